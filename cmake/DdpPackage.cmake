@@ -1,0 +1,43 @@
+# Debian packages, one for each install component: cpack in a build folder made with the preset "package".
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME libddp)
+set(CPACK_PACKAGE_VENDOR libddp)
+set(CPACK_PACKAGE_CONTACT "libddp developers <libddp@localhost>")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_COMPONENTS_ALL runtime dev tools)
+
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+set(library_package libddp${DDP_ABI_VERSION})
+set(same_version "(= ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})")
+
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME ${library_package})
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
+# The first line of a description is the project's own.
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "The shared library that programs are linked with.")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
+# Tells dpkg-shlibdeps, and so the packages of programs, which package the library is in.
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+
+set(CPACK_DEBIAN_DEV_PACKAGE_NAME libddp-dev)
+set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
+set(CPACK_COMPONENT_DEV_DESCRIPTION
+  "Headers, documentation, and the files for pkg-config and CMake.")
+# pkg-config wants to see the .pc files that ddp.pc names under Requires.private.
+set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "${library_package} ${same_version}, libuv1-dev, libssl-dev, libhwy-dev")
+
+set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME libddp-tools)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
+set(CPACK_COMPONENT_TOOLS_DESCRIPTION
+  "ddprun starts the ranks of a job; ddp-bench measures collectives and training steps.")
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "${library_package} ${same_version}")
+# The tools' library is in the build tree, not yet installed.
+get_target_property(library_folder ddp BINARY_DIR)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${library_folder})
+
+include(CPack)

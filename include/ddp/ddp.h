@@ -1,0 +1,13 @@
+/* ddp.h: all of libddp's C interface. The conventions are at the top of status.h; start reading at context.h. */
+#ifndef DDP_DDP_H
+#define DDP_DDP_H
+
+#include "backend.h"
+#include "context.h"
+#include "group.h"
+#include "hook.h"
+#include "status.h"
+#include "store.h"
+#include "types.h"
+
+#endif /* DDP_DDP_H */

@@ -1,0 +1,132 @@
+#include "ddp/group.h"
+
+#include <cstdlib>
+
+#include "capi/guard.h"
+#include "capi/store_handle.h"
+#include "comm/group.h"
+
+using namespace libddp;
+
+namespace {
+
+Group& group_of(ddp_group* group, const char* call) { return *require(group, call, "group")->impl; }
+
+GroupConfig read_config(const ddp_group_options* options, const char* call) {
+    ddp_group_options o;
+    ddp_group_options_init(&o);
+    if (options) read_struct(options, &o, call, "options");
+    require_flags(o.flags, DDP_GROUP_DETERMINISTIC | DDP_GROUP_NO_MATCH_CHECK, call);
+    require_zero(o.reserved0, call, "options->reserved0");
+    GroupConfig config;
+    config.rank = o.rank;
+    config.world = o.world_size;
+    config.init_method = text_or(o.init_method, "env://");
+    config.backend = text_or(o.backend, "auto");
+    config.backend_options = text_or(o.backend_options, "");
+    if (o.timeout_ms != 0) config.timeout_ms = o.timeout_ms;
+    config.name = text_or(o.group_name, "world");
+    if (o.store) config.store = o.store->impl;
+    config.secret = o.secret ? o.secret : text_or(std::getenv("DDP_SECRET"), "");
+    config.flags = o.flags;
+    return config;
+}
+
+// Hands the work to the caller, or waits for it when the caller wants none.
+void give_work(WorkPtr work, ddp_work** out) {
+    if (out) {
+        *out = new ddp_work{std::move(work)};
+        return;
+    }
+    work->wait(std::nullopt);
+    if (!work->result().ok()) throw Error(work->result());
+}
+
+}  // namespace
+
+void ddp_group_options_init(ddp_group_options* options) {
+    if (!options) return;
+    std::memset(options, 0, sizeof *options);
+    options->struct_size = sizeof *options;
+    options->rank = -1;
+    options->world_size = -1;
+}
+
+ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_group_create";
+        require(group, call, "group");
+        *group = new ddp_group{Group::create(read_config(options, call))};
+    });
+}
+
+ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_group** out, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_group_split";
+        require(out, call, "out");
+        auto part = group_of(group, call).split(color, key);
+        *out = part ? new ddp_group{std::move(part)} : nullptr;
+    });
+}
+
+void ddp_group_free(ddp_group* group) { delete group; }
+
+ddp_status ddp_group_abort(ddp_group* group, const char* reason, ddp_error** error) {
+    return guard(error, [&] {
+        Group& g = group_of(group, "ddp_group_abort");
+        g.break_everywhere({DDP_ERROR_ABORTED, str("rank ", g.rank(), " called ddp_group_abort", reason ? ": " : "", text_or(reason, "")),
+                            g.rank()});
+    });
+}
+
+int32_t ddp_group_rank(const ddp_group* group) { return group ? group->impl->rank() : -1; }
+int32_t ddp_group_world_size(const ddp_group* group) { return group ? group->impl->world() : -1; }
+const char* ddp_group_backend(const ddp_group* group) { return group ? group->impl->backend_name() : nullptr; }
+
+ddp_status ddp_group_status(ddp_group* group, ddp_error** error) {
+    return guard(error, [&] { group_of(group, "ddp_group_status").check(); });
+}
+
+ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_group_store";
+        require(store, call, "store");
+        *store = new ddp_store{group_of(group, call).store()};
+    });
+}
+
+ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype, ddp_reduce_op op,
+                         ddp_work** work, ddp_error** error) {
+    return guard(error, [&] {
+        Collective c{DDP_COLLECTIVE_ALLREDUCE, send, recv, count, dtype, op};
+        give_work(group_of(group, "ddp_allreduce").submit(c), work);
+    });
+}
+
+ddp_status ddp_broadcast(ddp_group* group, void* buffer, size_t count, ddp_dtype dtype, int32_t root, ddp_work** work,
+                         ddp_error** error) {
+    return guard(error, [&] {
+        Collective c{DDP_COLLECTIVE_BROADCAST, nullptr, buffer, count, dtype, DDP_SUM, root};
+        give_work(group_of(group, "ddp_broadcast").submit(c), work);
+    });
+}
+
+ddp_status ddp_allgather(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype, ddp_work** work,
+                         ddp_error** error) {
+    return guard(error, [&] {
+        Collective c{DDP_COLLECTIVE_ALLGATHER, send, recv, count, dtype};
+        give_work(group_of(group, "ddp_allgather").submit(c), work);
+    });
+}
+
+ddp_status ddp_reduce_scatter(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
+                              ddp_reduce_op op, ddp_work** work, ddp_error** error) {
+    return guard(error, [&] {
+        Collective c{DDP_COLLECTIVE_REDUCE_SCATTER, send, recv, count, dtype, op};
+        give_work(group_of(group, "ddp_reduce_scatter").submit(c), work);
+    });
+}
+
+ddp_status ddp_barrier(ddp_group* group, ddp_work** work, ddp_error** error) {
+    return guard(error, [&] { give_work(group_of(group, "ddp_barrier").submit({}), work); });
+}

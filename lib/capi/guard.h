@@ -1,0 +1,80 @@
+// What every function of the C ABI goes through: no exception gets out, every error gets its object, every struct its size checked.
+#pragma once
+
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "util/error_object.h"
+
+namespace libddp {
+
+inline void give_error(ddp_error** error, const ErrorInfo& info) noexcept {
+    if (!error) return;
+    try {
+        *error = new ddp_error{info};
+    } catch (...) {
+        *error = nullptr;  // the status still tells
+    }
+}
+
+template <class Body>
+ddp_status guard(ddp_error** error, Body&& body) noexcept {
+    ErrorInfo info;
+    try {
+        body();
+        return DDP_OK;
+    } catch (const Error& e) {
+        give_error(error, e.info());
+        return e.info().code;
+    } catch (const std::bad_alloc&) {
+        info.code = DDP_ERROR_OUT_OF_MEMORY;
+    } catch (const std::exception& e) {
+        info.code = DDP_ERROR_INTERNAL;
+        try {
+            info.message = e.what();
+        } catch (...) {
+            info.message.clear();
+        }
+    } catch (...) {
+        info.code = DDP_ERROR_INTERNAL;
+    }
+    give_error(error, info);
+    return info.code;
+}
+
+// Throws INVALID_ARGUMENT "ddp_foo: `name` is NULL".
+template <class T>
+T* require(T* pointer, const char* call, const char* name) {
+    if (!pointer) fail(DDP_ERROR_INVALID_ARGUMENT, call, ": ", name, " is NULL");
+    return pointer;
+}
+
+// Copies a caller's versioned struct: as many bytes as both sides know. `target` holds the defaults. What a newer caller has more
+// must be zero.
+template <class Struct>
+void read_struct(const Struct* source, Struct* target, const char* call, const char* name) {
+    const std::size_t size = source->struct_size;
+    if (size < sizeof(std::size_t))
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": ", name, "->struct_size is ", size, "; fill the struct with its _init function");
+    const std::size_t common = size < sizeof(Struct) ? size : sizeof(Struct);
+    std::memcpy(target, source, common);
+    target->struct_size = sizeof(Struct);
+    const char* tail = reinterpret_cast<const char*>(source) + common;
+    for (std::size_t i = 0; i < size - common; ++i)
+        if (tail[i] != 0)
+            fail(DDP_ERROR_UNSUPPORTED, call, ": ", name, " has fields that libddp ", ddp_version(),
+                 " does not know; run with a newer library or leave them zero");
+}
+
+inline void require_zero(unsigned long long value, const char* call, const char* field) {
+    if (value != 0) fail(DDP_ERROR_INVALID_ARGUMENT, call, ": ", field, " is ", value, "; it must be 0");
+}
+
+inline void require_flags(std::uint32_t flags, std::uint32_t known, const char* call) {
+    if (flags & ~known) fail(DDP_ERROR_UNSUPPORTED, call, ": flags has unknown bits 0x", std::hex, flags & ~known);
+}
+
+inline std::string text_or(const char* text, const char* otherwise) { return text ? text : otherwise; }
+
+}  // namespace libddp

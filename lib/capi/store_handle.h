@@ -1,0 +1,10 @@
+// The ddp_store of the C ABI.
+#pragma once
+
+#include <memory>
+
+#include "rendezvous/store.h"
+
+struct ddp_store {
+    std::shared_ptr<libddp::Store> impl;
+};

@@ -1,0 +1,98 @@
+#include "capi/guard.h"
+#include "comm/executor.h"
+#include "comm/group.h"
+#include "ddp/group.h"
+
+using namespace libddp;
+
+namespace {
+
+constexpr std::int64_t kDefaultTimeoutMs = 300'000;
+
+Work& work_of(ddp_work* work, const char* call) { return *require(work, call, "work")->impl; }
+
+void throw_if_failed(const Work& work) {
+    if (!work.result().ok()) throw Error(work.result());
+}
+
+}  // namespace
+
+ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** error) {
+    return guard(error, [&] {
+        Work& w = work_of(work, "ddp_work_test");
+        require(done, "ddp_work_test", "done");
+        w.poll();
+        *done = w.done() ? 1 : 0;
+        if (w.done()) throw_if_failed(w);
+    });
+}
+
+ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error) {
+    return guard(error, [&] {
+        Work& w = work_of(work, "ddp_work_wait");
+        if (timeout_ms < 0) fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_work_wait: timeout_ms is ", timeout_ms, "; it must not be negative");
+        std::optional<Deadline> deadline;
+        if (timeout_ms > 0) deadline = Deadline::after_ms(timeout_ms);
+        if (!w.wait(deadline))
+            fail(DDP_ERROR_TIMEOUT, "ddp_work_wait: the operation did not finish within ", timeout_ms, " ms; it goes on");
+        throw_if_failed(w);
+    });
+}
+
+ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (*destroy)(void*), uint32_t flags,
+                         ddp_work** out, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_work_then";
+        Work& w = work_of(work, call);
+        require(fn, call, "fn");
+        require(out, call, "out");
+        require_flags(flags, DDP_WORK_ANY_THREAD, call);
+        // Everything that can fail comes before user_data changes hands.
+        auto handle = std::make_unique<ddp_work>();
+        struct UserData {
+            void* data = nullptr;
+            void (*destroy)(void*) = nullptr;
+            ~UserData() {
+                if (destroy) destroy(data);
+            }
+        };
+        auto owned = std::make_shared<UserData>();
+        auto run = [fn, owned]() -> WorkPtr {
+            ddp_work* next = nullptr;
+            ddp_error* failure = nullptr;
+            ddp_status status = fn(owned->data, &next, &failure);
+            std::unique_ptr<ddp_work> next_handle(next);
+            if (status != DDP_OK) throw Error(take_user_error(status, failure, "a continuation"));
+            return next_handle ? next_handle->impl : nullptr;
+        };
+        ContinuationFn continuation(std::move(run));
+        owned->data = user_data;
+        owned->destroy = destroy;
+        owned.reset();
+        handle->impl = w.then(std::move(continuation), (flags & DDP_WORK_ANY_THREAD) != 0);
+        *out = handle.release();
+    });
+}
+
+ddp_status ddp_work_create(int64_t timeout_ms, ddp_work** work, ddp_error** error) {
+    return guard(error, [&] {
+        require(work, "ddp_work_create", "work");
+        if (timeout_ms < 0)
+            fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_work_create: timeout_ms is ", timeout_ms, "; it must not be negative");
+        *work = new ddp_work{Work::user_completed(timeout_ms > 0 ? timeout_ms : kDefaultTimeoutMs)};
+    });
+}
+
+ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* message, ddp_error** error) {
+    return guard(error, [&] {
+        Work& w = work_of(work, "ddp_work_complete");
+        if (!w.is_user_completed())
+            fail(DDP_ERROR_INVALID_STATE, "ddp_work_complete: this work is an operation of libddp; only works of ddp_work_create "
+                                          "are completed by the program");
+        ErrorInfo result;
+        if (status != DDP_OK) result = {status < 0 ? status : DDP_ERROR_CALLBACK, text_or(message, "a work was completed with an error")};
+        if (!w.complete(std::move(result))) fail(DDP_ERROR_INVALID_STATE, "ddp_work_complete: the work is finished already");
+    });
+}
+
+void ddp_work_free(ddp_work* work) { delete work; }

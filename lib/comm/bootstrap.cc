@@ -1,0 +1,105 @@
+#include "comm/bootstrap.h"
+
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/environment.h"
+#include "util/error.h"
+
+namespace libddp {
+namespace {
+
+// What this process has opened and joined. Ranks that create their groups in the same order agree on the numbers, ranks that are
+// threads of one process too.
+struct Process {
+    std::mutex mutex;
+    std::map<std::string, std::weak_ptr<Store>> clients;
+    // The server that rank 0 runs lives as long as the process: other ranks may need it when rank 0's groups are gone.
+    std::map<std::string, std::shared_ptr<Store>> hosted;
+    std::map<std::string, std::int64_t> generations;
+};
+
+Process& process() {
+    static Process instance;
+    return instance;
+}
+
+bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+
+std::shared_ptr<Store> shared_store(const StoreConfig& config) {
+    auto& p = process();
+    std::lock_guard lock(p.mutex);
+    if (auto found = p.hosted.find(config.uri); found != p.hosted.end()) return found->second;
+    if (auto open = p.clients[config.uri].lock()) return open;
+    auto store = open_store(config);
+    if (config.is_server)
+        p.hosted[config.uri] = store;
+    else
+        p.clients[config.uri] = store;
+    return store;
+}
+
+std::int64_t next_generation(const std::string& key) {
+    auto& p = process();
+    std::lock_guard lock(p.mutex);
+    return ++p.generations[key];
+}
+
+void check_ranks(std::int32_t rank, std::int32_t world) {
+    if (world < 1)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "world_size is ", world,
+             ", but a group has at least 1 rank (use ddp_group_options_init, which sets -1: take it from the environment)");
+    if (rank < 0 || rank >= world)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", rank, ", but the ranks of a world of ", world, " are 0 to ", world - 1);
+}
+
+void check_names(const GroupConfig& config) {
+    if (config.rank < -1) fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", config.rank, "; it is -1 (environment) or at least 0");
+    if (config.world == 0 || config.world < -1) check_ranks(config.rank, config.world);
+    if (config.name.empty() || config.name.size() > 256)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "group_name has ", config.name.size(), " bytes; 1 to 256 are allowed");
+    if (config.timeout_ms < 0) fail(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", config.timeout_ms, "; it must not be negative");
+}
+
+// Rank and world: the caller's where given, the environment's otherwise.
+JobEnvironment job_of(const GroupConfig& config) {
+    const bool env_address = config.init_method == "env://" && !config.store;
+    JobEnvironment job;
+    if (config.rank < 0 || config.world < 0 || (env_address && config.world > 1)) job = discover_environment();
+    if (config.rank >= 0) job.rank = config.rank;
+    if (config.world >= 0) job.world_size = config.world;
+    if (!env_address) {
+        job.store_uri = config.store ? config.store->describe() : config.init_method;
+        job.rank0_hosts_store = !config.store;
+    }
+    return job;
+}
+
+}  // namespace
+
+MeetingPlace find_meeting_place(const GroupConfig& config) {
+    check_names(config);
+    const auto& method = config.init_method;
+    if (!config.store && method != "env://" && !starts_with(method, "tcp://") && !starts_with(method, "file://"))
+        fail(DDP_ERROR_INVALID_ARGUMENT, "init_method '", method, "' is none of env://, tcp://host:port and file:///path");
+    JobEnvironment job = job_of(config);
+    check_ranks(job.rank, job.world_size);
+
+    const bool rank0_hosts = job.rank0_hosts_store && starts_with(job.store_uri, "tcp://");
+    MeetingPlace place{job.rank, job.world_size, config.store, rank0_hosts ? 0 : -1, ""};
+    if (!place.store && (place.world > 1 || method != "env://")) {
+        StoreConfig store;
+        store.uri = job.store_uri;
+        store.is_server = job.rank == 0 && rank0_hosts;
+        store.timeout_ms = config.timeout_ms;
+        store.secret = config.secret;
+        place.store = shared_store(store);
+    }
+    auto where = place.store ? place.store->describe() : "alone";
+    place.prefix = str("ddp/group/", config.name, "/", job.restart, ".", next_generation(str(where, "|", config.name, "|", place.rank)), "/");
+    return place;
+}
+
+}  // namespace libddp

@@ -1,0 +1,37 @@
+// From what the caller and the environment say to a rank, a world size and an open store.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "rendezvous/store.h"
+
+namespace libddp {
+
+struct GroupConfig {
+    std::int32_t rank = -1;   // -1: from the environment
+    std::int32_t world = -1;  // -1: from the environment
+    std::string init_method = "env://";
+    std::string backend = "auto";
+    std::string backend_options;
+    std::int64_t timeout_ms = 300'000;
+    std::string name = "world";
+    std::shared_ptr<Store> store;  // set: used instead of init_method
+    std::string secret;
+    std::uint32_t flags = 0;
+};
+
+// Where a group meets.
+struct MeetingPlace {
+    std::int32_t rank = 0;
+    std::int32_t world = 1;
+    std::shared_ptr<Store> store;  // null when world is 1 and nothing asked for one
+    std::int32_t store_rank = -1;  // the rank whose process runs the store, -1: none of the group
+    std::string prefix;  // of this group's keys; differs each time a process creates a group of this name
+};
+
+// Checks the config, reads the environment, opens (or shares) the store. Throws Error.
+MeetingPlace find_meeting_place(const GroupConfig& config);
+
+}  // namespace libddp

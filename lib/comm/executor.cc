@@ -1,0 +1,190 @@
+#include "comm/executor.h"
+
+#include <chrono>
+
+#include "util/quiet_thread.h"
+
+namespace libddp {
+namespace {
+
+// The executor whose turn this thread holds. Nested waits and submissions inside a continuation need to know.
+thread_local const Executor* turn_holder = nullptr;
+
+// How often a waiter looks up although nobody woke it: works that the user completes have deadlines that nobody else watches.
+constexpr auto kGlance = std::chrono::milliseconds(100);
+
+}  // namespace
+
+std::shared_ptr<Executor> Executor::start(bool one_thread) {
+    std::shared_ptr<Executor> executor(new Executor(one_thread));
+    executor->thread_ = quiet_thread([raw = executor.get()] { raw->progress_loop(); });
+    return executor;
+}
+
+// The last owner may be a work that the progress thread itself lets go of, so joining is stop()'s business.
+Executor::~Executor() = default;
+
+WorkPtr Executor::submit(Operation operation) {
+    auto work = std::make_shared<Work>(shared_from_this());
+    ErrorInfo refused;
+    {
+        Lock lock(mutex_);
+        if (!poison_.ok())
+            refused = poison_;
+        else if (holds_turn())
+            queue_.insert(queue_.begin() + static_cast<std::ptrdiff_t>(front_position_++), Task{std::move(operation), work});
+        else
+            queue_.push_back(Task{std::move(operation), work});
+        changed_.notify_all();
+    }
+    if (!refused.ok()) work->complete(refused);
+    return work;
+}
+
+bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline) {
+    Lock lock(mutex_);
+    while (!work.done()) {
+        if (deadline && deadline->expired()) return false;
+        // An operation may take as long as the group's timeout, so only a waiter without a deadline of its own lends itself to
+        // one; and one that holds the turn, because nobody else can run what it waits for.
+        if (step(lock, /*user_thread=*/true, /*operations=*/!deadline || holds_turn())) continue;
+        auto glance = Deadline::Clock::now() + kGlance;
+        changed_.wait_until(lock, deadline ? std::min(deadline->at(), glance) : glance);
+        lock.unlock();
+        work.expire_if_due();
+        lock.lock();
+    }
+    return true;
+}
+
+void Executor::run_callbacks() {
+    if (callback_count_.load(std::memory_order_relaxed) == 0) return;
+    Lock lock(mutex_);
+    while (!callbacks_.empty() && !turn_taken_) {
+        auto continuation = std::move(callbacks_.front());
+        callbacks_.pop_front();
+        run_callback(lock, std::move(continuation));
+    }
+}
+
+void Executor::poison(const ErrorInfo& reason) {
+    std::deque<Task> tasks;
+    std::deque<Work::Continuation> callbacks;
+    {
+        Lock lock(mutex_);
+        if (poison_.ok()) poison_ = reason;
+        tasks.swap(queue_);
+        callbacks.swap(callbacks_);
+        callback_count_ = 0;
+        front_position_ = 0;
+    }
+    for (auto& task : tasks) task.work->complete(reason);
+    for (auto& callback : callbacks) callback.out->complete(reason);
+    notify();
+}
+
+void Executor::stop(const ErrorInfo& reason) {
+    poison(reason);
+    {
+        Lock lock(mutex_);
+        stopping_ = true;
+        changed_.notify_all();
+    }
+    if (thread_.get_id() == std::this_thread::get_id())
+        thread_.detach();  // the group's last owner was a continuation on this very thread
+    else
+        thread_.join();
+}
+
+void Executor::progress_loop() {
+    auto self = shared_from_this();
+    Lock lock(mutex_);
+    while (!stopping_)
+        if (!step(lock, /*user_thread=*/false, /*operations=*/true)) changed_.wait(lock);
+}
+
+// Takes the turn and runs one thing. False if there is nothing this thread may run now. Called and returns with the lock held.
+bool Executor::step(Lock& lock, bool user_thread, bool operations) {
+    if (turn_taken_ && !holds_turn()) return false;
+    if (!callbacks_.empty()) {
+        if (!user_thread) return false;
+        auto continuation = std::move(callbacks_.front());
+        callbacks_.pop_front();
+        run_callback(lock, std::move(continuation));
+        return true;
+    }
+    if (!operations || queue_.empty() || (one_thread_ && user_thread)) return false;
+    Task task = std::move(queue_.front());
+    queue_.pop_front();
+    if (front_position_ > 0) --front_position_;
+    run_task(lock, std::move(task));
+    return true;
+}
+
+namespace {
+
+// Marks the turn as this thread's while something runs without the lock; nested uses give it back to the outer one.
+class Turn {
+public:
+    Turn(const Executor* executor, bool& taken) : taken_(taken), outer_taken_(taken), outer_holder_(turn_holder) {
+        taken_ = true;
+        turn_holder = executor;
+    }
+    ~Turn() {
+        taken_ = outer_taken_;
+        turn_holder = outer_holder_;
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+private:
+    bool& taken_;
+    const bool outer_taken_;
+    const Executor* const outer_holder_;
+};
+
+}  // namespace
+
+void Executor::run_task(Lock& lock, Task task) {
+    Turn turn(this, turn_taken_);
+    lock.unlock();
+    ErrorInfo result = task.operation();
+    task.operation = nullptr;
+    task.work->complete(std::move(result));
+    task.work.reset();
+    lock.lock();
+    changed_.notify_all();
+}
+
+void Executor::run_callback(Lock& lock, Work::Continuation continuation) {
+    callback_count_.fetch_sub(1, std::memory_order_relaxed);
+    Turn turn(this, turn_taken_);
+    lock.unlock();
+    Work::run(std::move(continuation));
+    lock.lock();
+    changed_.notify_all();
+}
+
+void Executor::add_callback(Work::Continuation continuation) {
+    ErrorInfo refused;
+    {
+        Lock lock(mutex_);
+        if (poison_.ok()) {
+            callbacks_.push_back(std::move(continuation));
+            callback_count_.fetch_add(1, std::memory_order_relaxed);
+            changed_.notify_all();
+            return;
+        }
+        refused = poison_;
+    }
+    continuation.out->complete(refused);
+}
+
+void Executor::notify() {
+    Lock lock(mutex_);
+    changed_.notify_all();
+}
+
+bool Executor::holds_turn() const { return turn_holder == this; }
+
+}  // namespace libddp

@@ -1,0 +1,78 @@
+// The queue of one group: runs operations one at a time in the order of submission, which is what keeps ranks in step.
+//
+// One thread at a time holds the turn: it runs an operation and then everything that continues it. The turn is taken by the
+// executor's own progress thread or by a thread that waits for a work and lends itself (no hand-over, no idle core).
+// Operations submitted from inside a continuation go to the front of the queue: a chain such as allreduce, transform,
+// allreduce runs to its end before the next bucket, at the same place of the sequence on every rank, whatever the timing.
+// Continuations that may not run on the progress thread stop the queue until a thread inside a libddp call takes them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "comm/work.h"
+
+namespace libddp {
+
+class Executor : public std::enable_shared_from_this<Executor> {
+public:
+    using Operation = std::function<ErrorInfo()>;
+
+    // one_thread: operations run on the progress thread only.
+    static std::shared_ptr<Executor> start(bool one_thread);
+    ~Executor();
+
+    // Queues an operation; the result finishes when it has run.
+    WorkPtr submit(Operation operation);
+
+    // Waits until `work` is done; false if the deadline passed first. Without a deadline the calling thread lends itself.
+    bool help_until(Work& work, const std::optional<Deadline>& deadline);
+
+    // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.
+    void run_callbacks();
+
+    // Fails everything that is queued, and continuations not yet begun, with `reason`; what is submitted later too.
+    void poison(const ErrorInfo& reason);
+
+    // Ends the progress thread; queued operations fail. Called once, by the owner, not from inside an operation.
+    void stop(const ErrorInfo& reason);
+
+private:
+    friend class Work;
+
+    struct Task {
+        Operation operation;
+        WorkPtr work;
+    };
+    using Lock = std::unique_lock<std::mutex>;
+
+    explicit Executor(bool one_thread) : one_thread_(one_thread) {}
+
+    void progress_loop();
+    bool step(Lock& lock, bool user_thread, bool operations);
+    void run_task(Lock& lock, Task task);
+    void run_callback(Lock& lock, Work::Continuation continuation);
+    void add_callback(Work::Continuation continuation);
+    void notify();
+    bool holds_turn() const;
+
+    const bool one_thread_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Task> queue_;
+    std::deque<Work::Continuation> callbacks_;
+    std::atomic<std::size_t> callback_count_{0};
+    bool turn_taken_ = false;
+    std::size_t front_position_ = 0;  // where the running continuation's next operation goes
+    bool stopping_ = false;
+    ErrorInfo poison_;
+    std::thread thread_;
+};
+
+}  // namespace libddp

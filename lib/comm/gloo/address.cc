@@ -1,0 +1,173 @@
+#include "comm/gloo/address.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/gloo/host_store.h"
+#include "util/error.h"
+
+namespace libddp::gloo_tcp {
+namespace {
+
+constexpr const char* kLoopback = "127.0.0.1";
+
+struct Interface {
+    std::string name;
+    std::string address;
+    int family;
+};
+
+std::string numeric(const sockaddr* address) {
+    char text[NI_MAXHOST] = "";
+    const socklen_t size = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) return "";
+    return text;
+}
+
+// A link-local address means something on one link only, and needs a scope that Gloo's addresses do not carry.
+bool usable(const ifaddrs& entry) {
+    constexpr unsigned kNeeded = IFF_UP | IFF_RUNNING;
+    if (!entry.ifa_addr || (entry.ifa_flags & kNeeded) != kNeeded || (entry.ifa_flags & IFF_LOOPBACK)) return false;
+    if (entry.ifa_addr->sa_family == AF_INET) return true;
+    if (entry.ifa_addr->sa_family != AF_INET6) return false;
+    sockaddr_in6 v6;
+    std::memcpy(&v6, entry.ifa_addr, sizeof v6);
+    return !IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
+}
+
+// Addresses others might reach, IPv4 first, otherwise in the kernel's order.
+std::vector<Interface> interfaces() {
+    ifaddrs* list = nullptr;
+    if (getifaddrs(&list) != 0) return {};
+    const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+    std::vector<Interface> found;
+    for (const ifaddrs* entry = list; entry; entry = entry->ifa_next)
+        if (usable(*entry)) found.push_back({entry->ifa_name, numeric(entry->ifa_addr), entry->ifa_addr->sa_family});
+    std::stable_partition(found.begin(), found.end(), [](const Interface& i) { return i.family == AF_INET; });
+    return found;
+}
+
+// Equal for two processes only if 127.0.0.1 of one is that of the other. Host names say nothing (containers share them, or have
+// one that does not resolve); a boot id and a namespace's number do. The addresses are there for sandboxes that invent both.
+std::string machine_identity() {
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    char net[64] = "";
+    const ssize_t size = readlink("/proc/self/ns/net", net, sizeof net - 1);
+    std::string identity = boot + " " + (size > 0 ? net : "") + " ";
+    if (boot.empty() || size <= 0) {
+        char name[HOST_NAME_MAX + 1] = "";
+        gethostname(name, sizeof name - 1);
+        identity += name;
+    }
+    for (const Interface& interface : interfaces()) identity += " " + interface.name + "=" + interface.address;
+    return identity;
+}
+
+using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+AddressList resolve(const std::string& name, int flags) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_DGRAM;
+    hints.ai_flags = flags;
+    addrinfo* result = nullptr;
+    if (getaddrinfo(name.c_str(), "9", &hints, &result) != 0) result = nullptr;
+    return AddressList(result, freeaddrinfo);
+}
+
+// The address of this host's name, if it is one of this host's usable addresses.
+std::optional<std::string> address_of_own_name(const std::vector<Interface>& own) {
+    char name[HOST_NAME_MAX + 1] = "";
+    if (gethostname(name, sizeof name - 1) != 0) return std::nullopt;
+    const AddressList list = resolve(name, 0);
+    for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
+        const std::string address = numeric(entry->ai_addr);
+        for (const Interface& interface : own)
+            if (interface.address == address) return address;
+    }
+    return std::nullopt;
+}
+
+std::string own_address() {
+    const std::vector<Interface> own = interfaces();
+    if (auto named = address_of_own_name(own)) return *named;
+    return own.empty() ? kLoopback : own.front().address;
+}
+
+// The source address of the route to `peer`. Connecting a datagram socket asks the routing table and sends nothing.
+std::optional<std::string> address_toward(const std::string& peer) {
+    const AddressList list = resolve(peer, AI_NUMERICHOST);
+    if (!list) return std::nullopt;
+    const int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return std::nullopt;
+    sockaddr_storage source{};
+    socklen_t size = sizeof source;
+    // The casts are the sockets interface's own idiom; nothing is read through the wrong type.
+    auto* address = reinterpret_cast<sockaddr*>(&source);
+    const bool ok = connect(fd, list->ai_addr, list->ai_addrlen) == 0 && getsockname(fd, address, &size) == 0;
+    close(fd);
+    if (!ok) return std::nullopt;
+    return numeric(address);
+}
+
+std::string address_of_interface(const std::string& name) {
+    for (const Interface& interface : interfaces())
+        if (interface.name == name) return interface.address;
+    return kLoopback;
+}
+
+std::string info_key(int rank) { return str("gloo/machine/", rank); }
+
+// Rank 0 hears from everyone and answers with the address to aim at.
+std::string decide_as_root(const ddp_backend_host& host, const Settings& settings, const Deadline& deadline) {
+    const std::string mine = machine_identity();
+    bool one_machine = true;
+    for (int rank = 1; rank < host.world_size; ++rank) {
+        try {
+            if (store_get(host, info_key(rank), deadline) != mine) one_machine = false;
+        } catch (const Error& error) {
+            if (error.info().code != DDP_ERROR_TIMEOUT) throw;
+            throw Error(ErrorInfo{DDP_ERROR_TIMEOUT,
+                                  str("rank ", rank, " did not come to connect within ", host.timeout_ms, " ms"), rank});
+        }
+    }
+    std::string aim;
+    if (!settings.host.empty())
+        aim = settings.host;
+    else if (!settings.iface.empty())
+        aim = address_of_interface(settings.iface);
+    else
+        aim = one_machine ? kLoopback : own_address();
+    store_set(host, "gloo/aim", (one_machine ? "local " : "remote ") + aim);
+    return aim;
+}
+
+std::string decide_as_other(const ddp_backend_host& host, const Deadline& deadline) {
+    store_set(host, info_key(host.rank), machine_identity());
+    const std::string answer = store_get(host, "gloo/aim", deadline);
+    if (answer.starts_with("local ")) return kLoopback;
+    return address_toward(answer.substr(answer.find(' ') + 1)).value_or(own_address());
+}
+
+}  // namespace
+
+void choose_address(const ddp_backend_host& host, Settings& settings, const Deadline& deadline) {
+    const std::string address =
+        host.rank == 0 ? decide_as_root(host, settings, deadline) : decide_as_other(host, deadline);
+    if (settings.iface.empty() && settings.host.empty()) settings.host = address;
+}
+
+}  // namespace libddp::gloo_tcp

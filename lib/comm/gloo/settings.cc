@@ -1,0 +1,83 @@
+#include "comm/gloo/settings.h"
+
+#include <bit>
+#include <cstdlib>
+
+#include "ddp/group.h"
+#include "util/error.h"
+#include "util/options.h"
+
+namespace libddp::gloo_tcp {
+namespace {
+
+// Above this, the P - 1 connections that `direct` keeps busy and its P-way staging cost more than the ring's extra rounds.
+constexpr int kLargestDirectWorld = 16;
+
+Algorithm automatic(int world_size, bool deterministic) {
+    return deterministic || world_size <= kLargestDirectWorld ? Algorithm::kDirect : Algorithm::kRing;
+}
+
+Algorithm parse_algorithm(const std::string& name, const ddp_backend_host& host) {
+    const bool deterministic = (host.flags & DDP_GROUP_DETERMINISTIC) != 0;
+    if (name == "auto") return automatic(host.world_size, deterministic);
+    if (name == "direct") return Algorithm::kDirect;
+    if (name == "ring") {
+        if (deterministic && host.world_size > 2)
+            fail(DDP_ERROR_INVALID_ARGUMENT,
+                 "backend_options: algorithm=ring is not deterministic above 2 ranks; use algorithm=direct");
+        return Algorithm::kRing;
+    }
+    if (name == "bcube") {
+        if (deterministic && !std::has_single_bit(static_cast<unsigned>(host.world_size)))
+            fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: algorithm=bcube is deterministic only when the world size is a ",
+                 "power of two, and it is ", host.world_size, "; use algorithm=direct");
+        return Algorithm::kBcube;
+    }
+    fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: algorithm '", name, "' is not one of auto, direct, ring, bcube");
+}
+
+// The first name of a list such as PyTorch allows; "" if the variable is not set.
+std::string interface_from(const char* variable) {
+    const char* value = std::getenv(variable);
+    if (!value) return "";
+    const std::string list = value;
+    return list.substr(0, list.find(','));
+}
+
+}  // namespace
+
+Settings read_settings(const ddp_backend_host& host) {
+    Settings settings;
+    std::string algorithm = "auto";
+    for (const auto& [key, value] : parse_options(host.options ? host.options : "", "backend_options")) {
+        if (key == "algorithm")
+            algorithm = value;
+        else if (key == "iface" && !value.empty())
+            settings.iface = value;
+        else if (key == "host" && !value.empty())
+            settings.host = value;
+        else if (key == "iface" || key == "host")
+            fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: '", key, "' has no value");
+        else
+            fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: gloo knows no option '", key,
+                 "'; it knows algorithm, iface, host");
+    }
+    if (!settings.iface.empty() && !settings.host.empty())
+        fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: give 'iface' or 'host', not both");
+    settings.algorithm = parse_algorithm(algorithm, host);
+    if (settings.iface.empty() && settings.host.empty()) {
+        settings.iface = interface_from("DDP_GLOO_IFACE");
+        if (settings.iface.empty()) settings.iface = interface_from("GLOO_SOCKET_IFNAME");
+    }
+    return settings;
+}
+
+std::uint32_t capabilities_of(Algorithm algorithm, int world_size) {
+    // One rank only copies and scales, whatever the algorithm.
+    if (world_size == 1 || algorithm == Algorithm::kDirect)
+        return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
+    if (algorithm == Algorithm::kRing) return world_size == 2 ? std::uint32_t{DDP_BACKEND_DETERMINISTIC} : 0;
+    return std::has_single_bit(static_cast<unsigned>(world_size)) ? std::uint32_t{DDP_BACKEND_DETERMINISTIC} : 0;
+}
+
+}  // namespace libddp::gloo_tcp

@@ -1,0 +1,24 @@
+// What the options string, the group's flags and the world decide.
+#pragma once
+
+#include <string>
+
+#include "ddp/backend.h"
+
+namespace libddp::gloo_tcp {
+
+enum class Algorithm { kDirect, kRing, kBcube };
+
+struct Settings {
+    Algorithm algorithm = Algorithm::kDirect;
+    std::string iface;  // "": choose an address
+    std::string host;   // "": choose an address
+};
+
+// Throws INVALID_ARGUMENT naming the key or value.
+Settings read_settings(const ddp_backend_host& host);
+
+// DDP_BACKEND_* of a transport with this algorithm.
+std::uint32_t capabilities_of(Algorithm algorithm, int world_size);
+
+}  // namespace libddp::gloo_tcp

@@ -1,0 +1,81 @@
+// The control plane of a group: makes the failure of one rank the same error on every rank, and finds out who is to blame.
+//
+// Ranks agree through the store on a single verdict, the first one written:
+//   - a rank that dies: the store writes the last will of its connection;
+//   - a rank that sees a mismatch, aborts or lacks a gradient reports it;
+//   - a timeout: the first rank to see it asks everyone how far they are, and blames those who are behind or silent.
+// Every rank watches for the verdict, so that even one whose own neighbours are well hears of it within milliseconds.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "rendezvous/store.h"
+#include "util/error.h"
+
+namespace libddp {
+
+class Monitor {
+public:
+    struct Config {
+        std::shared_ptr<Store> store;
+        std::string prefix;  // of this group's keys
+        std::int32_t rank = 0;
+        std::int32_t world = 1;
+        std::int32_t store_rank = -1;  // the rank whose process runs the store, -1: none of the group
+        std::string identity;  // "pid 12 on host x", for messages
+    };
+
+    // on_verdict runs once, on the thread that learns of the verdict first: the monitor's own or one inside report().
+    Monitor(Config config, std::function<void(const ErrorInfo&)> on_verdict);
+    ~Monitor();  // leaves in good order unless leave() was called
+
+    // This rank is about to run operation number `sequence`, described for people ("bucket 2 of step 7").
+    void set_progress(std::int64_t sequence);
+
+    // Makes `error` the verdict unless there is one already; returns the verdict.
+    ErrorInfo report(const ErrorInfo& error);
+
+    // The transport failed with `local`, which may be only the echo of the real cause. Waits briefly for a verdict, finds out
+    // who left or hangs, and returns what all ranks will say.
+    ErrorInfo resolve(const ErrorInfo& local, const std::string& operation);
+
+    // The verdict, if there is one.
+    ErrorInfo verdict() const;
+
+    // Says that this rank leaves on purpose. Bounded; errors are ignored, since the store may be gone already.
+    void leave();
+
+private:
+    void loop();
+    void post(std::function<void()> event);
+    void accept(ErrorInfo verdict);
+    void connection_lost(const std::string& reason, bool graceful);
+    bool wait_for_verdict(std::int64_t ms);
+    ErrorInfo blame_for_timeout(const ErrorInfo& local, const std::string& operation);
+    ErrorInfo blame_for_loss(const ErrorInfo& local);
+    std::string key(const std::string& name) const { return config_.prefix + name; }
+
+    const Config config_;
+    const std::function<void(const ErrorInfo&)> on_verdict_;
+    std::atomic<std::int64_t> progress_{0};
+
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    ErrorInfo verdict_;
+    bool store_gone_ = false;
+    bool left_ = false;
+    bool stopping_ = false;
+    std::deque<std::function<void()>> events_;
+    Store::Watch watches_[3] = {};
+    std::thread thread_;
+};
+
+}  // namespace libddp

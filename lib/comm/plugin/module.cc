@@ -1,0 +1,63 @@
+#include "comm/plugin/module.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <sstream>
+#include <vector>
+
+#include "util/error.h"
+
+namespace libddp {
+namespace {
+
+std::string own_folder() {
+    Dl_info info;
+    if (!dladdr(reinterpret_cast<const void*>(&load_module), &info) || !info.dli_fname) return ".";
+    std::string path = info.dli_fname;
+    auto slash = path.rfind('/');
+    return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+std::vector<std::string> folders() {
+    std::vector<std::string> result;
+    if (const char* path = std::getenv("DDP_MODULE_PATH")) {
+        std::istringstream parts(path);
+        for (std::string part; std::getline(parts, part, ':');)
+            if (!part.empty()) result.push_back(part);
+    }
+    result.push_back(own_folder() + "/ddp");
+    return result;
+}
+
+const ddp_backend* entry_of(const std::string& path, std::string* why) {
+    void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!module) {
+        *why = dlerror();
+        return nullptr;
+    }
+    using Entry = const ddp_backend*();
+    auto* entry = reinterpret_cast<Entry*>(dlsym(module, "ddp_backend_entry"));
+    const ddp_backend* backend = entry ? entry() : nullptr;
+    if (!backend) {
+        *why = entry ? "ddp_backend_entry returned NULL" : "it does not export ddp_backend_entry";
+        dlclose(module);
+    }
+    return backend;
+}
+
+}  // namespace
+
+const ddp_backend* load_module(const std::string& name, std::string* searched) {
+    for (auto& folder : folders()) {
+        std::string path = str(folder, "/libddp-", name, ".so");
+        std::string why = "not there";
+        if (access(path.c_str(), F_OK) == 0)
+            if (const ddp_backend* backend = entry_of(path, &why)) return backend;
+        *searched += str(searched->empty() ? "" : "; ", path, ": ", why);
+    }
+    return nullptr;
+}
+
+}  // namespace libddp

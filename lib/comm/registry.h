@@ -1,0 +1,16 @@
+// Backends by name: built in, registered by the program, or loaded from a module libddp-NAME.so.
+#pragma once
+
+#include <string>
+
+#include "ddp/backend.h"
+
+namespace libddp {
+
+// Throws INVALID_ARGUMENT, ALREADY_EXISTS or UNSUPPORTED.
+void register_backend(const ddp_backend* backend);
+
+// "auto" chooses. Throws NOT_FOUND with the names that exist and the folders that were searched.
+const ddp_backend* find_backend(const std::string& name);
+
+}  // namespace libddp

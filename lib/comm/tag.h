@@ -1,0 +1,32 @@
+// What an operation is for. It travels in the signature that ranks compare and in messages; hooks and continuations inherit it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace libddp {
+
+struct OpTag {
+    std::uint64_t plan = 0;   // hash of the bucket plan, 0 outside a context
+    std::int64_t step = -1;
+    std::int32_t bucket = -1;
+    std::shared_ptr<const std::string> label;  // "parameters 'a' to 'f'"; not compared
+    std::shared_ptr<const void> memory;        // what the operation reads and writes: kept as long as it runs
+};
+
+// The tag that operations submitted by this thread get.
+const OpTag& current_tag();
+
+class ScopedTag {
+public:
+    explicit ScopedTag(OpTag tag);
+    ~ScopedTag();
+    ScopedTag(const ScopedTag&) = delete;
+    ScopedTag& operator=(const ScopedTag&) = delete;
+
+private:
+    OpTag previous_;
+};
+
+}  // namespace libddp

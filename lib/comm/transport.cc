@@ -1,0 +1,172 @@
+#include "comm/transport.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "util/deadline.h"
+#include "util/log.h"
+
+namespace libddp {
+namespace {
+
+// Waits in the store are cut into pieces of this length, so that they end soon after the group broke.
+constexpr std::int64_t kStoreSliceMs = 200;
+
+ddp_backend_failure no_failure() {
+    ddp_backend_failure failure;
+    std::memset(&failure, 0, sizeof failure);
+    failure.rank = -1;
+    return failure;
+}
+
+void set_failure(ddp_backend_failure* failure, const ErrorInfo& error) {
+    failure->rank = error.rank;
+    std::strncpy(failure->message, error.message.c_str(), sizeof failure->message - 1);
+}
+
+}  // namespace
+
+// The services that a backend calls. They must not throw: the backend may be C.
+struct Transport::Host {
+    explicit Host(const Setup& setup_) : setup(setup_) {
+        services.struct_size = sizeof services;
+        services.handle = this;
+        services.rank = setup.rank;
+        services.world_size = setup.world;
+        services.group_name = setup.group_name.c_str();
+        services.options = setup.options.c_str();
+        services.timeout_ms = setup.timeout_ms;
+        services.flags = setup.flags;
+        services.reserved0 = 0;
+        services.store_set = &store_set;
+        services.store_get = &store_get;
+        services.store_value_free = &std::free;
+        services.log = &write_log;
+    }
+
+    template <class F>
+    static ddp_status guarded(void* handle, ddp_backend_failure* failure, F&& body) noexcept {
+        try {
+            auto& host = *static_cast<Host*>(handle);
+            if (!host.setup.store) fail(DDP_ERROR_INVALID_STATE, "a group of one rank has no store");
+            body(host);
+            return DDP_OK;
+        } catch (const Error& error) {
+            set_failure(failure, error.info());
+            return error.info().code;
+        } catch (const std::exception& error) {
+            set_failure(failure, {DDP_ERROR_INTERNAL, error.what()});
+            return DDP_ERROR_INTERNAL;
+        }
+    }
+
+    static ddp_status store_set(void* handle, const char* key, const void* value, size_t size, ddp_backend_failure* failure) {
+        return guarded(handle, failure, [&](Host& host) {
+            host.setup.store->set(host.setup.prefix + key, {static_cast<const char*>(value), size});
+        });
+    }
+
+    static ddp_status store_get(void* handle, const char* key, int64_t timeout_ms, void** value, size_t* size,
+                                ddp_backend_failure* failure) {
+        return guarded(handle, failure, [&](Host& host) {
+            std::string found = host.wait_for(host.setup.prefix + key, timeout_ms > 0 ? timeout_ms : host.setup.timeout_ms);
+            auto* copy = static_cast<char*>(std::malloc(found.size() + 1));
+            if (!copy) fail(DDP_ERROR_OUT_OF_MEMORY, "no memory for a value of ", found.size(), " bytes");
+            std::memcpy(copy, found.c_str(), found.size() + 1);
+            *value = copy;
+            *size = found.size();
+        });
+    }
+
+    static void write_log(void* handle, int32_t level, const char* message) {
+        auto& host = *static_cast<Host*>(handle);
+        if (level >= 1 && level <= 4)
+            log(static_cast<LogLevel>(level), "group '", host.setup.group_name, "' rank ", host.setup.rank, ": ", message);
+    }
+
+    std::string wait_for(const std::string& key, std::int64_t timeout_ms) {
+        auto deadline = Deadline::after_ms(timeout_ms);
+        for (;;) {
+            if (ErrorInfo verdict = setup.verdict(); !verdict.ok()) throw Error(verdict);
+            try {
+                return setup.store->get(key, std::min(kStoreSliceMs, std::max<std::int64_t>(1, deadline.remaining_ms())));
+            } catch (const Error& error) {
+                if (error.info().code != DDP_ERROR_TIMEOUT || deadline.expired()) throw;
+            }
+        }
+    }
+
+    const Setup& setup;
+    ddp_backend_host services;
+};
+
+Transport::Transport(const ddp_backend* backend, Setup setup) : backend_(backend), setup_(std::move(setup)) {
+    host_ = std::make_unique<Host>(setup_);
+    auto failure = no_failure();
+    check(backend_->create(&host_->services, &transport_, &failure), failure, "connecting");
+    capabilities_ = backend_->capabilities(transport_);
+}
+
+Transport::~Transport() { backend_->destroy(transport_); }
+
+void Transport::run(const ddp_collective& collective) {
+    auto failure = no_failure();
+    check(backend_->run(transport_, &collective, &failure), failure, "");
+}
+
+bool Transport::match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms, std::int32_t* rank) {
+    if (!backend_->match) return match_by_allgather(mine, theirs, size, timeout_ms, rank);
+    auto failure = no_failure();
+    auto status = backend_->match(transport_, mine, theirs, size, timeout_ms, rank, &failure);
+    if (status == DDP_ERROR_MISMATCH) return false;
+    check(status, failure, "");
+    return true;
+}
+
+bool Transport::match_by_allgather(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
+                                   std::int32_t* rank) {
+    std::vector<char> all(size * static_cast<std::size_t>(setup_.world));
+    ddp_collective gather;
+    std::memset(&gather, 0, sizeof gather);
+    gather.struct_size = sizeof gather;
+    gather.kind = DDP_COLLECTIVE_ALLGATHER;
+    gather.dtype = DDP_U8;
+    gather.op = DDP_SUM;
+    gather.send = mine;
+    gather.recv = all.data();
+    gather.count = size;
+    gather.scale = 1;
+    gather.timeout_ms = timeout_ms;
+    run(gather);
+    for (std::int32_t r = 0; r < setup_.world; ++r) {
+        const char* other = all.data() + size * static_cast<std::size_t>(r);
+        if (std::memcmp(other, mine, size) == 0) continue;
+        std::memcpy(theirs, other, size);
+        *rank = r;
+        return false;
+    }
+    return true;
+}
+
+void* Transport::allocate(std::size_t bytes) {
+    if (!backend_->allocate) return nullptr;
+    auto failure = no_failure();
+    void* memory = nullptr;
+    std::lock_guard lock(memory_mutex_);
+    check(backend_->allocate(transport_, bytes, {DDP_DEVICE_CPU, 0}, &memory, &failure), failure, "allocating a bucket");
+    return memory;
+}
+
+void Transport::deallocate(void* memory) {
+    std::lock_guard lock(memory_mutex_);
+    backend_->deallocate(transport_, memory);
+}
+
+void Transport::check(ddp_status status, const ddp_backend_failure& failure, const char* what) const {
+    if (status == DDP_OK) return;
+    ErrorInfo error{status, str("backend ", backend_->name, *what ? ", " : "", what, ": ", failure.message), failure.rank};
+    throw Error(std::move(error));
+}
+
+}  // namespace libddp

@@ -1,0 +1,60 @@
+// A backend's C functions as an object: owns one transport, translates its failures into errors.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "ddp/backend.h"
+#include "rendezvous/store.h"
+#include "util/error.h"
+
+namespace libddp {
+
+class Transport {
+public:
+    struct Setup {
+        std::shared_ptr<Store> store;  // null when alone
+        std::string prefix;
+        std::string group_name;
+        std::string options;
+        std::int32_t rank = 0;
+        std::int32_t world = 1;
+        std::int64_t timeout_ms = 0;
+        std::uint32_t flags = 0;
+        std::function<ErrorInfo()> verdict;  // why a wait in the store should end early; ok: it should not
+    };
+
+    // Connects. Throws.
+    Transport(const ddp_backend* backend, Setup setup);
+    ~Transport();
+    Transport(const Transport&) = delete;
+    Transport& operator=(const Transport&) = delete;
+
+    const char* name() const { return backend_->name; }
+    bool has(std::uint32_t capability) const { return (capabilities_ & capability) != 0; }
+    void abort() { backend_->abort(transport_); }
+
+    void run(const ddp_collective& collective);
+    // Compares signatures. Returns true if equal; otherwise the other rank and what it is about to do.
+    bool match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms, std::int32_t* rank);
+    void* allocate(std::size_t bytes);  // null if the backend has no memory of its own
+    void deallocate(void* memory);
+
+private:
+    struct Host;
+
+    bool match_by_allgather(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms, std::int32_t* rank);
+    void check(ddp_status status, const ddp_backend_failure& failure, const char* what) const;
+
+    const ddp_backend* const backend_;
+    const Setup setup_;
+    std::unique_ptr<Host> host_;
+    void* transport_ = nullptr;
+    std::uint32_t capabilities_ = 0;
+    std::mutex memory_mutex_;
+};
+
+}  // namespace libddp

@@ -1,0 +1,115 @@
+#include "comm/work.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "comm/executor.h"
+
+namespace libddp {
+
+WorkPtr Work::user_completed(std::int64_t timeout_ms) {
+    auto work = std::make_shared<Work>(nullptr);
+    work->timeout_ms_ = timeout_ms;
+    work->deadline_ = Deadline::after_ms(timeout_ms);
+    return work;
+}
+
+bool Work::complete(ErrorInfo result) {
+    std::vector<Continuation> continuations;
+    {
+        std::lock_guard lock(mutex_);
+        if (done()) return false;
+        result_ = std::move(result);
+        continuations.swap(continuations_);
+        done_.store(true, std::memory_order_release);
+        finished_.notify_all();
+    }
+    for (auto& continuation : continuations) start(std::move(continuation));
+    if (executor_) executor_->notify();
+    return true;
+}
+
+void Work::poll() {
+    if (executor_) executor_->run_callbacks();
+    expire_if_due();
+}
+
+bool Work::wait(const std::optional<Deadline>& deadline) {
+    if (executor_) return executor_->help_until(*this, deadline);
+    // Nobody wakes us when a deadline passes, our own or that of a work this one waits for: look up now and then.
+    constexpr auto kGlance = std::chrono::milliseconds(100);
+    while (!done()) {
+        if (deadline && deadline->expired()) return false;
+        std::unique_lock lock(mutex_);
+        auto glance = Deadline::Clock::now() + kGlance;
+        if (deadline_) glance = std::min(glance, deadline_->at());
+        finished_.wait_until(lock, deadline ? std::min(deadline->at(), glance) : glance, [this] { return done(); });
+        lock.unlock();
+        expire_if_due();
+    }
+    return true;
+}
+
+WorkPtr Work::then(ContinuationFn fn, bool any_thread) {
+    auto out = std::make_shared<Work>(executor_);
+    Continuation continuation{std::move(fn), out, current_tag(), any_thread};
+    if (attach(continuation)) return out;
+    // Already done. The caller's thread is inside a libddp call, so any continuation may run here.
+    continuation.any_thread = true;
+    start(std::move(continuation));
+    return out;
+}
+
+// Registers a continuation; false if the work is done and it must be started instead.
+bool Work::attach(Continuation& continuation) {
+    {
+        std::lock_guard lock(continuation.out->mutex_);
+        continuation.out->next_ = weak_from_this();
+    }
+    std::lock_guard lock(mutex_);
+    if (done()) return false;
+    continuations_.push_back(std::move(continuation));
+    return true;
+}
+
+// On the thread that finished this work, or that came after.
+void Work::start(Continuation continuation) {
+    if (!result_.ok() || !continuation.fn)
+        continuation.out->complete(result_);
+    else if (continuation.any_thread || !executor_)  // without an executor: ddp_work_complete, a libddp call too
+        run(std::move(continuation));
+    else
+        executor_->add_callback(std::move(continuation));
+}
+
+void Work::run(Continuation continuation) {
+    WorkPtr next;
+    try {
+        ScopedTag tag(continuation.tag);
+        next = continuation.fn();
+    } catch (const Error& error) {
+        continuation.out->complete(error.info());
+        return;
+    }
+    continuation.fn = nullptr;  // releases the user's data before the result is visible
+    if (!next)
+        continuation.out->complete({});
+    else if (!next->attach(continuation))  // without fn it passes on the result of `next`
+        next->start(std::move(continuation));
+}
+
+void Work::expire_if_due() {
+    if (done()) return;
+    if (deadline_ && deadline_->expired()) {
+        complete({DDP_ERROR_TIMEOUT, str("a work made by ddp_work_create was not completed within ", timeout_ms_, " ms")});
+        return;
+    }
+    WorkPtr next;
+    {
+        std::lock_guard lock(mutex_);
+        next = next_.lock();
+    }
+    if (next) next->expire_if_due();
+}
+
+}  // namespace libddp

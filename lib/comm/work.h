@@ -1,0 +1,76 @@
+// Work: the handle of an asynchronous operation, and continuations on it. Semantics: include/ddp/group.h.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "comm/tag.h"
+#include "util/deadline.h"
+#include "util/error.h"
+
+namespace libddp {
+
+class Executor;
+class Work;
+using WorkPtr = std::shared_ptr<Work>;
+
+// What runs after a work. Returns the work to wait for next (may be null); throws Error to fail.
+using ContinuationFn = std::function<WorkPtr()>;
+
+class Work : public std::enable_shared_from_this<Work> {
+public:
+    // executor: whose operations a waiter should help with, and which wakes the waiters. Null for a work that the user completes.
+    explicit Work(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
+
+    // A work that its user completes, and that fails with TIMEOUT when somebody waits for it past the deadline.
+    static WorkPtr user_completed(std::int64_t timeout_ms);
+    bool is_user_completed() const { return deadline_.has_value(); }
+
+    bool done() const { return done_.load(std::memory_order_acquire); }
+    // How it went. Only once done.
+    const ErrorInfo& result() const { return result_; }
+
+    // Finishes the work and runs, or hands to the executor, its continuations. False if it was finished already.
+    bool complete(ErrorInfo result);
+
+    // Runs continuations that wait for a thread like the caller's, and notices a deadline that has passed. Does not wait.
+    void poll();
+
+    // Waits, helping the executor. False if the deadline passed first.
+    bool wait(const std::optional<Deadline>& deadline);
+
+    // See ddp_work_then.
+    WorkPtr then(ContinuationFn fn, bool any_thread);
+
+private:
+    friend class Executor;
+
+    struct Continuation {
+        ContinuationFn fn;  // empty: pass the result on to `out`
+        WorkPtr out;
+        OpTag tag;
+        bool any_thread;
+    };
+
+    bool attach(Continuation& continuation);
+    void start(Continuation continuation);
+    static void run(Continuation continuation);
+    void expire_if_due();
+
+    const std::shared_ptr<Executor> executor_;
+    std::optional<Deadline> deadline_;
+    std::int64_t timeout_ms_ = 0;
+    std::mutex mutex_;
+    std::condition_variable finished_;
+    std::atomic<bool> done_{false};
+    ErrorInfo result_;
+    std::vector<Continuation> continuations_;
+    std::weak_ptr<Work> next_;  // what this one waits for, so that its deadline is seen
+};
+
+}  // namespace libddp

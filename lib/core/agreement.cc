@@ -1,0 +1,98 @@
+#include "core/agreement.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/hash.h"
+
+namespace libddp {
+namespace {
+
+// This rank's numbers side by side with everyone's.
+template <class T>
+std::vector<T> gather(Group& group, const std::vector<T>& mine) {
+    std::vector<T> all(mine.size() * static_cast<std::size_t>(group.world()));
+    group.run({DDP_COLLECTIVE_ALLGATHER, mine.data(), all.data(), mine.size() * sizeof(T), DDP_U8});
+    return all;
+}
+
+std::string join_lines(const std::string& header, const std::vector<std::string>& lines) {
+    std::string text = header + '\n';
+    for (const auto& line : lines) text += line + '\n';
+    return text;
+}
+
+// Line `index` of a table, or "nothing" past its end.
+std::string line_at(const std::string& text, std::size_t index) {
+    std::size_t begin = 0;
+    for (; index > 0; --index) {
+        auto end = text.find('\n', begin);
+        if (end == std::string::npos) return "nothing";
+        begin = end + 1;
+    }
+    auto end = text.find('\n', begin);
+    return end == std::string::npos ? "nothing" : text.substr(begin, end - begin);
+}
+
+std::string ranks_text(const std::vector<std::int32_t>& ranks) {
+    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < ranks.size(); ++i) text += str(i ? ", " : "", ranks[i]);
+    return text;
+}
+
+// Every rank computes this from the same tables, so every rank says the same.
+[[noreturn]] void report_difference(const std::vector<std::string>& tables) {
+    std::size_t lines = 0;
+    for (const auto& table : tables) lines = std::max(lines, static_cast<std::size_t>(std::count(table.begin(), table.end(), '\n')));
+    for (std::size_t i = 0; i < lines; ++i) {
+        const std::string expected = line_at(tables[0], i);
+        std::map<std::string, std::vector<std::int32_t>> others;
+        for (std::size_t r = 1; r < tables.size(); ++r)
+            if (auto line = line_at(tables[r], i); line != expected) others[line].push_back(static_cast<std::int32_t>(r));
+        if (others.empty()) continue;
+        std::string text = str("ranks registered different models: rank 0 has ", expected);
+        std::int32_t first = -1;
+        for (auto& [line, ranks] : others) {
+            text += str("; ", ranks_text(ranks), ranks.size() == 1 ? " has " : " have ", line);
+            if (first < 0 || ranks.front() < first) first = ranks.front();
+        }
+        ErrorInfo error{DDP_ERROR_MISMATCH, text, first};
+        if (expected.rfind("parameter", 0) == 0) error.param = static_cast<std::int32_t>(i) - 1;  // line 0 is the header
+        throw Error(error);
+    }
+    fail(DDP_ERROR_INTERNAL, "tables hash differently but read the same");
+}
+
+}  // namespace
+
+void agree_on_model(Group& group, const std::string& header, const std::vector<std::string>& params) {
+    if (group.world() == 1) return;
+    const std::string mine = join_lines(header, params);
+    auto heads = gather<std::uint64_t>(group, {Hash().add(mine).value(), mine.size()});
+    bool same = true;
+    std::size_t longest = 0;
+    for (std::size_t i = 0; i < heads.size(); i += 2) {
+        same = same && heads[i] == heads[0];
+        longest = std::max(longest, static_cast<std::size_t>(heads[i + 1]));
+    }
+    if (same) return;
+    std::vector<char> padded(longest);
+    std::copy(mine.begin(), mine.end(), padded.begin());
+    auto all = gather(group, padded);
+    std::vector<std::string> tables;
+    for (std::size_t r = 0; r < heads.size() / 2; ++r) tables.emplace_back(all.data() + r * longest, heads[2 * r + 1]);
+    report_difference(tables);
+}
+
+void agree_on_plan(Group& group, std::uint64_t hash) {
+    if (group.world() == 1) return;
+    auto all = gather<std::uint64_t>(group, {hash});
+    for (std::size_t r = 0; r < all.size(); ++r)
+        if (all[r] != all[0])
+            throw Error(group.break_everywhere({DDP_ERROR_MISMATCH,
+                                                str("rank ", r, " made another bucket plan than rank 0 from the same parameters; "
+                                                    "do all ranks run the same libddp?"),
+                                                static_cast<std::int32_t>(r)}));
+}
+
+}  // namespace libddp

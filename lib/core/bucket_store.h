@@ -1,0 +1,47 @@
+// The buckets of one plan in memory: where each gradient lives.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "comm/group.h"
+#include "core/param_table.h"
+#include "core/plan.h"
+#include "hooks/bucket.h"
+
+namespace libddp {
+
+class BucketStore {
+public:
+    // Allocates zeroed memory for the plan. Throws OUT_OF_MEMORY.
+    BucketStore(Group& group, const ParamTable& table, BucketPlan plan);
+
+    const BucketPlan& plan() const { return plan_; }
+    std::uint64_t plan_hash() const { return plan_hash_; }
+    std::size_t size() const { return plan_.buckets.size(); }
+    // Where the gradient of a parameter lives, and in which bucket.
+    std::byte* slot(std::int32_t param) const { return places_[static_cast<std::size_t>(param)].slot; }
+    std::int32_t bucket_of(std::int32_t param) const { return places_[static_cast<std::size_t>(param)].bucket; }
+    // For operations, which may outlast the context and must not outlast the memory.
+    std::shared_ptr<const void> memory(std::size_t bucket) const { return memory_[bucket]; }
+
+    // What a hook is shown of a bucket: everything that does not change from step to step.
+    ddp_bucket describe(std::size_t bucket, const ParamTable& table) const;
+
+    // Moves every gradient's bytes from another layout of the same table.
+    void copy_from(const BucketStore& other, const ParamTable& table);
+
+private:
+    struct Place {
+        std::byte* slot = nullptr;
+        std::int32_t bucket = -1;
+    };
+
+    BucketPlan plan_;
+    std::uint64_t plan_hash_;
+    std::vector<std::shared_ptr<std::byte>> memory_;
+    std::vector<Place> places_;
+};
+
+}  // namespace libddp

@@ -1,0 +1,54 @@
+// The parameters and buffers of a context, in registration order.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddp/types.h"
+
+namespace libddp {
+
+struct Param {
+    std::string name;
+    std::vector<std::int64_t> shape;
+    ddp_dtype dtype = DDP_F32;
+    ddp_device device{DDP_DEVICE_CPU, 0};
+    void* data = nullptr;
+    void* grad = nullptr;  // null: the gradient lives in its bucket
+    std::int64_t count = 0;  // elements
+    std::size_t bytes = 0;
+};
+
+class ParamTable {
+public:
+    // Checks and adds; the result is the index. Throws INVALID_ARGUMENT, ALREADY_EXISTS or UNSUPPORTED.
+    std::int32_t add_param(Param param);
+    void add_buffer(Param buffer);
+
+    const std::vector<Param>& params() const { return params_; }
+    const std::vector<Param>& buffers() const { return buffers_; }
+    std::int32_t size() const { return static_cast<std::int32_t>(params_.size()); }
+    // -1 if there is none.
+    std::int32_t find(std::string_view name) const;
+
+    // One line for each parameter and buffer: what has to be the same on every rank.
+    std::vector<std::string> lines() const;
+
+private:
+    void check(Param& param, const char* kind) const;
+    void check_overlap(const Param& param, const void* memory, const char* what);
+
+    std::vector<Param> params_;
+    std::vector<Param> buffers_;
+    std::map<std::string, std::int32_t, std::less<>> by_name_;  // buffers: -2 - index
+    struct Range {
+        std::uintptr_t end;
+        std::string owner;
+    };
+    std::map<std::uintptr_t, Range> gradient_memory_;  // by start: two gradients in one place would corrupt each other
+};
+
+}  // namespace libddp

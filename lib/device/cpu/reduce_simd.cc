@@ -1,0 +1,128 @@
+// Reductions of real floating point numbers, compiled for every instruction set and chosen at run time.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/reduce_simd.cc"
+// clang-format off: the order of these three matters
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "device/cpu/half-inl.h"
+// clang-format on
+
+#include "device/cpu/paths.h"
+#include "device/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace libddp::cpu {
+namespace HWY_NAMESPACE {
+
+struct Add {
+    template <class V>
+    HWY_INLINE V operator()(V a, V b) const {
+        return hn::Add(a, b);
+    }
+};
+struct Multiply {
+    template <class V>
+    HWY_INLINE V operator()(V a, V b) const {
+        return hn::Mul(a, b);
+    }
+};
+// The hardware's minimum and maximum forget a NaN in one operand or the other, depending on the instruction set.
+template <class V>
+HWY_INLINE V nan_or(V a, V b, V otherwise) {
+    return hn::IfThenElse(hn::IsNaN(a), a, hn::IfThenElse(hn::IsNaN(b), b, otherwise));
+}
+struct Minimum {
+    template <class V>
+    HWY_INLINE V operator()(V a, V b) const {
+        return nan_or(a, b, hn::Min(a, b));
+    }
+};
+struct Maximum {
+    template <class V>
+    HWY_INLINE V operator()(V a, V b) const {
+        return nan_or(a, b, hn::Max(a, b));
+    }
+};
+
+template <class Format, class Op>
+void reduce_as(void* out_bytes, const void* const* inputs, std::size_t input_count, std::size_t count, double scale) {
+    using T = typename Format::Compute;
+    using Stored = typename Format::Stored;
+    auto* out = static_cast<Stored*>(out_bytes);
+    const auto input = [inputs](std::size_t j) { return static_cast<const Stored*>(inputs[j]); };
+    const T factor = static_cast<T>(scale);
+    const Op op{};
+
+    // Four vectors at a time hide the latency of the adds and read each input in runs of at least 64 bytes. Multiplying by 1
+    // changes nothing and costs nothing beside the memory traffic.
+    const hn::ScalableTag<T> d;
+    const std::size_t lanes = hn::Lanes(d);
+    const auto factors = hn::Set(d, factor);
+    std::size_t i = 0;
+    for (; i + 4 * lanes <= count; i += 4 * lanes) {
+        const Stored* p = input(0) + i;
+        auto a = Format::load(d, p);
+        auto b = Format::load(d, p + lanes);
+        auto c = Format::load(d, p + 2 * lanes);
+        auto e = Format::load(d, p + 3 * lanes);
+        for (std::size_t j = 1; j < input_count; ++j) {
+            p = input(j) + i;
+            a = op(a, Format::load(d, p));
+            b = op(b, Format::load(d, p + lanes));
+            c = op(c, Format::load(d, p + 2 * lanes));
+            e = op(e, Format::load(d, p + 3 * lanes));
+        }
+        Format::store(d, hn::Mul(a, factors), out + i);
+        Format::store(d, hn::Mul(b, factors), out + i + lanes);
+        Format::store(d, hn::Mul(c, factors), out + i + 2 * lanes);
+        Format::store(d, hn::Mul(e, factors), out + i + 3 * lanes);
+    }
+    for_each_vector<T>(i, count, [&](auto tag, std::size_t k) {
+        auto a = Format::load(tag, input(0) + k);
+        for (std::size_t j = 1; j < input_count; ++j) a = op(a, Format::load(tag, input(j) + k));
+        Format::store(tag, hn::Mul(a, hn::Set(tag, factor)), out + k);
+    });
+}
+
+template <class Format>
+void reduce_op(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_reduce_op op,
+               double scale) {
+    switch (op) {
+        case DDP_PROD: return reduce_as<Format, Multiply>(out, inputs, input_count, count, scale);
+        case DDP_MIN: return reduce_as<Format, Minimum>(out, inputs, input_count, count, scale);
+        case DDP_MAX: return reduce_as<Format, Maximum>(out, inputs, input_count, count, scale);
+        default: return reduce_as<Format, Add>(out, inputs, input_count, count, scale);
+    }
+}
+
+void reduce_target(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
+                   ddp_reduce_op op, double scale) {
+    switch (dtype) {
+        case DDP_F16: return reduce_op<F16>(out, inputs, input_count, count, op, scale);
+        case DDP_BF16: return reduce_op<BF16>(out, inputs, input_count, count, op, scale);
+        case DDP_F64: return reduce_op<F64>(out, inputs, input_count, count, op, scale);
+        default: return reduce_op<F32>(out, inputs, input_count, count, op, scale);
+    }
+}
+
+const char* target_name() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace libddp::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace libddp::cpu {
+
+HWY_EXPORT(reduce_target);
+HWY_EXPORT(target_name);
+
+void reduce_simd(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
+                 ddp_reduce_op op, double scale) {
+    HWY_DYNAMIC_DISPATCH(reduce_target)(out, inputs, input_count, count, dtype, op, scale);
+}
+
+const char* instruction_set() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
+
+}  // namespace libddp::cpu
+#endif

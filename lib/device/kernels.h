@@ -1,0 +1,31 @@
+// Arithmetic on CPU memory: reduce, scale, copy, convert. SIMD with run-time dispatch; any alignment of at least the element's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ddp/types.h"
+
+namespace libddp::cpu {
+
+// Whether reduce() implements op for dtype: all but MIN and MAX of complex numbers. AVG is not an op here: use scale.
+bool can_reduce(ddp_dtype dtype, ddp_reduce_op op);
+
+// out[i] = scale * (inputs[0][i] op inputs[1][i] op ...), strictly in this order, so that the bits depend on nothing else.
+// f16 and bf16 are accumulated in f32 and rounded once, to nearest even. Integers wrap on overflow; scale is then 1 or 1/k with
+// integral k, and divides truncating toward zero. out may be one of the inputs (exactly), but may not overlap otherwise.
+// input_count >= 1. Unsupported (dtype, op): throws libddp::Error UNSUPPORTED.
+void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
+            ddp_reduce_op op, double scale);
+
+// dst[i] = scale * src[i], with the rules of reduce(). dst may equal src. With scale 1 it is a plain copy.
+void scale_copy(void* dst, const void* src, std::size_t count, ddp_dtype dtype, double scale);
+
+// dst[i] = (dst_dtype) src[i] among f16, bf16, f32, f64 (and among the complex types), rounded to nearest even.
+// Infinities and NaNs stay what they are. Buffers may not overlap. Otherwise UNSUPPORTED.
+void convert(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtype, std::size_t count);
+
+// The instruction set that dispatch chose ("AVX2", ...), for logs and benchmarks.
+const char* instruction_set();
+
+}  // namespace libddp::cpu

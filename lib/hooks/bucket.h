@@ -1,0 +1,39 @@
+// The ddp_bucket of the C ABI: a bucket as a hook sees it. The reducer fills it in; built-in hooks read it directly.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ddp/hook.h"
+
+namespace libddp {
+
+// A parameter's gradient inside a bucket, and its value.
+struct BucketTensor {
+    ddp_param param = -1;
+    void* gradient = nullptr;
+    void* value = nullptr;
+    const std::int64_t* shape = nullptr;
+    std::int32_t ndim = 0;
+    std::int64_t count = 0;
+};
+
+}  // namespace libddp
+
+struct ddp_bucket {
+    std::int32_t index = 0;
+    bool is_last = false;
+    bool prescaled = false;  // already divided by the world size while it was filled (default hook only)
+    bool mean = true;        // what the default hook computes: mean or sum
+    std::int64_t step = 0;
+    ddp_dtype dtype = DDP_F32;
+    ddp_device device{DDP_DEVICE_CPU, 0};
+    void* buffer = nullptr;
+    std::size_t count = 0;  // elements, gaps included
+    std::vector<libddp::BucketTensor> tensors;
+    // set_buffer: where the hook left the result; null: in `buffer`.
+    void* result = nullptr;
+    ddp_dtype result_dtype = DDP_F32;
+};

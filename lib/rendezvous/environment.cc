@@ -1,0 +1,281 @@
+#include "rendezvous/environment.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/slurm.h"
+#include "rendezvous/uri.h"
+#include "util/error.h"
+#include "util/options.h"
+
+namespace libddp {
+namespace {
+
+using Names = std::vector<const char*>;
+
+// Where rank 0's address comes from when neither DDP_STORE nor MASTER_ADDR is set.
+enum class Fallback {
+    kNone,
+    kOneHost,   // loopback if all ranks are here, else Slurm's node list if there is one
+    kNodeList,  // Slurm's node list
+};
+
+// A launcher and the variables that it sets. Of each list the first variable that is set counts.
+struct Launcher {
+    const char* name;
+    Names marks;  // one of these set: this launcher started the process
+    Names rank;
+    Names world_size;
+    Names local_rank;
+    Names local_world_size;
+    Names restart;
+    Fallback fallback;
+};
+
+// In the order in which they are tried: a launcher comes before those whose variables it may inherit (torchrun inside a
+// Slurm allocation, say).
+const std::vector<Launcher>& launchers() {
+    static const std::vector<Launcher> all = {
+        {"ddprun",
+         {"DDP_RANK"},
+         {"DDP_RANK"},
+         {"DDP_WORLD_SIZE"},
+         {"DDP_LOCAL_RANK"},
+         {"DDP_LOCAL_WORLD_SIZE"},
+         {"DDP_RESTART"},
+         Fallback::kNone},
+        {"torchrun",
+         {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"},
+         {"RANK"},
+         {"WORLD_SIZE"},
+         {"LOCAL_RANK"},
+         {"LOCAL_WORLD_SIZE"},
+         {"TORCHELASTIC_RESTART_COUNT"},
+         Fallback::kNone},
+        {"openmpi",
+         {"OMPI_COMM_WORLD_RANK"},
+         {"OMPI_COMM_WORLD_RANK"},
+         {"OMPI_COMM_WORLD_SIZE"},
+         {"OMPI_COMM_WORLD_LOCAL_RANK"},
+         {"OMPI_COMM_WORLD_LOCAL_SIZE"},
+         {},
+         Fallback::kOneHost},
+        {"pmi",
+         {"PMI_RANK"},
+         {"PMI_RANK"},
+         {"PMI_SIZE"},
+         {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"},
+         {"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"},
+         {},
+         Fallback::kOneHost},
+        {"slurm",
+         {"SLURM_PROCID"},
+         {"SLURM_PROCID"},
+         {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"},
+         {"SLURM_LOCALID"},
+         {},  // in the list of tasks of each node
+         {"SLURM_RESTART_COUNT"},
+         Fallback::kNodeList},
+        // After Slurm, which sets PMIX_RANK as well and knows more.
+        {"pmi",
+         {"PMIX_RANK"},
+         {"PMIX_RANK"},
+         {"PMI_SIZE", "WORLD_SIZE"},
+         {"MPI_LOCALRANKID"},
+         {"MPI_LOCALNRANKS"},
+         {},
+         Fallback::kOneHost},
+        {"kubernetes",
+         {"JOB_COMPLETION_INDEX"},
+         {"JOB_COMPLETION_INDEX"},
+         {"WORLD_SIZE", "DDP_WORLD_SIZE"},
+         {"LOCAL_RANK"},
+         {"LOCAL_WORLD_SIZE"},
+         {},
+         Fallback::kNone},
+        {"variables",
+         {"RANK", "WORLD_SIZE"},
+         {"RANK"},
+         {"WORLD_SIZE"},
+         {"LOCAL_RANK"},
+         {"LOCAL_WORLD_SIZE"},
+         {},
+         Fallback::kNone},
+    };
+    return all;
+}
+
+// Identify the job, the same in all its ranks and different in the next job on this host.
+const Names kJobIds = {"SLURM_JOB_ID",          "SLURM_STEP_ID",           "PMIX_NAMESPACE",
+                       "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"};
+const Names kNodeLists = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"};
+const Names kTasksPerNode = {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
+
+struct Variable {
+    std::string name;
+    std::string value;
+};
+
+class Discovery {
+public:
+    explicit Discovery(const GetEnv& get) : get_(get) {}
+    JobEnvironment run();
+
+private:
+    std::optional<Variable> find(const Names& names) const;
+    Variable require(const Launcher& launcher, const Names& names, const Variable& mark) const;
+    std::optional<std::int32_t> local_number(const Names& names) const;
+    std::optional<std::int32_t> slurm_local_size() const;
+    std::string address(const Launcher& launcher, const JobEnvironment& job) const;
+    std::string master_address(const Variable& host, const Launcher& launcher) const;
+    std::optional<std::string> fallback_host(const Launcher& launcher, const JobEnvironment& job) const;
+    std::optional<std::string> node_list_host() const;
+    int derived_port() const;
+    void read_ranks(const Launcher& launcher, const Variable& mark, JobEnvironment& job) const;
+    void read_store(const Launcher& launcher, JobEnvironment& job) const;
+
+    const GetEnv& get_;
+};
+
+// A variable that is set to nothing counts as not set, as in a shell's ${NAME:-}.
+std::optional<Variable> Discovery::find(const Names& names) const {
+    for (const char* name : names)
+        if (auto value = get_(name); value && !value->empty()) return Variable{name, *value};
+    return std::nullopt;
+}
+
+Variable Discovery::require(const Launcher& launcher, const Names& names, const Variable& mark) const {
+    if (auto found = find(names)) return *found;
+    fail(DDP_ERROR_INVALID_ARGUMENT, "env://: ", mark.name, " is set, so the launcher is taken for '", launcher.name,
+         "', but ", names.front(), " is not set");
+}
+
+std::optional<std::int32_t> Discovery::local_number(const Names& names) const {
+    auto found = find(names);
+    if (!found) return std::nullopt;
+    return static_cast<std::int32_t>(parse_int(found->value, 0, INT32_MAX, found->name));
+}
+
+std::optional<std::int32_t> Discovery::slurm_local_size() const {
+    auto list = find(kTasksPerNode);
+    if (!list) return std::nullopt;
+    auto node = find({"SLURM_NODEID"});
+    std::int64_t index = node ? parse_int(node->value, 0, INT32_MAX, node->name) : 0;
+    auto tasks = slurm_tasks_on_node(list->value, index);
+    if (!tasks)
+        fail(DDP_ERROR_INVALID_ARGUMENT, list->name, ": '", list->value, "' does not tell the tasks of node ", index);
+    return tasks;
+}
+
+void Discovery::read_ranks(const Launcher& launcher, const Variable& mark, JobEnvironment& job) const {
+    Variable rank = require(launcher, launcher.rank, mark);
+    Variable world = require(launcher, launcher.world_size, mark);
+    job.rank = static_cast<std::int32_t>(parse_int(rank.value, 0, INT32_MAX, rank.name));
+    job.world_size = static_cast<std::int32_t>(parse_int(world.value, 1, INT32_MAX, world.name));
+    if (job.rank >= job.world_size)
+        fail(DDP_ERROR_INVALID_ARGUMENT, rank.name, ": is ", job.rank, ", but ", world.name, " is ", job.world_size,
+             ", so ranks go from 0 to ", job.world_size - 1);
+    job.local_rank = local_number(launcher.local_rank).value_or(0);
+    auto local_size = local_number(launcher.local_world_size);
+    if (!local_size && launcher.fallback == Fallback::kNodeList) local_size = slurm_local_size();
+    job.local_world_size = local_size.value_or(job.local_rank + 1);
+    if (job.local_rank >= job.local_world_size || job.local_world_size > job.world_size)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "env://: local rank ", job.local_rank, " of ", job.local_world_size,
+             " does not fit rank ", job.rank, " of ", job.world_size, " (launcher '", launcher.name, "')");
+    if (auto restart = find(launcher.restart)) job.restart = parse_int(restart->value, 0, INT64_MAX, restart->name);
+}
+
+// Below the range from which systems take ports for outgoing connections.
+int Discovery::derived_port() const {
+    constexpr std::uint64_t kLow = 15'000;
+    constexpr std::uint64_t kCount = 17'000;
+    std::string id;
+    for (const char* name : kJobIds)
+        if (auto found = find({name})) id += found->value + '\n';
+    if (id.empty()) id = std::to_string(getppid());  // the launcher's local process
+    std::uint64_t hash = 14695981039346656037u;      // FNV-1a
+    for (unsigned char byte : id) hash = (hash ^ byte) * 1099511628211u;
+    return static_cast<int>(kLow + hash % kCount);
+}
+
+std::string Discovery::master_address(const Variable& host, const Launcher& launcher) const {
+    auto port = find({"MASTER_PORT"});
+    if (!port) {
+        if (launcher.fallback != Fallback::kNone) return tcp_uri(host.value, derived_port());
+        fail(DDP_ERROR_INVALID_ARGUMENT, "env://: MASTER_ADDR is set, but MASTER_PORT is not");
+    }
+    std::int64_t number = parse_int(port->value, 1, 65535, port->name);
+    // The agent's own store listens on MASTER_PORT then.
+    auto agent = find({"TORCHELASTIC_USE_AGENT_STORE"});
+    if (agent && agent->value == "True") number = parse_int(std::to_string(number + 1), 1, 65535, "MASTER_PORT + 1");
+    return tcp_uri(host.value, static_cast<int>(number));
+}
+
+std::optional<std::string> Discovery::node_list_host() const {
+    auto list = find(kNodeLists);
+    if (!list) return std::nullopt;
+    auto host = first_slurm_host(list->value);
+    if (!host) fail(DDP_ERROR_INVALID_ARGUMENT, list->name, ": '", list->value, "' is not a list of hosts");
+    return host;
+}
+
+std::optional<std::string> Discovery::fallback_host(const Launcher& launcher, const JobEnvironment& job) const {
+    if (launcher.fallback == Fallback::kNone) return std::nullopt;
+    bool all_here = find(launcher.local_world_size) && job.local_world_size == job.world_size;
+    if (launcher.fallback == Fallback::kOneHost && all_here) return "127.0.0.1";
+    return node_list_host();
+}
+
+std::string Discovery::address(const Launcher& launcher, const JobEnvironment& job) const {
+    if (auto store = find({"DDP_STORE"})) return store->value;
+    if (auto host = find({"MASTER_ADDR"})) return master_address(*host, launcher);
+    if (auto host = fallback_host(launcher, job)) {
+        auto port = find({"MASTER_PORT"});
+        return tcp_uri(*host, port ? static_cast<int>(parse_int(port->value, 1, 65535, port->name)) : derived_port());
+    }
+    fail(DDP_ERROR_INVALID_ARGUMENT, "env://: the launcher '", launcher.name, "' tells rank ", job.rank, " of ",
+         job.world_size,
+         ", but not where rank 0 is: set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port,"
+         " or DDP_STORE to tcp://host:port");
+}
+
+void Discovery::read_store(const Launcher& launcher, JobEnvironment& job) const {
+    job.store_uri = address(launcher, job);
+    auto hosted = find({"DDP_STORE_HOSTED"});
+    if (!hosted) return;
+    if (hosted->value != "launcher" && hosted->value != "rank0")
+        fail(DDP_ERROR_INVALID_ARGUMENT, "DDP_STORE_HOSTED: is '", hosted->value, "', not 'launcher' or 'rank0'");
+    job.rank0_hosts_store = hosted->value == "rank0";
+}
+
+JobEnvironment Discovery::run() {
+    for (const auto& launcher : launchers()) {
+        auto mark = find(launcher.marks);
+        if (!mark) continue;
+        JobEnvironment job;
+        job.launcher = launcher.name;
+        read_ranks(launcher, *mark, job);
+        read_store(launcher, job);
+        return job;
+    }
+    fail(DDP_ERROR_NOT_FOUND,
+         "env://: the environment does not tell this process's rank. Start the program with ddprun, torchrun, mpirun "
+         "or srun, or"
+         " set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (ddprun -n 2 ./program does it all)");
+}
+
+}  // namespace
+
+std::optional<std::string> process_env(const std::string& name) {
+    const char* value = std::getenv(name.c_str());
+    return value ? std::optional<std::string>(value) : std::nullopt;
+}
+
+JobEnvironment discover_environment(const GetEnv& get) {
+    return Discovery(get).run();
+}
+
+}  // namespace libddp

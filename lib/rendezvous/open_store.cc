@@ -1,0 +1,74 @@
+// open_store: from an address to a connected store.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "rendezvous/file_store.h"
+#include "rendezvous/store.h"
+#include "rendezvous/store_engine.h"
+#include "rendezvous/tcp_client.h"
+#include "rendezvous/tcp_connect.h"
+#include "rendezvous/tcp_server.h"
+#include "rendezvous/uri.h"
+#include "util/error.h"
+
+namespace libddp {
+namespace {
+
+// A client together with the server that it belongs to.
+class HostingEngine final : public StoreEngine {
+public:
+    HostingEngine(std::unique_ptr<TcpServer> server, std::unique_ptr<TcpClient> client)
+        : server_(std::move(server)), client_(std::move(client)) {}
+    ~HostingEngine() override { HostingEngine::close(); }
+
+    Outcome perform(Request request) override { return client_->perform(std::move(request)); }
+    Notifier::Id watch(const std::string& key, Notifier::Callback seen) override {
+        return client_->watch(key, std::move(seen));
+    }
+    Notifier::Id watch_connection(Notifier::Callback lost) override {
+        return client_->watch_connection(std::move(lost));
+    }
+    void unwatch(Notifier::Id id) override { client_->unwatch(id); }
+    // The client first, so that its end is a farewell and not a lost connection.
+    void close() override {
+        client_->close();
+        server_->stop();
+    }
+    int port() const override { return server_->port(); }
+
+private:
+    std::unique_ptr<TcpServer> server_;
+    std::unique_ptr<TcpClient> client_;
+};
+
+std::shared_ptr<Store> open_tcp(const StoreUri& uri, const StoreConfig& config, std::int64_t timeout_ms) {
+    const auto deadline = Deadline::after_ms(timeout_ms);
+    if (!config.is_server) {
+        if (uri.port == 0)
+            fail(DDP_ERROR_INVALID_ARGUMENT, "uri: '", config.uri, "' has port 0, which only a server can choose");
+        std::string name = tcp_uri(uri.host, uri.port);
+        int socket = connect_to_server(uri.host, uri.port, config.secret, deadline);
+        return std::make_shared<EngineStore>(std::make_shared<TcpClient>(socket, name, timeout_ms), timeout_ms, name);
+    }
+    auto server = std::make_unique<TcpServer>(uri.host, uri.port, config.secret, deadline);
+    std::string name = tcp_uri(uri.host, server->port());
+    int socket = connect_to_server(server->local_host(), server->port(), config.secret, deadline);
+    auto client = std::make_unique<TcpClient>(socket, name, timeout_ms);
+    auto engine = std::make_shared<HostingEngine>(std::move(server), std::move(client));
+    return std::make_shared<EngineStore>(std::move(engine), timeout_ms, std::move(name));
+}
+
+}  // namespace
+
+std::shared_ptr<Store> open_store(const StoreConfig& config) {
+    StoreUri uri = parse_store_uri(config.uri);
+    std::int64_t timeout_ms =
+        config.timeout_ms <= 0 ? StoreConfig().timeout_ms : std::min(config.timeout_ms, limits::kLongestWaitMs);
+    if (!uri.is_file) return open_tcp(uri, config, timeout_ms);
+    if (config.is_server)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "is_server: a file store has no server; is_server is for tcp:// only");
+    return std::make_shared<EngineStore>(std::make_shared<FileStore>(uri.path, timeout_ms), timeout_ms, config.uri);
+}
+
+}  // namespace libddp

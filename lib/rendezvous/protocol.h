@@ -1,0 +1,93 @@
+// The store's binary format. Everything is little endian.
+//
+// Wire: first a handshake of fixed-size messages (auth.h), then frames in both directions:
+//     u32 length of the payload | u8 operation | u64 request id | payload
+// The id is the client's own number for a request; a reply carries the same one, so that a connection can have many
+// requests open at once. Lengths are never trusted: a frame beyond limits::kFrame ends the connection, memory grows
+// with the bytes that really came, and counts are checked against what is left of the payload before anything is
+// reserved.
+//
+// A file store's log holds the same frames, each request preceded by its owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/request.h"
+
+namespace libddp {
+
+inline constexpr std::size_t kFrameHeader = 4 + 1 + 8;
+
+struct Frame {
+    Op op = Op::kReply;
+    std::uint64_t id = 0;
+    std::string payload;
+};
+
+// Fixed-width little-endian fields, appended to a string.
+class ByteWriter {
+public:
+    void u8(std::uint8_t value) { out_.push_back(static_cast<char>(value)); }
+    void u32(std::uint32_t value) { integer(value, 4); }
+    void u64(std::uint64_t value) { integer(value, 8); }
+    void i64(std::int64_t value) { integer(static_cast<std::uint64_t>(value), 8); }
+    void raw(std::string_view bytes) { out_.append(bytes); }
+    void string(std::string_view bytes);
+    void strings(const Strings& list);
+    void reserve(std::size_t bytes) { out_.reserve(bytes); }
+    std::string take() { return std::move(out_); }
+
+private:
+    void integer(std::uint64_t value, int bytes);
+    std::string out_;
+};
+
+// The counterpart. Every read throws Error (DDP_ERROR_IO) rather than pass the end.
+class ByteReader {
+public:
+    explicit ByteReader(std::string_view bytes) : left_(bytes) {}
+
+    std::uint8_t u8() { return static_cast<std::uint8_t>(integer(1)); }
+    std::uint32_t u32() { return static_cast<std::uint32_t>(integer(4)); }
+    std::uint64_t u64() { return integer(8); }
+    std::int64_t i64() { return static_cast<std::int64_t>(integer(8)); }
+    std::string_view raw(std::size_t size);
+    std::string string() { return std::string(raw(u32())); }
+    Strings strings();
+    void end() const;  // throws if bytes are left
+
+private:
+    std::uint64_t integer(int bytes);
+    std::string_view left_;
+};
+
+std::string encode_request(std::uint64_t id, const Request& request);
+std::string encode_reply(std::uint64_t id, const Outcome& outcome);
+std::string encode_closing(std::string_view reason);
+std::string encode_record(Caller caller, const Request& request);
+
+// These throw Error (DDP_ERROR_IO) on anything malformed; whether the request makes sense is for invalid() to say.
+Request decode_request(const Frame& frame);
+Outcome decode_reply(const Frame& frame);
+std::string decode_closing(const Frame& frame);
+Request decode_record(const Frame& frame, Caller& caller);
+
+// Cuts a stream of bytes into frames.
+class FrameReader {
+public:
+    void feed(std::string_view bytes) { buffer_.append(bytes); }
+    // The next whole frame, or nullopt until more bytes come. Throws Error (DDP_ERROR_IO) on an oversized one.
+    std::optional<Frame> next();
+    // Bytes that belong to a frame that is not whole yet.
+    std::size_t pending() const { return buffer_.size() - start_; }
+
+private:
+    std::string buffer_;
+    std::size_t start_ = 0;
+};
+
+}  // namespace libddp

@@ -1,0 +1,118 @@
+#include "rendezvous/sockets.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "util/error.h"
+#include "util/quiet_thread.h"
+
+namespace libddp {
+namespace {
+
+struct Lookup {
+    std::mutex mutex;
+    std::condition_variable finished;
+    bool done = false;
+    int code = 0;
+    std::vector<SocketAddress> addresses;
+};
+
+int look_up(const std::string& host, int port, int flags, std::vector<SocketAddress>& out) {
+    addrinfo hints{};
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = flags | AI_NUMERICSERV;
+    addrinfo* list = nullptr;
+    int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+    if (code != 0) return code;
+    for (const addrinfo* at = list; at != nullptr; at = at->ai_next) {
+        if (at->ai_family != AF_INET && at->ai_family != AF_INET6) continue;
+        SocketAddress address;
+        std::memcpy(&address.storage, at->ai_addr, at->ai_addrlen);
+        address.size = at->ai_addrlen;
+        out.push_back(address);
+    }
+    freeaddrinfo(list);
+    return out.empty() ? EAI_NONAME : 0;
+}
+
+// getaddrinfo has no time limit of its own, so it runs in a thread that is left behind if it takes too long; it owns
+// all it touches and ends when the system's resolver gives up.
+void start_lookup(const std::shared_ptr<Lookup>& lookup, const std::string& host, int port) {
+    quiet_thread([lookup, host, port] {
+        std::vector<SocketAddress> addresses;
+        int code = look_up(host, port, 0, addresses);
+        std::lock_guard lock(lookup->mutex);
+        lookup->done = true;
+        lookup->code = code;
+        lookup->addresses = std::move(addresses);
+        lookup->finished.notify_all();
+    }).detach();
+}
+
+void set_option(int fd, int level, int name, int value) {
+    setsockopt(fd, level, name, &value, sizeof value);
+}
+
+}  // namespace
+
+std::string SocketAddress::host() const {
+    char text[INET6_ADDRSTRLEN] = "";
+    if (storage.ss_family == AF_INET)
+        inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr, text, sizeof text);
+    if (storage.ss_family == AF_INET6)
+        inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr, text, sizeof text);
+    return text;
+}
+
+int SocketAddress::port() const {
+    if (storage.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+    if (storage.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+    return -1;
+}
+
+std::vector<SocketAddress> resolve(const std::string& host, int port, const Deadline& deadline) {
+    std::vector<SocketAddress> numeric;
+    if (look_up(host, port, AI_NUMERICHOST, numeric) == 0) return numeric;  // the usual case needs no thread
+
+    auto lookup = std::make_shared<Lookup>();
+    start_lookup(lookup, host, port);
+    std::unique_lock lock(lookup->mutex);
+    if (!lookup->finished.wait_until(lock, deadline.at(), [&] { return lookup->done; }))
+        fail(DDP_ERROR_TIMEOUT, "the system's resolver did not find the host '", host, "' in time");
+    if (lookup->code != 0)
+        fail(DDP_ERROR_UNAVAILABLE, "the host name '", host, "' cannot be resolved: ", gai_strerror(lookup->code));
+    return lookup->addresses;
+}
+
+void tune_socket(int fd) {
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 3);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 15'000);
+}
+
+SocketAddress local_address(int fd) {
+    SocketAddress address;
+    address.size = sizeof address.storage;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return SocketAddress();
+    return address;
+}
+
+SocketAddress peer_address(int fd) {
+    SocketAddress address;
+    address.size = sizeof address.storage;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return SocketAddress();
+    return address;
+}
+
+}  // namespace libddp

@@ -1,0 +1,34 @@
+// Name resolution and socket settings that the tcp server and client share.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+#include "util/deadline.h"
+
+namespace libddp {
+
+struct SocketAddress {
+    sockaddr_storage storage{};
+    socklen_t size = 0;
+
+    const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+    std::string host() const;  // numeric
+    int port() const;
+};
+
+// The addresses of a host name or number, never none. Throws Error: UNAVAILABLE if there are none now (a name may
+// appear later, while a cluster starts), TIMEOUT if the resolver does not answer in time.
+std::vector<SocketAddress> resolve(const std::string& host, int port, const Deadline& deadline);
+
+// No delay for small messages, and a dead peer is noticed within about 15 s even when nothing is sent. Best effort: a
+// socket works without.
+void tune_socket(int fd);
+
+// The address that `fd` is bound to, or its peer's.
+SocketAddress local_address(int fd);
+SocketAddress peer_address(int fd);
+
+}  // namespace libddp

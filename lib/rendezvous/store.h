@@ -1,0 +1,73 @@
+// The store interface: what groups and the C ABI see of a rendezvous service. Semantics: include/ddp/store.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace libddp {
+
+struct StoreConfig {
+    std::string uri;             // "tcp://host:port" or "file:///path"
+    bool is_server = false;      // tcp: also run the server in this process
+    std::int64_t timeout_ms = 300'000;
+    std::string secret;          // empty: none
+};
+
+// Every method may be called from any thread, several at once. Failures throw libddp::Error. timeout_ms: 0 takes the
+// store's default, negative does not wait.
+class Store {
+public:
+    using Keys = std::vector<std::string>;
+    using Values = std::vector<std::string>;
+
+    virtual ~Store() = default;
+
+    virtual void set(const std::string& key, std::string_view value) = 0;
+    virtual std::string get(const std::string& key, std::int64_t timeout_ms = 0) = 0;
+    virtual std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) = 0;
+    virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
+    virtual void append(const std::string& key, std::string_view value) = 0;
+    virtual bool check(const Keys& keys) = 0;
+    virtual void wait(const Keys& keys, std::int64_t timeout_ms = 0) = 0;
+    virtual void multi_set(const Keys& keys, const Values& values) = 0;
+    virtual Values multi_get(const Keys& keys, std::int64_t timeout_ms = 0) = 0;
+    virtual bool remove(const std::string& key) = 0;
+    virtual std::int64_t num_keys() = 0;
+    virtual Keys list_keys(const std::string& prefix) = 0;
+    virtual void queue_push(const std::string& queue, std::string_view value) = 0;
+    virtual std::string queue_pop(const std::string& queue, std::int64_t timeout_ms = 0) = 0;
+    virtual std::int64_t queue_size(const std::string& queue) = 0;
+    virtual void barrier(const std::string& name, std::int64_t count, std::int64_t timeout_ms = 0) = 0;
+
+    // A last will: once this client's connection ends without remove_will (the process died), the store sets `key` to
+    // `value` on its behalf if the key does not exist yet. Acknowledged: in force when the call returns.
+    virtual void set_will(const std::string& key, std::string_view value) = 0;
+    virtual void remove_will(const std::string& key) = 0;
+
+    // Calls `seen(value)` once, on a thread of the store, when `key` exists (soon, if it does already). `seen` must not call
+    // the store's waiting methods. unwatch returns only when no call is running and none will come; it may not be called
+    // from inside `seen`.
+    using Watch = std::uint64_t;
+    virtual Watch watch(const std::string& key, std::function<void(std::string value)> seen) = 0;
+    virtual void unwatch(Watch watch) = 0;
+
+    // Calls `lost(reason, graceful)` once, on a thread of the store, if the service becomes unreachable. graceful: the server said
+    // that it was ending on purpose. A file store never calls it.
+    virtual Watch watch_connection(std::function<void(std::string reason, bool graceful)> lost) = 0;
+
+    // Ends the connection, and the server if this store runs it, as the destructor does: calls in other threads fail with ABORTED at
+    // once, and so do later ones. For an owner whose threads share the store. Idempotent, at most 1 s.
+    virtual void close() = 0;
+
+    virtual int port() const { return -1; }              // of the server, tcp only
+    virtual std::string describe() const = 0;            // "tcp://127.0.0.1:29500", for messages
+};
+
+// Opens the store that config.uri names. Throws Error.
+std::shared_ptr<Store> open_store(const StoreConfig& config);
+
+}  // namespace libddp

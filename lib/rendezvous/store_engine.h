@@ -1,0 +1,69 @@
+// What a kind of store provides: a way to perform one request. EngineStore makes the Store interface of it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "rendezvous/notifier.h"
+#include "rendezvous/request.h"
+#include "rendezvous/store.h"
+
+namespace libddp {
+
+class StoreEngine {
+public:
+    virtual ~StoreEngine() = default;
+
+    // Performs a valid request, waiting as long as it says (kForever is not used here). Throws Error when the service
+    // cannot be asked; what the service says is in the outcome.
+    virtual Outcome perform(Request request) = 0;
+    virtual Notifier::Id watch(const std::string& key, Notifier::Callback seen) = 0;
+    virtual Notifier::Id watch_connection(Notifier::Callback lost) = 0;
+    virtual void unwatch(Notifier::Id id) = 0;
+    // Ends the connection. Calls in other threads throw ABORTED. Idempotent, at most 1 s.
+    virtual void close() = 0;
+    virtual int port() const { return -1; }
+};
+
+class EngineStore final : public Store {
+public:
+    EngineStore(std::shared_ptr<StoreEngine> engine, std::int64_t default_timeout_ms, std::string description);
+    ~EngineStore() override;
+
+    void set(const std::string& key, std::string_view value) override;
+    std::string get(const std::string& key, std::int64_t timeout_ms) override;
+    std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) override;
+    std::int64_t add(const std::string& key, std::int64_t amount) override;
+    void append(const std::string& key, std::string_view value) override;
+    bool check(const Keys& keys) override;
+    void wait(const Keys& keys, std::int64_t timeout_ms) override;
+    void multi_set(const Keys& keys, const Values& values) override;
+    Values multi_get(const Keys& keys, std::int64_t timeout_ms) override;
+    bool remove(const std::string& key) override;
+    std::int64_t num_keys() override;
+    Keys list_keys(const std::string& prefix) override;
+    void queue_push(const std::string& queue, std::string_view value) override;
+    std::string queue_pop(const std::string& queue, std::int64_t timeout_ms) override;
+    std::int64_t queue_size(const std::string& queue) override;
+    void barrier(const std::string& name, std::int64_t count, std::int64_t timeout_ms) override;
+    void set_will(const std::string& key, std::string_view value) override;
+    void remove_will(const std::string& key) override;
+    Watch watch(const std::string& key, std::function<void(std::string value)> seen) override;
+    void unwatch(Watch watch) override;
+    Watch watch_connection(std::function<void(std::string reason, bool graceful)> lost) override;
+    void close() override;
+    int port() const override;
+    std::string describe() const override { return description_; }
+
+private:
+    Outcome call(Request request) const;
+    std::int64_t resolve(std::int64_t timeout_ms) const;
+
+    // Calls copy the pointer: a thread that is still in one keeps the engine alive while this object goes away.
+    std::shared_ptr<StoreEngine> engine_;
+    std::int64_t default_timeout_ms_;
+    std::string description_;
+};
+
+}  // namespace libddp

@@ -1,0 +1,29 @@
+// A point in time that a wait must not pass.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace libddp {
+
+class Deadline {
+public:
+    using Clock = std::chrono::steady_clock;
+
+    static Deadline after_ms(std::int64_t ms) { return Deadline(Clock::now() + std::chrono::milliseconds(ms)); }
+
+    bool expired() const { return Clock::now() >= at_; }
+    Clock::time_point at() const { return at_; }
+
+    // What is left, never negative.
+    std::int64_t remaining_ms() const {
+        auto left = std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()).count();
+        return left > 0 ? left : 0;
+    }
+
+private:
+    explicit Deadline(Clock::time_point at) : at_(at) {}
+    Clock::time_point at_;
+};
+
+}  // namespace libddp

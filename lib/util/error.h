@@ -1,0 +1,52 @@
+// The one exception type of the library. It is thrown anywhere below lib/capi and becomes a ddp_error there.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "ddp/status.h"
+
+namespace libddp {
+
+// Concatenates anything that can be streamed. Messages are built with it so that the call sites read as sentences.
+template <class... Parts>
+std::string str(const Parts&... parts) {
+    std::ostringstream out;
+    (out << ... << parts);
+    return std::move(out).str();
+}
+
+// What went wrong and what it names. A plain value: works and monitors keep and copy it.
+struct ErrorInfo {
+    ddp_status code = DDP_OK;
+    std::string message;
+    std::int32_t rank = -1;
+    std::int32_t param = -1;
+    std::int32_t bucket = -1;
+    std::int64_t step = -1;
+
+    bool ok() const { return code == DDP_OK; }
+};
+
+class Error : public std::exception {
+public:
+    explicit Error(ErrorInfo info) : info_(std::move(info)) {}
+    Error(ddp_status code, std::string message) { info_ = {code, std::move(message)}; }
+
+    const char* what() const noexcept override { return info_.message.c_str(); }
+    const ErrorInfo& info() const noexcept { return info_; }
+
+private:
+    ErrorInfo info_;
+};
+
+// throw Error from parts: fail(DDP_ERROR_TIMEOUT, "key '", key, "' did not appear within ", ms, " ms").
+template <class... Parts>
+[[noreturn]] void fail(ddp_status code, const Parts&... parts) {
+    throw Error(code, str(parts...));
+}
+
+}  // namespace libddp

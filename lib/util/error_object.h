@@ -1,0 +1,19 @@
+// The ddp_error of the C ABI: what crosses it in both directions, out of the library and back from hooks.
+#pragma once
+
+#include "util/error.h"
+
+struct ddp_error {
+    libddp::ErrorInfo info;
+};
+
+namespace libddp {
+
+// What a user's function that returned `status` and perhaps an error object meant; frees the object. `who` names the function
+// for the message when it gave none.
+ErrorInfo take_user_error(ddp_status status, ddp_error* error, const std::string& who);
+
+// The name of a status value, as in ddp_status_name.
+const char* status_name(ddp_status status);
+
+}  // namespace libddp

@@ -1,0 +1,25 @@
+#!/bin/bash
+# Compares the ABI of libddp.so, as its debugging information tells it, with the committed baseline. No suppressions: a suppression
+# that hides one harmless change hides the next harmful one.
+# usage: abidiff.sh LIBRARY INCLUDE BASELINE SYMBOLS
+set -euo pipefail
+library=$1 include=$2 baseline=$3 symbols=$4
+
+# Without debugging information abidiff sees symbols only and would find every struct unchanged.
+sections=$(readelf -S --wide "$library")
+if [[ $sections != *.debug_info* ]]; then
+    echo "$library has no debugging information; lib/capi is to be compiled with -g" >&2
+    exit 1
+fi
+# A function whose type is not in the baseline is compared by its name only.
+if unseen=$(LC_ALL=C comm -13 <(grep -Eo "<function-decl name='ddp_\w+" "$baseline" | cut -d "'" -f 2 | LC_ALL=C sort) "$symbols" |
+    grep .); then
+    printf 'no type in %s: %s\n' "$baseline" "${unseen//$'\n'/, }" >&2
+    exit 1
+fi
+if ! abidiff --headers-dir2 "$include" --drop-private-types "$baseline" "$library"; then
+    echo
+    echo "The ABI has changed. Fields are only ever appended to option structs, and values are never reused (docs/abi.md)."
+    echo "If that is intended: tools/update-abi, and commit abi/."
+    exit 1
+fi

@@ -1,0 +1,117 @@
+/* layout.c: the layout of every public struct on 64-bit systems, where long and pointers have 64 bits (LP64).
+ *
+ * These numbers are the ABI: programs and bindings are compiled with them. A line may be added when a field is appended
+ * or a struct is new; a line that exists never changes within one DDP_ABI_VERSION, except a SIZE that grows with
+ * appended fields. complete.py checks that nothing is left out.
+ */
+#include <stddef.h>
+
+#include "ddp/ddp.h"
+
+#define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), "the size of " #type " has changed")
+#define FIELD(type, field, at) _Static_assert(offsetof(type, field) == (at), #type "." #field " has moved")
+
+_Static_assert(sizeof(void*) == 8 && sizeof(size_t) == 8, "this table is for LP64");
+
+SIZE(ddp_backend_failure, 512);
+FIELD(ddp_backend_failure, rank, 0);
+FIELD(ddp_backend_failure, message, 4);
+
+SIZE(ddp_backend_host, 88);
+FIELD(ddp_backend_host, struct_size, 0);
+FIELD(ddp_backend_host, handle, 8);
+FIELD(ddp_backend_host, rank, 16);
+FIELD(ddp_backend_host, world_size, 20);
+FIELD(ddp_backend_host, group_name, 24);
+FIELD(ddp_backend_host, options, 32);
+FIELD(ddp_backend_host, timeout_ms, 40);
+FIELD(ddp_backend_host, flags, 48);
+FIELD(ddp_backend_host, reserved0, 52);
+FIELD(ddp_backend_host, store_set, 56);
+FIELD(ddp_backend_host, store_get, 64);
+FIELD(ddp_backend_host, store_value_free, 72);
+FIELD(ddp_backend_host, log, 80);
+
+SIZE(ddp_collective, 80);
+FIELD(ddp_collective, struct_size, 0);
+FIELD(ddp_collective, kind, 8);
+FIELD(ddp_collective, dtype, 12);
+FIELD(ddp_collective, op, 16);
+FIELD(ddp_collective, root, 20);
+FIELD(ddp_collective, send, 24);
+FIELD(ddp_collective, recv, 32);
+FIELD(ddp_collective, count, 40);
+FIELD(ddp_collective, scale, 48);
+FIELD(ddp_collective, timeout_ms, 56);
+FIELD(ddp_collective, device, 64);
+FIELD(ddp_collective, stream, 72);
+
+SIZE(ddp_backend, 88);
+FIELD(ddp_backend, struct_size, 0);
+FIELD(ddp_backend, abi_version, 8);
+FIELD(ddp_backend, reserved0, 12);
+FIELD(ddp_backend, name, 16);
+FIELD(ddp_backend, create, 24);
+FIELD(ddp_backend, destroy, 32);
+FIELD(ddp_backend, capabilities, 40);
+FIELD(ddp_backend, abort, 48);
+FIELD(ddp_backend, run, 56);
+FIELD(ddp_backend, match, 64);
+FIELD(ddp_backend, allocate, 72);
+FIELD(ddp_backend, deallocate, 80);
+
+SIZE(ddp_context_options, 32);
+FIELD(ddp_context_options, struct_size, 0);
+FIELD(ddp_context_options, bucket_cap_bytes, 8);
+FIELD(ddp_context_options, first_bucket_cap_bytes, 16);
+FIELD(ddp_context_options, reduction, 24);
+FIELD(ddp_context_options, flags, 28);
+
+SIZE(ddp_param_desc, 64);
+FIELD(ddp_param_desc, struct_size, 0);
+FIELD(ddp_param_desc, name, 8);
+FIELD(ddp_param_desc, shape, 16);
+FIELD(ddp_param_desc, ndim, 24);
+FIELD(ddp_param_desc, dtype, 28);
+FIELD(ddp_param_desc, device, 32);
+FIELD(ddp_param_desc, data, 40);
+FIELD(ddp_param_desc, grad, 48);
+FIELD(ddp_param_desc, flags, 56);
+FIELD(ddp_param_desc, reserved0, 60);
+
+SIZE(ddp_group_options, 80);
+FIELD(ddp_group_options, struct_size, 0);
+FIELD(ddp_group_options, rank, 8);
+FIELD(ddp_group_options, world_size, 12);
+FIELD(ddp_group_options, init_method, 16);
+FIELD(ddp_group_options, backend, 24);
+FIELD(ddp_group_options, backend_options, 32);
+FIELD(ddp_group_options, timeout_ms, 40);
+FIELD(ddp_group_options, group_name, 48);
+FIELD(ddp_group_options, store, 56);
+FIELD(ddp_group_options, secret, 64);
+FIELD(ddp_group_options, flags, 72);
+FIELD(ddp_group_options, reserved0, 76);
+
+SIZE(ddp_tensor, 56);
+FIELD(ddp_tensor, struct_size, 0);
+FIELD(ddp_tensor, data, 8);
+FIELD(ddp_tensor, shape, 16);
+FIELD(ddp_tensor, ndim, 24);
+FIELD(ddp_tensor, dtype, 28);
+FIELD(ddp_tensor, count, 32);
+FIELD(ddp_tensor, device, 40);
+FIELD(ddp_tensor, param, 48);
+FIELD(ddp_tensor, reserved0, 52);
+
+SIZE(ddp_store_options, 40);
+FIELD(ddp_store_options, struct_size, 0);
+FIELD(ddp_store_options, uri, 8);
+FIELD(ddp_store_options, is_server, 16);
+FIELD(ddp_store_options, reserved0, 20);
+FIELD(ddp_store_options, timeout_ms, 24);
+FIELD(ddp_store_options, secret, 32);
+
+SIZE(ddp_device, 8);
+FIELD(ddp_device, kind, 0);
+FIELD(ddp_device, index, 4);

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Runs a ddp-bench command and checks that it prints the rows that its documentation promises.
+
+usage: check_rows.py ROWS EXTRA,FIELDS COMMAND...
+"""
+
+import json
+import math
+import subprocess
+import sys
+
+FIELDS = ["name", "world", "backend", "bytes", "iters", "median_ms", "p10_ms", "p90_ms"]
+TEXTS = {"name", "backend", "model", "mode", "dtype"}
+TIMEOUT_S = 60
+
+
+def check_row(row, extra):
+    for field in FIELDS + extra:
+        assert field in row, f"{field} is missing from {row}"
+        assert field in TEXTS or math.isfinite(row[field]), f"{field} of {row} is not a number"
+    assert row["p10_ms"] <= row["median_ms"] <= row["p90_ms"], f"percentiles out of order: {row}"
+    assert row["iters"] > 0 and row["world"] > 0, f"nothing was measured: {row}"
+
+
+def main():
+    expected, extra, command = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3:]
+    job = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S)
+    assert job.returncode == 0, f"status {job.returncode} of {command}"
+    rows = [json.loads(line) for line in job.stdout.splitlines()]
+    assert len(rows) == expected, f"{len(rows)} rows instead of {expected}: {job.stdout}"
+    for row in rows:
+        check_row(row, extra)
+
+
+if __name__ == "__main__":
+    main()

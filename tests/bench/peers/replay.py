@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""What `ddp-bench replay` does, through PyTorch's DistributedDataParallel over Gloo.
+
+The model is the same list of parameters (a file that `ddp-bench models` wrote). Its autograd graph is a chain of one function a
+parameter, whose backward computes for as long as ddp-bench does and writes that parameter's gradient. Prints one JSON line
+for each combination of gradient mode and bucket cap.
+
+Three ways for a gradient to reach its bucket:
+  copy    gradient_as_bucket_view=False: PyTorch copies in, and copies the mean out
+  view    gradient_as_bucket_view=True: PyTorch copies in; the gradient is then the bucket
+  direct  as view, and the backward function writes into the bucket itself. No real PyTorch program does this; it is
+          the least that PyTorch could take, and the fair peer of libddp's views
+"""
+
+import argparse
+import json
+import math
+import time
+
+import job
+
+MIB = 1 << 20
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="file of lines 'name dim dim ...'")
+    parser.add_argument("--world", type=int, default=2)
+    parser.add_argument("--bucket-mb", default="25", help="bucket caps, separated by commas")
+    parser.add_argument("--modes", default="copy,view,direct")
+    parser.add_argument("--compute-ms", type=float, default=0.0)
+    parser.add_argument("--iters", type=int, default=0, help="0: as many as fit into --seconds, at least 10")
+    parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--timeout", type=float, default=900.0)
+    return parser.parse_args()
+
+
+def read_model(path):
+    shapes = []
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            words = line.split("#")[0].split()
+            if words:
+                shapes.append([int(word) for word in words[1:]])
+    return shapes
+
+
+def compute(milliseconds):
+    """Keeps the core busy for this much of the thread's own time, as ddp-bench does."""
+    if milliseconds <= 0:
+        return
+    end = time.thread_time_ns() + int(1e6 * milliseconds)
+    while time.thread_time_ns() < end:
+        pass
+
+
+class Iteration:
+    """What the backward functions need to know of the iteration that runs."""
+
+    def __init__(self, rank):
+        self.rank = rank
+        self.number = 0
+        self.direct = False
+
+    def value(self, index):
+        return float(1 + self.rank + index % 64 + self.number % 16)
+
+
+def make_model(torch, shapes, compute_ms, iteration):
+    total = max(1, sum(math.prod(shape) for shape in shapes))
+    costs = [compute_ms * math.prod(shape) / total for shape in shapes]
+
+    class Write(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, chain, parameter, index):
+            ctx.parameter, ctx.index = parameter, index
+            return chain.view_as(chain)
+
+        @staticmethod
+        def backward(ctx, chain):
+            compute(costs[ctx.index])
+            value = iteration.value(ctx.index)
+            if iteration.direct and ctx.parameter.grad is not None:
+                ctx.parameter.grad.fill_(value)
+                return chain, None, None
+            return chain, torch.full_like(ctx.parameter, value), None
+
+    class Replay(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.list = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes])
+
+        def forward(self, chain):
+            for index, parameter in enumerate(self.list):
+                chain = Write.apply(chain, parameter, index)
+            return chain
+
+    return Replay()
+
+
+def make_loop(torch, model, iteration, direct):
+    start_of_chain = torch.zeros(1, requires_grad=True)
+
+    def loop():
+        iteration.number += 1
+        iteration.direct = direct
+        start = job.now_ms()
+        if not direct:
+            model.zero_grad(set_to_none=True)
+        model(start_of_chain).backward(torch.ones(1))
+        return job.now_ms() - start
+
+    return loop
+
+
+def check_means(model, iteration, world):
+    for index, parameter in enumerate(model.parameters()):
+        if parameter.numel() == 0:
+            continue
+        own = iteration.value(index) - iteration.rank
+        mean = own + (world - 1) / 2
+        got = parameter.grad.flatten()
+        assert abs(float(got[0]) - mean) < 1e-4 and abs(float(got[-1]) - mean) < 1e-4, f"parameter {index}"
+
+
+def measure_one(torch, dist, options, shapes, mode, cap):
+    iteration = Iteration(dist.get_rank())
+    local = make_model(torch, shapes, options.compute_ms, iteration)
+    ddp = torch.nn.parallel.DistributedDataParallel(make_model(torch, shapes, options.compute_ms, iteration),
+                                                    bucket_cap_mb=cap, gradient_as_bucket_view=mode != "copy")
+    loops = [make_loop(torch, local, iteration, mode == "direct"), make_loop(torch, ddp, iteration, mode == "direct")]
+    series = job.measure(options.iters, options.seconds, loops)
+    check_means(ddp.module, iteration, dist.get_world_size())
+    size = 4 * sum(math.prod(shape) for shape in shapes)
+    return job.row("torch-replay", size, series[1], local_ms=job.median(series[0]), model=options.model,
+                   params=len(shapes), bucket_mb=cap, compute_ms=options.compute_ms, mode=mode)
+
+
+def main():
+    options = parse()
+    torch = job.require_torch()
+    if not job.is_rank():
+        raise SystemExit(job.launch(options.world, options.timeout))
+    dist = job.join()
+    shapes = read_model(options.model)
+    for mode in options.modes.split(","):
+        for cap in options.bucket_mb.split(","):
+            result = measure_one(torch, dist, options, shapes, mode, float(cap))
+            if dist.get_rank() == 0:
+                print(json.dumps(result), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

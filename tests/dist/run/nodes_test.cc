@@ -1,0 +1,99 @@
+// What node 0's ddprun orders, given what the nodes report.
+#include "nodes.h"
+
+#include <gtest/gtest.h>
+
+#include "rendezvous.h"
+
+namespace ddprun {
+namespace {
+
+using State = Report::State;
+using Kind = Order::Kind;
+using Reports = std::vector<std::optional<Report>>;
+
+Report make(int generation, State state, int code = 0, bool may_restart = true) {
+    return {generation, state, code, may_restart, code == 0 ? "" : "node failed with " + std::to_string(code)};
+}
+
+Order order(int generation, Kind kind, int code = 0) { return {generation, kind, code, true, ""}; }
+
+TEST(NextOrder, RunsUntilEveryNodeHasSucceeded) {
+    EXPECT_EQ(next_order(order(0, Kind::kRun), {make(0, State::kRunning), std::nullopt}, 0).kind, Kind::kRun);
+    EXPECT_EQ(next_order(order(0, Kind::kRun), {make(0, State::kSucceeded), std::nullopt}, 0).kind, Kind::kRun);
+    const Reports one_runs = {make(0, State::kSucceeded), make(0, State::kRunning)};
+    EXPECT_EQ(next_order(order(0, Kind::kRun), one_runs, 0).kind, Kind::kRun);
+    const Order end = next_order(order(0, Kind::kRun), {make(0, State::kSucceeded), make(0, State::kSucceeded)}, 3);
+    EXPECT_EQ(end.kind, Kind::kEnd);
+    EXPECT_EQ(end.code, 0);
+}
+
+TEST(NextOrder, StopsWithTheFirstFailure) {
+    const Reports reports = {make(0, State::kRunning), make(0, State::kFailed, 7), make(0, State::kFailed, 8)};
+    const Order stop = next_order(order(0, Kind::kRun), reports, 0);
+    EXPECT_EQ(stop.kind, Kind::kStop);
+    EXPECT_EQ(stop.code, 7);
+    EXPECT_EQ(stop.text, "node failed with 7");
+}
+
+TEST(NextOrder, WaitsForAllNodesToEndThenEnds) {
+    const Order stop = order(0, Kind::kStop, 7);
+    const Order wait = next_order(stop, {make(0, State::kRunning), make(0, State::kStopped, 7)}, 0);
+    EXPECT_EQ(wait.kind, Kind::kStop);
+    EXPECT_EQ(wait.code, 7);
+    const Order end = next_order(stop, {make(0, State::kStopped), make(0, State::kStopped, 7)}, 0);
+    EXPECT_EQ(end.kind, Kind::kEnd);
+    EXPECT_EQ(end.code, 7);
+}
+
+TEST(NextOrder, AFailureThatEndsAtOnceMayRestartAtOnce) {
+    const Order next = next_order(order(2, Kind::kRun), {make(2, State::kSucceeded), make(2, State::kStopped, 7)}, 3);
+    EXPECT_EQ(next.kind, Kind::kRun);
+    EXPECT_EQ(next.generation, 3);
+    EXPECT_EQ(next.code, 0);
+}
+
+TEST(NextOrder, RestartsNoMoreThanAllowed) {
+    const Reports reports = {make(3, State::kStopped), make(3, State::kStopped, 7)};
+    EXPECT_EQ(next_order(order(3, Kind::kStop, 7), reports, 3).kind, Kind::kEnd);
+}
+
+TEST(NextOrder, DoesNotRestartWhatSomebodyEnded) {
+    const Reports reports = {make(0, State::kStopped, 7), make(0, State::kStopped, 130, false)};
+    EXPECT_EQ(next_order(order(0, Kind::kStop, 7), reports, 3).kind, Kind::kEnd);
+}
+
+TEST(NextOrder, ReportsOfAnEarlierGenerationSayNothing) {
+    const Reports reports = {make(1, State::kRunning), make(0, State::kStopped, 7)};
+    const Order next = next_order(order(1, Kind::kRun), reports, 3);
+    EXPECT_EQ(next.kind, Kind::kRun);
+    EXPECT_EQ(next.generation, 1);
+    EXPECT_EQ(next_order(order(1, Kind::kStop, 7), {make(1, State::kStopped), make(0, State::kStopped)}, 3).kind,
+              Kind::kStop);
+}
+
+TEST(NextOrder, ANodeThatNeverCameHoldsUpNoEnd) {
+    EXPECT_EQ(next_order(order(0, Kind::kStop, 143), {make(0, State::kStopped, 143, false), std::nullopt}, 3).kind,
+              Kind::kEnd);
+}
+
+TEST(NextOrder, TheEndIsTheEnd) {
+    const Reports reports = {make(0, State::kRunning), make(0, State::kFailed, 7)};
+    const Order end = next_order(order(0, Kind::kEnd, 1), reports, 3);
+    EXPECT_EQ(end.kind, Kind::kEnd);
+    EXPECT_EQ(end.code, 1);
+}
+
+TEST(ParseEndpoint, ReadsHostsAndAddresses) {
+    EXPECT_EQ(parse_endpoint("host0:29500")->uri(), "tcp://host0:29500");
+    EXPECT_EQ(parse_endpoint("10.0.0.1:1")->uri(), "tcp://10.0.0.1:1");
+    EXPECT_EQ(parse_endpoint("[::1]:65535")->host, "::1");
+    EXPECT_EQ(parse_endpoint("[::1]:65535")->uri(), "tcp://[::1]:65535");
+    for (const char* bad : {"", ":", "host", "host:", ":1", "::1:5", "[]:5", "[::1]", "a b:1", "host:0", "host:65536",
+                            "host:-1", "host:+1", "host: 1", "host:1 ", "host:99999999999"}) {
+        EXPECT_FALSE(parse_endpoint(bad)) << bad;
+    }
+}
+
+}  // namespace
+}  // namespace ddprun

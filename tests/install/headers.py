@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Compiles every public header alone, and twice in one file, as each language that users compile it as."""
+import argparse
+import pathlib
+import subprocess
+import sys
+
+STRICT = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]
+# What a header's suffix promises: (language, standard).
+PROMISES = {
+    ".h": [("c", "c99"), ("c++", "c++11")],
+    ".hpp": [("c++", "c++17"), ("c++", "c++20")],
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("compiler", help="gcc or clang; the driver compiles both languages")
+    parser.add_argument("include", type=pathlib.Path, help="the folder that holds ddp/")
+    arguments = parser.parse_args()
+
+    headers = sorted(arguments.include.glob("ddp/*.h*"))
+    failures = 0
+    for header in headers:
+        name = f"ddp/{header.name}"
+        for language, standard in PROMISES[header.suffix]:
+            # Angle brackets, as users write it; the declaration keeps a header of macros from being an empty C file.
+            source = f"#include <{name}>\n#include <{name}>\nextern int not_empty;\n"
+            command = [arguments.compiler, "-x", language, f"-std={standard}", *STRICT, "-I", arguments.include, "-"]
+            result = subprocess.run(command, input=source, capture_output=True, text=True)
+            if result.returncode:
+                failures += 1
+                print(f"{name} alone as {standard} with {arguments.compiler}:\n{result.stderr}")
+    print(f"{len(headers)} headers, {failures} failures")
+    return 1 if failures or not headers else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

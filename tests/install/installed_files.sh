@@ -1,0 +1,23 @@
+#!/bin/bash
+# Checks what lies in an installed tree, and that nothing in it remembers where it was built.
+# usage: installed_files.sh PREFIX LIBDIR SONAME FORBIDDEN-FOLDER...
+set -euo pipefail
+prefix=$1 libdir=$2 soname=$3
+shift 3
+
+status=0
+complain() { echo "$*" >&2; status=1; }
+for file in "$libdir/libddp.so" "$libdir/$soname" "$libdir/pkgconfig/ddp.pc" "$libdir/cmake/ddp/ddpConfig.cmake" \
+    "$libdir/cmake/ddp/ddpConfigVersion.cmake" include/ddp/ddp.h bin/ddprun bin/ddp-bench share/doc/ddp/LICENSE; do
+    [[ -e $prefix/$file ]] || complain "not installed: $file"
+done
+dynamic=$(objdump -p "$prefix/$libdir/libddp.so")
+grep -Eq "SONAME +$soname\$" <<< "$dynamic" || complain "the SONAME is not $soname"
+if grep -Eq 'RPATH|RUNPATH' <<< "$dynamic"; then complain "libddp.so has an RPATH"; fi
+for folder in "$@"; do
+    while IFS= read -r file; do
+        complain "$file holds the path $folder"
+    done < <(grep -rlF --include=*.pc --include=*.cmake --include=*.h --include=*.hpp -- "$folder" "$prefix")
+done
+[[ $("$prefix/bin/ddprun" --help) == *ddprun* ]] || complain "the installed ddprun does not start"
+exit $status

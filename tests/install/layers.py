@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Checks rules that a compiler does not: which room may include which, and what no tracked file may hold.
+
+The arrows point one way: capi -> core -> {hooks, comm, device, rendezvous} -> util. A name in double quotes or angle brackets
+that begins with a room's name is an include of that room; `ddp/...` is the public interface, which all may include.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+# Which rooms each room may include besides itself.
+ROOMS = {
+    "util": set(),
+    "device": {"util"},
+    "rendezvous": {"util"},
+    "comm": {"rendezvous", "device", "util"},
+    "hooks": {"comm", "device", "util"},
+    "core": {"hooks", "comm", "rendezvous", "device", "util"},
+    "capi": {"core", "hooks", "comm", "rendezvous", "device", "util"},
+}
+# A backend is written against the public vtable in ddp/backend.h, as a user's own would be, and sees nothing of comm/.
+BACKENDS = {"comm/gloo"}
+# comm sees the interfaces of rendezvous; which stores and launchers exist is no business of a group.
+ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h", "rendezvous/environment.h"}}
+# Third-party headers, and the only folders that may know them: the one that wraps each, and its unit tests.
+THIRD_PARTY = {
+    r"gloo/": {"lib/comm/gloo"},
+    r"uv\.h": {"lib/rendezvous", "tools"},
+    r"openssl/": {"lib/rendezvous", "tools"},
+    r"hwy/": {"lib/device/cpu", "tests/unit/device"},
+}
+
+LINE_LIMIT = 400
+LONGER_FILES = {
+    "abi/ddp-0.abi": "written by abidw",
+}
+# Written in pieces, so that this file passes its own test.
+FORBIDDEN = {
+    "the address of a package registry": re.compile(r"//[a-z.-]*(?:debian|pypi|npmjs)[a-z.]*"),
+    "a path of one machine": re.compile(r"(?<![\w.$}-])/" + r"work/"),
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+
+
+def include_fault(folder, header):
+    """Why a file in `folder` (relative to the root) may not include `header`, or None."""
+    for pattern, homes in THIRD_PARTY.items():
+        if re.match(pattern, header) and not any(folder == home or folder.startswith(home + "/") for home in homes):
+            return f"only {', '.join(sorted(homes))} may include {header}"
+    parts = folder.split("/")
+    if parts[0] == "lib" and header.startswith("."):
+        return "includes in lib/ are written from lib/, so that this test can follow them"
+    target = header.split("/")[0]
+    if parts[0] != "lib" or len(parts) < 2 or target not in ROOMS:
+        return None
+    room = parts[1]
+    if room not in ROOMS:
+        return f"the room {room} is not in the table of this test"
+    backend = "/".join(parts[1:3])
+    if backend in BACKENDS and target == "comm" and not header.startswith(backend + "/"):
+        return f"{backend} is a backend and may include of comm only its own headers; the interface is ddp/backend.h"
+    if target != room and target not in ROOMS[room]:
+        return f"{room} may not include {target}"
+    allowed = ONLY_HEADERS.get((room, target))
+    if allowed and header not in allowed:
+        return f"{room} may include of {target} only {', '.join(sorted(allowed))}"
+    return None
+
+
+def faults_of(path, text):
+    lines = text.splitlines()
+    folder = str(pathlib.PurePosixPath(path).parent)
+    if len(lines) > LINE_LIMIT and path not in LONGER_FILES:
+        yield len(lines), f"longer than {LINE_LIMIT} lines; split it, or give a reason in {pathlib.Path(__file__).name}"
+    for number, line in enumerate(lines, 1):
+        for what, pattern in FORBIDDEN.items():
+            if pattern.search(line):
+                yield number, f"holds {what}: {line.strip()}"
+        match = INCLUDE.match(line)
+        fault = match and include_fault(folder, match.group(1))
+        if fault:
+            yield number, f"{fault}: {line.strip()}"
+
+
+def tracked_files(root):
+    """What git tracks or would track; without git (an unpacked source archive), every file outside the build folders."""
+    listed = subprocess.run(
+        ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True)
+    if listed.returncode == 0:
+        return sorted(set(listed.stdout.decode().split("\0")) - {""})
+    paths = (p.relative_to(root) for p in root.rglob("*") if p.is_file())
+    return sorted(str(p) for p in paths if not p.parts[0].startswith(("build", ".git")))
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    count = faults = 0
+    for path in tracked_files(root):
+        try:
+            text = (root / path).read_text(encoding="utf-8")
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue  # data, or deleted but not yet committed
+        count += 1
+        for number, fault in faults_of(path, text):
+            faults += 1
+            print(f"{path}:{number}: {fault}")
+    print(f"{count} files, {faults} faults")
+    return 1 if faults or not count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+#!/bin/bash
+# Builds the Debian packages, installs them into this system, and builds and runs a program with them. It is not part of
+# tools/test, because it changes the system: run it on a machine that may be thrown away, for example
+#
+#   tools/try-fresh -- tests/install/packages.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+[[ $(id -u) == 0 ]] || { echo "tests/install/packages.sh: installing packages needs root" >&2; exit 1; }
+
+tools/setup
+tools/build package
+# cpack finds the dependencies of the binaries with dpkg-shlibdeps and file.
+DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends dpkg-dev file
+rm -f build/package/*.deb
+cpack --preset package
+for package in build/package/*.deb; do
+    dpkg --info "$package"
+    dpkg --contents "$package"
+done
+DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends ./build/package/*.deb
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+# shellcheck disable=SC2046  # pkg-config prints several words
+cc -std=c99 -Wall -Wextra -pedantic -Werror tests/install/consumer/main.c -o "$scratch/consumer" \
+    $(pkg-config --cflags --libs ddp)
+"$scratch/consumer"
+cmake -S tests/install/consumer -B "$scratch/build"
+cmake --build "$scratch/build"
+ddprun -n 2 "$scratch/build/consumer"
+ddp-bench --help
+
+apt-get remove -q -y libddp0
+echo "packages: built, installed, used, removed"

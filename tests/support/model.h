@@ -1,0 +1,52 @@
+// A small model on one rank: parameters with gradients of one's own (copy) or in buckets (view), through the public C++ wrapper.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddp/ddp.hpp"
+
+// The group handle belongs to on_ranks; this lends it to the wrapper without passing ownership.
+class BorrowedGroup : public ddp::Group {
+public:
+    explicit BorrowedGroup(ddp_group* group) : ddp::Group(group) {}
+    ~BorrowedGroup() { release(); }
+};
+
+struct Model {
+    Model(ddp_group* group, std::vector<std::int64_t> sizes, bool view, ddp_context_options options = ddp::Context::defaults())
+        : borrowed(group), context(borrowed, options), sizes_(std::move(sizes)) {
+        for (std::size_t i = 0; i < sizes_.size(); ++i) {
+            data.emplace_back(static_cast<std::size_t>(sizes_[i]));
+            own.emplace_back(view ? 0 : static_cast<std::size_t>(sizes_[i]));
+            context.add_param<float>("p" + std::to_string(i), {sizes_[i]}, data.back().data(), view ? nullptr : own.back().data());
+        }
+    }
+
+    int count() const { return static_cast<int>(sizes_.size()); }
+    std::size_t size(int i) const { return static_cast<std::size_t>(sizes_[static_cast<std::size_t>(i)]); }
+
+    // Where the caller writes and reads the gradient.
+    float* grad(int i) {
+        auto& mine = own[static_cast<std::size_t>(i)];
+        return mine.empty() ? context.grad_view<float>(i) : mine.data();
+    }
+    void fill(int i, float value) {
+        for (std::size_t k = 0; k < size(i); ++k) grad(i)[k] = value + static_cast<float>(k);
+    }
+    // Whether gradient i is value, value + step, value + 2 step, ...
+    bool holds(int i, float value, float step = 1) {
+        for (std::size_t k = 0; k < size(i); ++k)
+            if (grad(i)[k] != value + step * static_cast<float>(k)) return false;
+        return true;
+    }
+
+    BorrowedGroup borrowed;
+    ddp::Context context;
+    std::vector<std::vector<float>> data, own;
+
+private:
+    std::vector<std::int64_t> sizes_;
+};

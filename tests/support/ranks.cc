@@ -1,0 +1,53 @@
+#include "support/ranks.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <exception>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "support/thread_backend.h"
+
+std::string take_message(ddp_error* error) {
+    std::string message = ddp_error_message(error);
+    ddp_error_free(error);
+    return message;
+}
+
+void on_ranks(const RankOptions& options, const std::function<void(int rank, ddp_group* group)>& body) {
+    register_thread_backend();
+    static std::atomic<int> counter{0};
+    auto path = std::filesystem::temp_directory_path() /
+                ("ddp-test-" + std::to_string(getpid()) + "-" + std::to_string(counter++));
+    const std::string uri = "file://" + path.string();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < options.world; ++rank)
+        threads.emplace_back([&, rank] {
+            ddp_group_options o;
+            ddp_group_options_init(&o);
+            o.rank = rank;
+            o.world_size = options.world;
+            o.init_method = uri.c_str();
+            o.backend = options.backend.c_str();
+            o.backend_options = options.backend_options.c_str();
+            o.flags = options.flags;
+            o.timeout_ms = options.timeout_ms;
+            ddp_group* group = nullptr;
+            ddp_error* error = nullptr;
+            if (ddp_group_create(&o, &group, &error) != DDP_OK) {
+                ADD_FAILURE() << "rank " << rank << ": " << take_message(error);
+                return;
+            }
+            try {
+                body(rank, group);
+            } catch (const std::exception& e) {
+                ADD_FAILURE() << "rank " << rank << " threw: " << e.what();
+            }
+            ddp_group_free(group);
+        });
+    for (auto& thread : threads) thread.join();
+    std::filesystem::remove(path);
+}

@@ -1,0 +1,21 @@
+// Runs a function on every rank of a world whose ranks are threads of this process, each with its own group.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "ddp/ddp.h"
+
+struct RankOptions {
+    int world = 2;
+    std::string backend = "threads";  // threads, threads-plain, threads-single, gloo
+    std::string backend_options;
+    unsigned flags = 0;
+    long timeout_ms = 20'000;
+};
+
+// Fails the test if creating a group fails or a rank throws. `body` owns nothing: the group is freed after it returned.
+void on_ranks(const RankOptions& options, const std::function<void(int rank, ddp_group* group)>& body);
+
+// The message of an error, which is freed.
+std::string take_message(ddp_error* error);

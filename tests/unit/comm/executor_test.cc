@@ -1,0 +1,198 @@
+// The queue of a group: order, chains, lending, which thread runs what, failure.
+#include "comm/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+using namespace libddp;
+using testing::ElementsAre;
+using namespace std::chrono_literals;
+
+namespace {
+
+class ExecutorTest : public testing::TestWithParam<bool> {
+protected:
+    void SetUp() override { executor_ = Executor::start(GetParam()); }
+    void TearDown() override { executor_->stop({DDP_ERROR_ABORTED, "stopped"}); }
+
+    // An operation that notes its name; the queue runs one at a time, so no lock is needed.
+    Executor::Operation note(std::string name) {
+        return [this, name] {
+            ran_.push_back(name);
+            return ErrorInfo{};
+        };
+    }
+    // One that holds the queue until release().
+    WorkPtr block() {
+        auto work = executor_->submit([this] {
+            while (!released_) std::this_thread::sleep_for(1ms);
+            return ErrorInfo{};
+        });
+        return work;
+    }
+    void release() { released_ = true; }
+
+    std::shared_ptr<Executor> executor_;
+    std::vector<std::string> ran_;
+    std::atomic<bool> released_{false};
+};
+
+INSTANTIATE_TEST_SUITE_P(OneThread, ExecutorTest, testing::Bool());
+
+TEST_P(ExecutorTest, RunsInOrder) {
+    std::vector<WorkPtr> works;
+    for (int i = 0; i < 50; ++i) works.push_back(executor_->submit(note(std::to_string(i))));
+    ASSERT_TRUE(works.back()->wait(Deadline::after_ms(5000)));
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(ran_[static_cast<std::size_t>(i)], std::to_string(i));
+}
+
+TEST_P(ExecutorTest, AChainRunsBeforeWhatWasQueuedAfterIt) {
+    for (bool any_thread : {true, false}) {
+        ran_.clear();
+        released_ = false;
+        auto hold = block();
+        auto first = executor_->submit(note("a1"));
+        auto chain = first->then(
+            [&] {
+                auto second = executor_->submit(note("a2"));
+                return second->then([&] { return executor_->submit(note("a3")); }, any_thread);
+            },
+            any_thread);
+        auto later = executor_->submit(note("b"));
+        if (!any_thread) std::this_thread::sleep_for(20ms);
+        release();
+        ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
+        ASSERT_TRUE(chain->wait(Deadline::after_ms(5000)));
+        EXPECT_TRUE(chain->result().ok());
+        EXPECT_THAT(ran_, ElementsAre("a1", "a2", "a3", "b"));
+    }
+}
+
+TEST_P(ExecutorTest, SeveralOperationsOfOneContinuationKeepTheirOrder) {
+    auto hold = block();
+    auto chain = executor_->submit(note("a"))->then(
+        [&] {
+            executor_->submit(note("a1"));
+            executor_->submit(note("a2"));
+            return executor_->submit(note("a3"));
+        },
+        true);
+    auto later = executor_->submit(note("b"));
+    release();
+    ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
+    EXPECT_THAT(ran_, ElementsAre("a", "a1", "a2", "a3", "b"));
+    EXPECT_TRUE(chain->done());
+}
+
+TEST_P(ExecutorTest, ContinuationsStayOnThreadsInsideALibddpCall) {
+    auto me = std::this_thread::get_id();
+    std::thread::id seen;
+    auto out = executor_->submit(note("a"))->then(
+        [&]() -> WorkPtr {
+            seen = std::this_thread::get_id();
+            return nullptr;
+        },
+        false);
+    std::this_thread::sleep_for(20ms);
+    EXPECT_FALSE(out->done()) << "the progress thread may not run it";
+    ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
+    EXPECT_EQ(seen, me);
+}
+
+TEST_P(ExecutorTest, PollRunsContinuationsToo) {
+    auto out = executor_->submit(note("a"))->then([]() -> WorkPtr { return nullptr; }, false);
+    auto deadline = Deadline::after_ms(5000);
+    while (!out->done() && !deadline.expired()) out->poll();
+    EXPECT_TRUE(out->done());
+}
+
+TEST_P(ExecutorTest, ErrorsSkipContinuationsAndTravelAlong) {
+    bool called = false;
+    auto out = executor_->submit([] { return ErrorInfo{DDP_ERROR_TIMEOUT, "late", 3}; })
+                   ->then(
+                       [&]() -> WorkPtr {
+                           called = true;
+                           return nullptr;
+                       },
+                       true)
+                   ->then([]() -> WorkPtr { return nullptr; }, false);
+    ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
+    EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
+    EXPECT_EQ(out->result().rank, 3);
+    EXPECT_FALSE(called);
+}
+
+TEST_P(ExecutorTest, AThrowingContinuationFailsItsResult) {
+    auto out = executor_->submit(note("a"))->then([]() -> WorkPtr { fail(DDP_ERROR_CALLBACK, "no"); }, false);
+    ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
+    EXPECT_EQ(out->result().message, "no");
+}
+
+TEST_P(ExecutorTest, AContinuationMayWaitForItsOwnOperations) {
+    if (GetParam()) GTEST_SKIP() << "operations are bound to the progress thread";
+    auto out = executor_->submit(note("a"))->then(
+        [&]() -> WorkPtr {
+            auto inner = executor_->submit(note("a1"));
+            EXPECT_TRUE(inner->wait(Deadline::after_ms(5000)));
+            return executor_->submit(note("a2"));
+        },
+        false);
+    auto later = executor_->submit(note("b"));
+    ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
+    ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
+    EXPECT_THAT(ran_, ElementsAre("a", "a1", "a2", "b"));
+}
+
+TEST_P(ExecutorTest, WaitIsBounded) {
+    auto hold = block();
+    auto work = executor_->submit(note("a"));
+    EXPECT_FALSE(work->wait(Deadline::after_ms(30)));
+    release();
+    EXPECT_TRUE(work->wait(Deadline::after_ms(5000)));
+}
+
+TEST_P(ExecutorTest, UserCompletedWorkBoundsTheChainThatWaitsForIt) {
+    auto mine = Work::user_completed(50);
+    auto out = executor_->submit(note("a"))->then([&] { return mine; }, true);
+    ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
+    EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
+    auto good = Work::user_completed(5000);
+    auto second = executor_->submit(note("b"))->then([&] { return good; }, true);
+    std::thread completer([&] { good->complete({}); });
+    EXPECT_TRUE(second->wait(Deadline::after_ms(5000)));
+    EXPECT_TRUE(second->result().ok());
+    completer.join();
+}
+
+TEST_P(ExecutorTest, PoisonFailsEverythingQueued) {
+    auto hold = block();
+    std::this_thread::sleep_for(10ms);
+    auto queued = executor_->submit(note("a"));
+    auto chained = queued->then([]() -> WorkPtr { return nullptr; }, false);
+    executor_->poison({DDP_ERROR_RANK_FAILED, "rank 1 died", 1});
+    EXPECT_TRUE(queued->done());
+    EXPECT_EQ(chained->result().rank, 1);
+    EXPECT_EQ(executor_->submit(note("b"))->result().code, DDP_ERROR_RANK_FAILED);
+    release();
+    EXPECT_TRUE(ran_.empty());
+}
+
+TEST_P(ExecutorTest, ManyWaitersAndSubmitters) {
+    std::vector<std::thread> threads;
+    std::atomic<int> done{0};
+    for (int t = 0; t < 6; ++t)
+        threads.emplace_back([&] {
+            for (int i = 0; i < 200; ++i) {
+                auto work = executor_->submit([] { return ErrorInfo{}; });
+                auto out = work->then([]() -> WorkPtr { return nullptr; }, i % 2 == 0);
+                if (out->wait(Deadline::after_ms(10'000))) ++done;
+            }
+        });
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(done, 1200);
+}
+
+}  // namespace

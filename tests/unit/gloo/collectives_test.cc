@@ -1,0 +1,230 @@
+// Every collective, type, operation, world and algorithm against plain arithmetic.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "device/dtype.h"
+#include "device/kernels.h"
+#include "unit/gloo/fake_host.h"
+
+namespace libddp {
+namespace {
+
+using namespace testing_gloo;
+
+using Bytes = std::vector<char>;
+
+// Small integers in every type: sums and products of up to 5 are exact, so that results are compared as bytes.
+Bytes numbers(std::size_t count, ddp_dtype dtype, int seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    const std::size_t size = dtype_size(dtype);
+    Bytes bytes(count * size + 1);
+    std::vector<double> values(count * 2);
+    for (double& v : values) v = dtype == DDP_U8 ? static_cast<double>(random() % 3) : static_cast<double>(random() % 5) - 2;
+    if (is_floating(dtype)) {
+        cpu::convert(bytes.data(), dtype, values.data(), is_complex(dtype) ? DDP_C128 : DDP_F64, count);
+        return bytes;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto value = static_cast<std::int64_t>(values[i]);
+        std::memcpy(bytes.data() + i * size, &value, size);  // little-endian: the low bytes
+    }
+    return bytes;
+}
+
+Bytes reduced(const std::vector<Bytes>& inputs, std::size_t count, ddp_dtype dtype, ddp_reduce_op op, double scale) {
+    std::vector<const void*> pointers;
+    for (const Bytes& input : inputs) pointers.push_back(input.data());
+    Bytes out(count * dtype_size(dtype) + 1);
+    cpu::reduce(out.data(), pointers.data(), pointers.size(), count, dtype, op, scale);
+    return out;
+}
+
+// Equal but for the sign of zeros, which in a product of complex numbers depends on the order of the factors. Ring and bcube
+// have an order of their own.
+bool equal(const Bytes& a, const Bytes& b, std::size_t count, ddp_dtype dtype) {
+    const Bytes zeros(a.size());
+    const auto plus_zero = [&](const Bytes& x) { return reduced({x, zeros}, count, dtype, DDP_SUM, 1); };
+    return a.size() == b.size() && (!is_floating(dtype) ? a == b : plus_zero(a) == plus_zero(b));
+}
+
+class Collectives : public testing::TestWithParam<std::tuple<int, const char*>> {
+protected:
+    void SetUp() override {
+        world_ = std::make_unique<World>(size(), std::string("algorithm=") + std::get<1>(GetParam()));
+        ASSERT_TRUE(world_->connected()) << (*world_)[0].failure.message;
+    }
+    int size() const { return std::get<0>(GetParam()); }
+    bool fuses_scale() { return ((*world_)[0].capabilities() & DDP_BACKEND_FUSES_SCALE) != 0; }
+    std::unique_ptr<World> world_;
+};
+
+constexpr std::size_t kCounts[] = {0, 1, 3, 64, 1001, 70000};
+
+TEST_P(Collectives, Allreduce) {
+    for (ddp_dtype dtype = DDP_F16; dtype <= DDP_C128; ++dtype)
+        for (ddp_reduce_op op : {DDP_SUM, DDP_PROD, DDP_MIN, DDP_MAX}) {
+            if (!cpu::can_reduce(dtype, op)) continue;
+            for (std::size_t count : kCounts)
+                for (bool in_place : {true, false}) {
+                    const double scale = op == DDP_SUM && in_place && fuses_scale() ? 1.0 / size() : 1;
+                    SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " op " << op << " count " << count);
+                    std::vector<Bytes> inputs;
+                    for (int r = 0; r < size(); ++r) inputs.push_back(numbers(count, dtype, r));
+                    const Bytes want = reduced(inputs, count, dtype, op, scale);
+                    world_->each([&](Rank& rank) {
+                        Bytes send = inputs[static_cast<std::size_t>(rank.rank())], recv(send.size());
+                        if (in_place) recv = send;
+                        ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, op, in_place ? recv.data() : send.data(),
+                                           recv.data(), count, scale),
+                                  DDP_OK)
+                            << rank.failure.message;
+                        EXPECT_TRUE(equal(recv, want, count, dtype));
+                    });
+                }
+        }
+}
+
+TEST_P(Collectives, ReduceScatter) {
+    for (ddp_dtype dtype = DDP_F16; dtype <= DDP_C128; ++dtype)
+        for (std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{517}, std::size_t{40000}}) {
+            SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " count " << count);
+            const std::size_t part = count * dtype_size(dtype);
+            std::vector<Bytes> inputs;
+            for (int r = 0; r < size(); ++r)
+                inputs.push_back(numbers(count * static_cast<std::size_t>(size()), dtype, r));
+            const Bytes want = reduced(inputs, count * static_cast<std::size_t>(size()), dtype, DDP_SUM, 1);
+            world_->each([&](Rank& rank) {
+                Bytes recv(part + 1);
+                ASSERT_EQ(rank.run(DDP_COLLECTIVE_REDUCE_SCATTER, dtype, DDP_SUM,
+                                   inputs[static_cast<std::size_t>(rank.rank())].data(), recv.data(), count),
+                          DDP_OK)
+                    << rank.failure.message;
+                EXPECT_EQ(0, std::memcmp(recv.data(), want.data() + part * static_cast<std::size_t>(rank.rank()), part));
+            });
+        }
+}
+
+TEST_P(Collectives, Allgather) {
+    for (ddp_dtype dtype = DDP_F16; dtype <= DDP_C128; ++dtype)
+        for (std::size_t count : kCounts)
+            for (bool in_place : {true, false}) {
+                const std::size_t part = count * dtype_size(dtype);
+                world_->each([&](Rank& rank) {
+                    const Bytes mine = numbers(count, dtype, rank.rank());
+                    Bytes recv(part * static_cast<std::size_t>(rank.world()) + 1);
+                    char* own = recv.data() + part * static_cast<std::size_t>(rank.rank());
+                    if (in_place) std::memcpy(own, mine.data(), part);
+                    ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLGATHER, dtype, DDP_SUM, in_place ? own : mine.data(),
+                                       recv.data(), count),
+                              DDP_OK)
+                        << rank.failure.message;
+                    for (int r = 0; r < rank.world(); ++r)
+                        EXPECT_EQ(0, std::memcmp(recv.data() + part * static_cast<std::size_t>(r),
+                                                 numbers(count, dtype, r).data(), part));
+                });
+            }
+}
+
+TEST_P(Collectives, BroadcastFromEveryRoot) {
+    for (ddp_dtype dtype : {DDP_U8, DDP_F32, DDP_C128})
+        for (std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{200000}})
+            for (int root = 0; root < size(); ++root) {
+                const Bytes want = numbers(count, dtype, root);
+                world_->each([&](Rank& rank) {
+                    Bytes data = rank.rank() == root ? want : Bytes(want.size());
+                    ASSERT_EQ(rank.run(DDP_COLLECTIVE_BROADCAST, dtype, DDP_SUM, data.data(), data.data(), count, 1, root),
+                              DDP_OK)
+                        << rank.failure.message;
+                    EXPECT_EQ(data, want);
+                });
+            }
+}
+
+TEST_P(Collectives, BarrierWaitsForTheLast) {
+    std::atomic<int> arrived{0};
+    world_->each([&](Rank& rank) {
+        if (rank.rank() == rank.world() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        ++arrived;
+        ASSERT_EQ(rank.barrier(), DDP_OK) << rank.failure.message;
+        EXPECT_EQ(arrived, rank.world());
+    });
+}
+
+TEST_P(Collectives, MatchBetweenCollectives) {
+    world_->each([&](Rank& rank) {
+        std::vector<float> data(5000, 1);
+        for (int step = 0; step < 30; ++step) {
+            ASSERT_EQ(rank.match("step " + std::to_string(step)), DDP_OK) << rank.failure.message;
+            ASSERT_EQ(rank.allreduce(data), DDP_OK) << rank.failure.message;
+            data.assign(5000, 1);
+        }
+        EXPECT_EQ(rank.match(std::string(128, 'x')), DDP_OK);
+        EXPECT_EQ(rank.match(""), DDP_OK);
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 5), testing::Values("direct", "ring", "bcube")),
+                         [](const auto& instance) {
+                             return std::string(std::get<1>(instance.param)) +
+                                    std::to_string(std::get<0>(instance.param));
+                         });
+
+// Above 16 ranks: signatures travel in rounds, and the automatic choice is the ring.
+TEST(LargeWorld, AllreduceBarrierAndMatch) {
+    World world(18);
+    ASSERT_TRUE(world.connected()) << world[0].failure.message;
+    EXPECT_EQ(world[0].capabilities(), 0u);
+    world.each([&](Rank& rank) {
+        std::vector<float> data(1000, 1);
+        ASSERT_EQ(rank.match("same"), DDP_OK) << rank.failure.message;
+        ASSERT_EQ(rank.allreduce(data), DDP_OK) << rank.failure.message;
+        EXPECT_EQ(data, std::vector<float>(1000, 18));
+        ASSERT_EQ(rank.barrier(), DDP_OK) << rank.failure.message;
+        EXPECT_EQ(rank.match(rank.rank() == 11 ? "else" : "same"), DDP_ERROR_MISMATCH) << rank.failure.message;
+        EXPECT_EQ(rank.theirs, rank.rank() == 11 ? "same" : "else");
+        EXPECT_EQ(rank.their_rank == 11, rank.rank() != 11);
+    });
+}
+
+// The same numbers, reduced whole and in pieces of many sizes, with sums that are not exact.
+class Deterministic : public testing::TestWithParam<std::tuple<int, ddp_dtype>> {};
+
+TEST_P(Deterministic, BitsDoNotDependOnTheCut) {
+    const auto [size, dtype] = GetParam();
+    constexpr std::size_t kCount = 300007;
+    World world(size, "", DDP_GROUP_DETERMINISTIC);
+    ASSERT_TRUE(world.connected()) << world[0].failure.message;
+    EXPECT_TRUE(world[0].capabilities() & DDP_BACKEND_DETERMINISTIC);
+    const std::size_t element = dtype_size(dtype);
+    std::vector<Bytes> results(static_cast<std::size_t>(size));
+    world.each([&](Rank& rank) {
+        std::mt19937 random(static_cast<unsigned>(rank.rank()));
+        std::normal_distribution<double> normal;
+        std::vector<double> values(kCount);
+        for (double& v : values) v = normal(random);
+        Bytes input(kCount * element);
+        cpu::convert(input.data(), dtype, values.data(), DDP_F64, kCount);
+        Bytes whole = input;
+        for (std::size_t piece : {kCount, kCount / 2 + 1, std::size_t{65536}, std::size_t{8191}}) {
+            Bytes out(input.size());
+            for (std::size_t begin = 0; begin < kCount; begin += piece)
+                ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, DDP_SUM, input.data() + begin * element,
+                                   out.data() + begin * element, std::min(piece, kCount - begin), 1.0 / rank.world()),
+                          DDP_OK)
+                    << rank.failure.message;
+            if (piece == kCount) whole = out;
+            EXPECT_TRUE(out == whole) << "pieces of " << piece;
+        }
+        results[static_cast<std::size_t>(rank.rank())] = whole;
+    });
+    for (const Bytes& result : results) EXPECT_TRUE(result == results[0]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Deterministic,
+                         testing::Combine(testing::Values(2, 3, 4), testing::Values(DDP_F32, DDP_F16, DDP_BF16)));
+
+}  // namespace
+}  // namespace libddp

@@ -1,0 +1,168 @@
+// Options, addresses and the ways in which connecting fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "comm/gloo/settings.h"
+#include "unit/gloo/fake_host.h"
+#include "util/error.h"
+
+namespace libddp {
+namespace {
+
+using namespace testing_gloo;
+using gloo_tcp::Algorithm;
+using ::testing::HasSubstr;
+
+gloo_tcp::Settings settings_for(const std::string& options, int world = 4, std::uint32_t flags = 0) {
+    ddp_backend_host host{};
+    host.options = options.c_str();
+    host.world_size = world;
+    host.flags = flags;
+    return gloo_tcp::read_settings(host);
+}
+
+std::string complaint(const std::string& options, int world = 4, std::uint32_t flags = 0) {
+    try {
+        settings_for(options, world, flags);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.info().code, DDP_ERROR_INVALID_ARGUMENT);
+        return error.what();
+    }
+    return "";
+}
+
+TEST(Settings, AutomaticAlgorithm) {
+    EXPECT_EQ(settings_for("").algorithm, Algorithm::kDirect);
+    EXPECT_EQ(settings_for("", 16).algorithm, Algorithm::kDirect);
+    EXPECT_EQ(settings_for("", 17).algorithm, Algorithm::kRing);
+    EXPECT_EQ(settings_for("algorithm=auto", 64, DDP_GROUP_DETERMINISTIC).algorithm, Algorithm::kDirect);
+    EXPECT_EQ(settings_for("algorithm=bcube", 8, DDP_GROUP_DETERMINISTIC).algorithm, Algorithm::kBcube);
+    EXPECT_EQ(settings_for("algorithm=ring").algorithm, Algorithm::kRing);
+}
+
+TEST(Settings, ComplaintsNameTheCulprit) {
+    EXPECT_THAT(complaint("threads=2"), HasSubstr("threads"));
+    EXPECT_THAT(complaint("algorithm=star"), HasSubstr("star"));
+    EXPECT_THAT(complaint("algorithm"), HasSubstr("algorithm"));
+    EXPECT_THAT(complaint("iface="), HasSubstr("iface"));
+    EXPECT_THAT(complaint("iface=lo,host=127.0.0.1"), HasSubstr("host"));
+    EXPECT_THAT(complaint("algorithm=bcube", 6, DDP_GROUP_DETERMINISTIC), HasSubstr("bcube"));
+    EXPECT_THAT(complaint("algorithm=ring", 3, DDP_GROUP_DETERMINISTIC), HasSubstr("ring"));
+}
+
+TEST(Settings, InterfaceFromTheEnvironment) {
+    setenv("GLOO_SOCKET_IFNAME", "eth7,eth8", 1);
+    EXPECT_EQ(settings_for("").iface, "eth7");
+    setenv("DDP_GLOO_IFACE", "eth9", 1);
+    EXPECT_EQ(settings_for("").iface, "eth9");
+    EXPECT_EQ(settings_for("iface=lo").iface, "lo");
+    EXPECT_EQ(settings_for("host=127.0.0.1").iface, "");
+    unsetenv("DDP_GLOO_IFACE");
+    unsetenv("GLOO_SOCKET_IFNAME");
+}
+
+TEST(Settings, Capabilities) {
+    using gloo_tcp::capabilities_of;
+    EXPECT_EQ(capabilities_of(Algorithm::kDirect, 5), DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC);
+    EXPECT_EQ(capabilities_of(Algorithm::kRing, 1), DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC);
+    EXPECT_EQ(capabilities_of(Algorithm::kRing, 2), std::uint32_t{DDP_BACKEND_DETERMINISTIC});
+    EXPECT_EQ(capabilities_of(Algorithm::kRing, 3), 0u);
+    EXPECT_EQ(capabilities_of(Algorithm::kBcube, 4), std::uint32_t{DDP_BACKEND_DETERMINISTIC});
+    EXPECT_EQ(capabilities_of(Algorithm::kBcube, 6), 0u);
+}
+
+TEST(Create, InterfaceAndHostOptions) {
+    for (const char* options : {"iface=lo", "host=127.0.0.1", "host=localhost"}) {
+        World world(2, options);
+        ASSERT_TRUE(world.connected()) << options << ": " << world[0].failure.message << world[1].failure.message;
+        world.each([](Rank& rank) { EXPECT_EQ(rank.barrier(), DDP_OK); });
+    }
+}
+
+TEST(Create, AnAddressThatIsNotHere) {
+    for (const char* options : {"iface=nosuch0", "host=203.0.113.7"}) {
+        World world(2, options, 0, 1000);
+        for (int r = 0; r < 2; ++r) {
+            EXPECT_EQ(world[r].status, DDP_ERROR_INVALID_ARGUMENT);
+            EXPECT_THAT(world[r].failure.message, HasSubstr(std::string(options).substr(6)));
+        }
+    }
+}
+
+TEST(Create, TimesOutAndNamesTheRankThatDidNotCome) {
+    MemoryStore store;
+    const auto begin = std::chrono::steady_clock::now();
+    each_rank(2, [&](int r) {
+        Rank rank(store, r, 3, "", 300);
+        EXPECT_EQ(rank.status, DDP_ERROR_TIMEOUT) << rank.failure.message;
+        EXPECT_EQ(rank.failure.rank, r == 0 ? 2 : -1);
+    });
+    EXPECT_LT(elapsed_ms(begin), 2000);
+}
+
+// It said that it is here, but never listens.
+TEST(Create, TimesOutOnARankThatStopsHalfway) {
+    MemoryStore store;
+    store.set("gloo/machine/1", "elsewhere");
+    const auto begin = std::chrono::steady_clock::now();
+    Rank rank(store, 0, 2, "host=127.0.0.1", 400);
+    EXPECT_EQ(rank.status, DDP_ERROR_UNAVAILABLE) << rank.failure.message;
+    EXPECT_THAT(rank.failure.message, HasSubstr("iface="));
+    EXPECT_THAT(rank.failure.message, HasSubstr("127.0.0.1"));
+    EXPECT_THAT(rank.failure.message, HasSubstr("rank 1"));
+    EXPECT_LT(elapsed_ms(begin), 1500);
+}
+
+TEST(Create, ABrokenGroupEndsTheWait) {
+    MemoryStore store;
+    std::thread breaker([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        store.break_with(DDP_ERROR_RANK_FAILED);
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    Rank rank(store, 0, 2);
+    EXPECT_EQ(rank.status, DDP_ERROR_RANK_FAILED);
+    EXPECT_LT(elapsed_ms(begin), 2000);
+    breaker.join();
+}
+
+// Ranks that do not share a loopback meet on an interface's address.
+TEST(Create, RanksOfDifferentMachines) {
+    class ForeignStore final : public KeyValueStore {
+    public:
+        void set(const std::string& key, const std::string& value) override {
+            inner.set(key, key == "gloo/machine/1" ? "another machine" : value);
+        }
+        ddp_status get(const std::string& key, std::int64_t timeout_ms, std::string& value) override {
+            return inner.get(key, timeout_ms, value);
+        }
+        MemoryStore inner;
+    } store;
+    each_rank(2, [&](int r) {
+        Rank rank(store, r, 2);
+        ASSERT_EQ(rank.status, DDP_OK) << rank.failure.message;
+        EXPECT_EQ(rank.barrier(), DDP_OK);
+    });
+    std::string aim;
+    ASSERT_EQ(store.get("gloo/aim", 100, aim), DDP_OK);
+    EXPECT_TRUE(aim.starts_with("remote ")) << aim;
+}
+
+TEST(Create, AWorldOfOneNeedsNoStore) {
+    MemoryStore store;
+    store.break_with(DDP_ERROR_UNAVAILABLE);
+    Rank rank(store, 0, 1);
+    ASSERT_EQ(rank.status, DDP_OK);
+    std::vector<float> send = {1, 2, 3}, recv(3);
+    EXPECT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, send.data(), recv.data(), 3, 0.5), DDP_OK);
+    EXPECT_EQ(recv, (std::vector<float>{0.5f, 1, 1.5f}));
+    EXPECT_EQ(rank.match("x"), DDP_OK);
+    EXPECT_EQ(rank.barrier(), DDP_OK);
+    rank.abort();
+    EXPECT_EQ(rank.allreduce(send), DDP_ERROR_ABORTED);
+}
+
+}  // namespace
+}  // namespace libddp

@@ -1,0 +1,242 @@
+// Disagreement, abort, timeout and lost peers.
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "unit/gloo/fake_host.h"
+
+namespace libddp {
+namespace {
+
+using namespace testing_gloo;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+std::size_t entries(const char* folder) {
+    std::size_t count = 0;
+    DIR* dir = opendir(folder);
+    while (readdir(dir)) ++count;
+    closedir(dir);
+    return count;
+}
+
+TEST(Match, EveryRankSeesTheDifference) {
+    for (int size : {2, 3, 5}) {
+        World world(size);
+        ASSERT_TRUE(world.connected());
+        world.each([&](Rank& rank) {
+            const bool odd = rank.rank() == 1;
+            ASSERT_EQ(rank.match("allreduce 100"), DDP_OK);
+            ASSERT_EQ(rank.match(odd ? "allreduce 200" : "allreduce 300"), DDP_ERROR_MISMATCH);
+            EXPECT_EQ(rank.theirs, odd ? "allreduce 300" : "allreduce 200");
+            EXPECT_EQ(rank.their_rank == 1, !odd);
+            // Nothing was exchanged, and nothing will be.
+            std::vector<float> data(odd ? 200 : 300);
+            EXPECT_EQ(rank.allreduce(data), DDP_ERROR_MISMATCH);
+            EXPECT_EQ(rank.barrier(), DDP_ERROR_MISMATCH);
+        });
+    }
+}
+
+// The first to see it leaves at once; the others still learn of the difference, not of a broken connection.
+TEST(Match, ALateRankStillSeesTheDifference) {
+    for (int repeat = 0; repeat < 5; ++repeat) {
+        World world(3);
+        ASSERT_TRUE(world.connected());
+        world.each([&](Rank& rank) {
+            if (rank.rank() == 2) sleep_ms(30);
+            EXPECT_EQ(rank.match(rank.rank() == 1 ? "a" : "b"), DDP_ERROR_MISMATCH) << rank.failure.message;
+            rank.destroy();
+        });
+    }
+}
+
+class Algorithms : public testing::TestWithParam<const char*> {
+protected:
+    std::string options() const { return std::string("algorithm=") + GetParam(); }
+};
+
+TEST_P(Algorithms, AbortWakesABlockedCollective) {
+    for (int size : {2, 4}) {
+        World world(size, options());
+        ASSERT_TRUE(world.connected());
+        std::atomic<std::int64_t> aborted_at{0};
+        std::thread aborter([&] {
+            sleep_ms(100);
+            aborted_at = Clock::now().time_since_epoch().count();
+            std::thread again([&] { world[0].abort(); });
+            world[0].abort();
+            again.join();
+            world[0].abort();
+        });
+        // The last rank never comes, so the others are blocked.
+        each_rank(size - 1, [&](int r) {
+            std::vector<float> data(1 << 20);
+            const ddp_status status = world[r].allreduce(data);
+            const Clock::duration late = Clock::now().time_since_epoch() - Clock::duration(aborted_at);
+            EXPECT_LT(std::chrono::duration_cast<std::chrono::milliseconds>(late).count(), 100);
+            EXPECT_EQ(status, r == 0 ? DDP_ERROR_ABORTED : DDP_ERROR_RANK_FAILED) << world[r].failure.message;
+        });
+        aborter.join();
+        std::vector<float> data(10);
+        EXPECT_EQ(world[0].allreduce(data), DDP_ERROR_ABORTED);
+        EXPECT_EQ(world[0].match("x"), DDP_ERROR_ABORTED);
+    }
+}
+
+// While data streams at full speed, and in the middle of whatever the others do.
+TEST_P(Algorithms, AbortWhileDataStreams) {
+    World world(3, options());
+    ASSERT_TRUE(world.connected());
+    std::atomic<bool> aborted{false};
+    std::thread aborter([&] {
+        sleep_ms(150);
+        const auto begin = Clock::now();
+        world[1].abort();
+        aborted = true;
+        EXPECT_LT(elapsed_ms(begin), 200);
+    });
+    world.each([&](Rank& rank) {
+        std::vector<float> data(2 << 20);
+        while (rank.allreduce(data) == DDP_OK)
+            if (aborted && rank.rank() == 1) ADD_FAILURE() << "went on after the abort";
+        EXPECT_EQ(rank.status, rank.rank() == 1 ? DDP_ERROR_ABORTED : DDP_ERROR_RANK_FAILED);
+    });
+    aborter.join();
+}
+
+TEST_P(Algorithms, TimesOutWithoutARank) {
+    World world(3, options());
+    ASSERT_TRUE(world.connected());
+    std::atomic<int> timeouts{0};
+    each_rank(2, [&](int r) {
+        std::vector<float> data(100000);
+        world[r].timeout_ms = 300;
+        const auto begin = Clock::now();
+        const ddp_status status = world[r].allreduce(data);
+        EXPECT_GE(elapsed_ms(begin), 250);
+        EXPECT_LT(elapsed_ms(begin), 1000);
+        // The first to give up breaks the connection of the other, whose own time may then not be over.
+        if (status == DDP_ERROR_TIMEOUT)
+            ++timeouts;
+        else
+            EXPECT_EQ(status, DDP_ERROR_RANK_FAILED) << world[r].failure.message;
+        EXPECT_EQ(world[r].barrier(), status) << "a later call returns the first error";
+    });
+    EXPECT_GE(timeouts, 1);
+}
+
+TEST_P(Algorithms, ARankThatLeavesMidwayEndsTheOthers) {
+    World world(4, options());
+    ASSERT_TRUE(world.connected());
+    std::atomic<std::int64_t> left_at{0};
+    world.each([&](Rank& rank) {
+        std::vector<float> data(300000, 1);
+        if (rank.rank() == 2) {
+            for (int i = 0; i < 3; ++i) EXPECT_EQ(rank.allreduce(data), DDP_OK);
+            left_at = Clock::now().time_since_epoch().count();
+            rank.destroy();
+            return;
+        }
+        while (rank.allreduce(data) == DDP_OK) {
+        }
+        EXPECT_EQ(rank.status, DDP_ERROR_RANK_FAILED) << rank.failure.message;
+        EXPECT_TRUE(rank.failure.rank == 2 || rank.failure.rank == -1) << rank.failure.rank;
+        const Clock::duration late = Clock::now().time_since_epoch() - Clock::duration(left_at);
+        EXPECT_LT(std::chrono::duration_cast<std::chrono::milliseconds>(late).count(), 1000);
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Algorithms, testing::Values("direct", "ring", "bcube"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+TEST(Timeout, BarrierAndMatchNameTheMissing) {
+    for (bool barrier : {true, false}) {
+        World world(4);
+        ASSERT_TRUE(world.connected());
+        std::atomic<int> named{0};
+        each_rank(2, [&](int r) {
+            world[r].timeout_ms = 300;
+            const ddp_status status = barrier ? world[r].barrier() : world[r].match("x");
+            if (status == DDP_ERROR_TIMEOUT) {
+                EXPECT_GE(world[r].failure.rank, 2);
+                EXPECT_THAT(world[r].failure.message, HasSubstr("2"));
+                EXPECT_THAT(world[r].failure.message, HasSubstr("3"));
+                ++named;
+            }
+        });
+        EXPECT_GE(named, 1);
+    }
+}
+
+TEST(Timeout, OtherCollectives) {
+    for (ddp_collective_kind kind : {DDP_COLLECTIVE_BROADCAST, DDP_COLLECTIVE_ALLGATHER, DDP_COLLECTIVE_REDUCE_SCATTER}) {
+        World world(2);
+        ASSERT_TRUE(world.connected());
+        std::vector<float> send(2000), recv(2000);
+        world[1].timeout_ms = 200;
+        const auto begin = Clock::now();
+        EXPECT_EQ(world[1].run(kind, DDP_F32, DDP_SUM, send.data(), recv.data(), 1000), DDP_ERROR_TIMEOUT);
+        EXPECT_LT(elapsed_ms(begin), 1000);
+    }
+}
+
+// What a rank has sent arrives although it leaves at once: a finished collective is finished for everyone.
+TEST(Destroy, DoesNotTakeBackWhatWasSent) {
+    World world(3);
+    ASSERT_TRUE(world.connected());
+    world.each([&](Rank& rank) {
+        std::vector<float> data(2 << 20, rank.rank() == 0 ? 7.0f : 0.0f);
+        if (rank.rank() != 0) sleep_ms(20);
+        EXPECT_EQ(rank.run(DDP_COLLECTIVE_BROADCAST, DDP_F32, DDP_SUM, data.data(), data.data(), data.size()), DDP_OK)
+            << rank.failure.message;
+        EXPECT_EQ(data, std::vector<float>(2 << 20, 7.0f));
+        if (rank.rank() == 0) rank.destroy();
+    });
+}
+
+TEST(Destroy, LeavesNoThreadAndNoDescriptor) {
+    { World warm_up(3, "algorithm=ring"); }
+    const std::size_t threads = entries("/proc/self/task"), descriptors = entries("/proc/self/fd");
+    for (const char* options : {"algorithm=direct", "algorithm=ring"}) {
+        World world(4, options);
+        ASSERT_TRUE(world.connected());
+        world.each([](Rank& rank) { EXPECT_EQ(rank.barrier(), DDP_OK); });
+    }
+    for (int tries = 0; entries("/proc/self/task") > threads && tries < 100; ++tries) sleep_ms(10);  // exited, not yet reaped
+    EXPECT_EQ(entries("/proc/self/task"), threads);
+    EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+}
+
+TEST(Destroy, DoesNotWaitForPeers) {
+    World world(4);
+    ASSERT_TRUE(world.connected());
+    const auto begin = Clock::now();
+    world[1].destroy();
+    EXPECT_LT(elapsed_ms(begin), 200);
+}
+
+TEST(Destroy, AbortFromManyThreadsMeanwhile) {
+    for (int repeat = 0; repeat < 10; ++repeat) {
+        World world(2);
+        ASSERT_TRUE(world.connected());
+        void* transport = world[0].transport();
+        std::atomic<bool> stop{false};
+        std::vector<std::thread> aborters;
+        for (int i = 0; i < 3; ++i)
+            aborters.emplace_back([&] {
+                while (!stop) Rank::backend().abort(transport);
+            });
+        sleep_ms(5);
+        world[0].destroy();
+        stop = true;
+        for (auto& thread : aborters) thread.join();
+    }
+}
+
+}  // namespace
+}  // namespace libddp

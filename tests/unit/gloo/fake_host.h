@@ -1,0 +1,229 @@
+// What libddp's core gives a backend, for tests: a store in memory or in a folder, and ranks that are threads.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/gloo/gloo_backend.h"
+#include "ddp/backend.h"
+#include "ddp/group.h"
+
+namespace libddp::testing_gloo {
+
+class KeyValueStore {
+public:
+    virtual ~KeyValueStore() = default;
+    virtual void set(const std::string& key, const std::string& value) = 0;
+    virtual ddp_status get(const std::string& key, std::int64_t timeout_ms, std::string& value) = 0;
+};
+
+class MemoryStore final : public KeyValueStore {
+public:
+    void set(const std::string& key, const std::string& value) override {
+        const std::lock_guard lock(mutex_);
+        values_[key] = value;
+        changed_.notify_all();
+    }
+    ddp_status get(const std::string& key, std::int64_t timeout_ms, std::string& value) override {
+        std::unique_lock lock(mutex_);
+        const auto there = [&] { return broken_ != DDP_OK || values_.count(key) > 0; };
+        const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+        if (!changed_.wait_until(lock, until, there)) return DDP_ERROR_TIMEOUT;
+        if (broken_ != DDP_OK) return broken_;
+        value = values_[key];
+        return DDP_OK;
+    }
+    // As when the group breaks: waits end with this status.
+    void break_with(ddp_status status) {
+        const std::lock_guard lock(mutex_);
+        broken_ = status;
+        changed_.notify_all();
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::map<std::string, std::string> values_;
+    ddp_status broken_ = DDP_OK;
+};
+
+// Shared by processes. A value appears whole, by rename.
+class FolderStore final : public KeyValueStore {
+public:
+    explicit FolderStore(std::string folder) : folder_(std::move(folder)) {}
+    void set(const std::string& key, const std::string& value) override {
+        const std::string path = path_of(key), draft = path + ".draft";
+        std::ofstream(draft, std::ios::binary) << value;
+        std::filesystem::rename(draft, path);
+    }
+    ddp_status get(const std::string& key, std::int64_t timeout_ms, std::string& value) override {
+        const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+        while (!std::filesystem::exists(path_of(key))) {
+            if (std::chrono::steady_clock::now() > until) return DDP_ERROR_TIMEOUT;
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        }
+        std::ifstream in(path_of(key), std::ios::binary);
+        std::ostringstream text;
+        text << in.rdbuf();
+        value = text.str();
+        return DDP_OK;
+    }
+
+private:
+    std::string path_of(const std::string& key) const {
+        std::string name = key;
+        for (char& c : name)
+            if (c == '/') c = '_';
+        return folder_ + "/" + name;
+    }
+    std::string folder_;
+};
+
+// One rank: its host services, its transport, and the last failure.
+class Rank {
+public:
+    Rank(KeyValueStore& store, int rank, int world, const std::string& options = "", std::int64_t create_ms = 20000,
+         std::uint32_t flags = 0)
+        : store_(store), options_(options) {
+        host_.struct_size = sizeof host_;
+        host_.handle = this;
+        host_.rank = rank;
+        host_.world_size = world;
+        host_.group_name = "test";
+        host_.options = options_.c_str();
+        host_.timeout_ms = create_ms;
+        host_.flags = flags;
+        host_.reserved0 = 0;
+        host_.store_set = [](void* self, const char* key, const void* value, std::size_t size, ddp_backend_failure*) {
+            static_cast<Rank*>(self)->store_.set(key, {static_cast<const char*>(value), size});
+            return ddp_status{DDP_OK};
+        };
+        host_.store_get = &Rank::store_get;
+        host_.store_value_free = &std::free;
+        host_.log = [](void*, std::int32_t, const char*) {};
+        clear();
+        status = backend().create(&host_, &transport_, &failure);
+    }
+    ~Rank() { destroy(); }
+    Rank(const Rank&) = delete;
+    Rank& operator=(const Rank&) = delete;
+
+    static const ddp_backend& backend() { return *gloo_backend(); }
+
+    void destroy() {
+        if (transport_) backend().destroy(transport_);
+        transport_ = nullptr;
+    }
+    void abort() { backend().abort(transport_); }
+    std::uint32_t capabilities() { return backend().capabilities(transport_); }
+    void* transport() { return transport_; }
+    int rank() const { return host_.rank; }
+    int world() const { return host_.world_size; }
+
+    ddp_status run(ddp_collective_kind kind, ddp_dtype dtype, ddp_reduce_op op, const void* send, void* recv,
+                   std::size_t count, double scale = 1, int root = 0) {
+        ddp_collective c{};
+        c.struct_size = sizeof c;
+        c.kind = kind;
+        c.dtype = dtype;
+        c.op = op;
+        c.root = root;
+        c.send = send;
+        c.recv = recv;
+        c.count = count;
+        c.scale = scale;
+        c.timeout_ms = timeout_ms;
+        clear();
+        return status = backend().run(transport_, &c, &failure);
+    }
+    ddp_status allreduce(std::vector<float>& data) {
+        return run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(), data.data(), data.size());
+    }
+    ddp_status barrier() { return run(DDP_COLLECTIVE_BARRIER, DDP_U8, DDP_SUM, nullptr, nullptr, 0); }
+    ddp_status match(const std::string& mine) {
+        theirs.assign(mine.size(), '\0');
+        their_rank = -1;
+        clear();
+        return status = backend().match(transport_, mine.data(), theirs.data(), mine.size(), timeout_ms, &their_rank, &failure);
+    }
+
+    ddp_status status = DDP_OK;
+    ddp_backend_failure failure;
+    std::string theirs;
+    std::int32_t their_rank = -1;
+    std::int64_t timeout_ms = 20000;
+
+private:
+    static ddp_status store_get(void* self, const char* key, std::int64_t wait_ms, void** value, std::size_t* size,
+                                ddp_backend_failure* why) {
+        std::string text;
+        const ddp_status result = static_cast<Rank*>(self)->store_.get(key, wait_ms, text);
+        if (result != DDP_OK) {
+            std::strcpy(why->message, "the test's store says so");
+            return result;
+        }
+        *size = text.size();
+        *value = std::malloc(text.size() + 1);
+        std::memcpy(*value, text.c_str(), text.size() + 1);
+        return DDP_OK;
+    }
+    void clear() {
+        std::memset(&failure, 0, sizeof failure);
+        failure.rank = -1;
+    }
+
+    KeyValueStore& store_;
+    std::string options_;
+    ddp_backend_host host_{};
+    void* transport_ = nullptr;
+};
+
+// Runs body(rank) for each rank on a thread of its own.
+inline void each_rank(int world, const std::function<void(int)>& body) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < world; ++rank) threads.emplace_back(body, rank);
+    for (auto& thread : threads) thread.join();
+}
+
+// A connected world. Ranks live until the object goes.
+class World {
+public:
+    explicit World(int size, const std::string& options = "", std::uint32_t flags = 0, std::int64_t timeout_ms = 20000)
+        : ranks_(static_cast<std::size_t>(size)) {
+        each_rank(size, [&](int r) {
+            ranks_[static_cast<std::size_t>(r)] = std::make_unique<Rank>(store_, r, size, options, timeout_ms, flags);
+        });
+    }
+    Rank& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
+    int size() const { return static_cast<int>(ranks_.size()); }
+    bool connected() const {
+        for (auto& rank : ranks_)
+            if (rank->status != DDP_OK) return false;
+        return true;
+    }
+    void each(const std::function<void(Rank&)>& body) {
+        each_rank(size(), [&](int r) { body((*this)[r]); });
+    }
+
+private:
+    MemoryStore store_;
+    std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+inline std::int64_t elapsed_ms(std::chrono::steady_clock::time_point since) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - since).count();
+}
+
+}  // namespace libddp::testing_gloo

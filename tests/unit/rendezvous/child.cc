@@ -1,0 +1,45 @@
+// The process that the tests kill: opens a store, does one thing, says so, and sleeps until it is killed.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <thread>
+
+#include "rendezvous/store.h"
+
+int main(int argc, char** argv) {
+    if (argc < 3) return 2;
+    const std::string uri = argv[1];
+    const std::string what = argv[2];
+    alarm(100);  // should the test die first
+    try {
+        auto store = libddp::open_store({uri, what == "serve", 20'000, ""});
+        std::thread arrival;
+        if (what == "serve") std::printf("%d\n", store->port());
+        if (what == "will") {
+            store->set_will("will/executed", "gone");
+            store->set_will("will/late", "too late");
+            store->set_will("will/removed", "never");
+            store->remove_will("will/removed");
+            store->set("child/ready", "yes");
+        }
+        if (what == "barrier") {
+            arrival = std::thread([&] { store->barrier("meet", 2, 90'000); });
+            store->set("child/ready", "yes");
+        }
+        if (what == "push") {
+            store->queue_push("queue", "from the child");
+            store->append("text", "child");
+        }
+        std::printf("ready\n");
+        std::fflush(stdout);
+        std::this_thread::sleep_for(std::chrono::seconds(90));
+        if (arrival.joinable()) arrival.join();
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "child: %s\n", error.what());
+        return 1;
+    }
+    return 0;
+}

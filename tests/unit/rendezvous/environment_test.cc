@@ -1,0 +1,360 @@
+#include "rendezvous/environment.h"
+
+#include <map>
+
+#include "support.h"
+
+namespace libddp {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+JobEnvironment discover(const Variables& variables) {
+    return discover_environment([&](const std::string& name) -> std::optional<std::string> {
+        auto found = variables.find(name);
+        if (found == variables.end()) return std::nullopt;
+        return found->second;
+    });
+}
+
+struct Found {
+    const char* title;
+    Variables variables;
+    const char* launcher;
+    int rank;
+    int world;
+    int local_rank;
+    int local_world;
+    const char* uri;  // a trailing '*': any port
+};
+
+const Found kFound[] = {
+    {"ddprun",
+     {{"DDP_RANK", "3"},
+      {"DDP_WORLD_SIZE", "4"},
+      {"DDP_LOCAL_RANK", "1"},
+      {"DDP_LOCAL_WORLD_SIZE", "2"},
+      {"DDP_STORE", "tcp://h:1"}},
+     "ddprun",
+     3,
+     4,
+     1,
+     2,
+     "tcp://h:1"},
+    {"ddprun before the others",
+     {{"DDP_RANK", "0"},
+      {"DDP_WORLD_SIZE", "1"},
+      {"DDP_STORE", "tcp://h:1"},
+      {"RANK", "7"},
+      {"WORLD_SIZE", "8"},
+      {"SLURM_PROCID", "2"}},
+     "ddprun",
+     0,
+     1,
+     0,
+     1,
+     "tcp://h:1"},
+    {"torchrun",
+     {{"TORCHELASTIC_RUN_ID", "x"},
+      {"RANK", "1"},
+      {"WORLD_SIZE", "2"},
+      {"LOCAL_RANK", "1"},
+      {"LOCAL_WORLD_SIZE", "2"},
+      {"MASTER_ADDR", "h"},
+      {"MASTER_PORT", "29500"},
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"}},
+     "torchrun",
+     1,
+     2,
+     1,
+     2,
+     "tcp://h:29500"},
+    {"torchrun with the agent's store",
+     {{"TORCHELASTIC_RUN_ID", "x"},
+      {"RANK", "1"},
+      {"WORLD_SIZE", "2"},
+      {"LOCAL_RANK", "1"},
+      {"LOCAL_WORLD_SIZE", "2"},
+      {"MASTER_ADDR", "h"},
+      {"MASTER_PORT", "29500"},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"}},
+     "torchrun",
+     1,
+     2,
+     1,
+     2,
+     "tcp://h:29501"},
+    {"torchrun inside Slurm",
+     {{"TORCHELASTIC_RUN_ID", "x"},
+      {"RANK", "1"},
+      {"WORLD_SIZE", "2"},
+      {"SLURM_PROCID", "0"},
+      {"SLURM_NTASKS", "1"},
+      {"MASTER_ADDR", "::1"},
+      {"MASTER_PORT", "29500"}},
+     "torchrun",
+     1,
+     2,
+     0,
+     1,
+     "tcp://[::1]:29500"},
+    {"Open MPI on one host",
+     {{"OMPI_COMM_WORLD_RANK", "1"},
+      {"OMPI_COMM_WORLD_SIZE", "2"},
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+      {"PMIX_NAMESPACE", "job-1"}},
+     "openmpi",
+     1,
+     2,
+     1,
+     2,
+     "tcp://127.0.0.1:*"},
+    {"Open MPI on several hosts",
+     {{"OMPI_COMM_WORLD_RANK", "3"},
+      {"OMPI_COMM_WORLD_SIZE", "4"},
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+      {"MASTER_ADDR", "h"},
+      {"MASTER_PORT", "5"}},
+     "openmpi",
+     3,
+     4,
+     1,
+     2,
+     "tcp://h:5"},
+    {"Open MPI in a Slurm allocation",
+     {{"OMPI_COMM_WORLD_RANK", "3"},
+      {"OMPI_COMM_WORLD_SIZE", "4"},
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+      {"SLURM_JOB_NODELIST", "n[3-4]"},
+      {"SLURM_JOB_ID", "9"}},
+     "openmpi",
+     3,
+     4,
+     1,
+     2,
+     "tcp://n3:*"},
+    {"PMI",
+     {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}},
+     "pmi",
+     0,
+     2,
+     0,
+     2,
+     "tcp://127.0.0.1:*"},
+    {"PMIx",
+     {{"PMIX_RANK", "1"}, {"WORLD_SIZE", "2"}, {"DDP_STORE", "file:///tmp/x"}},
+     "pmi",
+     1,
+     2,
+     0,
+     1,
+     "file:///tmp/x"},
+    {"Slurm",
+     {{"SLURM_PROCID", "5"},
+      {"SLURM_NTASKS", "7"},
+      {"SLURM_LOCALID", "1"},
+      {"SLURM_NODEID", "2"},
+      {"SLURM_TASKS_PER_NODE", "2(x3),1"},
+      {"SLURM_JOB_NODELIST", "n[003-007,9],x1"},
+      {"SLURM_JOB_ID", "1234"}},
+     "slurm",
+     5,
+     7,
+     1,
+     2,
+     "tcp://n003:*"},
+    {"Slurm with a port and a step",
+     {{"SLURM_PROCID", "0"},
+      {"SLURM_NTASKS", "2"},
+      {"SLURM_STEP_NODELIST", "b"},
+      {"SLURM_JOB_NODELIST", "a,b"},
+      {"MASTER_PORT", "77"}},
+     "slurm",
+     0,
+     2,
+     0,
+     1,
+     "tcp://b:77"},
+    {"Slurm with an address",
+     {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"MASTER_ADDR", "m"}, {"MASTER_PORT", "77"}},
+     "slurm",
+     0,
+     2,
+     0,
+     1,
+     "tcp://m:77"},
+    {"Kubernetes",
+     {{"JOB_COMPLETION_INDEX", "2"}, {"DDP_WORLD_SIZE", "3"}, {"MASTER_ADDR", "job-0.svc"}, {"MASTER_PORT", "29500"}},
+     "kubernetes",
+     2,
+     3,
+     0,
+     1,
+     "tcp://job-0.svc:29500"},
+    {"plain variables",
+     {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}, {"LOCAL_RANK", "0"}},
+     "variables",
+     0,
+     2,
+     0,
+     1,
+     "tcp://h:1"},
+    {"DDP_STORE before MASTER_ADDR",
+     {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}, {"DDP_STORE", "tcp://other:2"}},
+     "variables",
+     0,
+     2,
+     0,
+     1,
+     "tcp://other:2"},
+    {"set to nothing is not set",
+     {{"DDP_RANK", ""},
+      {"RANK", "0"},
+      {"WORLD_SIZE", "1"},
+      {"DDP_STORE", ""},
+      {"MASTER_ADDR", "h"},
+      {"MASTER_PORT", "1"}},
+     "variables",
+     0,
+     1,
+     0,
+     1,
+     "tcp://h:1"},
+};
+
+TEST(Environment, EveryLauncher) {
+    for (const auto& item : kFound) {
+        SCOPED_TRACE(item.title);
+        JobEnvironment job;
+        ErrorInfo error = testing::error_of([&] { job = discover(item.variables); });
+        EXPECT_EQ(error.code, DDP_OK) << error.message;
+        EXPECT_EQ(job.launcher, item.launcher);
+        EXPECT_EQ(job.rank, item.rank);
+        EXPECT_EQ(job.world_size, item.world);
+        EXPECT_EQ(job.local_rank, item.local_rank);
+        EXPECT_EQ(job.local_world_size, item.local_world);
+        EXPECT_TRUE(job.rank0_hosts_store);
+        std::string uri = item.uri;
+        if (uri.back() != '*') {
+            EXPECT_EQ(job.store_uri, uri);
+            continue;
+        }
+        uri.pop_back();
+        ASSERT_TRUE(job.store_uri.starts_with(uri)) << job.store_uri;
+        int port = std::stoi(job.store_uri.substr(uri.size()));
+        EXPECT_GE(port, 15'000);
+        EXPECT_LT(port, 32'000);
+    }
+}
+
+struct Wrong {
+    const char* title;
+    Variables variables;
+    ddp_status code;
+    std::vector<std::string> says;
+};
+
+const Wrong kWrong[] = {
+    {"nothing", {}, DDP_ERROR_NOT_FOUND, {"RANK", "WORLD_SIZE", "MASTER_ADDR", "ddprun"}},
+    {"no world", {{"DDP_RANK", "0"}}, DDP_ERROR_INVALID_ARGUMENT, {"DDP_RANK", "DDP_WORLD_SIZE is not set"}},
+    {"no rank", {{"WORLD_SIZE", "2"}}, DDP_ERROR_INVALID_ARGUMENT, {"RANK is not set"}},
+    {"torchrun without a rank",
+     {{"TORCHELASTIC_RUN_ID", "x"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"torchrun", "RANK is not set"}},
+    {"rank is text", {{"RANK", "zero"}, {"WORLD_SIZE", "2"}}, DDP_ERROR_INVALID_ARGUMENT, {"RANK", "zero"}},
+    {"rank is negative", {{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, DDP_ERROR_INVALID_ARGUMENT, {"RANK", "-1"}},
+    {"rank is too large",
+     {{"RANK", "2"}, {"WORLD_SIZE", "2"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"RANK", "2", "WORLD_SIZE", "0 to 1"}},
+    {"world is 0", {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "0"}}, DDP_ERROR_INVALID_ARGUMENT, {"SLURM_NTASKS", "0"}},
+    {"world is half a number", {{"PMI_RANK", "0"}, {"PMI_SIZE", "2x"}}, DDP_ERROR_INVALID_ARGUMENT, {"PMI_SIZE", "2x"}},
+    {"no address", {{"RANK", "0"}, {"WORLD_SIZE", "2"}}, DDP_ERROR_INVALID_ARGUMENT, {"MASTER_ADDR", "DDP_STORE"}},
+    {"no port",
+     {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"MASTER_PORT"}},
+    {"port out of range",
+     {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "65536"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"MASTER_PORT", "65536"}},
+    {"no room for the agent's port",
+     {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"RANK", "0"},
+      {"WORLD_SIZE", "2"},
+      {"MASTER_ADDR", "h"},
+      {"MASTER_PORT", "65535"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"MASTER_PORT"}},
+    {"MPI on several hosts without an address",
+     {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"openmpi", "MASTER_ADDR"}},
+    {"malformed node list",
+     {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_JOB_NODELIST", "n[1-"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"SLURM_JOB_NODELIST", "n[1-"}},
+    {"malformed tasks",
+     {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_TASKS_PER_NODE", "many"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"SLURM_TASKS_PER_NODE", "many"}},
+    {"Kubernetes without a world",
+     {{"JOB_COMPLETION_INDEX", "0"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"kubernetes", "WORLD_SIZE"}},
+    {"local rank too large",
+     {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"DDP_STORE", "tcp://h:1"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"local rank 2 of 2"}},
+    {"unknown host of the store",
+     {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"DDP_STORE", "tcp://h:1"}, {"DDP_STORE_HOSTED", "rank1"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"DDP_STORE_HOSTED", "rank1"}},
+    {"restart is text",
+     {{"DDP_RANK", "0"}, {"DDP_WORLD_SIZE", "4"}, {"DDP_STORE", "tcp://h:1"}, {"DDP_RESTART", "x"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"DDP_RESTART", "x"}},
+};
+
+TEST(Environment, EveryMistakeNamesItsVariable) {
+    for (const auto& item : kWrong) {
+        SCOPED_TRACE(item.title);
+        testing::expect_error(item.code, item.says, [&] { discover(item.variables); });
+    }
+}
+
+TEST(Environment, HostedByTheLauncherAndRestarted) {
+    Variables variables = {{"DDP_RANK", "0"},
+                           {"DDP_WORLD_SIZE", "1"},
+                           {"DDP_STORE", "tcp://h:1"},
+                           {"DDP_STORE_HOSTED", "launcher"},
+                           {"DDP_RESTART", "3"}};
+    JobEnvironment job = discover(variables);
+    EXPECT_FALSE(job.rank0_hosts_store);
+    EXPECT_EQ(job.restart, 3);
+    variables["DDP_STORE_HOSTED"] = "rank0";
+    EXPECT_TRUE(discover(variables).rank0_hosts_store);
+}
+
+TEST(Environment, DerivedPortsAgreeInAJobAndDifferBetweenJobs) {
+    Variables one = {
+        {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_JOB_NODELIST", "a,b"}, {"SLURM_JOB_ID", "100"}};
+    Variables same = one;
+    same["SLURM_PROCID"] = "1";
+    Variables other = one;
+    other["SLURM_JOB_ID"] = "101";
+    EXPECT_EQ(discover(one).store_uri, discover(same).store_uri);
+    EXPECT_NE(discover(one).store_uri, discover(other).store_uri);
+}
+
+TEST(Environment, TheProcessEnvironment) {
+    EXPECT_TRUE(process_env("PATH"));
+    EXPECT_FALSE(process_env("DDP_THIS_IS_NOT_SET"));
+}
+
+}  // namespace
+}  // namespace libddp

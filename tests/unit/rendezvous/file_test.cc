@@ -1,0 +1,136 @@
+// What is particular to the file store: its file.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "rendezvous/file_log.h"
+#include "support.h"
+
+namespace libddp::testing {
+namespace {
+
+TEST(File, TheLastParticipantDeletesTheFile) {
+    TempPath path;
+    auto a = open(path.uri());
+    auto b = open(path.uri());
+    a->set("k", "v");
+    a.reset();
+    EXPECT_TRUE(std::filesystem::exists(path.file()));
+    EXPECT_EQ(b->get("k"), "v");
+    b.reset();
+    EXPECT_FALSE(std::filesystem::exists(path.file()));
+    EXPECT_EQ(open(path.uri())->num_keys(), 0);
+}
+
+TEST(File, AStaleFileIsStartedAfresh) {
+    TempPath path;
+    {
+        Child child({path.uri(), "push"});
+        EXPECT_EQ(child.read_line(), "ready");
+        child.kill();
+    }
+    ASSERT_TRUE(std::filesystem::exists(path.file()));
+    auto store = open(path.uri());
+    EXPECT_EQ(store->num_keys(), 0);
+    EXPECT_EQ(store->queue_size("queue"), 0);
+    store->set("k", "v");
+    EXPECT_EQ(open(path.uri())->get("k"), "v");
+}
+
+TEST(File, AForeignFileIsLeftAlone) {
+    TempPath path;
+    std::ofstream(path.file()) << "somebody's thesis";
+    expect_error(DDP_ERROR_INVALID_ARGUMENT, {path.file(), "not a libddp store file"}, [&] { open(path.uri()); });
+    std::ifstream in(path.file());
+    std::stringstream text;
+    text << in.rdbuf();
+    EXPECT_EQ(text.str(), "somebody's thesis");
+}
+
+TEST(File, PathsThatCannotBe) {
+    TempPath path;
+    expect_error(DDP_ERROR_IO, {"/no/such/folder/store"}, [] { open("file:///no/such/folder/store"); });
+    std::filesystem::create_directory(path.file());
+    EXPECT_NE(error_of([&] { open(path.uri()); }).code, DDP_OK);
+    std::filesystem::remove(path.file());
+    std::filesystem::create_symlink("/tmp/elsewhere-of-ddp", path.file());
+    EXPECT_EQ(error_of([&] { open(path.uri()); }).code, DDP_ERROR_IO);
+    EXPECT_FALSE(std::filesystem::exists("/tmp/elsewhere-of-ddp"));
+    std::filesystem::remove(path.file());
+    ASSERT_EQ(mkfifo(path.file().c_str(), 0600), 0);
+    EXPECT_EQ(error_of([&] { open(path.uri()); }).code, DDP_ERROR_INVALID_ARGUMENT);
+}
+
+TEST(File, OnlyTheOwnerMayReadIt) {
+    TempPath path;
+    auto store = open(path.uri());
+    struct stat info {};
+    ASSERT_EQ(stat(path.file().c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST(File, AFileDeletedUnderneathDoesNotDisturbThoseThatHaveIt) {
+    TempPath path;
+    auto a = open(path.uri());
+    auto b = open(path.uri());
+    unlink(path.file().c_str());
+    a->set("k", "v");
+    EXPECT_EQ(b->get("k"), "v");
+    auto other = open(path.uri());  // a new store at the same place
+    EXPECT_EQ(other->num_keys(), 0);
+    a.reset();
+    b.reset();
+    EXPECT_TRUE(std::filesystem::exists(path.file()));  // not theirs any more
+}
+
+TEST(File, ADamagedFileIsAnErrorAndNotAHang) {
+    TempPath path;
+    auto a = open(path.uri());
+    a->set("k", "v");
+    std::filesystem::resize_file(path.file(), 10);
+    EXPECT_EQ(error_of([&] { a->get("other", 5000); }).code, DDP_ERROR_IO);
+}
+
+TEST(File, HistoryIsGivenBack) {
+    TempPath path;
+    auto a = open(path.uri());
+    auto b = open(path.uri());
+    a->set_will("will", "x");
+    a->queue_push("q", "kept");
+    const std::string value(1 << 20, 'x');
+    for (int i = 0; i < 60; ++i) a->set("k", value + std::to_string(i));
+    for (int i = 0; i < 100; ++i) b->add("n", 1);
+    struct stat info {};
+    ASSERT_EQ(stat(path.file().c_str(), &info), 0);
+    EXPECT_LT(info.st_blocks * 512, 40 << 20);
+    EXPECT_EQ(b->get("k"), value + "59");
+    EXPECT_EQ(a->get("n"), "100");
+    auto late = open(path.uri());
+    EXPECT_EQ(late->get("k").size(), value.size() + 2);
+    EXPECT_EQ(late->queue_pop("q"), "kept");
+    a.reset();
+    EXPECT_EQ(late->get("will", kLongMs), "x");
+}
+
+TEST(File, AStoppedHolderOfTheLockDoesNotHangTheOthers) {
+    TempPath path;
+    auto store = open(path.uri(), false, "", 300);
+    // Another open file, as another process would have it, that takes the mutex and keeps it.
+    std::atomic<bool> never{false};
+    FileLog other(path.file(), Deadline::after_ms(kLongMs));
+    ASSERT_TRUE(other.lock(Deadline::after_ms(kLongMs), never));
+    auto start = std::chrono::steady_clock::now();
+    expect_error(DDP_ERROR_TIMEOUT, {path.file(), "locked"}, [&] { store->set("k", "v"); });
+    expect_error(DDP_ERROR_TIMEOUT, {path.file(), "locked"}, [&] { open(path.uri(), false, "", 200); });
+    EXPECT_LT(elapsed_ms(start), 3000);
+    start = std::chrono::steady_clock::now();
+    store.reset();
+    EXPECT_LT(elapsed_ms(start), 1500);
+    other.unlock();
+}
+
+}  // namespace
+}  // namespace libddp::testing

@@ -1,0 +1,56 @@
+// Processes that die: their wills run and their places at barriers are freed, on both kinds of store.
+#include "support.h"
+
+namespace libddp::testing {
+namespace {
+
+class Processes : public ::testing::TestWithParam<const char*> {
+protected:
+    std::unique_ptr<Service> service = make_service(GetParam());
+    std::shared_ptr<Store> store = service->connect();
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, Processes, ::testing::Values("tcp", "file"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(Processes, TheWillOfAKilledProcessIsRun) {
+    Child child({service->uri(), "will"});
+    EXPECT_EQ(store->get("child/ready", kLongMs), "yes");
+    store->set("will/late", "set before");
+    EXPECT_FALSE(store->check({"will/executed"}));
+    auto start = std::chrono::steady_clock::now();
+    child.kill();
+    EXPECT_EQ(store->get("will/executed", kLongMs), "gone");
+    EXPECT_LT(elapsed_ms(start), 1000);
+    EXPECT_EQ(store->get("will/late"), "set before");
+    EXPECT_FALSE(store->check({"will/removed"}));
+}
+
+TEST_P(Processes, AStoppedProcessIsNotDead) {
+    Child child({service->uri(), "will"});
+    EXPECT_EQ(store->get("child/ready", kLongMs), "yes");
+    child.stop_running();
+    expect_error(DDP_ERROR_TIMEOUT, {}, [&] { store->get("will/executed", 400); });
+}
+
+TEST_P(Processes, AKilledProcessLeavesItsBarrier) {
+    Child child({service->uri(), "barrier"});
+    EXPECT_EQ(child.read_line(), "ready");
+    child.kill();
+    EXPECT_TRUE(eventually([&] {
+        // Until the death is noticed the barrier completes with the dead; after that only this caller counts.
+        ErrorInfo error = error_of([&] { store->barrier("meet", 2, 50); });
+        return error.code == DDP_ERROR_TIMEOUT && error.message.find("1 of 2") != std::string::npos;
+    }));
+}
+
+TEST_P(Processes, SeveralProcessesShareTheStore) {
+    std::vector<std::unique_ptr<Child>> children;
+    for (int i = 0; i < 4; ++i)
+        children.push_back(std::make_unique<Child>(std::vector<std::string>{service->uri(), "push"}));
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(store->queue_pop("queue", kLongMs), "from the child");
+    for (auto& child : children) EXPECT_EQ(child->read_line(), "ready");
+    EXPECT_EQ(store->get("text"), "childchildchildchild");
+}
+
+}  // namespace
+}  // namespace libddp::testing

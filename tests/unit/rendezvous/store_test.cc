@@ -1,0 +1,201 @@
+// Every operation, on both kinds of store: the semantics of include/ddp/store.h.
+#include <future>
+#include <limits>
+#include <thread>
+
+#include "rendezvous/request.h"
+#include "support.h"
+
+namespace libddp::testing {
+namespace {
+
+class StoreTest : public ::testing::TestWithParam<const char*> {
+protected:
+    std::unique_ptr<Service> service = make_service(GetParam());
+    std::shared_ptr<Store> a = service->connect();
+    std::shared_ptr<Store> b = service->connect();
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, StoreTest, ::testing::Values("tcp", "file"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(StoreTest, SetAndGet) {
+    a->set("key", "value");
+    EXPECT_EQ(b->get("key"), "value");
+    b->set("key", "other");
+    EXPECT_EQ(a->get("key", -1), "other");
+    a->set("empty", "");
+    EXPECT_EQ(b->get("empty"), "");
+    std::string bytes("\0\xff\n", 3);
+    a->set(bytes, bytes);
+    EXPECT_EQ(b->get(bytes), bytes);
+    a->set(std::string(limits::kKey, 'k'), "long");
+    EXPECT_EQ(b->get(std::string(limits::kKey, 'k')), "long");
+}
+
+TEST_P(StoreTest, GetWaitsForTheKey) {
+    auto value = std::async(std::launch::async, [&] { return a->get("later", kLongMs); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    b->set("later", "here");
+    EXPECT_EQ(value.get(), "here");
+}
+
+TEST_P(StoreTest, TimeoutsAreKeptAndNameTheKey) {
+    auto start = std::chrono::steady_clock::now();
+    expect_error(DDP_ERROR_TIMEOUT, {"'absent'", "150 ms"}, [&] { a->get("absent", 150); });
+    EXPECT_GE(elapsed_ms(start), 149);
+    EXPECT_LT(elapsed_ms(start), 1500);
+    expect_error(DDP_ERROR_TIMEOUT, {"'absent'", "does not exist"}, [&] { a->get("absent", -1); });
+    a->set("there", "");
+    expect_error(DDP_ERROR_TIMEOUT, {"'absent'"}, [&] { a->wait({"there", "absent", "too"}, 20); });
+    expect_error(DDP_ERROR_TIMEOUT, {"'absent'"}, [&] { a->multi_get({"there", "absent"}, 20); });
+    expect_error(DDP_ERROR_TIMEOUT, {"'q'"}, [&] { a->queue_pop("q", 20); });
+    expect_error(DDP_ERROR_TIMEOUT, {"'q'", "is empty"}, [&] { a->queue_pop("q", -1); });
+    expect_error(DDP_ERROR_TIMEOUT, {"'m'", "1 of 2"}, [&] { a->barrier("m", 2, 20); });
+    expect_error(DDP_ERROR_TIMEOUT, {"'m'", "1 of 2"}, [&] { a->barrier("m", 2, -1); });
+}
+
+TEST_P(StoreTest, CompareSet) {
+    EXPECT_EQ(a->compare_set("k", "wrong", "x"), "");  // absent, and not expected to be
+    EXPECT_FALSE(a->check({"k"}));
+    EXPECT_EQ(a->compare_set("k", "", "first"), "first");
+    EXPECT_EQ(b->compare_set("k", "", "second"), "first");
+    EXPECT_EQ(b->compare_set("k", "first", "second"), "second");
+    EXPECT_EQ(a->get("k"), "second");
+}
+
+TEST_P(StoreTest, Add) {
+    EXPECT_EQ(a->add("n", 5), 5);
+    EXPECT_EQ(b->add("n", -7), -2);
+    EXPECT_EQ(a->get("n"), "-2");
+    a->set("n", "40");
+    EXPECT_EQ(b->add("n", 2), 42);
+    EXPECT_EQ(b->add("zero", 0), 0);
+    a->set("text", "12x");
+    expect_error(DDP_ERROR_INVALID_ARGUMENT, {"'text'", "12x"}, [&] { a->add("text", 1); });
+    a->add("big", std::numeric_limits<std::int64_t>::max());
+    expect_error(DDP_ERROR_INVALID_ARGUMENT, {"'big'", "64 bits"}, [&] { a->add("big", 1); });
+    EXPECT_EQ(a->get("text"), "12x");
+}
+
+TEST_P(StoreTest, Append) {
+    a->append("log", "one ");
+    b->append("log", "two");
+    EXPECT_EQ(a->get("log"), "one two");
+}
+
+TEST_P(StoreTest, CheckWaitAndMulti) {
+    EXPECT_TRUE(a->check({}));
+    EXPECT_FALSE(a->check({"x", "y"}));
+    auto waiting = std::async(std::launch::async, [&] { b->wait({"x", "y", "z"}, kLongMs); });
+    auto values = std::async(std::launch::async, [&] { return b->multi_get({"z", "x", "z"}, kLongMs); });
+    a->multi_set({"x", "y"}, {"1", "2"});
+    EXPECT_TRUE(b->check({"x", "y"}));
+    a->set("z", "3");
+    waiting.get();
+    EXPECT_EQ(values.get(), (Store::Values{"3", "1", "3"}));
+    a->wait({});
+    a->multi_set({}, {});
+    EXPECT_TRUE(a->multi_get({}).empty());
+}
+
+TEST_P(StoreTest, KeysAreListedCountedAndRemoved) {
+    a->multi_set({"job/b", "job/a", "other"}, {"", "", ""});
+    EXPECT_EQ(b->num_keys(), 3);
+    EXPECT_EQ(b->list_keys("job/"), (Store::Keys{"job/a", "job/b"}));
+    EXPECT_EQ(b->list_keys(""), (Store::Keys{"job/a", "job/b", "other"}));
+    EXPECT_TRUE(b->list_keys("none").empty());
+    EXPECT_TRUE(a->remove("other"));
+    EXPECT_FALSE(b->remove("other"));
+    EXPECT_EQ(a->num_keys(), 2);
+}
+
+TEST_P(StoreTest, Queues) {
+    a->queue_push("q", "1");
+    b->queue_push("q", "2");
+    EXPECT_EQ(a->queue_size("q"), 2);
+    EXPECT_EQ(a->queue_size("other"), 0);
+    EXPECT_FALSE(a->check({"q"}));  // a name space of its own
+    EXPECT_EQ(b->queue_pop("q"), "1");
+    EXPECT_EQ(a->queue_pop("q"), "2");
+    auto element = std::async(std::launch::async, [&] { return a->queue_pop("q", kLongMs); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    b->queue_push("q", "3");
+    EXPECT_EQ(element.get(), "3");
+}
+
+TEST_P(StoreTest, BarriersCanBeRepeated) {
+    auto other = std::async(std::launch::async, [&] {
+        for (int round = 0; round < 20; ++round) b->barrier("m", 2, kLongMs);
+    });
+    for (int round = 0; round < 20; ++round) a->barrier("m", 2, kLongMs);
+    other.get();
+    a->barrier("alone", 1);
+    expect_error(DDP_ERROR_INVALID_ARGUMENT, {"count"}, [&] { a->barrier("m", 0); });
+}
+
+TEST_P(StoreTest, ABarrierForgetsThoseThatGaveUp) {
+    expect_error(DDP_ERROR_TIMEOUT, {}, [&] { a->barrier("m", 2, 10); });
+    expect_error(DDP_ERROR_TIMEOUT, {"1 of 2"}, [&] { b->barrier("m", 2, 10); });
+}
+
+TEST_P(StoreTest, DifferentCountsAtABarrier) {
+    auto waiting = std::async(std::launch::async, [&] { a->barrier("m", 2, kLongMs); });
+    ErrorInfo error;
+    ASSERT_TRUE(eventually([&] {  // until the other has arrived, this one times out
+        error = error_of([&] { b->barrier("m", 3, -1); });
+        return error.code == DDP_ERROR_MISMATCH;
+    })) << error.message;
+    // The probe may have made the first arrival fail in turn, so it is awaited only for its end.
+    error_of([&] { b->barrier("m", 2, 2000); });
+    error_of([&] { waiting.get(); });
+}
+
+TEST_P(StoreTest, Limits) {
+    expect_error(DDP_ERROR_LIMIT, {"1025"}, [&] { a->set(std::string(1025, 'k'), ""); });
+    expect_error(DDP_ERROR_INVALID_ARGUMENT, {"key", "empty"}, [&] { a->set("", ""); });
+    expect_error(DDP_ERROR_LIMIT, {"'k'"}, [&] { a->set("k", std::string(limits::kValue + 1, 'v')); });
+    expect_error(DDP_ERROR_LIMIT, {"keys"}, [&] { a->check(Store::Keys(limits::kKeysPerRequest + 1, "k")); });
+    expect_error(DDP_ERROR_INVALID_ARGUMENT, {}, [&] { a->multi_set({"a", "b"}, {"1"}); });
+    EXPECT_EQ(a->num_keys(), 0);
+    a->set("k", std::string(limits::kValue, 'v'));
+    EXPECT_EQ(b->get("k").size(), limits::kValue);
+    expect_error(DDP_ERROR_LIMIT, {"'k'"}, [&] { b->append("k", "v"); });
+}
+
+TEST_P(StoreTest, WillsRunWhenTheStoreIsClosedWithoutRemovingThem) {
+    a->set_will("left", "yes");
+    a->set_will("kept", "no");
+    a->remove_will("kept");
+    a->remove_will("never made");
+    b->set("x", "");
+    EXPECT_FALSE(b->check({"left"}));
+    a.reset();
+    EXPECT_EQ(b->get("left", kLongMs), "yes");
+    EXPECT_FALSE(b->check({"kept"}));
+}
+
+TEST_P(StoreTest, CloseEndsBlockedCallsAndLaterOnes) {
+    auto code = [](auto call) { return std::async(std::launch::async, [call] { return error_of(call).code; }); };
+    auto get = code([&] { a->get("never", 60'000); });
+    auto pop = code([&] { a->queue_pop("never", 60'000); });
+    auto barrier = code([&] { a->barrier("never", 2, 60'000); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    auto start = std::chrono::steady_clock::now();
+    a->close();
+    EXPECT_LT(elapsed_ms(start), 1500);
+    EXPECT_EQ(get.get(), DDP_ERROR_ABORTED);
+    EXPECT_EQ(pop.get(), DDP_ERROR_ABORTED);
+    EXPECT_EQ(barrier.get(), DDP_ERROR_ABORTED);
+    EXPECT_EQ(error_of([&] { a->set("k", "v"); }).code, DDP_ERROR_ABORTED);
+    a->close();
+    b->set("k", "v");  // nobody else is disturbed
+    expect_error(DDP_ERROR_TIMEOUT, {"1 of 2"}, [&] { b->barrier("never", 2, 10); });
+}
+
+TEST_P(StoreTest, Describe) {
+    EXPECT_EQ(a->describe(), service->uri());
+    EXPECT_EQ(a->port(), -1);
+}
+
+}  // namespace
+}  // namespace libddp::testing

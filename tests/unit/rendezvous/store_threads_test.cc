@@ -1,0 +1,129 @@
+// Many threads and many clients at once, on both kinds of store.
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "support.h"
+
+namespace libddp::testing {
+namespace {
+
+class StoreThreads : public ::testing::TestWithParam<const char*> {
+protected:
+    std::unique_ptr<Service> service = make_service(GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, StoreThreads, ::testing::Values("tcp", "file"),
+                         [](const auto& test) { return std::string(test.param); });
+
+// Runs the same work in several threads and reports the first failure of each.
+template <class Work>
+void run_threads(int count, Work work) {
+    std::vector<std::thread> threads;
+    for (int index = 0; index < count; ++index) {
+        threads.emplace_back([&work, index] {
+            ErrorInfo error = error_of([&] { work(index); });
+            EXPECT_EQ(error.code, DDP_OK) << error.message;
+        });
+    }
+    for (auto& thread : threads) thread.join();
+}
+
+TEST_P(StoreThreads, EightThreadsWaitAndSetOverOneClient) {
+    constexpr int kThreads = 8;
+    constexpr int kRounds = 30;
+    auto store = service->connect();
+    auto key = [](int round, int thread) { return str("r", round, "/t", thread); };
+    run_threads(kThreads, [&](int index) {
+        for (int round = 0; round < kRounds; ++round) {
+            store->set(key(round, index), std::to_string(index));
+            // Waits for the next thread's key: without several requests in flight this would stand still.
+            EXPECT_EQ(store->get(key(round, (index + 1) % kThreads), kLongMs), std::to_string((index + 1) % kThreads));
+        }
+    });
+    EXPECT_EQ(store->num_keys(), kThreads * kRounds);
+}
+
+TEST_P(StoreThreads, AddsAndAppendsAreAtomic) {
+    auto first = service->connect();
+    auto second = service->connect();
+    run_threads(8, [&](int index) {
+        Store& store = index % 2 == 0 ? *first : *second;
+        for (int round = 0; round < 50; ++round) {
+            store.add("sum", index);
+            store.append("text", "x");
+        }
+    });
+    EXPECT_EQ(first->get("sum"), std::to_string(50 * 28));
+    EXPECT_EQ(second->get("text").size(), 400u);
+}
+
+TEST_P(StoreThreads, EveryElementIsPoppedOnce) {
+    constexpr int kElements = 200;
+    auto first = service->connect();
+    auto second = service->connect();
+    std::mutex mutex;
+    std::multiset<std::string> popped;
+    run_threads(8, [&](int index) {
+        Store& store = index % 2 == 0 ? *first : *second;
+        for (int round = 0; round < kElements / 4; ++round) {
+            if (index < 4) {
+                store.queue_push("q", str(index, "/", round));
+            } else {
+                std::string element = store.queue_pop("q", kLongMs);
+                std::lock_guard lock(mutex);
+                popped.insert(element);
+            }
+        }
+    });
+    EXPECT_EQ(popped.size(), static_cast<std::size_t>(kElements));
+    EXPECT_EQ((std::set<std::string>(popped.begin(), popped.end()).size()), static_cast<std::size_t>(kElements));
+    EXPECT_EQ(first->queue_size("q"), 0);
+}
+
+TEST_P(StoreThreads, BarriersKeepThreadsTogether) {
+    constexpr int kThreads = 8;
+    auto store = service->connect();
+    std::atomic<int> arrived{0};
+    run_threads(kThreads, [&](int) {
+        for (int round = 1; round <= 10; ++round) {
+            ++arrived;
+            store->barrier("m", kThreads, kLongMs);
+            EXPECT_GE(arrived.load(), round * kThreads);
+            store->barrier("n", kThreads, kLongMs);
+        }
+    });
+}
+
+TEST_P(StoreThreads, ManyClientsMeet) {
+    const int clients = std::string(GetParam()) == "tcp" ? 256 : 32;
+    run_threads(clients, [&](int index) {
+        auto store = service->connect();
+        store->set(str("rank/", index), "here");
+        store->barrier("all", clients, 60'000);
+        EXPECT_EQ(store->num_keys(), clients);
+        store->barrier("done", clients, 60'000);
+    });
+}
+
+TEST_P(StoreThreads, AStoreMayGoWhileThreadsAreInsideIt) {
+    for (int round = 0; round < 10; ++round) {
+        auto store = service->connect();
+        std::atomic<int> started{0};
+        std::vector<std::thread> threads;
+        for (int index = 0; index < 4; ++index) {
+            threads.emplace_back([raw = store.get(), &started] {
+                ++started;
+                EXPECT_EQ(error_of([&] { raw->get("never", 60'000); }).code, DDP_ERROR_ABORTED);
+            });
+        }
+        while (started < 4) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(60));  // they are inside get now
+        auto start = std::chrono::steady_clock::now();
+        store.reset();
+        EXPECT_LT(elapsed_ms(start), 1500);
+        for (auto& thread : threads) thread.join();
+    }
+}
+
+}  // namespace
+}  // namespace libddp::testing

@@ -1,0 +1,181 @@
+#include "support.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <stdexcept>
+#include <thread>
+
+#include "util/deadline.h"
+
+namespace libddp::testing {
+namespace {
+
+class TcpService final : public Service {
+public:
+    TcpService() : server_(open("tcp://127.0.0.1:0", true)) {}
+    std::shared_ptr<Store> connect() override { return open(uri()); }
+    std::string uri() const override { return server_->describe(); }
+
+private:
+    std::shared_ptr<Store> server_;
+};
+
+class FileService final : public Service {
+public:
+    std::shared_ptr<Store> connect() override { return open(uri()); }
+    std::string uri() const override { return path_.uri(); }
+
+private:
+    TempPath path_;
+};
+
+bool readable(int fd, std::int64_t within_ms) {
+    pollfd entry{fd, POLLIN, 0};
+    return poll(&entry, 1, static_cast<int>(within_ms)) > 0;
+}
+
+}  // namespace
+
+ErrorInfo error_of(const std::function<void()>& call) {
+    try {
+        call();
+    } catch (const Error& error) {
+        return error.info();
+    }
+    return {};
+}
+
+void expect_error(ddp_status code, const std::vector<std::string>& parts, const std::function<void()>& call) {
+    ErrorInfo error = error_of(call);
+    EXPECT_EQ(error.code, code) << error.message;
+    for (const auto& part : parts)
+        EXPECT_NE(error.message.find(part), std::string::npos) << "'" << part << "' is not in: " << error.message;
+}
+
+std::int64_t elapsed_ms(std::chrono::steady_clock::time_point since) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - since).count();
+}
+
+bool eventually(const std::function<bool()>& condition) {
+    for (auto deadline = Deadline::after_ms(kLongMs); !deadline.expired();) {
+        if (condition()) return true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return condition();
+}
+
+TempPath::TempPath() {
+    std::string name = (std::filesystem::temp_directory_path() / "ddp-rendezvous-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    folder_ = name;
+    file_ = folder_ + "/store";
+}
+
+TempPath::~TempPath() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+}
+
+std::shared_ptr<Store> open(const std::string& uri, bool is_server, const std::string& secret,
+                            std::int64_t timeout_ms) {
+    return open_store({uri, is_server, timeout_ms, secret});
+}
+
+std::unique_ptr<Service> make_service(const std::string& kind) {
+    if (kind == "tcp") return std::make_unique<TcpService>();
+    return std::make_unique<FileService>();
+}
+
+RawSocket::RawSocket(int port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+        throw std::runtime_error("connect failed");
+}
+
+RawSocket::~RawSocket() {
+    ::close(fd_);
+}
+
+bool RawSocket::send(const std::string& bytes) {
+    for (std::size_t sent = 0; sent < bytes.size();) {
+        ssize_t count = ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+        if (count <= 0) return false;
+        sent += static_cast<std::size_t>(count);
+    }
+    return true;
+}
+
+std::string RawSocket::receive(std::size_t size) {
+    std::string bytes;
+    while (bytes.size() < size && readable(fd_, kLongMs)) {
+        char buffer[4096];
+        ssize_t count = recv(fd_, buffer, std::min(sizeof buffer, size - bytes.size()), 0);
+        if (count <= 0) break;
+        bytes.append(buffer, static_cast<std::size_t>(count));
+    }
+    return bytes;
+}
+
+bool RawSocket::closed_by_peer(std::int64_t within_ms) {
+    for (auto deadline = Deadline::after_ms(within_ms); readable(fd_, deadline.remaining_ms());) {
+        char buffer[4096];
+        if (recv(fd_, buffer, sizeof buffer, 0) <= 0) return true;
+    }
+    return false;
+}
+
+Child::Child(std::vector<std::string> arguments) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2 failed");
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    arguments.insert(arguments.begin(), RENDEZVOUS_CHILD);
+    std::vector<char*> argv;
+    for (auto& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    int status = posix_spawn(&pid_, RENDEZVOUS_CHILD, &actions, nullptr, argv.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(ends[1]);
+    output_ = ends[0];
+    if (status != 0) throw std::runtime_error("the helper program cannot be started");
+}
+
+Child::~Child() {
+    kill();
+    ::close(output_);
+}
+
+void Child::kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+}
+
+void Child::stop_running() const {
+    ::kill(pid_, SIGSTOP);
+}
+
+std::string Child::read_line() {
+    std::string line;
+    char letter = 0;
+    while (readable(output_, kLongMs) && ::read(output_, &letter, 1) == 1 && letter != '\n') line += letter;
+    return line;
+}
+
+}  // namespace libddp::testing

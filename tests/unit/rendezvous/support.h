@@ -1,0 +1,88 @@
+// What the rendezvous tests share: stores of both kinds, expected errors, raw sockets and child processes.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rendezvous/store.h"
+#include "util/error.h"
+
+namespace libddp::testing {
+
+inline constexpr std::int64_t kLongMs =
+    20'000;  // the bound of what must happen, also under a sanitizer on a busy machine
+
+// The error that `call` throws; code DDP_OK if it throws none.
+ErrorInfo error_of(const std::function<void()>& call);
+
+// The code, and every part of the message.
+void expect_error(ddp_status code, const std::vector<std::string>& parts, const std::function<void()>& call);
+
+std::int64_t elapsed_ms(std::chrono::steady_clock::time_point since);
+
+// Polls until `condition` holds or kLongMs have passed.
+bool eventually(const std::function<bool()>& condition);
+
+// A path in a fresh folder that goes with the object.
+class TempPath {
+public:
+    TempPath();
+    ~TempPath();
+    TempPath(const TempPath&) = delete;
+    const std::string& file() const { return file_; }
+    std::string uri() const { return "file://" + file_; }
+
+private:
+    std::string folder_;
+    std::string file_;
+};
+
+std::shared_ptr<Store> open(const std::string& uri, bool is_server = false, const std::string& secret = "",
+                            std::int64_t timeout_ms = kLongMs);
+
+// A service of either kind that any number of stores can be opened to.
+class Service {
+public:
+    virtual ~Service() = default;
+    virtual std::shared_ptr<Store> connect() = 0;
+    virtual std::string uri() const = 0;
+};
+std::unique_ptr<Service> make_service(const std::string& kind);  // "tcp" or "file"
+
+// A blocking client socket without any protocol. Every call is bounded.
+class RawSocket {
+public:
+    explicit RawSocket(int port);
+    ~RawSocket();
+    RawSocket(const RawSocket&) = delete;
+    bool send(const std::string& bytes);          // false: the peer has closed
+    std::string receive(std::size_t size);        // less if the peer closes
+    bool closed_by_peer(std::int64_t within_ms);  // reads and drops what still comes
+
+private:
+    int fd_;
+};
+
+// The helper program with these arguments.
+class Child {
+public:
+    explicit Child(std::vector<std::string> arguments);
+    ~Child();  // kills and reaps
+    Child(const Child&) = delete;
+    void kill();
+    void stop_running() const;  // SIGSTOP
+    std::string read_line();    // of its standard output
+
+private:
+    pid_t pid_ = -1;
+    int output_ = -1;
+};
+
+}  // namespace libddp::testing

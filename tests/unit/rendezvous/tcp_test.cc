@@ -1,0 +1,196 @@
+// The tcp store's server and connection.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "support.h"
+
+namespace libddp::testing {
+namespace {
+
+struct Loss {
+    std::promise<std::pair<std::string, bool>> promise;
+    std::pair<std::string, bool> get() {
+        auto future = promise.get_future();
+        if (future.wait_for(std::chrono::milliseconds(kLongMs)) != std::future_status::ready) return {"(none)", false};
+        return future.get();
+    }
+    std::function<void(std::string, bool)> callback() {
+        return [this](std::string reason, bool graceful) { promise.set_value({reason, graceful}); };
+    }
+};
+
+std::string uri_of(const Store& server) {
+    return str("tcp://127.0.0.1:", server.port());
+}
+
+TEST(Tcp, APortOfTheSystemsChoice) {
+    auto server = open("tcp://127.0.0.1:0", true);
+    EXPECT_GT(server->port(), 0);
+    EXPECT_EQ(server->describe(), uri_of(*server));
+    server->set("k", "v");
+    EXPECT_EQ(open(uri_of(*server))->get("k"), "v");
+}
+
+TEST(Tcp, TheSamePortAgainAtOnce) {
+    auto server = open("tcp://127.0.0.1:0", true);
+    std::string uri = uri_of(*server);
+    auto client = open(uri);
+    client->set("k", "v");
+    server.reset();
+    server = open(uri, true);
+    EXPECT_FALSE(server->check({"k"}));
+}
+
+TEST(Tcp, ATakenPortIsAnError) {
+    auto server = open("tcp://127.0.0.1:0", true);
+    expect_error(DDP_ERROR_ALREADY_EXISTS, {uri_of(*server), "taken"}, [&] { open(uri_of(*server), true); });
+}
+
+TEST(Tcp, OnlyTheGivenAddressIsBound) {
+    auto server = open("tcp://127.0.0.1:0", true);
+    expect_error(DDP_ERROR_UNAVAILABLE, {"refused"},
+                 [&] { open(str("tcp://127.0.0.2:", server->port()), false, "", 300); });
+    auto everywhere = open("tcp://0.0.0.0:0", true);
+    EXPECT_EQ(open(str("tcp://127.0.0.2:", everywhere->port()))->num_keys(), 0);
+}
+
+TEST(Tcp, HostNamesAndForeignAddresses) {
+    auto server = open("tcp://localhost:0", true);
+    EXPECT_EQ(open(server->describe())->num_keys(), 0);
+    expect_error(DDP_ERROR_INVALID_ARGUMENT, {"192.0.2.1", "not an address of this machine"},
+                 [] { open("tcp://192.0.2.1:0", true); });
+    auto start = std::chrono::steady_clock::now();
+    ErrorInfo error = error_of([] { open("tcp://no-such-host.invalid:1", false, "", 300); });
+    EXPECT_LT(elapsed_ms(start), 2000);
+    // Some resolvers say no at once, others try for long.
+    EXPECT_TRUE(error.code == DDP_ERROR_UNAVAILABLE || error.code == DDP_ERROR_TIMEOUT) << error.message;
+    EXPECT_NE(error.message.find("no-such-host.invalid"), std::string::npos);
+}
+
+TEST(Tcp, IPv6) {
+    std::shared_ptr<Store> server;
+    ErrorInfo error = error_of([&] { server = open("tcp://[::1]:0", true); });
+    if (!error.ok()) GTEST_SKIP() << "no IPv6 here: " << error.message;
+    EXPECT_EQ(server->describe(), str("tcp://[::1]:", server->port()));
+    EXPECT_EQ(open(server->describe())->num_keys(), 0);
+}
+
+TEST(Tcp, PortZeroIsForServers) {
+    expect_error(DDP_ERROR_INVALID_ARGUMENT, {"uri", "port 0"}, [] { open("tcp://127.0.0.1:0"); });
+}
+
+TEST(Tcp, NobodyThereIsBoundedAndNamesTheAddress) {
+    std::string uri;
+    {
+        auto server = open("tcp://127.0.0.1:0", true);
+        uri = uri_of(*server);
+    }
+    auto start = std::chrono::steady_clock::now();
+    expect_error(DDP_ERROR_UNAVAILABLE, {uri, "300 ms", "rank 0", "refused"}, [&] { open(uri, false, "", 300); });
+    EXPECT_LT(elapsed_ms(start), 2000);
+}
+
+TEST(Tcp, AClientWaitsForAServerThatStartsLater) {
+    std::string uri;
+    {
+        auto server = open("tcp://127.0.0.1:0", true);
+        uri = uri_of(*server);
+    }
+    auto value = std::async(std::launch::async, [&] { return open(uri)->get("k"); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    auto server = open(uri, true);
+    server->set("k", "v");
+    EXPECT_EQ(value.get(), "v");
+}
+
+TEST(Tcp, AGracefulEndIsTold) {
+    auto server = open("tcp://127.0.0.1:0", true);
+    auto client = open(uri_of(*server));
+    Loss loss;
+    client->watch_connection(loss.callback());
+    auto blocked = std::async(std::launch::async, [&] { return error_of([&] { client->get("never", 60'000); }); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    auto start = std::chrono::steady_clock::now();
+    server.reset();
+    EXPECT_LT(elapsed_ms(start), 1500);
+    auto [reason, graceful] = loss.get();
+    EXPECT_TRUE(graceful);
+    EXPECT_NE(reason.find("ended"), std::string::npos) << reason;
+    EXPECT_EQ(blocked.get().code, DDP_ERROR_UNAVAILABLE);
+    expect_error(DDP_ERROR_UNAVAILABLE, {client->describe()}, [&] { client->set("k", "v"); });
+    Loss late;
+    client->watch_connection(late.callback());
+    EXPECT_TRUE(late.get().second);
+}
+
+TEST(Tcp, ALostServerIsTold) {
+    Child child({"tcp://127.0.0.1:0", "serve"});
+    auto client = open("tcp://127.0.0.1:" + child.read_line());
+    Loss loss;
+    client->watch_connection(loss.callback());
+    auto blocked = std::async(std::launch::async, [&] { return error_of([&] { client->get("never", 60'000); }); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    child.kill();
+    EXPECT_FALSE(loss.get().second);
+    EXPECT_EQ(blocked.get().code, DDP_ERROR_UNAVAILABLE);
+    EXPECT_EQ(error_of([&] { client->num_keys(); }).code, DDP_ERROR_UNAVAILABLE);
+}
+
+TEST(Tcp, AStoppedServerDoesNotHangItsClients) {
+    Child child({"tcp://127.0.0.1:0", "serve"});
+    auto client = open("tcp://127.0.0.1:" + child.read_line(), false, "", 500);
+    child.stop_running();
+    auto start = std::chrono::steady_clock::now();
+    expect_error(DDP_ERROR_TIMEOUT, {"did not answer", "500 ms"}, [&] { client->set("k", "v"); });
+    expect_error(DDP_ERROR_TIMEOUT, {"did not answer"}, [&] { client->get("k", 100); });
+    EXPECT_LT(elapsed_ms(start), 10'000);
+    start = std::chrono::steady_clock::now();
+    client.reset();
+    EXPECT_LT(elapsed_ms(start), 1500);
+}
+
+TEST(Tcp, NoSignalReachesTheProcessWhenThePeerIsGone) {
+    Child child({"tcp://127.0.0.1:0", "serve"});
+    auto client = open("tcp://127.0.0.1:" + child.read_line());
+    child.kill();  // SIGPIPE has its default disposition here: one delivered to the process would end the test
+    for (int i = 0; i < 50; ++i)
+        EXPECT_EQ(error_of([&] { client->set("k", std::string(1 << 20, 'x')); }).code, DDP_ERROR_UNAVAILABLE);
+}
+
+TEST(Tcp, AWatchOnTheConnectionIsNotCalledForTheOwnEnd) {
+    auto server = open("tcp://127.0.0.1:0", true);
+    std::atomic<int> calls{0};
+    auto client = open(uri_of(*server));
+    client->watch_connection([&](std::string, bool) { ++calls; });
+    auto removed = open(uri_of(*server));
+    removed->unwatch(removed->watch_connection([&](std::string, bool) { ++calls; }));
+    client->close();
+    client.reset();
+    server.reset();
+    EXPECT_EQ(error_of([&] { removed->num_keys(); }).code, DDP_ERROR_UNAVAILABLE);
+    EXPECT_EQ(calls, 0);
+}
+
+TEST(Tcp, LargeValuesToManyReadersAtOnce) {
+    auto server = open("tcp://127.0.0.1:0", true);
+    const std::string value(8 << 20, 'x');
+    std::vector<std::future<std::size_t>> sizes;
+    auto client = open(uri_of(*server));
+    for (int i = 0; i < 12; ++i)
+        sizes.push_back(std::async(std::launch::async, [&] { return client->get("big", kLongMs).size(); }));
+    server->set("big", value);
+    for (auto& size : sizes) EXPECT_EQ(size.get(), value.size());
+}
+
+TEST(Tcp, AFileStoreHasNoServer) {
+    TempPath path;
+    expect_error(DDP_ERROR_INVALID_ARGUMENT, {"is_server"}, [&] { open(path.uri(), true); });
+}
+
+}  // namespace
+}  // namespace libddp::testing

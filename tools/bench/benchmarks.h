@@ -1,0 +1,16 @@
+// The benchmarks. Each is collective: all ranks run it, and all get the same rows.
+#pragma once
+
+#include <vector>
+
+#include "handles.h"
+#include "options.h"
+#include "report.h"
+
+namespace bench {
+
+std::vector<Row> run_allreduce(ddp_group* group, const Options& options);
+std::vector<Row> run_replay(ddp_group* group, const Options& options);
+std::vector<Row> run_grad_ready(ddp_group* group, const Options& options);
+
+}  // namespace bench

@@ -1,0 +1,87 @@
+#include "gradients.h"
+
+namespace bench {
+namespace {
+
+// Each gradient begins at a multiple of 64 bytes, as in libddp's buckets.
+std::size_t padded(std::size_t count) {
+    return (count + 15) / 16 * 16;
+}
+
+std::size_t count_of(const Parameter& parameter) {
+    return static_cast<std::size_t>(parameter.count());
+}
+
+void register_parameter(ddp_context* context, const Parameter& parameter, float* own) {
+    ddp_param_desc desc;
+    ddp_param_desc_init(&desc);
+    desc.name = parameter.name.c_str();
+    desc.shape = parameter.shape.data();
+    desc.ndim = static_cast<std::int32_t>(parameter.shape.size());
+    desc.grad = own;
+    ddp_param index = -1;
+    Result result;
+    result.check(ddp_register_param(context, &desc, &index, result));
+}
+
+}  // namespace
+
+OwnGradients::OwnGradients(const Model& model) {
+    std::size_t total = 16;
+    for (const Parameter& parameter : model) total += padded(count_of(parameter));
+    memory_ = std::make_unique<float[]>(total);
+    void* start = memory_.get();
+    std::align(64, 1, start, total);
+    auto* next = static_cast<float*>(start);
+    for (const Parameter& parameter : model) {
+        gradients_.push_back({next, count_of(parameter)});
+        next += padded(count_of(parameter));
+    }
+}
+
+SharedGradients::SharedGradients(ddp_group* group, const ddp_context_options& options, const Model& model,
+                                 const OwnGradients* own)
+    : view_(own == nullptr) {
+    ddp_context* context = nullptr;
+    Result result;
+    result.check(ddp_context_create(group, &options, &context, result));
+    context_.reset(context);
+    for (const Parameter& parameter : model) {
+        const Gradient gradient = view_ ? Gradient{nullptr, count_of(parameter)} : own->all()[gradients_.size()];
+        register_parameter(context, parameter, gradient.data);
+        gradients_.push_back(gradient);
+    }
+    Result committed;
+    committed.check(ddp_commit(context, committed));
+    follow_views();
+}
+
+void SharedGradients::begin_step() {
+    Result result;
+    result.check(ddp_step_begin(context_.get(), result));
+    follow_views();
+}
+
+void SharedGradients::ready(std::size_t index) const {
+    Result result;
+    result.check(ddp_grad_ready(context_.get(), static_cast<ddp_param>(index), result));
+}
+
+void SharedGradients::finalize() const {
+    Result result;
+    result.check(ddp_finalize(context_.get(), result));
+}
+
+void SharedGradients::follow_views() {
+    const std::int64_t generation = ddp_layout_generation(context_.get());
+    if (!view_ || generation == generation_) return;
+    generation_ = generation;
+    for (std::size_t i = 0; i < gradients_.size(); ++i) {
+        void* view = nullptr;
+        Result result;
+        result.check(ddp_grad_view(context_.get(), static_cast<ddp_param>(i), &view, result));
+        gradients_[i].data = static_cast<float*>(view);
+    }
+}
+
+}  // namespace bench

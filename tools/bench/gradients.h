@@ -1,0 +1,55 @@
+// A context over parameters of f32, and the memory of their gradients.
+#pragma once
+
+#include <ddp/ddp.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "handles.h"
+#include "models.h"
+
+namespace bench {
+
+// One gradient.
+struct Gradient {
+    float* data;
+    std::size_t count;
+};
+
+// Gradients of a model in memory of the program's own.
+class OwnGradients {
+public:
+    explicit OwnGradients(const Model& model);
+    const std::vector<Gradient>& all() const { return gradients_; }
+
+private:
+    std::unique_ptr<float[]> memory_;
+    std::vector<Gradient> gradients_;
+};
+
+// The same parameters registered with libddp.
+class SharedGradients {
+public:
+    // own: where the gradients lie (copy), or nullptr: in their buckets (view).
+    SharedGradients(ddp_group* group, const ddp_context_options& options, const Model& model, const OwnGradients* own);
+
+    ddp_context* context() const { return context_.get(); }
+    const std::vector<Gradient>& all() const { return gradients_; }
+
+    // Starts a step. The gradients may lie elsewhere afterwards.
+    void begin_step();
+    void ready(std::size_t index) const;
+    void finalize() const;
+
+private:
+    void follow_views();
+
+    Context context_;
+    std::vector<Gradient> gradients_;
+    bool view_;
+    std::int64_t generation_ = -1;
+};
+
+}  // namespace bench

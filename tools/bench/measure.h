@@ -1,0 +1,28 @@
+// How a loop is timed on all ranks together.
+#pragma once
+
+#include <ddp/ddp.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace bench {
+
+// Runs one iteration and returns how many milliseconds of it count.
+using Iteration = std::function<double()>;
+
+struct Budget {
+    std::int64_t iterations;  // 0: as many as fit into `seconds`, at least 10
+    double seconds;           // of all loops together
+};
+
+// Times several loops side by side and returns a series for each: of every iteration the slowest rank's time, since a
+// job is as fast as that. The loops take turns in blocks, with a barrier before each, so that whatever else the machine
+// does meets all of them alike. Collective: rank 0 decides how many iterations there are.
+std::vector<std::vector<double>> measure(ddp_group* group, const Budget& budget, const std::vector<Iteration>& loops);
+
+// Milliseconds on a clock that only goes forward.
+double now_ms();
+
+}  // namespace bench

@@ -1,0 +1,151 @@
+#include "models.h"
+
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+namespace bench {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+// Collects parameters under names with dots, as PyTorch's named_parameters writes them.
+class Builder {
+public:
+    void weight(const std::string& name, Shape shape) { model_.push_back({name + ".weight", std::move(shape)}); }
+
+    void weight_and_bias(const std::string& name, Shape shape) {
+        const std::int64_t outputs = shape.front();
+        weight(name, std::move(shape));
+        model_.push_back({name + ".bias", {outputs}});
+    }
+
+    Model take() { return std::move(model_); }
+
+private:
+    Model model_;
+};
+
+// A bottleneck block of ResNet (He et al. 2015): 1x1 down, 3x3, 1x1 up by 4, each with a batch norm.
+void add_bottleneck(Builder& b, const std::string& name, std::int64_t inputs, std::int64_t width, bool downsample) {
+    b.weight(name + ".conv1", {width, inputs, 1, 1});
+    b.weight_and_bias(name + ".bn1", {width});
+    b.weight(name + ".conv2", {width, width, 3, 3});
+    b.weight_and_bias(name + ".bn2", {width});
+    b.weight(name + ".conv3", {4 * width, width, 1, 1});
+    b.weight_and_bias(name + ".bn3", {4 * width});
+    if (downsample) {
+        b.weight(name + ".downsample.0", {4 * width, inputs, 1, 1});
+        b.weight_and_bias(name + ".downsample.1", {4 * width});
+    }
+}
+
+// A transformer layer of BERT (Devlin et al. 2018) under its Hugging Face names.
+void add_bert_layer(Builder& b, const std::string& name, std::int64_t hidden) {
+    for (const char* part : {"query", "key", "value"}) {
+        b.weight_and_bias(name + ".attention.self." + part, {hidden, hidden});
+    }
+    b.weight_and_bias(name + ".attention.output.dense", {hidden, hidden});
+    b.weight_and_bias(name + ".attention.output.LayerNorm", {hidden});
+    b.weight_and_bias(name + ".intermediate.dense", {4 * hidden, hidden});
+    b.weight_and_bias(name + ".output.dense", {hidden, 4 * hidden});
+    b.weight_and_bias(name + ".output.LayerNorm", {hidden});
+}
+
+std::invalid_argument bad_line(int number, const std::string& why) {
+    return std::invalid_argument("line " + std::to_string(number) + " of the model: " + why);
+}
+
+// False for a line that holds no parameter.
+bool parse_line(const std::string& line, int number, Parameter& parameter) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    if (!(words >> parameter.name)) return false;
+    std::int64_t elements = 1;
+    for (std::int64_t extent = 0; words >> extent;) {
+        if (extent < 0) throw bad_line(number, "an extent is negative");
+        if (extent > 0 && elements > std::numeric_limits<std::int64_t>::max() / extent / 16) {
+            throw bad_line(number, "too many elements");
+        }
+        elements *= extent;
+        parameter.shape.push_back(extent);
+    }
+    if (!words.eof()) throw bad_line(number, "an extent is not a whole number");
+    return true;
+}
+
+}  // namespace
+
+std::int64_t Parameter::count() const {
+    std::int64_t elements = 1;
+    for (const std::int64_t extent : shape) elements *= extent;
+    return elements;
+}
+
+std::int64_t element_count(const Model& model) {
+    std::int64_t elements = 0;
+    for (const Parameter& parameter : model) elements += parameter.count();
+    return elements;
+}
+
+Model resnet50() {
+    Builder b;
+    b.weight("conv1", {64, 3, 7, 7});
+    b.weight_and_bias("bn1", {64});
+    const int blocks[] = {3, 4, 6, 3};
+    std::int64_t inputs = 64;
+    for (int stage = 0; stage < 4; ++stage) {
+        const std::int64_t width = std::int64_t{64} << stage;
+        for (int block = 0; block < blocks[stage]; ++block) {
+            const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
+            add_bottleneck(b, name, inputs, width, block == 0);
+            inputs = 4 * width;
+        }
+    }
+    b.weight_and_bias("fc", {1000, inputs});
+    return b.take();
+}
+
+Model bert(std::int64_t layers, std::int64_t hidden) {
+    Builder b;
+    b.weight("embeddings.word_embeddings", {30522, hidden});
+    b.weight("embeddings.position_embeddings", {512, hidden});
+    b.weight("embeddings.token_type_embeddings", {2, hidden});
+    b.weight_and_bias("embeddings.LayerNorm", {hidden});
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+        add_bert_layer(b, "encoder.layer." + std::to_string(layer), hidden);
+    }
+    b.weight_and_bias("pooler.dense", {hidden, hidden});
+    return b.take();
+}
+
+Model read_model(std::istream& in) {
+    Model model;
+    std::string line;
+    for (int number = 1; std::getline(in, line); ++number) {
+        Parameter parameter;
+        if (parse_line(line, number, parameter)) model.push_back(std::move(parameter));
+    }
+    if (model.empty()) throw std::invalid_argument("the model has no parameters");
+    return model;
+}
+
+void write_model(std::ostream& out, const Model& model) {
+    for (const Parameter& parameter : model) {
+        out << parameter.name;
+        for (const std::int64_t extent : parameter.shape) out << ' ' << extent;
+        out << '\n';
+    }
+}
+
+Model find_model(const std::string& name) {
+    if (name == "resnet50") return resnet50();
+    if (name == "bert-base") return bert(12, 768);
+    if (name == "bert-large") return bert(24, 1024);
+    std::ifstream file(name);
+    if (!file) throw std::invalid_argument("no model and no file is called " + name);
+    return read_model(file);
+}
+
+}  // namespace bench

@@ -1,0 +1,41 @@
+// The gradients of real models, as lists of named shapes.
+#pragma once
+
+#include <cstdint>
+#include <istream>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+struct Parameter {
+    std::string name;
+    std::vector<std::int64_t> shape;  // empty: a scalar
+
+    std::int64_t count() const;  // elements
+};
+
+// In the order of registration, which is that of the forward pass.
+using Model = std::vector<Parameter>;
+
+std::int64_t element_count(const Model& model);
+
+// torchvision's resnet50: 161 parameters, 25,557,032 elements.
+Model resnet50();
+
+// Hugging Face's bert-base-uncased (199 parameters, 109,482,240 elements) is 12 layers of 768, bert-large-uncased (391;
+// 335,141,888) 24 of 1,024.
+Model bert(std::int64_t layers, std::int64_t hidden);
+
+// One parameter a line: a name, then its extents, between blanks. Empty lines and what follows a '#' do not count.
+// Throws std::invalid_argument with the number of a line that it cannot read, and when there is no parameter at all.
+Model read_model(std::istream& in);
+
+// Writes what read_model reads.
+void write_model(std::ostream& out, const Model& model);
+
+// "resnet50", "bert-base", "bert-large", or the path of a file. Throws std::invalid_argument.
+Model find_model(const std::string& name);
+
+}  // namespace bench

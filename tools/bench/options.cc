@@ -1,0 +1,115 @@
+#include "options.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+
+namespace bench {
+namespace {
+
+std::string check_iterations(const std::string& text) {
+    if (text == "auto") return {};
+    return CLI::Range(1, 1000000)(text);
+}
+
+void add_job_options(CLI::App* command, Options& options) {
+    command->add_option("--world", options.world, "Ranks to start on this host; a launcher's own number wins")
+        ->check(CLI::Range(1, 1024))
+        ->capture_default_str();
+    command->add_option("--backend", options.backend, "As in ddp_group_options")->capture_default_str();
+    command->add_option("--backend-options", options.backend_options, "key=value,key=value");
+    command->add_option("--iters", options.iters, "Iterations to time: a number, or auto for at least 10 in --seconds")
+        ->check(CLI::Validator(check_iterations, "auto|N"))
+        ->capture_default_str();
+    command->add_option("--seconds", options.seconds, "How long --iters auto measures each row")
+        ->check(CLI::Range(0.01, 3600.0))
+        ->capture_default_str();
+    command->add_option("--timeout", options.timeout, "Seconds after which all ranks are ended")
+        ->check(CLI::Range(1.0, 86400.0))
+        ->capture_default_str();
+    command->add_flag("--json", options.json, "One JSON object a line instead of a table");
+}
+
+CLI::App* add_allreduce(CLI::App& app, Options& options) {
+    CLI::App* command = app.add_subcommand("allreduce", "Times ddp_allreduce, in place, for each size");
+    add_job_options(command, options);
+    command->add_option("--bytes", options.bytes, "Sizes, separated by commas")
+        ->delimiter(',')
+        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 36))
+        ->capture_default_str();
+    command->add_option("--dtype", options.dtype, "Element type")
+        ->check(CLI::IsMember({"f16", "bf16", "f32", "f64", "i32", "i64", "u8"}))
+        ->capture_default_str();
+    return command;
+}
+
+void add_model_option(CLI::App* command, Options& options) {
+    command
+        ->add_option("--model", options.model, "resnet50, bert-base, bert-large, or a file of lines 'name dim dim ...'")
+        ->capture_default_str();
+}
+
+CLI::App* add_replay(CLI::App& app, Options& options) {
+    CLI::App* command = app.add_subcommand(
+        "replay",
+        "Writes a model's gradients in the order of a backward pass and has them averaged; beside it, in the same "
+        "minute, the same loop without libddp (local_ms), on all ranks at once");
+    add_job_options(command, options);
+    add_model_option(command, options);
+    command->add_option("--bucket-mb", options.bucket_mb, "Bucket size in MiB")
+        ->check(CLI::Range(1e-6, 65536.0))
+        ->capture_default_str();
+    command->add_option("--first-bucket-mb", options.first_bucket_mb, "Size of the first bucket in MiB")
+        ->check(CLI::Range(1e-6, 65536.0))
+        ->capture_default_str();
+    command
+        ->add_option("--compute-ms", options.compute_ms,
+                     "Milliseconds of a core's time that the backward pass computes, shared out by gradient size")
+        ->check(CLI::Range(0.0, 60000.0))
+        ->capture_default_str();
+    command->add_flag("--copy,!--view", options.copy,
+                      "Gradients lie in the trainer's own memory (--copy), or in libddp's buckets (--view, default)");
+    return command;
+}
+
+CLI::App* add_grad_ready(CLI::App& app, Options& options) {
+    CLI::App* command = app.add_subcommand(
+        "grad-ready", "Times ddp_grad_ready alone, for gradients that live in their buckets: nanoseconds a call");
+    add_job_options(command, options);
+    command->add_option("--params", options.params, "Number of parameters")
+        ->check(CLI::Range(1, 1000000))
+        ->capture_default_str();
+    command->add_option("--elements", options.elements, "Floats in each parameter")
+        ->check(CLI::Range(1, 1 << 24))
+        ->capture_default_str();
+    return command;
+}
+
+}  // namespace
+
+std::int64_t Options::iterations() const {
+    return iters == "auto" ? 0 : std::stoll(iters);
+}
+
+Options parse_options(int argc, const char* const* argv) {
+    Options options;
+    CLI::App app(
+        "ddp-bench: measures libddp through its public interface. It starts its own ranks, unless a launcher did.\n"
+        "Times are milliseconds an iteration: of each iteration the slowest rank's, of those the median.");
+    app.require_subcommand(1);
+    const CLI::App* allreduce = add_allreduce(app, options);
+    const CLI::App* replay = add_replay(app, options);
+    const CLI::App* grad_ready = add_grad_ready(app, options);
+    CLI::App* models = app.add_subcommand("models", "Prints a model's gradients in the format that --model FILE reads");
+    add_model_option(models, options);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        std::exit(app.exit(error) == 0 ? 0 : 2);
+    }
+    if (*allreduce) options.command = Command::allreduce;
+    if (*replay) options.command = Command::replay;
+    if (*grad_ready) options.command = Command::grad_ready;
+    return options;
+}
+
+}  // namespace bench

@@ -1,0 +1,45 @@
+// The command line of ddp-bench.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+enum class Command { allreduce, replay, grad_ready, models };
+
+struct Options {
+    Command command = Command::models;
+
+    // Of every benchmark.
+    int world = 2;
+    std::string backend = "auto";
+    std::string backend_options;
+    std::string iters = "auto";
+    double seconds = 1.5;   // of measuring a row
+    double timeout = 1800;  // seconds that the ranks of a job may take in all
+    bool json = false;
+
+    // allreduce
+    std::vector<std::uint64_t> bytes{4096, 65536, 1048576, 4194304, 26214400};
+    std::string dtype = "f32";
+
+    // replay and models
+    std::string model = "resnet50";
+    double bucket_mb = 25;
+    double first_bucket_mb = 1;
+    double compute_ms = 0;
+    bool copy = false;
+
+    // grad-ready
+    int params = 1000;
+    int elements = 256;
+
+    std::int64_t iterations() const;  // 0: as many as fit into `seconds`
+};
+
+// Returns what the command line says. Where it asks for help or is wrong, prints that and ends the process.
+Options parse_options(int argc, const char* const* argv);
+
+}  // namespace bench

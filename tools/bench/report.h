@@ -1,0 +1,24 @@
+// What the benchmarks print: rows of named values, as JSON lines or as a table.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <vector>
+
+#include "statistics.h"
+
+namespace bench {
+
+// One measurement. Its keys are in the order in which they are printed.
+using Row = nlohmann::ordered_json;
+
+// The keys that every row begins with. `milliseconds`: one value an iteration.
+Row make_row(const char* name, int world, const char* backend, std::int64_t bytes,
+             const std::vector<double>& milliseconds);
+
+void print_json(std::ostream& out, const std::vector<Row>& rows);
+
+// All rows must have the same keys.
+void print_table(std::ostream& out, const std::vector<Row>& rows);
+
+}  // namespace bench

@@ -1,0 +1,59 @@
+#include "environment.h"
+
+#include <unistd.h>
+#include <uv.h>
+
+#include <algorithm>
+#include <map>
+
+namespace ddprun {
+namespace {
+
+std::map<std::string, std::string> own_environment() {
+    std::map<std::string, std::string> variables;
+    for (char** entry = environ; entry && *entry; ++entry) {
+        const std::string text = *entry;
+        const std::size_t equals = text.find('=');
+        if (equals != std::string::npos) variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+    return variables;
+}
+
+Variables fact_variables(const RankFacts& facts) {
+    return {
+        {"DDP_RANK", std::to_string(facts.rank)},
+        {"DDP_WORLD_SIZE", std::to_string(facts.world_size)},
+        {"DDP_LOCAL_RANK", std::to_string(facts.local_rank)},
+        {"DDP_LOCAL_WORLD_SIZE", std::to_string(facts.local_world_size)},
+        {"DDP_STORE", facts.store_uri},
+        {"DDP_STORE_HOSTED", "launcher"},
+        {"DDP_SECRET", facts.secret},
+        {"DDP_RESTART", std::to_string(facts.restart)},
+        // The names that torchrun uses, for programs that read those.
+        {"RANK", std::to_string(facts.rank)},
+        {"WORLD_SIZE", std::to_string(facts.world_size)},
+        {"LOCAL_RANK", std::to_string(facts.local_rank)},
+        {"LOCAL_WORLD_SIZE", std::to_string(facts.local_world_size)},
+    };
+}
+
+}  // namespace
+
+bool is_reserved_variable(const std::string& name) {
+    const Variables variables = fact_variables({});
+    return std::any_of(variables.begin(), variables.end(), [&](const auto& variable) { return variable.first == name; });
+}
+
+std::vector<std::string> rank_environment(const RankFacts& facts, const Variables& extra) {
+    std::map<std::string, std::string> variables = own_environment();
+    for (const auto& [name, value] : extra) variables[name] = value;
+    for (const auto& [name, value] : fact_variables(facts)) variables[name] = value;
+    // Without this every rank would start a thread a core, and n ranks n times as many threads as there are cores.
+    const int threads = std::max(1, static_cast<int>(uv_available_parallelism()) / facts.local_world_size);
+    variables.emplace("OMP_NUM_THREADS", std::to_string(threads));
+    std::vector<std::string> result;
+    for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
+    return result;
+}
+
+}  // namespace ddprun

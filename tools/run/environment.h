@@ -1,0 +1,28 @@
+// The variables that ranks find in their environment.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ddprun {
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+struct RankFacts {
+    int rank = 0;
+    int world_size = 1;
+    int local_rank = 0;
+    int local_world_size = 1;
+    int restart = 0;
+    std::string store_uri;
+    std::string secret;
+};
+
+// Variables whose values the launcher alone decides.
+bool is_reserved_variable(const std::string& name);
+
+// The whole environment of a rank, "NAME=value": ddprun's own, with `extra` and then the rank's facts in place of what was there.
+std::vector<std::string> rank_environment(const RankFacts& facts, const Variables& extra);
+
+}  // namespace ddprun

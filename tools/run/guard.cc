@@ -1,0 +1,104 @@
+#include "guard.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+namespace ddprun {
+namespace {
+
+constexpr const char* kMode = "--guard";
+constexpr char kAdd = '+';
+constexpr char kRemove = '-';
+constexpr Milliseconds kFarewell{1000};
+
+// "+4711" or "-4711".
+void obey(const std::string& command, std::set<pid_t>& groups) {
+    if (command.empty()) return;
+    const auto group = static_cast<pid_t>(std::strtol(command.c_str() + 1, nullptr, 10));
+    if (group <= 1) return;
+    if (command[0] == kAdd) groups.insert(group);
+    if (command[0] == kRemove) groups.erase(group);
+}
+
+// Follows ddprun's commands until its end of the pipe closes.
+std::set<pid_t> follow(int pipe) {
+    std::set<pid_t> groups;
+    std::string command;
+    for (char c = 0;;) {
+        const ssize_t count = read(pipe, &c, 1);
+        if (count < 0 && errno == EINTR) continue;
+        if (count <= 0) return groups;
+        if (c == '\n') {
+            obey(command, groups);
+            command.clear();
+        } else {
+            command += c;
+        }
+    }
+}
+
+// Gives the guard time to end, and takes its exit status so that no zombie stays.
+void reap(pid_t pid) {
+    const auto give_up = Clock::now() + kFarewell;
+    while (waitpid(pid, nullptr, WNOHANG) == 0 && Clock::now() < give_up) usleep(1000);
+}
+
+}  // namespace
+
+Guard::Guard(uv_loop_t* loop) {
+    const PipeEnds ends = make_pipe(0, UV_NONBLOCK_PIPE);
+    pipe_ = ends.write;
+    char name[] = "ddprun";
+    std::string mode = kMode;
+    char* arguments[] = {name, mode.data(), nullptr};
+    uv_stdio_container_t input{};
+    input.flags = UV_INHERIT_FD;
+    input.data.fd = ends.read;
+    uv_process_options_t options{};
+    options.file = "/proc/self/exe";
+    options.args = arguments;
+    options.flags = UV_PROCESS_DETACHED;
+    options.stdio = &input;
+    options.stdio_count = 1;
+    process_.reset(new uv_process_t);
+    const int started = uv_spawn(loop, process_.get(), &options);
+    close(ends.read);
+    if (started != 0) {
+        close(pipe_);
+        throw std::runtime_error(std::string("cannot start a process: ") + uv_strerror(started));
+    }
+    uv_unref(reinterpret_cast<uv_handle_t*>(process_.get()));
+}
+
+Guard::~Guard() {
+    close(pipe_);
+    reap(process_->pid);
+}
+
+void Guard::add(pid_t group) { tell(kAdd, group); }
+
+void Guard::remove(pid_t group) { tell(kRemove, group); }
+
+void Guard::tell(char verb, pid_t group) const {
+    const std::string command = verb + std::to_string(group) + "\n";
+    // A guard that somebody killed is no reason to end the job.
+    [[maybe_unused]] const ssize_t sent = write(pipe_, command.data(), command.size());
+}
+
+bool is_guard_mode(int argc, char** argv) { return argc == 2 && std::strcmp(argv[1], kMode) == 0; }
+
+int run_guard() {
+    for (const int ignored : {SIGHUP, SIGINT, SIGTERM, SIGPIPE}) signal(ignored, SIG_IGN);
+    for (const pid_t group : follow(STDIN_FILENO)) kill(-group, SIGKILL);
+    return 0;
+}
+
+}  // namespace ddprun

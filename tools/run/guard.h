@@ -1,0 +1,34 @@
+// A small process beside ddprun that outlives it: if ddprun is killed, the guard ends the process groups of its ranks.
+// PR_SET_PDEATHSIG ends the ranks themselves, but not the processes that they started.
+#pragma once
+
+#include <sys/types.h>
+
+#include "loop.h"
+
+namespace ddprun {
+
+class Guard {
+public:
+    // Throws std::runtime_error if the process cannot be started.
+    explicit Guard(uv_loop_t* loop);
+    // Tells the guard that all is well, so that it ends.
+    ~Guard();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+    void add(pid_t group);
+    void remove(pid_t group);
+    pid_t pid() const { return process_->pid; }
+
+private:
+    void tell(char verb, pid_t group) const;
+
+    int pipe_ = -1;
+    Handle<uv_process_t> process_;
+};
+
+bool is_guard_mode(int argc, char** argv);
+int run_guard();
+
+}  // namespace ddprun

@@ -1,0 +1,183 @@
+#include "job.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+namespace ddprun {
+namespace {
+
+// libddp's ranks learn of a death at once and say whose it was; they need a moment to write it.
+constexpr Milliseconds kReportTime{1000};
+// A killed process goes away when the kernel gets to it; one that is stuck in the kernel never does.
+constexpr Milliseconds kKillTime{10'000};
+// Output of processes that keep a rank's pipe open although the rank and its group have gone.
+constexpr Milliseconds kDrainTime{2000};
+constexpr Milliseconds kTick{20};
+
+}  // namespace
+
+Job::Job(uv_loop_t* loop, Output& output, Guard& guard, Orphans& orphans, Plan plan)
+    : loop_(loop),
+      output_(output),
+      guard_(guard),
+      orphans_(orphans),
+      plan_(std::move(plan)),
+      tick_(loop, [this] { advance(); }) {}
+
+void Job::start() {
+    ranks_.reserve(plan_.environments.size());
+    for (std::size_t i = 0; i < plan_.environments.size() && phase_ == Phase::kRunning; ++i) add_rank(i);
+    advance();
+}
+
+std::shared_ptr<LogFile> Job::open_log(int rank) {
+    if (plan_.log_dir.empty()) return nullptr;
+    return std::make_shared<LogFile>(plan_.log_dir + "/rank-" + std::to_string(rank) + plan_.log_suffix + ".log");
+}
+
+void Job::add_rank(std::size_t local_rank) {
+    const int rank = plan_.first_rank + static_cast<int>(local_rank);
+    try {
+        const std::shared_ptr<LogFile> log = open_log(rank);
+        auto process = std::make_unique<Process>(rank, LineStream(output_, output_.out, rank, log),
+                                                 LineStream(output_, output_.err, rank, log),
+                                                 [this](Process& ended) { on_end(ended); });
+        process->start(loop_, plan_.program, plan_.environments[local_rank], plan_.open_files);
+        guard_.add(process->pid());
+        orphans_.exclude(process->pid());
+        ranks_.push_back({std::move(process), false, std::nullopt});
+    } catch (const std::runtime_error& error) {
+        fail({1, false, "cannot start rank " + std::to_string(rank) + ": " + error.what()});
+        kill();
+    }
+}
+
+void Job::on_end(Process& process) {
+    orphans_.include(process.pid());
+    judge(process);
+    advance();
+}
+
+void Job::judge(const Process& process) {
+    const Ending& ending = *process.ending();
+    const std::string name = "rank " + std::to_string(process.rank()) + " (pid " + std::to_string(process.pid()) + ")";
+    if (process.exec_error() != 0) {
+        if (!failure_) {
+            fail({ending.code(), false, "cannot run '" + plan_.program[0] + "': " + std::strerror(process.exec_error())});
+        }
+        kill();
+    } else if (phase_ == Phase::kRunning && !ending.ok()) {
+        const bool wanted = std::count(passed_on_.begin(), passed_on_.end(), ending.signal) != 0;
+        fail({ending.code(), !wanted, name + " " + ending.text()});
+        enter(Phase::kReporting, kReportTime);
+    } else if (phase_ == Phase::kReporting && ending.signal != 0) {
+        // Which of several deaths was the first is not always what the order of their exits says: a core dump takes its time.
+        output_.line("ddprun on " + plan_.host + ": " + name + " " + ending.text());
+    }
+}
+
+void Job::fail(Failure failure) {
+    output_.line("ddprun on " + plan_.host + ": " + failure.sentence);
+    failure_ = std::move(failure);
+}
+
+void Job::enter(Phase phase, Milliseconds bound) {
+    phase_ = phase;
+    deadline_ = Clock::now() + bound;
+    tick_.start(kTick);
+}
+
+void Job::pass_on(int signal) {
+    passed_on_.push_back(signal);
+    for (const Rank& rank : ranks_) rank.process->signal(signal);
+}
+
+void Job::stop(int signal) {
+    for (const Rank& rank : ranks_) {
+        if (!rank.gone) rank.process->signal_group(signal);
+    }
+    if (phase_ == Phase::kRunning || phase_ == Phase::kReporting) enter(Phase::kStopping, plan_.grace);
+    advance();
+}
+
+void Job::stop_after_report() {
+    if (phase_ == Phase::kRunning) enter(Phase::kReporting, kReportTime);
+}
+
+void Job::kill() {
+    for (const Rank& rank : ranks_) {
+        if (!rank.gone) rank.process->signal_group(SIGKILL);
+    }
+    if (phase_ < Phase::kKilling) enter(Phase::kKilling, kKillTime);
+}
+
+void Job::resume() {
+    for (const Rank& rank : ranks_) rank.process->resume();
+}
+
+bool Job::all_gone() const {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.gone; });
+}
+
+void Job::advance() {
+    if (phase_ == Phase::kEnded) return;
+    for (Rank& rank : ranks_) end_leftovers(rank);
+    if (phase_ != Phase::kDraining && all_gone()) enter(Phase::kDraining, kDrainTime);
+    const bool late = phase_ != Phase::kRunning && Clock::now() >= deadline_;
+    if (phase_ == Phase::kDraining) {
+        finish_draining();
+    } else if (phase_ == Phase::kReporting && late) {
+        stop(SIGTERM);
+    } else if (phase_ == Phase::kStopping && late) {
+        kill();
+    } else if (phase_ == Phase::kKilling && late) {
+        for (Rank& rank : ranks_) {
+            if (!rank.gone) abandon(rank);
+        }
+    }
+}
+
+// A rank that has ended takes the processes of its group with it: first with SIGTERM, then with SIGKILL.
+void Job::end_leftovers(Rank& rank) {
+    if (rank.gone || rank.process->running()) return;
+    if (rank.process->group_gone()) {
+        rank.gone = true;
+        guard_.remove(rank.process->pid());
+        return;
+    }
+    const auto now = Clock::now();
+    if (!rank.kill_at) {
+        rank.process->signal_group(phase_ == Phase::kKilling ? SIGKILL : SIGTERM);
+        rank.kill_at = now + plan_.grace;
+        tick_.start(kTick);
+    } else if (now >= *rank.kill_at + kKillTime) {
+        abandon(rank);
+    } else if (now >= *rank.kill_at) {
+        rank.process->signal_group(SIGKILL);
+    }
+}
+
+void Job::finish_draining() {
+    const bool no_orphans = orphans_.end();
+    const bool drained =
+        std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.process->drained(); });
+    // A slow reader of ddprun's own output is waited for; it is not the ranks that keep the pipes open then.
+    if (!drained && output_.congested()) deadline_ = Clock::now() + kDrainTime;
+    if (!(no_orphans && drained) && Clock::now() < deadline_) return;
+    for (const Rank& rank : ranks_) rank.process->close_output();
+    tick_.stop();
+    phase_ = Phase::kEnded;
+}
+
+// SIGKILL did not help within kKillTime.
+void Job::abandon(Rank& rank) {
+    rank.gone = true;
+    output_.say("rank " + std::to_string(rank.process->rank()) + " (pid " + std::to_string(rank.process->pid()) +
+                ") or a process of its group does not go away after SIGKILL; leaving it behind");
+}
+
+}  // namespace ddprun

@@ -1,0 +1,237 @@
+#include "launch.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <stdexcept>
+
+#include "child.h"
+
+namespace ddprun {
+namespace {
+
+constexpr Milliseconds kJoinTime{300'000};
+// After a second interrupt, output that nobody reads is given up.
+constexpr Milliseconds kLastPatience{200};
+
+std::string host_name() {
+    char name[256] = "";
+    gethostname(name, sizeof name - 1);
+    return name;
+}
+
+bool is_ignored(int signal) {
+    struct sigaction action {};
+    return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+// A server that listens on every address is reached on this host by the loopback address.
+std::string reachable(const std::string& bound) {
+    if (bound == "0.0.0.0") return "127.0.0.1";
+    return bound == "::" ? "::1" : bound;
+}
+
+}  // namespace
+
+Loop::Loop() {
+    const int status = uv_loop_init(&loop_);
+    if (status != 0) throw std::runtime_error(std::string("cannot make an event loop: ") + uv_strerror(status));
+}
+
+Loop::~Loop() {
+    // Lets the handles' memory go, which their owners have closed.
+    while (uv_loop_close(&loop_) == UV_EBUSY) run_once();
+}
+
+Launch::Launch(Options options, std::string secret)
+    : options_(std::move(options)),
+      secret_(std::move(secret)),
+      host_(host_name()),
+      open_files_(raise_open_files()),
+      output_(loop_.get(), options_.style) {
+    const auto resume = [this] {
+        if (job_) job_->resume();
+    };
+    output_.out.on_relief = resume;
+    output_.err.on_relief = resume;
+}
+
+int Launch::run() {
+    if (!options_.log_dir.empty()) std::filesystem::create_directories(options_.log_dir);
+    // Waiting for node 0 comes before the signals are watched: until there are ranks, ddprun simply ends by them.
+    if (spans_nodes()) open_shared_store();
+    guard_.emplace(loop_.get());
+    orphans_.exclude(guard_->pid());
+    watch_signals();
+    const int status = spans_nodes() ? run_with_nodes() : run_here();
+    flush();
+    return status;
+}
+
+void Launch::watch_signals() {
+    signal(SIGPIPE, SIG_IGN);
+    const auto seen = [this](int number) { on_signal(number); };
+    for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) signals_.emplace_back(loop_.get(), number, seen);
+    // Under nohup a hang-up is to change nothing.
+    if (!is_ignored(SIGHUP)) signals_.emplace_back(loop_.get(), SIGHUP, seen);
+    signals_.emplace_back(loop_.get(), SIGCHLD, [this](int) { orphans_.reap(); });
+}
+
+void Launch::on_signal(int number) {
+    const bool ends = number == SIGINT || number == SIGTERM;
+    const bool again = number == SIGINT && (interrupted_ != 0 || (job_ && job_->failure()));
+    if (ends && interrupted_ == 0) interrupted_ = number;
+    if (again) impatient_ = true;
+    if (ends) output_.limit_patience(again ? kLastPatience : options_.grace + kLastPatience);
+    if (!job_) return;
+    if (!ends) {
+        job_->pass_on(number);
+    } else if (again) {
+        job_->kill();
+    } else {
+        job_->stop(number);
+    }
+}
+
+Endpoint Launch::address_to_bind() const {
+    Endpoint address = options_.rendezvous.value_or(Endpoint{"127.0.0.1", 0});
+    if (!options_.bind.empty()) address.host = options_.bind;
+    return address;
+}
+
+void Launch::serve() {
+    const Endpoint address = address_to_bind();
+    // The old server goes first: it may hold the port.
+    store_.reset();
+    try {
+        store_ = Store::serve(address, secret_);
+    } catch (const std::runtime_error& error) {
+        throw std::runtime_error("cannot host the store at " + address.uri() + ": " + error.what());
+    }
+    store_address_ = options_.rendezvous.value_or(Endpoint{reachable(address.host), store_->port()});
+}
+
+void Launch::open_shared_store() {
+    if (options_.node_rank == 0) {
+        serve();
+        return;
+    }
+    store_address_ = *options_.rendezvous;
+    try {
+        store_ = Store::connect(store_address_, secret_, kJoinTime);
+    } catch (const std::runtime_error& error) {
+        throw std::runtime_error("cannot reach the store of node 0 at " + store_address_.uri() + ": " + error.what());
+    }
+}
+
+Job::Plan Launch::plan() const {
+    Job::Plan plan;
+    plan.program = options_.program;
+    plan.first_rank = options_.node_rank * options_.local_ranks;
+    plan.grace = options_.grace;
+    plan.log_dir = options_.log_dir;
+    if (generation_ > 0) plan.log_suffix = ".restart-" + std::to_string(generation_);
+    plan.open_files = open_files_;
+    plan.host = host_;
+    for (int local = 0; local < options_.local_ranks; ++local) {
+        const RankFacts facts{plan.first_rank + local,
+                              options_.nodes * options_.local_ranks,
+                              local,
+                              options_.local_ranks,
+                              generation_,
+                              store_address_.uri(),
+                              secret_};
+        plan.environments.push_back(rank_environment(facts, options_.environment));
+    }
+    return plan;
+}
+
+void Launch::start_job() {
+    told_to_end_ = false;
+    if (generation_ > 0) {
+        output_.say("restarting the job (restart " + std::to_string(generation_) + " of at most " +
+                    std::to_string(options_.max_restarts) + ")");
+    }
+    job_ = std::make_unique<Job>(loop_.get(), output_, *guard_, orphans_, plan());
+    job_->start();
+}
+
+int Launch::own_status() const {
+    if (job_ && job_->failure()) return job_->failure()->code;
+    return interrupted_ != 0 ? 128 + interrupted_ : 0;
+}
+
+int Launch::run_here() {
+    for (;; ++generation_) {
+        // Each generation gets a fresh store, so that nothing of the one before can be met there.
+        serve();
+        start_job();
+        while (!job_->ended()) loop_.run_once();
+        const bool may_restart = job_->failure() && job_->failure()->may_restart && interrupted_ == 0;
+        if (!may_restart || generation_ == options_.max_restarts) return own_status();
+    }
+}
+
+Report Launch::report() const {
+    Report report;
+    report.generation = generation_;
+    report.code = own_status();
+    if (job_->failure()) {
+        report.text = host_ + ": " + job_->failure()->sentence;
+    } else if (interrupted_ != 0) {
+        report.text = host_ + ": ddprun received " + signal_name(interrupted_);
+    }
+    report.may_restart = interrupted_ == 0 && (!job_->failure() || job_->failure()->may_restart);
+    if (!job_->ended()) {
+        report.state = report.code == 0 ? Report::State::kRunning : Report::State::kFailed;
+    } else {
+        report.state = report.code == 0 && !told_to_end_ ? Report::State::kSucceeded : Report::State::kStopped;
+    }
+    return report;
+}
+
+void Launch::await_orders(const Nodes& nodes) {
+    const auto waits = [&] { return !nodes.has_order() || nodes.order().kind == Order::Kind::kStop; };
+    while (waits() && nodes.lost().empty() && interrupted_ == 0) loop_.run_once();
+    generation_ = nodes.order().generation;
+}
+
+void Launch::follow_orders(const Nodes& nodes) {
+    const Order& order = nodes.order();
+    const bool stop = order.kind != Order::Kind::kRun && order.generation == generation_ && order.code != 0;
+    if (told_to_end_ || !(stop || !nodes.lost().empty())) return;
+    told_to_end_ = true;
+    const std::string why = nodes.lost().empty() ? order.text : nodes.lost();
+    if (why != report().text) output_.say("the job ends: " + why);
+    job_->stop_after_report();
+}
+
+bool Launch::is_over(const Nodes& nodes) const {
+    return job_->ended() && (nodes.order().kind == Order::Kind::kEnd || !nodes.lost().empty() || impatient_);
+}
+
+int Launch::run_with_nodes() {
+    Nodes nodes(loop_.get(), *store_, {options_.node_rank, options_.nodes, options_.local_ranks, options_.max_restarts});
+    await_orders(nodes);
+    if (interrupted_ != 0) return own_status();
+    if (!nodes.lost().empty()) throw std::runtime_error(nodes.lost());
+    for (start_job(); !is_over(nodes); loop_.run_once()) {
+        nodes.report(report());
+        follow_orders(nodes);
+        if (job_->ended() && nodes.order().generation > generation_) {
+            generation_ = nodes.order().generation;
+            start_job();
+        }
+    }
+    follow_orders(nodes);
+    if (!impatient_) nodes.leave();
+    if (nodes.order().kind == Order::Kind::kEnd) return nodes.order().code;
+    return own_status() != 0 ? own_status() : 1;
+}
+
+void Launch::flush() {
+    while (!output_.empty()) loop_.run_once();
+}
+
+}  // namespace ddprun

@@ -1,0 +1,77 @@
+// One call of ddprun: the store, the signals, the generations of the job, and the exit status.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "job.h"
+#include "nodes.h"
+#include "options.h"
+
+namespace ddprun {
+
+// A loop that is closed after the handles on it.
+class Loop {
+public:
+    Loop();
+    ~Loop();
+    Loop(const Loop&) = delete;
+    Loop& operator=(const Loop&) = delete;
+
+    uv_loop_t* get() { return &loop_; }
+    void run_once() { uv_run(&loop_, UV_RUN_ONCE); }
+
+private:
+    uv_loop_t loop_;
+};
+
+class Launch {
+public:
+    Launch(Options options, std::string secret);
+
+    // Runs the job to its end and returns ddprun's exit status. Throws std::runtime_error if it cannot begin.
+    int run();
+
+private:
+    bool spans_nodes() const { return options_.nodes > 1; }
+    void watch_signals();
+    void on_signal(int signal);
+    // Where this node's server listens; port 0: a free one.
+    Endpoint address_to_bind() const;
+    void serve();
+    void open_shared_store();
+    void start_job();
+    Job::Plan plan() const;
+    int run_here();
+    int run_with_nodes();
+    // Waits until there is a generation to take part in.
+    void await_orders(const Nodes& nodes);
+    void follow_orders(const Nodes& nodes);
+    // Nothing more is to come for this node.
+    bool is_over(const Nodes& nodes) const;
+    Report report() const;
+    // The status with which this node's part of the job ended, apart from what other nodes did.
+    int own_status() const;
+    void flush();
+
+    const Options options_;
+    const std::string secret_;
+    const std::string host_;
+    const rlim_t open_files_;
+    Loop loop_;
+    Output output_;
+    Orphans orphans_;
+    std::optional<Store> store_;
+    Endpoint store_address_;  // as the ranks are told
+    std::optional<Guard> guard_;
+    std::unique_ptr<Job> job_;
+    std::list<SignalWatch> signals_;
+    int generation_ = 0;
+    int interrupted_ = 0;  // the signal by which somebody asked ddprun to end
+    bool impatient_ = false;  // by a second interrupt
+    bool told_to_end_ = false;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,70 @@
+// ddprun: starts the ranks of a data-parallel program. docs/ddprun.md is its manual.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <stdexcept>
+
+#include "child.h"
+#include "guard.h"
+#include "launch.h"
+#include "options.h"
+#include "program.h"
+#include "secret.h"
+
+namespace {
+
+constexpr int kLauncherError = 1;
+
+// If ddprun was started with one of these closed, its first pipe would take the number and be mistaken for it.
+void open_standard_descriptors() {
+    for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+        if (fcntl(descriptor, F_GETFD) == -1) open("/dev/null", O_RDWR);
+    }
+}
+
+// Throws std::invalid_argument if there is none: ranks of several nodes must not meet in a store that anybody may enter.
+std::string job_secret(const ddprun::Options& options) {
+    if (!options.secret_file.empty()) {
+        std::string warning;
+        std::string secret = ddprun::read_secret(options.secret_file, warning);
+        if (!warning.empty()) std::cerr << "ddprun: " << warning << '\n';
+        return secret;
+    }
+    if (options.nodes == 1) return ddprun::make_secret();
+    const char* inherited = std::getenv("DDP_SECRET");
+    if (inherited && *inherited) return inherited;
+    throw std::invalid_argument("--nnodes " + std::to_string(options.nodes) +
+                                " needs --secret-file FILE or the variable DDP_SECRET, the same on every node");
+}
+
+int launch(int argc, char** argv) {
+    int status = 0;
+    std::optional<ddprun::Options> options = ddprun::parse_options(argc, argv, status);
+    if (!options) return status;
+    const ddprun::ProgramCheck program = ddprun::check_program_file(options->program[0], options->environment);
+    if (program.status != 0) {
+        std::cerr << "ddprun: " << program.sentence << '\n';
+        return program.status;
+    }
+    const std::string secret = job_secret(*options);
+    return ddprun::Launch(std::move(*options), secret).run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (ddprun::is_child_mode(argc, argv)) return ddprun::run_child(argc, argv);
+    if (ddprun::is_guard_mode(argc, argv)) return ddprun::run_guard();
+    open_standard_descriptors();
+    try {
+        return launch(argc, argv);
+    } catch (const std::invalid_argument& error) {
+        std::cerr << "ddprun: " << error.what() << '\n';
+        return ddprun::kUsageError;
+    } catch (const std::exception& error) {
+        std::cerr << "ddprun: " << error.what() << '\n';
+        return kLauncherError;
+    }
+}

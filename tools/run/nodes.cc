@@ -1,0 +1,235 @@
+#include "nodes.h"
+
+#include <algorithm>
+#include <sstream>
+#include <stdexcept>
+
+namespace ddprun {
+namespace {
+
+constexpr Milliseconds kPeriod{250};
+// After this long without a sign of life a node counts as lost.
+constexpr Milliseconds kLostAfter{20'000};
+// How long node 0 waits for a node that never came: the time that libddp gives ranks to join.
+constexpr Milliseconds kJoinTime{300'000};
+constexpr Milliseconds kFarewell{5'000};
+
+constexpr const char* kShapeKey = "ddp/run/shape";
+constexpr const char* kOrderKey = "ddp/run/order";
+
+std::string report_key(int node) { return "ddp/run/node/" + std::to_string(node); }
+std::string hello_key(int node) { return "ddp/run/hello/" + std::to_string(node); }
+std::string node_name(int node) { return "node " + std::to_string(node); }
+
+// "generation kind code may_restart beat", a newline, the text.
+template <class Message>
+std::string encode(const Message& message, int kind, std::int64_t beat) {
+    std::ostringstream out;
+    out << message.generation << ' ' << kind << ' ' << message.code << ' ' << message.may_restart << ' ' << beat << '\n'
+        << message.text;
+    return out.str();
+}
+
+// Puts what was encoded into `message` and returns its kind.
+template <class Message>
+int decode(const std::string& encoded, Message& message) {
+    std::istringstream in(encoded);
+    int kind = 0;
+    std::int64_t beat = 0;
+    in >> message.generation >> kind >> message.code >> message.may_restart >> beat;
+    in.get();
+    message.text.assign(std::istreambuf_iterator<char>(in), {});
+    return kind;
+}
+
+Report decode_report(const std::string& encoded) {
+    Report report;
+    report.state = static_cast<Report::State>(decode(encoded, report));
+    return report;
+}
+
+Order decode_order(const std::string& encoded) {
+    Order order;
+    order.kind = static_cast<Order::Kind>(decode(encoded, order));
+    return order;
+}
+
+bool has_ended(const Report& report) {
+    return report.state != Report::State::kRunning && report.state != Report::State::kFailed;
+}
+
+std::string shape_text(const Nodes::Shape& shape) {
+    return "--nnodes " + std::to_string(shape.nodes) + " -n " + std::to_string(shape.local_ranks);
+}
+
+}  // namespace
+
+Order next_order(const Order& current, const std::vector<std::optional<Report>>& reports, int max_restarts) {
+    Order next = current;
+    bool all_came = true;
+    bool all_ended = true;
+    for (const std::optional<Report>& report : reports) {
+        if (!report) {
+            all_came = false;
+        } else if (report->generation != current.generation) {
+            all_ended = false;
+        } else {
+            all_ended = all_ended && has_ended(*report);
+            next.may_restart = next.may_restart && report->may_restart;
+            if (next.kind == Order::Kind::kRun && report->code != 0) {
+                next.kind = Order::Kind::kStop;
+                next.code = report->code;
+                next.text = report->text;
+            }
+        }
+    }
+    // A node that has not come yet has nothing to end, but without it the job is not complete.
+    if (next.kind == Order::Kind::kRun && all_came && all_ended) next.kind = Order::Kind::kEnd;
+    if (next.kind != Order::Kind::kStop || !all_ended) return next;
+    if (next.may_restart && next.generation < max_restarts) return Order{next.generation + 1, Order::Kind::kRun, 0, true, ""};
+    next.kind = Order::Kind::kEnd;
+    return next;
+}
+
+Nodes::Nodes(uv_loop_t* loop, Store& store, Shape shape)
+    : loop_(loop),
+      store_(store),
+      shape_(shape),
+      has_order_(leads()),
+      peers_(static_cast<std::size_t>(leads() ? shape.nodes : 0)),
+      timer_(loop, [this] { begin_exchange(); }) {
+    say_hello();
+    timer_.start(kPeriod);
+}
+
+Nodes::~Nodes() {
+    timer_.stop();
+    while (busy_) uv_run(loop_, UV_RUN_ONCE);
+}
+
+void Nodes::say_hello() {
+    const std::string shape = shape_text(shape_);
+    if (leads()) {
+        store_.set(kShapeKey, shape);
+    } else if (const std::string expected = store_.await(kShapeKey); expected != shape) {
+        throw std::runtime_error("this node was started with " + shape + ", but node 0 with " + expected +
+                                 "; every node needs the same");
+    }
+    if (store_.add(hello_key(shape_.node_rank), 1) != 1) {
+        throw std::runtime_error("--node-rank " + std::to_string(shape_.node_rank) + " is taken by another ddprun");
+    }
+}
+
+void Nodes::report(Report report) {
+    if (report == report_ && version_ > 0) return;
+    report_ = std::move(report);
+    ++version_;
+    begin_exchange();
+}
+
+void Nodes::begin_exchange() {
+    if (busy_) return;
+    busy_ = true;
+    ++beat_;
+    exchange_.write = leads() ? encode(order_, static_cast<int>(order_.kind), beat_)
+                              : encode(report_, static_cast<int>(report_.state), beat_);
+    exchange_.version = version_;
+    exchange_.work.data = this;
+    uv_queue_work(
+        loop_, &exchange_.work,
+        [](uv_work_t* work) {
+            auto* nodes = static_cast<Nodes*>(work->data);
+            nodes->run_exchange(nodes->exchange_);
+        },
+        [](uv_work_t* work, int) {
+            auto* nodes = static_cast<Nodes*>(work->data);
+            nodes->end_exchange(nodes->exchange_);
+        });
+}
+
+// On a thread of the pool; touches nothing of Nodes that changes.
+void Nodes::run_exchange(Exchange& exchange) {
+    exchange.read.clear();
+    exchange.error.clear();
+    try {
+        if (leads()) {
+            store_.set(kOrderKey, exchange.write);
+            for (int node = 0; node < shape_.nodes; ++node) exchange.read.push_back(store_.get(report_key(node)));
+        } else {
+            // Before its first report a node counts as not there yet.
+            if (exchange.version > 0) store_.set(report_key(shape_.node_rank), exchange.write);
+            exchange.read.push_back(store_.get(kOrderKey));
+        }
+    } catch (const std::exception& error) {
+        exchange.error = error.what();
+    }
+}
+
+void Nodes::end_exchange(const Exchange& exchange) {
+    busy_ = false;
+    const auto now = Clock::now();
+    if (!exchange.error.empty()) {
+        if (now - last_answer_ > kLostAfter) lost_ = "the store of node 0 does not answer: " + exchange.error;
+        return;
+    }
+    last_answer_ = now;
+    written_version_ = exchange.version;
+    if (leads()) {
+        take_reports(exchange);
+        decide();
+    } else if (exchange.read[0]) {
+        order_ = decode_order(*exchange.read[0]);
+        has_order_ = true;
+    }
+    if (version_ != written_version_) begin_exchange();
+}
+
+void Nodes::take_reports(const Exchange& exchange) {
+    for (std::size_t node = 1; node < peers_.size(); ++node) {
+        Peer& peer = peers_[node];
+        if (!exchange.read[node] || *exchange.read[node] == peer.last_text) continue;
+        peer.last_text = *exchange.read[node];
+        peer.report = decode_report(peer.last_text);
+        peer.last_change = Clock::now();
+    }
+    // Its own it need not read.
+    peers_[0].report = report_;
+    peers_[0].last_change = Clock::now();
+}
+
+void Nodes::decide() {
+    const auto now = Clock::now();
+    std::vector<std::optional<Report>> reports;
+    for (const Peer& peer : peers_) reports.push_back(peer.report);
+    const Order before = order_;
+    order_ = next_order(order_, reports, shape_.max_restarts);
+    for (int node = 1; node < shape_.nodes && order_.kind != Order::Kind::kEnd; ++node) {
+        const Peer& peer = peers_[static_cast<std::size_t>(node)];
+        if (peer.report && now - peer.last_change > kLostAfter) give_up_on(node, "does not answer any more");
+        if (!peer.report && now - peer.last_change > kJoinTime) give_up_on(node, "has not come");
+    }
+    if (before.kind != order_.kind || before.generation != order_.generation) ++version_;
+}
+
+void Nodes::give_up_on(int node, const std::string& what) {
+    if (order_.code == 0) order_.code = 1;
+    order_.kind = Order::Kind::kEnd;
+    order_.text = node_name(node) + " " + what;
+}
+
+bool Nodes::others_left() const {
+    return std::all_of(peers_.begin() + 1, peers_.end(), [](const Peer& peer) {
+        return !peer.report || peer.report->state == Report::State::kLeft;
+    });
+}
+
+void Nodes::leave() {
+    Report last = report_;
+    last.state = Report::State::kLeft;
+    report(last);
+    const auto give_up = Clock::now() + kFarewell;
+    const auto done = [&] { return leads() ? others_left() : written_version_ == version_; };
+    while (!done() && lost_.empty() && Clock::now() < give_up) uv_run(loop_, UV_RUN_ONCE);
+}
+
+}  // namespace ddprun

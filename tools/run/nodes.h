@@ -1,0 +1,115 @@
+// How the launchers of several nodes act as one. Each node's ddprun writes a report into the store that node 0 hosts, and node
+// 0 writes orders that all follow:
+//
+//     run g    every node runs generation g
+//     stop g   a rank of generation g failed somewhere: every node ends its ranks
+//     end      the job is over; every node exits with the code
+//
+// Reports and orders are exchanged four times a second by a thread of libuv's pool, so that a slow network never holds up the
+// loop. They carry a counter that shows that their writer is alive.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "loop.h"
+#include "rendezvous.h"
+
+namespace ddprun {
+
+struct Report {
+    enum class State { kRunning, kFailed, kStopped, kSucceeded, kLeft };
+
+    int generation = 0;
+    State state = State::kRunning;  // kFailed: a rank failed, others still end. kStopped, kSucceeded: none runs any more.
+    int code = 0;                   // why it failed; 0: it did not, or only because it was told to stop
+    bool may_restart = true;
+    std::string text;
+
+    bool operator==(const Report&) const = default;
+};
+
+struct Order {
+    enum class Kind { kRun, kStop, kEnd };
+
+    int generation = 0;
+    Kind kind = Kind::kRun;
+    int code = 0;
+    bool may_restart = true;
+    std::string text;
+};
+
+// What node 0 orders next, given the latest report of each node.
+Order next_order(const Order& current, const std::vector<std::optional<Report>>& reports, int max_restarts);
+
+class Nodes {
+public:
+    struct Shape {
+        int node_rank = 0;
+        int nodes = 1;
+        int local_ranks = 1;
+        int max_restarts = 0;
+    };
+
+    // Says hello to the others. Throws std::runtime_error if this node's rank is taken or it differs from node 0 in the
+    // number of nodes or of ranks.
+    Nodes(uv_loop_t* loop, Store& store, Shape shape);
+    // Runs the loop until no exchange is under way.
+    ~Nodes();
+    Nodes(const Nodes&) = delete;
+    Nodes& operator=(const Nodes&) = delete;
+
+    void report(Report report);
+    // Node 0's orders are known: at the other nodes, some time after the beginning.
+    bool has_order() const { return has_order_; }
+    const Order& order() const { return order_; }
+    // Why the job cannot go on, if the store has not answered for too long. Empty otherwise.
+    const std::string& lost() const { return lost_; }
+    // Tells the others that this node leaves, and at node 0 waits until they have seen the end; either has a bound.
+    void leave();
+
+private:
+    struct Peer {
+        std::optional<Report> report;
+        std::string last_text;  // with its counter
+        Clock::time_point last_change = Clock::now();
+    };
+    // What one exchange carries to the pool's thread and back.
+    struct Exchange {
+        uv_work_t work{};
+        std::string write;
+        std::int64_t version = 0;
+        std::vector<std::optional<std::string>> read;
+        std::string error;
+    };
+
+    bool leads() const { return shape_.node_rank == 0; }
+    void say_hello();
+    void begin_exchange();
+    void run_exchange(Exchange& exchange);
+    void end_exchange(const Exchange& exchange);
+    void take_reports(const Exchange& exchange);
+    void decide();
+    void give_up_on(int node, const std::string& what);
+    bool others_left() const;
+
+    uv_loop_t* const loop_;
+    Store& store_;
+    const Shape shape_;
+    Report report_;
+    Order order_;
+    bool has_order_;
+    std::string lost_;
+    std::vector<Peer> peers_;
+    std::int64_t beat_ = 0;
+    std::int64_t version_ = 0;          // counts the changes of report_
+    std::int64_t written_version_ = -1;  // the latest that is in the store
+    bool busy_ = false;
+    Clock::time_point last_answer_ = Clock::now();
+    Exchange exchange_;
+    Timer timer_;
+};
+
+}  // namespace ddprun

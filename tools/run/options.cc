@@ -1,0 +1,134 @@
+#include "options.h"
+
+#include <ddp/status.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <iostream>
+#include <stdexcept>
+
+namespace ddprun {
+namespace {
+
+constexpr int kMostRanks = 4096;
+constexpr int kMostNodes = 4096;
+constexpr int kMostRestarts = 1'000'000;
+constexpr double kLongestGrace = 86'400;
+
+constexpr const char* kDescription =
+    "Starts the ranks of a data-parallel program, tags what they print, and ends them all when one fails.";
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  ddprun -n 4 ./trainer --epochs 10\n"
+    "  ddprun --nnodes 2 --node-rank 0 -n 4 --rdzv host0:29500 --secret-file job.secret ./trainer\n"
+    "Everything after the program belongs to the program.";
+
+// What CLI11 reads, before it has been checked as a whole.
+struct Raw {
+    std::string rendezvous;
+    double grace_seconds = 5;
+    bool no_tag = false;
+    std::vector<std::string> environment;
+};
+
+void require(bool condition, const std::string& sentence) {
+    if (!condition) throw std::invalid_argument(sentence);
+}
+
+void describe(CLI::App& app, Options& options, Raw& raw) {
+    app.set_version_flag("--version", std::string("ddprun ") + ddp_version());
+    app.footer(kFooter);
+    app.prefix_command();
+    app.add_option("-n", options.local_ranks, "Ranks to start on this node")
+        ->check(CLI::Range(1, kMostRanks))
+        ->type_name("RANKS")
+        ->capture_default_str();
+    app.add_option("--nnodes", options.nodes, "Nodes of the job")
+        ->check(CLI::Range(1, kMostNodes))
+        ->type_name("NODES")
+        ->capture_default_str();
+    app.add_option("--node-rank", options.node_rank, "Which of the nodes this is, from 0")
+        ->check(CLI::Range(0, kMostNodes - 1))
+        ->type_name("NODE")
+        ->capture_default_str();
+    app.add_option("--rdzv", raw.rendezvous, "Where node 0 hosts the store, the same on every node")
+        ->type_name("HOST:PORT");
+    app.add_option("--bind", options.bind, "Address that the store binds, if not the host of --rdzv or 127.0.0.1")
+        ->type_name("ADDRESS");
+    app.add_option("--secret-file", options.secret_file, "File with the job secret, the same on every node")
+        ->type_name("FILE");
+    app.add_option("--max-restarts", options.max_restarts, "Restart the job after a failure, up to this often")
+        ->check(CLI::Range(0, kMostRestarts))
+        ->type_name("TIMES")
+        ->capture_default_str();
+    app.add_option("--grace", raw.grace_seconds, "Time between SIGTERM and SIGKILL")
+        ->check(CLI::Range(0.0, kLongestGrace))
+        ->type_name("SECONDS")
+        ->capture_default_str();
+    auto* no_tag = app.add_flag("--no-tag", raw.no_tag, "Pass output on as it is, without \"[rank] \"");
+    app.add_flag("--timestamps", options.style.timestamps, "Put the time (UTC) before each line")->excludes(no_tag);
+    app.add_option("--log-dir", options.log_dir, "Also write each rank's output to DIR/rank-N.log")->type_name("DIR");
+    app.add_option("--env", raw.environment, "Set a variable for the ranks; may be repeated")
+        ->type_name("NAME=VALUE")
+        ->allow_extra_args(false);
+}
+
+Variables check_environment(const std::vector<std::string>& texts) {
+    Variables variables;
+    for (const std::string& text : texts) {
+        const std::size_t equals = text.find('=');
+        require(equals != std::string::npos && equals > 0, "--env: '" + text + "' is not NAME=VALUE");
+        const std::string name = text.substr(0, equals);
+        require(!is_reserved_variable(name), "--env: " + name + " is set by ddprun itself");
+        variables.emplace_back(name, text.substr(equals + 1));
+    }
+    return variables;
+}
+
+// What CLI11 left over: the program and its arguments, after "--" if the user wrote that.
+std::vector<std::string> check_program(std::vector<std::string> rest) {
+    const bool separated = !rest.empty() && rest.front() == "--";
+    if (separated) rest.erase(rest.begin());
+    require(!rest.empty() && !rest.front().empty(), "no program given: ddprun -n 4 ./trainer");
+    require(separated || rest.front().front() != '-', "unknown option " + rest.front());
+    return rest;
+}
+
+void check_nodes(Options& options, const std::string& rendezvous) {
+    require(options.node_rank < options.nodes, "--node-rank " + std::to_string(options.node_rank) +
+                                                   ": must be less than --nnodes " + std::to_string(options.nodes));
+    if (!rendezvous.empty()) {
+        options.rendezvous = parse_endpoint(rendezvous);
+        require(options.rendezvous.has_value(),
+                "--rdzv: '" + rendezvous + "' is not HOST:PORT (an IPv6 address in brackets, a port from 1 to 65535)");
+    }
+    require(options.nodes == 1 || options.rendezvous, "--nnodes " + std::to_string(options.nodes) +
+                                                          " needs --rdzv HOST:PORT, where node 0 hosts the store");
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, char** argv, int& status) {
+    Options options;
+    Raw raw;
+    CLI::App app(kDescription, "ddprun");
+    describe(app, options, raw);
+    try {
+        app.parse(argc, argv);
+        options.program = check_program(app.remaining());
+        check_nodes(options, raw.rendezvous);
+        options.environment = check_environment(raw.environment);
+    } catch (const CLI::Success& wanted) {
+        status = app.exit(wanted);
+        return std::nullopt;
+    } catch (const std::exception& error) {
+        std::cerr << "ddprun: " << error.what() << "\nddprun: see ddprun --help\n";
+        status = kUsageError;
+        return std::nullopt;
+    }
+    options.grace = Milliseconds(std::llround(raw.grace_seconds * 1000));
+    options.style.tags = !raw.no_tag;
+    return options;
+}
+
+}  // namespace ddprun

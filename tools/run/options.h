@@ -1,0 +1,35 @@
+// ddprun's command line.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "environment.h"
+#include "loop.h"
+#include "output.h"
+#include "rendezvous.h"
+
+namespace ddprun {
+
+inline constexpr int kUsageError = 2;
+
+struct Options {
+    int local_ranks = 1;
+    int nodes = 1;
+    int node_rank = 0;
+    std::optional<Endpoint> rendezvous;  // --rdzv
+    std::string bind;                    // "": by default 127.0.0.1, or the host of --rdzv
+    std::string secret_file;
+    int max_restarts = 0;
+    Milliseconds grace{5000};
+    OutputStyle style;
+    std::string log_dir;
+    Variables environment;
+    std::vector<std::string> program;
+};
+
+// Empty if ddprun is to end now, with `status`: what had to be said has been printed.
+std::optional<Options> parse_options(int argc, char** argv, int& status);
+
+}  // namespace ddprun

@@ -1,0 +1,125 @@
+#include "rendezvous.h"
+
+#include <charconv>
+#include <stdexcept>
+
+namespace ddprun {
+namespace {
+
+constexpr int kLargestPort = 65535;
+// The launcher's values are small; what takes longer has failed.
+constexpr Milliseconds kCallBound{5'000};
+
+// A failure of libddp as an exception.
+class StoreError : public std::runtime_error {
+public:
+    StoreError(ddp_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+    // The server may still come.
+    bool is_absence() const { return status_ == DDP_ERROR_TIMEOUT || status_ == DDP_ERROR_UNAVAILABLE; }
+
+private:
+    ddp_status status_;
+};
+
+// Turns an outcome of libddp into an exception.
+class Outcome {
+public:
+    ~Outcome() { ddp_error_free(error_); }
+    Outcome() = default;
+    Outcome(const Outcome&) = delete;
+    Outcome& operator=(const Outcome&) = delete;
+
+    ddp_error** out() { return &error_; }
+    void check(ddp_status status) const {
+        if (status != DDP_OK) throw StoreError(status, ddp_error_message(error_));
+    }
+
+private:
+    ddp_error* error_ = nullptr;
+};
+
+}  // namespace
+
+std::string Endpoint::uri() const {
+    const bool is_ipv6 = host.find(':') != std::string::npos;
+    return "tcp://" + (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+std::optional<Endpoint> parse_endpoint(const std::string& text) {
+    const std::size_t colon = text.rfind(':');
+    if (colon == std::string::npos) return std::nullopt;
+    Endpoint result;
+    result.host = text.substr(0, colon);
+    const bool bracketed = result.host.size() > 2 && result.host.front() == '[' && result.host.back() == ']';
+    if (bracketed) result.host = result.host.substr(1, result.host.size() - 2);
+    if (result.host.empty() || result.host.find_first_of("[]/ ") != std::string::npos) return std::nullopt;
+    // Without brackets nobody can tell where an IPv6 address ends and its port begins.
+    if (!bracketed && result.host.find(':') != std::string::npos) return std::nullopt;
+    const char* const end = text.data() + text.size();
+    const auto [stop, failure] = std::from_chars(text.data() + colon + 1, end, result.port);
+    if (failure != std::errc{} || stop != end || result.port < 1 || result.port > kLargestPort) return std::nullopt;
+    return result;
+}
+
+Store Store::open(const Endpoint& address, const std::string& secret, bool serve) {
+    const std::string uri = address.uri();
+    ddp_store_options options;
+    ddp_store_options_init(&options);
+    options.uri = uri.c_str();
+    options.is_server = serve ? 1 : 0;
+    options.timeout_ms = kCallBound.count();
+    options.secret = secret.c_str();
+    ddp_store* store = nullptr;
+    Outcome outcome;
+    outcome.check(ddp_store_create(&options, &store, outcome.out()));
+    return Store(store);
+}
+
+Store Store::serve(const Endpoint& address, const std::string& secret) {
+    return open(address, secret, true);
+}
+
+Store Store::connect(const Endpoint& address, const std::string& secret, Milliseconds bound) {
+    // One attempt takes no longer than a call may, because the store keeps that bound for its later calls.
+    for (const auto give_up = Clock::now() + bound;;) {
+        try {
+            return open(address, secret, false);
+        } catch (const StoreError& error) {
+            if (!error.is_absence() || Clock::now() >= give_up) throw;
+        }
+    }
+}
+
+int Store::port() const { return ddp_store_port(store_.get()); }
+
+void Store::set(const std::string& key, const std::string& value) {
+    Outcome outcome;
+    outcome.check(ddp_store_set(store_.get(), key.c_str(), value.data(), value.size(), outcome.out()));
+}
+
+std::optional<std::string> Store::get(const std::string& key) {
+    const char* const name = key.c_str();
+    std::int32_t exists = 0;
+    Outcome outcome;
+    outcome.check(ddp_store_check(store_.get(), &name, 1, &exists, outcome.out()));
+    if (exists == 0) return std::nullopt;
+    return await(key);
+}
+
+std::string Store::await(const std::string& key) {
+    void* value = nullptr;
+    std::size_t size = 0;
+    Outcome outcome;
+    outcome.check(ddp_store_get(store_.get(), key.c_str(), kCallBound.count(), &value, &size, outcome.out()));
+    const std::unique_ptr<void, decltype(&ddp_store_value_free)> owner(value, ddp_store_value_free);
+    return std::string(static_cast<const char*>(value), size);
+}
+
+std::int64_t Store::add(const std::string& key, std::int64_t amount) {
+    std::int64_t sum = 0;
+    Outcome outcome;
+    outcome.check(ddp_store_add(store_.get(), key.c_str(), amount, &sum, outcome.out()));
+    return sum;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,54 @@
+// The store as the launcher uses it: libddp's public C interface with exceptions. Every failure is a std::runtime_error that
+// carries the library's message.
+#pragma once
+
+#include <ddp/store.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "loop.h"
+
+namespace ddprun {
+
+// An address of the store.
+struct Endpoint {
+    std::string host;
+    int port = 0;
+
+    // "tcp://host:port", an IPv6 address in brackets.
+    std::string uri() const;
+};
+
+// Reads "host:port" or "[address]:port". Empty if the text is neither.
+std::optional<Endpoint> parse_endpoint(const std::string& text);
+
+class Store {
+public:
+    // Runs a server that binds `address`.
+    static Store serve(const Endpoint& address, const std::string& secret);
+    // Waits at most `bound` for the server.
+    static Store connect(const Endpoint& address, const std::string& secret, Milliseconds bound);
+
+    int port() const;
+    void set(const std::string& key, const std::string& value);
+    // Empty if there is no such key now.
+    std::optional<std::string> get(const std::string& key);
+    // Waits for the key, for as long as a call may take.
+    std::string await(const std::string& key);
+    std::int64_t add(const std::string& key, std::int64_t amount);
+
+private:
+    struct Free {
+        void operator()(ddp_store* store) const noexcept { ddp_store_free(store); }
+    };
+
+    static Store open(const Endpoint& address, const std::string& secret, bool serve);
+    explicit Store(ddp_store* store) : store_(store) {}
+
+    std::unique_ptr<ddp_store, Free> store_;
+};
+
+}  // namespace ddprun
