@@ -1,7 +1,4 @@
 # What `cmake --install` puts where, in three components: runtime, dev and tools. DdpPackage.cmake makes a .deb of each.
-if(NOT TARGET ddp)
-  return()
-endif()
 include(CMakePackageConfigHelpers)
 include(DdpExports)
 include(DdpDebugInfo)
@@ -33,7 +30,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ddpConfig.cmake ${CMAKE_CURRENT_BINARY
   DESTINATION ${cmake_dir} COMPONENT dev)
 install(EXPORT ddp NAMESPACE ddp:: FILE ddpTargets.cmake DESTINATION ${cmake_dir} COMPONENT dev)
 
-if(TARGET ddprun AND TARGET ddp-bench)
+if(DDP_BUILD_TOOLS)
   if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")
     # In a prefix of its own the tools look for their library beside themselves; in /usr the system's search path does.
     file(RELATIVE_PATH lib_from_bin /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})

@@ -1,11 +1,11 @@
-// Compares the Gloo backend's algorithms: medians of in-place f32 allreduces, every rank a process of its own on this machine.
-// Arguments: world sizes (default 2 4). Prints microseconds; what counts is the ratio to the ring beside it.
+// Compares the Gloo backend's algorithms: medians of in-place f32 allreduces, every rank a process of its own on this
+// machine. Arguments: world sizes (default 2 4). Prints microseconds; what counts is the ratio to the ring beside it.
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <numeric>
+#include <iterator>
 
 #include "unit/gloo/fake_host.h"
 
@@ -17,21 +17,20 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kSizes[] = {64, 1024, 4096, 16384, 65536, 262144, 1 << 20, 4 << 20, 26 << 20};
 constexpr const char* kAlgorithms[] = {"ring", "bcube", "direct"};
 
-double median_us(Rank& rank, std::size_t bytes) {
-    std::vector<float> data(bytes / sizeof(float), 1);
-    const int repeats = bytes <= 65536 ? 300 : bytes <= 4 << 20 ? 40 : 11;
-    std::vector<double> times;
-    for (int i = 0; i < repeats; ++i) {
-        if (rank.barrier() != DDP_OK) return -1;
-        const auto begin = Clock::now();
-        if (rank.allreduce(data) != DDP_OK) return -1;
-        times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
-    }
-    std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
-    return times[static_cast<std::size_t>(repeats / 2)];
+double one_us(Rank& rank, std::vector<float>& data) {
+    if (rank.barrier() != DDP_OK) return -1;
+    const auto begin = Clock::now();
+    if (rank.allreduce(data) != DDP_OK) return -1;
+    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-// All algorithms in one run, size by size, so that the machine's mood hits them alike.
+double median(std::vector<double>& times) {
+    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    return *middle;
+}
+
+// The algorithms take turns, so that the machine's mood hits them alike.
 int run_rank(const std::string& folder, int number, int world) {
     std::vector<std::unique_ptr<FolderStore>> stores;
     std::vector<std::unique_ptr<Rank>> ranks;
@@ -44,7 +43,12 @@ int run_rank(const std::string& folder, int number, int world) {
     }
     for (std::size_t bytes : kSizes) {
         double us[std::size(kAlgorithms)];
-        for (std::size_t a = 0; a < std::size(kAlgorithms); ++a) us[a] = median_us(*ranks[a], bytes);
+        std::vector<double> times[std::size(kAlgorithms)];
+        std::vector<float> data(bytes / sizeof(float), 1);
+        const int repeats = bytes <= 65536 ? 300 : bytes <= 4 << 20 ? 60 : 15;
+        for (int i = 0; i < repeats; ++i)
+            for (std::size_t a = 0; a < std::size(kAlgorithms); ++a) times[a].push_back(one_us(*ranks[a], data));
+        for (std::size_t a = 0; a < std::size(kAlgorithms); ++a) us[a] = median(times[a]);
         if (number != 0) continue;
         std::printf("%5d %10zu", world, bytes);
         for (double t : us) std::printf(" %10.0f", t);

@@ -87,7 +87,9 @@ TEST(Models, SaysWhichLineItCannotRead) {
     EXPECT_EQ(complaint_about("# nothing\n"), "the model has no parameters");
 }
 
-TEST(Models, UnknownNameIsAnError) { EXPECT_THROW(find_model("/no/such/file"), std::invalid_argument); }
+TEST(Models, UnknownNameIsAnError) {
+    EXPECT_THROW(find_model("/no/such/file"), std::invalid_argument);
+}
 
 }  // namespace
 }  // namespace bench

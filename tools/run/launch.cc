@@ -14,6 +14,8 @@ namespace {
 constexpr Milliseconds kJoinTime{300'000};
 // After a second interrupt, output that nobody reads is given up.
 constexpr Milliseconds kLastPatience{200};
+// How long a node that leaves waits for the others to see it.
+constexpr Milliseconds kFarewell{5000};
 
 std::string host_name() {
     char name[256] = "";
@@ -173,15 +175,16 @@ int Launch::run_here() {
     }
 }
 
+std::string Launch::own_reason() const {
+    if (job_ && job_->failure()) return host_ + ": " + job_->failure()->sentence;
+    return interrupted_ != 0 ? host_ + ": ddprun received " + signal_name(interrupted_) : "";
+}
+
 Report Launch::report() const {
     Report report;
     report.generation = generation_;
     report.code = own_status();
-    if (job_->failure()) {
-        report.text = host_ + ": " + job_->failure()->sentence;
-    } else if (interrupted_ != 0) {
-        report.text = host_ + ": ddprun received " + signal_name(interrupted_);
-    }
+    report.text = own_reason();
     report.may_restart = interrupted_ == 0 && (!job_->failure() || job_->failure()->may_restart);
     if (!job_->ended()) {
         report.state = report.code == 0 ? Report::State::kRunning : Report::State::kFailed;
@@ -203,20 +206,28 @@ void Launch::follow_orders(const Nodes& nodes) {
     if (told_to_end_ || !(stop || !nodes.lost().empty())) return;
     told_to_end_ = true;
     const std::string why = nodes.lost().empty() ? order.text : nodes.lost();
-    if (why != report().text) output_.say("the job ends: " + why);
-    job_->stop_after_report();
+    if (why != own_reason()) output_.say("the job ends: " + why);
+    if (job_) job_->stop_after_report();
 }
 
 bool Launch::is_over(const Nodes& nodes) const {
-    return job_->ended() && (nodes.order().kind == Order::Kind::kEnd || !nodes.lost().empty() || impatient_);
+    const bool told = nodes.order().kind == Order::Kind::kEnd || !nodes.lost().empty();
+    if (!job_) return told || interrupted_ != 0;
+    return job_->ended() && (told || impatient_);
+}
+
+void Launch::take_leave(Nodes& nodes) {
+    nodes.leave();
+    const auto give_up = Clock::now() + kFarewell;
+    const bool wait_for_absent = interrupted_ == 0;
+    while (!nodes.may_go(wait_for_absent) && !impatient_ && Clock::now() < give_up) loop_.run_once();
 }
 
 int Launch::run_with_nodes() {
     Nodes nodes(loop_.get(), *store_, {options_.node_rank, options_.nodes, options_.local_ranks, options_.max_restarts});
     await_orders(nodes);
-    if (interrupted_ != 0) return own_status();
-    if (!nodes.lost().empty()) throw std::runtime_error(nodes.lost());
-    for (start_job(); !is_over(nodes); loop_.run_once()) {
+    if (!is_over(nodes)) start_job();
+    for (; !is_over(nodes); loop_.run_once()) {
         nodes.report(report());
         follow_orders(nodes);
         if (job_->ended() && nodes.order().generation > generation_) {
@@ -225,7 +236,7 @@ int Launch::run_with_nodes() {
         }
     }
     follow_orders(nodes);
-    if (!impatient_) nodes.leave();
+    take_leave(nodes);
     if (nodes.order().kind == Order::Kind::kEnd) return nodes.order().code;
     return own_status() != 0 ? own_status() : 1;
 }

@@ -51,9 +51,12 @@ private:
     void follow_orders(const Nodes& nodes);
     // Nothing more is to come for this node.
     bool is_over(const Nodes& nodes) const;
+    void take_leave(Nodes& nodes);
     Report report() const;
     // The status with which this node's part of the job ended, apart from what other nodes did.
     int own_status() const;
+    // Why, in a sentence that names the host; empty if it went well.
+    std::string own_reason() const;
     void flush();
 
     const Options options_;

@@ -12,7 +12,6 @@ constexpr Milliseconds kPeriod{250};
 constexpr Milliseconds kLostAfter{20'000};
 // How long node 0 waits for a node that never came: the time that libddp gives ranks to join.
 constexpr Milliseconds kJoinTime{300'000};
-constexpr Milliseconds kFarewell{5'000};
 
 constexpr const char* kShapeKey = "ddp/run/shape";
 constexpr const char* kOrderKey = "ddp/run/order";
@@ -217,19 +216,18 @@ void Nodes::give_up_on(int node, const std::string& what) {
     order_.text = node_name(node) + " " + what;
 }
 
-bool Nodes::others_left() const {
-    return std::all_of(peers_.begin() + 1, peers_.end(), [](const Peer& peer) {
-        return !peer.report || peer.report->state == Report::State::kLeft;
-    });
-}
-
 void Nodes::leave() {
     Report last = report_;
     last.state = Report::State::kLeft;
     report(last);
-    const auto give_up = Clock::now() + kFarewell;
-    const auto done = [&] { return leads() ? others_left() : written_version_ == version_; };
-    while (!done() && lost_.empty() && Clock::now() < give_up) uv_run(loop_, UV_RUN_ONCE);
+}
+
+bool Nodes::may_go(bool wait_for_absent) const {
+    if (!lost_.empty()) return true;
+    if (!leads()) return written_version_ == version_;
+    return std::all_of(peers_.begin() + 1, peers_.end(), [&](const Peer& peer) {
+        return peer.report ? peer.report->state == Report::State::kLeft : !wait_for_absent;
+    });
 }
 
 }  // namespace ddprun

@@ -67,8 +67,11 @@ public:
     const Order& order() const { return order_; }
     // Why the job cannot go on, if the store has not answered for too long. Empty otherwise.
     const std::string& lost() const { return lost_; }
-    // Tells the others that this node leaves, and at node 0 waits until they have seen the end; either has a bound.
+    // Tells the others that this node leaves.
     void leave();
+    // The others have learned what they need: node 0 that this node leaves, the other nodes how the job ended. wait_for_absent:
+    // also nodes that have not come yet.
+    bool may_go(bool wait_for_absent) const;
 
 private:
     struct Peer {
@@ -93,7 +96,6 @@ private:
     void take_reports(const Exchange& exchange);
     void decide();
     void give_up_on(int node, const std::string& what);
-    bool others_left() const;
 
     uv_loop_t* const loop_;
     Store& store_;

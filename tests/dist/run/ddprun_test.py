@@ -655,7 +655,7 @@ class NodesTest(Case):
                 self.assertLess(time.monotonic() - begin, 15)
 
     def test_restart_on_both(self):
-        code = "echo rank $DDP_RANK try $DDP_RESTART; test $DDP_RESTART = 2 && exit 0; " \
+        code = "echo rank $DDP_RANK try $DDP_RESTART; test $DDP_RESTART = 2 && exit 0; sleep 1; " \
                "test $DDP_RANK = $((DDP_RESTART + 1)) && exit 1; exec sleep 60"
         args = ("--max-restarts", 3, "sh", "-c", code)
         results = self.results(self.node(0, *args), self.node(1, *args))
@@ -715,8 +715,17 @@ class NodesTest(Case):
         self.assertIn(b"try 1", lines[-1])
         second = Result(self.node(1, "--max-restarts", 2, "sh", "-c", code))
         self.expect(second, 0)
-        self.assertEqual(second.out, b"[2] try 1\n[3] try 1\n" if second.out[1:2] == b"2" else b"[3] try 1\n[2] try 1\n")
+        self.assertEqual(sorted(second.out.splitlines()), [b"[2] try 1", b"[3] try 1"])
         self.expect(Result(first), 0)
+
+    def test_node_that_comes_when_all_is_over(self):
+        first = self.node(0, "sh", "-c", "exit 4")
+        self.assertIn(b"exited with status 4", first.stderr.readline())
+        second = Result(self.node(1, "sh", "-c", "echo ran"))
+        self.expect(second, 4)
+        self.assertEqual(second.out, b"")
+        self.assertIn(b"exited with status 4", second.err)
+        self.expect(Result(first), 4)
 
     def test_second_interrupt_does_not_wait_for_the_others(self):
         code = f"trap '' INT; echo $$ > {self.path('pid')}$DDP_RANK; while :; do sleep 1; done"

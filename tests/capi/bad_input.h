@@ -1,0 +1,95 @@
+// What the tests of refused calls share: tables of calls that must fail, and outputs that must stay as they were.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "ddp/ddp.h"
+#include "support/ranks.h"
+
+// An output argument of a call that fails: the destructor checks that nobody wrote to it.
+template <class T>
+class Untouched {
+public:
+    explicit Untouched(std::source_location where = std::source_location::current()) : where_(where) {
+        std::memset(bytes_, kMark, sizeof bytes_);
+    }
+    ~Untouched() {
+        EXPECT_TRUE(std::all_of(bytes_, bytes_ + sizeof bytes_, [](unsigned char b) { return b == kMark; }))
+            << "the output of line " << where_.line() << " was written although the call failed";
+    }
+    Untouched(const Untouched&) = delete;
+    Untouched& operator=(const Untouched&) = delete;
+    T* operator&() { return reinterpret_cast<T*>(bytes_); }
+
+private:
+    static constexpr unsigned char kMark = 0x5a;
+    alignas(T) unsigned char bytes_[sizeof(T)];
+    const std::source_location where_;
+};
+
+// A call that must fail with `code` and a message that contains every word.
+struct Refusal {
+    const char* what;
+    ddp_status code;
+    std::vector<std::string> words;
+    std::function<ddp_status(ddp_error**)> call;
+};
+
+// Makes each call twice, with and without an error object: a refused call changes nothing, so it is refused again.
+inline void expect_refused(const std::vector<Refusal>& refusals) {
+    for (const auto& refusal : refusals) {
+        SCOPED_TRACE(refusal.what);
+        ddp_error* error = nullptr;
+        EXPECT_EQ(refusal.call(&error), refusal.code);
+        EXPECT_EQ(ddp_error_code(error), refusal.code);
+        const std::string message = take_message(error);
+        for (const auto& word : refusal.words) EXPECT_THAT(message, testing::HasSubstr(word));
+        EXPECT_EQ(refusal.call(nullptr), refusal.code) << "without an error object";
+    }
+}
+
+// Success does not touch *error.
+template <class Call>
+void expect_accepted(Call call, std::source_location where = std::source_location::current()) {
+    auto* const mark = reinterpret_cast<ddp_error*>(std::uintptr_t{0x5a5a});
+    ddp_error* error = mark;
+    const ddp_status status = call(&error);
+    EXPECT_EQ(status, DDP_OK) << "line " << where.line() << (status == DDP_OK ? "" : ": ") << (status == DDP_OK ? "" : ddp_error_message(error));
+    if (status == DDP_OK) EXPECT_EQ(error, mark) << "line " << where.line();
+}
+
+// A struct from a newer header than the library's.
+template <class Struct>
+struct Newer {
+    Struct known;
+    char tail[64] = {};
+
+    explicit Newer(const Struct& from) : known(from) { known.struct_size = sizeof *this; }
+    const Struct* get() const { return &known; }
+};
+
+// The cases of struct_size that every versioned struct has. call(options, error) must succeed with `good`.
+template <class Struct, class Call>
+void check_struct_size(const Struct& good, const char* name, Call call) {
+    Struct none = good, short_of_size = good;
+    none.struct_size = 0;
+    short_of_size.struct_size = sizeof(std::size_t) - 1;
+    Newer<Struct> newer(good), newer_used(good);
+    newer_used.tail[63] = 1;
+    const std::string field = std::string(name) + "->struct_size";
+    expect_refused({
+        {"struct_size 0", DDP_ERROR_INVALID_ARGUMENT, {field}, [&](ddp_error** e) { return call(&none, e); }},
+        {"struct_size 7", DDP_ERROR_INVALID_ARGUMENT, {field}, [&](ddp_error** e) { return call(&short_of_size, e); }},
+        {"unknown field", DDP_ERROR_UNSUPPORTED, {name}, [&](ddp_error** e) { return call(newer_used.get(), e); }},
+    });
+    expect_accepted([&](ddp_error** e) { return call(newer.get(), e); });
+}
