@@ -29,9 +29,9 @@ difference compare_weights(const mlp* a, const mlp* b) {
  *
  * G = 0.1: an image's gradient of one weight is an activation times a derivative of the softmax, mostly below 0.01, and
  * errors of single additions mostly cancel. What that leaves, a factor of about a hundred by measurement, is room for
- * growth: an early difference changes later gradients. A learning rate at which training is unstable makes that growth
- * exponential and breaks the bound; so does a rank whose gradients are dropped, doubled or late, by a factor of a
- * hundred and more. */
+ * growth: an early difference changes later gradients. It is not room for mistakes: when one rank's gradient of one
+ * layer is dropped in a single one of 1,250 steps, the difference is seventeen times the bound. (A learning rate at
+ * which training is unstable makes the growth exponential, and breaks the bound without any mistake.) */
 double difference_bound(const settings* s, int steps) {
     const double gradient = 0.1;
     return (double)steps * s->lr / (1.0 - s->momentum) * s->batch * FLT_EPSILON * gradient;

@@ -43,7 +43,7 @@ ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store,
     return guard(error, [&] {
         ddp_store_options o;
         ddp_store_options_init(&o);
-        read_struct(require(options, __func__, "options"), &o, "ddp_store_create", "options");
+        read_struct(require(options, "ddp_store_create", "options"), &o, "ddp_store_create", "options");
         require(store, "ddp_store_create", "store");
         require_zero(static_cast<unsigned>(o.reserved0), "ddp_store_create", "options->reserved0");
         if (o.timeout_ms < 0) fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_store_create: timeout_ms is ", o.timeout_ms, "; it must not be negative");

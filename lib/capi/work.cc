@@ -90,7 +90,8 @@ ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* mess
             fail(DDP_ERROR_INVALID_STATE, "ddp_work_complete: this work is an operation of libddp; only works of ddp_work_create "
                                           "are completed by the program");
         ErrorInfo result;
-        if (status != DDP_OK) result = {status < 0 ? status : DDP_ERROR_CALLBACK, text_or(message, "a work was completed with an error")};
+        const bool known = status < DDP_OK && status >= DDP_ERROR_INTERNAL;
+        if (status != DDP_OK) result = {known ? status : DDP_ERROR_CALLBACK, text_or(message, "a work was completed with an error")};
         if (!w.complete(std::move(result))) fail(DDP_ERROR_INVALID_STATE, "ddp_work_complete: the work is finished already");
     });
 }

@@ -8,7 +8,7 @@ namespace libddp {
 namespace {
 
 // The executor whose turn this thread holds. Nested waits and submissions inside a continuation need to know.
-thread_local const Executor* turn_holder = nullptr;
+thread_local Executor* turn_holder = nullptr;
 
 // How often a waiter looks up although nobody woke it: works that the user completes have deadlines that nobody else watches.
 constexpr auto kGlance = std::chrono::milliseconds(100);
@@ -26,19 +26,37 @@ Executor::~Executor() = default;
 
 WorkPtr Executor::submit(Operation operation) {
     auto work = std::make_shared<Work>(shared_from_this());
-    ErrorInfo refused;
-    {
-        Lock lock(mutex_);
-        if (!poison_.ok())
-            refused = poison_;
-        else if (holds_turn())
-            queue_.insert(queue_.begin() + static_cast<std::ptrdiff_t>(front_position_++), Task{std::move(operation), work});
-        else
-            queue_.push_back(Task{std::move(operation), work});
-        changed_.notify_all();
-    }
-    if (!refused.ok()) work->complete(refused);
+    if (auto refused = enqueue({std::move(operation), work}); !refused.ok()) work->complete(refused);
     return work;
+}
+
+WorkPtr Executor::add_gate(WorkPtr work) {
+    if (!work) work = std::make_shared<Work>(shared_from_this());
+    {
+        std::lock_guard lock(work->mutex_);
+        work->gated_ = true;
+    }
+    if (auto refused = enqueue({nullptr, work}); !refused.ok()) {
+        work->open_gate();
+        work->complete(refused);
+    }
+    return work;
+}
+
+std::shared_ptr<Executor> Executor::current() {
+    if (turn_holder) return turn_holder->shared_from_this();
+    return current_tag().executor;
+}
+
+// Puts a task into the queue: at its end, or in front for the continuation that is running. Returns why not.
+ErrorInfo Executor::enqueue(Task task) {
+    Lock lock(mutex_);
+    if (!poison_.ok()) return poison_;
+    auto at = queue_.end();
+    if (holds_turn()) at = queue_.begin() + static_cast<std::ptrdiff_t>(front_position_++);
+    queue_.insert(at, std::move(task));
+    changed_.notify_all();
+    return {};
 }
 
 bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline) {
@@ -67,6 +85,11 @@ void Executor::run_callbacks() {
     }
 }
 
+bool Executor::idle() {
+    Lock lock(mutex_);
+    return queue_.empty() && callbacks_.empty() && (!turn_taken_ || holds_turn());
+}
+
 void Executor::poison(const ErrorInfo& reason) {
     std::deque<Task> tasks;
     std::deque<Work::Continuation> callbacks;
@@ -78,7 +101,10 @@ void Executor::poison(const ErrorInfo& reason) {
         callback_count_ = 0;
         front_position_ = 0;
     }
-    for (auto& task : tasks) task.work->complete(reason);
+    for (auto& task : tasks) {
+        if (!task.operation) task.work->open_gate();
+        task.work->complete(reason);
+    }
     for (auto& callback : callbacks) callback.out->complete(reason);
     notify();
 }
@@ -113,7 +139,10 @@ bool Executor::step(Lock& lock, bool user_thread, bool operations) {
         run_callback(lock, std::move(continuation));
         return true;
     }
-    if (!operations || queue_.empty() || (one_thread_ && user_thread)) return false;
+    if (queue_.empty()) return false;
+    const bool is_gate = !queue_.front().operation;
+    if (is_gate && !queue_.front().work->done()) return false;
+    if (!is_gate && (!operations || (one_thread_ && user_thread))) return false;
     Task task = std::move(queue_.front());
     queue_.pop_front();
     if (front_position_ > 0) --front_position_;
@@ -126,7 +155,7 @@ namespace {
 // Marks the turn as this thread's while something runs without the lock; nested uses give it back to the outer one.
 class Turn {
 public:
-    Turn(const Executor* executor, bool& taken) : taken_(taken), outer_taken_(taken), outer_holder_(turn_holder) {
+    Turn(Executor* executor, bool& taken) : taken_(taken), outer_taken_(taken), outer_holder_(turn_holder) {
         taken_ = true;
         turn_holder = executor;
     }
@@ -140,7 +169,7 @@ public:
 private:
     bool& taken_;
     const bool outer_taken_;
-    const Executor* const outer_holder_;
+    Executor* const outer_holder_;
 };
 
 }  // namespace
@@ -148,9 +177,13 @@ private:
 void Executor::run_task(Lock& lock, Task task) {
     Turn turn(this, turn_taken_);
     lock.unlock();
-    ErrorInfo result = task.operation();
-    task.operation = nullptr;
-    task.work->complete(std::move(result));
+    if (task.operation) {
+        ErrorInfo result = task.operation();
+        task.operation = nullptr;
+        task.work->complete(std::move(result));
+    } else {
+        task.work->open_gate();
+    }
     task.work.reset();
     lock.lock();
     changed_.notify_all();

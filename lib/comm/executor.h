@@ -3,7 +3,8 @@
 // One thread at a time holds the turn: it runs an operation and then everything that continues it. The turn is taken by the
 // executor's own progress thread or by a thread that waits for a work and lends itself (no hand-over, no idle core).
 // Operations submitted from inside a continuation go to the front of the queue: a chain such as allreduce, transform,
-// allreduce runs to its end before the next bucket, at the same place of the sequence on every rank, whatever the timing.
+// allreduce runs to its end before the next bucket, at the same place of the sequence on every rank, whatever the timing. Where a
+// chain waits for a work that the program finishes itself, a gate keeps its place.
 // Continuations that may not run on the progress thread stop the queue until a thread inside a libddp call takes them.
 #pragma once
 
@@ -31,11 +32,20 @@ public:
     // Queues an operation; the result finishes when it has run.
     WorkPtr submit(Operation operation);
 
+    // The executor whose order the calling thread's continuations must keep to: that of the turn it holds or of the hook it is in.
+    static std::shared_ptr<Executor> current();
+
+    // Holds up the queue, from this place in it, until `work` (a new one if null) is done and what continues it has run.
+    WorkPtr add_gate(WorkPtr work = nullptr);
+
     // Waits until `work` is done; false if the deadline passed first. Without a deadline the calling thread lends itself.
     bool help_until(Work& work, const std::optional<Deadline>& deadline);
 
     // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.
     void run_callbacks();
+
+    // True if nothing runs and nothing is queued.
+    bool idle();
 
     // Fails everything that is queued, and continuations not yet begun, with `reason`; what is submitted later too.
     void poison(const ErrorInfo& reason);
@@ -47,7 +57,7 @@ private:
     friend class Work;
 
     struct Task {
-        Operation operation;
+        Operation operation;  // empty: a gate, which lets the queue pass once `work` is done
         WorkPtr work;
     };
     using Lock = std::unique_lock<std::mutex>;
@@ -55,6 +65,7 @@ private:
     explicit Executor(bool one_thread) : one_thread_(one_thread) {}
 
     void progress_loop();
+    ErrorInfo enqueue(Task task);
     bool step(Lock& lock, bool user_thread, bool operations);
     void run_task(Lock& lock, Task task);
     void run_callback(Lock& lock, Work::Continuation continuation);

@@ -84,7 +84,8 @@ std::shared_ptr<Group> Group::split(std::int32_t color, std::int32_t key) {
 Group::~Group() {
     ErrorInfo left{DDP_ERROR_ABORTED, "the group was freed"};
     if (monitor_) monitor_->leave();
-    if (transport_) transport_->abort();
+    // A rank that is done may not disturb the others, who may still be reading its last bytes: abort only what would not end.
+    if (executor_ && !executor_->idle()) transport_->abort();
     if (executor_) executor_->stop(left);
     monitor_.reset();  // its callbacks use the members above
 }
@@ -187,7 +188,8 @@ void Group::run(const Collective& collective) {
 
 void Group::validate(const Collective& c) const {
     if (dtype_size(c.dtype) == 0) fail(DDP_ERROR_INVALID_ARGUMENT, "dtype ", c.dtype, " is unknown");
-    if (!c.recv && c.count > 0) fail(DDP_ERROR_INVALID_ARGUMENT, "the receive buffer is NULL, but count is ", c.count);
+    if (!c.recv && c.count > 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, c.kind == DDP_COLLECTIVE_BROADCAST ? "buffer" : "recv", " is NULL, but count is ", c.count);
     if (c.root < 0 || c.root >= world())
         fail(DDP_ERROR_INVALID_ARGUMENT, "root is ", c.root, ", but the ranks are 0 to ", world() - 1);
     if (c.count > SIZE_MAX / 16 / static_cast<std::size_t>(world()))

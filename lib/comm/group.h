@@ -49,6 +49,7 @@ public:
     bool fuses_scale() const { return transport_->has(DDP_BACKEND_FUSES_SCALE); }
 
     Executor& executor() { return *executor_; }
+    const std::shared_ptr<Executor>& executor_handle() const { return executor_; }
     // Memory for buckets, zeroed, aligned to 64 bytes; released when the pointer is.
     std::shared_ptr<std::byte> allocate(std::size_t bytes);
 

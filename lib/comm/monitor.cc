@@ -1,6 +1,7 @@
 #include "comm/monitor.h"
 
 #include <chrono>
+#include <future>
 #include <vector>
 
 #include "comm/verdict.h"
@@ -16,11 +17,22 @@ namespace {
 constexpr std::int64_t kVerdictMs = 1'000;
 // How long ranks have to answer when somebody asks after a timeout. A live process answers in milliseconds.
 constexpr std::int64_t kAnswerMs = 500;
+// How long the store has to answer a failing rank. It may live in the very rank that is stopped.
+constexpr std::int64_t kStoreMs = 1'000;
 
 std::string join_ranks(const std::vector<std::int32_t>& ranks) {
     std::string text = ranks.size() == 1 ? "rank " : "ranks ";
     for (std::size_t i = 0; i < ranks.size(); ++i) text += str(i ? ", " : "", ranks[i]);
     return text;
+}
+
+// True if the store answers. A call on a stopped store waits for the group's whole timeout; a watch can be given up.
+bool answers(Store& store, const std::string& key_that_exists) {
+    auto answered = std::make_shared<std::promise<void>>();
+    auto watch = store.watch(key_that_exists, [answered](std::string) { answered->set_value(); });
+    const bool came = answered->get_future().wait_for(std::chrono::milliseconds(kStoreMs)) == std::future_status::ready;
+    store.unwatch(watch);
+    return came;
 }
 
 }  // namespace
@@ -77,11 +89,16 @@ ErrorInfo Monitor::report(const ErrorInfo& error) {
 }
 
 ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation) {
-    if (local.code == DDP_ERROR_TIMEOUT) return report(blame_for_timeout(local, operation));
+    if (local.code == DDP_ERROR_TIMEOUT) {
+        if (store_is_silent()) return blame_store_rank(local, operation);
+        return report(blame_for_timeout(local, operation));
+    }
     // Another rank's mismatch or own words need no search; a lost connection is often only an echo.
     if (local.code != DDP_ERROR_RANK_FAILED && local.code != DDP_ERROR_ABORTED && local.code != DDP_ERROR_UNAVAILABLE)
         return report(local);
     if (wait_for_verdict(kVerdictMs)) return verdict();
+    // The first rank to see the timeout closed its connections, which is all that this one noticed.
+    if (store_is_silent()) return blame_store_rank(local, operation);
     return report(blame_for_loss(local));
 }
 
@@ -97,6 +114,7 @@ void Monitor::leave() {
         left_ = true;
         if (store_gone_) return;
     }
+    if (store_is_silent()) return;
     try {
         config_.store->set(key(str("left/", config_.rank)), config_.identity);
         config_.store->remove_will(key("verdict"));
@@ -158,6 +176,32 @@ bool Monitor::wait_for_verdict(std::int64_t ms) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(ms), [this] { return !verdict_.ok() || store_gone_; });
     return !verdict_.ok();
+}
+
+// True once the store has not answered for a while, though its connection stands: its process is stopped or cut off.
+bool Monitor::store_is_silent() {
+    {
+        std::lock_guard lock(mutex_);
+        if (store_gone_) return false;
+    }
+    try {
+        if (answers(*config_.store, key(str("rank/", config_.rank)))) return false;
+    } catch (const Error&) {
+        return false;  // lost meanwhile: watch_connection tells
+    }
+    std::lock_guard lock(mutex_);
+    if (store_gone_) return false;
+    store_gone_ = true;  // nothing may wait for it any more
+    return true;
+}
+
+ErrorInfo Monitor::blame_store_rank(const ErrorInfo& local, const std::string& operation) {
+    ErrorInfo verdict = local;
+    verdict.code = DDP_ERROR_TIMEOUT;
+    verdict.rank = config_.store_rank;
+    verdict.message = str(operation, ": ", config_.store_rank < 0 ? std::string("the job's store") : str("rank ", config_.store_rank, ", which runs the store,"),
+                          " does not answer (stopped, or cut off); ", local.message);
+    return report(verdict);  // store_gone_ keeps it from waiting for the store
 }
 
 // Asks every rank for its progress. Those that do not answer are stopped or cut off; those that answer with a smaller number have

@@ -59,6 +59,8 @@ private:
     void accept(ErrorInfo verdict);
     void connection_lost(const std::string& reason, bool graceful);
     bool wait_for_verdict(std::int64_t ms);
+    bool store_is_silent();
+    ErrorInfo blame_store_rank(const ErrorInfo& local, const std::string& operation);
     ErrorInfo blame_for_timeout(const ErrorInfo& local, const std::string& operation);
     ErrorInfo blame_for_loss(const ErrorInfo& local);
     std::string key(const std::string& name) const { return config_.prefix + name; }

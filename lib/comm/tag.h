@@ -7,12 +7,15 @@
 
 namespace libddp {
 
+class Executor;
+
 struct OpTag {
     std::uint64_t plan = 0;   // hash of the bucket plan, 0 outside a context
     std::int64_t step = -1;
     std::int32_t bucket = -1;
     std::shared_ptr<const std::string> label;  // "parameters 'a' to 'f'"; not compared
     std::shared_ptr<const void> memory;        // what the operation reads and writes: kept as long as it runs
+    std::shared_ptr<Executor> executor;        // whose order a hook's continuations must keep to; null outside hooks
 };
 
 // The tag that operations submitted by this thread get.

@@ -20,13 +20,28 @@ bool Work::complete(ErrorInfo result) {
         std::lock_guard lock(mutex_);
         if (done()) return false;
         result_ = std::move(result);
-        continuations.swap(continuations_);
+        if (!gated_) continuations.swap(continuations_);
         done_.store(true, std::memory_order_release);
         finished_.notify_all();
     }
-    for (auto& continuation : continuations) start(std::move(continuation));
+    start_all(std::move(continuations));
     if (executor_) executor_->notify();
     return true;
+}
+
+void Work::start_all(std::vector<Continuation> continuations) {
+    for (auto& continuation : continuations) start(std::move(continuation));
+}
+
+// The queue has come to the gate: what follows this work keeps its place in the sequence of operations.
+void Work::open_gate() {
+    std::vector<Continuation> continuations;
+    {
+        std::lock_guard lock(mutex_);
+        gated_ = false;
+        if (done()) continuations.swap(continuations_);
+    }
+    start_all(std::move(continuations));
 }
 
 void Work::poll() {
@@ -51,13 +66,27 @@ bool Work::wait(const std::optional<Deadline>& deadline) {
 }
 
 WorkPtr Work::then(ContinuationFn fn, bool any_thread) {
-    auto out = std::make_shared<Work>(executor_);
+    auto executor = executor_ ? executor_ : Executor::current();
+    if (!executor_ && executor && !done()) {
+        // The program finishes this work whenever it likes, on each rank at another time. What follows may start collectives,
+        // so it gets its place in the queue now.
+        auto gate = executor->add_gate();
+        gate->follow(*this);
+        return gate->then(std::move(fn), any_thread);
+    }
+    auto out = std::make_shared<Work>(executor);
     Continuation continuation{std::move(fn), out, current_tag(), any_thread};
     if (attach(continuation)) return out;
     // Already done. The caller's thread is inside a libddp call, so any continuation may run here.
     continuation.any_thread = true;
     start(std::move(continuation));
     return out;
+}
+
+// Takes over the result of `other` when that is done.
+void Work::follow(Work& other) {
+    Continuation pass{nullptr, shared_from_this(), {}, true};
+    if (!other.attach(pass)) other.start(std::move(pass));
 }
 
 // Registers a continuation; false if the work is done and it must be started instead.
@@ -67,7 +96,7 @@ bool Work::attach(Continuation& continuation) {
         continuation.out->next_ = weak_from_this();
     }
     std::lock_guard lock(mutex_);
-    if (done()) return false;
+    if (done() && !gated_) return false;
     continuations_.push_back(std::move(continuation));
     return true;
 }
@@ -92,10 +121,14 @@ void Work::run(Continuation continuation) {
         return;
     }
     continuation.fn = nullptr;  // releases the user's data before the result is visible
-    if (!next)
-        continuation.out->complete({});
-    else if (!next->attach(continuation))  // without fn it passes on the result of `next`
-        next->start(std::move(continuation));
+    auto out = continuation.out;
+    if (!next) {
+        out->complete({});
+        return;
+    }
+    // A work that the program finishes at its own time: nothing may overtake what follows `out`.
+    if (!next->executor_ && out->executor_ && !next->done()) out->executor_->add_gate(out);
+    out->follow(*next);
 }
 
 void Work::expire_if_due() {

@@ -58,8 +58,11 @@ private:
     };
 
     bool attach(Continuation& continuation);
+    void follow(Work& other);
     void start(Continuation continuation);
     static void run(Continuation continuation);
+    void start_all(std::vector<Continuation> continuations);
+    void open_gate();
     void expire_if_due();
 
     const std::shared_ptr<Executor> executor_;
@@ -70,6 +73,7 @@ private:
     std::atomic<bool> done_{false};
     ErrorInfo result_;
     std::vector<Continuation> continuations_;
+    bool gated_ = false;  // continuations wait until the executor's queue comes to this work's gate
     std::weak_ptr<Work> next_;  // what this one waits for, so that its deadline is seen
 };
 

@@ -25,13 +25,14 @@ void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, b
     }
 }
 
-void Launcher::arm(std::int64_t step, bool prescaled) {
+void Launcher::arm(std::int64_t synced_steps, std::int64_t step, bool prescaled) {
+    step_ = step;
     for (std::size_t b = 0; b < slots_.size(); ++b) {
         Slot& slot = slots_[b];
         slot.work = nullptr;
         slot.error = {};
         slot.launched = false;
-        slot.bucket.step = step;
+        slot.bucket.step = synced_steps;
         slot.bucket.prescaled = prescaled;
         slot.bucket.result = nullptr;
         pending_[b].store(static_cast<std::int32_t>(slot.bucket.tensors.size()), std::memory_order_relaxed);
@@ -60,7 +61,8 @@ void Launcher::launch_consecutive() {
 }
 
 void Launcher::launch(Slot& slot) {
-    ScopedTag tag({plan_hash_, slot.bucket.step, slot.bucket.index, slot.label, slot.memory});
+    ScopedTag tag({plan_hash_, step_, slot.bucket.index, slot.label, slot.memory,
+                   handle_.impl->executor_handle()});
     ddp_work* work = nullptr;
     ddp_error* error = nullptr;
     ddp_status status = hook_.fn(hook_.user_data.get(), &handle_, &slot.bucket, &work, &error);
@@ -106,8 +108,8 @@ void Launcher::drain(const Deadline& deadline) {
 ErrorInfo Launcher::with_bucket(ErrorInfo error, const Slot& slot) const {
     if (error.bucket < 0) {
         error.bucket = slot.bucket.index;
-        error.step = slot.bucket.step;
-        error.message += str(" (bucket ", slot.bucket.index, " of step ", slot.bucket.step, ", ", *slot.label, ")");
+        error.step = step_;
+        error.message += str(" (bucket ", slot.bucket.index, " of step ", step_, ", ", *slot.label, ")");
     }
     return error;
 }

@@ -37,7 +37,8 @@ public:
     bool uses_default_hook() const { return hook_.is_default; }
 
     // All buckets wait for their gradients again.
-    void arm(std::int64_t step, bool prescaled);
+    // synced_steps: for hooks. step: for messages, and compared between ranks: one that did not sync is behind.
+    void arm(std::int64_t synced_steps, std::int64_t step, bool prescaled);
 
     // One gradient of this bucket is in place. Lock-free. Launches what is ready.
     void gradient_in_place(std::int32_t bucket) {
@@ -69,6 +70,7 @@ private:
     ddp_group handle_;
     CommHook hook_ = default_hook();
     std::uint64_t plan_hash_ = 0;
+    std::int64_t step_ = 0;
     std::vector<Slot> slots_;
     std::unique_ptr<std::atomic<std::int32_t>[]> pending_;
     std::atomic<std::uint32_t> requests_{0};

@@ -60,7 +60,7 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
 
 void Reducer::arm() {
     prescale_ = options_.mean && launcher_.uses_default_hook() && !group_->fuses_scale() && group_->world() > 1;
-    launcher_.arm(synced_steps_, prescale_);
+    launcher_.arm(synced_steps_, steps_, prescale_);
 }
 
 void Reducer::grad_ready(std::int32_t param) {
@@ -124,6 +124,7 @@ void Reducer::end_local_step() {
     for (std::int32_t id = 0; id < table_.size(); ++id)
         slots_[static_cast<std::size_t>(id)].ready.store(kNo, std::memory_order_relaxed);
     ++steps_;
+    arm();
     phase_.store(Phase::kIdle, std::memory_order_release);
 }
 

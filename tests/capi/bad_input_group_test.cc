@@ -185,7 +185,7 @@ TEST_F(BadCollective, ABrokenGroupRefusesEverythingWithTheSameError) {
 }
 
 TEST(BadGroup, ARootBeyondTheWorldIsRefusedOnEveryRank) {
-    on_ranks({.world = 2}, [](int, ddp_group* group) {
+    on_ranks(RankOptions{}, [](int, ddp_group* group) {
         float x = 0;
         expect_refused({{"root 2", kInvalid, {"root is 2", "0 to 1"}, [&](ddp_error** e) { return ddp_broadcast(group, &x, 1, DDP_F32, 2, nullptr, e); }}});
         EXPECT_EQ(ddp_barrier(group, nullptr, nullptr), DDP_OK);

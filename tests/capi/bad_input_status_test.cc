@@ -22,7 +22,7 @@ TEST(BadStatus, NoErrorAnswersAsSuch) {
 }
 
 TEST(BadStatus, CodesThatAreNoErrorsBecomeCallback) {
-    for (ddp_status status : {DDP_OK, 1, -18, INT_MIN, INT_MAX}) {
+    for (ddp_status status : {0, 1, -18, INT_MIN, INT_MAX}) {
         ddp_error* error = ddp_error_create(status, nullptr);
         ASSERT_NE(error, nullptr);
         EXPECT_EQ(ddp_error_code(error), DDP_ERROR_CALLBACK) << status;

@@ -98,7 +98,7 @@ protected:
     Untouched<int32_t> flag;
 };
 
-INSTANTIATE_TEST_SUITE_P(Kinds, BadStoreCall, testing::Values("tcp", "file"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Kinds, BadStoreCall, testing::Values("tcp", "file"), [](const auto& kind) { return kind.param; });
 
 TEST_P(BadStoreCall, NullHandles) {
     const char* keys[] = {"k"};

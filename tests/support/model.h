@@ -21,7 +21,9 @@ struct Model {
         for (std::size_t i = 0; i < sizes_.size(); ++i) {
             data.emplace_back(static_cast<std::size_t>(sizes_[i]));
             own.emplace_back(view ? 0 : static_cast<std::size_t>(sizes_[i]));
-            context.add_param<float>("p" + std::to_string(i), {sizes_[i]}, data.back().data(), view ? nullptr : own.back().data());
+            std::string name = std::to_string(i);
+            name.insert(0, 1, 'p');
+            context.add_param<float>(name, {sizes_[i]}, data.back().data(), view ? nullptr : own.back().data());
         }
     }
 

@@ -3,12 +3,15 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "ddp/ddp.h"
 
 struct RankOptions {
-    int world = 2;
-    std::string backend = "threads";  // threads, threads-plain, threads-single, gloo
+    RankOptions(int world_ = 2, std::string backend_ = "threads") : world(world_), backend(std::move(backend_)) {}
+
+    int world;
+    std::string backend;  // threads, threads-plain, threads-single, gloo
     std::string backend_options;
     unsigned flags = 0;
     long timeout_ms = 20'000;

@@ -18,7 +18,7 @@ struct Options {
     std::string backend_options;
     std::string iters = "auto";
     double seconds = 1.5;   // of measuring a row
-    double timeout = 1800;  // seconds that the ranks of a job may take in all
+    double timeout = 1800;  // seconds that the ranks may take in all
     bool json = false;
 
     // allreduce

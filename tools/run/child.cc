@@ -34,7 +34,9 @@ std::vector<std::string> child_arguments(const std::vector<std::string>& program
     return arguments;
 }
 
-bool is_child_mode(int argc, char** argv) { return argc > kProgram && std::strcmp(argv[1], kMode) == 0; }
+bool is_child_mode(int argc, char** argv) {
+    return argc > kProgram && std::strcmp(argv[1], kMode) == 0;
+}
 
 int run_child(int, char** argv) {
     // SIGKILL, because a rank that ignores SIGTERM would outlive a launcher that can no longer insist.

@@ -41,7 +41,8 @@ Variables fact_variables(const RankFacts& facts) {
 
 bool is_reserved_variable(const std::string& name) {
     const Variables variables = fact_variables({});
-    return std::any_of(variables.begin(), variables.end(), [&](const auto& variable) { return variable.first == name; });
+    return std::any_of(variables.begin(), variables.end(),
+                       [&](const auto& variable) { return variable.first == name; });
 }
 
 std::vector<std::string> rank_environment(const RankFacts& facts, const Variables& extra) {

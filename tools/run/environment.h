@@ -22,7 +22,8 @@ struct RankFacts {
 // Variables whose values the launcher alone decides.
 bool is_reserved_variable(const std::string& name);
 
-// The whole environment of a rank, "NAME=value": ddprun's own, with `extra` and then the rank's facts in place of what was there.
+// The whole environment of a rank, "NAME=value": ddprun's own, with `extra` and then the rank's facts in place of what
+// was there.
 std::vector<std::string> rank_environment(const RankFacts& facts, const Variables& extra);
 
 }  // namespace ddprun

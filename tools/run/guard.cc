@@ -83,9 +83,13 @@ Guard::~Guard() {
     reap(process_->pid);
 }
 
-void Guard::add(pid_t group) { tell(kAdd, group); }
+void Guard::add(pid_t group) {
+    tell(kAdd, group);
+}
 
-void Guard::remove(pid_t group) { tell(kRemove, group); }
+void Guard::remove(pid_t group) {
+    tell(kRemove, group);
+}
 
 void Guard::tell(char verb, pid_t group) const {
     const std::string command = verb + std::to_string(group) + "\n";
@@ -93,7 +97,9 @@ void Guard::tell(char verb, pid_t group) const {
     [[maybe_unused]] const ssize_t sent = write(pipe_, command.data(), command.size());
 }
 
-bool is_guard_mode(int argc, char** argv) { return argc == 2 && std::strcmp(argv[1], kMode) == 0; }
+bool is_guard_mode(int argc, char** argv) {
+    return argc == 2 && std::strcmp(argv[1], kMode) == 0;
+}
 
 int run_guard() {
     for (const int ignored : {SIGHUP, SIGINT, SIGTERM, SIGPIPE}) signal(ignored, SIG_IGN);

@@ -21,12 +21,9 @@ constexpr Milliseconds kTick{20};
 }  // namespace
 
 Job::Job(uv_loop_t* loop, Output& output, Guard& guard, Orphans& orphans, Plan plan)
-    : loop_(loop),
-      output_(output),
-      guard_(guard),
-      orphans_(orphans),
-      plan_(std::move(plan)),
-      tick_(loop, [this] { advance(); }) {}
+    : loop_(loop), output_(output), guard_(guard), orphans_(orphans), plan_(std::move(plan)), tick_(loop, [this] {
+          advance();
+      }) {}
 
 void Job::start() {
     ranks_.reserve(plan_.environments.size());
@@ -67,7 +64,8 @@ void Job::judge(const Process& process) {
     const std::string name = "rank " + std::to_string(process.rank()) + " (pid " + std::to_string(process.pid()) + ")";
     if (process.exec_error() != 0) {
         if (!failure_) {
-            fail({ending.code(), false, "cannot run '" + plan_.program[0] + "': " + std::strerror(process.exec_error())});
+            fail({ending.code(), false,
+                  "cannot run '" + plan_.program[0] + "': " + std::strerror(process.exec_error())});
         }
         kill();
     } else if (phase_ == Phase::kRunning && !ending.ok()) {
@@ -75,7 +73,8 @@ void Job::judge(const Process& process) {
         fail({ending.code(), !wanted, name + " " + ending.text()});
         enter(Phase::kReporting, kReportTime);
     } else if (phase_ == Phase::kReporting && ending.signal != 0) {
-        // Which of several deaths was the first is not always what the order of their exits says: a core dump takes its time.
+        // Which of several deaths was the first is not always what the order of their exits says: a core dump takes its
+        // time.
         output_.line("ddprun on " + plan_.host + ": " + name + " " + ending.text());
     }
 }

@@ -185,8 +185,8 @@ Report Launch::report() const {
     report.generation = generation_;
     report.code = own_status();
     report.text = own_reason();
-    report.may_restart = interrupted_ == 0 && (!job_->failure() || job_->failure()->may_restart);
-    if (!job_->ended()) {
+    report.may_restart = interrupted_ == 0 && !(job_ && job_->failure() && !job_->failure()->may_restart);
+    if (job_ && !job_->ended()) {
         report.state = report.code == 0 ? Report::State::kRunning : Report::State::kFailed;
     } else {
         report.state = report.code == 0 && !told_to_end_ ? Report::State::kSucceeded : Report::State::kStopped;
@@ -217,14 +217,17 @@ bool Launch::is_over(const Nodes& nodes) const {
 }
 
 void Launch::take_leave(Nodes& nodes) {
-    nodes.leave();
+    Report last = report();
+    last.state = Report::State::kLeft;
+    nodes.report(last);
     const auto give_up = Clock::now() + kFarewell;
     const bool wait_for_absent = interrupted_ == 0;
     while (!nodes.may_go(wait_for_absent) && !impatient_ && Clock::now() < give_up) loop_.run_once();
 }
 
 int Launch::run_with_nodes() {
-    Nodes nodes(loop_.get(), *store_, {options_.node_rank, options_.nodes, options_.local_ranks, options_.max_restarts});
+    Nodes nodes(loop_.get(), *store_,
+                {options_.node_rank, options_.nodes, options_.local_ranks, options_.max_restarts});
     await_orders(nodes);
     if (!is_over(nodes)) start_job();
     for (; !is_over(nodes); loop_.run_once()) {

@@ -72,7 +72,7 @@ private:
     std::unique_ptr<Job> job_;
     std::list<SignalWatch> signals_;
     int generation_ = 0;
-    int interrupted_ = 0;  // the signal by which somebody asked ddprun to end
+    int interrupted_ = 0;     // the signal by which somebody asked ddprun to end
     bool impatient_ = false;  // by a second interrupt
     bool told_to_end_ = false;
 };

@@ -10,7 +10,8 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kReadSize = 64 * 1024;
-// A rank's own last words fit in its pipe; more than this comes from processes that it left behind and that still write.
+// A rank's own last words fit in its pipe; more than this comes from processes that it left behind and that still
+// write.
 constexpr std::size_t kDrainLimit = 1024 * 1024;
 
 // One buffer serves every pipe: the loop has one thread and each read is consumed before the next.
@@ -30,10 +31,13 @@ Timer::Timer(uv_loop_t* loop, std::function<void()> fire) : fire_(std::move(fire
 void Timer::start(Milliseconds period) {
     if (uv_is_active(reinterpret_cast<uv_handle_t*>(handle_.get()))) return;
     const auto count = static_cast<std::uint64_t>(period.count());
-    uv_timer_start(handle_.get(), [](uv_timer_t* timer) { static_cast<Timer*>(timer->data)->fire_(); }, count, count);
+    uv_timer_start(
+        handle_.get(), [](uv_timer_t* timer) { static_cast<Timer*>(timer->data)->fire_(); }, count, count);
 }
 
-void Timer::stop() { uv_timer_stop(handle_.get()); }
+void Timer::stop() {
+    uv_timer_stop(handle_.get());
+}
 
 SignalWatch::SignalWatch(uv_loop_t* loop, int signal, std::function<void(int)> seen)
     : seen_(std::move(seen)), handle_(new uv_signal_t) {
@@ -92,7 +96,9 @@ void ReadPipe::drain() {
     }
 }
 
-void ReadPipe::close() { handle_.reset(); }
+void ReadPipe::close() {
+    handle_.reset();
+}
 
 void ReadPipe::on_read(ssize_t size, const char* bytes) {
     if (size > 0) {

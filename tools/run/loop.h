@@ -18,7 +18,8 @@ template <class T>
 struct CloseHandle {
     void operator()(T* handle) const noexcept {
         handle->data = nullptr;
-        uv_close(reinterpret_cast<uv_handle_t*>(handle), [](uv_handle_t* closed) { delete reinterpret_cast<T*>(closed); });
+        uv_close(reinterpret_cast<uv_handle_t*>(handle),
+                 [](uv_handle_t* closed) { delete reinterpret_cast<T*>(closed); });
     }
 };
 
@@ -65,7 +66,8 @@ class ReadPipe {
 public:
     using Data = std::function<void(std::string_view)>;
 
-    // Takes over `descriptor`. `end` is called when the pipe has no writers left. Throws std::runtime_error if libuv refuses.
+    // Takes over `descriptor`. `end` is called when the pipe has no writers left. Throws std::runtime_error if libuv
+    // refuses.
     ReadPipe(uv_loop_t* loop, int descriptor, Data data, std::function<void()> end);
     ReadPipe(const ReadPipe&) = delete;
     ReadPipe& operator=(const ReadPipe&) = delete;

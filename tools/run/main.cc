@@ -24,7 +24,8 @@ void open_standard_descriptors() {
     }
 }
 
-// Throws std::invalid_argument if there is none: ranks of several nodes must not meet in a store that anybody may enter.
+// Throws std::invalid_argument if there is none: ranks of several nodes must not meet in a store that anybody may
+// enter.
 std::string job_secret(const ddprun::Options& options) {
     if (!options.secret_file.empty()) {
         std::string warning;

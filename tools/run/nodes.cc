@@ -16,9 +16,15 @@ constexpr Milliseconds kJoinTime{300'000};
 constexpr const char* kShapeKey = "ddp/run/shape";
 constexpr const char* kOrderKey = "ddp/run/order";
 
-std::string report_key(int node) { return "ddp/run/node/" + std::to_string(node); }
-std::string hello_key(int node) { return "ddp/run/hello/" + std::to_string(node); }
-std::string node_name(int node) { return "node " + std::to_string(node); }
+std::string report_key(int node) {
+    return "ddp/run/node/" + std::to_string(node);
+}
+std::string hello_key(int node) {
+    return "ddp/run/hello/" + std::to_string(node);
+}
+std::string node_name(int node) {
+    return "node " + std::to_string(node);
+}
 
 // "generation kind code may_restart beat", a newline, the text.
 template <class Message>
@@ -85,7 +91,8 @@ Order next_order(const Order& current, const std::vector<std::optional<Report>>&
     // A node that has not come yet has nothing to end, but without it the job is not complete.
     if (next.kind == Order::Kind::kRun && all_came && all_ended) next.kind = Order::Kind::kEnd;
     if (next.kind != Order::Kind::kStop || !all_ended) return next;
-    if (next.may_restart && next.generation < max_restarts) return Order{next.generation + 1, Order::Kind::kRun, 0, true, ""};
+    if (next.may_restart && next.generation < max_restarts)
+        return Order{next.generation + 1, Order::Kind::kRun, 0, true, ""};
     next.kind = Order::Kind::kEnd;
     return next;
 }
@@ -214,12 +221,6 @@ void Nodes::give_up_on(int node, const std::string& what) {
     if (order_.code == 0) order_.code = 1;
     order_.kind = Order::Kind::kEnd;
     order_.text = node_name(node) + " " + what;
-}
-
-void Nodes::leave() {
-    Report last = report_;
-    last.state = Report::State::kLeft;
-    report(last);
 }
 
 bool Nodes::may_go(bool wait_for_absent) const {

@@ -1,12 +1,12 @@
-// How the launchers of several nodes act as one. Each node's ddprun writes a report into the store that node 0 hosts, and node
-// 0 writes orders that all follow:
+// How the launchers of several nodes act as one. Each node's ddprun writes a report into the store that node 0 hosts,
+// and node 0 writes orders that all follow:
 //
 //     run g    every node runs generation g
 //     stop g   a rank of generation g failed somewhere: every node ends its ranks
 //     end      the job is over; every node exits with the code
 //
-// Reports and orders are exchanged four times a second by a thread of libuv's pool, so that a slow network never holds up the
-// loop. They carry a counter that shows that their writer is alive.
+// Reports and orders are exchanged four times a second by a thread of libuv's pool, so that a slow network never holds
+// up the loop. They carry a counter that shows that their writer is alive.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,9 @@ struct Report {
     enum class State { kRunning, kFailed, kStopped, kSucceeded, kLeft };
 
     int generation = 0;
-    State state = State::kRunning;  // kFailed: a rank failed, others still end. kStopped, kSucceeded: none runs any more.
-    int code = 0;                   // why it failed; 0: it did not, or only because it was told to stop
+    State state = State::kRunning;  // kFailed: a rank failed, others still end. kStopped, kSucceeded: none runs any
+                                    // more. kLeft: nor does ddprun there, or not for long.
+    int code = 0;  // why it failed; 0: it did not, or only because it was told to stop
     bool may_restart = true;
     std::string text;
 
@@ -67,10 +68,8 @@ public:
     const Order& order() const { return order_; }
     // Why the job cannot go on, if the store has not answered for too long. Empty otherwise.
     const std::string& lost() const { return lost_; }
-    // Tells the others that this node leaves.
-    void leave();
-    // The others have learned what they need: node 0 that this node leaves, the other nodes how the job ended. wait_for_absent:
-    // also nodes that have not come yet.
+    // The others have learned what they need: node 0 that this node leaves, the other nodes how the job ended.
+    // wait_for_absent: also nodes that have not come yet.
     bool may_go(bool wait_for_absent) const;
 
 private:
@@ -106,7 +105,7 @@ private:
     std::string lost_;
     std::vector<Peer> peers_;
     std::int64_t beat_ = 0;
-    std::int64_t version_ = 0;          // counts the changes of report_
+    std::int64_t version_ = 0;           // counts the changes of report_
     std::int64_t written_version_ = -1;  // the latest that is in the store
     bool busy_ = false;
     Clock::time_point last_answer_ = Clock::now();

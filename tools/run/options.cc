@@ -102,8 +102,8 @@ void check_nodes(Options& options, const std::string& rendezvous) {
         require(options.rendezvous.has_value(),
                 "--rdzv: '" + rendezvous + "' is not HOST:PORT (an IPv6 address in brackets, a port from 1 to 65535)");
     }
-    require(options.nodes == 1 || options.rendezvous, "--nnodes " + std::to_string(options.nodes) +
-                                                          " needs --rdzv HOST:PORT, where node 0 hosts the store");
+    require(options.nodes == 1 || options.rendezvous,
+            "--nnodes " + std::to_string(options.nodes) + " needs --rdzv HOST:PORT, where node 0 hosts the store");
 }
 
 }  // namespace

@@ -23,7 +23,9 @@ std::set<pid_t> children() {
 
 }  // namespace
 
-Orphans::Orphans() : excluded_(children()) { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+Orphans::Orphans() : excluded_(children()) {
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
 
 std::set<pid_t> Orphans::adopted() const {
     std::set<pid_t> found = children();

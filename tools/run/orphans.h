@@ -1,5 +1,5 @@
-// Processes that ranks left behind. ddprun is their subreaper: they become its children, wherever they moved, so that it can
-// find, end and reap them.
+// Processes that ranks left behind. ddprun is their subreaper: they become its children, wherever they moved, so that
+// it can find, end and reap them.
 #pragma once
 
 #include <sys/types.h>

@@ -27,8 +27,9 @@ constexpr std::size_t kLargeChunk = 256 * 1024;
 constexpr std::size_t kSafeChunk = 4096;
 constexpr Milliseconds kRetry{1};
 
-// O_NONBLOCK belongs to the open file, which ddprun shares with the shell that started it. Opening it again gives ddprun one
-// of its own. -1 where that is not possible (sockets) or wrong (regular files, whose position is shared too).
+// O_NONBLOCK belongs to the open file, which ddprun shares with the shell that started it. Opening it again gives
+// ddprun one of its own. -1 where that is not possible (sockets) or wrong (regular files, whose position is shared
+// too).
 int reopen_without_blocking(int descriptor) {
     struct stat facts {};
     if (fstat(descriptor, &facts) != 0 || !(S_ISFIFO(facts.st_mode) || S_ISCHR(facts.st_mode))) return -1;
@@ -87,7 +88,9 @@ Sink::~Sink() {
     if (descriptor_ != original_) close(descriptor_);
 }
 
-bool Sink::congested() const { return pending_.size() - written_ > kCongested; }
+bool Sink::congested() const {
+    return pending_.size() - written_ > kCongested;
+}
 
 void Sink::append(std::string_view bytes) {
     if (broken_) return;
@@ -125,7 +128,9 @@ void Sink::flush() {
     if (was_busy && pending_.size() - written_ <= kRelieved && on_relief) on_relief();
 }
 
-void Sink::limit_patience(Milliseconds patience) { patience_ = patience; }
+void Sink::limit_patience(Milliseconds patience) {
+    patience_ = patience;
+}
 
 void Sink::discard() {
     broken_ = true;
@@ -133,14 +138,17 @@ void Sink::discard() {
     written_ = 0;
 }
 
-Output::Output(uv_loop_t* loop, OutputStyle style_) : style(style_), out(loop, STDOUT_FILENO), err(loop, STDERR_FILENO) {}
+Output::Output(uv_loop_t* loop, OutputStyle style_)
+    : style(style_), out(loop, STDOUT_FILENO), err(loop, STDERR_FILENO) {}
 
 void Output::limit_patience(Milliseconds patience) {
     out.limit_patience(patience);
     err.limit_patience(patience);
 }
 
-void Output::say(const std::string& sentence) { line("ddprun: " + sentence); }
+void Output::say(const std::string& sentence) {
+    line("ddprun: " + sentence);
+}
 
 void Output::line(const std::string& text) {
     if (style.timestamps) err.append(timestamp());
@@ -150,7 +158,8 @@ void Output::line(const std::string& text) {
 }
 
 LogFile::LogFile(std::string path)
-    : path_(std::move(path)), descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644)) {
+    : path_(std::move(path)),
+      descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644)) {
     if (descriptor_ < 0) throw std::runtime_error("cannot create " + path_ + ": " + std::strerror(errno));
 }
 

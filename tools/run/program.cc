@@ -23,7 +23,9 @@ bool is_file(const std::string& path) {
     return stat(path.c_str(), &facts) == 0 && S_ISREG(facts.st_mode);
 }
 
-bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+bool exists(const std::string& path) {
+    return access(path.c_str(), F_OK) == 0;
+}
 
 ProgramCheck check_file(const std::string& program, const std::string& path) {
     if (!exists(path)) return {127, "cannot find the program '" + program + "'"};

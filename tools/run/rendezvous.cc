@@ -90,7 +90,9 @@ Store Store::connect(const Endpoint& address, const std::string& secret, Millise
     }
 }
 
-int Store::port() const { return ddp_store_port(store_.get()); }
+int Store::port() const {
+    return ddp_store_port(store_.get());
+}
 
 void Store::set(const std::string& key, const std::string& value) {
     Outcome outcome;

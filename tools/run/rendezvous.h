@@ -1,5 +1,5 @@
-// The store as the launcher uses it: libddp's public C interface with exceptions. Every failure is a std::runtime_error that
-// carries the library's message.
+// The store as the launcher uses it: libddp's public C interface with exceptions. Every failure is a std::runtime_error
+// that carries the library's message.
 #pragma once
 
 #include <ddp/store.h>

@@ -61,7 +61,8 @@ std::string read_secret(const std::string& path, std::string& warning) {
     const ssize_t size = fstat(file.descriptor, &facts) == 0 ? read(file.descriptor, text.data(), text.size()) : -1;
     if (size < 0) throw std::runtime_error("--secret-file: cannot read " + path + ": " + std::strerror(errno));
     if (static_cast<std::size_t>(size) > kLargestFile) {
-        throw std::runtime_error("--secret-file: " + path + " has more than " + std::to_string(kLargestFile) + " bytes");
+        throw std::runtime_error("--secret-file: " + path + " has more than " + std::to_string(kLargestFile) +
+                                 " bytes");
     }
     text = trim(text.substr(0, static_cast<std::size_t>(size)));
     if (text.empty()) throw std::runtime_error("--secret-file: " + path + " is empty");

@@ -4,9 +4,10 @@
 usage: compare.py replay    [--bench PATH] [--model resnet50] [--world 2] [--backend auto] [--compute-ms 0] ...
        compare.py allreduce [--bench PATH] [--bytes 4096,...]    [--world 2] [--backend auto] ...
 
-replay tries both in every mode and with every bucket cap, takes the median over the rounds of each combination, and compares the
-best of one with the best of the other. A ratio below 1 means that libddp is faster. "over local" is what is left
-after the loop without any communication is subtracted: PyTorch's loop is in Python, which is not what is compared.
+replay tries both in every mode and with every bucket cap, takes the median over the rounds of each combination, and
+compares the best of one with the best of the other. A ratio below 1 means that libddp is faster. "over local" is what
+is left after the loop without any communication is subtracted: PyTorch's loop is in Python, which is not what is
+compared.
 """
 
 import argparse
@@ -45,9 +46,10 @@ def run(command, timeout):
 
 def has_torch(python):
     try:
-        return subprocess.run([python, "-c", "import torch.distributed"], stderr=subprocess.DEVNULL, timeout=120).returncode == 0
+        probe = subprocess.run([python, "-c", "import torch.distributed"], stderr=subprocess.DEVNULL, timeout=120)
     except OSError:
         return False
+    return probe.returncode == 0
 
 
 def median(values):

@@ -1,4 +1,4 @@
-"""Ranks of a torch.distributed job on this host, and how their loops are timed: as ddp-bench does it (tools/bench/measure.h)."""
+"""Ranks of a torch.distributed job on this host, and the timing of their loops: as in tools/bench/measure.h."""
 
 import os
 import signal
@@ -55,8 +55,8 @@ def rank_environment(rank, world, folder):
         "DDP_PEER_INIT": f"file://{folder}/store",
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        # Without these glibc returns a large gradient's memory to the system after each step and asks for it again in the
-        # next. That would cost PyTorch a page fault for every 4 KiB, which is not what is compared here.
+        # Without these glibc returns a large gradient's memory to the system after each step and asks for it again in
+        # the next. That would cost PyTorch a page fault for every 4 KiB, which is not what is compared here.
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
         "MALLOC_TOP_PAD_": str(64 << 20),

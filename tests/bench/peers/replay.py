@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What `ddp-bench replay` does, through PyTorch's DistributedDataParallel over Gloo.
 
-The model is the same list of parameters (a file that `ddp-bench models` wrote). Its autograd graph is a chain of one function a
-parameter, whose backward computes for as long as ddp-bench does and writes that parameter's gradient. Prints one JSON line
-for each combination of gradient mode and bucket cap.
+The model is the same list of parameters (a file that `ddp-bench models` wrote). Its autograd graph is a chain of one
+function a parameter, whose backward computes for as long as ddp-bench does and writes that parameter's gradient.
+Prints one JSON line for each combination of gradient mode and bucket cap.
 
 Three ways for a gradient to reach its bucket:
   copy    gradient_as_bucket_view=False: PyTorch copies in, and copies the mean out

@@ -16,7 +16,9 @@ Report make(int generation, State state, int code = 0, bool may_restart = true) 
     return {generation, state, code, may_restart, code == 0 ? "" : "node failed with " + std::to_string(code)};
 }
 
-Order order(int generation, Kind kind, int code = 0) { return {generation, kind, code, true, ""}; }
+Order order(int generation, Kind kind, int code = 0) {
+    return {generation, kind, code, true, ""};
+}
 
 TEST(NextOrder, RunsUntilEveryNodeHasSucceeded) {
     EXPECT_EQ(next_order(order(0, Kind::kRun), {make(0, State::kRunning), std::nullopt}, 0).kind, Kind::kRun);

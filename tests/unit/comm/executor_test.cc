@@ -167,6 +167,39 @@ TEST_P(ExecutorTest, UserCompletedWorkBoundsTheChainThatWaitsForIt) {
     completer.join();
 }
 
+// The program finishes a work early on one rank and late on another; the sequence of operations is the same.
+TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
+    for (bool early : {true, false})
+        for (bool any_thread : {true, false}) {
+            ran_.clear();
+            released_ = false;
+            auto mine = Work::user_completed(5000);
+            auto hold = block();
+            auto before = executor_->submit(note("x"));
+            WorkPtr chain;
+            {
+                OpTag tag;
+                tag.executor = executor_;  // as in a hook
+                ScopedTag scope(tag);
+                chain = mine->then([&] { return executor_->submit(note("a1")); }, any_thread)->then([&] {
+                    auto second = Work::user_completed(5000);
+                    std::thread([second] { second->complete({}); }).detach();
+                    return second;
+                }, any_thread)->then([&] { return executor_->submit(note("a2")); }, any_thread);
+            }
+            auto later = executor_->submit(note("b"));
+            if (early) mine->complete({});
+            release();
+            if (!early) {
+                std::this_thread::sleep_for(20ms);
+                mine->complete({});
+            }
+            ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
+            ASSERT_TRUE(chain->wait(Deadline::after_ms(5000)));
+            EXPECT_THAT(ran_, ElementsAre("x", "a1", "a2", "b")) << early << any_thread;
+        }
+}
+
 TEST_P(ExecutorTest, PoisonFailsEverythingQueued) {
     auto hold = block();
     std::this_thread::sleep_for(10ms);

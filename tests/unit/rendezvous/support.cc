@@ -169,6 +169,7 @@ void Child::kill() {
 
 void Child::stop_running() const {
     ::kill(pid_, SIGSTOP);
+    waitpid(pid_, nullptr, WUNTRACED);  // its threads stop one by one
 }
 
 std::string Child::read_line() {

@@ -1,0 +1,217 @@
+// hook.h and backend.h with arguments that make no sense, and hooks that misbehave.
+#include "capi/bad_input.h"
+#include "support/thread_backend.h"
+
+namespace {
+
+constexpr auto kInvalid = DDP_ERROR_INVALID_ARGUMENT;
+
+ddp_status nothing(void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) { return DDP_OK; }
+void count(void* counter) { ++*static_cast<int*>(counter); }
+
+TEST(BadHook, NullHandles) {
+    EXPECT_EQ(ddp_bucket_index(nullptr), -1);
+    EXPECT_EQ(ddp_bucket_is_last(nullptr), -1);
+    EXPECT_EQ(ddp_bucket_step(nullptr), -1);
+    EXPECT_EQ(ddp_bucket_dtype(nullptr), 0);
+    EXPECT_EQ(ddp_bucket_device(nullptr).kind, DDP_DEVICE_CPU);
+    EXPECT_EQ(ddp_bucket_buffer(nullptr), nullptr);
+    EXPECT_EQ(ddp_bucket_count(nullptr), 0u);
+    EXPECT_EQ(ddp_bucket_param_count(nullptr), -1);
+    Untouched<ddp_tensor> tensor;
+    int destroyed = 0;
+    float x = 0;
+    expect_refused({
+        {"set_comm_hook", kInvalid, {"ddp_set_comm_hook", "context is NULL"}, [&](ddp_error** e) { return ddp_set_comm_hook(nullptr, nothing, &destroyed, count, e); }},
+        {"gradient", kInvalid, {"ddp_bucket_gradient", "bucket is NULL"}, [&](ddp_error** e) { return ddp_bucket_gradient(nullptr, 0, &tensor, e); }},
+        {"parameter", kInvalid, {"ddp_bucket_parameter", "bucket is NULL"}, [&](ddp_error** e) { return ddp_bucket_parameter(nullptr, 0, &tensor, e); }},
+        {"set_buffer", kInvalid, {"ddp_bucket_set_buffer", "bucket is NULL"}, [&](ddp_error** e) { return ddp_bucket_set_buffer(nullptr, &x, DDP_F32, e); }},
+    });
+    EXPECT_EQ(destroyed, 0);
+}
+
+// What a hook sees of one bucket with one f32 parameter.
+ddp_status inspect(void* calls, ddp_group*, ddp_bucket* bucket, ddp_work**, ddp_error**) {
+    ++*static_cast<int*>(calls);
+    ddp_tensor sized;
+    std::memset(&sized, 0, sizeof sized);
+    auto tensor_of = [&](auto function, int32_t i, size_t struct_size) {
+        return [=, &sized](ddp_error** e) {
+            sized.struct_size = struct_size;
+            return function(bucket, i, &sized, e);
+        };
+    };
+    float x = 0;
+    expect_refused({
+        {"gradient -1", kInvalid, {"i is -1"}, tensor_of(ddp_bucket_gradient, -1, sizeof sized)},
+        {"gradient 1", kInvalid, {"i is 1", "1 param"}, tensor_of(ddp_bucket_gradient, 1, sizeof sized)},
+        {"parameter 10^6", kInvalid, {"i is 1000000"}, tensor_of(ddp_bucket_parameter, 1'000'000, sizeof sized)},
+        {"struct_size 0", kInvalid, {"struct_size is 0"}, tensor_of(ddp_bucket_gradient, 0, 0)},
+        {"gradient: no output", kInvalid, {"tensor is NULL"}, [&](ddp_error** e) { return ddp_bucket_gradient(bucket, 0, nullptr, e); }},
+        {"parameter: no output", kInvalid, {"tensor is NULL"}, [&](ddp_error** e) { return ddp_bucket_parameter(bucket, 0, nullptr, e); }},
+        {"set_buffer: none", kInvalid, {"buffer is NULL"}, [&](ddp_error** e) { return ddp_bucket_set_buffer(bucket, nullptr, DDP_F32, e); }},
+        {"set_buffer: integers", DDP_ERROR_UNSUPPORTED, {"i32", "f32"}, [&](ddp_error** e) { return ddp_bucket_set_buffer(bucket, &x, DDP_I32, e); }},
+        {"set_buffer: complex", DDP_ERROR_UNSUPPORTED, {"c64"}, [&](ddp_error** e) { return ddp_bucket_set_buffer(bucket, &x, DDP_C64, e); }},
+        {"set_buffer: unknown", DDP_ERROR_UNSUPPORTED, {"unknown"}, [&](ddp_error** e) { return ddp_bucket_set_buffer(bucket, &x, 77, e); }},
+    });
+    EXPECT_EQ(sized.data, nullptr) << "a refused call wrote";
+    // A caller from an older header receives only the fields that it has.
+    Untouched<int32_t> beyond;
+    sized.struct_size = offsetof(ddp_tensor, shape);
+    sized.ndim = 77;
+    expect_accepted([&](ddp_error** e) { return ddp_bucket_gradient(bucket, 0, &sized, e); });
+    EXPECT_NE(sized.data, nullptr);
+    EXPECT_EQ(sized.ndim, 77);
+    return DDP_OK;
+}
+
+class HookedContext : public testing::Test {
+protected:
+    void SetUp() override {
+        ddp_group_options options;
+        ddp_group_options_init(&options);
+        options.rank = 0;
+        options.world_size = 1;
+        ASSERT_EQ(ddp_group_create(&options, &group, nullptr), DDP_OK);
+        ASSERT_EQ(ddp_context_create(group, nullptr, &context, nullptr), DDP_OK);
+        ddp_param_desc desc;
+        ddp_param_desc_init(&desc);
+        desc.name = "p";
+        ddp_param param = -1;
+        ASSERT_EQ(ddp_register_param(context, &desc, &param, nullptr), DDP_OK);
+        ASSERT_EQ(ddp_commit(context, nullptr), DDP_OK);
+    }
+    void TearDown() override {
+        ddp_context_free(context);
+        ddp_group_free(group);
+    }
+    // The message of the step's error, which must have this status and name bucket 0 of step 0.
+    std::string failing_step(ddp_comm_hook_fn hook, ddp_status status) {
+        EXPECT_EQ(ddp_set_comm_hook(context, hook, nullptr, nullptr, nullptr), DDP_OK);
+        ddp_grad_ready(context, 0, nullptr);
+        ddp_error* error = nullptr;
+        EXPECT_EQ(ddp_finalize(context, &error), status);
+        EXPECT_EQ(ddp_error_bucket(error), 0);
+        EXPECT_EQ(ddp_error_step(error), 0);
+        return take_message(error);
+    }
+
+    ddp_group* group = nullptr;
+    ddp_context* context = nullptr;
+};
+
+TEST_F(HookedContext, BucketAccessors) {
+    int calls = 0;
+    expect_accepted([&](ddp_error** e) { return ddp_set_comm_hook(context, inspect, &calls, nullptr, e); });
+    EXPECT_EQ(ddp_grad_ready(context, 0, nullptr), DDP_OK);
+    EXPECT_EQ(ddp_finalize(context, nullptr), DDP_OK);
+    EXPECT_EQ(calls, 1);
+}
+
+TEST_F(HookedContext, UserDataIsDestroyedOnce) {
+    int destroyed = 0;
+    expect_accepted([&](ddp_error** e) { return ddp_set_comm_hook(context, nothing, &destroyed, count, e); });
+    expect_accepted([&](ddp_error** e) { return ddp_set_comm_hook(context, nullptr, nullptr, nullptr, e); });
+    EXPECT_EQ(destroyed, 1);
+}
+
+TEST_F(HookedContext, AHookThatSaysNothingButFails) {
+    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) -> ddp_status { return DDP_ERROR_LIMIT; };
+    EXPECT_THAT(failing_step(hook, DDP_ERROR_LIMIT), testing::HasSubstr("hook"));
+}
+
+TEST_F(HookedContext, AHookWithAStatusThatDoesNotExist) {
+    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) -> ddp_status { return 5; };
+    failing_step(hook, DDP_ERROR_CALLBACK);
+}
+
+TEST_F(HookedContext, AHookThatFailsAndLeavesAWorkAndAnError) {
+    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work** work, ddp_error** error) -> ddp_status {
+        ddp_work_create(0, work, nullptr);
+        *error = ddp_error_create(DDP_ERROR_IO, "disk full");
+        return DDP_ERROR_IO;
+    };
+    EXPECT_THAT(failing_step(hook, DDP_ERROR_IO), testing::HasSubstr("disk full"));
+}
+
+TEST_F(HookedContext, AWorkThatIsNeverCompletedTimesOut) {
+    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work** work, ddp_error**) { return ddp_work_create(50, work, nullptr); };
+    EXPECT_THAT(failing_step(hook, DDP_ERROR_TIMEOUT), testing::HasSubstr("50 ms"));
+}
+
+ddp_backend valid_backend() {
+    ddp_backend backend;
+    std::memset(&backend, 0, sizeof backend);
+    backend.struct_size = sizeof backend;
+    backend.abi_version = DDP_BACKEND_ABI_VERSION;
+    backend.name = "bad-input";
+    backend.create = [](const ddp_backend_host*, void**, ddp_backend_failure*) -> ddp_status { return DDP_ERROR_UNSUPPORTED; };
+    backend.destroy = [](void*) {};
+    backend.capabilities = [](void*) { return 0u; };
+    backend.abort = [](void*) {};
+    backend.run = [](void*, const ddp_collective*, ddp_backend_failure*) -> ddp_status { return DDP_OK; };
+    return backend;
+}
+
+TEST(BadBackend, Register) {
+    static const std::string long_name(65, 'n');
+    auto with = [](auto change) {
+        return [change](ddp_error** e) {
+            auto backend = valid_backend();
+            change(backend);
+            return ddp_backend_register(&backend, e);
+        };
+    };
+    const std::vector<std::string> required{"'bad-input'", "required"};
+    const auto unsupported = DDP_ERROR_UNSUPPORTED;
+    expect_refused({
+        {"none", kInvalid, {"backend is NULL"}, [](ddp_error** e) { return ddp_backend_register(nullptr, e); }},
+        {"struct_size 0", unsupported, {"struct_size 0"}, with([](auto& b) { b.struct_size = 0; })},
+        {"older", unsupported, {"struct_size"}, with([](auto& b) { b.struct_size -= 8; })},
+        {"abi_version 0", unsupported, {"abi_version 0"}, with([](auto& b) { b.abi_version = 0; })},
+        {"abi_version 2", unsupported, {"abi_version 2"}, with([](auto& b) { b.abi_version = 2; })},
+        {"no name", kInvalid, {"name"}, with([](auto& b) { b.name = nullptr; })},
+        {"empty name", kInvalid, {"name ''"}, with([](auto& b) { b.name = ""; })},
+        {"capitals", kInvalid, {"name 'Bad'"}, with([](auto& b) { b.name = "Bad"; })},
+        {"a path", kInvalid, {"'../bad'"}, with([](auto& b) { b.name = "../bad"; })},
+        {"auto", kInvalid, {"'auto'"}, with([](auto& b) { b.name = "auto"; })},
+        {"long name", kInvalid, {"name"}, with([](auto& b) { b.name = long_name.c_str(); })},
+        {"no create", kInvalid, required, with([](auto& b) { b.create = nullptr; })},
+        {"no destroy", kInvalid, required, with([](auto& b) { b.destroy = nullptr; })},
+        {"no capabilities", kInvalid, required, with([](auto& b) { b.capabilities = nullptr; })},
+        {"no abort", kInvalid, required, with([](auto& b) { b.abort = nullptr; })},
+        {"no run", kInvalid, required, with([](auto& b) { b.run = nullptr; })},
+        {"allocate alone", kInvalid, {"deallocate"}, with([](auto& b) {
+             b.allocate = [](void*, size_t, ddp_device, void**, ddp_backend_failure*) -> ddp_status { return DDP_OK; };
+         })},
+        {"deallocate alone", kInvalid, {"allocate"}, with([](auto& b) { b.deallocate = [](void*, void*) {}; })},
+        {"built in", DDP_ERROR_ALREADY_EXISTS, {"'gloo'"}, with([](auto& b) { b.name = "gloo"; })},
+    });
+    register_thread_backend();
+    expect_refused({{"twice", DDP_ERROR_ALREADY_EXISTS, {"'threads'"}, with([](auto& b) { b.name = "threads"; })}});
+}
+
+TEST(BadBackend, Available) {
+    for (const char* name : {static_cast<const char*>(nullptr), "", "carrier-pigeon", "../gloo", "Gloo"}) {
+        ddp_error* error = nullptr;
+        EXPECT_EQ(ddp_backend_available(name, &error), 0);
+        EXPECT_EQ(ddp_error_code(error), name ? DDP_ERROR_NOT_FOUND : DDP_ERROR_INVALID_ARGUMENT);
+        EXPECT_THAT(take_message(error), testing::HasSubstr(name ? name : "name is NULL"));
+        EXPECT_EQ(ddp_backend_available(name, nullptr), 0);
+    }
+    for (const char* name : {"gloo", "auto"}) EXPECT_EQ(ddp_backend_available(name, nullptr), 1) << name;
+}
+
+TEST(BadBackend, OneThatCannotConnectSaysSo) {
+    static const ddp_backend backend = valid_backend();
+    ASSERT_EQ(ddp_backend_register(&backend, nullptr), DDP_OK);
+    ddp_group_options options;
+    ddp_group_options_init(&options);
+    options.rank = 0;
+    options.world_size = 1;
+    options.backend = "bad-input";
+    Untouched<ddp_group*> out;
+    expect_refused({{"create", DDP_ERROR_UNSUPPORTED, {"bad-input", "connecting"}, [&](ddp_error** e) { return ddp_group_create(&options, &out, e); }}});
+}
+
+}  // namespace

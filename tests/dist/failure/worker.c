@@ -1,0 +1,288 @@
+/* One rank of a job, for failure_test.py: carries out the verbs on its command line and says on standard output how far it is.
+ *
+ *     worker rank=1 world=3 init=tcp://127.0.0.1:2000 timeout=5000 -- join params=4 commit steps=2 mark=ready pause finalize
+ *
+ * Lines on standard output: "at NAME SECONDS", "error CODE RANK PARAM BUCKET STEP SECONDS VERB MESSAGE", "value NAME NUMBER".
+ * SECONDS are those of CLOCK_MONOTONIC, which all processes of a host share. The first error ends the list of verbs; the worker
+ * then frees what it has and exits with 0: a failure of another rank must never keep a process from ending well.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ddp/ddp.h>
+
+enum { MAX_PARAMS = 64 };
+
+static struct {
+    ddp_group_options options;
+    ddp_store *store; /* --via store: opened by the worker, as under a launcher */
+    ddp_group *group;
+    ddp_context *context;
+    ddp_error *error;
+    const char *verb;
+    float *grad[MAX_PARAMS];
+    int params;
+    int next; /* the parameter after the last announced one, from the back */
+    int64_t shape[1];
+    ddp_dtype dtype;
+    char prefix[32]; /* of parameter names */
+} me;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void nap(long ms) {
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&t, NULL);
+}
+
+static void mark(const char *name) {
+    printf("at %s %.6f\n", name, now());
+    fflush(stdout);
+}
+
+static int report_error(void) {
+    printf("error %s %d %d %d %lld %.6f %s %s\n", ddp_status_name(ddp_error_code(me.error)), (int)ddp_error_rank(me.error),
+           (int)ddp_error_param(me.error), (int)ddp_error_bucket(me.error), (long long)ddp_error_step(me.error), now(), me.verb,
+           ddp_error_message(me.error));
+    fflush(stdout);
+    ddp_error_free(me.error);
+    me.error = NULL;
+    return -1;
+}
+
+static int check(ddp_status status) { return status == DDP_OK ? 0 : report_error(); }
+
+/* ---- verbs; each returns 0, or -1 after an error */
+
+static int join(void) {
+    if (check(ddp_group_create(&me.options, &me.group, &me.error))) return -1;
+    mark("joined");
+    return 0;
+}
+
+static int add_params(const char *text) {
+    ddp_context_options options;
+    ddp_context_options_init(&options);
+    options.bucket_cap_bytes = options.first_bucket_cap_bytes = 1; /* a bucket for each: steps in which something remains to do */
+    if (!me.context && check(ddp_context_create(me.group, &options, &me.context, &me.error))) return -1;
+    int count = atoi(text);
+    for (int i = 0; i < count; ++i) {
+        char name[64];
+        snprintf(name, sizeof name, "%s%d", me.prefix, me.params);
+        ddp_param_desc desc;
+        ddp_param param;
+        ddp_param_desc_init(&desc);
+        desc.name = name;
+        desc.shape = me.shape;
+        desc.ndim = 1;
+        desc.dtype = me.dtype;
+        desc.grad = me.grad[me.params] = calloc((size_t)me.shape[0], 16);
+        if (check(ddp_register_param(me.context, &desc, &param, &me.error))) return -1;
+        ++me.params;
+    }
+    return 0;
+}
+
+static int fill(int count) {
+    for (; count > 0 && me.next > 0; --count)
+        if (check(ddp_grad_ready(me.context, --me.next, &me.error))) return -1;
+    return 0;
+}
+
+static int finalize(void) {
+    if (check(ddp_finalize(me.context, &me.error))) return -1;
+    me.next = me.params;
+    return 0;
+}
+
+static int step(void) {
+    if (check(ddp_step_begin(me.context, &me.error))) return -1;
+    me.next = me.params;
+    return fill(me.params) ? -1 : finalize();
+}
+
+static int steps(long count) {
+    while (count-- > 0)
+        if (step()) return -1;
+    return 0;
+}
+
+static int allreduce(const char *text) {
+    size_t count = strtoul(text, NULL, 10);
+    ddp_dtype dtype = strstr(text, ":f64") ? DDP_F64 : DDP_F32;
+    void *data = calloc(count + 1, 8);
+    int failed = check(ddp_allreduce(me.group, NULL, data, count, dtype, DDP_SUM, NULL, &me.error));
+    free(data);
+    return failed;
+}
+
+/* Does nothing for the group, and notices that it broke. */
+static int watch(long ms) {
+    for (double end = now() + (double)ms * 1e-3; now() < end; nap(2))
+        if (check(ddp_group_status(me.group, &me.error))) return -1;
+    return 0;
+}
+
+/* Waits for a line from the test. */
+static int pause_here(const char *name) {
+    char line[16];
+    mark(name);
+    if (!fgets(line, sizeof line, stdin)) mark("orphaned");
+    return 0;
+}
+
+static void *abort_later(void *ms) {
+    nap(*(long *)ms);
+    mark("aborting");
+    ddp_context_abort(me.context, "the test says so", NULL);
+    return NULL;
+}
+
+static int finalize_and_abort(long ms) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, abort_later, &ms) != 0) return 0;
+    int failed = finalize();
+    pthread_join(thread, NULL);
+    return failed;
+}
+
+static void free_all(void) {
+    ddp_context_free(me.context);
+    ddp_group_free(me.group);
+    me.context = NULL;
+    me.group = NULL;
+    for (int i = 0; i < MAX_PARAMS; ++i) {
+        free(me.grad[i]);
+        me.grad[i] = NULL;
+    }
+    me.params = 0;
+}
+
+static int entries(const char *folder) {
+    int count = 0;
+    DIR *dir = opendir(folder);
+    while (dir && readdir(dir)) ++count;
+    if (dir) closedir(dir);
+    return count;
+}
+
+static void say_resources(const char *when) {
+    printf("value %s_threads %d\nvalue %s_files %d\n", when, entries("/proc/self/task"), when, entries("/proc/self/fd"));
+    fflush(stdout);
+}
+
+/* Creates and frees a group and a context with a step, again and again. What the first rounds leave behind is there for good. */
+static int cycles(long count) {
+    for (long i = 0; i < count; ++i) {
+        if (i == 5) say_resources("early");
+        if (join() || add_params("2") || check(ddp_commit(me.context, &me.error)) || steps(1)) return -1;
+        if (check(ddp_barrier(me.group, NULL, &me.error))) return -1;
+        free_all();
+    }
+    nap(200);
+    say_resources("late");
+    return 0;
+}
+
+static int serve(void) {
+    ddp_store_options options;
+    ddp_store_options_init(&options);
+    options.uri = me.options.init_method;
+    options.secret = me.options.secret;
+    options.is_server = 1;
+    if (check(ddp_store_create(&options, &me.store, &me.error))) return -1;
+    printf("value port %d\n", (int)ddp_store_port(me.store));
+    return pause_here("serving");
+}
+
+static int open_store(void) {
+    ddp_store_options options;
+    ddp_store_options_init(&options);
+    options.uri = me.options.init_method;
+    options.secret = me.options.secret;
+    options.timeout_ms = me.options.timeout_ms;
+    if (check(ddp_store_create(&options, &me.store, &me.error))) return -1;
+    me.options.store = me.store;
+    return 0;
+}
+
+static int is(const char *word, const char *name) { return strcmp(word, name) == 0; }
+
+static int perform(const char *word, const char *argument) {
+    if (is(word, "join")) return join();
+    if (is(word, "open")) return open_store();
+    if (is(word, "serve")) return serve();
+    if (is(word, "params")) return add_params(argument);
+    if (is(word, "commit")) return me.next = me.params, check(ddp_commit(me.context, &me.error));
+    if (is(word, "begin")) return check(ddp_step_begin(me.context, &me.error));
+    if (is(word, "fill")) return fill(atoi(argument));
+    if (is(word, "finalize")) return finalize();
+    if (is(word, "finalize-abort")) return finalize_and_abort(atol(argument));
+    if (is(word, "steps")) return steps(atol(argument));
+    if (is(word, "sync")) return check(ddp_set_sync(me.context, atoi(argument), &me.error));
+    if (is(word, "allreduce")) return allreduce(argument);
+    if (is(word, "barrier")) return check(ddp_barrier(me.group, NULL, &me.error));
+    if (is(word, "status")) return check(ddp_group_status(me.group, &me.error));
+    if (is(word, "watch")) return watch(atol(argument));
+    if (is(word, "cycles")) return cycles(atol(argument));
+    if (is(word, "pause")) return pause_here(argument);
+    if (is(word, "mark")) return mark(argument), 0;
+    if (is(word, "sleep")) return nap(atol(argument)), 0;
+    if (is(word, "free")) return free_all(), 0;
+    if (is(word, "exit")) exit(atoi(argument));
+    fprintf(stderr, "worker: no verb '%s'\n", word);
+    exit(2);
+}
+
+static void set(const char *name, const char *value) {
+    if (is(name, "rank")) me.options.rank = atoi(value);
+    else if (is(name, "world")) me.options.world_size = atoi(value);
+    else if (is(name, "init")) me.options.init_method = value;
+    else if (is(name, "timeout")) me.options.timeout_ms = atol(value);
+    else if (is(name, "options")) me.options.backend_options = value;
+    else if (is(name, "secret")) me.options.secret = value;
+    else if (is(name, "flags")) me.options.flags = (uint32_t)atoi(value);
+    else if (is(name, "size")) me.shape[0] = atol(value);
+    else if (is(name, "dtype")) me.dtype = atoi(value);
+    else if (is(name, "prefix")) snprintf(me.prefix, sizeof me.prefix, "%s", value);
+    else fprintf(stderr, "worker: no setting '%s'\n", name), exit(2);
+}
+
+int main(int argc, char **argv) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing survives the test program, however that ends */
+    ddp_group_options_init(&me.options);
+    me.options.backend = "gloo";
+    me.shape[0] = 1000;
+    me.dtype = DDP_F32;
+    strcpy(me.prefix, "p");
+    int i = 1;
+    for (; i < argc && strcmp(argv[i], "--") != 0; ++i) {
+        char *value = strchr(argv[i], '=');
+        if (!value) return 2;
+        *value = '\0';
+        set(argv[i], value + 1);
+    }
+    int failed = 0;
+    for (++i; i < argc && !failed; ++i) {
+        char *argument = strchr(argv[i], '=');
+        if (argument) *argument++ = '\0';
+        me.verb = argv[i];
+        failed = perform(argv[i], argument ? argument : "");
+    }
+    free_all();
+    ddp_store_free(me.store);
+    mark("freed");
+    return 0;
+}
