@@ -1,13 +1,13 @@
 /* backend.h: the interface of a transport. libddp's own backends use it, and so can yours.
  *
  * A backend moves bytes between the ranks of one group. It implements a few blocking functions; libddp provides
- * everything around them: queueing, the progress thread, works, order, checks that ranks agree, timeouts and the naming of culprits.
- * Register one with ddp_backend_register, or put it into a shared object libddp-NAME.so that exports
+ * everything around them: queueing, the progress thread, works, order, checks that ranks agree, timeouts and the naming
+ * of culprits. Register one with ddp_backend_register, or put it into a shared object libddp-NAME.so that exports
  *
  *     const ddp_backend *ddp_backend_entry(void);
  *
- * and lies in a folder named by DDP_MODULE_PATH (separated by colons) or beside libddp.so in "ddp/". A module need not link
- * against libddp: all that it needs comes through ddp_backend_host.
+ * and lies in a folder named by DDP_MODULE_PATH (separated by colons) or beside libddp.so in "ddp/". A module need not
+ * link against libddp: all that it needs comes through ddp_backend_host.
  */
 #ifndef DDP_BACKEND_H
 #define DDP_BACKEND_H
@@ -19,31 +19,33 @@ DDP_EXTERN_C_BEGIN
 /* Grows when a backend built against an older header would no longer work. */
 #define DDP_BACKEND_ABI_VERSION 1
 
-/* What went wrong in a backend. Zero-filled by libddp before each call; the backend fills it before it returns an error. */
+/* What went wrong in a backend. Zero-filled by libddp before each call; the backend fills it before it returns an
+ * error. */
 typedef struct ddp_backend_failure {
-    int32_t rank;       /* the rank that caused it; libddp sets -1 (unknown) before the call */
-    char message[508];  /* a sentence, NUL-terminated, cut if need be */
+    int32_t rank;      /* the rank that caused it; libddp sets -1 (unknown) before the call */
+    char message[508]; /* a sentence, NUL-terminated, cut if need be */
 } ddp_backend_failure;
 
 /* What libddp offers a backend. Valid from create until destroy returns; the strings too. */
 typedef struct ddp_backend_host {
     size_t struct_size;
-    void *handle; /* first argument of the functions below */
+    void* handle; /* first argument of the functions below */
     int32_t rank;
     int32_t world_size;
-    const char *group_name; /* unique among the groups of the job: names for system resources may be derived from it */
-    const char *options;    /* ddp_group_options.backend_options, "" for none; the backend rejects unknown keys */
+    const char* group_name; /* unique among the groups of the job: names for system resources may be derived from it */
+    const char* options;    /* ddp_group_options.backend_options, "" for none; the backend rejects unknown keys */
     int64_t timeout_ms;
     uint32_t flags;     /* DDP_GROUP_* */
     uint32_t reserved0; /* 0 */
     /* The group's part of the store: keys are private to this group and generation. get waits; it returns early with
      * DDP_ERROR_ABORTED or RANK_FAILED when the group breaks. `*value` is freed with store_value_free. Threads: any. */
-    ddp_status (*store_set)(void *handle, const char *key, const void *value, size_t size, ddp_backend_failure *failure);
-    ddp_status (*store_get)(void *handle, const char *key, int64_t timeout_ms, void **value, size_t *size,
-                            ddp_backend_failure *failure);
-    void (*store_value_free)(void *value);
+    ddp_status (*store_set)(void* handle, const char* key, const void* value, size_t size,
+                            ddp_backend_failure* failure);
+    ddp_status (*store_get)(void* handle, const char* key, int64_t timeout_ms, void** value, size_t* size,
+                            ddp_backend_failure* failure);
+    void (*store_value_free)(void* value);
     /* Writes to libddp's log. level: 1 error, 2 warning, 3 information, 4 debugging. Threads: any. */
-    void (*log)(void *handle, int32_t level, const char *message);
+    void (*log)(void* handle, int32_t level, const char* message);
 } ddp_backend_host;
 
 typedef int32_t ddp_collective_kind;
@@ -62,15 +64,17 @@ typedef struct ddp_collective {
     ddp_dtype dtype;
     ddp_reduce_op op; /* never DDP_AVG: that arrives as DDP_SUM with a scale */
     int32_t root;
-    const void *send; /* never NULL unless count is 0; equal to recv (allgather: to this rank's part of it) when in place */
-    void *recv;
+    const void*
+        send; /* never NULL unless count is 0; equal to recv (allgather: to this rank's part of it) when in place */
+    void* recv;
     size_t count;
-    /* Multiply the reduced values by this, in f32 or f64, before the last rounding. For integers it is 1 or 1/world: the sum
-     * is then divided by world, truncating toward zero. Always 1 unless the backend has DDP_BACKEND_FUSES_SCALE. */
+    /* Multiply the reduced values by this, in f32 or f64, before the last rounding. For integers it is 1 or 1/world:
+     * the sum is then divided by world, truncating toward zero. Always 1 unless the backend has
+     * DDP_BACKEND_FUSES_SCALE. */
     double scale;
     int64_t timeout_ms; /* return DDP_ERROR_TIMEOUT after this long */
     ddp_device device;  /* where send and recv live; both the same */
-    void *stream;       /* CUDA only: order the operation after this stream's work. NULL otherwise */
+    void* stream;       /* CUDA only: order the operation after this stream's work. NULL otherwise */
 } ddp_collective;
 
 enum {
@@ -86,39 +90,42 @@ typedef struct ddp_backend {
     size_t struct_size;
     int32_t abi_version; /* DDP_BACKEND_ABI_VERSION */
     int32_t reserved0;   /* 0 */
-    const char *name;    /* lower case, as in ddp_group_options.backend */
+    const char* name;    /* lower case, as in ddp_group_options.backend */
 
-    /* Connects this rank with the others; waits for them, at most host->timeout_ms. *transport is passed to all below. */
-    ddp_status (*create)(const ddp_backend_host *host, void **transport, ddp_backend_failure *failure);
+    /* Connects this rank with the others; waits for them, at most host->timeout_ms. *transport is passed to all below.
+     */
+    ddp_status (*create)(const ddp_backend_host* host, void** transport, ddp_backend_failure* failure);
     /* Releases everything. Never waits for another rank. */
-    void (*destroy)(void *transport);
+    void (*destroy)(void* transport);
     /* DDP_BACKEND_* of this transport; may depend on host->options. */
-    uint32_t (*capabilities)(void *transport);
-    /* Makes a running and every later call fail within 100 ms with DDP_ERROR_ABORTED. Any thread, any number of times. */
-    void (*abort)(void *transport);
+    uint32_t (*capabilities)(void* transport);
+    /* Makes a running and every later call fail within 100 ms with DDP_ERROR_ABORTED. Any thread, any number of times.
+     */
+    void (*abort)(void* transport);
     /* Carries out one collective and returns when this rank's part is complete. */
-    ddp_status (*run)(void *transport, const ddp_collective *collective, ddp_backend_failure *failure);
+    ddp_status (*run)(void* transport, const ddp_collective* collective, ddp_backend_failure* failure);
 
-    /* Optional (NULL: libddp uses an allgather). Compares `size` bytes (at most 128), the signature of the next collective, with those
-     * of the ranks that this rank will exchange data with. Equal: DDP_OK. Different: DDP_ERROR_MISMATCH, with the other
-     * bytes in `theirs` and their owner in *rank. */
-    ddp_status (*match)(void *transport, const void *mine, void *theirs, size_t size, int64_t timeout_ms, int32_t *rank,
-                        ddp_backend_failure *failure);
+    /* Optional (NULL: libddp uses an allgather). Compares `size` bytes (at most 128), the signature of the next
+     * collective, with those of the ranks that this rank will exchange data with. Equal: DDP_OK. Different:
+     * DDP_ERROR_MISMATCH, with the other bytes in `theirs` and their owner in *rank. */
+    ddp_status (*match)(void* transport, const void* mine, void* theirs, size_t size, int64_t timeout_ms, int32_t* rank,
+                        ddp_backend_failure* failure);
 
-    /* Optional, both or none. Memory for buckets in which this transport works fastest, zeroed, aligned to 64 bytes. Every
-     * rank calls allocate with the same sizes in the same order. */
-    ddp_status (*allocate)(void *transport, size_t bytes, ddp_device device, void **memory, ddp_backend_failure *failure);
-    void (*deallocate)(void *transport, void *memory);
+    /* Optional, both or none. Memory for buckets in which this transport works fastest, zeroed, aligned to 64 bytes.
+     * Every rank calls allocate with the same sizes in the same order. */
+    ddp_status (*allocate)(void* transport, size_t bytes, ddp_device device, void** memory,
+                           ddp_backend_failure* failure);
+    void (*deallocate)(void* transport, void* memory);
 } ddp_backend;
 
 /* Makes a backend known by its name in this process. `backend` must stay valid until the process ends.
- * Errors: INVALID_ARGUMENT (a required function is NULL, or the name is malformed), ALREADY_EXISTS, UNSUPPORTED (abi_version).
- * Threads: any. Blocks: no. Collective: no (but every rank that names it needs it). Callbacks: no. */
-DDP_API ddp_status ddp_backend_register(const ddp_backend *backend, ddp_error **error);
+ * Errors: INVALID_ARGUMENT (a required function is NULL, or the name is malformed), ALREADY_EXISTS, UNSUPPORTED
+ * (abi_version). Threads: any. Blocks: no. Collective: no (but every rank that names it needs it). Callbacks: no. */
+DDP_API ddp_status ddp_backend_register(const ddp_backend* backend, ddp_error** error);
 
-/* 1 if a group could be created with this backend name (built in, registered, or a module that loads), else 0 with the reason
- * in *error. Threads: any. Blocks: no. Collective: no. Callbacks: no. */
-DDP_API int32_t ddp_backend_available(const char *name, ddp_error **error);
+/* 1 if a group could be created with this backend name (built in, registered, or a module that loads), else 0 with the
+ * reason in *error. Threads: any. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API int32_t ddp_backend_available(const char* name, ddp_error** error);
 
 DDP_EXTERN_C_END
 

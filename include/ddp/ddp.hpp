@@ -1,8 +1,8 @@
 /* ddp.hpp: the C++ face of libddp, header-only, C++17. Each class owns one C handle; failures are exceptions.
  *
- * The semantics are those of the C functions: group.h, context.h, hook.h. Objects move and do not copy. Any C function can be
- * used beside the classes through get(). A hook or continuation may throw: the exception's text becomes the error that
- * Context::finalize throws.
+ * The semantics are those of the C functions: group.h, context.h, hook.h. Objects move and do not copy. Any C function
+ * can be used beside the classes through get(). A hook or continuation may throw: the exception's text becomes the
+ * error that Context::finalize throws.
  */
 #ifndef DDP_DDP_HPP
 #define DDP_DDP_HPP
@@ -255,7 +255,9 @@ public:
     /* no_sync as a scope: steps that end inside it do not communicate. Must not be open across the middle of a step. */
     class NoSync {
     public:
-        explicit NoSync(Context& context) : context_(context.get()) { detail::call(ddp_set_sync, context_, std::int32_t{0}); }
+        explicit NoSync(Context& context) : context_(context.get()) {
+            detail::call(ddp_set_sync, context_, std::int32_t{0});
+        }
         ~NoSync() { ddp_set_sync(context_, 1, nullptr); }
         NoSync(const NoSync&) = delete;
         NoSync& operator=(const NoSync&) = delete;

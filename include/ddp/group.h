@@ -1,8 +1,8 @@
 /* group.h: groups of ranks, their collective operations, and work, the handle of an operation under way.
  *
  * A group is what NCCL calls a communicator and PyTorch a process group. Collectives are asynchronous: they are queued,
- * run strictly in the order of the calls on the group's own progress thread (or on a thread that waits for them, which lends
- * itself), and are finished when their ddp_work is. Every rank must call the same collectives in the same order;
+ * run strictly in the order of the calls on the group's own progress thread (or on a thread that waits for them, which
+ * lends itself), and are finished when their ddp_work is. Every rank must call the same collectives in the same order;
  * before data moves, ranks compare what they are about to do, and a difference is DDP_ERROR_MISMATCH on every
  * rank instead of a hang.
  *
@@ -19,7 +19,8 @@
 DDP_EXTERN_C_BEGIN
 
 enum {
-    /* Reduce so that the result does not depend on how data is cut into buckets: each element is summed in rank order. */
+    /* Reduce so that the result does not depend on how data is cut into buckets: each element is summed in rank order.
+     */
     DDP_GROUP_DETERMINISTIC = 1u << 0,
     /* Do not compare what ranks are about to do before each collective. Saves one small message an operation; a
      * disagreement between ranks may then hang until the timeout or corrupt sums. */
@@ -35,132 +36,152 @@ typedef struct ddp_group_options {
     int32_t world_size;
     /* Where ranks meet.
      *   "env://" (NULL): the environment that ddprun, torchrun, Open MPI, PMI, Slurm or a Kubernetes indexed job made.
-     *   "tcp://host:port": rank 0 runs a store server there.
-     *   "file:///path": a file that all ranks see. */
-    const char *init_method;
+     * DDP_STORE overrides the address, and DDP_STORE_HOSTED=launcher says that the launcher runs the server, not rank
+     * 0. "tcp://host:port": rank 0 runs a store server there. "file:///path": a file that all ranks see. With rank 0
+     * and world_size 1 given and no init_method the group is alone and nothing is opened. */
+    const char* init_method;
     /* "gloo", the name of a registered backend or of a module libddp-NAME.so (backend.h), or "auto" (NULL). */
-    const char *backend;
-    /* Options of the backend, "key=value,key=value"; NULL for none. Unknown keys are an error. gloo: see docs/backends.md. */
-    const char *backend_options;
+    const char* backend;
+    /* Options of the backend, "key=value,key=value"; NULL for none. Unknown keys are an error. gloo: see
+     * docs/backends.md. */
+    const char* backend_options;
     /* The bound in milliseconds of joining, and of each collective once it runs. 0: 300,000. */
     int64_t timeout_ms;
-    /* Keeps groups apart that use one store; ranks that give the same name meet. NULL: "world". When a process creates a
-     * group of the same name again, it meets the ranks that created theirs as often. At most 256 bytes. */
-    const char *group_name;
-    /* Meet in this store, which the caller keeps open as long as the group lives, instead of init_method. NULL: none. */
-    ddp_store *store;
+    /* Keeps groups apart that use one store; ranks that give the same name meet. NULL: "world". When a process creates
+     * a group of the same name again, it meets the ranks that created theirs as often. At most 256 bytes. */
+    const char* group_name;
+    /* Meet in this store, which the caller keeps open as long as the group lives, instead of init_method. NULL: none.
+     */
+    ddp_store* store;
     /* The job secret (store.h). NULL: DDP_SECRET, else none. */
-    const char *secret;
+    const char* secret;
     uint32_t flags;     /* DDP_GROUP_* */
     uint32_t reserved0; /* must be 0 */
 } ddp_group_options;
 
 /* Fills `options` with the defaults (rank and world_size -1, all else 0).
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API void ddp_group_options_init(ddp_group_options *options);
+DDP_API void ddp_group_options_init(ddp_group_options* options);
+
+/* What a launcher told this process. Set struct_size first. */
+typedef struct ddp_environment {
+    size_t struct_size;
+    int32_t rank;
+    int32_t world_size;
+    int32_t local_rank;       /* among the processes of this machine; chooses a device, say */
+    int32_t local_world_size; /* processes on this machine */
+    int64_t restart;          /* how often the launcher has started the job again */
+    char launcher[32];        /* "ddprun", "torchrun", "openmpi", "pmi", "slurm", "kubernetes" or "variables" */
+} ddp_environment;
+
+/* Reads the environment as "env://" does, without joining anything; so that a program can choose to run alone when
+ * nobody launched it. docs/ddprun.md lists the variables. Errors: NOT_FOUND (no launcher's variables), INVALID_ARGUMENT
+ * (incomplete or malformed ones, named). Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error);
 
 /* Joins a group and waits until every rank has.
  * options: NULL takes the defaults. *group: owned by the caller, freed with ddp_group_free.
- * Errors: INVALID_ARGUMENT (names the field or variable), ALREADY_EXISTS (another process has this rank), MISMATCH (ranks
- * chose another backend, options, world size or libddp version), TIMEOUT (names the ranks that did not come), UNAVAILABLE,
- * PERMISSION_DENIED, RANK_FAILED, NOT_FOUND (unknown backend; no environment), UNSUPPORTED.
- * Threads: any. Blocks: at most timeout_ms, a little longer to learn why. Collective: yes. Callbacks: no. */
-DDP_API ddp_status ddp_group_create(const ddp_group_options *options, ddp_group **group, ddp_error **error);
+ * Errors: INVALID_ARGUMENT (names the field or variable), ALREADY_EXISTS (another process has this rank), MISMATCH
+ * (ranks chose another backend, options, world size or libddp version), TIMEOUT (names the ranks that did not come),
+ * UNAVAILABLE, PERMISSION_DENIED, RANK_FAILED, NOT_FOUND (unknown backend; no environment), UNSUPPORTED. Threads: any.
+ * Blocks: at most timeout_ms, a little longer to learn why. Collective: yes. Callbacks: no. */
+DDP_API ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error);
 
-/* Divides a group: ranks that give the same color (>= 0) form a new group, ordered by key, then by rank. A rank that gives
- * color -1 joins none and receives NULL. The new groups inherit backend, options, flags and timeout.
- * Threads: one. Blocks: as ddp_group_create. Collective: yes. Callbacks: no. */
-DDP_API ddp_status ddp_group_split(ddp_group *group, int32_t color, int32_t key, ddp_group **out, ddp_error **error);
+/* Divides a group: ranks that give the same color (>= 0) form a new group, ordered by key, then by rank. A rank that
+ * gives color -1 joins none and receives NULL. The new groups inherit backend, options, flags and timeout. Threads:
+ * one. Blocks: as ddp_group_create. Collective: yes. Callbacks: no. */
+DDP_API ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_group** out, ddp_error** error);
 
-/* Leaves the group. Work under way is aborted; contexts that use the group keep it alive until they are freed. Peers that
- * still wait for this rank get DDP_ERROR_RANK_FAILED saying that it left.
- * Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
-DDP_API void ddp_group_free(ddp_group *group);
+/* Leaves the group. Work under way is aborted; contexts that use the group keep it alive until they are freed. Peers
+ * that still wait for this rank get DDP_ERROR_RANK_FAILED saying that it left. Threads: any, once. Blocks: at most 1 s.
+ * Collective: no. Callbacks: no. */
+DDP_API void ddp_group_free(ddp_group* group);
 
-/* Breaks the group on every rank with DDP_ERROR_ABORTED and this reason (copied; NULL: none given). Waiting calls return.
- * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API ddp_status ddp_group_abort(ddp_group *group, const char *reason, ddp_error **error);
+/* Breaks the group on every rank with DDP_ERROR_ABORTED and this reason (copied; NULL: none given). Waiting calls
+ * return. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API ddp_status ddp_group_abort(ddp_group* group, const char* reason, ddp_error** error);
 
 /* Facts about a group; -1 or NULL for a NULL group. Strings are owned by the group.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API int32_t ddp_group_rank(const ddp_group *group);
-DDP_API int32_t ddp_group_world_size(const ddp_group *group);
-DDP_API const char *ddp_group_backend(const ddp_group *group);
+DDP_API int32_t ddp_group_rank(const ddp_group* group);
+DDP_API int32_t ddp_group_world_size(const ddp_group* group);
+DDP_API const char* ddp_group_backend(const ddp_group* group);
 
 /* DDP_OK while the group works, else the error that broke it.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API ddp_status ddp_group_status(ddp_group *group, ddp_error **error);
+DDP_API ddp_status ddp_group_status(ddp_group* group, ddp_error** error);
 
-/* The store the ranks met in, for the program's own keys. *store is owned by the caller (ddp_store_free) and may outlive the
- * group. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API ddp_status ddp_group_store(ddp_group *group, ddp_store **store, ddp_error **error);
+/* The store the ranks met in, for the program's own keys. *store is owned by the caller (ddp_store_free) and may
+ * outlive the group. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** error);
 
 /* COLLECTIVES. `send` and `recv` are CPU memory of `dtype`, at least `count` elements unless said otherwise, aligned to
- * the element, untouched by the caller until the work is done. `send` may be NULL, which means "in place": the input is in
- * `recv`; otherwise the two must not overlap. count may be 0.
- * *work: owned by the caller (ddp_work_free); with work == NULL the call waits for the end itself.
- * Errors at once: INVALID_ARGUMENT, UNSUPPORTED (op on this dtype, or dtype on this backend), or what broke the group.
- * Errors of the work: MISMATCH, RANK_FAILED, TIMEOUT, ABORTED.
- * Threads: any, but the order of calls must be the same on every rank. Blocks: no (work == NULL: until done).
- * Collective: yes. Callbacks: yes. */
+ * the element, untouched by the caller until the work is done. `send` may be NULL, which means "in place": the input is
+ * in `recv`; otherwise the two must not overlap. count may be 0. *work: owned by the caller (ddp_work_free); with work
+ * == NULL the call waits for the end itself. Errors at once: INVALID_ARGUMENT, UNSUPPORTED (op on this dtype, or dtype
+ * on this backend), or what broke the group. Errors of the work: MISMATCH, RANK_FAILED, TIMEOUT, ABORTED. Threads: any,
+ * but the order of calls must be the same on every rank. Blocks: no (work == NULL: until done). Collective: yes.
+ * Callbacks: yes. */
 
 /* recv = op over ranks of send. The same bits on every rank. */
-DDP_API ddp_status ddp_allreduce(ddp_group *group, const void *send, void *recv, size_t count, ddp_dtype dtype,
-                                 ddp_reduce_op op, ddp_work **work, ddp_error **error);
+DDP_API ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
+                                 ddp_reduce_op op, ddp_work** work, ddp_error** error);
 /* buffer of rank `root` to every rank, in place. */
-DDP_API ddp_status ddp_broadcast(ddp_group *group, void *buffer, size_t count, ddp_dtype dtype, int32_t root,
-                                 ddp_work **work, ddp_error **error);
+DDP_API ddp_status ddp_broadcast(ddp_group* group, void* buffer, size_t count, ddp_dtype dtype, int32_t root,
+                                 ddp_work** work, ddp_error** error);
 /* recv[r * count .. (r + 1) * count) = send of rank r; recv holds world * count elements. In place: this rank's input
  * stands at its own position in recv. */
-DDP_API ddp_status ddp_allgather(ddp_group *group, const void *send, void *recv, size_t count, ddp_dtype dtype,
-                                 ddp_work **work, ddp_error **error);
-/* recv[0 .. count) = op over ranks of send[rank * count .. (rank + 1) * count); send holds world * count elements and recv
- * count. `send` may not be NULL. */
-DDP_API ddp_status ddp_reduce_scatter(ddp_group *group, const void *send, void *recv, size_t count, ddp_dtype dtype,
-                                      ddp_reduce_op op, ddp_work **work, ddp_error **error);
+DDP_API ddp_status ddp_allgather(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
+                                 ddp_work** work, ddp_error** error);
+/* recv[0 .. count) = op over ranks of send[rank * count .. (rank + 1) * count); send holds world * count elements and
+ * recv count. `send` may not be NULL. */
+DDP_API ddp_status ddp_reduce_scatter(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
+                                      ddp_reduce_op op, ddp_work** work, ddp_error** error);
 /* Done when every rank has called it. A TIMEOUT names the ranks that did not. */
-DDP_API ddp_status ddp_barrier(ddp_group *group, ddp_work **work, ddp_error **error);
+DDP_API ddp_status ddp_barrier(ddp_group* group, ddp_work** work, ddp_error** error);
 
 /* WORK. Freeing a work does not cancel it. */
 
 /* *done: 1 once the operation is finished, well or badly. The status is the operation's own.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API ddp_status ddp_work_test(ddp_work *work, int32_t *done, ddp_error **error);
+DDP_API ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** error);
 
 /* Waits for the end and returns how it went. timeout_ms: 0 waits as long as the operation may take by the group's own
  * timeout; otherwise DDP_ERROR_TIMEOUT after that time, and the operation goes on.
- * Threads: any. Blocks: yes, and may run queued operations and continuations meanwhile. Collective: no. Callbacks: yes. */
-DDP_API ddp_status ddp_work_wait(ddp_work *work, int64_t timeout_ms, ddp_error **error);
+ * Threads: any. Blocks: yes, and may run queued operations and continuations meanwhile. Collective: no. Callbacks: yes.
+ */
+DDP_API ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error);
 
 /* A continuation. It may start further collectives; if it sets `*next` (ownership passes to libddp), the result of
- * ddp_work_then is finished when that one is. Collectives started in a continuation run before whatever was queued after
- * the operation it continues, on every rank, so that chains never get out of step.
- * On failure it returns a status and may set *error to an object from ddp_error_create (ownership passes). */
-typedef ddp_status (*ddp_work_fn)(void *user_data, ddp_work **next, ddp_error **error);
+ * ddp_work_then is finished when that one is. Collectives started in a continuation run before whatever was queued
+ * after the operation it continues, on every rank, so that chains never get out of step. On failure it returns a status
+ * and may set *error to an object from ddp_error_create (ownership passes). */
+typedef ddp_status (*ddp_work_fn)(void* user_data, ddp_work** next, ddp_error** error);
 
 enum {
-    /* The continuation may run on the group's progress thread. Without this flag it runs only on a thread that is inside a
-     * libddp call (ddp_grad_ready, ddp_finalize, ddp_work_wait, ddp_work_test, ...), and the group's queue waits for one. */
+    /* The continuation may run on the group's progress thread. Without this flag it runs only on a thread that is
+     * inside a libddp call (ddp_grad_ready, ddp_finalize, ddp_work_wait, ddp_work_test, ...), and the group's queue
+     * waits for one. */
     DDP_WORK_ANY_THREAD = 1u << 0
 };
 
 /* Calls fn after `work` finished without error; *out finishes after fn (and its *next) did. If `work` fails, fn is not
- * called and *out fails in the same way. destroy (may be NULL) is called exactly once when user_data is no longer needed, but not
- * if this function fails. flags: DDP_WORK_*.
- * Threads: any. Blocks: no; fn may run inside this call if `work` is already done. Collective: no. Callbacks: yes. */
-DDP_API ddp_status ddp_work_then(ddp_work *work, ddp_work_fn fn, void *user_data, void (*destroy)(void *user_data),
-                                 uint32_t flags, ddp_work **out, ddp_error **error);
+ * called and *out fails in the same way. destroy (may be NULL) is called exactly once when user_data is no longer
+ * needed, but not if this function fails. flags: DDP_WORK_*. Threads: any. Blocks: no; fn may run inside this call if
+ * `work` is already done. Collective: no. Callbacks: yes. */
+DDP_API ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (*destroy)(void* user_data),
+                                 uint32_t flags, ddp_work** out, ddp_error** error);
 
 /* A work that the program finishes itself, for a hook with a transport of its own. Waits on it are bounded by
  * timeout_ms (0: 300,000).
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API ddp_status ddp_work_create(int64_t timeout_ms, ddp_work **work, ddp_error **error);
-/* Finishes such a work: status DDP_OK or an error with a message (NULL: none). INVALID_STATE if it is already finished or is
- * not of ddp_work_create. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API ddp_status ddp_work_complete(ddp_work *work, ddp_status status, const char *message, ddp_error **error);
+DDP_API ddp_status ddp_work_create(int64_t timeout_ms, ddp_work** work, ddp_error** error);
+/* Finishes such a work: status DDP_OK or an error with a message (NULL: none). INVALID_STATE if it is already finished
+ * or is not of ddp_work_create. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* message, ddp_error** error);
 
 /* Lets go of the handle. NULL is allowed. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API void ddp_work_free(ddp_work *work);
+DDP_API void ddp_work_free(ddp_work* work);
 
 DDP_EXTERN_C_END
 

@@ -8,9 +8,9 @@
  * - Other outputs are written only on success.
  * - There is no global or thread-local "last error": every error belongs to the call that returned it.
  * - No function terminates the process, raises a signal in it or lets a C++ exception out.
- * - Option structs start with `size_t struct_size`. Fill them with their `ddp_*_init` function and change what you need.
- *   Fields are only ever appended; a struct from an older header keeps working, and one from a newer header works as long
- *   as the fields this library does not know are zero (otherwise DDP_ERROR_UNSUPPORTED).
+ * - Option structs start with `size_t struct_size`. Fill them with their `ddp_*_init` function and change what you
+ * need. Fields are only ever appended; a struct from an older header keeps working, and one from a newer header works
+ * as long as the fields this library does not know are zero (otherwise DDP_ERROR_UNSUPPORTED).
  * - `ddp_*_free(NULL)` does nothing. A free is local: it never communicates and never waits for another rank, so that a
  *   garbage collector may call it at any time.
  * - Each function's comment ends with four facts.
@@ -29,7 +29,8 @@
 
 DDP_EXTERN_C_BEGIN
 
-/* What happened. 0 is success, every error is negative. The values are pinned: they never change and are never reused. */
+/* What happened. 0 is success, every error is negative. The values are pinned: they never change and are never reused.
+ */
 typedef int32_t ddp_status;
 
 enum {
@@ -55,32 +56,32 @@ enum {
 
 /* The constant's name, "DDP_ERROR_TIMEOUT". Never NULL: an unknown value gives "DDP_ERROR_UNKNOWN".
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API const char *ddp_status_name(ddp_status status);
+DDP_API const char* ddp_status_name(ddp_status status);
 
 /* An error: a code, a sentence, and what it names. Immutable. */
 typedef struct ddp_error ddp_error;
 
 /* The accessors below accept NULL and then answer as for "no error" (DDP_OK, "", -1).
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API ddp_status ddp_error_code(const ddp_error *error);
+DDP_API ddp_status ddp_error_code(const ddp_error* error);
 /* A sentence for a person; UTF-8, owned by `error`. Its wording may change between versions. */
-DDP_API const char *ddp_error_message(const ddp_error *error);
+DDP_API const char* ddp_error_message(const ddp_error* error);
 /* The rank that caused it, or -1. */
-DDP_API int32_t ddp_error_rank(const ddp_error *error);
+DDP_API int32_t ddp_error_rank(const ddp_error* error);
 /* The parameter it is about (index in registration order), or -1. */
-DDP_API int32_t ddp_error_param(const ddp_error *error);
+DDP_API int32_t ddp_error_param(const ddp_error* error);
 /* The bucket it is about, or -1. */
-DDP_API int32_t ddp_error_bucket(const ddp_error *error);
+DDP_API int32_t ddp_error_bucket(const ddp_error* error);
 /* The step (number of ddp_finalize calls that returned before this one), or -1. */
-DDP_API int64_t ddp_error_step(const ddp_error *error);
+DDP_API int64_t ddp_error_step(const ddp_error* error);
 
 /* Makes an error: what a hook, a continuation or a backend returns to say what went wrong.
  * code: a DDP_ERROR_* value (DDP_OK and unknown values become DDP_ERROR_CALLBACK). message: copied; NULL means "".
  * Returns NULL only when memory is exhausted. The caller owns the result until it hands it over.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API ddp_error *ddp_error_create(ddp_status code, const char *message);
+DDP_API ddp_error* ddp_error_create(ddp_status code, const char* message);
 /* Frees an error. NULL is allowed. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API void ddp_error_free(ddp_error *error);
+DDP_API void ddp_error_free(ddp_error* error);
 
 /* The version these headers belong to. */
 #define DDP_VERSION_MAJOR 0
@@ -90,12 +91,12 @@ DDP_API void ddp_error_free(ddp_error *error);
 #define DDP_ABI_VERSION 0
 
 /* The version of the loaded library, "0.1.0". Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API const char *ddp_version(void);
+DDP_API const char* ddp_version(void);
 /* DDP_ABI_VERSION of the loaded library. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API int32_t ddp_abi_version(void);
 /* What the loaded library was built with: words separated by spaces, such as "gloo tcp-store file-store".
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API const char *ddp_features(void);
+DDP_API const char* ddp_features(void);
 
 DDP_EXTERN_C_END
 

@@ -32,12 +32,12 @@ enum {
 /* Bytes of one element; 0 for an unknown dtype. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API size_t ddp_dtype_size(ddp_dtype dtype);
 /* "f32" and so on; "unknown" otherwise. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API const char *ddp_dtype_name(ddp_dtype dtype);
+DDP_API const char* ddp_dtype_name(ddp_dtype dtype);
 
 /* Reductions. Values are pinned.
- * f16 and bf16 are accumulated in f32 wherever the backend reduces in libddp's own kernels, and rounded to nearest even.
- * DDP_AVG divides by the world size; on integers it divides the sum and truncates toward zero.
- * DDP_MIN and DDP_MAX are undefined for complex numbers (DDP_ERROR_UNSUPPORTED). A NaN in any rank's element gives NaN. */
+ * f16 and bf16 are accumulated in f32 wherever the backend reduces in libddp's own kernels, and rounded to nearest
+ * even. DDP_AVG divides by the world size; on integers it divides the sum and truncates toward zero. DDP_MIN and
+ * DDP_MAX are undefined for complex numbers (DDP_ERROR_UNSUPPORTED). A NaN in any rank's element gives NaN. */
 typedef int32_t ddp_reduce_op;
 enum { DDP_SUM = 1, DDP_AVG = 2, DDP_PROD = 3, DDP_MIN = 4, DDP_MAX = 5 };
 

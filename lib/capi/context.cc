@@ -8,19 +8,23 @@ using namespace libddp;
 
 namespace {
 
-Context& context_of(ddp_context* context, const char* call) { return require(context, call, "context")->impl; }
+Context& context_of(ddp_context* context, const char* call) {
+    return require(context, call, "context")->impl;
+}
 
 ContextOptions read_options(const ddp_context_options* options, const char* call) {
     ddp_context_options o;
     ddp_context_options_init(&o);
     if (options) read_struct(options, &o, call, "options");
-    require_flags(o.flags, DDP_CONTEXT_NO_REBUILD | DDP_CONTEXT_NO_INITIAL_BROADCAST | DDP_CONTEXT_NO_BUFFER_BROADCAST, call);
+    require_flags(o.flags, DDP_CONTEXT_NO_REBUILD | DDP_CONTEXT_NO_INITIAL_BROADCAST | DDP_CONTEXT_NO_BUFFER_BROADCAST,
+                  call);
     if (o.reduction != DDP_REDUCTION_MEAN && o.reduction != DDP_REDUCTION_SUM)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->reduction ", o.reduction, " is unknown");
     ContextOptions result;
     auto& reducer = result.reducer;
     if (o.bucket_cap_bytes != 0) reducer.cap = o.bucket_cap_bytes;
-    reducer.first_cap = o.first_bucket_cap_bytes != 0 ? o.first_bucket_cap_bytes : std::min(reducer.first_cap, reducer.cap);
+    reducer.first_cap =
+        o.first_bucket_cap_bytes != 0 ? o.first_bucket_cap_bytes : std::min(reducer.first_cap, reducer.cap);
     reducer.mean = o.reduction == DDP_REDUCTION_MEAN;
     reducer.rebuild = !(o.flags & DDP_CONTEXT_NO_REBUILD);
     result.initial_broadcast = !(o.flags & DDP_CONTEXT_NO_INITIAL_BROADCAST);
@@ -35,8 +39,10 @@ Param read_param(const ddp_param_desc* desc, const char* call) {
     require(d.name, call, "desc->name");
     require_flags(d.flags, 0, call);
     require_zero(d.reserved0, call, "desc->reserved0");
-    if (d.ndim < 0) fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", d.name, "': ndim is ", d.ndim, "; it must not be negative");
-    if (d.ndim > 16) fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", d.name, "': ndim is ", d.ndim, "; at most 16 are allowed");
+    if (d.ndim < 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", d.name, "': ndim is ", d.ndim, "; it must not be negative");
+    if (d.ndim > 16)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", d.name, "': ndim is ", d.ndim, "; at most 16 are allowed");
     if (d.ndim > 0) require(d.shape, call, "desc->shape");
     Param param;
     param.name = d.name;
@@ -56,7 +62,8 @@ void ddp_context_options_init(ddp_context_options* options) {
     options->struct_size = sizeof *options;
 }
 
-ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* options, ddp_context** context, ddp_error** error) {
+ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* options, ddp_context** context,
+                              ddp_error** error) {
     return guard(error, [&] {
         constexpr const char* call = "ddp_context_create";
         require(group, call, "group")->impl->check();
@@ -65,7 +72,9 @@ ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* optio
     });
 }
 
-void ddp_context_free(ddp_context* context) { delete context; }
+void ddp_context_free(ddp_context* context) {
+    delete context;
+}
 
 ddp_status ddp_context_abort(ddp_context* context, const char* reason, ddp_error** error) {
     return guard(error, [&] { context_of(context, "ddp_context_abort").abort(text_or(reason, "")); });
@@ -106,9 +115,15 @@ ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** view, ddp
     });
 }
 
-int64_t ddp_layout_generation(const ddp_context* context) { return context ? context->impl.layout_generation() : -1; }
-int32_t ddp_context_param_count(const ddp_context* context) { return context ? context->impl.table().size() : -1; }
-int32_t ddp_context_bucket_count(const ddp_context* context) { return context ? context->impl.bucket_count() : -1; }
+int64_t ddp_layout_generation(const ddp_context* context) {
+    return context ? context->impl.layout_generation() : -1;
+}
+int32_t ddp_context_param_count(const ddp_context* context) {
+    return context ? context->impl.table().size() : -1;
+}
+int32_t ddp_context_bucket_count(const ddp_context* context) {
+    return context ? context->impl.bucket_count() : -1;
+}
 int32_t ddp_context_param_bucket(const ddp_context* context, ddp_param param) {
     return context ? context->impl.bucket_of(param) : -1;
 }

@@ -1,16 +1,20 @@
 #include "ddp/group.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "capi/guard.h"
 #include "capi/store_handle.h"
 #include "comm/group.h"
+#include "rendezvous/environment.h"
 
 using namespace libddp;
 
 namespace {
 
-Group& group_of(ddp_group* group, const char* call) { return *require(group, call, "group")->impl; }
+Group& group_of(ddp_group* group, const char* call) {
+    return *require(group, call, "group")->impl;
+}
 
 GroupConfig read_config(const ddp_group_options* options, const char* call) {
     ddp_group_options o;
@@ -52,6 +56,28 @@ void ddp_group_options_init(ddp_group_options* options) {
     options->world_size = -1;
 }
 
+ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_environment_get";
+        require(environment, call, "environment");
+        const std::size_t size = environment->struct_size;
+        if (size < sizeof size)
+            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": environment->struct_size is ", size,
+                 "; set it to sizeof(ddp_environment)");
+        JobEnvironment job = discover_environment();
+        ddp_environment found;
+        std::memset(&found, 0, sizeof found);
+        found.struct_size = size;
+        found.rank = job.rank;
+        found.world_size = job.world_size;
+        found.local_rank = job.local_rank;
+        found.local_world_size = job.local_world_size;
+        found.restart = job.restart;
+        std::strncpy(found.launcher, job.launcher.c_str(), sizeof found.launcher - 1);
+        std::memcpy(environment, &found, std::min(size, sizeof found));
+    });
+}
+
 ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error) {
     return guard(error, [&] {
         constexpr const char* call = "ddp_group_create";
@@ -69,19 +95,28 @@ ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_gro
     });
 }
 
-void ddp_group_free(ddp_group* group) { delete group; }
+void ddp_group_free(ddp_group* group) {
+    delete group;
+}
 
 ddp_status ddp_group_abort(ddp_group* group, const char* reason, ddp_error** error) {
     return guard(error, [&] {
         Group& g = group_of(group, "ddp_group_abort");
-        g.break_everywhere({DDP_ERROR_ABORTED, str("rank ", g.rank(), " called ddp_group_abort", reason ? ": " : "", text_or(reason, "")),
+        g.break_everywhere({DDP_ERROR_ABORTED,
+                            str("rank ", g.rank(), " called ddp_group_abort", reason ? ": " : "", text_or(reason, "")),
                             g.rank()});
     });
 }
 
-int32_t ddp_group_rank(const ddp_group* group) { return group ? group->impl->rank() : -1; }
-int32_t ddp_group_world_size(const ddp_group* group) { return group ? group->impl->world() : -1; }
-const char* ddp_group_backend(const ddp_group* group) { return group ? group->impl->backend_name() : nullptr; }
+int32_t ddp_group_rank(const ddp_group* group) {
+    return group ? group->impl->rank() : -1;
+}
+int32_t ddp_group_world_size(const ddp_group* group) {
+    return group ? group->impl->world() : -1;
+}
+const char* ddp_group_backend(const ddp_group* group) {
+    return group ? group->impl->backend_name() : nullptr;
+}
 
 ddp_status ddp_group_status(ddp_group* group, ddp_error** error) {
     return guard(error, [&] { group_of(group, "ddp_group_status").check(); });
@@ -95,8 +130,8 @@ ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** erro
     });
 }
 
-ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype, ddp_reduce_op op,
-                         ddp_work** work, ddp_error** error) {
+ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
+                         ddp_reduce_op op, ddp_work** work, ddp_error** error) {
     return guard(error, [&] {
         Collective c{DDP_COLLECTIVE_ALLREDUCE, send, recv, count, dtype, op};
         give_work(group_of(group, "ddp_allreduce").submit(c), work);

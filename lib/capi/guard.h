@@ -1,4 +1,5 @@
-// What every function of the C ABI goes through: no exception gets out, every error gets its object, every struct its size checked.
+// What every function of the C ABI goes through: no exception gets out, every error gets its object, every struct its
+// size checked.
 #pragma once
 
 #include <cstring>
@@ -50,13 +51,14 @@ T* require(T* pointer, const char* call, const char* name) {
     return pointer;
 }
 
-// Copies a caller's versioned struct: as many bytes as both sides know. `target` holds the defaults. What a newer caller has more
-// must be zero.
+// Copies a caller's versioned struct: as many bytes as both sides know. `target` holds the defaults. What a newer
+// caller has more must be zero.
 template <class Struct>
 void read_struct(const Struct* source, Struct* target, const char* call, const char* name) {
     const std::size_t size = source->struct_size;
     if (size < sizeof(std::size_t))
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": ", name, "->struct_size is ", size, "; fill the struct with its _init function");
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": ", name, "->struct_size is ", size,
+             "; fill the struct with its _init function");
     const std::size_t common = size < sizeof(Struct) ? size : sizeof(Struct);
     std::memcpy(target, source, common);
     target->struct_size = sizeof(Struct);
@@ -75,6 +77,8 @@ inline void require_flags(std::uint32_t flags, std::uint32_t known, const char* 
     if (flags & ~known) fail(DDP_ERROR_UNSUPPORTED, call, ": flags has unknown bits 0x", std::hex, flags & ~known);
 }
 
-inline std::string text_or(const char* text, const char* otherwise) { return text ? text : otherwise; }
+inline std::string text_or(const char* text, const char* otherwise) {
+    return text ? text : otherwise;
+}
 
 }  // namespace libddp

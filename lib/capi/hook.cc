@@ -13,12 +13,21 @@ void give_tensor(const ddp_bucket* bucket, int32_t i, bool gradient, ddp_tensor*
     require(bucket, call, "bucket");
     require(out, call, "tensor");
     const auto count = static_cast<int32_t>(bucket->tensors.size());
-    if (i < 0 || i >= count) fail(DDP_ERROR_INVALID_ARGUMENT, call, ": i is ", i, ", but the bucket holds ", count, " parameters");
+    if (i < 0 || i >= count)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": i is ", i, ", but the bucket holds ", count, " parameters");
     if (out->struct_size < sizeof(std::size_t))
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": tensor->struct_size is ", out->struct_size, "; set it to sizeof(ddp_tensor)");
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": tensor->struct_size is ", out->struct_size,
+             "; set it to sizeof(ddp_tensor)");
     const BucketTensor& t = bucket->tensors[static_cast<std::size_t>(i)];
-    ddp_tensor tensor{out->struct_size, gradient ? t.gradient : t.value, t.shape, t.ndim, bucket->dtype, t.count, bucket->device,
-                      t.param, 0};
+    ddp_tensor tensor{out->struct_size,
+                      gradient ? t.gradient : t.value,
+                      t.shape,
+                      t.ndim,
+                      bucket->dtype,
+                      t.count,
+                      bucket->device,
+                      t.param,
+                      0};
     std::memcpy(out, &tensor, std::min(out->struct_size, sizeof tensor));
 }
 
@@ -38,14 +47,30 @@ ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, void* us
     });
 }
 
-int32_t ddp_bucket_index(const ddp_bucket* bucket) { return bucket ? bucket->index : -1; }
-int32_t ddp_bucket_is_last(const ddp_bucket* bucket) { return bucket ? (bucket->is_last ? 1 : 0) : -1; }
-int64_t ddp_bucket_step(const ddp_bucket* bucket) { return bucket ? bucket->step : -1; }
-ddp_dtype ddp_bucket_dtype(const ddp_bucket* bucket) { return bucket ? bucket->dtype : 0; }
-ddp_device ddp_bucket_device(const ddp_bucket* bucket) { return bucket ? bucket->device : ddp_device{DDP_DEVICE_CPU, 0}; }
-void* ddp_bucket_buffer(const ddp_bucket* bucket) { return bucket ? bucket->buffer : nullptr; }
-size_t ddp_bucket_count(const ddp_bucket* bucket) { return bucket ? bucket->count : 0; }
-int32_t ddp_bucket_param_count(const ddp_bucket* bucket) { return bucket ? static_cast<int32_t>(bucket->tensors.size()) : -1; }
+int32_t ddp_bucket_index(const ddp_bucket* bucket) {
+    return bucket ? bucket->index : -1;
+}
+int32_t ddp_bucket_is_last(const ddp_bucket* bucket) {
+    return bucket ? (bucket->is_last ? 1 : 0) : -1;
+}
+int64_t ddp_bucket_step(const ddp_bucket* bucket) {
+    return bucket ? bucket->step : -1;
+}
+ddp_dtype ddp_bucket_dtype(const ddp_bucket* bucket) {
+    return bucket ? bucket->dtype : 0;
+}
+ddp_device ddp_bucket_device(const ddp_bucket* bucket) {
+    return bucket ? bucket->device : ddp_device{DDP_DEVICE_CPU, 0};
+}
+void* ddp_bucket_buffer(const ddp_bucket* bucket) {
+    return bucket ? bucket->buffer : nullptr;
+}
+size_t ddp_bucket_count(const ddp_bucket* bucket) {
+    return bucket ? bucket->count : 0;
+}
+int32_t ddp_bucket_param_count(const ddp_bucket* bucket) {
+    return bucket ? static_cast<int32_t>(bucket->tensors.size()) : -1;
+}
 
 ddp_status ddp_bucket_gradient(const ddp_bucket* bucket, int32_t i, ddp_tensor* tensor, ddp_error** error) {
     return guard(error, [&] { give_tensor(bucket, i, true, tensor, "ddp_bucket_gradient"); });
@@ -60,9 +85,11 @@ ddp_status ddp_bucket_set_buffer(ddp_bucket* bucket, void* buffer, ddp_dtype dty
         constexpr const char* call = "ddp_bucket_set_buffer";
         require(bucket, call, "bucket");
         require(buffer, call, "buffer");
-        const bool convertible = is_floating(dtype) && is_floating(bucket->dtype) && is_complex(dtype) == is_complex(bucket->dtype);
+        const bool convertible =
+            is_floating(dtype) && is_floating(bucket->dtype) && is_complex(dtype) == is_complex(bucket->dtype);
         if (dtype != bucket->dtype && !convertible)
-            fail(DDP_ERROR_UNSUPPORTED, call, ": ", dtype_name(dtype), " cannot become the bucket's ", dtype_name(bucket->dtype));
+            fail(DDP_ERROR_UNSUPPORTED, call, ": ", dtype_name(dtype), " cannot become the bucket's ",
+                 dtype_name(bucket->dtype));
         bucket->result = buffer == bucket->buffer ? nullptr : buffer;
         bucket->result_dtype = dtype;
     });

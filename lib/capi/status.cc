@@ -5,14 +5,28 @@
 
 using namespace libddp;
 
-const char* ddp_status_name(ddp_status status) { return status_name(status); }
+const char* ddp_status_name(ddp_status status) {
+    return status_name(status);
+}
 
-ddp_status ddp_error_code(const ddp_error* error) { return error ? error->info.code : DDP_OK; }
-const char* ddp_error_message(const ddp_error* error) { return error ? error->info.message.c_str() : ""; }
-int32_t ddp_error_rank(const ddp_error* error) { return error ? error->info.rank : -1; }
-int32_t ddp_error_param(const ddp_error* error) { return error ? error->info.param : -1; }
-int32_t ddp_error_bucket(const ddp_error* error) { return error ? error->info.bucket : -1; }
-int64_t ddp_error_step(const ddp_error* error) { return error ? error->info.step : -1; }
+ddp_status ddp_error_code(const ddp_error* error) {
+    return error ? error->info.code : DDP_OK;
+}
+const char* ddp_error_message(const ddp_error* error) {
+    return error ? error->info.message.c_str() : "";
+}
+int32_t ddp_error_rank(const ddp_error* error) {
+    return error ? error->info.rank : -1;
+}
+int32_t ddp_error_param(const ddp_error* error) {
+    return error ? error->info.param : -1;
+}
+int32_t ddp_error_bucket(const ddp_error* error) {
+    return error ? error->info.bucket : -1;
+}
+int64_t ddp_error_step(const ddp_error* error) {
+    return error ? error->info.step : -1;
+}
 
 ddp_error* ddp_error_create(ddp_status code, const char* message) {
     ddp_error* error = nullptr;
@@ -23,8 +37,16 @@ ddp_error* ddp_error_create(ddp_status code, const char* message) {
     return error;
 }
 
-void ddp_error_free(ddp_error* error) { delete error; }
+void ddp_error_free(ddp_error* error) {
+    delete error;
+}
 
-const char* ddp_version(void) { return kVersion; }
-int32_t ddp_abi_version(void) { return DDP_ABI_VERSION; }
-const char* ddp_features(void) { return "gloo tcp-store file-store modules"; }
+const char* ddp_version(void) {
+    return kVersion;
+}
+int32_t ddp_abi_version(void) {
+    return DDP_ABI_VERSION;
+}
+const char* ddp_features(void) {
+    return "gloo tcp-store file-store modules";
+}

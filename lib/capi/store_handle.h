@@ -7,4 +7,5 @@
 
 struct ddp_store {
     std::shared_ptr<libddp::Store> impl;
+    bool owned = false;  // made by ddp_store_create; otherwise a group's
 };

@@ -2,5 +2,9 @@
 
 #include "device/dtype.h"
 
-size_t ddp_dtype_size(ddp_dtype dtype) { return libddp::dtype_size(dtype); }
-const char* ddp_dtype_name(ddp_dtype dtype) { return libddp::dtype_name(dtype); }
+size_t ddp_dtype_size(ddp_dtype dtype) {
+    return libddp::dtype_size(dtype);
+}
+const char* ddp_dtype_name(ddp_dtype dtype) {
+    return libddp::dtype_name(dtype);
+}

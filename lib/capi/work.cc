@@ -9,7 +9,9 @@ namespace {
 
 constexpr std::int64_t kDefaultTimeoutMs = 300'000;
 
-Work& work_of(ddp_work* work, const char* call) { return *require(work, call, "work")->impl; }
+Work& work_of(ddp_work* work, const char* call) {
+    return *require(work, call, "work")->impl;
+}
 
 void throw_if_failed(const Work& work) {
     if (!work.result().ok()) throw Error(work.result());
@@ -30,11 +32,13 @@ ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** error) {
 ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error) {
     return guard(error, [&] {
         Work& w = work_of(work, "ddp_work_wait");
-        if (timeout_ms < 0) fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_work_wait: timeout_ms is ", timeout_ms, "; it must not be negative");
+        if (timeout_ms < 0)
+            fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_work_wait: timeout_ms is ", timeout_ms, "; it must not be negative");
         std::optional<Deadline> deadline;
         if (timeout_ms > 0) deadline = Deadline::after_ms(timeout_ms);
         if (!w.wait(deadline))
-            fail(DDP_ERROR_TIMEOUT, "ddp_work_wait: the operation did not finish within ", timeout_ms, " ms; it goes on");
+            fail(DDP_ERROR_TIMEOUT, "ddp_work_wait: the operation did not finish within ", timeout_ms,
+                 " ms; it goes on");
         throw_if_failed(w);
     });
 }
@@ -78,7 +82,8 @@ ddp_status ddp_work_create(int64_t timeout_ms, ddp_work** work, ddp_error** erro
     return guard(error, [&] {
         require(work, "ddp_work_create", "work");
         if (timeout_ms < 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_work_create: timeout_ms is ", timeout_ms, "; it must not be negative");
+            fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_work_create: timeout_ms is ", timeout_ms,
+                 "; it must not be negative");
         *work = new ddp_work{Work::user_completed(timeout_ms > 0 ? timeout_ms : kDefaultTimeoutMs)};
     });
 }
@@ -87,13 +92,18 @@ ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* mess
     return guard(error, [&] {
         Work& w = work_of(work, "ddp_work_complete");
         if (!w.is_user_completed())
-            fail(DDP_ERROR_INVALID_STATE, "ddp_work_complete: this work is an operation of libddp; only works of ddp_work_create "
-                                          "are completed by the program");
+            fail(DDP_ERROR_INVALID_STATE,
+                 "ddp_work_complete: this work is an operation of libddp; only works of ddp_work_create "
+                 "are completed by the program");
         ErrorInfo result;
         const bool known = status < DDP_OK && status >= DDP_ERROR_INTERNAL;
-        if (status != DDP_OK) result = {known ? status : DDP_ERROR_CALLBACK, text_or(message, "a work was completed with an error")};
-        if (!w.complete(std::move(result))) fail(DDP_ERROR_INVALID_STATE, "ddp_work_complete: the work is finished already");
+        if (status != DDP_OK)
+            result = {known ? status : DDP_ERROR_CALLBACK, text_or(message, "a work was completed with an error")};
+        if (!w.complete(std::move(result)))
+            fail(DDP_ERROR_INVALID_STATE, "ddp_work_complete: the work is finished already");
     });
 }
 
-void ddp_work_free(ddp_work* work) { delete work; }
+void ddp_work_free(ddp_work* work) {
+    delete work;
+}

@@ -11,8 +11,8 @@
 namespace libddp {
 namespace {
 
-// What this process has opened and joined. Ranks that create their groups in the same order agree on the numbers, ranks that are
-// threads of one process too.
+// What this process has opened and joined. Ranks that create their groups in the same order agree on the numbers, ranks
+// that are threads of one process too.
 struct Process {
     std::mutex mutex;
     std::map<std::string, std::weak_ptr<Store>> clients;
@@ -26,7 +26,9 @@ Process& process() {
     return instance;
 }
 
-bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+bool starts_with(const std::string& text, const char* prefix) {
+    return text.rfind(prefix, 0) == 0;
+}
 
 std::shared_ptr<Store> shared_store(const StoreConfig& config) {
     auto& p = process();
@@ -50,17 +52,22 @@ std::int64_t next_generation(const std::string& key) {
 void check_ranks(std::int32_t rank, std::int32_t world) {
     if (world < 1)
         fail(DDP_ERROR_INVALID_ARGUMENT, "world_size is ", world,
-             ", but a group has at least 1 rank (use ddp_group_options_init, which sets -1: take it from the environment)");
+             ", but a group has at least 1 rank (use ddp_group_options_init, which sets -1: take it from the "
+             "environment)");
     if (rank < 0 || rank >= world)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", rank, ", but the ranks of a world of ", world, " are 0 to ", world - 1);
+        fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", rank, ", but the ranks of a world of ", world, " are 0 to ",
+             world - 1);
 }
 
 void check_names(const GroupConfig& config) {
-    if (config.rank < -1) fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", config.rank, "; it is -1 (environment) or at least 0");
-    if (config.world == 0 || config.world < -1) check_ranks(config.rank, config.world);
+    if (config.rank < -1)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", config.rank, "; it is -1 (environment) or at least 0");
+    // What the caller gave must fit together, whatever the environment says.
+    if (config.world != -1 && (config.world < 1 || config.rank >= 0)) check_ranks(config.rank, config.world);
     if (config.name.empty() || config.name.size() > 256)
         fail(DDP_ERROR_INVALID_ARGUMENT, "group_name has ", config.name.size(), " bytes; 1 to 256 are allowed");
-    if (config.timeout_ms < 0) fail(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", config.timeout_ms, "; it must not be negative");
+    if (config.timeout_ms < 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", config.timeout_ms, "; it must not be negative");
 }
 
 // Rank and world: the caller's where given, the environment's otherwise.
@@ -83,7 +90,8 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
     check_names(config);
     const auto& method = config.init_method;
     if (!config.store && method != "env://" && !starts_with(method, "tcp://") && !starts_with(method, "file://"))
-        fail(DDP_ERROR_INVALID_ARGUMENT, "init_method '", method, "' is none of env://, tcp://host:port and file:///path");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "init_method '", method,
+             "' is none of env://, tcp://host:port and file:///path");
     JobEnvironment job = job_of(config);
     check_ranks(job.rank, job.world_size);
 
@@ -98,7 +106,8 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
         place.store = shared_store(store);
     }
     auto where = place.store ? place.store->describe() : "alone";
-    place.prefix = str("ddp/group/", config.name, "/", job.restart, ".", next_generation(str(where, "|", config.name, "|", place.rank)), "/");
+    place.prefix = str("ddp/group/", config.name, "/", job.restart, ".",
+                       next_generation(str(where, "|", config.name, "|", place.rank)), "/");
     return place;
 }
 

@@ -10,7 +10,8 @@ namespace {
 // The executor whose turn this thread holds. Nested waits and submissions inside a continuation need to know.
 thread_local Executor* turn_holder = nullptr;
 
-// How often a waiter looks up although nobody woke it: works that the user completes have deadlines that nobody else watches.
+// How often a waiter looks up although nobody woke it: works that the user completes have deadlines that nobody else
+// watches.
 constexpr auto kGlance = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -63,8 +64,8 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline) {
     Lock lock(mutex_);
     while (!work.done()) {
         if (deadline && deadline->expired()) return false;
-        // An operation may take as long as the group's timeout, so only a waiter without a deadline of its own lends itself to
-        // one; and one that holds the turn, because nobody else can run what it waits for.
+        // An operation may take as long as the group's timeout, so only a waiter without a deadline of its own lends
+        // itself to one; and one that holds the turn, because nobody else can run what it waits for.
         if (step(lock, /*user_thread=*/true, /*operations=*/!deadline || holds_turn())) continue;
         auto glance = Deadline::Clock::now() + kGlance;
         changed_.wait_until(lock, deadline ? std::min(deadline->at(), glance) : glance);
@@ -129,7 +130,8 @@ void Executor::progress_loop() {
         if (!step(lock, /*user_thread=*/false, /*operations=*/true)) changed_.wait(lock);
 }
 
-// Takes the turn and runs one thing. False if there is nothing this thread may run now. Called and returns with the lock held.
+// Takes the turn and runs one thing. False if there is nothing this thread may run now. Called and returns with the
+// lock held.
 bool Executor::step(Lock& lock, bool user_thread, bool operations) {
     if (turn_taken_ && !holds_turn()) return false;
     if (!callbacks_.empty()) {
@@ -218,6 +220,8 @@ void Executor::notify() {
     changed_.notify_all();
 }
 
-bool Executor::holds_turn() const { return turn_holder == this; }
+bool Executor::holds_turn() const {
+    return turn_holder == this;
+}
 
 }  // namespace libddp

@@ -1,10 +1,10 @@
 // The queue of one group: runs operations one at a time in the order of submission, which is what keeps ranks in step.
 //
-// One thread at a time holds the turn: it runs an operation and then everything that continues it. The turn is taken by the
-// executor's own progress thread or by a thread that waits for a work and lends itself (no hand-over, no idle core).
-// Operations submitted from inside a continuation go to the front of the queue: a chain such as allreduce, transform,
-// allreduce runs to its end before the next bucket, at the same place of the sequence on every rank, whatever the timing. Where a
-// chain waits for a work that the program finishes itself, a gate keeps its place.
+// One thread at a time holds the turn: it runs an operation and then everything that continues it. The turn is taken by
+// the executor's own progress thread or by a thread that waits for a work and lends itself (no hand-over, no idle
+// core). Operations submitted from inside a continuation go to the front of the queue: a chain such as allreduce,
+// transform, allreduce runs to its end before the next bucket, at the same place of the sequence on every rank,
+// whatever the timing. Where a chain waits for a work that the program finishes itself, a gate keeps its place.
 // Continuations that may not run on the progress thread stop the queue until a thread inside a libddp call takes them.
 #pragma once
 
@@ -32,13 +32,16 @@ public:
     // Queues an operation; the result finishes when it has run.
     WorkPtr submit(Operation operation);
 
-    // The executor whose order the calling thread's continuations must keep to: that of the turn it holds or of the hook it is in.
+    // The executor whose order the calling thread's continuations must keep to: that of the turn it holds or of the
+    // hook it is in.
     static std::shared_ptr<Executor> current();
 
-    // Holds up the queue, from this place in it, until `work` (a new one if null) is done and what continues it has run.
+    // Holds up the queue, from this place in it, until `work` (a new one if null) is done and what continues it has
+    // run.
     WorkPtr add_gate(WorkPtr work = nullptr);
 
-    // Waits until `work` is done; false if the deadline passed first. Without a deadline the calling thread lends itself.
+    // Waits until `work` is done; false if the deadline passed first. Without a deadline the calling thread lends
+    // itself.
     bool help_until(Work& work, const std::optional<Deadline>& deadline);
 
     // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.

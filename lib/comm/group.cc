@@ -38,8 +38,9 @@ std::shared_ptr<Group> Group::create(const GroupConfig& config) {
     const auto& place = group->place_;
     if (place.world > 1) group->join();
 
-    Transport::Setup setup{place.store,         place.prefix + "net/", config.name,  config.backend_options, place.rank,
-                           place.world,         config.timeout_ms,     config.flags, nullptr};
+    Transport::Setup setup{place.store, place.prefix + "net/", config.name,       config.backend_options,
+                           place.rank,  place.world,           config.timeout_ms, config.flags,
+                           nullptr};
     setup.verdict = [raw = group.get()] { return raw->verdict(); };
     try {
         auto transport = std::make_shared<Transport>(backend, std::move(setup));
@@ -53,8 +54,8 @@ std::shared_ptr<Group> Group::create(const GroupConfig& config) {
     }
     // A verdict that came while there was no transport yet found nothing to abort.
     if (auto verdict = group->verdict(); !verdict.ok()) group->on_verdict(verdict);
-    log(LogLevel::kInfo, "group '", config.name, "': rank ", place.rank, " of ", place.world, ", backend ", backend->name,
-        config.backend == "auto" ? " (auto)" : "");
+    log(LogLevel::kInfo, "group '", config.name, "': rank ", place.rank, " of ", place.world, ", backend ",
+        backend->name, config.backend == "auto" ? " (auto)" : "");
     return group;
 }
 
@@ -84,7 +85,8 @@ std::shared_ptr<Group> Group::split(std::int32_t color, std::int32_t key) {
 Group::~Group() {
     ErrorInfo left{DDP_ERROR_ABORTED, "the group was freed"};
     if (monitor_) monitor_->leave();
-    // A rank that is done may not disturb the others, who may still be reading its last bytes: abort only what would not end.
+    // A rank that is done may not disturb the others, who may still be reading its last bytes: abort only what would
+    // not end.
     if (executor_ && !executor_->idle()) transport_->abort();
     if (executor_) executor_->stop(left);
     monitor_.reset();  // its callbacks use the members above
@@ -115,8 +117,14 @@ void Group::join() {
              " is taken already by ", holder.substr(0, holder.find(" #")), ": start each rank once");
     Monitor::Config config{place_.store, place_.prefix, place_.rank, place_.world, place_.store_rank, identity()};
     monitor_ = std::make_unique<Monitor>(std::move(config), [this](const ErrorInfo& verdict) { on_verdict(verdict); });
-    check_same_options();
-    wait_for_all();
+    try {
+        check_same_options();
+        wait_for_all();
+    } catch (const Error& error) {
+        // The store went with the rank that runs it. What ended that rank is the cause.
+        if (error.info().code != DDP_ERROR_UNAVAILABLE) throw;
+        throw Error(monitor_->resolve(error.info(), str("joining group '", config_.name, "'")));
+    }
 }
 
 void Group::check_same_options() {
@@ -138,9 +146,9 @@ void Group::check_same_options() {
         std::string first = place_.store->compare_set(key, "", str(mine, "\n", place_.rank));
         auto end = first.rfind('\n');
         if (first.substr(0, end) == mine) continue;
-        ErrorInfo error{DDP_ERROR_MISMATCH, str("group '", config_.name, "': rank ", first.substr(end + 1), " has ", field.name, " '",
-                                                first.substr(1, end - 1), "', but rank ", place_.rank, " has '", field.value,
-                                                "'; all ranks must give the same")};
+        ErrorInfo error{DDP_ERROR_MISMATCH, str("group '", config_.name, "': rank ", first.substr(end + 1), " has ",
+                                                field.name, " '", first.substr(1, end - 1), "', but rank ", place_.rank,
+                                                " has '", field.value, "'; all ranks must give the same")};
         throw Error(monitor_->report(error));
     }
 }
@@ -177,7 +185,8 @@ WorkPtr Group::submit(const Collective& collective) {
     validate(collective);
     check();
     // The operation runs while the executor lives, which the group's destructor ends first.
-    return executor_->submit([this, collective, tag = current_tag()] { return execute(collective, next_sequence_++, tag); });
+    return executor_->submit(
+        [this, collective, tag = current_tag()] { return execute(collective, next_sequence_++, tag); });
 }
 
 void Group::run(const Collective& collective) {
@@ -189,7 +198,8 @@ void Group::run(const Collective& collective) {
 void Group::validate(const Collective& c) const {
     if (dtype_size(c.dtype) == 0) fail(DDP_ERROR_INVALID_ARGUMENT, "dtype ", c.dtype, " is unknown");
     if (!c.recv && c.count > 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, c.kind == DDP_COLLECTIVE_BROADCAST ? "buffer" : "recv", " is NULL, but count is ", c.count);
+        fail(DDP_ERROR_INVALID_ARGUMENT, c.kind == DDP_COLLECTIVE_BROADCAST ? "buffer" : "recv",
+             " is NULL, but count is ", c.count);
     if (c.root < 0 || c.root >= world())
         fail(DDP_ERROR_INVALID_ARGUMENT, "root is ", c.root, ", but the ranks are 0 to ", world() - 1);
     if (c.count > SIZE_MAX / 16 / static_cast<std::size_t>(world()))
@@ -213,11 +223,12 @@ ErrorInfo Group::execute(const Collective& c, std::int64_t sequence, const OpTag
             std::int32_t other = -1;
             if (!transport_->match(&mine, &theirs, sizeof mine, config_.timeout_ms, &other))
                 return break_everywhere({DDP_ERROR_MISMATCH,
-                                         describe_mismatch(mine, rank(), theirs, other, tag.label ? *tag.label : ""), other, -1,
-                                         tag.bucket, tag.step});
+                                         describe_mismatch(mine, rank(), theirs, other, tag.label ? *tag.label : ""),
+                                         other, -1, tag.bucket, tag.step});
         }
-        ddp_collective op{sizeof(ddp_collective), c.kind, c.dtype, c.op, c.root, c.send ? c.send : c.recv, c.recv,
-                          c.count, 1.0, config_.timeout_ms, {DDP_DEVICE_CPU, 0}, nullptr};
+        ddp_collective op{sizeof(ddp_collective),   c.kind, c.dtype, c.op, c.root,
+                          c.send ? c.send : c.recv, c.recv, c.count, 1.0,  config_.timeout_ms,
+                          {DDP_DEVICE_CPU, 0},      nullptr};
         const std::size_t item = dtype_size(c.dtype);
         if (c.kind == DDP_COLLECTIVE_ALLGATHER && !c.send)
             op.send = static_cast<const std::byte*>(c.recv) + item * c.count * static_cast<std::size_t>(rank());
@@ -233,8 +244,9 @@ ErrorInfo Group::execute(const Collective& c, std::int64_t sequence, const OpTag
     return {DDP_ERROR_INTERNAL, str("a collective failed: ", error.what())};
 }
 
-// DDP_AVG is a sum with a scale. A backend that cannot apply it gets values divided beforehand, which keeps sums of low precision
-// finite; integers, which that would ruin, and reduce_scatter, whose input is not ours to change, are divided afterwards.
+// DDP_AVG is a sum with a scale. A backend that cannot apply it gets values divided beforehand, which keeps sums of low
+// precision finite; integers, which that would ruin, and reduce_scatter, whose input is not ours to change, are divided
+// afterwards.
 void Group::run_scaled(ddp_collective op) {
     double after = 1;
     if (reduces(op.kind) && op.op == DDP_AVG) {

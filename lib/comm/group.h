@@ -1,4 +1,5 @@
-// A group: the front of a backend. It queues collectives, checks that ranks agree, and turns failures into one error everywhere.
+// A group: the front of a backend. It queues collectives, checks that ranks agree, and turns failures into one error
+// everywhere.
 #pragma once
 
 #include <atomic>

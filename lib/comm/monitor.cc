@@ -50,8 +50,9 @@ Monitor::Monitor(Config config, std::function<void(const ErrorInfo&)> on_verdict
     watches_[2] = store.watch_connection([this](std::string reason, bool graceful) {
         post([this, reason = std::move(reason), graceful] { connection_lost(reason, graceful); });
     });
-    ErrorInfo will{DDP_ERROR_RANK_FAILED, str("rank ", config_.rank, " (", config_.identity,
-                                              ") died: its connection to the store ended without a goodbye"),
+    ErrorInfo will{DDP_ERROR_RANK_FAILED,
+                   str("rank ", config_.rank, " (", config_.identity,
+                       ") died: its connection to the store ended without a goodbye"),
                    config_.rank};
     store.set_will(key("verdict"), encode_verdict(will));
 }
@@ -67,7 +68,9 @@ Monitor::~Monitor() {
     thread_.join();
 }
 
-void Monitor::set_progress(std::int64_t sequence) { progress_.store(sequence, std::memory_order_relaxed); }
+void Monitor::set_progress(std::int64_t sequence) {
+    progress_.store(sequence, std::memory_order_relaxed);
+}
 
 ErrorInfo Monitor::report(const ErrorInfo& error) {
     bool gone;
@@ -160,14 +163,21 @@ void Monitor::connection_lost(const std::string& reason, bool graceful) {
     bool left;
     {
         std::lock_guard lock(mutex_);
-        store_gone_ = true;
         left = left_;
-        changed_.notify_all();
     }
-    // A server that ends on purpose belongs to a rank that is done; whether anybody still needs that rank shows soon enough.
-    if (graceful || left) return;
+    // A server that ends on purpose belongs to a rank that is done; whether anybody still needs that rank shows soon
+    // enough.
+    if (!graceful && !left) accept_loss_of_store(reason);
+    // Last, because who waits for a verdict gives up when the store is gone.
+    std::lock_guard lock(mutex_);
+    store_gone_ = true;
+    changed_.notify_all();
+}
+
+void Monitor::accept_loss_of_store(const std::string& reason) {
     if (config_.store_rank >= 0)
-        accept({DDP_ERROR_RANK_FAILED, str("rank ", config_.store_rank, ", which runs the store, died: ", reason), config_.store_rank});
+        accept({DDP_ERROR_RANK_FAILED, str("rank ", config_.store_rank, ", which runs the store, died: ", reason),
+                config_.store_rank});
     else
         accept({DDP_ERROR_UNAVAILABLE, str("the job's store is gone (did the launcher end?): ", reason)});
 }
@@ -199,13 +209,15 @@ ErrorInfo Monitor::blame_store_rank(const ErrorInfo& local, const std::string& o
     ErrorInfo verdict = local;
     verdict.code = DDP_ERROR_TIMEOUT;
     verdict.rank = config_.store_rank;
-    verdict.message = str(operation, ": ", config_.store_rank < 0 ? std::string("the job's store") : str("rank ", config_.store_rank, ", which runs the store,"),
+    verdict.message = str(operation, ": ",
+                          config_.store_rank < 0 ? std::string("the job's store")
+                                                 : str("rank ", config_.store_rank, ", which runs the store,"),
                           " does not answer (stopped, or cut off); ", local.message);
     return report(verdict);  // store_gone_ keeps it from waiting for the store
 }
 
-// Asks every rank for its progress. Those that do not answer are stopped or cut off; those that answer with a smaller number have
-// not come to this operation yet.
+// Asks every rank for its progress. Those that do not answer are stopped or cut off; those that answer with a smaller
+// number have not come to this operation yet.
 ErrorInfo Monitor::blame_for_timeout(const ErrorInfo& local, const std::string& operation) {
     const std::int64_t mine = progress_.load();
     std::vector<std::int32_t> silent, behind;
@@ -252,16 +264,20 @@ ErrorInfo Monitor::blame_for_loss(const ErrorInfo& local) {
         gone = store_gone_;
     }
     if (gone && config_.store_rank >= 0) {
+        verdict.code = DDP_ERROR_RANK_FAILED;
         verdict.rank = config_.store_rank;
-        verdict.message = str("rank ", config_.store_rank, " left the group while rank ", config_.rank, " still needed it; ", local.message);
+        verdict.message = str("rank ", config_.store_rank, " left the group while rank ", config_.rank,
+                              " still needed it; ", local.message);
         return verdict;
     }
     try {
         for (auto& name : config_.store->list_keys(key("left/"))) {
-            auto rank = static_cast<std::int32_t>(parse_int(name.substr(key("left/").size()), 0, config_.world - 1, name));
+            auto rank =
+                static_cast<std::int32_t>(parse_int(name.substr(key("left/").size()), 0, config_.world - 1, name));
             verdict.code = DDP_ERROR_RANK_FAILED;
             verdict.rank = rank;
-            verdict.message = str("rank ", rank, " left the group while rank ", config_.rank, " still needed it; ", local.message);
+            verdict.message =
+                str("rank ", rank, " left the group while rank ", config_.rank, " still needed it; ", local.message);
             return verdict;
         }
     } catch (const Error& error) {

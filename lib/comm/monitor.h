@@ -1,4 +1,5 @@
-// The control plane of a group: makes the failure of one rank the same error on every rank, and finds out who is to blame.
+// The control plane of a group: makes the failure of one rank the same error on every rank, and finds out who is to
+// blame.
 //
 // Ranks agree through the store on a single verdict, the first one written:
 //   - a rank that dies: the store writes the last will of its connection;
@@ -30,7 +31,7 @@ public:
         std::int32_t rank = 0;
         std::int32_t world = 1;
         std::int32_t store_rank = -1;  // the rank whose process runs the store, -1: none of the group
-        std::string identity;  // "pid 12 on host x", for messages
+        std::string identity;          // "pid 12 on host x", for messages
     };
 
     // on_verdict runs once, on the thread that learns of the verdict first: the monitor's own or one inside report().
@@ -43,8 +44,8 @@ public:
     // Makes `error` the verdict unless there is one already; returns the verdict.
     ErrorInfo report(const ErrorInfo& error);
 
-    // The transport failed with `local`, which may be only the echo of the real cause. Waits briefly for a verdict, finds out
-    // who left or hangs, and returns what all ranks will say.
+    // The transport failed with `local`, which may be only the echo of the real cause. Waits briefly for a verdict,
+    // finds out who left or hangs, and returns what all ranks will say.
     ErrorInfo resolve(const ErrorInfo& local, const std::string& operation);
 
     // The verdict, if there is one.
@@ -58,6 +59,7 @@ private:
     void post(std::function<void()> event);
     void accept(ErrorInfo verdict);
     void connection_lost(const std::string& reason, bool graceful);
+    void accept_loss_of_store(const std::string& reason);
     bool wait_for_verdict(std::int64_t ms);
     bool store_is_silent();
     ErrorInfo blame_store_rank(const ErrorInfo& local, const std::string& operation);

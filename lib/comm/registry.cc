@@ -24,19 +24,21 @@ Registry& registry() {
 void check(const ddp_backend* backend) {
     if (!backend) fail(DDP_ERROR_INVALID_ARGUMENT, "backend is NULL");
     if (backend->struct_size < sizeof(ddp_backend))
-        fail(DDP_ERROR_UNSUPPORTED, "backend: struct_size ", backend->struct_size, " is smaller than ", sizeof(ddp_backend),
-             ": it was built for another version of backend.h");
+        fail(DDP_ERROR_UNSUPPORTED, "backend: struct_size ", backend->struct_size, " is smaller than ",
+             sizeof(ddp_backend), ": it was built for another version of backend.h");
     if (backend->abi_version != DDP_BACKEND_ABI_VERSION)
         fail(DDP_ERROR_UNSUPPORTED, "backend: abi_version ", backend->abi_version, ", but this libddp needs ",
              DDP_BACKEND_ABI_VERSION);
     std::string name = backend->name ? backend->name : "";
-    bool good_name = !name.empty() && name.size() <= 64 && name != "auto" && std::all_of(name.begin(), name.end(), [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
-    });
+    bool good_name =
+        !name.empty() && name.size() <= 64 && name != "auto" && std::all_of(name.begin(), name.end(), [](char c) {
+            return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+        });
     if (!good_name)
         fail(DDP_ERROR_INVALID_ARGUMENT, "backend: name '", name, "' is not 1 to 64 of a-z 0-9 - _, or is 'auto'");
     if (!backend->create || !backend->destroy || !backend->capabilities || !backend->abort || !backend->run)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "backend '", name, "': create, destroy, capabilities, abort and run are required");
+        fail(DDP_ERROR_INVALID_ARGUMENT, "backend '", name,
+             "': create, destroy, capabilities, abort and run are required");
     if (!backend->allocate != !backend->deallocate)
         fail(DDP_ERROR_INVALID_ARGUMENT, "backend '", name, "': allocate and deallocate come together or not at all");
 }
@@ -64,8 +66,8 @@ const ddp_backend* find_backend(const std::string& name) {
     }
     std::string known = "auto";
     for (auto& [known_name, _] : r.by_name) known += ", " + known_name;
-    fail(DDP_ERROR_NOT_FOUND, "backend '", name, "' is unknown (known: ", known, "), and there is no module libddp-", name,
-         ".so: ", searched);
+    fail(DDP_ERROR_NOT_FOUND, "backend '", name, "' is unknown (known: ", known, "), and there is no module libddp-",
+         name, ".so: ", searched);
 }
 
 }  // namespace libddp

@@ -8,29 +8,43 @@ namespace {
 
 const char* kind_name(std::int32_t kind) {
     switch (kind) {
-        case DDP_COLLECTIVE_ALLREDUCE: return "allreduce";
-        case DDP_COLLECTIVE_BROADCAST: return "broadcast";
-        case DDP_COLLECTIVE_ALLGATHER: return "allgather";
-        case DDP_COLLECTIVE_REDUCE_SCATTER: return "reduce_scatter";
-        case DDP_COLLECTIVE_BARRIER: return "barrier";
-        default: return "unknown collective";
+        case DDP_COLLECTIVE_ALLREDUCE:
+            return "allreduce";
+        case DDP_COLLECTIVE_BROADCAST:
+            return "broadcast";
+        case DDP_COLLECTIVE_ALLGATHER:
+            return "allgather";
+        case DDP_COLLECTIVE_REDUCE_SCATTER:
+            return "reduce_scatter";
+        case DDP_COLLECTIVE_BARRIER:
+            return "barrier";
+        default:
+            return "unknown collective";
     }
 }
 
 const char* op_name(std::int32_t op) {
     switch (op) {
-        case DDP_SUM: return "sum";
-        case DDP_AVG: return "avg";
-        case DDP_PROD: return "prod";
-        case DDP_MIN: return "min";
-        case DDP_MAX: return "max";
-        default: return "unknown op";
+        case DDP_SUM:
+            return "sum";
+        case DDP_AVG:
+            return "avg";
+        case DDP_PROD:
+            return "prod";
+        case DDP_MIN:
+            return "min";
+        case DDP_MAX:
+            return "max";
+        default:
+            return "unknown op";
     }
 }
 
 const char* hint(const Signature& a, const Signature& b) {
-    if (a.step != b.step) return "the ranks are at different steps: one of them ran ddp_finalize more often";
-    if (a.plan != b.plan) return "the ranks use different bucket plans: every rank must call ddp_step_begin at the same steps";
+    if (a.step != b.step && a.step >= 0 && b.step >= 0)
+        return "the ranks are at different steps: one of them ran ddp_finalize more often";
+    if (a.plan != b.plan)
+        return "the ranks use different bucket plans: every rank must call ddp_step_begin at the same steps";
     if (a.kind != b.kind || a.bucket != b.bucket) return "the ranks call collectives in a different order";
     return "the ranks give different sizes, types or operations";
 }
@@ -40,15 +54,16 @@ const char* hint(const Signature& a, const Signature& b) {
 std::string describe(const Signature& s) {
     std::string text = kind_name(s.kind);
     if (s.kind != DDP_COLLECTIVE_BARRIER) text += str(" of ", s.count, " ", dtype_name(s.dtype));
-    if (s.kind == DDP_COLLECTIVE_ALLREDUCE || s.kind == DDP_COLLECTIVE_REDUCE_SCATTER) text += str(" (", op_name(s.op), ")");
+    if (s.kind == DDP_COLLECTIVE_ALLREDUCE || s.kind == DDP_COLLECTIVE_REDUCE_SCATTER)
+        text += str(" (", op_name(s.op), ")");
     if (s.kind == DDP_COLLECTIVE_BROADCAST) text += str(" from rank ", s.root);
     if (s.bucket >= 0) text += str(", bucket ", s.bucket);
     if (s.step >= 0) text += str(s.bucket >= 0 ? " of step " : ", step ", s.step);
     return text;
 }
 
-std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs, std::int32_t their_rank,
-                              std::string_view label) {
+std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs,
+                              std::int32_t their_rank, std::string_view label) {
     // The lower rank first, so that both sides say the same.
     const bool me_first = my_rank < their_rank;
     const Signature& first = me_first ? mine : theirs;

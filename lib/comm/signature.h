@@ -28,7 +28,7 @@ static_assert(sizeof(Signature) == 56);
 std::string describe(const Signature& signature);
 
 // The whole sentence: who does what, and which of the differences matters.
-std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs, std::int32_t their_rank,
-                              std::string_view label);
+std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs,
+                              std::int32_t their_rank, std::string_view label);
 
 }  // namespace libddp

@@ -12,9 +12,13 @@ OpTag& slot() {
 
 }  // namespace
 
-const OpTag& current_tag() { return slot(); }
+const OpTag& current_tag() {
+    return slot();
+}
 
 ScopedTag::ScopedTag(OpTag tag) : previous_(std::exchange(slot(), std::move(tag))) {}
-ScopedTag::~ScopedTag() { slot() = std::move(previous_); }
+ScopedTag::~ScopedTag() {
+    slot() = std::move(previous_);
+}
 
 }  // namespace libddp

@@ -1,4 +1,5 @@
-// What an operation is for. It travels in the signature that ranks compare and in messages; hooks and continuations inherit it.
+// What an operation is for. It travels in the signature that ranks compare and in messages; hooks and continuations
+// inherit it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@ namespace libddp {
 class Executor;
 
 struct OpTag {
-    std::uint64_t plan = 0;   // hash of the bucket plan, 0 outside a context
+    std::uint64_t plan = 0;  // hash of the bucket plan, 0 outside a context
     std::int64_t step = -1;
     std::int32_t bucket = -1;
     std::shared_ptr<const std::string> label;  // "parameters 'a' to 'f'"; not compared

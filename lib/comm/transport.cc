@@ -61,7 +61,8 @@ struct Transport::Host {
         }
     }
 
-    static ddp_status store_set(void* handle, const char* key, const void* value, size_t size, ddp_backend_failure* failure) {
+    static ddp_status store_set(void* handle, const char* key, const void* value, size_t size,
+                                ddp_backend_failure* failure) {
         return guarded(handle, failure, [&](Host& host) {
             host.setup.store->set(host.setup.prefix + key, {static_cast<const char*>(value), size});
         });
@@ -70,7 +71,8 @@ struct Transport::Host {
     static ddp_status store_get(void* handle, const char* key, int64_t timeout_ms, void** value, size_t* size,
                                 ddp_backend_failure* failure) {
         return guarded(handle, failure, [&](Host& host) {
-            std::string found = host.wait_for(host.setup.prefix + key, timeout_ms > 0 ? timeout_ms : host.setup.timeout_ms);
+            std::string found =
+                host.wait_for(host.setup.prefix + key, timeout_ms > 0 ? timeout_ms : host.setup.timeout_ms);
             auto* copy = static_cast<char*>(std::malloc(found.size() + 1));
             if (!copy) fail(DDP_ERROR_OUT_OF_MEMORY, "no memory for a value of ", found.size(), " bytes");
             std::memcpy(copy, found.c_str(), found.size() + 1);
@@ -82,7 +84,8 @@ struct Transport::Host {
     static void write_log(void* handle, int32_t level, const char* message) {
         auto& host = *static_cast<Host*>(handle);
         if (level >= 1 && level <= 4)
-            log(static_cast<LogLevel>(level), "group '", host.setup.group_name, "' rank ", host.setup.rank, ": ", message);
+            log(static_cast<LogLevel>(level), "group '", host.setup.group_name, "' rank ", host.setup.rank, ": ",
+                message);
     }
 
     std::string wait_for(const std::string& key, std::int64_t timeout_ms) {
@@ -90,7 +93,8 @@ struct Transport::Host {
         for (;;) {
             if (ErrorInfo verdict = setup.verdict(); !verdict.ok()) throw Error(verdict);
             try {
-                return setup.store->get(key, std::min(kStoreSliceMs, std::max<std::int64_t>(1, deadline.remaining_ms())));
+                return setup.store->get(key,
+                                        std::min(kStoreSliceMs, std::max<std::int64_t>(1, deadline.remaining_ms())));
             } catch (const Error& error) {
                 if (error.info().code != DDP_ERROR_TIMEOUT || deadline.expired()) throw;
             }
@@ -108,7 +112,9 @@ Transport::Transport(const ddp_backend* backend, Setup setup) : backend_(backend
     capabilities_ = backend_->capabilities(transport_);
 }
 
-Transport::~Transport() { backend_->destroy(transport_); }
+Transport::~Transport() {
+    backend_->destroy(transport_);
+}
 
 void Transport::run(const ddp_collective& collective) {
     auto failure = no_failure();
@@ -154,7 +160,8 @@ void* Transport::allocate(std::size_t bytes) {
     auto failure = no_failure();
     void* memory = nullptr;
     std::lock_guard lock(memory_mutex_);
-    check(backend_->allocate(transport_, bytes, {DDP_DEVICE_CPU, 0}, &memory, &failure), failure, "allocating a bucket");
+    check(backend_->allocate(transport_, bytes, {DDP_DEVICE_CPU, 0}, &memory, &failure), failure,
+          "allocating a bucket");
     return memory;
 }
 
@@ -165,7 +172,8 @@ void Transport::deallocate(void* memory) {
 
 void Transport::check(ddp_status status, const ddp_backend_failure& failure, const char* what) const {
     if (status == DDP_OK) return;
-    ErrorInfo error{status, str("backend ", backend_->name, *what ? ", " : "", what, ": ", failure.message), failure.rank};
+    ErrorInfo error{status, str("backend ", backend_->name, *what ? ", " : "", what, ": ", failure.message),
+                    failure.rank};
     throw Error(std::move(error));
 }
 

@@ -46,7 +46,8 @@ public:
 private:
     struct Host;
 
-    bool match_by_allgather(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms, std::int32_t* rank);
+    bool match_by_allgather(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
+                            std::int32_t* rank);
     void check(ddp_status status, const ddp_backend_failure& failure, const char* what) const;
 
     const ddp_backend* const backend_;

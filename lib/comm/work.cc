@@ -68,8 +68,8 @@ bool Work::wait(const std::optional<Deadline>& deadline) {
 WorkPtr Work::then(ContinuationFn fn, bool any_thread) {
     auto executor = executor_ ? executor_ : Executor::current();
     if (!executor_ && executor && !done()) {
-        // The program finishes this work whenever it likes, on each rank at another time. What follows may start collectives,
-        // so it gets its place in the queue now.
+        // The program finishes this work whenever it likes, on each rank at another time. What follows may start
+        // collectives, so it gets its place in the queue now.
         auto gate = executor->add_gate();
         gate->follow(*this);
         return gate->then(std::move(fn), any_thread);
@@ -134,7 +134,8 @@ void Work::run(Continuation continuation) {
 void Work::expire_if_due() {
     if (done()) return;
     if (deadline_ && deadline_->expired()) {
-        complete({DDP_ERROR_TIMEOUT, str("a work made by ddp_work_create was not completed within ", timeout_ms_, " ms")});
+        complete(
+            {DDP_ERROR_TIMEOUT, str("a work made by ddp_work_create was not completed within ", timeout_ms_, " ms")});
         return;
     }
     WorkPtr next;

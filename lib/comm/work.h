@@ -24,7 +24,8 @@ using ContinuationFn = std::function<WorkPtr()>;
 
 class Work : public std::enable_shared_from_this<Work> {
 public:
-    // executor: whose operations a waiter should help with, and which wakes the waiters. Null for a work that the user completes.
+    // executor: whose operations a waiter should help with, and which wakes the waiters. Null for a work that the user
+    // completes.
     explicit Work(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
     // A work that its user completes, and that fails with TIMEOUT when somebody waits for it past the deadline.
@@ -38,7 +39,8 @@ public:
     // Finishes the work and runs, or hands to the executor, its continuations. False if it was finished already.
     bool complete(ErrorInfo result);
 
-    // Runs continuations that wait for a thread like the caller's, and notices a deadline that has passed. Does not wait.
+    // Runs continuations that wait for a thread like the caller's, and notices a deadline that has passed. Does not
+    // wait.
     void poll();
 
     // Waits, helping the executor. False if the deadline passed first.
@@ -73,7 +75,7 @@ private:
     std::atomic<bool> done_{false};
     ErrorInfo result_;
     std::vector<Continuation> continuations_;
-    bool gated_ = false;  // continuations wait until the executor's queue comes to this work's gate
+    bool gated_ = false;        // continuations wait until the executor's queue comes to this work's gate
     std::weak_ptr<Work> next_;  // what this one waits for, so that its deadline is seen
 };
 

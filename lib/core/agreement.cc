@@ -43,12 +43,14 @@ std::string ranks_text(const std::vector<std::int32_t>& ranks) {
 // Every rank computes this from the same tables, so every rank says the same.
 [[noreturn]] void report_difference(const std::vector<std::string>& tables) {
     std::size_t lines = 0;
-    for (const auto& table : tables) lines = std::max(lines, static_cast<std::size_t>(std::count(table.begin(), table.end(), '\n')));
+    for (const auto& table : tables)
+        lines = std::max(lines, static_cast<std::size_t>(std::count(table.begin(), table.end(), '\n')));
     for (std::size_t i = 0; i < lines; ++i) {
         const std::string expected = line_at(tables[0], i);
         std::map<std::string, std::vector<std::int32_t>> others;
         for (std::size_t r = 1; r < tables.size(); ++r)
-            if (auto line = line_at(tables[r], i); line != expected) others[line].push_back(static_cast<std::int32_t>(r));
+            if (auto line = line_at(tables[r], i); line != expected)
+                others[line].push_back(static_cast<std::int32_t>(r));
         if (others.empty()) continue;
         std::string text = str("ranks registered different models: rank 0 has ", expected);
         std::int32_t first = -1;
@@ -57,7 +59,8 @@ std::string ranks_text(const std::vector<std::int32_t>& ranks) {
             if (first < 0 || ranks.front() < first) first = ranks.front();
         }
         ErrorInfo error{DDP_ERROR_MISMATCH, text, first};
-        if (expected.rfind("parameter", 0) == 0) error.param = static_cast<std::int32_t>(i) - 1;  // line 0 is the header
+        if (expected.rfind("parameter", 0) == 0)
+            error.param = static_cast<std::int32_t>(i) - 1;  // line 0 is the header
         throw Error(error);
     }
     fail(DDP_ERROR_INTERNAL, "tables hash differently but read the same");
@@ -90,7 +93,8 @@ void agree_on_plan(Group& group, std::uint64_t hash) {
     for (std::size_t r = 0; r < all.size(); ++r)
         if (all[r] != all[0])
             throw Error(group.break_everywhere({DDP_ERROR_MISMATCH,
-                                                str("rank ", r, " made another bucket plan than rank 0 from the same parameters; "
+                                                str("rank ", r,
+                                                    " made another bucket plan than rank 0 from the same parameters; "
                                                     "do all ranks run the same libddp?"),
                                                 static_cast<std::int32_t>(r)}));
 }

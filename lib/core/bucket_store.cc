@@ -13,7 +13,7 @@ BucketStore::BucketStore(Group& group, const ParamTable& table, BucketPlan plan)
         memory_.push_back(group.allocate(bucket.bytes));
         for (std::size_t i = 0; i < bucket.params.size(); ++i)
             places_[static_cast<std::size_t>(bucket.params[i])] = {memory_[b].get() + bucket.offsets[i],
-                                                                  static_cast<std::int32_t>(b)};
+                                                                   static_cast<std::int32_t>(b)};
     }
 }
 
@@ -36,7 +36,8 @@ ddp_bucket BucketStore::describe(std::size_t index, const ParamTable& table) con
 
 void BucketStore::copy_from(const BucketStore& other, const ParamTable& table) {
     for (std::int32_t id = 0; id < table.size(); ++id)
-        if (auto bytes = table.params()[static_cast<std::size_t>(id)].bytes) std::memcpy(slot(id), other.slot(id), bytes);
+        if (auto bytes = table.params()[static_cast<std::size_t>(id)].bytes)
+            std::memcpy(slot(id), other.slot(id), bytes);
 }
 
 }  // namespace libddp

@@ -19,10 +19,10 @@ void Context::commit() {
     building("ddp_commit");
     group_->check();
     const auto& r = options_.reducer;
-    const std::string header =
-        str("options bucket_cap_bytes ", r.cap, ", first_bucket_cap_bytes ", r.first_cap, ", reduction ", r.mean ? "mean" : "sum",
-            r.rebuild ? "" : ", no rebuild", options_.initial_broadcast ? "" : ", no initial broadcast",
-            options_.buffer_broadcast ? "" : ", no buffer broadcast");
+    const std::string header = str("options bucket_cap_bytes ", r.cap, ", first_bucket_cap_bytes ", r.first_cap,
+                                   ", reduction ", r.mean ? "mean" : "sum", r.rebuild ? "" : ", no rebuild",
+                                   options_.initial_broadcast ? "" : ", no initial broadcast",
+                                   options_.buffer_broadcast ? "" : ", no buffer broadcast");
     agree_on_model(*group_, header, table_.lines());
     if (table_.size() == 0) fail(DDP_ERROR_INVALID_STATE, "ddp_commit: no parameter was registered");
     if (options_.initial_broadcast) {
@@ -73,15 +73,17 @@ void Context::set_hook(CommHook hook) {
 }
 
 void Context::abort(const std::string& reason) {
-    group_->break_everywhere({DDP_ERROR_ABORTED,
-                              str("rank ", group_->rank(), " called ddp_context_abort", reason.empty() ? "" : ": ", reason),
-                              group_->rank()});
+    group_->break_everywhere(
+        {DDP_ERROR_ABORTED,
+         str("rank ", group_->rank(), " called ddp_context_abort", reason.empty() ? "" : ": ", reason),
+         group_->rank()});
 }
 
 void* Context::grad_view(std::int32_t param) {
     Reducer& reducer = committed("ddp_grad_view");
     if (param < 0 || param >= table_.size())
-        fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_grad_view: parameter ", param, " does not exist; there are ", table_.size());
+        fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_grad_view: parameter ", param, " does not exist; there are ",
+             table_.size());
     return reducer.buckets().slot(param);
 }
 

@@ -1,4 +1,5 @@
-// A 64-bit hash that is the same on every machine (FNV-1a): for comparing tables and plans between ranks, not for security.
+// A 64-bit hash that is the same on every machine (FNV-1a): for comparing tables and plans between ranks, not for
+// security.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,9 @@
 
 namespace libddp {
 
-CommHook default_hook() { return {&allreduce_hook, nullptr, true}; }
+CommHook default_hook() {
+    return {&allreduce_hook, nullptr, true};
+}
 
 void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, bool mean) {
     plan_hash_ = store.plan_hash();
@@ -41,7 +43,8 @@ void Launcher::arm(std::int64_t synced_steps, std::int64_t step, bool prescaled)
     requests_.store(0, std::memory_order_release);
 }
 
-// The first to come launches; whoever comes while it does leaves a request, and the launcher looks again before it goes.
+// The first to come launches; whoever comes while it does leaves a request, and the launcher looks again before it
+// goes.
 void Launcher::launch_ready() {
     if (requests_.fetch_add(1, std::memory_order_acq_rel) != 0) return;
     std::uint32_t served = 1;
@@ -61,8 +64,7 @@ void Launcher::launch_consecutive() {
 }
 
 void Launcher::launch(Slot& slot) {
-    ScopedTag tag({plan_hash_, step_, slot.bucket.index, slot.label, slot.memory,
-                   handle_.impl->executor_handle()});
+    ScopedTag tag({plan_hash_, step_, slot.bucket.index, slot.label, slot.memory, handle_.impl->executor_handle()});
     ddp_work* work = nullptr;
     ddp_error* error = nullptr;
     ddp_status status = hook_.fn(hook_.user_data.get(), &handle_, &slot.bucket, &work, &error);
@@ -76,15 +78,14 @@ void Launcher::launch(Slot& slot) {
     ErrorInfo info = take_user_error(status, error, hook_.is_default ? "allreduce" : "the communication hook");
     if (!hook_.is_default && info.rank < 0) info.rank = handle_.impl->rank();
     // Tell the others now: they would wait for this bucket.
-    slot.error = handle_.impl->break_everywhere(with_bucket(std::move(info), slot));
+    slot.error = break_with(std::move(info), slot);
 }
 
 const ddp_bucket& Launcher::wait(std::size_t index) {
     Slot& slot = slots_[index];
     if (slot.error.ok() && slot.work) {
         slot.work->wait(std::nullopt);
-        if (!slot.work->result().ok())
-            slot.error = handle_.impl->break_everywhere(with_bucket(slot.work->result(), slot));
+        if (!slot.work->result().ok()) slot.error = break_with(slot.work->result(), slot);
     }
     if (!slot.error.ok()) throw Error(slot.error);
     if (!slot.launched) {
@@ -103,6 +104,12 @@ bool Launcher::in_flight() const {
 void Launcher::drain(const Deadline& deadline) {
     for (auto& slot : slots_)
         if (slot.work && !slot.work->wait(deadline)) return;
+}
+
+// The verdict may stem from a rank that knows nothing of buckets, or from the store: then this rank says where it was
+// itself.
+ErrorInfo Launcher::break_with(ErrorInfo error, const Slot& slot) {
+    return with_bucket(handle_.impl->break_everywhere(with_bucket(std::move(error), slot)), slot);
 }
 
 ErrorInfo Launcher::with_bucket(ErrorInfo error, const Slot& slot) const {

@@ -1,4 +1,5 @@
-// Launches buckets: calls the communication hook for each bucket once all of its gradients are there, strictly in plan order.
+// Launches buckets: calls the communication hook for each bucket once all of its gradients are there, strictly in plan
+// order.
 //
 // Any thread may complete a bucket. The one that does launches it and every ready bucket after it; others that
 // complete a bucket meanwhile leave it to that thread and go on, so that no backward thread ever waits for another.
@@ -45,7 +46,8 @@ public:
         if (pending_[static_cast<std::size_t>(bucket)].fetch_sub(1, std::memory_order_acq_rel) == 1) launch_ready();
     }
 
-    // Waits for a bucket and returns it, with the hook's result. Throws what went wrong, which has then broken the group.
+    // Waits for a bucket and returns it, with the hook's result. Throws what went wrong, which has then broken the
+    // group.
     const ddp_bucket& wait(std::size_t bucket);
     // True if work of the current step is still under way.
     bool in_flight() const;
@@ -55,8 +57,8 @@ public:
 private:
     struct Slot {
         ddp_bucket bucket;
-        WorkPtr work;        // null: the hook finished at once
-        ErrorInfo error;     // of the hook call itself
+        WorkPtr work;     // null: the hook finished at once
+        ErrorInfo error;  // of the hook call itself
         bool launched = false;
         std::shared_ptr<const std::string> label;
         std::shared_ptr<const void> memory;
@@ -65,6 +67,7 @@ private:
     void launch_ready();
     void launch_consecutive();
     void launch(Slot& slot);
+    ErrorInfo break_with(ErrorInfo error, const Slot& slot);
     ErrorInfo with_bucket(ErrorInfo error, const Slot& slot) const;
 
     ddp_group handle_;

@@ -31,7 +31,8 @@ std::int32_t ParamTable::add_param(Param param) {
 
 void ParamTable::add_buffer(Param buffer) {
     check(buffer, "buffer");
-    if (buffer.grad) fail(DDP_ERROR_INVALID_ARGUMENT, "buffer '", buffer.name, "': grad must be NULL, buffers have no gradient");
+    if (buffer.grad)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "buffer '", buffer.name, "': grad must be NULL, buffers have no gradient");
     if (!buffer.data && buffer.bytes > 0) fail(DDP_ERROR_INVALID_ARGUMENT, "buffer '", buffer.name, "': data is NULL");
     by_name_[buffer.name] = -2 - static_cast<std::int32_t>(buffers_.size());
     buffers_.push_back(std::move(buffer));
@@ -45,20 +46,24 @@ std::int32_t ParamTable::find(std::string_view name) const {
 void ParamTable::check(Param& p, const char* kind) const {
     if (p.name.empty()) fail(DDP_ERROR_INVALID_ARGUMENT, kind, " ", size(), ": name is empty");
     if (p.name.size() > kMaxName)
-        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name.substr(0, 32), "...': name has ", p.name.size(), " bytes; at most ",
-             kMaxName, " are allowed");
-    if (by_name_.count(p.name)) fail(DDP_ERROR_ALREADY_EXISTS, kind, " '", p.name, "' is registered already; names must be unique");
+        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name.substr(0, 32), "...': name has ", p.name.size(),
+             " bytes; at most ", kMaxName, " are allowed");
+    if (by_name_.count(p.name))
+        fail(DDP_ERROR_ALREADY_EXISTS, kind, " '", p.name, "' is registered already; names must be unique");
     if (p.shape.size() > kMaxDims)
-        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ndim is ", p.shape.size(), "; at most ", kMaxDims, " are allowed");
+        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ndim is ", p.shape.size(), "; at most ", kMaxDims,
+             " are allowed");
     const std::size_t item = dtype_size(p.dtype);
-    if (item == 0) fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': dtype ", p.dtype, " is unknown (see types.h)");
+    if (item == 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': dtype ", p.dtype, " is unknown (see types.h)");
     if (p.device.kind != DDP_DEVICE_CPU || p.device.index != 0)
         fail(DDP_ERROR_UNSUPPORTED, kind, " '", p.name, "': device {", p.device.kind, ", ", p.device.index,
              "}: this build handles CPU memory, {DDP_DEVICE_CPU, 0}, only");
     p.count = 1;
     for (std::size_t i = 0; i < p.shape.size(); ++i) {
         if (p.shape[i] < 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': shape[", i, "] is ", p.shape[i], "; it must not be negative");
+            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': shape[", i, "] is ", p.shape[i],
+                 "; it must not be negative");
         if (p.shape[i] > 0 && p.count > std::numeric_limits<std::int64_t>::max() / 64 / p.shape[i])
             fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': shape ", shape_text(p.shape), " is too large");
         p.count *= p.shape[i];
@@ -66,7 +71,8 @@ void ParamTable::check(Param& p, const char* kind) const {
     p.bytes = static_cast<std::size_t>(p.count) * item;
     for (auto [memory, field] : {std::pair{p.data, "data"}, std::pair{p.grad, "grad"}})
         if (reinterpret_cast<std::uintptr_t>(memory) % (item < 8 ? item : 8) != 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ", field, " is not aligned to its element (", dtype_name(p.dtype), ")");
+            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ", field, " is not aligned to its element (",
+                 dtype_name(p.dtype), ")");
 }
 
 void ParamTable::check_overlap(const Param& p, const void* memory, const char* what) {
@@ -86,8 +92,8 @@ std::vector<std::string> ParamTable::lines() const {
     auto add = [&result](const char* kind, const std::vector<Param>& entries) {
         for (std::size_t i = 0; i < entries.size(); ++i) {
             const Param& p = entries[i];
-            result.push_back(
-                str(kind, " ", i, " '", p.name, "' ", dtype_name(p.dtype), shape_text(p.shape), p.data ? "" : " without data"));
+            result.push_back(str(kind, " ", i, " '", p.name, "' ", dtype_name(p.dtype), shape_text(p.shape),
+                                 p.data ? "" : " without data"));
         }
     };
     add("parameter", params_);

@@ -17,7 +17,7 @@ struct Param {
     ddp_dtype dtype = DDP_F32;
     ddp_device device{DDP_DEVICE_CPU, 0};
     void* data = nullptr;
-    void* grad = nullptr;  // null: the gradient lives in its bucket
+    void* grad = nullptr;    // null: the gradient lives in its bucket
     std::int64_t count = 0;  // elements
     std::size_t bytes = 0;
 };

@@ -31,8 +31,9 @@ void append(Open& open, std::int32_t param, const PlanParam& p, std::size_t posi
 }  // namespace
 
 bool BucketPlan::operator==(const BucketPlan& other) const {
-    return std::equal(buckets.begin(), buckets.end(), other.buckets.begin(), other.buckets.end(),
-                      [](const PlanBucket& a, const PlanBucket& b) { return a.params == b.params && a.offsets == b.offsets; });
+    return std::equal(
+        buckets.begin(), buckets.end(), other.buckets.begin(), other.buckets.end(),
+        [](const PlanBucket& a, const PlanBucket& b) { return a.params == b.params && a.offsets == b.offsets; });
 }
 
 std::vector<std::int32_t> reverse_order(std::size_t count) {

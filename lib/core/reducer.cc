@@ -37,7 +37,8 @@ Reducer::~Reducer() {
     if (!group_->broken()) launcher_.drain(Deadline::after_ms(kDrainMs));
     if (!launcher_.in_flight()) return;
     // Buckets are about to go: no operation may still write into them.
-    group_->break_everywhere({DDP_ERROR_ABORTED, str("rank ", group_->rank(), " freed its context in the middle of step ", steps_),
+    group_->break_everywhere({DDP_ERROR_ABORTED,
+                              str("rank ", group_->rank(), " freed its context in the middle of step ", steps_),
                               group_->rank(), -1, -1, steps_});
     launcher_.drain(Deadline::after_ms(kDrainMs));
 }
@@ -65,7 +66,8 @@ void Reducer::arm() {
 
 void Reducer::grad_ready(std::int32_t param) {
     if (param < 0 || param >= table_.size())
-        fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_grad_ready: parameter ", param, " does not exist; there are ", table_.size());
+        fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_grad_ready: parameter ", param, " does not exist; there are ",
+             table_.size());
     if (group_->broken()) group_->check();
     Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::kIdle) phase = begin_step();
@@ -146,12 +148,17 @@ void Reducer::collect_accumulated() {
 
 void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
     std::string names;
-    for (std::size_t i = 0; i < missing.size() && i < kNamedParams; ++i) names += str(i ? ", '" : "'", name(missing[i]), "'");
+    for (std::size_t i = 0; i < missing.size() && i < kNamedParams; ++i)
+        names += str(i ? ", '" : "'", name(missing[i]), "'");
     if (missing.size() > kNamedParams) names += str(" and ", missing.size() - kNamedParams, " more");
     ErrorInfo error{DDP_ERROR_MISSING_GRADIENT,
-                    str("ddp_finalize on rank ", group_->rank(), ", step ", steps_, ": ", missing.size(), " of ", table_.size(),
-                        missing.size() == 1 ? " gradients was" : " gradients were", " never announced with ddp_grad_ready: ", names),
-                    group_->rank(), missing.front(), slots_[static_cast<std::size_t>(missing.front())].bucket, steps_};
+                    str("ddp_finalize on rank ", group_->rank(), ", step ", steps_, ": ", missing.size(), " of ",
+                        table_.size(), missing.size() == 1 ? " gradients was" : " gradients were",
+                        " never announced with ddp_grad_ready: ", names),
+                    group_->rank(),
+                    missing.front(),
+                    slots_[static_cast<std::size_t>(missing.front())].bucket,
+                    steps_};
     throw Error(group_->break_everywhere(error));
 }
 
@@ -216,7 +223,9 @@ void Reducer::set_hook(CommHook hook) {
 }
 
 void Reducer::require_idle(const char* call) const {
-    if (!idle()) fail(DDP_ERROR_INVALID_STATE, call, ": step ", steps_, " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize");
+    if (!idle())
+        fail(DDP_ERROR_INVALID_STATE, call, ": step ", steps_,
+             " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize");
 }
 
 void Reducer::wrong_phase(Phase, std::int32_t param) const {

@@ -5,7 +5,8 @@
 namespace libddp {
 namespace {
 
-// Tensors below this size are gathered before they are sent, up to this much at a time; larger ones are sent from where they lie.
+// Tensors below this size are gathered before they are sent, up to this much at a time; larger ones are sent from where
+// they lie.
 constexpr std::size_t kCoalesceBytes = std::size_t{4} << 20;
 // One broadcast of a large tensor sends at most this much, so that a timeout stays meaningful.
 constexpr std::size_t kChunkBytes = std::size_t{250} << 20;

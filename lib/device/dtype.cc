@@ -32,9 +32,17 @@ const Facts& facts(ddp_dtype dtype) {
 
 }  // namespace
 
-std::size_t dtype_size(ddp_dtype dtype) { return facts(dtype).size; }
-const char* dtype_name(ddp_dtype dtype) { return facts(dtype).name; }
-bool is_floating(ddp_dtype dtype) { return facts(dtype).floating; }
-bool is_complex(ddp_dtype dtype) { return facts(dtype).complex; }
+std::size_t dtype_size(ddp_dtype dtype) {
+    return facts(dtype).size;
+}
+const char* dtype_name(ddp_dtype dtype) {
+    return facts(dtype).name;
+}
+bool is_floating(ddp_dtype dtype) {
+    return facts(dtype).floating;
+}
+bool is_complex(ddp_dtype dtype) {
+    return facts(dtype).complex;
+}
 
 }  // namespace libddp

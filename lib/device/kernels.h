@@ -1,4 +1,5 @@
-// Arithmetic on CPU memory: reduce, scale, copy, convert. SIMD with run-time dispatch; any alignment of at least the element's.
+// Arithmetic on CPU memory: reduce, scale, copy, convert. SIMD with run-time dispatch; any alignment of at least the
+// element's.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +12,10 @@ namespace libddp::cpu {
 // Whether reduce() implements op for dtype: all but MIN and MAX of complex numbers. AVG is not an op here: use scale.
 bool can_reduce(ddp_dtype dtype, ddp_reduce_op op);
 
-// out[i] = scale * (inputs[0][i] op inputs[1][i] op ...), strictly in this order, so that the bits depend on nothing else.
-// f16 and bf16 are accumulated in f32 and rounded once, to nearest even. Integers wrap on overflow; scale is then 1 or 1/k with
-// integral k, and divides truncating toward zero. out may be one of the inputs (exactly), but may not overlap otherwise.
-// input_count >= 1. Unsupported (dtype, op): throws libddp::Error UNSUPPORTED.
+// out[i] = scale * (inputs[0][i] op inputs[1][i] op ...), strictly in this order, so that the bits depend on nothing
+// else. f16 and bf16 are accumulated in f32 and rounded once, to nearest even. Integers wrap on overflow; scale is then
+// 1 or 1/k with integral k, and divides truncating toward zero. out may be one of the inputs (exactly), but may not
+// overlap otherwise. input_count >= 1. Unsupported (dtype, op): throws libddp::Error UNSUPPORTED.
 void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
             ddp_reduce_op op, double scale);
 

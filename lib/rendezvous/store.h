@@ -59,8 +59,8 @@ public:
     // that it was ending on purpose. A file store never calls it.
     virtual Watch watch_connection(std::function<void(std::string reason, bool graceful)> lost) = 0;
 
-    // Ends the connection, and the server if this store runs it, as the destructor does: calls in other threads fail with ABORTED at
-    // once, and so do later ones. For an owner whose threads share the store. Idempotent, at most 1 s.
+    // Ends the connection, and the server if this store runs it, as the destructor does: calls in other threads fail with
+    // ABORTED at once, and so do later ones. For an owner whose threads share the store. Idempotent, at most 1 s.
     virtual void close() = 0;
 
     virtual int port() const { return -1; }              // of the server, tcp only

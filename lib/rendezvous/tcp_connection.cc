@@ -1,6 +1,6 @@
 #include "rendezvous/tcp_connection.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "rendezvous/auth.h"
 #include "rendezvous/sockets.h"
@@ -58,7 +58,7 @@ void TcpConnection::finish(std::string last) {
     if (status != 0) {
         delete shutdown;
         close();
-    } else if (paused_) {
+    } else if (std::exchange(paused_, false)) {
         start_reading();  // else the peer's end of stream would go unseen
     }
 }

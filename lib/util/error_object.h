@@ -9,8 +9,8 @@ struct ddp_error {
 
 namespace libddp {
 
-// What a user's function that returned `status` and perhaps an error object meant; frees the object. `who` names the function
-// for the message when it gave none.
+// What a user's function that returned `status` and perhaps an error object meant; frees the object. `who` names the
+// function for the message when it gave none.
 ErrorInfo take_user_error(ddp_status status, ddp_error* error, const std::string& who);
 
 // The name of a status value, as in ddp_status_name.

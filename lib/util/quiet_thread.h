@@ -1,5 +1,6 @@
-// Threads that never run the host program's signal handlers. A signal handler of the host (a Python, a JVM) must not interrupt a
-// thread that it does not know, and a write to a closed socket must give EPIPE here and not SIGPIPE to the process.
+// Threads that never run the host program's signal handlers. A signal handler of the host (a Python, a JVM) must not
+// interrupt a thread that it does not know, and a write to a closed socket must give EPIPE here and not SIGPIPE to the
+// process.
 #pragma once
 
 #include <pthread.h>

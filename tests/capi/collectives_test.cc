@@ -31,14 +31,17 @@ protected:
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
-    std::string name = std::string(info.param.backend) + "_" + info.param.options + "_" + std::to_string(info.param.world);
-    std::replace_if(name.begin(), name.end(), [](char c) { return !isalnum(c); }, '_');
+    std::string name =
+        std::string(info.param.backend) + "_" + info.param.options + "_" + std::to_string(info.param.world);
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return !isalnum(c); }, '_');
     return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CollectivesTest,
-                         testing::Values(Case{1, "gloo", ""}, Case{2, "gloo", ""}, Case{3, "gloo", ""}, Case{3, "gloo", "algorithm=ring"},
-                                         Case{4, "gloo", "algorithm=bcube"}, Case{3, "threads", ""}, Case{4, "threads-plain", ""},
+                         testing::Values(Case{1, "gloo", ""}, Case{2, "gloo", ""}, Case{3, "gloo", ""},
+                                         Case{3, "gloo", "algorithm=ring"}, Case{4, "gloo", "algorithm=bcube"},
+                                         Case{3, "threads", ""}, Case{4, "threads-plain", ""},
                                          Case{2, "threads-single", ""}),
                          name_of);
 
@@ -47,7 +50,9 @@ using ddp::detail::call;
 constexpr ddp_work** kWait = nullptr;
 
 // Small integers, exact in every dtype; rank 0 has 1, 2, 3, 1, 2, 3, ..., rank 1 starts at 2, and so on.
-double input(int rank, size_t i) { return static_cast<double>(1 + (static_cast<size_t>(rank) + i) % 3); }
+double input(int rank, size_t i) {
+    return static_cast<double>(1 + (static_cast<size_t>(rank) + i) % 3);
+}
 
 double expected(ddp_reduce_op op, int world, size_t i) {
     double value = input(0, i);
@@ -69,9 +74,11 @@ void check_type(ddp_group* group, int rank, int world, ddp_dtype dtype, bool exa
             std::vector<T> in(count), out(count, T(9));
             for (size_t i = 0; i < count; ++i) in[i] = static_cast<T>(input(rank, i));
             auto kept = in;
-            call(ddp_allreduce, group, static_cast<const void*>(in.data()), static_cast<void*>(out.data()), count, dtype, op, kWait);
+            call(ddp_allreduce, group, static_cast<const void*>(in.data()), static_cast<void*>(out.data()), count,
+                 dtype, op, kWait);
             EXPECT_EQ(in, kept) << "the input stays";
-            call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(in.data()), count, dtype, op, kWait);
+            call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(in.data()), count, dtype,
+                 op, kWait);
             for (size_t i = 0; i < count; ++i) {
                 ASSERT_EQ(out[i], static_cast<T>(expected(op, world, i))) << "op " << op << " at " << i;
                 ASSERT_EQ(in[i], out[i]);
@@ -95,17 +102,21 @@ TEST_P(CollectivesTest, HalvesAndComplexNumbers) {
     on_ranks(ranks(), [&](int, ddp_group* group) {
         // f16 1.5 is 0x3e00, bf16 1.5 is 0x3fc0. The average of equal values is that value, exactly.
         std::vector<uint16_t> halves(33, 0x3e00), brains(33, 0x3fc0);
-        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(halves.data()), size_t{33}, DDP_F16, DDP_AVG, kWait);
-        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(brains.data()), size_t{33}, DDP_BF16, DDP_AVG, kWait);
+        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(halves.data()), size_t{33},
+             DDP_F16, DDP_AVG, kWait);
+        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(brains.data()), size_t{33},
+             DDP_BF16, DDP_AVG, kWait);
         if (world() != 3) {
             EXPECT_THAT(halves, testing::Each(0x3e00));
             EXPECT_THAT(brains, testing::Each(0x3fc0));
         }
         std::vector<std::complex<float>> numbers(5, {1, -2});
-        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(numbers.data()), size_t{5}, DDP_C64, DDP_SUM, kWait);
+        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(numbers.data()), size_t{5},
+             DDP_C64, DDP_SUM, kWait);
         EXPECT_THAT(numbers, testing::Each(std::complex<float>(1, -2) * static_cast<float>(world())));
         std::vector<std::complex<double>> products(5, {0, 1});
-        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(products.data()), size_t{5}, DDP_C128, DDP_PROD, kWait);
+        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(products.data()), size_t{5},
+             DDP_C128, DDP_PROD, kWait);
         std::complex<double> power{0, 1};
         for (int r = 1; r < world(); ++r) power *= std::complex<double>{0, 1};
         EXPECT_THAT(products, testing::Each(power));
@@ -116,7 +127,8 @@ TEST_P(CollectivesTest, LargeHalfGradientsStayFinite) {
     // 2^15 on every rank: the sum overflows f16, the mean does not.
     on_ranks(ranks(), [&](int, ddp_group* group) {
         std::vector<uint16_t> halves(100, 0x7800);
-        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(halves.data()), size_t{100}, DDP_F16, DDP_AVG, kWait);
+        call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(halves.data()), size_t{100},
+             DDP_F16, DDP_AVG, kWait);
         for (auto h : halves) ASSERT_NEAR(h, 0x7800, 1);
     });
 }
@@ -137,14 +149,17 @@ TEST_P(CollectivesTest, AllgatherAndReduceScatter) {
         const size_t count = 13, all = count * static_cast<size_t>(world());
         std::vector<float> mine(count, static_cast<float>(rank)), gathered(all, -1), in_place(all, -1);
         std::copy(mine.begin(), mine.end(), in_place.begin() + static_cast<long>(count) * rank);
-        call(ddp_allgather, group, static_cast<const void*>(mine.data()), static_cast<void*>(gathered.data()), count, DDP_F32, kWait);
-        call(ddp_allgather, group, static_cast<const void*>(nullptr), static_cast<void*>(in_place.data()), count, DDP_F32, kWait);
+        call(ddp_allgather, group, static_cast<const void*>(mine.data()), static_cast<void*>(gathered.data()), count,
+             DDP_F32, kWait);
+        call(ddp_allgather, group, static_cast<const void*>(nullptr), static_cast<void*>(in_place.data()), count,
+             DDP_F32, kWait);
         for (size_t i = 0; i < all; ++i) ASSERT_EQ(gathered[i], static_cast<float>(i / count));
         EXPECT_EQ(in_place, gathered);
 
         std::vector<int32_t> send(all), recv(count);
         for (size_t i = 0; i < all; ++i) send[i] = static_cast<int32_t>(i) + rank;
-        call(ddp_reduce_scatter, group, static_cast<const void*>(send.data()), static_cast<void*>(recv.data()), count, DDP_I32, DDP_SUM, kWait);
+        call(ddp_reduce_scatter, group, static_cast<const void*>(send.data()), static_cast<void*>(recv.data()), count,
+             DDP_I32, DDP_SUM, kWait);
         for (size_t i = 0; i < count; ++i) {
             int32_t at = static_cast<int32_t>(count * static_cast<size_t>(rank) + i);
             ASSERT_EQ(recv[i], world() * at + world() * (world() - 1) / 2);
@@ -158,7 +173,8 @@ TEST_P(CollectivesTest, ManyInFlightFinishInOrder) {
         std::vector<ddp::Work> works;
         for (auto& d : data) {
             ddp_work* work = nullptr;
-            call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(d.data()), d.size(), DDP_F32, DDP_SUM, &work);
+            call(ddp_allreduce, group, static_cast<const void*>(nullptr), static_cast<void*>(d.data()), d.size(),
+                 DDP_F32, DDP_SUM, &work);
             works.emplace_back(work);
         }
         for (auto& work : works) work.wait();
@@ -176,7 +192,8 @@ TEST_P(CollectivesTest, SplitGroups) {
         EXPECT_EQ(ddp_group_world_size(part), members);
         EXPECT_EQ(ddp_group_rank(part), members - 1 - rank / 2);
         std::vector<int32_t> sum{rank};
-        call(ddp_allreduce, part, static_cast<const void*>(nullptr), static_cast<void*>(sum.data()), size_t{1}, DDP_I32, DDP_SUM, kWait);
+        call(ddp_allreduce, part, static_cast<const void*>(nullptr), static_cast<void*>(sum.data()), size_t{1}, DDP_I32,
+             DDP_SUM, kWait);
         int expected_sum = 0;
         for (int r = rank % 2; r < world(); r += 2) expected_sum += r;
         EXPECT_EQ(sum[0], expected_sum);
@@ -213,7 +230,8 @@ TEST_P(CollectivesTest, DisagreementIsAnErrorOnEveryRank) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         std::vector<float> data(100, 1);
         ddp_error* error = nullptr;
-        auto status = ddp_allreduce(group, nullptr, data.data(), rank == 1 ? 99 : 100, DDP_F32, DDP_SUM, nullptr, &error);
+        auto status =
+            ddp_allreduce(group, nullptr, data.data(), rank == 1 ? 99 : 100, DDP_F32, DDP_SUM, nullptr, &error);
         EXPECT_EQ(status, DDP_ERROR_MISMATCH);
         EXPECT_THAT(take_message(error), testing::AllOf(testing::HasSubstr("100 f32"), testing::HasSubstr("99 f32")));
         EXPECT_EQ(ddp_group_status(group, nullptr), DDP_ERROR_MISMATCH);

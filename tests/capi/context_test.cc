@@ -22,9 +22,10 @@ struct Case {
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
-    std::string name = std::string(info.param.backend) + "_" + info.param.backend_options + "_" + std::to_string(info.param.world) +
-                       (info.param.view ? "_view" : "_copy");
-    std::replace_if(name.begin(), name.end(), [](char c) { return !isalnum(c); }, '_');
+    std::string name = std::string(info.param.backend) + "_" + info.param.backend_options + "_" +
+                       std::to_string(info.param.world) + (info.param.view ? "_view" : "_copy");
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return !isalnum(c); }, '_');
     return name;
 }
 
@@ -44,12 +45,13 @@ protected:
 };
 
 INSTANTIATE_TEST_SUITE_P(All, ContextTest,
-                         testing::Values(Case{1, true, "threads", ""}, Case{2, true, "threads", ""}, Case{2, false, "threads", ""},
-                                         Case{4, true, "threads", ""}, Case{4, false, "threads-plain", ""},
-                                         Case{2, true, "threads-plain", ""}, Case{4, false, "threads-single", ""},
-                                         Case{1, false, "gloo", ""}, Case{2, true, "gloo", ""}, Case{2, false, "gloo", "algorithm=ring"},
-                                         Case{4, true, "gloo", "algorithm=ring"}, Case{4, false, "gloo", "algorithm=bcube"},
-                                         Case{3, false, "gloo", ""}),
+                         testing::Values(Case{1, true, "threads", ""}, Case{2, true, "threads", ""},
+                                         Case{2, false, "threads", ""}, Case{4, true, "threads", ""},
+                                         Case{4, false, "threads-plain", ""}, Case{2, true, "threads-plain", ""},
+                                         Case{4, false, "threads-single", ""}, Case{1, false, "gloo", ""},
+                                         Case{2, true, "gloo", ""}, Case{2, false, "gloo", "algorithm=ring"},
+                                         Case{4, true, "gloo", "algorithm=ring"},
+                                         Case{4, false, "gloo", "algorithm=bcube"}, Case{3, false, "gloo", ""}),
                          name_of);
 
 TEST_P(ContextTest, AveragesOverManySteps) {
@@ -67,7 +69,8 @@ TEST_P(ContextTest, AveragesOverManySteps) {
                 m.context.grad_ready(i);
             }
             m.context.finalize();
-            for (int i = 0; i < m.count(); ++i) EXPECT_TRUE(m.holds(i, mean() * static_cast<float>(step + i + 1) * 12)) << step << " " << i;
+            for (int i = 0; i < m.count(); ++i)
+                EXPECT_TRUE(m.holds(i, mean() * static_cast<float>(step + i + 1) * 12)) << step << " " << i;
         }
     });
 }
@@ -164,7 +167,8 @@ TEST_P(ContextTest, NoSyncAccumulatesLocallyAndTheNextSyncReducesTheSum) {
                 m.context.set_sync(micro == 2);
                 m.context.step_begin();
                 for (int i = 1; i >= 0; --i) {
-                    for (std::size_t k = 0; k < m.size(i); ++k) m.grad(i)[k] += static_cast<float>((rank + 1) * (micro + 1) * 12);
+                    for (std::size_t k = 0; k < m.size(i); ++k)
+                        m.grad(i)[k] += static_cast<float>((rank + 1) * (micro + 1) * 12);
                     m.context.grad_ready(i);
                 }
                 m.context.finalize();
@@ -289,7 +293,8 @@ TEST_P(ContextTest, DifferentModelsAreNamed) {
         std::vector<std::int64_t> sizes;
         const char* text;
     };
-    for (const auto& difference : {Difference{{3, 5}, "'p1' f32[5]"}, Difference{{3, 4, 9}, "'p2' f32[9]"}, Difference{{3}, "nothing"}})
+    for (const auto& difference :
+         {Difference{{3, 5}, "'p1' f32[5]"}, Difference{{3, 4, 9}, "'p2' f32[9]"}, Difference{{3}, "nothing"}})
         on_ranks(ranks(), [&](int rank, ddp_group* group) {
             Model m(group, rank == 1 ? difference.sizes : std::vector<std::int64_t>{3, 4}, view());
             try {

@@ -33,8 +33,8 @@ INSTANTIATE_TEST_SUITE_P(ViewAndCopy, HookTest, testing::Bool());
 
 ddp::Work average(ddp_group* group, ddp_bucket* bucket) {
     ddp_work* work = nullptr;
-    ddp::detail::call(ddp_allreduce, group, static_cast<const void*>(nullptr), ddp_bucket_buffer(bucket), ddp_bucket_count(bucket),
-                      ddp_bucket_dtype(bucket), DDP_AVG, &work);
+    ddp::detail::call(ddp_allreduce, group, static_cast<const void*>(nullptr), ddp_bucket_buffer(bucket),
+                      ddp_bucket_count(bucket), ddp_bucket_dtype(bucket), DDP_AVG, &work);
     return ddp::Work(work);
 }
 
@@ -95,8 +95,8 @@ TEST_P(HookTest, SynchronousAndOtherBuffer) {
             // A result in f64, in memory of the hook's own.
             auto* in = static_cast<float*>(ddp_bucket_buffer(b));
             result.assign(in, in + ddp_bucket_count(b));
-            ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr), static_cast<void*>(result.data()), result.size(),
-                              DDP_F64, DDP_SUM, static_cast<ddp_work**>(nullptr));
+            ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr), static_cast<void*>(result.data()),
+                              result.size(), DDP_F64, DDP_SUM, static_cast<ddp_work**>(nullptr));
             ddp::detail::call(ddp_bucket_set_buffer, b, static_cast<void*>(result.data()), DDP_F64);
             return ddp::Work();
         });
@@ -115,17 +115,18 @@ TEST_P(HookTest, ChainsAndThreadsOfTheProgram) {
         m.context.set_comm_hook([&](ddp_group* g, ddp_bucket* b) {
             auto summed = [g, b] {
                 ddp_work* work = nullptr;
-                ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr), ddp_bucket_buffer(b), ddp_bucket_count(b),
-                                  ddp_bucket_dtype(b), DDP_SUM, &work);
+                ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr), ddp_bucket_buffer(b),
+                                  ddp_bucket_count(b), ddp_bucket_dtype(b), DDP_SUM, &work);
                 return ddp::Work(work);
             };
-            // Sum; divide on a thread of the program's own; then once more through the group, as an average of equal values.
+            // Sum; divide on a thread of the program's own; then once more through the group, as an average of equal
+            // values.
             return summed().then([&threads, g, b] {
                 auto nothing = +[](void*, ddp_work**, ddp_error**) -> ddp_status { return DDP_OK; };
                 ddp_work *mine = nullptr, *kept = nullptr;
                 ddp::detail::call(ddp_work_create, int64_t{10'000}, &mine);
-                ddp::detail::call(
-                    ddp_work_then, mine, nothing, static_cast<void*>(nullptr), static_cast<void (*)(void*)>(nullptr), std::uint32_t{DDP_WORK_ANY_THREAD}, &kept);
+                ddp::detail::call(ddp_work_then, mine, nothing, static_cast<void*>(nullptr),
+                                  static_cast<void (*)(void*)>(nullptr), std::uint32_t{DDP_WORK_ANY_THREAD}, &kept);
                 threads.emplace_back([mine, b] {
                     auto* x = static_cast<float*>(ddp_bucket_buffer(b));
                     for (size_t i = 0; i < ddp_bucket_count(b); ++i) x[i] /= 3;

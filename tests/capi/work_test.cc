@@ -65,7 +65,8 @@ TEST(Work, DataStaysTheCallersIfThenFails) {
     Counter counter;
     ddp_work *work = completed(), *out = nullptr;
     EXPECT_EQ(ddp_work_then(work, nullptr, &counter, &Counter::destroy, 0, &out, nullptr), DDP_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(ddp_work_then(work, &Counter::run, &counter, &Counter::destroy, 1u << 9, &out, nullptr), DDP_ERROR_UNSUPPORTED);
+    EXPECT_EQ(ddp_work_then(work, &Counter::run, &counter, &Counter::destroy, 1u << 9, &out, nullptr),
+              DDP_ERROR_UNSUPPORTED);
     EXPECT_EQ(counter.destroyed, 0);
     EXPECT_EQ(out, nullptr);
     ddp_work_free(work);

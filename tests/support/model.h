@@ -1,4 +1,5 @@
-// A small model on one rank: parameters with gradients of one's own (copy) or in buckets (view), through the public C++ wrapper.
+// A small model on one rank: parameters with gradients of one's own (copy) or in buckets (view), through the public C++
+// wrapper.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ public:
 };
 
 struct Model {
-    Model(ddp_group* group, std::vector<std::int64_t> sizes, bool view, ddp_context_options options = ddp::Context::defaults())
+    Model(ddp_group* group, std::vector<std::int64_t> sizes, bool view,
+          ddp_context_options options = ddp::Context::defaults())
         : borrowed(group), context(borrowed, options), sizes_(std::move(sizes)) {
         for (std::size_t i = 0; i < sizes_.size(); ++i) {
             data.emplace_back(static_cast<std::size_t>(sizes_[i]));

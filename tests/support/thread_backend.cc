@@ -99,14 +99,19 @@ ddp_status create(const ddp_backend_host* host, void** transport, ddp_backend_fa
     return DDP_OK;
 }
 
-void destroy(void* transport) { delete static_cast<Member*>(transport); }
+void destroy(void* transport) {
+    delete static_cast<Member*>(transport);
+}
 
 template <Mode mode>
 uint32_t capabilities(void*) {
     switch (mode) {
-        case kFused: return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
-        case kSingle: return DDP_BACKEND_ONE_THREAD;
-        default: return 0;
+        case kFused:
+            return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
+        case kSingle:
+            return DDP_BACKEND_ONE_THREAD;
+        default:
+            return 0;
     }
 }
 
@@ -121,9 +126,11 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
     auto& m = *static_cast<Member*>(transport);
     if (m.mode == kSingle) {
         if (m.thread == std::thread::id()) m.thread = std::this_thread::get_id();
-        if (m.thread != std::this_thread::get_id()) return set_failure(failure, DDP_ERROR_INTERNAL, "called on a second thread");
+        if (m.thread != std::this_thread::get_id())
+            return set_failure(failure, DDP_ERROR_INTERNAL, "called on a second thread");
     }
-    const size_t item = libddp::dtype_size(c->dtype), world = static_cast<size_t>(m.world), rank = static_cast<size_t>(m.rank);
+    const size_t item = libddp::dtype_size(c->dtype), world = static_cast<size_t>(m.world),
+                 rank = static_cast<size_t>(m.rank);
     const size_t bytes = item * c->count;
     Hub& hub = *m.hub;
     auto last = [&] {
@@ -143,14 +150,18 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
             }
             case DDP_COLLECTIVE_ALLGATHER:
                 hub.result.resize(bytes * world);
-                for (size_t r = 0; r < world && bytes > 0; ++r) std::memcpy(hub.result.data() + r * bytes, in[r], bytes);
+                for (size_t r = 0; r < world && bytes > 0; ++r)
+                    std::memcpy(hub.result.data() + r * bytes, in[r], bytes);
                 break;
-            default: hub.result.clear();
+            default:
+                hub.result.clear();
         }
     };
     if (auto status = meet(m, c->send, c->timeout_ms, failure, last)) return status;
     const char* from = hub.result.data() + (c->kind == DDP_COLLECTIVE_REDUCE_SCATTER ? rank * bytes : 0);
-    const size_t size = c->kind == DDP_COLLECTIVE_ALLGATHER ? bytes * world : c->kind == DDP_COLLECTIVE_BARRIER ? 0 : bytes;
+    const size_t size = c->kind == DDP_COLLECTIVE_ALLGATHER ? bytes * world
+                        : c->kind == DDP_COLLECTIVE_BARRIER ? 0
+                                                            : bytes;
     if (size > 0) std::memcpy(c->recv, from, size);
     return meet(m, nullptr, c->timeout_ms, failure, [] {});
 }
@@ -178,8 +189,18 @@ ddp_status match(void* transport, const void* mine, void* theirs, size_t size, i
 
 template <Mode mode>
 const ddp_backend* backend(const char* name) {
-    static const ddp_backend instance = {sizeof(ddp_backend), DDP_BACKEND_ABI_VERSION, 0, name, &create<mode>, &destroy,
-                                         &capabilities<mode>, &abort_all, &run, mode == kFused ? &match : nullptr, nullptr, nullptr};
+    static const ddp_backend instance = {sizeof(ddp_backend),
+                                         DDP_BACKEND_ABI_VERSION,
+                                         0,
+                                         name,
+                                         &create<mode>,
+                                         &destroy,
+                                         &capabilities<mode>,
+                                         &abort_all,
+                                         &run,
+                                         mode == kFused ? &match : nullptr,
+                                         nullptr,
+                                         nullptr};
     return &instance;
 }
 
@@ -187,7 +208,8 @@ const ddp_backend* backend(const char* name) {
 
 void register_thread_backend() {
     static const bool done = [] {
-        for (const ddp_backend* b : {backend<kFused>("threads"), backend<kPlain>("threads-plain"), backend<kSingle>("threads-single")})
+        for (const ddp_backend* b :
+             {backend<kFused>("threads"), backend<kPlain>("threads-plain"), backend<kSingle>("threads-single")})
             if (ddp_backend_register(b, nullptr) != DDP_OK) std::abort();
         return true;
     }();

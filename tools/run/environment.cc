@@ -53,7 +53,8 @@ std::vector<std::string> rank_environment(const RankFacts& facts, const Variable
     const int threads = std::max(1, static_cast<int>(uv_available_parallelism()) / facts.local_world_size);
     variables.emplace("OMP_NUM_THREADS", std::to_string(threads));
     std::vector<std::string> result;
-    for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
+    result.reserve(variables.size());
+    for (const auto& [name, value] : variables) result.emplace_back(name).append("=").append(value);
     return result;
 }
 

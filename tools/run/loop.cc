@@ -9,10 +9,10 @@
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kReadSize = 64 * 1024;
+constexpr std::size_t kReadSize = std::size_t{64} * 1024;
 // A rank's own last words fit in its pipe; more than this comes from processes that it left behind and that still
 // write.
-constexpr std::size_t kDrainLimit = 1024 * 1024;
+constexpr std::size_t kDrainLimit = std::size_t{1024} * 1024;
 
 // One buffer serves every pipe: the loop has one thread and each read is consumed before the next.
 char read_buffer[kReadSize];

@@ -25,7 +25,7 @@ struct Report {
     int generation = 0;
     State state = State::kRunning;  // kFailed: a rank failed, others still end. kStopped, kSucceeded: none runs any
                                     // more. kLeft: nor does ddprun there, or not for long.
-    int code = 0;  // why it failed; 0: it did not, or only because it was told to stop
+    int code = 0;                   // why it failed; 0: it did not, or only because it was told to stop
     bool may_restart = true;
     std::string text;
 

@@ -19,10 +19,10 @@
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kLongestLine = 64 * 1024;
-constexpr std::size_t kCongested = 1024 * 1024;
-constexpr std::size_t kRelieved = 256 * 1024;
-constexpr std::size_t kLargeChunk = 256 * 1024;
+constexpr std::size_t kLongestLine = std::size_t{64} * 1024;
+constexpr std::size_t kCongested = std::size_t{1024} * 1024;
+constexpr std::size_t kRelieved = std::size_t{256} * 1024;
+constexpr std::size_t kLargeChunk = std::size_t{256} * 1024;
 // What a pipe that poll calls writable takes without blocking (PIPE_BUF).
 constexpr std::size_t kSafeChunk = 4096;
 constexpr Milliseconds kRetry{1};

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <sstream>
+#include <utility>
 
 namespace ddprun {
 namespace {
@@ -44,9 +45,9 @@ ProgramCheck check_program_file(const std::string& program, const Variables& ext
     for (std::string folder; std::getline(folders, folder, ':');) {
         const std::string path = (folder.empty() ? "." : folder) + "/" + program;
         if (!is_file(path)) continue;
-        const ProgramCheck found = check_file(program, path);
+        ProgramCheck found = check_file(program, path);
         if (found.status == 0) return found;
-        result = found;
+        result = std::move(found);
     }
     return result;
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -123,16 +124,52 @@ std::optional<std::string> address_toward(const std::string& peer) {
     return numeric(address);
 }
 
+// Loopbacks and interfaces that are down count here: the user named one.
 std::string address_of_interface(const std::string& name) {
-    for (const Interface& interface : interfaces())
-        if (interface.name == name) return interface.address;
-    return kLoopback;
+    ifaddrs* list = nullptr;
+    if (getifaddrs(&list) != 0) fail(DDP_ERROR_IO, "getifaddrs: ", std::strerror(errno));
+    const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+    std::string names;
+    for (int family : {AF_INET, AF_INET6})
+        for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
+            if (!entry->ifa_addr || entry->ifa_addr->sa_family != family) continue;
+            if (entry->ifa_name == name) return numeric(entry->ifa_addr);
+            names += str(names.empty() ? "" : ", ", entry->ifa_name);
+        }
+    fail(DDP_ERROR_INVALID_ARGUMENT, "iface '", name, "' has no address here; there are ", names);
+}
+
+bool can_bind(const addrinfo& address) {
+    const int fd = socket(address.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    sockaddr_storage any_port{};
+    std::memcpy(&any_port, address.ai_addr, address.ai_addrlen);
+    // The port is at the same place in both families.
+    reinterpret_cast<sockaddr_in*>(&any_port)->sin_port = 0;
+    const bool ok = bind(fd, reinterpret_cast<sockaddr*>(&any_port), address.ai_addrlen) == 0;
+    close(fd);
+    return ok;
+}
+
+std::string address_of_host(const std::string& name) {
+    const AddressList list = resolve(name, 0);
+    if (!list) fail(DDP_ERROR_INVALID_ARGUMENT, "host '", name, "' does not resolve");
+    for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next)
+        if (can_bind(*entry)) return numeric(entry->ai_addr);
+    fail(DDP_ERROR_INVALID_ARGUMENT, "host '", name, "' is not an address of this machine");
+}
+
+// "" if the choice is left to libddp. Gloo could look these up too, but leaks memory when it does not find them.
+std::string requested_address(const Settings& settings) {
+    if (!settings.iface.empty()) return address_of_interface(settings.iface);
+    if (!settings.host.empty()) return address_of_host(settings.host);
+    return "";
 }
 
 std::string info_key(int rank) { return str("gloo/machine/", rank); }
 
 // Rank 0 hears from everyone and answers with the address to aim at.
-std::string decide_as_root(const ddp_backend_host& host, const Settings& settings, const Deadline& deadline) {
+std::string decide_as_root(const ddp_backend_host& host, const std::string& requested, const Deadline& deadline) {
     const std::string mine = machine_identity();
     bool one_machine = true;
     for (int rank = 1; rank < host.world_size; ++rank) {
@@ -144,13 +181,8 @@ std::string decide_as_root(const ddp_backend_host& host, const Settings& setting
                                   str("rank ", rank, " did not come to connect within ", host.timeout_ms, " ms"), rank});
         }
     }
-    std::string aim;
-    if (!settings.host.empty())
-        aim = settings.host;
-    else if (!settings.iface.empty())
-        aim = address_of_interface(settings.iface);
-    else
-        aim = one_machine ? kLoopback : own_address();
+    std::string aim = requested;
+    if (aim.empty()) aim = one_machine ? kLoopback : own_address();
     store_set(host, "gloo/aim", (one_machine ? "local " : "remote ") + aim);
     return aim;
 }
@@ -164,10 +196,11 @@ std::string decide_as_other(const ddp_backend_host& host, const Deadline& deadli
 
 }  // namespace
 
-void choose_address(const ddp_backend_host& host, Settings& settings, const Deadline& deadline) {
+std::string choose_address(const ddp_backend_host& host, const Settings& settings, const Deadline& deadline) {
+    const std::string requested = requested_address(settings);
     const std::string address =
-        host.rank == 0 ? decide_as_root(host, settings, deadline) : decide_as_other(host, deadline);
-    if (settings.iface.empty() && settings.host.empty()) settings.host = address;
+        host.rank == 0 ? decide_as_root(host, requested, deadline) : decide_as_other(host, deadline);
+    return requested.empty() ? address : requested;
 }
 
 }  // namespace libddp::gloo_tcp

@@ -80,17 +80,13 @@ std::string peer_description(const ddp_backend_host& host, int peer) {
 
 }  // namespace
 
-std::shared_ptr<::gloo::transport::Device> create_device(const Settings& settings) {
-    ::gloo::transport::tcp::attr attributes;
-    attributes.hostname = settings.host;
-    attributes.iface = settings.iface;
+std::shared_ptr<::gloo::transport::Device> create_device(const std::string& address) {
+    const ::gloo::transport::tcp::attr attributes(address.c_str());
     const AllSignalsBlocked guard;  // for the thread that the device starts
     try {
         return ::gloo::transport::tcp::CreateDevice(attributes);
     } catch (const std::exception& error) {
-        if (!settings.iface.empty())
-            fail(DDP_ERROR_INVALID_ARGUMENT, "gloo cannot listen on iface '", settings.iface, "': ", error.what());
-        fail(DDP_ERROR_INVALID_ARGUMENT, "gloo cannot listen on host '", settings.host, "': ", error.what());
+        fail(DDP_ERROR_UNAVAILABLE, "cannot listen on ", address, ": ", error.what());
     }
 }
 

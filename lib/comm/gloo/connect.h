@@ -2,8 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
-#include "comm/gloo/settings.h"
 #include "ddp/backend.h"
 #include "util/deadline.h"
 
@@ -16,9 +16,8 @@ class Device;
 
 namespace libddp::gloo_tcp {
 
-// Listens on settings.host or settings.iface; starts the thread that moves the bytes. INVALID_ARGUMENT if there is no such
-// address here.
-std::shared_ptr<::gloo::transport::Device> create_device(const Settings& settings);
+// Listens on a numeric address of this machine; starts the thread that moves the bytes.
+std::shared_ptr<::gloo::transport::Device> create_device(const std::string& address);
 
 // Connects with every rank before the deadline. UNAVAILABLE, naming both addresses, if one cannot be reached.
 std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,

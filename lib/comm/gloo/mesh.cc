@@ -22,10 +22,10 @@ std::chrono::milliseconds remaining(const Deadline& deadline) {
 
 }  // namespace
 
-Mesh::Mesh(const ddp_backend_host& host, const Settings& settings, const Deadline& deadline)
+Mesh::Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline)
     : rank_(host.rank),
       size_(host.world_size),
-      device_(create_device(settings)),
+      device_(create_device(address)),
       ticker_(std::make_unique<LoopTicker>(device_)),
       context_(connect_all(host, device_, deadline)) {}
 

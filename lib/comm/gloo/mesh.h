@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_set>
 
-#include "comm/gloo/settings.h"
 #include "ddp/backend.h"
 #include "util/deadline.h"
 
@@ -36,8 +36,8 @@ using BufferPtr = std::unique_ptr<Buffer, BufferDeleter>;
 
 class Mesh {
 public:
-    // Connects with every rank, within host.timeout_ms. settings must hold an address or an interface.
-    Mesh(const ddp_backend_host& host, const Settings& settings, const Deadline& deadline);
+    // Listens on `address` and connects with every rank before the deadline.
+    Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline);
     ~Mesh();
     Mesh(const Mesh&) = delete;
     Mesh& operator=(const Mesh&) = delete;

@@ -21,8 +21,7 @@ std::string without_location(const std::string& message) {
 Transport::Transport(const ddp_backend_host& host) : world_size_(host.world_size), settings_(read_settings(host)) {
     if (world_size_ == 1) return;
     const Deadline deadline = Deadline::after_ms(host.timeout_ms);
-    choose_address(host, settings_, deadline);
-    mesh_ = std::make_unique<Mesh>(host, settings_, deadline);
+    mesh_ = std::make_unique<Mesh>(host, choose_address(host, settings_, deadline), deadline);
     sentinel_ = std::make_unique<Sentinel>(*mesh_);
     exchange_ = std::make_unique<Exchange>(*mesh_);
     if (settings_.algorithm != Algorithm::kDirect) watchdog_ = std::make_unique<Watchdog>(*mesh_);

@@ -48,7 +48,7 @@ private:
     [[noreturn]] void break_with(std::exception_ptr cause, const Deadline& deadline);
 
     const int world_size_;
-    Settings settings_;
+    const Settings settings_;
     // Null in a world of one, which needs no sockets.
     std::unique_ptr<Mesh> mesh_;
     std::unique_ptr<Sentinel> sentinel_;

@@ -111,7 +111,9 @@ TEST_P(ExecutorTest, PollRunsContinuationsToo) {
 
 TEST_P(ExecutorTest, ErrorsSkipContinuationsAndTravelAlong) {
     bool called = false;
-    auto out = executor_->submit([] { return ErrorInfo{DDP_ERROR_TIMEOUT, "late", 3}; })
+    auto out = executor_->submit([] {
+                            return ErrorInfo{DDP_ERROR_TIMEOUT, "late", 3};
+                        })
                    ->then(
                        [&]() -> WorkPtr {
                            called = true;
@@ -181,11 +183,15 @@ TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
                 OpTag tag;
                 tag.executor = executor_;  // as in a hook
                 ScopedTag scope(tag);
-                chain = mine->then([&] { return executor_->submit(note("a1")); }, any_thread)->then([&] {
-                    auto second = Work::user_completed(5000);
-                    std::thread([second] { second->complete({}); }).detach();
-                    return second;
-                }, any_thread)->then([&] { return executor_->submit(note("a2")); }, any_thread);
+                chain = mine->then([&] { return executor_->submit(note("a1")); }, any_thread)
+                            ->then(
+                                [&] {
+                                    auto second = Work::user_completed(5000);
+                                    std::thread([second] { second->complete({}); }).detach();
+                                    return second;
+                                },
+                                any_thread)
+                            ->then([&] { return executor_->submit(note("a2")); }, any_thread);
             }
             auto later = executor_->submit(note("b"));
             if (early) mine->complete({});

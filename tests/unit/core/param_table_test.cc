@@ -62,11 +62,18 @@ TEST(ParamTable, RefusesAndNames) {
         {[&] { table.add_param(param(std::string(2000, 'a'))); }, DDP_ERROR_INVALID_ARGUMENT, "2000 bytes"},
         {with([](Param& p) { p.dtype = 99; }), DDP_ERROR_INVALID_ARGUMENT, "dtype 99"},
         {with([](Param& p) { p.dtype = 0; }), DDP_ERROR_INVALID_ARGUMENT, "dtype 0"},
-        {with([](Param& p) { p.shape = {2, -1}; }), DDP_ERROR_INVALID_ARGUMENT, "shape[1] is -1"},
-        {with([](Param& p) { p.shape = {1 << 30, 1 << 30, 1 << 30}; }), DDP_ERROR_INVALID_ARGUMENT, "too large"},
+        {with([](Param& p) {
+             p.shape = {2, -1};
+         }),
+         DDP_ERROR_INVALID_ARGUMENT, "shape[1] is -1"},
+        {with([](Param& p) {
+             p.shape = {1 << 30, 1 << 30, 1 << 30};
+         }),
+         DDP_ERROR_INVALID_ARGUMENT, "too large"},
         {with([](Param& p) { p.shape.assign(17, 1); }), DDP_ERROR_INVALID_ARGUMENT, "ndim is 17"},
         {with([](Param& p) { p.device.kind = DDP_DEVICE_CUDA; }), DDP_ERROR_UNSUPPORTED, "CPU memory"},
-        {with([&](Param& p) { p.grad = reinterpret_cast<char*>(gradient) + 1; }), DDP_ERROR_INVALID_ARGUMENT, "not aligned"},
+        {with([&](Param& p) { p.grad = reinterpret_cast<char*>(gradient) + 1; }), DDP_ERROR_INVALID_ARGUMENT,
+         "not aligned"},
         {[&] {
              Param b = param("b");
              b.grad = other;

@@ -14,14 +14,19 @@ using testing::ElementsAre;
 
 namespace {
 
-PlanParam f32(std::size_t count) { return {count * 4, DDP_F32, {DDP_DEVICE_CPU, 0}}; }
-PlanParam f64(std::size_t count) { return {count * 8, DDP_F64, {DDP_DEVICE_CPU, 0}}; }
+PlanParam f32(std::size_t count) {
+    return {count * 4, DDP_F32, {DDP_DEVICE_CPU, 0}};
+}
+PlanParam f64(std::size_t count) {
+    return {count * 8, DDP_F64, {DDP_DEVICE_CPU, 0}};
+}
 
 std::vector<std::vector<int>> assign(const std::vector<PlanParam>& params, std::vector<std::size_t> caps) {
     std::vector<std::int32_t> order(params.size());
     std::iota(order.begin(), order.end(), 0);
     std::vector<std::vector<int>> result;
-    for (const auto& bucket : make_plan(params, order, caps).buckets) result.emplace_back(bucket.params.begin(), bucket.params.end());
+    for (const auto& bucket : make_plan(params, order, caps).buckets)
+        result.emplace_back(bucket.params.begin(), bucket.params.end());
     return result;
 }
 
@@ -67,7 +72,8 @@ TEST(Plan, TensorsWithoutElementsGetABucket) {
 
 TEST(Plan, HashTellsPlansApart) {
     std::vector<PlanParam> params{f32(10), f32(20), f32(30)};
-    auto a = make_plan(params, {0, 1, 2}, {1000}), b = make_plan(params, {2, 1, 0}, {1000}), c = make_plan(params, {0, 1, 2}, {10});
+    auto a = make_plan(params, {0, 1, 2}, {1000}), b = make_plan(params, {2, 1, 0}, {1000}),
+         c = make_plan(params, {0, 1, 2}, {10});
     EXPECT_EQ(hash_plan(a), hash_plan(make_plan(params, {0, 1, 2}, {1000})));
     EXPECT_NE(hash_plan(a), hash_plan(b));
     EXPECT_NE(hash_plan(a), hash_plan(c));
