@@ -120,11 +120,13 @@ typedef struct ddp_backend {
 
 /* Makes a backend known by its name in this process. `backend` must stay valid until the process ends.
  * Errors: INVALID_ARGUMENT (a required function is NULL, or the name is malformed), ALREADY_EXISTS, UNSUPPORTED
- * (abi_version). Threads: any. Blocks: no. Collective: no (but every rank that names it needs it). Callbacks: no. */
+ * (abi_version).
+ * Threads: any. Blocks: no. Collective: no (but every rank that names it needs it). Callbacks: no. */
 DDP_API ddp_status ddp_backend_register(const ddp_backend* backend, ddp_error** error);
 
 /* 1 if a group could be created with this backend name (built in, registered, or a module that loads), else 0 with the
- * reason in *error. Threads: any. Blocks: no. Collective: no. Callbacks: no. */
+ * reason in *error.
+ * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API int32_t ddp_backend_available(const char* name, ddp_error** error);
 
 DDP_EXTERN_C_END

@@ -67,11 +67,13 @@ DDP_API ddp_status ddp_context_create(ddp_group* group, const ddp_context_option
                                       ddp_error** error);
 
 /* Frees a context. Work under way is waited for if the group is healthy, at most 1 s, and aborted otherwise. Views
- * become invalid. Never collective. Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
+ * become invalid. Never collective.
+ * Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
 DDP_API void ddp_context_free(ddp_context* context);
 
 /* Breaks the context and its group on every rank with DDP_ERROR_ABORTED and this reason (copied; may be NULL). Calls
- * that wait in other threads return. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+ * that wait in other threads return.
+ * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_context_abort(ddp_context* context, const char* reason, ddp_error** error);
 
 /* A parameter. Fill with ddp_param_desc_init. `name` and `shape` are copied. */
@@ -95,8 +97,8 @@ DDP_API void ddp_param_desc_init(ddp_param_desc* desc);
 /* Adds a parameter. Register in the order of the forward pass: buckets are first planned in the reverse order.
  * *param: its index, 0, 1, 2, ...
  * Errors: INVALID_ARGUMENT (names the field), ALREADY_EXISTS (the name, or memory of another parameter), INVALID_STATE
- * (after ddp_commit), UNSUPPORTED (device). Threads: one. Blocks: no. Collective: no (but ddp_commit compares).
- * Callbacks: no. */
+ * (after ddp_commit), UNSUPPORTED (device).
+ * Threads: one. Blocks: no. Collective: no (but ddp_commit compares). Callbacks: no. */
 DDP_API ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, ddp_param* param,
                                       ddp_error** error);
 
@@ -109,8 +111,8 @@ DDP_API ddp_status ddp_register_buffer(ddp_context* context, const ddp_param_des
  * to everyone, builds and allocates the buckets.
  * Errors: MISMATCH (the same on every rank; names the first parameter that differs and the ranks; the context stays
  * building and the group healthy), INVALID_STATE (already committed, or no parameters), OUT_OF_MEMORY, or what broke
- * the group. Threads: one. Blocks: for all ranks, at most the group's timeout an exchange. Collective: yes. Callbacks:
- * no. */
+ * the group.
+ * Threads: one. Blocks: for all ranks, at most the group's timeout an exchange. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_commit(ddp_context* context, ddp_error** error);
 
 /* The gradient's place in its bucket, for a parameter of either kind. Valid until ddp_layout_generation changes.
@@ -119,11 +121,13 @@ DDP_API ddp_status ddp_commit(ddp_context* context, ddp_error** error);
 DDP_API ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** view, ddp_error** error);
 
 /* Grows when views move, which happens only inside ddp_commit and ddp_step_begin (a gradient's bytes move along). -1
- * for NULL. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+ * for NULL.
+ * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API int64_t ddp_layout_generation(const ddp_context* context);
 
 /* How many parameters and buckets there are, and which bucket a parameter is in; -1 for NULL, before ddp_commit
- * (buckets) or for an unknown parameter. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+ * (buckets) or for an unknown parameter.
+ * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API int32_t ddp_context_param_count(const ddp_context* context);
 DDP_API int32_t ddp_context_bucket_count(const ddp_context* context);
 DDP_API int32_t ddp_context_param_bucket(const ddp_context* context, ddp_param param);
@@ -140,24 +144,24 @@ DDP_API ddp_status ddp_step_begin(ddp_context* context, ddp_error** error);
 
 /* no_sync: with sync 0 the following steps do not communicate: gradients stay local and add up in the caller's memory
  * or view. The next synced step reduces the sums. The switch is read at the first ddp_grad_ready (or ddp_finalize) of a
- * step. Errors: INVALID_STATE (in the middle of a step). Threads: one. Blocks: no. Collective: no, but every rank must
- * choose the same for a step. Callbacks: no. */
+ * step. Errors: INVALID_STATE (in the middle of a step).
+ * Threads: one. Blocks: no. Collective: no, but every rank must choose the same for a step. Callbacks: no. */
 DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error);
 
 /* Says that this step's gradient of `param` is complete. When it is the last of its bucket the reduction starts.
  * Until ddp_finalize returns the gradient must not be touched.
  * Errors: INVALID_ARGUMENT (unknown parameter), INVALID_STATE (ready twice in one step; not committed; during
  * ddp_finalize), a hook's error, or what broke the context. Where gradients come in a wrong way the context is not
- * broken by the call. Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks:
- * no. Lock-free. */
+ * broken by the call.
+ * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. Lock-free. */
 DDP_API ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error);
 
 /* The end of the backward pass: waits until every bucket is reduced and (copy) writes the gradients back.
  * A gradient that never became ready is DDP_ERROR_MISSING_GRADIENT, at once and on every rank, and breaks the context.
  * A gradient announced in an earlier unsynced step only counts as ready. Errors: MISSING_GRADIENT, MISMATCH,
- * RANK_FAILED, TIMEOUT, ABORTED, CALLBACK and what a hook returned, INVALID_STATE. Threads: one, no ddp_grad_ready at
- * the same time. Blocks: for all ranks, at most the group's timeout a bucket; runs reductions and continuations itself
- * meanwhile. Collective: yes when synced. Callbacks: no. */
+ * RANK_FAILED, TIMEOUT, ABORTED, CALLBACK and what a hook returned, INVALID_STATE.
+ * Threads: one, no ddp_grad_ready at the same time. Blocks: for all ranks, at most the group's timeout a bucket; runs
+ * reductions and continuations itself meanwhile. Collective: yes when synced. Callbacks: no. */
 DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);
 
 DDP_EXTERN_C_END

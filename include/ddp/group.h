@@ -76,29 +76,31 @@ typedef struct ddp_environment {
 
 /* Reads the environment as "env://" does, without joining anything; so that a program can choose to run alone when
  * nobody launched it. docs/ddprun.md lists the variables. Errors: NOT_FOUND (no launcher's variables), INVALID_ARGUMENT
- * (incomplete or malformed ones, named). Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+ * (incomplete or malformed ones, named).
+ * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error);
 
 /* Joins a group and waits until every rank has.
  * options: NULL takes the defaults. *group: owned by the caller, freed with ddp_group_free.
  * Errors: INVALID_ARGUMENT (names the field or variable), ALREADY_EXISTS (another process has this rank), MISMATCH
  * (ranks chose another backend, options, world size or libddp version), TIMEOUT (names the ranks that did not come),
- * UNAVAILABLE, PERMISSION_DENIED, RANK_FAILED, NOT_FOUND (unknown backend; no environment), UNSUPPORTED. Threads: any.
- * Blocks: at most timeout_ms, a little longer to learn why. Collective: yes. Callbacks: no. */
+ * UNAVAILABLE, PERMISSION_DENIED, RANK_FAILED, NOT_FOUND (unknown backend; no environment), UNSUPPORTED.
+ * Threads: any. Blocks: at most timeout_ms, a little longer to learn why. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error);
 
 /* Divides a group: ranks that give the same color (>= 0) form a new group, ordered by key, then by rank. A rank that
- * gives color -1 joins none and receives NULL. The new groups inherit backend, options, flags and timeout. Threads:
- * one. Blocks: as ddp_group_create. Collective: yes. Callbacks: no. */
+ * gives color -1 joins none and receives NULL. The new groups inherit backend, options, flags and timeout.
+ * Threads: one. Blocks: as ddp_group_create. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_group** out, ddp_error** error);
 
 /* Leaves the group. Work under way is aborted; contexts that use the group keep it alive until they are freed. Peers
- * that still wait for this rank get DDP_ERROR_RANK_FAILED saying that it left. Threads: any, once. Blocks: at most 1 s.
- * Collective: no. Callbacks: no. */
+ * that still wait for this rank get DDP_ERROR_RANK_FAILED saying that it left.
+ * Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
 DDP_API void ddp_group_free(ddp_group* group);
 
 /* Breaks the group on every rank with DDP_ERROR_ABORTED and this reason (copied; NULL: none given). Waiting calls
- * return. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+ * return.
+ * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_group_abort(ddp_group* group, const char* reason, ddp_error** error);
 
 /* Facts about a group; -1 or NULL for a NULL group. Strings are owned by the group.
@@ -112,16 +114,17 @@ DDP_API const char* ddp_group_backend(const ddp_group* group);
 DDP_API ddp_status ddp_group_status(ddp_group* group, ddp_error** error);
 
 /* The store the ranks met in, for the program's own keys. *store is owned by the caller (ddp_store_free) and may
- * outlive the group. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+ * outlive the group.
+ * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** error);
 
 /* COLLECTIVES. `send` and `recv` are CPU memory of `dtype`, at least `count` elements unless said otherwise, aligned to
  * the element, untouched by the caller until the work is done. `send` may be NULL, which means "in place": the input is
  * in `recv`; otherwise the two must not overlap. count may be 0. *work: owned by the caller (ddp_work_free); with work
  * == NULL the call waits for the end itself. Errors at once: INVALID_ARGUMENT, UNSUPPORTED (op on this dtype, or dtype
- * on this backend), or what broke the group. Errors of the work: MISMATCH, RANK_FAILED, TIMEOUT, ABORTED. Threads: any,
- * but the order of calls must be the same on every rank. Blocks: no (work == NULL: until done). Collective: yes.
- * Callbacks: yes. */
+ * on this backend), or what broke the group. Errors of the work: MISMATCH, RANK_FAILED, TIMEOUT, ABORTED.
+ * Threads: any, but the order of calls must be the same on every rank. Blocks: no (work == NULL: until done).
+ * Collective: yes. Callbacks: yes. */
 
 /* recv = op over ranks of send. The same bits on every rank. */
 DDP_API ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
@@ -148,8 +151,8 @@ DDP_API ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** erro
 
 /* Waits for the end and returns how it went. timeout_ms: 0 waits as long as the operation may take by the group's own
  * timeout; otherwise DDP_ERROR_TIMEOUT after that time, and the operation goes on.
- * Threads: any. Blocks: yes, and may run queued operations and continuations meanwhile. Collective: no. Callbacks: yes.
- */
+ * Threads: any. Blocks: yes, and may run queued operations and continuations meanwhile. Collective: no. Callbacks:
+ * yes. */
 DDP_API ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error);
 
 /* A continuation. It may start further collectives; if it sets `*next` (ownership passes to libddp), the result of
@@ -167,8 +170,8 @@ enum {
 
 /* Calls fn after `work` finished without error; *out finishes after fn (and its *next) did. If `work` fails, fn is not
  * called and *out fails in the same way. destroy (may be NULL) is called exactly once when user_data is no longer
- * needed, but not if this function fails. flags: DDP_WORK_*. Threads: any. Blocks: no; fn may run inside this call if
- * `work` is already done. Collective: no. Callbacks: yes. */
+ * needed, but not if this function fails. flags: DDP_WORK_*.
+ * Threads: any. Blocks: no; fn may run inside this call if `work` is already done. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (*destroy)(void* user_data),
                                  uint32_t flags, ddp_work** out, ddp_error** error);
 
@@ -177,7 +180,8 @@ DDP_API ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_work_create(int64_t timeout_ms, ddp_work** work, ddp_error** error);
 /* Finishes such a work: status DDP_OK or an error with a message (NULL: none). INVALID_STATE if it is already finished
- * or is not of ddp_work_create. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+ * or is not of ddp_work_create.
+ * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* message, ddp_error** error);
 
 /* Lets go of the handle. NULL is allowed. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */

@@ -42,7 +42,8 @@ typedef ddp_status (*ddp_comm_hook_fn)(void* user_data, ddp_group* group, ddp_bu
 /* Installs a hook, replacing the one before. Not between the first ddp_grad_ready of a step and the end of
  * ddp_finalize. fn NULL: back to the default. destroy (may be NULL) is called exactly once when user_data is no longer
  * needed: when the hook is replaced or the context freed; not if this call fails. Errors: INVALID_ARGUMENT,
- * INVALID_STATE. Threads: one. Blocks: no. Collective: no, but every rank must use the same hook. Callbacks: no. */
+ * INVALID_STATE.
+ * Threads: one. Blocks: no. Collective: no, but every rank must use the same hook. Callbacks: no. */
 DDP_API ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, void* user_data,
                                      void (*destroy)(void* user_data), ddp_error** error);
 

@@ -39,8 +39,8 @@ DDP_API void ddp_store_options_init(ddp_store_options* options);
  * a job whose processes are all gone is detected and started afresh.
  * *store: owned by the caller, freed with ddp_store_free.
  * Errors: INVALID_ARGUMENT (malformed uri), UNAVAILABLE or TIMEOUT (no server), PERMISSION_DENIED (wrong secret, or a
- * port or path that may not be used), ALREADY_EXISTS (the port is taken), IO. Threads: any. Blocks: at most timeout_ms.
- * Collective: no. Callbacks: no. */
+ * port or path that may not be used), ALREADY_EXISTS (the port is taken), IO.
+ * Threads: any. Blocks: at most timeout_ms. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store, ddp_error** error);
 
 /* Closes the connection, after telling the server that this end was intended, and ends the server if this handle
@@ -55,8 +55,8 @@ DDP_API int32_t ddp_store_port(const ddp_store* store);
 /* All functions below share these rules. `key`: NUL-terminated. `timeout_ms`: the bound of the wait; 0 takes
  * the store's default, and a negative value does not wait. Errors: INVALID_ARGUMENT, LIMIT, UNAVAILABLE
  * (connection lost), TIMEOUT (names the key), ABORTED. Bytes that a function returns in `*value` are owned by the
- * caller and freed with ddp_store_value_free; `*size` counts them; a NUL follows them that is not counted. Threads:
- * any. Blocks: for one round trip, plus what is said. Collective: no. Callbacks: yes. */
+ * caller and freed with ddp_store_value_free; `*size` counts them; a NUL follows them that is not counted.
+ * Threads: any. Blocks: for one round trip, plus what is said. Collective: no. Callbacks: yes. */
 
 /* Sets key to value, replacing what was there. value may be NULL when size is 0. */
 DDP_API ddp_status ddp_store_set(ddp_store* store, const char* key, const void* value, size_t size, ddp_error** error);

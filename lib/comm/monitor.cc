@@ -1,7 +1,6 @@
 #include "comm/monitor.h"
 
 #include <chrono>
-#include <future>
 #include <vector>
 
 #include "comm/verdict.h"
@@ -15,7 +14,7 @@ namespace {
 
 // How long a failed transport waits for the verdict before it looks for the cause itself. Verdicts take milliseconds.
 constexpr std::int64_t kVerdictMs = 1'000;
-// How long ranks have to answer when somebody asks after a timeout. A live process answers in milliseconds.
+// How long ranks, and the store, have to answer when somebody asks after a timeout. A live process answers in milliseconds.
 constexpr std::int64_t kAnswerMs = 500;
 // How long the store has to answer a failing rank. It may live in the very rank that is stopped.
 constexpr std::int64_t kStoreMs = 1'000;
@@ -24,15 +23,6 @@ std::string join_ranks(const std::vector<std::int32_t>& ranks) {
     std::string text = ranks.size() == 1 ? "rank " : "ranks ";
     for (std::size_t i = 0; i < ranks.size(); ++i) text += str(i ? ", " : "", ranks[i]);
     return text;
-}
-
-// True if the store answers. A call on a stopped store waits for the group's whole timeout; a watch can be given up.
-bool answers(Store& store, const std::string& key_that_exists) {
-    auto answered = std::make_shared<std::promise<void>>();
-    auto watch = store.watch(key_that_exists, [answered](std::string) { answered->set_value(); });
-    const bool came = answered->get_future().wait_for(std::chrono::milliseconds(kStoreMs)) == std::future_status::ready;
-    store.unwatch(watch);
-    return came;
 }
 
 }  // namespace
@@ -195,7 +185,7 @@ bool Monitor::store_is_silent() {
         if (store_gone_) return false;
     }
     try {
-        if (answers(*config_.store, key(str("rank/", config_.rank)))) return false;
+        if (config_.store->answers(kStoreMs)) return false;
     } catch (const Error&) {
         return false;  // lost meanwhile: watch_connection tells
     }

@@ -23,6 +23,7 @@ public:
     ~HostingEngine() override { HostingEngine::close(); }
 
     Outcome perform(Request request) override { return client_->perform(std::move(request)); }
+    bool answers(std::int64_t within_ms) override { return client_->answers(within_ms); }
     Notifier::Id watch(const std::string& key, Notifier::Callback seen) override {
         return client_->watch(key, std::move(seen));
     }
@@ -44,17 +45,19 @@ private:
 
 std::shared_ptr<Store> open_tcp(const StoreUri& uri, const StoreConfig& config, std::int64_t timeout_ms) {
     const auto deadline = Deadline::after_ms(timeout_ms);
+    // A server answers at once what does not wait for others; even a very busy one does not take this long.
+    const std::int64_t call_ms = std::min<std::int64_t>(timeout_ms, 10'000);
     if (!config.is_server) {
         if (uri.port == 0)
             fail(DDP_ERROR_INVALID_ARGUMENT, "uri: '", config.uri, "' has port 0, which only a server can choose");
         std::string name = tcp_uri(uri.host, uri.port);
         int socket = connect_to_server(uri.host, uri.port, config.secret, deadline);
-        return std::make_shared<EngineStore>(std::make_shared<TcpClient>(socket, name, timeout_ms), timeout_ms, name);
+        return std::make_shared<EngineStore>(std::make_shared<TcpClient>(socket, name, call_ms), timeout_ms, name);
     }
     auto server = std::make_unique<TcpServer>(uri.host, uri.port, config.secret, deadline);
     std::string name = tcp_uri(uri.host, server->port());
     int socket = connect_to_server(server->local_host(), server->port(), config.secret, deadline);
-    auto client = std::make_unique<TcpClient>(socket, name, timeout_ms);
+    auto client = std::make_unique<TcpClient>(socket, name, call_ms);
     auto engine = std::make_shared<HostingEngine>(std::move(server), std::move(client));
     return std::make_shared<EngineStore>(std::move(engine), timeout_ms, std::move(name));
 }

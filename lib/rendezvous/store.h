@@ -63,6 +63,9 @@ public:
     // ABORTED at once, and so do later ones. For an owner whose threads share the store. Idempotent, at most 1 s.
     virtual void close() = 0;
 
+    // Whether the service answers within this time. Throws if it is known to be gone: this is for one that is stopped.
+    virtual bool answers(std::int64_t within_ms) = 0;
+
     virtual int port() const { return -1; }              // of the server, tcp only
     virtual std::string describe() const = 0;            // "tcp://127.0.0.1:29500", for messages
 };

@@ -143,6 +143,11 @@ Store::Watch EngineStore::watch_connection(std::function<void(std::string reason
     return engine_->watch_connection(std::move(lost));
 }
 
+bool EngineStore::answers(std::int64_t within_ms) {
+    auto engine = engine_;
+    return engine->answers(within_ms);
+}
+
 void EngineStore::close() {
     auto engine = engine_;
     engine->close();

@@ -23,6 +23,8 @@ public:
     virtual void unwatch(Notifier::Id id) = 0;
     // Ends the connection. Calls in other threads throw ABORTED. Idempotent, at most 1 s.
     virtual void close() = 0;
+    // Store::answers. A file answers as long as it is there.
+    virtual bool answers(std::int64_t) { return true; }
     virtual int port() const { return -1; }
 };
 
@@ -53,6 +55,7 @@ public:
     void unwatch(Watch watch) override;
     Watch watch_connection(std::function<void(std::string reason, bool graceful)> lost) override;
     void close() override;
+    bool answers(std::int64_t within_ms) override;
     int port() const override;
     std::string describe() const override { return description_; }
 

@@ -73,7 +73,20 @@ void TcpClient::enqueue_cancel(std::uint64_t id) {
 
 Outcome TcpClient::perform(Request request) {
     const bool waits = may_wait(request.op) && request.timeout_ms != kNoWait;
-    const std::int64_t bound_ms = waits ? request.timeout_ms + kGraceMs : call_timeout_ms_;
+    return perform_within(std::move(request), waits ? request.timeout_ms + kGraceMs : call_timeout_ms_);
+}
+
+bool TcpClient::answers(std::int64_t within_ms) {
+    try {
+        perform_within(Request{}, within_ms);
+        return true;
+    } catch (const Error& error) {
+        if (error.info().code != DDP_ERROR_TIMEOUT) throw;
+        return false;
+    }
+}
+
+Outcome TcpClient::perform_within(Request request, std::int64_t bound_ms) {
     const auto deadline = Deadline::after_ms(bound_ms);
     auto pending = std::make_shared<Pending>();
 
@@ -88,7 +101,7 @@ Outcome TcpClient::perform(Request request) {
 
     if (!pending->answered.wait_until(lock, deadline.at(), [&] { return pending->done; })) {
         pending_.erase(id);
-        if (waits) enqueue_cancel(id);
+        if (may_wait(request.op)) enqueue_cancel(id);
         fail(DDP_ERROR_TIMEOUT, "the store at ", name_, " did not answer within ", bound_ms, " ms");
     }
     return std::move(pending->outcome);

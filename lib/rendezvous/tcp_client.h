@@ -29,12 +29,14 @@ public:
     ~TcpClient() override;
 
     Outcome perform(Request request) override;
+    bool answers(std::int64_t within_ms) override;
     Notifier::Id watch(const std::string& key, Notifier::Callback seen) override;
     Notifier::Id watch_connection(Notifier::Callback lost) override;
     void unwatch(Notifier::Id id) override;
     void close() override;
 
 private:
+    Outcome perform_within(Request request, std::int64_t bound_ms);
     // A request without its answer. Either a thread waits for it or a watch does.
     struct Pending {
         std::condition_variable answered;

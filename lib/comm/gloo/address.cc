@@ -61,8 +61,9 @@ std::vector<Interface> interfaces() {
     return found;
 }
 
-// Equal for two processes only if 127.0.0.1 of one is that of the other. Host names say nothing (containers share them, or have
-// one that does not resolve); a boot id and a namespace's number do. The addresses are there for sandboxes that invent both.
+// Equal for two processes only if 127.0.0.1 of one is that of the other. Host names say nothing (containers share them,
+// or have one that does not resolve); a boot id and a namespace's number do. The addresses are there for sandboxes that
+// invent both.
 std::string machine_identity() {
     std::string boot;
     std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -166,7 +167,9 @@ std::string requested_address(const Settings& settings) {
     return "";
 }
 
-std::string info_key(int rank) { return str("gloo/machine/", rank); }
+std::string info_key(int rank) {
+    return str("gloo/machine/", rank);
+}
 
 // Rank 0 hears from everyone and answers with the address to aim at.
 std::string decide_as_root(const ddp_backend_host& host, const std::string& requested, const Deadline& deadline) {
@@ -178,7 +181,8 @@ std::string decide_as_root(const ddp_backend_host& host, const std::string& requ
         } catch (const Error& error) {
             if (error.info().code != DDP_ERROR_TIMEOUT) throw;
             throw Error(ErrorInfo{DDP_ERROR_TIMEOUT,
-                                  str("rank ", rank, " did not come to connect within ", host.timeout_ms, " ms"), rank});
+                                  str("rank ", rank, " did not come to connect within ", host.timeout_ms, " ms"),
+                                  rank});
         }
     }
     std::string aim = requested;

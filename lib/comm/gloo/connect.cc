@@ -30,7 +30,8 @@ public:
 
     std::vector<char> get(const std::string& key) override {
         last_key_ = key;
-        // A store that still has the key answers at once, also when time is up: then no further connection may be tried.
+        // A store that still has the key answers at once, also when time is up: then no further connection may be
+        // tried.
         if (deadline_.expired()) fail(DDP_ERROR_TIMEOUT, "time ran out");
         const std::string value = store_get(host_, prefixed(key), deadline_);
         return {value.begin(), value.end()};
@@ -61,13 +62,17 @@ private:
 template <class Context>
 void connect_full_mesh(Context& context, const std::shared_ptr<StoreAdapter>& store,
                        std::shared_ptr<::gloo::transport::Device>& device) {
-    if constexpr (requires(std::shared_ptr<::gloo::rendezvous::Store> shared) { context.connectFullMesh(shared, device); })
+    if constexpr (requires(std::shared_ptr<::gloo::rendezvous::Store> shared) {
+                      context.connectFullMesh(shared, device);
+                  })
         context.connectFullMesh(store, device);
     else
         context.connectFullMesh(*store, device);
 }
 
-std::string listening_key(int rank) { return str("gloo/listening/", rank); }
+std::string listening_key(int rank) {
+    return str("gloo/listening/", rank);
+}
 
 std::string peer_description(const ddp_backend_host& host, int peer) {
     if (peer < 0) return "another rank";
@@ -91,11 +96,13 @@ std::shared_ptr<::gloo::transport::Device> create_device(const std::string& addr
 }
 
 std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
-                                             std::shared_ptr<::gloo::transport::Device> device, const Deadline& deadline) {
+                                             std::shared_ptr<::gloo::transport::Device> device,
+                                             const Deadline& deadline) {
     store_set(host, listening_key(host.rank), device->str());
     auto context = std::make_shared<::gloo::rendezvous::Context>(host.rank, host.world_size);
-    // All ranks have arrived (choose_address), so a connection takes milliseconds. Gloo allows each one 5 times the context's timeout,
-    // and asks the store before each: no new one after half of the time, and half for the last, makes the whole bounded.
+    // All ranks have arrived (choose_address), so a connection takes milliseconds. Gloo allows each one 5 times the
+    // context's timeout, and asks the store before each: no new one after half of the time, and half for the last,
+    // makes the whole bounded.
     const std::int64_t left = std::max<std::int64_t>(2, deadline.remaining_ms());
     const Deadline last_start = Deadline::after_ms(left / 2);
     context->setTimeout(milliseconds(std::max<std::int64_t>(1, left / 10)));

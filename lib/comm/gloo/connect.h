@@ -21,6 +21,7 @@ std::shared_ptr<::gloo::transport::Device> create_device(const std::string& addr
 
 // Connects with every rank before the deadline. UNAVAILABLE, naming both addresses, if one cannot be reached.
 std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
-                                             std::shared_ptr<::gloo::transport::Device> device, const Deadline& deadline);
+                                             std::shared_ptr<::gloo::transport::Device> device,
+                                             const Deadline& deadline);
 
 }  // namespace libddp::gloo_tcp

@@ -1,4 +1,5 @@
-// Reduce-scatter and allgather by sending straight to every peer, with the reduction of one chunk under way while others travel.
+// Reduce-scatter and allgather by sending straight to every peer, with the reduction of one chunk under way while
+// others travel.
 #include <gloo/transport/unbound_buffer.h>
 
 #include <algorithm>
@@ -19,7 +20,9 @@ constexpr std::size_t kChunk = std::size_t{512} << 10;
 constexpr std::size_t kWindow = 4;
 constexpr std::size_t kAlignment = 64;
 
-std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+std::size_t round_up(std::size_t value, std::size_t unit) {
+    return (value + unit - 1) / unit * unit;
+}
 
 // How the elements are cut into slices, one for each rank, and slices into chunks.
 struct Cut {
@@ -76,7 +79,8 @@ public:
                 if (peer != rank) wait_recv(*incoming_[static_cast<std::size_t>(peer)], deadline_);
                 inputs[static_cast<std::size_t>(peer)] = peer == rank ? own + offset : slot(peer, k);
             }
-            cpu::reduce(out + offset, inputs.data(), inputs.size(), cut_.chunk_size(rank, k), c_.dtype, c_.op, c_.scale);
+            cpu::reduce(out + offset, inputs.data(), inputs.size(), cut_.chunk_size(rank, k), c_.dtype, c_.op,
+                        c_.scale);
             if (k + kWindow < cut_.chunks(rank))
                 for (int distance = 1; distance < mesh_.size(); ++distance) receive(peer_before(distance), k + kWindow);
             done(k);
@@ -141,8 +145,8 @@ void small_allreduce(Mesh& mesh, Staging& staging, const ddp_collective& c, cons
     cpu::reduce(c.recv, inputs.data(), inputs.size(), c.count, c.dtype, c.op, c.scale);
 }
 
-// In place, a peer's result arrives where this rank's own input for that peer stood. That is safe: the peer sends a chunk of
-// the result only after it has received this rank's input for the same chunk.
+// In place, a peer's result arrives where this rank's own input for that peer stood. That is safe: the peer sends a
+// chunk of the result only after it has received this rank's input for the same chunk.
 void large_allreduce(Mesh& mesh, Staging& staging, const ddp_collective& c, const Deadline& deadline) {
     const int size = mesh.size(), rank = mesh.rank();
     const std::size_t even = (c.count + static_cast<std::size_t>(size) - 1) / static_cast<std::size_t>(size);

@@ -11,9 +11,10 @@
 
 namespace libddp::gloo_tcp {
 
-// Every rank tells every other what it is about to do. Up to 16 ranks each sends to all the others: one message of latency.
-// Beyond, log2(world) rounds of one message each (a dissemination barrier), in which a difference travels with the messages.
-// Either way a rank that gets through knows that all ranks agree, so the following collective may have any pattern.
+// Every rank tells every other what it is about to do. Up to 16 ranks each sends to all the others: one message of
+// latency. Beyond, log2(world) rounds of one message each (a dissemination barrier), in which a difference travels with
+// the messages. Either way a rank that gets through knows that all ranks agree, so the following collective may have
+// any pattern.
 class Exchange {
 public:
     static constexpr std::size_t kMaxBytes = 128;
@@ -26,8 +27,8 @@ public:
     explicit Exchange(Mesh& mesh);
     ~Exchange();
 
-    // Returns the difference if some rank brings other bytes. Throws Error TIMEOUT naming the ranks that did not come, or whatever
-    // Gloo throws when a connection breaks.
+    // Returns the difference if some rank brings other bytes. Throws Error TIMEOUT naming the ranks that did not come,
+    // or whatever Gloo throws when a connection breaks.
     std::optional<Difference> compare(const void* bytes, std::size_t size, const Deadline& deadline);
 
 private:
@@ -36,7 +37,8 @@ private:
         char bytes[kMaxBytes];
         bool operator==(const Signature& other) const;
     };
-    // On the wire. All ranks of a group run the same version of libddp on the same byte order (ddp_group_create checks).
+    // On the wire. All ranks of a group run the same version of libddp on the same byte order (ddp_group_create
+    // checks).
     struct Frame {
         Signature own;         // of the sender
         std::int32_t culprit;  // a rank whose signature is not the sender's, or -1

@@ -54,11 +54,16 @@ void set_memory(::gloo::AllreduceOptions& options, const ddp_collective& c, Trac
 
 void set_memory(::gloo::AllreduceOptions& options, const ddp_collective& c, Tracked& tracked) {
     switch (dtype_size(c.dtype)) {
-        case 1: return set_memory<1>(options, c, tracked);
-        case 2: return set_memory<2>(options, c, tracked);
-        case 4: return set_memory<4>(options, c, tracked);
-        case 8: return set_memory<8>(options, c, tracked);
-        default: return set_memory<16>(options, c, tracked);
+        case 1:
+            return set_memory<1>(options, c, tracked);
+        case 2:
+            return set_memory<2>(options, c, tracked);
+        case 4:
+            return set_memory<4>(options, c, tracked);
+        case 8:
+            return set_memory<8>(options, c, tracked);
+        default:
+            return set_memory<16>(options, c, tracked);
     }
 }
 

@@ -17,7 +17,8 @@ namespace {
 using gloo_tcp::SigpipeGuard;
 using gloo_tcp::Transport;
 
-// An abort may come from any thread while another destroys the transport. It works on a reference of its own, or finds nothing.
+// An abort may come from any thread while another destroys the transport. It works on a reference of its own, or finds
+// nothing.
 class LiveTransports {
 public:
     void* add(std::shared_ptr<Transport> transport) {
@@ -72,7 +73,9 @@ ddp_status guarded(ddp_backend_failure* failure, Call call) noexcept {
     }
 }
 
-Transport& as_transport(void* handle) { return *static_cast<Transport*>(handle); }
+Transport& as_transport(void* handle) {
+    return *static_cast<Transport*>(handle);
+}
 
 ddp_status create(const ddp_backend_host* host, void** transport, ddp_backend_failure* failure) {
     return guarded(failure, [&] { *transport = live_transports().add(std::make_shared<Transport>(*host)); });
@@ -83,7 +86,9 @@ void destroy(void* handle) {
     live_transports().take(handle).reset();
 }
 
-std::uint32_t capabilities(void* handle) { return as_transport(handle).capabilities(); }
+std::uint32_t capabilities(void* handle) {
+    return as_transport(handle).capabilities();
+}
 
 void abort(void* handle) {
     const SigpipeGuard guard;
@@ -96,20 +101,30 @@ ddp_status run(void* handle, const ddp_collective* collective, ddp_backend_failu
 
 ddp_status match(void* handle, const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
                  std::int32_t* rank, ddp_backend_failure* failure) {
-    const ddp_status status =
-        guarded(failure, [&] { as_transport(handle).match(mine, theirs, size, timeout_ms); });
+    const ddp_status status = guarded(failure, [&] { as_transport(handle).match(mine, theirs, size, timeout_ms); });
     if (status == DDP_ERROR_MISMATCH) *rank = failure->rank;
     return status;
 }
 
 constexpr ddp_backend kBackend = {
-    sizeof(ddp_backend), DDP_BACKEND_ABI_VERSION, 0, "gloo", create, destroy, capabilities, abort, run, match,
+    sizeof(ddp_backend),
+    DDP_BACKEND_ABI_VERSION,
+    0,
+    "gloo",
+    create,
+    destroy,
+    capabilities,
+    abort,
+    run,
+    match,
     nullptr,  // buckets are ordinary memory: the kernel copies them into sockets from anywhere
     nullptr,
 };
 
 }  // namespace
 
-const ddp_backend* gloo_backend() { return &kBackend; }
+const ddp_backend* gloo_backend() {
+    return &kBackend;
+}
 
 }  // namespace libddp

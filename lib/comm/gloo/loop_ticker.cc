@@ -27,7 +27,9 @@ LoopTicker::~LoopTicker() {
 // Nothing to do: that the loop turned is all.
 void LoopTicker::handleEvents(int) {}
 
-void LoopTicker::start() { eventfd_write(event_, 1); }
+void LoopTicker::start() {
+    eventfd_write(event_, 1);
+}
 
 void LoopTicker::stop() {
     eventfd_t value = 0;

@@ -8,9 +8,9 @@
 
 namespace libddp::gloo_tcp {
 
-// Closing a connection from outside the loop's thread waits for the loop's next turn, which comes with the next event or after 10 ms:
-// for 16 peers too long to keep the promise that an abort takes less than 100 ms. While this handler's descriptor is
-// readable, the loop turns without pause.
+// Closing a connection from outside the loop's thread waits for the loop's next turn, which comes with the next event
+// or after 10 ms: for 16 peers too long to keep the promise that an abort takes less than 100 ms. While this handler's
+// descriptor is readable, the loop turns without pause.
 class LoopTicker final : private ::gloo::transport::tcp::Handler {
 public:
     explicit LoopTicker(const std::shared_ptr<::gloo::transport::Device>& device);

@@ -29,7 +29,9 @@ Mesh::Mesh(const ddp_backend_host& host, const std::string& address, const Deadl
       ticker_(std::make_unique<LoopTicker>(device_)),
       context_(connect_all(host, device_, deadline)) {}
 
-Mesh::~Mesh() { poison(); }
+Mesh::~Mesh() {
+    poison();
+}
 
 BufferPtr Mesh::buffer(void* memory, std::size_t size) {
     BufferPtr made(context_->createUnboundBuffer(memory, size).release(), BufferDeleter{this});
@@ -65,16 +67,16 @@ void Mesh::end_waits() {
 }
 
 // A receive that times out is what makes Gloo break every pair of a context and wake every operation on it.
-// closeConnections() would close the sockets, but leave local operations asleep; and it resets connections, which throws away what
-// a peer has yet to receive of an operation that is complete here.
+// closeConnections() would close the sockets, but leave local operations asleep; and it resets connections, which
+// throws away what a peer has yet to receive of an operation that is complete here.
 void Mesh::poison() {
     const SigpipeGuard guard;
     const std::lock_guard lock(poison_mutex_);
     if (poisoned_) return;
     poisoned_ = true;
     const LoopTicker::Ticking ticking(*ticker_);
-    // The receive only times out on a pair that is whole; so when a peer is gone, the next one has to do. Once one has timed
-    // out all pairs are broken, and the others throw at once.
+    // The receive only times out on a pair that is whole; so when a peer is gone, the next one has to do. Once one has
+    // timed out all pairs are broken, and the others throw at once.
     for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) time_out_one_receive(peer);
     // Gloo forgets a send whose write fails on the loop's thread: nothing but this ends the wait for it.

@@ -46,12 +46,14 @@ public:
     int size() const { return size_; }
     const std::shared_ptr<::gloo::Context>& context() const { return context_; }
 
-    // Memory that Gloo may send from or receive into. Several operations may be under way on one buffer, in each direction;
-    // waits count completions and do not say which one completed, except that operations with one peer and tag are in order.
+    // Memory that Gloo may send from or receive into. Several operations may be under way on one buffer, in each
+    // direction; waits count completions and do not say which one completed, except that operations with one peer and
+    // tag are in order.
     BufferPtr buffer(void* memory, std::size_t size);
     BufferPtr buffer(const void* memory, std::size_t size);
 
-    // For a buffer that this object did not make: waits on it end when the mesh is poisoned. Between the two calls it must live.
+    // For a buffer that this object did not make: waits on it end when the mesh is poisoned. Between the two calls it
+    // must live.
     void track(Buffer& buffer);
     void untrack(Buffer& buffer);
 
@@ -60,8 +62,8 @@ public:
     // The same for Gloo's own collectives, which take 32 bits.
     std::uint32_t new_gloo_tag() { return next_gloo_tag_++; }
 
-    // Closes every connection and makes every operation under way on this rank throw. Any thread, any number of times; returns when it
-    // is done. Peers notice at once.
+    // Closes every connection and makes every operation under way on this rank throw. Any thread, any number of times;
+    // returns when it is done. Peers notice at once.
     void poison();
     bool poisoned() const { return poisoned_; }
     // Ends one wait in each direction on every buffer.

@@ -21,12 +21,14 @@ private:
     std::vector<char> memory_;
 };
 
-// Each rank reduces its slice of the vector, strictly in rank order, and sends it to all: the bits depend on nothing but the inputs.
+// Each rank reduces its slice of the vector, strictly in rank order, and sends it to all: the bits depend on nothing
+// but the inputs.
 void direct_allreduce(Mesh& mesh, Staging& staging, const ddp_collective& c, const Deadline& deadline);
 void direct_reduce_scatter(Mesh& mesh, Staging& staging, const ddp_collective& c, const Deadline& deadline);
 
 // Gloo's ring or bcube, with libddp's kernels.
-void gloo_allreduce(Mesh& mesh, Watchdog& watchdog, Algorithm algorithm, const ddp_collective& c, const Deadline& deadline);
+void gloo_allreduce(Mesh& mesh, Watchdog& watchdog, Algorithm algorithm, const ddp_collective& c,
+                    const Deadline& deadline);
 
 // Down a binomial tree, in pieces.
 void broadcast(Mesh& mesh, const ddp_collective& c, const Deadline& deadline);

@@ -10,10 +10,10 @@
 
 namespace libddp::gloo_tcp {
 
-// Gloo wakes only the operations on the connection that broke. A rank that waits for a peer that is alive but stuck behind the dead one
-// would sleep until its timeout. So the sentinel keeps a receive posted on every connection, and poisons the mesh when one
-// of them breaks; that breaks this rank's other connections, and so on through the world.
-// A rank that leaves in good order says so first, because its peers may still be finishing what it has finished.
+// Gloo wakes only the operations on the connection that broke. A rank that waits for a peer that is alive but stuck
+// behind the dead one would sleep until its timeout. So the sentinel keeps a receive posted on every connection, and
+// poisons the mesh when one of them breaks; that breaks this rank's other connections, and so on through the world. A
+// rank that leaves in good order says so first, because its peers may still be finishing what it has finished.
 class Sentinel {
 public:
     explicit Sentinel(Mesh& mesh);

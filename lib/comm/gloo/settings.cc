@@ -10,7 +10,8 @@
 namespace libddp::gloo_tcp {
 namespace {
 
-// Above this, the P - 1 connections that `direct` keeps busy and its P-way staging cost more than the ring's extra rounds.
+// Above this, the P - 1 connections that `direct` keeps busy and its P-way staging cost more than the ring's extra
+// rounds.
 constexpr int kLargestDirectWorld = 16;
 
 Algorithm automatic(int world_size, bool deterministic) {
@@ -29,7 +30,8 @@ Algorithm parse_algorithm(const std::string& name, const ddp_backend_host& host)
     }
     if (name == "bcube") {
         if (deterministic && !std::has_single_bit(static_cast<unsigned>(host.world_size)))
-            fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: algorithm=bcube is deterministic only when the world size is a ",
+            fail(DDP_ERROR_INVALID_ARGUMENT,
+                 "backend_options: algorithm=bcube is deterministic only when the world size is a ",
                  "power of two, and it is ", host.world_size, "; use algorithm=direct");
         return Algorithm::kBcube;
     }
@@ -74,8 +76,7 @@ Settings read_settings(const ddp_backend_host& host) {
 
 std::uint32_t capabilities_of(Algorithm algorithm, int world_size) {
     // One rank only copies and scales, whatever the algorithm.
-    if (world_size == 1 || algorithm == Algorithm::kDirect)
-        return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
+    if (world_size == 1 || algorithm == Algorithm::kDirect) return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
     if (algorithm == Algorithm::kRing) return world_size == 2 ? std::uint32_t{DDP_BACKEND_DETERMINISTIC} : 0;
     return std::has_single_bit(static_cast<unsigned>(world_size)) ? std::uint32_t{DDP_BACKEND_DETERMINISTIC} : 0;
 }

@@ -51,10 +51,14 @@ void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
         case DDP_COLLECTIVE_ALLREDUCE:
             if (settings_.algorithm == Algorithm::kDirect) return direct_allreduce(*mesh_, staging_, c, deadline);
             return gloo_allreduce(*mesh_, *watchdog_, settings_.algorithm, c, deadline);
-        case DDP_COLLECTIVE_BROADCAST: return broadcast(*mesh_, c, deadline);
-        case DDP_COLLECTIVE_ALLGATHER: return allgather(*mesh_, c, deadline);
-        case DDP_COLLECTIVE_REDUCE_SCATTER: return direct_reduce_scatter(*mesh_, staging_, c, deadline);
-        default: fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
+        case DDP_COLLECTIVE_BROADCAST:
+            return broadcast(*mesh_, c, deadline);
+        case DDP_COLLECTIVE_ALLGATHER:
+            return allgather(*mesh_, c, deadline);
+        case DDP_COLLECTIVE_REDUCE_SCATTER:
+            return direct_reduce_scatter(*mesh_, staging_, c, deadline);
+        default:
+            fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
     }
 }
 
@@ -140,8 +144,8 @@ void Transport::break_with(std::exception_ptr cause, const Deadline& deadline) {
         if (failure_.ok()) failure_ = info;
         info = failure_;
     }
-    // After a mismatch every rank finds it out by itself, from messages that closing might destroy. All other failures are
-    // passed on by closing. Either way nothing of this operation touches the caller's memory any more.
+    // After a mismatch every rank finds it out by itself, from messages that closing might destroy. All other failures
+    // are passed on by closing. Either way nothing of this operation touches the caller's memory any more.
     if (mesh_ && info.code != DDP_ERROR_MISMATCH) mesh_->poison();
     throw Error(info);
 }

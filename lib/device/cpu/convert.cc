@@ -1,7 +1,8 @@
 // Conversions among the floating point types.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/convert.cc"
-// clang-format off: the order of these three matters
+// The order of these three matters.
+// clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "device/cpu/half-inl.h"
@@ -51,8 +52,8 @@ void convert_small(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype sr
     HWY_DYNAMIC_DISPATCH(convert_target)(dst, dst_dtype, src, src_dtype, count);
 }
 
-// Rounds to f32 so that rounding once more, to f16 or bf16, gives what one rounding would have given: truncated, with the
-// last bit set if anything was lost ("round to odd").
+// Rounds to f32 so that rounding once more, to f16 or bf16, gives what one rounding would have given: truncated, with
+// the last bit set if anything was lost ("round to odd").
 float round_to_odd(double value) {
     const float nearest = static_cast<float>(value);
     const double back = nearest;
@@ -100,7 +101,9 @@ void convert_real(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src
     }
 }
 
-ddp_dtype part_of(ddp_dtype complex) { return complex == DDP_C64 ? DDP_F32 : DDP_F64; }
+ddp_dtype part_of(ddp_dtype complex) {
+    return complex == DDP_C64 ? DDP_F32 : DDP_F64;
+}
 
 }  // namespace
 

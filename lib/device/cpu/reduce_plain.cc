@@ -12,8 +12,8 @@ namespace {
 // Elements accumulated at a time: small enough for the stack and the L1 cache.
 constexpr std::size_t kBlock = 512;
 
-// std::complex's product looks for infinities in the slow way of C99's annex G, and its compiler-generated call cannot be
-// vectorised. Trainers expect what a GPU computes: the plain formula.
+// std::complex's product looks for infinities in the slow way of C99's annex G, and its compiler-generated call cannot
+// be vectorised. Trainers expect what a GPU computes: the plain formula.
 template <class T>
 struct Complex {
     T re, im;
@@ -83,10 +83,14 @@ template <class T>
 void reduce_op(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_reduce_op op,
                double scale) {
     switch (op) {
-        case DDP_PROD: return reduce_as<T, Product>(out, inputs, input_count, count, scale);
-        case DDP_MIN: return reduce_as<T, Minimum>(out, inputs, input_count, count, scale);
-        case DDP_MAX: return reduce_as<T, Maximum>(out, inputs, input_count, count, scale);
-        default: return reduce_as<T, Sum>(out, inputs, input_count, count, scale);
+        case DDP_PROD:
+            return reduce_as<T, Product>(out, inputs, input_count, count, scale);
+        case DDP_MIN:
+            return reduce_as<T, Minimum>(out, inputs, input_count, count, scale);
+        case DDP_MAX:
+            return reduce_as<T, Maximum>(out, inputs, input_count, count, scale);
+        default:
+            return reduce_as<T, Sum>(out, inputs, input_count, count, scale);
     }
 }
 
@@ -95,11 +99,16 @@ void reduce_op(void* out, const void* const* inputs, std::size_t input_count, st
 void reduce_plain(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
                   ddp_reduce_op op, double scale) {
     switch (dtype) {
-        case DDP_I32: return reduce_op<std::int32_t>(out, inputs, input_count, count, op, scale);
-        case DDP_I64: return reduce_op<std::int64_t>(out, inputs, input_count, count, op, scale);
-        case DDP_C64: return reduce_as<Complex<float>, Product>(out, inputs, input_count, count, scale);
-        case DDP_C128: return reduce_as<Complex<double>, Product>(out, inputs, input_count, count, scale);
-        default: return reduce_op<std::uint8_t>(out, inputs, input_count, count, op, scale);
+        case DDP_I32:
+            return reduce_op<std::int32_t>(out, inputs, input_count, count, op, scale);
+        case DDP_I64:
+            return reduce_op<std::int64_t>(out, inputs, input_count, count, op, scale);
+        case DDP_C64:
+            return reduce_as<Complex<float>, Product>(out, inputs, input_count, count, scale);
+        case DDP_C128:
+            return reduce_as<Complex<double>, Product>(out, inputs, input_count, count, scale);
+        default:
+            return reduce_op<std::uint8_t>(out, inputs, input_count, count, op, scale);
     }
 }
 

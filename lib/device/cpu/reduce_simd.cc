@@ -1,7 +1,8 @@
 // Reductions of real floating point numbers, compiled for every instruction set and chosen at run time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/reduce_simd.cc"
-// clang-format off: the order of these three matters
+// The order of these three matters.
+// clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "device/cpu/half-inl.h"
@@ -53,8 +54,8 @@ void reduce_as(void* out_bytes, const void* const* inputs, std::size_t input_cou
     const T factor = static_cast<T>(scale);
     const Op op{};
 
-    // Four vectors at a time hide the latency of the adds and read each input in runs of at least 64 bytes. Multiplying by 1
-    // changes nothing and costs nothing beside the memory traffic.
+    // Four vectors at a time hide the latency of the adds and read each input in runs of at least 64 bytes. Multiplying
+    // by 1 changes nothing and costs nothing beside the memory traffic.
     const hn::ScalableTag<T> d;
     const std::size_t lanes = hn::Lanes(d);
     const auto factors = hn::Set(d, factor);
@@ -88,24 +89,34 @@ template <class Format>
 void reduce_op(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_reduce_op op,
                double scale) {
     switch (op) {
-        case DDP_PROD: return reduce_as<Format, Multiply>(out, inputs, input_count, count, scale);
-        case DDP_MIN: return reduce_as<Format, Minimum>(out, inputs, input_count, count, scale);
-        case DDP_MAX: return reduce_as<Format, Maximum>(out, inputs, input_count, count, scale);
-        default: return reduce_as<Format, Add>(out, inputs, input_count, count, scale);
+        case DDP_PROD:
+            return reduce_as<Format, Multiply>(out, inputs, input_count, count, scale);
+        case DDP_MIN:
+            return reduce_as<Format, Minimum>(out, inputs, input_count, count, scale);
+        case DDP_MAX:
+            return reduce_as<Format, Maximum>(out, inputs, input_count, count, scale);
+        default:
+            return reduce_as<Format, Add>(out, inputs, input_count, count, scale);
     }
 }
 
 void reduce_target(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
                    ddp_reduce_op op, double scale) {
     switch (dtype) {
-        case DDP_F16: return reduce_op<F16>(out, inputs, input_count, count, op, scale);
-        case DDP_BF16: return reduce_op<BF16>(out, inputs, input_count, count, op, scale);
-        case DDP_F64: return reduce_op<F64>(out, inputs, input_count, count, op, scale);
-        default: return reduce_op<F32>(out, inputs, input_count, count, op, scale);
+        case DDP_F16:
+            return reduce_op<F16>(out, inputs, input_count, count, op, scale);
+        case DDP_BF16:
+            return reduce_op<BF16>(out, inputs, input_count, count, op, scale);
+        case DDP_F64:
+            return reduce_op<F64>(out, inputs, input_count, count, op, scale);
+        default:
+            return reduce_op<F32>(out, inputs, input_count, count, op, scale);
     }
 }
 
-const char* target_name() { return hwy::TargetName(HWY_TARGET); }
+const char* target_name() {
+    return hwy::TargetName(HWY_TARGET);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace libddp::cpu
@@ -122,7 +133,9 @@ void reduce_simd(void* out, const void* const* inputs, std::size_t input_count, 
     HWY_DYNAMIC_DISPATCH(reduce_target)(out, inputs, input_count, count, dtype, op, scale);
 }
 
-const char* instruction_set() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
+const char* instruction_set() {
+    return HWY_DYNAMIC_DISPATCH(target_name)();
+}
 
 }  // namespace libddp::cpu
 #endif

@@ -55,8 +55,9 @@ TEST(Convert, F32ToF16RoundsToNearestEven) {
             }
         }
     }
-    for (float x : {1e9f, std::numeric_limits<float>::max(), std::numeric_limits<float>::min(),
-                    std::numeric_limits<float>::denorm_min(), INFINITY, -INFINITY, 5.9e-8f, 2.98e-8f, 65519.99f, 65520.0f})
+    for (float x :
+         {1e9f, std::numeric_limits<float>::max(), std::numeric_limits<float>::min(),
+          std::numeric_limits<float>::denorm_min(), INFINITY, -INFINITY, 5.9e-8f, 2.98e-8f, 65519.99f, 65520.0f})
         floats.push_back(x);
     for_each_target([&](const char* target) {
         SCOPED_TRACE(target);
@@ -117,11 +118,25 @@ TEST(Convert, ANanNeverBecomesAnInfinity) {
 
 // 1 + 2^-11 + tiny lies just above a midpoint of f16; rounding to f32 first would land on the midpoint and go down.
 TEST(Convert, F64RoundsOnce) {
-    const std::vector<double> values = {1 + 0x1p-11 + 0x1p-40,  1 + 0x1p-11 - 0x1p-40, 1 + 0x1p-11,   -1 - 0x1p-11 - 0x1p-40,
-                                        1 + 0x1p-8 + 0x1p-40,   65520 - 1e-9,          65520,         1e300,
-                                        -1e300,                 1e-300,                0x1p-25,       0x1p-25 + 0x1p-60,
-                                        0x1.8p-24 - 0x1p-60,    0,                     -0.0,          INFINITY,
-                                        0x1p-133 + 0x1p-134,    3.3961775e38,          3.4e38};
+    const std::vector<double> values = {1 + 0x1p-11 + 0x1p-40,
+                                        1 + 0x1p-11 - 0x1p-40,
+                                        1 + 0x1p-11,
+                                        -1 - 0x1p-11 - 0x1p-40,
+                                        1 + 0x1p-8 + 0x1p-40,
+                                        65520 - 1e-9,
+                                        65520,
+                                        1e300,
+                                        -1e300,
+                                        1e-300,
+                                        0x1p-25,
+                                        0x1p-25 + 0x1p-60,
+                                        0x1.8p-24 - 0x1p-60,
+                                        0,
+                                        -0.0,
+                                        INFINITY,
+                                        0x1p-133 + 0x1p-134,
+                                        3.3961775e38,
+                                        3.4e38};
     for_each_target([&](const char* target) {
         SCOPED_TRACE(target);
         std::vector<std::uint16_t> halves(values.size());
@@ -159,7 +174,8 @@ TEST(Convert, Complex) {
 
 TEST(Convert, RefusesWhatHasNoMeaning) {
     char memory[64] = {};
-    const std::pair<ddp_dtype, ddp_dtype> pairs[] = {{DDP_I32, DDP_F32}, {DDP_F32, DDP_U8}, {DDP_F32, DDP_C64}, {0, DDP_F32}};
+    const std::pair<ddp_dtype, ddp_dtype> pairs[] = {
+        {DDP_I32, DDP_F32}, {DDP_F32, DDP_U8}, {DDP_F32, DDP_C64}, {0, DDP_F32}};
     for (auto [to, from] : pairs) {
         try {
             cpu::convert(memory, to, memory + 32, from, 1);

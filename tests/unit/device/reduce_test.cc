@@ -84,7 +84,8 @@ std::vector<typename T::stored> numbers(std::size_t count, unsigned seed) {
     std::vector<typename T::stored> out(count);
     for (auto& x : out) {
         if constexpr (requires { out[0].real(); })
-            x = {static_cast<typename T::value::value_type>(random() % 9) - 4, static_cast<typename T::value::value_type>(random() % 9) - 4};
+            x = {static_cast<typename T::value::value_type>(random() % 9) - 4,
+                 static_cast<typename T::value::value_type>(random() % 9) - 4};
         else if constexpr (T::dtype == DDP_U8)
             x = static_cast<std::uint8_t>(random() % 6);
         else
@@ -267,7 +268,9 @@ TEST(ReduceErrors, UnsupportedNamesTheType) {
     }
 }
 
-TEST(InstructionSet, HasAName) { EXPECT_STRNE(cpu::instruction_set(), ""); }
+TEST(InstructionSet, HasAName) {
+    EXPECT_STRNE(cpu::instruction_set(), "");
+}
 
 }  // namespace
 }  // namespace libddp

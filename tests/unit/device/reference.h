@@ -37,7 +37,9 @@ inline std::uint16_t f16_bits(double value) {
     return static_cast<std::uint16_t>(sign | ((exponent + 14) << 10) | mantissa);
 }
 
-inline float bf16_value(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+inline float bf16_value(std::uint16_t bits) {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
 
 // The nearer of the two neighbours, the even one if they are equally near.
 inline std::uint16_t bf16_bits(double value) {
@@ -54,8 +56,12 @@ inline std::uint16_t bf16_bits(double value) {
     return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(rounded)) >> 16);
 }
 
-inline bool f16_is_nan(std::uint16_t bits) { return (bits & 0x7fff) > 0x7c00; }
-inline bool bf16_is_nan(std::uint16_t bits) { return (bits & 0x7fff) > 0x7f80; }
+inline bool f16_is_nan(std::uint16_t bits) {
+    return (bits & 0x7fff) > 0x7c00;
+}
+inline bool bf16_is_nan(std::uint16_t bits) {
+    return (bits & 0x7fff) > 0x7f80;
+}
 
 // Runs body() once for every instruction set that this build contains and this machine can run.
 template <class Body>

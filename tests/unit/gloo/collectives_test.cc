@@ -21,7 +21,8 @@ Bytes numbers(std::size_t count, ddp_dtype dtype, int seed) {
     const std::size_t size = dtype_size(dtype);
     Bytes bytes(count * size + 1);
     std::vector<double> values(count * 2);
-    for (double& v : values) v = dtype == DDP_U8 ? static_cast<double>(random() % 3) : static_cast<double>(random() % 5) - 2;
+    for (double& v : values)
+        v = dtype == DDP_U8 ? static_cast<double>(random() % 3) : static_cast<double>(random() % 5) - 2;
     if (is_floating(dtype)) {
         cpu::convert(bytes.data(), dtype, values.data(), is_complex(dtype) ? DDP_C128 : DDP_F64, count);
         return bytes;
@@ -41,8 +42,8 @@ Bytes reduced(const std::vector<Bytes>& inputs, std::size_t count, ddp_dtype dty
     return out;
 }
 
-// Equal but for the sign of zeros, which in a product of complex numbers depends on the order of the factors. Ring and bcube
-// have an order of their own.
+// Equal but for the sign of zeros, which in a product of complex numbers depends on the order of the factors. Ring and
+// bcube have an order of their own.
 bool equal(const Bytes& a, const Bytes& b, std::size_t count, ddp_dtype dtype) {
     const Bytes zeros(a.size());
     const auto plus_zero = [&](const Bytes& x) { return reduced({x, zeros}, count, dtype, DDP_SUM, 1); };
@@ -101,7 +102,8 @@ TEST_P(Collectives, ReduceScatter) {
                                    inputs[static_cast<std::size_t>(rank.rank())].data(), recv.data(), count),
                           DDP_OK)
                     << rank.failure.message;
-                EXPECT_EQ(0, std::memcmp(recv.data(), want.data() + part * static_cast<std::size_t>(rank.rank()), part));
+                EXPECT_EQ(0,
+                          std::memcmp(recv.data(), want.data() + part * static_cast<std::size_t>(rank.rank()), part));
             });
         }
 }
@@ -134,8 +136,9 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
                 const Bytes want = numbers(count, dtype, root);
                 world_->each([&](Rank& rank) {
                     Bytes data = rank.rank() == root ? want : Bytes(want.size());
-                    ASSERT_EQ(rank.run(DDP_COLLECTIVE_BROADCAST, dtype, DDP_SUM, data.data(), data.data(), count, 1, root),
-                              DDP_OK)
+                    ASSERT_EQ(
+                        rank.run(DDP_COLLECTIVE_BROADCAST, dtype, DDP_SUM, data.data(), data.data(), count, 1, root),
+                        DDP_OK)
                         << rank.failure.message;
                     EXPECT_EQ(data, want);
                 });

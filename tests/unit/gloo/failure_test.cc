@@ -14,7 +14,9 @@ using namespace testing_gloo;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+void sleep_ms(int ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+}
 
 // What the interface promises; instrumented code gets more.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -193,7 +195,8 @@ TEST(Timeout, BarrierAndMatchNameTheMissing) {
 }
 
 TEST(Timeout, OtherCollectives) {
-    for (ddp_collective_kind kind : {DDP_COLLECTIVE_BROADCAST, DDP_COLLECTIVE_ALLGATHER, DDP_COLLECTIVE_REDUCE_SCATTER}) {
+    for (ddp_collective_kind kind :
+         {DDP_COLLECTIVE_BROADCAST, DDP_COLLECTIVE_ALLGATHER, DDP_COLLECTIVE_REDUCE_SCATTER}) {
         World world(2);
         ASSERT_TRUE(world.connected());
         std::vector<float> send(2000), recv(2000);
@@ -226,7 +229,8 @@ TEST(Destroy, LeavesNoThreadAndNoDescriptor) {
         ASSERT_TRUE(world.connected());
         world.each([](Rank& rank) { EXPECT_EQ(rank.barrier(), DDP_OK); });
     }
-    for (int tries = 0; entries("/proc/self/task") > threads && tries < 100; ++tries) sleep_ms(10);  // exited, not yet reaped
+    for (int tries = 0; entries("/proc/self/task") > threads && tries < 100; ++tries)
+        sleep_ms(10);  // exited, not yet reaped
     EXPECT_EQ(entries("/proc/self/task"), threads);
     EXPECT_EQ(entries("/proc/self/fd"), descriptors);
 }

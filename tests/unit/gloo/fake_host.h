@@ -156,7 +156,8 @@ public:
         theirs.assign(mine.size(), '\0');
         their_rank = -1;
         clear();
-        return status = backend().match(transport_, mine.data(), theirs.data(), mine.size(), timeout_ms, &their_rank, &failure);
+        return status = backend().match(transport_, mine.data(), theirs.data(), mine.size(), timeout_ms, &their_rank,
+                                        &failure);
     }
 
     ddp_status status = DDP_OK;

@@ -22,7 +22,8 @@ public:
         char name[] = "/tmp/gloo_test.XXXXXX";
         folder_ = mkdtemp(name);
         for (int r = 0; r < world; ++r) {
-            std::vector<std::string> words = {GLOO_RANK_PROGRAM, folder_, std::to_string(r), std::to_string(world), options};
+            std::vector<std::string> words = {GLOO_RANK_PROGRAM, folder_, std::to_string(r), std::to_string(world),
+                                              options};
             std::vector<char*> argv;
             for (auto& word : words) argv.push_back(word.data());
             argv.push_back(nullptr);
@@ -77,7 +78,8 @@ TEST_P(KilledRank, TheOthersReturnAnErrorWithinTwoSeconds) {
         ASSERT_TRUE(processes.all_going());
         const auto begin = Clock::now();
         processes.signal(2, SIGKILL);
-        for (int rank : {0, 1, 3}) EXPECT_EQ(processes.wait(rank, 2000), 100 - DDP_ERROR_RANK_FAILED) << "rank " << rank;
+        for (int rank : {0, 1, 3})
+            EXPECT_EQ(processes.wait(rank, 2000), 100 - DDP_ERROR_RANK_FAILED) << "rank " << rank;
         EXPECT_LT(elapsed_ms(begin), 2000);
     }
 }
