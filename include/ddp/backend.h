@@ -81,7 +81,9 @@ enum {
     DDP_BACKEND_FUSES_SCALE = 1u << 0,   /* honours ddp_collective.scale */
     DDP_BACKEND_ONE_THREAD = 1u << 1,    /* match and run need to come from one thread */
     DDP_BACKEND_DETERMINISTIC = 1u << 2, /* sums do not depend on how data is cut into operations */
-    DDP_BACKEND_CUDA = 1u << 3           /* takes device memory */
+    DDP_BACKEND_CUDA = 1u << 3,          /* takes device memory */
+    DDP_BACKEND_NEEDS_MATCH =
+        1u << 4 /* ranks that disagree could end the process: DDP_GROUP_NO_MATCH_CHECK is ignored */
 };
 
 /* The functions of a backend. All but abort are called by one thread at a time, not always the same one unless

@@ -22,8 +22,9 @@ enum {
     /* Reduce so that the result does not depend on how data is cut into buckets: each element is summed in rank order.
      */
     DDP_GROUP_DETERMINISTIC = 1u << 0,
-    /* Do not compare what ranks are about to do before each collective. Saves one small message an operation; a
-     * disagreement between ranks may then hang until the timeout or corrupt sums. */
+    /* Do not compare what ranks are about to do before each collective. Saves one small message an operation; a disagreement
+     * between ranks may then hang until the timeout or corrupt sums. A backend that would not survive one, as gloo, compares
+     * all the same. */
     DDP_GROUP_NO_MATCH_CHECK = 1u << 1
 };
 

@@ -14,6 +14,8 @@ namespace {
 // What this process has opened and joined. Ranks that create their groups in the same order agree on the numbers, ranks
 // that are threads of one process too.
 struct Process {
+    Process() { prepare_stores(); }
+
     std::mutex mutex;
     std::map<std::string, std::weak_ptr<Store>> clients;
     // The server that rank 0 runs lives as long as the process: other ranks may need it when rank 0's groups are gone.
@@ -30,16 +32,28 @@ bool starts_with(const std::string& text, const char* prefix) {
     return text.rfind(prefix, 0) == 0;
 }
 
+// A store of this process that is open already, or null. Called with the lock held.
+std::shared_ptr<Store> open_already(Process& p, const std::string& uri) {
+    if (auto found = p.hosted.find(uri); found != p.hosted.end()) return found->second;
+    auto found = p.clients.find(uri);
+    return found == p.clients.end() ? nullptr : found->second.lock();
+}
+
 std::shared_ptr<Store> shared_store(const StoreConfig& config) {
     auto& p = process();
-    std::lock_guard lock(p.mutex);
-    if (auto found = p.hosted.find(config.uri); found != p.hosted.end()) return found->second;
-    if (auto open = p.clients[config.uri].lock()) return open;
+    {
+        std::lock_guard lock(p.mutex);
+        if (auto store = open_already(p, config.uri)) return store;
+    }
+    // Not under the lock: another thread of this process may be the rank that runs the server for which this one waits.
     auto store = open_store(config);
-    if (config.is_server)
+    std::lock_guard lock(p.mutex);
+    if (config.is_server) {
         p.hosted[config.uri] = store;
-    else
+    } else {
+        if (auto other = open_already(p, config.uri)) return other;
         p.clients[config.uri] = store;
+    }
     return store;
 }
 

@@ -19,6 +19,8 @@ namespace {
 
 // How long a failing rank waits in the store before it looks again whether the group has broken.
 constexpr std::int64_t kStoreSliceMs = 200;
+// How long the store has to answer a rank that wants to know who is missing.
+constexpr std::int64_t kStoreAnswerMs = 1'000;
 
 std::string identity() {
     char host[256] = "?";
@@ -167,6 +169,10 @@ void Group::wait_for_all() {
             if (error.info().code != DDP_ERROR_TIMEOUT) throw;
         }
         if (!deadline.expired()) continue;
+        if (!store.answers(kStoreAnswerMs))
+            throw Error(
+                monitor_->resolve({DDP_ERROR_TIMEOUT, str("the store at ", store.describe(), " does not answer")},
+                                  str("joining group '", config_.name, "'")));
         std::string missing;
         std::int32_t first_missing = -1;
         for (std::int32_t r = 0; r < place_.world; ++r) {
@@ -218,7 +224,8 @@ ErrorInfo Group::execute(const Collective& c, std::int64_t sequence, const OpTag
     Signature mine{tag.plan, tag.step, sequence, c.count, tag.bucket, c.kind, c.dtype, c.op, c.root, 0};
     if (monitor_) monitor_->set_progress(sequence + 1);
     try {
-        if (world() > 1 && !(config_.flags & DDP_GROUP_NO_MATCH_CHECK)) {
+        const bool unchecked = (config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !transport_->has(DDP_BACKEND_NEEDS_MATCH);
+        if (world() > 1 && !unchecked) {
             Signature theirs{};
             std::int32_t other = -1;
             if (!transport_->match(&mine, &theirs, sizeof mine, config_.timeout_ms, &other))

@@ -6,6 +6,7 @@
 #include <openssl/rand.h>
 
 #include "rendezvous/protocol.h"
+#include "rendezvous/store.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -23,6 +24,10 @@ std::string_view label(Role role) {
 }
 
 }  // namespace
+
+void prepare_stores() {
+    OPENSSL_init_crypto(0, nullptr);  // registers its own exit handler, which then runs after the caller's destructor
+}
 
 std::string make_nonce() {
     unsigned char bytes[kNonceSize];

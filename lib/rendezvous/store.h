@@ -70,6 +70,10 @@ public:
     virtual std::string describe() const = 0;            // "tcp://127.0.0.1:29500", for messages
 };
 
+// Makes sure that the libraries under the stores are torn down after the static object that calls this in its constructor: one
+// that still owns a server when the process exits.
+void prepare_stores();
+
 // Opens the store that config.uri names. Throws Error.
 std::shared_ptr<Store> open_store(const StoreConfig& config);
 

@@ -14,7 +14,9 @@ namespace {
 // A wait that times out breaks the mesh, so this one must outlast any job. The destructor ends it.
 constexpr std::chrono::hours kTenYears{24 * 365 * 10};
 constexpr std::chrono::milliseconds kWakeInterval{10};
-constexpr std::int64_t kGoodbyeMs = 20;
+// A wait that times out closes the connection, and with it what a slower peer is still to read: on a loaded machine this
+// rank may not run for a while. It is normally over in microseconds.
+constexpr std::int64_t kGoodbyeMs = 800;
 
 }  // namespace
 

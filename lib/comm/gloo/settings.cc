@@ -75,10 +75,14 @@ Settings read_settings(const ddp_backend_host& host) {
 }
 
 std::uint32_t capabilities_of(Algorithm algorithm, int world_size) {
+    // Gloo's event loop ends the process when a message is longer than its receiver expects.
+    constexpr std::uint32_t always = DDP_BACKEND_NEEDS_MATCH;
     // One rank only copies and scales, whatever the algorithm.
-    if (world_size == 1 || algorithm == Algorithm::kDirect) return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
-    if (algorithm == Algorithm::kRing) return world_size == 2 ? std::uint32_t{DDP_BACKEND_DETERMINISTIC} : 0;
-    return std::has_single_bit(static_cast<unsigned>(world_size)) ? std::uint32_t{DDP_BACKEND_DETERMINISTIC} : 0;
+    if (world_size == 1 || algorithm == Algorithm::kDirect)
+        return always | DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
+    const bool deterministic =
+        algorithm == Algorithm::kRing ? world_size == 2 : std::has_single_bit(static_cast<unsigned>(world_size));
+    return deterministic ? always | DDP_BACKEND_DETERMINISTIC : always;
 }
 
 }  // namespace libddp::gloo_tcp
