@@ -93,6 +93,15 @@ FIELD(ddp_group_options, secret, 64);
 FIELD(ddp_group_options, flags, 72);
 FIELD(ddp_group_options, reserved0, 76);
 
+SIZE(ddp_environment, 64);
+FIELD(ddp_environment, struct_size, 0);
+FIELD(ddp_environment, rank, 8);
+FIELD(ddp_environment, world_size, 12);
+FIELD(ddp_environment, local_rank, 16);
+FIELD(ddp_environment, local_world_size, 20);
+FIELD(ddp_environment, restart, 24);
+FIELD(ddp_environment, launcher, 32);
+
 SIZE(ddp_tensor, 56);
 FIELD(ddp_tensor, struct_size, 0);
 FIELD(ddp_tensor, data, 8);

@@ -226,8 +226,9 @@ void Launch::take_leave(Nodes& nodes) {
 }
 
 int Launch::run_with_nodes() {
-    Nodes nodes(loop_.get(), *store_,
-                {options_.node_rank, options_.nodes, options_.local_ranks, options_.max_restarts});
+    Nodes nodes(
+        loop_.get(), *store_,
+        {options_.node_rank, options_.nodes, options_.local_ranks, options_.max_restarts, options_.node_timeout});
     await_orders(nodes);
     if (!is_over(nodes)) start_job();
     for (; !is_over(nodes); loop_.run_once()) {

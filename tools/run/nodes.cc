@@ -8,8 +8,6 @@ namespace ddprun {
 namespace {
 
 constexpr Milliseconds kPeriod{250};
-// After this long without a sign of life a node counts as lost.
-constexpr Milliseconds kLostAfter{20'000};
 // How long node 0 waits for a node that never came: the time that libddp gives ranks to join.
 constexpr Milliseconds kJoinTime{300'000};
 
@@ -175,7 +173,7 @@ void Nodes::end_exchange(const Exchange& exchange) {
     busy_ = false;
     const auto now = Clock::now();
     if (!exchange.error.empty()) {
-        if (now - last_answer_ > kLostAfter) lost_ = "the store of node 0 does not answer: " + exchange.error;
+        if (now - last_answer_ > shape_.lost_after) lost_ = "the store of node 0 does not answer: " + exchange.error;
         return;
     }
     last_answer_ = now;
@@ -211,7 +209,7 @@ void Nodes::decide() {
     order_ = next_order(order_, reports, shape_.max_restarts);
     for (int node = 1; node < shape_.nodes && order_.kind != Order::Kind::kEnd; ++node) {
         const Peer& peer = peers_[static_cast<std::size_t>(node)];
-        if (peer.report && now - peer.last_change > kLostAfter) give_up_on(node, "does not answer any more");
+        if (peer.report && now - peer.last_change > shape_.lost_after) give_up_on(node, "does not answer any more");
         if (!peer.report && now - peer.last_change > kJoinTime) give_up_on(node, "has not come");
     }
     if (before.kind != order_.kind || before.generation != order_.generation) ++version_;

@@ -52,6 +52,7 @@ public:
         int nodes = 1;
         int local_ranks = 1;
         int max_restarts = 0;
+        Milliseconds lost_after{20'000};  // without a sign of life a node counts as lost
     };
 
     // Says hello to the others. Throws std::runtime_error if this node's rank is taken or it differs from node 0 in the

@@ -14,6 +14,9 @@ constexpr int kMostRanks = 4096;
 constexpr int kMostNodes = 4096;
 constexpr int kMostRestarts = 1'000'000;
 constexpr double kLongestGrace = 86'400;
+// Signs of life come four times a second, and a busy node may miss a few.
+constexpr double kShortestNodeTimeout = 1;
+constexpr double kLongestNodeTimeout = 86'400;
 
 constexpr const char* kDescription =
     "Starts the ranks of a data-parallel program, tags what they print, and ends them all when one fails.";
@@ -27,6 +30,7 @@ constexpr const char* kFooter =
 struct Raw {
     std::string rendezvous;
     double grace_seconds = 5;
+    double node_timeout_seconds = 20;
     bool no_tag = false;
     std::vector<std::string> environment;
 };
@@ -63,6 +67,10 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->capture_default_str();
     app.add_option("--grace", raw.grace_seconds, "Time between SIGTERM and SIGKILL")
         ->check(CLI::Range(0.0, kLongestGrace))
+        ->type_name("SECONDS")
+        ->capture_default_str();
+    app.add_option("--node-timeout", raw.node_timeout_seconds, "Time without a sign of life after which a node is lost")
+        ->check(CLI::Range(kShortestNodeTimeout, kLongestNodeTimeout))
         ->type_name("SECONDS")
         ->capture_default_str();
     auto* no_tag = app.add_flag("--no-tag", raw.no_tag, "Pass output on as it is, without \"[rank] \"");
@@ -127,6 +135,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
         return std::nullopt;
     }
     options.grace = Milliseconds(std::llround(raw.grace_seconds * 1000));
+    options.node_timeout = Milliseconds(std::llround(raw.node_timeout_seconds * 1000));
     options.style.tags = !raw.no_tag;
     return options;
 }

@@ -23,6 +23,7 @@ struct Options {
     std::string secret_file;
     int max_restarts = 0;
     Milliseconds grace{5000};
+    Milliseconds node_timeout{20'000};
     OutputStyle style;
     std::string log_dir;
     Variables environment;

@@ -1,4 +1,4 @@
-/* One rank of a job, for failure_test.py: carries out the verbs on its command line and says on standard output how far it is.
+/* One rank of a job, for jobs.py: carries out the verbs on its command line and says on standard output how far it is.
  *
  *     worker rank=1 world=3 init=tcp://127.0.0.1:2000 timeout=5000 -- join params=4 commit steps=2 mark=ready pause finalize
  *

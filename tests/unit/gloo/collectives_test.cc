@@ -67,23 +67,25 @@ TEST_P(Collectives, Allreduce) {
     for (ddp_dtype dtype = DDP_F16; dtype <= DDP_C128; ++dtype)
         for (ddp_reduce_op op : {DDP_SUM, DDP_PROD, DDP_MIN, DDP_MAX}) {
             if (!cpu::can_reduce(dtype, op)) continue;
-            for (std::size_t count : kCounts)
-                for (bool in_place : {true, false}) {
-                    const double scale = op == DDP_SUM && in_place && fuses_scale() ? 1.0 / size() : 1;
-                    SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " op " << op << " count " << count);
-                    std::vector<Bytes> inputs;
-                    for (int r = 0; r < size(); ++r) inputs.push_back(numbers(count, dtype, r));
-                    const Bytes want = reduced(inputs, count, dtype, op, scale);
-                    world_->each([&](Rank& rank) {
+            for (std::size_t count : kCounts) {
+                SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " op " << op << " count " << count);
+                std::vector<Bytes> inputs;
+                for (int r = 0; r < size(); ++r) inputs.push_back(numbers(count, dtype, r));
+                const double fused_scale = op == DDP_SUM && fuses_scale() ? 1.0 / size() : 1;
+                const Bytes want = reduced(inputs, count, dtype, op, 1);
+                const Bytes scaled = fused_scale == 1 ? want : reduced(inputs, count, dtype, op, fused_scale);
+                world_->each([&](Rank& rank) {
+                    for (bool in_place : {true, false}) {
                         Bytes send = inputs[static_cast<std::size_t>(rank.rank())], recv(send.size());
                         if (in_place) recv = send;
                         ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, op, in_place ? recv.data() : send.data(),
-                                           recv.data(), count, scale),
+                                           recv.data(), count, in_place ? fused_scale : 1),
                                   DDP_OK)
                             << rank.failure.message;
-                        EXPECT_TRUE(equal(recv, want, count, dtype));
-                    });
-                }
+                        EXPECT_TRUE(equal(recv, in_place ? scaled : want, count, dtype));
+                    }
+                });
+            }
         }
 }
 
@@ -110,11 +112,13 @@ TEST_P(Collectives, ReduceScatter) {
 
 TEST_P(Collectives, Allgather) {
     for (ddp_dtype dtype = DDP_F16; dtype <= DDP_C128; ++dtype)
-        for (std::size_t count : kCounts)
-            for (bool in_place : {true, false}) {
-                const std::size_t part = count * dtype_size(dtype);
-                world_->each([&](Rank& rank) {
-                    const Bytes mine = numbers(count, dtype, rank.rank());
+        for (std::size_t count : kCounts) {
+            const std::size_t part = count * dtype_size(dtype);
+            std::vector<Bytes> inputs;
+            for (int r = 0; r < size(); ++r) inputs.push_back(numbers(count, dtype, r));
+            world_->each([&](Rank& rank) {
+                const Bytes& mine = inputs[static_cast<std::size_t>(rank.rank())];
+                for (bool in_place : {true, false}) {
                     Bytes recv(part * static_cast<std::size_t>(rank.world()) + 1);
                     char* own = recv.data() + part * static_cast<std::size_t>(rank.rank());
                     if (in_place) std::memcpy(own, mine.data(), part);
@@ -122,11 +126,11 @@ TEST_P(Collectives, Allgather) {
                                        recv.data(), count),
                               DDP_OK)
                         << rank.failure.message;
-                    for (int r = 0; r < rank.world(); ++r)
-                        EXPECT_EQ(0, std::memcmp(recv.data() + part * static_cast<std::size_t>(r),
-                                                 numbers(count, dtype, r).data(), part));
-                });
-            }
+                    for (std::size_t r = 0; r < inputs.size(); ++r)
+                        EXPECT_EQ(0, std::memcmp(recv.data() + part * r, inputs[r].data(), part));
+                }
+            });
+        }
 }
 
 TEST_P(Collectives, BroadcastFromEveryRoot) {

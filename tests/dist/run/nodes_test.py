@@ -1,0 +1,177 @@
+"""Several ddpruns that act as one."""
+import signal
+import socket
+import time
+import unittest
+
+from ddprun_support import Case, Result, free_port, until
+
+
+class NodesTest(Case):
+    def setUp(self):
+        super().setUp()
+        self.address = "127.0.0.1:%d" % free_port()
+        self.secret = self.write("job.secret", "a secret for this one job\n")
+
+    def node(self, node, *args, nodes=2, ranks=2):
+        return self.start("--nnodes", nodes, "--node-rank", node, "-n", ranks, "--rdzv", self.address,
+                          "--secret-file", self.secret, *args)
+
+    def results(self, *processes):
+        return [Result(process) for process in processes]
+
+    def test_ranks_and_success(self):
+        code = "echo $DDP_RANK $DDP_WORLD_SIZE $DDP_LOCAL_RANK $DDP_LOCAL_WORLD_SIZE $DDP_STORE"
+        second = self.node(1, "sh", "-c", code)  # it may come before node 0 does
+        time.sleep(0.3)
+        results = self.results(self.node(0, "sh", "-c", code), second)
+        for node, result in enumerate(results):
+            self.expect(result, 0)
+            expected = [f"[{2 * node + i}] {2 * node + i} 4 {i} 2 tcp://{self.address}".encode() for i in range(2)]
+            self.assertEqual(sorted(result.out.splitlines()), expected)
+            self.assertEqual(result.err, b"")
+
+    def test_waits_for_the_slower_node(self):
+        code = "test $DDP_RANK = 3 && sleep 2; true"
+        begin = time.monotonic()
+        for result in self.results(self.node(0, "sh", "-c", code), self.node(1, "sh", "-c", code)):
+            self.expect(result, 0)
+        self.assertGreater(time.monotonic() - begin, 2)
+
+    def test_failure_ends_both(self):
+        for failing in (0, 3):
+            with self.subTest(rank=failing):
+                code = f"test $DDP_RANK = {failing} && exit 9; exec sleep 60"
+                begin = time.monotonic()
+                results = self.results(self.node(0, "sh", "-c", code), self.node(1, "sh", "-c", code))
+                for result in results:
+                    self.expect(result, 9)
+                    self.assertRegex(result.err, rb"rank %d \(pid \d+\) exited with status 9" % failing)
+                self.assertLess(time.monotonic() - begin, 15)
+
+    def test_restart_on_both(self):
+        code = "echo rank $DDP_RANK try $DDP_RESTART; test $DDP_RESTART = 2 && exit 0; sleep 1; " \
+               "test $DDP_RANK = $((DDP_RESTART + 1)) && exit 1; exec sleep 60"
+        args = ("--max-restarts", 3, "sh", "-c", code)
+        results = self.results(self.node(0, *args), self.node(1, *args))
+        for node, result in enumerate(results):
+            self.expect(result, 0)
+            for rank in (2 * node, 2 * node + 1):
+                for restart in range(3):
+                    self.assertIn(b"rank %d try %d\n" % (rank, restart), result.out)
+
+    def test_restarts_of_a_node_that_had_finished(self):
+        code = "echo try $DDP_RESTART; test $DDP_RESTART = 1 && exit 0; test $DDP_RANK -lt 2 && exit 0; sleep 1; exit 4"
+        args = ("--max-restarts", 1, "sh", "-c", code)
+        for result in self.results(self.node(0, *args), self.node(1, *args)):
+            self.expect(result, 0)
+            self.assertIn(b"try 1\n", result.out)
+
+    def test_interrupt_ends_both(self):
+        for interrupted in (0, 1):
+            with self.subTest(node=interrupted):
+                code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 60"
+                nodes = [self.node(node, "--max-restarts", 3, "sh", "-c", code) for node in range(2)]
+                pids = self.pids(4)
+                nodes[interrupted].send_signal(signal.SIGINT)
+                for result in self.results(*nodes):
+                    self.expect(result, 130)
+                    self.assertNotIn(b"restarting", result.err)
+                self.expect_gone(pids)
+
+    def test_wrong_secret(self):
+        first = self.node(0, "sleep", "60")
+        self.assertTrue(until(self.listening))
+        self.secret = self.write("other.secret", "another secret altogether\n")
+        result = Result(self.node(1, "true"))
+        self.expect(result, 1)
+        self.assertIn(b"cannot reach the store", result.err)
+        first.terminate()
+        self.expect(Result(first), 143)
+
+    def listening(self):
+        host, port = self.address.split(":")
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) == 0
+
+    def test_nodes_that_differ(self):
+        first = self.node(0, "sleep", "60")
+        result = Result(self.node(1, "true", ranks=3))
+        self.expect(result, 1)
+        self.assertIn(b"-n 3", result.err)
+        first.terminate()
+        self.expect(Result(first), 143)
+
+    def test_node_that_comes_late(self):
+        """Node 0 has restarted, or is over, before the others come."""
+        code = "echo try $DDP_RESTART; test $DDP_RESTART = 0 && exit 4; exit 0"
+        first = self.node(0, "--max-restarts", 2, "sh", "-c", code)
+        lines = [first.stdout.readline() for _ in range(4)]
+        self.assertIn(b"try 1", lines[-1])
+        second = Result(self.node(1, "--max-restarts", 2, "sh", "-c", code))
+        self.expect(second, 0)
+        self.assertEqual(sorted(second.out.splitlines()), [b"[2] try 1", b"[3] try 1"])
+        self.expect(Result(first), 0)
+
+    def test_node_that_comes_when_all_is_over(self):
+        first = self.node(0, "sh", "-c", "exit 4")
+        self.assertIn(b"exited with status 4", first.stderr.readline())
+        second = Result(self.node(1, "sh", "-c", "echo ran"))
+        self.expect(second, 4)
+        self.assertEqual(second.out, b"")
+        self.assertIn(b"exited with status 4", second.err)
+        self.expect(Result(first), 4)
+
+    def test_second_interrupt_does_not_wait_for_the_others(self):
+        code = f"trap '' INT; echo $$ > {self.path('pid')}$DDP_RANK; while :; do sleep 1; done"
+        first = self.node(0, "--grace", 50, "sh", "-c", code)
+        second = self.node(1, "--grace", 50, "sh", "-c", code)
+        self.pids(4)
+        first.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        first.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        self.expect(Result(first), 130)
+        self.assertLess(time.monotonic() - begin, 5)
+        second.send_signal(signal.SIGINT)
+        second.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        second.send_signal(signal.SIGINT)
+        self.expect(Result(second), 130)
+
+    def test_node_rank_taken(self):
+        first = self.node(0, "sleep", "60")
+        second = self.node(1, "sh", "-c", f"echo $$ > {self.path('pid')}$((DDP_RANK - 2)); exec sleep 60")
+        self.pids(2)
+        result = Result(self.node(1, "true"))
+        self.expect(result, 1)
+        self.assertIn(b"--node-rank 1 is taken", result.err)
+        first.terminate()
+        for result in self.results(first, second):
+            self.expect(result, 143)
+
+    def test_node_that_dies(self):
+        code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 300"
+        first = self.node(0, "--node-timeout", 3, "sh", "-c", code)
+        second = self.node(1, "--node-timeout", 3, "sh", "-c", code)
+        pids = self.pids(4)
+        second.kill()
+        result = Result(first)
+        self.expect(result, 1)
+        self.assertIn(b"node 1 does not answer any more", result.err)
+        self.expect_gone(pids)
+
+    def test_node_0_that_dies(self):
+        code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 300"
+        first = self.node(0, "--node-timeout", 3, "sh", "-c", code)
+        second = self.node(1, "--node-timeout", 3, "sh", "-c", code)
+        pids = self.pids(4)
+        first.kill()
+        result = Result(second)
+        self.expect(result, 1)
+        self.assertIn(b"the store of node 0 does not answer", result.err)
+        self.expect_gone(pids)
+
+
+if __name__ == "__main__":
+    unittest.main()

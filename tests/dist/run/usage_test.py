@@ -1,0 +1,164 @@
+"""ddprun's command line, and what ranks find in their environment."""
+import os
+import socket
+import unittest
+
+from ddprun_support import PYTHON, Case, run
+
+
+class UsageTest(Case):
+    def expect_refusal(self, words, *args):
+        result = run(*args)
+        self.expect(result, 2)
+        self.assertEqual(result.out, b"")
+        self.assertIn(words.encode(), result.err)
+
+    def test_bad_options(self):
+        self.expect_refusal("-n:", "-n", "0", "true")
+        self.expect_refusal("-n:", "-n", "-1", "true")
+        self.expect_refusal("-n:", "-n", "5000", "true")
+        self.expect_refusal("-n:", "-n", "2x", "true")
+        self.expect_refusal("-n", "-n")
+        self.expect_refusal("no program", "-n", "2")
+        self.expect_refusal("no program", "-n", "2", "--")
+        self.expect_refusal("--bogus", "--bogus", "true")
+        self.expect_refusal("--node-rank", "--nnodes", "2", "--node-rank", "2", "--rdzv", "h:1", "true")
+        self.expect_refusal("--node-rank", "--node-rank", "-1", "true")
+        self.expect_refusal("--nnodes", "--nnodes", "0", "true")
+        self.expect_refusal("--rdzv", "--nnodes", "2", "true")
+        for endpoint in ("host", "host:", ":1", "host:0", "host:65536", "host:1x", "a:b:1", "[::1]", "tcp://h:1"):
+            self.expect_refusal("--rdzv", "--nnodes", "2", "--rdzv", endpoint, "true")
+        self.expect_refusal("--grace", "--grace", "-1", "true")
+        self.expect_refusal("--node-timeout", "--node-timeout", "0.9", "true")
+        self.expect_refusal("--max-restarts", "--max-restarts", "-1", "true")
+        self.expect_refusal("--env", "--env", "novalue", "true")
+        self.expect_refusal("--env", "--env", "DDP_RANK=1", "true")
+        self.expect_refusal("--no-tag", "--no-tag", "--timestamps", "true")
+
+    def test_several_nodes_need_a_secret(self):
+        env = {name: value for name, value in os.environ.items() if name != "DDP_SECRET"}
+        result = run("--nnodes", 2, "--rdzv", "127.0.0.1:1", "true", env=env)
+        self.expect(result, 2)
+        self.assertIn(b"--secret-file", result.err)
+
+    def test_secret_files(self):
+        self.assertIn(b"--secret-file", run("--secret-file", self.path("none"), "true").err)
+        self.assertIn(b"empty", run("--secret-file", self.write("empty", " \n"), "true").err)
+        self.assertIn(b"chmod", run("--secret-file", self.write("open", "0123456789abcdef\n", 0o644), "true").err)
+        result = run("--secret-file", self.write("good", "0123456789abcdef\n"), "sh", "-c", "echo $DDP_SECRET")
+        self.assertEqual((result.out, result.err), (b"[0] 0123456789abcdef\n", b""))
+
+    def test_missing_program(self):
+        for name in ("no-such-program-here", "./no-such-program-here"):
+            result = run("-n", 4, name)
+            self.expect(result, 127)
+            self.assertEqual(result.err.count(b"\n"), 1, str(result))
+            self.assertIn(name.encode(), result.err)
+
+    def test_program_that_may_not_run(self):
+        for path in (self.folder, self.write("plain", "text")):
+            result = run("-n", 4, path)
+            self.expect(result, 126)
+            self.assertEqual(result.err.count(b"\n"), 1, str(result))
+
+    def test_options_after_the_program_are_its_own(self):
+        for separator in ([], ["--"]):
+            result = run("-n", 1, *separator, "echo", "-n", "-h", "--version", "--", "x")
+            self.assertEqual(result.out, b"[0] -h --version -- x\n")
+
+    def test_help_and_version(self):
+        result = run("--help")
+        self.expect(result, 0)
+        self.assertIn(b"--max-restarts", result.out)
+        result = run("--version")
+        self.expect(result, 0)
+        self.assertRegex(result.out, rb"^ddprun \d+\.\d+\.\d+\n$")
+
+    def test_port_that_is_taken(self):
+        with socket.socket() as holder:
+            holder.bind(("127.0.0.1", 0))
+            holder.listen()
+            result = run("--rdzv", "127.0.0.1:%d" % holder.getsockname()[1], "true")
+        self.expect(result, 1)
+        self.assertIn(b"cannot host the store", result.err)
+
+    def test_address_that_is_not_here(self):
+        result = run("--bind", "192.0.2.1", "true")
+        self.expect(result, 1)
+        self.assertIn(b"192.0.2.1", result.err)
+
+
+class EnvironmentTest(Case):
+    def environments(self, *args, env=None):
+        result = run(*args, "sh", "-c", f"cat /proc/self/environ > {self.path('env')}$DDP_RANK", env=env)
+        self.expect(result, 0)
+        found = []
+        for rank in range(args[1]):
+            entries = self.read(f"env{rank}").decode().split("\0")
+            found.append(dict(entry.split("=", 1) for entry in entries if entry))
+        return found
+
+    def test_contents(self):
+        env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        env["RANK"] = "77"
+        found = self.environments("-n", 4, "--env", "A=1=2", "--env", "B=", env=env)
+        for rank, variables in enumerate(found):
+            for name in ("DDP_RANK", "DDP_LOCAL_RANK", "RANK", "LOCAL_RANK"):
+                self.assertEqual(variables[name], str(rank))
+            for name in ("DDP_WORLD_SIZE", "DDP_LOCAL_WORLD_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+                self.assertEqual(variables[name], "4")
+            self.assertRegex(variables["DDP_STORE"], r"^tcp://127\.0\.0\.1:\d+$")
+            self.assertEqual(variables["DDP_STORE_HOSTED"], "launcher")
+            self.assertEqual(variables["DDP_RESTART"], "0")
+            self.assertRegex(variables["DDP_SECRET"], r"^[0-9a-f]{64}$")
+            self.assertEqual((variables["A"], variables["B"]), ("1=2", ""))
+            self.assertEqual(variables["OMP_NUM_THREADS"], str(max(1, len(os.sched_getaffinity(0)) // 4)))
+            self.assertEqual(variables["PATH"], os.environ["PATH"])
+        self.assertEqual(len({variables["DDP_SECRET"] for variables in found}), 1)
+
+    def test_omp_threads_are_left_alone(self):
+        found = self.environments("-n", 2, env={**os.environ, "OMP_NUM_THREADS": "3"})
+        self.assertEqual([variables["OMP_NUM_THREADS"] for variables in found], ["3", "3"])
+
+    def test_bind(self):
+        [variables] = self.environments("-n", 1, "--bind", "0.0.0.0")
+        self.assertRegex(variables["DDP_STORE"], r"^tcp://127\.0\.0\.1:\d+$")
+
+    def test_secrets_differ_between_jobs(self):
+        secrets = {self.environments("-n", 1)[0]["DDP_SECRET"] for _ in range(3)}
+        self.assertEqual(len(secrets), 3)
+
+    def test_secret_is_in_no_command_line_and_no_output(self):
+        code = "import glob, os, sys\n" \
+               "secret = os.environ['DDP_SECRET'].encode()\n" \
+               "def text(path):\n" \
+               "    try: return open(path, 'rb').read()\n" \
+               "    except OSError: return b''\n" \
+               "paths = glob.glob('/proc/[0-9]*/cmdline')\n" \
+               "print('seen', sum(secret in text(path) for path in paths), 'in some', len(paths) > 2)\n" \
+               f"open({self.path('secret')!r}, 'wb').write(secret)\n"
+        result = run("-n", 1, PYTHON, "-c", code, env={**os.environ, "DDP_LOG_LEVEL": "debug"})
+        self.expect(result, 0)
+        self.assertEqual(result.out, b"[0] seen 0 in some True\n")
+        self.assertNotIn(self.read("secret"), result.err)
+
+    def test_descriptors_do_not_leak(self):
+        result = run("-n", 2, "sh", "-c", "exec ls /proc/self/fd")
+        self.assertEqual(sorted(result.out.split()), sorted([b"[0]", b"[1]"] * 4 + [b"0", b"1", b"2", b"3"] * 2))
+
+    def test_limit_of_open_files_is_as_before(self):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        result = run("-n", 1, "sh", "-c", "ulimit -n",
+                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard)))
+        self.assertEqual(result.out, b"[0] 200\n")
+
+    def test_many_ranks(self):
+        result = run("-n", 200, "sh", "-c", "echo $DDP_RANK")
+        self.expect(result, 0)
+        self.assertEqual(sorted(result.out.splitlines()), sorted(b"[%d] %d" % (r, r) for r in range(200)))
+
+
+if __name__ == "__main__":
+    unittest.main()
