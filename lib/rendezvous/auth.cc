@@ -29,6 +29,10 @@ void prepare_stores() {
     OPENSSL_init_crypto(0, nullptr);  // registers its own exit handler, which then runs after the caller's destructor
 }
 
+void release_thread_state() {
+    OPENSSL_thread_stop();
+}
+
 std::string make_nonce() {
     unsigned char bytes[kNonceSize];
     if (RAND_bytes(bytes, sizeof bytes) != 1) fail(DDP_ERROR_INTERNAL, "the system gives no random numbers");

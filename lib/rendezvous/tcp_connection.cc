@@ -92,8 +92,14 @@ void TcpConnection::advance_handshake() {
         fail(DDP_ERROR_IO, "more bytes than the handshake has");
     if (state_ == State::kHello && greeting_.compare(0, 4, known, 0, greeting_.size()) != 0)
         fail(DDP_ERROR_IO, "the client is not libddp");
-    if (state_ == State::kHello && greeting_.size() == kHelloSize) return answer_hello();
-    if (state_ == State::kProof && greeting_.size() == kProofSize) return check_proof();
+    if (state_ == State::kHello && greeting_.size() == kHelloSize)
+        answer_hello();
+    else if (state_ == State::kProof && greeting_.size() == kProofSize)
+        check_proof();
+    else
+        return;
+    // At once: this thread may outlive the cryptographic library's own clean-up when the process exits.
+    release_thread_state();
 }
 
 void TcpConnection::answer_hello() {

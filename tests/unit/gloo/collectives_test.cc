@@ -76,6 +76,8 @@ TEST_P(Collectives, Allreduce) {
                 const Bytes scaled = fused_scale == 1 ? want : reduced(inputs, count, dtype, op, fused_scale);
                 world_->each([&](Rank& rank) {
                     for (bool in_place : {true, false}) {
+                        // Sums both ways; of the rest one or the other, so that each type, operation and count has both.
+                        if (op != DDP_SUM && in_place != ((dtype + op + count / 3) % 2 == 0)) continue;
                         Bytes send = inputs[static_cast<std::size_t>(rank.rank())], recv(send.size());
                         if (in_place) recv = send;
                         ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, op, in_place ? recv.data() : send.data(),
@@ -111,7 +113,7 @@ TEST_P(Collectives, ReduceScatter) {
 }
 
 TEST_P(Collectives, Allgather) {
-    for (ddp_dtype dtype = DDP_F16; dtype <= DDP_C128; ++dtype)
+    for (ddp_dtype dtype : {DDP_U8, DDP_F16, DDP_F32, DDP_F64, DDP_C128})  // one of each size
         for (std::size_t count : kCounts) {
             const std::size_t part = count * dtype_size(dtype);
             std::vector<Bytes> inputs;
