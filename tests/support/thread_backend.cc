@@ -49,18 +49,22 @@ ddp_status meet(Member& m, const void* mine, int64_t timeout_ms, ddp_backend_fai
     std::unique_lock lock(hub.mutex);
     hub.slots[static_cast<size_t>(m.rank)] = mine;
     const long round = hub.round;
+    // After an abort some ranks may have left with their memory: nobody reads a slot any more.
+    if (hub.aborted) return set_failure(failure, DDP_ERROR_ABORTED, "aborted");
     if (++hub.arrived == m.world) {
         last();
         hub.arrived = 0;
         ++hub.round;
         hub.changed.notify_all();
-        return hub.aborted ? set_failure(failure, DDP_ERROR_ABORTED, "aborted") : DDP_OK;
+        return DDP_OK;
     }
     bool came = hub.changed.wait_for(lock, std::chrono::milliseconds(timeout_ms),
                                      [&] { return hub.round != round || hub.aborted; });
     if (hub.round != round) return DDP_OK;
-    if (!came) return set_failure(failure, DDP_ERROR_TIMEOUT, "a rank did not come in time");
-    return set_failure(failure, DDP_ERROR_ABORTED, "aborted");
+    if (came) return set_failure(failure, DDP_ERROR_ABORTED, "aborted");
+    hub.aborted = true;
+    hub.changed.notify_all();
+    return set_failure(failure, DDP_ERROR_TIMEOUT, "a rank did not come in time");
 }
 
 template <Mode mode>

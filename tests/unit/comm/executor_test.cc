@@ -90,12 +90,14 @@ TEST_P(ExecutorTest, SeveralOperationsOfOneContinuationKeepTheirOrder) {
 TEST_P(ExecutorTest, ContinuationsStayOnThreadsInsideALibddpCall) {
     auto me = std::this_thread::get_id();
     std::thread::id seen;
+    auto hold = block();  // or "a" may be done so early that then() itself runs the continuation
     auto out = executor_->submit(note("a"))->then(
         [&]() -> WorkPtr {
             seen = std::this_thread::get_id();
             return nullptr;
         },
         false);
+    release();
     std::this_thread::sleep_for(20ms);
     EXPECT_FALSE(out->done()) << "the progress thread may not run it";
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
