@@ -14,8 +14,12 @@
  * every rank.
  *
  * A STEP is what lies between two calls of ddp_finalize. STATES: building (before ddp_commit), idle, filling (from
- * the first ddp_grad_ready on), draining (inside ddp_finalize), broken. A context breaks when its group does, or when
- * ranks disagree; all its calls then return the error that broke it, and only ddp_context_free is of use.
+ * the first ddp_grad_ready on), draining (from ddp_finalize_async, or inside ddp_finalize), broken. A context breaks
+ * when its group does, or when ranks disagree; all its calls then return the error that broke it, until it gets a new
+ * group with ddp_context_set_group or is freed.
+ *
+ * More of the same: participation.h (parameters that are unused, frozen, skipped; uneven batches and inputs), plan.h
+ * (buckets and their order), overlap.h (the optimizer before the end of communication), stats.h, hook.h.
  *
  * Two ways to give gradients:
  *   copy   desc.grad points to the caller's own gradient. ddp_grad_ready copies it into its bucket, ddp_finalize copies
@@ -33,7 +37,10 @@ DDP_EXTERN_C_BEGIN
 typedef int32_t ddp_reduction;
 enum {
     DDP_REDUCTION_MEAN = 0, /* the sum over ranks divided by the world size */
-    DDP_REDUCTION_SUM = 1
+    DDP_REDUCTION_SUM = 1,
+    /* The sum over ranks of weight * gradient, divided by the sum of the weights of ddp_set_weight: the gradient of the
+     * global batch when ranks have batches of different sizes. Floating-point and complex parameters only. */
+    DDP_REDUCTION_WEIGHTED_MEAN = 2
 };
 
 enum {
@@ -42,7 +49,25 @@ enum {
     /* ddp_commit does not send rank 0's parameters and buffers: the caller made them equal. */
     DDP_CONTEXT_NO_INITIAL_BROADCAST = 1u << 1,
     /* ddp_step_begin does not send rank 0's buffers. */
-    DDP_CONTEXT_NO_BUFFER_BROADCAST = 1u << 2
+    DDP_CONTEXT_NO_BUFFER_BROADCAST = 1u << 2,
+    /* A gradient that is not announced by ddp_finalize was not used in this step, instead of missing: participation.h.
+     */
+    DDP_CONTEXT_FIND_UNUSED = 1u << 3,
+    /* Which gradients are used is found out in the first synced step and is the same in all that follow. */
+    DDP_CONTEXT_STATIC_GRAPH = 1u << 4,
+    /* A gradient that this rank did not use stays as it is, although other ranks used it. */
+    DDP_CONTEXT_KEEP_LOCAL_UNUSED = 1u << 5,
+    /* With FIND_UNUSED: ranks first agree, bucket by bucket, whether any of them used it; if none did, it is not sent.
+     * Costs one small message a bucket. */
+    DDP_CONTEXT_SKIP_UNUSED_BUCKETS = 1u << 6,
+    /* Ranks may run out of inputs before others: ddp_join in participation.h. */
+    DDP_CONTEXT_JOIN = 1u << 7,
+    /* With JOIN: the mean is over the ranks that still have inputs, not over all. */
+    DDP_CONTEXT_DIVIDE_BY_PRESENT = 1u << 8,
+    /* With JOIN: all ranks stop, with DDP_ERROR_UNEVEN_INPUTS, as soon as one has no more inputs. */
+    DDP_CONTEXT_STOP_AT_FIRST_JOIN = 1u << 9,
+    /* Rebuild buckets in the order of the mean over ranks of when a gradient became ready, not in rank 0's order. */
+    DDP_CONTEXT_CONSENSUS_ORDER = 1u << 10
 };
 
 /* Fill with ddp_context_options_init. All ranks must give the same values. */
@@ -55,6 +80,13 @@ typedef struct ddp_context_options {
     uint64_t first_bucket_cap_bytes;
     ddp_reduction reduction;
     uint32_t flags; /* DDP_CONTEXT_* */
+    /* Explicit caps in bytes instead of the two above: bucket_caps[i] is the cap of the i-th bucket of each (dtype,
+     * device), the last one repeats. Copied. NULL and 0: none. */
+    const uint64_t* bucket_caps;
+    uint64_t bucket_cap_count;
+    /* Every so many synced steps the ready order is recorded again, and buckets are rebuilt if it has changed. 0: only
+     * after the first synced step and on ddp_request_rebuild. */
+    int64_t rebuild_interval;
 } ddp_context_options;
 
 /* Fills `options` with the defaults. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
@@ -76,6 +108,16 @@ DDP_API void ddp_context_free(ddp_context* context);
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_context_abort(ddp_context* context, const char* reason, ddp_error** error);
 
+enum {
+    /* libddp leaves this parameter and its gradient alone: not sent, not reduced. Announcing it is allowed and does
+     * nothing. */
+    DDP_PARAM_IGNORED = 1u << 0,
+    /* Reduced after all others, in buckets of its own. */
+    DDP_PARAM_DELAYED = 1u << 1,
+    /* The gradient is a set of rows: ddp_grad_ready_sparse. `grad` must be NULL, ndim at least 1. */
+    DDP_PARAM_SPARSE = 1u << 2
+};
+
 /* A parameter. Fill with ddp_param_desc_init. `name` and `shape` are copied. */
 typedef struct ddp_param_desc {
     size_t struct_size;
@@ -87,8 +129,10 @@ typedef struct ddp_param_desc {
     void*
         data; /* the value, contiguous; ddp_commit writes rank 0's into it. NULL: not sent. Must outlive the context */
     void* grad;         /* the gradient, contiguous (copy), or NULL (view). Must outlive the context */
-    uint32_t flags;     /* must be 0 */
-    uint32_t reserved0; /* must be 0 */
+    uint32_t flags;     /* DDP_PARAM_*; 0 for a buffer */
+    /* How often ddp_grad_ready is called for it in each step: more than once for a parameter that several layers share
+     * and that each of them announces. 0 and 1: once. */
+    uint32_t uses;
 } ddp_param_desc;
 
 /* Fills `desc` with zeros, F32 and the CPU. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
@@ -135,10 +179,12 @@ DDP_API int32_t ddp_context_param_bucket(const ddp_context* context, ddp_param p
 DDP_API ddp_status ddp_context_find_param(const ddp_context* context, const char* name, ddp_param* param,
                                           ddp_error** error);
 
-/* Optional start of a step, before the forward pass: does what must not happen in the middle of one. After the first
- * synced step the buckets are rebuilt in the order in which rank 0's gradients became ready, so ask
- * ddp_layout_generation whether views have moved. Sends buffers after a synced step.
- * Errors: INVALID_STATE (not idle), MISMATCH, or what broke the group.
+/* Start of a step, before the forward pass: does what must not happen in the middle of one. Optional, but with
+ * DDP_CONTEXT_JOIN and DDP_REDUCTION_WEIGHTED_MEAN every step must have it. After the first synced step the buckets are
+ * rebuilt in the order in which gradients became ready, so ask ddp_layout_generation whether views have moved. Sends
+ * buffers after a synced step: rank 0's, or those of the lowest rank that still has inputs.
+ * Errors: INVALID_STATE (not idle), INVALID_ARGUMENT (weights that sum to 0), UNEVEN_INPUTS, MISMATCH, CALLBACK (the
+ * buffer hook's), or what broke the group.
  * Threads: one. Blocks: for all ranks when there is something to exchange. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_step_begin(ddp_context* context, ddp_error** error);
 
@@ -156,13 +202,49 @@ DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** 
  * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. Lock-free. */
 DDP_API ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error);
 
+/* ddp_grad_ready for a parameter with DDP_PARAM_SPARSE of shape [rows, ...]: this rank's gradient is zero but for
+ * `count` rows. indices: which, each from 0 to rows - 1; one that occurs twice counts twice. values: count rows of the
+ * parameter's dtype, one after another. Both are copied. In unsynced steps rows add up. Ranks may give different
+ * numbers of rows, none included. The result is in ddp_sparse_gradient. Communication hooks are not called for it.
+ * Errors and facts: as ddp_grad_ready; INVALID_ARGUMENT also for an index out of range. It copies, so it is not
+ * lock-free. */
+DDP_API ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const int64_t* indices,
+                                         const void* values, size_t count, ddp_error** error);
+
+/* The reduced gradient of a sparse parameter: the union over ranks of the rows, in ascending order, each once. Before
+ * the first reduction, and when no rank had rows: *count is 0. The memory belongs to the context and is valid until the
+ * next ddp_finalize or ddp_finalize_async. Any of the outputs may be NULL.
+ * Errors: INVALID_ARGUMENT (not a sparse parameter), INVALID_STATE (before ddp_commit).
+ * Threads: one. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int64_t** indices,
+                                       const void** values, size_t* count, ddp_error** error);
+
 /* The end of the backward pass: waits until every bucket is reduced and (copy) writes the gradients back.
- * A gradient that never became ready is DDP_ERROR_MISSING_GRADIENT, at once and on every rank, and breaks the context.
- * A gradient announced in an earlier unsynced step only counts as ready. Errors: MISSING_GRADIENT, MISMATCH,
- * RANK_FAILED, TIMEOUT, ABORTED, CALLBACK and what a hook returned, INVALID_STATE.
+ * A gradient that never became ready is DDP_ERROR_MISSING_GRADIENT, at once and on every rank, and breaks the context,
+ * unless the context finds out unused gradients (participation.h). A gradient announced in an earlier unsynced step
+ * only counts as ready. Errors: MISSING_GRADIENT, MISMATCH, RANK_FAILED, TIMEOUT, ABORTED, CALLBACK and what a hook
+ * returned, INVALID_STATE.
  * Threads: one, no ddp_grad_ready at the same time. Blocks: for all ranks, at most the group's timeout a bucket; runs
  * reductions and continuations itself meanwhile. Collective: yes when synced. Callbacks: no. */
 DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);
+
+/* Ends a step that went wrong for the program (a NaN in the loss, an exception in the backward pass) on every rank, at
+ * whatever point each of them is: what was not announced counts as zero, nothing is written back, and gradients of
+ * unsynced steps are forgotten. Copied gradients keep what the caller wrote; views hold unspecified finite values.
+ * Every rank must discard: one that calls ddp_finalize instead gets sums in which gradients are missing, and the contexts
+ * break with DDP_ERROR_MISMATCH in its next step.
+ * Errors, threads, blocks: as ddp_finalize. Collective: yes when synced. Callbacks: no. */
+DDP_API ddp_status ddp_step_discard(ddp_context* context, ddp_error** error);
+
+/* Replaces the group between steps, or after the context broke: parameters, buckets and the plan stay, a step under
+ * way is forgotten, and the context is idle again. For a job that goes on after a failure, or with another number of
+ * ranks. The ranks of the new group compare their parameters and plans as in ddp_commit; values are not sent (see
+ * ddp_broadcast). The old group is no longer kept alive.
+ * Errors: INVALID_STATE (before ddp_commit; in the middle of a step of a healthy context), INVALID_ARGUMENT, MISMATCH
+ * (the old group stays), or what broke the new group.
+ * Threads: one. Blocks: for all ranks of the new group, at most its timeout an exchange; at most 1 s for the old one.
+ * Collective: yes, in the new group. Callbacks: no. */
+DDP_API ddp_status ddp_context_set_group(ddp_context* context, ddp_group* group, ddp_error** error);
 
 DDP_EXTERN_C_END
 

@@ -200,6 +200,8 @@ class Context : public detail::Handle<ddp_context, ddp_context_free> {
 public:
     /* A hook: receives the bucket, starts what it needs, returns the work to wait for (or an empty one). */
     using Hook = std::function<Work(ddp_group* group, ddp_bucket* bucket)>;
+    using ReducedCallback = std::function<void(ddp_param param, bool used)>;
+    using BufferHook = std::function<void(ddp_group* group, const ddp_tensor* buffers, std::size_t count)>;
 
     explicit Context(const Group& group) : Context(group, defaults()) {}
     Context(const Group& group, const ddp_context_options& options) {
@@ -215,10 +217,13 @@ public:
 
     /* grad nullptr: the gradient lives in its bucket (grad_view). */
     template <class T>
-    ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad = nullptr) {
+    ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad = nullptr,
+                        std::uint32_t flags = 0, std::uint32_t uses = 1) {
         ddp_param param = -1;
         ddp_param_desc desc = describe<T>(name, shape, data);
         desc.grad = grad;
+        desc.flags = flags;
+        desc.uses = uses;
         detail::call(ddp_register_param, get(), &desc, &param);
         return param;
     }
@@ -232,6 +237,61 @@ public:
     void set_sync(bool sync) { detail::call(ddp_set_sync, get(), std::int32_t{sync}); }
     void grad_ready(ddp_param param) { detail::call(ddp_grad_ready, get(), param); }
     void finalize() { detail::call(ddp_finalize, get()); }
+    void finalize_async() { detail::call(ddp_finalize_async, get()); }
+    void wait(ddp_param param) { detail::call(ddp_wait_param, get(), param); }
+    void discard_step() { detail::call(ddp_step_discard, get()); }
+    void set_group(const Group& group) { detail::call(ddp_context_set_group, get(), group.get()); }
+
+    /* participation.h */
+    void mark_unused(const std::vector<ddp_param>& params) {
+        detail::call(ddp_mark_unused, get(), params.data(), params.size());
+    }
+    bool used(ddp_param param) {
+        std::int32_t used = 0;
+        detail::call(ddp_param_used, get(), param, &used);
+        return used != 0;
+    }
+    void set_frozen(const std::vector<ddp_param>& params, bool frozen) {
+        detail::call(ddp_set_frozen, get(), params.data(), params.size(), std::int32_t{frozen});
+    }
+    void skip(const std::vector<ddp_param>& params, std::int32_t authority = -1) {
+        detail::call(ddp_skip_params, get(), params.data(), params.size(), authority);
+    }
+    bool skipped(ddp_param param) const { return ddp_skipped(get(), param) == 1; }
+    void set_weight(double weight) { detail::call(ddp_set_weight, get(), weight); }
+    void join() { detail::call(ddp_join, get()); }
+
+    /* A sparse gradient: the rows that are not zero. */
+    template <class T>
+    void sparse_grad_ready(ddp_param param, const std::vector<std::int64_t>& indices, const T* values) {
+        detail::call(ddp_grad_ready_sparse, get(), param, indices.data(), static_cast<const void*>(values),
+                     indices.size());
+    }
+    /* The reduced one: its rows' indices, and where the rows stand. Valid until the next step ends. */
+    template <class T>
+    std::pair<std::vector<std::int64_t>, const T*> sparse_gradient(ddp_param param) {
+        const std::int64_t* indices = nullptr;
+        const void* values = nullptr;
+        std::size_t count = 0;
+        detail::call(ddp_sparse_gradient, get(), param, &indices, &values, &count);
+        return {std::vector<std::int64_t>(indices, indices + count), static_cast<const T*>(values)};
+    }
+
+    /* plan.h, stats.h */
+    void request_rebuild() { detail::call(ddp_request_rebuild, get()); }
+    std::string plan() {
+        char* text = nullptr;
+        detail::call(ddp_plan_save, get(), &text);
+        const std::unique_ptr<char, decltype(&ddp_text_free)> owner(text, &ddp_text_free);
+        return text;
+    }
+    void adopt_plan(const std::string& text) { detail::call(ddp_plan_adopt, get(), text.c_str()); }
+    ddp_stats stats() {
+        ddp_stats stats{};
+        stats.struct_size = sizeof stats;
+        detail::call(ddp_stats_get, get(), &stats);
+        return stats;
+    }
     void abort(const std::string& reason) { detail::call(ddp_context_abort, get(), reason.c_str()); }
 
     template <class T>
@@ -245,6 +305,19 @@ public:
     void set_comm_hook(Hook hook) {
         auto state = std::make_unique<Hook>(std::move(hook));
         detail::call(ddp_set_comm_hook, get(), &run_hook, static_cast<void*>(state.get()), &destroy_hook);
+        state.release();
+    }
+    /* Called when a parameter's gradient is final; used: whether any rank used it. */
+    void set_reduced_callback(ReducedCallback callback) {
+        auto state = std::make_unique<ReducedCallback>(std::move(callback));
+        detail::call(ddp_set_reduced_callback, get(), &run_reduced, static_cast<void*>(state.get()), &destroy_reduced);
+        state.release();
+    }
+    /* Instead of sending rank 0's buffers. */
+    void set_buffer_hook(BufferHook hook) {
+        auto state = std::make_unique<BufferHook>(std::move(hook));
+        detail::call(ddp_set_buffer_hook, get(), &run_buffer_hook, static_cast<void*>(state.get()),
+                     &destroy_buffer_hook);
         state.release();
     }
     void use_default_hook() {
@@ -284,6 +357,15 @@ private:
         });
     }
     static void destroy_hook(void* state) { delete static_cast<Hook*>(state); }
+    static ddp_status run_reduced(void* state, ddp_param param, std::int32_t used, ddp_error** error) {
+        return detail::guarded(error, [&] { (*static_cast<ReducedCallback*>(state))(param, used != 0); });
+    }
+    static void destroy_reduced(void* state) { delete static_cast<ReducedCallback*>(state); }
+    static ddp_status run_buffer_hook(void* state, ddp_group* group, const ddp_tensor* buffers, std::size_t count,
+                                      ddp_error** error) {
+        return detail::guarded(error, [&] { (*static_cast<BufferHook*>(state))(group, buffers, count); });
+    }
+    static void destroy_buffer_hook(void* state) { delete static_cast<BufferHook*>(state); }
 };
 
 }  // namespace ddp

@@ -75,6 +75,18 @@ DDP_API ddp_status ddp_bucket_parameter(const ddp_bucket* bucket, int32_t i, ddp
  * complex). Errors: INVALID_ARGUMENT, UNSUPPORTED. */
 DDP_API ddp_status ddp_bucket_set_buffer(ddp_bucket* bucket, void* buffer, ddp_dtype dtype, ddp_error** error);
 
+/* What ddp_step_begin does instead of sending rank 0's buffers. buffers: `count` tensors (tensor.param is -1), valid
+ * during the call; group: the context's, borrowed. It runs where rank 0's values would be sent: after a synced step,
+ * and only if there are buffers. To fail return a status, with *error if there is more to say (ownership passes). */
+typedef ddp_status (*ddp_buffer_hook_fn)(void* user_data, ddp_group* group, const ddp_tensor* buffers,
+                                         size_t count, ddp_error** error);
+
+/* Installs a buffer hook; fn NULL: back to the default. destroy: as in ddp_set_comm_hook. Errors: INVALID_ARGUMENT,
+ * INVALID_STATE (in the middle of a step).
+ * Threads: one. Blocks: no. Collective: no, but every rank must use the same. Callbacks: no. */
+DDP_API ddp_status ddp_set_buffer_hook(ddp_context* context, ddp_buffer_hook_fn fn, void* user_data,
+                                       void (*destroy)(void* user_data), ddp_error** error);
+
 DDP_EXTERN_C_END
 
 #endif /* DDP_HOOK_H */

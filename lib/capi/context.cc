@@ -12,33 +12,89 @@ Context& context_of(ddp_context* context, const char* call) {
     return require(context, call, "context")->impl;
 }
 
+constexpr std::uint32_t kContextFlags =
+    DDP_CONTEXT_NO_REBUILD | DDP_CONTEXT_NO_INITIAL_BROADCAST | DDP_CONTEXT_NO_BUFFER_BROADCAST |
+    DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_STATIC_GRAPH | DDP_CONTEXT_KEEP_LOCAL_UNUSED |
+    DDP_CONTEXT_SKIP_UNUSED_BUCKETS | DDP_CONTEXT_JOIN | DDP_CONTEXT_DIVIDE_BY_PRESENT |
+    DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER;
+constexpr std::uint32_t kMostUses = 1u << 20;
+constexpr std::uint32_t kParamFlags = DDP_PARAM_IGNORED | DDP_PARAM_DELAYED | DDP_PARAM_SPARSE;
+
+// Flags that mean nothing without another are mistakes, not preferences.
+void check_flags(std::uint32_t flags, const char* call) {
+    struct Rule {
+        std::uint32_t flag, needs;
+        const char* text;
+    };
+    constexpr std::uint32_t unused = DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_STATIC_GRAPH;
+    const Rule rules[] = {
+        {DDP_CONTEXT_KEEP_LOCAL_UNUSED, unused, "KEEP_LOCAL_UNUSED needs DDP_CONTEXT_FIND_UNUSED or STATIC_GRAPH"},
+        {DDP_CONTEXT_SKIP_UNUSED_BUCKETS, DDP_CONTEXT_FIND_UNUSED, "SKIP_UNUSED_BUCKETS needs DDP_CONTEXT_FIND_UNUSED"},
+        {DDP_CONTEXT_DIVIDE_BY_PRESENT, DDP_CONTEXT_JOIN, "DIVIDE_BY_PRESENT needs DDP_CONTEXT_JOIN"},
+        {DDP_CONTEXT_STOP_AT_FIRST_JOIN, DDP_CONTEXT_JOIN, "STOP_AT_FIRST_JOIN needs DDP_CONTEXT_JOIN"}};
+    for (const Rule& rule : rules)
+        if ((flags & rule.flag) && !(flags & rule.needs))
+            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->flags: DDP_CONTEXT_", rule.text);
+    if ((flags & unused) == unused)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call,
+             ": options->flags: DDP_CONTEXT_FIND_UNUSED and DDP_CONTEXT_STATIC_GRAPH exclude each other");
+}
+
+std::vector<std::size_t> read_caps(const ddp_context_options& o, const char* call) {
+    if (o.bucket_cap_count > 0) {
+        require(o.bucket_caps, call, "options->bucket_caps");
+        std::vector<std::size_t> caps(o.bucket_caps, o.bucket_caps + o.bucket_cap_count);
+        for (std::size_t i = 0; i < caps.size(); ++i)
+            if (caps[i] == 0) fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->bucket_caps[", i, "] is 0");
+        return caps;
+    }
+    const std::vector<std::size_t> usual = ReducerOptions().caps;
+    const std::size_t cap = o.bucket_cap_bytes != 0 ? o.bucket_cap_bytes : usual[1];
+    return {o.first_bucket_cap_bytes != 0 ? o.first_bucket_cap_bytes : std::min(usual[0], cap), cap};
+}
+
 ContextOptions read_options(const ddp_context_options* options, const char* call) {
     ddp_context_options o;
     ddp_context_options_init(&o);
     if (options) read_struct(options, &o, call, "options");
-    require_flags(o.flags, DDP_CONTEXT_NO_REBUILD | DDP_CONTEXT_NO_INITIAL_BROADCAST | DDP_CONTEXT_NO_BUFFER_BROADCAST,
-                  call);
-    if (o.reduction != DDP_REDUCTION_MEAN && o.reduction != DDP_REDUCTION_SUM)
+    require_flags(o.flags, kContextFlags, call);
+    check_flags(o.flags, call);
+    if (o.reduction < DDP_REDUCTION_MEAN || o.reduction > DDP_REDUCTION_WEIGHTED_MEAN)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->reduction ", o.reduction, " is unknown");
+    if (o.rebuild_interval < 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->rebuild_interval is ", o.rebuild_interval,
+             "; it must not be negative");
+    auto has = [&o](std::uint32_t flag) { return (o.flags & flag) != 0; };
     ContextOptions result;
     auto& reducer = result.reducer;
-    if (o.bucket_cap_bytes != 0) reducer.cap = o.bucket_cap_bytes;
-    reducer.first_cap =
-        o.first_bucket_cap_bytes != 0 ? o.first_bucket_cap_bytes : std::min(reducer.first_cap, reducer.cap);
-    reducer.mean = o.reduction == DDP_REDUCTION_MEAN;
-    reducer.rebuild = !(o.flags & DDP_CONTEXT_NO_REBUILD);
-    result.initial_broadcast = !(o.flags & DDP_CONTEXT_NO_INITIAL_BROADCAST);
-    result.buffer_broadcast = !(o.flags & DDP_CONTEXT_NO_BUFFER_BROADCAST);
+    reducer.caps = read_caps(o, call);
+    reducer.mean = o.reduction != DDP_REDUCTION_SUM;
+    reducer.rebuild = !has(DDP_CONTEXT_NO_REBUILD);
+    reducer.consensus_order = has(DDP_CONTEXT_CONSENSUS_ORDER);
+    reducer.rebuild_interval = o.rebuild_interval;
+    reducer.find_unused = has(DDP_CONTEXT_FIND_UNUSED);
+    reducer.static_graph = has(DDP_CONTEXT_STATIC_GRAPH);
+    reducer.keep_local_unused = has(DDP_CONTEXT_KEEP_LOCAL_UNUSED);
+    reducer.votes = has(DDP_CONTEXT_SKIP_UNUSED_BUCKETS);
+    result.initial_broadcast = !has(DDP_CONTEXT_NO_INITIAL_BROADCAST);
+    result.buffer_broadcast = !has(DDP_CONTEXT_NO_BUFFER_BROADCAST);
+    result.weighted = o.reduction == DDP_REDUCTION_WEIGHTED_MEAN;
+    result.join = has(DDP_CONTEXT_JOIN);
+    result.divide_by_present = has(DDP_CONTEXT_DIVIDE_BY_PRESENT);
+    result.stop_at_first_join = has(DDP_CONTEXT_STOP_AT_FIRST_JOIN);
+    reducer.needs_begin = result.weighted || result.join;
     return result;
 }
 
-Param read_param(const ddp_param_desc* desc, const char* call) {
+Param read_param(const ddp_param_desc* desc, std::uint32_t flags, const char* call) {
     ddp_param_desc d;
     ddp_param_desc_init(&d);
     read_struct(require(desc, call, "desc"), &d, call, "desc");
     require(d.name, call, "desc->name");
-    require_flags(d.flags, 0, call);
-    require_zero(d.reserved0, call, "desc->reserved0");
+    require_flags(d.flags, flags, call);
+    if (d.uses > kMostUses || (d.uses > 1 && flags == 0))
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", d.name, "': uses is ", d.uses,
+             flags == 0 ? "; a buffer is not announced" : "; that is more than is plausible");
     if (d.ndim < 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", d.name, "': ndim is ", d.ndim, "; it must not be negative");
     if (d.ndim > 16)
@@ -51,6 +107,10 @@ Param read_param(const ddp_param_desc* desc, const char* call) {
     param.device = d.device;
     param.data = d.data;
     param.grad = d.grad;
+    param.uses = d.uses > 1 ? static_cast<std::int32_t>(d.uses) : 1;
+    param.ignored = (d.flags & DDP_PARAM_IGNORED) != 0;
+    param.delayed = (d.flags & DDP_PARAM_DELAYED) != 0;
+    param.sparse = (d.flags & DDP_PARAM_SPARSE) != 0;
     return param;
 }
 
@@ -92,14 +152,14 @@ ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, 
         constexpr const char* call = "ddp_register_param";
         Context& c = context_of(context, call);
         require(param, call, "param");
-        *param = c.register_param(read_param(desc, call));
+        *param = c.register_param(read_param(desc, kParamFlags, call));
     });
 }
 
 ddp_status ddp_register_buffer(ddp_context* context, const ddp_param_desc* desc, ddp_error** error) {
     return guard(error, [&] {
         constexpr const char* call = "ddp_register_buffer";
-        context_of(context, call).register_buffer(read_param(desc, call));
+        context_of(context, call).register_buffer(read_param(desc, 0, call));
     });
 }
 
@@ -122,10 +182,13 @@ int32_t ddp_context_param_count(const ddp_context* context) {
     return context ? context->impl.table().size() : -1;
 }
 int32_t ddp_context_bucket_count(const ddp_context* context) {
-    return context ? context->impl.bucket_count() : -1;
+    const Reducer* reducer = context ? context->impl.reducer() : nullptr;
+    return reducer ? static_cast<std::int32_t>(reducer->buckets().size()) : -1;
 }
 int32_t ddp_context_param_bucket(const ddp_context* context, ddp_param param) {
-    return context ? context->impl.bucket_of(param) : -1;
+    const Reducer* reducer = context ? context->impl.reducer() : nullptr;
+    if (!reducer || param < 0 || param >= context->impl.table().size()) return -1;
+    return reducer->buckets().bucket_of(param);
 }
 
 ddp_status ddp_context_find_param(const ddp_context* context, const char* name, ddp_param* param, ddp_error** error) {
@@ -149,9 +212,54 @@ ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error) {
 }
 
 ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error) {
-    return guard(error, [&] { context_of(context, "ddp_grad_ready").grad_ready(param); });
+    return guard(error, [&] {
+        context_of(context, "ddp_grad_ready").step_call("ddp_grad_ready", [&](Reducer& r) { r.grad_ready(param); });
+    });
+}
+
+ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const int64_t* indices, const void* values,
+                                 size_t count, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_grad_ready_sparse";
+        Context& c = context_of(context, call);
+        if (count > 0) require(indices, call, "indices");
+        if (count > 0) require(values, call, "values");
+        c.step_call(call, [&](Reducer& r) { r.grad_ready_sparse(param, indices, values, count); });
+    });
+}
+
+ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int64_t** indices, const void** values,
+                               size_t* count, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_sparse_gradient";
+        Context& c = context_of(context, call);
+        Reducer& reducer = c.committed(call);
+        c.table().require(param, call);
+        if (!c.table()[param].sparse)
+            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", c.table()[param].name,
+                 "' was not registered with DDP_PARAM_SPARSE");
+        const SparseRows& rows = reducer.sparse_result(param);
+        if (indices) *indices = rows.indices.data();
+        if (values) *values = rows.values.data();
+        if (count) *count = rows.indices.size();
+    });
 }
 
 ddp_status ddp_finalize(ddp_context* context, ddp_error** error) {
-    return guard(error, [&] { context_of(context, "ddp_finalize").finalize(); });
+    return guard(error, [&] {
+        context_of(context, "ddp_finalize").step_call("ddp_finalize", [](Reducer& r) { r.finalize(); });
+    });
+}
+
+ddp_status ddp_step_discard(ddp_context* context, ddp_error** error) {
+    return guard(error, [&] {
+        context_of(context, "ddp_step_discard").step_call("ddp_step_discard", [](Reducer& r) { r.discard(); });
+    });
+}
+
+ddp_status ddp_context_set_group(ddp_context* context, ddp_group* group, ddp_error** error) {
+    return guard(error, [&] {
+        Context& c = context_of(context, "ddp_context_set_group");
+        c.set_group(require(group, "ddp_context_set_group", "group")->impl);
+    });
 }

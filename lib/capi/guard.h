@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 
 #include "util/error_object.h"
@@ -75,6 +76,13 @@ inline void require_zero(unsigned long long value, const char* call, const char*
 
 inline void require_flags(std::uint32_t flags, std::uint32_t known, const char* call) {
     if (flags & ~known) fail(DDP_ERROR_UNSUPPORTED, call, ": flags has unknown bits 0x", std::hex, flags & ~known);
+}
+
+// A user's pointer with the function that ends it (may be NULL).
+inline std::shared_ptr<void> owned(void* user_data, void (*destroy)(void*)) {
+    return {user_data, [destroy](void* data) {
+                if (destroy) destroy(data);
+            }};
 }
 
 inline std::string text_or(const char* text, const char* otherwise) {

@@ -38,12 +38,16 @@ ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, void* us
     return guard(error, [&] {
         Context& c = require(context, "ddp_set_comm_hook", "context")->impl;
         c.require_between_steps("ddp_set_comm_hook");
-        CommHook hook;
-        hook.fn = fn;
-        hook.user_data = std::shared_ptr<void>(user_data, [destroy](void* data) {
-            if (destroy) destroy(data);
-        });
-        c.set_hook(std::move(hook));
+        c.set_hook({fn, owned(user_data, destroy)});
+    });
+}
+
+ddp_status ddp_set_buffer_hook(ddp_context* context, ddp_buffer_hook_fn fn, void* user_data, void (*destroy)(void*),
+                               ddp_error** error) {
+    return guard(error, [&] {
+        Context& c = require(context, "ddp_set_buffer_hook", "context")->impl;
+        c.require_between_steps("ddp_set_buffer_hook");
+        c.set_buffer_hook({fn, owned(user_data, destroy)});
     });
 }
 

@@ -31,7 +31,7 @@ int64_t ddp_error_step(const ddp_error* error) {
 ddp_error* ddp_error_create(ddp_status code, const char* message) {
     ddp_error* error = nullptr;
     guard(nullptr, [&] {
-        const bool known = code < DDP_OK && code >= DDP_ERROR_INTERNAL;
+        const bool known = code < DDP_OK && code >= kLastError;
         error = new ddp_error{{known ? code : DDP_ERROR_CALLBACK, text_or(message, "")}};
     });
     return error;

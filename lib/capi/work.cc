@@ -96,7 +96,7 @@ ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* mess
                  "ddp_work_complete: this work is an operation of libddp; only works of ddp_work_create "
                  "are completed by the program");
         ErrorInfo result;
-        const bool known = status < DDP_OK && status >= DDP_ERROR_INTERNAL;
+        const bool known = status < DDP_OK && status >= kLastError;
         if (status != DDP_OK)
             result = {known ? status : DDP_ERROR_CALLBACK, text_or(message, "a work was completed with an error")};
         if (!w.complete(std::move(result)))

@@ -88,7 +88,7 @@ void Executor::run_callbacks() {
 
 bool Executor::idle() {
     Lock lock(mutex_);
-    return queue_.empty() && callbacks_.empty() && (!turn_taken_ || holds_turn());
+    return queue_.empty() && callbacks_.empty() && (!operating_ || holds_turn());
 }
 
 void Executor::poison(const ErrorInfo& reason) {
@@ -178,10 +178,13 @@ private:
 
 void Executor::run_task(Lock& lock, Task task) {
     Turn turn(this, turn_taken_);
+    operating_ = static_cast<bool>(task.operation);
     lock.unlock();
     if (task.operation) {
         ErrorInfo result = task.operation();
         task.operation = nullptr;
+        // Before anybody learns that the work is done: who then frees the group must not seem to interrupt it.
+        operating_ = false;
         task.work->complete(std::move(result));
     } else {
         task.work->open_gate();

@@ -47,7 +47,7 @@ public:
     // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.
     void run_callbacks();
 
-    // True if nothing runs and nothing is queued.
+    // True if no operation runs and nothing is queued. What follows an operation may still be under way.
     bool idle();
 
     // Fails everything that is queued, and continuations not yet begun, with `reason`; what is submitted later too.
@@ -83,6 +83,7 @@ private:
     std::deque<Work::Continuation> callbacks_;
     std::atomic<std::size_t> callback_count_{0};
     bool turn_taken_ = false;
+    std::atomic<bool> operating_{false};  // the thread that holds the turn is inside an operation
     std::size_t front_position_ = 0;  // where the running continuation's next operation goes
     bool stopping_ = false;
     ErrorInfo poison_;

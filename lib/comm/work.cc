@@ -20,6 +20,7 @@ bool Work::complete(ErrorInfo result) {
         std::lock_guard lock(mutex_);
         if (done()) return false;
         result_ = std::move(result);
+        finished_at_ = Deadline::Clock::now();
         if (!gated_) continuations.swap(continuations_);
         done_.store(true, std::memory_order_release);
         finished_.notify_all();

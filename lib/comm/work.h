@@ -33,8 +33,9 @@ public:
     bool is_user_completed() const { return deadline_.has_value(); }
 
     bool done() const { return done_.load(std::memory_order_acquire); }
-    // How it went. Only once done.
+    // How it went, and when. Only once done.
     const ErrorInfo& result() const { return result_; }
+    Deadline::Clock::time_point finished_at() const { return finished_at_; }
 
     // Finishes the work and runs, or hands to the executor, its continuations. False if it was finished already.
     bool complete(ErrorInfo result);
@@ -74,6 +75,7 @@ private:
     std::condition_variable finished_;
     std::atomic<bool> done_{false};
     ErrorInfo result_;
+    Deadline::Clock::time_point finished_at_;
     std::vector<Continuation> continuations_;
     bool gated_ = false;        // continuations wait until the executor's queue comes to this work's gate
     std::weak_ptr<Work> next_;  // what this one waits for, so that its deadline is seen

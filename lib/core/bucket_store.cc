@@ -12,8 +12,8 @@ BucketStore::BucketStore(Group& group, const ParamTable& table, BucketPlan plan)
         const auto& bucket = plan_.buckets[b];
         memory_.push_back(group.allocate(bucket.bytes));
         for (std::size_t i = 0; i < bucket.params.size(); ++i)
-            places_[static_cast<std::size_t>(bucket.params[i])] = {memory_[b].get() + bucket.offsets[i],
-                                                                   static_cast<std::int32_t>(b)};
+            places_[static_cast<std::size_t>(bucket.params[i])] = {
+                bucket.sparse ? nullptr : memory_[b].get() + bucket.offsets[i], static_cast<std::int32_t>(b)};
     }
 }
 
@@ -21,7 +21,6 @@ ddp_bucket BucketStore::describe(std::size_t index, const ParamTable& table) con
     const auto& planned = plan_.buckets[index];
     ddp_bucket bucket;
     bucket.index = static_cast<std::int32_t>(index);
-    bucket.is_last = index + 1 == plan_.buckets.size();
     bucket.dtype = planned.dtype;
     bucket.device = planned.device;
     bucket.buffer = memory_[index].get();
@@ -36,8 +35,7 @@ ddp_bucket BucketStore::describe(std::size_t index, const ParamTable& table) con
 
 void BucketStore::copy_from(const BucketStore& other, const ParamTable& table) {
     for (std::int32_t id = 0; id < table.size(); ++id)
-        if (auto bytes = table.params()[static_cast<std::size_t>(id)].bytes)
-            std::memcpy(slot(id), other.slot(id), bytes);
+        if (auto bytes = table[id].bytes; bytes > 0 && slot(id)) std::memcpy(slot(id), other.slot(id), bytes);
 }
 
 }  // namespace libddp

@@ -20,7 +20,7 @@ public:
     const BucketPlan& plan() const { return plan_; }
     std::uint64_t plan_hash() const { return plan_hash_; }
     std::size_t size() const { return plan_.buckets.size(); }
-    // Where the gradient of a parameter lives, and in which bucket.
+    // Where the gradient of a parameter lives (null: sparse or ignored), and in which bucket (-1: ignored).
     std::byte* slot(std::int32_t param) const { return places_[static_cast<std::size_t>(param)].slot; }
     std::int32_t bucket_of(std::int32_t param) const { return places_[static_cast<std::size_t>(param)].bucket; }
     // For operations, which may outlast the context and must not outlast the memory.

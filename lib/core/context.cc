@@ -1,7 +1,9 @@
 #include "core/context.h"
 
 #include "core/agreement.h"
+#include "core/plan_text.h"
 #include "core/state_broadcast.h"
+#include "device/dtype.h"
 
 namespace libddp {
 
@@ -18,58 +20,117 @@ void Context::register_buffer(Param buffer) {
 void Context::commit() {
     building("ddp_commit");
     group_->check();
-    const auto& r = options_.reducer;
-    const std::string header = str("options bucket_cap_bytes ", r.cap, ", first_bucket_cap_bytes ", r.first_cap,
-                                   ", reduction ", r.mean ? "mean" : "sum", r.rebuild ? "" : ", no rebuild",
-                                   options_.initial_broadcast ? "" : ", no initial broadcast",
-                                   options_.buffer_broadcast ? "" : ", no buffer broadcast");
-    agree_on_model(*group_, header, table_.lines());
-    if (table_.size() == 0) fail(DDP_ERROR_INVALID_STATE, "ddp_commit: no parameter was registered");
-    if (options_.initial_broadcast) {
-        std::vector<const Param*> entries;
-        for (const auto& p : table_.params()) entries.push_back(&p);
-        for (const auto& b : table_.buffers()) entries.push_back(&b);
-        broadcast_state(*group_, entries);
-    }
-    reducer_ = std::make_unique<Reducer>(group_, table_, options_.reducer, hook_);
+    agree_on_model(*group_, options_.text(), table_.lines());
+    check_table();
+    std::optional<std::vector<std::vector<std::int32_t>>> planned;
+    if (plan_text_) planned = plan_from_text(*plan_text_, table_, "ddp_commit");
+    if (options_.initial_broadcast) broadcast_state(*group_, state(), 0);
+    reducer_ = std::make_unique<Reducer>(group_, table_, options_.reducer, hook_, frozen_, std::move(planned));
     hook_ = {};
+    reducer_->set_reduced_callback(std::move(reduced_));
     reducer_->set_sync(sync_);
     generation_ = 1;
     committed_.store(reducer_.get(), std::memory_order_release);
 }
 
-void Context::step_begin() {
-    Reducer& reducer = committed("ddp_step_begin");
-    group_->check();
-    reducer.require_idle("ddp_step_begin");
-    if (reducer.wants_rebuild() && reducer.rebuild()) generation_.fetch_add(1, std::memory_order_acq_rel);
-    if (options_.buffer_broadcast && buffers_sent_after_ < reducer.synced_steps()) broadcast_buffers();
+// After the ranks have compared their tables, so that all of them fail.
+void Context::check_table() const {
+    bool any = false;
+    for (const Param& p : table_.params()) {
+        any = any || !p.ignored;
+        if (p.ignored || is_floating(p.dtype)) continue;
+        if (options_.weighted || options_.divide_by_present)
+            fail(DDP_ERROR_UNSUPPORTED, "ddp_commit: parameter '", p.name, "' is ", dtype_name(p.dtype), ", and ",
+                 options_.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
+                 " needs floating-point gradients");
+    }
+    if (!any) fail(DDP_ERROR_INVALID_STATE, "ddp_commit: no parameter was registered");
 }
 
-void Context::broadcast_buffers() {
+std::vector<const Param*> Context::state() const {
     std::vector<const Param*> entries;
+    for (const auto& p : table_.params()) entries.push_back(&p);
     for (const auto& b : table_.buffers()) entries.push_back(&b);
-    broadcast_state(*group_, entries);
-    buffers_sent_after_ = reducer_->synced_steps();
+    return entries;
 }
 
 void Context::set_sync(bool sync) {
-    if (auto* reducer = committed_.load(std::memory_order_acquire))
+    if (auto* reducer = this->reducer())
         reducer->set_sync(sync);
     else
         sync_ = sync;
 }
 
 void Context::require_between_steps(const char* call) const {
-    if (auto* reducer = committed_.load(std::memory_order_acquire)) reducer->require_idle(call);
+    if (auto* reducer = this->reducer()) reducer->require_idle(call);
 }
 
 void Context::set_hook(CommHook hook) {
     if (!hook.fn) hook = default_hook();
-    if (auto* reducer = committed_.load(std::memory_order_acquire))
+    if (auto* reducer = this->reducer())
         reducer->set_hook(std::move(hook));
     else
         hook_ = std::move(hook);
+}
+
+void Context::set_reduced_callback(ReducedCallback callback) {
+    if (auto* reducer = this->reducer())
+        reducer->set_reduced_callback(std::move(callback));
+    else
+        reduced_ = std::move(callback);
+}
+
+void Context::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
+    for (auto id : params) table_.require(id, "ddp_set_frozen");
+    if (auto* reducer = this->reducer()) return reducer->set_frozen(params, frozen);
+    for (auto id : params) {
+        std::erase(frozen_, id);
+        if (frozen) frozen_.push_back(id);
+    }
+}
+
+void Context::skip(std::vector<std::int32_t> params, std::int32_t authority) {
+    constexpr const char* call = "ddp_skip_params";
+    Reducer& reducer = committed(call);
+    reducer.require_idle(call);
+    if (options_.join)
+        fail(DDP_ERROR_UNSUPPORTED, call, ": with DDP_CONTEXT_JOIN a rank without inputs could not know the choice");
+    if (authority < -1 || authority >= group_->world())
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": authority is ", authority, "; it must be a rank from 0 to ",
+             group_->world() - 1, ", or -1");
+    for (auto id : params) table_.require(id, call);
+    if (authority >= 0) {
+        auto count = static_cast<std::int64_t>(params.size());
+        group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, &count, 1, DDP_I64, DDP_SUM, authority});
+        params.resize(static_cast<std::size_t>(count));
+        if (count > 0)
+            group_->run(
+                {DDP_COLLECTIVE_BROADCAST, nullptr, params.data(), params.size(), DDP_I32, DDP_SUM, authority});
+    }
+    reducer.skip(params);
+}
+
+void Context::set_group(std::shared_ptr<Group> group) {
+    Reducer& reducer = committed("ddp_context_set_group");
+    if (!group_->broken()) reducer.require_idle("ddp_context_set_group");
+    group->check();
+    agree_on_model(*group, str(options_.text(), ", bucket plan ", std::hex, reducer.buckets().plan_hash()),
+                   table_.lines());
+    group_ = group;
+    if (reducer.set_group(std::move(group))) generation_.fetch_add(1, std::memory_order_acq_rel);
+    buffers_sent_after_ = reducer.synced_steps();
+    last_error_ = DDP_OK;
+}
+
+std::string Context::plan_text() const {
+    return plan_to_text(committed("ddp_plan_save").buckets().plan(), table_);
+}
+
+void Context::adopt_plan(const std::string& text) {
+    constexpr const char* call = "ddp_plan_adopt";
+    if (auto* reducer = this->reducer())
+        return reducer->adopt_plan(plan_from_text(text, table_, call));
+    plan_text_ = text;
 }
 
 void Context::abort(const std::string& reason) {
@@ -81,30 +142,21 @@ void Context::abort(const std::string& reason) {
 
 void* Context::grad_view(std::int32_t param) {
     Reducer& reducer = committed("ddp_grad_view");
-    if (param < 0 || param >= table_.size())
-        fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_grad_view: parameter ", param, " does not exist; there are ",
-             table_.size());
+    table_.require(param, "ddp_grad_view");
+    if (table_[param].sparse || table_[param].ignored)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_grad_view: '", table_[param].name, "' is ",
+             table_[param].sparse ? "sparse" : "ignored", " and has no place in a bucket");
     return reducer.buckets().slot(param);
 }
 
-std::int32_t Context::bucket_count() const {
-    auto* reducer = committed_.load(std::memory_order_acquire);
-    return reducer ? static_cast<std::int32_t>(reducer->buckets().size()) : -1;
-}
-
-std::int32_t Context::bucket_of(std::int32_t param) const {
-    auto* reducer = committed_.load(std::memory_order_acquire);
-    return reducer && param >= 0 && param < table_.size() ? reducer->buckets().bucket_of(param) : -1;
-}
-
 Reducer& Context::committed(const char* call) const {
-    auto* reducer = committed_.load(std::memory_order_acquire);
+    auto* reducer = this->reducer();
     if (!reducer) fail(DDP_ERROR_INVALID_STATE, call, ": the context is still being built; call ddp_commit first");
     return *reducer;
 }
 
 void Context::building(const char* call) const {
-    if (committed_.load(std::memory_order_acquire))
+    if (reducer())
         fail(DDP_ERROR_INVALID_STATE, call, ": the context is committed already; its parameters can no longer change");
 }
 

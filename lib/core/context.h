@@ -4,11 +4,16 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "comm/group.h"
 #include "core/launcher.h"
 #include "core/param_table.h"
 #include "core/reducer.h"
+#include "core/step_exchange.h"
+#include "ddp/hook.h"
 
 namespace libddp {
 
@@ -16,45 +21,97 @@ struct ContextOptions {
     ReducerOptions reducer;
     bool initial_broadcast = true;
     bool buffer_broadcast = true;
+    bool weighted = false;
+    bool join = false;
+    bool divide_by_present = false;
+    bool stop_at_first_join = false;
+
+    // All that must be the same on every rank, as a person reads it.
+    std::string text() const;
+};
+
+// A user's buffer hook and its state, as CommHook.
+struct BufferHook {
+    ddp_buffer_hook_fn fn = nullptr;
+    std::shared_ptr<void> user_data;
 };
 
 class Context {
 public:
-    Context(std::shared_ptr<Group> group, ContextOptions options) : group_(std::move(group)), options_(options) {}
+    Context(std::shared_ptr<Group> group, ContextOptions options)
+        : group_(std::move(group)), options_(std::move(options)) {}
 
     std::int32_t register_param(Param param);
     void register_buffer(Param buffer);
     void commit();
 
     void step_begin();
+    // A rank without inputs takes part until all have none.
+    void join();
     void set_sync(bool sync);
+    void set_weight(double weight);
     // Throws INVALID_STATE naming `call` in the middle of a step.
     void require_between_steps(const char* call) const;
     void set_hook(CommHook hook);
-    void grad_ready(std::int32_t param) { committed("ddp_grad_ready").grad_ready(param); }
-    void finalize() { committed("ddp_finalize").finalize(); }
+    void set_reduced_callback(ReducedCallback callback);
+    void set_buffer_hook(BufferHook hook) { buffer_hook_ = std::move(hook); }
+    void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
+    void skip(std::vector<std::int32_t> params, std::int32_t authority);
+    void set_group(std::shared_ptr<Group> group);
+    std::string plan_text() const;
+    void adopt_plan(const std::string& text);
     void abort(const std::string& reason);
+
+    // Runs `body` on the reducer, which `call` needs, and remembers the error it ends with.
+    template <class Body>
+    auto step_call(const char* call, Body&& body) {
+        try {
+            return body(committed(call));
+        } catch (const Error& error) {
+            last_error_.store(error.info().code, std::memory_order_relaxed);
+            throw;
+        }
+    }
+    Reducer& committed(const char* call) const;
+    // Null before commit.
+    Reducer* reducer() const { return committed_.load(std::memory_order_acquire); }
 
     void* grad_view(std::int32_t param);
     std::int64_t layout_generation() const { return generation_.load(std::memory_order_acquire); }
     const ParamTable& table() const { return table_; }
-    std::int32_t bucket_count() const;
-    std::int32_t bucket_of(std::int32_t param) const;
+    ddp_status last_error() const { return last_error_.load(std::memory_order_relaxed); }
 
 private:
-    Reducer& committed(const char* call) const;
     void building(const char* call) const;
-    void broadcast_buffers();
+    void check_table() const;
+    bool exchanges() const { return options_.join || options_.weighted; }
+    StepOutcome exchange(bool joined);
+    void follow(const StepOutcome& outcome, const char* call);
+    void rebuild_if_due(std::int32_t root);
+    void send_buffers(std::int32_t root);
+    void call_buffer_hook();
+    double pack_factor(const StepOutcome& outcome) const;
+    std::vector<const Param*> state() const;
 
-    const std::shared_ptr<Group> group_;
+    std::shared_ptr<Group> group_;
     const ContextOptions options_;
     ParamTable table_;
-    CommHook hook_ = default_hook();  // until commit
-    bool sync_ = true;                // until commit
+    BufferHook buffer_hook_;
+    double weight_ = 1;
+
+    // Until commit.
+    CommHook hook_ = default_hook();
+    ReducedCallback reduced_;
+    bool sync_ = true;
+    std::vector<std::int32_t> frozen_;
+    std::optional<std::string> plan_text_;
+
     std::unique_ptr<Reducer> reducer_;
     std::atomic<Reducer*> committed_{nullptr};  // reducer_, once it may be used
     std::atomic<std::int64_t> generation_{0};
+    std::atomic<ddp_status> last_error_{DDP_OK};
     std::int64_t buffers_sent_after_ = 0;  // number of synced steps when buffers were last equal on all ranks
+    std::int64_t own_steps_ = 0;           // steps begun with inputs since the last join
 };
 
 }  // namespace libddp

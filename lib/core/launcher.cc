@@ -1,5 +1,7 @@
 #include "core/launcher.h"
 
+#include <algorithm>
+
 #include "hooks/allreduce.h"
 #include "util/error_object.h"
 
@@ -13,12 +15,14 @@ void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, b
     plan_hash_ = store.plan_hash();
     slots_.clear();
     pending_ = std::make_unique<std::atomic<std::int32_t>[]>(store.size());
+    used_ = std::make_unique<std::atomic<bool>[]>(store.size());
     for (std::size_t b = 0; b < store.size(); ++b) {
         Slot slot;
         slot.bucket = store.describe(b, table);
         slot.bucket.mean = mean;
+        slot.sparse = store.plan().buckets[b].sparse;
         const auto& ids = store.plan().buckets[b].params;
-        auto name = [&](std::int32_t id) { return table.params()[static_cast<std::size_t>(id)].name; };
+        auto name = [&](std::int32_t id) { return table[id].name; };
         std::string label = str(ids.size() == 1 ? "parameter '" : "parameters '", name(ids.front()), "'");
         if (ids.size() > 1) label += str(" to '", name(ids.back()), "'");
         slot.label = std::make_shared<const std::string>(std::move(label));
@@ -27,19 +31,35 @@ void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, b
     }
 }
 
-void Launcher::arm(std::int64_t synced_steps, std::int64_t step, bool prescaled) {
+void Launcher::arm(const Step& step, const Participation& participation) {
     step_ = step;
+    step_.agreement ^= plan_hash_;
+    Slot* last = nullptr;
     for (std::size_t b = 0; b < slots_.size(); ++b) {
         Slot& slot = slots_[b];
         slot.work = nullptr;
         slot.error = {};
-        slot.launched = false;
-        slot.bucket.step = synced_steps;
-        slot.bucket.prescaled = prescaled;
+        slot.launched = slot.voted_out = slot.live = slot.has_absent = false;
+        std::int32_t expected = 0;
+        for (const auto& tensor : slot.bucket.tensors) {
+            const Role role = participation.role(tensor.param);
+            slot.live = slot.live || role != Role::kAbsent;
+            if (role == Role::kExpected)
+                ++expected;
+            else
+                slot.has_absent = true;
+        }
+        slot.bucket.step = step.synced_steps;
+        slot.bucket.prescaled = step.prescaled;
         slot.bucket.result = nullptr;
-        pending_[b].store(static_cast<std::int32_t>(slot.bucket.tensors.size()), std::memory_order_relaxed);
+        slot.bucket.is_last = false;
+        if (slot.live && !slot.sparse) last = &slot;
+        pending_[b].store(expected, std::memory_order_relaxed);
+        used_[b].store(false, std::memory_order_relaxed);
     }
+    if (last) last->bucket.is_last = true;
     next_ = 0;
+    first_launch_.reset();
     requests_.store(0, std::memory_order_release);
 }
 
@@ -64,21 +84,56 @@ void Launcher::launch_consecutive() {
 }
 
 void Launcher::launch(Slot& slot) {
-    ScopedTag tag({plan_hash_, step_, slot.bucket.index, slot.label, slot.memory, handle_.impl->executor_handle()});
+    slot.launched = true;
+    if (!slot.live) return;
+    if (!first_launch_) first_launch_ = Deadline::Clock::now();
+    if (slot.has_absent) owner_.complete_with_zeros(slot.bucket);
+    ScopedTag tag(
+        {step_.agreement, step_.step, slot.bucket.index, slot.label, slot.memory, handle_.impl->executor_handle()});
+    try {
+        slot.work = step_.votes ? vote(slot) : call_hook(slot);
+    } catch (const Error& error) {
+        // Tell the others now: they would wait for this bucket.
+        slot.error = break_with(error.info(), slot);
+    }
+}
+
+// One byte, the maximum over ranks: 1 if any rank used the bucket. Only then it is sent, in the place of the queue where
+// the vote stood.
+WorkPtr Launcher::vote(Slot& slot) {
+    const auto index = static_cast<std::size_t>(slot.bucket.index);
+    auto ballot = std::make_shared<std::uint8_t>(used_[index].load(std::memory_order_relaxed) ? 1 : 0);
+    OpTag tag = current_tag();
+    tag.memory = ballot;
+    const ScopedTag scope(std::move(tag));
+    auto counted = handle_.impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, ballot.get(), 1, DDP_U8, DDP_MAX});
+    return counted->then(
+        [this, &slot, ballot]() -> WorkPtr {
+            slot.voted_out = *ballot == 0;
+            if (slot.voted_out) return nullptr;
+            OpTag own = current_tag();
+            own.memory = slot.memory;
+            const ScopedTag inner(std::move(own));
+            return call_hook(slot);
+        },
+        hook_.is_default);  // a user's hook runs on threads inside libddp calls only
+}
+
+WorkPtr Launcher::call_hook(Slot& slot) {
+    if (slot.sparse) return owner_.reduce_sparse(slot.bucket.tensors.front().param);
     ddp_work* work = nullptr;
     ddp_error* error = nullptr;
     ddp_status status = hook_.fn(hook_.user_data.get(), &handle_, &slot.bucket, &work, &error);
-    slot.launched = true;
-    if (status == DDP_OK) {
-        if (work) slot.work = work->impl;
-        delete work;
-        return;
-    }
+    const WorkPtr result = work ? work->impl : nullptr;
     delete work;
+    if (status == DDP_OK) return result;
     ErrorInfo info = take_user_error(status, error, hook_.is_default ? "allreduce" : "the communication hook");
     if (!hook_.is_default && info.rank < 0) info.rank = handle_.impl->rank();
-    // Tell the others now: they would wait for this bucket.
-    slot.error = break_with(std::move(info), slot);
+    throw Error(std::move(info));
+}
+
+OpTag Launcher::step_tag(std::shared_ptr<const std::string> label) const {
+    return {step_.agreement, step_.step, -1, std::move(label), nullptr, handle_.impl->executor_handle()};
 }
 
 const ddp_bucket& Launcher::wait(std::size_t index) {
@@ -93,6 +148,13 @@ const ddp_bucket& Launcher::wait(std::size_t index) {
         fail(DDP_ERROR_INTERNAL, "bucket ", index, " was not launched although all of its gradients are ready");
     }
     return slot.bucket;
+}
+
+Deadline::Clock::time_point Launcher::last_finish() const {
+    auto last = first_launch_.value_or(Deadline::Clock::time_point{});
+    for (const auto& slot : slots_)
+        if (slot.work && slot.work->done()) last = std::max(last, slot.work->finished_at());
+    return last;
 }
 
 bool Launcher::in_flight() const {
@@ -115,8 +177,8 @@ ErrorInfo Launcher::break_with(ErrorInfo error, const Slot& slot) {
 ErrorInfo Launcher::with_bucket(ErrorInfo error, const Slot& slot) const {
     if (error.bucket < 0) {
         error.bucket = slot.bucket.index;
-        error.step = step_;
-        error.message += str(" (bucket ", slot.bucket.index, " of step ", step_, ", ", *slot.label, ")");
+        error.step = step_.step;
+        error.message += str(" (bucket ", slot.bucket.index, " of step ", step_.step, ", ", *slot.label, ")");
     }
     return error;
 }

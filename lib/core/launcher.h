@@ -1,6 +1,9 @@
 // Launches buckets: calls the communication hook for each bucket once all of its gradients are there, strictly in plan
 // order.
 //
+// A bucket that no rank uses is left out. A bucket in which this rank lacks gradients is completed with zeros first. On
+// request ranks vote before each bucket whether any of them used it.
+//
 // Any thread may complete a bucket. The one that does launches it and every ready bucket after it; others that
 // complete a bucket meanwhile leave it to that thread and go on, so that no backward thread ever waits for another.
 #pragma once
@@ -14,6 +17,7 @@
 
 #include "comm/group.h"
 #include "core/bucket_store.h"
+#include "core/participation.h"
 #include "ddp/hook.h"
 #include "hooks/bucket.h"
 
@@ -28,23 +32,49 @@ struct CommHook {
 
 CommHook default_hook();
 
+// What the launcher leaves to its owner, on the thread that launches.
+class LaunchOwner {
+public:
+    // Puts zeros where this rank has no gradient and knew so before the step.
+    virtual void complete_with_zeros(const ddp_bucket& bucket) = 0;
+    virtual WorkPtr reduce_sparse(std::int32_t param) = 0;
+
+protected:
+    ~LaunchOwner() = default;
+};
+
 class Launcher {
 public:
-    explicit Launcher(std::shared_ptr<Group> group) : handle_{std::move(group)} {}
+    struct Step {
+        std::int64_t synced_steps = 0;  // for hooks
+        std::int64_t step = 0;  // for messages, and compared between ranks: one that did not sync is behind
+        std::uint64_t agreement = 0;  // of what else must be the same on all ranks; compared
+        bool prescaled = false;
+        bool votes = false;
+    };
 
+    Launcher(std::shared_ptr<Group> group, LaunchOwner& owner) : handle_{std::move(group)}, owner_(owner) {}
+
+    void set_group(std::shared_ptr<Group> group) { handle_.impl = std::move(group); }
     // New buckets. Not while a step is under way.
     void reset_layout(const BucketStore& store, const ParamTable& table, bool mean);
     void set_hook(CommHook hook) { hook_ = std::move(hook); }
     bool uses_default_hook() const { return hook_.is_default; }
 
     // All buckets wait for their gradients again.
-    // synced_steps: for hooks. step: for messages, and compared between ranks: one that did not sync is behind.
-    void arm(std::int64_t synced_steps, std::int64_t step, bool prescaled);
+    void arm(const Step& step, const Participation& participation);
 
-    // One gradient of this bucket is in place. Lock-free. Launches what is ready.
-    void gradient_in_place(std::int32_t bucket) {
-        if (pending_[static_cast<std::size_t>(bucket)].fetch_sub(1, std::memory_order_acq_rel) == 1) launch_ready();
+    // One gradient of this bucket is in place: this rank's own (used), or the zeros that stand for it. Lock-free.
+    // Launches what is ready.
+    void gradient_in_place(std::int32_t bucket, bool used = true) {
+        const auto b = static_cast<std::size_t>(bucket);
+        if (used && step_.votes) used_[b].store(true, std::memory_order_relaxed);
+        if (pending_[b].fetch_sub(1, std::memory_order_acq_rel) == 1) launch_ready();
     }
+    // Launches buckets that wait for no gradient of this rank.
+    void launch_ready();
+    // The tag of an operation that belongs to the step, but to no bucket.
+    OpTag step_tag(std::shared_ptr<const std::string> label) const;
 
     // Waits for a bucket and returns it, with the hook's result. Throws what went wrong, which has then broken the
     // group.
@@ -54,28 +84,43 @@ public:
     // Waits for all launched buckets, well or badly, at most until the deadline.
     void drain(const Deadline& deadline);
 
+    // Whether the bucket is, or was, sent in this step. After wait() it is final.
+    bool sent(std::size_t bucket) const { return slots_[bucket].live && !slots_[bucket].voted_out; }
+    // When the first bucket was launched and the last one finished. After all were waited for.
+    std::optional<Deadline::Clock::time_point> first_launch() const { return first_launch_; }
+    Deadline::Clock::time_point last_finish() const;
+    ErrorInfo break_with(ErrorInfo error, std::size_t bucket) { return break_with(std::move(error), slots_[bucket]); }
+
 private:
     struct Slot {
         ddp_bucket bucket;
         WorkPtr work;     // null: the hook finished at once
         ErrorInfo error;  // of the hook call itself
         bool launched = false;
+        bool sparse = false;
+        bool live = true;         // some rank uses it, as far as is known before the step
+        bool has_absent = false;  // zeros must stand in for a gradient
+        bool voted_out = false;
         std::shared_ptr<const std::string> label;
         std::shared_ptr<const void> memory;
     };
 
-    void launch_ready();
     void launch_consecutive();
     void launch(Slot& slot);
+    WorkPtr vote(Slot& slot);
+    WorkPtr call_hook(Slot& slot);
     ErrorInfo break_with(ErrorInfo error, const Slot& slot);
     ErrorInfo with_bucket(ErrorInfo error, const Slot& slot) const;
 
     ddp_group handle_;
     CommHook hook_ = default_hook();
     std::uint64_t plan_hash_ = 0;
-    std::int64_t step_ = 0;
+    LaunchOwner& owner_;
+    Step step_;
     std::vector<Slot> slots_;
     std::unique_ptr<std::atomic<std::int32_t>[]> pending_;
+    std::unique_ptr<std::atomic<bool>[]> used_;  // does this rank have a gradient for the bucket; only for votes
+    std::optional<Deadline::Clock::time_point> first_launch_;
     std::atomic<std::uint32_t> requests_{0};
     std::size_t next_ = 0;  // touched only by the launching thread
 };

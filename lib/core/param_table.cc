@@ -21,9 +21,17 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 
 std::int32_t ParamTable::add_param(Param param) {
     check(param, "parameter");
+    if (param.sparse && param.shape.empty())
+        fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", param.name, "': ndim is 0; DDP_PARAM_SPARSE needs rows");
+    if (param.sparse && param.grad)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", param.name,
+             "': grad must be NULL with DDP_PARAM_SPARSE; rows come with ddp_grad_ready_sparse");
+    if (param.sparse && param.uses != 1)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", param.name, "': uses is ", param.uses,
+             "; a sparse parameter is announced once");
     if (params_.size() >= std::numeric_limits<std::int32_t>::max())
         fail(DDP_ERROR_LIMIT, "a context holds at most ", std::numeric_limits<std::int32_t>::max(), " parameters");
-    if (param.grad && param.bytes > 0) check_overlap(param, param.grad, "grad");
+    if (param.grad && param.bytes > 0 && !param.ignored) check_overlap(param, param.grad, "grad");
     by_name_[param.name] = size();
     params_.push_back(std::move(param));
     return size() - 1;
@@ -36,6 +44,11 @@ void ParamTable::add_buffer(Param buffer) {
     if (!buffer.data && buffer.bytes > 0) fail(DDP_ERROR_INVALID_ARGUMENT, "buffer '", buffer.name, "': data is NULL");
     by_name_[buffer.name] = -2 - static_cast<std::int32_t>(buffers_.size());
     buffers_.push_back(std::move(buffer));
+}
+
+void ParamTable::require(std::int32_t id, const char* call) const {
+    if (id < 0 || id >= size())
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": parameter ", id, " does not exist; there are ", size());
 }
 
 std::int32_t ParamTable::find(std::string_view name) const {
@@ -93,7 +106,9 @@ std::vector<std::string> ParamTable::lines() const {
         for (std::size_t i = 0; i < entries.size(); ++i) {
             const Param& p = entries[i];
             result.push_back(str(kind, " ", i, " '", p.name, "' ", dtype_name(p.dtype), shape_text(p.shape),
-                                 p.data ? "" : " without data"));
+                                 p.data ? "" : " without data", p.ignored ? " ignored" : "",
+                                 p.delayed ? " delayed" : "", p.sparse ? " sparse" : "",
+                                 p.uses > 1 ? str(" announced ", p.uses, " times") : ""));
         }
     };
     add("parameter", params_);

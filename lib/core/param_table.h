@@ -20,6 +20,13 @@ struct Param {
     void* grad = nullptr;    // null: the gradient lives in its bucket
     std::int64_t count = 0;  // elements
     std::size_t bytes = 0;
+    std::int32_t uses = 1;  // announcements a step
+    bool ignored = false;
+    bool delayed = false;
+    bool sparse = false;
+
+    // Elements of one row of a sparse gradient.
+    std::int64_t row_count() const { return shape.empty() || shape[0] == 0 ? 0 : count / shape[0]; }
 };
 
 class ParamTable {
@@ -28,6 +35,9 @@ public:
     std::int32_t add_param(Param param);
     void add_buffer(Param buffer);
 
+    const Param& operator[](std::int32_t id) const { return params_[static_cast<std::size_t>(id)]; }
+    // Throws INVALID_ARGUMENT, naming `call`, if there is no such parameter.
+    void require(std::int32_t id, const char* call) const;
     const std::vector<Param>& params() const { return params_; }
     const std::vector<Param>& buffers() const { return buffers_; }
     std::int32_t size() const { return static_cast<std::int32_t>(params_.size()); }

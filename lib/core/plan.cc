@@ -11,21 +11,24 @@
 namespace libddp {
 namespace {
 
-using Key = std::tuple<ddp_dtype, ddp_device_kind, std::int32_t>;
+using Key = std::tuple<Lane, ddp_dtype, ddp_device_kind, std::int32_t>;
 
 // A bucket that is still being filled, and what orders it among the others.
 struct Open {
     PlanBucket bucket;
-    std::size_t content = 0;  // bytes of gradients, without gaps: what caps count
-    std::size_t last = 0;     // position in the order of its last gradient
+    Lane lane = Lane::kNormal;
+    std::size_t last = 0;  // position in the order of its last gradient
 };
 
-void append(Open& open, std::int32_t param, const PlanParam& p, std::size_t position) {
-    open.bucket.params.push_back(param);
-    open.bucket.offsets.push_back(open.bucket.bytes);
-    open.bucket.bytes += align_up(p.bytes);
-    open.content += p.bytes;
-    open.last = position;
+void append(PlanBucket& bucket, std::int32_t param, const PlanParam& p) {
+    bucket.dtype = p.dtype;
+    bucket.device = p.device;
+    bucket.sparse = p.sparse;
+    bucket.params.push_back(param);
+    bucket.offsets.push_back(bucket.bytes);
+    if (p.sparse) return;
+    bucket.bytes += align_up(p.bytes);
+    bucket.content += p.bytes;
 }
 
 }  // namespace
@@ -44,30 +47,45 @@ std::vector<std::int32_t> reverse_order(std::size_t count) {
 
 BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std::int32_t>& order,
                      const std::vector<std::size_t>& caps) {
-    struct Lane {
+    struct Row {
         Open open;
         std::size_t closed = 0;
     };
-    std::map<Key, Lane> lanes;
+    std::map<Key, Row> rows;
     std::vector<Open> finished;
     for (std::size_t position = 0; position < order.size(); ++position) {
-        const PlanParam& p = params[static_cast<std::size_t>(order[position])];
-        Lane& lane = lanes[{p.dtype, p.device.kind, p.device.index}];
-        lane.open.bucket.dtype = p.dtype;
-        lane.open.bucket.device = p.device;
-        append(lane.open, order[position], p, position);
-        if (lane.open.content >= caps[std::min(lane.closed, caps.size() - 1)]) {
-            finished.push_back(std::move(lane.open));
-            lane.open = {};
-            ++lane.closed;
+        const std::int32_t id = order[position];
+        const PlanParam& p = params[static_cast<std::size_t>(id)];
+        if (p.sparse) {
+            append(finished.emplace_back(Open{{}, p.lane, position}).bucket, id, p);
+            continue;
+        }
+        Row& row = rows[{p.lane, p.dtype, p.device.kind, p.device.index}];
+        append(row.open.bucket, id, p);
+        row.open.lane = p.lane;
+        row.open.last = position;
+        if (row.open.bucket.content >= caps[std::min(row.closed, caps.size() - 1)]) {
+            finished.push_back(std::move(row.open));
+            row.open = {};
+            ++row.closed;
         }
     }
-    for (auto& [_, lane] : lanes)
-        if (!lane.open.bucket.params.empty()) finished.push_back(std::move(lane.open));
+    for (auto& [_, row] : rows)
+        if (!row.open.bucket.params.empty()) finished.push_back(std::move(row.open));
 
-    std::sort(finished.begin(), finished.end(), [](const Open& a, const Open& b) { return a.last < b.last; });
+    std::sort(finished.begin(), finished.end(),
+              [](const Open& a, const Open& b) { return std::tie(a.lane, a.last) < std::tie(b.lane, b.last); });
     BucketPlan plan;
     for (auto& open : finished) plan.buckets.push_back(std::move(open.bucket));
+    return plan;
+}
+
+BucketPlan lay_out(const std::vector<PlanParam>& params, const std::vector<std::vector<std::int32_t>>& buckets) {
+    BucketPlan plan;
+    for (const auto& ids : buckets) {
+        PlanBucket& bucket = plan.buckets.emplace_back();
+        for (std::int32_t id : ids) append(bucket, id, params[static_cast<std::size_t>(id)]);
+    }
     return plan;
 }
 

@@ -10,11 +10,16 @@
 
 namespace libddp {
 
+// Parameters of different lanes never share a bucket; buckets are launched lane by lane.
+enum class Lane : std::uint8_t { kNormal, kDelayed, kFrozen };
+
 // What planning needs to know of a parameter.
 struct PlanParam {
     std::size_t bytes = 0;
     ddp_dtype dtype = DDP_F32;
     ddp_device device{DDP_DEVICE_CPU, 0};
+    Lane lane = Lane::kNormal;
+    bool sparse = false;  // alone in a bucket without memory
 };
 
 struct PlanBucket {
@@ -23,6 +28,8 @@ struct PlanBucket {
     std::vector<std::int32_t> params;  // in the order in which gradients are expected
     std::vector<std::size_t> offsets;  // of each, in bytes from the bucket's start; multiples of kAlignment
     std::size_t bytes = 0;             // with the gaps
+    std::size_t content = 0;           // bytes of gradients, without gaps: what caps count
+    bool sparse = false;
 };
 
 struct BucketPlan {
@@ -34,11 +41,15 @@ struct BucketPlan {
 // Reverse registration order: gradients come roughly from the last layer to the first (Li et al. 2020, section 3.2.3).
 std::vector<std::int32_t> reverse_order(std::size_t count);
 
-// Walks `order` and fills one open bucket for each (dtype, device). A parameter is added first, and then the bucket is
-// closed if it has reached the cap, so a bucket may exceed it. caps[i] is the cap in bytes of the i-th bucket of each
-// (dtype, device); the last one repeats. Buckets are launched in the order in which their last gradient is expected.
+// Walks `order` and fills one open bucket for each (lane, dtype, device). A parameter is added first, and then the
+// bucket is closed if it has reached the cap, so a bucket may exceed it. caps[i] is the cap in bytes of the i-th bucket
+// of each (lane, dtype, device); the last one repeats. Buckets of a lane are launched in the order in which their last
+// gradient is expected.
 BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std::int32_t>& order,
                      const std::vector<std::size_t>& caps);
+
+// A plan of given buckets, each a list of parameters of one dtype and device.
+BucketPlan lay_out(const std::vector<PlanParam>& params, const std::vector<std::vector<std::int32_t>>& buckets);
 
 // Equal plans have equal hashes, on every machine. Never 0.
 std::uint64_t hash_plan(const BucketPlan& plan);

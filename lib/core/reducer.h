@@ -1,101 +1,200 @@
 // The reducer: one step after another from gradients that become ready to gradients that are averaged.
 //
-//     idle --first grad_ready--> filling --finalize--> draining --> idle
-//                                filling (no_sync) --finalize--> idle
+//     idle --first gradient--> filling --finalize(_async)--> draining --finalize--> idle
+//                              filling (no_sync) --finalize--> idle
 //
-// grad_ready is lock-free: a store into the parameter's slot and one atomic decrement of its bucket.
+// grad_ready is lock-free: an increment of the parameter's count of announcements and a decrement of its bucket's count
+// of gradients that it waits for. reducer.cc: gradients come in. reducer_finish.cc: they leave. reducer_layout.cc: what
+// happens between steps.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/group.h"
 #include "core/bucket_store.h"
+#include "core/kept_views.h"
 #include "core/launcher.h"
 #include "core/param_table.h"
+#include "core/participation.h"
 #include "core/plan.h"
+#include "core/ready_order.h"
+#include "core/sparse.h"
+#include "core/step_clock.h"
+#include "core/used_map.h"
+#include "ddp/overlap.h"
 
 namespace libddp {
 
 struct ReducerOptions {
-    std::size_t first_cap = std::size_t{1} << 20;
-    std::size_t cap = std::size_t{25} << 20;
+    std::vector<std::size_t> caps{std::size_t{1} << 20, std::size_t{25} << 20};
     bool mean = true;
     bool rebuild = true;
+    bool consensus_order = false;
+    std::int64_t rebuild_interval = 0;
+    bool find_unused = false;
+    bool static_graph = false;
+    bool keep_local_unused = false;
+    bool votes = false;       // agree bucket by bucket whether it is used at all
+    bool needs_begin = false;  // every step starts with begin_step()
 };
 
-class Reducer {
+// A user's callback and its state, as CommHook.
+struct ReducedCallback {
+    ddp_reduced_fn fn = nullptr;
+    std::shared_ptr<void> user_data;
+};
+
+class Reducer final : private LaunchOwner {
 public:
-    // Plans, checks the plan with the other ranks, allocates. Collective.
-    Reducer(std::shared_ptr<Group> group, const ParamTable& table, ReducerOptions options, CommHook hook);
+    // Plans (`planned`: these buckets), checks the plan with the other ranks, allocates. Collective.
+    Reducer(std::shared_ptr<Group> group, const ParamTable& table, ReducerOptions options, CommHook hook,
+            const std::vector<std::int32_t>& frozen, std::optional<std::vector<std::vector<std::int32_t>>> planned);
     ~Reducer();
 
+    // What ranks have agreed on before the first gradient of a step. factor: by which gradients are multiplied before the
+    // mean (or sum) over ranks.
+    void begin(double factor, bool sync);
     void grad_ready(std::int32_t param);
+    void grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count);
+    void mark_unused(std::int32_t param);
     void finalize();
+    void finalize_async();
+    void wait_param(std::int32_t param);
+    void discard();
+    // A whole step with gradients of zero, for a rank that has no more inputs.
+    void shadow();
+
+    // Between steps. Each throws INVALID_STATE, naming the public call, in the middle of one.
     void set_sync(bool sync);
+    bool sync() const { return sync_; }
     void set_hook(CommHook hook);
+    void set_reduced_callback(ReducedCallback callback) { reduced_ = std::move(callback); }
+    void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
+    void skip(const std::vector<std::int32_t>& params);
+    void request_rebuild();
+    void adopt_plan(std::vector<std::vector<std::int32_t>> buckets);
+    // Collective in the new group. The step under way is forgotten. True if views moved.
+    bool set_group(std::shared_ptr<Group> group);
 
     // True if a rebuild is due. Both the same on every rank.
     bool wants_rebuild() const { return rebuild_due_; }
-    // Collective; only between steps. True if views moved.
-    bool rebuild();
+    // Collective; only between steps. root: whose order counts. True if views moved.
+    bool rebuild(std::int32_t root);
 
     bool idle() const { return phase_.load(std::memory_order_acquire) == Phase::kIdle; }
     // Throws INVALID_STATE, saying what `call` would have to wait for, unless idle.
     void require_idle(const char* call) const;
+    std::int64_t steps() const { return steps_; }
     std::int64_t synced_steps() const { return synced_steps_; }
+    std::int64_t rebuilds() const { return rebuilds_; }
+    std::uint64_t sent_bytes() const { return sent_bytes_; }
+    std::int32_t unsent_buckets() const { return unsent_buckets_; }
     const BucketStore& buckets() const { return *store_; }
+    const BucketPlan& initial_plan() const { return initial_plan_; }
+    const Participation& participation() const { return participation_; }
+    const ReadyOrder& ready_order() const { return order_; }
+    const StepClock& clock() const { return clock_; }
+    // Of the last synced step.
+    bool used(std::int32_t param) const { return used_[static_cast<std::size_t>(param)] != 0; }
+    const SparseRows& sparse_result(std::int32_t param) { return sparse_.result(param); }
 
 private:
-    enum class Phase : std::uint8_t { kIdle, kFilling, kFillingLocal, kDraining };
-    enum Ready : std::uint8_t { kNo, kYes };
+    enum class Phase : std::uint8_t { kIdle, kFilling, kFillingLocal, kAnnounced, kAnnouncedLocal, kDraining };
 
     // All that grad_ready touches, in one place.
     struct Slot {
-        std::atomic<std::uint8_t> ready{kNo};
-        bool waits_for_sync = false;  // announced in a local step, not yet reduced
+        std::atomic<std::int32_t> calls{0};  // announcements in this step
+        std::int32_t uses = 1;               // announcements that complete the gradient
+        std::atomic<bool> waits_for_sync{false};  // announced in a local step, not yet reduced
+        Role role = Role::kExpected;
         std::int32_t bucket = -1;
+        bool sparse = false;
         std::byte* place = nullptr;
-        void* grad = nullptr;  // null: view
+        void* grad = nullptr;        // null: view
         std::size_t count = 0;
+        std::size_t bytes = 0;
         ddp_dtype dtype = DDP_F32;
     };
+    // Added to `calls` where no announcement may follow any more.
+    static constexpr std::int32_t kClosed = 1 << 24;
 
-    void adopt(std::unique_ptr<BucketStore> store);
-    void arm();
-    Phase begin_step();
-    void put_in_place(Slot& slot);
+    Slot& slot(std::int32_t param) { return slots_[static_cast<std::size_t>(param)]; }
+    const std::string& name(std::int32_t param) const { return table_[param].name; }
+    bool discovering() const {
+        return options_.find_unused || (options_.static_graph && !participation_.recorded());
+    }
+
+    // Gradients come in.
+    Phase enter(const char* call);
+    Phase begin_phase(const char* call);
+    void take(std::int32_t param, Slot& slot, Phase phase, const char* call);
+    void put_in_place(std::int32_t param, Slot& slot);
+    static void clear(Slot& slot);
+    void put_zeros(std::int32_t param, Slot& slot, bool keep);
     double pack_scale(ddp_dtype dtype) const;
-    void end_local_step();
+    [[noreturn]] void refuse(std::int32_t param, const Slot& slot, std::int32_t calls, const char* call) const;
+    void complete_with_zeros(const ddp_bucket& bucket) override;
+    WorkPtr reduce_sparse(std::int32_t param) override;
+
+    // Gradients leave.
+    void start_draining(const char* call);
     void collect_accumulated();
     [[noreturn]] void report_missing(const std::vector<std::int32_t>& missing);
-    void write_back(const ddp_bucket& bucket);
+    void ask_who_used();
+    void drain_until(std::size_t bucket_count);
+    void finish_bucket(const ddp_bucket& bucket);
+    void finish_param(const ddp_bucket& bucket, const BucketTensor& tensor);
+    void finish_unused();
+    void call_reduced(std::int32_t param, bool used);
+    void end_local_step();
+    void learn();
     void end_synced_step();
-    [[noreturn]] void wrong_phase(Phase phase, std::int32_t param) const;
-    const std::string& name(std::int32_t param) const { return table_.params()[static_cast<std::size_t>(param)].name; }
 
-    const std::shared_ptr<Group> group_;
+    // Between steps.
+    std::vector<PlanParam> plan_params() const;
+    BucketPlan make_next_plan() const;
+    void adopt(std::unique_ptr<BucketStore> store);
+    void arm();
+    void forget_step();
+
+    std::shared_ptr<Group> group_;
     const ParamTable& table_;
     const ReducerOptions options_;
     Launcher launcher_;
+    Participation participation_;
+    ReadyOrder order_;
+    UsedMap used_map_;
+    KeptViews kept_;
+    SparseGradients sparse_;
+    StepClock clock_;
+    ReducedCallback reduced_;
     std::unique_ptr<BucketStore> store_;
     std::unique_ptr<Slot[]> slots_;
+    BucketPlan initial_plan_;
+    std::optional<BucketPlan> next_plan_;  // adopted, not yet in use
 
     std::atomic<Phase> phase_{Phase::kIdle};
     bool sync_ = true;
+    bool begun_ = false, begun_sync_ = true;
+    double factor_ = 1;
     bool prescale_ = false;  // divide while packing: default hook, mean, backend does not do it
 
-    // Rank 0's ready order of the first synced step becomes the plan.
-    bool recording_ = false;
-    bool rebuild_due_ = false;
-    std::vector<std::int32_t> ready_order_;
-    std::atomic<std::uint32_t> ready_count_{0};
+    // Draining: buckets before this one are finished; gradients that wait for the answer who used them; no result is
+    // wanted.
+    std::size_t drained_ = 0;
+    std::vector<BucketTensor> undecided_;
+    bool discarding_ = false, shadowing_ = false;
 
-    std::int64_t steps_ = 0;
-    std::int64_t synced_steps_ = 0;
+    std::vector<std::uint8_t> used_;
+    bool rebuild_due_ = false;
+    std::int64_t steps_ = 0, synced_steps_ = 0, rebuilds_ = 0;
+    std::uint64_t sent_bytes_ = 0;
+    std::int32_t unsent_buckets_ = 0;
 };
 
 }  // namespace libddp

@@ -1,4 +1,4 @@
-// Sends rank 0's parameters and buffers to everyone.
+// Sends one rank's parameters and buffers to everyone.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,8 @@
 
 namespace libddp {
 
-// Collective. Overwrites the data of every entry that has any, bit for bit, with rank 0's. Small ones travel together.
-void broadcast_state(Group& group, const std::vector<const Param*>& entries);
+// Collective. Overwrites the data of every entry that has any and is not ignored, bit for bit, with that of rank `root`.
+// Small ones travel together.
+void broadcast_state(Group& group, const std::vector<const Param*>& entries, std::int32_t root);
 
 }  // namespace libddp

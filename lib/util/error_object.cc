@@ -52,6 +52,8 @@ const char* status_name(ddp_status status) {
             return "DDP_ERROR_LIMIT";
         case DDP_ERROR_INTERNAL:
             return "DDP_ERROR_INTERNAL";
+        case DDP_ERROR_UNEVEN_INPUTS:
+            return "DDP_ERROR_UNEVEN_INPUTS";
         default:
             return "DDP_ERROR_UNKNOWN";
     }

@@ -60,12 +60,15 @@ FIELD(ddp_backend, match, 64);
 FIELD(ddp_backend, allocate, 72);
 FIELD(ddp_backend, deallocate, 80);
 
-SIZE(ddp_context_options, 32);
+SIZE(ddp_context_options, 56);
 FIELD(ddp_context_options, struct_size, 0);
 FIELD(ddp_context_options, bucket_cap_bytes, 8);
 FIELD(ddp_context_options, first_bucket_cap_bytes, 16);
 FIELD(ddp_context_options, reduction, 24);
 FIELD(ddp_context_options, flags, 28);
+FIELD(ddp_context_options, bucket_caps, 32);
+FIELD(ddp_context_options, bucket_cap_count, 40);
+FIELD(ddp_context_options, rebuild_interval, 48);
 
 SIZE(ddp_param_desc, 64);
 FIELD(ddp_param_desc, struct_size, 0);
@@ -77,7 +80,7 @@ FIELD(ddp_param_desc, device, 32);
 FIELD(ddp_param_desc, data, 40);
 FIELD(ddp_param_desc, grad, 48);
 FIELD(ddp_param_desc, flags, 56);
-FIELD(ddp_param_desc, reserved0, 60);
+FIELD(ddp_param_desc, uses, 60);
 
 SIZE(ddp_group_options, 80);
 FIELD(ddp_group_options, struct_size, 0);
@@ -112,6 +115,26 @@ FIELD(ddp_tensor, count, 32);
 FIELD(ddp_tensor, device, 40);
 FIELD(ddp_tensor, param, 48);
 FIELD(ddp_tensor, reserved0, 52);
+
+SIZE(ddp_stats, 144);
+FIELD(ddp_stats, struct_size, 0);
+FIELD(ddp_stats, steps, 8);
+FIELD(ddp_stats, synced_steps, 16);
+FIELD(ddp_stats, rebuilds, 24);
+FIELD(ddp_stats, param_count, 32);
+FIELD(ddp_stats, bucket_count, 36);
+FIELD(ddp_stats, unused_params, 40);
+FIELD(ddp_stats, unsent_buckets, 44);
+FIELD(ddp_stats, param_bytes, 48);
+FIELD(ddp_stats, unused_bytes, 56);
+FIELD(ddp_stats, sent_bytes, 64);
+FIELD(ddp_stats, backward_ns, 72);
+FIELD(ddp_stats, comm_ns, 80);
+FIELD(ddp_stats, overlap_ns, 88);
+FIELD(ddp_stats, wait_ns, 96);
+FIELD(ddp_stats, total_wait_ns, 128);
+FIELD(ddp_stats, last_error, 136);
+FIELD(ddp_stats, reserved0, 140);
 
 SIZE(ddp_store_options, 40);
 FIELD(ddp_store_options, struct_size, 0);

@@ -89,13 +89,13 @@ TEST_F(BadContext, Create) {
     ddp_context_options good;
     ddp_context_options_init(&good);
     auto bad_reduction = good, bad_flags = good;
-    bad_reduction.reduction = 2;
-    bad_flags.flags = 1u << 3;
+    bad_reduction.reduction = 3;
+    bad_flags.flags = 1u << 30;
     Untouched<ddp_context*> out;
     expect_refused({
         {"no output", kInvalid, {"context is NULL"}, [&](ddp_error** e) { return ddp_context_create(group, &good, nullptr, e); }},
-        {"reduction", kInvalid, {"reduction 2"}, [&](ddp_error** e) { return ddp_context_create(group, &bad_reduction, &out, e); }},
-        {"flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x8"}, [&](ddp_error** e) { return ddp_context_create(group, &bad_flags, &out, e); }},
+        {"reduction", kInvalid, {"reduction 3"}, [&](ddp_error** e) { return ddp_context_create(group, &bad_reduction, &out, e); }},
+        {"flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x40000000"}, [&](ddp_error** e) { return ddp_context_create(group, &bad_flags, &out, e); }},
     });
     auto create = [&](const ddp_context_options* options, ddp_error** e) {
         ddp_context* made = nullptr;
@@ -146,8 +146,10 @@ TEST_F(BadContext, RegisterParam) {
         {"device index", DDP_ERROR_UNSUPPORTED, {"'p'", "device"}, register_with([](auto& p) { p.device = {DDP_DEVICE_CPU, 1}; })},
         {"crooked grad", kInvalid, {"'p'", "grad", "aligned"}, register_with([](auto& p) { p.grad = static_cast<char*>(p.grad) + 1; })},
         {"crooked data", kInvalid, {"'p'", "data", "aligned"}, register_with([](auto& p) { p.data = static_cast<char*>(p.data) + 2; })},
-        {"flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x1"}, register_with([](auto& p) { p.flags = 1; })},
-        {"reserved", kInvalid, {"reserved0"}, register_with([](auto& p) { p.reserved0 = 1; })},
+        {"flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x8"}, register_with([](auto& p) { p.flags = 8; })},
+        {"uses", kInvalid, {"'p'", "uses"}, register_with([](auto& p) { p.uses = 2'000'000; })},
+        {"sparse scalar", kInvalid, {"'p'", "rows"}, register_with([](auto& p) { p.flags = DDP_PARAM_SPARSE, p.ndim = 0, p.grad = nullptr; })},
+        {"sparse with grad", kInvalid, {"'p'", "grad"}, register_with([](auto& p) { p.flags = DDP_PARAM_SPARSE; })},
     });
     EXPECT_EQ(ddp_context_param_count(context), 0) << "a refused parameter was kept";
     int turn = 0;

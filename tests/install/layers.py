@@ -28,6 +28,7 @@ THIRD_PARTY = {
     r"gloo/": {"lib/comm/gloo"},
     r"uv\.h": {"lib/rendezvous", "tools"},
     r"openssl/": {"lib/rendezvous", "tools"},
+    r"nlohmann/": {"lib/core", "tools"},
     r"hwy/": {"lib/device/cpu", "tests/unit/device"},
 }
 

@@ -104,6 +104,26 @@ TEST_P(ExecutorTest, ContinuationsStayOnThreadsInsideALibddpCall) {
     EXPECT_EQ(seen, me);
 }
 
+// A rank that frees its group right after its last collective must not be taken for one that interrupts it.
+TEST_P(ExecutorTest, IsIdleAsSoonAsTheLastWorkIsDone) {
+    auto hold = block();
+    std::atomic<bool> busy{true};
+    auto last = executor_->submit(note("a"));
+    auto after = last->then(
+        [&]() -> WorkPtr {
+            while (busy) std::this_thread::sleep_for(1ms);
+            return nullptr;
+        },
+        true);
+    EXPECT_FALSE(executor_->idle());
+    release();
+    const auto give_up = Deadline::after_ms(5000);
+    while (!last->done() && !give_up.expired()) std::this_thread::yield();
+    EXPECT_TRUE(executor_->idle());
+    busy = false;
+    EXPECT_TRUE(after->wait(Deadline::after_ms(5000)));
+}
+
 TEST_P(ExecutorTest, PollRunsContinuationsToo) {
     auto out = executor_->submit(note("a"))->then([]() -> WorkPtr { return nullptr; }, false);
     auto deadline = Deadline::after_ms(5000);

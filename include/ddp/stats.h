@@ -1,0 +1,48 @@
+/* stats.h: what a context has done and how long it took. Always on; a step costs a few clock readings a bucket. */
+#ifndef DDP_STATS_H
+#define DDP_STATS_H
+
+#include "types.h"
+
+DDP_EXTERN_C_BEGIN
+
+/* Set struct_size first. Times are in nanoseconds, of the last synced step that ended and summed over all of them. */
+typedef struct ddp_stats {
+    size_t struct_size;
+    int64_t steps;        /* ended steps */
+    int64_t synced_steps; /* of these, with communication */
+    int64_t rebuilds;     /* how often the buckets were rebuilt */
+    int32_t param_count;
+    int32_t bucket_count;
+    int32_t unused_params;  /* not used by any rank in the last synced step */
+    int32_t unsent_buckets; /* not sent in the last synced step, because nobody used them */
+    uint64_t param_bytes;   /* of all gradients */
+    uint64_t unused_bytes;  /* of the gradients that no rank used in the last synced step */
+    uint64_t sent_bytes;    /* in buckets given to the hook, over all steps */
+    int64_t backward_ns;    /* from the first ddp_grad_ready to ddp_finalize or ddp_finalize_async */
+    int64_t comm_ns;        /* from the launch of the first bucket to the end of the last one */
+    int64_t overlap_ns;     /* the part of comm_ns before ddp_finalize */
+    int64_t wait_ns;        /* inside ddp_finalize_async, ddp_wait_param and ddp_finalize */
+    int64_t total_backward_ns, total_comm_ns, total_overlap_ns, total_wait_ns;
+    ddp_status last_error; /* the last error of ddp_grad_ready, ddp_finalize and their kin; DDP_OK if none */
+    int32_t reserved0;
+} ddp_stats;
+
+/* Errors: INVALID_ARGUMENT. Before ddp_commit all but param_count is 0.
+ * Threads: one. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** error);
+
+/* Lists. At most `capacity` elements are written; *count is how many there are. Errors: INVALID_ARGUMENT,
+ * INVALID_STATE (before ddp_commit).
+ * Threads: one. Blocks: no. Collective: no. Callbacks: yes. */
+
+/* Bytes of gradients in each bucket: now, or (initial 1) of the plan that ddp_commit made. */
+DDP_API ddp_status ddp_stats_bucket_sizes(ddp_context* context, int32_t initial, uint64_t* bytes, size_t capacity,
+                                          size_t* count, ddp_error** error);
+/* The order in which this rank's gradients became ready when it was last recorded; empty before. */
+DDP_API ddp_status ddp_stats_ready_order(ddp_context* context, ddp_param* params, size_t capacity, size_t* count,
+                                         ddp_error** error);
+
+DDP_EXTERN_C_END
+
+#endif /* DDP_STATS_H */

@@ -1,0 +1,44 @@
+#include "ddp/plan.h"
+
+#include <cstdlib>
+
+#include "capi/guard.h"
+#include "core/context.h"
+
+using namespace libddp;
+
+int64_t ddp_context_bucket_bytes(const ddp_context* context, int32_t bucket) {
+    const Reducer* reducer = context ? context->impl.reducer() : nullptr;
+    if (!reducer || bucket < 0 || static_cast<std::size_t>(bucket) >= reducer->buckets().size()) return -1;
+    return static_cast<std::int64_t>(reducer->buckets().plan().buckets[static_cast<std::size_t>(bucket)].content);
+}
+
+ddp_status ddp_request_rebuild(ddp_context* context, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_request_rebuild";
+        require(context, call, "context")->impl.committed(call).request_rebuild();
+    });
+}
+
+ddp_status ddp_plan_save(ddp_context* context, char** text, ddp_error** error) {
+    return guard(error, [&] {
+        Context& c = require(context, "ddp_plan_save", "context")->impl;
+        require(text, "ddp_plan_save", "text");
+        const std::string plan = c.plan_text();
+        auto* copy = static_cast<char*>(std::malloc(plan.size() + 1));
+        if (!copy) throw std::bad_alloc();
+        std::memcpy(copy, plan.c_str(), plan.size() + 1);
+        *text = copy;
+    });
+}
+
+void ddp_text_free(char* text) {
+    std::free(text);
+}
+
+ddp_status ddp_plan_adopt(ddp_context* context, const char* text, ddp_error** error) {
+    return guard(error, [&] {
+        Context& c = require(context, "ddp_plan_adopt", "context")->impl;
+        c.adopt_plan(require(text, "ddp_plan_adopt", "text"));
+    });
+}

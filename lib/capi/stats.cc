@@ -1,0 +1,89 @@
+#include "ddp/stats.h"
+
+#include "capi/guard.h"
+#include "core/context.h"
+
+using namespace libddp;
+
+namespace {
+
+void add_times(ddp_stats& s, const StepClock& clock) {
+    s.backward_ns = clock.last().backward_ns;
+    s.comm_ns = clock.last().comm_ns;
+    s.overlap_ns = clock.last().overlap_ns;
+    s.wait_ns = clock.last().wait_ns;
+    s.total_backward_ns = clock.total().backward_ns;
+    s.total_comm_ns = clock.total().comm_ns;
+    s.total_overlap_ns = clock.total().overlap_ns;
+    s.total_wait_ns = clock.total().wait_ns;
+}
+
+void add_params(ddp_stats& s, const Context& context, const Reducer& reducer) {
+    for (std::int32_t id = 0; id < context.table().size(); ++id) {
+        const Param& p = context.table()[id];
+        if (p.ignored) continue;
+        if (!p.sparse) s.param_bytes += p.bytes;
+        if (reducer.synced_steps() == 0 || reducer.used(id)) continue;
+        ++s.unused_params;
+        if (!p.sparse) s.unused_bytes += p.bytes;
+    }
+}
+
+// As many elements as fit; the count tells how many there are.
+template <class Target, class Source, class Read>
+void give_list(Target* target, size_t capacity, size_t* count, const Source& source, Read read, const char* call,
+               const char* name) {
+    require(count, call, "count");
+    if (capacity > 0) require(target, call, name);
+    for (std::size_t i = 0; i < std::min(capacity, source.size()); ++i) target[i] = read(source[i]);
+    *count = source.size();
+}
+
+}  // namespace
+
+ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_stats_get";
+        Context& c = require(context, call, "context")->impl;
+        require(stats, call, "stats");
+        if (stats->struct_size < sizeof(std::size_t))
+            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": stats->struct_size is ", stats->struct_size,
+                 "; set it to sizeof(ddp_stats)");
+        ddp_stats s{};
+        s.struct_size = stats->struct_size;
+        s.param_count = c.table().size();
+        s.last_error = c.last_error();
+        if (const Reducer* reducer = c.reducer()) {
+            s.steps = reducer->steps();
+            s.synced_steps = reducer->synced_steps();
+            s.rebuilds = reducer->rebuilds();
+            s.bucket_count = static_cast<std::int32_t>(reducer->buckets().size());
+            s.unsent_buckets = reducer->unsent_buckets();
+            s.sent_bytes = reducer->sent_bytes();
+            add_params(s, c, *reducer);
+            add_times(s, reducer->clock());
+        }
+        std::memcpy(stats, &s, std::min(stats->struct_size, sizeof s));
+    });
+}
+
+ddp_status ddp_stats_bucket_sizes(ddp_context* context, int32_t initial, uint64_t* bytes, size_t capacity,
+                                  size_t* count, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_stats_bucket_sizes";
+        const Reducer& reducer = require(context, call, "context")->impl.committed(call);
+        const BucketPlan& plan = initial != 0 ? reducer.initial_plan() : reducer.buckets().plan();
+        give_list(
+            bytes, capacity, count, plan.buckets, [](const PlanBucket& b) { return b.content; }, call, "bytes");
+    });
+}
+
+ddp_status ddp_stats_ready_order(ddp_context* context, ddp_param* params, size_t capacity, size_t* count,
+                                 ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_stats_ready_order";
+        const Reducer& reducer = require(context, call, "context")->impl.committed(call);
+        give_list(
+            params, capacity, count, reducer.ready_order().own(), [](std::int32_t id) { return id; }, call, "params");
+    });
+}

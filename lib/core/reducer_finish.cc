@@ -1,0 +1,284 @@
+// Draining: every gradient is accounted for, buckets finish one after another, results go back.
+#include <algorithm>
+
+#include "core/reducer.h"
+#include "core/write_back.h"
+#include "util/error_object.h"
+
+namespace libddp {
+namespace {
+
+// How many missing parameters a message names.
+constexpr std::size_t kNamedParams = 8;
+
+// Counts the time from its making to its end as waiting.
+class Waiting {
+public:
+    explicit Waiting(StepClock& clock) : clock_(clock), start_(Deadline::Clock::now()) {}
+    ~Waiting() { clock_.waited_since(start_); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+private:
+    StepClock& clock_;
+    const StepClock::Point start_;
+};
+
+}  // namespace
+
+void Reducer::finalize() {
+    group_->check();
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    if (phase != Phase::kAnnounced && phase != Phase::kAnnouncedLocal) start_draining("ddp_finalize");
+    if (phase_.load(std::memory_order_acquire) == Phase::kAnnouncedLocal) return end_local_step();
+    phase_.store(Phase::kDraining, std::memory_order_release);
+    {
+        const Waiting waiting(clock_);
+        drain_until(store_->size());
+        finish_unused();
+    }
+    end_synced_step();
+}
+
+void Reducer::finalize_async() {
+    group_->check();
+    start_draining("ddp_finalize_async");
+}
+
+void Reducer::wait_param(std::int32_t param) {
+    table_.require(param, "ddp_wait_param");
+    group_->check();
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    if (phase == Phase::kAnnouncedLocal) return;
+    if (phase != Phase::kAnnounced)
+        fail(DDP_ERROR_INVALID_STATE, "ddp_wait_param: call it between ddp_finalize_async and ddp_finalize");
+    const Slot& s = slot(param);
+    if (s.bucket < 0) return;
+    const Waiting waiting(clock_);
+    drain_until(static_cast<std::size_t>(s.bucket) + 1);
+    const bool undecided = std::any_of(undecided_.begin(), undecided_.end(),
+                                       [param](const BucketTensor& tensor) { return tensor.param == param; });
+    // The answer who used it comes after the last bucket.
+    if (!undecided) return;
+    drain_until(store_->size());
+    finish_unused();
+}
+
+void Reducer::discard() {
+    group_->check();
+    if (phase_.load(std::memory_order_acquire) == Phase::kAnnounced)
+        fail(DDP_ERROR_INVALID_STATE, "ddp_step_discard: ddp_finalize must follow ddp_finalize_async");
+    discarding_ = true;
+    start_draining("ddp_step_discard");
+    for (std::int32_t id = 0; id < table_.size(); ++id) {
+        slot(id).waits_for_sync.store(false, std::memory_order_relaxed);
+        if (table_[id].sparse) sparse_.discard(id);
+    }
+    if (phase_.load(std::memory_order_acquire) == Phase::kAnnouncedLocal) return end_local_step();
+    phase_.store(Phase::kDraining, std::memory_order_release);
+    drain_until(store_->size());
+    // A rank that finalized meets this message in its next step.
+    std::uint8_t agreed = 0;
+    const ScopedTag tag(launcher_.step_tag(std::make_shared<const std::string>("ddp_step_discard")));
+    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &agreed, 1, DDP_U8, DDP_MAX});
+    end_synced_step();
+}
+
+void Reducer::shadow() {
+    discarding_ = shadowing_ = true;
+    finalize();
+}
+
+// Up to here a step can be told to be wrong without a wait. Afterwards all of its operations are under way.
+void Reducer::start_draining(const char* call) {
+    Phase phase = phase_.load(std::memory_order_acquire);
+    if (phase == Phase::kIdle) phase = begin_phase(call);
+    const bool local = phase == Phase::kFillingLocal;
+    if ((!local && phase != Phase::kFilling) ||
+        !phase_.compare_exchange_strong(phase, local ? Phase::kAnnouncedLocal : Phase::kAnnounced,
+                                        std::memory_order_acq_rel))
+        fail(DDP_ERROR_INVALID_STATE, call, ": the end of step ", steps_, " has been called before");
+    const Waiting waiting(clock_);
+    clock_.draining();
+    drained_ = 0;
+    undecided_.clear();
+    if (local) return;
+    collect_accumulated();
+    launcher_.launch_ready();
+    ask_who_used();
+}
+
+// Gradients that were announced in local steps only are complete now; any other that is not ready never will be.
+void Reducer::collect_accumulated() {
+    const bool zeros = discarding_ || discovering();
+    std::vector<std::int32_t> missing;
+    auto complete = [](const Slot& s) { return s.calls.load(std::memory_order_acquire) >= s.uses; };
+    if (!zeros)
+        for (std::int32_t id = 0; id < table_.size(); ++id) {
+            const Slot& s = slot(id);
+            if (s.role == Role::kExpected && !complete(s) && !s.waits_for_sync.load(std::memory_order_relaxed))
+                missing.push_back(id);
+        }
+    if (!missing.empty()) report_missing(missing);
+    for (std::int32_t id = 0; id < table_.size(); ++id) {
+        Slot& s = slot(id);
+        if (s.role != Role::kExpected) continue;
+        const bool waits = s.waits_for_sync.load(std::memory_order_relaxed);
+        const std::int32_t calls = s.calls.load(std::memory_order_acquire);
+        if (waits || (calls > 0 && calls < kClosed)) used_map_.mark(id);
+        if (calls >= s.uses) continue;
+        s.calls.store(kClosed, std::memory_order_release);
+        if ((waits || calls > 0) && !discarding_)
+            put_in_place(id, s);
+        else
+            put_zeros(id, s, !discarding_);
+    }
+}
+
+void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
+    std::string names;
+    for (std::size_t i = 0; i < missing.size() && i < kNamedParams; ++i) {
+        const Slot& s = slot(missing[i]);
+        names += str(i ? ", '" : "'", name(missing[i]), "'");
+        if (s.uses > 1) names += str(" (", s.calls.load(), " of ", s.uses, " times)");
+    }
+    if (missing.size() > kNamedParams) names += str(" and ", missing.size() - kNamedParams, " more");
+    const char* advice = options_.static_graph ? "; they were used in the first synced step, and with "
+                                                 "DDP_CONTEXT_STATIC_GRAPH the graph may not change"
+                                               : "";
+    ErrorInfo error{DDP_ERROR_MISSING_GRADIENT,
+                    str("ddp_finalize on rank ", group_->rank(), ", step ", steps_, ": ", missing.size(), " of ",
+                        table_.size(), missing.size() == 1 ? " gradients was" : " gradients were",
+                        " never announced with ddp_grad_ready: ", names, advice),
+                    group_->rank(),
+                    missing.front(),
+                    slot(missing.front()).bucket,
+                    steps_};
+    throw Error(group_->break_everywhere(error));
+}
+
+// After the last bucket, so that it travels while results are written back.
+void Reducer::ask_who_used() {
+    if (!discovering()) return;
+    if (group_->world() == 1) return used_map_.assume_local();
+    static const auto label = std::make_shared<const std::string>("which parameters were used");
+    const ScopedTag tag(launcher_.step_tag(label));
+    used_map_.exchange(*group_);
+}
+
+void Reducer::drain_until(std::size_t bucket_count) {
+    while (drained_ < bucket_count) {
+        const ddp_bucket& bucket = launcher_.wait(drained_);
+        ++drained_;  // before callbacks, which may wait for parameters themselves
+        finish_bucket(bucket);
+    }
+}
+
+void Reducer::finish_bucket(const ddp_bucket& bucket) {
+    const auto index = static_cast<std::size_t>(bucket.index);
+    const auto& planned = store_->plan().buckets[index];
+    if (launcher_.sent(index) && !planned.sparse) sent_bytes_ += planned.content;
+    for (const auto& tensor : bucket.tensors) finish_param(bucket, tensor);
+}
+
+// A gradient that this rank used gets the result. What happens to one that it did not use depends on the others.
+void Reducer::finish_param(const ddp_bucket& bucket, const BucketTensor& tensor) {
+    Slot& s = slot(tensor.param);
+    if (discarding_) {
+        if (s.sparse) sparse_.collect(tensor.param);
+        return;
+    }
+    if (s.role == Role::kExpected && discovering() && !used_map_.here()[static_cast<std::size_t>(tensor.param)]) {
+        undecided_.push_back(tensor);
+        return;
+    }
+    const bool used = s.role == Role::kExpected || s.role == Role::kAbsentHere;
+    const bool wanted = s.role == Role::kExpected || (used && !options_.keep_local_unused);
+    if (s.sparse) {
+        sent_bytes_ += sparse_.collect(tensor.param);
+    } else if (wanted) {
+        write_back(bucket, tensor, s.grad);
+    } else if (!s.grad) {
+        kept_.give_back(tensor.param, s.place);
+    }
+    call_reduced(tensor.param, used);
+}
+
+void Reducer::finish_unused() {
+    used_map_.wait();
+    const auto undecided = std::move(undecided_);
+    undecided_.clear();
+    for (const auto& tensor : undecided) {
+        Slot& s = slot(tensor.param);
+        const bool used = used_map_.anywhere()[static_cast<std::size_t>(tensor.param)] != 0;
+        if (s.sparse) {
+            sent_bytes_ += sparse_.collect(tensor.param);
+        } else if (used && !options_.keep_local_unused) {
+            write_back(launcher_.wait(static_cast<std::size_t>(s.bucket)), tensor, s.grad);
+        } else if (!s.grad) {
+            kept_.give_back(tensor.param, s.place);
+        }
+        call_reduced(tensor.param, used);
+    }
+}
+
+void Reducer::call_reduced(std::int32_t param, bool used) {
+    if (!reduced_.fn) return;
+    ddp_error* error = nullptr;
+    const ddp_status status = reduced_.fn(reduced_.user_data.get(), param, used ? 1 : 0, &error);
+    if (status == DDP_OK) return;
+    ErrorInfo info = take_user_error(status, error, "the reduced callback");
+    if (info.rank < 0) info.rank = group_->rank();
+    if (info.param < 0) info.param = param;
+    throw Error(launcher_.break_with(std::move(info), static_cast<std::size_t>(slot(param).bucket)));
+}
+
+void Reducer::end_local_step() {
+    for (std::int32_t id = 0; id < table_.size(); ++id) slot(id).calls.store(0, std::memory_order_relaxed);
+    ++steps_;
+    clock_.reset();
+    participation_.end_skipping();
+    forget_step();
+    arm();
+    phase_.store(Phase::kIdle, std::memory_order_release);
+}
+
+// What the step has shown about the steps to come. A step that all ranks discard shows nothing; one that this rank only
+// shadows is as good as the others'.
+void Reducer::learn() {
+    if (discarding_ && !shadowing_) {
+        if (order_.recording()) order_.start();
+        return;
+    }
+    if (options_.static_graph && !participation_.recorded())
+        participation_.record(shadowing_ ? used_map_.anywhere() : used_map_.here(), used_map_.anywhere());
+    if (order_.recording()) {
+        order_.finish();
+        rebuild_due_ = true;
+    }
+}
+
+void Reducer::end_synced_step() {
+    unsent_buckets_ = 0;
+    for (std::size_t b = 0; b < store_->size(); ++b) unsent_buckets_ += launcher_.sent(b) ? 0 : 1;
+    for (std::int32_t id = 0; id < table_.size(); ++id) {
+        Slot& s = slot(id);
+        const auto i = static_cast<std::size_t>(id);
+        used_[i] = discovering() && s.role == Role::kExpected
+                       ? used_map_.anywhere()[i]
+                       : s.role == Role::kExpected || s.role == Role::kAbsentHere;
+        s.calls.store(0, std::memory_order_relaxed);
+        s.waits_for_sync.store(false, std::memory_order_relaxed);
+    }
+    clock_.end(launcher_.first_launch(), launcher_.last_finish());
+    learn();
+    ++steps_;
+    ++synced_steps_;
+    if (options_.rebuild_interval > 0 && synced_steps_ % options_.rebuild_interval == 0) order_.start();
+    participation_.end_skipping();
+    forget_step();
+    arm();
+    phase_.store(Phase::kIdle, std::memory_order_release);
+}
+
+}  // namespace libddp

@@ -1,0 +1,192 @@
+// What happens between steps: plans, buckets, roles, another group.
+#include <algorithm>
+
+#include "core/agreement.h"
+#include "core/reducer.h"
+#include "util/log.h"
+
+namespace libddp {
+namespace {
+
+// How long the destructor waits for reductions that are under way on a healthy group.
+constexpr std::int64_t kDrainMs = 1'000;
+
+std::vector<std::int32_t> reduced_in_reverse(const ParamTable& table) {
+    std::vector<std::int32_t> order = reverse_order(table.params().size());
+    std::erase_if(order, [&table](std::int32_t id) { return table[id].ignored; });
+    return order;
+}
+
+}  // namespace
+
+Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, ReducerOptions options, CommHook hook,
+                 const std::vector<std::int32_t>& frozen,
+                 std::optional<std::vector<std::vector<std::int32_t>>> planned)
+    : group_(std::move(group)),
+      table_(table),
+      options_(std::move(options)),
+      launcher_(group_, *this),
+      participation_(table),
+      order_(reduced_in_reverse(table)),
+      used_map_(table.params().size()),
+      sparse_(table),
+      used_(table.params().size()) {
+    launcher_.set_hook(std::move(hook));
+    participation_.freeze(frozen, true);
+    sparse_.prepare();
+    slots_ = std::make_unique<Slot[]>(table_.params().size());
+    adopt(std::make_unique<BucketStore>(*group_, table_, planned ? lay_out(plan_params(), *planned) : make_next_plan()));
+    initial_plan_ = store_->plan();
+    agree_on_plan(*group_, store_->plan_hash());
+    if (options_.rebuild && !planned) order_.start();
+}
+
+Reducer::~Reducer() {
+    if (!launcher_.in_flight()) return;
+    if (!group_->broken()) launcher_.drain(Deadline::after_ms(kDrainMs));
+    if (!launcher_.in_flight()) return;
+    // Buckets are about to go: no operation may still write into them.
+    group_->break_everywhere({DDP_ERROR_ABORTED,
+                              str("rank ", group_->rank(), " freed its context in the middle of step ", steps_),
+                              group_->rank(), -1, -1, steps_});
+    launcher_.drain(Deadline::after_ms(kDrainMs));
+}
+
+std::vector<PlanParam> Reducer::plan_params() const {
+    std::vector<PlanParam> result;
+    for (std::int32_t id = 0; id < table_.size(); ++id) {
+        const Param& p = table_[id];
+        const Lane lane = participation_.frozen(id) ? Lane::kFrozen : p.delayed ? Lane::kDelayed : Lane::kNormal;
+        result.push_back({p.bytes, p.dtype, p.device, lane, p.sparse});
+    }
+    return result;
+}
+
+BucketPlan Reducer::make_next_plan() const {
+    return make_plan(plan_params(), order_.agreed(), options_.caps);
+}
+
+void Reducer::adopt(std::unique_ptr<BucketStore> store) {
+    if (store_) store->copy_from(*store_, table_);
+    store_ = std::move(store);
+    for (std::int32_t id = 0; id < table_.size(); ++id) {
+        const Param& p = table_[id];
+        Slot& s = slot(id);
+        s.bucket = store_->bucket_of(id);
+        s.sparse = p.sparse;
+        s.place = store_->slot(id);
+        s.grad = p.grad;
+        s.count = static_cast<std::size_t>(p.count);
+        s.bytes = p.bytes;
+        s.dtype = p.dtype;
+        s.uses = p.uses;
+    }
+    launcher_.reset_layout(*store_, table_, options_.mean);
+    arm();
+}
+
+// Nothing of a step is left: neither what it learnt nor how it was begun.
+void Reducer::forget_step() {
+    used_map_.clear();
+    kept_.clear();
+    undecided_.clear();
+    discarding_ = shadowing_ = false;
+    begun_ = false;
+    factor_ = 1;
+}
+
+void Reducer::arm() {
+    prescale_ = options_.mean && launcher_.uses_default_hook() && !group_->fuses_scale() && group_->world() > 1;
+    for (std::int32_t id = 0; id < table_.size(); ++id) slot(id).role = participation_.role(id);
+    launcher_.arm({synced_steps_, steps_, participation_.hash(), prescale_, options_.votes && group_->world() > 1},
+                  participation_);
+}
+
+bool Reducer::rebuild(std::int32_t root) {
+    rebuild_due_ = false;
+    BucketPlan plan;
+    if (next_plan_) {
+        plan = std::move(*next_plan_);
+        next_plan_.reset();
+    } else {
+        order_.agree(*group_, root, options_.consensus_order);
+        plan = make_next_plan();
+    }
+    agree_on_plan(*group_, hash_plan(plan));
+    if (plan == store_->plan()) return false;
+    log(LogLevel::kInfo, "rank ", group_->rank(), ": rebuilt ", store_->size(), " buckets into ", plan.buckets.size());
+    adopt(std::make_unique<BucketStore>(*group_, table_, std::move(plan)));
+    ++rebuilds_;
+    return true;
+}
+
+void Reducer::set_sync(bool sync) {
+    require_idle("ddp_set_sync");
+    if (begun_)
+        fail(DDP_ERROR_INVALID_STATE, "ddp_set_sync: step ", steps_,
+             " has begun; where ranks exchange what they do, call it before ddp_step_begin");
+    sync_ = sync;
+}
+
+void Reducer::set_hook(CommHook hook) {
+    launcher_.set_hook(std::move(hook));
+    arm();
+}
+
+void Reducer::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
+    require_idle("ddp_set_frozen");
+    participation_.freeze(params, frozen);
+    rebuild_due_ = true;
+    arm();
+}
+
+void Reducer::skip(const std::vector<std::int32_t>& params) {
+    require_idle("ddp_skip_params");
+    participation_.skip(params);
+    arm();
+}
+
+void Reducer::request_rebuild() {
+    require_idle("ddp_request_rebuild");
+    order_.start();
+}
+
+void Reducer::adopt_plan(std::vector<std::vector<std::int32_t>> buckets) {
+    require_idle("ddp_plan_adopt");
+    next_plan_ = lay_out(plan_params(), buckets);
+    rebuild_due_ = true;
+}
+
+bool Reducer::set_group(std::shared_ptr<Group> group) {
+    if (!group_->broken()) require_idle("ddp_context_set_group");
+    launcher_.drain(Deadline::after_ms(kDrainMs));
+    // An operation of the old group may still write: then that memory is left to it.
+    const bool move = launcher_.in_flight();
+    group_ = std::move(group);
+    launcher_.set_group(group_);
+    for (std::int32_t id = 0; id < table_.size(); ++id) {
+        slot(id).calls.store(0, std::memory_order_relaxed);
+        slot(id).waits_for_sync.store(false, std::memory_order_relaxed);
+        if (table_[id].sparse) sparse_.discard(id);
+    }
+    // Ranks that come from elsewhere have counted differently.
+    std::int64_t counts[] = {steps_, synced_steps_};
+    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, 2, DDP_I64, DDP_MAX});
+    steps_ = counts[0];
+    synced_steps_ = counts[1];
+    forget_step();
+    if (move)
+        adopt(std::make_unique<BucketStore>(*group_, table_, store_->plan()));
+    else
+        arm();
+    phase_.store(Phase::kIdle, std::memory_order_release);
+    return move;
+}
+
+void Reducer::require_idle(const char* call) const {
+    if (!idle())
+        fail(DDP_ERROR_INVALID_STATE, call, ": step ", steps_,
+             " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize");
+}
+
+}  // namespace libddp
