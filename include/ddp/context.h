@@ -128,8 +128,8 @@ typedef struct ddp_param_desc {
     ddp_device device;
     void*
         data; /* the value, contiguous; ddp_commit writes rank 0's into it. NULL: not sent. Must outlive the context */
-    void* grad;         /* the gradient, contiguous (copy), or NULL (view). Must outlive the context */
-    uint32_t flags;     /* DDP_PARAM_*; 0 for a buffer */
+    void* grad;     /* the gradient, contiguous (copy), or NULL (view). Must outlive the context */
+    uint32_t flags; /* DDP_PARAM_*; 0 for a buffer */
     /* How often ddp_grad_ready is called for it in each step: more than once for a parameter that several layers share
      * and that each of them announces. 0 and 1: once. */
     uint32_t uses;
@@ -206,8 +206,8 @@ DDP_API ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_err
  * `count` rows. indices: which, each from 0 to rows - 1; one that occurs twice counts twice. values: count rows of the
  * parameter's dtype, one after another. Both are copied. In unsynced steps rows add up. Ranks may give different
  * numbers of rows, none included. The result is in ddp_sparse_gradient. Communication hooks are not called for it.
- * Errors and facts: as ddp_grad_ready; INVALID_ARGUMENT also for an index out of range. It copies, so it is not
- * lock-free. */
+ * Errors: as ddp_grad_ready; INVALID_ARGUMENT also for an index out of range. It copies, so it is not lock-free.
+ * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const int64_t* indices,
                                          const void* values, size_t count, ddp_error** error);
 
@@ -233,7 +233,9 @@ DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);
  * unsynced steps are forgotten. Copied gradients keep what the caller wrote; views hold unspecified finite values.
  * Every rank must discard: one that calls ddp_finalize instead gets sums in which gradients are missing, and the contexts
  * break with DDP_ERROR_MISMATCH in its next step.
- * Errors, threads, blocks: as ddp_finalize. Collective: yes when synced. Callbacks: no. */
+ * Errors: as ddp_finalize.
+ * Threads: one, no ddp_grad_ready at the same time. Blocks: for all ranks, at most the group's timeout a bucket.
+ * Collective: yes when synced. Callbacks: no. */
 DDP_API ddp_status ddp_step_discard(ddp_context* context, ddp_error** error);
 
 /* Replaces the group between steps, or after the context broke: parameters, buckets and the plan stay, a step under

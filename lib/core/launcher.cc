@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device/dtype.h"
 #include "hooks/allreduce.h"
 #include "util/error_object.h"
 
@@ -50,7 +51,7 @@ void Launcher::arm(const Step& step, const Participation& participation) {
                 slot.has_absent = true;
         }
         slot.bucket.step = step.synced_steps;
-        slot.bucket.prescaled = step.prescaled;
+        slot.bucket.prescaled = step.prescaled && is_floating(slot.bucket.dtype);  // integers are divided after the sum
         slot.bucket.result = nullptr;
         slot.bucket.is_last = false;
         if (slot.live && !slot.sparse) last = &slot;

@@ -12,6 +12,7 @@
 #include <complex>
 #include <cstdint>
 #include <cstring>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,7 @@ inline std::vector<Case> all_cases() {
     for (int world = 1; world <= 4; ++world)
         for (bool view : {false, true})
             for (bool async : {false, true}) cases.push_back({world, view, async, "threads"});
-    for (const Case& c :
-         {Case{2, true, false, "gloo"}, Case{3, false, true, "gloo"}, Case{4, true, true, "gloo"}})
-        cases.push_back(c);
+    for (const Case& c : {Case{2, true, false, "gloo"}, Case{3, false, true, "gloo"}}) cases.push_back(c);
     return cases;
 }
 
@@ -45,10 +44,21 @@ inline std::vector<Case> cases_of_several() {
     return cases;
 }
 
+// text and number. (GCC 12 warns of "..." + std::to_string(...) where there is nothing to warn of.)
+template <class Number>
+std::string numbered(std::string text, Number number) {
+    text += std::to_string(number);
+    return text;
+}
+
+inline std::string text_of(const Case& c) {
+    return std::string(c.backend) + numbered("_", c.world) + (c.view ? "_view" : "_copy") + (c.async ? "_async" : "");
+}
 inline std::string name_of(const testing::TestParamInfo<Case>& info) {
-    const Case& c = info.param;
-    return std::string(c.backend) + "_" + std::to_string(c.world) + (c.view ? "_view" : "_copy") +
-           (c.async ? "_async" : "");
+    return text_of(info.param);
+}
+inline void PrintTo(const Case& c, std::ostream* out) {
+    *out << text_of(c);
 }
 
 class Equivalence : public testing::TestWithParam<Case> {

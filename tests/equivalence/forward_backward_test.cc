@@ -55,14 +55,15 @@ TEST_P(ForwardBackward, GradientsMayGrowOutsideOfSteps) {
             add_gradients(net.values, batch, alone);
             if (iteration % 2 == 0) {
                 net.accumulate(share_of(batch, rank, world()));
-                if (world() > 1)
+                if (world() > 1) {
                     EXPECT_GT(std::abs(net.grad(3)[0] - alone[3][0]), 1e-9) << "what a rank has is its own";
+                }
                 continue;
             }
             net.context.step_begin();
             net.backward(share_of(batch, rank, world()));
             end_step(net.context);
-            net.expect_gradients(alone, "iteration " + std::to_string(iteration));
+            net.expect_gradients(alone, numbered("iteration ", iteration));
         }
     });
 }
@@ -87,8 +88,8 @@ TEST_P(ForwardBackward, SeveralBackwardPassesMakeOneStep) {
             for (ddp_param i = 3; i >= 0; --i) model.context.grad_ready(i);
             end_step(model.context);
             for (ddp_param i = 0; i < 8; ++i)
-                expect_near(model.grad(i),
-                            gradients_of(weights, i < 4 ? of_a : of_b)[static_cast<std::size_t>(i % 4)], at_step(step));
+                expect_near(model.grad(i), gradients_of(weights, i < 4 ? of_a : of_b)[static_cast<std::size_t>(i % 4)],
+                            at_step(step));
         }
     });
 }

@@ -37,8 +37,7 @@ inline Batch share_of(const Batch& batch, int rank, int world) {
 
 // Order: first weight, first bias, second weight, second bias.
 inline const std::vector<Shape>& net_shapes() {
-    static const std::vector<Shape> shapes{
-        {kHidden, kInputs}, {kHidden}, {kOutputs, kHidden}, {kOutputs}};
+    static const std::vector<Shape> shapes{{kHidden, kInputs}, {kHidden}, {kOutputs, kHidden}, {kOutputs}};
     return shapes;
 }
 
@@ -132,16 +131,16 @@ public:
     }
     void expect_gradients(const Tensors& expected, const std::string& what) {
         for (ddp_param i = 0; i < count(); ++i)
-            expect_near(grad(i), expected[static_cast<std::size_t>(i)], what + ", gradient " + std::to_string(i));
+            expect_near(grad(i), expected[static_cast<std::size_t>(i)], what + numbered(", gradient ", i));
     }
     void expect_values(const Tensors& expected, const std::string& what) const {
         for (std::size_t i = 0; i < values.size(); ++i)
-            expect_near(values[i].data(), expected[i], what + ", value " + std::to_string(i));
+            expect_near(values[i].data(), expected[i], what + numbered(", value ", i));
     }
 };
 
 inline std::string at_step(int step) {
-    return "step " + std::to_string(step);
+    return numbered("step ", step);
 }
 
 }  // namespace equivalence

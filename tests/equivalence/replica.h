@@ -27,8 +27,7 @@ inline constexpr ddp_dtype dtype_of<std::complex<double>> = DDP_C128;
 using Shape = std::vector<std::int64_t>;
 
 inline std::size_t count_of(const Shape& shape) {
-    return static_cast<std::size_t>(
-        std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+    return static_cast<std::size_t>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
 }
 
 template <class T>

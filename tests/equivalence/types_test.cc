@@ -96,7 +96,7 @@ TEST_P(Types, EveryShapeKeepsItsLayout) {
                     std::vector<double> expected(model.size(i));
                     for (std::size_t k = 0; k < expected.size(); ++k)
                         expected[k] = element(static_cast<std::size_t>(i), k, mean());
-                    expect_near(model.grad(i), expected, "parameter " + std::to_string(i));
+                    expect_near(model.grad(i), expected, numbered("parameter ", i));
                 }
             }
         }

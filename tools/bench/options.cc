@@ -66,6 +66,8 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
                      "Milliseconds of a core's time that the backward pass computes, shared out by gradient size")
         ->check(CLI::Range(0.0, 60000.0))
         ->capture_default_str();
+    command->add_flag("--find-unused", options.find_unused,
+                      "Also run the loop with DDP_CONTEXT_FIND_UNUSED, in turns with the other, and print the ratio");
     command->add_flag("--copy,!--view", options.copy,
                       "Gradients lie in the trainer's own memory (--copy), or in libddp's buckets (--view, default)");
     return command;

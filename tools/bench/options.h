@@ -31,6 +31,7 @@ struct Options {
     double first_bucket_mb = 1;
     double compute_ms = 0;
     bool copy = false;
+    bool find_unused = false;
 
     // grad-ready
     int params = 1000;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -72,12 +73,26 @@ void check_means(const std::vector<Gradient>& gradients, int world, std::int64_t
     }
 }
 
-ddp_context_options context_options(const Options& options) {
+ddp_context_options context_options(const Options& options, std::uint32_t flags = 0) {
     ddp_context_options result;
     ddp_context_options_init(&result);
     result.bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, options.bucket_mb * 1048576));
     result.first_bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, options.first_bucket_mb * 1048576));
+    result.flags = flags;
     return result;
+}
+
+// One step of training with libddp.
+Iteration averaged_step(SharedGradients& shared, const Backward& backward, int world, std::int64_t& iteration) {
+    return [&shared, &backward, world, &iteration] {
+        const double start = now_ms();
+        shared.begin_step();
+        backward.run(shared.all(), ++iteration, [&](std::size_t i) { shared.ready(i); });
+        shared.finalize();
+        const double end = now_ms();
+        check_means(shared.all(), world, iteration);
+        return end - start;
+    };
 }
 
 }  // namespace
@@ -95,16 +110,13 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
         backward.run(own.all(), ++iteration, [](std::size_t) {});
         return now_ms() - start;
     };
-    const Iteration averaged = [&] {
-        const double start = now_ms();
-        shared.begin_step();
-        backward.run(shared.all(), ++iteration, [&](std::size_t i) { shared.ready(i); });
-        shared.finalize();
-        const double end = now_ms();
-        check_means(shared.all(), world, iteration);
-        return end - start;
-    };
-    const auto series = measure(group, {options.iterations(), options.seconds}, {local, averaged});
+    std::vector<Iteration> loops = {local, averaged_step(shared, backward, world, iteration)};
+    std::optional<SharedGradients> finding;
+    if (options.find_unused) {
+        finding.emplace(group, context_options(options, DDP_CONTEXT_FIND_UNUSED), model, options.copy ? &own : nullptr);
+        loops.push_back(averaged_step(*finding, backward, world, iteration));
+    }
+    const auto series = measure(group, {options.iterations(), options.seconds}, loops);
 
     Row row = make_row("replay", world, ddp_group_backend(group), 4 * element_count(model), series[1]);
     row["local_ms"] = median(series[0]);
@@ -115,6 +127,10 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     row["first_bucket_mb"] = options.first_bucket_mb;
     row["compute_ms"] = options.compute_ms;
     row["mode"] = options.copy ? "copy" : "view";
+    if (options.find_unused) {
+        row["find_unused_ms"] = median(series[2]);
+        row["find_unused_ratio"] = median(series[2]) / median(series[1]);
+    }
     return {row};
 }
 

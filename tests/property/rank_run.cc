@@ -1,0 +1,209 @@
+#include "property/rank_run.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+namespace property {
+namespace {
+
+std::vector<ddp_param> ids_of(Mask mask) {
+    std::vector<ddp_param> ids;
+    for (int id = 0; id < kMostParams; ++id)
+        if (has(mask, id)) ids.push_back(id);
+    return ids;
+}
+
+std::string hex(const std::byte* bytes, std::size_t count) {
+    std::string text;
+    for (std::size_t i = 0; i < count; ++i) {
+        char digits[4];
+        std::snprintf(digits, sizeof digits, "%02x", std::to_integer<unsigned>(bytes[i]));
+        text += digits;
+    }
+    return text;
+}
+
+// Not "p" + text: GCC 12 then warns of a copy that does not happen.
+std::string name_of(int id) {
+    std::string name = std::to_string(id);
+    return name.insert(0, 1, 'p');
+}
+
+std::size_t index_of(int value) {
+    return static_cast<std::size_t>(value);
+}
+
+}  // namespace
+
+RankRun::RankRun(const Case& c, const std::vector<Moment>& moments, int rank, ddp_group* group)
+    : c_(c), moments_(moments), rank_(rank), group_(group), context_(group_, options()) {
+    for (int id = 0; id < c_.param_count(); ++id) add_param(id);
+    frozen_ = c_.frozen;
+    if (frozen_) context_.set_frozen(ids_of(frozen_), true);
+    if (c_.callback) context_.set_reduced_callback([this](ddp_param id, bool used) { reduced(id, used); });
+}
+
+ddp_context_options RankRun::options() const {
+    auto result = ddp::Context::defaults();
+    result.reduction = c_.reduction;
+    result.flags = c_.flags;
+    if (c_.discovery == Discovery::kFindUnused) result.flags |= DDP_CONTEXT_FIND_UNUSED;
+    if (c_.discovery == Discovery::kStaticGraph) result.flags |= DDP_CONTEXT_STATIC_GRAPH;
+    result.bucket_cap_bytes = c_.bucket_cap;
+    result.first_bucket_cap_bytes = c_.first_bucket_cap;
+    result.bucket_caps = c_.caps.empty() ? nullptr : c_.caps.data();
+    result.bucket_cap_count = c_.caps.size();
+    result.rebuild_interval = c_.rebuild_interval;
+    return result;
+}
+
+void RankRun::add_param(int id) {
+    const Param& p = c_.params[index_of(id)];
+    const auto bytes = index_of(p.count) * ddp_dtype_size(p.dtype);
+    // One byte at least: a null gradient would be a view.
+    own_.emplace_back(p.view ? 0 : std::max<std::size_t>(bytes, 1));
+    const std::string name = name_of(id);
+    const std::int64_t shape = p.count;
+    ddp_param_desc desc;
+    ddp_param_desc_init(&desc);
+    desc.name = name.c_str();
+    desc.shape = &shape;
+    desc.ndim = 1;
+    desc.dtype = p.dtype;
+    desc.grad = p.view ? nullptr : own_.back().data();
+    desc.flags = p.delayed ? DDP_PARAM_DELAYED : 0;
+    desc.uses = static_cast<std::uint32_t>(p.uses);
+    ddp_param param = -1;
+    ddp::detail::call(ddp_register_param, context_.get(), &desc, &param);
+}
+
+void RankRun::run() {
+    context_.commit();
+    for (std::size_t index = 0; index < c_.steps.size(); ++index) step(index);
+}
+
+void RankRun::step(std::size_t index) {
+    step_ = index;
+    const Step& step = c_.steps[index];
+    const Part& part = step.parts[index_of(rank_)];
+    const Moment& moment = moments_[index];
+    if (step.request_rebuild) context_.request_rebuild();
+    if (c_.weighted()) context_.set_weight(part.weight);
+    context_.set_sync(!step.no_sync);
+    if (!step.late) freeze_and_skip(step);
+    if (step.begin) context_.step_begin();
+    if (step.late) freeze_and_skip(step);
+    if (index > 0) compare_all(moments_[index - 1].after, "at the beginning");
+    reduced_.assign(c_.params.size(), 0);
+    backward(step, part, moment.written);
+    if (part.async) {
+        context_.finalize_async();
+        wait_for_some(index, part);
+    }
+    context_.finalize();
+    if (c_.callback) check_reduced(step);
+    compare_all(moment.after, "at the end");
+    synced_before_ = synced_before_ || !step.no_sync;
+    for (int id = 0; id < c_.param_count() && synced_before_; ++id)
+        if (context_.used(id) != moment.used[index_of(id)])
+            differ(name_of(id) + (context_.used(id) ? " is used" : " is not used"));
+}
+
+// What a rank gives that is not the authority must not count.
+void RankRun::freeze_and_skip(const Step& step) {
+    if (const auto thawed = ids_of(frozen_ & ~step.frozen); !thawed.empty()) context_.set_frozen(thawed, false);
+    if (const auto added = ids_of(step.frozen & ~frozen_); !added.empty()) context_.set_frozen(added, true);
+    frozen_ = step.frozen;
+    const bool decides = step.authority < 0 || step.authority == rank_;
+    if (step.authority >= 0 || step.skipped)
+        context_.skip(ids_of(decides ? step.skipped : c_.all() & ~step.skipped), step.authority);
+    for (int id = 0; id < c_.param_count(); ++id)
+        if (context_.skipped(id) != has(step.skipped, id)) differ(name_of(id) + ": ddp_skipped");
+}
+
+// A gradient that several layers share is complete only before its last announcement. What does not come is written
+// first, as nobody may touch it once the step has begun.
+void RankRun::backward(const Step& step, const Part& part, const Gradients& written) {
+    const std::vector<int> order = announcements(step, part);
+    std::vector<int> left(c_.params.size());
+    for (int id : order) ++left[index_of(id)];
+    for (int id = 0; id < c_.param_count(); ++id)
+        if (!has(part.comes, id)) write(id, written);
+    for (int id : order) {
+        if (!has(part.comes, id)) {
+            context_.mark_unused({id});
+            continue;
+        }
+        if (--left[index_of(id)] == 0) write(id, written);
+        context_.grad_ready(id);
+    }
+}
+
+// A parameter for each call. One that does not come is marked as unused.
+std::vector<int> RankRun::announcements(const Step& step, const Part& part) const {
+    std::vector<int> order;
+    for (int id = c_.param_count() - 1; id >= 0; --id) {
+        const int calls = has(part.once, id) ? 1 : c_.params[index_of(id)].uses;
+        if (has(part.comes, id)) order.insert(order.end(), index_of(calls), id);
+        if (has(part.marked, id)) order.push_back(id);
+    }
+    std::mt19937 random(part.order + index_of(rank_) * 1000 + (&step - c_.steps.data()));
+    if (part.order) std::shuffle(order.begin(), order.end(), random);
+    return order;
+}
+
+void RankRun::reduced(int id, bool used) {
+    ++reduced_[index_of(id)];
+    compare(id, moments_[step_].after, "in the reduced callback");
+    if (used != moments_[step_].used[index_of(id)]) differ(name_of(id) + ": `used` of the reduced callback");
+}
+
+void RankRun::check_reduced(const Step& step) {
+    for (int id = 0; id < c_.param_count(); ++id)
+        if (reduced_[index_of(id)] != (step.no_sync ? 0 : 1))
+            differ(name_of(id) + ": the reduced callback came " + std::to_string(reduced_[index_of(id)]) + " times");
+}
+
+void RankRun::wait_for_some(std::size_t index, const Part& part) {
+    std::vector<int> order;
+    for (int id = 0; id < c_.param_count(); ++id) order.push_back(id);
+    std::mt19937 random(part.order);
+    if (part.order) std::shuffle(order.begin(), order.end(), random);
+    order.resize(part.order % (order.size() + 1));
+    for (int id : order) {
+        context_.wait(id);
+        compare(id, moments_[index].after, "after ddp_wait_param");
+    }
+}
+
+std::byte* RankRun::memory(int id) {
+    return c_.params[index_of(id)].view ? context_.grad_view<std::byte>(id) : own_[index_of(id)].data();
+}
+
+void RankRun::write(int id, const Gradients& gradients) {
+    const auto bytes = bytes_of(gradients[index_of(rank_)][index_of(id)], c_.params[index_of(id)].dtype);
+    std::copy(bytes.begin(), bytes.end(), memory(id));
+}
+
+void RankRun::compare(int id, const Gradients& gradients, const char* when) {
+    const ddp_dtype dtype = c_.params[index_of(id)].dtype;
+    const auto expected = bytes_of(gradients[index_of(rank_)][index_of(id)], dtype);
+    const std::byte* found = memory(id);
+    const auto at = std::mismatch(expected.begin(), expected.end(), found).first - expected.begin();
+    if (index_of(static_cast<int>(at)) == expected.size()) return;
+    const std::size_t size = ddp_dtype_size(dtype), element = static_cast<std::size_t>(at) / size;
+    differ(name_of(id) + "[" + std::to_string(element) + "] has the bytes " + hex(found + element * size, size) +
+           " instead of " + hex(&expected[element * size], size) + " " + when);
+}
+
+void RankRun::compare_all(const Gradients& gradients, const char* when) {
+    for (int id = 0; id < c_.param_count(); ++id) compare(id, gradients, when);
+}
+
+void RankRun::differ(const std::string& what) {
+    if (difference_.empty())
+        difference_ = std::string("rank ") + std::to_string(rank_) + ", step " + std::to_string(step_) + ": " + what;
+}
+
+}  // namespace property

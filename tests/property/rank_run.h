@@ -1,0 +1,54 @@
+// One rank of a case: does through the public ABI what the case says, and compares every gradient with the reference.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "property/reference.h"
+#include "support/model.h"
+
+namespace property {
+
+class RankRun {
+public:
+    RankRun(const Case& c, const std::vector<Moment>& moments, int rank, ddp_group* group);
+
+    // Throws ddp::Error if a call fails.
+    void run();
+    // The first difference from the reference; empty if there is none. The steps go on after it, as the other ranks
+    // wait for this one.
+    const std::string& difference() const { return difference_; }
+
+private:
+    ddp_context_options options() const;
+    void add_param(int id);
+    void step(std::size_t index);
+    void freeze_and_skip(const Step& step);
+    void backward(const Step& step, const Part& part, const Gradients& written);
+    std::vector<int> announcements(const Step& step, const Part& part) const;
+    // The library says that a gradient is final.
+    void reduced(int id, bool used);
+    void check_reduced(const Step& step);
+    void wait_for_some(std::size_t index, const Part& part);
+
+    std::byte* memory(int id);
+    void write(int id, const Gradients& gradients);
+    void compare(int id, const Gradients& gradients, const char* when);
+    void compare_all(const Gradients& gradients, const char* when);
+    void differ(const std::string& what);
+
+    const Case& c_;
+    const std::vector<Moment>& moments_;
+    const int rank_;
+    BorrowedGroup group_;
+    ddp::Context context_;
+    std::vector<std::vector<std::byte>> own_;  // gradients that are copied
+    std::size_t step_ = 0;
+    Mask frozen_ = 0;
+    bool synced_before_ = false;
+    std::vector<int> reduced_;  // how often it said so in this step
+    std::string difference_;
+};
+
+}  // namespace property

@@ -1,0 +1,69 @@
+// The reducer does in every generated case what the reference does, on every rank, in every byte of every gradient.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/detail/Configuration.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <mutex>
+#include <random>
+#include <string>
+
+#include "property/generate.h"
+#include "property/rank_run.h"
+#include "property/reference.h"
+#include "property/worlds.h"
+
+namespace property {
+namespace {
+
+// What RC_PARAMS does not say is set here, before RapidCheck reads it: the number of cases, and a seed for this run.
+// RapidCheck then prints all of it.
+void configure() {
+    rc::detail::Configuration defaults;
+    defaults.testParams.maxSuccess = DDP_PROPERTY_CASES;
+    std::random_device random;
+    defaults.testParams.seed = std::uint64_t{random()} << 32 | random();
+    const char* given = std::getenv("RC_PARAMS");
+    const auto settings = rc::detail::configFromString(given ? given : "", defaults);
+    setenv("RC_PARAMS", rc::detail::configToString(settings).c_str(), 1);
+}
+
+// Empty, or what went wrong.
+std::string run_case(const Case& c, Worlds& worlds) {
+    const std::vector<Moment> moments = expect(c);
+    std::mutex mutex;
+    std::string result;
+    const auto note = [&](const std::string& text) {
+        const std::lock_guard lock(mutex);
+        if (!text.empty()) result += text + "\n";
+    };
+    const auto errors = worlds.get(c.world, c.backend).run([&](int rank, ddp_group* group) {
+        RankRun run(c, moments, rank, group);
+        run.run();
+        note(run.difference());
+    });
+    for (const auto& error : errors) note(error);
+    return result;
+}
+
+TEST(ReducerProperty, EveryGradientIsWhatTheReferenceSays) {
+    configure();
+    Worlds worlds;
+    bool failed = false;
+    const bool passed = rc::check("every gradient is what the reference says", [&] {
+        const Case c = *any_case();
+        RC_TAG(std::string(reduction_name(c.reduction)), std::string(discovery_name(c.discovery)));
+        const std::string wrong = run_case(c, worlds);
+        if (wrong.empty()) return;
+        // At once: making the case smaller may take longer than the test has.
+        if (!failed) std::cerr << "The first case that fails, before it is made smaller:\n" << c << "\n" << wrong;
+        failed = true;
+        worlds.set_timeout(2'000);
+        RC_FAIL(wrong);
+    });
+    EXPECT_TRUE(passed);
+}
+
+}  // namespace
+}  // namespace property
