@@ -33,11 +33,14 @@ public:
     }
     // Any bytes, NaNs among them: they are sent, not computed with.
     static void fill(Bytes& bytes, std::uint32_t seed) {
+        std::array<std::uint8_t, 997> pattern;
+        for (auto& byte : pattern) {
+            seed = seed * 1664525u + 1013904223u;
+            byte = static_cast<std::uint8_t>(seed >> 24);
+        }
         for (auto& tensor : bytes)
-            for (auto& byte : tensor) {
-                seed = seed * 1664525u + 1013904223u;
-                byte = static_cast<std::uint8_t>(seed >> 24);
-            }
+            for (std::size_t at = 0; at < tensor.size(); at += pattern.size())
+                std::copy_n(pattern.begin(), std::min(pattern.size(), tensor.size() - at), tensor.data() + at);
     }
     Bytes filled(std::uint32_t seed) const {
         Bytes result = values;
