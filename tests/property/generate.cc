@@ -133,8 +133,8 @@ private:
         step.skipped &= c_.all();
     }
 
-    void choose_part(const Step& step, std::size_t rank) {
-        Part& part = c_.steps[static_cast<std::size_t>(&step - c_.steps.data())].parts[rank];
+    void choose_part(Step& step, std::size_t rank) {
+        Part& part = step.parts[rank];
         // A gradient may stay away if it came before, if nothing is reduced, or if that is found out.
         const Mask may_stay_away = step.no_sync || discovering() ? c_.all() : has_gradient_[rank];
         const Mask known_unused = recorded_ ? ~graph_[rank] : 0;

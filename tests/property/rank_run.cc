@@ -96,7 +96,7 @@ void RankRun::step(std::size_t index) {
     if (step.late) freeze_and_skip(step);
     if (index > 0) compare_all(moments_[index - 1].after, "at the beginning");
     reduced_.assign(c_.params.size(), 0);
-    backward(step, part, moment.written);
+    backward(part, moment.written);
     if (part.async) {
         context_.finalize_async();
         wait_for_some(index, part);
@@ -124,8 +124,8 @@ void RankRun::freeze_and_skip(const Step& step) {
 
 // A gradient that several layers share is complete only before its last announcement. What does not come is written
 // first, as nobody may touch it once the step has begun.
-void RankRun::backward(const Step& step, const Part& part, const Gradients& written) {
-    const std::vector<int> order = announcements(step, part);
+void RankRun::backward(const Part& part, const Gradients& written) {
+    const std::vector<int> order = announcements(part);
     std::vector<int> left(c_.params.size());
     for (int id : order) ++left[index_of(id)];
     for (int id = 0; id < c_.param_count(); ++id)
@@ -141,14 +141,14 @@ void RankRun::backward(const Step& step, const Part& part, const Gradients& writ
 }
 
 // A parameter for each call. One that does not come is marked as unused.
-std::vector<int> RankRun::announcements(const Step& step, const Part& part) const {
+std::vector<int> RankRun::announcements(const Part& part) const {
     std::vector<int> order;
     for (int id = c_.param_count() - 1; id >= 0; --id) {
         const int calls = has(part.once, id) ? 1 : c_.params[index_of(id)].uses;
         if (has(part.comes, id)) order.insert(order.end(), index_of(calls), id);
         if (has(part.marked, id)) order.push_back(id);
     }
-    std::mt19937 random(part.order + index_of(rank_) * 1000 + (&step - c_.steps.data()));
+    std::mt19937 random(part.order);
     if (part.order) std::shuffle(order.begin(), order.end(), random);
     return order;
 }

@@ -25,8 +25,8 @@ private:
     void add_param(int id);
     void step(std::size_t index);
     void freeze_and_skip(const Step& step);
-    void backward(const Step& step, const Part& part, const Gradients& written);
-    std::vector<int> announcements(const Step& step, const Part& part) const;
+    void backward(const Part& part, const Gradients& written);
+    std::vector<int> announcements(const Part& part) const;
     // The library says that a gradient is final.
     void reduced(int id, bool used);
     void check_reduced(const Step& step);

@@ -57,6 +57,7 @@ TEST(ReducerProperty, EveryGradientIsWhatTheReferenceSays) {
     configure();
     Worlds worlds;
     std::optional<Clock::time_point> failed_at;
+    std::string last_failure;
     const bool passed = rc::check("every gradient is what the reference says", [&] {
         const Case c = *any_case();
         RC_TAG(std::string(reduction_name(c.reduction)), std::string(discovery_name(c.discovery)));
@@ -67,9 +68,10 @@ TEST(ReducerProperty, EveryGradientIsWhatTheReferenceSays) {
         if (!failed_at) std::cerr << "The first case that fails, before it is made smaller:\n" << c << "\n" << wrong;
         if (!failed_at) failed_at = Clock::now();
         worlds.set_timeout(2'000);
+        last_failure = wrong;
         RC_FAIL(wrong);
     });
-    EXPECT_TRUE(passed);
+    EXPECT_TRUE(passed) << last_failure;
 }
 
 }  // namespace
