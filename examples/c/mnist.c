@@ -30,8 +30,9 @@ typedef struct trainer {
     mlp net;
     ddp_group* group;
     ddp_context* context;
-    int view;           /* gradients live in the buckets */
-    int64_t generation; /* of the gradient views that the model knows; -1: of none yet */
+    ddp_averager* averager; /* of models that are trained apart; NULL: none */
+    int view;               /* gradients live in the buckets */
+    int64_t generation;     /* of the gradient views that the model knows; -1: of none yet */
     int rank;
     int world;
     int* order;
@@ -49,7 +50,7 @@ static double seconds(void) {
 }
 
 /* Hands the model to libddp, which makes every rank's weights those of rank 0. */
-static void share(trainer* t) {
+static void share(trainer* t, const settings* s) {
     CHECK(ddp_context_create(t->group, NULL, &t->context, &error));
     for (int i = 0; i < MLP_TENSORS; ++i) {
         ddp_param_desc desc;
@@ -62,7 +63,12 @@ static void share(trainer* t) {
         ddp_param param; /* numbered from 0 as registered: the same as i */
         CHECK(ddp_register_param(t->context, &desc, &param, &error));
     }
+    CHECK(ddp_use_hook(t->context, s->hook, s->hook_options, &error));
     CHECK(ddp_commit(t->context, &error));
+    if (s->average_every > 0) {
+        const int64_t period = s->average_every;
+        CHECK(ddp_averager_create(t->context, &period, NULL, 1, 0, &t->averager, &error));
+    }
 }
 
 /* Points the model's gradients at their places in the buckets; again whenever libddp has moved those. */
@@ -108,6 +114,7 @@ static mlp_score train_epoch(trainer* t, const settings* s, const digits* set, i
         mlp_backward(&t->net, &batch, t->context != NULL ? announce : NULL, t->context);
         if (t->context != NULL) CHECK(ddp_finalize(t->context, &error));
         mlp_update(&t->net, s->lr, s->momentum);
+        if (t->averager != NULL) CHECK(ddp_averager_step(t->averager, NULL, &error));
         total.loss += score.loss;
         total.correct += score.correct;
     }
@@ -153,6 +160,7 @@ static trainer make_trainer(const settings* s, const digits* set, ddp_group* gro
 }
 
 static void free_trainer(trainer* t) {
+    ddp_averager_free(t->averager);
     ddp_context_free(t->context);
     mlp_free(&t->net);
     free(t->order);
@@ -197,7 +205,7 @@ int main(int argc, char** argv) {
     ddp_group* group = join_group();
     check_batch(&s, &train, ddp_group_rank(group), ddp_group_world_size(group));
     trainer t = make_trainer(&s, &train, group);
-    share(&t);
+    share(&t, &s);
 
     const int images = train.count / s.batch * s.batch;
     for (int epoch = 0; epoch < s.epochs; ++epoch) {

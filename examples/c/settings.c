@@ -6,6 +6,7 @@
 
 static const char usage[] =
     "usage: mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--view | --copy] [--compare-local]\n"
+    "             [--hook NAME] [--hook-options K=V,...] [--average-every N]\n"
     "  --data DIR        folder with the four IDX files of MNIST, plain or .gz (default " MNIST_DATA_DIR
     ")\n"
     "  --epochs N        passes over the training digits (default 10)\n"
@@ -13,7 +14,9 @@ static const char usage[] =
     "  --lr X            learning rate (default 0.05)\n"
     "  --seed N          of the first weights and of the order of the digits (default 1)\n"
     "  --view, --copy    gradients live in libddp's buckets (default), or in the model's own memory\n"
-    "  --compare-local   train the same batches without libddp afterwards and compare the weights\n";
+    "  --compare-local   train the same batches without libddp afterwards and compare the weights\n"
+    "  --hook NAME       communication hook, with --hook-options K=V,... (default allreduce)\n"
+    "  --average-every N average the models every N steps, for --hook post_local_sgd (default 0: never)\n";
 
 static void refuse(const char* why, const char* what) {
     fprintf(stderr, "mnist: %s %s\n%s", why, what, usage);
@@ -30,7 +33,7 @@ static double number(const char* option, const char* text, double low, double hi
 }
 
 settings settings_parse(int argc, char** argv) {
-    settings s = {MNIST_DATA_DIR, 10, 64, 0.05f, 0.9f, 1, 1, 0};
+    settings s = {MNIST_DATA_DIR, 10, 64, 0.05f, 0.9f, 1, 1, 0, "allreduce", "", 0};
     for (int i = 1; i < argc; ++i) {
         const char* name = argv[i];
         if (strcmp(name, "--help") == 0) {
@@ -44,6 +47,12 @@ settings settings_parse(int argc, char** argv) {
             s.compare_local = 1;
         } else if (strcmp(name, "--data") == 0 && i + 1 < argc) {
             s.data = argv[++i];
+        } else if (strcmp(name, "--hook") == 0 && i + 1 < argc) {
+            s.hook = argv[++i];
+        } else if (strcmp(name, "--hook-options") == 0 && i + 1 < argc) {
+            s.hook_options = argv[++i];
+        } else if (strcmp(name, "--average-every") == 0) {
+            s.average_every = (int)number(name, argv[++i], 0, 1e9);
         } else if (strcmp(name, "--epochs") == 0) {
             s.epochs = (int)number(name, argv[++i], 1, 10000);
         } else if (strcmp(name, "--batch") == 0) {

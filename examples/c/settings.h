@@ -13,6 +13,9 @@ typedef struct settings {
     uint64_t seed;
     int view; /* gradients live in libddp's buckets */
     int compare_local;
+    const char* hook; /* communication hook and its options, as in ddp_use_hook */
+    const char* hook_options;
+    int average_every; /* steps between averages of the models, for post_local_sgd; 0: never */
 } settings;
 
 /* Ends the process with status 2 and a message when the command line is wrong, with status 0 after --help. */

@@ -15,8 +15,8 @@
  *
  * A STEP is what lies between two calls of ddp_finalize. STATES: building (before ddp_commit), idle, filling (from
  * the first ddp_grad_ready on), draining (from ddp_finalize_async, or inside ddp_finalize), broken. A context breaks
- * when its group does, or when ranks disagree; all its calls then return the error that broke it, until it gets a new
- * group with ddp_context_set_group or is freed.
+ * when its group does, or when ranks disagree; all calls that begin, make or end a step then return the error that
+ * broke it, until it gets a new group with ddp_context_set_group or is freed.
  *
  * More of the same: participation.h (parameters that are unused, frozen, skipped; uneven batches and inputs), plan.h
  * (buckets and their order), overlap.h (the optimizer before the end of communication), stats.h, hook.h.
@@ -62,7 +62,7 @@ enum {
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS = 1u << 6,
     /* Ranks may run out of inputs before others: ddp_join in participation.h. */
     DDP_CONTEXT_JOIN = 1u << 7,
-    /* With JOIN: the mean is over the ranks that still have inputs, not over all. */
+    /* With JOIN: the mean is over the ranks that still have inputs, not over all. Not with DDP_REDUCTION_SUM. */
     DDP_CONTEXT_DIVIDE_BY_PRESENT = 1u << 8,
     /* With JOIN: all ranks stop, with DDP_ERROR_UNEVEN_INPUTS, as soon as one has no more inputs. */
     DDP_CONTEXT_STOP_AT_FIRST_JOIN = 1u << 9,
@@ -115,7 +115,10 @@ enum {
     /* Reduced after all others, in buckets of its own. */
     DDP_PARAM_DELAYED = 1u << 1,
     /* The gradient is a set of rows: ddp_grad_ready_sparse. `grad` must be NULL, ndim at least 1. */
-    DDP_PARAM_SPARSE = 1u << 2
+    DDP_PARAM_SPARSE = 1u << 2,
+    /* The gradient is a sum of outer products, and its factors may be given instead of it: ddp_grad_ready_factors. F32
+     * or F64, ndim at least 1. */
+    DDP_PARAM_FACTORED = 1u << 3
 };
 
 /* A parameter. Fill with ddp_param_desc_init. `name` and `shape` are copied. */
@@ -154,8 +157,9 @@ DDP_API ddp_status ddp_register_buffer(ddp_context* context, const ddp_param_des
 /* Ends registration: compares all parameters, buffers and options with those of the other ranks, sends rank 0's values
  * to everyone, builds and allocates the buckets.
  * Errors: MISMATCH (the same on every rank; names the first parameter that differs and the ranks; the context stays
- * building and the group healthy), INVALID_STATE (already committed, or no parameters), OUT_OF_MEMORY, or what broke
- * the group.
+ * building and the group healthy), INVALID_STATE (already committed, or no parameters), UNSUPPORTED (integers where
+ * the reduction needs floating-point gradients), INVALID_ARGUMENT (the plan of ddp_plan_adopt), OUT_OF_MEMORY, or what
+ * broke the group.
  * Threads: one. Blocks: for all ranks, at most the group's timeout an exchange. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_commit(ddp_context* context, ddp_error** error);
 
@@ -190,15 +194,15 @@ DDP_API ddp_status ddp_step_begin(ddp_context* context, ddp_error** error);
 
 /* no_sync: with sync 0 the following steps do not communicate: gradients stay local and add up in the caller's memory
  * or view. The next synced step reduces the sums. The switch is read at the first ddp_grad_ready (or ddp_finalize) of a
- * step. Errors: INVALID_STATE (in the middle of a step).
+ * step. On a broken context it is what the next group starts with. Errors: INVALID_STATE (in the middle of a step).
  * Threads: one. Blocks: no. Collective: no, but every rank must choose the same for a step. Callbacks: no. */
 DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error);
 
 /* Says that this step's gradient of `param` is complete. When it is the last of its bucket the reduction starts.
  * Until ddp_finalize returns the gradient must not be touched.
  * Errors: INVALID_ARGUMENT (unknown parameter), INVALID_STATE (ready twice in one step; not committed; during
- * ddp_finalize), a hook's error, or what broke the context. Where gradients come in a wrong way the context is not
- * broken by the call.
+ * ddp_finalize), a hook's error, or what broke the context. A gradient that comes in a wrong way neither breaks the
+ * context nor begins a step.
  * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. Lock-free. */
 DDP_API ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error);
 
@@ -218,6 +222,27 @@ DDP_API ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, 
  * Threads: one. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int64_t** indices,
                                        const void** values, size_t* count, ddp_error** error);
+
+/* ddp_grad_ready for a parameter with DDP_PARAM_FACTORED: this rank's gradient is given as its factors
+ * ("sufficient factors", Xie et al., UAI 2016). The gradient is an n x m matrix, n = shape[0] and m the product of the other extents: it
+ * is left^T right, where left is rows x n and right is rows x m, row-major and of the parameter's dtype. For a linear
+ * layer with weight (n, m), left is the gradient of its outputs and right its inputs, with one row for each sample. Both
+ * are copied. rows 0: a gradient of zero. The result is the reduced gradient, where that of a dense parameter would be.
+ *
+ * Where every rank gave factors and the largest number of rows that one of them has satisfies rows * (n + m) < n * m,
+ * ranks gather the factors and each multiplies them itself; otherwise each rank multiplies its own, and the gradients are
+ * reduced. One small message tells them which. Both give the same up to rounding, and the same bits on every rank.
+ * Communication hooks are not called for the parameter, which is alone in its bucket.
+ *
+ * Ranks may give different numbers of rows, and in any step some or all may call ddp_grad_ready instead, for a gradient
+ * that is in its place as usual. What is announced in unsynced steps and by several `uses` adds up: the library adds up
+ * factors, and the program, in its own memory or view, what it announces with ddp_grad_ready. Where there are only
+ * factors that memory is not read.
+ * Errors: as ddp_grad_ready; INVALID_ARGUMENT also for another kind of parameter and for more rows than any memory holds.
+ * It copies, and may multiply, so it is not lock-free.
+ * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const void* left, const void* right,
+                                          size_t rows, ddp_error** error);
 
 /* The end of the backward pass: waits until every bucket is reduced and (copy) writes the gradients back.
  * A gradient that never became ready is DDP_ERROR_MISSING_GRADIENT, at once and on every rank, and breaks the context,

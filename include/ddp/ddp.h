@@ -2,7 +2,9 @@
 #ifndef DDP_DDP_H
 #define DDP_DDP_H
 
+#include "averager.h"
 #include "backend.h"
+#include "builtin_hooks.h"
 #include "context.h"
 #include "group.h"
 #include "hook.h"

@@ -24,8 +24,9 @@ DDP_EXTERN_C_BEGIN
 
 /* Says early that these gradients will not come in this step, so that their buckets need not wait for ddp_finalize.
  * Needs DDP_CONTEXT_FIND_UNUSED, or the first synced step with DDP_CONTEXT_STATIC_GRAPH. In an unsynced step it has no
- * effect. Errors: INVALID_ARGUMENT (unknown parameter), INVALID_STATE (announced already, or the context does not find
- * unused parameters), or what broke the context.
+ * effect, and neither has it for a parameter that was marked before. Errors: INVALID_ARGUMENT (unknown parameter),
+ * INVALID_STATE (announced already, or the context does not find unused parameters), or what broke the context; then
+ * none is marked.
  * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_mark_unused(ddp_context* context, const ddp_param* params, size_t count, ddp_error** error);
 
@@ -62,7 +63,8 @@ DDP_API int32_t ddp_skipped(const ddp_context* context, ddp_param param);
 /* With DDP_REDUCTION_WEIGHTED_MEAN: this rank's weight, normally the number of samples in its batch (in its batches, if
  * unsynced steps came before; the gradient is then the sum of theirs, each already weighted by the program). Call it
  * before ddp_step_begin, which exchanges the weights; it holds until changed. 1 at first; 0 is allowed on some
- * ranks. Errors: INVALID_ARGUMENT (negative or not finite), INVALID_STATE (another reduction; in the middle of a step).
+ * ranks. Errors: INVALID_ARGUMENT (negative or not finite), INVALID_STATE (another reduction; from ddp_step_begin to the
+ * end of the step).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_set_weight(ddp_context* context, double weight, ddp_error** error);
 

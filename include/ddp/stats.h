@@ -26,6 +26,10 @@ typedef struct ddp_stats {
     int64_t total_backward_ns, total_comm_ns, total_overlap_ns, total_wait_ns;
     ddp_status last_error; /* the last error of ddp_grad_ready, ddp_finalize and their kin; DDP_OK if none */
     int32_t reserved0;
+    /* The communication hook, since it was installed: bytes of gradients it was given, and bytes this rank gave to
+     * collectives for them. Their ratio is the compression rate. */
+    uint64_t hook_bytes_in;
+    uint64_t hook_bytes_out;
 } ddp_stats;
 
 /* Errors: INVALID_ARGUMENT. Before ddp_commit all but param_count is 0.

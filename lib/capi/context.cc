@@ -18,7 +18,8 @@ constexpr std::uint32_t kContextFlags =
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS | DDP_CONTEXT_JOIN | DDP_CONTEXT_DIVIDE_BY_PRESENT |
     DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER;
 constexpr std::uint32_t kMostUses = 1u << 20;
-constexpr std::uint32_t kParamFlags = DDP_PARAM_IGNORED | DDP_PARAM_DELAYED | DDP_PARAM_SPARSE;
+constexpr std::uint64_t kMostCaps = 1u << 20;
+constexpr std::uint32_t kParamFlags = DDP_PARAM_IGNORED | DDP_PARAM_DELAYED | DDP_PARAM_SPARSE | DDP_PARAM_FACTORED;
 
 // Flags that mean nothing without another are mistakes, not preferences.
 void check_flags(std::uint32_t flags, const char* call) {
@@ -42,6 +43,9 @@ void check_flags(std::uint32_t flags, const char* call) {
 
 std::vector<std::size_t> read_caps(const ddp_context_options& o, const char* call) {
     if (o.bucket_cap_count > 0) {
+        if (o.bucket_cap_count > kMostCaps)
+            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->bucket_cap_count is ", o.bucket_cap_count,
+                 "; that is more than is plausible");
         require(o.bucket_caps, call, "options->bucket_caps");
         std::vector<std::size_t> caps(o.bucket_caps, o.bucket_caps + o.bucket_cap_count);
         for (std::size_t i = 0; i < caps.size(); ++i)
@@ -61,6 +65,9 @@ ContextOptions read_options(const ddp_context_options* options, const char* call
     check_flags(o.flags, call);
     if (o.reduction < DDP_REDUCTION_MEAN || o.reduction > DDP_REDUCTION_WEIGHTED_MEAN)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->reduction ", o.reduction, " is unknown");
+    if (o.reduction == DDP_REDUCTION_SUM && (o.flags & DDP_CONTEXT_DIVIDE_BY_PRESENT))
+        fail(DDP_ERROR_INVALID_ARGUMENT, call,
+             ": options->flags: DDP_CONTEXT_DIVIDE_BY_PRESENT divides, but options->reduction is DDP_REDUCTION_SUM");
     if (o.rebuild_interval < 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->rebuild_interval is ", o.rebuild_interval,
              "; it must not be negative");
@@ -111,6 +118,7 @@ Param read_param(const ddp_param_desc* desc, std::uint32_t flags, const char* ca
     param.ignored = (d.flags & DDP_PARAM_IGNORED) != 0;
     param.delayed = (d.flags & DDP_PARAM_DELAYED) != 0;
     param.sparse = (d.flags & DDP_PARAM_SPARSE) != 0;
+    param.factored = (d.flags & DDP_PARAM_FACTORED) != 0;
     return param;
 }
 
@@ -225,6 +233,17 @@ ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const in
         if (count > 0) require(indices, call, "indices");
         if (count > 0) require(values, call, "values");
         c.step_call(call, [&](Reducer& r) { r.grad_ready_sparse(param, indices, values, count); });
+    });
+}
+
+ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const void* left, const void* right,
+                                  size_t rows, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_grad_ready_factors";
+        Context& c = context_of(context, call);
+        if (rows > 0) require(left, call, "left");
+        if (rows > 0) require(right, call, "right");
+        c.step_call(call, [&](Reducer& r) { r.grad_ready_factors(param, left, right, rows); });
     });
 }
 

@@ -3,7 +3,7 @@
 #include "capi/guard.h"
 #include "core/context.h"
 #include "device/dtype.h"
-#include "hooks/bucket.h"
+#include "hooks/user_hook.h"
 
 using namespace libddp;
 
@@ -38,7 +38,8 @@ ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, void* us
     return guard(error, [&] {
         Context& c = require(context, "ddp_set_comm_hook", "context")->impl;
         c.require_between_steps("ddp_set_comm_hook");
-        c.set_hook({fn, owned(user_data, destroy)});
+        auto state = owned(user_data, destroy);
+        c.set_hook(fn ? std::make_shared<UserHook>(fn, std::move(state)) : nullptr);
     });
 }
 
@@ -62,6 +63,9 @@ int64_t ddp_bucket_step(const ddp_bucket* bucket) {
 }
 ddp_dtype ddp_bucket_dtype(const ddp_bucket* bucket) {
     return bucket ? bucket->dtype : 0;
+}
+ddp_reduce_op ddp_bucket_op(const ddp_bucket* bucket) {
+    return bucket ? bucket->op() : 0;
 }
 ddp_device ddp_bucket_device(const ddp_bucket* bucket) {
     return bucket ? bucket->device : ddp_device{DDP_DEVICE_CPU, 0};

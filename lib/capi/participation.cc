@@ -1,5 +1,7 @@
 #include "ddp/participation.h"
 
+#include <limits>
+
 #include "capi/guard.h"
 #include "core/context.h"
 
@@ -12,6 +14,8 @@ Context& context_of(ddp_context* context, const char* call) {
 }
 
 std::vector<std::int32_t> read_params(const ddp_param* params, size_t count, const char* call) {
+    if (count > std::numeric_limits<std::int32_t>::max())
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": count is ", count, "; there cannot be so many parameters");
     if (count > 0) require(params, call, "params");
     return {params, params + count};
 }
@@ -23,10 +27,7 @@ ddp_status ddp_mark_unused(ddp_context* context, const ddp_param* params, size_t
         constexpr const char* call = "ddp_mark_unused";
         Context& c = context_of(context, call);
         const auto ids = read_params(params, count, call);
-        for (auto id : ids) c.table().require(id, call);
-        c.step_call(call, [&](Reducer& r) {
-            for (auto id : ids) r.mark_unused(id);
-        });
+        c.step_call(call, [&](Reducer& r) { r.mark_unused(ids); });
     });
 }
 
@@ -38,8 +39,7 @@ ddp_status ddp_param_used(ddp_context* context, ddp_param param, int32_t* used, 
         Reducer& reducer = c.committed(call);
         c.table().require(param, call);
         reducer.require_idle(call);
-        if (reducer.synced_steps() == 0)
-            fail(DDP_ERROR_INVALID_STATE, call, ": no synced step has ended yet");
+        if (reducer.synced_steps() == 0) fail(DDP_ERROR_INVALID_STATE, call, ": no synced step has ended yet");
         *used = reducer.used(param) ? 1 : 0;
     });
 }
@@ -55,8 +55,10 @@ ddp_status ddp_set_frozen(ddp_context* context, const ddp_param* params, size_t 
 ddp_status ddp_skip_params(ddp_context* context, const ddp_param* params, size_t count, int32_t authority,
                            ddp_error** error) {
     return guard(error, [&] {
-        Context& c = context_of(context, "ddp_skip_params");
-        c.skip(read_params(params, count, "ddp_skip_params"), authority);
+        constexpr const char* call = "ddp_skip_params";
+        Context& c = context_of(context, call);
+        const bool counts = authority < 0 || authority == c.rank();
+        c.skip(counts ? read_params(params, count, call) : std::vector<std::int32_t>(), authority);
     });
 }
 

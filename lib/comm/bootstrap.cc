@@ -119,6 +119,10 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
         store.secret = config.secret;
         place.store = shared_store(store);
     }
+    if (!config.prefix.empty()) {
+        place.prefix = config.prefix;
+        return place;
+    }
     auto where = place.store ? place.store->describe() : "alone";
     place.prefix = str("ddp/group/", config.name, "/", job.restart, ".",
                        next_generation(str(where, "|", config.name, "|", place.rank)), "/");

@@ -20,6 +20,7 @@ struct GroupConfig {
     std::shared_ptr<Store> store;  // set: used instead of init_method
     std::string secret;
     std::uint32_t flags = 0;
+    std::string prefix;  // set: of this group's keys, instead of one made from the name
 };
 
 // Where a group meets.

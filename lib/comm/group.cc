@@ -28,6 +28,11 @@ std::string identity() {
     return str("pid ", getpid(), " on ", host);
 }
 
+// What this rank contributes.
+std::uint64_t input_bytes(const Collective& c) {
+    return c.count * dtype_size(c.dtype);
+}
+
 bool reduces(ddp_collective_kind kind) {
     return kind == DDP_COLLECTIVE_ALLREDUCE || kind == DDP_COLLECTIVE_REDUCE_SCATTER;
 }
@@ -69,11 +74,14 @@ std::shared_ptr<Group> Group::split(std::int32_t color, std::int32_t key) {
     std::vector<Choice> choices(static_cast<std::size_t>(world()));
     choices[static_cast<std::size_t>(rank())] = {color, key, rank()};
     run({DDP_COLLECTIVE_ALLGATHER, nullptr, choices.data(), sizeof(Choice), DDP_U8});
+    ++splits_;
     if (color < 0) return nullptr;
 
     GroupConfig config = config_;
     config.store = place_.store;
     config.name = str(config_.name, "/", color);
+    // The same color may join other ranks in each split.
+    config.prefix = str(place_.prefix, "split/", splits_, ".", color, "/");
     config.rank = 0;
     config.world = 0;
     for (const auto& other : choices) {
@@ -190,9 +198,18 @@ void Group::wait_for_all() {
 WorkPtr Group::submit(const Collective& collective) {
     validate(collective);
     check();
+    if (const auto& counter = current_tag().sent_bytes)
+        counter->fetch_add(input_bytes(collective), std::memory_order_relaxed);
     // The operation runs while the executor lives, which the group's destructor ends first.
     return executor_->submit(
         [this, collective, tag = current_tag()] { return execute(collective, next_sequence_++, tag); });
+}
+
+WorkPtr Group::submit(const Collective& collective, std::shared_ptr<const void> memory) {
+    OpTag tag = current_tag();
+    tag.memory = std::move(memory);
+    const ScopedTag scope(std::move(tag));
+    return submit(collective);
 }
 
 void Group::run(const Collective& collective) {

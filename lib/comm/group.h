@@ -43,6 +43,8 @@ public:
 
     // Queues a collective. Throws INVALID_ARGUMENT or UNSUPPORTED, or what broke the group.
     WorkPtr submit(const Collective& collective);
+    // The same, keeping `memory` as long as the operation may use it.
+    WorkPtr submit(const Collective& collective, std::shared_ptr<const void> memory);
     // submit and wait; throws what went wrong.
     void run(const Collective& collective);
 
@@ -77,6 +79,7 @@ private:
     std::shared_ptr<Transport> transport_;
     std::unique_ptr<Monitor> monitor_;  // null when alone
     std::shared_ptr<Executor> executor_;
+    std::int32_t splits_ = 0;         // how often it was divided
     std::int64_t next_sequence_ = 0;  // touched only by the thread that holds the executor's turn
     std::atomic<bool> broken_{false};
     mutable std::mutex mutex_;

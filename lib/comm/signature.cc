@@ -44,7 +44,7 @@ const char* hint(const Signature& a, const Signature& b) {
     if (a.step != b.step && a.step >= 0 && b.step >= 0)
         return "the ranks are at different steps: one of them ran ddp_finalize more often";
     if (a.plan != b.plan)
-        return "the ranks use different bucket plans: every rank must call ddp_step_begin at the same steps";
+        return "the ranks have different bucket plans, communication hooks, or frozen or skipped parameters";
     if (a.kind != b.kind || a.bucket != b.bucket) return "the ranks call collectives in a different order";
     return "the ranks give different sizes, types or operations";
 }

@@ -2,6 +2,7 @@
 // inherit it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@ struct OpTag {
     std::shared_ptr<const std::string> label;  // "parameters 'a' to 'f'"; not compared
     std::shared_ptr<const void> memory;        // what the operation reads and writes: kept as long as it runs
     std::shared_ptr<Executor> executor;        // whose order a hook's continuations must keep to; null outside hooks
+    std::shared_ptr<std::atomic<std::uint64_t>> sent_bytes;  // counts what a hook gives to collectives
 };
 
 // The tag that operations submitted by this thread get.

@@ -1,6 +1,8 @@
 #include "core/context.h"
 
 #include "core/agreement.h"
+#include "core/hash.h"
+#include "core/hook_state.h"
 #include "core/plan_text.h"
 #include "core/state_broadcast.h"
 #include "device/dtype.h"
@@ -20,10 +22,12 @@ void Context::register_buffer(Param buffer) {
 void Context::commit() {
     building("ddp_commit");
     group_->check();
-    agree_on_model(*group_, options_.text(), table_.lines());
+    std::string header = options_.text();
+    if (plan_text_) header += str(", adopted plan ", std::hex, Hash().add(*plan_text_).value());
+    agree_on_model(*group_, header, table_.lines());
     check_table();
     std::optional<std::vector<std::vector<std::int32_t>>> planned;
-    if (plan_text_) planned = plan_from_text(*plan_text_, table_, "ddp_commit");
+    if (plan_text_) planned = plan_from_text(*plan_text_, table_, "ddp_plan_adopt, read by ddp_commit");
     if (options_.initial_broadcast) broadcast_state(*group_, state(), 0);
     reducer_ = std::make_unique<Reducer>(group_, table_, options_.reducer, hook_, frozen_, std::move(planned));
     hook_ = {};
@@ -44,7 +48,7 @@ void Context::check_table() const {
                  options_.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
                  " needs floating-point gradients");
     }
-    if (!any) fail(DDP_ERROR_INVALID_STATE, "ddp_commit: no parameter was registered");
+    if (!any) fail(DDP_ERROR_INVALID_STATE, "ddp_commit: no parameter was registered that is not ignored");
 }
 
 std::vector<const Param*> Context::state() const {
@@ -65,12 +69,31 @@ void Context::require_between_steps(const char* call) const {
     if (auto* reducer = this->reducer()) reducer->require_idle(call);
 }
 
-void Context::set_hook(CommHook hook) {
-    if (!hook.fn) hook = default_hook();
+const HookPtr& Context::hook() const {
+    auto* reducer = this->reducer();
+    return reducer ? reducer->launcher().hook() : hook_;
+}
+
+void Context::set_hook(HookPtr hook) {
+    if (!hook) hook = std::make_shared<AllreduceHook>();
+    hook_name_ = hook->name();
     if (auto* reducer = this->reducer())
         reducer->set_hook(std::move(hook));
     else
         hook_ = std::move(hook);
+}
+
+std::vector<std::byte> Context::hook_state() const {
+    committed("ddp_hook_state_save");
+    HookState state;
+    hook()->save(state);
+    return write_hook_state(state, {hook_name_, group_->rank(), group_->world()}, table_);
+}
+
+void Context::load_hook_state(const std::byte* data, std::size_t size, bool shared_only) {
+    constexpr const char* call = "ddp_hook_state_load";
+    committed(call);
+    hook()->load(read_hook_state(data, size, {hook_name_, group_->rank(), group_->world()}, table_, shared_only, call));
 }
 
 void Context::set_reduced_callback(ReducedCallback callback) {
@@ -104,8 +127,7 @@ void Context::skip(std::vector<std::int32_t> params, std::int32_t authority) {
         group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, &count, 1, DDP_I64, DDP_SUM, authority});
         params.resize(static_cast<std::size_t>(count));
         if (count > 0)
-            group_->run(
-                {DDP_COLLECTIVE_BROADCAST, nullptr, params.data(), params.size(), DDP_I32, DDP_SUM, authority});
+            group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, params.data(), params.size(), DDP_I32, DDP_SUM, authority});
     }
     reducer.skip(params);
 }
@@ -128,8 +150,7 @@ std::string Context::plan_text() const {
 
 void Context::adopt_plan(const std::string& text) {
     constexpr const char* call = "ddp_plan_adopt";
-    if (auto* reducer = this->reducer())
-        return reducer->adopt_plan(plan_from_text(text, table_, call));
+    if (auto* reducer = this->reducer()) return reducer->adopt_plan(plan_from_text(text, table_, call));
     plan_text_ = text;
 }
 

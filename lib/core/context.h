@@ -14,6 +14,7 @@
 #include "core/reducer.h"
 #include "core/step_exchange.h"
 #include "ddp/hook.h"
+#include "hooks/allreduce.h"
 
 namespace libddp {
 
@@ -30,7 +31,7 @@ struct ContextOptions {
     std::string text() const;
 };
 
-// A user's buffer hook and its state, as CommHook.
+// A user's buffer hook and its state, whose deleter is the user's destroy function.
 struct BufferHook {
     ddp_buffer_hook_fn fn = nullptr;
     std::shared_ptr<void> user_data;
@@ -52,7 +53,14 @@ public:
     void set_weight(double weight);
     // Throws INVALID_STATE naming `call` in the middle of a step.
     void require_between_steps(const char* call) const;
-    void set_hook(CommHook hook);
+    // Null: the default.
+    void set_hook(HookPtr hook);
+    // The hook installed now.
+    const HookPtr& hook() const;
+    const std::string& hook_name() const { return hook_name_; }
+    std::vector<std::byte> hook_state() const;
+    void load_hook_state(const std::byte* data, std::size_t size, bool shared_only);
+    const std::shared_ptr<Group>& group() const { return group_; }
     void set_reduced_callback(ReducedCallback callback);
     void set_buffer_hook(BufferHook hook) { buffer_hook_ = std::move(hook); }
     void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
@@ -79,6 +87,7 @@ public:
     void* grad_view(std::int32_t param);
     std::int64_t layout_generation() const { return generation_.load(std::memory_order_acquire); }
     const ParamTable& table() const { return table_; }
+    std::int32_t rank() const { return group_->rank(); }
     ddp_status last_error() const { return last_error_.load(std::memory_order_relaxed); }
 
 private:
@@ -86,6 +95,7 @@ private:
     void check_table() const;
     bool exchanges() const { return options_.join || options_.weighted; }
     StepOutcome exchange(bool joined);
+    bool has_mean(const StepOutcome& outcome) const;
     void follow(const StepOutcome& outcome, const char* call);
     void rebuild_if_due(std::int32_t root);
     void send_buffers(std::int32_t root);
@@ -100,12 +110,13 @@ private:
     double weight_ = 1;
 
     // Until commit.
-    CommHook hook_ = default_hook();
+    HookPtr hook_ = std::make_shared<AllreduceHook>();
     ReducedCallback reduced_;
     bool sync_ = true;
     std::vector<std::int32_t> frozen_;
     std::optional<std::string> plan_text_;
 
+    std::string hook_name_ = hook_->name();
     std::unique_ptr<Reducer> reducer_;
     std::atomic<Reducer*> committed_{nullptr};  // reducer_, once it may be used
     std::atomic<std::int64_t> generation_{0};

@@ -42,8 +42,9 @@ void Context::step_begin() {
         return;
     }
     const StepOutcome outcome = exchange(false);
-    if (outcome.total_weight == 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": the weights of all ranks are 0 (ddp_set_weight), so there is no mean");
+    if (!has_mean(outcome))
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": the weights of all ranks (ddp_set_weight) sum to ",
+             outcome.total_weight, ", so there is no mean");
     follow(outcome, call);
     ++own_steps_;
 }
@@ -54,16 +55,21 @@ void Context::join() {
     group_->check();
     reducer.require_idle(call);
     if (!options_.join)
-        fail(DDP_ERROR_INVALID_STATE, call, ": create the context with DDP_CONTEXT_JOIN, so that the other ranks expect "
-                                            "this");
+        fail(DDP_ERROR_INVALID_STATE, call,
+             ": create the context with DDP_CONTEXT_JOIN, so that the other ranks expect this");
     StepOutcome outcome;
     for (outcome = exchange(true); outcome.present > 0; outcome = exchange(true)) {
+        if (!has_mean(outcome)) continue;  // the others were told in ddp_step_begin and begin again
         follow(outcome, call);
         reducer.shadow();
     }
     broadcast_state(*group_, state(), outcome.last_to_join);
     buffers_sent_after_ = reducer.synced_steps();
     own_steps_ = 0;
+}
+
+bool Context::has_mean(const StepOutcome& outcome) const {
+    return outcome.total_weight > 0 && std::isfinite(outcome.total_weight * group_->world());
 }
 
 StepOutcome Context::exchange(bool joined) {
@@ -73,7 +79,8 @@ StepOutcome Context::exchange(bool joined) {
 void Context::follow(const StepOutcome& outcome, const char* call) {
     if (options_.stop_at_first_join && outcome.first_joined >= 0)
         throw Error({DDP_ERROR_UNEVEN_INPUTS,
-                     str(call, ": rank ", outcome.first_joined, " has no more inputs, and with "
+                     str(call, ": rank ", outcome.first_joined,
+                         " has no more inputs, and with "
                          "DDP_CONTEXT_STOP_AT_FIRST_JOIN all ranks stop then"),
                      outcome.first_joined, -1, -1, reducer_->steps()});
     rebuild_if_due(outcome.first_present);
@@ -108,8 +115,8 @@ void Context::send_buffers(std::int32_t root) {
 void Context::call_buffer_hook() {
     std::vector<ddp_tensor> tensors;
     for (const auto& b : table_.buffers())
-        tensors.push_back({sizeof(ddp_tensor), b.data, b.shape.data(), static_cast<std::int32_t>(b.shape.size()), b.dtype,
-                           b.count, b.device, -1, 0});
+        tensors.push_back({sizeof(ddp_tensor), b.data, b.shape.data(), static_cast<std::int32_t>(b.shape.size()),
+                           b.dtype, b.count, b.device, -1, 0});
     ddp_group handle{group_};
     ddp_error* error = nullptr;
     const ddp_status status =
@@ -127,6 +134,7 @@ void Context::set_weight(double weight) {
         fail(DDP_ERROR_INVALID_STATE, call, ": the context was not created with DDP_REDUCTION_WEIGHTED_MEAN");
     if (!std::isfinite(weight) || weight < 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": weight is ", weight, "; it must be finite and not negative");
+    if (auto* reducer = this->reducer()) reducer->require_not_begun(call);
     weight_ = weight;
 }
 

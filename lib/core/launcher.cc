@@ -2,14 +2,16 @@
 
 #include <algorithm>
 
+#include "core/hash.h"
 #include "device/dtype.h"
-#include "hooks/allreduce.h"
-#include "util/error_object.h"
 
 namespace libddp {
 
-CommHook default_hook() {
-    return {&allreduce_hook, nullptr, true};
+void Launcher::set_hook(HookPtr hook) {
+    hook_ = std::move(hook);
+    hook_hash_ = Hash().add(hook_->name()).add(hook_->options()).value();
+    hook_bytes_in_ = 0;
+    hook_bytes_out_ = std::make_shared<std::atomic<std::uint64_t>>(0);
 }
 
 void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, bool mean) {
@@ -21,7 +23,8 @@ void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, b
         Slot slot;
         slot.bucket = store.describe(b, table);
         slot.bucket.mean = mean;
-        slot.sparse = store.plan().buckets[b].sparse;
+        slot.alone = store.plan().buckets[b].alone;
+        slot.content = store.plan().buckets[b].content;
         const auto& ids = store.plan().buckets[b].params;
         auto name = [&](std::int32_t id) { return table[id].name; };
         std::string label = str(ids.size() == 1 ? "parameter '" : "parameters '", name(ids.front()), "'");
@@ -34,7 +37,7 @@ void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, b
 
 void Launcher::arm(const Step& step, const Participation& participation) {
     step_ = step;
-    step_.agreement ^= plan_hash_;
+    step_.agreement ^= plan_hash_ ^ hook_hash_;
     Slot* last = nullptr;
     for (std::size_t b = 0; b < slots_.size(); ++b) {
         Slot& slot = slots_[b];
@@ -54,7 +57,7 @@ void Launcher::arm(const Step& step, const Participation& participation) {
         slot.bucket.prescaled = step.prescaled && is_floating(slot.bucket.dtype);  // integers are divided after the sum
         slot.bucket.result = nullptr;
         slot.bucket.is_last = false;
-        if (slot.live && !slot.sparse) last = &slot;
+        if (slot.live && !slot.alone) last = &slot;
         pending_[b].store(expected, std::memory_order_relaxed);
         used_[b].store(false, std::memory_order_relaxed);
     }
@@ -89,8 +92,8 @@ void Launcher::launch(Slot& slot) {
     if (!slot.live) return;
     if (!first_launch_) first_launch_ = Deadline::Clock::now();
     if (slot.has_absent) owner_.complete_with_zeros(slot.bucket);
-    ScopedTag tag(
-        {step_.agreement, step_.step, slot.bucket.index, slot.label, slot.memory, handle_.impl->executor_handle()});
+    ScopedTag tag({step_.agreement, step_.step, slot.bucket.index, slot.label, slot.memory,
+                   handle_.impl->executor_handle(), nullptr});
     try {
         slot.work = step_.votes ? vote(slot) : call_hook(slot);
     } catch (const Error& error) {
@@ -104,37 +107,27 @@ void Launcher::launch(Slot& slot) {
 WorkPtr Launcher::vote(Slot& slot) {
     const auto index = static_cast<std::size_t>(slot.bucket.index);
     auto ballot = std::make_shared<std::uint8_t>(used_[index].load(std::memory_order_relaxed) ? 1 : 0);
-    OpTag tag = current_tag();
-    tag.memory = ballot;
-    const ScopedTag scope(std::move(tag));
-    auto counted = handle_.impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, ballot.get(), 1, DDP_U8, DDP_MAX});
+    auto counted = handle_.impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, ballot.get(), 1, DDP_U8, DDP_MAX}, ballot);
     return counted->then(
         [this, &slot, ballot]() -> WorkPtr {
             slot.voted_out = *ballot == 0;
             if (slot.voted_out) return nullptr;
-            OpTag own = current_tag();
-            own.memory = slot.memory;
-            const ScopedTag inner(std::move(own));
             return call_hook(slot);
         },
-        hook_.is_default);  // a user's hook runs on threads inside libddp calls only
+        hook_->any_thread());
 }
 
 WorkPtr Launcher::call_hook(Slot& slot) {
-    if (slot.sparse) return owner_.reduce_sparse(slot.bucket.tensors.front().param);
-    ddp_work* work = nullptr;
-    ddp_error* error = nullptr;
-    ddp_status status = hook_.fn(hook_.user_data.get(), &handle_, &slot.bucket, &work, &error);
-    const WorkPtr result = work ? work->impl : nullptr;
-    delete work;
-    if (status == DDP_OK) return result;
-    ErrorInfo info = take_user_error(status, error, hook_.is_default ? "allreduce" : "the communication hook");
-    if (!hook_.is_default && info.rank < 0) info.rank = handle_.impl->rank();
-    throw Error(std::move(info));
+    if (slot.alone) return owner_.reduce_alone(slot.bucket.tensors.front().param);
+    hook_bytes_in_ += slot.content;
+    OpTag tag = current_tag();
+    tag.sent_bytes = hook_bytes_out_;
+    const ScopedTag scope(std::move(tag));
+    return hook_->reduce(handle_, slot.bucket);
 }
 
 OpTag Launcher::step_tag(std::shared_ptr<const std::string> label) const {
-    return {step_.agreement, step_.step, -1, std::move(label), nullptr, handle_.impl->executor_handle()};
+    return {step_.agreement, step_.step, -1, std::move(label), nullptr, handle_.impl->executor_handle(), nullptr};
 }
 
 const ddp_bucket& Launcher::wait(std::size_t index) {

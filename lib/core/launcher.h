@@ -18,26 +18,17 @@
 #include "comm/group.h"
 #include "core/bucket_store.h"
 #include "core/participation.h"
-#include "ddp/hook.h"
-#include "hooks/bucket.h"
+#include "hooks/hook.h"
 
 namespace libddp {
-
-// A hook and its state. The default one is the library's own.
-struct CommHook {
-    ddp_comm_hook_fn fn = nullptr;
-    std::shared_ptr<void> user_data;  // its deleter is the user's destroy function
-    bool is_default = false;
-};
-
-CommHook default_hook();
 
 // What the launcher leaves to its owner, on the thread that launches.
 class LaunchOwner {
 public:
     // Puts zeros where this rank has no gradient and knew so before the step.
     virtual void complete_with_zeros(const ddp_bucket& bucket) = 0;
-    virtual WorkPtr reduce_sparse(std::int32_t param) = 0;
+    // Reduces a parameter that is alone in its bucket, because it goes a way of its own, without the hook.
+    virtual WorkPtr reduce_alone(std::int32_t param) = 0;
 
 protected:
     ~LaunchOwner() = default;
@@ -47,8 +38,8 @@ class Launcher {
 public:
     struct Step {
         std::int64_t synced_steps = 0;  // for hooks
-        std::int64_t step = 0;  // for messages, and compared between ranks: one that did not sync is behind
-        std::uint64_t agreement = 0;  // of what else must be the same on all ranks; compared
+        std::int64_t step = 0;          // for messages, and compared between ranks: one that did not sync is behind
+        std::uint64_t agreement = 0;    // of what else must be the same on all ranks; compared
         bool prescaled = false;
         bool votes = false;
     };
@@ -58,8 +49,11 @@ public:
     void set_group(std::shared_ptr<Group> group) { handle_.impl = std::move(group); }
     // New buckets. Not while a step is under way.
     void reset_layout(const BucketStore& store, const ParamTable& table, bool mean);
-    void set_hook(CommHook hook) { hook_ = std::move(hook); }
-    bool uses_default_hook() const { return hook_.is_default; }
+    void set_hook(HookPtr hook);
+    const HookPtr& hook() const { return hook_; }
+    // What the hook was given, and what it gave to collectives, since it was installed.
+    std::uint64_t hook_bytes_in() const { return hook_bytes_in_; }
+    std::uint64_t hook_bytes_out() const { return hook_bytes_out_->load(std::memory_order_relaxed); }
 
     // All buckets wait for their gradients again.
     void arm(const Step& step, const Participation& participation);
@@ -94,10 +88,11 @@ public:
 private:
     struct Slot {
         ddp_bucket bucket;
-        WorkPtr work;     // null: the hook finished at once
-        ErrorInfo error;  // of the hook call itself
+        std::uint64_t content = 0;  // bytes of gradients, without gaps
+        WorkPtr work;               // null: the hook finished at once
+        ErrorInfo error;            // of the hook call itself
         bool launched = false;
-        bool sparse = false;
+        bool alone = false;
         bool live = true;         // some rank uses it, as far as is known before the step
         bool has_absent = false;  // zeros must stand in for a gradient
         bool voted_out = false;
@@ -113,8 +108,10 @@ private:
     ErrorInfo with_bucket(ErrorInfo error, const Slot& slot) const;
 
     ddp_group handle_;
-    CommHook hook_ = default_hook();
-    std::uint64_t plan_hash_ = 0;
+    HookPtr hook_;
+    std::uint64_t hook_hash_ = 0, plan_hash_ = 0;
+    std::atomic<std::uint64_t> hook_bytes_in_{0};
+    std::shared_ptr<std::atomic<std::uint64_t>> hook_bytes_out_;
     LaunchOwner& owner_;
     Step step_;
     std::vector<Slot> slots_;

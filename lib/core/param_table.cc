@@ -29,6 +29,7 @@ std::int32_t ParamTable::add_param(Param param) {
     if (param.sparse && param.uses != 1)
         fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", param.name, "': uses is ", param.uses,
              "; a sparse parameter is announced once");
+    if (param.factored) check_factored(param);
     if (params_.size() >= std::numeric_limits<std::int32_t>::max())
         fail(DDP_ERROR_LIMIT, "a context holds at most ", std::numeric_limits<std::int32_t>::max(), " parameters");
     if (param.grad && param.bytes > 0 && !param.ignored) check_overlap(param, param.grad, "grad");
@@ -88,6 +89,18 @@ void ParamTable::check(Param& p, const char* kind) const {
                  dtype_name(p.dtype), ")");
 }
 
+void ParamTable::check_factored(const Param& p) const {
+    if (p.sparse)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", p.name,
+             "': flags: DDP_PARAM_FACTORED and DDP_PARAM_SPARSE exclude each other");
+    if (p.shape.empty())
+        fail(DDP_ERROR_INVALID_ARGUMENT, "parameter '", p.name,
+             "': ndim is 0; DDP_PARAM_FACTORED needs rows and columns");
+    if (p.dtype != DDP_F32 && p.dtype != DDP_F64)
+        fail(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "': dtype is ", dtype_name(p.dtype),
+             "; DDP_PARAM_FACTORED needs f32 or f64");
+}
+
 void ParamTable::check_overlap(const Param& p, const void* memory, const char* what) {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory), end = begin + p.bytes;
     auto next = gradient_memory_.lower_bound(begin);
@@ -107,7 +120,7 @@ std::vector<std::string> ParamTable::lines() const {
             const Param& p = entries[i];
             result.push_back(str(kind, " ", i, " '", p.name, "' ", dtype_name(p.dtype), shape_text(p.shape),
                                  p.data ? "" : " without data", p.ignored ? " ignored" : "",
-                                 p.delayed ? " delayed" : "", p.sparse ? " sparse" : "",
+                                 p.delayed ? " delayed" : "", p.sparse ? " sparse" : "", p.factored ? " factored" : "",
                                  p.uses > 1 ? str(" announced ", p.uses, " times") : ""));
         }
     };

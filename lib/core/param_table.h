@@ -24,8 +24,11 @@ struct Param {
     bool ignored = false;
     bool delayed = false;
     bool sparse = false;
+    bool factored = false;
 
-    // Elements of one row of a sparse gradient.
+    // Its gradient travels in a way of its own, and so in a bucket of its own.
+    bool alone() const { return sparse || factored; }
+    // Elements of one row of a sparse gradient, or of one seen as a matrix.
     std::int64_t row_count() const { return shape.empty() || shape[0] == 0 ? 0 : count / shape[0]; }
 };
 
@@ -49,6 +52,7 @@ public:
 
 private:
     void check(Param& param, const char* kind) const;
+    void check_factored(const Param& param) const;
     void check_overlap(const Param& param, const void* memory, const char* what);
 
     std::vector<Param> params_;

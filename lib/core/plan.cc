@@ -23,6 +23,7 @@ struct Open {
 void append(PlanBucket& bucket, std::int32_t param, const PlanParam& p) {
     bucket.dtype = p.dtype;
     bucket.device = p.device;
+    bucket.alone = p.alone;
     bucket.sparse = p.sparse;
     bucket.params.push_back(param);
     bucket.offsets.push_back(bucket.bytes);
@@ -56,7 +57,7 @@ BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std
     for (std::size_t position = 0; position < order.size(); ++position) {
         const std::int32_t id = order[position];
         const PlanParam& p = params[static_cast<std::size_t>(id)];
-        if (p.sparse) {
+        if (p.alone) {
             append(finished.emplace_back(Open{{}, p.lane, position}).bucket, id, p);
             continue;
         }

@@ -19,7 +19,8 @@ struct PlanParam {
     ddp_dtype dtype = DDP_F32;
     ddp_device device{DDP_DEVICE_CPU, 0};
     Lane lane = Lane::kNormal;
-    bool sparse = false;  // alone in a bucket without memory
+    bool alone = false;   // in a bucket of its own
+    bool sparse = false;  // in a bucket without memory
 };
 
 struct PlanBucket {
@@ -29,6 +30,7 @@ struct PlanBucket {
     std::vector<std::size_t> offsets;  // of each, in bytes from the bucket's start; multiples of kAlignment
     std::size_t bytes = 0;             // with the gaps
     std::size_t content = 0;           // bytes of gradients, without gaps: what caps count
+    bool alone = false;
     bool sparse = false;
 };
 

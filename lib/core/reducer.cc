@@ -13,12 +13,25 @@ void Reducer::begin(double factor, bool sync) {
     begun_ = options_.needs_begin;
 }
 
-// Where a step stands for a gradient that comes now: filling, synced or not. Otherwise it throws.
-Reducer::Phase Reducer::enter(const char* call) {
+// Where a step stands for a gradient that comes now: idle, or filling, synced or not. Otherwise it throws.
+Reducer::Phase Reducer::look(const char* call) const {
     if (group_->broken()) group_->check();
-    Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::kIdle) phase = begin_phase(call);
-    if (phase == Phase::kFilling || phase == Phase::kFillingLocal) return phase;
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    if (phase != Phase::kIdle) require_filling(phase, call);
+    return phase;
+}
+
+// Begins the step if this is its first gradient. What is wrong with the gradient itself is found out between look() and
+// this: a gradient that is refused begins no step.
+Reducer::Phase Reducer::enter(Phase phase, const char* call) {
+    if (phase != Phase::kIdle) return phase;
+    phase = begin_phase(call);
+    require_filling(phase, call);
+    return phase;
+}
+
+void Reducer::require_filling(Phase phase, const char* call) const {
+    if (phase == Phase::kFilling || phase == Phase::kFillingLocal) return;
     fail(DDP_ERROR_INVALID_STATE, call, ": ddp_finalize of step ", steps_,
          phase == Phase::kDraining ? " is running" : " must follow ddp_finalize_async",
          "; announce every gradient before the end of the backward pass");
@@ -39,32 +52,54 @@ Reducer::Phase Reducer::begin_phase(const char* call) {
 
 void Reducer::grad_ready(std::int32_t param) {
     if (param < 0 || param >= table_.size()) table_.require(param, "ddp_grad_ready");
-    const Phase phase = enter("ddp_grad_ready");
+    constexpr const char* call = "ddp_grad_ready";
+    const Phase phase = look(call);
     Slot& s = slot(param);
-    if (s.sparse && s.role == Role::kExpected)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_grad_ready: '", name(param),
+    if (!expects(param, s, call)) return;
+    if (s.sparse)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param),
              "' is sparse; give its rows to ddp_grad_ready_sparse");
-    take(param, s, phase, "ddp_grad_ready");
+    const Phase entered = enter(phase, call);
+    if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
+    take(param, s, entered, call);
 }
 
 void Reducer::grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values,
                                 std::size_t count) {
-    table_.require(param, "ddp_grad_ready_sparse");
+    constexpr const char* call = "ddp_grad_ready_sparse";
+    table_.require(param, call);
     if (!slot(param).sparse)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_grad_ready_sparse: '", name(param),
-             "' was not registered with DDP_PARAM_SPARSE");
-    const Phase phase = enter("ddp_grad_ready_sparse");
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param), "' was not registered with DDP_PARAM_SPARSE");
+    Phase phase = look(call);
     Slot& s = slot(param);
-    if (s.role == Role::kExpected && s.calls.load(std::memory_order_acquire) == 0)
-        sparse_.add(param, indices, values, count);
-    take(param, s, phase, "ddp_grad_ready_sparse");
+    if (!expects(param, s, call)) return;
+    sparse_.require_rows(param, indices, count);
+    phase = enter(phase, call);
+    if (s.calls.load(std::memory_order_acquire) == 0) sparse_.add(param, indices, values, count);
+    take(param, s, phase, call);
+}
+
+void Reducer::grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows) {
+    constexpr const char* call = "ddp_grad_ready_factors";
+    table_.require(param, call);
+    if (!slot(param).factored)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param), "' was not registered with DDP_PARAM_FACTORED");
+    Phase phase = look(call);
+    Slot& s = slot(param);
+    if (!expects(param, s, call)) return;
+    factors_.require_rows(param, rows);
+    phase = enter(phase, call);
+    if (s.calls.load(std::memory_order_acquire) < s.uses) factors_.add(param, left, right, rows);
+    take(param, s, phase, call);
+}
+
+// False: there is nothing to do. A gradient that must not come throws.
+bool Reducer::expects(std::int32_t param, const Slot& s, const char* call) const {
+    if (s.role != Role::kExpected && s.role != Role::kIgnored) refuse(param, s, 0, call);
+    return s.role == Role::kExpected;
 }
 
 void Reducer::take(std::int32_t param, Slot& s, Phase phase, const char* call) {
-    if (s.role != Role::kExpected) {
-        if (s.role == Role::kIgnored) return;
-        refuse(param, s, 0, call);
-    }
     const std::int32_t before = s.calls.fetch_add(1, std::memory_order_acq_rel);
     if (before >= s.uses) refuse(param, s, before, call);
     if (phase == Phase::kFillingLocal) {
@@ -83,45 +118,63 @@ void Reducer::refuse(std::int32_t param, const Slot& s, std::int32_t calls, cons
     else if (participation_.skipped(param))
         why = "is skipped in this step (ddp_skip_params)";
     else if (s.role != Role::kExpected)
-        why = "was not used in the first synced step, and with DDP_CONTEXT_STATIC_GRAPH the graph may not change; use "
-              "DDP_CONTEXT_FIND_UNUSED";
+        why =
+            "was not used in the first synced step, and with DDP_CONTEXT_STATIC_GRAPH the graph may not change; use "
+            "DDP_CONTEXT_FIND_UNUSED";
     else if (calls >= kClosed)
         why = "was given to ddp_mark_unused before";
     else if (s.uses > 1)
         why = str("was announced more than ", s.uses, " times, which is its `uses`");
     else
-        why = "was announced twice; announce it once it is complete, and call ddp_finalize at the end of the backward "
-              "pass";
+        why =
+            "was announced twice; announce it once it is complete, and call ddp_finalize at the end of the backward "
+            "pass";
     throw Error({s.role == Role::kExpected ? DDP_ERROR_INVALID_STATE : DDP_ERROR_MISMATCH,
                  str(call, ": step ", steps_, ": the gradient of '", name(param), "' ", why), -1, param, s.bucket,
                  steps_});
 }
 
-void Reducer::mark_unused(std::int32_t param) {
-    table_.require(param, "ddp_mark_unused");
+// All or none: what is wrong with one of them is found out first.
+void Reducer::mark_unused(const std::vector<std::int32_t>& params) {
+    constexpr const char* call = "ddp_mark_unused";
+    for (auto id : params) table_.require(id, call);
     if (!discovering())
-        fail(DDP_ERROR_INVALID_STATE, "ddp_mark_unused: the context does not look for unused parameters; create it with "
-                                      "DDP_CONTEXT_FIND_UNUSED");
-    const Phase phase = enter("ddp_mark_unused");
+        fail(DDP_ERROR_INVALID_STATE, call,
+             ": the context does not look for unused parameters; create it with DDP_CONTEXT_FIND_UNUSED");
+    Phase phase = look(call);
+    if (phase == Phase::kFilling)
+        for (auto id : params) require_unannounced(id, slot(id).calls.load(std::memory_order_acquire));
+    if (params.empty()) return;
+    phase = enter(phase, call);
+    if (phase == Phase::kFillingLocal) return;
+    for (auto id : params) mark_unused(id);
+    group_->executor().run_callbacks();
+}
+
+void Reducer::require_unannounced(std::int32_t param, std::int32_t calls) const {
+    if (calls == 0 || calls >= kClosed) return;
+    throw Error({DDP_ERROR_INVALID_STATE,
+                 str("ddp_mark_unused: the gradient of '", name(param), "' was announced already in step ", steps_), -1,
+                 param, slots_[static_cast<std::size_t>(param)].bucket, steps_});
+}
+
+// A second time changes nothing.
+void Reducer::mark_unused(std::int32_t param) {
     Slot& s = slot(param);
-    if (s.role != Role::kExpected || phase == Phase::kFillingLocal) return;
+    if (s.role != Role::kExpected) return;
     std::int32_t none = 0;
     if (!s.calls.compare_exchange_strong(none, kClosed, std::memory_order_acq_rel))
-        throw Error({DDP_ERROR_INVALID_STATE,
-                     str("ddp_mark_unused: the gradient of '", name(param), "' was ",
-                         none >= kClosed ? "marked" : "announced", " already in step ", steps_),
-                     -1, param, s.bucket, steps_});
+        return require_unannounced(param, none);
     if (s.waits_for_sync.load(std::memory_order_relaxed))
         put_in_place(param, s);  // earlier local steps used it
     else
         put_zeros(param, s, true);
-    group_->executor().run_callbacks();
 }
 
 void Reducer::put_in_place(std::int32_t param, Slot& s) {
     if (order_.recording()) order_.note(param);
-    if (!s.sparse) {
-        const double scale = pack_scale(s.dtype);
+    if (!s.sparse && (!s.factored || factors_.whole(param))) {
+        const double scale = s.factored ? factor_ : pack_scale(s.dtype);
         if (scale == 0)
             clear(s);  // not 0 * infinity
         else if (s.grad)
@@ -142,6 +195,7 @@ void Reducer::put_zeros(std::int32_t param, Slot& s, bool keep) {
         if (keep && !s.grad) kept_.keep(param, s.place, s.bytes);
         clear(s);
     }
+    forget_given(param);
     launcher_.gradient_in_place(s.bucket, /*used=*/false);
 }
 
@@ -160,8 +214,10 @@ void Reducer::complete_with_zeros(const ddp_bucket& bucket) {
     }
 }
 
-WorkPtr Reducer::reduce_sparse(std::int32_t param) {
-    return sparse_.launch(*group_, param, is_floating(table_[param].dtype) ? factor_ : 1.0, options_.mean);
+WorkPtr Reducer::reduce_alone(std::int32_t param) {
+    const double factor = is_floating(table_[param].dtype) ? factor_ : 1.0;
+    if (table_[param].sparse) return sparse_.launch(*group_, param, factor, options_.mean);
+    return factors_.launch(*group_, param, slot(param).place, factor, options_.mean);
 }
 
 }  // namespace libddp

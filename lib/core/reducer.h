@@ -17,6 +17,7 @@
 
 #include "comm/group.h"
 #include "core/bucket_store.h"
+#include "core/factors.h"
 #include "core/kept_views.h"
 #include "core/launcher.h"
 #include "core/param_table.h"
@@ -39,11 +40,11 @@ struct ReducerOptions {
     bool find_unused = false;
     bool static_graph = false;
     bool keep_local_unused = false;
-    bool votes = false;       // agree bucket by bucket whether it is used at all
+    bool votes = false;        // agree bucket by bucket whether it is used at all
     bool needs_begin = false;  // every step starts with begin_step()
 };
 
-// A user's callback and its state, as CommHook.
+// A user's callback and its state, whose deleter is the user's destroy function.
 struct ReducedCallback {
     ddp_reduced_fn fn = nullptr;
     std::shared_ptr<void> user_data;
@@ -52,7 +53,7 @@ struct ReducedCallback {
 class Reducer final : private LaunchOwner {
 public:
     // Plans (`planned`: these buckets), checks the plan with the other ranks, allocates. Collective.
-    Reducer(std::shared_ptr<Group> group, const ParamTable& table, ReducerOptions options, CommHook hook,
+    Reducer(std::shared_ptr<Group> group, const ParamTable& table, ReducerOptions options, HookPtr hook,
             const std::vector<std::int32_t>& frozen, std::optional<std::vector<std::vector<std::int32_t>>> planned);
     ~Reducer();
 
@@ -61,7 +62,8 @@ public:
     void begin(double factor, bool sync);
     void grad_ready(std::int32_t param);
     void grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count);
-    void mark_unused(std::int32_t param);
+    void grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows);
+    void mark_unused(const std::vector<std::int32_t>& params);
     void finalize();
     void finalize_async();
     void wait_param(std::int32_t param);
@@ -70,9 +72,13 @@ public:
     void shadow();
 
     // Between steps. Each throws INVALID_STATE, naming the public call, in the middle of one.
+    // On a broken group: what the next group starts with.
     void set_sync(bool sync);
+    // Throws if ranks have exchanged already what they do in this step.
+    void require_not_begun(const char* call) const;
     bool sync() const { return sync_; }
-    void set_hook(CommHook hook);
+    void set_hook(HookPtr hook);
+    const Launcher& launcher() const { return launcher_; }
     void set_reduced_callback(ReducedCallback callback) { reduced_ = std::move(callback); }
     void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
     void skip(const std::vector<std::int32_t>& params);
@@ -108,14 +114,14 @@ private:
 
     // All that grad_ready touches, in one place.
     struct Slot {
-        std::atomic<std::int32_t> calls{0};  // announcements in this step
-        std::int32_t uses = 1;               // announcements that complete the gradient
+        std::atomic<std::int32_t> calls{0};       // announcements in this step
+        std::int32_t uses = 1;                    // announcements that complete the gradient
         std::atomic<bool> waits_for_sync{false};  // announced in a local step, not yet reduced
         Role role = Role::kExpected;
         std::int32_t bucket = -1;
-        bool sparse = false;
+        bool sparse = false, factored = false;
         std::byte* place = nullptr;
-        void* grad = nullptr;        // null: view
+        void* grad = nullptr;  // null: view
         std::size_t count = 0;
         std::size_t bytes = 0;
         ddp_dtype dtype = DDP_F32;
@@ -125,13 +131,16 @@ private:
 
     Slot& slot(std::int32_t param) { return slots_[static_cast<std::size_t>(param)]; }
     const std::string& name(std::int32_t param) const { return table_[param].name; }
-    bool discovering() const {
-        return options_.find_unused || (options_.static_graph && !participation_.recorded());
-    }
+    bool discovering() const { return options_.find_unused || (options_.static_graph && !participation_.recorded()); }
 
     // Gradients come in.
-    Phase enter(const char* call);
+    Phase look(const char* call) const;
+    Phase enter(Phase phase, const char* call);
+    void require_filling(Phase phase, const char* call) const;
     Phase begin_phase(const char* call);
+    bool expects(std::int32_t param, const Slot& slot, const char* call) const;
+    void require_unannounced(std::int32_t param, std::int32_t calls) const;
+    void mark_unused(std::int32_t param);
     void take(std::int32_t param, Slot& slot, Phase phase, const char* call);
     void put_in_place(std::int32_t param, Slot& slot);
     static void clear(Slot& slot);
@@ -139,7 +148,7 @@ private:
     double pack_scale(ddp_dtype dtype) const;
     [[noreturn]] void refuse(std::int32_t param, const Slot& slot, std::int32_t calls, const char* call) const;
     void complete_with_zeros(const ddp_bucket& bucket) override;
-    WorkPtr reduce_sparse(std::int32_t param) override;
+    WorkPtr reduce_alone(std::int32_t param) override;
 
     // Gradients leave.
     void start_draining(const char* call);
@@ -147,8 +156,11 @@ private:
     [[noreturn]] void report_missing(const std::vector<std::int32_t>& missing);
     void ask_who_used();
     void drain_until(std::size_t bucket_count);
+    std::uint64_t collect(std::int32_t param);
+    void forget_given(std::int32_t param);
     void finish_bucket(const ddp_bucket& bucket);
     void finish_param(const ddp_bucket& bucket, const BucketTensor& tensor);
+    void settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted);
     void finish_unused();
     void call_reduced(std::int32_t param, bool used);
     void end_local_step();
@@ -171,6 +183,7 @@ private:
     UsedMap used_map_;
     KeptViews kept_;
     SparseGradients sparse_;
+    FactorGradients factors_;
     StepClock clock_;
     ReducedCallback reduced_;
     std::unique_ptr<BucketStore> store_;

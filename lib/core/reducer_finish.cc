@@ -65,14 +65,17 @@ void Reducer::wait_param(std::int32_t param) {
 }
 
 void Reducer::discard() {
+    constexpr const char* call = "ddp_step_discard";
     group_->check();
-    if (phase_.load(std::memory_order_acquire) == Phase::kAnnounced)
-        fail(DDP_ERROR_INVALID_STATE, "ddp_step_discard: ddp_finalize must follow ddp_finalize_async");
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    if (phase == Phase::kAnnounced || phase == Phase::kAnnouncedLocal)
+        fail(DDP_ERROR_INVALID_STATE, call, ": ddp_finalize must follow ddp_finalize_async of step ", steps_);
+    if (phase == Phase::kIdle) begin_phase(call);  // where it throws nothing is discarded
     discarding_ = true;
-    start_draining("ddp_step_discard");
+    start_draining(call);
     for (std::int32_t id = 0; id < table_.size(); ++id) {
         slot(id).waits_for_sync.store(false, std::memory_order_relaxed);
-        if (table_[id].sparse) sparse_.discard(id);
+        forget_given(id);
     }
     if (phase_.load(std::memory_order_acquire) == Phase::kAnnouncedLocal) return end_local_step();
     phase_.store(Phase::kDraining, std::memory_order_release);
@@ -177,31 +180,45 @@ void Reducer::drain_until(std::size_t bucket_count) {
 void Reducer::finish_bucket(const ddp_bucket& bucket) {
     const auto index = static_cast<std::size_t>(bucket.index);
     const auto& planned = store_->plan().buckets[index];
-    if (launcher_.sent(index) && !planned.sparse) sent_bytes_ += planned.content;
+    if (planned.alone)
+        sent_bytes_ += collect(planned.params.front());
+    else if (launcher_.sent(index))
+        sent_bytes_ += planned.content;
     for (const auto& tensor : bucket.tensors) finish_param(bucket, tensor);
+}
+
+// What a parameter that is alone in its bucket has become. Returns how many bytes this rank gave for it.
+std::uint64_t Reducer::collect(std::int32_t param) {
+    return table_[param].sparse ? sparse_.collect(param) : factors_.collect(param);
+}
+
+// Rows and factors that were given for this parameter.
+void Reducer::forget_given(std::int32_t param) {
+    if (table_[param].sparse) sparse_.discard(param);
+    if (table_[param].factored) factors_.discard(param);
 }
 
 // A gradient that this rank used gets the result. What happens to one that it did not use depends on the others.
 void Reducer::finish_param(const ddp_bucket& bucket, const BucketTensor& tensor) {
     Slot& s = slot(tensor.param);
-    if (discarding_) {
-        if (s.sparse) sparse_.collect(tensor.param);
-        return;
-    }
+    if (discarding_) return;
     if (s.role == Role::kExpected && discovering() && !used_map_.here()[static_cast<std::size_t>(tensor.param)]) {
         undecided_.push_back(tensor);
         return;
     }
     const bool used = s.role == Role::kExpected || s.role == Role::kAbsentHere;
     const bool wanted = s.role == Role::kExpected || (used && !options_.keep_local_unused);
-    if (s.sparse) {
-        sent_bytes_ += sparse_.collect(tensor.param);
-    } else if (wanted) {
-        write_back(bucket, tensor, s.grad);
-    } else if (!s.grad) {
-        kept_.give_back(tensor.param, s.place);
-    }
+    settle(bucket, tensor, wanted);
     call_reduced(tensor.param, used);
+}
+
+void Reducer::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted) {
+    const Slot& s = slot(tensor.param);
+    if (s.sparse) return;  // ddp_sparse_gradient has the result
+    if (wanted)
+        write_back(bucket, tensor, s.grad);
+    else if (!s.grad)
+        kept_.give_back(tensor.param, s.place);
 }
 
 void Reducer::finish_unused() {
@@ -209,15 +226,9 @@ void Reducer::finish_unused() {
     const auto undecided = std::move(undecided_);
     undecided_.clear();
     for (const auto& tensor : undecided) {
-        Slot& s = slot(tensor.param);
         const bool used = used_map_.anywhere()[static_cast<std::size_t>(tensor.param)] != 0;
-        if (s.sparse) {
-            sent_bytes_ += sparse_.collect(tensor.param);
-        } else if (used && !options_.keep_local_unused) {
-            write_back(launcher_.wait(static_cast<std::size_t>(s.bucket)), tensor, s.grad);
-        } else if (!s.grad) {
-            kept_.give_back(tensor.param, s.place);
-        }
+        settle(launcher_.wait(static_cast<std::size_t>(slot(tensor.param).bucket)), tensor,
+               used && !options_.keep_local_unused);
         call_reduced(tensor.param, used);
     }
 }

@@ -19,9 +19,8 @@ std::vector<std::int32_t> reduced_in_reverse(const ParamTable& table) {
 
 }  // namespace
 
-Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, ReducerOptions options, CommHook hook,
-                 const std::vector<std::int32_t>& frozen,
-                 std::optional<std::vector<std::vector<std::int32_t>>> planned)
+Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, ReducerOptions options, HookPtr hook,
+                 const std::vector<std::int32_t>& frozen, std::optional<std::vector<std::vector<std::int32_t>>> planned)
     : group_(std::move(group)),
       table_(table),
       options_(std::move(options)),
@@ -30,12 +29,15 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, ReducerO
       order_(reduced_in_reverse(table)),
       used_map_(table.params().size()),
       sparse_(table),
+      factors_(table),
       used_(table.params().size()) {
     launcher_.set_hook(std::move(hook));
     participation_.freeze(frozen, true);
     sparse_.prepare();
+    factors_.prepare();
     slots_ = std::make_unique<Slot[]>(table_.params().size());
-    adopt(std::make_unique<BucketStore>(*group_, table_, planned ? lay_out(plan_params(), *planned) : make_next_plan()));
+    adopt(
+        std::make_unique<BucketStore>(*group_, table_, planned ? lay_out(plan_params(), *planned) : make_next_plan()));
     initial_plan_ = store_->plan();
     agree_on_plan(*group_, store_->plan_hash());
     if (options_.rebuild && !planned) order_.start();
@@ -57,7 +59,7 @@ std::vector<PlanParam> Reducer::plan_params() const {
     for (std::int32_t id = 0; id < table_.size(); ++id) {
         const Param& p = table_[id];
         const Lane lane = participation_.frozen(id) ? Lane::kFrozen : p.delayed ? Lane::kDelayed : Lane::kNormal;
-        result.push_back({p.bytes, p.dtype, p.device, lane, p.sparse});
+        result.push_back({p.bytes, p.dtype, p.device, lane, p.alone(), p.sparse});
     }
     return result;
 }
@@ -74,6 +76,7 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
         Slot& s = slot(id);
         s.bucket = store_->bucket_of(id);
         s.sparse = p.sparse;
+        s.factored = p.factored;
         s.place = store_->slot(id);
         s.grad = p.grad;
         s.count = static_cast<std::size_t>(p.count);
@@ -96,7 +99,7 @@ void Reducer::forget_step() {
 }
 
 void Reducer::arm() {
-    prescale_ = options_.mean && launcher_.uses_default_hook() && !group_->fuses_scale() && group_->world() > 1;
+    prescale_ = options_.mean && launcher_.hook()->sums_prescaled() && !group_->fuses_scale() && group_->world() > 1;
     for (std::int32_t id = 0; id < table_.size(); ++id) slot(id).role = participation_.role(id);
     launcher_.arm({synced_steps_, steps_, participation_.hash(), prescale_, options_.votes && group_->world() > 1},
                   participation_);
@@ -121,14 +124,21 @@ bool Reducer::rebuild(std::int32_t root) {
 }
 
 void Reducer::set_sync(bool sync) {
-    require_idle("ddp_set_sync");
-    if (begun_)
-        fail(DDP_ERROR_INVALID_STATE, "ddp_set_sync: step ", steps_,
-             " has begun; where ranks exchange what they do, call it before ddp_step_begin");
+    constexpr const char* call = "ddp_set_sync";
+    if (!group_->broken()) {
+        require_idle(call);
+        require_not_begun(call);
+    }
     sync_ = sync;
 }
 
-void Reducer::set_hook(CommHook hook) {
+void Reducer::require_not_begun(const char* call) const {
+    if (begun_)
+        fail(DDP_ERROR_INVALID_STATE, call, ": step ", steps_,
+             " has begun; where ranks exchange what they do, call it before ddp_step_begin");
+}
+
+void Reducer::set_hook(HookPtr hook) {
     launcher_.set_hook(std::move(hook));
     arm();
 }
@@ -167,8 +177,9 @@ bool Reducer::set_group(std::shared_ptr<Group> group) {
     for (std::int32_t id = 0; id < table_.size(); ++id) {
         slot(id).calls.store(0, std::memory_order_relaxed);
         slot(id).waits_for_sync.store(false, std::memory_order_relaxed);
-        if (table_[id].sparse) sparse_.discard(id);
+        forget_given(id);
     }
+    factors_.prepare();
     // Ranks that come from elsewhere have counted differently.
     std::int64_t counts[] = {steps_, synced_steps_};
     group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, 2, DDP_I64, DDP_MAX});
@@ -184,9 +195,10 @@ bool Reducer::set_group(std::shared_ptr<Group> group) {
 }
 
 void Reducer::require_idle(const char* call) const {
-    if (!idle())
-        fail(DDP_ERROR_INVALID_STATE, call, ": step ", steps_,
-             " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize");
+    if (idle()) return;
+    group_->check();  // a broken step does not end
+    fail(DDP_ERROR_INVALID_STATE, call, ": step ", steps_,
+         " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize");
 }
 
 }  // namespace libddp

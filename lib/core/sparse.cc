@@ -89,7 +89,7 @@ void SparseGradients::prepare() {
         if (table_[id].sparse) slots_[id];
 }
 
-void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count) {
+void SparseGradients::require_rows(std::int32_t param, const std::int64_t* indices, std::size_t count) const {
     const Param& p = table_[param];
     const std::int64_t rows = p.shape[0];
     for (std::size_t i = 0; i < count; ++i)
@@ -98,6 +98,10 @@ void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const
                          str("ddp_grad_ready_sparse: '", p.name, "': indices[", i, "] is ", indices[i],
                              "; the parameter has ", rows, " rows"),
                          -1, param});
+}
+
+void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count) {
+    const Param& p = table_[param];
     SparseRows& mine = slot(param).mine;
     mine.indices.insert(mine.indices.end(), indices, indices + count);
     const auto* bytes = static_cast<const std::byte*>(values);

@@ -21,8 +21,9 @@ class SparseGradients {
 public:
     explicit SparseGradients(const ParamTable& table) : table_(table) {}
 
-    // Adds rows to what this rank gives; they are kept until discard() or collect(). Throws INVALID_ARGUMENT for an
-    // index out of range. One thread a parameter.
+    // Throws INVALID_ARGUMENT for an index out of range.
+    void require_rows(std::int32_t param, const std::int64_t* indices, std::size_t count) const;
+    // Adds rows to what this rank gives; they are kept until discard() or collect(). One thread a parameter.
     void add(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count);
     // Starts the reduction of this rank's rows, each times `factor`, with those of the others. Called under the bucket's
     // tag.

@@ -26,6 +26,13 @@ void scale_copy(void* dst, const void* src, std::size_t count, ddp_dtype dtype, 
 // Infinities and NaNs stay what they are. Buffers may not overlap. Otherwise UNSUPPORTED.
 void convert(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtype, std::size_t count);
 
+// A sum of outer products: out[i * m + j] becomes scale * (start + sum over k < rows of left[k * n + i] *
+// right[k * m + j]), where start is 0, or with `add` what was there. Strictly in the order of k, and rounded after every
+// multiplication and addition, so that the bits depend on nothing else. f32 and f64; otherwise UNSUPPORTED. Buffers may not
+// overlap.
+void outer_products(void* out, const void* left, const void* right, std::size_t rows, std::size_t n, std::size_t m,
+                    ddp_dtype dtype, bool add, double scale);
+
 // The instruction set that dispatch chose ("AVX2", ...), for logs and benchmarks.
 const char* instruction_set();
 

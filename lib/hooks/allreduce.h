@@ -1,10 +1,18 @@
 // The default communication hook: the mean (or sum) over ranks.
 #pragma once
 
-#include "ddp/hook.h"
+#include "hooks/hook.h"
 
 namespace libddp {
 
-ddp_status allreduce_hook(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_work** work, ddp_error** error);
+class AllreduceHook final : public Hook {
+public:
+    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
+    std::string name() const override { return "allreduce"; }
+    bool sums_prescaled() const override { return true; }
+};
+
+// The mean (or sum), as the context asks, of a bucket's buffer.
+WorkPtr allreduce(ddp_group& group, const ddp_bucket& bucket);
 
 }  // namespace libddp

@@ -26,7 +26,7 @@ struct ddp_bucket {
     std::int32_t index = 0;
     bool is_last = false;
     bool prescaled = false;  // already divided by the world size while it was filled (default hook only)
-    bool mean = true;        // what the default hook computes: mean or sum
+    bool mean = true;        // what a hook should compute: mean or sum
     std::int64_t step = 0;
     ddp_dtype dtype = DDP_F32;
     ddp_device device{DDP_DEVICE_CPU, 0};
@@ -36,4 +36,7 @@ struct ddp_bucket {
     // set_buffer: where the hook left the result; null: in `buffer`.
     void* result = nullptr;
     ddp_dtype result_dtype = DDP_F32;
+
+    // What an allreduce of the buffer has to apply.
+    ddp_reduce_op op() const { return mean && !prescaled ? DDP_AVG : DDP_SUM; }
 };

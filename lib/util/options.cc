@@ -1,6 +1,7 @@
 #include "util/options.h"
 
 #include <charconv>
+#include <cmath>
 
 #include "util/error.h"
 
@@ -29,6 +30,27 @@ std::int64_t parse_int(std::string_view text, std::int64_t low, std::int64_t hig
     if (value < low || value > high)
         fail(DDP_ERROR_INVALID_ARGUMENT, what, ": ", value, " is not between ", low, " and ", high);
     return value;
+}
+
+double parse_real(std::string_view text, std::string_view what) {
+    double value = 0;
+    auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (code != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+        fail(DDP_ERROR_INVALID_ARGUMENT, what, ": '", text, "' is not a finite number");
+    return value;
+}
+
+std::optional<std::string> OptionReader::take(const std::string& key) {
+    known_ += (known_.empty() ? "" : ", ") + key;
+    auto node = options_.extract(key);
+    if (node.empty()) return std::nullopt;
+    return std::move(node.mapped());
+}
+
+void OptionReader::finish() const {
+    if (options_.empty()) return;
+    fail(DDP_ERROR_INVALID_ARGUMENT, what_, ": there is no option '", options_.begin()->first, "'",
+         known_.empty() ? "; it takes none" : "; there are: ", known_);
 }
 
 }  // namespace libddp

@@ -116,7 +116,7 @@ FIELD(ddp_tensor, device, 40);
 FIELD(ddp_tensor, param, 48);
 FIELD(ddp_tensor, reserved0, 52);
 
-SIZE(ddp_stats, 144);
+SIZE(ddp_stats, 160);
 FIELD(ddp_stats, struct_size, 0);
 FIELD(ddp_stats, steps, 8);
 FIELD(ddp_stats, synced_steps, 16);
@@ -135,6 +135,8 @@ FIELD(ddp_stats, wait_ns, 96);
 FIELD(ddp_stats, total_wait_ns, 128);
 FIELD(ddp_stats, last_error, 136);
 FIELD(ddp_stats, reserved0, 140);
+FIELD(ddp_stats, hook_bytes_in, 144);
+FIELD(ddp_stats, hook_bytes_out, 152);
 
 SIZE(ddp_store_options, 40);
 FIELD(ddp_store_options, struct_size, 0);
@@ -147,3 +149,32 @@ FIELD(ddp_store_options, secret, 32);
 SIZE(ddp_device, 8);
 FIELD(ddp_device, kind, 0);
 FIELD(ddp_device, index, 4);
+
+SIZE(ddp_powersgd_options, 56);
+FIELD(ddp_powersgd_options, struct_size, 0);
+FIELD(ddp_powersgd_options, rank, 8);
+FIELD(ddp_powersgd_options, flags, 12);
+FIELD(ddp_powersgd_options, start_step, 16);
+FIELD(ddp_powersgd_options, min_compression_rate, 24);
+FIELD(ddp_powersgd_options, orthogonalization_epsilon, 32);
+FIELD(ddp_powersgd_options, seed, 40);
+FIELD(ddp_powersgd_options, stats_interval, 48);
+
+SIZE(ddp_quantize_options, 24);
+FIELD(ddp_quantize_options, struct_size, 0);
+FIELD(ddp_quantize_options, block, 8);
+FIELD(ddp_quantize_options, min_elements, 16);
+
+SIZE(ddp_onebit_options, 16);
+FIELD(ddp_onebit_options, struct_size, 0);
+FIELD(ddp_onebit_options, min_elements, 8);
+
+SIZE(ddp_topk_options, 24);
+FIELD(ddp_topk_options, struct_size, 0);
+FIELD(ddp_topk_options, ratio, 8);
+FIELD(ddp_topk_options, min_elements, 16);
+
+SIZE(ddp_local_sgd_options, 24);
+FIELD(ddp_local_sgd_options, struct_size, 0);
+FIELD(ddp_local_sgd_options, start_step, 8);
+FIELD(ddp_local_sgd_options, subgroup, 16);

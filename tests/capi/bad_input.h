@@ -44,6 +44,20 @@ struct Refusal {
     std::function<ddp_status(ddp_error**)> call;
 };
 
+inline constexpr ddp_status kInvalid = DDP_ERROR_INVALID_ARGUMENT;
+inline constexpr ddp_status kState = DDP_ERROR_INVALID_STATE;
+
+// The call of a function of the C interface with these arguments and, last, an error.
+template <class Function, class... Args>
+auto calling(Function function, Args... args) {
+    return [=](ddp_error** error) { return function(args..., error); };
+}
+
+// What a function says of an argument that must not be NULL.
+inline Refusal null_argument(const char* function, const char* argument, std::function<ddp_status(ddp_error**)> call) {
+    return {function, kInvalid, {function, std::string(argument) + " is NULL"}, std::move(call)};
+}
+
 // Makes each call twice, with and without an error object: a refused call changes nothing, so it is refused again.
 inline void expect_refused(const std::vector<Refusal>& refusals) {
     for (const auto& refusal : refusals) {
@@ -87,7 +101,8 @@ void check_struct_size(const Struct& good, const char* name, Call call) {
     short_of_size.struct_size = sizeof(std::size_t) - 1;
     Newer<Struct> newer(good), newer_used(good);
     newer_used.tail[63] = 1;
-    const std::string field = std::string(name) + "->struct_size";
+    std::string field = name;
+    field += "->struct_size";
     expect_refused({
         {"struct_size 0", DDP_ERROR_INVALID_ARGUMENT, {field}, [&](ddp_error** e) { return call(&none, e); }},
         {"struct_size 7", DDP_ERROR_INVALID_ARGUMENT, {field}, [&](ddp_error** e) { return call(&short_of_size, e); }},

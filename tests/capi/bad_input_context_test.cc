@@ -1,48 +1,12 @@
 // context.h with arguments that make no sense, and with calls that come at the wrong time.
 #include <limits>
 
-#include "capi/bad_input.h"
+#include "capi/lone_context.h"
 
 namespace {
 
-constexpr auto kInvalid = DDP_ERROR_INVALID_ARGUMENT;
-constexpr auto kState = DDP_ERROR_INVALID_STATE;
-
-// A context on a group of one rank.
-class BadContext : public testing::Test {
+class BadContext : public LoneContext {
 protected:
-    void SetUp() override {
-        ddp_group_options options;
-        ddp_group_options_init(&options);
-        options.rank = 0;
-        options.world_size = 1;
-        ASSERT_EQ(ddp_group_create(&options, &group, nullptr), DDP_OK);
-        ASSERT_EQ(ddp_context_create(group, nullptr, &context, nullptr), DDP_OK);
-    }
-    void TearDown() override {
-        ddp_context_free(context);
-        ddp_group_free(group);
-    }
-
-    ddp_param_desc desc(const char* name, float* grad = nullptr) const {
-        ddp_param_desc d;
-        ddp_param_desc_init(&d);
-        d.name = name;
-        d.shape = shape;
-        d.ndim = 1;
-        d.grad = grad;
-        return d;
-    }
-    void add(const char* name) {
-        auto d = desc(name);
-        ddp_param made = -1;
-        ASSERT_EQ(ddp_register_param(context, &d, &made, nullptr), DDP_OK);
-    }
-    void commit() {
-        add("a");
-        add("b");
-        ASSERT_EQ(ddp_commit(context, nullptr), DDP_OK);
-    }
     auto register_with(std::function<void(ddp_param_desc&)> change) {
         return [this, change](ddp_error** e) {
             auto d = desc("p", x);
@@ -52,11 +16,8 @@ protected:
         };
     }
 
-    ddp_group* group = nullptr;
-    ddp_context* context = nullptr;
     Untouched<ddp_param> param;
     Untouched<void*> view;
-    const std::int64_t shape[2] = {4, 1};
     alignas(64) float x[8] = {}, y[8] = {};
 };
 
@@ -71,17 +32,17 @@ TEST_F(BadContext, NullHandles) {
     const auto d = desc("p");
     Untouched<ddp_context*> out;
     expect_refused({
-        {"create", kInvalid, {"ddp_context_create", "group is NULL"}, [&](ddp_error** e) { return ddp_context_create(nullptr, nullptr, &out, e); }},
-        {"abort", kInvalid, {"ddp_context_abort", "context is NULL"}, [&](ddp_error** e) { return ddp_context_abort(nullptr, "x", e); }},
-        {"register_param", kInvalid, {"ddp_register_param", "context is NULL"}, [&](ddp_error** e) { return ddp_register_param(nullptr, &d, &param, e); }},
-        {"register_buffer", kInvalid, {"ddp_register_buffer", "context is NULL"}, [&](ddp_error** e) { return ddp_register_buffer(nullptr, &d, e); }},
-        {"commit", kInvalid, {"ddp_commit", "context is NULL"}, [&](ddp_error** e) { return ddp_commit(nullptr, e); }},
-        {"grad_view", kInvalid, {"ddp_grad_view", "context is NULL"}, [&](ddp_error** e) { return ddp_grad_view(nullptr, 0, &view, e); }},
-        {"find_param", kInvalid, {"ddp_context_find_param", "context is NULL"}, [&](ddp_error** e) { return ddp_context_find_param(nullptr, "p", &param, e); }},
-        {"step_begin", kInvalid, {"ddp_step_begin", "context is NULL"}, [&](ddp_error** e) { return ddp_step_begin(nullptr, e); }},
-        {"set_sync", kInvalid, {"ddp_set_sync", "context is NULL"}, [&](ddp_error** e) { return ddp_set_sync(nullptr, 1, e); }},
-        {"grad_ready", kInvalid, {"ddp_grad_ready", "context is NULL"}, [&](ddp_error** e) { return ddp_grad_ready(nullptr, 0, e); }},
-        {"finalize", kInvalid, {"ddp_finalize", "context is NULL"}, [&](ddp_error** e) { return ddp_finalize(nullptr, e); }},
+        null_argument("ddp_context_create", "group", calling(ddp_context_create, nullptr, nullptr, &out)),
+        null_argument("ddp_context_abort", "context", calling(ddp_context_abort, nullptr, "x")),
+        null_argument("ddp_register_param", "context", calling(ddp_register_param, nullptr, &d, &param)),
+        null_argument("ddp_register_buffer", "context", calling(ddp_register_buffer, nullptr, &d)),
+        null_argument("ddp_commit", "context", calling(ddp_commit, nullptr)),
+        null_argument("ddp_grad_view", "context", calling(ddp_grad_view, nullptr, 0, &view)),
+        null_argument("ddp_context_find_param", "context", calling(ddp_context_find_param, nullptr, "p", &param)),
+        null_argument("ddp_step_begin", "context", calling(ddp_step_begin, nullptr)),
+        null_argument("ddp_set_sync", "context", calling(ddp_set_sync, nullptr, 1)),
+        null_argument("ddp_grad_ready", "context", calling(ddp_grad_ready, nullptr, 0)),
+        null_argument("ddp_finalize", "context", calling(ddp_finalize, nullptr)),
     });
 }
 
@@ -93,9 +54,9 @@ TEST_F(BadContext, Create) {
     bad_flags.flags = 1u << 30;
     Untouched<ddp_context*> out;
     expect_refused({
-        {"no output", kInvalid, {"context is NULL"}, [&](ddp_error** e) { return ddp_context_create(group, &good, nullptr, e); }},
-        {"reduction", kInvalid, {"reduction 3"}, [&](ddp_error** e) { return ddp_context_create(group, &bad_reduction, &out, e); }},
-        {"flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x40000000"}, [&](ddp_error** e) { return ddp_context_create(group, &bad_flags, &out, e); }},
+        {"no output", kInvalid, {"context is NULL"}, calling(ddp_context_create, group, &good, nullptr)},
+        {"reduction", kInvalid, {"reduction 3"}, calling(ddp_context_create, group, &bad_reduction, &out)},
+        {"flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x40000000"}, calling(ddp_context_create, group, &bad_flags, &out)},
     });
     auto create = [&](const ddp_context_options* options, ddp_error** e) {
         ddp_context* made = nullptr;
@@ -107,6 +68,47 @@ TEST_F(BadContext, Create) {
     auto older = bad_reduction;
     older.struct_size = offsetof(ddp_context_options, reduction);
     expect_accepted([&](ddp_error** e) { return create(&older, e); });
+}
+
+TEST_F(BadContext, OptionsThatMakeNoSense) {
+    static const std::uint64_t caps[] = {8, 0};
+    Untouched<ddp_context*> out;
+    auto with = [&](std::function<void(ddp_context_options&)> change) {
+        return [this, change, &out](ddp_error** e) {
+            ddp_context_options options;
+            ddp_context_options_init(&options);
+            change(options);
+            return ddp_context_create(group, &options, &out, e);
+        };
+    };
+    auto with_caps = [&](const std::uint64_t* given, std::uint64_t count) {
+        return with([=](auto& o) { o.bucket_caps = given, o.bucket_cap_count = count; });
+    };
+    auto with_flags = [&](std::uint32_t flags, ddp_reduction reduction = DDP_REDUCTION_MEAN) {
+        return with([=](auto& o) { o.flags = flags, o.reduction = reduction; });
+    };
+    const std::string lonely_keep = "KEEP_LOCAL_UNUSED needs DDP_CONTEXT_FIND_UNUSED or STATIC_GRAPH";
+    const std::string lonely_skip = "SKIP_UNUSED_BUCKETS needs DDP_CONTEXT_FIND_UNUSED";
+    const std::uint32_t skip = DDP_CONTEXT_SKIP_UNUSED_BUCKETS;
+    const std::uint32_t both = DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_STATIC_GRAPH;
+    const std::uint32_t divide = DDP_CONTEXT_DIVIDE_BY_PRESENT;
+    expect_refused({
+        {"interval", kInvalid, {"rebuild_interval is -1"}, with([](auto& o) { o.rebuild_interval = -1; })},
+        {"no caps", kInvalid, {"ddp_context_create", "bucket_caps is NULL"}, with_caps(nullptr, 2)},
+        {"a cap of 0", kInvalid, {"bucket_caps[1] is 0"}, with_caps(caps, 2)},
+        {"endless caps", kInvalid, {"bucket_cap_count is 18446744073709551615"}, with_caps(caps, UINT64_MAX)},
+        {"reduction -1", kInvalid, {"reduction -1"}, with_flags(0, -1)},
+        {"keep", kInvalid, {"ddp_context_create", "flags", lonely_keep}, with_flags(DDP_CONTEXT_KEEP_LOCAL_UNUSED)},
+        {"skip", kInvalid, {"flags", lonely_skip}, with_flags(skip)},
+        {"skip, static", kInvalid, {"flags", lonely_skip}, with_flags(skip | DDP_CONTEXT_STATIC_GRAPH)},
+        {"find, static", kInvalid, {"flags", "FIND_UNUSED", "STATIC_GRAPH", "exclude"}, with_flags(both)},
+        {"divide", kInvalid, {"flags", "DIVIDE_BY_PRESENT needs DDP_CONTEXT_JOIN"}, with_flags(divide)},
+        {"stop", kInvalid, {"STOP_AT_FIRST_JOIN needs DDP_CONTEXT_JOIN"}, with_flags(DDP_CONTEXT_STOP_AT_FIRST_JOIN)},
+        {"divide a sum",
+         kInvalid,
+         {"DDP_CONTEXT_DIVIDE_BY_PRESENT", "DDP_REDUCTION_SUM"},
+         with_flags(divide | DDP_CONTEXT_JOIN, DDP_REDUCTION_SUM)},
+    });
 }
 
 TEST_F(BadContext, EnormousCapsMeanOneBucket) {
@@ -127,28 +129,49 @@ TEST_F(BadContext, RegisterParam) {
     static const std::int64_t negative[] = {2, -1}, huge[] = {INT64_MAX, 2}, huge_bytes[] = {INT64_MAX};
     const auto d = desc("p");
     expect_refused({
-        {"no desc", kInvalid, {"desc is NULL"}, [&](ddp_error** e) { return ddp_register_param(context, nullptr, &param, e); }},
-        {"no output", kInvalid, {"param is NULL"}, [&](ddp_error** e) { return ddp_register_param(context, &d, nullptr, e); }},
+        {"no desc", kInvalid, {"desc is NULL"}, calling(ddp_register_param, context, nullptr, &param)},
+        {"no output", kInvalid, {"param is NULL"}, calling(ddp_register_param, context, &d, nullptr)},
         {"no name", kInvalid, {"name is NULL"}, register_with([](auto& p) { p.name = nullptr; })},
         {"empty name", kInvalid, {"name is empty"}, register_with([](auto& p) { p.name = ""; })},
         {"long name", kInvalid, {"name has 1025 bytes"}, register_with([&](auto& p) { p.name = long_name.c_str(); })},
         {"no shape", kInvalid, {"shape is NULL"}, register_with([](auto& p) { p.shape = nullptr; })},
         {"ndim -1", kInvalid, {"'p'", "ndim is -1"}, register_with([](auto& p) { p.ndim = -1; })},
-        {"ndim 17", kInvalid, {"'p'", "ndim is 17"}, register_with([&](auto& p) { p.ndim = 17, p.shape = many.data(); })},
+        {"ndim 17", kInvalid, {"'p'", "ndim is 17"}, register_with([&](auto& p) {
+             p.ndim = 17, p.shape = many.data();
+         })},
         {"ndim 10^6", kInvalid, {"'p'", "ndim is 1000000"}, register_with([](auto& p) { p.ndim = 1'000'000; })},
-        {"negative extent", kInvalid, {"'p'", "shape[1] is -1"}, register_with([](auto& p) { p.ndim = 2, p.shape = negative; })},
-        {"too many elements", kInvalid, {"'p'", "too large"}, register_with([](auto& p) { p.ndim = 2, p.shape = huge; })},
+        {"negative extent", kInvalid, {"'p'", "shape[1] is -1"}, register_with([](auto& p) {
+             p.ndim = 2, p.shape = negative;
+         })},
+        {"too many elements", kInvalid, {"'p'", "too large"}, register_with([](auto& p) {
+             p.ndim = 2, p.shape = huge;
+         })},
         {"too many bytes", kInvalid, {"'p'", "too large"}, register_with([](auto& p) { p.shape = huge_bytes; })},
         {"dtype 0", kInvalid, {"'p'", "dtype 0"}, register_with([](auto& p) { p.dtype = 0; })},
         {"dtype 10", kInvalid, {"'p'", "dtype 10"}, register_with([](auto& p) { p.dtype = 10; })},
-        {"CUDA", DDP_ERROR_UNSUPPORTED, {"'p'", "device"}, register_with([](auto& p) { p.device = {DDP_DEVICE_CUDA, 0}; })},
-        {"device kind 9", DDP_ERROR_UNSUPPORTED, {"'p'", "device"}, register_with([](auto& p) { p.device = {9, 0}; })},
-        {"device index", DDP_ERROR_UNSUPPORTED, {"'p'", "device"}, register_with([](auto& p) { p.device = {DDP_DEVICE_CPU, 1}; })},
-        {"crooked grad", kInvalid, {"'p'", "grad", "aligned"}, register_with([](auto& p) { p.grad = static_cast<char*>(p.grad) + 1; })},
-        {"crooked data", kInvalid, {"'p'", "data", "aligned"}, register_with([](auto& p) { p.data = static_cast<char*>(p.data) + 2; })},
-        {"flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x8"}, register_with([](auto& p) { p.flags = 8; })},
-        {"uses", kInvalid, {"'p'", "uses"}, register_with([](auto& p) { p.uses = 2'000'000; })},
-        {"sparse scalar", kInvalid, {"'p'", "rows"}, register_with([](auto& p) { p.flags = DDP_PARAM_SPARSE, p.ndim = 0, p.grad = nullptr; })},
+        {"CUDA", DDP_ERROR_UNSUPPORTED, {"'p'", "device"}, register_with([](auto& p) {
+             p.device = {DDP_DEVICE_CUDA, 0};
+         })},
+        {"device kind 9", DDP_ERROR_UNSUPPORTED, {"'p'", "device"}, register_with([](auto& p) {
+             p.device = {9, 0};
+         })},
+        {"device index", DDP_ERROR_UNSUPPORTED, {"'p'", "device"}, register_with([](auto& p) {
+             p.device = {DDP_DEVICE_CPU, 1};
+         })},
+        {"crooked grad", kInvalid, {"'p'", "grad", "aligned"}, register_with([](auto& p) {
+             p.grad = static_cast<char*>(p.grad) + 1;
+         })},
+        {"crooked data", kInvalid, {"'p'", "data", "aligned"}, register_with([](auto& p) {
+             p.data = static_cast<char*>(p.data) + 2;
+         })},
+        {"flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x40000000"}, register_with([](auto& p) { p.flags = 1u << 30; })},
+        {"uses", kInvalid, {"'p'", "uses is 2000000"}, register_with([](auto& p) { p.uses = 2'000'000; })},
+        {"sparse, used twice", kInvalid, {"'p'", "uses is 2"}, register_with([](auto& p) {
+             p.flags = DDP_PARAM_SPARSE, p.uses = 2, p.grad = nullptr;
+         })},
+        {"sparse scalar", kInvalid, {"'p'", "rows"}, register_with([](auto& p) {
+             p.flags = DDP_PARAM_SPARSE, p.ndim = 0, p.grad = nullptr;
+         })},
         {"sparse with grad", kInvalid, {"'p'", "grad"}, register_with([](auto& p) { p.flags = DDP_PARAM_SPARSE; })},
     });
     EXPECT_EQ(ddp_context_param_count(context), 0) << "a refused parameter was kept";
@@ -170,7 +193,9 @@ TEST_F(BadContext, TheSameAgain) {
     expect_refused({
         {"name", DDP_ERROR_ALREADY_EXISTS, {"'p'", "unique"}, register_with([this](auto& p) { p.grad = y; })},
         {"memory", DDP_ERROR_ALREADY_EXISTS, {"'q'", "grad", "'p'"}, register_with([](auto& p) { p.name = "q"; })},
-        {"part of the memory", DDP_ERROR_ALREADY_EXISTS, {"'q'", "'p'"}, register_with([this](auto& p) { p.name = "q", p.grad = x + 3; })},
+        {"part of the memory", DDP_ERROR_ALREADY_EXISTS, {"'q'", "'p'"}, register_with([this](auto& p) {
+             p.name = "q", p.grad = x + 3;
+         })},
     });
     EXPECT_EQ(ddp_context_param_count(context), 1);
 }
@@ -185,35 +210,39 @@ TEST_F(BadContext, RegisterBuffer) {
         };
     };
     expect_refused({
-        {"no desc", kInvalid, {"desc is NULL"}, [&](ddp_error** e) { return ddp_register_buffer(context, nullptr, e); }},
+        {"no desc", kInvalid, {"desc is NULL"}, calling(ddp_register_buffer, context, nullptr)},
         {"grad", kInvalid, {"'running'", "grad"}, with([this](auto& d) { d.grad = x; })},
         {"no data", kInvalid, {"'running'", "data"}, with([](auto& d) { d.data = nullptr; })},
         {"dtype", kInvalid, {"'running'", "dtype 99"}, with([](auto& d) { d.dtype = 99; })},
         {"flags", DDP_ERROR_UNSUPPORTED, {"flags"}, with([](auto& d) { d.flags = 4; })},
+        {"uses", kInvalid, {"'running'", "uses is 2"}, with([](auto& d) { d.uses = 2; })},
     });
     add("p");
     expect_refused({{"a parameter's name", DDP_ERROR_ALREADY_EXISTS, {"'p'"}, with([](auto& d) { d.name = "p"; })}});
     expect_accepted(with([](auto&) {}));
     expect_refused({
         {"twice", DDP_ERROR_ALREADY_EXISTS, {"'running'"}, with([](auto&) {})},
-        {"a buffer is no parameter", DDP_ERROR_NOT_FOUND, {"'running'"}, [&](ddp_error** e) { return ddp_context_find_param(context, "running", &param, e); }},
+        {"a buffer is no parameter",
+         DDP_ERROR_NOT_FOUND,
+         {"'running'"},
+         calling(ddp_context_find_param, context, "running", &param)},
     });
 }
 
 TEST_F(BadContext, BeforeCommit) {
     expect_refused({
-        {"commit without parameters", kState, {"no parameter"}, [&](ddp_error** e) { return ddp_commit(context, e); }},
-        {"grad_view", kState, {"ddp_grad_view", "ddp_commit"}, [&](ddp_error** e) { return ddp_grad_view(context, 0, &view, e); }},
-        {"grad_ready", kState, {"ddp_grad_ready", "ddp_commit"}, [&](ddp_error** e) { return ddp_grad_ready(context, 0, e); }},
-        {"step_begin", kState, {"ddp_step_begin", "ddp_commit"}, [&](ddp_error** e) { return ddp_step_begin(context, e); }},
-        {"finalize", kState, {"ddp_finalize", "ddp_commit"}, [&](ddp_error** e) { return ddp_finalize(context, e); }},
-        {"find: no name", kInvalid, {"name is NULL"}, [&](ddp_error** e) { return ddp_context_find_param(context, nullptr, &param, e); }},
-        {"find: no output", kInvalid, {"param is NULL"}, [&](ddp_error** e) { return ddp_context_find_param(context, "a", nullptr, e); }},
-        {"find: unknown", DDP_ERROR_NOT_FOUND, {"'a'"}, [&](ddp_error** e) { return ddp_context_find_param(context, "a", &param, e); }},
+        {"commit without parameters", kState, {"no parameter"}, calling(ddp_commit, context)},
+        {"grad_view", kState, {"ddp_grad_view", "ddp_commit"}, calling(ddp_grad_view, context, 0, &view)},
+        {"grad_ready", kState, {"ddp_grad_ready", "ddp_commit"}, calling(ddp_grad_ready, context, 0)},
+        {"step_begin", kState, {"ddp_step_begin", "ddp_commit"}, calling(ddp_step_begin, context)},
+        {"finalize", kState, {"ddp_finalize", "ddp_commit"}, calling(ddp_finalize, context)},
+        {"find: no name", kInvalid, {"name is NULL"}, calling(ddp_context_find_param, context, nullptr, &param)},
+        {"find: no output", kInvalid, {"param is NULL"}, calling(ddp_context_find_param, context, "a", nullptr)},
+        {"find: unknown", DDP_ERROR_NOT_FOUND, {"'a'"}, calling(ddp_context_find_param, context, "a", &param)},
     });
     EXPECT_EQ(ddp_context_bucket_count(context), -1);
     EXPECT_EQ(ddp_context_param_bucket(context, 0), -1);
-    expect_accepted([&](ddp_error** e) { return ddp_set_sync(context, 1, e); });
+    expect_accepted(calling(ddp_set_sync, context, 1));
 }
 
 TEST_F(BadContext, AfterCommit) {
@@ -221,19 +250,56 @@ TEST_F(BadContext, AfterCommit) {
     auto buffer = desc("c");
     buffer.data = y;
     expect_refused({
-        {"commit again", kState, {"ddp_commit", "committed already"}, [&](ddp_error** e) { return ddp_commit(context, e); }},
+        {"commit again", kState, {"ddp_commit", "committed already"}, calling(ddp_commit, context)},
         {"register_param", kState, {"ddp_register_param"}, register_with([](auto&) {})},
-        {"register_buffer", kState, {"ddp_register_buffer"}, [&](ddp_error** e) { return ddp_register_buffer(context, &buffer, e); }},
-        {"grad_view: -1", kInvalid, {"parameter -1", "there are 2"}, [&](ddp_error** e) { return ddp_grad_view(context, -1, &view, e); }},
-        {"grad_view: 2", kInvalid, {"parameter 2"}, [&](ddp_error** e) { return ddp_grad_view(context, 2, &view, e); }},
-        {"grad_view: 10^6", kInvalid, {"parameter 1000000"}, [&](ddp_error** e) { return ddp_grad_view(context, 1'000'000, &view, e); }},
-        {"grad_view: no output", kInvalid, {"view is NULL"}, [&](ddp_error** e) { return ddp_grad_view(context, 0, nullptr, e); }},
-        {"grad_ready: -1", kInvalid, {"parameter -1"}, [&](ddp_error** e) { return ddp_grad_ready(context, -1, e); }},
-        {"grad_ready: 2", kInvalid, {"parameter 2"}, [&](ddp_error** e) { return ddp_grad_ready(context, 2, e); }},
-        {"grad_ready: 10^6", kInvalid, {"parameter 1000000"}, [&](ddp_error** e) { return ddp_grad_ready(context, 1'000'000, e); }},
+        {"register_buffer", kState, {"ddp_register_buffer"}, calling(ddp_register_buffer, context, &buffer)},
+        {"grad_view: -1", kInvalid, {"parameter -1", "there are 2"}, calling(ddp_grad_view, context, -1, &view)},
+        {"grad_view: 2", kInvalid, {"parameter 2"}, calling(ddp_grad_view, context, 2, &view)},
+        {"grad_view: 10^6", kInvalid, {"parameter 1000000"}, calling(ddp_grad_view, context, 1'000'000, &view)},
+        {"grad_view: no output", kInvalid, {"view is NULL"}, calling(ddp_grad_view, context, 0, nullptr)},
+        {"grad_ready: -1", kInvalid, {"parameter -1"}, calling(ddp_grad_ready, context, -1)},
+        {"grad_ready: 2", kInvalid, {"parameter 2"}, calling(ddp_grad_ready, context, 2)},
+        {"grad_ready: 10^6", kInvalid, {"parameter 1000000"}, calling(ddp_grad_ready, context, 1'000'000)},
     });
     for (ddp_param unknown : {-1, 2, 1'000'000}) EXPECT_EQ(ddp_context_param_bucket(context, unknown), -1);
-    expect_accepted([&](ddp_error** e) { return ddp_set_sync(context, 1, e); });  // still idle: nothing above began a step
+    expect_accepted(calling(ddp_set_sync, context, 1));  // still idle: nothing above began a step
+}
+
+TEST_F(BadContext, NothingThatIsReduced) {
+    add("ignored", DDP_PARAM_IGNORED);
+    expect_refused({{"commit", kState, {"ddp_commit", "ignored"}, calling(ddp_commit, context)}});
+    commit({"a"});
+    expect_good_step({1});
+}
+
+TEST_F(BadContext, IntegersWhereFractionsAreNeeded) {
+    for (bool weighted : {true, false}) {
+        if (weighted)
+            recreate(0, DDP_REDUCTION_WEIGHTED_MEAN);
+        else
+            recreate(DDP_CONTEXT_JOIN | DDP_CONTEXT_DIVIDE_BY_PRESENT);
+        auto counter = desc("counter");
+        counter.dtype = DDP_I32;
+        ddp_param made = -1;
+        ASSERT_EQ(ddp_register_param(context, &counter, &made, nullptr), DDP_OK);
+        expect_refused({{"commit",
+                         DDP_ERROR_UNSUPPORTED,
+                         {"ddp_commit", "'counter' is i32", weighted ? "WEIGHTED_MEAN" : "DIVIDE_BY_PRESENT"},
+                         calling(ddp_commit, context)}});
+    }
+}
+
+TEST_F(BadContext, AGradientOfSeveralUses) {
+    add("shared", 0, 2);
+    commit({});
+    expect_accepted(calling(ddp_grad_ready, context, 0));
+    expect_accepted(calling(ddp_grad_ready, context, 0));
+    expect_refused({{"third", kState, {"'shared'", "more than 2 times"}, calling(ddp_grad_ready, context, 0)}});
+    expect_accepted(calling(ddp_finalize, context));
+    expect_accepted(calling(ddp_grad_ready, context, 0));
+    ddp_error* error = nullptr;
+    EXPECT_EQ(ddp_finalize(context, &error), DDP_ERROR_MISSING_GRADIENT);
+    EXPECT_THAT(take_message(error), testing::HasSubstr("'shared' (1 of 2 times)"));
 }
 
 TEST_F(BadContext, InTheMiddleOfAStep) {
@@ -244,15 +310,18 @@ TEST_F(BadContext, InTheMiddleOfAStep) {
     destroyed = 0;
     auto destroy = [](void*) { ++destroyed; };
     expect_refused({
-        {"ready twice", kState, {"'b'", "twice", "step 0"}, [&](ddp_error** e) { return ddp_grad_ready(context, 1, e); }},
-        {"set_sync", kState, {"ddp_set_sync", "step 0"}, [&](ddp_error** e) { return ddp_set_sync(context, 0, e); }},
-        {"step_begin", kState, {"ddp_step_begin", "step 0"}, [&](ddp_error** e) { return ddp_step_begin(context, e); }},
-        {"set_comm_hook", kState, {"ddp_set_comm_hook", "step 0"}, [&](ddp_error** e) { return ddp_set_comm_hook(context, hook, nullptr, destroy, e); }},
+        {"ready twice", kState, {"'b'", "twice", "step 0"}, calling(ddp_grad_ready, context, 1)},
+        {"set_sync", kState, {"ddp_set_sync", "step 0"}, calling(ddp_set_sync, context, 0)},
+        {"step_begin", kState, {"ddp_step_begin", "step 0"}, calling(ddp_step_begin, context)},
+        {"set_comm_hook",
+         kState,
+         {"ddp_set_comm_hook", "step 0"},
+         calling(ddp_set_comm_hook, context, hook, nullptr, destroy)},
     });
     EXPECT_EQ(destroyed, 0) << "user data changes hands on success only";
-    expect_accepted([&](ddp_error** e) { return ddp_grad_ready(context, 0, e); });
-    expect_accepted([&](ddp_error** e) { return ddp_finalize(context, e); });
-    expect_accepted([&](ddp_error** e) { return ddp_set_sync(context, 0, e); });
+    expect_accepted(calling(ddp_grad_ready, context, 0));
+    expect_accepted(calling(ddp_finalize, context));
+    expect_accepted(calling(ddp_set_sync, context, 0));
 }
 
 TEST_F(BadContext, AMissingGradientBreaksTheContextForGood) {
@@ -266,16 +335,21 @@ TEST_F(BadContext, AMissingGradientBreaksTheContextForGood) {
     const std::vector<std::string> named{"'a'"};
     const ddp_status broken = DDP_ERROR_MISSING_GRADIENT;
     expect_refused({
-        {"grad_ready", broken, named, [&](ddp_error** e) { return ddp_grad_ready(context, 0, e); }},
-        {"finalize", broken, named, [&](ddp_error** e) { return ddp_finalize(context, e); }},
-        {"step_begin", broken, named, [&](ddp_error** e) { return ddp_step_begin(context, e); }},
+        {"grad_ready", broken, named, calling(ddp_grad_ready, context, 0)},
+        {"finalize", broken, named, calling(ddp_finalize, context)},
+        {"step_begin", broken, named, calling(ddp_step_begin, context)},
+        {"finalize_async", broken, named, calling(ddp_finalize_async, context)},
+        {"step_discard", broken, named, calling(ddp_step_discard, context)},
+        {"set_frozen", broken, named, calling(ddp_set_frozen, context, nullptr, 0, 1)},
+        {"request_rebuild", broken, named, calling(ddp_request_rebuild, context)},
     });
+    expect_accepted(calling(ddp_set_sync, context, 1));  // for the group to come
 }
 
 TEST_F(BadContext, AContextAbortNeedsNoReason) {
     commit();
-    expect_accepted([&](ddp_error** e) { return ddp_context_abort(context, nullptr, e); });
-    expect_refused({{"finalize", DDP_ERROR_ABORTED, {"ddp_context_abort"}, [&](ddp_error** e) { return ddp_finalize(context, e); }}});
+    expect_accepted(calling(ddp_context_abort, context, nullptr));
+    expect_refused({{"finalize", DDP_ERROR_ABORTED, {"ddp_context_abort"}, calling(ddp_finalize, context)}});
 }
 
 }  // namespace

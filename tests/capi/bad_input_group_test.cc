@@ -9,8 +9,6 @@
 
 namespace {
 
-constexpr auto kInvalid = DDP_ERROR_INVALID_ARGUMENT;
-
 ddp_group_options lone_options() {
     ddp_group_options options;
     ddp_group_options_init(&options);
@@ -22,9 +20,9 @@ ddp_group_options lone_options() {
 
 // The environment of whoever runs the tests must not look like a launcher's.
 void forget_launcher() {
-    for (const char* name : {"DDP_RANK", "DDP_WORLD_SIZE", "DDP_STORE", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                             "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID",
-                             "JOB_COMPLETION_INDEX"})
+    for (const char* name : {"DDP_RANK", "DDP_WORLD_SIZE", "DDP_STORE", "RANK", "WORLD_SIZE", "MASTER_ADDR",
+                             "MASTER_PORT", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
+                             "SLURM_PROCID", "JOB_COMPLETION_INDEX"})
         unsetenv(name);
 }
 
@@ -42,21 +40,22 @@ TEST(BadGroup, NullHandles) {
     Untouched<int32_t> done;
     auto nothing = [](void*, ddp_work**, ddp_error**) -> ddp_status { return DDP_OK; };
     expect_refused({
-        {"create", kInvalid, {"ddp_group_create", "group is NULL"}, [&](ddp_error** e) { return ddp_group_create(nullptr, nullptr, e); }},
-        {"split", kInvalid, {"ddp_group_split", "group is NULL"}, [&](ddp_error** e) { return ddp_group_split(nullptr, 0, 0, &group, e); }},
-        {"abort", kInvalid, {"ddp_group_abort", "group is NULL"}, [&](ddp_error** e) { return ddp_group_abort(nullptr, "x", e); }},
-        {"status", kInvalid, {"ddp_group_status", "group is NULL"}, [&](ddp_error** e) { return ddp_group_status(nullptr, e); }},
-        {"store", kInvalid, {"ddp_group_store", "group is NULL"}, [&](ddp_error** e) { return ddp_group_store(nullptr, &store, e); }},
-        {"allreduce", kInvalid, {"ddp_allreduce", "group is NULL"}, [&](ddp_error** e) { return ddp_allreduce(nullptr, x, x, 1, DDP_F32, DDP_SUM, &work, e); }},
-        {"broadcast", kInvalid, {"ddp_broadcast", "group is NULL"}, [&](ddp_error** e) { return ddp_broadcast(nullptr, x, 1, DDP_F32, 0, &work, e); }},
-        {"allgather", kInvalid, {"ddp_allgather", "group is NULL"}, [&](ddp_error** e) { return ddp_allgather(nullptr, x, x, 1, DDP_F32, &work, e); }},
-        {"reduce_scatter", kInvalid, {"ddp_reduce_scatter", "group is NULL"}, [&](ddp_error** e) { return ddp_reduce_scatter(nullptr, x, x, 1, DDP_F32, DDP_SUM, &work, e); }},
-        {"barrier", kInvalid, {"ddp_barrier", "group is NULL"}, [&](ddp_error** e) { return ddp_barrier(nullptr, &work, e); }},
-        {"test", kInvalid, {"ddp_work_test", "work is NULL"}, [&](ddp_error** e) { return ddp_work_test(nullptr, &done, e); }},
-        {"wait", kInvalid, {"ddp_work_wait", "work is NULL"}, [&](ddp_error** e) { return ddp_work_wait(nullptr, 1, e); }},
-        {"then", kInvalid, {"ddp_work_then", "work is NULL"}, [&](ddp_error** e) { return ddp_work_then(nullptr, nothing, nullptr, nullptr, 0, &work, e); }},
-        {"work_create", kInvalid, {"ddp_work_create", "work is NULL"}, [&](ddp_error** e) { return ddp_work_create(1, nullptr, e); }},
-        {"complete", kInvalid, {"ddp_work_complete", "work is NULL"}, [&](ddp_error** e) { return ddp_work_complete(nullptr, DDP_OK, nullptr, e); }},
+        null_argument("ddp_group_create", "group", calling(ddp_group_create, nullptr, nullptr)),
+        null_argument("ddp_group_split", "group", calling(ddp_group_split, nullptr, 0, 0, &group)),
+        null_argument("ddp_group_abort", "group", calling(ddp_group_abort, nullptr, "x")),
+        null_argument("ddp_group_status", "group", calling(ddp_group_status, nullptr)),
+        null_argument("ddp_group_store", "group", calling(ddp_group_store, nullptr, &store)),
+        null_argument("ddp_allreduce", "group", calling(ddp_allreduce, nullptr, x, x, 1, DDP_F32, DDP_SUM, &work)),
+        null_argument("ddp_broadcast", "group", calling(ddp_broadcast, nullptr, x, 1, DDP_F32, 0, &work)),
+        null_argument("ddp_allgather", "group", calling(ddp_allgather, nullptr, x, x, 1, DDP_F32, &work)),
+        null_argument("ddp_reduce_scatter", "group",
+                      calling(ddp_reduce_scatter, nullptr, x, x, 1, DDP_F32, DDP_SUM, &work)),
+        null_argument("ddp_barrier", "group", calling(ddp_barrier, nullptr, &work)),
+        null_argument("ddp_work_test", "work", calling(ddp_work_test, nullptr, &done)),
+        null_argument("ddp_work_wait", "work", calling(ddp_work_wait, nullptr, 1)),
+        null_argument("ddp_work_then", "work", calling(ddp_work_then, nullptr, nothing, nullptr, nullptr, 0, &work)),
+        null_argument("ddp_work_create", "work", calling(ddp_work_create, 1, nullptr)),
+        null_argument("ddp_work_complete", "work", calling(ddp_work_complete, nullptr, DDP_OK, nullptr)),
     });
 }
 
@@ -71,29 +70,47 @@ TEST(BadGroup, Create) {
             return ddp_group_create(&options, &out, e);
         };
     };
-    auto place = [&](int32_t rank, int32_t world) { return with([=](auto& o) { o.rank = rank, o.world_size = world; }); };
+    auto place = [&](int32_t rank, int32_t world) {
+        return with([=](auto& o) { o.rank = rank, o.world_size = world; });
+    };
     auto method = [&](const char* text) { return with([=](auto& o) { o.world_size = 2, o.init_method = text; }); };
     expect_refused({
-        {"no output", kInvalid, {"group is NULL"}, [](ddp_error** e) { auto o = lone_options(); return ddp_group_create(&o, nullptr, e); }},
+        {"no output",
+         kInvalid,
+         {"group is NULL"},
+         [](ddp_error** e) {
+             auto o = lone_options();
+             return ddp_group_create(&o, nullptr, e);
+         }},
         {"world 0", kInvalid, {"world_size is 0"}, place(0, 0)},
         {"world -2", kInvalid, {"world_size is -2"}, place(0, -2)},
         {"rank = world", kInvalid, {"rank is 2", "0 to 1"}, place(2, 2)},
         {"rank > world", kInvalid, {"rank is 9"}, place(9, 1)},
         {"rank -2", kInvalid, {"rank is -2"}, place(-2, 2)},
-        {"nothing given, no environment", DDP_ERROR_NOT_FOUND, {"env://"}, [&](ddp_error** e) { return ddp_group_create(nullptr, &out, e); }},
+        {"nothing given, no environment", DDP_ERROR_NOT_FOUND, {"env://"}, calling(ddp_group_create, nullptr, &out)},
         {"world 2, no environment", DDP_ERROR_NOT_FOUND, {"env://", "ddprun"}, place(0, 2)},
         {"empty name", kInvalid, {"group_name", "0 bytes"}, with([](auto& o) { o.group_name = ""; })},
         {"long name", kInvalid, {"group_name", "257 bytes"}, with([&](auto& o) { o.group_name = long_name.c_str(); })},
         {"negative timeout", kInvalid, {"timeout_ms is -1"}, with([](auto& o) { o.timeout_ms = -1; })},
         {"unknown flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x80"}, with([](auto& o) { o.flags = 0x81; })},
         {"reserved field", kInvalid, {"reserved0"}, with([](auto& o) { o.reserved0 = 1; })},
-        {"unknown backend", DDP_ERROR_NOT_FOUND, {"'carrier-pigeon'", "gloo"}, with([](auto& o) { o.backend = "carrier-pigeon"; })},
+        {"unknown backend", DDP_ERROR_NOT_FOUND, {"'carrier-pigeon'", "gloo"}, with([](auto& o) {
+             o.backend = "carrier-pigeon";
+         })},
         {"a path as backend", DDP_ERROR_NOT_FOUND, {"../x"}, with([](auto& o) { o.backend = "../x"; })},
         {"empty backend", DDP_ERROR_NOT_FOUND, {"''"}, with([](auto& o) { o.backend = ""; })},
-        {"unknown option", kInvalid, {"backend_options", "'speed'"}, with([](auto& o) { o.backend_options = "speed=1"; })},
-        {"malformed option", kInvalid, {"backend_options", "'speed'"}, with([](auto& o) { o.backend_options = "speed"; })},
-        {"option twice", kInvalid, {"'algorithm'", "twice"}, with([](auto& o) { o.backend_options = "algorithm=ring,algorithm=ring"; })},
-        {"unknown algorithm", kInvalid, {"algorithm 'magic'"}, with([](auto& o) { o.backend_options = "algorithm=magic"; })},
+        {"unknown option", kInvalid, {"backend_options", "'speed'"}, with([](auto& o) {
+             o.backend_options = "speed=1";
+         })},
+        {"malformed option", kInvalid, {"backend_options", "'speed'"}, with([](auto& o) {
+             o.backend_options = "speed";
+         })},
+        {"option twice", kInvalid, {"'algorithm'", "twice"}, with([](auto& o) {
+             o.backend_options = "algorithm=ring,algorithm=ring";
+         })},
+        {"unknown algorithm", kInvalid, {"algorithm 'magic'"}, with([](auto& o) {
+             o.backend_options = "algorithm=magic";
+         })},
         {"unknown method", kInvalid, {"init_method", "'carrier://x'"}, method("carrier://x")},
         {"empty method", kInvalid, {"init_method", "''"}, method("")},
         {"tcp without port", kInvalid, {"tcp://localhost", "port"}, method("tcp://localhost")},
@@ -112,7 +129,7 @@ TEST(BadGroup, AnOlderStructTakesDefaultsForTheRest) {
     options.struct_size = offsetof(ddp_group_options, backend);
     options.backend = "carrier-pigeon";  // beyond struct_size: not read
     ddp_group* group = nullptr;
-    expect_accepted([&](ddp_error** e) { return ddp_group_create(&options, &group, e); });
+    expect_accepted(calling(ddp_group_create, &options, &group));
     EXPECT_STREQ(ddp_group_backend(group), "gloo");
     ddp_group_free(group);
 }
@@ -132,40 +149,67 @@ protected:
 
 TEST_F(BadCollective, Arguments) {
     expect_refused({
-        {"allreduce: no recv", kInvalid, {"recv"}, [&](ddp_error** e) { return ddp_allreduce(group, x, nullptr, 1, DDP_F32, DDP_SUM, &work, e); }},
-        {"allreduce: dtype 0", kInvalid, {"dtype 0"}, [&](ddp_error** e) { return ddp_allreduce(group, x, y, 1, 0, DDP_SUM, &work, e); }},
-        {"allreduce: dtype 10", kInvalid, {"dtype 10"}, [&](ddp_error** e) { return ddp_allreduce(group, x, y, 1, 10, DDP_SUM, &work, e); }},
-        {"allreduce: op 0", kInvalid, {"op 0"}, [&](ddp_error** e) { return ddp_allreduce(group, x, y, 1, DDP_F32, 0, &work, e); }},
-        {"allreduce: op 6", kInvalid, {"op 6"}, [&](ddp_error** e) { return ddp_allreduce(group, x, y, 1, DDP_F32, 6, &work, e); }},
-        {"allreduce: least complex", DDP_ERROR_UNSUPPORTED, {"op", "c64"}, [&](ddp_error** e) { return ddp_allreduce(group, x, y, 1, DDP_C64, DDP_MIN, &work, e); }},
-        {"allreduce: largest complex", DDP_ERROR_UNSUPPORTED, {"op", "c128"}, [&](ddp_error** e) { return ddp_allreduce(group, x, y, 1, DDP_C128, DDP_MAX, &work, e); }},
-        {"allreduce: count", kInvalid, {"count"}, [&](ddp_error** e) { return ddp_allreduce(group, x, y, SIZE_MAX, DDP_F32, DDP_SUM, &work, e); }},
-        {"allreduce: count in bytes", kInvalid, {"count"}, [&](ddp_error** e) { return ddp_allreduce(group, x, y, SIZE_MAX / 4, DDP_F32, DDP_SUM, &work, e); }},
-        {"broadcast: no buffer", kInvalid, {"buffer"}, [&](ddp_error** e) { return ddp_broadcast(group, nullptr, 1, DDP_F32, 0, &work, e); }},
-        {"broadcast: root -1", kInvalid, {"root is -1"}, [&](ddp_error** e) { return ddp_broadcast(group, x, 1, DDP_F32, -1, &work, e); }},
-        {"broadcast: root 1", kInvalid, {"root is 1"}, [&](ddp_error** e) { return ddp_broadcast(group, x, 1, DDP_F32, 1, &work, e); }},
-        {"broadcast: dtype", kInvalid, {"dtype -1"}, [&](ddp_error** e) { return ddp_broadcast(group, x, 1, -1, 0, &work, e); }},
-        {"allgather: no recv", kInvalid, {"recv"}, [&](ddp_error** e) { return ddp_allgather(group, x, nullptr, 1, DDP_F32, &work, e); }},
-        {"allgather: count", kInvalid, {"count"}, [&](ddp_error** e) { return ddp_allgather(group, x, y, SIZE_MAX / 8, DDP_F32, &work, e); }},
-        {"reduce_scatter: in place", kInvalid, {"send is NULL", "reduce_scatter"}, [&](ddp_error** e) { return ddp_reduce_scatter(group, nullptr, y, 1, DDP_F32, DDP_SUM, &work, e); }},
-        {"reduce_scatter: no recv", kInvalid, {"recv"}, [&](ddp_error** e) { return ddp_reduce_scatter(group, x, nullptr, 1, DDP_F32, DDP_SUM, &work, e); }},
-        {"reduce_scatter: op", kInvalid, {"op 77"}, [&](ddp_error** e) { return ddp_reduce_scatter(group, x, y, 1, DDP_F32, 77, &work, e); }},
-        {"split: color", kInvalid, {"color is -2"}, [&](ddp_error** e) { Untouched<ddp_group*> out; return ddp_group_split(group, -2, 0, &out, e); }},
-        {"split: no output", kInvalid, {"out is NULL"}, [&](ddp_error** e) { return ddp_group_split(group, 0, 0, nullptr, e); }},
-        {"store: no output", kInvalid, {"store is NULL"}, [&](ddp_error** e) { return ddp_group_store(group, nullptr, e); }},
+        {"allreduce: no recv",
+         kInvalid,
+         {"recv"},
+         calling(ddp_allreduce, group, x, nullptr, 1, DDP_F32, DDP_SUM, &work)},
+        {"allreduce: dtype 0", kInvalid, {"dtype 0"}, calling(ddp_allreduce, group, x, y, 1, 0, DDP_SUM, &work)},
+        {"allreduce: dtype 10", kInvalid, {"dtype 10"}, calling(ddp_allreduce, group, x, y, 1, 10, DDP_SUM, &work)},
+        {"allreduce: op 0", kInvalid, {"op 0"}, calling(ddp_allreduce, group, x, y, 1, DDP_F32, 0, &work)},
+        {"allreduce: op 6", kInvalid, {"op 6"}, calling(ddp_allreduce, group, x, y, 1, DDP_F32, 6, &work)},
+        {"allreduce: least complex",
+         DDP_ERROR_UNSUPPORTED,
+         {"op", "c64"},
+         calling(ddp_allreduce, group, x, y, 1, DDP_C64, DDP_MIN, &work)},
+        {"allreduce: largest complex",
+         DDP_ERROR_UNSUPPORTED,
+         {"op", "c128"},
+         calling(ddp_allreduce, group, x, y, 1, DDP_C128, DDP_MAX, &work)},
+        {"allreduce: count",
+         kInvalid,
+         {"count"},
+         calling(ddp_allreduce, group, x, y, SIZE_MAX, DDP_F32, DDP_SUM, &work)},
+        {"allreduce: count in bytes",
+         kInvalid,
+         {"count"},
+         calling(ddp_allreduce, group, x, y, SIZE_MAX / 4, DDP_F32, DDP_SUM, &work)},
+        {"broadcast: no buffer", kInvalid, {"buffer"}, calling(ddp_broadcast, group, nullptr, 1, DDP_F32, 0, &work)},
+        {"broadcast: root -1", kInvalid, {"root is -1"}, calling(ddp_broadcast, group, x, 1, DDP_F32, -1, &work)},
+        {"broadcast: root 1", kInvalid, {"root is 1"}, calling(ddp_broadcast, group, x, 1, DDP_F32, 1, &work)},
+        {"broadcast: dtype", kInvalid, {"dtype -1"}, calling(ddp_broadcast, group, x, 1, -1, 0, &work)},
+        {"allgather: no recv", kInvalid, {"recv"}, calling(ddp_allgather, group, x, nullptr, 1, DDP_F32, &work)},
+        {"allgather: count", kInvalid, {"count"}, calling(ddp_allgather, group, x, y, SIZE_MAX / 8, DDP_F32, &work)},
+        {"reduce_scatter: in place",
+         kInvalid,
+         {"send is NULL", "reduce_scatter"},
+         calling(ddp_reduce_scatter, group, nullptr, y, 1, DDP_F32, DDP_SUM, &work)},
+        {"reduce_scatter: no recv",
+         kInvalid,
+         {"recv"},
+         calling(ddp_reduce_scatter, group, x, nullptr, 1, DDP_F32, DDP_SUM, &work)},
+        {"reduce_scatter: op", kInvalid, {"op 77"}, calling(ddp_reduce_scatter, group, x, y, 1, DDP_F32, 77, &work)},
+        {"split: color",
+         kInvalid,
+         {"color is -2"},
+         [&](ddp_error** e) {
+             Untouched<ddp_group*> out;
+             return ddp_group_split(group, -2, 0, &out, e);
+         }},
+        {"split: no output", kInvalid, {"out is NULL"}, calling(ddp_group_split, group, 0, 0, nullptr)},
+        {"store: no output", kInvalid, {"store is NULL"}, calling(ddp_group_store, group, nullptr)},
     });
     EXPECT_THAT(y, testing::ElementsAre(5, 6, 7, 8)) << "a refused collective wrote";
     EXPECT_EQ(ddp_group_status(group, nullptr), DDP_OK) << "a refused collective breaks nothing";
 }
 
 TEST_F(BadCollective, NothingOfNothingIsFine) {
-    expect_accepted([&](ddp_error** e) { return ddp_allreduce(group, nullptr, nullptr, 0, DDP_F32, DDP_SUM, nullptr, e); });
-    expect_accepted([&](ddp_error** e) { return ddp_broadcast(group, nullptr, 0, DDP_F32, 0, nullptr, e); });
-    expect_accepted([&](ddp_error** e) { return ddp_allgather(group, nullptr, nullptr, 0, DDP_F32, nullptr, e); });
-    expect_accepted([&](ddp_error** e) { return ddp_reduce_scatter(group, nullptr, nullptr, 0, DDP_F32, DDP_SUM, nullptr, e); });
-    expect_accepted([&](ddp_error** e) { return ddp_barrier(group, nullptr, e); });
+    expect_accepted(calling(ddp_allreduce, group, nullptr, nullptr, 0, DDP_F32, DDP_SUM, nullptr));
+    expect_accepted(calling(ddp_broadcast, group, nullptr, 0, DDP_F32, 0, nullptr));
+    expect_accepted(calling(ddp_allgather, group, nullptr, nullptr, 0, DDP_F32, nullptr));
+    expect_accepted(calling(ddp_reduce_scatter, group, nullptr, nullptr, 0, DDP_F32, DDP_SUM, nullptr));
+    expect_accepted(calling(ddp_barrier, group, nullptr));
     ddp_group* none = group;
-    expect_accepted([&](ddp_error** e) { return ddp_group_split(group, -1, 0, &none, e); });
+    expect_accepted(calling(ddp_group_split, group, -1, 0, &none));
     EXPECT_EQ(none, nullptr);
 }
 
@@ -175,19 +219,20 @@ TEST_F(BadCollective, ABrokenGroupRefusesEverythingWithTheSameError) {
     Untouched<ddp_group*> part;
     Untouched<ddp_context*> context;
     expect_refused({
-        {"status", DDP_ERROR_ABORTED, named, [&](ddp_error** e) { return ddp_group_status(group, e); }},
-        {"allreduce", DDP_ERROR_ABORTED, named, [&](ddp_error** e) { return ddp_allreduce(group, x, y, 1, DDP_F32, DDP_SUM, &work, e); }},
-        {"barrier", DDP_ERROR_ABORTED, named, [&](ddp_error** e) { return ddp_barrier(group, &work, e); }},
-        {"split", DDP_ERROR_ABORTED, named, [&](ddp_error** e) { return ddp_group_split(group, 0, 0, &part, e); }},
-        {"context", DDP_ERROR_ABORTED, named, [&](ddp_error** e) { return ddp_context_create(group, nullptr, &context, e); }},
+        {"status", DDP_ERROR_ABORTED, named, calling(ddp_group_status, group)},
+        {"allreduce", DDP_ERROR_ABORTED, named, calling(ddp_allreduce, group, x, y, 1, DDP_F32, DDP_SUM, &work)},
+        {"barrier", DDP_ERROR_ABORTED, named, calling(ddp_barrier, group, &work)},
+        {"split", DDP_ERROR_ABORTED, named, calling(ddp_group_split, group, 0, 0, &part)},
+        {"context", DDP_ERROR_ABORTED, named, calling(ddp_context_create, group, nullptr, &context)},
     });
-    expect_accepted([&](ddp_error** e) { return ddp_group_abort(group, "again", e); });
+    expect_accepted(calling(ddp_group_abort, group, "again"));
 }
 
 TEST(BadGroup, ARootBeyondTheWorldIsRefusedOnEveryRank) {
     on_ranks(RankOptions{}, [](int, ddp_group* group) {
         float x = 0;
-        expect_refused({{"root 2", kInvalid, {"root is 2", "0 to 1"}, [&](ddp_error** e) { return ddp_broadcast(group, &x, 1, DDP_F32, 2, nullptr, e); }}});
+        expect_refused(
+            {{"root 2", kInvalid, {"root is 2", "0 to 1"}, calling(ddp_broadcast, group, &x, 1, DDP_F32, 2, nullptr)}});
         EXPECT_EQ(ddp_barrier(group, nullptr, nullptr), DDP_OK);
     });
 }
@@ -204,24 +249,39 @@ TEST_F(BadWork, Arguments) {
     Untouched<ddp_work*> out;
     int destroyed = 0;
     expect_refused({
-        {"create: timeout", kInvalid, {"timeout_ms is -1"}, [&](ddp_error** e) { return ddp_work_create(-1, &out, e); }},
-        {"test: no output", kInvalid, {"done is NULL"}, [&](ddp_error** e) { return ddp_work_test(mine, nullptr, e); }},
-        {"wait: timeout", kInvalid, {"timeout_ms is -1"}, [&](ddp_error** e) { return ddp_work_wait(mine, -1, e); }},
-        {"wait: too short", DDP_ERROR_TIMEOUT, {"1 ms"}, [&](ddp_error** e) { return ddp_work_wait(mine, 1, e); }},
-        {"then: no function", kInvalid, {"fn is NULL"}, [&](ddp_error** e) { return ddp_work_then(mine, nullptr, &destroyed, count, 0, &out, e); }},
-        {"then: no output", kInvalid, {"out is NULL"}, [&](ddp_error** e) { return ddp_work_then(mine, succeed, &destroyed, count, 0, nullptr, e); }},
-        {"then: flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x2"}, [&](ddp_error** e) { return ddp_work_then(mine, succeed, &destroyed, count, 2, &out, e); }},
+        {"create: timeout", kInvalid, {"timeout_ms is -1"}, calling(ddp_work_create, -1, &out)},
+        {"test: no output", kInvalid, {"done is NULL"}, calling(ddp_work_test, mine, nullptr)},
+        {"wait: timeout", kInvalid, {"timeout_ms is -1"}, calling(ddp_work_wait, mine, -1)},
+        {"wait: too short", DDP_ERROR_TIMEOUT, {"1 ms"}, calling(ddp_work_wait, mine, 1)},
+        {"then: no function",
+         kInvalid,
+         {"fn is NULL"},
+         calling(ddp_work_then, mine, nullptr, &destroyed, count, 0, &out)},
+        {"then: no output",
+         kInvalid,
+         {"out is NULL"},
+         calling(ddp_work_then, mine, succeed, &destroyed, count, 0, nullptr)},
+        {"then: flags",
+         DDP_ERROR_UNSUPPORTED,
+         {"flags", "0x2"},
+         calling(ddp_work_then, mine, succeed, &destroyed, count, 2, &out)},
     });
     EXPECT_EQ(destroyed, 0) << "user data changes hands on success only";
-    expect_accepted([&](ddp_error** e) { return ddp_work_complete(mine, DDP_OK, nullptr, e); });
-    expect_refused({{"complete: twice", DDP_ERROR_INVALID_STATE, {"finished already"}, [&](ddp_error** e) { return ddp_work_complete(mine, DDP_OK, nullptr, e); }}});
+    expect_accepted(calling(ddp_work_complete, mine, DDP_OK, nullptr));
+    expect_refused({{"complete: twice",
+                     DDP_ERROR_INVALID_STATE,
+                     {"finished already"},
+                     calling(ddp_work_complete, mine, DDP_OK, nullptr)}});
     ddp_work_free(mine);
 }
 
 TEST_F(BadWork, OnlyOnesOwnWorkCanBeCompleted) {
     ddp_work* barrier = nullptr;
     ASSERT_EQ(ddp_barrier(group, &barrier, nullptr), DDP_OK);
-    expect_refused({{"complete", DDP_ERROR_INVALID_STATE, {"ddp_work_create"}, [&](ddp_error** e) { return ddp_work_complete(barrier, DDP_OK, nullptr, e); }}});
+    expect_refused({{"complete",
+                     DDP_ERROR_INVALID_STATE,
+                     {"ddp_work_create"},
+                     calling(ddp_work_complete, barrier, DDP_OK, nullptr)}});
     EXPECT_EQ(ddp_work_wait(barrier, 0, nullptr), DDP_OK);
     ddp_work_free(barrier);
 }
@@ -230,7 +290,7 @@ TEST_F(BadWork, AStatusThatIsNoErrorCodeBecomesCallback) {
     for (ddp_status status : {1, -19, INT32_MIN}) {
         ddp_work* mine = nullptr;
         ASSERT_EQ(ddp_work_create(0, &mine, nullptr), DDP_OK);
-        expect_accepted([&](ddp_error** e) { return ddp_work_complete(mine, status, nullptr, e); });
+        expect_accepted(calling(ddp_work_complete, mine, status, nullptr));
         EXPECT_EQ(ddp_work_wait(mine, 0, nullptr), DDP_ERROR_CALLBACK) << status;
         ddp_work_free(mine);
     }

@@ -1,13 +1,15 @@
 // hook.h and backend.h with arguments that make no sense, and hooks that misbehave.
-#include "capi/bad_input.h"
+#include "capi/lone_context.h"
 #include "support/thread_backend.h"
 
 namespace {
 
-constexpr auto kInvalid = DDP_ERROR_INVALID_ARGUMENT;
-
-ddp_status nothing(void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) { return DDP_OK; }
-void count(void* counter) { ++*static_cast<int*>(counter); }
+ddp_status nothing(void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) {
+    return DDP_OK;
+}
+void count(void* counter) {
+    ++*static_cast<int*>(counter);
+}
 
 TEST(BadHook, NullHandles) {
     EXPECT_EQ(ddp_bucket_index(nullptr), -1);
@@ -22,10 +24,10 @@ TEST(BadHook, NullHandles) {
     int destroyed = 0;
     float x = 0;
     expect_refused({
-        {"set_comm_hook", kInvalid, {"ddp_set_comm_hook", "context is NULL"}, [&](ddp_error** e) { return ddp_set_comm_hook(nullptr, nothing, &destroyed, count, e); }},
-        {"gradient", kInvalid, {"ddp_bucket_gradient", "bucket is NULL"}, [&](ddp_error** e) { return ddp_bucket_gradient(nullptr, 0, &tensor, e); }},
-        {"parameter", kInvalid, {"ddp_bucket_parameter", "bucket is NULL"}, [&](ddp_error** e) { return ddp_bucket_parameter(nullptr, 0, &tensor, e); }},
-        {"set_buffer", kInvalid, {"ddp_bucket_set_buffer", "bucket is NULL"}, [&](ddp_error** e) { return ddp_bucket_set_buffer(nullptr, &x, DDP_F32, e); }},
+        null_argument("ddp_set_comm_hook", "context", calling(ddp_set_comm_hook, nullptr, nothing, &destroyed, count)),
+        null_argument("ddp_bucket_gradient", "bucket", calling(ddp_bucket_gradient, nullptr, 0, &tensor)),
+        null_argument("ddp_bucket_parameter", "bucket", calling(ddp_bucket_parameter, nullptr, 0, &tensor)),
+        null_argument("ddp_bucket_set_buffer", "bucket", calling(ddp_bucket_set_buffer, nullptr, &x, DDP_F32)),
     });
     EXPECT_EQ(destroyed, 0);
 }
@@ -47,43 +49,32 @@ ddp_status inspect(void* calls, ddp_group*, ddp_bucket* bucket, ddp_work**, ddp_
         {"gradient 1", kInvalid, {"i is 1", "1 param"}, tensor_of(ddp_bucket_gradient, 1, sizeof sized)},
         {"parameter 10^6", kInvalid, {"i is 1000000"}, tensor_of(ddp_bucket_parameter, 1'000'000, sizeof sized)},
         {"struct_size 0", kInvalid, {"struct_size is 0"}, tensor_of(ddp_bucket_gradient, 0, 0)},
-        {"gradient: no output", kInvalid, {"tensor is NULL"}, [&](ddp_error** e) { return ddp_bucket_gradient(bucket, 0, nullptr, e); }},
-        {"parameter: no output", kInvalid, {"tensor is NULL"}, [&](ddp_error** e) { return ddp_bucket_parameter(bucket, 0, nullptr, e); }},
-        {"set_buffer: none", kInvalid, {"buffer is NULL"}, [&](ddp_error** e) { return ddp_bucket_set_buffer(bucket, nullptr, DDP_F32, e); }},
-        {"set_buffer: integers", DDP_ERROR_UNSUPPORTED, {"i32", "f32"}, [&](ddp_error** e) { return ddp_bucket_set_buffer(bucket, &x, DDP_I32, e); }},
-        {"set_buffer: complex", DDP_ERROR_UNSUPPORTED, {"c64"}, [&](ddp_error** e) { return ddp_bucket_set_buffer(bucket, &x, DDP_C64, e); }},
-        {"set_buffer: unknown", DDP_ERROR_UNSUPPORTED, {"unknown"}, [&](ddp_error** e) { return ddp_bucket_set_buffer(bucket, &x, 77, e); }},
+        {"gradient: no output", kInvalid, {"tensor is NULL"}, calling(ddp_bucket_gradient, bucket, 0, nullptr)},
+        {"parameter: no output", kInvalid, {"tensor is NULL"}, calling(ddp_bucket_parameter, bucket, 0, nullptr)},
+        {"set_buffer: none", kInvalid, {"buffer is NULL"}, calling(ddp_bucket_set_buffer, bucket, nullptr, DDP_F32)},
+        {"set_buffer: integers",
+         DDP_ERROR_UNSUPPORTED,
+         {"i32", "f32"},
+         calling(ddp_bucket_set_buffer, bucket, &x, DDP_I32)},
+        {"set_buffer: complex", DDP_ERROR_UNSUPPORTED, {"c64"}, calling(ddp_bucket_set_buffer, bucket, &x, DDP_C64)},
+        {"set_buffer: unknown", DDP_ERROR_UNSUPPORTED, {"unknown"}, calling(ddp_bucket_set_buffer, bucket, &x, 77)},
     });
     EXPECT_EQ(sized.data, nullptr) << "a refused call wrote";
     // A caller from an older header receives only the fields that it has.
     Untouched<int32_t> beyond;
     sized.struct_size = offsetof(ddp_tensor, shape);
     sized.ndim = 77;
-    expect_accepted([&](ddp_error** e) { return ddp_bucket_gradient(bucket, 0, &sized, e); });
+    expect_accepted(calling(ddp_bucket_gradient, bucket, 0, &sized));
     EXPECT_NE(sized.data, nullptr);
     EXPECT_EQ(sized.ndim, 77);
     return DDP_OK;
 }
 
-class HookedContext : public testing::Test {
+class HookedContext : public LoneContext {
 protected:
     void SetUp() override {
-        ddp_group_options options;
-        ddp_group_options_init(&options);
-        options.rank = 0;
-        options.world_size = 1;
-        ASSERT_EQ(ddp_group_create(&options, &group, nullptr), DDP_OK);
-        ASSERT_EQ(ddp_context_create(group, nullptr, &context, nullptr), DDP_OK);
-        ddp_param_desc desc;
-        ddp_param_desc_init(&desc);
-        desc.name = "p";
-        ddp_param param = -1;
-        ASSERT_EQ(ddp_register_param(context, &desc, &param, nullptr), DDP_OK);
-        ASSERT_EQ(ddp_commit(context, nullptr), DDP_OK);
-    }
-    void TearDown() override {
-        ddp_context_free(context);
-        ddp_group_free(group);
+        LoneContext::SetUp();
+        commit({"p"});
     }
     // The message of the step's error, which must have this status and name bucket 0 of step 0.
     std::string failing_step(ddp_comm_hook_fn hook, ddp_status status) {
@@ -95,14 +86,11 @@ protected:
         EXPECT_EQ(ddp_error_step(error), 0);
         return take_message(error);
     }
-
-    ddp_group* group = nullptr;
-    ddp_context* context = nullptr;
 };
 
 TEST_F(HookedContext, BucketAccessors) {
     int calls = 0;
-    expect_accepted([&](ddp_error** e) { return ddp_set_comm_hook(context, inspect, &calls, nullptr, e); });
+    expect_accepted(calling(ddp_set_comm_hook, context, inspect, &calls, nullptr));
     EXPECT_EQ(ddp_grad_ready(context, 0, nullptr), DDP_OK);
     EXPECT_EQ(ddp_finalize(context, nullptr), DDP_OK);
     EXPECT_EQ(calls, 1);
@@ -110,8 +98,8 @@ TEST_F(HookedContext, BucketAccessors) {
 
 TEST_F(HookedContext, UserDataIsDestroyedOnce) {
     int destroyed = 0;
-    expect_accepted([&](ddp_error** e) { return ddp_set_comm_hook(context, nothing, &destroyed, count, e); });
-    expect_accepted([&](ddp_error** e) { return ddp_set_comm_hook(context, nullptr, nullptr, nullptr, e); });
+    expect_accepted(calling(ddp_set_comm_hook, context, nothing, &destroyed, count));
+    expect_accepted(calling(ddp_set_comm_hook, context, nullptr, nullptr, nullptr));
     EXPECT_EQ(destroyed, 1);
 }
 
@@ -135,7 +123,9 @@ TEST_F(HookedContext, AHookThatFailsAndLeavesAWorkAndAnError) {
 }
 
 TEST_F(HookedContext, AWorkThatIsNeverCompletedTimesOut) {
-    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work** work, ddp_error**) { return ddp_work_create(50, work, nullptr); };
+    auto hook = [](void*, ddp_group*, ddp_bucket*, ddp_work** work, ddp_error**) {
+        return ddp_work_create(50, work, nullptr);
+    };
     EXPECT_THAT(failing_step(hook, DDP_ERROR_TIMEOUT), testing::HasSubstr("50 ms"));
 }
 
@@ -145,7 +135,9 @@ ddp_backend valid_backend() {
     backend.struct_size = sizeof backend;
     backend.abi_version = DDP_BACKEND_ABI_VERSION;
     backend.name = "bad-input";
-    backend.create = [](const ddp_backend_host*, void**, ddp_backend_failure*) -> ddp_status { return DDP_ERROR_UNSUPPORTED; };
+    backend.create = [](const ddp_backend_host*, void**, ddp_backend_failure*) -> ddp_status {
+        return DDP_ERROR_UNSUPPORTED;
+    };
     backend.destroy = [](void*) {};
     backend.capabilities = [](void*) { return 0u; };
     backend.abort = [](void*) {};
@@ -165,7 +157,7 @@ TEST(BadBackend, Register) {
     const std::vector<std::string> required{"'bad-input'", "required"};
     const auto unsupported = DDP_ERROR_UNSUPPORTED;
     expect_refused({
-        {"none", kInvalid, {"backend is NULL"}, [](ddp_error** e) { return ddp_backend_register(nullptr, e); }},
+        {"none", kInvalid, {"backend is NULL"}, calling(ddp_backend_register, nullptr)},
         {"struct_size 0", unsupported, {"struct_size 0"}, with([](auto& b) { b.struct_size = 0; })},
         {"older", unsupported, {"struct_size"}, with([](auto& b) { b.struct_size -= 8; })},
         {"abi_version 0", unsupported, {"abi_version 0"}, with([](auto& b) { b.abi_version = 0; })},
@@ -211,7 +203,8 @@ TEST(BadBackend, OneThatCannotConnectSaysSo) {
     options.world_size = 1;
     options.backend = "bad-input";
     Untouched<ddp_group*> out;
-    expect_refused({{"create", DDP_ERROR_UNSUPPORTED, {"bad-input", "connecting"}, [&](ddp_error** e) { return ddp_group_create(&options, &out, e); }}});
+    expect_refused(
+        {{"create", DDP_ERROR_UNSUPPORTED, {"bad-input", "connecting"}, calling(ddp_group_create, &options, &out)}});
 }
 
 }  // namespace

@@ -7,10 +7,9 @@
 
 namespace {
 
-constexpr auto kInvalid = DDP_ERROR_INVALID_ARGUMENT;
-
 std::string temporary_uri(const char* name) {
-    return "file://" + (std::filesystem::temp_directory_path() / (std::string(name) + std::to_string(getpid()))).string();
+    return "file://" +
+           (std::filesystem::temp_directory_path() / (std::string(name) + std::to_string(getpid()))).string();
 }
 
 ddp_store_options options_for(const std::string& uri) {
@@ -41,8 +40,8 @@ TEST(BadStore, Create) {
     auto with_uri = [&](const char* text) { return with([text](auto& o) { o.uri = text; }); };
     const auto good = options_for(uri);
     expect_refused({
-        {"no options", kInvalid, {"ddp_store_create", "options"}, [&](ddp_error** e) { return ddp_store_create(nullptr, &out, e); }},
-        {"no output", kInvalid, {"ddp_store_create", "store"}, [&](ddp_error** e) { return ddp_store_create(&good, nullptr, e); }},
+        {"no options", kInvalid, {"ddp_store_create", "options"}, calling(ddp_store_create, nullptr, &out)},
+        {"no output", kInvalid, {"ddp_store_create", "store"}, calling(ddp_store_create, &good, nullptr)},
         {"no uri", kInvalid, {"ddp_store_create", "uri"}, with_uri(nullptr)},
         {"empty uri", kInvalid, {"uri"}, with_uri("")},
         {"another scheme", kInvalid, {"uri", "http://a:1"}, with_uri("http://a:1")},
@@ -75,7 +74,7 @@ TEST(BadStore, AnOlderStructTakesDefaultsForTheRest) {
     options.struct_size = offsetof(ddp_store_options, timeout_ms);
     options.timeout_ms = -5;  // beyond struct_size: not read
     ddp_store* store = nullptr;
-    expect_accepted([&](ddp_error** e) { return ddp_store_create(&options, &store, e); });
+    expect_accepted(calling(ddp_store_create, &options, &store));
     ddp_store_free(store);
 }
 
@@ -98,7 +97,8 @@ protected:
     Untouched<int32_t> flag;
 };
 
-INSTANTIATE_TEST_SUITE_P(Kinds, BadStoreCall, testing::Values("tcp", "file"), [](const auto& kind) { return kind.param; });
+INSTANTIATE_TEST_SUITE_P(Kinds, BadStoreCall, testing::Values("tcp", "file"),
+                         [](const auto& kind) { return kind.param; });
 
 TEST_P(BadStoreCall, NullHandles) {
     const char* keys[] = {"k"};
@@ -106,45 +106,57 @@ TEST_P(BadStoreCall, NullHandles) {
     const size_t sizes[] = {1};
     const std::vector<std::string> named{"store is NULL"};
     expect_refused({
-        {"set", kInvalid, named, [&](ddp_error** e) { return ddp_store_set(nullptr, "k", "v", 1, e); }},
-        {"get", kInvalid, named, [&](ddp_error** e) { return ddp_store_get(nullptr, "k", -1, &value, &size, e); }},
-        {"compare_set", kInvalid, named, [&](ddp_error** e) { return ddp_store_compare_set(nullptr, "k", "", 0, "v", 1, &value, &size, e); }},
-        {"add", kInvalid, named, [&](ddp_error** e) { return ddp_store_add(nullptr, "k", 1, &number, e); }},
-        {"append", kInvalid, named, [&](ddp_error** e) { return ddp_store_append(nullptr, "k", "v", 1, e); }},
-        {"check", kInvalid, named, [&](ddp_error** e) { return ddp_store_check(nullptr, keys, 1, &flag, e); }},
-        {"wait", kInvalid, named, [&](ddp_error** e) { return ddp_store_wait(nullptr, keys, 1, -1, e); }},
-        {"multi_set", kInvalid, named, [&](ddp_error** e) { return ddp_store_multi_set(nullptr, keys, values, sizes, 1, e); }},
-        {"multi_get", kInvalid, named, [&](ddp_error** e) { return ddp_store_multi_get(nullptr, keys, 1, -1, &value, &size, e); }},
-        {"delete", kInvalid, named, [&](ddp_error** e) { return ddp_store_delete(nullptr, "k", &flag, e); }},
-        {"num_keys", kInvalid, named, [&](ddp_error** e) { return ddp_store_num_keys(nullptr, &number, e); }},
-        {"list_keys", kInvalid, named, [&](ddp_error** e) { return ddp_store_list_keys(nullptr, "", &value, &size, e); }},
-        {"queue_push", kInvalid, named, [&](ddp_error** e) { return ddp_store_queue_push(nullptr, "q", "v", 1, e); }},
-        {"queue_pop", kInvalid, named, [&](ddp_error** e) { return ddp_store_queue_pop(nullptr, "q", -1, &value, &size, e); }},
-        {"queue_size", kInvalid, named, [&](ddp_error** e) { return ddp_store_queue_size(nullptr, "q", &number, e); }},
-        {"barrier", kInvalid, named, [&](ddp_error** e) { return ddp_store_barrier(nullptr, "b", 1, -1, e); }},
+        {"set", kInvalid, named, calling(ddp_store_set, nullptr, "k", "v", 1)},
+        {"get", kInvalid, named, calling(ddp_store_get, nullptr, "k", -1, &value, &size)},
+        {"compare_set", kInvalid, named, calling(ddp_store_compare_set, nullptr, "k", "", 0, "v", 1, &value, &size)},
+        {"add", kInvalid, named, calling(ddp_store_add, nullptr, "k", 1, &number)},
+        {"append", kInvalid, named, calling(ddp_store_append, nullptr, "k", "v", 1)},
+        {"check", kInvalid, named, calling(ddp_store_check, nullptr, keys, 1, &flag)},
+        {"wait", kInvalid, named, calling(ddp_store_wait, nullptr, keys, 1, -1)},
+        {"multi_set", kInvalid, named, calling(ddp_store_multi_set, nullptr, keys, values, sizes, 1)},
+        {"multi_get", kInvalid, named, calling(ddp_store_multi_get, nullptr, keys, 1, -1, &value, &size)},
+        {"delete", kInvalid, named, calling(ddp_store_delete, nullptr, "k", &flag)},
+        {"num_keys", kInvalid, named, calling(ddp_store_num_keys, nullptr, &number)},
+        {"list_keys", kInvalid, named, calling(ddp_store_list_keys, nullptr, "", &value, &size)},
+        {"queue_push", kInvalid, named, calling(ddp_store_queue_push, nullptr, "q", "v", 1)},
+        {"queue_pop", kInvalid, named, calling(ddp_store_queue_pop, nullptr, "q", -1, &value, &size)},
+        {"queue_size", kInvalid, named, calling(ddp_store_queue_size, nullptr, "q", &number)},
+        {"barrier", kInvalid, named, calling(ddp_store_barrier, nullptr, "b", 1, -1)},
     });
 }
 
 TEST_P(BadStoreCall, NullOutputs) {
     const char* keys[] = {"k"};
     expect_refused({
-        {"get value", kInvalid, {"value is NULL"}, [&](ddp_error** e) { return ddp_store_get(store, "k", -1, nullptr, &size, e); }},
-        {"get size", kInvalid, {"size is NULL"}, [&](ddp_error** e) { return ddp_store_get(store, "k", -1, &value, nullptr, e); }},
-        {"compare_set value", kInvalid, {"value is NULL"}, [&](ddp_error** e) { return ddp_store_compare_set(store, "k", "", 0, "v", 1, nullptr, &size, e); }},
-        {"compare_set size", kInvalid, {"size is NULL"}, [&](ddp_error** e) { return ddp_store_compare_set(store, "k", "", 0, "v", 1, &value, nullptr, e); }},
-        {"add", kInvalid, {"sum is NULL"}, [&](ddp_error** e) { return ddp_store_add(store, "k", 1, nullptr, e); }},
-        {"check", kInvalid, {"exists is NULL"}, [&](ddp_error** e) { return ddp_store_check(store, keys, 1, nullptr, e); }},
-        {"multi_get values", kInvalid, {"values is NULL"}, [&](ddp_error** e) { return ddp_store_multi_get(store, keys, 1, -1, nullptr, &size, e); }},
-        {"multi_get sizes", kInvalid, {"sizes is NULL"}, [&](ddp_error** e) { return ddp_store_multi_get(store, keys, 1, -1, &value, nullptr, e); }},
-        {"num_keys", kInvalid, {"count is NULL"}, [&](ddp_error** e) { return ddp_store_num_keys(store, nullptr, e); }},
-        {"list_keys keys", kInvalid, {"keys is NULL"}, [&](ddp_error** e) { return ddp_store_list_keys(store, "", nullptr, &size, e); }},
-        {"list_keys size", kInvalid, {"size is NULL"}, [&](ddp_error** e) { return ddp_store_list_keys(store, "", &value, nullptr, e); }},
-        {"queue_pop value", kInvalid, {"value is NULL"}, [&](ddp_error** e) { return ddp_store_queue_pop(store, "q", -1, nullptr, &size, e); }},
-        {"queue_pop size", kInvalid, {"size is NULL"}, [&](ddp_error** e) { return ddp_store_queue_pop(store, "q", -1, &value, nullptr, e); }},
-        {"queue_size", kInvalid, {"count is NULL"}, [&](ddp_error** e) { return ddp_store_queue_size(store, "q", nullptr, e); }},
+        {"get value", kInvalid, {"value is NULL"}, calling(ddp_store_get, store, "k", -1, nullptr, &size)},
+        {"get size", kInvalid, {"size is NULL"}, calling(ddp_store_get, store, "k", -1, &value, nullptr)},
+        {"compare_set value",
+         kInvalid,
+         {"value is NULL"},
+         calling(ddp_store_compare_set, store, "k", "", 0, "v", 1, nullptr, &size)},
+        {"compare_set size",
+         kInvalid,
+         {"size is NULL"},
+         calling(ddp_store_compare_set, store, "k", "", 0, "v", 1, &value, nullptr)},
+        {"add", kInvalid, {"sum is NULL"}, calling(ddp_store_add, store, "k", 1, nullptr)},
+        {"check", kInvalid, {"exists is NULL"}, calling(ddp_store_check, store, keys, 1, nullptr)},
+        {"multi_get values",
+         kInvalid,
+         {"values is NULL"},
+         calling(ddp_store_multi_get, store, keys, 1, -1, nullptr, &size)},
+        {"multi_get sizes",
+         kInvalid,
+         {"sizes is NULL"},
+         calling(ddp_store_multi_get, store, keys, 1, -1, &value, nullptr)},
+        {"num_keys", kInvalid, {"count is NULL"}, calling(ddp_store_num_keys, store, nullptr)},
+        {"list_keys keys", kInvalid, {"keys is NULL"}, calling(ddp_store_list_keys, store, "", nullptr, &size)},
+        {"list_keys size", kInvalid, {"size is NULL"}, calling(ddp_store_list_keys, store, "", &value, nullptr)},
+        {"queue_pop value", kInvalid, {"value is NULL"}, calling(ddp_store_queue_pop, store, "q", -1, nullptr, &size)},
+        {"queue_pop size", kInvalid, {"size is NULL"}, calling(ddp_store_queue_pop, store, "q", -1, &value, nullptr)},
+        {"queue_size", kInvalid, {"count is NULL"}, calling(ddp_store_queue_size, store, "q", nullptr)},
     });
     int64_t count = -1;
-    expect_accepted([&](ddp_error** e) { return ddp_store_num_keys(store, &count, e); });
+    expect_accepted(calling(ddp_store_num_keys, store, &count));
     EXPECT_EQ(count, 0) << "a refused call changed the store";
 }
 
@@ -157,39 +169,69 @@ TEST_P(BadStoreCall, KeysAndValues) {
     void* got[2] = {};
     size_t got_sizes[2] = {};
     expect_refused({
-        {"set: no key", kInvalid, {"key is NULL"}, [&](ddp_error** e) { return ddp_store_set(store, nullptr, "v", 1, e); }},
-        {"set: empty key", kInvalid, {"key"}, [&](ddp_error** e) { return ddp_store_set(store, "", "v", 1, e); }},
-        {"set: long key", DDP_ERROR_LIMIT, {"key", "1024"}, [&](ddp_error** e) { return ddp_store_set(store, long_key.c_str(), "v", 1, e); }},
-        {"set: no value", kInvalid, {"value is NULL"}, [&](ddp_error** e) { return ddp_store_set(store, "k", nullptr, 1, e); }},
-        {"get: no key", kInvalid, {"key is NULL"}, [&](ddp_error** e) { return ddp_store_get(store, nullptr, -1, &value, &size, e); }},
-        {"get: empty key", kInvalid, {"key"}, [&](ddp_error** e) { return ddp_store_get(store, "", -1, &value, &size, e); }},
-        {"get: no such key", DDP_ERROR_TIMEOUT, {"'absent'"}, [&](ddp_error** e) { return ddp_store_get(store, "absent", -1, &value, &size, e); }},
-        {"compare_set: no key", kInvalid, {"key is NULL"}, [&](ddp_error** e) { return ddp_store_compare_set(store, nullptr, "", 0, "v", 1, &value, &size, e); }},
-        {"compare_set: no expected", kInvalid, {"expected is NULL"}, [&](ddp_error** e) { return ddp_store_compare_set(store, "k", nullptr, 1, "v", 1, &value, &size, e); }},
-        {"compare_set: no desired", kInvalid, {"desired is NULL"}, [&](ddp_error** e) { return ddp_store_compare_set(store, "k", "", 0, nullptr, 1, &value, &size, e); }},
-        {"add: no key", kInvalid, {"key is NULL"}, [&](ddp_error** e) { return ddp_store_add(store, nullptr, 1, &number, e); }},
-        {"append: no key", kInvalid, {"key is NULL"}, [&](ddp_error** e) { return ddp_store_append(store, nullptr, "v", 1, e); }},
-        {"append: no value", kInvalid, {"value is NULL"}, [&](ddp_error** e) { return ddp_store_append(store, "k", nullptr, 1, e); }},
-        {"check: no keys", kInvalid, {"keys is NULL"}, [&](ddp_error** e) { return ddp_store_check(store, nullptr, 1, &flag, e); }},
-        {"check: a NULL key", kInvalid, {"a key is NULL"}, [&](ddp_error** e) { return ddp_store_check(store, null_keys, 2, &flag, e); }},
-        {"wait: no keys", kInvalid, {"keys is NULL"}, [&](ddp_error** e) { return ddp_store_wait(store, nullptr, 1, -1, e); }},
-        {"wait: long key", DDP_ERROR_LIMIT, {"key"}, [&](ddp_error** e) { return ddp_store_wait(store, long_keys, 2, -1, e); }},
-        {"wait: absent", DDP_ERROR_TIMEOUT, {"'k'"}, [&](ddp_error** e) { return ddp_store_wait(store, null_keys, 1, -1, e); }},
-        {"multi_set: no keys", kInvalid, {"keys is NULL"}, [&](ddp_error** e) { return ddp_store_multi_set(store, nullptr, values, sizes, 1, e); }},
-        {"multi_set: no values", kInvalid, {"values is NULL"}, [&](ddp_error** e) { return ddp_store_multi_set(store, long_keys, nullptr, sizes, 1, e); }},
-        {"multi_set: no sizes", kInvalid, {"sizes is NULL"}, [&](ddp_error** e) { return ddp_store_multi_set(store, long_keys, values, nullptr, 1, e); }},
-        {"multi_set: a NULL value", kInvalid, {"value is NULL"}, [&](ddp_error** e) { return ddp_store_multi_set(store, long_keys, values, sizes, 2, e); }},
-        {"multi_get: a NULL key", kInvalid, {"a key is NULL"}, [&](ddp_error** e) { return ddp_store_multi_get(store, null_keys, 2, -1, got, got_sizes, e); }},
-        {"delete: no key", kInvalid, {"key is NULL"}, [&](ddp_error** e) { return ddp_store_delete(store, nullptr, &flag, e); }},
-        {"queue_push: no queue", kInvalid, {"queue is NULL"}, [&](ddp_error** e) { return ddp_store_queue_push(store, nullptr, "v", 1, e); }},
-        {"queue_push: no value", kInvalid, {"value is NULL"}, [&](ddp_error** e) { return ddp_store_queue_push(store, "q", nullptr, 1, e); }},
-        {"queue_pop: no queue", kInvalid, {"queue is NULL"}, [&](ddp_error** e) { return ddp_store_queue_pop(store, nullptr, -1, &value, &size, e); }},
-        {"queue_pop: empty", DDP_ERROR_TIMEOUT, {"'q'"}, [&](ddp_error** e) { return ddp_store_queue_pop(store, "q", -1, &value, &size, e); }},
-        {"queue_size: no queue", kInvalid, {"queue is NULL"}, [&](ddp_error** e) { return ddp_store_queue_size(store, nullptr, &number, e); }},
-        {"barrier: no name", kInvalid, {"name is NULL"}, [&](ddp_error** e) { return ddp_store_barrier(store, nullptr, 1, -1, e); }},
-        {"barrier: count 0", kInvalid, {"count is 0"}, [&](ddp_error** e) { return ddp_store_barrier(store, "b", 0, -1, e); }},
-        {"barrier: count -1", kInvalid, {"count is -1"}, [&](ddp_error** e) { return ddp_store_barrier(store, "b", -1, -1, e); }},
-        {"barrier: nobody else", DDP_ERROR_TIMEOUT, {"'b'"}, [&](ddp_error** e) { return ddp_store_barrier(store, "b", 2, -1, e); }},
+        {"set: no key", kInvalid, {"key is NULL"}, calling(ddp_store_set, store, nullptr, "v", 1)},
+        {"set: empty key", kInvalid, {"key"}, calling(ddp_store_set, store, "", "v", 1)},
+        {"set: long key", DDP_ERROR_LIMIT, {"key", "1024"}, calling(ddp_store_set, store, long_key.c_str(), "v", 1)},
+        {"set: no value", kInvalid, {"value is NULL"}, calling(ddp_store_set, store, "k", nullptr, 1)},
+        {"get: no key", kInvalid, {"key is NULL"}, calling(ddp_store_get, store, nullptr, -1, &value, &size)},
+        {"get: empty key", kInvalid, {"key"}, calling(ddp_store_get, store, "", -1, &value, &size)},
+        {"get: no such key",
+         DDP_ERROR_TIMEOUT,
+         {"'absent'"},
+         calling(ddp_store_get, store, "absent", -1, &value, &size)},
+        {"compare_set: no key",
+         kInvalid,
+         {"key is NULL"},
+         calling(ddp_store_compare_set, store, nullptr, "", 0, "v", 1, &value, &size)},
+        {"compare_set: no expected",
+         kInvalid,
+         {"expected is NULL"},
+         calling(ddp_store_compare_set, store, "k", nullptr, 1, "v", 1, &value, &size)},
+        {"compare_set: no desired",
+         kInvalid,
+         {"desired is NULL"},
+         calling(ddp_store_compare_set, store, "k", "", 0, nullptr, 1, &value, &size)},
+        {"add: no key", kInvalid, {"key is NULL"}, calling(ddp_store_add, store, nullptr, 1, &number)},
+        {"append: no key", kInvalid, {"key is NULL"}, calling(ddp_store_append, store, nullptr, "v", 1)},
+        {"append: no value", kInvalid, {"value is NULL"}, calling(ddp_store_append, store, "k", nullptr, 1)},
+        {"check: no keys", kInvalid, {"keys is NULL"}, calling(ddp_store_check, store, nullptr, 1, &flag)},
+        {"check: a NULL key", kInvalid, {"a key is NULL"}, calling(ddp_store_check, store, null_keys, 2, &flag)},
+        {"wait: no keys", kInvalid, {"keys is NULL"}, calling(ddp_store_wait, store, nullptr, 1, -1)},
+        {"wait: long key", DDP_ERROR_LIMIT, {"key"}, calling(ddp_store_wait, store, long_keys, 2, -1)},
+        {"wait: absent", DDP_ERROR_TIMEOUT, {"'k'"}, calling(ddp_store_wait, store, null_keys, 1, -1)},
+        {"multi_set: no keys",
+         kInvalid,
+         {"keys is NULL"},
+         calling(ddp_store_multi_set, store, nullptr, values, sizes, 1)},
+        {"multi_set: no values",
+         kInvalid,
+         {"values is NULL"},
+         calling(ddp_store_multi_set, store, long_keys, nullptr, sizes, 1)},
+        {"multi_set: no sizes",
+         kInvalid,
+         {"sizes is NULL"},
+         calling(ddp_store_multi_set, store, long_keys, values, nullptr, 1)},
+        {"multi_set: a NULL value",
+         kInvalid,
+         {"value is NULL"},
+         calling(ddp_store_multi_set, store, long_keys, values, sizes, 2)},
+        {"multi_get: a NULL key",
+         kInvalid,
+         {"a key is NULL"},
+         calling(ddp_store_multi_get, store, null_keys, 2, -1, got, got_sizes)},
+        {"delete: no key", kInvalid, {"key is NULL"}, calling(ddp_store_delete, store, nullptr, &flag)},
+        {"queue_push: no queue", kInvalid, {"queue is NULL"}, calling(ddp_store_queue_push, store, nullptr, "v", 1)},
+        {"queue_push: no value", kInvalid, {"value is NULL"}, calling(ddp_store_queue_push, store, "q", nullptr, 1)},
+        {"queue_pop: no queue",
+         kInvalid,
+         {"queue is NULL"},
+         calling(ddp_store_queue_pop, store, nullptr, -1, &value, &size)},
+        {"queue_pop: empty", DDP_ERROR_TIMEOUT, {"'q'"}, calling(ddp_store_queue_pop, store, "q", -1, &value, &size)},
+        {"queue_size: no queue", kInvalid, {"queue is NULL"}, calling(ddp_store_queue_size, store, nullptr, &number)},
+        {"barrier: no name", kInvalid, {"name is NULL"}, calling(ddp_store_barrier, store, nullptr, 1, -1)},
+        {"barrier: count 0", kInvalid, {"count is 0"}, calling(ddp_store_barrier, store, "b", 0, -1)},
+        {"barrier: count -1", kInvalid, {"count is -1"}, calling(ddp_store_barrier, store, "b", -1, -1)},
+        {"barrier: nobody else", DDP_ERROR_TIMEOUT, {"'b'"}, calling(ddp_store_barrier, store, "b", 2, -1)},
     });
     EXPECT_THAT(got, testing::Each(nullptr));
 }
@@ -199,25 +241,26 @@ TEST_P(BadStoreCall, AddRefusesWhatIsNoIntegerOrDoesNotFit) {
     ASSERT_EQ(ddp_store_set(store, "text", "twelve", 6, nullptr), DDP_OK);
     ASSERT_EQ(ddp_store_add(store, "full", INT64_MAX, &sum, nullptr), DDP_OK);
     expect_refused({
-        {"not an integer", kInvalid, {"text"}, [&](ddp_error** e) { return ddp_store_add(store, "text", 1, &number, e); }},
-        {"overflow", kInvalid, {"full"}, [&](ddp_error** e) { return ddp_store_add(store, "full", 1, &number, e); }},
+        {"not an integer", kInvalid, {"text"}, calling(ddp_store_add, store, "text", 1, &number)},
+        {"overflow", kInvalid, {"full"}, calling(ddp_store_add, store, "full", 1, &number)},
     });
 }
 
 TEST_P(BadStoreCall, AValueAboveTheLimitIsRefusedAndTheStoreGoesOn) {
     const std::string large((std::size_t{64} << 20) + 1, 'x');
-    expect_refused({{"65 MiB", DDP_ERROR_LIMIT, {"64"}, [&](ddp_error** e) { return ddp_store_set(store, "k", large.data(), large.size(), e); }}});
-    expect_accepted([&](ddp_error** e) { return ddp_store_set(store, "k", nullptr, 0, e); });
+    expect_refused(
+        {{"65 MiB", DDP_ERROR_LIMIT, {"64"}, calling(ddp_store_set, store, "k", large.data(), large.size())}});
+    expect_accepted(calling(ddp_store_set, store, "k", nullptr, 0));
 }
 
 TEST_P(BadStoreCall, EmptyListsAndOptionalOutputsAreFine) {
     int32_t exists = 0;
-    expect_accepted([&](ddp_error** e) { return ddp_store_check(store, nullptr, 0, &exists, e); });
+    expect_accepted(calling(ddp_store_check, store, nullptr, 0, &exists));
     EXPECT_EQ(exists, 1);
-    expect_accepted([&](ddp_error** e) { return ddp_store_wait(store, nullptr, 0, -1, e); });
-    expect_accepted([&](ddp_error** e) { return ddp_store_multi_set(store, nullptr, nullptr, nullptr, 0, e); });
-    expect_accepted([&](ddp_error** e) { return ddp_store_multi_get(store, nullptr, 0, -1, nullptr, nullptr, e); });
-    expect_accepted([&](ddp_error** e) { return ddp_store_delete(store, "absent", nullptr, e); });
+    expect_accepted(calling(ddp_store_wait, store, nullptr, 0, -1));
+    expect_accepted(calling(ddp_store_multi_set, store, nullptr, nullptr, nullptr, 0));
+    expect_accepted(calling(ddp_store_multi_get, store, nullptr, 0, -1, nullptr, nullptr));
+    expect_accepted(calling(ddp_store_delete, store, "absent", nullptr));
 }
 
 }  // namespace

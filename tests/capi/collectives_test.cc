@@ -238,4 +238,25 @@ TEST_P(CollectivesTest, DisagreementIsAnErrorOnEveryRank) {
     });
 }
 
+// The same colors again, for other ranks: each split is a group of its own.
+TEST(Split, ColorsMayBeUsedAgain) {
+    for (const char* backend : {"threads", "gloo"})
+        on_ranks({4, backend}, [](int rank, ddp_group* group) {
+            struct Way {
+                int color, members;
+            };
+            for (const auto& way : {Way{rank / 2, 2}, Way{0, 4}, Way{rank % 2, 2}, Way{rank / 2, 2}}) {
+                ddp_group* part = nullptr;
+                ddp_error* error = nullptr;
+                ASSERT_EQ(ddp_group_split(group, way.color, 0, &part, &error), DDP_OK) << take_message(error);
+                EXPECT_EQ(ddp_group_world_size(part), way.members);
+                std::int32_t sum = 1;
+                EXPECT_EQ(ddp_allreduce(part, nullptr, &sum, 1, DDP_I32, DDP_SUM, nullptr, &error), DDP_OK)
+                    << take_message(error);
+                EXPECT_EQ(sum, way.members);
+                ddp_group_free(part);
+            }
+        });
+}
+
 }  // namespace

@@ -28,8 +28,9 @@ THIRD_PARTY = {
     r"gloo/": {"lib/comm/gloo"},
     r"uv\.h": {"lib/rendezvous", "tools"},
     r"openssl/": {"lib/rendezvous", "tools"},
-    r"nlohmann/": {"lib/core", "tools"},
+    r"nlohmann/": {"lib/core", "tests/hooks", "tools"},
     r"hwy/": {"lib/device/cpu", "tests/unit/device"},
+    r"(Eigen|Random123)/": {"lib/hooks"},
 }
 
 LINE_LIMIT = 400

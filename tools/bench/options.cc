@@ -68,6 +68,9 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
         ->capture_default_str();
     command->add_flag("--find-unused", options.find_unused,
                       "Also run the loop with DDP_CONTEXT_FIND_UNUSED, in turns with the other, and print the ratio");
+    command->add_option("--hook", options.hook,
+                        "Also run the loop with this communication hook, in turns with the other, and print the ratio");
+    command->add_option("--hook-options", options.hook_options, "key=value,key=value, as in ddp_use_hook");
     command->add_flag("--copy,!--view", options.copy,
                       "Gradients lie in the trainer's own memory (--copy), or in libddp's buckets (--view, default)");
     return command;

@@ -32,6 +32,8 @@ struct Options {
     double compute_ms = 0;
     bool copy = false;
     bool find_unused = false;
+    std::string hook;  // also run the loop with this hook
+    std::string hook_options;
 
     // grad-ready
     int params = 1000;

@@ -15,9 +15,9 @@
 namespace bench {
 namespace {
 
-double thread_cpu_ms() {
+double cpu_ms(clockid_t clock) {
     timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    clock_gettime(clock, &now);
     return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
 }
 
@@ -25,8 +25,8 @@ double thread_cpu_ms() {
 // core away, real work would be as much later.
 void compute(double milliseconds) {
     if (milliseconds <= 0) return;
-    const double end = thread_cpu_ms() + milliseconds;
-    while (thread_cpu_ms() < end) {
+    const double end = cpu_ms(CLOCK_THREAD_CPUTIME_ID) + milliseconds;
+    while (cpu_ms(CLOCK_THREAD_CPUTIME_ID) < end) {
     }
 }
 
@@ -82,26 +82,62 @@ ddp_context_options context_options(const Options& options, std::uint32_t flags 
     return result;
 }
 
-// One step of training with libddp.
-Iteration averaged_step(SharedGradients& shared, const Backward& backward, int world, std::int64_t& iteration) {
-    return [&shared, &backward, world, &iteration] {
-        const double start = now_ms();
-        shared.begin_step();
-        backward.run(shared.all(), ++iteration, [&](std::size_t i) { shared.ready(i); });
-        shared.finalize();
+// The steps of one context, and the CPU time that this process has spent in them.
+struct Variant {
+    Variant(ddp_group* group, const ddp_context_options& options, const Model& model, const OwnGradients* own)
+        : gradients(group, options, model, own), world(ddp_group_world_size(group)) {}
+
+    // One step of training with libddp.
+    double step(const Backward& backward, std::int64_t iteration) {
+        const double start = now_ms(), cpu_start = cpu_ms(CLOCK_PROCESS_CPUTIME_ID);
+        gradients.begin_step();
+        backward.run(gradients.all(), iteration, [&](std::size_t i) { gradients.ready(i); });
+        gradients.finalize();
         const double end = now_ms();
-        check_means(shared.all(), world, iteration);
+        cpu += cpu_ms(CLOCK_PROCESS_CPUTIME_ID) - cpu_start;
+        ++steps;
+        if (exact) check_means(gradients.all(), world, iteration);
         return end - start;
-    };
+    }
+
+    // Milliseconds of CPU time a step, on the rank that needed most.
+    double cpu_per_step(ddp_group* group) const {
+        double most = cpu / static_cast<double>(steps);
+        Result result;
+        result.check(ddp_allreduce(group, nullptr, &most, 1, DDP_F64, DDP_MAX, nullptr, result));
+        return most;
+    }
+
+    // Bytes of gradients for each byte that was sent.
+    double compression() const {
+        ddp_stats stats{};
+        stats.struct_size = sizeof stats;
+        Result result;
+        result.check(ddp_stats_get(gradients.context(), &stats, result));
+        return static_cast<double>(stats.hook_bytes_in) /
+               static_cast<double>(std::max<std::uint64_t>(1, stats.hook_bytes_out));
+    }
+
+    SharedGradients gradients;
+    bool exact = true;
+    int world;
+    double cpu = 0;
+    std::int64_t steps = 0;
+};
+
+void use_hook(const Variant& variant, const Options& options) {
+    Result result;
+    result.check(ddp_use_hook(variant.gradients.context(), options.hook.c_str(), options.hook_options.c_str(), result));
 }
 
 }  // namespace
 
 std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     const Model model = find_model(options.model);
-    const int world = ddp_group_world_size(group);
     const OwnGradients own(model);
-    SharedGradients shared(group, context_options(options), model, options.copy ? &own : nullptr);
+    const OwnGradients* place = options.copy ? &own : nullptr;
+    Variant plain(group, context_options(options), model, place);
+    std::optional<Variant> finding, hooked;
     const Backward backward(model, options.compute_ms, ddp_group_rank(group));
 
     std::int64_t iteration = 0;
@@ -110,26 +146,39 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
         backward.run(own.all(), ++iteration, [](std::size_t) {});
         return now_ms() - start;
     };
-    std::vector<Iteration> loops = {local, averaged_step(shared, backward, world, iteration)};
-    std::optional<SharedGradients> finding;
-    if (options.find_unused) {
-        finding.emplace(group, context_options(options, DDP_CONTEXT_FIND_UNUSED), model, options.copy ? &own : nullptr);
-        loops.push_back(averaged_step(*finding, backward, world, iteration));
+    std::vector<Iteration> loops = {local};
+    const auto add = [&](Variant& variant) { loops.push_back([&] { return variant.step(backward, ++iteration); }); };
+    add(plain);
+    if (options.find_unused)
+        add(finding.emplace(group, context_options(options, DDP_CONTEXT_FIND_UNUSED), model, place));
+    if (!options.hook.empty()) {
+        use_hook(hooked.emplace(group, context_options(options), model, place), options);
+        hooked->exact = false;  // the hook may be lossy
+        add(*hooked);
     }
     const auto series = measure(group, {options.iterations(), options.seconds}, loops);
 
-    Row row = make_row("replay", world, ddp_group_backend(group), 4 * element_count(model), series[1]);
+    Row row = make_row("replay", plain.world, ddp_group_backend(group), 4 * element_count(model), series[1]);
     row["local_ms"] = median(series[0]);
     row["model"] = options.model;
     row["params"] = model.size();
-    row["buckets"] = ddp_context_bucket_count(shared.context());
+    row["buckets"] = ddp_context_bucket_count(plain.gradients.context());
     row["bucket_mb"] = options.bucket_mb;
     row["first_bucket_mb"] = options.first_bucket_mb;
     row["compute_ms"] = options.compute_ms;
     row["mode"] = options.copy ? "copy" : "view";
-    if (options.find_unused) {
+    row["cpu_ms"] = plain.cpu_per_step(group);
+    if (finding) {
         row["find_unused_ms"] = median(series[2]);
         row["find_unused_ratio"] = median(series[2]) / median(series[1]);
+    }
+    if (hooked) {
+        row["hook"] = ddp_hook_name(hooked->gradients.context());
+        row["hook_options"] = options.hook_options;
+        row["hook_ms"] = median(series.back());
+        row["hook_ratio"] = median(series.back()) / median(series[1]);
+        row["hook_cpu_ms"] = hooked->cpu_per_step(group);
+        row["hook_compression"] = hooked->compression();
     }
     return {row};
 }

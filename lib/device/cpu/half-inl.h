@@ -69,12 +69,13 @@ struct BF16 {
         const hn::Rebind<std::uint32_t, D> d32;
         const auto bits = hn::BitCast(d32, v);
         const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
-        const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(d32, 0x7fffu)), odd));
+        const auto rounded = hn::Add(hn::Add(bits, hn::Set(d32, 0x7fffu)), odd);
         // A NaN whose payload sits in the lower half would become an infinity: keep the upper half and set the quiet
         // bit.
-        const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(d32, 0x40u));
+        const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000u));
         const auto is_nan = hn::RebindMask(d32, hn::IsNaN(v));
-        hn::StoreU(hn::TruncateTo(d16, hn::IfThenElse(is_nan, quiet, rounded)), d16, p);
+        const auto upper = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
+        hn::StoreU(hn::TruncateTo(d16, upper), d16, p);
     }
 };
 

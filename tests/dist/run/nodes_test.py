@@ -150,27 +150,21 @@ class NodesTest(Case):
         for result in self.results(first, second):
             self.expect(result, 143)
 
-    def test_node_that_dies(self):
+    def expect_the_other_to_notice(self, dies, message):
         code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 300"
-        first = self.node(0, "--node-timeout", 3, "sh", "-c", code)
-        second = self.node(1, "--node-timeout", 3, "sh", "-c", code)
+        nodes = [self.node(node, "--node-timeout", 3, "sh", "-c", code) for node in range(2)]
         pids = self.pids(4)
-        second.kill()
-        result = Result(first)
+        nodes[dies].kill()
+        result = Result(nodes[1 - dies])
         self.expect(result, 1)
-        self.assertIn(b"node 1 does not answer any more", result.err)
+        self.assertIn(message, result.err)
         self.expect_gone(pids)
 
+    def test_node_that_dies(self):
+        self.expect_the_other_to_notice(1, b"node 1 does not answer any more")
+
     def test_node_0_that_dies(self):
-        code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 300"
-        first = self.node(0, "--node-timeout", 3, "sh", "-c", code)
-        second = self.node(1, "--node-timeout", 3, "sh", "-c", code)
-        pids = self.pids(4)
-        first.kill()
-        result = Result(second)
-        self.expect(result, 1)
-        self.assertIn(b"the store of node 0 does not answer", result.err)
-        self.expect_gone(pids)
+        self.expect_the_other_to_notice(0, b"the store of node 0 does not answer")
 
 
 if __name__ == "__main__":

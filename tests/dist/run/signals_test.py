@@ -95,19 +95,18 @@ class SignalTest(Case):
 
 
 class LeftoverTest(Case):
-    def test_ranks_die_with_ddprun(self):
-        code = f"trap '' TERM; echo $$ > {self.path('pid')}$DDP_RANK; while :; do sleep 1; done"
+    def expect_death_with_ddprun(self, code):
         process = self.start("-n", 3, "sh", "-c", code, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         pids = self.pids(3)
         process.kill()
         self.expect_gone(pids, 2.0)
 
+    def test_ranks_die_with_ddprun(self):
+        self.expect_death_with_ddprun(
+            f"trap '' TERM; echo $$ > {self.path('pid')}$DDP_RANK; while :; do sleep 1; done")
+
     def test_grandchildren_die_with_ddprun(self):
-        code = f"sleep 600 & echo $! > {self.path('pid')}$DDP_RANK; wait"
-        process = self.start("-n", 2, "sh", "-c", code, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        pids = self.pids(2)
-        process.kill()
-        self.expect_gone(pids, 2.0)
+        self.expect_death_with_ddprun(f"sleep 600 & echo $! > {self.path('pid')}$DDP_RANK; wait")
 
     def test_grandchildren_end_with_a_failure(self):
         code = f"sleep 600 & echo $! > {self.path('pid')}$DDP_RANK; test $DDP_RANK = 0 && exit 3; wait"

@@ -1,0 +1,226 @@
+/* context.hpp: contexts in C++. See ddp.hpp. */
+#ifndef DDP_CONTEXT_HPP
+#define DDP_CONTEXT_HPP
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "group.hpp"
+
+namespace ddp {
+
+class Context : public detail::Handle<ddp_context, ddp_context_free> {
+public:
+    /* A hook: receives the bucket, starts what it needs, returns the work to wait for (or an empty one). */
+    using Hook = std::function<Work(ddp_group* group, ddp_bucket* bucket)>;
+    using ReducedCallback = std::function<void(ddp_param param, bool used)>;
+    using BufferHook = std::function<void(ddp_group* group, const ddp_tensor* buffers, std::size_t count)>;
+
+    explicit Context(const Group& group) : Context(group, defaults()) {}
+    Context(const Group& group, const ddp_context_options& options) {
+        ddp_context* context = nullptr;
+        detail::call(ddp_context_create, group.get(), &options, &context);
+        handle_.reset(context);
+    }
+    static ddp_context_options defaults() {
+        ddp_context_options options;
+        ddp_context_options_init(&options);
+        return options;
+    }
+
+    /* grad nullptr: the gradient lives in its bucket (grad_view). */
+    template <class T>
+    ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad = nullptr,
+                        std::uint32_t flags = 0, std::uint32_t uses = 1) {
+        ddp_param param = -1;
+        ddp_param_desc desc = describe<T>(name, shape, data);
+        desc.grad = grad;
+        desc.flags = flags;
+        desc.uses = uses;
+        detail::call(ddp_register_param, get(), &desc, &param);
+        return param;
+    }
+    template <class T>
+    void add_buffer(const std::string& name, const std::vector<std::int64_t>& shape, T* data) {
+        ddp_param_desc desc = describe<T>(name, shape, data);
+        detail::call(ddp_register_buffer, get(), &desc);
+    }
+    void commit() { detail::call(ddp_commit, get()); }
+    void step_begin() { detail::call(ddp_step_begin, get()); }
+    void set_sync(bool sync) { detail::call(ddp_set_sync, get(), std::int32_t{sync}); }
+    void grad_ready(ddp_param param) { detail::call(ddp_grad_ready, get(), param); }
+    void finalize() { detail::call(ddp_finalize, get()); }
+    void finalize_async() { detail::call(ddp_finalize_async, get()); }
+    void wait(ddp_param param) { detail::call(ddp_wait_param, get(), param); }
+    void discard_step() { detail::call(ddp_step_discard, get()); }
+    void set_group(const Group& group) { detail::call(ddp_context_set_group, get(), group.get()); }
+
+    /* participation.h */
+    void mark_unused(const std::vector<ddp_param>& params) {
+        detail::call(ddp_mark_unused, get(), params.data(), params.size());
+    }
+    bool used(ddp_param param) {
+        std::int32_t used = 0;
+        detail::call(ddp_param_used, get(), param, &used);
+        return used != 0;
+    }
+    void set_frozen(const std::vector<ddp_param>& params, bool frozen) {
+        detail::call(ddp_set_frozen, get(), params.data(), params.size(), std::int32_t{frozen});
+    }
+    void skip(const std::vector<ddp_param>& params, std::int32_t authority = -1) {
+        detail::call(ddp_skip_params, get(), params.data(), params.size(), authority);
+    }
+    bool skipped(ddp_param param) const { return ddp_skipped(get(), param) == 1; }
+    void set_weight(double weight) { detail::call(ddp_set_weight, get(), weight); }
+    void join() { detail::call(ddp_join, get()); }
+
+    /* A sparse gradient: the rows that are not zero. */
+    template <class T>
+    void sparse_grad_ready(ddp_param param, const std::vector<std::int64_t>& indices, const T* values) {
+        detail::call(ddp_grad_ready_sparse, get(), param, indices.data(), static_cast<const void*>(values),
+                     indices.size());
+    }
+    /* The reduced one: its rows' indices, and where the rows stand. Valid until the next step ends. */
+    template <class T>
+    std::pair<std::vector<std::int64_t>, const T*> sparse_gradient(ddp_param param) {
+        const std::int64_t* indices = nullptr;
+        const void* values = nullptr;
+        std::size_t count = 0;
+        detail::call(ddp_sparse_gradient, get(), param, &indices, &values, &count);
+        return {std::vector<std::int64_t>(indices, indices + count), static_cast<const T*>(values)};
+    }
+
+    /* A gradient given as its factors: left is rows x n, right is rows x m, and the gradient left^T right. */
+    template <class T>
+    void factors_grad_ready(ddp_param param, const T* left, const T* right, std::size_t rows) {
+        detail::call(ddp_grad_ready_factors, get(), param, static_cast<const void*>(left),
+                     static_cast<const void*>(right), rows);
+    }
+
+    /* plan.h, stats.h */
+    void request_rebuild() { detail::call(ddp_request_rebuild, get()); }
+    std::string plan() {
+        char* text = nullptr;
+        detail::call(ddp_plan_save, get(), &text);
+        const std::unique_ptr<char, decltype(&ddp_text_free)> owner(text, &ddp_text_free);
+        return text;
+    }
+    void adopt_plan(const std::string& text) { detail::call(ddp_plan_adopt, get(), text.c_str()); }
+    ddp_stats stats() {
+        ddp_stats stats{};
+        stats.struct_size = sizeof stats;
+        detail::call(ddp_stats_get, get(), &stats);
+        return stats;
+    }
+    void abort(const std::string& reason) { detail::call(ddp_context_abort, get(), reason.c_str()); }
+
+    template <class T>
+    T* grad_view(ddp_param param) {
+        void* view = nullptr;
+        detail::call(ddp_grad_view, get(), param, &view);
+        return static_cast<T*>(view);
+    }
+    std::int64_t layout_generation() const { return ddp_layout_generation(get()); }
+
+    void set_comm_hook(Hook hook) {
+        auto state = std::make_unique<Hook>(std::move(hook));
+        detail::call(ddp_set_comm_hook, get(), &run_hook, static_cast<void*>(state.get()), &destroy_hook);
+        state.release();
+    }
+    /* Called when a parameter's gradient is final; used: whether any rank used it. */
+    void set_reduced_callback(ReducedCallback callback) {
+        auto state = std::make_unique<ReducedCallback>(std::move(callback));
+        detail::call(ddp_set_reduced_callback, get(), &run_reduced, static_cast<void*>(state.get()), &destroy_reduced);
+        state.release();
+    }
+    /* Instead of sending rank 0's buffers. */
+    void set_buffer_hook(BufferHook hook) {
+        auto state = std::make_unique<BufferHook>(std::move(hook));
+        detail::call(ddp_set_buffer_hook, get(), &run_buffer_hook, static_cast<void*>(state.get()),
+                     &destroy_buffer_hook);
+        state.release();
+    }
+    void use_default_hook() {
+        detail::call(ddp_set_comm_hook, get(), static_cast<ddp_comm_hook_fn>(nullptr), static_cast<void*>(nullptr),
+                     static_cast<void (*)(void*)>(nullptr));
+    }
+
+    /* builtin_hooks.h */
+    using BucketFunction = std::function<void(ddp_group* group, ddp_bucket* bucket)>;
+    void use_hook(const std::string& name, const std::string& options = {}) {
+        detail::call(ddp_use_hook, get(), name.c_str(), options.c_str());
+    }
+    void compress_hook(ddp_dtype dtype) { detail::call(ddp_compress_hook, get(), dtype); }
+    void hook_then(BucketFunction function, std::uint32_t flags = 0) {
+        auto state = std::make_unique<BucketFunction>(std::move(function));
+        detail::call(ddp_hook_then, get(), &run_bucket_function, static_cast<void*>(state.get()),
+                     &destroy_bucket_function, flags);
+        state.release();
+    }
+    std::string hook_name() const { return ddp_hook_name(get()); }
+    std::vector<unsigned char> save_hook_state() {
+        void* data = nullptr;
+        std::size_t size = 0;
+        detail::call(ddp_hook_state_save, get(), &data, &size);
+        const std::unique_ptr<void, decltype(&ddp_bytes_free)> owner(data, &ddp_bytes_free);
+        const auto* bytes = static_cast<const unsigned char*>(data);
+        return {bytes, bytes + size};
+    }
+    void load_hook_state(const std::vector<unsigned char>& state, std::uint32_t flags = 0) {
+        detail::call(ddp_hook_state_load, get(), static_cast<const void*>(state.data()), state.size(), flags);
+    }
+
+    /* no_sync as a scope: steps that end inside it do not communicate. Must not be open across the middle of a step. */
+    class NoSync {
+    public:
+        explicit NoSync(Context& context) : context_(context.get()) {
+            detail::call(ddp_set_sync, context_, std::int32_t{0});
+        }
+        ~NoSync() { ddp_set_sync(context_, 1, nullptr); }
+        NoSync(const NoSync&) = delete;
+        NoSync& operator=(const NoSync&) = delete;
+
+    private:
+        ddp_context* context_;
+    };
+
+private:
+    template <class T>
+    static ddp_param_desc describe(const std::string& name, const std::vector<std::int64_t>& shape, T* data) {
+        ddp_param_desc desc;
+        ddp_param_desc_init(&desc);
+        desc.name = name.c_str();
+        desc.shape = shape.data();
+        desc.ndim = static_cast<std::int32_t>(shape.size());
+        desc.dtype = detail::dtype_of<T>::value;
+        desc.data = data;
+        return desc;
+    }
+    static ddp_status run_hook(void* state, ddp_group* group, ddp_bucket* bucket, ddp_work** work, ddp_error** error) {
+        return detail::guarded(error, [&] {
+            if (Work result = (*static_cast<Hook*>(state))(group, bucket)) *work = result.release();
+        });
+    }
+    static void destroy_hook(void* state) { delete static_cast<Hook*>(state); }
+    static ddp_status run_bucket_function(void* state, ddp_group* group, ddp_bucket* bucket, ddp_error** error) {
+        return detail::guarded(error, [&] { (*static_cast<BucketFunction*>(state))(group, bucket); });
+    }
+    static void destroy_bucket_function(void* state) { delete static_cast<BucketFunction*>(state); }
+    static ddp_status run_reduced(void* state, ddp_param param, std::int32_t used, ddp_error** error) {
+        return detail::guarded(error, [&] { (*static_cast<ReducedCallback*>(state))(param, used != 0); });
+    }
+    static void destroy_reduced(void* state) { delete static_cast<ReducedCallback*>(state); }
+    static ddp_status run_buffer_hook(void* state, ddp_group* group, const ddp_tensor* buffers, std::size_t count,
+                                      ddp_error** error) {
+        return detail::guarded(error, [&] { (*static_cast<BufferHook*>(state))(group, buffers, count); });
+    }
+    static void destroy_buffer_hook(void* state) { delete static_cast<BufferHook*>(state); }
+};
+
+}  // namespace ddp
+
+#endif  // DDP_CONTEXT_HPP

@@ -1,0 +1,120 @@
+/* error.hpp: what ddp.hpp is made of: errors as exceptions, owned handles. */
+#ifndef DDP_ERROR_HPP
+#define DDP_ERROR_HPP
+
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "ddp.h"
+
+namespace ddp {
+
+/* What a C function reported. */
+class Error : public std::runtime_error {
+public:
+    explicit Error(ddp_status status, const std::string& message = {})
+        : std::runtime_error(message.empty() ? ddp_status_name(status) : message), status_(status) {}
+    Error(ddp_status status, const ddp_error& e)
+        : std::runtime_error(ddp_error_message(&e)),
+          status_(status),
+          rank_(ddp_error_rank(&e)),
+          param_(ddp_error_param(&e)),
+          bucket_(ddp_error_bucket(&e)),
+          step_(ddp_error_step(&e)) {}
+
+    ddp_status status() const noexcept { return status_; }
+    std::int32_t rank() const noexcept { return rank_; }
+    std::int32_t param() const noexcept { return param_; }
+    std::int32_t bucket() const noexcept { return bucket_; }
+    std::int64_t step() const noexcept { return step_; }
+
+private:
+    ddp_status status_;
+    std::int32_t rank_ = -1, param_ = -1, bucket_ = -1;
+    std::int64_t step_ = -1;
+};
+
+/* Throws if a C function failed; frees the error. check(ddp_foo(..., &error), error). */
+inline void check(ddp_status status, ddp_error* error) {
+    if (status == DDP_OK) return;
+    std::unique_ptr<ddp_error, decltype(&ddp_error_free)> owned(error, &ddp_error_free);
+    if (!owned) throw Error(status);
+    throw Error(status, *owned);
+}
+
+namespace detail {
+
+/* Calls f(args..., &error) and throws on failure. */
+template <class F, class... Args>
+void call(F f, Args... args) {
+    ddp_error* error = nullptr;
+    ddp_status status = f(args..., &error);
+    check(status, error);
+}
+
+/* The dtype of a C++ type. */
+template <class T>
+struct dtype_of;
+template <>
+struct dtype_of<float> {
+    static constexpr ddp_dtype value = DDP_F32;
+};
+template <>
+struct dtype_of<double> {
+    static constexpr ddp_dtype value = DDP_F64;
+};
+template <>
+struct dtype_of<std::int32_t> {
+    static constexpr ddp_dtype value = DDP_I32;
+};
+template <>
+struct dtype_of<std::int64_t> {
+    static constexpr ddp_dtype value = DDP_I64;
+};
+template <>
+struct dtype_of<std::uint8_t> {
+    static constexpr ddp_dtype value = DDP_U8;
+};
+
+/* Runs a function of C++ inside a C callback: an exception becomes a status and an error object. */
+template <class F>
+ddp_status guarded(ddp_error** error, F&& body) noexcept {
+    try {
+        body();
+        return DDP_OK;
+    } catch (const Error& e) {
+        *error = ddp_error_create(e.status(), e.what());
+        return e.status();
+    } catch (const std::exception& e) {
+        *error = ddp_error_create(DDP_ERROR_CALLBACK, e.what());
+    } catch (...) {
+        *error = ddp_error_create(DDP_ERROR_CALLBACK, "an exception that is not a std::exception");
+    }
+    return DDP_ERROR_CALLBACK;
+}
+
+template <class T, void (*Free)(T*)>
+class Handle {
+public:
+    Handle() = default;
+    explicit Handle(T* handle) : handle_(handle) {}
+    T* get() const noexcept { return handle_.get(); }
+    T* release() noexcept { return handle_.release(); }
+    explicit operator bool() const noexcept { return handle_ != nullptr; }
+
+protected:
+    struct Deleter {
+        void operator()(T* handle) const { Free(handle); }
+    };
+    std::unique_ptr<T, Deleter> handle_;
+};
+
+}  // namespace detail
+
+}  // namespace ddp
+
+#endif  // DDP_ERROR_HPP

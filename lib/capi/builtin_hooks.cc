@@ -1,0 +1,134 @@
+#include "ddp/builtin_hooks.h"
+
+#include <cstdlib>
+
+#include "capi/guard.h"
+#include "core/context.h"
+#include "hooks/options.h"
+#include "hooks/then_hook.h"
+
+using namespace libddp;
+
+namespace {
+
+// What a context has to be for a hook to be installed.
+Context& between_steps(ddp_context* context, const char* call) {
+    Context& c = require(context, call, "context")->impl;
+    c.require_between_steps(call);
+    return c;
+}
+
+template <class Options>
+Options read_or_default(const Options* options, Options defaults, const char* call) {
+    if (options) read_struct(options, &defaults, call, "options");
+    return defaults;
+}
+
+// Installs what `make` makes of the options.
+template <class Options, class Make>
+ddp_status use(ddp_context* context, const Options* options, Options defaults, Make make, const char* call,
+               ddp_error** error) {
+    return guard(error, [&] {
+        Context& c = between_steps(context, call);
+        c.set_hook(make(read_or_default(options, defaults, call), call));
+    });
+}
+
+}  // namespace
+
+ddp_status ddp_use_hook(ddp_context* context, const char* name, const char* options, ddp_error** error) {
+    return guard(error, [&] {
+        Context& c = between_steps(context, "ddp_use_hook");
+        require(name, "ddp_use_hook", "name");
+        c.set_hook(make_hook(name, text_or(options, ""), c.group()));
+    });
+}
+
+void ddp_powersgd_options_init(ddp_powersgd_options* options) {
+    if (options) *options = powersgd_defaults();
+}
+ddp_status ddp_use_powersgd(ddp_context* context, const ddp_powersgd_options* options, ddp_error** error) {
+    return use(context, options, powersgd_defaults(), make_powersgd, "ddp_use_powersgd", error);
+}
+
+void ddp_quantize_options_init(ddp_quantize_options* options) {
+    if (options) *options = quantize_defaults();
+}
+ddp_status ddp_use_quantize(ddp_context* context, const ddp_quantize_options* options, ddp_error** error) {
+    return use(context, options, quantize_defaults(), make_quantize, "ddp_use_quantize", error);
+}
+
+void ddp_onebit_options_init(ddp_onebit_options* options) {
+    if (options) *options = onebit_defaults();
+}
+ddp_status ddp_use_onebit(ddp_context* context, const ddp_onebit_options* options, ddp_error** error) {
+    return use(context, options, onebit_defaults(), make_onebit, "ddp_use_onebit", error);
+}
+
+void ddp_topk_options_init(ddp_topk_options* options) {
+    if (options) *options = topk_defaults();
+}
+ddp_status ddp_use_topk(ddp_context* context, const ddp_topk_options* options, ddp_error** error) {
+    return use(context, options, topk_defaults(), make_topk, "ddp_use_topk", error);
+}
+
+void ddp_local_sgd_options_init(ddp_local_sgd_options* options) {
+    if (options) *options = local_sgd_defaults();
+}
+ddp_status ddp_use_local_sgd(ddp_context* context, const ddp_local_sgd_options* options, ddp_error** error) {
+    const auto make = [](const ddp_local_sgd_options& o, const char* call) {
+        return make_local_sgd(o.start_step, o.subgroup ? o.subgroup->impl : nullptr, call);
+    };
+    return use(context, options, local_sgd_defaults(), make, "ddp_use_local_sgd", error);
+}
+
+ddp_status ddp_compress_hook(ddp_context* context, ddp_dtype dtype, ddp_error** error) {
+    return guard(error, [&] {
+        Context& c = between_steps(context, "ddp_compress_hook");
+        c.set_hook(make_cast(c.hook(), dtype, "ddp_compress_hook"));
+    });
+}
+
+ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data, void (*destroy)(void*),
+                         uint32_t flags, ddp_error** error) {
+    return guard(error, [&] {
+        Context& c = between_steps(context, "ddp_hook_then");
+        require(fn, "ddp_hook_then", "fn");
+        require_flags(flags, DDP_WORK_ANY_THREAD, "ddp_hook_then");
+        c.set_hook(
+            std::make_shared<ThenHook>(c.hook(), fn, owned(user_data, destroy), (flags & DDP_WORK_ANY_THREAD) != 0));
+    });
+}
+
+const char* ddp_hook_name(const ddp_context* context) {
+    return context ? context->impl.hook_name().c_str() : nullptr;
+}
+
+ddp_status ddp_hook_state_save(ddp_context* context, void** data, size_t* size, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_hook_state_save";
+        Context& c = between_steps(context, call);
+        require(data, call, "data");
+        require(size, call, "size");
+        const std::vector<std::byte> state = c.hook_state();
+        void* copy = std::malloc(state.size());
+        if (!copy) throw std::bad_alloc();
+        std::memcpy(copy, state.data(), state.size());
+        *data = copy;
+        *size = state.size();
+    });
+}
+
+void ddp_bytes_free(void* data) {
+    std::free(data);
+}
+
+ddp_status ddp_hook_state_load(ddp_context* context, const void* data, size_t size, uint32_t flags, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_hook_state_load";
+        Context& c = between_steps(context, call);
+        require(data, call, "data");
+        require_flags(flags, DDP_HOOK_STATE_SHARED_ONLY, call);
+        c.load_hook_state(static_cast<const std::byte*>(data), size, (flags & DDP_HOOK_STATE_SHARED_ONLY) != 0);
+    });
+}

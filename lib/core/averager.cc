@@ -1,0 +1,134 @@
+#include "core/averager.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "device/dtype.h"
+
+namespace libddp {
+namespace {
+
+// Values travel together, at most this much at a time. A multiple of the size of every element.
+constexpr std::size_t kChunkBytes = std::size_t{25} << 20;
+
+struct Piece {
+    std::byte* data;
+    std::size_t bytes;
+};
+
+// Values of one dtype on their way to the average and back.
+class Chunk {
+public:
+    Chunk(Group& group, ddp_dtype dtype, std::size_t bytes)
+        : group_(group), dtype_(dtype), capacity_(bytes), memory_(new std::byte[bytes]) {}
+
+    void add(Piece piece) {
+        while (piece.bytes > 0) {
+            const std::size_t part = std::min(piece.bytes, capacity_ - used_);
+            std::memcpy(memory_.get() + used_, piece.data, part);
+            pieces_.push_back({piece.data, part});
+            used_ += part;
+            piece.data += part;
+            piece.bytes -= part;
+            if (used_ == capacity_) flush();
+        }
+    }
+
+    // Values change only once their average is there.
+    void flush() {
+        if (used_ == 0) return;
+        group_.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, memory_.get(), used_ / dtype_size(dtype_), dtype_, DDP_AVG});
+        std::size_t at = 0;
+        for (const Piece& piece : pieces_) {
+            std::memcpy(piece.data, memory_.get() + at, piece.bytes);
+            at += piece.bytes;
+        }
+        pieces_.clear();
+        used_ = 0;
+    }
+
+private:
+    Group& group_;
+    const ddp_dtype dtype_;
+    const std::size_t capacity_;
+    const std::unique_ptr<std::byte[]> memory_;
+    std::vector<Piece> pieces_;
+    std::size_t used_ = 0;
+};
+
+}  // namespace
+
+void average_parameters(const ParamTable& table, Group& group, std::int64_t step) {
+    group.check();
+    if (group.world() == 1) return;
+    std::map<ddp_dtype, std::vector<Piece>> by_dtype;
+    for (const Param& p : table.params())
+        if (p.data && p.bytes > 0 && !p.ignored && is_floating(p.dtype))
+            by_dtype[p.dtype].push_back({static_cast<std::byte*>(p.data), p.bytes});
+    OpTag tag;
+    tag.step = step;
+    tag.label = std::make_shared<const std::string>("averaging of parameters");
+    const ScopedTag scope(std::move(tag));
+    for (const auto& [dtype, pieces] : by_dtype) {
+        std::size_t bytes = 0;
+        for (const Piece& piece : pieces) bytes += piece.bytes;
+        Chunk chunk(group, dtype, std::min(bytes, kChunkBytes));
+        for (const Piece& piece : pieces) chunk.add(piece);
+        chunk.flush();
+    }
+}
+
+Averager::Averager(Context& context, std::vector<Level> levels, std::int64_t warmup_steps)
+    : context_(context), levels_(std::move(levels)), warmup_steps_(warmup_steps), made_for_(context.group()) {
+    Group& all = *context.group();
+    for (Level& level : levels_)
+        if (level.ranks > 1 && level.ranks < all.world()) level.group = all.split(all.rank() / level.ranks, all.rank());
+}
+
+// Smaller groups are parts of the group that the context had then.
+void Averager::require_same_group(const char* call) const {
+    if (levels_.size() > 1 && made_for_.lock() != context_.group())
+        fail(DDP_ERROR_INVALID_STATE, call,
+             ": the context has another group since the averager was made; make a new averager");
+}
+
+// Of several periods that end at once the longest counts. PyTorch counts a single period from the end of the warm-up, and
+// several from the first step of all.
+const Averager::Level* Averager::due() const {
+    if (steps_ < warmup_steps_) return nullptr;
+    const std::int64_t counted = levels_.size() == 1 ? steps_ - warmup_steps_ : steps_;
+    const auto level =
+        std::find_if(levels_.rbegin(), levels_.rend(), [counted](const Level& l) { return counted % l.period == 0; });
+    return level == levels_.rend() ? nullptr : &*level;
+}
+
+std::int32_t Averager::step() {
+    constexpr const char* call = "ddp_averager_step";
+    context_.require_between_steps(call);
+    context_.group()->check();
+    require_same_group(call);
+    const Level* level = due();
+    const std::int32_t ranks = level ? average(*level) : 0;
+    ++steps_;
+    return ranks;
+}
+
+// A part of the ranks that fails would leave the others to wait for it in the next step.
+std::int32_t Averager::average(const Level& level) {
+    const auto& all = context_.group();
+    if (level.ranks == 1 && levels_.size() > 1) return 1;
+    if (!level.group) {
+        average_parameters(context_.table(), *all, steps_);
+        return all->world();
+    }
+    try {
+        average_parameters(context_.table(), *level.group, steps_);
+    } catch (const Error& error) {
+        if (!level.group->broken()) throw;
+        throw Error(all->break_everywhere(error.info()));
+    }
+    return level.ranks;
+}
+
+}  // namespace libddp

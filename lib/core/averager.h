@@ -1,0 +1,48 @@
+// Averaging of models that are trained apart for some steps. Semantics: include/ddp/averager.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/group.h"
+#include "core/context.h"
+
+namespace libddp {
+
+// The mean over the ranks of `group` of all values that have one, in place. step: compared between ranks; -1: none.
+// Collective.
+void average_parameters(const ParamTable& table, Group& group, std::int64_t step);
+
+class Averager {
+public:
+    // Every `period` steps, over `ranks` consecutive ranks.
+    struct Level {
+        std::int64_t period = 1;
+        std::int32_t ranks = 1;
+        std::shared_ptr<Group> group;  // null: the context's own, or nobody but this rank
+    };
+
+    // levels: from the shortest period to the longest, whose ranks are all of the context's group. Collective where smaller
+    // groups have to be made.
+    Averager(Context& context, std::vector<Level> levels, std::int64_t warmup_steps);
+
+    // Returns over how many ranks it averaged; 0: it was not the time.
+    std::int32_t step();
+
+    std::int64_t steps() const { return steps_; }
+    void set_steps(std::int64_t steps) { steps_ = steps; }
+
+private:
+    void require_same_group(const char* call) const;
+    const Level* due() const;
+    std::int32_t average(const Level& level);
+
+    Context& context_;
+    std::vector<Level> levels_;
+    const std::int64_t warmup_steps_;
+    const std::weak_ptr<Group> made_for_;
+    std::int64_t steps_ = 0;
+};
+
+}  // namespace libddp

@@ -1,0 +1,219 @@
+#include "core/factors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "device/dtype.h"
+#include "device/kernels.h"
+#include "device/memory.h"
+
+namespace libddp {
+namespace {
+
+// A gradient of n rows and m columns.
+struct Matrix {
+    explicit Matrix(const Param& p)
+        : dtype(p.dtype),
+          item(dtype_size(p.dtype)),
+          n(static_cast<std::size_t>(p.shape[0])),
+          m(static_cast<std::size_t>(p.row_count())) {}
+
+    std::size_t bytes() const { return n * m * item; }
+    // Of one row of both factors.
+    std::size_t row_bytes() const { return (n + m) * item; }
+    // Whether `rows` rows of factors are less than the gradient.
+    bool larger_than(std::size_t rows) const { return rows * (n + m) < n * m; }
+    // out = scale * (sum of `rows` outer products, with `add` to what was there).
+    void multiply(std::byte* out, const std::vector<std::byte>& left, const std::vector<std::byte>& right,
+                  std::size_t rows, bool add, double scale) const {
+        if (n * m > 0) cpu::outer_products(out, left.data(), right.data(), rows, n, m, dtype, add, scale);
+    }
+
+    ddp_dtype dtype;
+    std::size_t item, n, m;
+};
+
+void clear_memory(std::byte* memory, std::size_t bytes) {
+    if (bytes > 0) std::memset(memory, 0, bytes);
+}
+
+void make_room(std::vector<std::byte>& target, std::size_t bytes) {
+    const std::size_t needed = target.size() + bytes;
+    if (needed > target.capacity()) target.reserve(std::max(needed, 2 * target.capacity()));
+}
+
+void append(std::vector<std::byte>& target, const void* source, std::size_t bytes) {
+    const auto* begin = static_cast<const std::byte*>(source);
+    target.insert(target.end(), begin, begin + bytes);
+}
+
+// What a rank says instead of its number of rows when it has more to give than factors.
+constexpr std::int64_t kWhole = -1;
+
+}  // namespace
+
+// One reduction on its way. First every rank learns what the others have. Then either the factors of all ranks, with rows
+// of zeros up to the longest, go to everyone, and each rank adds up the products itself; or each rank does that for its
+// own factors only, and the gradients are reduced as dense ones are.
+struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients::Reduction> {
+    explicit Reduction(const Param& p) : matrix(p) {}
+
+    const Matrix matrix;
+    std::shared_ptr<Group> group;
+    std::shared_ptr<const void> bucket;  // keeps `place`
+    std::byte* place = nullptr;
+    bool mean = true;
+    Given mine;
+    std::vector<std::int64_t> counts;
+    std::shared_ptr<std::byte> all;
+    std::size_t capacity = 0;
+    std::uint64_t own_bytes = 0;
+
+    std::size_t own() const { return static_cast<std::size_t>(group->rank()); }
+    std::size_t longest() const { return static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())); }
+    std::byte* part(std::size_t rank) const { return all.get() + rank * longest() * matrix.row_bytes(); }
+
+    WorkPtr start() {
+        counts.assign(static_cast<std::size_t>(group->world()), 0);
+        counts[own()] = mine.whole || !mine.sum.empty() ? kWhole : static_cast<std::int64_t>(mine.rows);
+        auto self = shared_from_this();
+        return group->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, counts.data(), 1, DDP_I64}, self)
+            ->then([self] { return self->reduce(); }, true);
+    }
+
+    // The same choice on every rank.
+    WorkPtr reduce() {
+        const bool factors = *std::min_element(counts.begin(), counts.end()) != kWhole;
+        return factors && matrix.larger_than(longest()) ? gather() : materialize();
+    }
+
+    WorkPtr gather() {
+        const std::size_t most = longest();
+        if (most == 0) {
+            clear_memory(place, matrix.bytes());
+            return nullptr;
+        }
+        own_bytes = most * matrix.row_bytes();
+        reserve(counts.size() * own_bytes);
+        std::byte* const left = part(own());
+        std::byte* const right = left + most * matrix.n * matrix.item;
+        clear_memory(left, own_bytes);
+        std::copy(mine.left.begin(), mine.left.end(), left);
+        std::copy(mine.right.begin(), mine.right.end(), right);
+        auto self = shared_from_this();
+        return group
+            ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, all.get(), own_bytes / matrix.item, matrix.dtype}, self)
+            ->then(
+                [self]() -> WorkPtr {
+                    self->add_up();
+                    return nullptr;
+                },
+                true);
+    }
+
+    // In the order of the ranks, and on a rank in the order of its rows: the same bits everywhere.
+    void add_up() {
+        mine.clear();
+        for (std::size_t r = 0; r < counts.size(); ++r) {
+            const auto rows = static_cast<std::size_t>(counts[r]);
+            append(mine.left, part(r), rows * matrix.n * matrix.item);
+            append(mine.right, part(r) + longest() * matrix.n * matrix.item, rows * matrix.m * matrix.item);
+            mine.rows += rows;
+        }
+        matrix.multiply(place, mine.left, mine.right, mine.rows, false, mean ? 1.0 / group->world() : 1.0);
+    }
+
+    WorkPtr materialize() {
+        const std::size_t count = matrix.n * matrix.m;
+        own_bytes = matrix.bytes();
+        bool add = mine.whole;
+        if (!mine.sum.empty()) {
+            const void* parts[] = {mine.sum.data(), place};
+            cpu::reduce(place, parts, add ? 2 : 1, count, matrix.dtype, DDP_SUM, 1);
+            add = true;
+        }
+        if (!add || mine.rows > 0) matrix.multiply(place, mine.left, mine.right, mine.rows, add, 1);
+        return group->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, place, count, matrix.dtype, mean ? DDP_AVG : DDP_SUM},
+                             shared_from_this());
+    }
+
+    void reserve(std::size_t bytes) {
+        if (capacity < bytes) all = allocate_zeroed(bytes);
+        capacity = std::max(capacity, bytes);
+    }
+};
+
+void FactorGradients::Given::clear() {
+    rows = 0;
+    left.clear();
+    right.clear();
+    sum.clear();
+    whole = false;
+}
+
+void FactorGradients::prepare() {
+    for (std::int32_t id = 0; id < table_.size(); ++id)
+        if (table_[id].factored) slots_[id] = {};
+}
+
+void FactorGradients::require_rows(std::int32_t param, std::size_t rows) const {
+    const Param& p = table_[param];
+    const Matrix matrix(p);
+    const std::size_t most = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max()) /
+                             std::max(matrix.row_bytes(), std::size_t{1});
+    if (rows > most)
+        throw Error(
+            {DDP_ERROR_INVALID_ARGUMENT,
+             str("ddp_grad_ready_factors: '", p.name, "': rows is ", rows, "; no memory holds more than ", most), -1,
+             param});
+}
+
+// Rows that are no less than the gradient are replaced by their products before more of them come.
+void FactorGradients::add(std::int32_t param, const void* left, const void* right, std::size_t rows) {
+    const Matrix matrix(table_[param]);
+    Given& given = slot(param).given;
+    if (given.rows > 0 && rows > 0 && !matrix.larger_than(given.rows)) {
+        const bool more = !given.sum.empty();
+        given.sum.resize(matrix.bytes());
+        matrix.multiply(given.sum.data(), given.left, given.right, given.rows, more, 1);
+        given.left.clear();
+        given.right.clear();
+        given.rows = 0;
+    }
+    make_room(given.left, rows * matrix.n * matrix.item);  // where memory runs out nothing has changed
+    make_room(given.right, rows * matrix.m * matrix.item);
+    append(given.left, left, rows * matrix.n * matrix.item);
+    append(given.right, right, rows * matrix.m * matrix.item);
+    given.rows += rows;
+}
+
+WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* place, double factor, bool mean) {
+    const Param& p = table_[param];
+    Slot& s = slot(param);
+    if (!s.reduction || s.reduction.use_count() > 1) s.reduction = std::make_shared<Reduction>(p);
+    Reduction& reduction = *s.reduction;
+    reduction.group = group.shared_from_this();
+    reduction.bucket = current_tag().memory;
+    reduction.place = place;
+    reduction.mean = mean;
+    std::swap(reduction.mine, s.given);
+    s.given.clear();
+    Given& mine = reduction.mine;
+    if (factor == 0) mine.clear();  // not 0 * infinity
+    for (auto* part : {&mine.left, &mine.sum})
+        if (factor != 1)
+            cpu::scale_copy(part->data(), part->data(), part->size() / dtype_size(p.dtype), p.dtype, factor);
+    return reduction.start();
+}
+
+std::uint64_t FactorGradients::collect(std::int32_t param) {
+    const auto& reduction = slot(param).reduction;
+    if (!reduction) return 0;
+    reduction->group = nullptr;
+    reduction->bucket = nullptr;
+    return std::exchange(reduction->own_bytes, 0);
+}
+
+}  // namespace libddp

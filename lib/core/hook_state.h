@@ -1,0 +1,26 @@
+// The state of a hook as a file in the safetensors format: 8 bytes with the length of a JSON header, the header, and then
+// the arrays. What safetensors does not know of (hook, world, rank, numbers, checksum) is in its "__metadata__".
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/param_table.h"
+#include "hooks/state.h"
+
+namespace libddp {
+
+// What a state belongs to.
+struct HookStateOwner {
+    std::string hook;
+    std::int32_t rank = 0, world = 1;
+};
+
+std::vector<std::byte> write_hook_state(const HookState& state, const HookStateOwner& owner, const ParamTable& table);
+
+// The arrays point into `file`. shared_only: those that belong to one rank are left out, and rank and world may be
+// others. Throws INVALID_ARGUMENT, naming `call` and what is wrong.
+HookState read_hook_state(const std::byte* file, std::size_t size, const HookStateOwner& owner, const ParamTable& table,
+                          bool shared_only, const char* call);
+
+}  // namespace libddp

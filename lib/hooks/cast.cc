@@ -1,0 +1,64 @@
+#include "hooks/cast.h"
+
+#include <algorithm>
+
+#include "device/dtype.h"
+#include "device/kernels.h"
+#include "device/memory.h"
+
+namespace libddp {
+
+// The bucket as the inner hook sees it.
+struct CastHook::Job {
+    ddp_bucket narrow;
+    std::shared_ptr<std::byte> memory;
+    std::size_t capacity = 0;
+
+    void describe(const ddp_bucket& wide, ddp_dtype dtype) {
+        const std::size_t bytes = wide.count * dtype_size(dtype);
+        if (capacity < bytes) memory = allocate_zeroed(bytes);
+        capacity = std::max(capacity, bytes);
+        narrow = wide;
+        narrow.dtype = dtype;
+        narrow.buffer = memory.get();
+        narrow.result = nullptr;
+        for (auto& tensor : narrow.tensors) {
+            const auto offset = static_cast<const std::byte*>(tensor.gradient) - static_cast<std::byte*>(wide.buffer);
+            tensor.gradient =
+                memory.get() + static_cast<std::size_t>(offset) / dtype_size(wide.dtype) * dtype_size(dtype);
+        }
+    }
+};
+
+WorkPtr CastHook::reduce(ddp_group& group, ddp_bucket& bucket) {
+    const bool narrower = is_floating(bucket.dtype) && !is_complex(bucket.dtype) && dtype_size(bucket.dtype) > 2;
+    if (!narrower) return inner_->reduce(group, bucket);
+    auto job = jobs_.take(bucket.index);
+    job->describe(bucket, dtype_);
+    cpu::convert(job->memory.get(), dtype_, bucket.buffer, bucket.dtype, bucket.count);
+    auto give_back = [job, &bucket] {
+        const ddp_bucket& narrow = job->narrow;
+        bucket.result = narrow.result ? narrow.result : narrow.buffer;
+        bucket.result_dtype = narrow.result ? narrow.result_dtype : narrow.dtype;
+    };
+    OpTag tag = current_tag();
+    tag.memory = job;
+    const ScopedTag scope(std::move(tag));
+    const WorkPtr work = inner_->reduce(group, job->narrow);
+    if (!work) {
+        give_back();
+        return nullptr;
+    }
+    return work->then(
+        [give_back]() -> WorkPtr {
+            give_back();
+            return nullptr;
+        },
+        true);
+}
+
+std::string CastHook::name() const {
+    return str(dtype_ == DDP_F16 ? "fp16(" : "bf16(", inner_->name(), ")");
+}
+
+}  // namespace libddp

@@ -1,0 +1,39 @@
+// A communication hook: what happens to a bucket between "ready" and "reduced". Built-in hooks and a user's are the same
+// to the launcher; what a built-in one knows and may do is what ddp/hook.h offers to everybody.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/group.h"
+#include "hooks/bucket.h"
+
+namespace libddp {
+
+class HookState;
+
+class Hook {
+public:
+    virtual ~Hook() = default;
+
+    // Starts what turns this rank's gradients into those of all ranks. Returns the work to wait for; null: done
+    // already. Throws Error. Buckets come in the same order on every rank, from one thread at a time.
+    virtual WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) = 0;
+
+    // As in ddp_use_hook. Both are compared between ranks.
+    virtual std::string name() const = 0;
+    virtual std::string options() const { return ""; }
+    // Whether reduce() may run on the progress thread.
+    virtual bool any_thread() const { return true; }
+    // Whether gradients may be divided by the world size while the bucket is filled. The hook then only sums.
+    virtual bool sums_prescaled() const { return false; }
+
+    // What has to be kept for training to go on as if it had never stopped. Between steps only. load() throws before
+    // it changes anything.
+    virtual void save(HookState&) const {}
+    virtual void load(const HookState&) {}
+};
+
+using HookPtr = std::shared_ptr<Hook>;
+
+}  // namespace libddp

@@ -1,0 +1,50 @@
+#include "hooks/local_sgd.h"
+
+#include "hooks/allreduce.h"
+#include "hooks/options.h"
+#include "hooks/state.h"
+#include "util/error.h"
+
+namespace libddp {
+namespace {
+
+constexpr const char* kSteps = "steps";
+
+}  // namespace
+
+// Buckets of the same step come with the same number. Resumed contexts number theirs from 0 again.
+void LocalSgdHook::count(std::int64_t step) {
+    if (step == seen_) return;
+    seen_ = step;
+    ++steps_;
+}
+
+WorkPtr LocalSgdHook::reduce(ddp_group& group, ddp_bucket& bucket) {
+    count(bucket.step);
+    if (steps_ <= start_step_) return allreduce(group, bucket);
+    return subgroup_.impl ? allreduce(subgroup_, bucket) : nullptr;
+}
+
+void LocalSgdHook::save(HookState& state) const {
+    state.numbers[kSteps] = steps_;
+}
+
+void LocalSgdHook::load(const HookState& state) {
+    const auto steps = state.numbers.find(kSteps);
+    if (steps == state.numbers.end() || steps->second < 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "post_local_sgd: the state does not say after how many steps it was saved");
+    steps_ = steps->second;
+    seen_ = -1;
+}
+
+ddp_local_sgd_options local_sgd_defaults() {
+    return {sizeof(ddp_local_sgd_options), 1000, nullptr};
+}
+
+HookPtr make_local_sgd(std::int64_t start_step, std::shared_ptr<Group> subgroup, const char* call) {
+    if (start_step < 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": start_step is ", start_step, "; it must not be negative");
+    return std::make_shared<LocalSgdHook>(start_step, std::move(subgroup));
+}
+
+}  // namespace libddp

@@ -1,0 +1,187 @@
+#include "hooks/powersgd_layers.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "device/dtype.h"
+#include "device/low_rank.h"
+#include "hooks/allreduce.h"
+#include "hooks/default_arithmetic.h"
+#include "hooks/scratch.h"
+
+namespace libddp {
+namespace {
+
+using powersgd::Kept;
+using powersgd::Thin;
+
+cpu::ThinMatrix columns_of(const Thin& thin) {
+    return {thin.data, thin.rows};
+}
+
+// Elements between the beginnings of two thin matrices: a multiple of 16 bytes, so that a sum over one has the same order
+// wherever it lies.
+std::size_t padded(std::size_t elements) {
+    return (elements + 3) / 4 * 4;
+}
+
+}  // namespace
+
+// A parameter that is compressed.
+struct LayeredPowerSgdHook::Layer {
+    std::int32_t param;
+    cpu::LowRankMatrix m;
+    std::size_t count;
+    Kept* last_q;
+    Thin p, q;
+    std::size_t p_begin, q_begin;  // in the memory of all P and of all Q
+    bool finite = true;
+};
+
+struct LayeredPowerSgdHook::Job {
+    struct Plain {
+        void* gradient;
+        std::size_t bytes;
+    };
+
+    ddp_dtype dtype = DDP_F32;    // of gradients
+    ddp_dtype compute = DDP_F32;  // of P, Q and errors
+    double share = 1;
+    std::vector<Layer> layers;
+    std::vector<Plain> plain;  // parameters that are sent as they are
+    std::size_t plain_bytes = 0, p_count = 0, q_count = 0, widest = 0;
+    ScratchMemory all_p, all_q, all_plain, workspace;
+
+    void clear(const ddp_bucket& bucket) {
+        dtype = bucket.dtype;
+        layers.clear();
+        plain.clear();
+        plain_bytes = p_count = q_count = widest = 0;
+    }
+    // After all are laid out, because memory moves when it grows.
+    void place() {
+        const std::size_t item = dtype_size(compute);
+        std::byte* p = all_p.require(p_count * item);
+        std::byte* q = all_q.require(q_count * item);
+        workspace.require(widest * item);
+        for (Layer& layer : layers) {
+            layer.p.data = p + layer.p_begin * item;
+            layer.q.data = q + layer.q_begin * item;
+        }
+    }
+    void collect_plain() {
+        std::byte* next = all_plain.require(plain_bytes);
+        for (const auto& [gradient, bytes] : plain) {
+            std::memcpy(next, gradient, bytes);
+            next += bytes;
+        }
+    }
+    void return_plain() const {
+        const std::byte* next = all_plain.get();
+        for (const auto& [gradient, bytes] : plain) {
+            std::memcpy(gradient, next, bytes);
+            next += bytes;
+        }
+    }
+};
+
+// The order is the same on all ranks: what is not compressed, the sum of all P, the sum of all Q.
+WorkPtr LayeredPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
+    auto job = jobs_.take(bucket.index);
+    lay_out(bucket, *job);
+    job->share = share(group, bucket);
+    if (job->layers.empty()) return allreduce(group, bucket);
+    const auto submit = [&group, job](void* data, std::size_t count, ddp_dtype dtype, ddp_reduce_op op) {
+        return group.impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, data, count, dtype, op}, job);
+    };
+    if (!job->plain.empty()) {
+        job->collect_plain();
+        submit(job->all_plain.get(), job->plain_bytes / dtype_size(bucket.dtype), bucket.dtype, bucket.op());
+    }
+    project(*job);
+    return submit(job->all_p.get(), job->p_count, job->compute, DDP_SUM)
+        ->then(
+            [this, job, submit, op = bucket.op()] {
+                project_back(*job);
+                return submit(job->all_q.get(), job->q_count, job->compute, op);
+            },
+            true)
+        ->then(
+            // The bucket's memory too must last until here.
+            [this, job, gradients = current_tag().memory]() -> WorkPtr {
+                restore(*job);
+                return nullptr;
+            },
+            true);
+}
+
+void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
+    job.clear(bucket);
+    job.compute = compute_dtype(bucket);
+    std::size_t before = 0, after = 0;
+    for (const BucketTensor& tensor : bucket.tensors) {
+        const auto count = static_cast<std::size_t>(tensor.count);
+        const std::size_t n = tensor.ndim >= 2 && count > 0 ? static_cast<std::size_t>(tensor.shape[0]) : 0;
+        const std::size_t m = n > 0 ? count / n : 0, columns = columns_for(n, m);
+        before += count;
+        after += columns > 0 ? (n + m) * columns : count;
+        if (columns == 0) {
+            const std::size_t bytes = count * dtype_size(bucket.dtype);
+            job.plain.push_back({tensor.gradient, bytes});
+            job.plain_bytes += bytes;
+            continue;
+        }
+        void* error = feeds_back() ? state().error(tensor.param, job.compute, count).memory.get() : nullptr;
+        job.layers.push_back({tensor.param,
+                              {tensor.gradient, bucket.dtype, error, n, m},
+                              count,
+                              &state().q(tensor.param),
+                              {nullptr, job.compute, n, columns},
+                              {nullptr, job.compute, m, columns},
+                              job.p_count,
+                              job.q_count});
+        job.p_count += padded(n * columns);
+        job.q_count += padded(m * columns);
+        job.widest = std::max({job.widest, n * columns, m * columns});
+    }
+    job.place();
+    count_elements(before, after);
+}
+
+void LayeredPowerSgdHook::project(Job& job) const {
+    for (const Layer& layer : job.layers) {
+        begin_q(*layer.last_q, layer.param, layer.q, job.workspace.get());
+        cpu::low_rank_project(layer.m, columns_of(layer.q), columns_of(layer.p), layer.p.columns);
+    }
+}
+
+// P now has the same bits on every rank, and so every rank comes to the same decisions. What a rank sent before P has
+// arrived too.
+void LayeredPowerSgdHook::project_back(Job& job) const {
+    const DefaultArithmeticScope arithmetic;
+    job.return_plain();
+    std::memset(job.all_q.get(), 0, job.q_count * dtype_size(job.compute));
+    for (Layer& layer : job.layers) {
+        layer.finite = powersgd::all_finite(layer.p.data, job.compute, layer.p.count());
+        if (!layer.finite) continue;
+        orthogonalize(layer.p, job.workspace.get());
+        cpu::low_rank_project_back(layer.m, columns_of(layer.p), columns_of(layer.q), layer.p.columns);
+    }
+}
+
+// A rank whose own gradient was finite could not tell from its error that another's was not: nothing has been changed up
+// to here, and nothing is for such a parameter.
+void LayeredPowerSgdHook::restore(Job& job) const {
+    const DefaultArithmeticScope arithmetic;
+    for (const Layer& layer : job.layers) {
+        if (!layer.finite || !powersgd::all_finite(layer.q.data, job.compute, layer.q.count())) {
+            powersgd::fill_nan(layer.m.gradient, job.dtype, layer.count);
+            continue;
+        }
+        cpu::low_rank_restore(layer.m, columns_of(layer.p), columns_of(layer.q), layer.p.columns, job.share);
+        keep_q(*layer.last_q, layer.q);
+    }
+}
+
+}  // namespace libddp

@@ -1,0 +1,26 @@
+// PowerSGD with one matrix for each parameter.
+#pragma once
+
+#include "hooks/job_pool.h"
+#include "hooks/powersgd.h"
+
+namespace libddp {
+
+class LayeredPowerSgdHook final : public PowerSgdHook {
+public:
+    explicit LayeredPowerSgdHook(const ddp_powersgd_options& options) : PowerSgdHook(options, "powersgd") {}
+
+private:
+    struct Layer;
+    struct Job;
+
+    WorkPtr compress(ddp_group& group, ddp_bucket& bucket) override;
+    void lay_out(const ddp_bucket& bucket, Job& job);
+    void project(Job& job) const;
+    void project_back(Job& job) const;
+    void restore(Job& job) const;
+
+    JobPool<Job> jobs_;
+};
+
+}  // namespace libddp

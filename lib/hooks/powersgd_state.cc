@@ -1,0 +1,170 @@
+#include "hooks/powersgd_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "device/dtype.h"
+#include "device/kernels.h"
+#include "device/memory.h"
+#include "util/error.h"
+#include "util/options.h"
+
+namespace libddp::powersgd {
+namespace {
+
+constexpr const char* kSteps = "steps";
+constexpr const char* kRank = "rank";
+constexpr const char* kError = "error";
+constexpr const char* kQ = "q";
+
+std::string shape_text(const HookState::Array& array) {
+    std::string text;
+    for (const std::int64_t extent : array.shape) text += str(text.empty() ? "" : " x ", extent);
+    return text;
+}
+
+}  // namespace
+
+std::size_t Kept::bytes() const {
+    return count() * dtype_size(dtype);
+}
+
+Kept Kept::zeros(ddp_dtype dtype, std::size_t rows, std::size_t columns) {
+    Kept kept{dtype, rows, columns, nullptr};
+    kept.memory = allocate_zeroed(kept.bytes());
+    return kept;
+}
+
+// A hook that is wrapped to see another type, or no longer, goes on with what it has kept.
+void Kept::convert_to(ddp_dtype wanted) {
+    if (dtype == wanted) return;
+    Kept other = zeros(wanted, rows, columns);
+    cpu::convert(other.memory.get(), wanted, memory.get(), dtype, count());
+    *this = std::move(other);
+}
+
+void Kept::copy_from(const void* values, ddp_dtype type, std::size_t row_count, std::size_t column_count) {
+    if (dtype != type || rows != row_count || columns != column_count || !memory)
+        *this = zeros(type, row_count, column_count);
+    std::memcpy(memory.get(), values, bytes());
+}
+
+Kept& State::error(std::int32_t param, ddp_dtype dtype, std::size_t count) {
+    Kept& kept = errors_[param];
+    if (!kept.memory) kept = Kept::zeros(dtype, count, 1);
+    if (kept.rows != count)
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state that was loaded has ", kept.rows,
+             " elements of error for parameter ", param, ", whose gradient has ", count);
+    kept.convert_to(dtype);
+    return kept;
+}
+
+void State::save(HookState& state) const {
+    state.numbers[kSteps] = begun_;
+    state.numbers[kRank] = rank_;
+    const auto add = [&state](std::int32_t param, std::string key, const Kept& kept, bool shared) {
+        std::vector<std::int64_t> shape{static_cast<std::int64_t>(kept.rows)};
+        // A Q is kept column by column, which is its transpose row by row.
+        if (shared) shape.insert(shape.begin(), static_cast<std::int64_t>(kept.columns));
+        state.arrays.push_back(
+            {param, std::move(key), kept.dtype, std::move(shape), shared, kept.memory.get(), kept.bytes()});
+    };
+    for (const auto& [param, error] : errors_) add(param, kError, error, false);
+    for (const auto& [owner, q] : qs_)
+        if (q.memory) whole_buckets_ ? add(-1, str(kQ, owner), q, true) : add(owner, kQ, q, true);
+}
+
+void State::load(const HookState& state) {
+    const std::int64_t steps = saved_steps(state);
+    std::map<std::int32_t, Kept> errors, qs;
+    for (const Array& array : state.arrays)
+        if (array.key == kError) errors[array.param] = read_error(array);
+    for (const Array& array : state.arrays) {
+        if (array.key == kError) continue;
+        const std::int32_t owner = owner_of_q(array);
+        Kept q = read_q(array);
+        if (!whole_buckets_) check_against_error(array, q, errors);
+        qs[owner] = std::move(q);
+    }
+    begun_ = steps;
+    seen_ = -1;
+    errors_ = std::move(errors);
+    qs_ = std::move(qs);
+}
+
+std::int64_t State::saved_steps(const HookState& state) const {
+    const auto number = [&](const char* key) {
+        const auto found = state.numbers.find(key);
+        if (found == state.numbers.end() || found->second < 0)
+            fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state does not hold the number '", key, "'");
+        return found->second;
+    };
+    if (number(kRank) != rank_)
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state was saved with rank ", number(kRank),
+             ", and this hook has rank ", rank_, ": install it with the rank of the state");
+    return number(kSteps);
+}
+
+// The core has seen that `bytes` is what dtype and shape say.
+Kept State::read_error(const Array& array) const {
+    const bool good = array.param >= 0 && array.shape.size() == 1 && array.shape[0] > 0 &&
+                      (array.dtype == DDP_F32 || array.dtype == DDP_F64) &&
+                      array.bytes == static_cast<std::size_t>(array.shape[0]) * dtype_size(array.dtype);
+    if (!good)
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", kError, "' of parameter ", array.param,
+             " has shape ", shape_text(array), " of ", dtype_name(array.dtype),
+             "; it should be one element of f32 or f64 for each of the parameter");
+    const auto count = static_cast<std::size_t>(array.shape[0]);
+    const auto known = errors_.find(array.param);
+    if (known != errors_.end() && known->second.rows != count)
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", kError, "' of parameter ", array.param,
+             " has ", count, " elements; the parameter has ", known->second.rows);
+    Kept kept;
+    kept.copy_from(array.data, array.dtype, count, 1);
+    return kept;
+}
+
+Kept State::read_q(const Array& array) const {
+    const bool good = array.shape.size() == 2 && array.shape[0] > 0 && array.shape[0] <= rank_ &&
+                      array.shape[0] <= array.shape[1] && (array.dtype == DDP_F32 || array.dtype == DDP_F64) &&
+                      array.bytes == static_cast<std::size_t>(array.shape[0]) *
+                                         static_cast<std::size_t>(array.shape[1]) * dtype_size(array.dtype);
+    if (!good)
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key, "' of parameter ", array.param,
+             " has shape ", shape_text(array), " of ", dtype_name(array.dtype), "; it should have 1 to ", rank_,
+             " rows, no more than columns, of f32 or f64");
+    const auto columns = static_cast<std::size_t>(array.shape[0]), rows = static_cast<std::size_t>(array.shape[1]);
+    const auto known = qs_.find(array.param);
+    const bool other = !whole_buckets_ && known != qs_.end() && known->second.memory &&
+                       (known->second.rows != rows || known->second.columns != columns);
+    if (other)
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key, "' of parameter ", array.param,
+             " has shape ", shape_text(array), "; the parameter's is ", known->second.columns, " x ",
+             known->second.rows);
+    Kept kept;
+    kept.copy_from(array.data, array.dtype, rows, columns);
+    return kept;
+}
+
+// A parameter's id, or the number after "q" in a bucket's.
+std::int32_t State::owner_of_q(const Array& array) const {
+    if (!whole_buckets_ && array.param >= 0 && array.key == kQ) return array.param;
+    const bool of_bucket = whole_buckets_ && array.param < 0 && array.key.size() > 1 && array.key.starts_with(kQ);
+    if (!of_bucket)
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state has an array '", array.key,
+             "', which this hook does not keep");
+    return static_cast<std::int32_t>(
+        parse_int(array.key.substr(1), 0, INT32_MAX, str(hook_, ": the state's array '", array.key, "'")));
+}
+
+// A gradient of n x m has an error of n * m elements, and its Q has m rows and min(n, m, rank) columns.
+void State::check_against_error(const Array& array, const Kept& q, const std::map<std::int32_t, Kept>& errors) const {
+    const auto error = errors.find(array.param);
+    if (error == errors.end()) return;
+    const std::size_t count = error->second.rows, n = count / q.rows;
+    if (n * q.rows == count && q.columns == std::min({n, q.rows, static_cast<std::size_t>(rank_)})) return;
+    fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", kQ, "' of parameter ", array.param, " has shape ",
+         shape_text(array), ", which does not belong to an error of ", count, " elements with rank ", rank_);
+}
+
+}  // namespace libddp::powersgd

@@ -1,0 +1,28 @@
+// Memory that a job needs while it is on its way: it grows and never shrinks.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "device/memory.h"
+
+namespace libddp {
+
+class ScratchMemory {
+public:
+    std::byte* get() const { return memory_.get(); }
+    // Aligned to 64 bytes. What was in it is lost if it has to grow.
+    std::byte* require(std::size_t bytes) {
+        if (bytes > capacity_) {
+            memory_ = allocate_zeroed(bytes);
+            capacity_ = bytes;
+        }
+        return memory_.get();
+    }
+
+private:
+    std::shared_ptr<std::byte> memory_;
+    std::size_t capacity_ = 0;
+};
+
+}  // namespace libddp

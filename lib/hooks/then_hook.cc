@@ -1,0 +1,49 @@
+#include "hooks/then_hook.h"
+
+#include <cstring>
+
+#include "device/dtype.h"
+#include "device/kernels.h"
+#include "util/error_object.h"
+
+namespace libddp {
+namespace {
+
+// The user looks for the result in the bucket's own buffer.
+void bring_home(ddp_bucket& bucket) {
+    if (!bucket.result) return;
+    if (bucket.result_dtype == bucket.dtype)
+        std::memcpy(bucket.buffer, bucket.result, bucket.count * dtype_size(bucket.dtype));
+    else
+        cpu::convert(bucket.buffer, bucket.dtype, bucket.result, bucket.result_dtype, bucket.count);
+    bucket.result = nullptr;
+}
+
+}  // namespace
+
+void ThenHook::User::call(ddp_group& group, ddp_bucket& bucket) const {
+    bring_home(bucket);
+    ddp_error* error = nullptr;
+    const ddp_status status = fn(data.get(), &group, &bucket, &error);
+    if (status == DDP_OK) return;
+    ErrorInfo info = take_user_error(status, error, "the function of ddp_hook_then");
+    if (info.rank < 0) info.rank = group.impl->rank();
+    throw Error(std::move(info));
+}
+
+WorkPtr ThenHook::reduce(ddp_group& group, ddp_bucket& bucket) {
+    const WorkPtr work = inner_->reduce(group, bucket);
+    if (!work) {
+        user_.call(group, bucket);
+        return nullptr;
+    }
+    // By reference: the hook outlives its works, and the user's data must go when the hook does.
+    return work->then(
+        [&user = user_, &group, &bucket]() -> WorkPtr {
+            user.call(group, bucket);
+            return nullptr;
+        },
+        user_.any_thread);
+}
+
+}  // namespace libddp

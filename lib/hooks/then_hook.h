@@ -1,0 +1,36 @@
+// Another hook, and then a function of the user's on its result, while later buckets still travel.
+#pragma once
+
+#include "ddp/builtin_hooks.h"
+#include "hooks/hook.h"
+
+namespace libddp {
+
+class ThenHook final : public Hook {
+public:
+    // user_data: its deleter is the user's destroy function.
+    ThenHook(HookPtr inner, ddp_bucket_fn fn, std::shared_ptr<void> user_data, bool any_thread)
+        : inner_(std::move(inner)), user_{fn, std::move(user_data), any_thread} {}
+
+    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
+    std::string name() const override { return str("then(", inner_->name(), ")"); }
+    std::string options() const override { return inner_->options(); }
+    bool any_thread() const override { return inner_->any_thread() && user_.any_thread; }
+    bool sums_prescaled() const override { return inner_->sums_prescaled(); }
+    void save(HookState& state) const override { inner_->save(state); }
+    void load(const HookState& state) override { inner_->load(state); }
+
+private:
+    struct User {
+        ddp_bucket_fn fn;
+        std::shared_ptr<void> data;
+        bool any_thread;
+
+        void call(ddp_group& group, ddp_bucket& bucket) const;
+    };
+
+    const HookPtr inner_;
+    const User user_;
+};
+
+}  // namespace libddp

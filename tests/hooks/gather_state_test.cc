@@ -1,0 +1,88 @@
+// States that hooks of compressed gradients refuse to load, and that they are then as they were.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "hooks/options.h"
+#include "hooks/state.h"
+#include "util/error.h"
+
+using libddp::HookState;
+using testing::HasSubstr;
+
+namespace {
+
+const std::vector<float> kError{1, -2, 3};
+
+HookState::Array error_of(std::int32_t param) {
+    return {param, "error", DDP_F32, {3}, false, reinterpret_cast<const std::byte*>(kError.data()), sizeof(float) * 3};
+}
+
+void expect_refused(libddp::Hook& hook, const HookState& state, const char* text) {
+    try {
+        hook.load(state);
+        ADD_FAILURE() << "loaded: " << text;
+    } catch (const libddp::Error& error) {
+        EXPECT_EQ(error.info().code, DDP_ERROR_INVALID_ARGUMENT);
+        EXPECT_THAT(error.info().message, HasSubstr(text));
+        EXPECT_THAT(error.info().message, HasSubstr(hook.name()));
+    }
+}
+
+// What is kept, by parameter.
+std::map<std::int32_t, std::vector<float>> kept(const libddp::Hook& hook) {
+    HookState state;
+    hook.save(state);
+    std::map<std::int32_t, std::vector<float>> all;
+    for (const auto& array : state.arrays) {
+        EXPECT_EQ(array.key, "error");
+        EXPECT_EQ(array.dtype, DDP_F32);
+        EXPECT_FALSE(array.shared);
+        EXPECT_EQ(array.shape.front() * 4, static_cast<std::int64_t>(array.bytes));
+        const auto* values = reinterpret_cast<const float*>(array.data);
+        all[array.param].assign(values, values + array.shape.front());
+    }
+    return all;
+}
+
+TEST(GatherState, LoadsAllOrNothing) {
+    for (const auto& hook :
+         {libddp::make_onebit(libddp::onebit_defaults(), "call"), libddp::make_topk(libddp::topk_defaults(), "call")}) {
+        EXPECT_TRUE(kept(*hook).empty());
+        HookState good, bad;
+        good.arrays = {error_of(2), error_of(7)};
+        hook->load(good);
+        EXPECT_EQ(kept(*hook), (std::map<std::int32_t, std::vector<float>>{{2, kError}, {7, kError}}));
+
+        bad.arrays = {error_of(4), error_of(5)};
+        bad.arrays.back().key = "q";
+        expect_refused(*hook, bad, "'q'");
+        bad.arrays.back() = error_of(-1);
+        expect_refused(*hook, bad, "'error'");
+        bad.arrays.back() = error_of(5);
+        bad.arrays.back().dtype = DDP_I32;
+        expect_refused(*hook, bad, "parameter 5 is not a list");
+        bad.arrays.back() = error_of(5);
+        bad.arrays.back().shape = {3, 1};
+        expect_refused(*hook, bad, "parameter 5 is not a list");
+        EXPECT_EQ(kept(*hook), (std::map<std::int32_t, std::vector<float>>{{2, kError}, {7, kError}}));
+
+        // What a state does not have starts at zero.
+        good.arrays.pop_back();
+        hook->load(good);
+        EXPECT_EQ(kept(*hook), (std::map<std::int32_t, std::vector<float>>{{2, kError}}));
+    }
+}
+
+TEST(GatherState, QuantizationKeepsNothing) {
+    const auto hook = libddp::make_quantize(libddp::quantize_defaults(), "call");
+    HookState state;
+    hook->save(state);
+    EXPECT_TRUE(state.arrays.empty());
+    hook->load(state);
+    state.arrays = {error_of(0)};
+    expect_refused(*hook, state, "'error'");
+}
+
+}  // namespace
