@@ -60,6 +60,35 @@ FIELD(ddp_backend, match, 64);
 FIELD(ddp_backend, allocate, 72);
 FIELD(ddp_backend, deallocate, 80);
 
+SIZE(ddp_powersgd_options, 56);
+FIELD(ddp_powersgd_options, struct_size, 0);
+FIELD(ddp_powersgd_options, rank, 8);
+FIELD(ddp_powersgd_options, flags, 12);
+FIELD(ddp_powersgd_options, start_step, 16);
+FIELD(ddp_powersgd_options, min_compression_rate, 24);
+FIELD(ddp_powersgd_options, orthogonalization_epsilon, 32);
+FIELD(ddp_powersgd_options, seed, 40);
+FIELD(ddp_powersgd_options, stats_interval, 48);
+
+SIZE(ddp_quantize_options, 24);
+FIELD(ddp_quantize_options, struct_size, 0);
+FIELD(ddp_quantize_options, block, 8);
+FIELD(ddp_quantize_options, min_elements, 16);
+
+SIZE(ddp_onebit_options, 16);
+FIELD(ddp_onebit_options, struct_size, 0);
+FIELD(ddp_onebit_options, min_elements, 8);
+
+SIZE(ddp_topk_options, 24);
+FIELD(ddp_topk_options, struct_size, 0);
+FIELD(ddp_topk_options, ratio, 8);
+FIELD(ddp_topk_options, min_elements, 16);
+
+SIZE(ddp_local_sgd_options, 24);
+FIELD(ddp_local_sgd_options, struct_size, 0);
+FIELD(ddp_local_sgd_options, start_step, 8);
+FIELD(ddp_local_sgd_options, subgroup, 16);
+
 SIZE(ddp_context_options, 56);
 FIELD(ddp_context_options, struct_size, 0);
 FIELD(ddp_context_options, bucket_cap_bytes, 8);
@@ -149,32 +178,3 @@ FIELD(ddp_store_options, secret, 32);
 SIZE(ddp_device, 8);
 FIELD(ddp_device, kind, 0);
 FIELD(ddp_device, index, 4);
-
-SIZE(ddp_powersgd_options, 56);
-FIELD(ddp_powersgd_options, struct_size, 0);
-FIELD(ddp_powersgd_options, rank, 8);
-FIELD(ddp_powersgd_options, flags, 12);
-FIELD(ddp_powersgd_options, start_step, 16);
-FIELD(ddp_powersgd_options, min_compression_rate, 24);
-FIELD(ddp_powersgd_options, orthogonalization_epsilon, 32);
-FIELD(ddp_powersgd_options, seed, 40);
-FIELD(ddp_powersgd_options, stats_interval, 48);
-
-SIZE(ddp_quantize_options, 24);
-FIELD(ddp_quantize_options, struct_size, 0);
-FIELD(ddp_quantize_options, block, 8);
-FIELD(ddp_quantize_options, min_elements, 16);
-
-SIZE(ddp_onebit_options, 16);
-FIELD(ddp_onebit_options, struct_size, 0);
-FIELD(ddp_onebit_options, min_elements, 8);
-
-SIZE(ddp_topk_options, 24);
-FIELD(ddp_topk_options, struct_size, 0);
-FIELD(ddp_topk_options, ratio, 8);
-FIELD(ddp_topk_options, min_elements, 16);
-
-SIZE(ddp_local_sgd_options, 24);
-FIELD(ddp_local_sgd_options, struct_size, 0);
-FIELD(ddp_local_sgd_options, start_step, 8);
-FIELD(ddp_local_sgd_options, subgroup, 16);
