@@ -6,7 +6,8 @@
  * LOSSY HOOKS. Error feedback: what a step leaves out is kept on this rank and added to the next step's gradient, for
  * each parameter by itself, so that it survives another layout of the buckets. A gradient of a parameter that holds a
  * NaN or an infinity on any rank becomes NaN on every rank, all of it, and what is kept for that parameter stays as it
- * was before that step. Gradients of integers and complex numbers, and those of sparse parameters, are reduced as
+ * was before that step. What is kept for a parameter waits while this rank has no gradient for it (unused, frozen,
+ * skipped). Gradients of integers and complex numbers, and those of sparse and factored parameters, are reduced as
  * without a hook. f16 and bf16 are computed in f32.
  */
 #ifndef DDP_BUILTIN_HOOKS_H
@@ -26,7 +27,7 @@ DDP_EXTERN_C_BEGIN
  *   batched_powersgd       the same for each bucket as one square matrix       the same
  *   quantize_per_tensor    8 bits an element, a range for each parameter       min_elements (0)
  *   quantize_per_channel   8 bits an element, a range for each block           block (512), min_elements (0)
- *   onebit                 1 bit an element, two levels a parameter            min_elements (1024)
+ *   onebit                 1 bit an element, two levels for each block         block (512), min_elements (1024)
  *   topk                   the largest elements with their places              ratio (0.01), min_elements (1024)
  *   post_local_sgd         the gradients; from step `start` on only within     start (1000), subgroup (1)
  *                          `subgroup` consecutive ranks: see averager.h
@@ -88,10 +89,11 @@ DDP_API void ddp_quantize_options_init(ddp_quantize_options* options);
 DDP_API ddp_status ddp_use_quantize(ddp_context* context, const ddp_quantize_options* options, ddp_error** error);
 
 /* 1-bit SGD with error feedback (Seide et al., Interspeech 2014): an element becomes the mean of the positive elements
- * of its parameter, or the mean of the others. */
+ * of its block, or the mean of the others. */
 typedef struct ddp_onebit_options {
     size_t struct_size;
     int64_t min_elements; /* (1024) */
+    int64_t block;        /* elements that share two levels: a multiple of 8; 0: all of a parameter (512) */
 } ddp_onebit_options;
 
 /* Fills `options` with the defaults; facts as ddp_powersgd_options_init. */

@@ -223,9 +223,9 @@ DDP_API ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, 
 DDP_API ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int64_t** indices,
                                        const void** values, size_t* count, ddp_error** error);
 
-/* ddp_grad_ready for a parameter with DDP_PARAM_FACTORED: this rank's gradient is given as its factors
- * ("sufficient factors", Xie et al., UAI 2016). The gradient is an n x m matrix, n = shape[0] and m the product of the other extents: it
- * is left^T right, where left is rows x n and right is rows x m, row-major and of the parameter's dtype. For a linear
+/* ddp_grad_ready for a parameter with DDP_PARAM_FACTORED: this rank's gradient is given as its factors ("sufficient
+ * factors", Xie et al., UAI 2016). The gradient is an n x m matrix, n = shape[0] and m the product of the other extents:
+ * it is left^T right, where left is rows x n and right is rows x m, row-major and of the parameter's dtype. For a linear
  * layer with weight (n, m), left is the gradient of its outputs and right its inputs, with one row for each sample. Both
  * are copied. rows 0: a gradient of zero. The result is the reduced gradient, where that of a dense parameter would be.
  *

@@ -22,27 +22,14 @@ inline void give_error(ddp_error** error, const ErrorInfo& info) noexcept {
 
 template <class Body>
 ddp_status guard(ddp_error** error, Body&& body) noexcept {
-    ErrorInfo info;
     try {
         body();
         return DDP_OK;
-    } catch (const Error& e) {
-        give_error(error, e.info());
-        return e.info().code;
-    } catch (const std::bad_alloc&) {
-        info.code = DDP_ERROR_OUT_OF_MEMORY;
-    } catch (const std::exception& e) {
-        info.code = DDP_ERROR_INTERNAL;
-        try {
-            info.message = e.what();
-        } catch (...) {
-            info.message.clear();
-        }
     } catch (...) {
-        info.code = DDP_ERROR_INTERNAL;
+        const ErrorInfo info = caught();
+        give_error(error, info);
+        return info.code;
     }
-    give_error(error, info);
-    return info.code;
 }
 
 // Throws INVALID_ARGUMENT "ddp_foo: `name` is NULL".

@@ -117,8 +117,8 @@ void Work::run(Continuation continuation) {
     try {
         ScopedTag tag(continuation.tag);
         next = continuation.fn();
-    } catch (const Error& error) {
-        continuation.out->complete(error.info());
+    } catch (...) {
+        continuation.out->complete(caught());
         return;
     }
     continuation.fn = nullptr;  // releases the user's data before the result is visible

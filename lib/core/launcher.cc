@@ -45,8 +45,9 @@ void Launcher::arm(const Step& step, const Participation& participation) {
         slot.error = {};
         slot.launched = slot.voted_out = slot.live = slot.has_absent = false;
         std::int32_t expected = 0;
-        for (const auto& tensor : slot.bucket.tensors) {
+        for (auto& tensor : slot.bucket.tensors) {
             const Role role = participation.role(tensor.param);
+            tensor.absent = role != Role::kExpected;
             slot.live = slot.live || role != Role::kAbsent;
             if (role == Role::kExpected)
                 ++expected;
@@ -65,6 +66,12 @@ void Launcher::arm(const Step& step, const Participation& participation) {
     next_ = 0;
     first_launch_.reset();
     requests_.store(0, std::memory_order_release);
+}
+
+void Launcher::gradient_absent(std::int32_t bucket, std::int32_t param) {
+    for (auto& tensor : slots_[static_cast<std::size_t>(bucket)].bucket.tensors)
+        if (tensor.param == param) tensor.absent = true;
+    gradient_in_place(bucket, /*used=*/false);
 }
 
 // The first to come launches; whoever comes while it does leaves a request, and the launcher looks again before it
@@ -96,9 +103,9 @@ void Launcher::launch(Slot& slot) {
                    handle_.impl->executor_handle(), nullptr});
     try {
         slot.work = step_.votes ? vote(slot) : call_hook(slot);
-    } catch (const Error& error) {
+    } catch (...) {
         // Tell the others now: they would wait for this bucket.
-        slot.error = break_with(error.info(), slot);
+        slot.error = break_with(caught(), slot);
     }
 }
 

@@ -58,13 +58,15 @@ public:
     // All buckets wait for their gradients again.
     void arm(const Step& step, const Participation& participation);
 
-    // One gradient of this bucket is in place: this rank's own (used), or the zeros that stand for it. Lock-free.
+    // One gradient of this bucket is in place. used: for a vote, whether it is this rank's own. Lock-free.
     // Launches what is ready.
     void gradient_in_place(std::int32_t bucket, bool used = true) {
         const auto b = static_cast<std::size_t>(bucket);
         if (used && step_.votes) used_[b].store(true, std::memory_order_relaxed);
         if (pending_[b].fetch_sub(1, std::memory_order_acq_rel) == 1) launch_ready();
     }
+    // The same for zeros that stand for a gradient which this rank does not have in this step.
+    void gradient_absent(std::int32_t bucket, std::int32_t param);
     // Launches buckets that wait for no gradient of this rank.
     void launch_ready();
     // The tag of an operation that belongs to the step, but to no bucket.

@@ -196,7 +196,7 @@ void Reducer::put_zeros(std::int32_t param, Slot& s, bool keep) {
         clear(s);
     }
     forget_given(param);
-    launcher_.gradient_in_place(s.bucket, /*used=*/false);
+    launcher_.gradient_absent(s.bucket, param);
 }
 
 // Integers are never divided beforehand: that would lose everything. The group divides their sum.

@@ -18,6 +18,7 @@ struct BucketTensor {
     const std::int64_t* shape = nullptr;
     std::int32_t ndim = 0;
     std::int64_t count = 0;
+    bool absent = false;  // zeros stand here: this rank has no gradient for it in this step
 };
 
 }  // namespace libddp

@@ -130,7 +130,9 @@ void GatherHook::lay_out(const ddp_bucket& bucket, Job& job) {
     for (const auto& tensor : bucket.tensors) {
         const auto count = static_cast<std::size_t>(tensor.count);
         if (packs(tensor)) {
-            job.parts.push_back({tensor.gradient, count, setup_.feedback ? &residual<Real>(tensor) : nullptr});
+            // An absent gradient sends nothing of what was left out of earlier ones: perhaps nobody takes the result.
+            const bool feeds_back = setup_.feedback && !tensor.absent;
+            job.parts.push_back({tensor.gradient, count, feeds_back ? &residual<Real>(tensor) : nullptr});
         } else if (count > 0) {
             job.plain.push_back({tensor.gradient, count * dtype_size(bucket.dtype)});
             job.plain_bytes += job.plain.back().bytes;

@@ -64,6 +64,7 @@ HookPtr quantize(Text& text, bool channels) {
 
 HookPtr onebit(Text& text) {
     ddp_onebit_options o = onebit_defaults();
+    text.reader.integer("block", o.block, 0, kMost);
     text.reader.integer("min_elements", o.min_elements, 0, kMost);
     text.reader.finish();
     return make_onebit(o, kCall);

@@ -70,9 +70,13 @@ void PowerSgdHook::begin_q(powersgd::Kept& last, std::int32_t owner, const power
     orthogonalize(q, workspace);
 }
 
-// Without a warm start nothing is ever kept, and so every Q is drawn.
+// Without a warm start nothing is ever kept, and so every Q is drawn. A gradient of zeros, which nobody had perhaps, says
+// nothing about the next one.
 void PowerSgdHook::keep_q(powersgd::Kept& last, const powersgd::Thin& q) const {
-    if (!(options_.flags & DDP_POWERSGD_NO_WARM_START)) last.copy_from(q.data, q.dtype, q.rows, q.columns);
+    const auto* bytes = static_cast<const std::byte*>(q.data);
+    const bool zero = std::all_of(bytes, bytes + q.count() * dtype_size(q.dtype),
+                                  [](std::byte b) { return b == std::byte{0} || b == std::byte{0x80}; });
+    if (!zero && !(options_.flags & DDP_POWERSGD_NO_WARM_START)) last.copy_from(q.data, q.dtype, q.rows, q.columns);
 }
 
 void PowerSgdHook::orthogonalize(const powersgd::Thin& matrix, void* workspace) const {

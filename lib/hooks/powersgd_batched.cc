@@ -36,6 +36,7 @@ struct BatchedPowerSgdHook::Job {
     struct Piece {
         std::int32_t param;
         std::size_t begin, count;
+        bool absent = false;  // this rank has no gradient: its error waits
         bool finite = true;
         std::vector<std::byte> saved_error;
     };
@@ -90,6 +91,11 @@ struct BatchedPowerSgdHook::Job {
     void set_gradient_to_zero(const Piece& piece) const { std::memset(gradient(piece), 0, gradient_bytes(piece)); }
     void set_error_to_zero(const Piece& piece) const {
         if (errors) std::memset(error(piece), 0, error_bytes(piece));
+    }
+    void set_error_aside(Piece& piece) const {
+        if (!errors || !piece.saved_error.empty()) return;
+        piece.saved_error.assign(error(piece), error(piece) + error_bytes(piece));
+        set_error_to_zero(piece);
     }
     void clear_gaps() const {
         for (const Piece& piece : pieces) {
@@ -162,14 +168,14 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
     job.finite = true;
     job.pieces.clear();
     std::size_t end = 0;
-    const auto add = [&](std::int32_t param, std::size_t begin, std::size_t count) {
-        if (count > 0) job.pieces.push_back({param, begin, count, true, {}});
+    const auto add = [&](std::int32_t param, std::size_t begin, std::size_t count, bool absent = false) {
+        if (count > 0) job.pieces.push_back({param, begin, count, absent, true, {}});
         end = begin + count;
     };
     for (const BucketTensor& tensor : bucket.tensors) {
         const std::size_t begin = first_element(bucket, tensor);
         add(-1, end, begin - end);
-        add(tensor.param, begin, static_cast<std::size_t>(tensor.count));
+        add(tensor.param, begin, static_cast<std::size_t>(tensor.count), tensor.absent);
     }
     add(-1, end, bucket.count - end);
     job.owner = bucket.index;
@@ -179,6 +185,8 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
     job.q = {job.all_q.require(elements * item), job.compute, side, columns};
     job.workspace.require(elements * item);
     job.clear_gaps();
+    for (auto& piece : job.pieces)
+        if (piece.absent) job.set_error_aside(piece);
 }
 
 // A row of P says that something in a row of M is not finite, but not in which parameter. That parameter's gradient is
@@ -211,9 +219,7 @@ void BatchedPowerSgdHook::project_back(Job& job) const {
         piece.finite = job.flag(i) == 0;
         if (piece.finite) continue;
         job.set_gradient_to_zero(piece);
-        if (!job.errors) continue;
-        piece.saved_error.assign(job.error(piece), job.error(piece) + job.error_bytes(piece));
-        job.set_error_to_zero(piece);
+        job.set_error_aside(piece);
     }
     orthogonalize(job.p, job.workspace.get());
     job.for_rows([&](const cpu::LowRankMatrix& m, const cpu::ThinMatrix& p, const cpu::ThinMatrix& q) {
@@ -232,8 +238,8 @@ void BatchedPowerSgdHook::restore(Job& job) const {
         job.clear_gaps();
     }
     for (const auto& piece : job.pieces) {
-        if (piece.param < 0 || (job.finite && piece.finite)) continue;
-        powersgd::fill_nan(job.gradient(piece), job.dtype, piece.count);
+        if (piece.param < 0) continue;
+        if (!job.finite || !piece.finite) powersgd::fill_nan(job.gradient(piece), job.dtype, piece.count);
         if (!piece.saved_error.empty()) std::memcpy(job.error(piece), piece.saved_error.data(), job.error_bytes(piece));
     }
 }

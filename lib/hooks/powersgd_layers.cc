@@ -132,7 +132,9 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
             job.plain_bytes += bytes;
             continue;
         }
-        void* error = feeds_back() ? state().error(tensor.param, job.compute, count).memory.get() : nullptr;
+        // An absent gradient sends nothing of its error: perhaps nobody takes the result.
+        const bool has_error = feeds_back() && !tensor.absent;
+        void* error = has_error ? state().error(tensor.param, job.compute, count).memory.get() : nullptr;
         job.layers.push_back({tensor.param,
                               {tensor.gradient, bucket.dtype, error, n, m},
                               count,

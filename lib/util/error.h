@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -42,6 +43,27 @@ public:
 private:
     ErrorInfo info_;
 };
+
+// What the exception means that is being handled. Only inside a catch block.
+inline ErrorInfo caught() noexcept {
+    ErrorInfo info;
+    info.code = DDP_ERROR_INTERNAL;
+    try {
+        throw;
+    } catch (const Error& e) {
+        info = e.info();
+    } catch (const std::bad_alloc&) {
+        info.code = DDP_ERROR_OUT_OF_MEMORY;
+    } catch (const std::exception& e) {
+        try {
+            info.message = e.what();
+        } catch (...) {
+            info.message.clear();
+        }
+    } catch (...) {
+    }
+    return info;
+}
 
 // throw Error from parts: fail(DDP_ERROR_TIMEOUT, "key '", key, "' did not appear within ", ms, " ms").
 template <class... Parts>

@@ -75,9 +75,10 @@ FIELD(ddp_quantize_options, struct_size, 0);
 FIELD(ddp_quantize_options, block, 8);
 FIELD(ddp_quantize_options, min_elements, 16);
 
-SIZE(ddp_onebit_options, 16);
+SIZE(ddp_onebit_options, 24);
 FIELD(ddp_onebit_options, struct_size, 0);
 FIELD(ddp_onebit_options, min_elements, 8);
+FIELD(ddp_onebit_options, block, 16);
 
 SIZE(ddp_topk_options, 24);
 FIELD(ddp_topk_options, struct_size, 0);

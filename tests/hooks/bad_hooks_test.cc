@@ -85,6 +85,7 @@ TEST_F(BadHooks, NamesAndOptions) {
         {"ratio 0", kInvalid, {"ratio", "0"}, use("topk", "ratio=0")},
         {"ratio 2", kInvalid, {"ratio", "2"}, use("topk", "ratio=2")},
         {"min_elements", kInvalid, {"min_elements", "-3"}, use("onebit", "min_elements=-3")},
+        {"block of 1 bit", kInvalid, {"block is 12", "multiple of 8"}, use("onebit", "block=12")},
         {"subgroup", kInvalid, {"subgroup", "2 is not between 1 and 1"}, use("post_local_sgd", "subgroup=2")},
         {"dtype", kInvalid, {"ddp_compress_hook", "dtype is 3"}, calling(&ddp_compress_hook, context, DDP_F32)},
     });

@@ -31,7 +31,8 @@ TEST(OneBit, LevelsAreTheMeansOfPositivesAndOthers) {
 TEST(OneBit, FeedbackLosesNothing) {
     for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64})
         for (const bool varying : {true, false})
-            expect_nothing_is_lost(dtype, 3, varying, 30, "onebit", "min_elements=100");
+            for (const char* options : {"min_elements=100", "min_elements=100,block=0", "min_elements=100,block=8"})
+                expect_nothing_is_lost(dtype, 3, varying, 30, "onebit", options);
 }
 
 // The mean of what was applied comes ever nearer to the mean of the gradients.
@@ -47,10 +48,16 @@ TEST(OneBit, FeedbackConverges) {
 TEST(OneBit, SendsOneBitAnElement) {
     on_ranks({2}, [](int rank, ddp_group* group) {
         AnyModel m(group, {{DDP_F32, 80'000}, {DDP_F32, 1023}}, true);
-        m.context.use_hook("onebit");
         m.context.commit();
-        m.step([&](int i) { return some_numbers(m.param(i), rank, 0); });
-        EXPECT_EQ(m.sent_bytes(), 8u + 8 + 10'000 + 1023 * 4) << "the small one is sent as it is";
+        const std::size_t rest = 8 + 10'000 + 1023 * 4;  // the small one is sent as it is
+        std::size_t step = 0, before = 0;
+        for (const auto& [options, blocks] : {std::pair{"block=0", 1u}, {"block=512", 157u}, {"block=16", 5000u}}) {
+            m.context.use_hook("onebit", options);
+            m.step([&](int i) { return some_numbers(m.param(i), rank, static_cast<int>(step)); });
+            EXPECT_EQ(m.sent_bytes() - before, 8 * blocks + rest) << options;
+            before = 0;
+            ++step;
+        }
     });
 }
 

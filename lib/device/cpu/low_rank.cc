@@ -63,8 +63,10 @@ void project_tile(const Source& m, std::size_t columns, const T* q, std::size_t 
     for (; j + lanes <= columns; j += lanes) {
         const auto a = m.load(d, j);
         const auto b = kTwoRows ? m.load(d, columns + j) : a;
-        if constexpr (kTwoRows) m.prefetch(2 * columns + j);
-        if constexpr (kTwoRows) m.prefetch(3 * columns + j);
+        if constexpr (kTwoRows) {
+            m.prefetch(2 * columns + j);
+            m.prefetch(3 * columns + j);
+        }
         const auto update = [&](int k, auto& sum_a, auto& sum_b) HWY_ATTR {
             const auto factor = hn::LoadU(d, q + static_cast<std::size_t>(k) * q_stride + j);
             sum_a = hn::MulAdd(a, factor, sum_a);

@@ -2,6 +2,7 @@
 """Replays a model between two hosts with a slow link between them, with and without hooks, in the same run.
 
 usage: link.py [--ddprun PATH] [--bench PATH] [--rate 1gbit] [--model resnet50] [--seconds 20] [--json FILE]
+               [--page docs/hooks.md]
 
 The hosts are two network namespaces of this machine, joined by a pair of virtual interfaces that tc shapes to the rate,
 in both directions. Needs the right to make namespaces (root, or CAP_NET_ADMIN and CAP_SYS_ADMIN); says so and ends
@@ -10,10 +11,13 @@ with status 0 where that is missing. Status 1: a hook needs more than its share 
 import argparse
 import json
 import os
+import pathlib
 import secrets
 import subprocess
 import sys
 import tempfile
+
+BEGIN, END = "<!-- link: written by tests/bench/hooks/link.py -->\n", "<!-- link: end -->\n"
 
 # Hook, options, and the share of the plain time that it may take.
 HOOKS = [("fp16", "", 0.55), ("bf16", "", 0.55), ("powersgd", "rank=4,start=2", 0.15)]
@@ -66,6 +70,7 @@ def parse():
     parser.add_argument("--timeout", type=float, default=300.0, help="for each hook")
     parser.add_argument("--port", type=int, default=29400)
     parser.add_argument("--json", help="also write the rows to this file, one JSON object a line")
+    parser.add_argument("--page", type=pathlib.Path, help="also write a table into this page")
     return parser.parse_args()
 
 
@@ -104,6 +109,17 @@ def main():
         measure(options, link, secret.name)
 
 
+def write_table(options, rows):
+    lines = [f"{options.model}, {options.rate}:\n", "\n", "| Hook | Plain ms | Hook ms | Ratio | CPU ms a rank |\n",
+             "|---|---|---|---|---|\n"]
+    for row in rows:
+        name = " ".join(filter(None, [row["hook"], row["hook_options"]]))
+        lines.append(f"| {name} | {row['median_ms']:.0f} | {row['hook_ms']:.0f} | {row['hook_ratio']:.3f} | "
+                     f"{row['hook_cpu_ms']:.0f} |\n")
+    before, rest = options.page.read_text(encoding="utf-8").split(BEGIN)
+    options.page.write_text(before + BEGIN + "".join(lines) + END + rest.split(END)[1], encoding="utf-8")
+
+
 def measure(options, link, secret):
     failed = []
     try:
@@ -122,6 +138,8 @@ def measure(options, link, secret):
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
+    if options.page:
+        write_table(options, rows)
     if failed:
         sys.exit(f"too slow: {', '.join(failed)}")
 
