@@ -29,8 +29,10 @@ void low_rank_project(const LowRankMatrix& m, const ThinMatrix& q, const ThinMat
 // Q += M^T P. Bits as above.
 void low_rank_project_back(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank);
 
-// gradient = P Q^T, rounded to nearest even for f16 and bf16, and error = M - share * P Q^T. Every product and every sum
-// is rounded by itself and they are added in the order of the columns: the bits depend on nothing but the arguments.
-void low_rank_restore(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank, double share);
+// gradient = P Q^T, rounded to nearest even for f16 and bf16, and error = M - P own_q^T. Every product and every sum is
+// rounded by itself and they are added in the order of the columns: the bits depend on nothing but the arguments.
+// Without an error own_q is not read.
+void low_rank_restore(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q,
+                      std::size_t rank);
 
 }  // namespace libddp::cpu

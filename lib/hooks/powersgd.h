@@ -1,11 +1,14 @@
 // PowerSGD (Vogels, Karimireddy, Jaggi, NeurIPS 2019): a gradient M travels as P Q^T, two thin matrices. This is what is
 // common to its two ways, one matrix for each parameter and one for each bucket.
 //
-// Error feedback. Rank r adds to its gradient G_r what it has kept: M_r = G_r + E_r. Ranks get the same
-// R = P (mean of M_r^T P)^T, and keep E_r = M_r - R. The mean of E_r is the mean of M_r minus R, so that over any number
-// of steps the sum of all R plus the mean of what is kept now is the sum of the true mean gradients: nothing is lost, it
-// only comes later. Where the sum over W ranks is wanted instead of the mean, R is the sum and every rank keeps M_r - R / W,
-// of which the same holds for sums.
+// Error feedback. Rank r adds to its gradient G_r what it has kept: M_r = G_r + E_r. It sends Q_r = M_r^T P, ranks get
+// the same R = P Q^T with Q the mean (or sum) of all Q_r, and it keeps its own E_r = M_r - P Q_r^T. The mean (or sum) of
+// E_r is that of M_r minus R, so that over any number of steps the sum of all R plus the mean of what is kept now is the
+// sum of the true mean gradients: nothing is lost, it only comes later.
+//
+// PyTorch keeps M_r - R. The mean over ranks, and with it every result, is the same, but there a rank also keeps what
+// distinguishes its gradients from the mean, which adds up over the steps; and a rank without a gradient in a step would
+// have to keep -R, where it now keeps what it had.
 #pragma once
 
 #include "ddp/builtin_hooks.h"
@@ -32,10 +35,6 @@ protected:
     static ddp_dtype compute_dtype(const ddp_bucket& bucket) { return bucket.dtype == DDP_F64 ? DDP_F64 : DDP_F32; }
     // Columns of P and Q for a matrix of n x m, or 0 if it is not worth it.
     std::size_t columns_for(std::size_t n, std::size_t m) const;
-    // How much of R one rank's error is made smaller by.
-    static double share(const ddp_group& group, const ddp_bucket& bucket) {
-        return bucket.mean ? 1.0 : 1.0 / group.impl->world();
-    }
     bool feeds_back() const { return !(options_.flags & DDP_POWERSGD_NO_ERROR_FEEDBACK); }
     powersgd::State& state() { return state_; }
 

@@ -17,6 +17,10 @@ namespace {
 using powersgd::Kept;
 using powersgd::Thin;
 
+cpu::ThinMatrix columns_of(const Thin& thin) {
+    return {thin.data, thin.rows};
+}
+
 std::size_t side_of(std::size_t count) {
     auto side = static_cast<std::size_t>(std::sqrt(static_cast<double>(count)));
     while (side * side < count) ++side;
@@ -45,13 +49,12 @@ struct BatchedPowerSgdHook::Job {
     std::byte* gradients = nullptr;
     std::shared_ptr<std::byte> errors;  // null without error feedback
     std::size_t count = 0;
-    double share = 1;
     std::vector<Piece> pieces;
     std::int32_t owner = 0;  // of Q: the bucket
     Kept* last_q = nullptr;
-    Thin p, q;
+    Thin p, q, own_q;
     bool finite = true;
-    ScratchMemory all_p, all_q, workspace;
+    ScratchMemory all_p, all_q, all_own_q, workspace;
 
     std::byte* gradient(const Piece& piece) const { return gradients + piece.begin * dtype_size(dtype); }
     std::byte* error(const Piece& piece) const { return errors.get() + piece.begin * dtype_size(compute); }
@@ -81,8 +84,7 @@ struct BatchedPowerSgdHook::Job {
         const auto rows = [&](std::size_t first, std::size_t number, std::size_t columns) {
             std::byte* error = errors ? errors.get() + first * side * item : nullptr;
             const cpu::LowRankMatrix m{gradients + first * side * dtype_size(dtype), dtype, error, number, columns};
-            body(m, cpu::ThinMatrix{static_cast<std::byte*>(p.data) + first * item, side},
-                 cpu::ThinMatrix{q.data, side});
+            body(m, cpu::ThinMatrix{static_cast<std::byte*>(p.data) + first * item, side});
         };
         if (full > 0) rows(0, full, side);
         if (rest > 0) rows(full, 1, rest);
@@ -114,16 +116,15 @@ WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
     if (columns == 0) return allreduce(group, bucket);
     auto job = jobs_.take(bucket.index);
     lay_out(bucket, side, columns, *job);
-    job->share = share(group, bucket);
     project(*job);
-    const auto submit = [&group, job](void* data, std::size_t count, ddp_reduce_op op) {
-        return group.impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, data, count, job->compute, op}, job);
+    const auto submit = [&group, job](const void* from, void* to, std::size_t count, ddp_reduce_op op) {
+        return group.impl->submit({DDP_COLLECTIVE_ALLREDUCE, from, to, count, job->compute, op}, job);
     };
-    return submit(job->p.data, job->sent_with_p(), DDP_SUM)
+    return submit(nullptr, job->p.data, job->sent_with_p(), DDP_SUM)
         ->then(
             [this, job, submit, op = bucket.op()] {
                 project_back(*job);
-                return submit(job->q.data, job->q.count(), op);
+                return submit(job->own_q.data, job->q.data, job->q.count(), op);
             },
             true)
         ->then(
@@ -183,6 +184,7 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
     const std::size_t item = dtype_size(job.compute), elements = side * columns;
     job.p = {job.all_p.require((elements + job.pieces.size()) * item), job.compute, side, columns};
     job.q = {job.all_q.require(elements * item), job.compute, side, columns};
+    job.own_q = {job.all_own_q.require(elements * item), job.compute, side, columns};
     job.workspace.require(elements * item);
     job.clear_gaps();
     for (auto& piece : job.pieces)
@@ -194,8 +196,8 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
 void BatchedPowerSgdHook::project(Job& job) const {
     begin_q(*job.last_q, job.owner, job.q, job.workspace.get());
     std::memset(job.p.data, 0, job.sent_with_p() * dtype_size(job.compute));
-    const auto multiply = [&](const cpu::LowRankMatrix& m, const cpu::ThinMatrix& p, const cpu::ThinMatrix& q) {
-        cpu::low_rank_project(m, q, p, job.p.columns);
+    const auto multiply = [&](const cpu::LowRankMatrix& m, const cpu::ThinMatrix& p) {
+        cpu::low_rank_project(m, columns_of(job.q), p, job.p.columns);
     };
     job.for_rows(multiply);
     if (powersgd::all_finite(job.p.data, job.compute, job.p.count())) return;
@@ -211,7 +213,7 @@ void BatchedPowerSgdHook::project(Job& job) const {
 // From here on all ranks know and leave out the same parameters. What they have kept is set aside meanwhile.
 void BatchedPowerSgdHook::project_back(Job& job) const {
     const DefaultArithmeticScope arithmetic;
-    std::memset(job.q.data, 0, job.q.count() * dtype_size(job.compute));
+    std::memset(job.own_q.data, 0, job.q.count() * dtype_size(job.compute));
     job.finite = powersgd::all_finite(job.p.data, job.compute, job.p.count());
     if (!job.finite) return;
     for (std::size_t i = 0; i < job.pieces.size(); ++i) {
@@ -222,8 +224,8 @@ void BatchedPowerSgdHook::project_back(Job& job) const {
         job.set_error_aside(piece);
     }
     orthogonalize(job.p, job.workspace.get());
-    job.for_rows([&](const cpu::LowRankMatrix& m, const cpu::ThinMatrix& p, const cpu::ThinMatrix& q) {
-        cpu::low_rank_project_back(m, p, q, job.p.columns);
+    job.for_rows([&](const cpu::LowRankMatrix& m, const cpu::ThinMatrix& p) {
+        cpu::low_rank_project_back(m, p, columns_of(job.own_q), job.p.columns);
     });
 }
 
@@ -231,8 +233,8 @@ void BatchedPowerSgdHook::restore(Job& job) const {
     const DefaultArithmeticScope arithmetic;
     job.finite = job.finite && powersgd::all_finite(job.q.data, job.compute, job.q.count());
     if (job.finite) {
-        job.for_rows([&](const cpu::LowRankMatrix& m, const cpu::ThinMatrix& p, const cpu::ThinMatrix& q) {
-            cpu::low_rank_restore(m, p, q, job.p.columns, job.share);
+        job.for_rows([&](const cpu::LowRankMatrix& m, const cpu::ThinMatrix& p) {
+            cpu::low_rank_restore(m, p, columns_of(job.q), columns_of(job.own_q), job.p.columns);
         });
         keep_q(*job.last_q, job.q);
         job.clear_gaps();

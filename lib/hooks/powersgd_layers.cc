@@ -34,7 +34,7 @@ struct LayeredPowerSgdHook::Layer {
     cpu::LowRankMatrix m;
     std::size_t count;
     Kept* last_q;
-    Thin p, q;
+    Thin p, q, own_q;
     std::size_t p_begin, q_begin;  // in the memory of all P and of all Q
     bool finite = true;
 };
@@ -47,11 +47,10 @@ struct LayeredPowerSgdHook::Job {
 
     ddp_dtype dtype = DDP_F32;    // of gradients
     ddp_dtype compute = DDP_F32;  // of P, Q and errors
-    double share = 1;
     std::vector<Layer> layers;
     std::vector<Plain> plain;  // parameters that are sent as they are
     std::size_t plain_bytes = 0, p_count = 0, q_count = 0, widest = 0;
-    ScratchMemory all_p, all_q, all_plain, workspace;
+    ScratchMemory all_p, all_q, all_own_q, all_plain, workspace;
 
     void clear(const ddp_bucket& bucket) {
         dtype = bucket.dtype;
@@ -64,10 +63,12 @@ struct LayeredPowerSgdHook::Job {
         const std::size_t item = dtype_size(compute);
         std::byte* p = all_p.require(p_count * item);
         std::byte* q = all_q.require(q_count * item);
+        std::byte* own_q = all_own_q.require(q_count * item);
         workspace.require(widest * item);
         for (Layer& layer : layers) {
             layer.p.data = p + layer.p_begin * item;
             layer.q.data = q + layer.q_begin * item;
+            layer.own_q.data = own_q + layer.q_begin * item;
         }
     }
     void collect_plain() {
@@ -90,21 +91,21 @@ struct LayeredPowerSgdHook::Job {
 WorkPtr LayeredPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
     auto job = jobs_.take(bucket.index);
     lay_out(bucket, *job);
-    job->share = share(group, bucket);
     if (job->layers.empty()) return allreduce(group, bucket);
-    const auto submit = [&group, job](void* data, std::size_t count, ddp_dtype dtype, ddp_reduce_op op) {
-        return group.impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, data, count, dtype, op}, job);
+    const auto submit = [&group, job](const void* from, void* to, std::size_t count, ddp_dtype dtype,
+                                      ddp_reduce_op op) {
+        return group.impl->submit({DDP_COLLECTIVE_ALLREDUCE, from, to, count, dtype, op}, job);
     };
     if (!job->plain.empty()) {
         job->collect_plain();
-        submit(job->all_plain.get(), job->plain_bytes / dtype_size(bucket.dtype), bucket.dtype, bucket.op());
+        submit(nullptr, job->all_plain.get(), job->plain_bytes / dtype_size(bucket.dtype), bucket.dtype, bucket.op());
     }
     project(*job);
-    return submit(job->all_p.get(), job->p_count, job->compute, DDP_SUM)
+    return submit(nullptr, job->all_p.get(), job->p_count, job->compute, DDP_SUM)
         ->then(
             [this, job, submit, op = bucket.op()] {
                 project_back(*job);
-                return submit(job->all_q.get(), job->q_count, job->compute, op);
+                return submit(job->all_own_q.get(), job->all_q.get(), job->q_count, job->compute, op);
             },
             true)
         ->then(
@@ -141,6 +142,7 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
                               &state().q(tensor.param),
                               {nullptr, job.compute, n, columns},
                               {nullptr, job.compute, m, columns},
+                              {nullptr, job.compute, m, columns},
                               job.p_count,
                               job.q_count});
         job.p_count += padded(n * columns);
@@ -163,12 +165,12 @@ void LayeredPowerSgdHook::project(Job& job) const {
 void LayeredPowerSgdHook::project_back(Job& job) const {
     const DefaultArithmeticScope arithmetic;
     job.return_plain();
-    std::memset(job.all_q.get(), 0, job.q_count * dtype_size(job.compute));
+    std::memset(job.all_own_q.get(), 0, job.q_count * dtype_size(job.compute));
     for (Layer& layer : job.layers) {
         layer.finite = powersgd::all_finite(layer.p.data, job.compute, layer.p.count());
         if (!layer.finite) continue;
         orthogonalize(layer.p, job.workspace.get());
-        cpu::low_rank_project_back(layer.m, columns_of(layer.p), columns_of(layer.q), layer.p.columns);
+        cpu::low_rank_project_back(layer.m, columns_of(layer.p), columns_of(layer.own_q), layer.p.columns);
     }
 }
 
@@ -181,7 +183,8 @@ void LayeredPowerSgdHook::restore(Job& job) const {
             powersgd::fill_nan(layer.m.gradient, job.dtype, layer.count);
             continue;
         }
-        cpu::low_rank_restore(layer.m, columns_of(layer.p), columns_of(layer.q), layer.p.columns, job.share);
+        cpu::low_rank_restore(layer.m, columns_of(layer.p), columns_of(layer.q), columns_of(layer.own_q),
+                              layer.p.columns);
         keep_q(*layer.last_q, layer.q);
     }
 }

@@ -101,10 +101,11 @@ class Reference:
         q = self.qs.get(owner)
         q = o.orthogonal(draw(m, columns, o.seed, owner, self.step) if q is None else q)
         p = o.orthogonal(sum(matrix @ q for matrix in matrices))
-        q = self.total([matrix.T @ p for matrix in matrices])
+        own_qs = [matrix.T @ p for matrix in matrices]
+        q = self.total(own_qs)
         result = p @ q.T
         if o.error_feedback:
-            self.errors[owner] = [matrix - result / (1 if self.mean else world) for matrix in matrices]
+            self.errors[owner] = [matrix - p @ own_q.T for matrix, own_q in zip(matrices, own_qs)]
         if o.warm_start:
             self.qs[owner] = q
         return result

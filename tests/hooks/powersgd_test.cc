@@ -143,6 +143,34 @@ TEST(PowerSgd, NothingIsLostOverManySteps) {
         for (const ddp_reduction reduction : {DDP_REDUCTION_MEAN, DDP_REDUCTION_SUM}) expect_feedback(hook, reduction);
 }
 
+// Rank 1 has a gradient in every second step only. What it keeps waits, and nobody keeps anything in its place.
+TEST(PowerSgd, NothingIsLostWhereARankHasNoGradient) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        auto options = ddp::Context::defaults();
+        options.flags = DDP_CONTEXT_FIND_UNUSED;
+        MatrixModel m(group, {{24, 24}}, DDP_F32, false, options);
+        m.context.use_hook("powersgd", "rank=2,start=0,min_rate=1");
+        m.context.commit();
+        const auto put = [&](int i) {
+            const Bytes values = to_bytes(gradient(m, rank, 0, i), DDP_F32);
+            std::memcpy(m.grad(i), values.data(), values.size());
+            m.context.grad_ready(i);
+        };
+        Numbers sum(24 * 24), truth(24 * 24);
+        for (int s = 0; s < 200; ++s) {
+            m.context.step_begin();
+            if (rank == 0 || s % 2 == 0) put(0);
+            m.context.finalize();
+            const Numbers out = m.numbers(0), of_0 = gradient(m, 0, 0, 0), of_1 = gradient(m, 1, 0, 0);
+            for (std::size_t k = 0; k < sum.size(); ++k) {
+                sum[k] += out[k];
+                truth[k] += (of_0[k] + (s % 2 == 0 ? of_1[k] : 0)) / 2;
+            }
+        }
+        EXPECT_LT(distance(sum, truth) * 200, 20) << "steps behind";
+    });
+}
+
 TEST(PowerSgd, WithoutErrorFeedbackTheRestIsLost) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         MatrixModel m(group, {{24, 24}});

@@ -46,9 +46,13 @@ struct Rows {
         if constexpr (kHasError) __builtin_prefetch(error + i, 0, 2);
     }
     template <class D>
-    HWY_INLINE void store(D d, std::size_t i, hn::Vec<D> result, hn::Vec<D> share) const {
-        if constexpr (kHasError) hn::StoreU(hn::Sub(load(d, i), hn::Mul(share, result)), d, error + i);
+    HWY_INLINE void store_gradient(D d, std::size_t i, hn::Vec<D> result) const {
         Format::store(d, result, gradient + i);
+    }
+    // Before the gradient is overwritten.
+    template <class D>
+    HWY_INLINE void store_error(D d, std::size_t i, hn::Vec<D> sent) const {
+        hn::StoreU(hn::Sub(load(d, i), sent), d, error + i);
     }
 };
 
@@ -113,7 +117,8 @@ void project_rows(const Source& m, std::size_t columns, const T* q, std::size_t 
 
 struct Project {
     template <class Format, bool kHasError>
-    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank, double) {
+    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix&,
+                    std::size_t rank) {
         using T = typename Format::Compute;
         const T* factor = static_cast<const T*>(q.data);
         T* out = static_cast<T*>(p.data);
@@ -184,7 +189,8 @@ struct ProjectBack {
     }
 
     template <class Format, bool kHasError>
-    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank, double) {
+    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix&,
+                    std::size_t rank) {
         using T = typename Format::Compute;
         const T* factor = static_cast<const T*>(p.data);
         T* out = static_cast<T*>(q.data);
@@ -195,80 +201,100 @@ struct ProjectBack {
     }
 };
 
-struct Restore {
-    template <bool kFourRows, class Source, class T>
-    static void rows(const Source& m, std::size_t columns, const T* p, std::size_t p_stride, const T* q,
-                     std::size_t q_stride, std::size_t rank, T share) {
+// Calls store(row, vector) with one or four rows of P Q^T, at the elements from j on.
+template <bool kFourRows, class D, class T, class Store>
+HWY_INLINE void multiply(D d, std::size_t j, const T* p, std::size_t p_stride, const T* q, std::size_t q_stride,
+                         std::size_t rank, Store store) {
+    const auto first = hn::LoadU(d, q + j);
+    auto a = hn::Mul(hn::Set(d, p[0]), first);
+    auto b = kFourRows ? hn::Mul(hn::Set(d, p[1]), first) : a;
+    auto c = kFourRows ? hn::Mul(hn::Set(d, p[2]), first) : a;
+    auto e = kFourRows ? hn::Mul(hn::Set(d, p[3]), first) : a;
+    for (std::size_t k = 1; k < rank; ++k) {
+        const auto column = hn::LoadU(d, q + k * q_stride + j);
+        const T* factor = p + k * p_stride;
+        a = hn::Add(a, hn::Mul(hn::Set(d, factor[0]), column));
+        if constexpr (kFourRows) {
+            b = hn::Add(b, hn::Mul(hn::Set(d, factor[1]), column));
+            c = hn::Add(c, hn::Mul(hn::Set(d, factor[2]), column));
+            e = hn::Add(e, hn::Mul(hn::Set(d, factor[3]), column));
+        }
+    }
+    store(0, a);
+    if constexpr (kFourRows) {
+        store(1, b);
+        store(2, c);
+        store(3, e);
+    }
+}
+
+template <class Format, bool kHasError>
+struct RestoreRows {
+    using T = typename Format::Compute;
+
+    template <bool kFourRows>
+    static void run(const LowRankMatrix& m, std::size_t row, const ThinMatrix& p, const ThinMatrix& q,
+                    const ThinMatrix& own_q, std::size_t rank) {
+        const auto source = Rows<Format, kHasError>::from(m, row);
+        const T* left = static_cast<const T*>(p.data) + row;
+        const T* right = static_cast<const T*>(q.data);
+        const T* own_right = static_cast<const T*>(own_q.data);
+        const std::size_t columns = m.columns;
         for_each_vector<T>(0, columns, [&](auto d, std::size_t j) HWY_ATTR {
-            const auto first = hn::LoadU(d, q + j);
-            auto a = hn::Mul(hn::Set(d, p[0]), first);
-            auto b = kFourRows ? hn::Mul(hn::Set(d, p[1]), first) : a;
-            auto c = kFourRows ? hn::Mul(hn::Set(d, p[2]), first) : a;
-            auto e = kFourRows ? hn::Mul(hn::Set(d, p[3]), first) : a;
-            for (std::size_t k = 1; k < rank; ++k) {
-                const auto column = hn::LoadU(d, q + k * q_stride + j);
-                const T* factor = p + k * p_stride;
-                a = hn::Add(a, hn::Mul(hn::Set(d, factor[0]), column));
-                if constexpr (kFourRows) {
-                    b = hn::Add(b, hn::Mul(hn::Set(d, factor[1]), column));
-                    c = hn::Add(c, hn::Mul(hn::Set(d, factor[2]), column));
-                    e = hn::Add(e, hn::Mul(hn::Set(d, factor[3]), column));
-                }
+            if constexpr (kHasError) {
+                const auto keep = [&](std::size_t i, auto sent)
+                                      HWY_ATTR { source.store_error(d, i * columns + j, sent); };
+                multiply<kFourRows>(d, j, left, p.stride, own_right, own_q.stride, rank, keep);
             }
-            const auto part = hn::Set(d, share);
-            m.store(d, j, a, part);
-            if constexpr (kFourRows) {
-                m.store(d, columns + j, b, part);
-                m.store(d, 2 * columns + j, c, part);
-                m.store(d, 3 * columns + j, e, part);
-            }
-            prefetch_next<kFourRows>(m, columns, j);
+            const auto give = [&](std::size_t i, auto result)
+                                  HWY_ATTR { source.store_gradient(d, i * columns + j, result); };
+            multiply<kFourRows>(d, j, left, p.stride, right, q.stride, rank, give);
+            prefetch_next<kFourRows>(source, columns, j);
         });
     }
+};
 
+struct Restore {
     template <class Format, bool kHasError>
-    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank, double share) {
-        using T = typename Format::Compute;
-        using Source = Rows<Format, kHasError>;
-        const T* left = static_cast<const T*>(p.data);
-        const T* right = static_cast<const T*>(q.data);
-        const T part = static_cast<T>(share);
+    static void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q,
+                    std::size_t rank) {
+        using SomeRows = RestoreRows<Format, kHasError>;
         std::size_t row = 0;
-        for (; row + 4 <= m.rows; row += 4)
-            rows<true>(Source::from(m, row), m.columns, left + row, p.stride, right, q.stride, rank, part);
-        for (; row < m.rows; ++row)
-            rows<false>(Source::from(m, row), m.columns, left + row, p.stride, right, q.stride, rank, part);
+        for (; row + 4 <= m.rows; row += 4) SomeRows::template run<true>(m, row, p, q, own_q, rank);
+        for (; row < m.rows; ++row) SomeRows::template run<false>(m, row, p, q, own_q, rank);
     }
 };
 
 template <class Product, class Format>
-void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank, double share) {
-    return m.error ? Product::template run<Format, true>(m, p, q, rank, share)
-                   : Product::template run<Format, false>(m, p, q, rank, share);
+void run(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q, std::size_t rank) {
+    return m.error ? Product::template run<Format, true>(m, p, q, own_q, rank)
+                   : Product::template run<Format, false>(m, p, q, own_q, rank);
 }
 
 template <class Product>
-void run_as(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank, double share) {
+void run_as(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q,
+            std::size_t rank) {
     switch (m.dtype) {
         case DDP_F16:
-            return run<Product, F16>(m, p, q, rank, share);
+            return run<Product, F16>(m, p, q, own_q, rank);
         case DDP_BF16:
-            return run<Product, BF16>(m, p, q, rank, share);
+            return run<Product, BF16>(m, p, q, own_q, rank);
         case DDP_F64:
-            return run<Product, F64>(m, p, q, rank, share);
+            return run<Product, F64>(m, p, q, own_q, rank);
         default:
-            return run<Product, F32>(m, p, q, rank, share);
+            return run<Product, F32>(m, p, q, own_q, rank);
     }
 }
 
 void project_target(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank) {
-    run_as<Project>(m, p, q, rank, 1);
+    run_as<Project>(m, p, q, {}, rank);
 }
 void project_back_target(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank) {
-    run_as<ProjectBack>(m, p, q, rank, 1);
+    run_as<ProjectBack>(m, p, q, {}, rank);
 }
-void restore_target(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank, double share) {
-    run_as<Restore>(m, p, q, rank, share);
+void restore_target(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q,
+                    std::size_t rank) {
+    run_as<Restore>(m, p, q, own_q, rank);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -300,10 +326,10 @@ void low_rank_project_back(const LowRankMatrix& m, const ThinMatrix& p, const Th
     HWY_DYNAMIC_DISPATCH(project_back_target)(m, p, q, rank);
 }
 
-void low_rank_restore(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, std::size_t rank,
-                      double share) {
+void low_rank_restore(const LowRankMatrix& m, const ThinMatrix& p, const ThinMatrix& q, const ThinMatrix& own_q,
+                      std::size_t rank) {
     require_real(m);
-    HWY_DYNAMIC_DISPATCH(restore_target)(m, p, q, rank, share);
+    HWY_DYNAMIC_DISPATCH(restore_target)(m, p, q, own_q, rank);
 }
 
 }  // namespace libddp::cpu

@@ -120,9 +120,6 @@ TEST(LowRank, ProjectBackAdds) {
     });
 }
 
-// Not a power of two, so that a product by it is rounded.
-constexpr double kShare = 0.3;
-
 // The results of one target, which must be those of every other.
 struct Restored {
     std::vector<Bytes> all;
@@ -134,17 +131,22 @@ TEST(LowRank, RestoreHasTheSameBitsOnEveryTarget) {
         Restored restored;
         for (const Case& c : cases()) {
             Operands o(c);
-            const Numbers p = read(o.p, c.compute()), q = read(o.q, c.compute());
-            cpu::low_rank_restore(o.matrix(c), {o.p.data(), o.p_stride}, {o.q.data(), o.q_stride}, c.rank, kShare);
+            Bytes own = stored(waves(o.q_stride * c.rank, 2.3), c.compute());
+            const Numbers p = read(o.p, c.compute()), q = read(o.q, c.compute()), own_q = read(own, c.compute());
+            cpu::low_rank_restore(o.matrix(c), {o.p.data(), o.p_stride}, {o.q.data(), o.q_stride},
+                                  {own.data(), o.q_stride}, c.rank);
             const Numbers result = read(o.gradient, c.dtype), error = read(o.error, c.compute());
             const double rounding = c.dtype == DDP_F16 ? 1e-3 : c.dtype == DDP_BF16 ? 1e-2 : 0;
             for (std::size_t i = 0; i < c.rows; ++i)
                 for (std::size_t j = 0; j < c.columns; ++j) {
-                    double sum = 0;
-                    for (std::size_t k = 0; k < c.rank; ++k) sum += p[k * o.p_stride + i] * q[k * o.q_stride + j];
+                    double sum = 0, own_sum = 0;
+                    for (std::size_t k = 0; k < c.rank; ++k) {
+                        sum += p[k * o.p_stride + i] * q[k * o.q_stride + j];
+                        own_sum += p[k * o.p_stride + i] * own_q[k * o.q_stride + j];
+                    }
                     const std::size_t at = i * c.columns + j;
                     EXPECT_NEAR(result[at], sum, (c.tolerance() + rounding) * (1 + static_cast<double>(c.rank)));
-                    if (c.has_error) expect_near(error[at], o.m[at] - kShare * sum, 2 + static_cast<double>(c.rank), c);
+                    if (c.has_error) expect_near(error[at], o.m[at] - own_sum, 2 + static_cast<double>(c.rank), c);
                 }
             restored.all.push_back(o.gradient);
             restored.all.push_back(o.error);
