@@ -80,8 +80,8 @@ DDP_API ddp_status ddp_bucket_set_buffer(ddp_bucket* bucket, void* buffer, ddp_d
 /* What ddp_step_begin does instead of sending rank 0's buffers. buffers: `count` tensors (tensor.param is -1), valid
  * during the call; group: the context's, borrowed. It runs where rank 0's values would be sent: after a synced step,
  * and only if there are buffers. To fail return a status, with *error if there is more to say (ownership passes). */
-typedef ddp_status (*ddp_buffer_hook_fn)(void* user_data, ddp_group* group, const ddp_tensor* buffers,
-                                         size_t count, ddp_error** error);
+typedef ddp_status (*ddp_buffer_hook_fn)(void* user_data, ddp_group* group, const ddp_tensor* buffers, size_t count,
+                                         ddp_error** error);
 
 /* Installs a buffer hook; fn NULL: back to the default. destroy: as in ddp_set_comm_hook. Errors: INVALID_ARGUMENT,
  * INVALID_STATE (in the middle of a step).

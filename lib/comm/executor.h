@@ -84,7 +84,7 @@ private:
     std::atomic<std::size_t> callback_count_{0};
     bool turn_taken_ = false;
     std::atomic<bool> operating_{false};  // the thread that holds the turn is inside an operation
-    std::size_t front_position_ = 0;  // where the running continuation's next operation goes
+    std::size_t front_position_ = 0;      // where the running continuation's next operation goes
     bool stopping_ = false;
     ErrorInfo poison_;
     std::thread thread_;

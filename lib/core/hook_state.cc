@@ -165,6 +165,9 @@ private:
             left /= static_cast<std::size_t>(extent);
         }
         if (left != 1) damaged("a shape");
+        const bool whole = array.param >= 0 && array.key == HookState::kError;
+        if (whole && array.bytes / dtype_size(array.dtype) != static_cast<std::size_t>(table_[array.param].count))
+            damaged("the size of an array");
     }
 
     const std::byte* const file_;

@@ -13,7 +13,8 @@ constexpr std::size_t kChunkBytes = std::size_t{250} << 20;
 
 void broadcast_bytes(Group& group, std::byte* memory, std::size_t bytes, std::int32_t root) {
     for (std::size_t at = 0; at < bytes; at += kChunkBytes)
-        group.run({DDP_COLLECTIVE_BROADCAST, nullptr, memory + at, std::min(kChunkBytes, bytes - at), DDP_U8, DDP_SUM, root});
+        group.run(
+            {DDP_COLLECTIVE_BROADCAST, nullptr, memory + at, std::min(kChunkBytes, bytes - at), DDP_U8, DDP_SUM, root});
 }
 
 void broadcast_together(Group& group, const std::vector<const Param*>& entries, std::vector<std::byte>& staging,

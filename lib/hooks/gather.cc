@@ -16,7 +16,6 @@
 namespace libddp {
 namespace {
 
-constexpr const char* kKey = "error";
 // Elements that are added up at a time: few enough to stay in the L1 cache while every rank's share is added.
 constexpr std::size_t kChunk = 2048;
 
@@ -247,7 +246,7 @@ GatherHook::Residual GatherHook::Residual::zeros(ddp_dtype dtype, std::size_t co
 void GatherHook::save(HookState& state) const {
     for (const auto& [param, kept] : residuals_)
         state.arrays.push_back({param,
-                                kKey,
+                                HookState::kError,
                                 kept.dtype,
                                 {static_cast<std::int64_t>(kept.count)},
                                 false,
@@ -258,13 +257,13 @@ void GatherHook::save(HookState& state) const {
 void GatherHook::load(const HookState& state) {
     std::map<ddp_param, Residual> loaded;
     for (const auto& array : state.arrays) {
-        const bool known = setup_.feedback && array.key == kKey && array.param >= 0;
+        const bool known = setup_.feedback && array.key == HookState::kError && array.param >= 0;
         if (!known)
             fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state has an array '", array.key,
                  "', which this hook does not keep");
         if ((array.dtype != DDP_F32 && array.dtype != DDP_F64) || array.shape.size() != 1)
-            fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state's array '", kKey, "' of parameter ", array.param,
-                 " is not a list of f32 or f64");
+            fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state's array '", HookState::kError, "' of parameter ",
+                 array.param, " is not a list of f32 or f64");
         Residual kept = Residual::zeros(array.dtype, array.bytes / dtype_size(array.dtype));
         std::memcpy(kept.memory.get(), array.data, array.bytes);
         loaded.insert_or_assign(array.param, std::move(kept));

@@ -14,7 +14,6 @@ namespace {
 
 constexpr const char* kSteps = "steps";
 constexpr const char* kRank = "rank";
-constexpr const char* kError = "error";
 constexpr const char* kQ = "q";
 
 std::string shape_text(const HookState::Array& array) {
@@ -69,7 +68,7 @@ void State::save(HookState& state) const {
         state.arrays.push_back(
             {param, std::move(key), kept.dtype, std::move(shape), shared, kept.memory.get(), kept.bytes()});
     };
-    for (const auto& [param, error] : errors_) add(param, kError, error, false);
+    for (const auto& [param, error] : errors_) add(param, HookState::kError, error, false);
     for (const auto& [owner, q] : qs_)
         if (q.memory) whole_buckets_ ? add(-1, str(kQ, owner), q, true) : add(owner, kQ, q, true);
 }
@@ -78,9 +77,9 @@ void State::load(const HookState& state) {
     const std::int64_t steps = saved_steps(state);
     std::map<std::int32_t, Kept> errors, qs;
     for (const Array& array : state.arrays)
-        if (array.key == kError) errors[array.param] = read_error(array);
+        if (array.key == HookState::kError) errors[array.param] = read_error(array);
     for (const Array& array : state.arrays) {
-        if (array.key == kError) continue;
+        if (array.key == HookState::kError) continue;
         const std::int32_t owner = owner_of_q(array);
         Kept q = read_q(array);
         if (!whole_buckets_) check_against_error(array, q, errors);
@@ -111,14 +110,14 @@ Kept State::read_error(const Array& array) const {
                       (array.dtype == DDP_F32 || array.dtype == DDP_F64) &&
                       array.bytes == static_cast<std::size_t>(array.shape[0]) * dtype_size(array.dtype);
     if (!good)
-        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", kError, "' of parameter ", array.param,
-             " has shape ", shape_text(array), " of ", dtype_name(array.dtype),
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", HookState::kError, "' of parameter ",
+             array.param, " has shape ", shape_text(array), " of ", dtype_name(array.dtype),
              "; it should be one element of f32 or f64 for each of the parameter");
     const auto count = static_cast<std::size_t>(array.shape[0]);
     const auto known = errors_.find(array.param);
     if (known != errors_.end() && known->second.rows != count)
-        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", kError, "' of parameter ", array.param,
-             " has ", count, " elements; the parameter has ", known->second.rows);
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", HookState::kError, "' of parameter ",
+             array.param, " has ", count, " elements; the parameter has ", known->second.rows);
     Kept kept;
     kept.copy_from(array.data, array.dtype, count, 1);
     return kept;

@@ -13,6 +13,9 @@ namespace libddp {
 
 class HookState {
 public:
+    // The key of what a hook has left out of a parameter: as many elements as that has, which reading checks.
+    static constexpr const char* kError = "error";
+
     // An array that belongs to a parameter, or with param -1 to none.
     struct Array {
         std::int32_t param = -1;

@@ -9,14 +9,14 @@
 namespace libddp {
 
 struct JobEnvironment {
-    std::string launcher;          // "ddprun", "torchrun", "openmpi", "pmi", "slurm", "kubernetes", "variables"
+    std::string launcher;  // "ddprun", "torchrun", "openmpi", "pmi", "slurm", "kubernetes", "variables"
     std::int32_t rank = -1;
     std::int32_t world_size = -1;
     std::int32_t local_rank = 0;
     std::int32_t local_world_size = 1;
-    std::string store_uri;         // "tcp://host:port" or "file:///path"
-    bool rank0_hosts_store = true; // false: the launcher runs the server
-    std::int64_t restart = 0;      // how often the launcher has restarted the job
+    std::string store_uri;          // "tcp://host:port" or "file:///path"
+    bool rank0_hosts_store = true;  // false: the launcher runs the server
+    std::int64_t restart = 0;       // how often the launcher has restarted the job
 };
 
 using GetEnv = std::function<std::optional<std::string>(const std::string& name)>;

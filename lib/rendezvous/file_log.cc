@@ -173,6 +173,10 @@ bool FileLog::alive(std::uint64_t owner) const {
     return owner == owner_ || held_by_others(fd_, kLiveBytes + static_cast<off_t>(owner), 1, path_);
 }
 
+void FileLog::end_presence() const {
+    unlock_byte(fd_, kLiveBytes + static_cast<off_t>(owner_));
+}
+
 bool FileLog::others_alive() const {
     return held_by_others(fd_, kLiveBytes, 0, path_);
 }

@@ -52,6 +52,8 @@ public:
     bool replay(StoreState& state);
     // With the lock held, directly after replay: records what has just been applied to `state`.
     void append(Caller caller, const Request& request, const StoreState& state);
+    // With the lock held: from now on others see this participant as gone.
+    void end_presence() const;
     bool others_alive() const;
     void remove_file();
     void leave();

@@ -284,6 +284,8 @@ void FileStore::leave(Lock& lock) {
             Request goodbye;
             goodbye.op = Op::kGoodbye;
             if (state_.owners().count(log_.owner()) != 0) apply({log_.owner(), 0}, goodbye);
+            // Before the lock goes: whoever has it next must not take this participant for one that stays.
+            log_.end_presence();
             if (!log_.others_alive()) log_.remove_file();
         });
     } catch (const Error& error) {

@@ -11,10 +11,10 @@
 namespace libddp {
 
 struct StoreConfig {
-    std::string uri;             // "tcp://host:port" or "file:///path"
-    bool is_server = false;      // tcp: also run the server in this process
+    std::string uri;         // "tcp://host:port" or "file:///path"
+    bool is_server = false;  // tcp: also run the server in this process
     std::int64_t timeout_ms = 300'000;
-    std::string secret;          // empty: none
+    std::string secret;  // empty: none
 };
 
 // Every method may be called from any thread, several at once. Failures throw libddp::Error. timeout_ms: 0 takes the
@@ -66,8 +66,8 @@ public:
     // Whether the service answers within this time. Throws if it is known to be gone: this is for one that is stopped.
     virtual bool answers(std::int64_t within_ms) = 0;
 
-    virtual int port() const { return -1; }              // of the server, tcp only
-    virtual std::string describe() const = 0;            // "tcp://127.0.0.1:29500", for messages
+    virtual int port() const { return -1; }    // of the server, tcp only
+    virtual std::string describe() const = 0;  // "tcp://127.0.0.1:29500", for messages
 };
 
 // Makes sure that the libraries under the stores are torn down after the static object that calls this in its constructor: one

@@ -35,7 +35,9 @@ protected:
         RankOptions options(GetParam().world, GetParam().backend);
         options.backend_options = GetParam().backend_options;
         options.flags = DDP_GROUP_DETERMINISTIC;
-        on_ranks(options, [&](int rank, ddp_group* group) { result[static_cast<std::size_t>(rank)] = on_rank(rank, group, training); });
+        on_ranks(options, [&](int rank, ddp_group* group) {
+            result[static_cast<std::size_t>(rank)] = on_rank(rank, group, training);
+        });
         return result;
     }
 
@@ -62,7 +64,8 @@ private:
             }
             model.context.finalize();
             for (int p : order)
-                for (std::size_t k = 0; k < model.size(p); ++k) model.data[static_cast<std::size_t>(p)][k] -= 0.1f * model.grad(p)[k];
+                for (std::size_t k = 0; k < model.size(p); ++k)
+                    model.data[static_cast<std::size_t>(p)][k] -= 0.1f * model.grad(p)[k];
         }
         std::vector<float> all;
         for (const auto& values : model.data) all.insert(all.end(), values.begin(), values.end());
@@ -79,12 +82,14 @@ TEST_P(DeterministicTest, BitsDependNeitherOnBucketsNorOnTheRebuild) {
     const auto reference = train({1 << 20, true, false});
     for (const auto& rank : reference)
         ASSERT_EQ(std::memcmp(rank.data(), reference[0].data(), rank.size() * sizeof(float)), 0) << "ranks differ";
-    for (const Training& training : {Training{1 << 20, false, false}, Training{1 << 20, true, true}, Training{64, true, true}, Training{4096, false, true},
-                           Training{100'000, true, false}}) {
+    for (const Training& training :
+         {Training{1 << 20, false, false}, Training{1 << 20, true, true}, Training{64, true, true},
+          Training{4096, false, true}, Training{100'000, true, false}}) {
         const auto other = train(training);
         for (std::size_t r = 0; r < other.size(); ++r)
             ASSERT_EQ(std::memcmp(other[r].data(), reference[r].data(), other[r].size() * sizeof(float)), 0)
-                << "cap " << training.cap << (training.rebuild ? ", rebuilt" : ", not rebuilt") << (training.view ? ", views" : ", copies");
+                << "cap " << training.cap << (training.rebuild ? ", rebuilt" : ", not rebuilt")
+                << (training.view ? ", views" : ", copies");
     }
 }
 

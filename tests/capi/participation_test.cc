@@ -38,7 +38,8 @@ INSTANTIATE_TEST_SUITE_P(All, ParticipationTest,
                                          Case{4, "threads-plain", true}, Case{2, "threads-single", false},
                                          Case{2, "gloo", true}, Case{3, "gloo", false}),
                          [](const auto& test) {
-                             std::string name = test.param.backend + std::to_string(test.param.world) + (test.param.view ? "view" : "copy");
+                             std::string name = test.param.backend + std::to_string(test.param.world) +
+                                                (test.param.view ? "view" : "copy");
                              std::erase(name, '-');
                              return name;
                          });
@@ -136,7 +137,9 @@ TEST_P(ParticipationTest, AnAuthorityChoosesWhatIsSkipped) {
         const float mean = static_cast<float>(world() - 1) / 2;
         for (int step = 0; step < 4; ++step) {
             const int chosen = step % 3, authority = step % world();
-            if (step < 3) model.context.skip(rank == authority ? std::vector<ddp_param>{chosen} : std::vector<ddp_param>{}, authority);
+            if (step < 3)
+                model.context.skip(rank == authority ? std::vector<ddp_param>{chosen} : std::vector<ddp_param>{},
+                                   authority);
             for (int p : {3, 2, 1, 0}) {
                 model.fill(p, model.context.skipped(p) ? 50.0f : static_cast<float>(rank));
                 if (!model.context.skipped(p)) model.context.grad_ready(p);
@@ -169,7 +172,8 @@ TEST_P(ParticipationTest, RanksThatSkipDifferentParametersAreTold) {
 
 // Rank r has 2 + r inputs; each contributes its step number + 1.
 TEST_P(ParticipationTest, RanksWithoutInputsShadowTheOthers) {
-    for (std::uint32_t flags : {0u, std::uint32_t{DDP_CONTEXT_DIVIDE_BY_PRESENT}, std::uint32_t{DDP_CONTEXT_FIND_UNUSED}}) {
+    for (std::uint32_t flags :
+         {0u, std::uint32_t{DDP_CONTEXT_DIVIDE_BY_PRESENT}, std::uint32_t{DDP_CONTEXT_FIND_UNUSED}}) {
         run([&](int rank, ddp_group* group) {
             Model model(group, {3, 40}, view(), with(DDP_CONTEXT_JOIN | flags));
             model.context.commit();
@@ -179,7 +183,8 @@ TEST_P(ParticipationTest, RanksWithoutInputsShadowTheOthers) {
                     const bool second = flags != DDP_CONTEXT_FIND_UNUSED || rank == world() - 1;
                     for (int p : {1, 0}) {
                         if (p == 1 && !second) continue;
-                        for (std::size_t k = 0; k < model.size(p); ++k) model.grad(p)[k] = static_cast<float>(12 * (step + 1));
+                        for (std::size_t k = 0; k < model.size(p); ++k)
+                            model.grad(p)[k] = static_cast<float>(12 * (step + 1));
                         model.context.grad_ready(p);
                     }
                     model.context.finalize();
@@ -188,14 +193,16 @@ TEST_P(ParticipationTest, RanksWithoutInputsShadowTheOthers) {
                     const float both = static_cast<float>(12 * (step + 1) * present) / static_cast<float>(divisor);
                     EXPECT_NEAR(model.grad(0)[0], both, 1e-5) << "step " << step;
                     if (flags == DDP_CONTEXT_FIND_UNUSED) {
-                        EXPECT_NEAR(model.grad(1)[0], static_cast<float>(12 * (step + 1)) / static_cast<float>(world()), 1e-5);
+                        EXPECT_NEAR(model.grad(1)[0], static_cast<float>(12 * (step + 1)) / static_cast<float>(world()),
+                                    1e-5);
                     } else {
                         EXPECT_NEAR(model.grad(1)[0], both, 1e-5);
                     }
                     model.data[0][0] = static_cast<float>(100 * rank + step);
                 }
                 model.context.join();
-                EXPECT_EQ(model.data[0][0], static_cast<float>(100 * (world() - 1) + world())) << "the last joiner's model";
+                EXPECT_EQ(model.data[0][0], static_cast<float>(100 * (world() - 1) + world()))
+                    << "the last joiner's model";
             }
         });
     }

@@ -52,7 +52,8 @@ std::vector<std::int64_t> rows_of(int rank, int step) {
 }
 std::vector<float> values_of(int rank, int step) {
     std::vector<float> values(rows_of(rank, step).size() * kWidth);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(12 * (rank + 1) * static_cast<int>(i + 1) + step);
+    for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(12 * (rank + 1) * static_cast<int>(i + 1) + step);
     return values;
 }
 
@@ -117,8 +118,9 @@ TEST_P(SparseTest, ARankMayHaveNoRowsAndMayNotUseItAtAll) {
         [&](int rank, ddp::Context& context) {
             for (int step = 0; step < 3; ++step) {  // used by all, by the last rank only, by none
                 if (step == 0 || (step == 1 && rank == world() - 1))
-                    context.sparse_grad_ready(1, rank == 0 && world() > 1 ? std::vector<std::int64_t>{} : rows_of(rank, step),
-                                              values_of(rank, step).data());
+                    context.sparse_grad_ready(
+                        1, rank == 0 && world() > 1 ? std::vector<std::int64_t>{} : rows_of(rank, step),
+                        values_of(rank, step).data());
                 context.grad_ready(0);
                 context.finalize();
                 Dense expected;

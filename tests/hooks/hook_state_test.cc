@@ -202,6 +202,14 @@ const std::vector<Misfit>& misfits() {
         {"no dtype",
          [](const File& f) { return changed(f, [](Parts& p) { p.header["error:p0"].erase("dtype"); }); },
          {"damaged"}},
+        {"fewer elements",
+         [](const File& f) {
+             return changed(f, [](Parts& p) {
+                 p.header["error:p0"]["shape"] = {2000};
+                 p.header["error:p0"]["data_offsets"] = {0, 8000};
+             });
+         },
+         {"damaged", "size of an array"}},
         {"stranger",
          [](const File& f) { return changed(f, [](Parts& p) { p.header["error:q"] = p.header["error:p0"]; }); },
          {"damaged"}},

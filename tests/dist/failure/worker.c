@@ -7,6 +7,7 @@
  * then frees what it has and exits with 0: a failure of another rank must never keep a process from ending well.
  */
 #define _POSIX_C_SOURCE 200809L
+#include <ddp/ddp.h>
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,18 +18,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <ddp/ddp.h>
-
 enum { MAX_PARAMS = 64 };
 
 static struct {
     ddp_group_options options;
-    ddp_store *store; /* --via store: opened by the worker, as under a launcher */
-    ddp_group *group;
-    ddp_context *context;
-    ddp_error *error;
-    const char *verb;
-    float *grad[MAX_PARAMS];
+    ddp_store* store; /* --via store: opened by the worker, as under a launcher */
+    ddp_group* group;
+    ddp_context* context;
+    ddp_error* error;
+    const char* verb;
+    float* grad[MAX_PARAMS];
     int params;
     int next; /* the parameter after the last announced one, from the back */
     int64_t shape[1];
@@ -47,22 +46,24 @@ static void nap(long ms) {
     nanosleep(&t, NULL);
 }
 
-static void mark(const char *name) {
+static void mark(const char* name) {
     printf("at %s %.6f\n", name, now());
     fflush(stdout);
 }
 
 static int report_error(void) {
-    printf("error %s %d %d %d %lld %.6f %s %s\n", ddp_status_name(ddp_error_code(me.error)), (int)ddp_error_rank(me.error),
-           (int)ddp_error_param(me.error), (int)ddp_error_bucket(me.error), (long long)ddp_error_step(me.error), now(), me.verb,
-           ddp_error_message(me.error));
+    printf("error %s %d %d %d %lld %.6f %s %s\n", ddp_status_name(ddp_error_code(me.error)),
+           (int)ddp_error_rank(me.error), (int)ddp_error_param(me.error), (int)ddp_error_bucket(me.error),
+           (long long)ddp_error_step(me.error), now(), me.verb, ddp_error_message(me.error));
     fflush(stdout);
     ddp_error_free(me.error);
     me.error = NULL;
     return -1;
 }
 
-static int check(ddp_status status) { return status == DDP_OK ? 0 : report_error(); }
+static int check(ddp_status status) {
+    return status == DDP_OK ? 0 : report_error();
+}
 
 /* ---- verbs; each returns 0, or -1 after an error */
 
@@ -72,10 +73,11 @@ static int join(void) {
     return 0;
 }
 
-static int add_params(const char *text) {
+static int add_params(const char* text) {
     ddp_context_options options;
     ddp_context_options_init(&options);
-    options.bucket_cap_bytes = options.first_bucket_cap_bytes = 1; /* a bucket for each: steps in which something remains to do */
+    options.bucket_cap_bytes = options.first_bucket_cap_bytes =
+        1; /* a bucket for each: steps in which something remains to do */
     if (!me.context && check(ddp_context_create(me.group, &options, &me.context, &me.error))) return -1;
     int count = atoi(text);
     for (int i = 0; i < count; ++i) {
@@ -119,10 +121,10 @@ static int steps(long count) {
     return 0;
 }
 
-static int allreduce(const char *text) {
+static int allreduce(const char* text) {
     size_t count = strtoul(text, NULL, 10);
     ddp_dtype dtype = strstr(text, ":f64") ? DDP_F64 : DDP_F32;
-    void *data = calloc(count + 1, 8);
+    void* data = calloc(count + 1, 8);
     int failed = check(ddp_allreduce(me.group, NULL, data, count, dtype, DDP_SUM, NULL, &me.error));
     free(data);
     return failed;
@@ -136,15 +138,15 @@ static int watch(long ms) {
 }
 
 /* Waits for a line from the test. */
-static int pause_here(const char *name) {
+static int pause_here(const char* name) {
     char line[16];
     mark(name);
     if (!fgets(line, sizeof line, stdin)) mark("orphaned");
     return 0;
 }
 
-static void *abort_later(void *ms) {
-    nap(*(long *)ms);
+static void* abort_later(void* ms) {
+    nap(*(long*)ms);
     mark("aborting");
     ddp_context_abort(me.context, "the test says so", NULL);
     return NULL;
@@ -170,16 +172,17 @@ static void free_all(void) {
     me.params = 0;
 }
 
-static int entries(const char *folder) {
+static int entries(const char* folder) {
     int count = 0;
-    DIR *dir = opendir(folder);
+    DIR* dir = opendir(folder);
     while (dir && readdir(dir)) ++count;
     if (dir) closedir(dir);
     return count;
 }
 
-static void say_resources(const char *when) {
-    printf("value %s_threads %d\nvalue %s_files %d\n", when, entries("/proc/self/task"), when, entries("/proc/self/fd"));
+static void say_resources(const char* when) {
+    printf("value %s_threads %d\nvalue %s_files %d\n", when, entries("/proc/self/task"), when,
+           entries("/proc/self/fd"));
     fflush(stdout);
 }
 
@@ -218,9 +221,11 @@ static int open_store(void) {
     return 0;
 }
 
-static int is(const char *word, const char *name) { return strcmp(word, name) == 0; }
+static int is(const char* word, const char* name) {
+    return strcmp(word, name) == 0;
+}
 
-static int perform(const char *word, const char *argument) {
+static int perform(const char* word, const char* argument) {
     if (is(word, "join")) return join();
     if (is(word, "open")) return open_store();
     if (is(word, "serve")) return serve();
@@ -246,21 +251,32 @@ static int perform(const char *word, const char *argument) {
     exit(2);
 }
 
-static void set(const char *name, const char *value) {
-    if (is(name, "rank")) me.options.rank = atoi(value);
-    else if (is(name, "world")) me.options.world_size = atoi(value);
-    else if (is(name, "init")) me.options.init_method = value;
-    else if (is(name, "timeout")) me.options.timeout_ms = atol(value);
-    else if (is(name, "options")) me.options.backend_options = value;
-    else if (is(name, "secret")) me.options.secret = value;
-    else if (is(name, "flags")) me.options.flags = (uint32_t)atoi(value);
-    else if (is(name, "size")) me.shape[0] = atol(value);
-    else if (is(name, "dtype")) me.dtype = atoi(value);
-    else if (is(name, "prefix")) snprintf(me.prefix, sizeof me.prefix, "%s", value);
-    else fprintf(stderr, "worker: no setting '%s'\n", name), exit(2);
+static void set(const char* name, const char* value) {
+    if (is(name, "rank"))
+        me.options.rank = atoi(value);
+    else if (is(name, "world"))
+        me.options.world_size = atoi(value);
+    else if (is(name, "init"))
+        me.options.init_method = value;
+    else if (is(name, "timeout"))
+        me.options.timeout_ms = atol(value);
+    else if (is(name, "options"))
+        me.options.backend_options = value;
+    else if (is(name, "secret"))
+        me.options.secret = value;
+    else if (is(name, "flags"))
+        me.options.flags = (uint32_t)atoi(value);
+    else if (is(name, "size"))
+        me.shape[0] = atol(value);
+    else if (is(name, "dtype"))
+        me.dtype = atoi(value);
+    else if (is(name, "prefix"))
+        snprintf(me.prefix, sizeof me.prefix, "%s", value);
+    else
+        fprintf(stderr, "worker: no setting '%s'\n", name), exit(2);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing survives the test program, however that ends */
     ddp_group_options_init(&me.options);
     me.options.backend = "gloo";
@@ -269,14 +285,14 @@ int main(int argc, char **argv) {
     strcpy(me.prefix, "p");
     int i = 1;
     for (; i < argc && strcmp(argv[i], "--") != 0; ++i) {
-        char *value = strchr(argv[i], '=');
+        char* value = strchr(argv[i], '=');
         if (!value) return 2;
         *value = '\0';
         set(argv[i], value + 1);
     }
     int failed = 0;
     for (++i; i < argc && !failed; ++i) {
-        char *argument = strchr(argv[i], '=');
+        char* argument = strchr(argv[i], '=');
         if (argument) *argument++ = '\0';
         me.verb = argv[i];
         failed = perform(argv[i], argument ? argument : "");

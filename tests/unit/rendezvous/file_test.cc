@@ -4,7 +4,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
+#include <thread>
+#include <vector>
 
 #include "rendezvous/file_log.h"
 #include "support.h"
@@ -23,6 +26,19 @@ TEST(File, TheLastParticipantDeletesTheFile) {
     b.reset();
     EXPECT_FALSE(std::filesystem::exists(path.file()));
     EXPECT_EQ(open(path.uri())->num_keys(), 0);
+}
+
+// One that is on its way out must not look alive to the last.
+TEST(File, ThoseWhoLeaveAtOnceDeleteTheFile) {
+    for (int round = 0; round < 300; ++round) {
+        TempPath path;
+        std::vector<std::shared_ptr<Store>> stores;
+        for (int i = 0; i < 3; ++i) stores.push_back(open(path.uri()));
+        std::vector<std::thread> threads;
+        for (auto& store : stores) threads.emplace_back([&store] { store.reset(); });
+        for (auto& thread : threads) thread.join();
+        ASSERT_FALSE(std::filesystem::exists(path.file())) << "round " << round;
+    }
 }
 
 TEST(File, AStaleFileIsStartedAfresh) {
