@@ -4,6 +4,7 @@
 #
 #   tools/try-fresh -- tests/install/packages.sh
 set -euo pipefail
+export CMAKE_GENERATOR=Ninja  # CMake's own choice is make, which need not be there
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 [[ $(id -u) == 0 ]] || { echo "tests/install/packages.sh: installing packages needs root" >&2; exit 1; }
 

@@ -2,6 +2,7 @@
 # Builds consumer/ with find_package(ddp) from an installed tree that was moved, and runs it.
 # usage: with_cmake.sh CMAKE PREFIX SCRATCH
 set -euo pipefail
+export CMAKE_GENERATOR=Ninja  # CMake's own choice is make, which need not be there
 cmake=$1 prefix=$2 scratch=$3
 here=$(cd "$(dirname "$0")" && pwd)
 
