@@ -7,7 +7,7 @@
 
 #include "device/dtype.h"
 #include "device/kernels.h"
-#include "device/memory.h"
+#include "device/scratch.h"
 
 namespace libddp {
 namespace {
@@ -67,8 +67,7 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
     bool mean = true;
     Given mine;
     std::vector<std::int64_t> counts;
-    std::shared_ptr<std::byte> all;
-    std::size_t capacity = 0;
+    ScratchMemory all;
     std::uint64_t own_bytes = 0;
 
     std::size_t own() const { return static_cast<std::size_t>(group->rank()); }
@@ -96,7 +95,7 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
             return nullptr;
         }
         own_bytes = most * matrix.row_bytes();
-        reserve(counts.size() * own_bytes);
+        all.require(counts.size() * own_bytes);
         std::byte* const left = part(own());
         std::byte* const right = left + most * matrix.n * matrix.item;
         clear_memory(left, own_bytes);
@@ -137,11 +136,6 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
         if (!add || mine.rows > 0) matrix.multiply(place, mine.left, mine.right, mine.rows, add, 1);
         return group->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, place, count, matrix.dtype, mean ? DDP_AVG : DDP_SUM},
                              shared_from_this());
-    }
-
-    void reserve(std::size_t bytes) {
-        if (capacity < bytes) all = allocate_zeroed(bytes);
-        capacity = std::max(capacity, bytes);
     }
 };
 

@@ -25,12 +25,7 @@ struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients
     std::size_t row_bytes() const { return row * dtype_size(dtype); }
     std::size_t longest() const { return static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())); }
 
-    WorkPtr submit(const Collective& collective) {
-        OpTag tag = current_tag();
-        tag.memory = shared_from_this();
-        const ScopedTag scope(std::move(tag));
-        return group->submit(collective);
-    }
+    WorkPtr submit(const Collective& collective) { return group->submit(collective, shared_from_this()); }
 
     WorkPtr start() {
         counts.resize(static_cast<std::size_t>(group->world()));

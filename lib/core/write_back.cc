@@ -12,10 +12,8 @@ void write_back(const ddp_bucket& bucket, const BucketTensor& tensor, void* targ
         if (target != tensor.gradient) cpu::scale_copy(target, tensor.gradient, count, bucket.dtype, 1);
         return;
     }
-    const auto* own = static_cast<const std::byte*>(bucket.buffer);
-    const auto at =
-        static_cast<std::size_t>(static_cast<const std::byte*>(tensor.gradient) - own) / dtype_size(bucket.dtype);
-    const auto* source = static_cast<const std::byte*>(bucket.result) + at * dtype_size(bucket.result_dtype);
+    const auto* source =
+        static_cast<const std::byte*>(bucket.result) + bucket.first_element(tensor) * dtype_size(bucket.result_dtype);
     if (bucket.result_dtype == bucket.dtype)
         cpu::scale_copy(target, source, count, bucket.dtype, 1);
     else

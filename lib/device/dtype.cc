@@ -41,6 +41,9 @@ const char* dtype_name(ddp_dtype dtype) {
 bool is_floating(ddp_dtype dtype) {
     return facts(dtype).floating;
 }
+bool is_real(ddp_dtype dtype) {
+    return is_floating(dtype) && !is_complex(dtype);
+}
 bool is_complex(ddp_dtype dtype) {
     return facts(dtype).complex;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ddp/hook.h"
+#include "device/dtype.h"
 
 namespace libddp {
 
@@ -38,6 +39,11 @@ struct ddp_bucket {
     void* result = nullptr;
     ddp_dtype result_dtype = DDP_F32;
 
+    // Where a parameter's gradient begins in the buffer, in elements.
+    std::size_t first_element(const libddp::BucketTensor& tensor) const {
+        const auto bytes = static_cast<const std::byte*>(tensor.gradient) - static_cast<const std::byte*>(buffer);
+        return static_cast<std::size_t>(bytes) / libddp::dtype_size(dtype);
+    }
     // What an allreduce of the buffer has to apply.
     ddp_reduce_op op() const { return mean && !prescaled ? DDP_AVG : DDP_SUM; }
 };

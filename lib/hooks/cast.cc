@@ -1,38 +1,28 @@
 #include "hooks/cast.h"
 
-#include <algorithm>
-
 #include "device/dtype.h"
 #include "device/kernels.h"
-#include "device/memory.h"
+#include "device/scratch.h"
 
 namespace libddp {
 
 // The bucket as the inner hook sees it.
 struct CastHook::Job {
     ddp_bucket narrow;
-    std::shared_ptr<std::byte> memory;
-    std::size_t capacity = 0;
+    ScratchMemory memory;
 
     void describe(const ddp_bucket& wide, ddp_dtype dtype) {
-        const std::size_t bytes = wide.count * dtype_size(dtype);
-        if (capacity < bytes) memory = allocate_zeroed(bytes);
-        capacity = std::max(capacity, bytes);
+        std::byte* buffer = memory.require(wide.count * dtype_size(dtype));
         narrow = wide;
         narrow.dtype = dtype;
-        narrow.buffer = memory.get();
+        narrow.buffer = buffer;
         narrow.result = nullptr;
-        for (auto& tensor : narrow.tensors) {
-            const auto offset = static_cast<const std::byte*>(tensor.gradient) - static_cast<std::byte*>(wide.buffer);
-            tensor.gradient =
-                memory.get() + static_cast<std::size_t>(offset) / dtype_size(wide.dtype) * dtype_size(dtype);
-        }
+        for (auto& tensor : narrow.tensors) tensor.gradient = buffer + wide.first_element(tensor) * dtype_size(dtype);
     }
 };
 
 WorkPtr CastHook::reduce(ddp_group& group, ddp_bucket& bucket) {
-    const bool narrower = is_floating(bucket.dtype) && !is_complex(bucket.dtype) && dtype_size(bucket.dtype) > 2;
-    if (!narrower) return inner_->reduce(group, bucket);
+    if (!is_real(bucket.dtype) || dtype_size(bucket.dtype) <= 2) return inner_->reduce(group, bucket);
     auto job = jobs_.take(bucket.index);
     job->describe(bucket, dtype_);
     cpu::convert(job->memory.get(), dtype_, bucket.buffer, bucket.dtype, bucket.count);

@@ -10,7 +10,7 @@
 #include "device/kernels.h"
 #include "hooks/allreduce.h"
 #include "hooks/default_arithmetic.h"
-#include "hooks/scratch.h"
+#include "hooks/plain_part.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -41,26 +41,19 @@ bool all_finite(const Real* x, std::size_t count) {
 struct GatherHook::Part {
     void* gradient;
     std::size_t count;
-    Residual* residual;      // null without feedback
+    Kept* residual;          // null without feedback
     std::size_t input = 0;   // where its elements begin in Job::input
     std::size_t packed = 0;  // where its bytes begin in what a rank sends
 };
 
 // A rank sends a byte for each part that says whether it holds a NaN or an infinity, and then the parts.
 struct GatherHook::Job {
-    struct Plain {
-        void* gradient;
-        std::size_t bytes;
-    };
-
     std::size_t rank = 0, world = 1;
     std::vector<Part> parts;
-    std::vector<Plain> plain;      // parameters that are not packed
-    std::size_t size = 0;          // bytes that a rank sends
-    std::size_t plain_bytes = 0;   // of all that is not packed
-    ScratchMemory gathered;        // what the ranks send, one after another
-    ScratchMemory input;           // gradients as Real, with their residuals added
-    ScratchMemory plain_elements;  // what is not packed, one after another
+    PlainPart plain;         // parameters that are not packed
+    std::size_t size = 0;    // bytes that a rank sends
+    ScratchMemory gathered;  // what the ranks send, one after another
+    ScratchMemory input;     // gradients as Real, with their residuals added
 
     const std::byte* from(std::size_t other) const { return gathered.get() + other * size; }
     std::byte* mine() const { return gathered.get() + rank * size; }
@@ -70,20 +63,6 @@ struct GatherHook::Job {
             if (from(r)[part] != std::byte{0}) return false;
         return true;
     }
-    void collect_plain() const {
-        std::byte* next = plain_elements.get();
-        for (const auto& [gradient, bytes] : plain) {
-            std::memcpy(next, gradient, bytes);
-            next += bytes;
-        }
-    }
-    void return_plain() const {
-        const std::byte* next = plain_elements.get();
-        for (const auto& [gradient, bytes] : plain) {
-            std::memcpy(gradient, next, bytes);
-            next += bytes;
-        }
-    }
 };
 
 bool GatherHook::packs(const BucketTensor& tensor) const {
@@ -91,10 +70,9 @@ bool GatherHook::packs(const BucketTensor& tensor) const {
 }
 
 WorkPtr GatherHook::reduce(ddp_group& group, ddp_bucket& bucket) {
-    const bool real = is_floating(bucket.dtype) && !is_complex(bucket.dtype);
     const bool any = std::any_of(bucket.tensors.begin(), bucket.tensors.end(),
                                  [this](const BucketTensor& tensor) { return packs(tensor); });
-    if (!real || !any) return allreduce(group, bucket);
+    if (!is_real(bucket.dtype) || !any) return allreduce(group, bucket);
     return bucket.dtype == DDP_F64 ? start<double>(*group.impl, bucket) : start<float>(*group.impl, bucket);
 }
 
@@ -106,16 +84,11 @@ WorkPtr GatherHook::start(Group& group, ddp_bucket& bucket) {
     lay_out<Real>(bucket, *job);
     pack<Real>(bucket, *job);
     WorkPtr last = group.submit({DDP_COLLECTIVE_ALLGATHER, nullptr, job->gathered.get(), job->size, DDP_U8}, job);
-    if (job->plain_bytes > 0) {
-        job->collect_plain();
-        last = group.submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, job->plain_elements.get(),
-                             job->plain_bytes / dtype_size(bucket.dtype), bucket.dtype, bucket.op()},
-                            job);
-    }
+    if (const WorkPtr plain = job->plain.submit(group, bucket, job)) last = plain;
     return last->then(
         [this, job, &bucket]() -> WorkPtr {
             unpack<Real>(bucket, *job);
-            job->return_plain();
+            job->plain.give_back();
             return nullptr;
         },
         true);
@@ -125,16 +98,14 @@ template <class Real>
 void GatherHook::lay_out(const ddp_bucket& bucket, Job& job) {
     job.parts.clear();
     job.plain.clear();
-    job.plain_bytes = 0;
     for (const auto& tensor : bucket.tensors) {
         const auto count = static_cast<std::size_t>(tensor.count);
         if (packs(tensor)) {
             // An absent gradient sends nothing of what was left out of earlier ones: perhaps nobody takes the result.
             const bool feeds_back = setup_.feedback && !tensor.absent;
             job.parts.push_back({tensor.gradient, count, feeds_back ? &residual<Real>(tensor) : nullptr});
-        } else if (count > 0) {
-            job.plain.push_back({tensor.gradient, count * dtype_size(bucket.dtype)});
-            job.plain_bytes += job.plain.back().bytes;
+        } else {
+            job.plain.add(tensor.gradient, count * dtype_size(bucket.dtype));
         }
     }
     std::size_t input = 0;
@@ -147,7 +118,6 @@ void GatherHook::lay_out(const ddp_bucket& bucket, Job& job) {
     }
     job.gathered.require(job.size * job.world);
     if (setup_.feedback || bucket.dtype != kDtype<Real>) job.input.require(input * sizeof(Real));
-    job.plain_elements.require(job.plain_bytes);
 }
 
 // The gradient as Real, and what earlier steps left out of it.
@@ -223,24 +193,15 @@ void GatherHook::keep(const Job& job, const Part& part, std::size_t begin, std::
 
 // Zeros at first. In another precision when the hook has been wrapped by one that casts.
 template <class Real>
-GatherHook::Residual& GatherHook::residual(const BucketTensor& tensor) {
+Kept& GatherHook::residual(const BucketTensor& tensor) {
     const auto count = static_cast<std::size_t>(tensor.count);
-    auto found = residuals_.find(tensor.param);
-    if (found == residuals_.end()) found = residuals_.emplace(tensor.param, Residual::zeros(kDtype<Real>, count)).first;
-    Residual& kept = found->second;
-    if (kept.count != count)
-        fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state that was loaded has ", kept.count,
+    Kept& kept = residuals_[tensor.param];
+    if (!kept.memory) kept = Kept::zeros(kDtype<Real>, count, 1);
+    if (kept.rows != count)
+        fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state that was loaded has ", kept.rows,
              " elements for parameter ", tensor.param, ", whose gradient has ", count);
-    if (kept.dtype != kDtype<Real>) {
-        Residual other = Residual::zeros(kDtype<Real>, count);
-        cpu::convert(other.memory.get(), other.dtype, kept.memory.get(), kept.dtype, count);
-        kept = std::move(other);
-    }
+    kept.convert_to(kDtype<Real>);
     return kept;
-}
-
-GatherHook::Residual GatherHook::Residual::zeros(ddp_dtype dtype, std::size_t count) {
-    return {dtype, count, allocate_zeroed(count * dtype_size(dtype))};
 }
 
 void GatherHook::save(HookState& state) const {
@@ -248,14 +209,14 @@ void GatherHook::save(HookState& state) const {
         state.arrays.push_back({param,
                                 HookState::kError,
                                 kept.dtype,
-                                {static_cast<std::int64_t>(kept.count)},
+                                {static_cast<std::int64_t>(kept.rows)},
                                 false,
                                 kept.memory.get(),
-                                kept.count * dtype_size(kept.dtype)});
+                                kept.bytes()});
 }
 
 void GatherHook::load(const HookState& state) {
-    std::map<ddp_param, Residual> loaded;
+    std::map<ddp_param, Kept> loaded;
     for (const auto& array : state.arrays) {
         const bool known = setup_.feedback && array.key == HookState::kError && array.param >= 0;
         if (!known)
@@ -264,9 +225,7 @@ void GatherHook::load(const HookState& state) {
         if ((array.dtype != DDP_F32 && array.dtype != DDP_F64) || array.shape.size() != 1)
             fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state's array '", HookState::kError, "' of parameter ",
                  array.param, " is not a list of f32 or f64");
-        Residual kept = Residual::zeros(array.dtype, array.bytes / dtype_size(array.dtype));
-        std::memcpy(kept.memory.get(), array.data, array.bytes);
-        loaded.insert_or_assign(array.param, std::move(kept));
+        loaded[array.param].copy_from(array.data, array.dtype, array.bytes / dtype_size(array.dtype), 1);
     }
     residuals_ = std::move(loaded);
 }

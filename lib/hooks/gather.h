@@ -10,6 +10,7 @@
 #include "hooks/codec.h"
 #include "hooks/hook.h"
 #include "hooks/job_pool.h"
+#include "hooks/kept.h"
 #include "hooks/state.h"
 
 namespace libddp {
@@ -36,15 +37,6 @@ private:
     struct Job;
     struct Part;
 
-    // What earlier steps left out of a parameter.
-    struct Residual {
-        ddp_dtype dtype;
-        std::size_t count;
-        std::shared_ptr<std::byte> memory;
-
-        static Residual zeros(ddp_dtype dtype, std::size_t count);
-    };
-
     // Real: what a bucket is computed in, f64 in double and everything else in float.
     template <class Real>
     const Codec<Real>& codec() const {
@@ -55,7 +47,8 @@ private:
     }
     bool packs(const BucketTensor& tensor) const;
     template <class Real>
-    Residual& residual(const BucketTensor& tensor);
+    // What earlier steps left out of a parameter.
+    Kept& residual(const BucketTensor& tensor);
     template <class Real>
     WorkPtr start(Group& group, ddp_bucket& bucket);
     template <class Real>
@@ -76,7 +69,7 @@ private:
     JobPool<Job> jobs_;
     // By parameter, so that another layout of the buckets changes nothing. Entries stay where they are: jobs on their
     // way point to them.
-    std::map<ddp_param, Residual> residuals_;
+    std::map<ddp_param, Kept> residuals_;
 };
 
 // Throws INVALID_ARGUMENT, naming `call`, if it is negative.

@@ -12,29 +12,21 @@ constexpr const char* kSteps = "steps";
 
 }  // namespace
 
-// Buckets of the same step come with the same number. Resumed contexts number theirs from 0 again.
-void LocalSgdHook::count(std::int64_t step) {
-    if (step == seen_) return;
-    seen_ = step;
-    ++steps_;
-}
-
 WorkPtr LocalSgdHook::reduce(ddp_group& group, ddp_bucket& bucket) {
-    count(bucket.step);
-    if (steps_ <= start_step_) return allreduce(group, bucket);
+    steps_.note(bucket.step);
+    if (steps_.begun() <= start_step_) return allreduce(group, bucket);
     return subgroup_.impl ? allreduce(subgroup_, bucket) : nullptr;
 }
 
 void LocalSgdHook::save(HookState& state) const {
-    state.numbers[kSteps] = steps_;
+    state.numbers[kSteps] = steps_.begun();
 }
 
 void LocalSgdHook::load(const HookState& state) {
     const auto steps = state.numbers.find(kSteps);
     if (steps == state.numbers.end() || steps->second < 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, "post_local_sgd: the state does not say after how many steps it was saved");
-    steps_ = steps->second;
-    seen_ = -1;
+    steps_.resume(steps->second);
 }
 
 ddp_local_sgd_options local_sgd_defaults() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hooks/hook.h"
+#include "hooks/step_counter.h"
 
 namespace libddp {
 
@@ -19,12 +20,9 @@ public:
     void load(const HookState& state) override;
 
 private:
-    void count(std::int64_t step);
-
     const std::int64_t start_step_;
     ddp_group subgroup_;
-    std::int64_t steps_ = 0;  // begun, the current one included
-    std::int64_t seen_ = -1;  // the context's number of the current one
+    StepCounter steps_;
 };
 
 }  // namespace libddp

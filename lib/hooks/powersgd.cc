@@ -45,8 +45,7 @@ WorkPtr PowerSgdHook::reduce(ddp_group& group, ddp_bucket& bucket) {
     state_.note_step(bucket.step);
     if (state_.step() < options_.start_step) return allreduce(group, bucket);
     const DefaultArithmeticScope arithmetic;
-    const bool real = is_floating(bucket.dtype) && !is_complex(bucket.dtype);
-    WorkPtr work = real ? compress(group, bucket) : allreduce(group, bucket);
+    WorkPtr work = is_real(bucket.dtype) ? compress(group, bucket) : allreduce(group, bucket);
     if (bucket.is_last) log_statistics(group);
     return work;
 }
@@ -57,7 +56,7 @@ std::size_t PowerSgdHook::columns_for(std::size_t n, std::size_t m) const {
     return sent * options_.min_compression_rate < static_cast<double>(n) * static_cast<double>(m) ? columns : 0;
 }
 
-void PowerSgdHook::begin_q(powersgd::Kept& last, std::int32_t owner, const powersgd::Thin& q, void* workspace) const {
+void PowerSgdHook::begin_q(Kept& last, std::int32_t owner, const powersgd::Thin& q, void* workspace) const {
     const powersgd::Draw draw{options_.seed, static_cast<std::uint32_t>(owner),
                               static_cast<std::uint32_t>(state_.step())};
     if (last.rows == q.rows && last.columns == q.columns) {
@@ -72,7 +71,7 @@ void PowerSgdHook::begin_q(powersgd::Kept& last, std::int32_t owner, const power
 
 // Without a warm start nothing is ever kept, and so every Q is drawn. A gradient of zeros, which nobody had perhaps, says
 // nothing about the next one.
-void PowerSgdHook::keep_q(powersgd::Kept& last, const powersgd::Thin& q) const {
+void PowerSgdHook::keep_q(Kept& last, const powersgd::Thin& q) const {
     const auto* bytes = static_cast<const std::byte*>(q.data);
     const bool zero = std::all_of(bytes, bytes + q.count() * dtype_size(q.dtype),
                                   [](std::byte b) { return b == std::byte{0} || b == std::byte{0x80}; });

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "ddp/builtin_hooks.h"
+#include "device/low_rank.h"
 #include "hooks/hook.h"
 #include "hooks/powersgd_math.h"
 #include "hooks/powersgd_state.h"
@@ -33,15 +34,16 @@ protected:
 
     // What P, Q and the error are computed in.
     static ddp_dtype compute_dtype(const ddp_bucket& bucket) { return bucket.dtype == DDP_F64 ? DDP_F64 : DDP_F32; }
+    static cpu::ThinMatrix columns_of(const powersgd::Thin& thin) { return {thin.data, thin.rows}; }
     // Columns of P and Q for a matrix of n x m, or 0 if it is not worth it.
     std::size_t columns_for(std::size_t n, std::size_t m) const;
     bool feeds_back() const { return !(options_.flags & DDP_POWERSGD_NO_ERROR_FEEDBACK); }
     powersgd::State& state() { return state_; }
 
     // The Q that M is multiplied with: the owner's last one, or one drawn anew, orthogonalized.
-    void begin_q(powersgd::Kept& last, std::int32_t owner, const powersgd::Thin& q, void* workspace) const;
+    void begin_q(Kept& last, std::int32_t owner, const powersgd::Thin& q, void* workspace) const;
     // Keeps Q for the next step.
-    void keep_q(powersgd::Kept& last, const powersgd::Thin& q) const;
+    void keep_q(Kept& last, const powersgd::Thin& q) const;
     void orthogonalize(const powersgd::Thin& matrix, void* workspace) const;
     // For the log: elements of gradients, and what was sent in their place.
     void count_elements(std::size_t before, std::size_t after);

@@ -7,30 +7,20 @@
 
 #include "device/dtype.h"
 #include "device/low_rank.h"
+#include "device/scratch.h"
 #include "hooks/allreduce.h"
 #include "hooks/default_arithmetic.h"
-#include "hooks/scratch.h"
 
 namespace libddp {
 namespace {
 
-using powersgd::Kept;
 using powersgd::Thin;
-
-cpu::ThinMatrix columns_of(const Thin& thin) {
-    return {thin.data, thin.rows};
-}
 
 std::size_t side_of(std::size_t count) {
     auto side = static_cast<std::size_t>(std::sqrt(static_cast<double>(count)));
     while (side * side < count) ++side;
     while (side > 0 && (side - 1) * (side - 1) >= count) --side;
     return side;
-}
-
-std::size_t first_element(const ddp_bucket& bucket, const BucketTensor& tensor) {
-    const auto bytes = static_cast<const std::byte*>(tensor.gradient) - static_cast<const std::byte*>(bucket.buffer);
-    return static_cast<std::size_t>(bytes) / dtype_size(bucket.dtype);
 }
 
 }  // namespace
@@ -146,7 +136,7 @@ std::shared_ptr<std::byte> BatchedPowerSgdHook::errors_of(const ddp_bucket& buck
     for (const BucketTensor& tensor : bucket.tensors) {
         if (tensor.count == 0) continue;
         Kept& kept = state().error(tensor.param, dtype, static_cast<std::size_t>(tensor.count));
-        const std::size_t offset = first_element(bucket, tensor) * item;
+        const std::size_t offset = bucket.first_element(tensor) * item;
         in_place = in_place && memory && kept.memory.get() == memory.get() + offset;
         places.emplace_back(&kept, offset);
     }
@@ -174,7 +164,7 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
         end = begin + count;
     };
     for (const BucketTensor& tensor : bucket.tensors) {
-        const std::size_t begin = first_element(bucket, tensor);
+        const std::size_t begin = bucket.first_element(tensor);
         add(-1, end, begin - end);
         add(tensor.param, begin, static_cast<std::size_t>(tensor.count), tensor.absent);
     }

@@ -6,19 +6,15 @@
 
 #include "device/dtype.h"
 #include "device/low_rank.h"
+#include "device/scratch.h"
 #include "hooks/allreduce.h"
 #include "hooks/default_arithmetic.h"
-#include "hooks/scratch.h"
+#include "hooks/plain_part.h"
 
 namespace libddp {
 namespace {
 
-using powersgd::Kept;
 using powersgd::Thin;
-
-cpu::ThinMatrix columns_of(const Thin& thin) {
-    return {thin.data, thin.rows};
-}
 
 // Elements between the beginnings of two thin matrices: a multiple of 16 bytes, so that a sum over one has the same order
 // wherever it lies.
@@ -40,23 +36,18 @@ struct LayeredPowerSgdHook::Layer {
 };
 
 struct LayeredPowerSgdHook::Job {
-    struct Plain {
-        void* gradient;
-        std::size_t bytes;
-    };
-
     ddp_dtype dtype = DDP_F32;    // of gradients
     ddp_dtype compute = DDP_F32;  // of P, Q and errors
     std::vector<Layer> layers;
-    std::vector<Plain> plain;  // parameters that are sent as they are
-    std::size_t plain_bytes = 0, p_count = 0, q_count = 0, widest = 0;
-    ScratchMemory all_p, all_q, all_own_q, all_plain, workspace;
+    PlainPart plain;
+    std::size_t p_count = 0, q_count = 0, widest = 0;
+    ScratchMemory all_p, all_q, all_own_q, workspace;
 
     void clear(const ddp_bucket& bucket) {
         dtype = bucket.dtype;
         layers.clear();
         plain.clear();
-        plain_bytes = p_count = q_count = widest = 0;
+        p_count = q_count = widest = 0;
     }
     // After all are laid out, because memory moves when it grows.
     void place() {
@@ -71,20 +62,6 @@ struct LayeredPowerSgdHook::Job {
             layer.own_q.data = own_q + layer.q_begin * item;
         }
     }
-    void collect_plain() {
-        std::byte* next = all_plain.require(plain_bytes);
-        for (const auto& [gradient, bytes] : plain) {
-            std::memcpy(next, gradient, bytes);
-            next += bytes;
-        }
-    }
-    void return_plain() const {
-        const std::byte* next = all_plain.get();
-        for (const auto& [gradient, bytes] : plain) {
-            std::memcpy(gradient, next, bytes);
-            next += bytes;
-        }
-    }
 };
 
 // The order is the same on all ranks: what is not compressed, the sum of all P, the sum of all Q.
@@ -92,20 +69,16 @@ WorkPtr LayeredPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
     auto job = jobs_.take(bucket.index);
     lay_out(bucket, *job);
     if (job->layers.empty()) return allreduce(group, bucket);
-    const auto submit = [&group, job](const void* from, void* to, std::size_t count, ddp_dtype dtype,
-                                      ddp_reduce_op op) {
-        return group.impl->submit({DDP_COLLECTIVE_ALLREDUCE, from, to, count, dtype, op}, job);
+    const auto submit = [&group, job](const void* from, void* to, std::size_t count, ddp_reduce_op op) {
+        return group.impl->submit({DDP_COLLECTIVE_ALLREDUCE, from, to, count, job->compute, op}, job);
     };
-    if (!job->plain.empty()) {
-        job->collect_plain();
-        submit(nullptr, job->all_plain.get(), job->plain_bytes / dtype_size(bucket.dtype), bucket.dtype, bucket.op());
-    }
+    job->plain.submit(*group.impl, bucket, job);
     project(*job);
-    return submit(nullptr, job->all_p.get(), job->p_count, job->compute, DDP_SUM)
+    return submit(nullptr, job->all_p.get(), job->p_count, DDP_SUM)
         ->then(
             [this, job, submit, op = bucket.op()] {
                 project_back(*job);
-                return submit(job->all_own_q.get(), job->all_q.get(), job->q_count, job->compute, op);
+                return submit(job->all_own_q.get(), job->all_q.get(), job->q_count, op);
             },
             true)
         ->then(
@@ -128,9 +101,7 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
         before += count;
         after += columns > 0 ? (n + m) * columns : count;
         if (columns == 0) {
-            const std::size_t bytes = count * dtype_size(bucket.dtype);
-            job.plain.push_back({tensor.gradient, bytes});
-            job.plain_bytes += bytes;
+            job.plain.add(tensor.gradient, count * dtype_size(bucket.dtype));
             continue;
         }
         // An absent gradient sends nothing of its error: perhaps nobody takes the result.
@@ -164,7 +135,7 @@ void LayeredPowerSgdHook::project(Job& job) const {
 // arrived too.
 void LayeredPowerSgdHook::project_back(Job& job) const {
     const DefaultArithmeticScope arithmetic;
-    job.return_plain();
+    job.plain.give_back();
     std::memset(job.all_own_q.get(), 0, job.q_count * dtype_size(job.compute));
     for (Layer& layer : job.layers) {
         layer.finite = powersgd::all_finite(layer.p.data, job.compute, layer.p.count());

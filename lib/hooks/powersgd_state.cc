@@ -1,11 +1,8 @@
 #include "hooks/powersgd_state.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "device/dtype.h"
-#include "device/kernels.h"
-#include "device/memory.h"
 #include "util/error.h"
 #include "util/options.h"
 
@@ -24,30 +21,6 @@ std::string shape_text(const HookState::Array& array) {
 
 }  // namespace
 
-std::size_t Kept::bytes() const {
-    return count() * dtype_size(dtype);
-}
-
-Kept Kept::zeros(ddp_dtype dtype, std::size_t rows, std::size_t columns) {
-    Kept kept{dtype, rows, columns, nullptr};
-    kept.memory = allocate_zeroed(kept.bytes());
-    return kept;
-}
-
-// A hook that is wrapped to see another type, or no longer, goes on with what it has kept.
-void Kept::convert_to(ddp_dtype wanted) {
-    if (dtype == wanted) return;
-    Kept other = zeros(wanted, rows, columns);
-    cpu::convert(other.memory.get(), wanted, memory.get(), dtype, count());
-    *this = std::move(other);
-}
-
-void Kept::copy_from(const void* values, ddp_dtype type, std::size_t row_count, std::size_t column_count) {
-    if (dtype != type || rows != row_count || columns != column_count || !memory)
-        *this = zeros(type, row_count, column_count);
-    std::memcpy(memory.get(), values, bytes());
-}
-
 Kept& State::error(std::int32_t param, ddp_dtype dtype, std::size_t count) {
     Kept& kept = errors_[param];
     if (!kept.memory) kept = Kept::zeros(dtype, count, 1);
@@ -59,7 +32,7 @@ Kept& State::error(std::int32_t param, ddp_dtype dtype, std::size_t count) {
 }
 
 void State::save(HookState& state) const {
-    state.numbers[kSteps] = begun_;
+    state.numbers[kSteps] = steps_.begun();
     state.numbers[kRank] = rank_;
     const auto add = [&state](std::int32_t param, std::string key, const Kept& kept, bool shared) {
         std::vector<std::int64_t> shape{static_cast<std::int64_t>(kept.rows)};
@@ -85,8 +58,7 @@ void State::load(const HookState& state) {
         if (!whole_buckets_) check_against_error(array, q, errors);
         qs[owner] = std::move(q);
     }
-    begun_ = steps;
-    seen_ = -1;
+    steps_.resume(steps);
     errors_ = std::move(errors);
     qs_ = std::move(qs);
 }

@@ -4,26 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
 
+#include "hooks/kept.h"
 #include "hooks/state.h"
+#include "hooks/step_counter.h"
 
 namespace libddp::powersgd {
-
-// Numbers of f32 or f64: an error (one column), or a Q.
-struct Kept {
-    ddp_dtype dtype = DDP_F32;
-    std::size_t rows = 0, columns = 0;
-    std::shared_ptr<std::byte> memory;
-
-    std::size_t count() const { return rows * columns; }
-    std::size_t bytes() const;
-    // New memory, zeroed.
-    static Kept zeros(ddp_dtype dtype, std::size_t rows, std::size_t columns);
-    void convert_to(ddp_dtype wanted);
-    void copy_from(const void* values, ddp_dtype type, std::size_t row_count, std::size_t column_count);
-};
 
 class State {
 public:
@@ -32,15 +19,9 @@ public:
     State(std::int32_t rank, bool whole_buckets, std::string hook)
         : rank_(rank), whole_buckets_(whole_buckets), hook_(std::move(hook)) {}
 
-    // Counts synced steps. Buckets of the same one come with the same number; resumed contexts number theirs from 0
-    // again.
-    void note_step(std::int64_t number) {
-        if (number == seen_) return;
-        seen_ = number;
-        ++begun_;
-    }
+    void note_step(std::int64_t number) { steps_.note(number); }
     // How many steps came before the current one.
-    std::int64_t step() const { return begun_ - 1; }
+    std::int64_t step() const { return steps_.begun() - 1; }
 
     // What earlier steps left out of a parameter; zeros at first. References stay valid until load().
     Kept& error(std::int32_t param, ddp_dtype dtype, std::size_t count);
@@ -62,8 +43,7 @@ private:
     const std::int32_t rank_;
     const bool whole_buckets_;
     const std::string hook_;
-    std::int64_t begun_ = 0;
-    std::int64_t seen_ = -1;
+    StepCounter steps_;
     std::map<std::int32_t, Kept> errors_, qs_;
 };
 

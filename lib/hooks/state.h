@@ -30,13 +30,6 @@ public:
 
     std::map<std::string, std::int64_t> numbers;
     std::vector<Array> arrays;
-
-    // Null if there is none.
-    const Array* find(std::int32_t param, const std::string& key) const {
-        for (const auto& array : arrays)
-            if (array.param == param && array.key == key) return &array;
-        return nullptr;
-    }
 };
 
 }  // namespace libddp

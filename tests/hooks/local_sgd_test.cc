@@ -34,12 +34,6 @@ void step(Model& m, int rank, int number) {
     m.context.finalize();
 }
 
-std::vector<float> all(Model& m) {
-    std::vector<float> values;
-    for (int i = 0; i < m.count(); ++i) values.insert(values.end(), m.grad(i), m.grad(i) + m.size(i));
-    return values;
-}
-
 // What `all` gives if the ranks [first, first + count) have reduced their gradients among themselves.
 std::vector<float> reduced(Model& m, int number, int first, int count, bool mean = true) {
     std::vector<float> values;
@@ -79,10 +73,10 @@ TEST_P(LocalSgd, BeforeItStartsNothingDiffersFromNoHook) {
                 for (int s = 0; s < 4; ++s) {
                     step(plain, rank, s);
                     step(hooked, rank, s);
-                    EXPECT_EQ(all(plain), all(hooked)) << backend << " step " << s;
+                    EXPECT_EQ(plain.gradients(), hooked.gradients()) << backend << " step " << s;
                 }
                 step(hooked, rank, 4);
-                EXPECT_EQ(all(hooked), reduced(hooked, 4, rank, 1));
+                EXPECT_EQ(hooked.gradients(), reduced(hooked, 4, rank, 1));
             });
 }
 
@@ -93,7 +87,7 @@ TEST_P(LocalSgd, StartsAtOnceWithStepZero) {
         m.context.commit();
         for (int s = 0; s < 3; ++s) {
             step(m, rank, s);
-            EXPECT_EQ(all(m), reduced(m, s, rank, 1));
+            EXPECT_EQ(m.gradients(), reduced(m, s, rank, 1));
         }
         EXPECT_EQ(m.context.stats().hook_bytes_out, 0u);
     });
@@ -109,7 +103,7 @@ TEST_P(LocalSgd, SubgroupsByName) {
                 for (int s = 0; s < 5; ++s) {
                     step(m, rank, s);
                     const auto expected = s < 2 ? reduced(m, s, 0, 4, mean) : reduced(m, s, rank / 2 * 2, 2, mean);
-                    EXPECT_EQ(all(m), expected) << backend << " step " << s;
+                    EXPECT_EQ(m.gradients(), expected) << backend << " step " << s;
                 }
             });
 }
@@ -128,7 +122,7 @@ TEST_P(LocalSgd, SubgroupsOfOnesOwnAreKeptAliveAndMayDiffer) {
         for (int s = 0; s < 4; ++s) {
             step(m, rank, s);
             const auto expected = s < 1 ? reduced(m, s, 0, 4) : rank == 0 ? reduced(m, s, 0, 1) : reduced(m, s, 1, 3);
-            EXPECT_EQ(all(m), expected) << "step " << s;
+            EXPECT_EQ(m.gradients(), expected) << "step " << s;
         }
     });
 }
@@ -140,7 +134,7 @@ TEST_P(LocalSgd, ASubgroupOfAllRanksChangesNothing) {
         m.context.use_hook("post_local_sgd", "start=1,subgroup=2");
         for (int s = 0; s < 3; ++s) {
             step(m, rank, s);
-            EXPECT_EQ(all(m), reduced(m, s, 0, 2));
+            EXPECT_EQ(m.gradients(), reduced(m, s, 0, 2));
         }
     });
 }
@@ -155,7 +149,7 @@ TEST_P(LocalSgd, CountsSyncedStepsOnly) {
         m.context.set_sync(true);
         for (int s = 3; s < 7; ++s) {
             step(m, rank, s);
-            EXPECT_EQ(all(m), s < 5 ? reduced(m, s, 0, 2) : reduced(m, s, rank, 1)) << "step " << s;
+            EXPECT_EQ(m.gradients(), s < 5 ? reduced(m, s, 0, 2) : reduced(m, s, rank, 1)) << "step " << s;
         }
     });
 }
@@ -192,7 +186,7 @@ TEST_P(LocalSgd, GoesOnWhereASavedOneStopped) {
         m.context.load_hook_state(saved);
         for (int s = 2; s < 5; ++s) {
             step(m, rank, s);
-            EXPECT_EQ(all(m), s < 3 ? reduced(m, s, 0, 2) : reduced(m, s, rank, 1)) << "step " << s;
+            EXPECT_EQ(m.gradients(), s < 3 ? reduced(m, s, 0, 2) : reduced(m, s, rank, 1)) << "step " << s;
         }
     });
 }

@@ -121,3 +121,14 @@ inline double distance(const Numbers& a, const Numbers& b) {
     const double length = length_of(b);
     return length_of(difference) / (length > 0 ? length : 1);
 }
+
+inline ddp_context_options buckets_of(std::uint64_t bytes, ddp_reduction reduction = DDP_REDUCTION_MEAN) {
+    auto options = ddp::Context::defaults();
+    options.bucket_cap_bytes = options.first_bucket_cap_bytes = bytes;
+    options.reduction = reduction;
+    return options;
+}
+
+inline Numbers gradient(const MatrixModel& m, int rank, int step, int param) {
+    return some_numbers(m.param(param), rank, step, param);
+}

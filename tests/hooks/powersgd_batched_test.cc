@@ -11,17 +11,6 @@ namespace {
 // Sizes that leave gaps in a bucket, and an empty parameter.
 const std::vector<Shape> kShapes{{20, 30}, {13}, {6, 4, 3, 3}, {0}, {7, 5}, {1}, {50}};
 
-ddp_context_options buckets_of(std::uint64_t bytes, ddp_reduction reduction = DDP_REDUCTION_MEAN) {
-    auto options = ddp::Context::defaults();
-    options.bucket_cap_bytes = options.first_bucket_cap_bytes = bytes;
-    options.reduction = reduction;
-    return options;
-}
-
-Numbers gradient(const MatrixModel& m, int rank, int step, int param) {
-    return some_numbers(m.param(param), rank, step, param);
-}
-
 struct Precision {
     ddp_dtype dtype;
     double tolerance;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -228,8 +229,9 @@ TEST_F(PowerSgdLoad, GivesBackWhatWasSaved) {
     EXPECT_EQ(saved.numbers, good.numbers);
     ASSERT_EQ(saved.arrays.size(), 2u);
     for (const auto& array : good.arrays) {
-        const auto* found = saved.find(0, array.key);
-        ASSERT_TRUE(found);
+        const auto found = std::find_if(saved.arrays.begin(), saved.arrays.end(),
+                                        [&](const auto& other) { return other.key == array.key; });
+        ASSERT_NE(found, saved.arrays.end());
         EXPECT_EQ(found->shape, array.shape);
         EXPECT_EQ(found->shared, array.key == "q");
         EXPECT_EQ(std::memcmp(found->data, array.data, array.bytes), 0);

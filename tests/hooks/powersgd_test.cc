@@ -20,17 +20,6 @@ const std::vector<int> kVectors{1, 3};
 // kShapes of which 0, 2 and 4 are compressed to rank 2, and the last too.
 constexpr const char* kOptions = "rank=2,start=0,min_rate=0.5";
 
-ddp_context_options buckets_of(std::uint64_t bytes, ddp_reduction reduction = DDP_REDUCTION_MEAN) {
-    auto options = ddp::Context::defaults();
-    options.bucket_cap_bytes = options.first_bucket_cap_bytes = bytes;
-    options.reduction = reduction;
-    return options;
-}
-
-Numbers gradient(const MatrixModel& m, int rank, int step, int param) {
-    return some_numbers(m.param(param), rank, step, param);
-}
-
 // One step after which the parameter's mean must be this near to the true one.
 void expect_near_mean(MatrixModel& m, int world, int rank, int step, int param, double tolerance, bool mean = true) {
     m.step([&](int i) { return gradient(m, rank, step, i); });

@@ -37,6 +37,12 @@ struct Model {
         auto& mine = own[static_cast<std::size_t>(i)];
         return mine.empty() ? context.grad_view<float>(i) : mine.data();
     }
+    // All gradients, one after another.
+    std::vector<float> gradients() {
+        std::vector<float> all;
+        for (int i = 0; i < count(); ++i) all.insert(all.end(), grad(i), grad(i) + size(i));
+        return all;
+    }
     void fill(int i, float value) {
         for (std::size_t k = 0; k < size(i); ++k) grad(i)[k] = value + static_cast<float>(k);
     }

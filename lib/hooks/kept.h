@@ -1,0 +1,25 @@
+// Numbers that a hook keeps from step to step, of f32 or f64: an error (one column), or a Q.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "ddp/types.h"
+
+namespace libddp {
+
+struct Kept {
+    ddp_dtype dtype = DDP_F32;
+    std::size_t rows = 0, columns = 0;
+    std::shared_ptr<std::byte> memory;
+
+    std::size_t count() const { return rows * columns; }
+    std::size_t bytes() const;
+    // New memory, zeroed.
+    static Kept zeros(ddp_dtype dtype, std::size_t rows, std::size_t columns);
+    // A hook that is wrapped to see another type, or no longer, goes on with what it has kept.
+    void convert_to(ddp_dtype wanted);
+    void copy_from(const void* values, ddp_dtype type, std::size_t row_count, std::size_t column_count);
+};
+
+}  // namespace libddp
