@@ -239,27 +239,44 @@ void Group::validate(const Collective& c) const {
 ErrorInfo Group::execute(const Collective& c, std::int64_t sequence, const OpTag& tag) noexcept try {
     if (auto broken = verdict(); !broken.ok()) return broken;
     Signature mine{tag.plan, tag.step, sequence, c.count, tag.bucket, c.kind, c.dtype, c.op, c.root, 0};
+    Signature theirs{};
     if (monitor_) monitor_->set_progress(sequence + 1);
+    const bool unchecked = (config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !transport_->has(DDP_BACKEND_NEEDS_MATCH);
+    const bool checked = world() > 1 && !unchecked;
+    const auto disagree = [&](std::int32_t other) {
+        return break_everywhere({DDP_ERROR_MISMATCH,
+                                 describe_mismatch(mine, rank(), theirs, other, tag.label ? *tag.label : ""), other, -1,
+                                 tag.bucket, tag.step});
+    };
     try {
-        const bool unchecked = (config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !transport_->has(DDP_BACKEND_NEEDS_MATCH);
-        if (world() > 1 && !unchecked) {
-            Signature theirs{};
-            std::int32_t other = -1;
-            if (!transport_->match(&mine, &theirs, sizeof mine, config_.timeout_ms, &other))
-                return break_everywhere({DDP_ERROR_MISMATCH,
-                                         describe_mismatch(mine, rank(), theirs, other, tag.label ? *tag.label : ""),
-                                         other, -1, tag.bucket, tag.step});
-        }
-        ddp_collective op{sizeof(ddp_collective),   c.kind, c.dtype, c.op, c.root,
-                          c.send ? c.send : c.recv, c.recv, c.count, 1.0,  config_.timeout_ms,
-                          {DDP_DEVICE_CPU, 0},      nullptr};
+        ddp_collective op{};
+        op.struct_size = sizeof op;
+        op.kind = c.kind;
+        op.dtype = c.dtype;
+        op.op = c.op;
+        op.root = c.root;
+        op.send = c.send ? c.send : c.recv;
+        op.recv = c.recv;
+        op.count = c.count;
+        op.scale = 1;
+        op.timeout_ms = config_.timeout_ms;
+        op.device = {DDP_DEVICE_CPU, 0};
         const std::size_t item = dtype_size(c.dtype);
         if (c.kind == DDP_COLLECTIVE_ALLGATHER && !c.send)
             op.send = static_cast<const std::byte*>(c.recv) + item * c.count * static_cast<std::size_t>(rank());
+        if (checked && transport_->has(DDP_BACKEND_COMPARES)) {
+            op.signature = &mine;
+            op.theirs = &theirs;
+            op.signature_size = sizeof mine;
+        } else if (checked) {
+            std::int32_t other = -1;
+            if (!transport_->match(&mine, &theirs, sizeof mine, config_.timeout_ms, &other)) return disagree(other);
+        }
         run_scaled(op);
         return {};
     } catch (const Error& error) {
         ErrorInfo info = error.info();
+        if (info.code == DDP_ERROR_MISMATCH && transport_->has(DDP_BACKEND_COMPARES)) return disagree(info.rank);
         info.bucket = tag.bucket;
         info.step = tag.step;
         return break_everywhere(monitor_ ? monitor_->resolve(info, describe(mine)) : info);
