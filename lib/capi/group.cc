@@ -5,7 +5,7 @@
 
 #include "capi/guard.h"
 #include "capi/store_handle.h"
-#include "comm/group.h"
+#include "comm/link.h"
 #include "rendezvous/environment.h"
 
 using namespace libddp;
@@ -82,7 +82,7 @@ ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group,
     return guard(error, [&] {
         constexpr const char* call = "ddp_group_create";
         require(group, call, "group");
-        *group = new ddp_group{Group::create(read_config(options, call))};
+        *group = new ddp_group{Link::create(read_config(options, call))};
     });
 }
 

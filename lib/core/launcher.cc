@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/link.h"
 #include "core/hash.h"
 #include "device/dtype.h"
 
@@ -100,7 +101,7 @@ void Launcher::launch(Slot& slot) {
     if (!first_launch_) first_launch_ = Deadline::Clock::now();
     if (slot.has_absent) owner_.complete_with_zeros(slot.bucket);
     ScopedTag tag({step_.agreement, step_.step, slot.bucket.index, slot.label, slot.memory,
-                   handle_.impl->executor_handle(), nullptr});
+                   handle_.impl->link(0)->executor(), nullptr});
     try {
         slot.work = step_.votes ? vote(slot) : call_hook(slot);
     } catch (...) {
@@ -134,7 +135,7 @@ WorkPtr Launcher::call_hook(Slot& slot) {
 }
 
 OpTag Launcher::step_tag(std::shared_ptr<const std::string> label) const {
-    return {step_.agreement, step_.step, -1, std::move(label), nullptr, handle_.impl->executor_handle(), nullptr};
+    return {step_.agreement, step_.step, -1, std::move(label), nullptr, handle_.impl->link(0)->executor(), nullptr};
 }
 
 const ddp_bucket& Launcher::wait(std::size_t index) {

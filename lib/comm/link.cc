@@ -1,4 +1,4 @@
-#include "comm/group.h"
+#include "comm/link.h"
 
 #include <unistd.h>
 
@@ -39,9 +39,9 @@ bool reduces(ddp_collective_kind kind) {
 
 }  // namespace
 
-std::shared_ptr<Group> Group::create(const GroupConfig& config) {
+std::shared_ptr<Link> Link::create(const GroupConfig& config) {
     const ddp_backend* backend = find_backend(config.backend);
-    std::shared_ptr<Group> group(new Group(config, find_meeting_place(config)));
+    std::shared_ptr<Link> group(new Link(config, find_meeting_place(config)));
     const auto& place = group->place_;
     if (place.world > 1) group->join();
 
@@ -66,7 +66,7 @@ std::shared_ptr<Group> Group::create(const GroupConfig& config) {
     return group;
 }
 
-std::shared_ptr<Group> Group::split(std::int32_t color, std::int32_t key) {
+std::shared_ptr<Group> Link::split(std::int32_t color, std::int32_t key) {
     if (color < -1) fail(DDP_ERROR_INVALID_ARGUMENT, "color is ", color, "; it is at least 0, or -1 to join no group");
     struct Choice {
         std::int32_t color, key, rank;
@@ -92,7 +92,7 @@ std::shared_ptr<Group> Group::split(std::int32_t color, std::int32_t key) {
     return create(config);
 }
 
-Group::~Group() {
+Link::~Link() {
     ErrorInfo left{DDP_ERROR_ABORTED, "the group was freed"};
     if (monitor_) monitor_->leave();
     // A rank that is done may not disturb the others, who may still be reading its last bytes: abort only what would
@@ -102,7 +102,7 @@ Group::~Group() {
     monitor_.reset();  // its callbacks use the members above
 }
 
-std::shared_ptr<Store> Group::store() {
+std::shared_ptr<Store> Link::store() {
     if (place_.store) return place_.store;
     std::lock_guard lock(mutex_);
     if (!lone_store_) {
@@ -117,7 +117,7 @@ std::shared_ptr<Store> Group::store() {
 }
 
 // Claims this rank, starts the monitor, compares options, and waits until everyone is here.
-void Group::join() {
+void Link::join() {
     auto& store = *place_.store;
     std::string me = str(identity(), " #", std::random_device{}());
     auto key = place_.prefix + str("rank/", place_.rank);
@@ -137,7 +137,7 @@ void Group::join() {
     }
 }
 
-void Group::check_same_options() {
+void Link::check_same_options() {
     struct Field {
         const char* name;
         std::string value;
@@ -163,7 +163,7 @@ void Group::check_same_options() {
     }
 }
 
-void Group::wait_for_all() {
+void Link::wait_for_all() {
     auto& store = *place_.store;
     const auto all_key = place_.prefix + "all";
     if (store.add(place_.prefix + "joined", 1) == place_.world) store.set(all_key, "1");
@@ -195,7 +195,7 @@ void Group::wait_for_all() {
     }
 }
 
-WorkPtr Group::submit(const Collective& collective) {
+WorkPtr Link::submit(const Collective& collective) {
     validate(collective);
     check();
     if (const auto& counter = current_tag().sent_bytes)
@@ -205,20 +205,13 @@ WorkPtr Group::submit(const Collective& collective) {
         [this, collective, tag = current_tag()] { return execute(collective, next_sequence_++, tag); });
 }
 
-WorkPtr Group::submit(const Collective& collective, std::shared_ptr<const void> memory) {
-    OpTag tag = current_tag();
-    tag.memory = std::move(memory);
-    const ScopedTag scope(std::move(tag));
-    return submit(collective);
-}
-
 void Group::run(const Collective& collective) {
-    auto work = submit(collective);
+    auto work = link(0)->submit(collective);
     work->wait(std::nullopt);
     if (!work->result().ok()) throw Error(work->result());
 }
 
-void Group::validate(const Collective& c) const {
+void Link::validate(const Collective& c) const {
     if (dtype_size(c.dtype) == 0) fail(DDP_ERROR_INVALID_ARGUMENT, "dtype ", c.dtype, " is unknown");
     if (!c.recv && c.count > 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, c.kind == DDP_COLLECTIVE_BROADCAST ? "buffer" : "recv",
@@ -236,7 +229,7 @@ void Group::validate(const Collective& c) const {
 }
 
 // One collective on the wire: compare, scale, run. Runs with the executor's turn.
-ErrorInfo Group::execute(const Collective& c, std::int64_t sequence, const OpTag& tag) noexcept try {
+ErrorInfo Link::execute(const Collective& c, std::int64_t sequence, const OpTag& tag) noexcept try {
     if (auto broken = verdict(); !broken.ok()) return broken;
     Signature mine{tag.plan, tag.step, sequence, c.count, tag.bucket, c.kind, c.dtype, c.op, c.root, 0};
     Signature theirs{};
@@ -288,7 +281,7 @@ ErrorInfo Group::execute(const Collective& c, std::int64_t sequence, const OpTag
 // DDP_AVG is a sum with a scale. A backend that cannot apply it gets values divided beforehand, which keeps sums of low
 // precision finite; integers, which that would ruin, and reduce_scatter, whose input is not ours to change, are divided
 // afterwards.
-void Group::run_scaled(ddp_collective op) {
+void Link::run_scaled(ddp_collective op) {
     double after = 1;
     if (reduces(op.kind) && op.op == DDP_AVG) {
         op.op = DDP_SUM;
@@ -306,13 +299,13 @@ void Group::run_scaled(ddp_collective op) {
     if (after != 1) cpu::scale_copy(op.recv, op.recv, op.count, op.dtype, after);
 }
 
-ErrorInfo Group::break_everywhere(const ErrorInfo& error) {
+ErrorInfo Link::break_everywhere(const ErrorInfo& error) {
     ErrorInfo agreed = monitor_ ? monitor_->report(error) : error;
     on_verdict(agreed);
     return verdict();
 }
 
-void Group::on_verdict(const ErrorInfo& error) {
+void Link::on_verdict(const ErrorInfo& error) {
     std::shared_ptr<Transport> transport;
     std::shared_ptr<Executor> executor;
     {
@@ -321,23 +314,18 @@ void Group::on_verdict(const ErrorInfo& error) {
         transport = transport_;
         executor = executor_;
     }
-    broken_.store(true, std::memory_order_release);
+    set_broken();
     // While joining there may be nothing to stop yet; create() looks again when there is.
     if (transport) transport->abort();
     if (executor) executor->poison(error);
 }
 
-void Group::check() const {
-    if (!broken()) return;
-    throw Error(verdict());
-}
-
-ErrorInfo Group::verdict() const {
+ErrorInfo Link::verdict() const {
     std::lock_guard lock(mutex_);
     return verdict_;
 }
 
-std::shared_ptr<std::byte> Group::allocate(std::size_t bytes) {
+std::shared_ptr<std::byte> Link::allocate(std::size_t bytes) {
     if (void* memory = transport_->allocate(bytes))
         return {static_cast<std::byte*>(memory), [owner = transport_](std::byte* m) { owner->deallocate(m); }};
     return allocate_zeroed(bytes);
