@@ -27,6 +27,7 @@ struct Collective {
     ddp_dtype dtype = DDP_U8;
     ddp_reduce_op op = DDP_SUM;
     std::int32_t root = 0;
+    bool caller_waits = false;  // who submits it does nothing else until it is done
 };
 
 class Group : public std::enable_shared_from_this<Group> {

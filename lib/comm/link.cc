@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "comm/link_operation.h"
 #include "comm/registry.h"
-#include "comm/signature.h"
 #include "device/dtype.h"
 #include "device/kernels.h"
 #include "device/memory.h"
@@ -31,10 +31,6 @@ std::string identity() {
 // What this rank contributes.
 std::uint64_t input_bytes(const Collective& c) {
     return c.count * dtype_size(c.dtype);
-}
-
-bool reduces(ddp_collective_kind kind) {
-    return kind == DDP_COLLECTIVE_ALLREDUCE || kind == DDP_COLLECTIVE_REDUCE_SCATTER;
 }
 
 }  // namespace
@@ -198,15 +194,17 @@ void Link::wait_for_all() {
 WorkPtr Link::submit(const Collective& collective) {
     validate(collective);
     check();
-    if (const auto& counter = current_tag().sent_bytes)
-        counter->fetch_add(input_bytes(collective), std::memory_order_relaxed);
+    if (const auto& traffic = current_tag().traffic)
+        traffic->sent.fetch_add(input_bytes(collective), std::memory_order_relaxed);
     // The operation runs while the executor lives, which the group's destructor ends first.
-    return executor_->submit(
-        [this, collective, tag = current_tag()] { return execute(collective, next_sequence_++, tag); });
+    return executor_->submit(std::make_unique<LinkOperation>(*this, collective, current_tag()),
+                             collective.caller_waits);
 }
 
 void Group::run(const Collective& collective) {
-    auto work = link(0)->submit(collective);
+    Collective waited = collective;
+    waited.caller_waits = true;
+    auto work = link(0)->submit(waited);
     work->wait(std::nullopt);
     if (!work->result().ok()) throw Error(work->result());
 }
@@ -226,77 +224,6 @@ void Link::validate(const Collective& c) const {
     if (c.op < DDP_SUM || c.op > DDP_MAX) fail(DDP_ERROR_INVALID_ARGUMENT, "op ", c.op, " is unknown");
     if (!cpu::can_reduce(c.dtype, c.op == DDP_AVG ? DDP_SUM : c.op))
         fail(DDP_ERROR_UNSUPPORTED, "this op cannot be applied to ", dtype_name(c.dtype));
-}
-
-// One collective on the wire: compare, scale, run. Runs with the executor's turn.
-ErrorInfo Link::execute(const Collective& c, std::int64_t sequence, const OpTag& tag) noexcept try {
-    if (auto broken = verdict(); !broken.ok()) return broken;
-    Signature mine{tag.plan, tag.step, sequence, c.count, tag.bucket, c.kind, c.dtype, c.op, c.root, 0};
-    Signature theirs{};
-    if (monitor_) monitor_->set_progress(sequence + 1);
-    const bool unchecked = (config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !transport_->has(DDP_BACKEND_NEEDS_MATCH);
-    const bool checked = world() > 1 && !unchecked;
-    const auto disagree = [&](std::int32_t other) {
-        return break_everywhere({DDP_ERROR_MISMATCH,
-                                 describe_mismatch(mine, rank(), theirs, other, tag.label ? *tag.label : ""), other, -1,
-                                 tag.bucket, tag.step});
-    };
-    try {
-        ddp_collective op{};
-        op.struct_size = sizeof op;
-        op.kind = c.kind;
-        op.dtype = c.dtype;
-        op.op = c.op;
-        op.root = c.root;
-        op.send = c.send ? c.send : c.recv;
-        op.recv = c.recv;
-        op.count = c.count;
-        op.scale = 1;
-        op.timeout_ms = config_.timeout_ms;
-        op.device = {DDP_DEVICE_CPU, 0};
-        const std::size_t item = dtype_size(c.dtype);
-        if (c.kind == DDP_COLLECTIVE_ALLGATHER && !c.send)
-            op.send = static_cast<const std::byte*>(c.recv) + item * c.count * static_cast<std::size_t>(rank());
-        if (checked && transport_->has(DDP_BACKEND_COMPARES)) {
-            op.signature = &mine;
-            op.theirs = &theirs;
-            op.signature_size = sizeof mine;
-        } else if (checked) {
-            std::int32_t other = -1;
-            if (!transport_->match(&mine, &theirs, sizeof mine, config_.timeout_ms, &other)) return disagree(other);
-        }
-        run_scaled(op);
-        return {};
-    } catch (const Error& error) {
-        ErrorInfo info = error.info();
-        if (info.code == DDP_ERROR_MISMATCH && transport_->has(DDP_BACKEND_COMPARES)) return disagree(info.rank);
-        info.bucket = tag.bucket;
-        info.step = tag.step;
-        return break_everywhere(monitor_ ? monitor_->resolve(info, describe(mine)) : info);
-    }
-} catch (const std::exception& error) {
-    return {DDP_ERROR_INTERNAL, str("a collective failed: ", error.what())};
-}
-
-// DDP_AVG is a sum with a scale. A backend that cannot apply it gets values divided beforehand, which keeps sums of low
-// precision finite; integers, which that would ruin, and reduce_scatter, whose input is not ours to change, are divided
-// afterwards.
-void Link::run_scaled(ddp_collective op) {
-    double after = 1;
-    if (reduces(op.kind) && op.op == DDP_AVG) {
-        op.op = DDP_SUM;
-        const double scale = 1.0 / world();
-        if (fuses_scale()) {
-            op.scale = scale;
-        } else if (op.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(op.dtype)) {
-            cpu::scale_copy(op.recv, op.send, op.count, op.dtype, scale);
-            op.send = op.recv;
-        } else {
-            after = scale;
-        }
-    }
-    transport_->run(op);
-    if (after != 1) cpu::scale_copy(op.recv, op.recv, op.count, op.dtype, after);
 }
 
 ErrorInfo Link::break_everywhere(const ErrorInfo& error) {

@@ -14,6 +14,8 @@
 
 namespace libddp {
 
+class LinkOperation;
+
 class Link final : public Group {
 public:
     static std::shared_ptr<Link> create(const GroupConfig& config);
@@ -36,6 +38,8 @@ public:
     std::shared_ptr<std::byte> allocate(std::size_t bytes);
 
 private:
+    friend class LinkOperation;
+
     Link(GroupConfig config, MeetingPlace place)
         : Group(place.rank, place.world), config_(std::move(config)), place_(std::move(place)) {}
 
@@ -44,8 +48,6 @@ private:
     void wait_for_all();
     void on_verdict(const ErrorInfo& verdict);
     void validate(const Collective& collective) const;
-    void run_scaled(ddp_collective op);
-    ErrorInfo execute(const Collective& collective, std::int64_t sequence, const OpTag& tag) noexcept;
 
     const GroupConfig config_;
     const MeetingPlace place_;

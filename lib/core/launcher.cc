@@ -12,7 +12,7 @@ void Launcher::set_hook(HookPtr hook) {
     hook_ = std::move(hook);
     hook_hash_ = Hash().add(hook_->name()).add(hook_->options()).value();
     hook_bytes_in_ = 0;
-    hook_bytes_out_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+    traffic_ = std::make_shared<Traffic>();
 }
 
 void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, bool mean) {
@@ -129,7 +129,7 @@ WorkPtr Launcher::call_hook(Slot& slot) {
     if (slot.alone) return owner_.reduce_alone(slot.bucket.tensors.front().param);
     hook_bytes_in_ += slot.content;
     OpTag tag = current_tag();
-    tag.sent_bytes = hook_bytes_out_;
+    tag.traffic = traffic_;
     const ScopedTag scope(std::move(tag));
     return hook_->reduce(handle_, slot.bucket);
 }
