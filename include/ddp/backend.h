@@ -75,6 +75,14 @@ typedef struct ddp_collective {
     int64_t timeout_ms; /* return DDP_ERROR_TIMEOUT after this long */
     ddp_device device;  /* where send and recv live; both the same */
     void* stream;       /* CUDA only: order the operation after this stream's work. NULL otherwise */
+    /* With DDP_BACKEND_COMPARES: the signature of this collective, signature_size bytes (at most 128; 0: do not compare).
+     * If that of another rank differs, `run` copies the other's to `theirs`, its rank to failure->rank, touches no data
+     * and returns DDP_ERROR_MISMATCH. */
+    const void* signature;
+    void* theirs;
+    size_t signature_size;
+    /* Add the bytes of gradients that this rank copies from or to memory of the backend's own. NULL: nobody asks. */
+    uint64_t* copied_bytes;
 } ddp_collective;
 
 enum {
@@ -83,7 +91,8 @@ enum {
     DDP_BACKEND_DETERMINISTIC = 1u << 2, /* sums do not depend on how data is cut into operations */
     DDP_BACKEND_CUDA = 1u << 3,          /* takes device memory */
     DDP_BACKEND_NEEDS_MATCH =
-        1u << 4 /* ranks that disagree could end the process: DDP_GROUP_NO_MATCH_CHECK is ignored */
+        1u << 4,                   /* ranks that disagree could end the process: DDP_GROUP_NO_MATCH_CHECK is ignored */
+    DDP_BACKEND_COMPARES = 1u << 5 /* run compares ddp_collective.signature; match is not called */
 };
 
 /* The functions of a backend. All but abort are called by one thread at a time, not always the same one unless
@@ -118,6 +127,13 @@ typedef struct ddp_backend {
     ddp_status (*allocate)(void* transport, size_t bytes, ddp_device device, void** memory,
                            ddp_backend_failure* failure);
     void (*deallocate)(void* transport, void* memory);
+
+    /* Optional (NULL: collectives always run on the progress thread or on one that waits). Called before `run` with the
+     * same collective, on the thread that starts it: tells the other ranks that this one has come, and sets *all_here to 1
+     * if all have. Waits for them at most patience_ns nanoseconds. With 1 `run` follows at once on the same thread, which is
+     * for transports that need less time than handing work to another thread does; with 0 it follows later. */
+    ddp_status (*ready)(void* transport, const ddp_collective* collective, int64_t patience_ns, int32_t* all_here,
+                        ddp_backend_failure* failure);
 } ddp_backend;
 
 /* Makes a backend known by its name in this process. `backend` must stay valid until the process ends.

@@ -127,6 +127,16 @@ DDP_API ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_erro
  * Threads: any, but the order of calls must be the same on every rank. Blocks: no (work == NULL: until done).
  * Collective: yes. Callbacks: yes. */
 
+/* Memory in which collectives of this group are fastest, for CPU data: of shared memory if the group's backend works in
+ * it, ordinary memory otherwise. Zeroed, aligned to 64 bytes, at least `bytes` long. Where `send` and `recv` of every rank lie
+ * in such memory, a backend in shared memory copies nothing. As ncclMemAlloc and MPI_Alloc_mem. *memory: owned by the
+ * caller, freed with ddp_mem_free, and may outlive the group. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY.
+ * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API ddp_status ddp_mem_alloc(ddp_group* group, size_t bytes, void** memory, ddp_error** error);
+/* Frees it; not while a collective uses it. NULL is allowed. Errors: INVALID_ARGUMENT (not of ddp_mem_alloc).
+ * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API ddp_status ddp_mem_free(void* memory, ddp_error** error);
+
 /* recv = op over ranks of send. The same bits on every rank. */
 DDP_API ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
                                  ddp_reduce_op op, ddp_work** work, ddp_error** error);

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
 
 #include "capi/guard.h"
 #include "capi/store_handle.h"
-#include "comm/group.h"
+#include "comm/link.h"
 #include "rendezvous/environment.h"
 
 using namespace libddp;
@@ -37,13 +40,44 @@ GroupConfig read_config(const ddp_group_options* options, const char* call) {
 }
 
 // Hands the work to the caller, or waits for it when the caller wants none.
-void give_work(WorkPtr work, ddp_work** out) {
+// With work NULL the call itself waits.
+void start(Group& group, Collective collective, ddp_work** out) {
+    collective.caller_waits = !out;
+    WorkPtr work = group.submit(collective);
     if (out) {
         *out = new ddp_work{std::move(work)};
         return;
     }
     work->wait(std::nullopt);
     if (!work->result().ok()) throw Error(work->result());
+}
+
+// What ddp_mem_alloc gave out, and the group's hold on it.
+class Allocations {
+public:
+    void* add(std::shared_ptr<std::byte> memory) {
+        void* key = memory.get();
+        std::lock_guard lock(mutex_);
+        held_.emplace(key, std::move(memory));
+        return key;
+    }
+    std::shared_ptr<std::byte> take(void* key) {
+        std::lock_guard lock(mutex_);
+        auto node = held_.extract(key);
+        if (node.empty())
+            fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_mem_free: this memory is not of ddp_mem_alloc, or was freed before");
+        return std::move(node.mapped());
+    }
+
+private:
+    std::mutex mutex_;
+    std::map<void*, std::shared_ptr<std::byte>> held_;
+};
+
+Allocations& allocations() {
+    // Never destroyed: what a program has not freed stays valid until its end.
+    static Allocations& instance = *new Allocations;
+    return instance;
 }
 
 }  // namespace
@@ -82,7 +116,7 @@ ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group,
     return guard(error, [&] {
         constexpr const char* call = "ddp_group_create";
         require(group, call, "group");
-        *group = new ddp_group{Group::create(read_config(options, call))};
+        *group = new ddp_group{Link::create(read_config(options, call))};
     });
 }
 
@@ -130,11 +164,25 @@ ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** erro
     });
 }
 
+ddp_status ddp_mem_alloc(ddp_group* group, size_t bytes, void** memory, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_mem_alloc";
+        require(memory, call, "memory");
+        *memory = allocations().add(group_of(group, call).link(0)->allocate(std::max<std::size_t>(1, bytes)));
+    });
+}
+
+ddp_status ddp_mem_free(void* memory, ddp_error** error) {
+    return guard(error, [&] {
+        if (memory) allocations().take(memory);
+    });
+}
+
 ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
                          ddp_reduce_op op, ddp_work** work, ddp_error** error) {
     return guard(error, [&] {
         Collective c{DDP_COLLECTIVE_ALLREDUCE, send, recv, count, dtype, op};
-        give_work(group_of(group, "ddp_allreduce").submit(c), work);
+        start(group_of(group, "ddp_allreduce"), c, work);
     });
 }
 
@@ -142,7 +190,7 @@ ddp_status ddp_broadcast(ddp_group* group, void* buffer, size_t count, ddp_dtype
                          ddp_error** error) {
     return guard(error, [&] {
         Collective c{DDP_COLLECTIVE_BROADCAST, nullptr, buffer, count, dtype, DDP_SUM, root};
-        give_work(group_of(group, "ddp_broadcast").submit(c), work);
+        start(group_of(group, "ddp_broadcast"), c, work);
     });
 }
 
@@ -150,7 +198,7 @@ ddp_status ddp_allgather(ddp_group* group, const void* send, void* recv, size_t 
                          ddp_error** error) {
     return guard(error, [&] {
         Collective c{DDP_COLLECTIVE_ALLGATHER, send, recv, count, dtype};
-        give_work(group_of(group, "ddp_allgather").submit(c), work);
+        start(group_of(group, "ddp_allgather"), c, work);
     });
 }
 
@@ -158,10 +206,10 @@ ddp_status ddp_reduce_scatter(ddp_group* group, const void* send, void* recv, si
                               ddp_reduce_op op, ddp_work** work, ddp_error** error) {
     return guard(error, [&] {
         Collective c{DDP_COLLECTIVE_REDUCE_SCATTER, send, recv, count, dtype, op};
-        give_work(group_of(group, "ddp_reduce_scatter").submit(c), work);
+        start(group_of(group, "ddp_reduce_scatter"), c, work);
     });
 }
 
 ddp_status ddp_barrier(ddp_group* group, ddp_work** work, ddp_error** error) {
-    return guard(error, [&] { give_work(group_of(group, "ddp_barrier").submit({}), work); });
+    return guard(error, [&] { start(group_of(group, "ddp_barrier"), {}, work); });
 }

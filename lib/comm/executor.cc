@@ -14,6 +14,26 @@ thread_local Executor* turn_holder = nullptr;
 // watches.
 constexpr auto kGlance = std::chrono::milliseconds(100);
 
+// Marks the turn as this thread's while something runs without the lock; nested uses give it back to the outer one.
+class Turn {
+public:
+    Turn(Executor* executor, bool& taken) : taken_(taken), outer_taken_(taken), outer_holder_(turn_holder) {
+        taken_ = true;
+        turn_holder = executor;
+    }
+    ~Turn() {
+        taken_ = outer_taken_;
+        turn_holder = outer_holder_;
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+private:
+    bool& taken_;
+    const bool outer_taken_;
+    Executor* const outer_holder_;
+};
+
 }  // namespace
 
 std::shared_ptr<Executor> Executor::start(bool one_thread) {
@@ -25,9 +45,11 @@ std::shared_ptr<Executor> Executor::start(bool one_thread) {
 // The last owner may be a work that the progress thread itself lets go of, so joining is stop()'s business.
 Executor::~Executor() = default;
 
-WorkPtr Executor::submit(Operation operation) {
+WorkPtr Executor::submit(OperationPtr operation, bool caller_waits) {
     auto work = std::make_shared<Work>(shared_from_this());
-    if (auto refused = enqueue({std::move(operation), work}); !refused.ok()) work->complete(refused);
+    Task task{std::move(operation), work};
+    if (run_at_once(task, caller_waits)) return work;
+    if (auto refused = enqueue(std::move(task)); !refused.ok()) work->complete(refused);
     return work;
 }
 
@@ -60,6 +82,28 @@ ErrorInfo Executor::enqueue(Task task) {
     return {};
 }
 
+// False: the task must be queued. If the operation turns out not to be ready, it is, at its place.
+bool Executor::run_at_once(Task& task, bool caller_waits) {
+    if (one_thread_) return false;
+    Lock lock(mutex_);
+    if (!poison_.ok() || turn_taken_ || !queue_.empty() || !callbacks_.empty()) return false;
+    if (!caller_waits) {
+        Turn turn(this, turn_taken_);
+        operating_ = true;
+        lock.unlock();
+        const bool ready = task.operation->ready();
+        operating_ = false;
+        lock.lock();
+        if (!poison_.ok()) return false;
+        if (!ready) queue_.push_front(std::move(task));  // others may have queued theirs meanwhile
+    }
+    if (task.operation)
+        run_task(lock, std::move(task));
+    else
+        changed_.notify_all();
+    return true;
+}
+
 bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline) {
     Lock lock(mutex_);
     while (!work.done()) {
@@ -68,7 +112,9 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline) {
         // itself to one; and one that holds the turn, because nobody else can run what it waits for.
         if (step(lock, /*user_thread=*/true, /*operations=*/!deadline || holds_turn())) continue;
         auto glance = Deadline::Clock::now() + kGlance;
+        ++helpers_;
         changed_.wait_until(lock, deadline ? std::min(deadline->at(), glance) : glance);
+        --helpers_;
         lock.unlock();
         work.expire_if_due();
         lock.lock();
@@ -152,36 +198,12 @@ bool Executor::step(Lock& lock, bool user_thread, bool operations) {
     return true;
 }
 
-namespace {
-
-// Marks the turn as this thread's while something runs without the lock; nested uses give it back to the outer one.
-class Turn {
-public:
-    Turn(Executor* executor, bool& taken) : taken_(taken), outer_taken_(taken), outer_holder_(turn_holder) {
-        taken_ = true;
-        turn_holder = executor;
-    }
-    ~Turn() {
-        taken_ = outer_taken_;
-        turn_holder = outer_holder_;
-    }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-
-private:
-    bool& taken_;
-    const bool outer_taken_;
-    Executor* const outer_holder_;
-};
-
-}  // namespace
-
 void Executor::run_task(Lock& lock, Task task) {
     Turn turn(this, turn_taken_);
     operating_ = static_cast<bool>(task.operation);
     lock.unlock();
     if (task.operation) {
-        ErrorInfo result = task.operation();
+        ErrorInfo result = task.operation->run();
         task.operation = nullptr;
         // Before anybody learns that the work is done: who then frees the group must not seem to interrupt it.
         operating_ = false;
@@ -191,7 +213,7 @@ void Executor::run_task(Lock& lock, Task task) {
     }
     task.work.reset();
     lock.lock();
-    changed_.notify_all();
+    wake_others();
 }
 
 void Executor::run_callback(Lock& lock, Work::Continuation continuation) {
@@ -200,7 +222,7 @@ void Executor::run_callback(Lock& lock, Work::Continuation continuation) {
     lock.unlock();
     Work::run(std::move(continuation));
     lock.lock();
-    changed_.notify_all();
+    wake_others();
 }
 
 void Executor::add_callback(Work::Continuation continuation) {
@@ -220,7 +242,12 @@ void Executor::add_callback(Work::Continuation continuation) {
 
 void Executor::notify() {
     Lock lock(mutex_);
-    changed_.notify_all();
+    wake_others();
+}
+
+// The progress thread sleeps as long as the queue is empty; waking it for nothing would cost more than what has run.
+void Executor::wake_others() {
+    if (helpers_ > 0 || !queue_.empty() || stopping_) changed_.notify_all();
 }
 
 bool Executor::holds_turn() const {

@@ -6,6 +6,9 @@
 // transform, allreduce runs to its end before the next bucket, at the same place of the sequence on every rank,
 // whatever the timing. Where a chain waits for a work that the program finishes itself, a gate keeps its place.
 // Continuations that may not run on the progress thread stop the queue until a thread inside a libddp call takes them.
+//
+// An operation on an idle queue may run on the very thread that submits it: when that would wait for it anyway, or when the
+// operation says that nothing is in its way. Waking another thread takes longer than a small operation.
 #pragma once
 
 #include <atomic>
@@ -21,16 +24,38 @@
 
 namespace libddp {
 
+class Operation {
+public:
+    virtual ~Operation() = default;
+    // Called at most once, before run(), on the thread that submits, when nothing is before it in the queue. True: run it
+    // here and now. It may begin, and look for others for a moment.
+    virtual bool ready() { return false; }
+    virtual ErrorInfo run() = 0;
+};
+using OperationPtr = std::unique_ptr<Operation>;
+
+template <class Function>
+class FunctionOperation final : public Operation {
+public:
+    explicit FunctionOperation(Function function) : function_(std::move(function)) {}
+    ErrorInfo run() override { return function_(); }
+
+private:
+    Function function_;
+};
+
 class Executor : public std::enable_shared_from_this<Executor> {
 public:
-    using Operation = std::function<ErrorInfo()>;
-
     // one_thread: operations run on the progress thread only.
     static std::shared_ptr<Executor> start(bool one_thread);
     ~Executor();
 
-    // Queues an operation; the result finishes when it has run.
-    WorkPtr submit(Operation operation);
+    // Queues an operation; the result finishes when it has run. caller_waits: the caller has nothing else to do.
+    WorkPtr submit(OperationPtr operation, bool caller_waits = false);
+    template <class Function>
+    WorkPtr submit_function(Function function) {
+        return submit(std::make_unique<FunctionOperation<Function>>(std::move(function)));
+    }
 
     // The executor whose order the calling thread's continuations must keep to: that of the turn it holds or of the
     // hook it is in.
@@ -60,7 +85,7 @@ private:
     friend class Work;
 
     struct Task {
-        Operation operation;  // empty: a gate, which lets the queue pass once `work` is done
+        OperationPtr operation;  // null: a gate, which lets the queue pass once `work` is done
         WorkPtr work;
     };
     using Lock = std::unique_lock<std::mutex>;
@@ -69,11 +94,13 @@ private:
 
     void progress_loop();
     ErrorInfo enqueue(Task task);
+    bool run_at_once(Task& task, bool caller_waits);
     bool step(Lock& lock, bool user_thread, bool operations);
     void run_task(Lock& lock, Task task);
     void run_callback(Lock& lock, Work::Continuation continuation);
     void add_callback(Work::Continuation continuation);
     void notify();
+    void wake_others();
     bool holds_turn() const;
 
     const bool one_thread_;
@@ -83,6 +110,7 @@ private:
     std::deque<Work::Continuation> callbacks_;
     std::atomic<std::size_t> callback_count_{0};
     bool turn_taken_ = false;
+    int helpers_ = 0;                     // threads that wait in help_until
     std::atomic<bool> operating_{false};  // the thread that holds the turn is inside an operation
     std::size_t front_position_ = 0;      // where the running continuation's next operation goes
     bool stopping_ = false;

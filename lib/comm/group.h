@@ -1,22 +1,22 @@
-// A group: the front of a backend. It queues collectives, checks that ranks agree, and turns failures into one error
-// everywhere.
+// A group as everything above comm sees it: collectives among ranks, and one verdict when something breaks.
+//
+// A link (link.h) is a group over one transport. Other groups are made of links.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
-#include <string>
+#include <utility>
 
-#include "comm/bootstrap.h"
-#include "comm/executor.h"
-#include "comm/monitor.h"
-#include "comm/transport.h"
+#include "comm/tag.h"
 #include "comm/work.h"
 #include "ddp/backend.h"
 #include "ddp/group.h"
+#include "rendezvous/store.h"
 
 namespace libddp {
+
+class Link;
 
 // A collective as callers ask for it. send null: in place.
 struct Collective {
@@ -27,64 +27,63 @@ struct Collective {
     ddp_dtype dtype = DDP_U8;
     ddp_reduce_op op = DDP_SUM;
     std::int32_t root = 0;
+    bool caller_waits = false;  // who submits it does nothing else until it is done
 };
 
 class Group : public std::enable_shared_from_this<Group> {
 public:
-    static std::shared_ptr<Group> create(const GroupConfig& config);
-    std::shared_ptr<Group> split(std::int32_t color, std::int32_t key);
-    ~Group();
+    virtual ~Group() = default;
+    Group(const Group&) = delete;
+    Group& operator=(const Group&) = delete;
 
-    std::int32_t rank() const { return place_.rank; }
-    std::int32_t world() const { return place_.world; }
-    const char* backend_name() const { return transport_->name(); }
-    std::int64_t timeout_ms() const { return config_.timeout_ms; }
-    std::shared_ptr<Store> store();
+    std::int32_t rank() const { return rank_; }
+    std::int32_t world() const { return world_; }
+    virtual const char* backend_name() const = 0;
+    virtual std::shared_ptr<Store> store() = 0;
+    // True if the backend applies the division of DDP_AVG itself, for free and without loss in low precision.
+    virtual bool fuses_scale() const = 0;
+
+    // Null for a rank of color -1.
+    virtual std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) = 0;
+
+    // The links of which it is made; a link consists of itself.
+    virtual std::size_t link_count() const = 0;
+    // The link for turn 0, 1, 2, ...: they come round. Work of one link runs in the order of its submission.
+    virtual std::shared_ptr<Link> link(std::size_t turn) = 0;
 
     // Queues a collective. Throws INVALID_ARGUMENT or UNSUPPORTED, or what broke the group.
-    WorkPtr submit(const Collective& collective);
+    virtual WorkPtr submit(const Collective& collective) = 0;
     // The same, keeping `memory` as long as the operation may use it.
-    WorkPtr submit(const Collective& collective, std::shared_ptr<const void> memory);
-    // submit and wait; throws what went wrong.
+    WorkPtr submit(const Collective& collective, std::shared_ptr<const void> memory) {
+        OpTag tag = current_tag();
+        tag.memory = std::move(memory);
+        const ScopedTag scope(std::move(tag));
+        return submit(collective);
+    }
+    // Runs one on the first link, as who waits needs no turn; throws what went wrong.
     void run(const Collective& collective);
 
-    // True if the backend applies the division of DDP_AVG itself, for free and without loss in low precision.
-    bool fuses_scale() const { return transport_->has(DDP_BACKEND_FUSES_SCALE); }
-
-    Executor& executor() { return *executor_; }
-    const std::shared_ptr<Executor>& executor_handle() const { return executor_; }
-    // Memory for buckets, zeroed, aligned to 64 bytes; released when the pointer is.
-    std::shared_ptr<std::byte> allocate(std::size_t bytes);
+    // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.
+    virtual void run_callbacks() = 0;
 
     // Breaks the group on every rank. Returns the verdict: an earlier one stands.
-    ErrorInfo break_everywhere(const ErrorInfo& error);
+    virtual ErrorInfo break_everywhere(const ErrorInfo& error) = 0;
+    virtual ErrorInfo verdict() const = 0;
     bool broken() const { return broken_.load(std::memory_order_acquire); }
     // Throws the verdict if the group is broken.
-    void check() const;
-    ErrorInfo verdict() const;
+    void check() const {
+        if (broken()) throw Error(verdict());
+    }
+
+protected:
+    Group(std::int32_t rank, std::int32_t world) : rank_(rank), world_(world) {}
+
+    // From now on verdict() has one.
+    void set_broken() { broken_.store(true, std::memory_order_release); }
 
 private:
-    Group(GroupConfig config, MeetingPlace place) : config_(std::move(config)), place_(std::move(place)) {}
-
-    void join();
-    void check_same_options();
-    void wait_for_all();
-    void on_verdict(const ErrorInfo& verdict);
-    void validate(const Collective& collective) const;
-    void run_scaled(ddp_collective op);
-    ErrorInfo execute(const Collective& collective, std::int64_t sequence, const OpTag& tag) noexcept;
-
-    const GroupConfig config_;
-    const MeetingPlace place_;
-    std::shared_ptr<Transport> transport_;
-    std::unique_ptr<Monitor> monitor_;  // null when alone
-    std::shared_ptr<Executor> executor_;
-    std::int32_t splits_ = 0;         // how often it was divided
-    std::int64_t next_sequence_ = 0;  // touched only by the thread that holds the executor's turn
+    const std::int32_t rank_, world_;
     std::atomic<bool> broken_{false};
-    mutable std::mutex mutex_;
-    ErrorInfo verdict_;
-    std::shared_ptr<Store> lone_store_;
 };
 
 }  // namespace libddp

@@ -1,11 +1,13 @@
 #include "comm/registry.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <mutex>
 
 #include "comm/gloo/gloo_backend.h"
 #include "comm/plugin/module.h"
+#include "comm/shm/shm_backend.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -13,7 +15,7 @@ namespace {
 
 struct Registry {
     std::mutex mutex;
-    std::map<std::string, const ddp_backend*> by_name{{"gloo", gloo_backend()}};
+    std::map<std::string, const ddp_backend*> by_name{{"gloo", gloo_backend()}, {"shm", shm_backend()}};
 };
 
 Registry& registry() {
@@ -23,9 +25,10 @@ Registry& registry() {
 
 void check(const ddp_backend* backend) {
     if (!backend) fail(DDP_ERROR_INVALID_ARGUMENT, "backend is NULL");
-    if (backend->struct_size < sizeof(ddp_backend))
-        fail(DDP_ERROR_UNSUPPORTED, "backend: struct_size ", backend->struct_size, " is smaller than ",
-             sizeof(ddp_backend), ": it was built for another version of backend.h");
+    constexpr std::size_t kFirstSize = offsetof(ddp_backend, ready);
+    if (backend->struct_size < kFirstSize)
+        fail(DDP_ERROR_UNSUPPORTED, "backend: struct_size ", backend->struct_size, " is smaller than ", kFirstSize,
+             ": it was built for another version of backend.h");
     if (backend->abi_version != DDP_BACKEND_ABI_VERSION)
         fail(DDP_ERROR_UNSUPPORTED, "backend: abi_version ", backend->abi_version, ", but this libddp needs ",
              DDP_BACKEND_ABI_VERSION);

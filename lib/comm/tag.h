@@ -11,6 +11,12 @@ namespace libddp {
 
 class Executor;
 
+// What operations did, counted by whoever wants to know.
+struct Traffic {
+    std::atomic<std::uint64_t> sent{0};    // bytes given to collectives
+    std::atomic<std::uint64_t> copied{0};  // bytes that a transport copied from and to memory of its own
+};
+
 struct OpTag {
     std::uint64_t plan = 0;  // hash of the bucket plan, 0 outside a context
     std::int64_t step = -1;
@@ -18,7 +24,7 @@ struct OpTag {
     std::shared_ptr<const std::string> label;  // "parameters 'a' to 'f'"; not compared
     std::shared_ptr<const void> memory;        // what the operation reads and writes: kept as long as it runs
     std::shared_ptr<Executor> executor;        // whose order a hook's continuations must keep to; null outside hooks
-    std::shared_ptr<std::atomic<std::uint64_t>> sent_bytes;  // counts what a hook gives to collectives
+    std::shared_ptr<Traffic> traffic;          // of a hook; may be null
 };
 
 // The tag that operations submitted by this thread get.

@@ -1,5 +1,6 @@
 #include "comm/transport.h"
 
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -119,6 +120,17 @@ Transport::~Transport() {
 void Transport::run(const ddp_collective& collective) {
     auto failure = no_failure();
     check(backend_->run(transport_, &collective, &failure), failure, "");
+}
+
+bool Transport::has_ready() const {
+    return backend_->struct_size > offsetof(ddp_backend, ready) && backend_->ready;
+}
+
+bool Transport::ready(const ddp_collective& collective, std::int64_t patience_ns) {
+    auto failure = no_failure();
+    std::int32_t all_here = 0;
+    check(backend_->ready(transport_, &collective, patience_ns, &all_here, &failure), failure, "");
+    return all_here != 0;
 }
 
 bool Transport::match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms, std::int32_t* rank) {

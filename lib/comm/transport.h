@@ -38,6 +38,10 @@ public:
     void abort() { backend_->abort(transport_); }
 
     void run(const ddp_collective& collective);
+    // Whether the backend has an opinion on where a collective should run.
+    bool has_ready() const;
+    // True: run it at once, on this thread. See ddp_backend.ready.
+    bool ready(const ddp_collective& collective, std::int64_t patience_ns);
     // Compares signatures. Returns true if equal; otherwise the other rank and what it is about to do.
     bool match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms, std::int32_t* rank);
     void* allocate(std::size_t bytes);  // null if the backend has no memory of its own

@@ -51,6 +51,7 @@ void Work::poll() {
 }
 
 bool Work::wait(const std::optional<Deadline>& deadline) {
+    if (done()) return true;
     if (executor_) return executor_->help_until(*this, deadline);
     // Nobody wakes us when a deadline passes, our own or that of a work this one waits for: look up now and then.
     constexpr auto kGlance = std::chrono::milliseconds(100);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/link.h"
 #include "core/hash.h"
 #include "device/dtype.h"
 
@@ -11,7 +12,7 @@ void Launcher::set_hook(HookPtr hook) {
     hook_ = std::move(hook);
     hook_hash_ = Hash().add(hook_->name()).add(hook_->options()).value();
     hook_bytes_in_ = 0;
-    hook_bytes_out_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+    traffic_ = std::make_shared<Traffic>();
 }
 
 void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, bool mean) {
@@ -100,7 +101,7 @@ void Launcher::launch(Slot& slot) {
     if (!first_launch_) first_launch_ = Deadline::Clock::now();
     if (slot.has_absent) owner_.complete_with_zeros(slot.bucket);
     ScopedTag tag({step_.agreement, step_.step, slot.bucket.index, slot.label, slot.memory,
-                   handle_.impl->executor_handle(), nullptr});
+                   handle_.impl->link(0)->executor(), nullptr});
     try {
         slot.work = step_.votes ? vote(slot) : call_hook(slot);
     } catch (...) {
@@ -128,13 +129,13 @@ WorkPtr Launcher::call_hook(Slot& slot) {
     if (slot.alone) return owner_.reduce_alone(slot.bucket.tensors.front().param);
     hook_bytes_in_ += slot.content;
     OpTag tag = current_tag();
-    tag.sent_bytes = hook_bytes_out_;
+    tag.traffic = traffic_;
     const ScopedTag scope(std::move(tag));
     return hook_->reduce(handle_, slot.bucket);
 }
 
 OpTag Launcher::step_tag(std::shared_ptr<const std::string> label) const {
-    return {step_.agreement, step_.step, -1, std::move(label), nullptr, handle_.impl->executor_handle(), nullptr};
+    return {step_.agreement, step_.step, -1, std::move(label), nullptr, handle_.impl->link(0)->executor(), nullptr};
 }
 
 const ddp_bucket& Launcher::wait(std::size_t index) {

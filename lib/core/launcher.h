@@ -53,7 +53,7 @@ public:
     const HookPtr& hook() const { return hook_; }
     // What the hook was given, and what it gave to collectives, since it was installed.
     std::uint64_t hook_bytes_in() const { return hook_bytes_in_; }
-    std::uint64_t hook_bytes_out() const { return hook_bytes_out_->load(std::memory_order_relaxed); }
+    std::uint64_t hook_bytes_out() const { return traffic_->sent.load(std::memory_order_relaxed); }
 
     // All buckets wait for their gradients again.
     void arm(const Step& step, const Participation& participation);
@@ -113,7 +113,7 @@ private:
     HookPtr hook_;
     std::uint64_t hook_hash_ = 0, plan_hash_ = 0;
     std::atomic<std::uint64_t> hook_bytes_in_{0};
-    std::shared_ptr<std::atomic<std::uint64_t>> hook_bytes_out_;
+    std::shared_ptr<Traffic> traffic_;
     LaunchOwner& owner_;
     Step step_;
     std::vector<Slot> slots_;

@@ -108,7 +108,7 @@ void Reducer::take(std::int32_t param, Slot& s, Phase phase, const char* call) {
     }
     if (before + 1 < s.uses) return;
     put_in_place(param, s);
-    group_->executor().run_callbacks();
+    group_->run_callbacks();
 }
 
 void Reducer::refuse(std::int32_t param, const Slot& s, std::int32_t calls, const char* call) const {
@@ -148,7 +148,7 @@ void Reducer::mark_unused(const std::vector<std::int32_t>& params) {
     phase = enter(phase, call);
     if (phase == Phase::kFillingLocal) return;
     for (auto id : params) mark_unused(id);
-    group_->executor().run_callbacks();
+    group_->run_callbacks();
 }
 
 void Reducer::require_unannounced(std::int32_t param, std::int32_t calls) const {

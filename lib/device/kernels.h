@@ -19,6 +19,10 @@ bool can_reduce(ddp_dtype dtype, ddp_reduce_op op);
 void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
             ddp_reduce_op op, double scale);
 
+// The same into several places in one pass, for memory that ranks share. Each of outs may be one of the inputs.
+void reduce_to(void* const* outs, std::size_t out_count, const void* const* inputs, std::size_t input_count,
+               std::size_t count, ddp_dtype dtype, ddp_reduce_op op, double scale);
+
 // dst[i] = scale * src[i], with the rules of reduce(). dst may equal src. With scale 1 it is a plain copy.
 void scale_copy(void* dst, const void* src, std::size_t count, ddp_dtype dtype, double scale);
 

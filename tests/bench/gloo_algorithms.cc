@@ -7,11 +7,11 @@
 #include <cstdio>
 #include <iterator>
 
-#include "unit/gloo/fake_host.h"
+#include "unit/backend/fake_host.h"
 
 namespace {
 
-using namespace libddp::testing_gloo;
+using namespace libddp::testing_backend;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kSizes[] = {64, 1024, 4096, 16384, 65536, 262144, 1 << 20, 4 << 20, 26 << 20};

@@ -20,7 +20,9 @@ ROOMS = {
     "capi": {"core", "hooks", "comm", "rendezvous", "device", "util"},
 }
 # A backend is written against the public vtable in ddp/backend.h, as a user's own would be, and sees nothing of comm/.
-BACKENDS = {"comm/gloo"}
+BACKENDS = {"comm/gloo": set(), "comm/shm": set(), "comm/hierarchical": {"comm/shm"}}
+# What all of them share.
+OF_BACKENDS = "comm/backend"
 # comm sees the interfaces of rendezvous; which stores and launchers exist is no business of a group.
 ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h", "rendezvous/environment.h"}}
 # Third-party headers, and the only folders that may know them: the one that wraps each, and its unit tests.
@@ -61,7 +63,8 @@ def include_fault(folder, header):
     if room not in ROOMS:
         return f"the room {room} is not in the table of this test"
     backend = "/".join(parts[1:3])
-    if backend in BACKENDS and target == "comm" and not header.startswith(backend + "/"):
+    homes = (backend, OF_BACKENDS, *BACKENDS.get(backend, ()))
+    if backend in BACKENDS and target == "comm" and not header.startswith(tuple(home + "/" for home in homes)):
         return f"{backend} is a backend and may include of comm only its own headers; the interface is ddp/backend.h"
     if target != room and target not in ROOMS[room]:
         return f"{room} may not include {target}"

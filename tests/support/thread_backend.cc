@@ -204,6 +204,7 @@ const ddp_backend* backend(const char* name) {
                                          &run,
                                          mode == kFused ? &match : nullptr,
                                          nullptr,
+                                         nullptr,
                                          nullptr};
     return &instance;
 }

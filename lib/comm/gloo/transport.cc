@@ -3,9 +3,8 @@
 #include <cstring>
 #include <string>
 
+#include "comm/backend/alone.h"
 #include "comm/gloo/address.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
 
 namespace libddp::gloo_tcp {
 namespace {
@@ -30,7 +29,7 @@ Transport::Transport(const ddp_backend_host& host) : world_size_(host.world_size
 Transport::~Transport() {
     if (!mesh_) return;
     // After a mismatch, too: peers may still be finding out, and a broken connection would hide the reason from them.
-    if (failure_.ok() || failure_.code == DDP_ERROR_MISMATCH) sentinel_->say_goodbye();
+    if (!failure_.failed() || failure_.get().code == DDP_ERROR_MISMATCH) sentinel_->say_goodbye();
     mesh_->poison();
 }
 
@@ -38,7 +37,7 @@ void Transport::run(const ddp_collective& c) {
     const Deadline deadline = Deadline::after_ms(c.timeout_ms);
     guarded(deadline, [&] {
         if (world_size_ == 1)
-            run_alone(c);
+            backend::run_alone(c);
         else
             dispatch(c, deadline);
     });
@@ -60,15 +59,6 @@ void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
         default:
             fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
     }
-}
-
-void Transport::run_alone(const ddp_collective& c) {
-    if (c.kind == DDP_COLLECTIVE_BARRIER || c.count == 0) return;
-    const bool reduces = c.kind == DDP_COLLECTIVE_ALLREDUCE || c.kind == DDP_COLLECTIVE_REDUCE_SCATTER;
-    if (reduces)
-        cpu::reduce(c.recv, &c.send, 1, c.count, c.dtype, c.op, c.scale);
-    else if (c.send != c.recv)
-        std::memcpy(c.recv, c.send, c.count * dtype_size(c.dtype));
 }
 
 void Transport::barrier(const Deadline& deadline) {
@@ -94,16 +84,8 @@ void Transport::match(const void* mine, void* theirs, std::size_t size, std::int
 }
 
 void Transport::abort() {
-    {
-        const std::lock_guard lock(mutex_);
-        if (failure_.ok()) failure_ = {DDP_ERROR_ABORTED, "the group was aborted"};
-    }
+    failure_.set({DDP_ERROR_ABORTED, "the group was aborted"});
     if (mesh_) mesh_->poison();
-}
-
-void Transport::throw_if_broken() {
-    const std::lock_guard lock(mutex_);
-    if (!failure_.ok()) throw Error(failure_);
 }
 
 // Whose connection broke first says little about who caused it: survivors close theirs too, to tell the others.
@@ -115,14 +97,14 @@ ErrorInfo Transport::lost_peer(const std::string& detail) const {
 
 template <class Operation>
 void Transport::guarded(const Deadline& deadline, Operation operation) {
-    throw_if_broken();
+    failure_.check();
     try {
         operation();
     } catch (const std::exception&) {
         break_with(std::current_exception(), deadline);
     }
     // An abort during a world of one, or after the last byte: it promised that this call fails.
-    throw_if_broken();
+    failure_.check();
 }
 
 void Transport::break_with(std::exception_ptr cause, const Deadline& deadline) {
@@ -139,11 +121,7 @@ void Transport::break_with(std::exception_ptr cause, const Deadline& deadline) {
         else
             info = lost_peer(without_location(error.what()));
     }
-    {
-        const std::lock_guard lock(mutex_);
-        if (failure_.ok()) failure_ = info;
-        info = failure_;
-    }
+    info = failure_.set(info);
     // After a mismatch every rank finds it out by itself, from messages that closing might destroy. All other failures
     // are passed on by closing. Either way nothing of this operation touches the caller's memory any more.
     if (mesh_ && info.code != DDP_ERROR_MISMATCH) mesh_->poison();

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "comm/backend/failure.h"
 #include "comm/gloo/exchange.h"
 #include "comm/gloo/mesh.h"
 #include "comm/gloo/operations.h"
@@ -39,9 +39,7 @@ public:
 
 private:
     void dispatch(const ddp_collective& c, const Deadline& deadline);
-    void run_alone(const ddp_collective& c);
     void barrier(const Deadline& deadline);
-    void throw_if_broken();
     ErrorInfo lost_peer(const std::string& detail) const;
     template <class Operation>
     void guarded(const Deadline& deadline, Operation operation);
@@ -55,8 +53,7 @@ private:
     std::unique_ptr<Exchange> exchange_;
     std::unique_ptr<Watchdog> watchdog_;
     Staging staging_;
-    std::mutex mutex_;
-    ErrorInfo failure_;  // what broke the transport; ok() until then
+    backend::Failure failure_;
 };
 
 }  // namespace libddp::gloo_tcp

@@ -65,50 +65,48 @@ void finish(Complex<T>* values, std::size_t count, double scale) {
 }
 
 template <class T, class Op>
-void reduce_as(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, double scale) {
+void reduce_as(const Reduction& r) {
     T block[kBlock];
-    for (std::size_t begin = 0; begin < count; begin += kBlock) {
-        const std::size_t n = std::min(kBlock, count - begin);
-        std::copy_n(static_cast<const T*>(inputs[0]) + begin, n, block);
-        for (std::size_t j = 1; j < input_count; ++j) {
-            const T* input = static_cast<const T*>(inputs[j]) + begin;
+    for (std::size_t begin = 0; begin < r.count; begin += kBlock) {
+        const std::size_t n = std::min(kBlock, r.count - begin);
+        std::copy_n(static_cast<const T*>(r.inputs[0]) + begin, n, block);
+        for (std::size_t j = 1; j < r.input_count; ++j) {
+            const T* input = static_cast<const T*>(r.inputs[j]) + begin;
             for (std::size_t i = 0; i < n; ++i) block[i] = Op{}(block[i], input[i]);
         }
-        finish(block, n, scale);
-        std::copy_n(block, n, static_cast<T*>(out) + begin);
+        finish(block, n, r.scale);
+        for (std::size_t k = 0; k < r.out_count; ++k) std::copy_n(block, n, static_cast<T*>(r.outs[k]) + begin);
     }
 }
 
 template <class T>
-void reduce_op(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_reduce_op op,
-               double scale) {
-    switch (op) {
+void reduce_op(const Reduction& r) {
+    switch (r.op) {
         case DDP_PROD:
-            return reduce_as<T, Product>(out, inputs, input_count, count, scale);
+            return reduce_as<T, Product>(r);
         case DDP_MIN:
-            return reduce_as<T, Minimum>(out, inputs, input_count, count, scale);
+            return reduce_as<T, Minimum>(r);
         case DDP_MAX:
-            return reduce_as<T, Maximum>(out, inputs, input_count, count, scale);
+            return reduce_as<T, Maximum>(r);
         default:
-            return reduce_as<T, Sum>(out, inputs, input_count, count, scale);
+            return reduce_as<T, Sum>(r);
     }
 }
 
 }  // namespace
 
-void reduce_plain(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
-                  ddp_reduce_op op, double scale) {
-    switch (dtype) {
+void reduce_plain(const Reduction& r) {
+    switch (r.dtype) {
         case DDP_I32:
-            return reduce_op<std::int32_t>(out, inputs, input_count, count, op, scale);
+            return reduce_op<std::int32_t>(r);
         case DDP_I64:
-            return reduce_op<std::int64_t>(out, inputs, input_count, count, op, scale);
+            return reduce_op<std::int64_t>(r);
         case DDP_C64:
-            return reduce_as<Complex<float>, Product>(out, inputs, input_count, count, scale);
+            return reduce_as<Complex<float>, Product>(r);
         case DDP_C128:
-            return reduce_as<Complex<double>, Product>(out, inputs, input_count, count, scale);
+            return reduce_as<Complex<double>, Product>(r);
         default:
-            return reduce_op<std::uint8_t>(out, inputs, input_count, count, op, scale);
+            return reduce_op<std::uint8_t>(r);
     }
 }
 

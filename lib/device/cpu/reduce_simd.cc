@@ -46,12 +46,12 @@ struct Maximum {
 };
 
 template <class Format, class Op>
-void reduce_as(void* out_bytes, const void* const* inputs, std::size_t input_count, std::size_t count, double scale) {
+void reduce_as(const Reduction& r) {
     using T = typename Format::Compute;
     using Stored = typename Format::Stored;
-    auto* out = static_cast<Stored*>(out_bytes);
-    const auto input = [inputs](std::size_t j) { return static_cast<const Stored*>(inputs[j]); };
-    const T factor = static_cast<T>(scale);
+    const auto input = [&r](std::size_t j) { return static_cast<const Stored*>(r.inputs[j]); };
+    const auto out = [&r](std::size_t k) { return static_cast<Stored*>(r.outs[k]); };
+    const T factor = static_cast<T>(r.scale);
     const Op op{};
 
     // Four vectors at a time hide the latency of the adds and read each input in runs of at least 64 bytes. Multiplying
@@ -60,57 +60,63 @@ void reduce_as(void* out_bytes, const void* const* inputs, std::size_t input_cou
     const std::size_t lanes = hn::Lanes(d);
     const auto factors = hn::Set(d, factor);
     std::size_t i = 0;
-    for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    for (; i + 4 * lanes <= r.count; i += 4 * lanes) {
         const Stored* p = input(0) + i;
         auto a = Format::load(d, p);
         auto b = Format::load(d, p + lanes);
         auto c = Format::load(d, p + 2 * lanes);
         auto e = Format::load(d, p + 3 * lanes);
-        for (std::size_t j = 1; j < input_count; ++j) {
+        for (std::size_t j = 1; j < r.input_count; ++j) {
             p = input(j) + i;
             a = op(a, Format::load(d, p));
             b = op(b, Format::load(d, p + lanes));
             c = op(c, Format::load(d, p + 2 * lanes));
             e = op(e, Format::load(d, p + 3 * lanes));
         }
-        Format::store(d, hn::Mul(a, factors), out + i);
-        Format::store(d, hn::Mul(b, factors), out + i + lanes);
-        Format::store(d, hn::Mul(c, factors), out + i + 2 * lanes);
-        Format::store(d, hn::Mul(e, factors), out + i + 3 * lanes);
+        a = hn::Mul(a, factors);
+        b = hn::Mul(b, factors);
+        c = hn::Mul(c, factors);
+        e = hn::Mul(e, factors);
+        for (std::size_t k = 0; k < r.out_count; ++k) {
+            Stored* q = out(k) + i;
+            Format::store(d, a, q);
+            Format::store(d, b, q + lanes);
+            Format::store(d, c, q + 2 * lanes);
+            Format::store(d, e, q + 3 * lanes);
+        }
     }
-    for_each_vector<T>(i, count, [&](auto tag, std::size_t k) {
-        auto a = Format::load(tag, input(0) + k);
-        for (std::size_t j = 1; j < input_count; ++j) a = op(a, Format::load(tag, input(j) + k));
-        Format::store(tag, hn::Mul(a, hn::Set(tag, factor)), out + k);
+    for_each_vector<T>(i, r.count, [&](auto tag, std::size_t at) {
+        auto a = Format::load(tag, input(0) + at);
+        for (std::size_t j = 1; j < r.input_count; ++j) a = op(a, Format::load(tag, input(j) + at));
+        a = hn::Mul(a, hn::Set(tag, factor));
+        for (std::size_t k = 0; k < r.out_count; ++k) Format::store(tag, a, out(k) + at);
     });
 }
 
 template <class Format>
-void reduce_op(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_reduce_op op,
-               double scale) {
-    switch (op) {
+void reduce_op(const Reduction& r) {
+    switch (r.op) {
         case DDP_PROD:
-            return reduce_as<Format, Multiply>(out, inputs, input_count, count, scale);
+            return reduce_as<Format, Multiply>(r);
         case DDP_MIN:
-            return reduce_as<Format, Minimum>(out, inputs, input_count, count, scale);
+            return reduce_as<Format, Minimum>(r);
         case DDP_MAX:
-            return reduce_as<Format, Maximum>(out, inputs, input_count, count, scale);
+            return reduce_as<Format, Maximum>(r);
         default:
-            return reduce_as<Format, Add>(out, inputs, input_count, count, scale);
+            return reduce_as<Format, Add>(r);
     }
 }
 
-void reduce_target(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
-                   ddp_reduce_op op, double scale) {
-    switch (dtype) {
+void reduce_target(const Reduction& r) {
+    switch (r.dtype) {
         case DDP_F16:
-            return reduce_op<F16>(out, inputs, input_count, count, op, scale);
+            return reduce_op<F16>(r);
         case DDP_BF16:
-            return reduce_op<BF16>(out, inputs, input_count, count, op, scale);
+            return reduce_op<BF16>(r);
         case DDP_F64:
-            return reduce_op<F64>(out, inputs, input_count, count, op, scale);
+            return reduce_op<F64>(r);
         default:
-            return reduce_op<F32>(out, inputs, input_count, count, op, scale);
+            return reduce_op<F32>(r);
     }
 }
 
@@ -128,9 +134,8 @@ namespace libddp::cpu {
 HWY_EXPORT(reduce_target);
 HWY_EXPORT(target_name);
 
-void reduce_simd(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
-                 ddp_reduce_op op, double scale) {
-    HWY_DYNAMIC_DISPATCH(reduce_target)(out, inputs, input_count, count, dtype, op, scale);
+void reduce_simd(const Reduction& r) {
+    HWY_DYNAMIC_DISPATCH(reduce_target)(r);
 }
 
 const char* instruction_set() {

@@ -19,7 +19,7 @@ protected:
     void TearDown() override { executor_->stop({DDP_ERROR_ABORTED, "stopped"}); }
 
     // An operation that notes its name; the queue runs one at a time, so no lock is needed.
-    Executor::Operation note(std::string name) {
+    std::function<ErrorInfo()> note(std::string name) {
         return [this, name] {
             ran_.push_back(name);
             return ErrorInfo{};
@@ -27,7 +27,7 @@ protected:
     }
     // One that holds the queue until release().
     WorkPtr block() {
-        auto work = executor_->submit([this] {
+        auto work = executor_->submit_function([this] {
             while (!released_) std::this_thread::sleep_for(1ms);
             return ErrorInfo{};
         });
@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(OneThread, ExecutorTest, testing::Bool());
 
 TEST_P(ExecutorTest, RunsInOrder) {
     std::vector<WorkPtr> works;
-    for (int i = 0; i < 50; ++i) works.push_back(executor_->submit(note(std::to_string(i))));
+    for (int i = 0; i < 50; ++i) works.push_back(executor_->submit_function(note(std::to_string(i))));
     ASSERT_TRUE(works.back()->wait(Deadline::after_ms(5000)));
     for (int i = 0; i < 50; ++i) EXPECT_EQ(ran_[static_cast<std::size_t>(i)], std::to_string(i));
 }
@@ -54,14 +54,14 @@ TEST_P(ExecutorTest, AChainRunsBeforeWhatWasQueuedAfterIt) {
         ran_.clear();
         released_ = false;
         auto hold = block();
-        auto first = executor_->submit(note("a1"));
+        auto first = executor_->submit_function(note("a1"));
         auto chain = first->then(
             [&] {
-                auto second = executor_->submit(note("a2"));
-                return second->then([&] { return executor_->submit(note("a3")); }, any_thread);
+                auto second = executor_->submit_function(note("a2"));
+                return second->then([&] { return executor_->submit_function(note("a3")); }, any_thread);
             },
             any_thread);
-        auto later = executor_->submit(note("b"));
+        auto later = executor_->submit_function(note("b"));
         if (!any_thread) std::this_thread::sleep_for(20ms);
         release();
         ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
@@ -73,14 +73,14 @@ TEST_P(ExecutorTest, AChainRunsBeforeWhatWasQueuedAfterIt) {
 
 TEST_P(ExecutorTest, SeveralOperationsOfOneContinuationKeepTheirOrder) {
     auto hold = block();
-    auto chain = executor_->submit(note("a"))->then(
+    auto chain = executor_->submit_function(note("a"))->then(
         [&] {
-            executor_->submit(note("a1"));
-            executor_->submit(note("a2"));
-            return executor_->submit(note("a3"));
+            executor_->submit_function(note("a1"));
+            executor_->submit_function(note("a2"));
+            return executor_->submit_function(note("a3"));
         },
         true);
-    auto later = executor_->submit(note("b"));
+    auto later = executor_->submit_function(note("b"));
     release();
     ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
     EXPECT_THAT(ran_, ElementsAre("a", "a1", "a2", "a3", "b"));
@@ -91,7 +91,7 @@ TEST_P(ExecutorTest, ContinuationsStayOnThreadsInsideALibddpCall) {
     auto me = std::this_thread::get_id();
     std::thread::id seen;
     auto hold = block();  // or "a" may be done so early that then() itself runs the continuation
-    auto out = executor_->submit(note("a"))->then(
+    auto out = executor_->submit_function(note("a"))->then(
         [&]() -> WorkPtr {
             seen = std::this_thread::get_id();
             return nullptr;
@@ -108,7 +108,7 @@ TEST_P(ExecutorTest, ContinuationsStayOnThreadsInsideALibddpCall) {
 TEST_P(ExecutorTest, IsIdleAsSoonAsTheLastWorkIsDone) {
     auto hold = block();
     std::atomic<bool> busy{true};
-    auto last = executor_->submit(note("a"));
+    auto last = executor_->submit_function(note("a"));
     auto after = last->then(
         [&]() -> WorkPtr {
             while (busy) std::this_thread::sleep_for(1ms);
@@ -125,7 +125,7 @@ TEST_P(ExecutorTest, IsIdleAsSoonAsTheLastWorkIsDone) {
 }
 
 TEST_P(ExecutorTest, PollRunsContinuationsToo) {
-    auto out = executor_->submit(note("a"))->then([]() -> WorkPtr { return nullptr; }, false);
+    auto out = executor_->submit_function(note("a"))->then([]() -> WorkPtr { return nullptr; }, false);
     auto deadline = Deadline::after_ms(5000);
     while (!out->done() && !deadline.expired()) out->poll();
     EXPECT_TRUE(out->done());
@@ -133,7 +133,7 @@ TEST_P(ExecutorTest, PollRunsContinuationsToo) {
 
 TEST_P(ExecutorTest, ErrorsSkipContinuationsAndTravelAlong) {
     bool called = false;
-    auto out = executor_->submit([] {
+    auto out = executor_->submit_function([] {
                             return ErrorInfo{DDP_ERROR_TIMEOUT, "late", 3};
                         })
                    ->then(
@@ -150,21 +150,21 @@ TEST_P(ExecutorTest, ErrorsSkipContinuationsAndTravelAlong) {
 }
 
 TEST_P(ExecutorTest, AThrowingContinuationFailsItsResult) {
-    auto out = executor_->submit(note("a"))->then([]() -> WorkPtr { fail(DDP_ERROR_CALLBACK, "no"); }, false);
+    auto out = executor_->submit_function(note("a"))->then([]() -> WorkPtr { fail(DDP_ERROR_CALLBACK, "no"); }, false);
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_EQ(out->result().message, "no");
 }
 
 TEST_P(ExecutorTest, AContinuationMayWaitForItsOwnOperations) {
     if (GetParam()) GTEST_SKIP() << "operations are bound to the progress thread";
-    auto out = executor_->submit(note("a"))->then(
+    auto out = executor_->submit_function(note("a"))->then(
         [&]() -> WorkPtr {
-            auto inner = executor_->submit(note("a1"));
+            auto inner = executor_->submit_function(note("a1"));
             EXPECT_TRUE(inner->wait(Deadline::after_ms(5000)));
-            return executor_->submit(note("a2"));
+            return executor_->submit_function(note("a2"));
         },
         false);
-    auto later = executor_->submit(note("b"));
+    auto later = executor_->submit_function(note("b"));
     ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_THAT(ran_, ElementsAre("a", "a1", "a2", "b"));
@@ -172,7 +172,7 @@ TEST_P(ExecutorTest, AContinuationMayWaitForItsOwnOperations) {
 
 TEST_P(ExecutorTest, WaitIsBounded) {
     auto hold = block();
-    auto work = executor_->submit(note("a"));
+    auto work = executor_->submit_function(note("a"));
     EXPECT_FALSE(work->wait(Deadline::after_ms(30)));
     release();
     EXPECT_TRUE(work->wait(Deadline::after_ms(5000)));
@@ -180,11 +180,11 @@ TEST_P(ExecutorTest, WaitIsBounded) {
 
 TEST_P(ExecutorTest, UserCompletedWorkBoundsTheChainThatWaitsForIt) {
     auto mine = Work::user_completed(50);
-    auto out = executor_->submit(note("a"))->then([&] { return mine; }, true);
+    auto out = executor_->submit_function(note("a"))->then([&] { return mine; }, true);
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
     auto good = Work::user_completed(5000);
-    auto second = executor_->submit(note("b"))->then([&] { return good; }, true);
+    auto second = executor_->submit_function(note("b"))->then([&] { return good; }, true);
     std::thread completer([&] { good->complete({}); });
     EXPECT_TRUE(second->wait(Deadline::after_ms(5000)));
     EXPECT_TRUE(second->result().ok());
@@ -199,13 +199,13 @@ TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
             released_ = false;
             auto mine = Work::user_completed(5000);
             auto hold = block();
-            auto before = executor_->submit(note("x"));
+            auto before = executor_->submit_function(note("x"));
             WorkPtr chain;
             {
                 OpTag tag;
                 tag.executor = executor_;  // as in a hook
                 ScopedTag scope(tag);
-                chain = mine->then([&] { return executor_->submit(note("a1")); }, any_thread)
+                chain = mine->then([&] { return executor_->submit_function(note("a1")); }, any_thread)
                             ->then(
                                 [&] {
                                     auto second = Work::user_completed(5000);
@@ -213,9 +213,9 @@ TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
                                     return second;
                                 },
                                 any_thread)
-                            ->then([&] { return executor_->submit(note("a2")); }, any_thread);
+                            ->then([&] { return executor_->submit_function(note("a2")); }, any_thread);
             }
-            auto later = executor_->submit(note("b"));
+            auto later = executor_->submit_function(note("b"));
             if (early) mine->complete({});
             release();
             if (!early) {
@@ -231,12 +231,12 @@ TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
 TEST_P(ExecutorTest, PoisonFailsEverythingQueued) {
     auto hold = block();
     std::this_thread::sleep_for(10ms);
-    auto queued = executor_->submit(note("a"));
+    auto queued = executor_->submit_function(note("a"));
     auto chained = queued->then([]() -> WorkPtr { return nullptr; }, false);
     executor_->poison({DDP_ERROR_RANK_FAILED, "rank 1 died", 1});
     EXPECT_TRUE(queued->done());
     EXPECT_EQ(chained->result().rank, 1);
-    EXPECT_EQ(executor_->submit(note("b"))->result().code, DDP_ERROR_RANK_FAILED);
+    EXPECT_EQ(executor_->submit_function(note("b"))->result().code, DDP_ERROR_RANK_FAILED);
     release();
     EXPECT_TRUE(ran_.empty());
 }
@@ -247,7 +247,7 @@ TEST_P(ExecutorTest, ManyWaitersAndSubmitters) {
     for (int t = 0; t < 6; ++t)
         threads.emplace_back([&] {
             for (int i = 0; i < 200; ++i) {
-                auto work = executor_->submit([] { return ErrorInfo{}; });
+                auto work = executor_->submit_function([] { return ErrorInfo{}; });
                 auto out = work->then([]() -> WorkPtr { return nullptr; }, i % 2 == 0);
                 if (out->wait(Deadline::after_ms(10'000))) ++done;
             }

@@ -5,13 +5,13 @@
 #include <cstdlib>
 
 #include "comm/gloo/settings.h"
-#include "unit/gloo/fake_host.h"
+#include "unit/backend/fake_host.h"
 #include "util/error.h"
 
 namespace libddp {
 namespace {
 
-using namespace testing_gloo;
+using namespace testing_backend;
 using gloo_tcp::Algorithm;
 using ::testing::HasSubstr;
 

@@ -6,14 +6,14 @@
 
 #include <filesystem>
 
-#include "unit/gloo/fake_host.h"
+#include "unit/backend/fake_host.h"
 
 extern char** environ;
 
 namespace libddp {
 namespace {
 
-using namespace testing_gloo;
+using namespace testing_backend;
 using Clock = std::chrono::steady_clock;
 
 class Processes {

@@ -6,10 +6,10 @@
 
 #include <fstream>
 
-#include "unit/gloo/fake_host.h"
+#include "unit/backend/fake_host.h"
 
 int main(int argc, char** argv) {
-    using namespace libddp::testing_gloo;
+    using namespace libddp::testing_backend;
     if (argc != 5) return 2;
     struct sigaction action {};
     action.sa_handler = [](int) { _exit(99); };

@@ -1,4 +1,4 @@
-#include "comm/group.h"
+#include "comm/link.h"
 
 #include <unistd.h>
 
@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "comm/link_operation.h"
 #include "comm/registry.h"
-#include "comm/signature.h"
 #include "device/dtype.h"
 #include "device/kernels.h"
 #include "device/memory.h"
@@ -33,15 +33,11 @@ std::uint64_t input_bytes(const Collective& c) {
     return c.count * dtype_size(c.dtype);
 }
 
-bool reduces(ddp_collective_kind kind) {
-    return kind == DDP_COLLECTIVE_ALLREDUCE || kind == DDP_COLLECTIVE_REDUCE_SCATTER;
-}
-
 }  // namespace
 
-std::shared_ptr<Group> Group::create(const GroupConfig& config) {
+std::shared_ptr<Link> Link::create(const GroupConfig& config) {
     const ddp_backend* backend = find_backend(config.backend);
-    std::shared_ptr<Group> group(new Group(config, find_meeting_place(config)));
+    std::shared_ptr<Link> group(new Link(config, find_meeting_place(config)));
     const auto& place = group->place_;
     if (place.world > 1) group->join();
 
@@ -66,7 +62,7 @@ std::shared_ptr<Group> Group::create(const GroupConfig& config) {
     return group;
 }
 
-std::shared_ptr<Group> Group::split(std::int32_t color, std::int32_t key) {
+std::shared_ptr<Group> Link::split(std::int32_t color, std::int32_t key) {
     if (color < -1) fail(DDP_ERROR_INVALID_ARGUMENT, "color is ", color, "; it is at least 0, or -1 to join no group");
     struct Choice {
         std::int32_t color, key, rank;
@@ -92,7 +88,7 @@ std::shared_ptr<Group> Group::split(std::int32_t color, std::int32_t key) {
     return create(config);
 }
 
-Group::~Group() {
+Link::~Link() {
     ErrorInfo left{DDP_ERROR_ABORTED, "the group was freed"};
     if (monitor_) monitor_->leave();
     // A rank that is done may not disturb the others, who may still be reading its last bytes: abort only what would
@@ -102,7 +98,7 @@ Group::~Group() {
     monitor_.reset();  // its callbacks use the members above
 }
 
-std::shared_ptr<Store> Group::store() {
+std::shared_ptr<Store> Link::store() {
     if (place_.store) return place_.store;
     std::lock_guard lock(mutex_);
     if (!lone_store_) {
@@ -117,7 +113,7 @@ std::shared_ptr<Store> Group::store() {
 }
 
 // Claims this rank, starts the monitor, compares options, and waits until everyone is here.
-void Group::join() {
+void Link::join() {
     auto& store = *place_.store;
     std::string me = str(identity(), " #", std::random_device{}());
     auto key = place_.prefix + str("rank/", place_.rank);
@@ -137,7 +133,7 @@ void Group::join() {
     }
 }
 
-void Group::check_same_options() {
+void Link::check_same_options() {
     struct Field {
         const char* name;
         std::string value;
@@ -163,7 +159,7 @@ void Group::check_same_options() {
     }
 }
 
-void Group::wait_for_all() {
+void Link::wait_for_all() {
     auto& store = *place_.store;
     const auto all_key = place_.prefix + "all";
     if (store.add(place_.prefix + "joined", 1) == place_.world) store.set(all_key, "1");
@@ -195,30 +191,25 @@ void Group::wait_for_all() {
     }
 }
 
-WorkPtr Group::submit(const Collective& collective) {
+WorkPtr Link::submit(const Collective& collective) {
     validate(collective);
     check();
-    if (const auto& counter = current_tag().sent_bytes)
-        counter->fetch_add(input_bytes(collective), std::memory_order_relaxed);
+    if (const auto& traffic = current_tag().traffic)
+        traffic->sent.fetch_add(input_bytes(collective), std::memory_order_relaxed);
     // The operation runs while the executor lives, which the group's destructor ends first.
-    return executor_->submit(
-        [this, collective, tag = current_tag()] { return execute(collective, next_sequence_++, tag); });
-}
-
-WorkPtr Group::submit(const Collective& collective, std::shared_ptr<const void> memory) {
-    OpTag tag = current_tag();
-    tag.memory = std::move(memory);
-    const ScopedTag scope(std::move(tag));
-    return submit(collective);
+    return executor_->submit(std::make_unique<LinkOperation>(*this, collective, current_tag()),
+                             collective.caller_waits);
 }
 
 void Group::run(const Collective& collective) {
-    auto work = submit(collective);
+    Collective waited = collective;
+    waited.caller_waits = true;
+    auto work = link(0)->submit(waited);
     work->wait(std::nullopt);
     if (!work->result().ok()) throw Error(work->result());
 }
 
-void Group::validate(const Collective& c) const {
+void Link::validate(const Collective& c) const {
     if (dtype_size(c.dtype) == 0) fail(DDP_ERROR_INVALID_ARGUMENT, "dtype ", c.dtype, " is unknown");
     if (!c.recv && c.count > 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, c.kind == DDP_COLLECTIVE_BROADCAST ? "buffer" : "recv",
@@ -235,67 +226,13 @@ void Group::validate(const Collective& c) const {
         fail(DDP_ERROR_UNSUPPORTED, "this op cannot be applied to ", dtype_name(c.dtype));
 }
 
-// One collective on the wire: compare, scale, run. Runs with the executor's turn.
-ErrorInfo Group::execute(const Collective& c, std::int64_t sequence, const OpTag& tag) noexcept try {
-    if (auto broken = verdict(); !broken.ok()) return broken;
-    Signature mine{tag.plan, tag.step, sequence, c.count, tag.bucket, c.kind, c.dtype, c.op, c.root, 0};
-    if (monitor_) monitor_->set_progress(sequence + 1);
-    try {
-        const bool unchecked = (config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !transport_->has(DDP_BACKEND_NEEDS_MATCH);
-        if (world() > 1 && !unchecked) {
-            Signature theirs{};
-            std::int32_t other = -1;
-            if (!transport_->match(&mine, &theirs, sizeof mine, config_.timeout_ms, &other))
-                return break_everywhere({DDP_ERROR_MISMATCH,
-                                         describe_mismatch(mine, rank(), theirs, other, tag.label ? *tag.label : ""),
-                                         other, -1, tag.bucket, tag.step});
-        }
-        ddp_collective op{sizeof(ddp_collective),   c.kind, c.dtype, c.op, c.root,
-                          c.send ? c.send : c.recv, c.recv, c.count, 1.0,  config_.timeout_ms,
-                          {DDP_DEVICE_CPU, 0},      nullptr};
-        const std::size_t item = dtype_size(c.dtype);
-        if (c.kind == DDP_COLLECTIVE_ALLGATHER && !c.send)
-            op.send = static_cast<const std::byte*>(c.recv) + item * c.count * static_cast<std::size_t>(rank());
-        run_scaled(op);
-        return {};
-    } catch (const Error& error) {
-        ErrorInfo info = error.info();
-        info.bucket = tag.bucket;
-        info.step = tag.step;
-        return break_everywhere(monitor_ ? monitor_->resolve(info, describe(mine)) : info);
-    }
-} catch (const std::exception& error) {
-    return {DDP_ERROR_INTERNAL, str("a collective failed: ", error.what())};
-}
-
-// DDP_AVG is a sum with a scale. A backend that cannot apply it gets values divided beforehand, which keeps sums of low
-// precision finite; integers, which that would ruin, and reduce_scatter, whose input is not ours to change, are divided
-// afterwards.
-void Group::run_scaled(ddp_collective op) {
-    double after = 1;
-    if (reduces(op.kind) && op.op == DDP_AVG) {
-        op.op = DDP_SUM;
-        const double scale = 1.0 / world();
-        if (fuses_scale()) {
-            op.scale = scale;
-        } else if (op.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(op.dtype)) {
-            cpu::scale_copy(op.recv, op.send, op.count, op.dtype, scale);
-            op.send = op.recv;
-        } else {
-            after = scale;
-        }
-    }
-    transport_->run(op);
-    if (after != 1) cpu::scale_copy(op.recv, op.recv, op.count, op.dtype, after);
-}
-
-ErrorInfo Group::break_everywhere(const ErrorInfo& error) {
+ErrorInfo Link::break_everywhere(const ErrorInfo& error) {
     ErrorInfo agreed = monitor_ ? monitor_->report(error) : error;
     on_verdict(agreed);
     return verdict();
 }
 
-void Group::on_verdict(const ErrorInfo& error) {
+void Link::on_verdict(const ErrorInfo& error) {
     std::shared_ptr<Transport> transport;
     std::shared_ptr<Executor> executor;
     {
@@ -304,23 +241,18 @@ void Group::on_verdict(const ErrorInfo& error) {
         transport = transport_;
         executor = executor_;
     }
-    broken_.store(true, std::memory_order_release);
+    set_broken();
     // While joining there may be nothing to stop yet; create() looks again when there is.
     if (transport) transport->abort();
     if (executor) executor->poison(error);
 }
 
-void Group::check() const {
-    if (!broken()) return;
-    throw Error(verdict());
-}
-
-ErrorInfo Group::verdict() const {
+ErrorInfo Link::verdict() const {
     std::lock_guard lock(mutex_);
     return verdict_;
 }
 
-std::shared_ptr<std::byte> Group::allocate(std::size_t bytes) {
+std::shared_ptr<std::byte> Link::allocate(std::size_t bytes) {
     if (void* memory = transport_->allocate(bytes))
         return {static_cast<std::byte*>(memory), [owner = transport_](std::byte* m) { owner->deallocate(m); }};
     return allocate_zeroed(bytes);

@@ -1,4 +1,5 @@
-// Every collective, type, operation, world and algorithm against plain arithmetic.
+// Every collective, type, operation, world and backend, with its algorithms and kinds of memory, against plain
+// arithmetic.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -6,12 +7,12 @@
 
 #include "device/dtype.h"
 #include "device/kernels.h"
-#include "unit/gloo/fake_host.h"
+#include "unit/backend/fake_host.h"
 
 namespace libddp {
 namespace {
 
-using namespace testing_gloo;
+using namespace testing_backend;
 
 using Bytes = std::vector<char>;
 
@@ -50,13 +51,41 @@ bool equal(const Bytes& a, const Bytes& b, std::size_t count, ddp_dtype dtype) {
     return a.size() == b.size() && (!is_floating(dtype) ? a == b : plus_zero(a) == plus_zero(b));
 }
 
-class Collectives : public testing::TestWithParam<std::tuple<int, const char*>> {
+// A message of a rank.
+class Message {
+public:
+    Message(Rank& rank, bool allocated, const Bytes& content) : rank_(rank), size_(content.size()) {
+        if (allocated && rank.world() > 1)
+            data_ = allocated_ = static_cast<char*>(rank.allocate(size_));
+        else
+            data_ = (own_ = content).data();
+        std::memcpy(data_, content.data(), size_);
+    }
+    ~Message() {
+        if (allocated_) rank_.deallocate(allocated_);
+    }
+    Message(const Message&) = delete;
+    Message& operator=(const Message&) = delete;
+    char* data() { return data_; }
+    Bytes bytes() const { return {data_, data_ + size_}; }
+
+private:
+    Rank& rank_;
+    const std::size_t size_;
+    Bytes own_;
+    char* allocated_ = nullptr;
+    char* data_ = nullptr;
+};
+
+class Collectives : public testing::TestWithParam<std::tuple<int, Kind>> {
 protected:
     void SetUp() override {
-        world_ = std::make_unique<World>(size(), std::string("algorithm=") + std::get<1>(GetParam()));
+        world_ = std::make_unique<World>(size(), kind());
         ASSERT_TRUE(world_->connected()) << (*world_)[0].failure.message;
     }
     int size() const { return std::get<0>(GetParam()); }
+    const Kind& kind() const { return std::get<1>(GetParam()); }
+    bool allocated() const { return kind().allocated; }
     bool fuses_scale() { return ((*world_)[0].capabilities() & DDP_BACKEND_FUSES_SCALE) != 0; }
     std::unique_ptr<World> world_;
 };
@@ -78,13 +107,14 @@ TEST_P(Collectives, Allreduce) {
                     for (bool in_place : {true, false}) {
                         // Sums both ways; of the rest one or the other, so that each type, operation and count has both.
                         if (op != DDP_SUM && in_place != ((dtype + op + count / 3) % 2 == 0)) continue;
-                        Bytes send = inputs[static_cast<std::size_t>(rank.rank())], recv(send.size());
-                        if (in_place) recv = send;
+                        const Bytes& input = inputs[static_cast<std::size_t>(rank.rank())];
+                        Message send(rank, allocated(), input);
+                        Message recv(rank, allocated(), in_place ? input : Bytes(input.size()));
                         ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, op, in_place ? recv.data() : send.data(),
                                            recv.data(), count, in_place ? fused_scale : 1),
                                   DDP_OK)
                             << rank.failure.message;
-                        EXPECT_TRUE(equal(recv, in_place ? scaled : want, count, dtype));
+                        EXPECT_TRUE(equal(recv.bytes(), in_place ? scaled : want, count, dtype));
                     }
                 });
             }
@@ -101,9 +131,9 @@ TEST_P(Collectives, ReduceScatter) {
                 inputs.push_back(numbers(count * static_cast<std::size_t>(size()), dtype, r));
             const Bytes want = reduced(inputs, count * static_cast<std::size_t>(size()), dtype, DDP_SUM, 1);
             world_->each([&](Rank& rank) {
+                Message send(rank, allocated(), inputs[static_cast<std::size_t>(rank.rank())]);
                 Bytes recv(part + 1);
-                ASSERT_EQ(rank.run(DDP_COLLECTIVE_REDUCE_SCATTER, dtype, DDP_SUM,
-                                   inputs[static_cast<std::size_t>(rank.rank())].data(), recv.data(), count),
+                ASSERT_EQ(rank.run(DDP_COLLECTIVE_REDUCE_SCATTER, dtype, DDP_SUM, send.data(), recv.data(), count),
                           DDP_OK)
                     << rank.failure.message;
                 EXPECT_EQ(0,
@@ -119,9 +149,9 @@ TEST_P(Collectives, Allgather) {
             std::vector<Bytes> inputs;
             for (int r = 0; r < size(); ++r) inputs.push_back(numbers(count, dtype, r));
             world_->each([&](Rank& rank) {
-                const Bytes& mine = inputs[static_cast<std::size_t>(rank.rank())];
+                Message mine(rank, allocated(), inputs[static_cast<std::size_t>(rank.rank())]);
                 for (bool in_place : {true, false}) {
-                    Bytes recv(part * static_cast<std::size_t>(rank.world()) + 1);
+                    Message recv(rank, allocated(), Bytes(part * static_cast<std::size_t>(rank.world()) + 1));
                     char* own = recv.data() + part * static_cast<std::size_t>(rank.rank());
                     if (in_place) std::memcpy(own, mine.data(), part);
                     ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLGATHER, dtype, DDP_SUM, in_place ? own : mine.data(),
@@ -141,12 +171,12 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
             for (int root = 0; root < size(); ++root) {
                 const Bytes want = numbers(count, dtype, root);
                 world_->each([&](Rank& rank) {
-                    Bytes data = rank.rank() == root ? want : Bytes(want.size());
+                    Message data(rank, allocated(), rank.rank() == root ? want : Bytes(want.size()));
                     ASSERT_EQ(
                         rank.run(DDP_COLLECTIVE_BROADCAST, dtype, DDP_SUM, data.data(), data.data(), count, 1, root),
                         DDP_OK)
                         << rank.failure.message;
-                    EXPECT_EQ(data, want);
+                    EXPECT_EQ(data.bytes(), want);
                 });
             }
 }
@@ -175,10 +205,14 @@ TEST_P(Collectives, MatchBetweenCollectives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
-                         testing::Combine(testing::Values(1, 2, 3, 4, 5), testing::Values("direct", "ring", "bcube")),
+                         testing::Combine(testing::Values(1, 2, 3, 4, 5),
+                                          testing::Values(Kind{"direct", gloo_backend(), "algorithm=direct"},
+                                                          Kind{"ring", gloo_backend(), "algorithm=ring"},
+                                                          Kind{"bcube", gloo_backend(), "algorithm=bcube"},
+                                                          Kind{"shm", shm_backend()},
+                                                          Kind{"shm_allocated", shm_backend(), "", true})),
                          [](const auto& instance) {
-                             return std::string(std::get<1>(instance.param)) +
-                                    std::to_string(std::get<0>(instance.param));
+                             return std::get<1>(instance.param).name + std::to_string(std::get<0>(instance.param));
                          });
 
 // Above 16 ranks: signatures travel in rounds, and the automatic choice is the ring.
@@ -199,12 +233,13 @@ TEST(LargeWorld, AllreduceBarrierAndMatch) {
 }
 
 // The same numbers, reduced whole and in pieces of many sizes, with sums that are not exact.
-class Deterministic : public testing::TestWithParam<std::tuple<int, ddp_dtype>> {};
+class Deterministic : public testing::TestWithParam<std::tuple<int, ddp_dtype, const char*>> {};
 
 TEST_P(Deterministic, BitsDoNotDependOnTheCut) {
-    const auto [size, dtype] = GetParam();
+    const auto [size, dtype, backend] = GetParam();
     constexpr std::size_t kCount = 300007;
-    World world(size, "", DDP_GROUP_DETERMINISTIC);
+    World world(size, "", DDP_GROUP_DETERMINISTIC, 20000,
+                std::string(backend) == "shm" ? shm_backend() : gloo_backend());
     ASSERT_TRUE(world.connected()) << world[0].failure.message;
     EXPECT_TRUE(world[0].capabilities() & DDP_BACKEND_DETERMINISTIC);
     const std::size_t element = dtype_size(dtype);
@@ -233,7 +268,8 @@ TEST_P(Deterministic, BitsDoNotDependOnTheCut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Deterministic,
-                         testing::Combine(testing::Values(2, 3, 4), testing::Values(DDP_F32, DDP_F16, DDP_BF16)));
+                         testing::Combine(testing::Values(2, 3, 4), testing::Values(DDP_F32, DDP_F16, DDP_BF16),
+                                          testing::Values("gloo", "shm")));
 
 }  // namespace
 }  // namespace libddp

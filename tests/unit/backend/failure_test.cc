@@ -5,12 +5,12 @@
 
 #include <atomic>
 
-#include "unit/gloo/fake_host.h"
+#include "unit/backend/fake_host.h"
 
 namespace libddp {
 namespace {
 
-using namespace testing_gloo;
+using namespace testing_backend;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
@@ -33,9 +33,11 @@ std::size_t entries(const char* folder) {
     return count;
 }
 
-TEST(Match, EveryRankSeesTheDifference) {
+class Backends : public testing::TestWithParam<Kind> {};
+
+TEST_P(Backends, EveryRankSeesTheDifference) {
     for (int size : {2, 3, 5}) {
-        World world(size);
+        World world(size, GetParam());
         ASSERT_TRUE(world.connected());
         world.each([&](Rank& rank) {
             const bool odd = rank.rank() == 1;
@@ -52,9 +54,9 @@ TEST(Match, EveryRankSeesTheDifference) {
 }
 
 // The first to see it leaves at once; the others still learn of the difference, not of a broken connection.
-TEST(Match, ALateRankStillSeesTheDifference) {
+TEST_P(Backends, ALateRankStillSeesTheDifference) {
     for (int repeat = 0; repeat < 5; ++repeat) {
-        World world(3);
+        World world(3, GetParam());
         ASSERT_TRUE(world.connected());
         world.each([&](Rank& rank) {
             if (rank.rank() == 2) sleep_ms(30);
@@ -64,10 +66,7 @@ TEST(Match, ALateRankStillSeesTheDifference) {
     }
 }
 
-class Algorithms : public testing::TestWithParam<const char*> {
-protected:
-    std::string options() const { return std::string("algorithm=") + GetParam(); }
-};
+class Algorithms : public testing::TestWithParam<Kind> {};
 
 // Blocks all ranks but the last, which never comes, aborts rank 0, and returns how long the slowest took to notice.
 std::int64_t slowest_after_abort(World& world) {
@@ -98,7 +97,7 @@ TEST_P(Algorithms, AbortWakesABlockedCollective) {
         // The best of three, because this machine may be busy with something else.
         std::int64_t best = INT64_MAX;
         for (int attempt = 0; attempt < 3 && best >= kAbortMs; ++attempt) {
-            World world(size, options());
+            World world(size, GetParam());
             ASSERT_TRUE(world.connected());
             best = std::min(best, slowest_after_abort(world));
             std::vector<float> data(10);
@@ -111,7 +110,7 @@ TEST_P(Algorithms, AbortWakesABlockedCollective) {
 
 // While data streams at full speed, and in the middle of whatever the others do.
 TEST_P(Algorithms, AbortWhileDataStreams) {
-    World world(3, options());
+    World world(3, GetParam());
     ASSERT_TRUE(world.connected());
     std::atomic<bool> aborted{false};
     std::thread aborter([&] {
@@ -131,7 +130,7 @@ TEST_P(Algorithms, AbortWhileDataStreams) {
 }
 
 TEST_P(Algorithms, TimesOutWithoutARank) {
-    World world(3, options());
+    World world(3, GetParam());
     ASSERT_TRUE(world.connected());
     std::atomic<int> timeouts{0};
     each_rank(2, [&](int r) {
@@ -152,7 +151,7 @@ TEST_P(Algorithms, TimesOutWithoutARank) {
 }
 
 TEST_P(Algorithms, ARankThatLeavesMidwayEndsTheOthers) {
-    World world(4, options());
+    World world(4, GetParam());
     ASSERT_TRUE(world.connected());
     std::atomic<std::int64_t> left_at{0};
     world.each([&](Rank& rank) {
@@ -172,12 +171,15 @@ TEST_P(Algorithms, ARankThatLeavesMidwayEndsTheOthers) {
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Algorithms, testing::Values("direct", "ring", "bcube"),
-                         [](const auto& instance) { return std::string(instance.param); });
+INSTANTIATE_TEST_SUITE_P(All, Algorithms,
+                         testing::Values(Kind{"direct", gloo_backend(), "algorithm=direct"},
+                                         Kind{"ring", gloo_backend(), "algorithm=ring"},
+                                         Kind{"bcube", gloo_backend(), "algorithm=bcube"}, Kind{"shm", shm_backend()}),
+                         [](const auto& instance) { return name_of(instance); });
 
-TEST(Timeout, BarrierAndMatchNameTheMissing) {
+TEST_P(Backends, TimeoutOfBarrierAndMatchNameTheMissing) {
     for (bool barrier : {true, false}) {
-        World world(4);
+        World world(4, GetParam());
         ASSERT_TRUE(world.connected());
         std::atomic<int> named{0};
         each_rank(2, [&](int r) {
@@ -194,10 +196,10 @@ TEST(Timeout, BarrierAndMatchNameTheMissing) {
     }
 }
 
-TEST(Timeout, OtherCollectives) {
+TEST_P(Backends, TimeoutOfOtherCollectives) {
     for (ddp_collective_kind kind :
          {DDP_COLLECTIVE_BROADCAST, DDP_COLLECTIVE_ALLGATHER, DDP_COLLECTIVE_REDUCE_SCATTER}) {
-        World world(2);
+        World world(2, GetParam());
         ASSERT_TRUE(world.connected());
         std::vector<float> send(2000), recv(2000);
         world[1].timeout_ms = 200;
@@ -208,8 +210,8 @@ TEST(Timeout, OtherCollectives) {
 }
 
 // What a rank has sent arrives although it leaves at once: a finished collective is finished for everyone.
-TEST(Destroy, DoesNotTakeBackWhatWasSent) {
-    World world(3);
+TEST_P(Backends, DestroyDoesNotTakeBackWhatWasSent) {
+    World world(3, GetParam());
     ASSERT_TRUE(world.connected());
     world.each([&](Rank& rank) {
         std::vector<float> data(2 << 20, rank.rank() == 0 ? 7.0f : 0.0f);
@@ -221,11 +223,11 @@ TEST(Destroy, DoesNotTakeBackWhatWasSent) {
     });
 }
 
-TEST(Destroy, LeavesNoThreadAndNoDescriptor) {
-    { World warm_up(3, "algorithm=ring"); }
+TEST_P(Algorithms, DestroyLeavesNoThreadAndNoDescriptor) {
+    { World warm_up(3, GetParam()); }
     const std::size_t threads = entries("/proc/self/task"), descriptors = entries("/proc/self/fd");
-    for (const char* options : {"algorithm=direct", "algorithm=ring"}) {
-        World world(4, options);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+        World world(4, GetParam());
         ASSERT_TRUE(world.connected());
         world.each([](Rank& rank) { EXPECT_EQ(rank.barrier(), DDP_OK); });
     }
@@ -235,24 +237,24 @@ TEST(Destroy, LeavesNoThreadAndNoDescriptor) {
     EXPECT_EQ(entries("/proc/self/fd"), descriptors);
 }
 
-TEST(Destroy, DoesNotWaitForPeers) {
-    World world(4);
+TEST_P(Backends, DestroyDoesNotWaitForPeers) {
+    World world(4, GetParam());
     ASSERT_TRUE(world.connected());
     const auto begin = Clock::now();
     world[1].destroy();
     EXPECT_LT(elapsed_ms(begin), 500);
 }
 
-TEST(Destroy, AbortFromManyThreadsMeanwhile) {
+TEST_P(Backends, DestroyAbortFromManyThreadsMeanwhile) {
     for (int repeat = 0; repeat < 10; ++repeat) {
-        World world(2);
+        World world(2, GetParam());
         ASSERT_TRUE(world.connected());
         void* transport = world[0].transport();
         std::atomic<bool> stop{false};
         std::vector<std::thread> aborters;
         for (int i = 0; i < 3; ++i)
             aborters.emplace_back([&] {
-                while (!stop) Rank::backend().abort(transport);
+                while (!stop) GetParam().backend->abort(transport);
             });
         sleep_ms(5);
         world[0].destroy();
@@ -260,6 +262,9 @@ TEST(Destroy, AbortFromManyThreadsMeanwhile) {
         for (auto& thread : aborters) thread.join();
     }
 }
+
+INSTANTIATE_TEST_SUITE_P(All, Backends, testing::Values(Kind{"gloo", gloo_backend()}, Kind{"shm", shm_backend()}),
+                         [](const auto& instance) { return name_of(instance); });
 
 }  // namespace
 }  // namespace libddp

@@ -17,10 +17,11 @@
 #include <vector>
 
 #include "comm/gloo/gloo_backend.h"
+#include "comm/shm/shm_backend.h"
 #include "ddp/backend.h"
 #include "ddp/group.h"
 
-namespace libddp::testing_gloo {
+namespace libddp::testing_backend {
 
 class KeyValueStore {
 public:
@@ -95,8 +96,8 @@ private:
 class Rank {
 public:
     Rank(KeyValueStore& store, int rank, int world, const std::string& options = "", std::int64_t create_ms = 20000,
-         std::uint32_t flags = 0)
-        : store_(store), options_(options) {
+         std::uint32_t flags = 0, const ddp_backend* backend = gloo_backend())
+        : store_(store), options_(options), backend_(*backend) {
         host_.struct_size = sizeof host_;
         host_.handle = this;
         host_.rank = rank;
@@ -114,21 +115,28 @@ public:
         host_.store_value_free = &std::free;
         host_.log = [](void*, std::int32_t, const char*) {};
         clear();
-        status = backend().create(&host_, &transport_, &failure);
+        status = backend_.create(&host_, &transport_, &failure);
     }
     ~Rank() { destroy(); }
     Rank(const Rank&) = delete;
     Rank& operator=(const Rank&) = delete;
 
-    static const ddp_backend& backend() { return *gloo_backend(); }
-
     void destroy() {
-        if (transport_) backend().destroy(transport_);
+        if (transport_) backend_.destroy(transport_);
         transport_ = nullptr;
     }
-    void abort() { backend().abort(transport_); }
-    std::uint32_t capabilities() { return backend().capabilities(transport_); }
+    void abort() { backend_.abort(transport_); }
+    std::uint32_t capabilities() { return backend_.capabilities(transport_); }
+    const ddp_backend& backend() const { return backend_; }
     void* transport() { return transport_; }
+    // Memory of the backend's own; ends the test where it has none to give.
+    void* allocate(std::size_t bytes) {
+        void* memory = nullptr;
+        clear();
+        status = backend_.allocate(transport_, bytes, {DDP_DEVICE_CPU, 0}, &memory, &failure);
+        return memory;
+    }
+    void deallocate(void* memory) { backend_.deallocate(transport_, memory); }
     int rank() const { return host_.rank; }
     int world() const { return host_.world_size; }
 
@@ -136,6 +144,7 @@ public:
                    std::size_t count, double scale = 1, int root = 0) {
         ddp_collective c{};
         c.struct_size = sizeof c;
+        c.copied_bytes = &copied;
         c.kind = kind;
         c.dtype = dtype;
         c.op = op;
@@ -145,19 +154,35 @@ public:
         c.count = count;
         c.scale = scale;
         c.timeout_ms = timeout_ms;
-        clear();
-        return status = backend().run(transport_, &c, &failure);
+        return run(c);
     }
     ddp_status allreduce(std::vector<float>& data) {
         return run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(), data.data(), data.size());
     }
     ddp_status barrier() { return run(DDP_COLLECTIVE_BARRIER, DDP_U8, DDP_SUM, nullptr, nullptr, 0); }
+    // Where the backend compares in each collective: in one that does nothing else.
     ddp_status match(const std::string& mine) {
         theirs.assign(mine.size(), '\0');
         their_rank = -1;
         clear();
-        return status = backend().match(transport_, mine.data(), theirs.data(), mine.size(), timeout_ms, &their_rank,
-                                        &failure);
+        if (backend_.match)
+            return status = backend_.match(transport_, mine.data(), theirs.data(), mine.size(), timeout_ms, &their_rank,
+                                           &failure);
+        ddp_collective c{};
+        c.struct_size = sizeof c;
+        c.kind = DDP_COLLECTIVE_BARRIER;
+        c.dtype = DDP_U8;
+        c.scale = 1;
+        c.timeout_ms = timeout_ms;
+        c.signature = mine.data();
+        c.signature_size = mine.size();
+        c.theirs = theirs.data();
+        if (run(c) == DDP_ERROR_MISMATCH) their_rank = failure.rank;
+        return status;
+    }
+    ddp_status run(const ddp_collective& c) {
+        clear();
+        return status = backend_.run(transport_, &c, &failure);
     }
 
     ddp_status status = DDP_OK;
@@ -165,6 +190,7 @@ public:
     std::string theirs;
     std::int32_t their_rank = -1;
     std::int64_t timeout_ms = 20000;
+    std::uint64_t copied = 0;  // bytes, since the beginning
 
 private:
     static ddp_status store_get(void* self, const char* key, std::int64_t wait_ms, void** value, std::size_t* size,
@@ -187,6 +213,7 @@ private:
 
     KeyValueStore& store_;
     std::string options_;
+    const ddp_backend& backend_;
     ddp_backend_host host_{};
     void* transport_ = nullptr;
 };
@@ -198,13 +225,29 @@ inline void each_rank(int world, const std::function<void(int)>& body) {
     for (auto& thread : threads) thread.join();
 }
 
+// A backend with options.
+struct Kind {
+    const char* name;
+    const ddp_backend* backend;
+    const char* options = "";
+    bool allocated = false;  // messages lie in memory of the backend
+};
+
+template <class Instance>
+std::string name_of(const Instance& instance) {
+    return instance.param.name;
+}
+
 // A connected world. Ranks live until the object goes.
 class World {
 public:
-    explicit World(int size, const std::string& options = "", std::uint32_t flags = 0, std::int64_t timeout_ms = 20000)
+    World(int size, const Kind& kind) : World(size, kind.options, 0, 20000, kind.backend) {}
+    explicit World(int size, const std::string& options = "", std::uint32_t flags = 0, std::int64_t timeout_ms = 20000,
+                   const ddp_backend* backend = gloo_backend())
         : ranks_(static_cast<std::size_t>(size)) {
         each_rank(size, [&](int r) {
-            ranks_[static_cast<std::size_t>(r)] = std::make_unique<Rank>(store_, r, size, options, timeout_ms, flags);
+            ranks_[static_cast<std::size_t>(r)] =
+                std::make_unique<Rank>(store_, r, size, options, timeout_ms, flags, backend);
         });
     }
     Rank& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
@@ -227,4 +270,4 @@ inline std::int64_t elapsed_ms(std::chrono::steady_clock::time_point since) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - since).count();
 }
 
-}  // namespace libddp::testing_gloo
+}  // namespace libddp::testing_backend

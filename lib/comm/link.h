@@ -1,0 +1,64 @@
+// A group over one transport, with one queue: the front of a backend. It queues collectives, checks that ranks agree,
+// and turns failures into one error everywhere.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "comm/bootstrap.h"
+#include "comm/executor.h"
+#include "comm/group.h"
+#include "comm/monitor.h"
+#include "comm/transport.h"
+
+namespace libddp {
+
+class LinkOperation;
+
+class Link final : public Group {
+public:
+    static std::shared_ptr<Link> create(const GroupConfig& config);
+    ~Link() override;
+
+    const char* backend_name() const override { return transport_->name(); }
+    std::shared_ptr<Store> store() override;
+    bool fuses_scale() const override { return transport_->has(DDP_BACKEND_FUSES_SCALE); }
+    std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) override;
+    std::size_t link_count() const override { return 1; }
+    std::shared_ptr<Link> link(std::size_t) override { return std::static_pointer_cast<Link>(shared_from_this()); }
+    using Group::submit;
+    WorkPtr submit(const Collective& collective) override;
+    void run_callbacks() override { executor_->run_callbacks(); }
+    ErrorInfo break_everywhere(const ErrorInfo& error) override;
+    ErrorInfo verdict() const override;
+
+    const std::shared_ptr<Executor>& executor() const { return executor_; }
+    // Memory for buckets, zeroed, aligned to 64 bytes; released when the pointer is.
+    std::shared_ptr<std::byte> allocate(std::size_t bytes);
+
+private:
+    friend class LinkOperation;
+
+    Link(GroupConfig config, MeetingPlace place)
+        : Group(place.rank, place.world), config_(std::move(config)), place_(std::move(place)) {}
+
+    void join();
+    void check_same_options();
+    void wait_for_all();
+    void on_verdict(const ErrorInfo& verdict);
+    void validate(const Collective& collective) const;
+
+    const GroupConfig config_;
+    const MeetingPlace place_;
+    std::shared_ptr<Transport> transport_;
+    std::unique_ptr<Monitor> monitor_;  // null when alone
+    std::shared_ptr<Executor> executor_;
+    std::int32_t splits_ = 0;         // how often it was divided
+    std::int64_t next_sequence_ = 0;  // touched only by the thread that holds the executor's turn
+    mutable std::mutex mutex_;
+    ErrorInfo verdict_;
+    std::shared_ptr<Store> lone_store_;
+};
+
+}  // namespace libddp

@@ -1,0 +1,21 @@
+#include "util/host.h"
+
+#include <unistd.h>
+
+#include <fstream>
+
+#include "util/error.h"
+
+namespace libddp {
+
+std::string host_id() {
+    std::string boot;
+    if (!std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot))
+        fail(DDP_ERROR_UNSUPPORTED, "/proc/sys/kernel/random/boot_id cannot be read: is /proc mounted?");
+    char name[64];
+    const auto length = readlink("/proc/self/ns/net", name, sizeof name);
+    if (length <= 0) fail(DDP_ERROR_UNSUPPORTED, "/proc/self/ns/net cannot be read: is /proc mounted?");
+    return boot + " " + std::string(name, static_cast<std::size_t>(length));
+}
+
+}  // namespace libddp
