@@ -36,6 +36,8 @@ set(CPACK_COMPONENT_TOOLS_DESCRIPTION
   "ddprun starts the ranks of a job; ddp-bench measures collectives and training steps.")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "${library_package} ${same_version}")
+# For `ddp-bench peers`, which does without what is missing.
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "python3, python3-torch, python3-matplotlib, openmpi-bin, libopenmpi-dev")
 # The tools' library is in the build tree, not yet installed.
 get_target_property(library_folder ddp BINARY_DIR)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${library_folder})

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Runs a ddp-bench command and checks that it prints the rows that its documentation promises.
+"""Runs a ddp-bench command and checks that it prints the rows that its documentation promises, and writes the same as CSV.
 
 usage: check_rows.py ROWS EXTRA,FIELDS COMMAND...
 """
 
+import csv
 import json
 import math
 import subprocess
 import sys
+import tempfile
 
 FIELDS = ["name", "world", "backend", "bytes", "iters", "median_ms", "p10_ms", "p90_ms"]
-TEXTS = {"name", "backend", "model", "mode", "dtype"}
+TEXTS = {"name", "backend", "model", "mode", "dtype", "memory"}
 TIMEOUT_S = 60
 
 
@@ -22,14 +24,26 @@ def check_row(row, extra):
     assert row["iters"] > 0 and row["world"] > 0, f"nothing was measured: {row}"
 
 
+def check_csv(path, rows):
+    with open(path, encoding="utf-8", newline="") as file:
+        same = list(csv.DictReader(file))
+    assert len(same) == len(rows), f"{len(same)} rows in the CSV file"
+    for ours, theirs in zip(rows, same):
+        assert {key: str(value) for key, value in ours.items() if key in TEXTS} == {
+            key: value for key, value in theirs.items() if key in TEXTS}, f"{theirs} in the CSV file, printed {ours}"
+        assert float(theirs["median_ms"]) == ours["median_ms"], f"{theirs} in the CSV file, printed {ours}"
+
+
 def main():
     expected, extra, command = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3:]
-    job = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S)
-    assert job.returncode == 0, f"status {job.returncode} of {command}"
-    rows = [json.loads(line) for line in job.stdout.splitlines()]
-    assert len(rows) == expected, f"{len(rows)} rows instead of {expected}: {job.stdout}"
-    for row in rows:
-        check_row(row, extra)
+    with tempfile.NamedTemporaryFile(prefix="ddp-rows-") as file:
+        job = subprocess.run([*command, "--csv", file.name], stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S)
+        assert job.returncode == 0, f"status {job.returncode} of {command}"
+        rows = [json.loads(line) for line in job.stdout.splitlines()]
+        assert len(rows) == expected, f"{len(rows)} rows instead of {expected}: {job.stdout}"
+        for row in rows:
+            check_row(row, extra)
+        check_csv(file.name, rows)
 
 
 if __name__ == "__main__":

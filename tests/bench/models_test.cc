@@ -87,7 +87,16 @@ TEST(Models, SaysWhichLineItCannotRead) {
     EXPECT_EQ(complaint_about("# nothing\n"), "the model has no parameters");
 }
 
+TEST(Models, NumbersMakeParametersOfOneSize) {
+    const Model model = find_model("2000x256");
+    ASSERT_EQ(model.size(), 2000u);
+    EXPECT_EQ(model.front().count(), 256);
+    EXPECT_NE(model.front().name, model.back().name);
+    EXPECT_EQ(element_count(model), 2000 * 256);
+}
+
 TEST(Models, UnknownNameIsAnError) {
+    EXPECT_THROW(find_model("0x256"), std::invalid_argument);
     EXPECT_THROW(find_model("/no/such/file"), std::invalid_argument);
 }
 

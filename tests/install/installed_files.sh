@@ -8,7 +8,8 @@ shift 3
 status=0
 complain() { echo "$*" >&2; status=1; }
 for file in "$libdir/libddp.so" "$libdir/$soname" "$libdir/pkgconfig/ddp.pc" "$libdir/cmake/ddp/ddpConfig.cmake" \
-    "$libdir/cmake/ddp/ddpConfigVersion.cmake" include/ddp/ddp.h bin/ddprun bin/ddp-bench share/doc/ddp/LICENSE; do
+    "$libdir/cmake/ddp/ddpConfigVersion.cmake" include/ddp/ddp.h bin/ddprun bin/ddp-bench \
+    libexec/ddp/peers/compare.py libexec/ddp/peers/gloo_allreduce share/doc/ddp/LICENSE; do
     [[ -e $prefix/$file ]] || complain "not installed: $file"
 done
 dynamic=$(objdump -p "$prefix/$libdir/libddp.so")
@@ -20,4 +21,5 @@ for folder in "$@"; do
     done < <(grep -rlF --include=*.pc --include=*.cmake --include=*.h --include=*.hpp -- "$folder" "$prefix")
 done
 [[ $("$prefix/bin/ddprun" --help) == *ddprun* ]] || complain "the installed ddprun does not start"
+[[ $("$prefix/bin/ddp-bench" peers --help) == *allreduce* ]] || complain "the installed ddp-bench does not find its scripts"
 exit $status

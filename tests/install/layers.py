@@ -27,7 +27,7 @@ OF_BACKENDS = "comm/backend"
 ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h", "rendezvous/environment.h"}}
 # Third-party headers, and the only folders that may know them: the one that wraps each, and its unit tests.
 THIRD_PARTY = {
-    r"gloo/": {"lib/comm/gloo"},
+    r"gloo/": {"lib/comm/gloo", "tools/bench/peers"},
     r"uv\.h": {"lib/rendezvous", "tools"},
     r"openssl/": {"lib/rendezvous", "tools"},
     r"nlohmann/": {"lib/core", "tests/hooks", "tools"},

@@ -1,20 +1,14 @@
 // ddp-bench grad-ready: what a call of ddp_grad_ready costs the thread of the backward pass.
 #include <stdexcept>
-#include <string>
 
 #include "benchmarks.h"
 #include "gradients.h"
+#include "groups.h"
 #include "measure.h"
 #include "models.h"
 
 namespace bench {
 namespace {
-
-Model many_small(int params, int elements) {
-    Model model;
-    for (int i = 0; i < params; ++i) model.push_back({"param" + std::to_string(i), {elements}});
-    return model;
-}
 
 ddp_context_options default_options() {
     ddp_context_options options;
@@ -25,7 +19,7 @@ ddp_context_options default_options() {
 }  // namespace
 
 std::vector<Row> run_grad_ready(ddp_group* group, const Options& options) {
-    const Model model = many_small(options.params, options.elements);
+    const Model model = uniform(options.params, options.elements);
     SharedGradients shared(group, default_options(), model, nullptr);
     // Only the calls are timed: those that complete a bucket, and so start its reduction, among them.
     const Iteration loop = [&] {
@@ -38,7 +32,7 @@ std::vector<Row> run_grad_ready(ddp_group* group, const Options& options) {
         if (failed) throw std::runtime_error("ddp_grad_ready failed");
         return end - start;
     };
-    const auto series = measure(group, {options.iterations(), options.seconds}, {loop});
+    const auto series = measure(ranks_of(group), {options.iterations(), options.seconds}, {loop});
     Row row = make_row("grad-ready", ddp_group_world_size(group), ddp_group_backend(group), 4 * element_count(model),
                        series.front());
     row["params"] = model.size();

@@ -1,8 +1,6 @@
 // How a loop is timed on all ranks together.
 #pragma once
 
-#include <ddp/ddp.h>
-
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -17,10 +15,17 @@ struct Budget {
     double seconds;           // of all loops together
 };
 
+// What ranks tell each other while they measure. Each function is collective.
+struct Ranks {
+    std::function<void()> barrier;
+    std::function<void(std::int64_t&)> broadcast;          // rank 0's value to all
+    std::function<void(std::vector<double>&)> maximum_of;  // the largest of all ranks, element by element
+};
+
 // Times several loops side by side and returns a series for each: of every iteration the slowest rank's time, since a
 // job is as fast as that. The loops take turns in blocks, with a barrier before each, so that whatever else the machine
 // does meets all of them alike. Collective: rank 0 decides how many iterations there are.
-std::vector<std::vector<double>> measure(ddp_group* group, const Budget& budget, const std::vector<Iteration>& loops);
+std::vector<std::vector<double>> measure(const Ranks& ranks, const Budget& budget, const std::vector<Iteration>& loops);
 
 // Milliseconds on a clock that only goes forward.
 double now_ms();

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <limits>
+#include <regex>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -120,6 +121,12 @@ Model bert(std::int64_t layers, std::int64_t hidden) {
     return b.take();
 }
 
+Model uniform(std::int64_t parameters, std::int64_t elements) {
+    Model model;
+    for (std::int64_t i = 0; i < parameters; ++i) model.push_back({"param" + std::to_string(i), {elements}});
+    return model;
+}
+
 Model read_model(std::istream& in) {
     Model model;
     std::string line;
@@ -140,6 +147,10 @@ void write_model(std::ostream& out, const Model& model) {
 }
 
 Model find_model(const std::string& name) {
+    static const std::regex numbers("([1-9][0-9]{0,6})x([1-9][0-9]{0,6})");
+    std::smatch match;
+    if (std::regex_match(name, match, numbers)) return uniform(std::stoll(match[1]), std::stoll(match[2]));
+
     if (name == "resnet50") return resnet50();
     if (name == "bert-base") return bert(12, 768);
     if (name == "bert-large") return bert(24, 1024);

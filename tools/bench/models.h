@@ -28,6 +28,9 @@ Model resnet50();
 // 335,141,888) 24 of 1,024.
 Model bert(std::int64_t layers, std::int64_t hidden);
 
+// So many parameters, all with as many elements.
+Model uniform(std::int64_t parameters, std::int64_t elements);
+
 // One parameter a line: a name, then its extents, between blanks. Empty lines and what follows a '#' do not count.
 // Throws std::invalid_argument with the number of a line that it cannot read, and when there is no parameter at all.
 Model read_model(std::istream& in);
@@ -35,7 +38,8 @@ Model read_model(std::istream& in);
 // Writes what read_model reads.
 void write_model(std::ostream& out, const Model& model);
 
-// "resnet50", "bert-base", "bert-large", or the path of a file. Throws std::invalid_argument.
+// "resnet50", "bert-base", "bert-large", "NxM" (N parameters of M elements), or the path of a file. Throws
+// std::invalid_argument.
 Model find_model(const std::string& name);
 
 }  // namespace bench

@@ -15,7 +15,10 @@ void add_job_options(CLI::App* command, Options& options) {
     command->add_option("--world", options.world, "Ranks to start on this host; a launcher's own number wins")
         ->check(CLI::Range(1, 1024))
         ->capture_default_str();
-    command->add_option("--backend", options.backend, "As in ddp_group_options")->capture_default_str();
+    command
+        ->add_option("--backend", options.backends,
+                     "As in ddp_group_options; options may follow: NAME:key=value:key=value")
+        ->capture_default_str();
     command->add_option("--backend-options", options.backend_options, "key=value,key=value");
     command->add_option("--iters", options.iters, "Iterations to time: a number, or auto for at least 10 in --seconds")
         ->check(CLI::Validator(check_iterations, "auto|N"))
@@ -27,11 +30,24 @@ void add_job_options(CLI::App* command, Options& options) {
         ->check(CLI::Range(1.0, 86400.0))
         ->capture_default_str();
     command->add_flag("--json", options.json, "One JSON object a line instead of a table");
+    command->add_option("--csv", options.csv, "Also write the rows to this file, comma-separated");
 }
 
 CLI::App* add_allreduce(CLI::App& app, Options& options) {
-    CLI::App* command = app.add_subcommand("allreduce", "Times ddp_allreduce, in place, for each size");
+    CLI::App* command = app.add_subcommand(
+        "allreduce",
+        "Times ddp_allreduce, in place, for each size; several backends side by side. On one host "
+        "also limit_ms, what this machine needs for the memory traffic alone, and fraction = limit_ms / median_ms");
     add_job_options(command, options);
+    command->get_option("--backend")
+        ->delimiter(',')
+        ->description("Those to compare, separated by commas: NAME or NAME:key=value:key=value");
+    command
+        ->add_option("--memory", options.memory,
+                     "own: any memory. group: such in which the group works fastest. Or both")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"own", "group"}))
+        ->capture_default_str();
     command->add_option("--bytes", options.bytes, "Sizes, separated by commas")
         ->delimiter(',')
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 36))
@@ -44,7 +60,9 @@ CLI::App* add_allreduce(CLI::App& app, Options& options) {
 
 void add_model_option(CLI::App* command, Options& options) {
     command
-        ->add_option("--model", options.model, "resnet50, bert-base, bert-large, or a file of lines 'name dim dim ...'")
+        ->add_option(
+            "--model", options.model,
+            "resnet50, bert-base, bert-large, NxM (N parameters of M floats), or a file of lines 'name dim dim ...'")
         ->capture_default_str();
 }
 
@@ -54,6 +72,7 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
         "Writes a model's gradients in the order of a backward pass and has them averaged; beside it, in the same "
         "minute, the same loop without libddp (local_ms), on all ranks at once");
     add_job_options(command, options);
+    command->get_option("--backend")->expected(1);
     add_model_option(command, options);
     command->add_option("--bucket-mb", options.bucket_mb, "Bucket size in MiB")
         ->check(CLI::Range(1e-6, 65536.0))
@@ -80,6 +99,7 @@ CLI::App* add_grad_ready(CLI::App& app, Options& options) {
     CLI::App* command = app.add_subcommand(
         "grad-ready", "Times ddp_grad_ready alone, for gradients that live in their buckets: nanoseconds a call");
     add_job_options(command, options);
+    command->get_option("--backend")->expected(1);
     command->add_option("--params", options.params, "Number of parameters")
         ->check(CLI::Range(1, 1000000))
         ->capture_default_str();
@@ -106,6 +126,11 @@ Options parse_options(int argc, const char* const* argv) {
     const CLI::App* grad_ready = add_grad_ready(app, options);
     CLI::App* models = app.add_subcommand("models", "Prints a model's gradients in the format that --model FILE reads");
     add_model_option(models, options);
+    app.add_subcommand("peers", "Runs libddp, Gloo, Open MPI and PyTorch in turns: see ddp-bench peers --help");
+    if (argc > 1 && std::string(argv[1]) == "peers") {
+        options.command = Command::peers;  // what follows is for its script
+        return options;
+    }
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -7,23 +7,25 @@
 
 namespace bench {
 
-enum class Command { allreduce, replay, grad_ready, models };
+enum class Command { allreduce, replay, grad_ready, models, peers };
 
 struct Options {
     Command command = Command::models;
 
     // Of every benchmark.
     int world = 2;
-    std::string backend = "auto";
+    std::vector<std::string> backends{"auto"};  // as parse_backend reads them; allreduce compares several
     std::string backend_options;
     std::string iters = "auto";
     double seconds = 1.5;   // of measuring a row
     double timeout = 1800;  // seconds that the ranks may take in all
     bool json = false;
+    std::string csv;  // also write the rows to this file
 
     // allreduce
     std::vector<std::uint64_t> bytes{4096, 65536, 1048576, 4194304, 26214400};
     std::string dtype = "f32";
+    std::vector<std::string> memory{"own"};  // "own", "group"
 
     // replay and models
     std::string model = "resnet50";

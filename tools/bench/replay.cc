@@ -9,6 +9,7 @@
 
 #include "benchmarks.h"
 #include "gradients.h"
+#include "groups.h"
 #include "measure.h"
 #include "models.h"
 
@@ -156,7 +157,7 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
         hooked->exact = false;  // the hook may be lossy
         add(*hooked);
     }
-    const auto series = measure(group, {options.iterations(), options.seconds}, loops);
+    const auto series = measure(ranks_of(group), {options.iterations(), options.seconds}, loops);
 
     Row row = make_row("replay", plain.world, ddp_group_backend(group), 4 * element_count(model), series[1]);
     row["local_ms"] = median(series[0]);

@@ -1,9 +1,10 @@
 #include "report.h"
 
 #include <algorithm>
+#include <fstream>
 #include <iomanip>
 #include <sstream>
-#include <string>
+#include <stdexcept>
 
 namespace bench {
 namespace {
@@ -14,6 +15,14 @@ std::string cell(const Row& value) {
     std::ostringstream text;
     text << std::setprecision(4) << value.get<double>();
     return text.str();
+}
+
+// In quotes where a reader would misunderstand it otherwise.
+std::string csv_field(const std::string& text) {
+    if (text.find_first_of(",\"\n") == std::string::npos) return text;
+    std::string quoted = "\"";
+    for (const char letter : text) quoted += letter == '"' ? "\"\"" : std::string(1, letter);
+    return quoted + '"';
 }
 
 }  // namespace
@@ -36,6 +45,26 @@ Row make_row(const char* name, int world, const char* backend, std::int64_t byte
 void print_json(std::ostream& out, const std::vector<Row>& rows) {
     for (const Row& row : rows) out << row.dump() << '\n';
     out.flush();
+}
+
+void write_csv(const std::string& path, const std::vector<Row>& rows) {
+    std::ofstream out(path);
+    const auto line = [&out](const Row& row, auto text_of) {
+        const char* separator = "";
+        for (const auto& [key, value] : row.items()) {
+            out << separator << csv_field(text_of(key, value));
+            separator = ",";
+        }
+        out << '\n';
+    };
+    if (!rows.empty()) line(rows.front(), [](const std::string& key, const Row&) { return key; });
+    for (const Row& row : rows) {
+        line(row, [](const std::string&, const Row& value) {
+            return value.is_string() ? value.get<std::string>() : value.dump();
+        });
+    }
+    out.flush();
+    if (!out) throw std::runtime_error("cannot write " + path);
 }
 
 void print_table(std::ostream& out, const std::vector<Row>& rows) {

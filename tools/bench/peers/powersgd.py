@@ -18,6 +18,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from statistics import median
 
 import job
 import replay
@@ -110,12 +111,6 @@ def run(command, timeout):
     if done.returncode != 0:
         sys.exit(f"status {done.returncode} of {' '.join(command)}")
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def median(values):
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def compare(options):

@@ -1,12 +1,13 @@
-"""Ranks of a torch.distributed job on this host, and the timing of their loops: as in tools/bench/measure.h."""
+"""Ranks of a torch.distributed job, and the timing of their loops: as in tools/bench/measure.h."""
 
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from datetime import timedelta
+from statistics import median
+
+import processes
+from processes import is_rank
 
 WARM_UP = 3
 FEWEST = 10
@@ -28,62 +29,18 @@ def require_torch():
     return torch
 
 
-def is_rank():
-    return "RANK" in os.environ and "DDP_PEER_INIT" in os.environ
-
-
 def launch(world, timeout):
-    """Runs this script again as each rank. Returns the exit status; leaves no process behind."""
-    with tempfile.TemporaryDirectory(prefix="ddp-peer-") as folder:
-        ranks = [subprocess.Popen([sys.executable, *sys.argv], env=rank_environment(rank, world, folder))
-                 for rank in range(world)]
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the lines below still run
-        try:
-            return wait(ranks, time.monotonic() + timeout)
-        finally:
-            for rank in ranks:
-                if rank.poll() is None:
-                    rank.kill()
-                    rank.wait()
-
-
-def rank_environment(rank, world, folder):
-    environment = dict(os.environ)
-    environment.update({
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world),
-        "DDP_PEER_INIT": f"file://{folder}/store",
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        # Without these glibc returns a large gradient's memory to the system after each step and asks for it again in
-        # the next. That would cost PyTorch a page fault for every 4 KiB, which is not what is compared here.
-        "MALLOC_MMAP_MAX_": "0",
-        "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-        "MALLOC_TOP_PAD_": str(64 << 20),
-    })
-    return environment
-
-
-def wait(ranks, deadline):
-    while True:
-        states = [rank.poll() for rank in ranks]
-        failed = [state for state in states if state]
-        if failed:
-            return abs(failed[0])
-        if all(state == 0 for state in states):
-            return 0
-        if time.monotonic() > deadline:
-            print("the ranks did not end in time", file=sys.stderr)
-            return 124
-        time.sleep(0.02)
+    """Runs this script again as each rank. Returns the exit status."""
+    return processes.run_ranks([sys.executable, *sys.argv], world, timeout)
 
 
 def join():
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=os.environ["DDP_PEER_INIT"], rank=int(os.environ["RANK"]),
-                            world_size=int(os.environ["WORLD_SIZE"]), timeout=timedelta(seconds=120))
+    dist.init_process_group("gloo", init_method=f"file://{os.environ['DDP_PEER_FOLDER']}/store",
+                            rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]),
+                            timeout=timedelta(seconds=120))
     return dist
 
 
@@ -130,10 +87,6 @@ def percentile(series, fraction):
     below = int(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
-
-
-def median(series):
-    return percentile(series, 0.5)
 
 
 def row(name, size, series, **more):

@@ -1,0 +1,91 @@
+"""Two hosts on one machine: network namespaces joined by a link that is as slow as wanted. Needs the right to make
+namespaces (root, or CAP_NET_ADMIN and CAP_SYS_ADMIN)."""
+import contextlib
+import os
+import secrets
+import subprocess
+import tempfile
+
+
+class Link:
+    """The namespaces, and between them a pair of virtual interfaces that tc shapes to the rate, in both directions.
+    Whatever happens, they are gone at the end."""
+
+    def __init__(self, rate):
+        self.rate = rate
+        self.names = [f"ddp{os.getpid()}{side}" for side in "ab"]
+        self.interfaces = [f"{name}-v" for name in self.names]
+        self.addresses = ["10.210.0.1", "10.210.0.2"]
+
+    def __enter__(self):
+        try:
+            for name in self.names:
+                ip("netns", "add", name)
+            (a, b), (a_end, b_end) = self.names, self.interfaces
+            ip("link", "add", a_end, "netns", a, "type", "veth", "peer", "name", b_end, "netns", b)
+            for name, interface, address in zip(self.names, self.interfaces, self.addresses):
+                ip("-n", name, "address", "add", f"{address}/24", "dev", interface)
+                ip("-n", name, "link", "set", "lo", "up")
+                ip("-n", name, "link", "set", interface, "up")
+                run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", interface, "root", "tbf", "rate",
+                    self.rate, "burst", "256kb", "latency", "50ms")
+        except (OSError, subprocess.CalledProcessError):
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for name in self.names:
+            with contextlib.suppress(OSError):
+                subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL, check=False)
+
+    def prefix(self, host):
+        """What to put before a command that is to run on this host, 0 or 1."""
+        return ["ip", "netns", "exec", self.names[host]]
+
+
+def why_impossible(rate="1gbit"):
+    """None where a link can be made, else the reason."""
+    try:
+        with Link(rate):
+            return None
+    except (OSError, subprocess.CalledProcessError) as reason:
+        return str(getattr(reason, "stderr", None) or reason).strip()
+
+
+def run_on_both(link, command_of, timeout):
+    """Runs command_of(host) on each host and returns what the first one wrote to stdout. RuntimeError if one fails."""
+    both = []
+    try:
+        for host in range(2):
+            both.append(subprocess.Popen([*link.prefix(host), *command_of(host)], stdout=subprocess.PIPE, text=True))
+        output = both[0].communicate(timeout=timeout)[0]
+        both[1].communicate(timeout=30)
+    except subprocess.TimeoutExpired as late:
+        raise RuntimeError(f"no end after {late.timeout:g} s: {' '.join(command_of(0))}") from None
+    finally:
+        for process in both:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(timeout=30)
+    if any(process.returncode for process in both):
+        raise RuntimeError(f"status {[process.returncode for process in both]} of {' '.join(command_of(0))}")
+    return output
+
+
+def run_job(link, ddprun, ranks_a_host, command, timeout, port=29400):
+    """Runs a program under ddprun, with so many ranks on each host. Returns what the first host's wrote to stdout."""
+    with tempfile.NamedTemporaryFile("w", prefix="ddp-link-") as secret:
+        secret.write(secrets.token_hex(32) + "\n")
+        secret.flush()
+        return run_on_both(link, lambda host: [
+            ddprun, "--nnodes", "2", "--node-rank", str(host), "--rdzv", f"{link.addresses[0]}:{port}",
+            "--secret-file", secret.name, "-n", str(ranks_a_host), "--no-tag", *command], timeout)
+
+
+def run(*command):
+    subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True)
+
+
+def ip(*arguments):
+    run("ip", *arguments)

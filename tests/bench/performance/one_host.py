@@ -1,0 +1,119 @@
+"""The sections that need one host only."""
+import running
+from running import bytes_text, ms
+
+K, M = 1 << 10, 1 << 20
+SIZES = [4 * K, 16 * K, 64 * K, 256 * K, M, 4 * M, 16 * M, 26214400, 64 * M, 102228128, 240 * M]
+QUICK_SIZES = [4 * K, M, 26214400]
+FASTER_THAN_GLOO, FASTER_THAN_MPI, OF_LIMIT, LIMIT_FROM = 8.0, 1.3, 0.70, 4 * M
+OF_PYTORCH = 0.1
+OVERHEAD_MS = 0.3
+CROWD = 3.0
+
+
+def allreduce(section, options):
+    sizes = QUICK_SIZES if options.quick else SIZES
+    command = [options.bench, "peers", "allreduce", "--world", 2, "--backend", options.backend, "--memory", "group,own",
+               "--bytes", ",".join(map(str, sizes)), "--rounds", 1 if options.quick else 5,
+               "--seconds", 0.1 if options.quick else 0.5, "--python", options.python, "--json"]
+    if options.page:
+        command += ["--svg", options.page.with_suffix(".svg")]
+    rows = [row for row in running.run(section, command, options.timeout) if row["best"]]
+    by_peer = {}
+    for row in rows:
+        by_peer.setdefault(row["peer"], {})[row["bytes"]] = row
+    ours = next(iter(by_peer))
+    if options.page:
+        section.say(f"![Time against bytes]({options.page.with_suffix('.svg').name})")
+    section.say(f"Milliseconds; in brackets the ratio to {ours}. Of a peer the setting that is best at that size.")
+    section.table(["Bytes", *by_peer, "Limit of the memory", "Of the limit"],
+                  [allreduce_line(size, by_peer, ours) for size in by_peer[ours]])
+    judge_allreduce(section, by_peer, ours)
+
+
+def allreduce_line(size, by_peer, ours):
+    cells = [bytes_text(size)]
+    for peer, rows in by_peer.items():
+        row = rows.get(size)
+        cells.append("" if row is None else ms(row["median_ms"]) + ("" if peer == ours else f" ({row['ratio']:.2f})"))
+    row = by_peer[ours][size]
+    return [*cells, ms(row["limit_ms"]), f"{100 * row['fraction']:.0f} %"]
+
+
+def judge_allreduce(section, by_peer, ours):
+    for peer, least in (("Gloo", FASTER_THAN_GLOO), ("Open MPI", FASTER_THAN_MPI)):
+        criterion = f"at every size at least {least:g} times as fast as {peer} at its best"
+        if peer not in by_peer:
+            section.judge(criterion, f"{peer} is not here", None)
+            continue
+        ratio, size = min((row["ratio"], size) for size, row in by_peer[peer].items())
+        section.judge(criterion, f"at least {ratio:.2f} times ({bytes_text(size)})", ratio >= least)
+    large = [(row["fraction"], size) for size, row in by_peer[ours].items() if size >= LIMIT_FROM]
+    fraction, size = min(large)
+    section.judge(f"from {bytes_text(LIMIT_FROM)} at least {100 * OF_LIMIT:g} % of the limit of the memory",
+                  f"at least {100 * fraction:.0f} % ({bytes_text(size)})", fraction >= OF_LIMIT)
+
+
+def replay_rows(section, options, model, world, rounds, seconds, caps):
+    return running.run(section, [
+        options.bench, "peers", "replay", "--model", model, "--compute-ms", 0, "--world", world, "--backend",
+        options.backend, "--modes", "view", "--bucket-mb", caps, "--rounds", rounds, "--seconds", seconds, "--python",
+        options.python, "--json"], options.timeout)
+
+
+def best_over_local(rows):
+    """The best of each side. PyTorch's "direct" is left out: no PyTorch program can do it."""
+    sides = {}
+    for row in rows:
+        if not row["setting"].startswith("direct"):
+            sides.setdefault(row["peer"], []).append(row)
+    return {peer: min(same, key=lambda row: row["over_local_ms"]) for peer, same in sides.items()}
+
+
+def replay_table(section, rows):
+    best = best_over_local(rows).values()
+    section.table(["", "Setting", "Step", "Without communication", "Over that"],
+                  [[row["peer"], row["setting"] + (", best" if row in best else ""), ms(row["median_ms"]),
+                    ms(row["local_ms"]), ms(row["over_local_ms"])] for row in rows])
+
+
+def replay(section, options):
+    for model, rounds, seconds, caps in (("resnet50", 5, 2, "1,5,25"), ("bert-base", 3, 4, "5,25")):
+        if options.quick:
+            rounds, seconds, caps = 1, 0.1, "25"
+        rows = replay_rows(section, options, model, 2, rounds, seconds, caps)
+        section.say(f"{model}, 2 ranks, no compute, gradients in the buckets (PyTorch: also copied, and written into the "
+                    "buckets directly, which no PyTorch program does):")
+        replay_table(section, rows)
+        ours, *peers = best_over_local(rows).values()
+        criterion = f"{model}: time over the local loop at most {OF_PYTORCH:g} of PyTorch DDP's"
+        if not peers:
+            section.judge(criterion, "PyTorch is not here", None)
+            continue
+        share = ours["over_local_ms"] / peers[0]["over_local_ms"]
+        section.judge(criterion, f"{ms(ours['over_local_ms'])} ms of {ms(peers[0]['over_local_ms'])} ms: {share:.3f}",
+                      share <= OF_PYTORCH)
+
+
+def overhead(section, options):
+    rounds, seconds = (1, 0.2) if options.quick else (5, 2)
+    rows = replay_rows(section, options, "2000x256", 1, rounds, seconds, "25")
+    section.say("2,000 parameters of 256 floats, 1 rank: what libddp itself costs a step.")
+    replay_table(section, rows)
+    ours = next(iter(best_over_local(rows).values()))["over_local_ms"]
+    section.judge(f"at most {OVERHEAD_MS:g} ms over the local loop", f"{ours:.3f} ms", ours <= OVERHEAD_MS)
+
+
+def crowd(section, options):
+    """More ranks than cores."""
+    def measure(world):
+        row, = running.run(section, [
+            options.bench, "allreduce", "--world", world, "--backend", options.backend, "--memory", "group", "--bytes",
+            26214400, "--seconds", 0.5 if options.quick else 2, "--json"], options.timeout)
+        return row["median_ms"]
+
+    few, many = running.in_turns(1 if options.quick else 5, [lambda: measure(2), lambda: measure(8)])
+    share = many / (4 * few)
+    section.say(f"26,214,400 bytes: {ms(few)} ms with 2 ranks, {ms(many)} ms with 8, on the same cores.")
+    section.judge(f"8 ranks need at most {CROWD:g} times what their 4 times larger traffic takes with 2 ranks",
+                  f"{share:.2f} times", share <= CROWD)

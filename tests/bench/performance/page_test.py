@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""The page that performance.py writes, with figures that are made up."""
+import pathlib
+import tempfile
+
+import one_host
+import report
+
+ORDER = ["allreduce", "link"]
+
+
+def row(peer, size, ms, ratio, fraction=None):
+    more = {} if fraction is None else {"fraction": fraction, "limit_ms": ms * fraction}
+    return {"peer": peer, "setting": "", "bytes": size, "median_ms": ms, "ratio": ratio, **more}
+
+
+def judged(mpi_ratio, fraction):
+    section = report.Section("allreduce", "Allreduce")
+    by_peer = {"libddp shm, group memory": {4 << 20: row("libddp", 4 << 20, 1.0, 1.0, fraction)},
+               "Gloo": {4 << 20: row("Gloo", 4 << 20, 9.0, 9.0)}}
+    if mpi_ratio:
+        by_peer["Open MPI"] = {4 << 20: row("Open MPI", 4 << 20, mpi_ratio, mpi_ratio)}
+    section.table(["Bytes", *by_peer, "Limit", "Of it"],
+                  [one_host.allreduce_line(4 << 20, by_peer, next(iter(by_peer)))])
+    one_host.judge_allreduce(section, by_peer, next(iter(by_peer)))
+    return section
+
+
+def check_verdicts():
+    good, slow, alone = judged(1.5, 0.8), judged(1.2, 0.6), judged(None, 0.8)
+    assert [verdict for verdict, *_ in good.verdicts] == ["PASS", "PASS", "PASS"], good.verdicts
+    assert [verdict for verdict, *_ in slow.verdicts] == ["PASS", "FAIL", "FAIL"], slow.verdicts
+    assert [verdict for verdict, *_ in alone.verdicts] == ["PASS", "not measured", "PASS"], alone.verdicts
+    assert slow.failed and not good.failed and not alone.failed
+
+
+def check_page(path):
+    first, second = judged(1.5, 0.8), report.Section("link", "Link")
+    first.command(["ddp-bench", "peers", "a b"])
+    second.say("Nothing yet.")
+    report.write_page(path, [first, second], ORDER)
+    before = path.read_text(encoding="utf-8")
+    assert "ddp-bench peers 'a b'" in before and "| 4 MiB | 1 | 9 (9.00) | 1.5 (1.50) | 0.8 | 80 % |" in before, before
+
+    again = report.Section("link", "Link")
+    again.say("Measured again.")
+    report.write_page(path, [again], ORDER)
+    after = path.read_text(encoding="utf-8")
+    assert after == before.replace("Nothing yet.", "Measured again."), "a section that was not measured has changed"
+
+
+def main():
+    check_verdicts()
+    with tempfile.TemporaryDirectory(prefix="ddp-page-") as folder:
+        check_page(pathlib.Path(folder) / "performance.md")
+
+
+if __name__ == "__main__":
+    main()

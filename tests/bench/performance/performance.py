@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Measures what docs/performance.md tells, and writes that page.
+
+usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
+
+  allreduce    2 ranks of one host, 4 KiB to 240 MiB: libddp, Gloo, Open MPI, PyTorch, and the limit of the memory
+  replay       resnet50 and bert-base beside PyTorch's DistributedDataParallel
+  overhead     2,000 small parameters on one rank
+  crowd        8 ranks
+  link         two hosts and a slow link: its limit, PyTorch's DistributedDataParallel, overlap
+  round-robin  1, 2 and 4 groups in turn
+
+Without sections all of them; a page keeps the sections that are not measured again. What is missing here (a backend,
+PyTorch, MPI, the right to make network namespaces) is said and left out. Status 1: a criterion was measured and not met.
+"""
+import argparse
+import pathlib
+import sys
+
+import one_host
+import report
+import running
+import two_hosts
+
+SECTIONS = {
+    "allreduce": ("Allreduce on one host", one_host.allreduce),
+    "replay": ("A model's gradients beside PyTorch", one_host.replay),
+    "overhead": ("What a step costs alone", one_host.overhead),
+    "crowd": ("More ranks than cores", one_host.crowd),
+    "link": ("Two hosts and a slow link", two_hosts.link),
+    "round-robin": ("Several groups in turn", two_hosts.round_robin),
+}
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", choices=[[], *SECTIONS])
+    parser.add_argument("--bench", default="build/release/tools/bench/ddp-bench")
+    parser.add_argument("--ddprun", default="build/release/tools/run/ddprun")
+    parser.add_argument("--python", default="/usr/bin/python3", help="a Python that has PyTorch")
+    parser.add_argument("--backend", default="shm", help="of libddp on one host")
+    parser.add_argument("--link-backend", default="auto", help="of libddp between hosts with one rank each")
+    parser.add_argument("--hierarchical", default="hierarchical", help="of libddp between hosts with two ranks each")
+    parser.add_argument("--rate", default="1gbit", help="of the link")
+    parser.add_argument("--timeout", type=float, default=3600.0, help="seconds, for each program that is started")
+    parser.add_argument("--page", type=pathlib.Path, help="write the page, and its picture beside it")
+    parser.add_argument("--quick", action="store_true", help="to try it out: few sizes, short; the figures mean nothing")
+    return parser.parse_args()
+
+
+def measure(name, options):
+    title, function = SECTIONS[name]
+    section = report.Section(name, title)
+    try:
+        if function.__module__ == "one_host":
+            running.require(options, options.backend)
+        function(section, options)
+    except (running.Missing, RuntimeError) as reason:
+        section.judge("the whole section", str(reason), None)
+    return section
+
+
+def main():
+    options = parse()
+    found = []
+    for name in options.sections or SECTIONS:
+        found.append(measure(name, options))
+        if options.page:
+            report.write_page(options.page, found, SECTIONS)  # after each, so that an interruption loses little
+    if not options.page:
+        known = report.facts()
+        print("\n\n".join([known["machine"], *(section.markdown(known) for section in found)]))
+    return 1 if any(section.failed for section in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""The sections on a slow link between two hosts, which are network namespaces of this machine."""
+import pathlib
+import sys
+import tempfile
+from statistics import median
+
+import running
+from running import ms
+
+import namespaces
+import processes
+
+WIRE = pathlib.Path(__file__).resolve().parent / "wire.py"
+RESNET50_BYTES = 102228128
+SIZES = [26214400, 64 << 20, RESNET50_BYTES]
+OVER_WIRE, OF_PYTORCH, OVERLAPPED = 1.05, 0.70, 1.08
+PORT = 29401
+
+
+def require_link(options):
+    reason = namespaces.why_impossible(options.rate)
+    if reason:
+        raise running.Missing(f"network namespaces cannot be made here ({reason})")
+
+
+def wire_ms(link, options, size, times):
+    """One TCP stream each way: the median."""
+    def command(host):
+        return [sys.executable, str(WIRE), ("listen", "connect")[host], link.addresses[0], str(PORT), str(size), str(times)]
+
+    return median(map(float, namespaces.run_on_both(link, command, options.timeout).split()))
+
+
+def job_rows(section, link, options, ranks_a_host, command):
+    """The rows of a ddp-bench command with so many ranks on each host."""
+    words = list(map(str, [options.bench, *command, "--json"]))
+    section.command(["# on each of the two hosts: ddprun -n", str(ranks_a_host), *words])
+    print(f"{section.name}: {' '.join(words)}, 2 x {ranks_a_host} ranks", file=sys.stderr, flush=True)
+    return running.rows_of(namespaces.run_job(link, options.ddprun, ranks_a_host, words, options.timeout))
+
+
+def replay_ms(section, link, options, ranks_a_host, backend, compute=0):
+    row, = job_rows(section, link, options, ranks_a_host, [
+        "replay", "--model", "resnet50", "--backend", backend, "--compute-ms", compute, "--seconds", seconds(options)])
+    return row["median_ms"]
+
+
+def seconds(options):
+    return 1 if options.quick else 15
+
+
+def rounds(options):
+    return 1 if options.quick else 3
+
+
+def link(section, options):
+    require_link(options)
+    section.say(f"Two hosts, {options.rate} each way between them (`tests/bench/namespaces.py`). The wire's time is measured "
+                "in the same run: one TCP stream each way at once, with as many bytes as are reduced "
+                "(`tests/bench/performance/wire.py`).")
+    with namespaces.Link(options.rate) as hosts:
+        wire_limit(section, hosts, options)
+        beside_pytorch(section, hosts, options)
+        overlap(section, hosts, options)
+
+
+def wire_limit(section, hosts, options):
+    lines, worst = [], (0, 0)
+    for size in SIZES[:1] if options.quick else SIZES:
+        def ours(size=size):
+            row, = job_rows(section, hosts, options, 1, ["allreduce", "--backend", options.link_backend, "--bytes", size,
+                                                         "--seconds", seconds(options)])
+            return row["median_ms"]
+
+        wire, mine = running.in_turns(rounds(options), [lambda size=size: wire_ms(hosts, options, size, 5), ours])
+        lines.append([running.bytes_text(size), ms(wire), ms(mine), f"{mine / wire:.3f}"])
+        worst = max(worst, (mine / wire, size))
+    section.say("Allreduce, 2 x 1 ranks:")
+    section.table(["Bytes", "Wire", f"libddp {options.link_backend}", "Over the wire's time"], lines)
+    section.judge(f"2 x 1 ranks: within {100 * (OVER_WIRE - 1):.0f} % of the wire's time",
+                  f"{worst[0]:.3f} times ({running.bytes_text(worst[1])})", worst[0] <= OVER_WIRE)
+
+
+def pytorch_ms(hosts, options, model, cap, mode):
+    """A step of PyTorch's DDP on 2 x 2 ranks."""
+    script = str(running.ROOT / "tools/bench/peers/replay.py")
+    command = [options.python, script, "--model", model, "--bucket-mb", cap, "--modes", mode, "--seconds",
+               str(seconds(options))]
+    places = [processes.Place(tuple(hosts.prefix(host)), hosts.interfaces[host]) for host in range(2)]
+    with tempfile.TemporaryFile("w+") as output:
+        status = processes.run_ranks(command, 4, options.timeout, places, output)
+        output.seek(0)
+        rows = running.rows_of(output.read())
+    if status != 0 or not rows:
+        raise running.Missing(f"PyTorch is not here, or failed: status {status} of {' '.join(command)}")
+    return rows[0]["median_ms"]
+
+
+def beside_pytorch(section, hosts, options):
+    criterion = f"2 x 2 ranks, resnet50: hierarchical takes at most {OF_PYTORCH:g} of PyTorch DDP's time"
+    backend = options.hierarchical
+    if not running.works(options, backend):
+        section.judge(criterion, f"this build has no backend {backend}", None)
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="ddp-model-") as model:
+        model.write(processes.run([options.bench, "models", "--model", "resnet50"], 60)[1])
+        model.flush()
+        settings = [("25", "view")] if options.quick else [("25", "view"), ("5", "view"), ("25", "copy")]
+        theirs = [lambda cap=cap, mode=mode: pytorch_ms(hosts, options, model.name, cap, mode) for cap, mode in settings]
+        try:
+            mine, *others = running.in_turns(rounds(options), [
+                lambda: replay_ms(section, hosts, options, 2, backend), *theirs])
+        except running.Missing as reason:
+            section.judge(criterion, str(reason), None)
+            return
+    section.say("A step of resnet50 without compute, 2 x 2 ranks:")
+    section.table(["", "Setting", "Step"], [[f"libddp {backend}", "view, 25 MiB", ms(mine)], *(
+        ["PyTorch DDP", f"{mode}, {cap} MiB", ms(time)] for (cap, mode), time in zip(settings, others))])
+    share = mine / min(others)
+    section.judge(criterion, f"{ms(mine)} ms of {ms(min(others))} ms: {share:.3f}", share <= OF_PYTORCH)
+
+
+def overlap(section, hosts, options):
+    computes = (400, 800)
+    wire, *steps = running.in_turns(rounds(options), [lambda: wire_ms(hosts, options, RESNET50_BYTES, 3), *(
+        lambda compute=compute: replay_ms(section, hosts, options, 1, options.link_backend, compute)
+        for compute in computes)])
+    section.say(f"A step of resnet50 that computes as well, 2 x 1 ranks; the wire alone takes {ms(wire)} ms:")
+    section.table(["Compute", "Step", "Over the longer of compute and wire"],
+                  [[compute, ms(step), f"{step / max(compute, wire):.3f}"] for compute, step in zip(computes, steps)])
+    worst = max(step / max(compute, wire) for compute, step in zip(computes, steps))
+    section.judge(f"2 x 1 ranks, computing 400 and 800 ms: a step takes at most {OVERLAPPED:g} times the longer of compute "
+                  "and wire", f"{worst:.3f} times", worst <= OVERLAPPED)
+
+
+def round_robin(section, options):
+    """Several groups in turn, on one host and on the link."""
+    backends = ["gloo"] + [backend for backend in ("gloo*2", "gloo*4") if running.works(options, backend)]
+    if len(backends) == 1:
+        raise running.Missing("this build has no round robin groups")
+
+    def here(backend):
+        row, = running.run(section, [options.bench, "replay", "--model", "resnet50", "--world", 2, "--backend", backend,
+                                   "--bucket-mb", 5, "--seconds", 0.5 if options.quick else 3, "--json"], options.timeout)
+        return row["median_ms"]
+
+    local = running.in_turns(rounds(options), [lambda backend=backend: here(backend) for backend in backends])
+    linked = [None] * len(backends)
+    reason = namespaces.why_impossible(options.rate)
+    if not reason:
+        with namespaces.Link(options.rate) as hosts:
+            linked = running.in_turns(rounds(options), [
+                lambda backend=backend: replay_ms(section, hosts, options, 1, backend) for backend in backends])
+    section.say("A step of resnet50 without compute; the groups take the buckets in turn. There is no criterion: one "
+                "group fills both.")
+    section.table(["Groups", "One host, 2 ranks", f"Two hosts, {options.rate}"], [
+        [backend, ms(one), "" if two is None else ms(two)] for backend, one, two in zip(backends, local, linked)])
