@@ -1,7 +1,6 @@
 #include "comm/executor.h"
 
-#include <chrono>
-
+#include "comm/crew.h"
 #include "util/quiet_thread.h"
 
 namespace libddp {
@@ -9,10 +8,6 @@ namespace {
 
 // The executor whose turn this thread holds. Nested waits and submissions inside a continuation need to know.
 thread_local Executor* turn_holder = nullptr;
-
-// How often a waiter looks up although nobody woke it: works that the user completes have deadlines that nobody else
-// watches.
-constexpr auto kGlance = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -62,6 +57,11 @@ ErrorInfo Executor::enqueue(Task task) {
 
 bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline) {
     Lock lock(mutex_);
+    // A thread that holds the turn is the only one that can run what it waits for.
+    if (const auto crew = crew_; crew && !holds_turn()) {
+        lock.unlock();
+        return crew->wait(work, deadline);
+    }
     while (!work.done()) {
         if (deadline && deadline->expired()) return false;
         // An operation may take as long as the group's timeout, so only a waiter without a deadline of its own lends
@@ -76,14 +76,32 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline) {
     return true;
 }
 
-void Executor::run_callbacks() {
-    if (callback_count_.load(std::memory_order_relaxed) == 0) return;
+bool Executor::run_callbacks() {
+    if (callback_count_.load(std::memory_order_relaxed) == 0) return false;
+    bool ran = false;
     Lock lock(mutex_);
     while (!callbacks_.empty() && !turn_taken_) {
         auto continuation = std::move(callbacks_.front());
         callbacks_.pop_front();
         run_callback(lock, std::move(continuation));
+        ran = true;
     }
+    return ran;
+}
+
+void Executor::run_callbacks_of_crew() {
+    Lock lock(mutex_);
+    const auto crew = crew_;
+    lock.unlock();
+    if (crew)
+        crew->run_callbacks();
+    else
+        run_callbacks();
+}
+
+void Executor::join(std::shared_ptr<Crew> crew) {
+    Lock lock(mutex_);
+    crew_ = std::move(crew);
 }
 
 bool Executor::idle() {
@@ -192,6 +210,7 @@ void Executor::run_task(Lock& lock, Task task) {
     task.work.reset();
     lock.lock();
     changed_.notify_all();
+    if (!callbacks_.empty()) ring();  // they can run when the turn is given back, under this lock
 }
 
 void Executor::run_callback(Lock& lock, Work::Continuation continuation) {
@@ -201,6 +220,7 @@ void Executor::run_callback(Lock& lock, Work::Continuation continuation) {
     Work::run(std::move(continuation));
     lock.lock();
     changed_.notify_all();
+    if (!callbacks_.empty()) ring();
 }
 
 void Executor::add_callback(Work::Continuation continuation) {
@@ -211,6 +231,7 @@ void Executor::add_callback(Work::Continuation continuation) {
             callbacks_.push_back(std::move(continuation));
             callback_count_.fetch_add(1, std::memory_order_relaxed);
             changed_.notify_all();
+            if (!turn_taken_) ring();
             return;
         }
         refused = poison_;
@@ -221,6 +242,12 @@ void Executor::add_callback(Work::Continuation continuation) {
 void Executor::notify() {
     Lock lock(mutex_);
     changed_.notify_all();
+    ring();
+}
+
+// Called with the lock held.
+void Executor::ring() {
+    if (crew_) crew_->ring();
 }
 
 bool Executor::holds_turn() const {

@@ -1,4 +1,5 @@
-// ddp-bench allreduce: one ddp_allreduce at a time, in place.
+// ddp-bench allreduce: one ddp_allreduce at a time, in place; one for each group where several take turns.
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -30,6 +31,20 @@ void check_sum(ddp_group* group) {
     }
 }
 
+// Elements in pieces, all on their way at once.
+void reduce_in_pieces(ddp_group* group, std::byte* memory, std::size_t count, ddp_dtype dtype, std::size_t pieces) {
+    const std::size_t item = ddp_dtype_size(dtype);
+    std::vector<Work> works;
+    Result result;
+    for (std::size_t i = 0; i < pieces; ++i) {
+        const std::size_t begin = count * i / pieces, end = count * (i + 1) / pieces;
+        ddp_work* work = nullptr;
+        result.check(ddp_allreduce(group, nullptr, memory + begin * item, end - begin, dtype, DDP_SUM, &work, result));
+        works.emplace_back(work);
+    }
+    for (const Work& work : works) result.check(ddp_work_wait(work.get(), 0, result));
+}
+
 Row measure_size(ddp_group* group, const Options& options, std::uint64_t bytes) {
     const ddp_dtype dtype = find_dtype(options.dtype);
     const std::size_t count = std::max<std::size_t>(1, bytes / ddp_dtype_size(dtype));
@@ -38,13 +53,17 @@ Row measure_size(ddp_group* group, const Options& options, std::uint64_t bytes) 
     std::memset(memory.data(), 0, memory.size() * sizeof(std::max_align_t));
     const Iteration loop = [&] {
         const double start = now_ms();
-        reduce(group, memory.data(), count, dtype);
+        if (options.groups > 1)
+            reduce_in_pieces(group, reinterpret_cast<std::byte*>(memory.data()), count, dtype, options.groups);
+        else
+            reduce(group, memory.data(), count, dtype);
         return now_ms() - start;
     };
     const auto series = measure(group, {options.iterations(), options.seconds}, {loop});
     Row row = make_row("allreduce", ddp_group_world_size(group), ddp_group_backend(group),
                        static_cast<std::int64_t>(count * ddp_dtype_size(dtype)), series.front());
     row["dtype"] = options.dtype;
+    row["groups"] = options.groups;
     return row;
 }
 

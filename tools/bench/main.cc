@@ -17,6 +17,7 @@ Group join(const Options& options) {
     ddp_group_options_init(&join);
     join.backend = options.backend.c_str();
     join.backend_options = options.backend_options.empty() ? nullptr : options.backend_options.c_str();
+    join.round_robin = options.groups;
     join.timeout_ms = static_cast<std::int64_t>(1e3 * std::min(options.timeout, 300.0));  // 300 s: libddp's default
     ddp_group* group = nullptr;
     Result result;
