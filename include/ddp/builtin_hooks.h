@@ -136,7 +136,8 @@ DDP_API ddp_status ddp_compress_hook(ddp_context* context, ddp_dtype dtype, ddp_
  * parameters. The bucket's buffer holds the result. */
 typedef ddp_status (*ddp_bucket_fn)(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_error** error);
 
-/* Wraps the hook that is installed now: after it has reduced a bucket, fn is called for it, in bucket order. flags: 0,
+/* Wraps the hook that is installed now: after it has reduced a bucket, fn is called for it, in bucket order; with a round
+ * robin group in the order of each of its groups, and for buckets of different groups perhaps at the same time. flags: 0,
  * and fn runs only on a thread inside a libddp call; or DDP_WORK_ANY_THREAD (group.h). A failure comes out of
  * ddp_finalize with the bucket named. destroy: as in ddp_set_comm_hook. Errors and facts as ddp_use_hook. */
 DDP_API ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data,

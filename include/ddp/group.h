@@ -2,7 +2,8 @@
  *
  * A group is what NCCL calls a communicator and PyTorch a process group. Collectives are asynchronous: they are queued,
  * run strictly in the order of the calls on the group's own progress thread (or on a thread that waits for them, which
- * lends itself), and are finished when their ddp_work is. Every rank must call the same collectives in the same order;
+ * lends itself), and are finished when their ddp_work is. (In a round robin group several run at once:
+ * ddp_group_round_robin.) Every rank must call the same collectives in the same order;
  * before data moves, ranks compare what they are about to do, and a difference is DDP_ERROR_MISMATCH on every
  * rank instead of a hang.
  *
@@ -56,8 +57,10 @@ typedef struct ddp_group_options {
     ddp_store* store;
     /* The job secret (store.h). NULL: DDP_SECRET, else none. */
     const char* secret;
-    uint32_t flags;     /* DDP_GROUP_* */
-    uint32_t reserved0; /* must be 0 */
+    uint32_t flags; /* DDP_GROUP_* */
+    /* Join so many groups of the same ranks, at most 64, and take turns among them: see ddp_group_round_robin. 0 or 1:
+     * one group. */
+    uint32_t round_robin;
 } ddp_group_options;
 
 /* Fills `options` with the defaults (rank and world_size -1, all else 0).
@@ -90,9 +93,33 @@ DDP_API ddp_status ddp_environment_get(ddp_environment* environment, ddp_error**
 DDP_API ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error);
 
 /* Divides a group: ranks that give the same color (>= 0) form a new group, ordered by key, then by rank. A rank that
- * gives color -1 joins none and receives NULL. The new groups inherit backend, options, flags and timeout.
+ * gives color -1 joins none and receives NULL. The new groups inherit backend, options, flags and timeout, and what is
+ * made of a round robin group is one too.
  * Threads: one. Blocks: as ddp_group_create. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_group** out, ddp_error** error);
+
+/* ROUND ROBIN. Makes one group of n groups (1 to 64) of the same ranks, whose collectives take turns: each runs on the
+ * next of the n, so that n run at the same time. For links that one group cannot fill.
+ *
+ * - Collectives may end in another order than they were called: wait for the work of each. ddp_barrier is one for all n
+ *   groups: done when everything before it is done on this rank, and every rank has come.
+ * - A context sends bucket i through group i modulo n; its hook is given that group, and all that the hook starts with
+ *   it, in continuations too, stays there. Hooks are called in bucket order, one at a time, as ever; but continuations
+ *   for buckets of different groups may run at the same time, on different threads.
+ * - What a continuation starts runs on the group of the work that it continues, a barrier too. It may not wait for
+ *   another of its collectives inside itself, unless it has DDP_WORK_ANY_THREAD: two ranks could wait for each other
+ *   until the timeout.
+ * - A failure in one of the groups breaks all of them, with one error on every rank.
+ *
+ * groups: kept alive; the caller may free its handles at once, or go on and use the groups by themselves, in the same
+ * order on every rank. None may be part of another round robin group that is still alive. *out: owned by the caller,
+ * freed with ddp_group_free, which may take 1 s for each of the n. ddp_group_backend names every backend, separated by
+ * commas.
+ * Errors: INVALID_ARGUMENT (names the group: NULL, given twice, of another rank or world size than the first, itself or
+ * part of a round robin group), MISMATCH (ranks give another number of groups, others, or in another order; this and
+ * every later error breaks the groups), TIMEOUT, or what broke one of them.
+ * Threads: one. Blocks: as a collective. Collective: yes. Callbacks: no. */
+DDP_API ddp_status ddp_group_round_robin(ddp_group* const* groups, size_t n, ddp_group** out, ddp_error** error);
 
 /* Leaves the group. Work under way is aborted; contexts that use the group keep it alive until they are freed. Peers
  * that still wait for this rank get DDP_ERROR_RANK_FAILED saying that it left.

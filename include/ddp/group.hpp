@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "error.hpp"
 
@@ -80,6 +81,14 @@ public:
     Group split(std::int32_t color, std::int32_t key = 0) {
         ddp_group* out = nullptr;
         detail::call(ddp_group_split, get(), color, key, &out);
+        return Group(out);
+    }
+    /* One group of these, which take turns. Their handles may go. */
+    static Group round_robin(const std::vector<const Group*>& groups) {
+        std::vector<ddp_group*> handles;
+        for (const Group* group : groups) handles.push_back(group ? group->get() : nullptr);
+        ddp_group* out = nullptr;
+        detail::call(ddp_group_round_robin, static_cast<ddp_group* const*>(handles.data()), handles.size(), &out);
         return Group(out);
     }
     void abort(const std::string& reason) { detail::call(ddp_group_abort, get(), reason.c_str()); }

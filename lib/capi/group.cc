@@ -5,10 +5,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "capi/guard.h"
 #include "capi/store_handle.h"
-#include "comm/link.h"
+#include "comm/round_robin.h"
 #include "rendezvous/environment.h"
 
 using namespace libddp;
@@ -24,7 +25,6 @@ GroupConfig read_config(const ddp_group_options* options, const char* call) {
     ddp_group_options_init(&o);
     if (options) read_struct(options, &o, call, "options");
     require_flags(o.flags, DDP_GROUP_DETERMINISTIC | DDP_GROUP_NO_MATCH_CHECK, call);
-    require_zero(o.reserved0, call, "options->reserved0");
     GroupConfig config;
     config.rank = o.rank;
     config.world = o.world_size;
@@ -36,6 +36,7 @@ GroupConfig read_config(const ddp_group_options* options, const char* call) {
     if (o.store) config.store = o.store->impl;
     config.secret = o.secret ? o.secret : text_or(std::getenv("DDP_SECRET"), "");
     config.flags = o.flags;
+    config.round_robin = o.round_robin;
     return config;
 }
 
@@ -116,7 +117,7 @@ ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group,
     return guard(error, [&] {
         constexpr const char* call = "ddp_group_create";
         require(group, call, "group");
-        *group = new ddp_group{Link::create(read_config(options, call))};
+        *group = new ddp_group{create_group(read_config(options, call))};
     });
 }
 
@@ -126,6 +127,18 @@ ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_gro
         require(out, call, "out");
         auto part = group_of(group, call).split(color, key);
         *out = part ? new ddp_group{std::move(part)} : nullptr;
+    });
+}
+
+ddp_status ddp_group_round_robin(ddp_group* const* groups, size_t n, ddp_group** out, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_group_round_robin";
+        require(out, call, "out");
+        if (n > 0) require(groups, call, "groups");
+        std::vector<std::shared_ptr<Group>> all;
+        for (std::size_t i = 0; i < n; ++i)
+            all.push_back(require(groups[i], call, str("groups[", i, "]").c_str())->impl);
+        *out = new ddp_group{compose_round_robin(all, call)};
     });
 }
 

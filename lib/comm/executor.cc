@@ -1,7 +1,6 @@
 #include "comm/executor.h"
 
-#include <chrono>
-
+#include "comm/crew.h"
 #include "util/quiet_thread.h"
 
 namespace libddp {
@@ -9,10 +8,6 @@ namespace {
 
 // The executor whose turn this thread holds. Nested waits and submissions inside a continuation need to know.
 thread_local Executor* turn_holder = nullptr;
-
-// How often a waiter looks up although nobody woke it: works that the user completes have deadlines that nobody else
-// watches.
-constexpr auto kGlance = std::chrono::milliseconds(100);
 
 // Marks the turn as this thread's while something runs without the lock; nested uses give it back to the outer one.
 class Turn {
@@ -87,7 +82,8 @@ bool Executor::run_at_once(Task& task, bool caller_waits) {
     if (one_thread_) return false;
     Lock lock(mutex_);
     if (!poison_.ok() || turn_taken_ || !queue_.empty() || !callbacks_.empty()) return false;
-    if (!caller_waits) {
+    // In a crew nobody who waits may be inside an operation (crew.h), but for one that all ranks have come to.
+    if (!caller_waits || crew_) {
         Turn turn(this, turn_taken_);
         operating_ = true;
         lock.unlock();
@@ -106,6 +102,11 @@ bool Executor::run_at_once(Task& task, bool caller_waits) {
 
 bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline) {
     Lock lock(mutex_);
+    // A thread that holds the turn is the only one that can run what it waits for.
+    if (const auto crew = crew_; crew && !holds_turn()) {
+        lock.unlock();
+        return crew->wait(work, deadline);
+    }
     while (!work.done()) {
         if (deadline && deadline->expired()) return false;
         // An operation may take as long as the group's timeout, so only a waiter without a deadline of its own lends
@@ -122,14 +123,32 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline) {
     return true;
 }
 
-void Executor::run_callbacks() {
-    if (callback_count_.load(std::memory_order_relaxed) == 0) return;
+bool Executor::run_callbacks() {
+    if (callback_count_.load(std::memory_order_relaxed) == 0) return false;
+    bool ran = false;
     Lock lock(mutex_);
     while (!callbacks_.empty() && !turn_taken_) {
         auto continuation = std::move(callbacks_.front());
         callbacks_.pop_front();
         run_callback(lock, std::move(continuation));
+        ran = true;
     }
+    return ran;
+}
+
+void Executor::run_callbacks_of_crew() {
+    Lock lock(mutex_);
+    const auto crew = crew_;
+    lock.unlock();
+    if (crew)
+        crew->run_callbacks();
+    else
+        run_callbacks();
+}
+
+void Executor::join(std::shared_ptr<Crew> crew) {
+    Lock lock(mutex_);
+    crew_ = std::move(crew);
 }
 
 bool Executor::idle() {
@@ -214,6 +233,7 @@ void Executor::run_task(Lock& lock, Task task) {
     task.work.reset();
     lock.lock();
     wake_others();
+    if (!callbacks_.empty()) ring();  // they can run when the turn is given back, under this lock
 }
 
 void Executor::run_callback(Lock& lock, Work::Continuation continuation) {
@@ -223,6 +243,7 @@ void Executor::run_callback(Lock& lock, Work::Continuation continuation) {
     Work::run(std::move(continuation));
     lock.lock();
     wake_others();
+    if (!callbacks_.empty()) ring();
 }
 
 void Executor::add_callback(Work::Continuation continuation) {
@@ -233,6 +254,7 @@ void Executor::add_callback(Work::Continuation continuation) {
             callbacks_.push_back(std::move(continuation));
             callback_count_.fetch_add(1, std::memory_order_relaxed);
             changed_.notify_all();
+            if (!turn_taken_) ring();
             return;
         }
         refused = poison_;
@@ -243,11 +265,17 @@ void Executor::add_callback(Work::Continuation continuation) {
 void Executor::notify() {
     Lock lock(mutex_);
     wake_others();
+    ring();
 }
 
 // The progress thread sleeps as long as the queue is empty; waking it for nothing would cost more than what has run.
 void Executor::wake_others() {
     if (helpers_ > 0 || !queue_.empty() || stopping_) changed_.notify_all();
+}
+
+// Called with the lock held.
+void Executor::ring() {
+    if (crew_) crew_->ring();
 }
 
 bool Executor::holds_turn() const {

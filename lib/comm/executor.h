@@ -43,6 +43,7 @@ public:
 private:
     Function function_;
 };
+class Crew;
 
 class Executor : public std::enable_shared_from_this<Executor> {
 public:
@@ -66,11 +67,16 @@ public:
     WorkPtr add_gate(WorkPtr work = nullptr);
 
     // Waits until `work` is done; false if the deadline passed first. Without a deadline the calling thread lends
-    // itself.
+    // itself, unless this executor is one of a crew.
     bool help_until(Work& work, const std::optional<Deadline>& deadline);
 
-    // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.
-    void run_callbacks();
+    // Runs continuations that wait for a thread inside a libddp call. False if there were none. Cheap then.
+    bool run_callbacks();
+    // Those of the whole crew.
+    void run_callbacks_of_crew();
+
+    // From now on threads that wait do what they can for the crew.
+    void join(std::shared_ptr<Crew> crew);
 
     // True if no operation runs and nothing is queued. What follows an operation may still be under way.
     bool idle();
@@ -101,6 +107,7 @@ private:
     void add_callback(Work::Continuation continuation);
     void notify();
     void wake_others();
+    void ring();
     bool holds_turn() const;
 
     const bool one_thread_;
@@ -115,6 +122,7 @@ private:
     std::size_t front_position_ = 0;      // where the running continuation's next operation goes
     bool stopping_ = false;
     ErrorInfo poison_;
+    std::shared_ptr<Crew> crew_;  // null: none
     std::thread thread_;
 };
 

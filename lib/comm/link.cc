@@ -62,7 +62,7 @@ std::shared_ptr<Link> Link::create(const GroupConfig& config) {
     return group;
 }
 
-std::shared_ptr<Group> Link::split(std::int32_t color, std::int32_t key) {
+std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key) {
     if (color < -1) fail(DDP_ERROR_INVALID_ARGUMENT, "color is ", color, "; it is at least 0, or -1 to join no group");
     struct Choice {
         std::int32_t color, key, rank;
@@ -144,6 +144,7 @@ void Link::check_same_options() {
         {"backend", config_.backend},
         {"backend_options", config_.backend_options},
         {"flags", std::to_string(config_.flags)},
+        {"round_robin", std::to_string(std::max(config_.round_robin, 1u))},
     };
     for (const auto& field : fields) {
         auto key = place_.prefix + "option/" + field.name;
@@ -232,19 +233,45 @@ ErrorInfo Link::break_everywhere(const ErrorInfo& error) {
     return verdict();
 }
 
+ErrorInfo Link::adopt(const ErrorInfo& verdict, const Link& from) {
+    const bool store_silent = place_.store == from.place_.store && from.monitor_ && from.monitor_->store_silent();
+    on_verdict(monitor_ ? monitor_->adopt(verdict, store_silent) : verdict);
+    return this->verdict();
+}
+
 void Link::on_verdict(const ErrorInfo& error) {
     std::shared_ptr<Transport> transport;
     std::shared_ptr<Executor> executor;
+    std::shared_ptr<Arbiter> arbiter;
     {
         std::lock_guard lock(mutex_);
-        if (verdict_.ok()) verdict_ = error;
+        arbiter = arbiter_.lock();
+        if (!arbiter && verdict_.ok()) verdict_ = error;
         transport = transport_;
         executor = executor_;
     }
-    set_broken();
     // While joining there may be nothing to stop yet; create() looks again when there is.
     if (transport) transport->abort();
-    if (executor) executor->poison(error);
+    if (arbiter) take_verdict(arbiter->decide(*this, error));
+    set_broken();
+    if (executor) executor->poison(verdict());
+}
+
+void Link::take_verdict(const ErrorInfo& decided) {
+    std::lock_guard lock(mutex_);
+    if (verdict_.ok()) verdict_ = decided;
+}
+
+bool Link::set_arbiter(const std::shared_ptr<Arbiter>& arbiter) {
+    std::lock_guard lock(mutex_);
+    if (!arbiter_.expired()) return false;
+    arbiter_ = arbiter;
+    return true;
+}
+
+bool Link::has_arbiter() const {
+    std::lock_guard lock(mutex_);
+    return !arbiter_.expired();
 }
 
 ErrorInfo Link::verdict() const {

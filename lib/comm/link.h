@@ -15,6 +15,12 @@
 namespace libddp {
 
 class LinkOperation;
+// Decides what the links of a group that is made of several take for their verdict.
+class Arbiter {
+public:
+    virtual ~Arbiter() = default;
+    virtual ErrorInfo decide(const Link& broken, const ErrorInfo& verdict) = 0;
+};
 
 class Link final : public Group {
 public:
@@ -24,7 +30,7 @@ public:
     const char* backend_name() const override { return transport_->name(); }
     std::shared_ptr<Store> store() override;
     bool fuses_scale() const override { return transport_->has(DDP_BACKEND_FUSES_SCALE); }
-    std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) override;
+    std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) override { return divide(color, key); }
     std::size_t link_count() const override { return 1; }
     std::shared_ptr<Link> link(std::size_t) override { return std::static_pointer_cast<Link>(shared_from_this()); }
     using Group::submit;
@@ -33,9 +39,21 @@ public:
     ErrorInfo break_everywhere(const ErrorInfo& error) override;
     ErrorInfo verdict() const override;
 
+    // As split().
+    std::shared_ptr<Link> divide(std::int32_t color, std::int32_t key);
+
+    const std::string& name() const { return config_.name; }
+    // What distinguishes it from other links of its store. The same on every rank.
+    const std::string& key_prefix() const { return place_.prefix; }
     const std::shared_ptr<Executor>& executor() const { return executor_; }
     // Memory for buckets, zeroed, aligned to 64 bytes; released when the pointer is.
     std::shared_ptr<std::byte> allocate(std::size_t bytes);
+
+    // False if it has one that is alive.
+    bool set_arbiter(const std::shared_ptr<Arbiter>& arbiter);
+    bool has_arbiter() const;
+    // Breaks for what broke another link of the same ranks, on every rank. Returns the verdict.
+    ErrorInfo adopt(const ErrorInfo& verdict, const Link& from);
 
 private:
     friend class LinkOperation;
@@ -47,6 +65,7 @@ private:
     void check_same_options();
     void wait_for_all();
     void on_verdict(const ErrorInfo& verdict);
+    void take_verdict(const ErrorInfo& decided);
     void validate(const Collective& collective) const;
 
     const GroupConfig config_;
@@ -58,6 +77,7 @@ private:
     std::int64_t next_sequence_ = 0;  // touched only by the thread that holds the executor's turn
     mutable std::mutex mutex_;
     ErrorInfo verdict_;
+    std::weak_ptr<Arbiter> arbiter_;
     std::shared_ptr<Store> lone_store_;
 };
 

@@ -81,6 +81,21 @@ ErrorInfo Monitor::report(const ErrorInfo& error) {
     return verdict();
 }
 
+ErrorInfo Monitor::adopt(const ErrorInfo& error, bool store_silent) {
+    if (store_silent) {
+        std::lock_guard lock(mutex_);
+        store_gone_ = store_silent_ = true;
+    } else if (verdict().ok()) {
+        store_is_silent();  // then report() does not wait for it
+    }
+    return report(error);
+}
+
+bool Monitor::store_silent() const {
+    std::lock_guard lock(mutex_);
+    return store_silent_;
+}
+
 ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation) {
     if (local.code == DDP_ERROR_TIMEOUT) {
         if (store_is_silent()) return blame_store_rank(local, operation);
@@ -182,7 +197,7 @@ bool Monitor::wait_for_verdict(std::int64_t ms) {
 bool Monitor::store_is_silent() {
     {
         std::lock_guard lock(mutex_);
-        if (store_gone_) return false;
+        if (store_gone_) return store_silent_;
     }
     try {
         if (config_.store->answers(kStoreMs)) return false;
@@ -190,9 +205,8 @@ bool Monitor::store_is_silent() {
         return false;  // lost meanwhile: watch_connection tells
     }
     std::lock_guard lock(mutex_);
-    if (store_gone_) return false;
-    store_gone_ = true;  // nothing may wait for it any more
-    return true;
+    if (!store_gone_) store_gone_ = store_silent_ = true;
+    return store_silent_;
 }
 
 ErrorInfo Monitor::blame_store_rank(const ErrorInfo& local, const std::string& operation) {

@@ -44,6 +44,11 @@ public:
     // Makes `error` the verdict unless there is one already; returns the verdict.
     ErrorInfo report(const ErrorInfo& error);
 
+    // The same for what broke another group of these ranks. store_silent: their common store did not answer there.
+    ErrorInfo adopt(const ErrorInfo& error, bool store_silent);
+    // Whether the store was found not to answer, though its connection stands.
+    bool store_silent() const;
+
     // The transport failed with `local`, which may be only the echo of the real cause. Waits briefly for a verdict,
     // finds out who left or hangs, and returns what all ranks will say.
     ErrorInfo resolve(const ErrorInfo& local, const std::string& operation);
@@ -74,7 +79,8 @@ private:
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     ErrorInfo verdict_;
-    bool store_gone_ = false;
+    bool store_gone_ = false;    // nothing may wait for it any more
+    bool store_silent_ = false;  // that is why
     bool left_ = false;
     bool stopping_ = false;
     std::deque<std::function<void()>> events_;

@@ -23,8 +23,10 @@ struct OpTag {
     std::int32_t bucket = -1;
     std::shared_ptr<const std::string> label;  // "parameters 'a' to 'f'"; not compared
     std::shared_ptr<const void> memory;        // what the operation reads and writes: kept as long as it runs
-    std::shared_ptr<Executor> executor;        // whose order a hook's continuations must keep to; null outside hooks
-    std::shared_ptr<Traffic> traffic;          // of a hook; may be null
+    // Whose order must be kept to: in a hook and its continuations the bucket's, in other continuations that of the work
+    // they continue, wherever they run. Null elsewhere.
+    std::shared_ptr<Executor> executor;
+    std::shared_ptr<Traffic> traffic;  // of a hook; may be null
 };
 
 // The tag that operations submitted by this thread get.

@@ -1,7 +1,6 @@
 #include "comm/work.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "comm/executor.h"
 
@@ -46,15 +45,14 @@ void Work::open_gate() {
 }
 
 void Work::poll() {
-    if (executor_) executor_->run_callbacks();
+    if (executor_) executor_->run_callbacks_of_crew();
     expire_if_due();
 }
 
 bool Work::wait(const std::optional<Deadline>& deadline) {
     if (done()) return true;
     if (executor_) return executor_->help_until(*this, deadline);
-    // Nobody wakes us when a deadline passes, our own or that of a work this one waits for: look up now and then.
-    constexpr auto kGlance = std::chrono::milliseconds(100);
+    // Nobody wakes us when a deadline passes, our own or that of a work this one waits for.
     while (!done()) {
         if (deadline && deadline->expired()) return false;
         std::unique_lock lock(mutex_);
@@ -78,6 +76,7 @@ WorkPtr Work::then(ContinuationFn fn, bool any_thread) {
     }
     auto out = std::make_shared<Work>(executor);
     Continuation continuation{std::move(fn), out, current_tag(), any_thread};
+    if (!continuation.tag.executor) continuation.tag.executor = executor;
     if (attach(continuation)) return out;
     // Already done. The caller's thread is inside a libddp call, so any continuation may run here.
     continuation.any_thread = true;

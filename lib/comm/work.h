@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -18,6 +19,10 @@ namespace libddp {
 class Executor;
 class Work;
 using WorkPtr = std::shared_ptr<Work>;
+
+// How often a waiter looks up although nobody woke it: works that the user completes have deadlines that nobody else
+// watches.
+inline constexpr std::chrono::milliseconds kGlance{100};
 
 // What runs after a work. Returns the work to wait for next (may be null); throws Error to fail.
 using ContinuationFn = std::function<WorkPtr()>;
@@ -52,6 +57,7 @@ public:
 
 private:
     friend class Executor;
+    friend class Crew;
 
     struct Continuation {
         ContinuationFn fn;  // empty: pass the result on to `out`

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "core/hash.h"
+#include "util/hash.h"
 
 namespace libddp {
 namespace {

@@ -11,6 +11,7 @@ BucketStore::BucketStore(Group& group, const ParamTable& table, BucketPlan plan)
     : plan_(std::move(plan)), plan_hash_(hash_plan(plan_)), places_(table.params().size()) {
     for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
         const auto& bucket = plan_.buckets[b];
+        // Of the link that will reduce it.
         memory_.push_back(group.link(b)->allocate(bucket.bytes));
         for (std::size_t i = 0; i < bucket.params.size(); ++i)
             places_[static_cast<std::size_t>(bucket.params[i])] = {

@@ -1,11 +1,11 @@
 #include "core/context.h"
 
 #include "core/agreement.h"
-#include "core/hash.h"
 #include "core/hook_state.h"
 #include "core/plan_text.h"
 #include "core/state_broadcast.h"
 #include "device/dtype.h"
+#include "util/hash.h"
 
 namespace libddp {
 

@@ -6,9 +6,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/hash.h"
 #include "device/dtype.h"
 #include "util/error.h"
+#include "util/hash.h"
 
 namespace libddp {
 namespace {

@@ -1,12 +1,35 @@
 #include "core/launcher.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "comm/link.h"
-#include "core/hash.h"
 #include "device/dtype.h"
+#include "util/hash.h"
 
 namespace libddp {
+namespace {
+
+// Completes a work, if there is one, however the scope ends.
+struct Completion {
+    const WorkPtr& work;
+
+    ~Completion() {
+        if (work) work->complete({});
+    }
+};
+
+}  // namespace
+
+void Launcher::set_group(std::shared_ptr<Group> group) {
+    group_ = std::move(group);
+    while (links_.size() < group_->link_count()) links_.push_back(std::make_unique<ddp_group>());
+    for (std::size_t i = 0; i < links_.size(); ++i) links_[i]->impl = group_->link(i);
+}
+
+ddp_group& Launcher::link_of(const Slot& slot) const {
+    return *links_[static_cast<std::size_t>(slot.bucket.index) % group_->link_count()];
+}
 
 void Launcher::set_hook(HookPtr hook) {
     hook_ = std::move(hook);
@@ -65,6 +88,7 @@ void Launcher::arm(const Step& step, const Participation& participation) {
     }
     if (last) last->bucket.is_last = true;
     next_ = 0;
+    last_called_ = nullptr;
     first_launch_.reset();
     requests_.store(0, std::memory_order_release);
 }
@@ -100,8 +124,8 @@ void Launcher::launch(Slot& slot) {
     if (!slot.live) return;
     if (!first_launch_) first_launch_ = Deadline::Clock::now();
     if (slot.has_absent) owner_.complete_with_zeros(slot.bucket);
-    ScopedTag tag({step_.agreement, step_.step, slot.bucket.index, slot.label, slot.memory,
-                   handle_.impl->link(0)->executor(), nullptr});
+    const auto executor = group_->link(static_cast<std::size_t>(slot.bucket.index))->executor();
+    const ScopedTag tag({step_.agreement, step_.step, slot.bucket.index, slot.label, slot.memory, executor, nullptr});
     try {
         slot.work = step_.votes ? vote(slot) : call_hook(slot);
     } catch (...) {
@@ -111,13 +135,20 @@ void Launcher::launch(Slot& slot) {
 }
 
 // One byte, the maximum over ranks: 1 if any rank used the bucket. Only then it is sent, in the place of the queue where
-// the vote stood.
+// the vote stood. Where buckets have different queues, each waits until the hook was called for those before it.
 WorkPtr Launcher::vote(Slot& slot) {
     const auto index = static_cast<std::size_t>(slot.bucket.index);
     auto ballot = std::make_shared<std::uint8_t>(used_[index].load(std::memory_order_relaxed) ? 1 : 0);
-    auto counted = handle_.impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, ballot.get(), 1, DDP_U8, DDP_MAX}, ballot);
-    return counted->then(
-        [this, &slot, ballot]() -> WorkPtr {
+    auto turn =
+        link_of(slot).impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, ballot.get(), 1, DDP_U8, DDP_MAX}, ballot);
+    WorkPtr called;
+    if (group_->link_count() > 1) {
+        called = std::make_shared<Work>(nullptr);
+        turn = turn->then([before = std::exchange(last_called_, called)] { return before; }, true);
+    }
+    return turn->then(
+        [this, &slot, ballot, called]() -> WorkPtr {
+            const Completion at_end{called};
             slot.voted_out = *ballot == 0;
             if (slot.voted_out) return nullptr;
             return call_hook(slot);
@@ -126,16 +157,17 @@ WorkPtr Launcher::vote(Slot& slot) {
 }
 
 WorkPtr Launcher::call_hook(Slot& slot) {
-    if (slot.alone) return owner_.reduce_alone(slot.bucket.tensors.front().param);
+    ddp_group& link = link_of(slot);
+    if (slot.alone) return owner_.reduce_alone(*link.impl, slot.bucket.tensors.front().param);
     hook_bytes_in_ += slot.content;
     OpTag tag = current_tag();
     tag.traffic = traffic_;
     const ScopedTag scope(std::move(tag));
-    return hook_->reduce(handle_, slot.bucket);
+    return hook_->reduce(link, slot.bucket);
 }
 
 OpTag Launcher::step_tag(std::shared_ptr<const std::string> label) const {
-    return {step_.agreement, step_.step, -1, std::move(label), nullptr, handle_.impl->link(0)->executor(), nullptr};
+    return {step_.agreement, step_.step, -1, std::move(label), nullptr, group_->link(0)->executor(), nullptr};
 }
 
 const ddp_bucket& Launcher::wait(std::size_t index) {
@@ -146,7 +178,7 @@ const ddp_bucket& Launcher::wait(std::size_t index) {
     }
     if (!slot.error.ok()) throw Error(slot.error);
     if (!slot.launched) {
-        handle_.impl->check();  // the hook of an earlier bucket failed
+        group_->check();  // the hook of an earlier bucket failed
         fail(DDP_ERROR_INTERNAL, "bucket ", index, " was not launched although all of its gradients are ready");
     }
     return slot.bucket;
@@ -173,7 +205,7 @@ void Launcher::drain(const Deadline& deadline) {
 // The verdict may stem from a rank that knows nothing of buckets, or from the store: then this rank says where it was
 // itself.
 ErrorInfo Launcher::break_with(ErrorInfo error, const Slot& slot) {
-    return with_bucket(handle_.impl->break_everywhere(with_bucket(std::move(error), slot)), slot);
+    return with_bucket(group_->break_everywhere(with_bucket(std::move(error), slot)), slot);
 }
 
 ErrorInfo Launcher::with_bucket(ErrorInfo error, const Slot& slot) const {

@@ -28,7 +28,7 @@ public:
     // Puts zeros where this rank has no gradient and knew so before the step.
     virtual void complete_with_zeros(const ddp_bucket& bucket) = 0;
     // Reduces a parameter that is alone in its bucket, because it goes a way of its own, without the hook.
-    virtual WorkPtr reduce_alone(std::int32_t param) = 0;
+    virtual WorkPtr reduce_alone(Group& group, std::int32_t param) = 0;
 
 protected:
     ~LaunchOwner() = default;
@@ -44,9 +44,9 @@ public:
         bool votes = false;
     };
 
-    Launcher(std::shared_ptr<Group> group, LaunchOwner& owner) : handle_{std::move(group)}, owner_(owner) {}
+    Launcher(std::shared_ptr<Group> group, LaunchOwner& owner) : owner_(owner) { set_group(std::move(group)); }
 
-    void set_group(std::shared_ptr<Group> group) { handle_.impl = std::move(group); }
+    void set_group(std::shared_ptr<Group> group);
     // New buckets. Not while a step is under way.
     void reset_layout(const BucketStore& store, const ParamTable& table, bool mean);
     void set_hook(HookPtr hook);
@@ -69,7 +69,7 @@ public:
     void gradient_absent(std::int32_t bucket, std::int32_t param);
     // Launches buckets that wait for no gradient of this rank.
     void launch_ready();
-    // The tag of an operation that belongs to the step, but to no bucket.
+    // The tag of an operation that belongs to the step, but to no bucket. It runs on the first link.
     OpTag step_tag(std::shared_ptr<const std::string> label) const;
 
     // Waits for a bucket and returns it, with the hook's result. Throws what went wrong, which has then broken the
@@ -102,6 +102,8 @@ private:
         std::shared_ptr<const void> memory;
     };
 
+    // All operations of a bucket run on one link, whichever buckets are left out: the one that its memory comes from.
+    ddp_group& link_of(const Slot& slot) const;
     void launch_consecutive();
     void launch(Slot& slot);
     WorkPtr vote(Slot& slot);
@@ -109,7 +111,8 @@ private:
     ErrorInfo break_with(ErrorInfo error, const Slot& slot);
     ErrorInfo with_bucket(ErrorInfo error, const Slot& slot) const;
 
-    ddp_group handle_;
+    std::shared_ptr<Group> group_;
+    std::vector<std::unique_ptr<ddp_group>> links_;  // hooks borrow them: they stay where they are
     HookPtr hook_;
     std::uint64_t hook_hash_ = 0, plan_hash_ = 0;
     std::atomic<std::uint64_t> hook_bytes_in_{0};
@@ -122,6 +125,8 @@ private:
     std::optional<Deadline::Clock::time_point> first_launch_;
     std::atomic<std::uint32_t> requests_{0};
     std::size_t next_ = 0;  // touched only by the launching thread
+    WorkPtr
+        last_called_;  // likewise; with votes on several links: done when the last launched bucket's hook was called
 };
 
 }  // namespace libddp

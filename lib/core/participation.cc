@@ -1,6 +1,6 @@
 #include "core/participation.h"
 
-#include "core/hash.h"
+#include "util/hash.h"
 
 namespace libddp {
 

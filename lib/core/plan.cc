@@ -5,8 +5,8 @@
 #include <numeric>
 #include <tuple>
 
-#include "core/hash.h"
 #include "device/memory.h"
+#include "util/hash.h"
 
 namespace libddp {
 namespace {

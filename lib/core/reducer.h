@@ -148,7 +148,7 @@ private:
     double pack_scale(ddp_dtype dtype) const;
     [[noreturn]] void refuse(std::int32_t param, const Slot& slot, std::int32_t calls, const char* call) const;
     void complete_with_zeros(const ddp_bucket& bucket) override;
-    WorkPtr reduce_alone(std::int32_t param) override;
+    WorkPtr reduce_alone(Group& group, std::int32_t param) override;
 
     // Gradients leave.
     void start_draining(const char* call);

@@ -129,7 +129,7 @@ FIELD(ddp_group_options, group_name, 48);
 FIELD(ddp_group_options, store, 56);
 FIELD(ddp_group_options, secret, 64);
 FIELD(ddp_group_options, flags, 72);
-FIELD(ddp_group_options, reserved0, 76);
+FIELD(ddp_group_options, round_robin, 76);
 
 SIZE(ddp_environment, 64);
 FIELD(ddp_environment, struct_size, 0);

@@ -42,6 +42,7 @@ TEST(BadGroup, NullHandles) {
     expect_refused({
         null_argument("ddp_group_create", "group", calling(ddp_group_create, nullptr, nullptr)),
         null_argument("ddp_group_split", "group", calling(ddp_group_split, nullptr, 0, 0, &group)),
+        null_argument("ddp_group_round_robin", "groups", calling(ddp_group_round_robin, nullptr, 1, &group)),
         null_argument("ddp_group_abort", "group", calling(ddp_group_abort, nullptr, "x")),
         null_argument("ddp_group_status", "group", calling(ddp_group_status, nullptr)),
         null_argument("ddp_group_store", "group", calling(ddp_group_store, nullptr, &store)),
@@ -93,7 +94,7 @@ TEST(BadGroup, Create) {
         {"long name", kInvalid, {"group_name", "257 bytes"}, with([&](auto& o) { o.group_name = long_name.c_str(); })},
         {"negative timeout", kInvalid, {"timeout_ms is -1"}, with([](auto& o) { o.timeout_ms = -1; })},
         {"unknown flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x80"}, with([](auto& o) { o.flags = 0x81; })},
-        {"reserved field", kInvalid, {"reserved0"}, with([](auto& o) { o.reserved0 = 1; })},
+        {"too many groups", kInvalid, {"round_robin is 65"}, with([](auto& o) { o.round_robin = 65; })},
         {"unknown backend", DDP_ERROR_NOT_FOUND, {"'carrier-pigeon'", "gloo"}, with([](auto& o) {
              o.backend = "carrier-pigeon";
          })},
@@ -132,6 +133,60 @@ TEST(BadGroup, AnOlderStructTakesDefaultsForTheRest) {
     expect_accepted(calling(ddp_group_create, &options, &group));
     EXPECT_STREQ(ddp_group_backend(group), "gloo");
     ddp_group_free(group);
+}
+
+TEST(BadGroup, RoundRobin) {
+    const auto options = lone_options();
+    std::vector<ddp_group*> all(4);
+    for (auto*& group : all) ASSERT_EQ(ddp_group_create(&options, &group, nullptr), DDP_OK);
+    ddp_group *two = nullptr, *used = nullptr;
+    ASSERT_EQ(ddp_group_round_robin(&all[2], 2, &two, nullptr), DDP_OK);
+    const std::vector<ddp_group*> many(65, all[0]);
+    ddp_group* const repeated[] = {all[0], all[1], all[0]};
+    ddp_group* const missing[] = {all[0], nullptr};
+    ddp_group* const nested[] = {all[0], two};
+    ddp_group* const taken[] = {all[0], all[1], all[3]};
+    Untouched<ddp_group*> out;
+    const auto with = [&](ddp_group* const* groups, size_t n) {
+        return calling(ddp_group_round_robin, groups, n, &out);
+    };
+    const char* call = "ddp_group_round_robin";
+    expect_refused({
+        {"none", kInvalid, {call, "n is 0", "1 to 64"}, with(all.data(), 0)},
+        {"none, NULL", kInvalid, {call, "n is 0"}, with(nullptr, 0)},
+        {"too many", kInvalid, {call, "n is 65", "1 to 64"}, with(many.data(), 65)},
+        {"no output", kInvalid, {call, "out is NULL"}, calling(ddp_group_round_robin, all.data(), 2, nullptr)},
+        {"a NULL entry", kInvalid, {call, "groups[1] is NULL"}, with(missing, 2)},
+        {"one twice", kInvalid, {call, "groups[2] is the same group as groups[0]"}, with(repeated, 3)},
+        {"nested", kInvalid, {call, "groups[1] is a round robin group itself"}, with(nested, 2)},
+        {"part of another", kInvalid, {call, "groups[2] is part of another"}, with(taken, 3)},
+    });
+    ddp_group_free(two);
+    expect_accepted(calling(ddp_group_round_robin, taken, 3, &used));
+    ddp_group_free(used);
+    for (auto* group : all) ddp_group_free(group);
+}
+
+TEST(BadGroup, RoundRobinOfOtherWorlds) {
+    on_ranks({2}, [](int rank, ddp_group* group) {
+        ddp_group *alone = nullptr, *turned = nullptr;
+        ASSERT_EQ(ddp_group_split(group, rank, 0, &alone, nullptr), DDP_OK);
+        ASSERT_EQ(ddp_group_split(group, 0, -rank, &turned, nullptr), DDP_OK);
+        ddp_group* const worlds[] = {group, alone};
+        ddp_group* const ranks[] = {group, turned};
+        Untouched<ddp_group*> out;
+        const std::string mine = "rank " + std::to_string(rank) + " of 2";
+        expect_refused({
+            {"another world",
+             kInvalid,
+             {"groups[1] is rank 0 of 1", mine},
+             calling(ddp_group_round_robin, worlds, 2, &out)},
+            {"another rank", kInvalid, {"groups[1]", mine}, calling(ddp_group_round_robin, ranks, 2, &out)},
+        });
+        EXPECT_EQ(ddp_barrier(group, nullptr, nullptr), DDP_OK);
+        ddp_group_free(alone);
+        ddp_group_free(turned);
+    });
 }
 
 class BadCollective : public testing::Test {

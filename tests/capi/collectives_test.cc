@@ -16,6 +16,7 @@ struct Case {
     int world;
     const char* backend;
     const char* options;
+    unsigned groups = 1;
 };
 
 class CollectivesTest : public testing::TestWithParam<Case> {
@@ -25,14 +26,16 @@ protected:
         o.world = GetParam().world;
         o.backend = GetParam().backend;
         o.backend_options = GetParam().options;
+        o.round_robin = GetParam().groups;
         return o;
     }
     int world() const { return GetParam().world; }
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
-    std::string name =
-        std::string(info.param.backend) + "_" + info.param.options + "_" + std::to_string(info.param.world);
+    std::string name = std::string(info.param.backend) + "_" + info.param.options + "_" +
+                       std::to_string(info.param.world) +
+                       (info.param.groups > 1 ? "_round_robin_" + std::to_string(info.param.groups) : "");
     std::replace_if(
         name.begin(), name.end(), [](char c) { return !isalnum(c); }, '_');
     return name;
@@ -42,7 +45,9 @@ INSTANTIATE_TEST_SUITE_P(All, CollectivesTest,
                          testing::Values(Case{1, "gloo", ""}, Case{2, "gloo", ""}, Case{3, "gloo", ""},
                                          Case{3, "gloo", "algorithm=ring"}, Case{4, "gloo", "algorithm=bcube"},
                                          Case{3, "threads", ""}, Case{4, "threads-plain", ""},
-                                         Case{2, "threads-single", ""}, Case{1, "shm", ""}, Case{3, "shm", ""}),
+                                         Case{2, "threads-single", ""}, Case{1, "shm", ""}, Case{3, "shm", ""},
+                                         Case{1, "threads", "", 3}, Case{2, "gloo", "", 2}, Case{3, "threads", "", 3},
+                                         Case{4, "threads-single", "", 2}, Case{2, "shm", "", 2}),
                          name_of);
 
 using ddp::detail::call;

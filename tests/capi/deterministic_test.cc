@@ -1,4 +1,5 @@
-// A training run whose bits depend neither on how gradients are cut into buckets nor on whether the buckets were rebuilt.
+// A training run whose bits depend neither on how gradients are cut into buckets nor on whether the buckets were rebuilt,
+// nor on how many groups take turns.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,6 +26,7 @@ struct Training {
     std::uint64_t cap;
     bool rebuild;
     bool view;
+    unsigned groups = 1;
 };
 
 class DeterministicTest : public testing::TestWithParam<Case> {
@@ -35,6 +37,7 @@ protected:
         RankOptions options(GetParam().world, GetParam().backend);
         options.backend_options = GetParam().backend_options;
         options.flags = DDP_GROUP_DETERMINISTIC;
+        options.round_robin = training.groups;
         on_ranks(options, [&](int rank, ddp_group* group) {
             result[static_cast<std::size_t>(rank)] = on_rank(rank, group, training);
         });
@@ -79,18 +82,19 @@ INSTANTIATE_TEST_SUITE_P(All, DeterministicTest,
                                          Case{4, "gloo", "algorithm=bcube"}, Case{2, "shm", ""}, Case{3, "shm", ""},
                                          Case{4, "shm", ""}));
 
-TEST_P(DeterministicTest, BitsDependNeitherOnBucketsNorOnTheRebuild) {
+TEST_P(DeterministicTest, BitsDependNeitherOnBucketsNorOnTheRebuildNorOnTurns) {
     const auto reference = train({1 << 20, true, false});
     for (const auto& rank : reference)
         ASSERT_EQ(std::memcmp(rank.data(), reference[0].data(), rank.size() * sizeof(float)), 0) << "ranks differ";
     for (const Training& training :
          {Training{1 << 20, false, false}, Training{1 << 20, true, true}, Training{64, true, true},
-          Training{4096, false, true}, Training{100'000, true, false}}) {
+          Training{4096, false, true}, Training{100'000, true, false}, Training{4096, true, true, 2},
+          Training{10'000, true, false, 3}}) {
         const auto other = train(training);
         for (std::size_t r = 0; r < other.size(); ++r)
             ASSERT_EQ(std::memcmp(other[r].data(), reference[r].data(), other[r].size() * sizeof(float)), 0)
                 << "cap " << training.cap << (training.rebuild ? ", rebuilt" : ", not rebuilt")
-                << (training.view ? ", views" : ", copies");
+                << (training.view ? ", views" : ", copies") << ", groups " << training.groups;
     }
 }
 

@@ -137,26 +137,27 @@ TEST(Work, OperationsAreNotTheProgramsToComplete) {
 }
 
 TEST(Work, ChainsOfCollectivesStayInStepWhateverTheTiming) {
-    for (const char* backend : {"threads", "threads-single", "gloo"})
-        on_ranks({3, backend}, [](int rank, ddp_group* handle) {
-            ddp::Group group(handle);
-            for (int round = 0; round < 30; ++round) {
-                std::vector<std::vector<float>> data(4, std::vector<float>(8, static_cast<float>(rank)));
-                std::vector<ddp::Work> works;
-                for (auto& d : data) {
-                    // Two collectives in a chain, and ranks that run at different speeds.
-                    works.push_back(group.allreduce(d.data(), d.size()).then([&group, &d] {
-                        for (auto& x : d) x += 1;
-                        return group.allreduce(d.data(), d.size(), DDP_MAX);
-                    }));
-                    if ((rank + round) % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    for (RankOptions options : {RankOptions(3, "threads"), RankOptions(3, "threads-single"), RankOptions(3, "gloo")})
+        for (options.round_robin = 1; options.round_robin <= 3; options.round_robin += 2)
+            on_ranks(options, [](int rank, ddp_group* handle) {
+                ddp::Group group(handle);
+                for (int round = 0; round < 30; ++round) {
+                    std::vector<std::vector<float>> data(4, std::vector<float>(8, static_cast<float>(rank)));
+                    std::vector<ddp::Work> works;
+                    for (auto& d : data) {
+                        // Two collectives in a chain, and ranks that run at different speeds.
+                        works.push_back(group.allreduce(d.data(), d.size()).then([&group, &d] {
+                            for (auto& x : d) x += 1;
+                            return group.allreduce(d.data(), d.size(), DDP_MAX);
+                        }));
+                        if ((rank + round) % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+                    }
+                    for (auto& work : works) work.wait();
+                    for (auto& d : data) EXPECT_THAT(d, testing::Each(4.0f));
                 }
-                for (auto& work : works) work.wait();
-                for (auto& d : data) EXPECT_THAT(d, testing::Each(4.0f));
-            }
-            group.barrier();
-            group.release();
-        });
+                group.barrier();
+                group.release();
+            });
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ struct Case {
     bool view;   // gradients live in buckets
     bool async;  // finalize_async, a wait for every parameter, finalize
     const char* backend;
+    unsigned groups = 1;  // that take turns
 };
 
 inline std::vector<Case> all_cases() {
@@ -34,7 +35,8 @@ inline std::vector<Case> all_cases() {
         for (bool view : {false, true})
             for (bool async : {false, true}) cases.push_back({world, view, async, "threads"});
     for (const Case& c : {Case{2, true, false, "gloo"}, Case{3, false, true, "gloo"}, Case{2, false, true, "shm"},
-                          Case{3, true, false, "shm"}})
+                          Case{3, true, false, "shm"}, Case{2, true, true, "threads", 3},
+                          Case{3, false, false, "threads", 2}, Case{4, true, false, "gloo", 2}})
         cases.push_back(c);
     return cases;
 }
@@ -54,7 +56,8 @@ std::string numbered(std::string text, Number number) {
 }
 
 inline std::string text_of(const Case& c) {
-    return std::string(c.backend) + numbered("_", c.world) + (c.view ? "_view" : "_copy") + (c.async ? "_async" : "");
+    return std::string(c.backend) + numbered("_", c.world) + (c.view ? "_view" : "_copy") + (c.async ? "_async" : "") +
+           (c.groups > 1 ? numbered("_round_robin_", c.groups) : "");
 }
 inline std::string name_of(const testing::TestParamInfo<Case>& info) {
     return text_of(info.param);
@@ -65,7 +68,11 @@ inline void PrintTo(const Case& c, std::ostream* out) {
 
 class Equivalence : public testing::TestWithParam<Case> {
 protected:
-    RankOptions ranks() const { return {GetParam().world, GetParam().backend}; }
+    RankOptions ranks() const {
+        RankOptions options(GetParam().world, GetParam().backend);
+        options.round_robin = GetParam().groups;
+        return options;
+    }
     int world() const { return GetParam().world; }
     bool view() const { return GetParam().view; }
 

@@ -57,6 +57,7 @@ struct Step {
 struct Case {
     int world = 1;
     Backend backend = Backend::kThreads;
+    int groups = 1;  // that take turns
     ddp_reduction reduction = DDP_REDUCTION_MEAN;
     Discovery discovery = Discovery::kNone;
     std::uint32_t flags = 0;  // without those of `discovery`

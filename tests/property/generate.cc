@@ -180,11 +180,12 @@ rc::Gen<Case> any_case() {
     return rc::gen::map(
         rc::gen::build<Case>(
             set(&Case::world, number(1, kMostRanks)), set(&Case::backend, choice(backends)),
-            set(&Case::reduction, choice(reductions)), set(&Case::discovery, choice(discoveries)),
-            set(&Case::flags, any_flags()), set(&Case::bucket_cap, bytes), set(&Case::first_bucket_cap, bytes),
-            set(&Case::caps, list(3, cap)), set(&Case::rebuild_interval, choice(std::vector<int>{0, 0, 0, 1, 2})),
-            set(&Case::callback, chance(40)), set(&Case::frozen, mask(80)),
-            set(&Case::params, list(kMostParams, any_param())), set(&Case::steps, list(5, any_step()))),
+            set(&Case::groups, choice(std::vector<int>{1, 1, 2, 3})), set(&Case::reduction, choice(reductions)),
+            set(&Case::discovery, choice(discoveries)), set(&Case::flags, any_flags()), set(&Case::bucket_cap, bytes),
+            set(&Case::first_bucket_cap, bytes), set(&Case::caps, list(3, cap)),
+            set(&Case::rebuild_interval, choice(std::vector<int>{0, 0, 0, 1, 2})), set(&Case::callback, chance(40)),
+            set(&Case::frozen, mask(80)), set(&Case::params, list(kMostParams, any_param())),
+            set(&Case::steps, list(5, any_step()))),
         make_valid);
 }
 

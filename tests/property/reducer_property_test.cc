@@ -44,7 +44,7 @@ std::string run_case(const Case& c, Worlds& worlds) {
         const std::lock_guard lock(mutex);
         if (!text.empty()) result += text + "\n";
     };
-    const auto errors = worlds.get(c.world, c.backend).run([&](int rank, ddp_group* group) {
+    const auto errors = worlds.get(c.world, c.backend, c.groups).run([&](int rank, ddp_group* group) {
         RankRun run(c, moments, rank, group);
         run.run();
         note(run.difference());

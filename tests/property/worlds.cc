@@ -9,9 +9,6 @@
 #include <stdexcept>
 #include <thread>
 
-#include "support/ranks.h"
-#include "support/thread_backend.h"
-
 namespace property {
 namespace {
 
@@ -23,13 +20,14 @@ void on_threads(int world, const std::function<void(int rank)>& body) {
 
 }  // namespace
 
-World::World(int world, Backend backend, long timeout_ms) : groups_(static_cast<std::size_t>(world)) {
-    register_thread_backend();
+World::World(int world, Backend backend, int groups, long timeout_ms) : groups_(static_cast<std::size_t>(world)) {
     static std::atomic<int> counter{0};
     path_ = std::filesystem::temp_directory_path() /
             ("ddp-property-" + std::to_string(getpid()) + "-" + std::to_string(counter++));
-    on_threads(world,
-               [&](int rank) { groups_[static_cast<std::size_t>(rank)] = join(rank, world, backend, timeout_ms); });
+    RankOptions options(world, backend_name(backend));
+    options.round_robin = static_cast<unsigned>(groups);
+    options.timeout_ms = timeout_ms;
+    on_threads(world, [&](int rank) { groups_[static_cast<std::size_t>(rank)] = join(options, rank); });
     for (auto* group : groups_)
         if (!group) throw std::runtime_error("a rank could not join its world");
 }
@@ -41,17 +39,11 @@ World::~World() {
     std::filesystem::remove(path_, ignored);
 }
 
-ddp_group* World::join(int rank, int world, Backend backend, long timeout_ms) const {
+ddp_group* World::join(const RankOptions& options, int rank) const {
     const std::string uri = "file://" + path_;
-    ddp_group_options options;
-    ddp_group_options_init(&options);
-    options.rank = rank;
-    options.world_size = world;
-    options.init_method = world > 1 ? uri.c_str() : nullptr;
-    options.backend = backend_name(backend);
-    options.timeout_ms = timeout_ms;
+    const ddp_group_options o = group_options(options, rank, options.world > 1 ? uri.c_str() : nullptr);
     ddp_group* group = nullptr;
-    return ddp_group_create(&options, &group, nullptr) == DDP_OK ? group : nullptr;
+    return ddp_group_create(&o, &group, nullptr) == DDP_OK ? group : nullptr;
 }
 
 std::vector<std::string> World::run(const std::function<void(int rank, ddp_group* group)>& body) {
@@ -78,10 +70,10 @@ bool World::healthy() const {
     return true;
 }
 
-World& Worlds::get(int world, Backend backend) {
-    auto& kept = worlds_[{world, backend}];
+World& Worlds::get(int world, Backend backend, int groups) {
+    auto& kept = worlds_[{world, backend, groups}];
     if (kept && !kept->healthy()) kept.reset();
-    if (!kept) kept = std::make_unique<World>(world, backend, timeout_ms_);
+    if (!kept) kept = std::make_unique<World>(world, backend, groups, timeout_ms_);
     return *kept;
 }
 

@@ -5,10 +5,11 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "property/case.h"
+#include "support/ranks.h"
 
 namespace property {
 
@@ -16,7 +17,7 @@ namespace property {
 class World {
 public:
     // Throws std::runtime_error if a rank cannot join.
-    World(int world, Backend backend, long timeout_ms);
+    World(int world, Backend backend, int groups, long timeout_ms);
     ~World();
     World(const World&) = delete;
     World& operator=(const World&) = delete;
@@ -27,7 +28,7 @@ public:
     bool healthy() const;
 
 private:
-    ddp_group* join(int rank, int world, Backend backend, long timeout_ms) const;
+    ddp_group* join(const RankOptions& options, int rank) const;
 
     std::string path_;  // of the store
     std::vector<ddp_group*> groups_;
@@ -36,13 +37,13 @@ private:
 class Worlds {
 public:
     // A healthy one.
-    World& get(int world, Backend backend);
+    World& get(int world, Backend backend, int groups);
     // For worlds made from now on: while a failure is made smaller, every attempt may hang.
     void set_timeout(long timeout_ms) { timeout_ms_ = timeout_ms; }
 
 private:
     long timeout_ms_ = 20'000;
-    std::map<std::pair<int, Backend>, std::unique_ptr<World>> worlds_;
+    std::map<std::tuple<int, Backend, int>, std::unique_ptr<World>> worlds_;
 };
 
 }  // namespace property

@@ -17,8 +17,22 @@ std::string take_message(ddp_error* error) {
     return message;
 }
 
-void on_ranks(const RankOptions& options, const std::function<void(int rank, ddp_group* group)>& body) {
+ddp_group_options group_options(const RankOptions& options, int rank, const char* uri) {
     register_thread_backend();
+    ddp_group_options o;
+    ddp_group_options_init(&o);
+    o.rank = rank;
+    o.world_size = options.world;
+    o.init_method = uri;
+    o.backend = options.backend.c_str();
+    o.backend_options = options.backend_options.c_str();
+    o.flags = options.flags;
+    o.timeout_ms = options.timeout_ms;
+    o.round_robin = options.round_robin;
+    return o;
+}
+
+void on_ranks(const RankOptions& options, const std::function<void(int rank, ddp_group* group)>& body) {
     static std::atomic<int> counter{0};
     auto path = std::filesystem::temp_directory_path() /
                 ("ddp-test-" + std::to_string(getpid()) + "-" + std::to_string(counter++));
@@ -26,15 +40,7 @@ void on_ranks(const RankOptions& options, const std::function<void(int rank, ddp
     std::vector<std::thread> threads;
     for (int rank = 0; rank < options.world; ++rank)
         threads.emplace_back([&, rank] {
-            ddp_group_options o;
-            ddp_group_options_init(&o);
-            o.rank = rank;
-            o.world_size = options.world;
-            o.init_method = uri.c_str();
-            o.backend = options.backend.c_str();
-            o.backend_options = options.backend_options.c_str();
-            o.flags = options.flags;
-            o.timeout_ms = options.timeout_ms;
+            const ddp_group_options o = group_options(options, rank, uri.c_str());
             ddp_group* group = nullptr;
             ddp_error* error = nullptr;
             if (ddp_group_create(&o, &group, &error) != DDP_OK) {

@@ -15,7 +15,11 @@ struct RankOptions {
     std::string backend_options;
     unsigned flags = 0;
     long timeout_ms = 20'000;
+    unsigned round_robin = 0;  // groups that take turns; 0: one
 };
+
+// As options.backend and so on say. Joins nothing.
+ddp_group_options group_options(const RankOptions& options, int rank, const char* uri);
 
 // Fails the test if creating a group fails or a rank throws. `body` owns nothing: the group is freed after it returned.
 void on_ranks(const RankOptions& options, const std::function<void(int rank, ddp_group* group)>& body);

@@ -1,4 +1,6 @@
-// ddp-bench allreduce: one ddp_allreduce at a time, in place, of several groups side by side.
+// ddp-bench allreduce: one ddp_allreduce at a time, in place, of several groups side by side; one for each of the groups that
+// take turns.
+#include <cstddef>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
@@ -29,18 +31,23 @@ struct Competitor {
 // What one row times: a group's allreduce of one size, in one kind of memory.
 class Target {
 public:
-    Target(const Competitor& competitor, const std::string& mode, std::size_t count, ddp_dtype dtype)
+    Target(const Competitor& competitor, const std::string& mode, std::size_t count, ddp_dtype dtype,
+           std::size_t pieces)
         : competitor_(competitor),
           mode_(mode),
           count_(count),
           dtype_(dtype),
+          pieces_(pieces),
           memory_(collective_memory(competitor.group, mode, bytes())) {
         check_sum();
     }
 
     double reduce() const {
         const double start = now_ms();
-        reduce_as(count_, dtype_);
+        if (pieces_ > 1)
+            reduce_in_pieces();
+        else
+            reduce_as(count_, dtype_);
         return now_ms() - start;
     }
 
@@ -49,6 +56,7 @@ public:
                            static_cast<std::int64_t>(bytes()), series);
         row["dtype"] = ddp_dtype_name(dtype_);
         row["memory"] = mode_;
+        row["groups"] = pieces_;
         return row;
     }
 
@@ -58,6 +66,22 @@ private:
     void reduce_as(std::size_t count, ddp_dtype dtype) const {
         Result result;
         result.check(ddp_allreduce(competitor_.group, nullptr, memory_.get(), count, dtype, DDP_SUM, nullptr, result));
+    }
+
+    // All on their way at once.
+    void reduce_in_pieces() const {
+        const std::size_t item = ddp_dtype_size(dtype_);
+        auto* memory = static_cast<std::byte*>(memory_.get());
+        std::vector<Work> works;
+        Result result;
+        for (std::size_t i = 0; i < pieces_; ++i) {
+            const std::size_t begin = count_ * i / pieces_, end = count_ * (i + 1) / pieces_;
+            ddp_work* work = nullptr;
+            result.check(ddp_allreduce(competitor_.group, nullptr, memory + begin * item, end - begin, dtype_, DDP_SUM,
+                                       &work, result));
+            works.emplace_back(work);
+        }
+        for (const Work& work : works) result.check(ddp_work_wait(work.get(), 0, result));
     }
 
     // A benchmark of wrong sums would be worth nothing. Bytes of 1 are, as one-byte integers, ones. Leaves zeros: any
@@ -77,6 +101,7 @@ private:
     std::string mode_;
     std::size_t count_;
     ddp_dtype dtype_;
+    std::size_t pieces_;
     Memory memory_;
 };
 
@@ -92,7 +117,8 @@ std::vector<Row> measure_size(const std::vector<Competitor>& competitors, const 
     const std::size_t count = std::max<std::size_t>(1, bytes / ddp_dtype_size(dtype));
     std::vector<Target> targets;
     for (const Competitor& competitor : competitors) {
-        for (const std::string& mode : options.memory) targets.emplace_back(competitor, mode, count, dtype);
+        for (const std::string& mode : options.memory)
+            targets.emplace_back(competitor, mode, count, dtype, options.groups);
     }
     std::vector<Iteration> loops;
     for (const Target& target : targets) loops.push_back([&target] { return target.reduce(); });

@@ -26,6 +26,7 @@ Group join(const std::string& backend, const Options& options, const std::string
     join.backend = spec.name.c_str();
     join.backend_options = backend_options.empty() ? nullptr : backend_options.c_str();
     join.group_name = group_name.c_str();
+    join.round_robin = options.groups;
     join.timeout_ms = static_cast<std::int64_t>(1e3 * std::min(options.timeout, 300.0));  // 300 s: libddp's default
     ddp_group* group = nullptr;
     Result result;

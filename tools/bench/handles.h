@@ -13,11 +13,13 @@ struct Free {
     void operator()(ddp_group* group) const { ddp_group_free(group); }
     void operator()(ddp_context* context) const { ddp_context_free(context); }
     void operator()(ddp_store* store) const { ddp_store_free(store); }
+    void operator()(ddp_work* work) const { ddp_work_free(work); }
 };
 
 using Group = std::unique_ptr<ddp_group, Free>;
 using Context = std::unique_ptr<ddp_context, Free>;
 using Store = std::unique_ptr<ddp_store, Free>;
+using Work = std::unique_ptr<ddp_work, Free>;
 
 // What one call said: `Result result; result.check(ddp_commit(context, result));`
 class Result {

@@ -20,6 +20,9 @@ void add_job_options(CLI::App* command, Options& options) {
                      "As in ddp_group_options; options may follow: NAME:key=value:key=value")
         ->capture_default_str();
     command->add_option("--backend-options", options.backend_options, "key=value,key=value");
+    command->add_option("--groups", options.groups, "Groups that take turns (ddp_group_round_robin)")
+        ->check(CLI::Range(1, 64))
+        ->capture_default_str();
     command->add_option("--iters", options.iters, "Iterations to time: a number, or auto for at least 10 in --seconds")
         ->check(CLI::Validator(check_iterations, "auto|N"))
         ->capture_default_str();
@@ -36,8 +39,9 @@ void add_job_options(CLI::App* command, Options& options) {
 CLI::App* add_allreduce(CLI::App& app, Options& options) {
     CLI::App* command = app.add_subcommand(
         "allreduce",
-        "Times ddp_allreduce, in place, for each size; several backends side by side. On one host "
-        "also limit_ms, what this machine needs for the memory traffic alone, and fraction = limit_ms / median_ms");
+        "Times ddp_allreduce, in place, for each size, cut into as many pieces as there are --groups; several backends "
+        "side by side. On one host also limit_ms, what this machine needs for the memory traffic alone, and fraction = "
+        "limit_ms / median_ms");
     add_job_options(command, options);
     command->get_option("--backend")
         ->delimiter(',')

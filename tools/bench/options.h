@@ -16,6 +16,7 @@ struct Options {
     int world = 2;
     std::vector<std::string> backends{"auto"};  // as parse_backend reads them; allreduce compares several
     std::string backend_options;
+    unsigned groups = 1;  // that take turns
     std::string iters = "auto";
     double seconds = 1.5;   // of measuring a row
     double timeout = 1800;  // seconds that the ranks may take in all

@@ -167,6 +167,7 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     row["bucket_mb"] = options.bucket_mb;
     row["first_bucket_mb"] = options.first_bucket_mb;
     row["compute_ms"] = options.compute_ms;
+    row["groups"] = options.groups;
     row["mode"] = options.copy ? "copy" : "view";
     row["cpu_ms"] = plain.cpu_per_step(group);
     if (finding) {

@@ -266,6 +266,8 @@ static void set(const char* name, const char* value) {
         me.options.backend_options = value;
     else if (is(name, "secret"))
         me.options.secret = value;
+    else if (is(name, "groups"))
+        me.options.round_robin = (uint32_t)atoi(value);
     else if (is(name, "flags"))
         me.options.flags = (uint32_t)atoi(value);
     else if (is(name, "size"))

@@ -1,0 +1,60 @@
+// Links of the same ranks as one group, whose collectives take turns, so that several run at once (Li et al. 2020,
+// section 5.4).
+//
+// What must stay in order stays on one link: a continuation's collectives run on the link of what it continues. Which
+// link is next depends only on the calls so far, and these are the same on every rank.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/link.h"
+
+namespace libddp {
+
+class RoundRobin final : public Group {
+public:
+    static constexpr std::size_t kMostLinks = 64;
+    using Links = std::vector<std::shared_ptr<Link>>;
+
+    // Of links of which every rank has the same, in the same order. Throws if one is part of another such group.
+    static std::shared_ptr<RoundRobin> of(Links links);
+    ~RoundRobin() override;
+
+    const char* backend_name() const override { return backend_name_.c_str(); }
+    std::shared_ptr<Store> store() override { return links_.front()->store(); }
+    bool fuses_scale() const override;
+    std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) override;
+    std::size_t link_count() const override { return links_.size(); }
+    std::shared_ptr<Link> link(std::size_t turn) override { return links_[turn % links_.size()]; }
+    using Group::submit;
+    WorkPtr submit(const Collective& collective) override;
+    void run_callbacks() override;
+    ErrorInfo break_everywhere(const ErrorInfo& error) override { return links_.front()->break_everywhere(error); }
+    ErrorInfo verdict() const override;
+
+private:
+    class Bond;
+
+    explicit RoundRobin(Links links);
+    Link* link_of_this_thread() const;
+    WorkPtr barrier();
+    ErrorInfo decide(const Link& broken, const ErrorInfo& verdict);
+
+    const Links links_;
+    const std::string backend_name_;
+    const std::shared_ptr<Bond> bond_;
+    std::mutex turn_mutex_;
+    std::size_t next_ = 0;
+    mutable std::mutex verdict_mutex_;
+    ErrorInfo verdict_;
+};
+
+// A round robin group of existing groups. Collective: compares with the other ranks. `call` names the public function.
+std::shared_ptr<Group> compose_round_robin(const std::vector<std::shared_ptr<Group>>& groups, const char* call);
+
+// A link, or as many as config.round_robin says.
+std::shared_ptr<Group> create_group(const GroupConfig& config);
+
+}  // namespace libddp
