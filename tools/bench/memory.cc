@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "handles.h"
+
 namespace bench {
 namespace {
 
@@ -17,11 +19,17 @@ Memory own_memory(std::size_t bytes) {
     return memory;
 }
 
+Memory group_memory(ddp_group* group, std::size_t bytes) {
+    void* memory = nullptr;
+    Result result;
+    result.check(ddp_mem_alloc(group, bytes, &memory, result));
+    return Memory(memory, [](void* allocated) { ddp_mem_free(allocated, nullptr); });
+}
+
 }  // namespace
 
-// A group of this version has no memory of its own to give: both modes are the same.
-Memory collective_memory(ddp_group*, const std::string&, std::size_t bytes) {
-    return own_memory(bytes);
+Memory collective_memory(ddp_group* group, const std::string& mode, std::size_t bytes) {
+    return mode == "group" ? group_memory(group, bytes) : own_memory(bytes);
 }
 
 }  // namespace bench
