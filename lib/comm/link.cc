@@ -58,7 +58,7 @@ std::shared_ptr<Link> Link::create(const GroupConfig& config) {
     // A verdict that came while there was no transport yet found nothing to abort.
     if (auto verdict = group->verdict(); !verdict.ok()) group->on_verdict(verdict);
     log(LogLevel::kInfo, "group '", config.name, "': rank ", place.rank, " of ", place.world, ", backend ",
-        backend->name, config.backend == "auto" ? " (auto)" : "");
+        group->backend_name());
     return group;
 }
 
@@ -141,7 +141,7 @@ void Link::check_same_options() {
     const Field fields[] = {
         {"libddp version", kVersion},
         {"world_size", std::to_string(place_.world)},
-        {"backend", find_backend(config_.backend)->name},
+        {"backend", config_.backend},
         {"backend_options", config_.backend_options},
         {"flags", std::to_string(config_.flags)},
     };

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "comm/gloo/gloo_backend.h"
+#include "comm/hierarchical/hierarchical_backend.h"
 #include "comm/plugin/module.h"
 #include "comm/shm/shm_backend.h"
 #include "util/error.h"
@@ -15,7 +16,8 @@ namespace {
 
 struct Registry {
     std::mutex mutex;
-    std::map<std::string, const ddp_backend*> by_name{{"gloo", gloo_backend()}, {"shm", shm_backend()}};
+    std::map<std::string, const ddp_backend*> by_name{
+        {"gloo", gloo_backend()}, {"hierarchical", hierarchical_backend()}, {"shm", shm_backend()}};
 };
 
 Registry& registry() {
@@ -57,9 +59,10 @@ void register_backend(const ddp_backend* backend) {
 }
 
 const ddp_backend* find_backend(const std::string& name) {
+    if (name == kAutoBackend) return nullptr;
     auto& r = registry();
     std::lock_guard lock(r.mutex);
-    auto found = r.by_name.find(name == "auto" ? "gloo" : name);
+    auto found = r.by_name.find(name);
     if (found != r.by_name.end()) return found->second;
     std::string searched;
     if (const ddp_backend* backend = load_module(name, &searched)) {
@@ -67,7 +70,7 @@ const ddp_backend* find_backend(const std::string& name) {
         r.by_name[name] = backend;
         return backend;
     }
-    std::string known = "auto";
+    std::string known = kAutoBackend;
     for (auto& [known_name, _] : r.by_name) known += ", " + known_name;
     fail(DDP_ERROR_NOT_FOUND, "backend '", name, "' is unknown (known: ", known, "), and there is no module libddp-",
          name, ".so: ", searched);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "comm/automatic.h"
 #include "util/deadline.h"
 #include "util/log.h"
 
@@ -108,9 +109,18 @@ struct Transport::Host {
 
 Transport::Transport(const ddp_backend* backend, Setup setup) : backend_(backend), setup_(std::move(setup)) {
     host_ = std::make_unique<Host>(setup_);
+    if (!backend_) choose();
     auto failure = no_failure();
     check(backend_->create(&host_->services, &transport_, &failure), failure, "connecting");
     capabilities_ = backend_->capabilities(transport_);
+}
+
+void Transport::choose() {
+    std::string why;
+    backend_ = choose_backend(host_->services, why);
+    log(LogLevel::kInfo, "group '", setup_.group_name, "': backend ", backend_->name, ", because ", why);
+    // Options that a program gives with "auto" are about the network.
+    if (std::string_view(backend_->name) == "shm") host_->services.options = "";
 }
 
 Transport::~Transport() {

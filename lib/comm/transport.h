@@ -27,7 +27,7 @@ public:
         std::function<ErrorInfo()> verdict;  // why a wait in the store should end early; ok: it should not
     };
 
-    // Connects. Throws.
+    // Connects. backend: null takes what suits the ranks' hosts. Throws.
     Transport(const ddp_backend* backend, Setup setup);
     ~Transport();
     Transport(const Transport&) = delete;
@@ -50,11 +50,13 @@ public:
 private:
     struct Host;
 
+    void choose();
+
     bool match_by_allgather(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
                             std::int32_t* rank);
     void check(ddp_status status, const ddp_backend_failure& failure, const char* what) const;
 
-    const ddp_backend* const backend_;
+    const ddp_backend* backend_;
     const Setup setup_;
     std::unique_ptr<Host> host_;
     void* transport_ = nullptr;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "util/error.h"
@@ -9,6 +10,7 @@
 namespace libddp {
 
 std::string host_id() {
+    if (const char* given = std::getenv("DDP_HOST_ID")) return str("given ", given);
     std::string boot;
     if (!std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot))
         fail(DDP_ERROR_UNSUPPORTED, "/proc/sys/kernel/random/boot_id cannot be read: is /proc mounted?");

@@ -32,7 +32,7 @@ FIELD(ddp_backend_host, store_get, 64);
 FIELD(ddp_backend_host, store_value_free, 72);
 FIELD(ddp_backend_host, log, 80);
 
-SIZE(ddp_collective, 80);
+SIZE(ddp_collective, 112);
 FIELD(ddp_collective, struct_size, 0);
 FIELD(ddp_collective, kind, 8);
 FIELD(ddp_collective, dtype, 12);
@@ -45,8 +45,12 @@ FIELD(ddp_collective, scale, 48);
 FIELD(ddp_collective, timeout_ms, 56);
 FIELD(ddp_collective, device, 64);
 FIELD(ddp_collective, stream, 72);
+FIELD(ddp_collective, signature, 80);
+FIELD(ddp_collective, theirs, 88);
+FIELD(ddp_collective, signature_size, 96);
+FIELD(ddp_collective, copied_bytes, 104);
 
-SIZE(ddp_backend, 88);
+SIZE(ddp_backend, 96);
 FIELD(ddp_backend, struct_size, 0);
 FIELD(ddp_backend, abi_version, 8);
 FIELD(ddp_backend, reserved0, 12);
@@ -59,6 +63,7 @@ FIELD(ddp_backend, run, 56);
 FIELD(ddp_backend, match, 64);
 FIELD(ddp_backend, allocate, 72);
 FIELD(ddp_backend, deallocate, 80);
+FIELD(ddp_backend, ready, 88);
 
 SIZE(ddp_powersgd_options, 56);
 FIELD(ddp_powersgd_options, struct_size, 0);

@@ -51,7 +51,8 @@ INSTANTIATE_TEST_SUITE_P(All, ContextTest,
                                          Case{4, false, "threads-single", ""}, Case{1, false, "gloo", ""},
                                          Case{2, true, "gloo", ""}, Case{2, false, "gloo", "algorithm=ring"},
                                          Case{4, true, "gloo", "algorithm=ring"},
-                                         Case{4, false, "gloo", "algorithm=bcube"}, Case{3, false, "gloo", ""}),
+                                         Case{4, false, "gloo", "algorithm=bcube"}, Case{3, false, "gloo", ""},
+                                         Case{2, true, "shm", ""}, Case{3, false, "shm", ""}),
                          name_of);
 
 TEST_P(ContextTest, AveragesOverManySteps) {

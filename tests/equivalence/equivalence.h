@@ -33,7 +33,9 @@ inline std::vector<Case> all_cases() {
     for (int world = 1; world <= 4; ++world)
         for (bool view : {false, true})
             for (bool async : {false, true}) cases.push_back({world, view, async, "threads"});
-    for (const Case& c : {Case{2, true, false, "gloo"}, Case{3, false, true, "gloo"}}) cases.push_back(c);
+    for (const Case& c : {Case{2, true, false, "gloo"}, Case{3, false, true, "gloo"}, Case{2, false, true, "shm"},
+                          Case{3, true, false, "shm"}})
+        cases.push_back(c);
     return cases;
 }
 

@@ -20,7 +20,7 @@ ROOMS = {
     "capi": {"core", "hooks", "comm", "rendezvous", "device", "util"},
 }
 # A backend is written against the public vtable in ddp/backend.h, as a user's own would be, and sees nothing of comm/.
-BACKENDS = {"comm/gloo": set(), "comm/shm": set(), "comm/hierarchical": {"comm/shm"}}
+BACKENDS = {"comm/gloo": set(), "comm/shm": set(), "comm/hierarchical": {"comm/shm", "comm/gloo"}}
 # What all of them share.
 OF_BACKENDS = "comm/backend"
 # comm sees the interfaces of rendezvous; which stores and launchers exist is no business of a group.

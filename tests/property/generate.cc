@@ -174,7 +174,7 @@ rc::Gen<Case> any_case() {
                                                    DDP_REDUCTION_WEIGHTED_MEAN};
     const std::vector<Discovery> discoveries = {Discovery::kNone, Discovery::kFindUnused, Discovery::kFindUnused,
                                                 Discovery::kStaticGraph};
-    const std::vector<Backend> backends = {Backend::kThreads, Backend::kPlain, Backend::kSingle};
+    const std::vector<Backend> backends = {Backend::kThreads, Backend::kPlain, Backend::kSingle, Backend::kShm};
     const auto bytes = rc::gen::cast<std::uint64_t>(number(0, 600));
     const auto cap = rc::gen::cast<std::uint64_t>(number(1, 600));
     return rc::gen::map(

@@ -98,6 +98,31 @@ bool is_inline(const Team& team, const ddp_collective& c) {
     return own <= kInlineBytes / ranks;
 }
 
+void announce(Team& team, const ddp_collective& c) {
+    if (team.posted()) return;
+    if (is_inline(team, c)) return team.post(c, inline_bytes(team, c), {}, {});
+    const std::size_t own = c.count * dtype_size(c.dtype);
+    const std::size_t ranks = c.kind == DDP_COLLECTIVE_REDUCE_SCATTER ? static_cast<std::size_t>(team.size()) : 1;
+    team.post(c, 0, team.arena().locate(c.send, own * ranks), team.arena().locate(c.recv, own));
+}
+
+void perform(Team& team, const ddp_collective& c, const Between* between) {
+    announce(team, c);
+    team.meet(c);
+    switch (c.kind) {
+        case DDP_COLLECTIVE_ALLREDUCE:
+            return allreduce(team, c, between);
+        case DDP_COLLECTIVE_BROADCAST:
+            return broadcast(team, c);
+        case DDP_COLLECTIVE_ALLGATHER:
+            return allgather(team, c);
+        case DDP_COLLECTIVE_REDUCE_SCATTER:
+            return reduce_scatter(team, c);
+        default:
+            return;  // a barrier is the meeting itself
+    }
+}
+
 void broadcast(Team& team, const ddp_collective& c) {
     const std::size_t size = c.count * dtype_size(c.dtype);
     const bool root = team.rank() == c.root, in_post = is_inline(team, c);

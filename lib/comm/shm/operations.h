@@ -1,4 +1,4 @@
-// The collectives among the ranks of one host. Each is called once all ranks are known to have come to it.
+// The collectives among the ranks of one host.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +17,11 @@ struct Between {
     std::function<void(void* slice, std::size_t count)> run;
 };
 
+// The whole of a collective: says that this rank has come unless that was said already, waits for the others, carries it out.
+void announce(Team& team, const ddp_collective& c);
+void perform(Team& team, const ddp_collective& c, const Between* between = nullptr);
+
+// The parts of perform().
 void allreduce(Team& team, const ddp_collective& c, const Between* between = nullptr);
 void broadcast(Team& team, const ddp_collective& c);
 void allgather(Team& team, const ddp_collective& c);

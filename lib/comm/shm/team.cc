@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "comm/backend/keys.h"
 #include "comm/shm/handoff.h"
 #include "util/deadline.h"
 
@@ -45,34 +46,6 @@ bool spin(const Counter& counter, std::uint32_t target, std::int64_t nanoseconds
     return false;
 }
 
-// The store's functions with exceptions.
-class Keys {
-public:
-    Keys(const ddp_backend_host& host, const std::string& prefix) : host_(host), prefix_(prefix) {}
-
-    void set(const std::string& key, const std::string& value) {
-        check(host_.store_set(host_.handle, (prefix_ + key).c_str(), value.data(), value.size(), &failure_));
-    }
-    std::string get(const std::string& key, const Deadline& deadline) {
-        void* value = nullptr;
-        std::size_t size = 0;
-        check(host_.store_get(host_.handle, (prefix_ + key).c_str(), std::max<std::int64_t>(1, deadline.remaining_ms()),
-                              &value, &size, &failure_));
-        std::string result(static_cast<const char*>(value), size);
-        host_.store_value_free(value);
-        return result;
-    }
-
-private:
-    void check(ddp_status status) {
-        if (status != DDP_OK) throw Error(ErrorInfo{status, failure_.message, failure_.rank});
-    }
-
-    const ddp_backend_host& host_;
-    const std::string& prefix_;
-    ddp_backend_failure failure_{};
-};
-
 }  // namespace
 
 Team::Team(const ddp_backend_host& host, const Place& place, const backend::Failure& failure)
@@ -98,7 +71,7 @@ Team::~Team() {
 }
 
 void Team::make_segment(const ddp_backend_host& host, const Deadline& deadline) {
-    Keys keys(host, place_.prefix);
+    backend::Keys keys(host, place_.prefix);
     segment_.reserve(0, layout_.control_bytes());
     map_control();
     const HandoffServer server(segment_.fd());
@@ -107,7 +80,7 @@ void Team::make_segment(const ddp_backend_host& host, const Deadline& deadline) 
 }
 
 void Team::join_segment(const ddp_backend_host& host, const Deadline& deadline) {
-    Keys keys(host, place_.prefix);
+    backend::Keys keys(host, place_.prefix);
     segment_ = Segment(receive_descriptor(keys.get("address", deadline), deadline));
     map_control();
     keys.set(str("attached/", place_.rank), "1");
@@ -160,7 +133,8 @@ void Team::compare_signatures(const ddp_collective& c) const {
         if (post.signature_bytes == c.signature_size && std::memcmp(post.signature, c.signature, c.signature_size) == 0)
             continue;
         std::memcpy(c.theirs, post.signature, c.signature_size);
-        throw Error(ErrorInfo{DDP_ERROR_MISMATCH, "another rank is about to do something else than this rank", other});
+        throw TeamError(
+            ErrorInfo{DDP_ERROR_MISMATCH, "another rank is about to do something else than this rank", other});
     }
 }
 
@@ -214,7 +188,7 @@ void Team::sleep(Counter& counter, std::uint32_t target, std::int64_t timeout_ms
     while (!counter.reached(target)) {
         failure_.check();
         check_others(counter, target);
-        if (deadline.expired()) throw Error(describe_timeout());
+        if (deadline.expired()) throw TeamError(describe_timeout());
         counter.sleep(target, std::min(kGlanceMs, std::max<std::int64_t>(1, deadline.remaining_ms())));
     }
 }
@@ -238,7 +212,7 @@ void Team::check_others(Counter& counter, std::uint32_t target) const {
         fail(DDP_ERROR_RANK_FAILED, "a rank went away: another rank of this host gave up");
     for (int other = 0; other < place_.size; ++other) {
         if (!state(other).left.load() || counter.reached(target)) continue;
-        throw Error(ErrorInfo{DDP_ERROR_RANK_FAILED, str("a rank of this host left the group"), other});
+        throw TeamError(ErrorInfo{DDP_ERROR_RANK_FAILED, str("a rank of this host left the group"), other});
     }
 }
 

@@ -17,7 +17,11 @@
 
 namespace libddp::shm {
 
-// Numbers of ranks are those within the team.
+// What a team throws where its ranks are concerned. Numbers of ranks, here and below, are those within the team.
+class TeamError : public Error {
+    using Error::Error;
+};
+
 class Team {
 public:
     struct Place {

@@ -22,7 +22,6 @@ public:
     void deallocate(void* memory);
 
 private:
-    void post(const ddp_collective& c);
     template <class Operation>
     void guarded(Operation operation);
     void fail_with(const ErrorInfo& reason);

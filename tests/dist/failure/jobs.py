@@ -17,6 +17,8 @@ import time
 import unittest
 
 WORKER = os.environ["DDP_FAILURE_WORKER"]
+# What the ranks communicate with. Those of a hierarchical group seem to be on two hosts in turn.
+BACKEND = os.environ.get("DDP_FAILURE_BACKEND", "gloo")
 # Sanitizers slow everything down; their runs say by how much.
 SLACK = float(os.environ.get("DDP_FAILURE_SLACK", "1"))
 KINDS = ("tcp", "file", "launcher")
@@ -163,7 +165,9 @@ class Job:
     def worker(self, rank, verbs, **settings):
         """Starts a process that is not (or not yet) counted among the ranks."""
         first = ["open"] if self.kind == "launcher" else []
-        worker = Worker(f"rank {rank}", {"rank": rank, "init": self.uri, **self.settings, **settings}, first + list(verbs))
+        host = {"DDP_HOST_ID": f"host {rank % 2}"} if BACKEND == "hierarchical" else {}
+        settings = {"rank": rank, "init": self.uri, "backend": BACKEND, **self.settings, **settings}
+        worker = Worker(f"rank {rank}", settings, first + list(verbs), host)
         self.extra.append(worker)
         return worker
 

@@ -260,6 +260,8 @@ static void set(const char* name, const char* value) {
         me.options.init_method = value;
     else if (is(name, "timeout"))
         me.options.timeout_ms = atol(value);
+    else if (is(name, "backend"))
+        me.options.backend = value;
     else if (is(name, "options"))
         me.options.backend_options = value;
     else if (is(name, "secret"))

@@ -204,16 +204,18 @@ TEST_P(Collectives, MatchBetweenCollectives) {
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
-                         testing::Combine(testing::Values(1, 2, 3, 4, 5),
-                                          testing::Values(Kind{"direct", gloo_backend(), "algorithm=direct"},
-                                                          Kind{"ring", gloo_backend(), "algorithm=ring"},
-                                                          Kind{"bcube", gloo_backend(), "algorithm=bcube"},
-                                                          Kind{"shm", shm_backend()},
-                                                          Kind{"shm_allocated", shm_backend(), "", true})),
-                         [](const auto& instance) {
-                             return std::get<1>(instance.param).name + std::to_string(std::get<0>(instance.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Worlds, Collectives,
+    testing::Combine(testing::Values(1, 2, 3, 4, 5),
+                     testing::Values(Kind{"direct", gloo_backend(), "algorithm=direct"},
+                                     Kind{"ring", gloo_backend(), "algorithm=ring"},
+                                     Kind{"bcube", gloo_backend(), "algorithm=bcube"}, Kind{"shm", shm_backend()},
+                                     Kind{"shm_allocated", shm_backend(), "", true},
+                                     Kind{"hierarchical", hierarchical_backend(), "", false, 2},
+                                     Kind{"hierarchical_allocated", hierarchical_backend(), "", true, 2})),
+    [](const auto& instance) {
+        return std::get<1>(instance.param).name + std::to_string(std::get<0>(instance.param));
+    });
 
 // Above 16 ranks: signatures travel in rounds, and the automatic choice is the ring.
 TEST(LargeWorld, AllreduceBarrierAndMatch) {
@@ -232,14 +234,19 @@ TEST(LargeWorld, AllreduceBarrierAndMatch) {
     });
 }
 
+Kind kind_of(const std::string& backend) {
+    if (backend == "shm") return {"shm", shm_backend()};
+    if (backend == "hierarchical") return {"hierarchical", hierarchical_backend(), "", false, 2};
+    return {"gloo", gloo_backend()};
+}
+
 // The same numbers, reduced whole and in pieces of many sizes, with sums that are not exact.
 class Deterministic : public testing::TestWithParam<std::tuple<int, ddp_dtype, const char*>> {};
 
 TEST_P(Deterministic, BitsDoNotDependOnTheCut) {
     const auto [size, dtype, backend] = GetParam();
     constexpr std::size_t kCount = 300007;
-    World world(size, "", DDP_GROUP_DETERMINISTIC, 20000,
-                std::string(backend) == "shm" ? shm_backend() : gloo_backend());
+    World world(size, "", DDP_GROUP_DETERMINISTIC, 20000, kind_of(backend).backend, kind_of(backend).hosts);
     ASSERT_TRUE(world.connected()) << world[0].failure.message;
     EXPECT_TRUE(world[0].capabilities() & DDP_BACKEND_DETERMINISTIC);
     const std::size_t element = dtype_size(dtype);
@@ -269,7 +276,7 @@ TEST_P(Deterministic, BitsDoNotDependOnTheCut) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Deterministic,
                          testing::Combine(testing::Values(2, 3, 4), testing::Values(DDP_F32, DDP_F16, DDP_BF16),
-                                          testing::Values("gloo", "shm")));
+                                          testing::Values("gloo", "shm", "hierarchical")));
 
 }  // namespace
 }  // namespace libddp

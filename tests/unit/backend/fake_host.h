@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "comm/gloo/gloo_backend.h"
+#include "comm/hierarchical/hierarchical_backend.h"
 #include "comm/shm/shm_backend.h"
 #include "ddp/backend.h"
 #include "ddp/group.h"
@@ -96,8 +97,8 @@ private:
 class Rank {
 public:
     Rank(KeyValueStore& store, int rank, int world, const std::string& options = "", std::int64_t create_ms = 20000,
-         std::uint32_t flags = 0, const ddp_backend* backend = gloo_backend())
-        : store_(store), options_(options), backend_(*backend) {
+         std::uint32_t flags = 0, const ddp_backend* backend = gloo_backend(), int hosts = 1)
+        : store_(store), options_(options), backend_(*backend), hosts_(hosts) {
         host_.struct_size = sizeof host_;
         host_.handle = this;
         host_.rank = rank;
@@ -108,7 +109,7 @@ public:
         host_.flags = flags;
         host_.reserved0 = 0;
         host_.store_set = [](void* self, const char* key, const void* value, std::size_t size, ddp_backend_failure*) {
-            static_cast<Rank*>(self)->store_.set(key, {static_cast<const char*>(value), size});
+            static_cast<Rank*>(self)->store(key, {static_cast<const char*>(value), size});
             return ddp_status{DDP_OK};
         };
         host_.store_get = &Rank::store_get;
@@ -193,6 +194,12 @@ public:
     std::uint64_t copied = 0;  // bytes, since the beginning
 
 private:
+    // Where ranks are is what they say in the store.
+    void store(const std::string& key, std::string value) {
+        if (key == "topology/" + std::to_string(rank()) && rank() % hosts_ != 0)
+            value += " beside host " + std::to_string(rank() % hosts_);
+        store_.set(key, value);
+    }
     static ddp_status store_get(void* self, const char* key, std::int64_t wait_ms, void** value, std::size_t* size,
                                 ddp_backend_failure* why) {
         std::string text;
@@ -214,6 +221,7 @@ private:
     KeyValueStore& store_;
     std::string options_;
     const ddp_backend& backend_;
+    const int hosts_;
     ddp_backend_host host_{};
     void* transport_ = nullptr;
 };
@@ -231,6 +239,7 @@ struct Kind {
     const ddp_backend* backend;
     const char* options = "";
     bool allocated = false;  // messages lie in memory of the backend
+    int hosts = 1;           // ranks seem to be on so many, in turn
 };
 
 template <class Instance>
@@ -241,13 +250,13 @@ std::string name_of(const Instance& instance) {
 // A connected world. Ranks live until the object goes.
 class World {
 public:
-    World(int size, const Kind& kind) : World(size, kind.options, 0, 20000, kind.backend) {}
+    World(int size, const Kind& kind) : World(size, kind.options, 0, 20000, kind.backend, kind.hosts) {}
     explicit World(int size, const std::string& options = "", std::uint32_t flags = 0, std::int64_t timeout_ms = 20000,
-                   const ddp_backend* backend = gloo_backend())
+                   const ddp_backend* backend = gloo_backend(), int hosts = 1)
         : ranks_(static_cast<std::size_t>(size)) {
         each_rank(size, [&](int r) {
             ranks_[static_cast<std::size_t>(r)] =
-                std::make_unique<Rank>(store_, r, size, options, timeout_ms, flags, backend);
+                std::make_unique<Rank>(store_, r, size, options, timeout_ms, flags, backend, hosts);
         });
     }
     Rank& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
