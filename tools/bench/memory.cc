@@ -19,14 +19,17 @@ Memory own_memory(std::size_t bytes) {
     return memory;
 }
 
-}  // namespace
-
-Memory collective_memory(ddp_group* group, const std::string& mode, std::size_t bytes) {
-    if (mode == "own") return own_memory(bytes);
+Memory group_memory(ddp_group* group, std::size_t bytes) {
     void* memory = nullptr;
     Result result;
     result.check(ddp_mem_alloc(group, bytes, &memory, result));
     return Memory(memory, [](void* allocated) { ddp_mem_free(allocated, nullptr); });
+}
+
+}  // namespace
+
+Memory collective_memory(ddp_group* group, const std::string& mode, std::size_t bytes) {
+    return mode == "group" ? group_memory(group, bytes) : own_memory(bytes);
 }
 
 }  // namespace bench

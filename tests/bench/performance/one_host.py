@@ -35,7 +35,7 @@ def allreduce_line(size, by_peer, ours):
     cells = [bytes_text(size)]
     for peer, rows in by_peer.items():
         row = rows.get(size)
-        cells.append("" if row is None else ms(row["median_ms"]) + ("" if peer == ours else f" ({row['ratio']:.2f})"))
+        cells.append("" if row is None else ms(row["median_ms"]) + ("" if peer == ours else f" ({row['ratio']:.3g})"))
     row = by_peer[ours][size]
     return [*cells, ms(row["limit_ms"]), f"{100 * row['fraction']:.0f} %"]
 
@@ -47,11 +47,22 @@ def judge_allreduce(section, by_peer, ours):
             section.judge(criterion, f"{peer} is not here", None)
             continue
         ratio, size = min((row["ratio"], size) for size, row in by_peer[peer].items())
-        section.judge(criterion, f"at least {ratio:.2f} times ({bytes_text(size)})", ratio >= least)
+        section.judge(criterion, f"at least {ratio:.3g} times ({bytes_text(size)})", ratio >= least)
+    for peer, rows in by_peer.items():
+        if peer.startswith("libddp") and peer != ours:
+            note_other(section, by_peer, peer, rows)
     large = [(row["fraction"], size) for size, row in by_peer[ours].items() if size >= LIMIT_FROM]
     fraction, size = min(large)
     section.judge(f"from {bytes_text(LIMIT_FROM)} at least {100 * OF_LIMIT:g} % of the limit of the memory",
                   f"at least {100 * fraction:.0f} % ({bytes_text(size)})", fraction >= OF_LIMIT)
+
+
+def note_other(section, by_peer, peer, rows):
+    """How libddp compares in memory of another kind."""
+    for other in ("Gloo", "Open MPI"):
+        if other in by_peer:
+            ratio, size = min((by_peer[other][size]["median_ms"] / row["median_ms"], size) for size, row in rows.items())
+            section.note(f"{peer}: as fast as {other} at its best", f"at least {ratio:.3g} times ({bytes_text(size)})")
 
 
 def replay_rows(section, options, model, world, rounds, seconds, caps):

@@ -34,17 +34,20 @@ def check_verdicts():
     assert slow.failed and not good.failed and not alone.failed
 
 
+FACTS = {"machine": "a machine", "commit": "abc", "date": "2000-01-01"}
+
+
 def check_page(path):
     first, second = judged(1.5, 0.8), report.Section("link", "Link")
     first.command(["ddp-bench", "peers", "a b"])
     second.say("Nothing yet.")
-    report.write_page(path, [first, second], ORDER)
+    report.write_page(path, [first, second], ORDER, FACTS)
     before = path.read_text(encoding="utf-8")
-    assert "ddp-bench peers 'a b'" in before and "| 4 MiB | 1 | 9 (9.00) | 1.5 (1.50) | 0.8 | 80 % |" in before, before
+    assert "ddp-bench peers 'a b'" in before and "| 4 MiB | 1 | 9 (9) | 1.5 (1.5) | 0.8 | 80 % |" in before, before
 
     again = report.Section("link", "Link")
     again.say("Measured again.")
-    report.write_page(path, [again], ORDER)
+    report.write_page(path, [again], ORDER, FACTS)
     after = path.read_text(encoding="utf-8")
     assert after == before.replace("Nothing yet.", "Measured again."), "a section that was not measured has changed"
 

@@ -34,7 +34,7 @@ SECTIONS = {
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sections", nargs="*", metavar="SECTION", choices=[[], *SECTIONS])
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help="of those above")
     parser.add_argument("--bench", default="build/release/tools/bench/ddp-bench")
     parser.add_argument("--ddprun", default="build/release/tools/run/ddprun")
     parser.add_argument("--python", default="/usr/bin/python3", help="a Python that has PyTorch")
@@ -62,13 +62,17 @@ def measure(name, options):
 
 def main():
     options = parse()
-    found = []
+    unknown = sorted(set(options.sections) - set(SECTIONS))
+    if unknown:
+        sys.exit(f"there is no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+    if options.page and not options.page.parent.is_dir():
+        sys.exit(f"--page: there is no folder {options.page.parent}")
+    known, found = report.facts(), []
     for name in options.sections or SECTIONS:
         found.append(measure(name, options))
         if options.page:
-            report.write_page(options.page, found, SECTIONS)  # after each, so that an interruption loses little
+            report.write_page(options.page, found, SECTIONS, known)  # after each, so that an interruption loses little
     if not options.page:
-        known = report.facts()
         print("\n\n".join([known["machine"], *(section.markdown(known) for section in found)]))
     return 1 if any(section.failed for section in found) else 0
 

@@ -35,8 +35,12 @@ class Section:
         self.verdicts.append((verdict, criterion, figure))
         print(f"{self.name}: {verdict}: {criterion}: {figure}", flush=True)
 
-    def command(self, words):
-        line = " ".join(shlex.quote(str(word)) for word in words)
+    def note(self, what, figure):
+        """A figure without a criterion."""
+        self.verdicts.append(("", what, figure))
+
+    def command(self, words, where=""):
+        line = where + " ".join(shlex.quote(str(word)) for word in words)
         if line not in self.commands:
             self.commands.append(line)
 
@@ -76,9 +80,9 @@ def marks(name):
     return f"<!-- section {name} -->\n", f"<!-- end of {name} -->\n"
 
 
-def write_page(path, sections, order):
-    """Replaces the blocks of these sections and leaves the others as they are."""
-    known = facts()
+def write_page(path, sections, order, known):
+    """Replaces the blocks of these sections and leaves the others as they are. known: facts(), from before anything of the
+    page was written."""
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     blocks = {}
     for name in order:

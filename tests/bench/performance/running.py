@@ -28,10 +28,10 @@ def run(section, command, timeout):
     return rows_of(output)
 
 
-def works(options, backend):
-    """Whether this build has a backend, as --backend of ddp-bench has it."""
+def works(options, backend, *more):
+    """Whether this build has a backend, or a further option of ddp-bench."""
     command = [options.bench, "allreduce", "--world", "1", "--backend", backend, "--bytes", "64", "--iters", "1",
-               "--timeout", "30"]
+               "--timeout", "30", *more]
     return processes.run(command, 60)[0] == 0
 
 

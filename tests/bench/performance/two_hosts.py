@@ -34,7 +34,7 @@ def wire_ms(link, options, size, times):
 def job_rows(section, link, options, ranks_a_host, command):
     """The rows of a ddp-bench command with so many ranks on each host."""
     words = list(map(str, [options.bench, *command, "--json"]))
-    section.command(["# on each of the two hosts: ddprun -n", str(ranks_a_host), *words])
+    section.command([options.ddprun, "--nnodes", 2, "-n", ranks_a_host, *words], "on each host: ")
     print(f"{section.name}: {' '.join(words)}, 2 x {ranks_a_host} ranks", file=sys.stderr, flush=True)
     return running.rows_of(namespaces.run_job(link, options.ddprun, ranks_a_host, words, options.timeout))
 
@@ -135,23 +135,26 @@ def overlap(section, hosts, options):
 
 def round_robin(section, options):
     """Several groups in turn, on one host and on the link."""
-    backends = ["gloo"] + [backend for backend in ("gloo*2", "gloo*4") if running.works(options, backend)]
-    if len(backends) == 1:
+    if not running.works(options, "gloo", "--groups", "2"):
         raise running.Missing("this build has no round robin groups")
+    numbers = (1, 2, 4)
+    command = ["replay", "--model", "resnet50", "--backend", "gloo", "--bucket-mb", 5, "--groups"]
 
-    def here(backend):
-        row, = running.run(section, [options.bench, "replay", "--model", "resnet50", "--world", 2, "--backend", backend,
-                                   "--bucket-mb", 5, "--seconds", 0.5 if options.quick else 3, "--json"], options.timeout)
+    def here(number):
+        row, = running.run(section, [options.bench, *command, number, "--world", 2, "--seconds",
+                                     0.5 if options.quick else 3, "--json"], options.timeout)
         return row["median_ms"]
 
-    local = running.in_turns(rounds(options), [lambda backend=backend: here(backend) for backend in backends])
-    linked = [None] * len(backends)
+    def linked(hosts, number):
+        row, = job_rows(section, hosts, options, 1, [*command, number, "--seconds", seconds(options)])
+        return row["median_ms"]
+
+    local = running.in_turns(rounds(options), [lambda number=number: here(number) for number in numbers])
+    slow = [None] * len(numbers)
     reason = namespaces.why_impossible(options.rate)
     if not reason:
         with namespaces.Link(options.rate) as hosts:
-            linked = running.in_turns(rounds(options), [
-                lambda backend=backend: replay_ms(section, hosts, options, 1, backend) for backend in backends])
-    section.say("A step of resnet50 without compute; the groups take the buckets in turn. There is no criterion: one "
-                "group fills both.")
+            slow = running.in_turns(rounds(options), [lambda number=number: linked(hosts, number) for number in numbers])
+    section.say("A step of resnet50 without compute; the groups take the buckets in turn. There is no criterion.")
     section.table(["Groups", "One host, 2 ranks", f"Two hosts, {options.rate}"], [
-        [backend, ms(one), "" if two is None else ms(two)] for backend, one, two in zip(backends, local, linked)])
+        [number, ms(one), "" if two is None else ms(two)] for number, one, two in zip(numbers, local, slow)])
