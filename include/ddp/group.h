@@ -42,10 +42,11 @@ typedef struct ddp_group_options {
      * 0. "tcp://host:port": rank 0 runs a store server there. "file:///path": a file that all ranks see. With rank 0
      * and world_size 1 given and no init_method the group is alone and nothing is opened. */
     const char* init_method;
-    /* "gloo", the name of a registered backend or of a module libddp-NAME.so (backend.h), or "auto" (NULL). */
+    /* "auto" (NULL): "shm" if all ranks are on one host, "gloo" if each is on its own, "hierarchical" otherwise. Or one
+     * of these, or the name of a registered backend or of a module libddp-NAME.so (backend.h). See docs/backends.md. */
     const char* backend;
-    /* Options of the backend, "key=value,key=value"; NULL for none. Unknown keys are an error. gloo: see
-     * docs/backends.md. */
+    /* Options of the backend, "key=value,key=value"; NULL for none. Unknown keys are an error. docs/backends.md lists
+     * them. */
     const char* backend_options;
     /* The bound in milliseconds of joining, and of each collective once it runs. 0: 300,000. */
     int64_t timeout_ms;
@@ -146,7 +147,7 @@ DDP_API ddp_status ddp_group_status(ddp_group* group, ddp_error** error);
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** error);
 
-/* COLLECTIVES. `send` and `recv` are CPU memory of `dtype`, at least `count` elements unless said otherwise, aligned to
+/* COLLECTIVES. With work == NULL the call may run the operation on its own thread. `send` and `recv` are CPU memory of `dtype`, at least `count` elements unless said otherwise, aligned to
  * the element, untouched by the caller until the work is done. `send` may be NULL, which means "in place": the input is
  * in `recv`; otherwise the two must not overlap. count may be 0. *work: owned by the caller (ddp_work_free); with work
  * == NULL the call waits for the end itself. Errors at once: INVALID_ARGUMENT, UNSUPPORTED (op on this dtype, or dtype

@@ -10,6 +10,7 @@
 namespace libddp {
 
 const ddp_backend* choose_backend(const ddp_backend_host& host, std::string& why) {
+    check_gloo_options(host);  // also where they are of no use
     if (host.world_size == 1) {
         why = "one rank";
         return shm_backend();

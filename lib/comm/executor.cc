@@ -148,7 +148,16 @@ void Executor::run_callbacks_of_crew() {
 
 void Executor::join(std::shared_ptr<Crew> crew) {
     Lock lock(mutex_);
+    const auto waiting = static_cast<std::int64_t>(callbacks_.size());
+    count_callbacks(-waiting);
     crew_ = std::move(crew);
+    count_callbacks(waiting);
+}
+
+// Called with the lock held, as is all that changes the crew.
+void Executor::count_callbacks(std::int64_t change) {
+    callback_count_.fetch_add(change, std::memory_order_relaxed);
+    if (crew_) crew_->count_callbacks(change);
 }
 
 bool Executor::idle() {
@@ -164,7 +173,7 @@ void Executor::poison(const ErrorInfo& reason) {
         if (poison_.ok()) poison_ = reason;
         tasks.swap(queue_);
         callbacks.swap(callbacks_);
-        callback_count_ = 0;
+        count_callbacks(-static_cast<std::int64_t>(callbacks.size()));
         front_position_ = 0;
     }
     for (auto& task : tasks) {
@@ -237,7 +246,7 @@ void Executor::run_task(Lock& lock, Task task) {
 }
 
 void Executor::run_callback(Lock& lock, Work::Continuation continuation) {
-    callback_count_.fetch_sub(1, std::memory_order_relaxed);
+    count_callbacks(-1);
     Turn turn(this, turn_taken_);
     lock.unlock();
     Work::run(std::move(continuation));
@@ -252,7 +261,7 @@ void Executor::add_callback(Work::Continuation continuation) {
         Lock lock(mutex_);
         if (poison_.ok()) {
             callbacks_.push_back(std::move(continuation));
-            callback_count_.fetch_add(1, std::memory_order_relaxed);
+            count_callbacks(1);
             changed_.notify_all();
             if (!turn_taken_) ring();
             return;

@@ -74,8 +74,10 @@ public:
     bool run_callbacks();
     // Those of the whole crew.
     void run_callbacks_of_crew();
+    // How many there are.
+    const std::atomic<std::int64_t>& waiting_callbacks() const { return callback_count_; }
 
-    // From now on threads that wait do what they can for the crew.
+    // From now on threads that wait do what they can for the crew; null: for this executor alone.
     void join(std::shared_ptr<Crew> crew);
 
     // True if no operation runs and nothing is queued. What follows an operation may still be under way.
@@ -105,6 +107,7 @@ private:
     void run_task(Lock& lock, Task task);
     void run_callback(Lock& lock, Work::Continuation continuation);
     void add_callback(Work::Continuation continuation);
+    void count_callbacks(std::int64_t change);
     void notify();
     void wake_others();
     void ring();
@@ -115,7 +118,7 @@ private:
     std::condition_variable changed_;
     std::deque<Task> queue_;
     std::deque<Work::Continuation> callbacks_;
-    std::atomic<std::size_t> callback_count_{0};
+    std::atomic<std::int64_t> callback_count_{0};
     bool turn_taken_ = false;
     int helpers_ = 0;                     // threads that wait in help_until
     std::atomic<bool> operating_{false};  // the thread that holds the turn is inside an operation

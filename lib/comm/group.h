@@ -64,7 +64,9 @@ public:
     void run(const Collective& collective);
 
     // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.
-    virtual void run_callbacks() = 0;
+    void run_callbacks() {
+        if (waiting_callbacks_->load(std::memory_order_relaxed) > 0) run_waiting_callbacks();
+    }
 
     // Breaks the group on every rank. Returns the verdict: an earlier one stands.
     virtual ErrorInfo break_everywhere(const ErrorInfo& error) = 0;
@@ -80,10 +82,14 @@ protected:
 
     // From now on verdict() has one.
     void set_broken() { broken_.store(true, std::memory_order_release); }
+    // Where the number of waiting continuations stands, as long as the group lives. Before anybody else has the group.
+    void watch_callbacks(const std::atomic<std::int64_t>& count) { waiting_callbacks_ = &count; }
+    virtual void run_waiting_callbacks() = 0;
 
 private:
     const std::int32_t rank_, world_;
     std::atomic<bool> broken_{false};
+    const std::atomic<std::int64_t>* waiting_callbacks_ = nullptr;
 };
 
 }  // namespace libddp

@@ -51,6 +51,7 @@ std::shared_ptr<Link> Link::create(const GroupConfig& config) {
         std::lock_guard lock(group->mutex_);
         group->transport_ = std::move(transport);
         group->executor_ = std::move(executor);
+        group->watch_callbacks(group->executor_->waiting_callbacks());
     } catch (const Error& error) {
         if (!group->monitor_) throw;
         throw Error(group->monitor_->resolve(error.info(), str("joining group '", config.name, "'")));

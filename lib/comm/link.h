@@ -35,7 +35,6 @@ public:
     std::shared_ptr<Link> link(std::size_t) override { return std::static_pointer_cast<Link>(shared_from_this()); }
     using Group::submit;
     WorkPtr submit(const Collective& collective) override;
-    void run_callbacks() override { executor_->run_callbacks(); }
     ErrorInfo break_everywhere(const ErrorInfo& error) override;
     ErrorInfo verdict() const override;
 
@@ -57,6 +56,7 @@ public:
 
 private:
     friend class LinkOperation;
+    void run_waiting_callbacks() override { executor_->run_callbacks(); }
 
     Link(GroupConfig config, MeetingPlace place)
         : Group(place.rank, place.world), config_(std::move(config)), place_(std::move(place)) {}

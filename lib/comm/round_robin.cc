@@ -4,8 +4,6 @@
 #include <condition_variable>
 #include <utility>
 
-#include "comm/crew.h"
-
 namespace libddp {
 namespace {
 
@@ -17,6 +15,12 @@ std::string names_of(const RoundRobin::Links& links) {
     std::string text;
     for (const auto& name : names) text += (text.empty() ? "" : ",") + name;
     return text;
+}
+
+Crew::Members executors_of(const RoundRobin::Links& links) {
+    Crew::Members members;
+    for (const auto& link : links) members.emplace_back(link->executor());
+    return members;
 }
 
 }  // namespace
@@ -68,7 +72,10 @@ RoundRobin::RoundRobin(Links links)
     : Group(links.front()->rank(), links.front()->world()),
       links_(std::move(links)),
       backend_name_(names_of(links_)),
-      bond_(std::make_shared<Bond>(*this)) {}
+      bond_(std::make_shared<Bond>(*this)),
+      crew_(std::make_shared<Crew>(executors_of(links_))) {
+    watch_callbacks(crew_->waiting_callbacks());
+}
 
 std::shared_ptr<RoundRobin> RoundRobin::of(Links links) {
     std::shared_ptr<RoundRobin> group(new RoundRobin(std::move(links)));
@@ -78,15 +85,12 @@ std::shared_ptr<RoundRobin> RoundRobin::of(Links links) {
     // What broke before nobody has decided about.
     for (const auto& link : group->links_)
         if (auto verdict = link->verdict(); !verdict.ok()) throw Error(group->decide(*link, verdict));
-    Crew::Members members;
-    for (const auto& link : group->links_) members.emplace_back(link->executor());
-    const auto crew = std::make_shared<Crew>(std::move(members));
-    if (group->link_count() > 1)
-        for (const auto& link : group->links_) link->executor()->join(crew);
+    for (const auto& link : group->links_) link->executor()->join(group->crew_);
     return group;
 }
 
 RoundRobin::~RoundRobin() {
+    for (const auto& link : links_) link->executor()->join(nullptr);
     bond_->end();
 }
 
@@ -124,10 +128,6 @@ WorkPtr RoundRobin::barrier() {
     WorkPtr all = works.front();
     for (std::size_t i = 1; i < works.size(); ++i) all = all->then([work = works[i]] { return work; }, true);
     return all;
-}
-
-void RoundRobin::run_callbacks() {
-    for (const auto& link : links_) link->run_callbacks();
 }
 
 // What breaks one link breaks all, on every rank with the same verdict: that of the first link.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/crew.h"
 #include "comm/link.h"
 
 namespace libddp {
@@ -30,13 +31,13 @@ public:
     std::shared_ptr<Link> link(std::size_t turn) override { return links_[turn % links_.size()]; }
     using Group::submit;
     WorkPtr submit(const Collective& collective) override;
-    void run_callbacks() override;
     ErrorInfo break_everywhere(const ErrorInfo& error) override { return links_.front()->break_everywhere(error); }
     ErrorInfo verdict() const override;
 
 private:
     class Bond;
 
+    void run_waiting_callbacks() override { crew_->run_callbacks(); }
     explicit RoundRobin(Links links);
     Link* link_of_this_thread() const;
     WorkPtr barrier();
@@ -45,6 +46,7 @@ private:
     const Links links_;
     const std::string backend_name_;
     const std::shared_ptr<Bond> bond_;
+    const std::shared_ptr<Crew> crew_;
     std::mutex turn_mutex_;
     std::size_t next_ = 0;
     mutable std::mutex verdict_mutex_;

@@ -159,7 +159,9 @@ TEST(BadBackend, Register) {
     expect_refused({
         {"none", kInvalid, {"backend is NULL"}, calling(ddp_backend_register, nullptr)},
         {"struct_size 0", unsupported, {"struct_size 0"}, with([](auto& b) { b.struct_size = 0; })},
-        {"older", unsupported, {"struct_size"}, with([](auto& b) { b.struct_size -= 8; })},
+        {"older", unsupported, {"struct_size"}, with([](auto& b) {
+             b.struct_size = offsetof(ddp_backend, ready) - 8;
+         })},
         {"abi_version 0", unsupported, {"abi_version 0"}, with([](auto& b) { b.abi_version = 0; })},
         {"abi_version 2", unsupported, {"abi_version 2"}, with([](auto& b) { b.abi_version = 2; })},
         {"no name", kInvalid, {"name"}, with([](auto& b) { b.name = nullptr; })},

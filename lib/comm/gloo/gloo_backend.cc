@@ -40,4 +40,8 @@ const ddp_backend* gloo_backend() {
     return &kBackend;
 }
 
+void check_gloo_options(const ddp_backend_host& host) {
+    gloo_tcp::read_settings(host);
+}
+
 }  // namespace libddp

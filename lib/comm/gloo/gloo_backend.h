@@ -7,4 +7,7 @@ namespace libddp {
 
 const ddp_backend* gloo_backend();
 
+// Throws INVALID_ARGUMENT, as create would, where host.options are not ones that gloo knows.
+void check_gloo_options(const ddp_backend_host& host);
+
 }  // namespace libddp
