@@ -73,7 +73,8 @@ enum {
 /* Fill with ddp_context_options_init. All ranks must give the same values. */
 typedef struct ddp_context_options {
     size_t struct_size;
-    /* A bucket is closed once it holds at least this many bytes of gradients. 0: 26,214,400 (25 MiB). */
+    /* A bucket is closed once it holds at least this many bytes of gradients. 0: 26,214,400 (25 MiB); on a group of
+     * backend "shm" 1,048,576 (1 MiB), so that a bucket is reduced while it is in the cache. */
     uint64_t bucket_cap_bytes;
     /* The same for the first bucket of each (dtype, device), small so that communication starts early; may be larger
      * than bucket_cap_bytes. 0: 1,048,576 (1 MiB), or bucket_cap_bytes if that is smaller. */

@@ -30,6 +30,9 @@ typedef struct ddp_stats {
      * collectives for them. Their ratio is the compression rate. */
     uint64_t hook_bytes_in;
     uint64_t hook_bytes_out;
+    /* Of gradients, over all steps: copied between the caller's memory and buckets, and, by a backend in shared memory,
+     * through memory of its own. 0 for views on one host: there gradients are reduced where they were written. */
+    uint64_t copied_bytes;
 } ddp_stats;
 
 /* Errors: INVALID_ARGUMENT. Before ddp_commit all but param_count is 0.

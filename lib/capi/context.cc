@@ -41,7 +41,7 @@ void check_flags(std::uint32_t flags, const char* call) {
              ": options->flags: DDP_CONTEXT_FIND_UNUSED and DDP_CONTEXT_STATIC_GRAPH exclude each other");
 }
 
-std::vector<std::size_t> read_caps(const ddp_context_options& o, const char* call) {
+std::vector<std::size_t> read_caps(const ddp_context_options& o, const Group& group, const char* call) {
     if (o.bucket_cap_count > 0) {
         if (o.bucket_cap_count > kMostCaps)
             fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->bucket_cap_count is ", o.bucket_cap_count,
@@ -53,11 +53,12 @@ std::vector<std::size_t> read_caps(const ddp_context_options& o, const char* cal
         return caps;
     }
     const std::vector<std::size_t> usual = ReducerOptions().caps;
-    const std::size_t cap = o.bucket_cap_bytes != 0 ? o.bucket_cap_bytes : usual[1];
+    const std::size_t usual_cap = group.reduces_at_once() ? ReducerOptions::kCachedCap : usual[1];
+    const std::size_t cap = o.bucket_cap_bytes != 0 ? o.bucket_cap_bytes : usual_cap;
     return {o.first_bucket_cap_bytes != 0 ? o.first_bucket_cap_bytes : std::min(usual[0], cap), cap};
 }
 
-ContextOptions read_options(const ddp_context_options* options, const char* call) {
+ContextOptions read_options(const ddp_context_options* options, const Group& group, const char* call) {
     ddp_context_options o;
     ddp_context_options_init(&o);
     if (options) read_struct(options, &o, call, "options");
@@ -74,7 +75,7 @@ ContextOptions read_options(const ddp_context_options* options, const char* call
     auto has = [&o](std::uint32_t flag) { return (o.flags & flag) != 0; };
     ContextOptions result;
     auto& reducer = result.reducer;
-    reducer.caps = read_caps(o, call);
+    reducer.caps = read_caps(o, group, call);
     reducer.mean = o.reduction != DDP_REDUCTION_SUM;
     reducer.rebuild = !has(DDP_CONTEXT_NO_REBUILD);
     reducer.consensus_order = has(DDP_CONTEXT_CONSENSUS_ORDER);
@@ -136,7 +137,7 @@ ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* optio
         constexpr const char* call = "ddp_context_create";
         require(group, call, "group")->impl->check();
         require(context, call, "context");
-        *context = new ddp_context{Context(group->impl, read_options(options, call))};
+        *context = new ddp_context{Context(group->impl, read_options(options, *group->impl, call))};
     });
 }
 

@@ -43,6 +43,11 @@ public:
     // True if the backend applies the division of DDP_AVG itself, for free and without loss in low precision.
     virtual bool fuses_scale() const = 0;
 
+    // True if a bucket that all ranks have filled is reduced by the thread that filled it.
+    virtual bool reduces_at_once() const = 0;
+    // True if buckets lie in memory of the backend, where other ranks reach them.
+    virtual bool shares_memory() const = 0;
+
     // Null for a rank of color -1.
     virtual std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) = 0;
 

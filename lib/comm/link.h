@@ -30,6 +30,8 @@ public:
     const char* backend_name() const override { return transport_->name(); }
     std::shared_ptr<Store> store() override;
     bool fuses_scale() const override { return transport_->has(DDP_BACKEND_FUSES_SCALE); }
+    bool reduces_at_once() const override { return transport_->has_ready(); }
+    bool shares_memory() const override { return transport_->has_memory(); }
     std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) override { return divide(color, key); }
     std::size_t link_count() const override { return 1; }
     std::shared_ptr<Link> link(std::size_t) override { return std::static_pointer_cast<Link>(shared_from_this()); }

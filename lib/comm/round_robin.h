@@ -26,6 +26,8 @@ public:
     const char* backend_name() const override { return backend_name_.c_str(); }
     std::shared_ptr<Store> store() override { return links_.front()->store(); }
     bool fuses_scale() const override;
+    bool reduces_at_once() const override { return links_.front()->reduces_at_once(); }
+    bool shares_memory() const override { return links_.front()->shares_memory(); }
     std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) override;
     std::size_t link_count() const override { return links_.size(); }
     std::shared_ptr<Link> link(std::size_t turn) override { return links_[turn % links_.size()]; }

@@ -44,6 +44,7 @@ public:
     bool ready(const ddp_collective& collective, std::int64_t patience_ns);
     // Compares signatures. Returns true if equal; otherwise the other rank and what it is about to do.
     bool match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms, std::int32_t* rank);
+    bool has_memory() const { return backend_->allocate != nullptr; }
     void* allocate(std::size_t bytes);  // null if the backend has no memory of its own
     void deallocate(void* memory);
 

@@ -35,6 +35,7 @@ void Launcher::set_hook(HookPtr hook) {
     hook_ = std::move(hook);
     hook_hash_ = Hash().add(hook_->name()).add(hook_->options()).value();
     hook_bytes_in_ = 0;
+    if (traffic_) copied_before_ = copied_bytes();
     traffic_ = std::make_shared<Traffic>();
 }
 

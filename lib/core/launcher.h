@@ -53,6 +53,8 @@ public:
     const HookPtr& hook() const { return hook_; }
     // What the hook was given, and what it gave to collectives, since it was installed.
     std::uint64_t hook_bytes_in() const { return hook_bytes_in_; }
+    // What transports copied of the buckets.
+    std::uint64_t copied_bytes() const { return copied_before_ + traffic_->copied.load(std::memory_order_relaxed); }
     std::uint64_t hook_bytes_out() const { return traffic_->sent.load(std::memory_order_relaxed); }
 
     // All buckets wait for their gradients again.
@@ -117,6 +119,7 @@ private:
     std::uint64_t hook_hash_ = 0, plan_hash_ = 0;
     std::atomic<std::uint64_t> hook_bytes_in_{0};
     std::shared_ptr<Traffic> traffic_;
+    std::uint64_t copied_before_ = 0;  // under earlier hooks
     LaunchOwner& owner_;
     Step step_;
     std::vector<Slot> slots_;

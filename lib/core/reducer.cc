@@ -178,11 +178,16 @@ void Reducer::put_in_place(std::int32_t param, Slot& s) {
         if (scale == 0)
             clear(s);  // not 0 * infinity
         else if (s.grad)
-            cpu::scale_copy(s.place, s.grad, s.count, s.dtype, scale);
+            copy_in(s, scale);
         else if (scale != 1)
             cpu::scale_copy(s.place, s.place, s.count, s.dtype, scale);  // still in this core's cache
     }
     launcher_.gradient_in_place(s.bucket);
+}
+
+void Reducer::copy_in(Slot& s, double scale) {
+    cpu::scale_copy(s.place, s.grad, s.count, s.dtype, scale);
+    copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
 }
 
 void Reducer::clear(Slot& s) {

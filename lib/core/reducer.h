@@ -33,6 +33,8 @@ namespace libddp {
 
 struct ReducerOptions {
     std::vector<std::size_t> caps{std::size_t{1} << 20, std::size_t{25} << 20};
+    // Where buckets are reduced by the thread that fills them: few enough bytes that they are still in its cache.
+    static constexpr std::size_t kCachedCap = std::size_t{1} << 20;
     bool mean = true;
     bool rebuild = true;
     bool consensus_order = false;
@@ -99,6 +101,10 @@ public:
     std::int64_t synced_steps() const { return synced_steps_; }
     std::int64_t rebuilds() const { return rebuilds_; }
     std::uint64_t sent_bytes() const { return sent_bytes_; }
+    // Of gradients that were copied: into buckets and back, and by the transport.
+    std::uint64_t copied_bytes() const {
+        return copied_bytes_.load(std::memory_order_relaxed) + launcher_.copied_bytes();
+    }
     std::int32_t unsent_buckets() const { return unsent_buckets_; }
     const BucketStore& buckets() const { return *store_; }
     const BucketPlan& initial_plan() const { return initial_plan_; }
@@ -143,6 +149,7 @@ private:
     void mark_unused(std::int32_t param);
     void take(std::int32_t param, Slot& slot, Phase phase, const char* call);
     void put_in_place(std::int32_t param, Slot& slot);
+    void copy_in(Slot& slot, double scale);
     static void clear(Slot& slot);
     void put_zeros(std::int32_t param, Slot& slot, bool keep);
     double pack_scale(ddp_dtype dtype) const;
@@ -207,6 +214,7 @@ private:
     bool rebuild_due_ = false;
     std::int64_t steps_ = 0, synced_steps_ = 0, rebuilds_ = 0;
     std::uint64_t sent_bytes_ = 0;
+    std::atomic<std::uint64_t> copied_bytes_{0};  // between gradients and buckets
     std::int32_t unsent_buckets_ = 0;
 };
 

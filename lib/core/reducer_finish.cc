@@ -215,10 +215,8 @@ void Reducer::finish_param(const ddp_bucket& bucket, const BucketTensor& tensor)
 void Reducer::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted) {
     const Slot& s = slot(tensor.param);
     if (s.sparse) return;  // ddp_sparse_gradient has the result
-    if (wanted)
-        write_back(bucket, tensor, s.grad);
-    else if (!s.grad)
-        kept_.give_back(tensor.param, s.place);
+    if (wanted && write_back(bucket, tensor, s.grad)) copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
+    if (!wanted && !s.grad) kept_.give_back(tensor.param, s.place);
 }
 
 void Reducer::finish_unused() {

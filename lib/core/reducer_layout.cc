@@ -170,8 +170,9 @@ void Reducer::adopt_plan(std::vector<std::vector<std::int32_t>> buckets) {
 bool Reducer::set_group(std::shared_ptr<Group> group) {
     if (!group_->broken()) require_idle("ddp_context_set_group");
     launcher_.drain(Deadline::after_ms(kDrainMs));
-    // An operation of the old group may still write: then that memory is left to it.
-    const bool move = launcher_.in_flight();
+    // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
+    // may reach only memory of its own.
+    const bool move = launcher_.in_flight() || group_->shares_memory() || group->shares_memory();
     group_ = std::move(group);
     launcher_.set_group(group_);
     for (std::int32_t id = 0; id < table_.size(); ++id) {

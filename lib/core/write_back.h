@@ -5,7 +5,7 @@
 
 namespace libddp {
 
-// target null: the gradient's place in the bucket (view).
-void write_back(const ddp_bucket& bucket, const BucketTensor& tensor, void* target);
+// target null: the gradient's place in the bucket (view). False if the result was there already.
+bool write_back(const ddp_bucket& bucket, const BucketTensor& tensor, void* target);
 
 }  // namespace libddp

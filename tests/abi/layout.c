@@ -151,7 +151,7 @@ FIELD(ddp_tensor, device, 40);
 FIELD(ddp_tensor, param, 48);
 FIELD(ddp_tensor, reserved0, 52);
 
-SIZE(ddp_stats, 160);
+SIZE(ddp_stats, 168);
 FIELD(ddp_stats, struct_size, 0);
 FIELD(ddp_stats, steps, 8);
 FIELD(ddp_stats, synced_steps, 16);
@@ -172,6 +172,7 @@ FIELD(ddp_stats, last_error, 136);
 FIELD(ddp_stats, reserved0, 140);
 FIELD(ddp_stats, hook_bytes_in, 144);
 FIELD(ddp_stats, hook_bytes_out, 152);
+FIELD(ddp_stats, copied_bytes, 160);
 
 SIZE(ddp_store_options, 40);
 FIELD(ddp_store_options, struct_size, 0);

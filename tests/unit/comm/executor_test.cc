@@ -256,4 +256,48 @@ TEST_P(ExecutorTest, ManyWaitersAndSubmitters) {
     EXPECT_EQ(done, 1200);
 }
 
+// An operation that says whether it is ready, and notes which thread runs it.
+class Recorded final : public Operation {
+public:
+    Recorded(bool ready, std::thread::id& ran_on) : ready_(ready), ran_on_(ran_on) {}
+    bool ready() override { return ready_; }
+    ErrorInfo run() override {
+        ran_on_ = std::this_thread::get_id();
+        return {};
+    }
+
+private:
+    const bool ready_;
+    std::thread::id& ran_on_;
+};
+
+TEST_P(ExecutorTest, OnAnIdleQueueTheSubmitterRunsWhatIsReady) {
+    for (const bool ready : {true, false}) {
+        std::thread::id ran_on;
+        auto work = executor_->submit(std::make_unique<Recorded>(ready, ran_on));
+        // With a deadline of its own a waiter does not lend itself.
+        ASSERT_TRUE(work->wait(Deadline::after_ms(5000)));
+        EXPECT_EQ(ran_on == std::this_thread::get_id(), ready && !GetParam());
+    }
+}
+
+TEST_P(ExecutorTest, OnAnIdleQueueWhoWaitsRunsItsOwnOperation) {
+    std::thread::id ran_on;
+    auto work = executor_->submit(std::make_unique<Recorded>(false, ran_on), /*caller_waits=*/true);
+    EXPECT_EQ(work->done(), !GetParam());
+    ASSERT_TRUE(work->wait(std::nullopt));
+    EXPECT_EQ(ran_on == std::this_thread::get_id(), !GetParam());
+}
+
+TEST_P(ExecutorTest, WhatIsReadyDoesNotOvertake) {
+    auto hold = block();
+    auto first = executor_->submit_function(note("first"));
+    std::thread::id ran_on;
+    auto second = executor_->submit(std::make_unique<Recorded>(true, ran_on), /*caller_waits=*/true);
+    EXPECT_FALSE(second->done());
+    release();
+    ASSERT_TRUE(second->wait(Deadline::after_ms(5000)));
+    EXPECT_TRUE(first->done());
+}
+
 }  // namespace

@@ -1,0 +1,137 @@
+// What ranks of one host share: memory of a group, and gradients that nobody copies.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "ddp/ddp.hpp"
+#include "support/model.h"
+#include "support/ranks.h"
+
+namespace {
+
+using ddp::detail::call;
+
+std::uint64_t copied_bytes(ddp::Context& context) {
+    ddp_stats stats{};
+    stats.struct_size = sizeof stats;
+    call(ddp_stats_get, context.get(), &stats);
+    return stats.copied_bytes;
+}
+
+// Long enough not to travel with the announcements; three buckets at a cap of 1 MiB.
+const std::vector<std::int64_t> kSizes = {300'000, 40'000, 270'001, 270'000};
+constexpr std::uint64_t kGradientBytes = 4 * (300'000 + 40'000 + 270'001 + 270'000);
+constexpr int kSteps = 3;
+
+// How many bytes each rank copied in kSteps steps whose results are right.
+std::vector<std::uint64_t> copied_in_training(const RankOptions& options, bool view) {
+    std::vector<std::uint64_t> copied(static_cast<std::size_t>(options.world));
+    on_ranks(options, [&](int rank, ddp_group* group) {
+        Model model(group, kSizes, view);
+        model.context.commit();
+        for (int step = 0; step < kSteps; ++step) {
+            model.context.step_begin();
+            for (int p = model.count() - 1; p >= 0; --p) {
+                model.fill(p, static_cast<float>(rank + step));
+                model.context.grad_ready(p);
+            }
+            model.context.finalize();
+            const float mean = static_cast<float>(options.world - 1) / 2 + static_cast<float>(step);
+            for (int p = 0; p < model.count(); ++p) {
+                EXPECT_EQ(model.grad(p)[0], mean);
+                EXPECT_EQ(model.grad(p)[1000], mean + 1000);
+            }
+        }
+        copied[static_cast<std::size_t>(rank)] = copied_bytes(model.context);
+    });
+    return copied;
+}
+
+TEST(SharedMemory, ViewsAreNotCopiedAtAll) {
+    for (int world : {2, 4})
+        EXPECT_THAT(copied_in_training({world, "shm"}, true), testing::Each(0u)) << world << " ranks";
+}
+
+// Into the bucket and back, and nothing more.
+TEST(SharedMemory, OtherGradientsAreCopiedTwice) {
+    EXPECT_THAT(copied_in_training({2, "shm"}, false), testing::Each(2 * kSteps * kGradientBytes));
+    EXPECT_THAT(copied_in_training({2, "gloo"}, false), testing::Each(2 * kSteps * kGradientBytes));
+}
+
+// A bucket is closed as soon as it holds a MiB, so that it is still in the cache; elsewhere at 25 MiB.
+TEST(SharedMemory, BucketsAreSmallByDefault) {
+    for (const auto& [backend, buckets] : {std::pair("shm", 3), std::pair("gloo", 2)})
+        on_ranks({2, backend}, [&, buckets = buckets](int, ddp_group* group) {
+            Model model(group, kSizes, true);
+            model.context.commit();
+            EXPECT_EQ(ddp_context_bucket_count(model.context.get()), buckets);
+        });
+}
+
+TEST(GroupMemory, IsReducedAndMayOutliveTheGroup) {
+    for (const char* backend : {"shm", "gloo", "threads"}) {
+        std::vector<void*> memory(2);
+        on_ranks({2, backend}, [&](int rank, ddp_group* group) {
+            constexpr std::size_t kCount = 100'000;
+            void* mine = nullptr;
+            call(ddp_mem_alloc, group, kCount * sizeof(float), &mine);
+            auto* numbers = static_cast<float*>(mine);
+            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(mine) % 64, 0u);
+            for (std::size_t i = 0; i < kCount; ++i) {
+                ASSERT_EQ(numbers[i], 0);
+                numbers[i] = static_cast<float>(i % 1000) + static_cast<float>(rank);
+            }
+            call(ddp_allreduce, group, static_cast<const void*>(nullptr), mine, kCount, DDP_F32, DDP_SUM,
+                 static_cast<ddp_work**>(nullptr));
+            for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(numbers[i], 2 * static_cast<float>(i % 1000) + 1);
+            memory[static_cast<std::size_t>(rank)] = mine;
+        });
+        for (void* m : memory) {
+            static_cast<float*>(m)[99'999] = 7;
+            call(ddp_mem_free, m);
+        }
+    }
+}
+
+TEST(GroupMemory, BlocksComeAndGo) {
+    on_ranks({2, "shm"}, [](int rank, ddp_group* group) {
+        // More than the list of freed blocks remembers.
+        for (int i = 0; i < 200; ++i) {
+            void* mine = nullptr;
+            const std::size_t count = 20'000 + static_cast<std::size_t>(i);
+            call(ddp_mem_alloc, group, count * sizeof(double), &mine);
+            static_cast<double*>(mine)[count - 1] = rank + i;
+            call(ddp_allreduce, group, static_cast<const void*>(nullptr), mine, count, DDP_F64, DDP_SUM,
+                 static_cast<ddp_work**>(nullptr));
+            ASSERT_EQ(static_cast<double*>(mine)[count - 1], 2 * i + 1);
+            ASSERT_EQ(static_cast<double*>(mine)[0], 0);
+            call(ddp_mem_free, mine);
+        }
+    });
+}
+
+TEST(GroupMemory, BadInput) {
+    int local = 0;
+    ddp_error* error = nullptr;
+    EXPECT_EQ(ddp_mem_free(nullptr, nullptr), DDP_OK);
+    EXPECT_EQ(ddp_mem_free(&local, &error), DDP_ERROR_INVALID_ARGUMENT);
+    EXPECT_THAT(take_message(error), testing::HasSubstr("ddp_mem_alloc"));
+    void* memory = nullptr;
+    EXPECT_EQ(ddp_mem_alloc(nullptr, 8, &memory, nullptr), DDP_ERROR_INVALID_ARGUMENT);
+    on_ranks({2, "shm"}, [](int, ddp_group* group) {
+        ddp_error* why = nullptr;
+        EXPECT_EQ(ddp_mem_alloc(group, 8, nullptr, &why), DDP_ERROR_INVALID_ARGUMENT);
+        EXPECT_THAT(take_message(why), testing::HasSubstr("memory is NULL"));
+        void* mine = nullptr;
+        EXPECT_EQ(ddp_mem_alloc(group, std::size_t{1} << 50, &mine, nullptr), DDP_ERROR_OUT_OF_MEMORY);
+        EXPECT_EQ(mine, nullptr);
+        call(ddp_mem_alloc, group, std::size_t{0}, &mine);
+        call(ddp_mem_free, mine);
+        EXPECT_EQ(ddp_mem_free(mine, nullptr), DDP_ERROR_INVALID_ARGUMENT) << "freed twice";
+    });
+}
+
+}  // namespace
