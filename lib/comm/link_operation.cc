@@ -7,8 +7,10 @@
 namespace libddp {
 namespace {
 
-// How long the thread that computes looks for the other ranks. Handing over costs about as much.
-constexpr std::int64_t kPatienceNs = 10'000;
+// How long the thread that computes looks for the other ranks. Ranks that compute the same come within this, and then stay
+// in step: each reduces a part of every bucket. One that gave up early would run ahead and leave all reducing to the other.
+// Who is early has to wait at the end of the step anyway.
+constexpr std::int64_t kPatienceNs = 1'000'000;
 
 }  // namespace
 
