@@ -15,7 +15,7 @@ def allreduce(section, options):
     sizes = QUICK_SIZES if options.quick else SIZES
     command = [options.bench, "peers", "allreduce", "--world", 2, "--backend", options.backend, "--memory", "group,own",
                "--bytes", ",".join(map(str, sizes)), "--rounds", 1 if options.quick else 5,
-               "--seconds", 0.1 if options.quick else 0.5, "--python", options.python, "--json"]
+               "--seconds", 0.1 if options.quick else 0.3, "--python", options.python, "--json"]
     if options.page:
         command += ["--svg", options.page.with_suffix(".svg")]
     rows = [row for row in running.run(section, command, options.timeout) if row["best"]]

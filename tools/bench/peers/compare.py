@@ -56,7 +56,8 @@ def parse():
 def collect(options, runs):
     """Runs all in turns. Returns the rows of all rounds by who, how and what."""
     found = {}
-    for _ in range(options.rounds):
+    for number in range(1, options.rounds + 1):
+        print(f"round {number} of {options.rounds}", file=sys.stderr, flush=True)
         for run in list(runs):
             rows, reason = run.rows(options.timeout + 60)
             if rows is None and run.contender == contenders.OURS:
