@@ -92,11 +92,19 @@ protected:
 
 constexpr std::size_t kCounts[] = {0, 1, 3, 64, 1001, 70000};
 
+// Threads cost much under a sanitizer, and how data moves does not depend on the operation: sums show it.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kFewer = true;
+#else
+constexpr bool kFewer = false;
+#endif
+
 TEST_P(Collectives, Allreduce) {
     for (ddp_dtype dtype = DDP_F16; dtype <= DDP_C128; ++dtype)
         for (ddp_reduce_op op : {DDP_SUM, DDP_PROD, DDP_MIN, DDP_MAX}) {
             if (!cpu::can_reduce(dtype, op)) continue;
             for (std::size_t count : kCounts) {
+                if (kFewer && op != DDP_SUM && count != 1001) continue;
                 SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " op " << op << " count " << count);
                 std::vector<Bytes> inputs;
                 for (int r = 0; r < size(); ++r) inputs.push_back(numbers(count, dtype, r));
