@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "comm/backend/alone.h"
 #include "comm/gloo/gloo_backend.h"
 #include "comm/shm/operations.h"
 #include "device/dtype.h"
@@ -31,7 +32,10 @@ ddp_collective bytes_of(const ddp_collective& like, ddp_collective_kind kind, vo
 }  // namespace
 
 Transport::Transport(const ddp_backend_host& host)
-    : topology_(backend::find_topology(host, Deadline::after_ms(host.timeout_ms))) {
+    : topology_(host.world_size == 1 ? backend::Topology({0}, 0)
+                                     : backend::find_topology(host, Deadline::after_ms(host.timeout_ms))) {
+    capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC;
+    if (host.world_size == 1) return;
     const shm::Team::Place place{topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
                                  str("host/", topology_.host(), "/"), kStagingBytes};
     team_ = std::make_unique<shm::Team>(host, place, failure_);
@@ -50,28 +54,31 @@ Transport::Transport(const ddp_backend_host& host)
 void Transport::run(const ddp_collective& c) {
     failure_.check();
     try {
-        agree(c);
-        switch (c.kind) {
-            case DDP_COLLECTIVE_ALLREDUCE:
-                allreduce(c);
-                break;
-            case DDP_COLLECTIVE_BROADCAST:
-                broadcast(c);
-                break;
-            case DDP_COLLECTIVE_ALLGATHER:
-                allgather(c);
-                break;
-            case DDP_COLLECTIVE_REDUCE_SCATTER:
-                reduce_scatter(c);
-                break;
-            default:
-                barrier(c);
-        }
+        if (team_)
+            dispatch(c);
+        else
+            backend::run_alone(c);
     } catch (...) {
         fail_with(caught());
     }
     // Also an abort after the last byte: it promised that this call fails.
     failure_.check();
+}
+
+void Transport::dispatch(const ddp_collective& c) {
+    agree(c);
+    switch (c.kind) {
+        case DDP_COLLECTIVE_ALLREDUCE:
+            return allreduce(c);
+        case DDP_COLLECTIVE_BROADCAST:
+            return broadcast(c);
+        case DDP_COLLECTIVE_ALLGATHER:
+            return allgather(c);
+        case DDP_COLLECTIVE_REDUCE_SCATTER:
+            return reduce_scatter(c);
+        default:
+            return barrier(c);
+    }
 }
 
 // First the ranks of each host, then, on every rail, the hosts.
@@ -192,7 +199,7 @@ void Transport::abort() {
 void Transport::fail_with(const ErrorInfo& reason) {
     const ddp_status code = failure_.set(reason).code;
     // After a mismatch every rank finds out by itself, from what the others have posted.
-    team_->give_up(code != DDP_ERROR_MISMATCH);
+    if (team_) team_->give_up(code != DDP_ERROR_MISMATCH);
     if (rail_ && code != DDP_ERROR_MISMATCH) rail_->abort();
 }
 

@@ -22,10 +22,11 @@ public:
     std::uint32_t capabilities() const { return capabilities_; }
     void run(const ddp_collective& c);
     void abort();  // any thread
-    void* allocate(std::size_t bytes) { return team_->arena().allocate(bytes); }
+    void* allocate(std::size_t bytes) { return team_ ? team_->arena().allocate(bytes) : nullptr; }
     void deallocate(void* memory) { team_->arena().deallocate(memory); }
 
 private:
+    void dispatch(const ddp_collective& c);
     void agree(const ddp_collective& c);
     void allreduce(const ddp_collective& c);
     void broadcast(const ddp_collective& c);
@@ -40,8 +41,8 @@ private:
 
     const backend::Topology topology_;
     backend::Failure failure_;
-    std::unique_ptr<shm::Team> team_;
-    std::unique_ptr<Rail> rail_;  // null on ranks that have none
+    std::unique_ptr<shm::Team> team_;  // null in a world of one
+    std::unique_ptr<Rail> rail_;       // null on ranks that have none
     std::uint32_t capabilities_ = 0;
     bool rails_fuse_scale_ = false;
 };

@@ -89,7 +89,7 @@ def replay_table(section, rows):
 
 
 def replay(section, options):
-    for model, rounds, seconds, caps in (("resnet50", 5, 2, "1,5,25"), ("bert-base", 3, 4, "5,25")):
+    for model, rounds, seconds, caps in (("resnet50", 5, 2, "1,5,25"), ("bert-base", 3, 4, "1,25")):
         if options.quick:
             rounds, seconds, caps = 1, 0.1, "25"
         rows = replay_rows(section, options, model, 2, rounds, seconds, caps)
