@@ -1,8 +1,9 @@
 #include "models.h"
 
+#include <charconv>
 #include <fstream>
 #include <limits>
-#include <regex>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -146,11 +147,24 @@ void write_model(std::ostream& out, const Model& model) {
     }
 }
 
-Model find_model(const std::string& name) {
-    static const std::regex numbers("([1-9][0-9]{0,6})x([1-9][0-9]{0,6})");
-    std::smatch match;
-    if (std::regex_match(name, match, numbers)) return uniform(std::stoll(match[1]), std::stoll(match[2]));
+// "2000x256": so many parameters of so many elements, each from 1 to 9,999,999. (A std::regex would say it in a line, but GCC
+// 12 warns of that header under the sanitizers.)
+static std::optional<Model> read_uniform(const std::string& name) {
+    constexpr int kMost = 9'999'999;
+    int numbers[2] = {};
+    const char *at = name.data(), *const end = at + name.size();
+    for (int& number : numbers) {
+        const auto [stop, error] = std::from_chars(at, end, number);
+        if (error != std::errc() || number < 1 || number > kMost) return std::nullopt;
+        at = stop;
+        if (&number == numbers && (at == end || *at++ != 'x')) return std::nullopt;
+    }
+    if (at != end) return std::nullopt;
+    return uniform(numbers[0], numbers[1]);
+}
 
+Model find_model(const std::string& name) {
+    if (const auto model = read_uniform(name)) return *model;
     if (name == "resnet50") return resnet50();
     if (name == "bert-base") return bert(12, 768);
     if (name == "bert-large") return bert(24, 1024);
