@@ -156,6 +156,7 @@ void Transport::allgather(const ddp_collective& c) {
 // Everyone's part of an allreduce. Twice the bytes that would be needed: no step of a context does this.
 void Transport::reduce_scatter(const ddp_collective& c) {
     const std::size_t own = c.count * dtype_size(c.dtype);
+    if (own == 0) return;
     const auto world = static_cast<std::size_t>(topology_.world());
     std::vector<std::byte> all(own * world);
     ddp_collective whole = c;

@@ -26,7 +26,7 @@ const std::byte* given(Team& team, int rank, bool in_post) {
 }
 
 void copy(const ddp_collective& c, std::byte* to, const std::byte* from, std::size_t size) {
-    if (to == from) return;
+    if (to == from || size == 0) return;
     std::memcpy(to, from, size);
     note_copy(c, size);
 }
