@@ -174,7 +174,8 @@ TEST(RoundRobin, BackendsMayDiffer) {
     on_ranks({2}, [](int rank, ddp_group* group) {
         ddp_store* store = nullptr;
         ddp::detail::call(ddp_group_store, group, &store);
-        ddp_group_options options = group_options({2, "threads-plain"}, rank, nullptr);
+        const RankOptions plain(2, "threads-plain");  // the options point into it
+        ddp_group_options options = group_options(plain, rank, nullptr);
         options.store = store;
         options.group_name = "plain";
         {
@@ -240,7 +241,8 @@ TEST(RoundRobin, RanksMustAskForAsManyWhenTheyJoin) {
     on_ranks({2}, [](int rank, ddp_group* group) {
         ddp_store* store = nullptr;
         ddp::detail::call(ddp_group_store, group, &store);
-        ddp_group_options options = group_options({2}, rank, nullptr);
+        const RankOptions plain(2);  // the options point into it
+        ddp_group_options options = group_options(plain, rank, nullptr);
         options.store = store;
         options.group_name = "turns";
         options.round_robin = rank == 0 ? 2 : 3;
