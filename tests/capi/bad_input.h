@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
-#include <source_location>
 #include <string>
 #include <vector>
 
@@ -19,12 +18,10 @@
 template <class T>
 class Untouched {
 public:
-    explicit Untouched(std::source_location where = std::source_location::current()) : where_(where) {
-        std::memset(bytes_, kMark, sizeof bytes_);
-    }
+    explicit Untouched(int line = __builtin_LINE()) : line_(line) { std::memset(bytes_, kMark, sizeof bytes_); }
     ~Untouched() {
         EXPECT_TRUE(std::all_of(bytes_, bytes_ + sizeof bytes_, [](unsigned char b) { return b == kMark; }))
-            << "the output of line " << where_.line() << " was written although the call failed";
+            << "the output of line " << line_ << " was written although the call failed";
     }
     Untouched(const Untouched&) = delete;
     Untouched& operator=(const Untouched&) = delete;
@@ -33,7 +30,7 @@ public:
 private:
     static constexpr unsigned char kMark = 0x5a;
     alignas(T) unsigned char bytes_[sizeof(T)];
-    const std::source_location where_;
+    const int line_;
 };
 
 // A call that must fail with `code` and a message that contains every word.
@@ -73,13 +70,13 @@ inline void expect_refused(const std::vector<Refusal>& refusals) {
 
 // Success does not touch *error.
 template <class Call>
-void expect_accepted(Call call, std::source_location where = std::source_location::current()) {
+void expect_accepted(Call call, int line = __builtin_LINE()) {
     auto* const mark = reinterpret_cast<ddp_error*>(std::uintptr_t{0x5a5a});
     ddp_error* error = mark;
     if (call(&error) == DDP_OK) {
-        EXPECT_EQ(error, mark) << "line " << where.line();
+        EXPECT_EQ(error, mark) << "line " << line;
     } else {
-        ADD_FAILURE() << "line " << where.line() << ": " << take_message(error);
+        ADD_FAILURE() << "line " << line << ": " << take_message(error);
     }
 }
 

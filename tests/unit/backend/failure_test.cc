@@ -19,7 +19,7 @@ void sleep_ms(int ms) {
 }
 
 // What the interface promises; instrumented code gets more.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef DDP_SANITIZED
 constexpr std::int64_t kAbortMs = 1000;
 #else
 constexpr std::int64_t kAbortMs = 100;
