@@ -91,12 +91,18 @@ enum {
     DDP_BACKEND_DETERMINISTIC = 1u << 2, /* sums do not depend on how data is cut into operations */
     DDP_BACKEND_CUDA = 1u << 3,          /* takes device memory */
     DDP_BACKEND_NEEDS_MATCH =
-        1u << 4,                   /* ranks that disagree could end the process: DDP_GROUP_NO_MATCH_CHECK is ignored */
-    DDP_BACKEND_COMPARES = 1u << 5 /* run compares ddp_collective.signature; match is not called */
+        1u << 4,                    /* ranks that disagree could end the process: DDP_GROUP_NO_MATCH_CHECK is ignored */
+    DDP_BACKEND_COMPARES = 1u << 5, /* run compares ddp_collective.signature; match is not called */
+    /* match and run may come only from a thread of the program's own that is inside a libddp call that waits: for a
+     * library that the program uses too, and that must never be entered by two threads at once. Nothing then overlaps
+     * with the program's work. Not together with DDP_BACKEND_ONE_THREAD, and not in a round robin group. */
+    DDP_BACKEND_CALLER_THREAD = 1u << 6
 };
 
 /* The functions of a backend. All but abort are called by one thread at a time, not always the same one unless
- * DDP_BACKEND_ONE_THREAD is set (then `match` and `run` come from the group's progress thread alone). */
+ * DDP_BACKEND_ONE_THREAD is set (then `match` and `run` come from the group's progress thread alone). With
+ * DDP_BACKEND_CALLER_THREAD they come from threads that wait in ddp_work_wait, ddp_work_test, ddp_finalize and the like,
+ * and `ready` is not called; `create` always runs on the thread that creates the group, `destroy` on any. */
 typedef struct ddp_backend {
     size_t struct_size;
     int32_t abi_version; /* DDP_BACKEND_ABI_VERSION */

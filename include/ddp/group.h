@@ -5,7 +5,8 @@
  * lends itself), and are finished when their ddp_work is. (In a round robin group several run at once:
  * ddp_group_round_robin.) Every rank must call the same collectives in the same order;
  * before data moves, ranks compare what they are about to do, and a difference is DDP_ERROR_MISMATCH on every
- * rank instead of a hang.
+ * rank instead of a hang. A backend may ask that operations run only on threads that wait inside a libddp call (mpi, in
+ * some programs: docs/backends.md); then nothing is communicated while no thread waits.
  *
  * FAILURE. A rank that dies, hangs, disagrees or aborts becomes the same error on every rank of the group. It names the
  * rank. From then on the group is broken: every operation returns that error, and only ddp_group_free is of
@@ -185,11 +186,13 @@ DDP_API ddp_status ddp_barrier(ddp_group* group, ddp_work** work, ddp_error** er
 /* WORK. Freeing a work does not cancel it. */
 
 /* *done: 1 once the operation is finished, well or badly. The status is the operation's own.
- * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+ * Threads: any. Blocks: no, unless operations run only on threads inside a libddp call: then it runs those up to this
+ * one. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** error);
 
 /* Waits for the end and returns how it went. timeout_ms: 0 waits as long as the operation may take by the group's own
- * timeout; otherwise DDP_ERROR_TIMEOUT after that time, and the operation goes on.
+ * timeout; otherwise DDP_ERROR_TIMEOUT after that time, and the operation goes on. Where operations run only on threads
+ * inside a libddp call, one that has begun on this thread is carried to its end, be it later than timeout_ms.
  * Threads: any. Blocks: yes, and may run queued operations and continuations meanwhile. Collective: no. Callbacks:
  * yes. */
 DDP_API ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error);

@@ -31,9 +31,10 @@ private:
 
 }  // namespace
 
-std::shared_ptr<Executor> Executor::start(bool one_thread) {
-    std::shared_ptr<Executor> executor(new Executor(one_thread));
-    executor->thread_ = quiet_thread([raw = executor.get()] { raw->progress_loop(); });
+std::shared_ptr<Executor> Executor::start(Runner runner) {
+    std::shared_ptr<Executor> executor(new Executor(runner));
+    if (runner != Runner::kWaitingThread)
+        executor->thread_ = quiet_thread([raw = executor.get()] { raw->progress_loop(); });
     return executor;
 }
 
@@ -79,7 +80,7 @@ ErrorInfo Executor::enqueue(Task task) {
 
 // False: the task must be queued. If the operation turns out not to be ready, it is, at its place.
 bool Executor::run_at_once(Task& task, bool caller_waits) {
-    if (one_thread_) return false;
+    if (runner_ == Runner::kProgressThread || (runner_ == Runner::kWaitingThread && !caller_waits)) return false;
     Lock lock(mutex_);
     if (!poison_.ok() || turn_taken_ || !queue_.empty() || !callbacks_.empty()) return false;
     // In a crew nobody who waits may be inside an operation (crew.h), but for one that all ranks have come to.
@@ -100,7 +101,10 @@ bool Executor::run_at_once(Task& task, bool caller_waits) {
     return true;
 }
 
-bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline) {
+bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, bool lend) {
+    // An operation may take as long as the group's timeout, so only a waiter without a deadline of its own lends itself
+    // to one; and one without whom nobody would run what it waits for: because it holds the turn, or by the backend.
+    const bool operations = holds_turn() || (lend && (!deadline || runner_ == Runner::kWaitingThread));
     Lock lock(mutex_);
     // A thread that holds the turn is the only one that can run what it waits for.
     if (const auto crew = crew_; crew && !holds_turn()) {
@@ -109,9 +113,7 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline) {
     }
     while (!work.done()) {
         if (deadline && deadline->expired()) return false;
-        // An operation may take as long as the group's timeout, so only a waiter without a deadline of its own lends
-        // itself to one; and one that holds the turn, because nobody else can run what it waits for.
-        if (step(lock, /*user_thread=*/true, /*operations=*/!deadline || holds_turn())) continue;
+        if (step(lock, /*user_thread=*/true, operations)) continue;
         auto glance = Deadline::Clock::now() + kGlance;
         ++helpers_;
         changed_.wait_until(lock, deadline ? std::min(deadline->at(), glance) : glance);
@@ -136,14 +138,18 @@ bool Executor::run_callbacks() {
     return ran;
 }
 
-void Executor::run_callbacks_of_crew() {
+void Executor::advance(Work& work) {
     Lock lock(mutex_);
-    const auto crew = crew_;
-    lock.unlock();
-    if (crew)
+    if (const auto crew = crew_) {
+        lock.unlock();
         crew->run_callbacks();
-    else
+    } else if (runner_ == Runner::kWaitingThread) {
+        while (!work.done() && step(lock, /*user_thread=*/true, /*operations=*/true)) {
+        }
+    } else {
+        lock.unlock();
         run_callbacks();
+    }
 }
 
 void Executor::join(std::shared_ptr<Crew> crew) {
@@ -193,7 +199,7 @@ void Executor::stop(const ErrorInfo& reason) {
     }
     if (thread_.get_id() == std::this_thread::get_id())
         thread_.detach();  // the group's last owner was a continuation on this very thread
-    else
+    else if (thread_.joinable())
         thread_.join();
 }
 
@@ -218,7 +224,7 @@ bool Executor::step(Lock& lock, bool user_thread, bool operations) {
     if (queue_.empty()) return false;
     const bool is_gate = !queue_.front().operation;
     if (is_gate && !queue_.front().work->done()) return false;
-    if (!is_gate && (!operations || (one_thread_ && user_thread))) return false;
+    if (!is_gate && (!operations || (user_thread && runner_ == Runner::kProgressThread))) return false;
     Task task = std::move(queue_.front());
     queue_.pop_front();
     if (front_position_ > 0) --front_position_;

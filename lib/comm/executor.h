@@ -2,9 +2,10 @@
 //
 // One thread at a time holds the turn: it runs an operation and then everything that continues it. The turn is taken by
 // the executor's own progress thread or by a thread that waits for a work and lends itself (no hand-over, no idle
-// core). Operations submitted from inside a continuation go to the front of the queue: a chain such as allreduce,
-// transform, allreduce runs to its end before the next bucket, at the same place of the sequence on every rank,
-// whatever the timing. Where a chain waits for a work that the program finishes itself, a gate keeps its place.
+// core); which of the two may run operations depends on the backend. Operations submitted from inside a continuation go
+// to the front of the queue: a chain such as allreduce, transform, allreduce runs to its end before the next bucket, at
+// the same place of the sequence on every rank, whatever the timing. Where a chain waits for a work that the program
+// finishes itself, a gate keeps its place.
 // Continuations that may not run on the progress thread stop the queue until a thread inside a libddp call takes them.
 //
 // An operation on an idle queue may run on the very thread that submits it: when that would wait for it anyway, or when the
@@ -47,8 +48,14 @@ class Crew;
 
 class Executor : public std::enable_shared_from_this<Executor> {
 public:
-    // one_thread: operations run on the progress thread only.
-    static std::shared_ptr<Executor> start(bool one_thread);
+    // Who may run operations.
+    enum class Runner {
+        kAnyone,
+        kProgressThread,
+        kWaitingThread,  // only threads that wait inside a libddp call; there is no progress thread
+    };
+
+    static std::shared_ptr<Executor> start(Runner runner);
     ~Executor();
 
     // Queues an operation; the result finishes when it has run. caller_waits: the caller has nothing else to do.
@@ -66,19 +73,24 @@ public:
     // run.
     WorkPtr add_gate(WorkPtr work = nullptr);
 
-    // Waits until `work` is done; false if the deadline passed first. Without a deadline the calling thread lends
-    // itself, unless this executor is one of a crew.
-    bool help_until(Work& work, const std::optional<Deadline>& deadline);
+    // Waits until `work` is done; false if the deadline passed first. If `lend`, the calling thread lends itself, unless
+    // this executor is one of a crew: without a deadline always, with one only where nobody else runs operations (an
+    // operation then may outlast the deadline).
+    bool help_until(Work& work, const std::optional<Deadline>& deadline, bool lend);
 
     // Runs continuations that wait for a thread inside a libddp call. False if there were none. Cheap then.
     bool run_callbacks();
-    // Those of the whole crew.
-    void run_callbacks_of_crew();
+    // Those of the whole crew; and where nobody else runs operations those too, until `work` is done or must wait for
+    // something else.
+    void advance(Work& work);
     // How many there are.
     const std::atomic<std::int64_t>& waiting_callbacks() const { return callback_count_; }
 
-    // From now on threads that wait do what they can for the crew; null: for this executor alone.
+    // From now on threads that wait do what they can for the crew, for which they may not be the only ones that run
+    // operations; null: for this executor alone.
     void join(std::shared_ptr<Crew> crew);
+
+    Runner runner() const { return runner_; }
 
     // True if no operation runs and nothing is queued. What follows an operation may still be under way.
     bool idle();
@@ -98,7 +110,7 @@ private:
     };
     using Lock = std::unique_lock<std::mutex>;
 
-    explicit Executor(bool one_thread) : one_thread_(one_thread) {}
+    explicit Executor(Runner runner) : runner_(runner) {}
 
     void progress_loop();
     ErrorInfo enqueue(Task task);
@@ -113,7 +125,7 @@ private:
     void ring();
     bool holds_turn() const;
 
-    const bool one_thread_;
+    const Runner runner_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Task> queue_;

@@ -28,6 +28,16 @@ std::string identity() {
     return str("pid ", getpid(), " on ", host);
 }
 
+Executor::Runner runner_for(const Transport& transport) {
+    const bool callers = transport.has(DDP_BACKEND_CALLER_THREAD);
+    if (!transport.has(DDP_BACKEND_ONE_THREAD))
+        return callers ? Executor::Runner::kWaitingThread : Executor::Runner::kAnyone;
+    if (callers)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "backend '", transport.name(),
+             "': capabilities DDP_BACKEND_ONE_THREAD and DDP_BACKEND_CALLER_THREAD exclude each other");
+    return Executor::Runner::kProgressThread;
+}
+
 // What this rank contributes.
 std::uint64_t input_bytes(const Collective& c) {
     return c.count * dtype_size(c.dtype);
@@ -47,7 +57,7 @@ std::shared_ptr<Link> Link::create(const GroupConfig& config) {
     setup.verdict = [raw = group.get()] { return raw->verdict(); };
     try {
         auto transport = std::make_shared<Transport>(backend, std::move(setup));
-        auto executor = Executor::start(transport->has(DDP_BACKEND_ONE_THREAD));
+        auto executor = Executor::start(runner_for(*transport));
         std::lock_guard lock(group->mutex_);
         group->transport_ = std::move(transport);
         group->executor_ = std::move(executor);

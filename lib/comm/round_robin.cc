@@ -78,6 +78,10 @@ RoundRobin::RoundRobin(Links links)
 }
 
 std::shared_ptr<RoundRobin> RoundRobin::of(Links links) {
+    for (const auto& link : links)
+        if (link->executor()->runner() == Executor::Runner::kWaitingThread)
+            fail(DDP_ERROR_UNSUPPORTED, "group '", link->name(), "': the backend ", link->backend_name(),
+                 " may work only on threads of the program here, one group at a time, so its groups cannot take turns");
     std::shared_ptr<RoundRobin> group(new RoundRobin(std::move(links)));
     for (const auto& link : group->links_)
         if (!link->set_arbiter(group->bond_))

@@ -45,13 +45,13 @@ void Work::open_gate() {
 }
 
 void Work::poll() {
-    if (executor_) executor_->run_callbacks_of_crew();
+    if (executor_) executor_->advance(*this);
     expire_if_due();
 }
 
-bool Work::wait(const std::optional<Deadline>& deadline) {
+bool Work::wait(const std::optional<Deadline>& deadline, bool lend) {
     if (done()) return true;
-    if (executor_) return executor_->help_until(*this, deadline);
+    if (executor_) return executor_->help_until(*this, deadline, lend);
     // Nobody wakes us when a deadline passes, our own or that of a work this one waits for.
     while (!done()) {
         if (deadline && deadline->expired()) return false;

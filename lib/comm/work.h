@@ -45,12 +45,12 @@ public:
     // Finishes the work and runs, or hands to the executor, its continuations. False if it was finished already.
     bool complete(ErrorInfo result);
 
-    // Runs continuations that wait for a thread like the caller's, and notices a deadline that has passed. Does not
-    // wait.
+    // Runs what waits for a thread like the caller's, and notices a deadline that has passed. Does not wait, unless
+    // operations have only such threads to run on.
     void poll();
 
-    // Waits, helping the executor. False if the deadline passed first.
-    bool wait(const std::optional<Deadline>& deadline);
+    // Waits, helping the executor (Executor::help_until). False if the deadline passed first.
+    bool wait(const std::optional<Deadline>& deadline, bool lend = true);
 
     // See ddp_work_then.
     WorkPtr then(ContinuationFn fn, bool any_thread);

@@ -200,7 +200,7 @@ bool Launcher::in_flight() const {
 
 void Launcher::drain(const Deadline& deadline) {
     for (auto& slot : slots_)
-        if (slot.work && !slot.work->wait(deadline)) return;
+        if (slot.work && !slot.work->wait(deadline, /*lend=*/false)) return;
 }
 
 // The verdict may stem from a rank that knows nothing of buckets, or from the store: then this rank says where it was

@@ -45,10 +45,10 @@ INSTANTIATE_TEST_SUITE_P(All, CollectivesTest,
                          testing::Values(Case{1, "gloo", ""}, Case{2, "gloo", ""}, Case{3, "gloo", ""},
                                          Case{3, "gloo", "algorithm=ring"}, Case{4, "gloo", "algorithm=bcube"},
                                          Case{3, "threads", ""}, Case{4, "threads-plain", ""},
-                                         Case{2, "threads-single", ""}, Case{1, "shm", ""}, Case{1, "hierarchical", ""},
-                                         Case{3, "shm", ""}, Case{1, "threads", "", 3}, Case{2, "gloo", "", 2},
-                                         Case{3, "threads", "", 3}, Case{4, "threads-single", "", 2},
-                                         Case{2, "shm", "", 2}),
+                                         Case{2, "threads-single", ""}, Case{3, "threads-caller", ""},
+                                         Case{1, "shm", ""}, Case{1, "hierarchical", ""}, Case{3, "shm", ""},
+                                         Case{1, "threads", "", 3}, Case{2, "gloo", "", 2}, Case{3, "threads", "", 3},
+                                         Case{4, "threads-single", "", 2}, Case{2, "shm", "", 2}),
                          name_of);
 
 using ddp::detail::call;

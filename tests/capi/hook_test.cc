@@ -39,7 +39,7 @@ ddp::Work average(ddp_group* group, ddp_bucket* bucket) {
 }
 
 TEST_P(HookTest, AveragingHookEqualsNoHook) {
-    for (const char* backend : {"threads", "threads-plain", "gloo", "shm"})
+    for (const char* backend : {"threads", "threads-plain", "threads-caller", "gloo", "shm"})
         on_ranks({2, backend}, [&](int rank, ddp_group* group) {
             Model m(group, {10, 20, 3}, GetParam(), small_buckets());
             m.context.commit();

@@ -83,6 +83,19 @@ TEST(RoundRobin, CollectivesOfDifferentGroupsRunAtOnce) {
         });
 }
 
+// Whoever waits for one of the groups would have to be inside operations of the others.
+TEST(RoundRobin, RefusesABackendThatWorksOnlyOnThreadsThatWait) {
+    on_ranks({2, "threads-caller"}, [](int, ddp_group* group) {
+        ddp_group* turns = nullptr;
+        ddp_error* error = nullptr;
+        EXPECT_EQ(ddp_group_round_robin(&group, 1, &turns, &error), DDP_ERROR_UNSUPPORTED);
+        EXPECT_THAT(take_message(error), testing::HasSubstr("threads-caller"));
+        float sum = 1;
+        EXPECT_EQ(ddp_allreduce(group, nullptr, &sum, 1, DDP_F32, DDP_SUM, nullptr, nullptr), DDP_OK);
+        EXPECT_EQ(sum, 2);
+    });
+}
+
 TEST(RoundRobin, OneCallMakesThemToo) {
     RankOptions options(3, "threads");
     options.round_robin = 2;

@@ -62,7 +62,7 @@ class LocalSgd : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(ViewAndCopy, LocalSgd, testing::Bool());
 
 TEST_P(LocalSgd, BeforeItStartsNothingDiffersFromNoHook) {
-    for (const char* backend : {"threads", "threads-plain", "threads-single", "gloo"})
+    for (const char* backend : {"threads", "threads-plain", "threads-single", "threads-caller", "gloo"})
         for (auto reduction : {DDP_REDUCTION_MEAN, DDP_REDUCTION_SUM})
             on_ranks({3, backend}, [&](int rank, ddp_group* group) {
                 Model plain(group, kSizes, GetParam(), small_buckets(reduction));

@@ -67,6 +67,8 @@ const char* backend_name(Backend backend) {
             return "threads-plain";
         case Backend::kSingle:
             return "threads-single";
+        case Backend::kCaller:
+            return "threads-caller";
         case Backend::kShm:
             return "shm";
         default:

@@ -20,7 +20,7 @@ constexpr bool has(Mask mask, int param) {
     return (mask >> param & 1) != 0;
 }
 
-enum class Backend { kThreads, kPlain, kSingle, kShm };
+enum class Backend { kThreads, kPlain, kSingle, kCaller, kShm };
 enum class Discovery { kNone, kFindUnused, kStaticGraph };
 
 struct Param {

@@ -89,6 +89,7 @@ rc::Gen<std::uint32_t> any_flags() {
 
 void choose_valid_options(Case& c) {
     if (c.params.empty()) c.params.emplace_back();
+    if (c.backend == Backend::kCaller) c.groups = 1;  // its groups cannot take turns
     if (c.discovery == Discovery::kNone) c.flags &= ~std::uint32_t{DDP_CONTEXT_KEEP_LOCAL_UNUSED};
     if (c.discovery != Discovery::kFindUnused) c.flags &= ~std::uint32_t{DDP_CONTEXT_SKIP_UNUSED_BUCKETS};
     // A static graph is recorded in the first synced step: there nothing may be left out for another reason.
@@ -174,7 +175,8 @@ rc::Gen<Case> any_case() {
                                                    DDP_REDUCTION_WEIGHTED_MEAN};
     const std::vector<Discovery> discoveries = {Discovery::kNone, Discovery::kFindUnused, Discovery::kFindUnused,
                                                 Discovery::kStaticGraph};
-    const std::vector<Backend> backends = {Backend::kThreads, Backend::kPlain, Backend::kSingle, Backend::kShm};
+    const std::vector<Backend> backends = {Backend::kThreads, Backend::kPlain, Backend::kSingle, Backend::kCaller,
+                                           Backend::kShm};
     const auto bytes = rc::gen::cast<std::uint64_t>(number(0, 600));
     const auto cap = rc::gen::cast<std::uint64_t>(number(1, 600));
     return rc::gen::map(

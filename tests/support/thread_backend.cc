@@ -1,5 +1,8 @@
 #include "support/thread_backend.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -16,7 +19,7 @@
 
 namespace {
 
-enum Mode { kFused, kPlain, kSingle };
+enum Mode { kFused, kPlain, kSingle, kCaller };
 
 // What the ranks of one group share.
 struct Hub {
@@ -36,6 +39,13 @@ struct Member {
     Mode mode = kFused;
     std::thread::id thread;
 };
+
+// Such threads block every signal; those of the tests block none.
+bool on_a_thread_of_libddp() {
+    sigset_t blocked;
+    pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+    return sigismember(&blocked, SIGTERM) == 1;
+}
 
 ddp_status set_failure(ddp_backend_failure* failure, ddp_status status, const char* text) {
     std::snprintf(failure->message, sizeof failure->message, "%s", text);
@@ -114,6 +124,8 @@ uint32_t capabilities(void*) {
             return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
         case kSingle:
             return DDP_BACKEND_ONE_THREAD;
+        case kCaller:
+            return DDP_BACKEND_CALLER_THREAD;
         default:
             return 0;
     }
@@ -133,6 +145,8 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
         if (m.thread != std::this_thread::get_id())
             return set_failure(failure, DDP_ERROR_INTERNAL, "called on a second thread");
     }
+    if (m.mode == kCaller && on_a_thread_of_libddp())
+        return set_failure(failure, DDP_ERROR_INTERNAL, "called on a thread that is not the program's");
     const size_t item = libddp::dtype_size(c->dtype), world = static_cast<size_t>(m.world),
                  rank = static_cast<size_t>(m.rank);
     const size_t bytes = item * c->count;
@@ -213,8 +227,8 @@ const ddp_backend* backend(const char* name) {
 
 void register_thread_backend() {
     static const bool done = [] {
-        for (const ddp_backend* b :
-             {backend<kFused>("threads"), backend<kPlain>("threads-plain"), backend<kSingle>("threads-single")})
+        for (const ddp_backend* b : {backend<kFused>("threads"), backend<kPlain>("threads-plain"),
+                                     backend<kSingle>("threads-single"), backend<kCaller>("threads-caller")})
             if (ddp_backend_register(b, nullptr) != DDP_OK) std::abort();
         return true;
     }();

@@ -8,4 +8,5 @@
 void register_thread_backend();
 
 // Like "threads", but without DDP_BACKEND_FUSES_SCALE and without match, as a plain user's transport would be:
-// "threads-plain". "threads-single" asks for one thread (DDP_BACKEND_ONE_THREAD) and checks that it gets it.
+// "threads-plain". "threads-single" asks for one thread (DDP_BACKEND_ONE_THREAD), "threads-caller" for threads of the
+// program's that wait (DDP_BACKEND_CALLER_THREAD), and they check that they get it.

@@ -19,7 +19,7 @@ protected:
     void SetUp() override {
         Crew::Members members;
         for (auto& executor : executors_) {
-            executor = Executor::start(false);
+            executor = Executor::start(Executor::Runner::kAnyone);
             members.emplace_back(executor);
         }
         const auto crew = std::make_shared<Crew>(std::move(members));

@@ -13,7 +13,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-class ExecutorTest : public testing::TestWithParam<bool> {
+using Runner = Executor::Runner;
+
+class ExecutorTest : public testing::TestWithParam<Runner> {
 protected:
     void SetUp() override { executor_ = Executor::start(GetParam()); }
     void TearDown() override { executor_->stop({DDP_ERROR_ABORTED, "stopped"}); }
@@ -28,19 +30,30 @@ protected:
     // One that holds the queue until release().
     WorkPtr block() {
         auto work = executor_->submit_function([this] {
+            holding_ = true;
             while (!released_) std::this_thread::sleep_for(1ms);
             return ErrorInfo{};
         });
         return work;
     }
     void release() { released_ = true; }
+    // Where no progress thread runs operations, another thread that waits does.
+    std::thread wait_elsewhere(const WorkPtr& work) {
+        return std::thread([work] { work->wait(std::nullopt); });
+    }
 
     std::shared_ptr<Executor> executor_;
     std::vector<std::string> ran_;
-    std::atomic<bool> released_{false};
+    std::atomic<bool> released_{false}, holding_{false};
 };
 
-INSTANTIATE_TEST_SUITE_P(OneThread, ExecutorTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Runners, ExecutorTest,
+                         testing::Values(Runner::kAnyone, Runner::kProgressThread, Runner::kWaitingThread),
+                         [](const auto& test) {
+                             return test.param == Runner::kAnyone           ? "Anyone"
+                                    : test.param == Runner::kProgressThread ? "ProgressThread"
+                                                                            : "WaitingThread";
+                         });
 
 TEST_P(ExecutorTest, RunsInOrder) {
     std::vector<WorkPtr> works;
@@ -117,11 +130,13 @@ TEST_P(ExecutorTest, IsIdleAsSoonAsTheLastWorkIsDone) {
         true);
     EXPECT_FALSE(executor_->idle());
     release();
+    auto helper = wait_elsewhere(after);
     const auto give_up = Deadline::after_ms(5000);
     while (!last->done() && !give_up.expired()) std::this_thread::yield();
     EXPECT_TRUE(executor_->idle());
     busy = false;
     EXPECT_TRUE(after->wait(Deadline::after_ms(5000)));
+    helper.join();
 }
 
 TEST_P(ExecutorTest, PollRunsContinuationsToo) {
@@ -156,7 +171,7 @@ TEST_P(ExecutorTest, AThrowingContinuationFailsItsResult) {
 }
 
 TEST_P(ExecutorTest, AContinuationMayWaitForItsOwnOperations) {
-    if (GetParam()) GTEST_SKIP() << "operations are bound to the progress thread";
+    if (GetParam() == Runner::kProgressThread) GTEST_SKIP() << "operations are bound to the progress thread";
     auto out = executor_->submit_function(note("a"))->then(
         [&]() -> WorkPtr {
             auto inner = executor_->submit_function(note("a1"));
@@ -172,10 +187,13 @@ TEST_P(ExecutorTest, AContinuationMayWaitForItsOwnOperations) {
 
 TEST_P(ExecutorTest, WaitIsBounded) {
     auto hold = block();
+    auto helper = wait_elsewhere(hold);
+    while (!holding_) std::this_thread::yield();
     auto work = executor_->submit_function(note("a"));
     EXPECT_FALSE(work->wait(Deadline::after_ms(30)));
     release();
     EXPECT_TRUE(work->wait(Deadline::after_ms(5000)));
+    helper.join();
 }
 
 TEST_P(ExecutorTest, UserCompletedWorkBoundsTheChainThatWaitsForIt) {
@@ -275,18 +293,23 @@ TEST_P(ExecutorTest, OnAnIdleQueueTheSubmitterRunsWhatIsReady) {
     for (const bool ready : {true, false}) {
         std::thread::id ran_on;
         auto work = executor_->submit(std::make_unique<Recorded>(ready, ran_on));
-        // With a deadline of its own a waiter does not lend itself.
+        if (GetParam() == Runner::kWaitingThread) {
+            EXPECT_FALSE(work->done()) << "the submitter does not wait";
+        }
+        // With a deadline of its own a waiter does not lend itself, unless nobody else would run the operation.
         ASSERT_TRUE(work->wait(Deadline::after_ms(5000)));
-        EXPECT_EQ(ran_on == std::this_thread::get_id(), ready && !GetParam());
+        EXPECT_EQ(ran_on == std::this_thread::get_id(),
+                  (ready && GetParam() == Runner::kAnyone) || GetParam() == Runner::kWaitingThread);
     }
 }
 
 TEST_P(ExecutorTest, OnAnIdleQueueWhoWaitsRunsItsOwnOperation) {
     std::thread::id ran_on;
     auto work = executor_->submit(std::make_unique<Recorded>(false, ran_on), /*caller_waits=*/true);
-    EXPECT_EQ(work->done(), !GetParam());
+    const bool here = GetParam() != Runner::kProgressThread;
+    EXPECT_EQ(work->done(), here);
     ASSERT_TRUE(work->wait(std::nullopt));
-    EXPECT_EQ(ran_on == std::this_thread::get_id(), !GetParam());
+    EXPECT_EQ(ran_on == std::this_thread::get_id(), here);
 }
 
 TEST_P(ExecutorTest, WhatIsReadyDoesNotOvertake) {
