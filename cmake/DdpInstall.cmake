@@ -1,4 +1,4 @@
-# What `cmake --install` puts where, in three components: runtime, dev and tools. DdpPackage.cmake makes a .deb of each.
+# What `cmake --install` puts where, in components: runtime, dev, tools, mpi. DdpPackage.cmake makes a .deb of each.
 include(CMakePackageConfigHelpers)
 include(DdpExports)
 include(DdpDebugInfo)
@@ -6,6 +6,14 @@ include(DdpDebugInfo)
 install(TARGETS ddp EXPORT ddp
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+if(DDP_MPI)
+  # Where lib/comm/plugin looks: beside libddp.so.
+  install(TARGETS ddp_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp COMPONENT mpi)
+  if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+    # On a cluster MPI often lies where only its own compiler looks.
+    set_target_properties(ddp_mpi PROPERTIES INSTALL_RPATH_USE_LINK_PATH TRUE)
+  endif()
+endif()
 
 install(DIRECTORY include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
   FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")

@@ -7,6 +7,9 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_VERBATIM_VARIABLES ON)
 set(CPACK_COMPONENTS_ALL runtime dev tools)
+if(DDP_MPI)
+  list(APPEND CPACK_COMPONENTS_ALL mpi)
+endif()
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -38,6 +41,13 @@ set(CPACK_DEBIAN_TOOLS_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "${library_package} ${same_version}")
 # For `ddp-bench peers`, which does without what is missing.
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "python3, python3-torch, python3-matplotlib, openmpi-bin, libopenmpi-dev")
+
+# Apart from the library, which needs no MPI.
+set(CPACK_DEBIAN_MPI_PACKAGE_NAME libddp-mpi)
+set(CPACK_DEBIAN_MPI_PACKAGE_SECTION libs)
+set(CPACK_COMPONENT_MPI_DESCRIPTION "The backend mpi, for programs that mpirun starts.")
+set(CPACK_DEBIAN_MPI_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "${library_package} ${same_version}")
 # The tools' library is in the build tree, not yet installed.
 get_target_property(library_folder ddp BINARY_DIR)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${library_folder})

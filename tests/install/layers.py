@@ -18,9 +18,10 @@ ROOMS = {
     "hooks": {"comm", "device", "util"},
     "core": {"hooks", "comm", "rendezvous", "device", "util"},
     "capi": {"core", "hooks", "comm", "rendezvous", "device", "util"},
+    "modules": {"comm", "device", "util"},
 }
 # A backend is written against the public vtable in ddp/backend.h, as a user's own would be, and sees nothing of comm/.
-BACKENDS = {"comm/gloo": set(), "comm/shm": set(), "comm/hierarchical": {"comm/shm", "comm/gloo"}}
+BACKENDS = {"comm/gloo": set(), "comm/shm": set(), "comm/hierarchical": {"comm/shm", "comm/gloo"}, "modules/mpi": set()}
 # What all of them share.
 OF_BACKENDS = "comm/backend"
 # comm sees the interfaces of rendezvous; which stores and launchers exist is no business of a group.
@@ -33,6 +34,7 @@ THIRD_PARTY = {
     r"nlohmann/": {"lib/core", "tests/hooks", "tools"},
     r"hwy/": {"lib/device/cpu", "tests/unit/device"},
     r"(Eigen|Random123)/": {"lib/hooks"},
+    r"mpi\.h": {"lib/modules/mpi", "tests/dist/mpi", "tools/bench/peers"},
 }
 
 LINE_LIMIT = 400
