@@ -44,12 +44,14 @@ struct Model {
         return all;
     }
     void fill(int i, float value) {
-        for (std::size_t k = 0; k < size(i); ++k) grad(i)[k] = value + static_cast<float>(k);
+        float* values = grad(i);
+        for (std::size_t k = 0; k < size(i); ++k) values[k] = value + static_cast<float>(k);
     }
     // Whether gradient i is value, value + step, value + 2 step, ...
     bool holds(int i, float value, float step = 1) {
+        const float* values = grad(i);
         for (std::size_t k = 0; k < size(i); ++k)
-            if (grad(i)[k] != value + step * static_cast<float>(k)) return false;
+            if (values[k] != value + step * static_cast<float>(k)) return false;
         return true;
     }
 
