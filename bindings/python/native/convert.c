@@ -1,0 +1,142 @@
+#include "convert.h"
+
+#include <string.h>
+
+int ddp_py_int64_list(PyObject* sequence, int64_t** list, size_t* count) {
+    PyObject* items = PySequence_Fast(sequence, "a sequence of integers is expected");
+    if (!items) return 0;
+    *count = (size_t)PySequence_Fast_GET_SIZE(items);
+    *list = malloc((*count + 1) * sizeof **list);
+    if (!*list) PyErr_NoMemory();
+    for (size_t i = 0; *list && i < *count; ++i)
+        (*list)[i] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(items, (Py_ssize_t)i));
+    Py_DECREF(items);
+    return !PyErr_Occurred();
+}
+
+int ddp_py_int32_list(PyObject* sequence, int32_t** list, size_t* count) {
+    int64_t* wide = NULL;
+    int good = ddp_py_int64_list(sequence, &wide, count);
+    *list = good ? malloc((*count + 1) * sizeof **list) : NULL;
+    for (size_t i = 0; *list && i < *count && good; ++i) {
+        (*list)[i] = (int32_t)wide[i];
+        good = (*list)[i] == wide[i];
+    }
+    free(wide);
+    if (!good && !PyErr_Occurred()) PyErr_SetString(PyExc_OverflowError, "a number does not fit 32 bits");
+    if (good && !*list) PyErr_NoMemory();
+    return good && *list != NULL;
+}
+
+int ddp_py_hierarchy(PyObject* pair, int64_t** periods, int32_t** sizes, size_t* count) {
+    PyObject *first, *second;
+    size_t second_count;
+    if (!PyArg_ParseTuple(pair, "OO", &first, &second) || !ddp_py_int64_list(first, periods, count)) return 0;
+    if (second == Py_None) return 1;
+    if (!ddp_py_int32_list(second, sizes, &second_count)) return 0;
+    if (second_count == *count) return 1;
+    PyErr_SetString(PyExc_ValueError, "there must be as many group sizes as periods");
+    return 0;
+}
+
+int ddp_py_text_list(PyObject* sequence, const char*** list, size_t* count) {
+    PyObject* items = PyList_Check(sequence) || PyTuple_Check(sequence) ? sequence : NULL;
+    if (!items) {
+        PyErr_SetString(PyExc_TypeError, "a list of strings is expected");
+        return 0;
+    }
+    *count = (size_t)PySequence_Fast_GET_SIZE(items);
+    *list = malloc((*count + 1) * sizeof **list);
+    if (!*list) PyErr_NoMemory();
+    /* The strings belong to the items, which the caller's list keeps alive during the call. */
+    for (size_t i = 0; *list && i < *count; ++i) {
+        (*list)[i] = PyUnicode_AsUTF8(PySequence_Fast_GET_ITEM(items, (Py_ssize_t)i));
+        if (!(*list)[i]) break;
+    }
+    return !PyErr_Occurred();
+}
+
+PyObject* ddp_py_int32_result(const int32_t* list, size_t count) {
+    PyObject* result = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; result && i < count; ++i) PyList_SET_ITEM(result, (Py_ssize_t)i, PyLong_FromLong(list[i]));
+    return result;
+}
+
+PyObject* ddp_py_uint64_result(const uint64_t* list, size_t count) {
+    PyObject* result = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; result && i < count; ++i)
+        PyList_SET_ITEM(result, (Py_ssize_t)i, PyLong_FromUnsignedLongLong(list[i]));
+    return result;
+}
+
+int ddp_py_capacity(PyObject* number, size_t size, void** list, size_t* capacity) {
+    *capacity = PyLong_AsSize_t(number);
+    if (PyErr_Occurred()) return 0;
+    *list = calloc(*capacity + 1, size);
+    return *list != NULL || PyErr_NoMemory() != NULL;
+}
+
+int ddp_py_bytes(PyObject* object, Py_buffer* bytes) {
+    return object == Py_None || PyObject_GetBuffer(object, bytes, PyBUF_SIMPLE) == 0;
+}
+
+static int make_pair(PyObject* item, DdpPairs* pairs, size_t i) {
+    PyObject* value;
+    if (!PyArg_ParseTuple(item, "sO", &pairs->keys[i], &value) || !ddp_py_bytes(value, &pairs->held[i])) return 0;
+    pairs->held_count = i + 1;
+    pairs->values[i] = pairs->held[i].buf;
+    pairs->sizes[i] = (size_t)pairs->held[i].len;
+    return 1;
+}
+
+int ddp_py_pairs(PyObject* sequence, DdpPairs* pairs) {
+    pairs->items = PySequence_Fast(sequence, "a sequence of (key, bytes) is expected");
+    if (!pairs->items) return 0;
+    const size_t count = (size_t)PySequence_Fast_GET_SIZE(pairs->items);
+    pairs->count = count;
+    pairs->keys = calloc(count + 1, sizeof *pairs->keys);
+    pairs->values = calloc(count + 1, sizeof *pairs->values);
+    pairs->sizes = calloc(count + 1, sizeof *pairs->sizes);
+    pairs->held = calloc(count + 1, sizeof *pairs->held);
+    if (!pairs->keys || !pairs->values || !pairs->sizes || !pairs->held) return PyErr_NoMemory() != NULL;
+    for (size_t i = 0; i < count; ++i)
+        if (!make_pair(PySequence_Fast_GET_ITEM(pairs->items, (Py_ssize_t)i), pairs, i)) return 0;
+    return 1;
+}
+
+void ddp_py_pairs_free(DdpPairs* pairs) {
+    for (size_t i = 0; i < pairs->held_count; ++i) PyBuffer_Release(&pairs->held[i]);
+    free(pairs->keys);
+    free(pairs->values);
+    free(pairs->sizes);
+    free(pairs->held);
+    Py_XDECREF(pairs->items);
+}
+
+PyObject* ddp_py_values(void* const* values, const size_t* sizes, size_t count) {
+    PyObject* result = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; result && i < count; ++i) {
+        PyObject* bytes = PyBytes_FromStringAndSize(values[i], values[i] ? (Py_ssize_t)sizes[i] : 0);
+        if (bytes)
+            PyList_SET_ITEM(result, (Py_ssize_t)i, bytes);
+        else
+            Py_CLEAR(result);
+    }
+    return result;
+}
+
+void ddp_py_values_free(void** values, size_t* sizes, size_t count) {
+    for (size_t i = 0; values && i < count; ++i) ddp_store_value_free(values[i]);
+    free(values);
+    free(sizes);
+}
+
+int ddp_py_address(PyObject* object, void** address) {
+    *address = object == Py_None ? NULL : PyLong_AsVoidPtr(object);
+    return !PyErr_Occurred();
+}
+
+PyObject* ddp_py_from_address(const void* address) {
+    if (!address) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong((uintptr_t)address);
+}

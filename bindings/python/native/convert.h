@@ -1,0 +1,43 @@
+/* convert.h: lists, bytes and addresses between Python and C. Functions that return int give 1, or 0 with an exception;
+ * lists that they make are freed by the caller with free(). */
+#ifndef DDP_PYTHON_CONVERT_H
+#define DDP_PYTHON_CONVERT_H
+
+#include "handle.h"
+
+int ddp_py_int32_list(PyObject* sequence, int32_t** list, size_t* count);
+int ddp_py_int64_list(PyObject* sequence, int64_t** list, size_t* count);
+/* (periods, group_sizes or None), as long as each other. */
+int ddp_py_hierarchy(PyObject* pair, int64_t** periods, int32_t** sizes, size_t* count);
+/* Strings borrowed from the sequence's items. */
+int ddp_py_text_list(PyObject* sequence, const char*** list, size_t* count);
+PyObject* ddp_py_int32_result(const int32_t* list, size_t count);
+PyObject* ddp_py_uint64_result(const uint64_t* list, size_t count);
+/* Room for so many elements of this size. */
+int ddp_py_capacity(PyObject* number, size_t size, void** list, size_t* capacity);
+
+/* None, or anything with contiguous bytes. Release with PyBuffer_Release. */
+int ddp_py_bytes(PyObject* object, Py_buffer* bytes);
+
+/* Keys and values of one request. */
+typedef struct DdpPairs {
+    size_t count;
+    const char** keys;
+    const void** values;
+    size_t* sizes;
+    Py_buffer* held;
+    size_t held_count;
+    PyObject* items;
+} DdpPairs;
+int ddp_py_pairs(PyObject* sequence, DdpPairs* pairs);
+void ddp_py_pairs_free(DdpPairs* pairs);
+
+/* What ddp_store_multi_get filled: a list of bytes. */
+PyObject* ddp_py_values(void* const* values, const size_t* sizes, size_t count);
+void ddp_py_values_free(void** values, size_t* sizes, size_t count);
+
+/* An address: an integer, or None for NULL. */
+int ddp_py_address(PyObject* object, void** address);
+PyObject* ddp_py_from_address(const void* address);
+
+#endif /* DDP_PYTHON_CONVERT_H */

@@ -1,0 +1,85 @@
+#include "failure.h"
+
+static PyObject* factory; /* NULL until the package has set it */
+
+static PyObject* exception_of(ddp_status status, const char* message, const ddp_error* about) {
+    if (!factory) return PyObject_CallFunction(PyExc_RuntimeError, "s", message);
+    return PyObject_CallFunction(factory, "isiiiL", (int)status, message, (int)ddp_error_rank(about),
+                                 (int)ddp_error_param(about), (int)ddp_error_bucket(about),
+                                 (long long)ddp_error_step(about));
+}
+
+static void raise_exception(PyObject* exception) {
+    if (exception) PyErr_SetObject((PyObject*)Py_TYPE(exception), exception);
+    Py_XDECREF(exception);
+}
+
+/* The first exception that a callback of this object raised: a new reference, or NULL. */
+static PyObject* take_raised(uintptr_t about) {
+    const DdpHandle* handle = ddp_py_owner(about);
+    if (!handle || !handle->raised || PyList_GET_SIZE(handle->raised) == 0) return NULL;
+    PyObject* first = PyList_GET_ITEM(handle->raised, 0);
+    Py_INCREF(first);
+    if (PyList_SetSlice(handle->raised, 0, PyList_GET_SIZE(handle->raised), NULL) != 0) PyErr_Clear();
+    return first;
+}
+
+void ddp_py_raise(ddp_error* error, uintptr_t about) {
+    PyObject* raised = take_raised(about);
+    PyObject* exception = exception_of(ddp_error_code(error), ddp_error_message(error), error);
+    ddp_error_free(error);
+    if (raised && exception && raised != exception) {
+        PyException_SetCause(raised, exception); /* takes the reference */
+        exception = raised;
+    } else {
+        Py_XDECREF(raised);
+    }
+    raise_exception(exception);
+}
+
+void ddp_py_fail(ddp_status status, const char* message) {
+    raise_exception(exception_of(status, message, NULL));
+}
+
+/* An error of libddp's that came out of a call inside the callback stays what it is. */
+static ddp_status status_of(PyObject* exception) {
+    PyObject* value = PyObject_GetAttrString(exception, "status");
+    const long status = value && PyLong_Check(value) ? PyLong_AsLong(value) : 0;
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return status < 0 && status >= DDP_ERROR_UNEVEN_INPUTS ? (ddp_status)status : DDP_ERROR_CALLBACK;
+}
+
+ddp_status ddp_py_keep_exception(PyObject* list, ddp_error** error) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback) PyException_SetTraceback(value, traceback);
+    const ddp_status status = status_of(value);
+    PyObject* text = PyUnicode_FromFormat("%s: %S", Py_TYPE(value)->tp_name, value);
+    const char* message = text ? PyUnicode_AsUTF8(text) : NULL;
+    if (error) *error = ddp_error_create(status, message ? message : "an exception");
+    Py_XDECREF(text);
+    if (list) PyList_Append(list, value);
+    PyErr_Clear();
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return status;
+}
+
+static PyObject* set_factory(PyObject* self, PyObject* callable) {
+    (void)self;
+    Py_INCREF(callable);
+    Py_XSETREF(factory, callable);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"set_error_factory", set_factory, METH_O, "What makes exceptions of errors."},
+    {NULL, NULL, 0, NULL},
+};
+
+int ddp_py_add_failure(PyObject* module) {
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,327 @@
+#include "handle.h"
+
+#include <pthread.h>
+
+#include "callbacks.h"
+#include "failure.h"
+#include "memory.h"
+
+#define KIND(TYPE, FREE)                     \
+    static void free_##TYPE(void* pointer) { \
+        FREE(pointer);                       \
+    }                                        \
+    const DdpKind ddp_py_##TYPE = {#TYPE, free_##TYPE}
+KIND(ddp_store, ddp_store_free);
+KIND(ddp_group, ddp_group_free);
+KIND(ddp_work, ddp_work_free);
+KIND(ddp_context, ddp_context_free);
+KIND(ddp_averager, ddp_averager_free);
+KIND(ddp_error, ddp_error_free);
+const DdpKind ddp_py_ddp_bucket = {"ddp_bucket", NULL};
+
+static PyTypeObject* handle_type;
+static PyObject* owners; /* dict: pointer -> address of its handle, which is in it while it lives */
+_Thread_local PyObject* ddp_py_running_raised = NULL;
+
+/* FORKS. Threads and sockets of libddp do not survive one. The child of a process that used libddp may not use it. */
+static unsigned era = 0; /* how often this process is the child of a fork */
+static int in_use = 0;   /* a handle was made in this process */
+static int forked_in_use = 0;
+
+static void after_fork_in_child(void) {
+    ++era;
+    forked_in_use = forked_in_use || in_use;
+}
+
+int ddp_py_may_call(void) {
+    if (!forked_in_use) return 1;
+    ddp_py_fail(
+        DDP_ERROR_INVALID_STATE,
+        "this process was forked from one that used libddp, whose threads and connections do not survive a fork: "
+        "start ranks with ddprun, or child processes with multiprocessing's method \"spawn\"");
+    return 0;
+}
+
+PyObject* ddp_py_list_at(PyObject** list) {
+    if (!*list) *list = PyList_New(0);
+    return *list;
+}
+
+DdpHandle* ddp_py_owner(uintptr_t pointer) {
+    PyObject* key = pointer ? PyLong_FromVoidPtr((void*)pointer) : NULL;
+    PyObject* found = key ? PyDict_GetItemWithError(owners, key) : NULL;
+    Py_XDECREF(key);
+    return found ? (DdpHandle*)PyLong_AsVoidPtr(found) : NULL;
+}
+
+static int enter_owner(DdpHandle* handle) {
+    PyObject* key = PyLong_FromVoidPtr(handle->pointer);
+    PyObject* value = PyLong_FromVoidPtr(handle);
+    const int status = key && value ? PyDict_SetItem(owners, key, value) : -1;
+    Py_XDECREF(key);
+    Py_XDECREF(value);
+    return status;
+}
+
+static void remove_owner(const DdpHandle* handle) {
+    PyObject* key = PyLong_FromVoidPtr(handle->pointer);
+    if (key && ddp_py_owner((uintptr_t)handle->pointer) == handle) PyDict_DelItem(owners, key);
+    Py_XDECREF(key);
+    PyErr_Clear();
+}
+
+static DdpHandle* make(const DdpKind* kind, void* pointer) {
+    DdpHandle* handle = PyObject_New(DdpHandle, handle_type);
+    if (!handle) return NULL;
+    handle->kind = kind;
+    handle->pointer = pointer;
+    handle->borrowed = kind->free == NULL;
+    handle->calls = handle->closing = 0;
+    handle->era = era;
+    handle->raised = handle->borrows = handle->kept = NULL;
+    return handle;
+}
+
+PyObject* ddp_py_own(const DdpKind* kind, void* pointer, uintptr_t about) {
+    if (!pointer) Py_RETURN_NONE;
+    DdpHandle* handle = make(kind, pointer);
+    if (!handle || enter_owner(handle) != 0) {
+        if (!handle) kind->free(pointer);
+        Py_XDECREF(handle);
+        return NULL;
+    }
+    in_use = in_use || kind != &ddp_py_ddp_error;
+    if (kind == &ddp_py_ddp_work) {
+        DdpHandle* parent = ddp_py_owner(about);
+        handle->raised = ddp_py_running_raised ? ddp_py_running_raised : parent ? parent->raised : NULL;
+        Py_XINCREF(handle->raised);
+    }
+    return (PyObject*)handle;
+}
+
+PyObject* ddp_py_borrow(const DdpKind* kind, void* pointer) {
+    DdpHandle* handle = make(kind, pointer);
+    if (handle) handle->borrowed = 1;
+    return (PyObject*)handle;
+}
+
+/* The object's own handle, if it is not one itself but has one: the classes of the package do. */
+static DdpHandle* handle_of(PyObject* object, const DdpKind* kind) {
+    DdpHandle* handle = NULL;
+    if (Py_TYPE(object) == handle_type) {
+        handle = (DdpHandle*)object;
+    } else {
+        PyObject* inside = PyObject_GetAttrString(object, "_handle");
+        if (inside && Py_TYPE(inside) == handle_type) handle = (DdpHandle*)inside;
+        Py_XDECREF(inside); /* `object` keeps it alive */
+        PyErr_Clear();
+    }
+    if (handle && handle->kind == kind) return handle;
+    PyErr_Format(PyExc_TypeError, "a %s is expected, not %s", kind->name + 4, Py_TYPE(object)->tp_name);
+    return NULL;
+}
+
+static int check_usable(const DdpHandle* handle) {
+    if (handle->pointer && !handle->closing && handle->era == era) return 1;
+    if (handle->era != era)
+        ddp_py_may_call();
+    else if (handle->borrowed)
+        ddp_py_fail(DDP_ERROR_INVALID_STATE, "the callback's group or bucket is no longer valid: the step has ended");
+    else
+        ddp_py_fail(DDP_ERROR_INVALID_STATE, "it is closed");
+    return 0;
+}
+
+int ddp_py_enter(PyObject* object, const DdpKind* kind, DdpHandle** held, void** pointer) {
+    *pointer = NULL;
+    if (object == Py_None) return 1;
+    DdpHandle* handle = handle_of(object, kind);
+    if (!handle || !check_usable(handle)) return 0;
+    ++handle->calls;
+    Py_INCREF(handle);
+    *held = handle;
+    *pointer = handle->pointer;
+    return 1;
+}
+
+/* Lets go of the lock meanwhile: it may wait for operations that callbacks belong to. */
+static void free_now(DdpHandle* handle) {
+    void* pointer = handle->pointer;
+    if (!pointer) return;
+    if (!handle->borrowed) remove_owner(handle);
+    handle->pointer = NULL;
+    if (!handle->borrowed && handle->era == era) {
+        Py_BEGIN_ALLOW_THREADS handle->kind->free(pointer);
+        Py_END_ALLOW_THREADS
+    }
+    Py_CLEAR(handle->kept);
+    ddp_py_drop_unused_callbacks();
+}
+
+static void free_if_idle(DdpHandle* handle) {
+    if (handle->closing && handle->calls == 0) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        free_now(handle);
+        PyErr_Restore(type, value, traceback);
+    }
+}
+
+void ddp_py_leave(DdpHandle* held) {
+    ddp_py_drop_unused_callbacks();
+    if (!held) return;
+    --held->calls;
+    free_if_idle(held);
+    Py_DECREF(held);
+}
+
+int ddp_py_enter_list(PyObject* sequence, const DdpKind* kind, DdpHandle*** held, void*** list, size_t* count) {
+    PyObject* items = PySequence_Fast(sequence, "a sequence is expected");
+    if (!items) return 0;
+    const size_t wanted = (size_t)PySequence_Fast_GET_SIZE(items);
+    *count = 0;
+    *held = calloc(wanted + 1, sizeof **held);
+    *list = calloc(wanted + 1, sizeof **list);
+    int good = *held && *list;
+    if (!good) PyErr_NoMemory();
+    for (size_t i = 0; i < wanted && good; ++i) {
+        good = ddp_py_enter(PySequence_Fast_GET_ITEM(items, (Py_ssize_t)i), kind, &(*held)[i], &(*list)[i]);
+        if (good) ++*count;
+    }
+    Py_DECREF(items);
+    return good;
+}
+
+void ddp_py_leave_list(DdpHandle** held, void** list, size_t count) {
+    for (size_t i = 0; held && i < count; ++i) ddp_py_leave(held[i]);
+    free(held);
+    free(list);
+}
+
+void ddp_py_close(DdpHandle* handle) {
+    if (!handle || !handle->pointer) return;
+    handle->closing = 1;
+    free_if_idle(handle);
+}
+
+void* ddp_py_give_away(PyObject* object, const DdpKind* kind) {
+    DdpHandle* handle = handle_of(object, kind);
+    if (!handle || !check_usable(handle)) return NULL;
+    if (handle->calls > 0) {
+        ddp_py_fail(DDP_ERROR_INVALID_STATE, "the work that a callback returns is waited for in another thread");
+        return NULL;
+    }
+    void* pointer = handle->pointer;
+    remove_owner(handle);
+    handle->pointer = NULL;
+    return pointer;
+}
+
+/* METHODS, for the package's own files. */
+
+static void dealloc(PyObject* self) {
+    DdpHandle* handle = (DdpHandle*)self;
+    PyTypeObject* type = Py_TYPE(self);
+    ddp_py_close(handle);
+    Py_CLEAR(handle->raised);
+    Py_CLEAR(handle->borrows);
+    Py_CLEAR(handle->kept);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject* close_method(PyObject* self, PyObject* unused) {
+    (void)unused;
+    ddp_py_close((DdpHandle*)self);
+    Py_RETURN_NONE;
+}
+
+static PyObject* keep_method(PyObject* self, PyObject* object) {
+    PyObject* list = ddp_py_list_at(&((DdpHandle*)self)->kept);
+    if (!list || PyList_Append(list, object) != 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject* forget_kept_method(PyObject* self, PyObject* unused) {
+    (void)unused;
+    Py_CLEAR(((DdpHandle*)self)->kept);
+    Py_RETURN_NONE;
+}
+
+static PyObject* end_step_method(PyObject* self, PyObject* unused) {
+    DdpHandle* handle = (DdpHandle*)self;
+    (void)unused;
+    const Py_ssize_t count = handle->borrows ? PyList_GET_SIZE(handle->borrows) : 0;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        DdpHandle* borrowed = (DdpHandle*)PyList_GET_ITEM(handle->borrows, i);
+        if (borrowed->borrowed) borrowed->pointer = NULL;
+    }
+    if (count > 0 && PyList_SetSlice(handle->borrows, 0, count, NULL) != 0) return NULL;
+    if (handle->raised && PyList_SetSlice(handle->raised, 0, PyList_GET_SIZE(handle->raised), NULL) != 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* ddp_grad_ready, called for every gradient of every step: without the detours of generated code. */
+static PyObject* grad_ready_method(PyObject* self, PyObject* param) {
+    DdpHandle* handle = (DdpHandle*)self;
+    const long id = PyLong_AsLong(param);
+    if (id == -1 && PyErr_Occurred()) return NULL;
+    if (handle->kind != &ddp_py_ddp_context) {
+        PyErr_SetString(PyExc_TypeError, "only a context has gradients");
+        return NULL;
+    }
+    if (!check_usable(handle)) return NULL;
+    ddp_error* error = NULL;
+    ++handle->calls;
+    Py_BEGIN_ALLOW_THREADS ddp_grad_ready(handle->pointer, id < INT32_MIN || id > INT32_MAX ? -1 : (ddp_param)id,
+                                          &error);
+    Py_END_ALLOW_THREADS-- handle->calls;
+    if (error) {
+        ddp_py_raise(error, (uintptr_t)handle->pointer);
+        free_if_idle(handle);
+        return NULL;
+    }
+    free_if_idle(handle);
+    Py_RETURN_NONE;
+}
+
+static PyObject* open_getter(PyObject* self, void* unused) {
+    const DdpHandle* handle = (const DdpHandle*)self;
+    (void)unused;
+    return PyBool_FromLong(handle->pointer && !handle->closing && handle->era == era);
+}
+
+static PyObject* repr(PyObject* self) {
+    const DdpHandle* handle = (const DdpHandle*)self;
+    return PyUnicode_FromFormat("<%s %p>", handle->kind->name, handle->pointer);
+}
+
+static PyMethodDef methods[] = {
+    {"close", close_method, METH_NOARGS, "Frees it; never waits for other ranks."},
+    {"keep", keep_method, METH_O, "Keeps an object alive as long as this."},
+    {"forget_kept", forget_kept_method, METH_NOARGS, "Lets go of the objects kept alive."},
+    {"end_step", end_step_method, METH_NOARGS, "Voids what callbacks of the step were lent."},
+    {"grad_ready", grad_ready_method, METH_O, "grad_ready(param): this step's gradient of the parameter is complete."},
+    {NULL, NULL, 0, NULL},
+};
+static PyGetSetDef getters[] = {
+    {"open", open_getter, NULL, "Whether it can be used.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot slots[] = {
+    {Py_tp_dealloc, (void*)dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {Py_tp_repr, (void*)repr},
+    {0, NULL},
+};
+static PyType_Spec spec = {"ddp._ddp.Handle", sizeof(DdpHandle), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+
+int ddp_py_add_types(PyObject* module) {
+    owners = PyDict_New();
+    handle_type = (PyTypeObject*)PyType_FromSpec(&spec);
+    if (!owners || !handle_type || pthread_atfork(NULL, NULL, after_fork_in_child) != 0) return -1;
+    if (PyModule_AddObjectRef(module, "Handle", (PyObject*)handle_type) != 0) return -1;
+    return ddp_py_add_memory(module) || ddp_py_add_failure(module);
+}

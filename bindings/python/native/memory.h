@@ -1,0 +1,45 @@
+/* memory.h: an array as libddp and Python's array libraries both see it.
+ *
+ * Memory(array, writable) holds the memory of another library's array; Memory.at(address, dtype, shape, owner) shows memory
+ * of libddp's to others. Both offer it through the buffer protocol and DLPack, without a copy.
+ */
+#ifndef DDP_PYTHON_MEMORY_H
+#define DDP_PYTHON_MEMORY_H
+
+#include "dlpack_abi.h"
+#include "handle.h"
+
+enum { DDP_PY_MAX_DIMENSIONS = 16 };
+
+typedef struct DdpMemory {
+    PyObject_HEAD char* address;
+    ddp_dtype dtype;
+    ddp_device device;
+    int readonly;
+    int ndim;
+    Py_ssize_t shape[DDP_PY_MAX_DIMENSIONS];
+    Py_ssize_t strides[DDP_PY_MAX_DIMENSIONS]; /* in bytes */
+    Py_ssize_t count;
+    /* Whose memory it is; one of the three. */
+    DdpDlManaged* tensor;
+    Py_buffer buffer;
+    PyObject* owner;
+} DdpMemory;
+
+/* Adds the type Memory to the module. */
+int ddp_py_add_memory(PyObject* module);
+
+/* Fills in count and strides from dtype, ndim and shape. */
+void ddp_py_memory_lay_out(DdpMemory* memory);
+
+/* Take hold of `array`'s memory. 1; 0 if the array does not offer it in this way; -1 with an exception. */
+int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array);
+int ddp_py_take_buffer(DdpMemory* memory, PyObject* array);
+void ddp_py_let_go(DdpMemory* memory);
+
+/* Show it to others. */
+int ddp_py_get_buffer(PyObject* self, Py_buffer* view, int flags);
+PyObject* ddp_py_make_dlpack(PyObject* self, PyObject* args, PyObject* kwargs);
+PyObject* ddp_py_dlpack_device(PyObject* self, PyObject* unused);
+
+#endif /* DDP_PYTHON_MEMORY_H */

@@ -1,0 +1,47 @@
+/* ddp.i: the one interface from which every binding's low-level module is generated. It reads the public headers as they
+ * are, so that a function that is added to them is in every language at the next build.
+ *
+ *     swig -python ... ddp.i      with python.i
+ *     swig -java ... ddp.i        with java.i
+ *     swig -xml ... ddp.i         nothing but the headers: names, types, constants and structs for a generator (Julia)
+ *
+ * Here stands what holds for every language: which arguments are results, which two belong together, who frees what.
+ * A language's file says how that looks there. It is included before the headers and defines the macros and typemaps
+ * that roles.i lists; language.i of a new language begins as a copy of that list.
+ */
+%module ddp
+
+%{
+#include <stdlib.h>
+#include <string.h>
+
+#include "ddp/ddp.h"
+%}
+
+%include <stdint.i>
+
+#ifndef SWIGXML
+%include "roles.i"
+#if defined(SWIGPYTHON)
+%include "python.i"
+#elif defined(SWIGJAVA)
+%include "java.i"
+#endif
+%include "handles.i"
+%include "structs.i"
+#endif
+
+%include "ddp/export.h"
+%include "ddp/status.h"
+%include "ddp/types.h"
+%include "ddp/store.h"
+%include "ddp/group.h"
+%include "ddp/hook.h"
+%include "ddp/context.h"
+%include "ddp/participation.h"
+%include "ddp/plan.h"
+%include "ddp/overlap.h"
+%include "ddp/stats.h"
+%include "ddp/builtin_hooks.h"
+%include "ddp/averager.h"
+%include "ddp/backend.h"

@@ -1,0 +1,149 @@
+/* structs.i: the structs as objects: made with their defaults, strings and arrays in them owned by the object.
+ *
+ * A char* field that is set gets a copy of the text; the destructor frees it. Where a struct points to an array, a method
+ * copies a list of the language's into one.
+ */
+%typemap(memberin) const char* {
+    free((void*)$1);
+    $1 = $input ? strdup($input) : NULL;
+}
+
+%{
+/* Fields that hold a copy: a struct's own text or array. */
+#define DDP_FREE_FIELD(field) free((void*)(field))
+%}
+
+%define ddp_plain_options(TYPE)
+%extend TYPE {
+    TYPE() {
+        TYPE* made = (TYPE*)calloc(1, sizeof(TYPE));
+        if (made) TYPE ## _init(made);
+        return made;
+    }
+    ~TYPE() { free($self); }
+}
+%enddef
+ddp_plain_options(ddp_powersgd_options)
+ddp_plain_options(ddp_quantize_options)
+ddp_plain_options(ddp_onebit_options)
+ddp_plain_options(ddp_topk_options)
+ddp_plain_options(ddp_local_sgd_options)
+
+/* Results: the caller makes an empty one and the library fills it. */
+%define ddp_result_struct(TYPE)
+%extend TYPE {
+    TYPE() {
+        TYPE* made = (TYPE*)calloc(1, sizeof(TYPE));
+        if (made) made->struct_size = sizeof(TYPE);
+        return made;
+    }
+    ~TYPE() { free($self); }
+}
+%enddef
+ddp_result_struct(ddp_environment)
+ddp_result_struct(ddp_stats)
+ddp_result_struct(ddp_tensor)
+
+%immutable ddp_tensor::shape;
+%extend ddp_tensor {
+    /* The size of one dimension; -1 out of range. */
+    int64_t extent(int32_t i) { return i >= 0 && i < $self->ndim ? $self->shape[i] : -1; }
+}
+
+%extend ddp_store_options {
+    ddp_store_options() {
+        ddp_store_options* made = (ddp_store_options*)calloc(1, sizeof(ddp_store_options));
+        if (made) ddp_store_options_init(made);
+        return made;
+    }
+    ~ddp_store_options() {
+        DDP_FREE_FIELD($self->uri);
+        DDP_FREE_FIELD($self->secret);
+        free($self);
+    }
+}
+
+%extend ddp_group_options {
+    ddp_group_options() {
+        ddp_group_options* made = (ddp_group_options*)calloc(1, sizeof(ddp_group_options));
+        if (made) ddp_group_options_init(made);
+        return made;
+    }
+    ~ddp_group_options() {
+        DDP_FREE_FIELD($self->init_method);
+        DDP_FREE_FIELD($self->backend);
+        DDP_FREE_FIELD($self->backend_options);
+        DDP_FREE_FIELD($self->group_name);
+        DDP_FREE_FIELD($self->secret);
+        free($self);
+    }
+}
+
+%immutable ddp_context_options::bucket_caps;
+%immutable ddp_context_options::bucket_cap_count;
+%extend ddp_context_options {
+    ddp_context_options() {
+        ddp_context_options* made = (ddp_context_options*)calloc(1, sizeof(ddp_context_options));
+        if (made) ddp_context_options_init(made);
+        return made;
+    }
+    ~ddp_context_options() {
+        DDP_FREE_FIELD($self->bucket_caps);
+        free($self);
+    }
+    /* Sets bucket_caps and bucket_cap_count. */
+    void set_bucket_caps(const uint64_t* caps, size_t count) {
+        uint64_t* copy = count ? (uint64_t*)malloc(count * sizeof *copy) : NULL;
+        if (copy) memcpy(copy, caps, count * sizeof *copy);
+        DDP_FREE_FIELD($self->bucket_caps);
+        $self->bucket_caps = copy;
+        $self->bucket_cap_count = copy ? count : 0;
+    }
+}
+
+%immutable ddp_param_desc::shape;
+%immutable ddp_param_desc::ndim;
+%extend ddp_param_desc {
+    ddp_param_desc() {
+        ddp_param_desc* made = (ddp_param_desc*)calloc(1, sizeof(ddp_param_desc));
+        if (made) ddp_param_desc_init(made);
+        return made;
+    }
+    ~ddp_param_desc() {
+        DDP_FREE_FIELD($self->name);
+        DDP_FREE_FIELD($self->shape);
+        free($self);
+    }
+    /* Sets shape and ndim. */
+    void set_shape(const int64_t* extents, size_t count) {
+        int64_t* copy = count ? (int64_t*)malloc(count * sizeof *copy) : NULL;
+        if (copy) memcpy(copy, extents, count * sizeof *copy);
+        DDP_FREE_FIELD($self->shape);
+        $self->shape = copy;
+        $self->ndim = copy ? (int32_t)count : 0;
+    }
+}
+
+/* The exported *_init functions fill a struct anew, and would forget what it owns: objects are made filled. */
+%exception ddp_store_options_init {
+    DDP_FREE_FIELD(arg1->uri);
+    DDP_FREE_FIELD(arg1->secret);
+    $action
+}
+%exception ddp_group_options_init {
+    DDP_FREE_FIELD(arg1->init_method);
+    DDP_FREE_FIELD(arg1->backend);
+    DDP_FREE_FIELD(arg1->backend_options);
+    DDP_FREE_FIELD(arg1->group_name);
+    DDP_FREE_FIELD(arg1->secret);
+    $action
+}
+%exception ddp_context_options_init {
+    DDP_FREE_FIELD(arg1->bucket_caps);
+    $action
+}
+%exception ddp_param_desc_init {
+    DDP_FREE_FIELD(arg1->name);
+    DDP_FREE_FIELD(arg1->shape);
+    $action
+}

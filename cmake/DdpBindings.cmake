@@ -1,0 +1,30 @@
+# Which bindings are built: those whose tools are there. Not with sanitizers: an interpreter that is not sanitized cannot
+# load a library that is.
+if(DDP_SANITIZE)
+  set(bindings_default OFF)
+else()
+  set(bindings_default ON)
+endif()
+
+find_program(SWIG_EXECUTABLE swig)
+
+# Python: the system's own, if it has headers; its packages (NumPy, PyTorch) are Debian's. Another: -DPython3_EXECUTABLE=...
+if(NOT Python3_EXECUTABLE AND EXISTS /usr/bin/python3)
+  execute_process(
+    COMMAND /usr/bin/python3 -c "import os, sysconfig; print(os.path.exists(sysconfig.get_path('include') + '/Python.h'))"
+    OUTPUT_VARIABLE system_python_has_headers ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(system_python_has_headers STREQUAL "True")
+    set(Python3_EXECUTABLE /usr/bin/python3 CACHE FILEPATH "The Python that scripts run with and the binding is built for")
+  endif()
+endif()
+find_package(Python3 3.8 COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
+
+if(bindings_default AND SWIG_EXECUTABLE AND Python3_Development.Module_FOUND)
+  set(python_default ON)
+else()
+  set(python_default OFF)
+endif()
+option(DDP_BUILD_PYTHON "Build the Python binding (needs SWIG and Python's headers)" ${python_default})
+if(DDP_BUILD_PYTHON AND NOT (SWIG_EXECUTABLE AND Python3_Development.Module_FOUND))
+  message(FATAL_ERROR "DDP_BUILD_PYTHON needs SWIG and Python's headers (Debian: swig, python3-dev)")
+endif()
