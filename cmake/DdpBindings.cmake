@@ -17,7 +17,7 @@ if(NOT Python3_EXECUTABLE AND EXISTS /usr/bin/python3)
     set(Python3_EXECUTABLE /usr/bin/python3 CACHE FILEPATH "The Python that scripts run with and the binding is built for")
   endif()
 endif()
-find_package(Python3 3.8 COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
+find_package(Python3 3.10 COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
 
 if(bindings_default AND SWIG_EXECUTABLE AND Python3_Development.Module_FOUND)
   set(python_default ON)

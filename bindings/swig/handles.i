@@ -6,6 +6,7 @@ ddp_handle(ddp_store, ddp_store_free)
 ddp_handle(ddp_group, ddp_group_free)
 ddp_handle(ddp_work, ddp_work_free)
 ddp_handle(ddp_context, ddp_context_free)
+ddp_handle(ddp_layout, ddp_layout_free)
 ddp_handle(ddp_averager, ddp_averager_free)
 ddp_handle(ddp_error, ddp_error_free)
 /* Borrowed: given to a hook, never to be freed. */

@@ -28,7 +28,7 @@
     }
 }
 %typemap(out) ddp_status { $result = SWIG_Py_Void(); }
-%typemap(out) ddp_status ddp_error_code { $result = PyLong_FromLong($1); }
+%typemap(out) ddp_status ddp_error_code, ddp_status last_error { $result = PyLong_FromLong($1); }
 
 /* HANDLES */
 %define ddp_handle_argument(TYPE)
@@ -255,5 +255,6 @@ ddp_callback(ddp_reduced_fn)
 %nothread ddp_group_free;
 %nothread ddp_work_free;
 %nothread ddp_context_free;
+%nothread ddp_layout_free;
 %nothread ddp_averager_free;
 %nothread ddp_error_free;

@@ -174,6 +174,15 @@ DDP_API ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** v
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API int64_t ddp_layout_generation(const ddp_context* context);
 
+/* Keeps the memory of all views and buckets as it is now: reading and writing there stays harmless (and without effect on
+ * the context) after the views have moved or the context has been freed. For languages whose arrays over a view may live
+ * longer than the view. It keeps the group's transport, too. *layout: owned by the caller. Errors: INVALID_STATE (before
+ * ddp_commit), INVALID_ARGUMENT.
+ * Threads: one. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API ddp_status ddp_layout_hold(ddp_context* context, ddp_layout** layout, ddp_error** error);
+/* NULL is allowed. Threads: any, once. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API void ddp_layout_free(ddp_layout* layout);
+
 /* How many parameters and buckets there are, and which bucket a parameter is in; -1 for NULL, before ddp_commit
  * (buckets) or for an unknown parameter.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */

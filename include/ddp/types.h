@@ -10,6 +10,7 @@ typedef struct ddp_store ddp_store;     /* a rendezvous key-value store: store.h
 typedef struct ddp_group ddp_group;     /* a set of ranks that communicate: group.h */
 typedef struct ddp_work ddp_work;       /* an asynchronous operation: group.h */
 typedef struct ddp_context ddp_context; /* the parameters of one model and their gradients: context.h */
+typedef struct ddp_layout ddp_layout;   /* the memory of gradients as it once was: context.h */
 typedef struct ddp_bucket ddp_bucket;   /* a bucket as a communication hook sees it: hook.h */
 
 /* A parameter of a context: its index in registration order, from 0. */

@@ -6,6 +6,10 @@
 
 using namespace libddp;
 
+struct ddp_layout {
+    std::vector<std::shared_ptr<const void>> memory;
+};
+
 namespace {
 
 Context& context_of(ddp_context* context, const char* call) {
@@ -182,6 +186,18 @@ ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** view, ddp
         require(view, "ddp_grad_view", "view");
         *view = c.grad_view(param);
     });
+}
+
+ddp_status ddp_layout_hold(ddp_context* context, ddp_layout** layout, ddp_error** error) {
+    return guard(error, [&] {
+        Context& c = context_of(context, "ddp_layout_hold");
+        require(layout, "ddp_layout_hold", "layout");
+        *layout = new ddp_layout{c.hold_layout()};
+    });
+}
+
+void ddp_layout_free(ddp_layout* layout) {
+    delete layout;
 }
 
 int64_t ddp_layout_generation(const ddp_context* context) {

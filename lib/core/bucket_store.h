@@ -25,6 +25,7 @@ public:
     std::int32_t bucket_of(std::int32_t param) const { return places_[static_cast<std::size_t>(param)].bucket; }
     // For operations, which may outlast the context and must not outlast the memory.
     std::shared_ptr<const void> memory(std::size_t bucket) const { return memory_[bucket]; }
+    std::vector<std::shared_ptr<const void>> all_memory() const { return {memory_.begin(), memory_.end()}; }
 
     // What a hook is shown of a bucket: everything that does not change from step to step.
     ddp_bucket describe(std::size_t bucket, const ParamTable& table) const;

@@ -161,6 +161,10 @@ void Context::abort(const std::string& reason) {
          group_->rank()});
 }
 
+std::vector<std::shared_ptr<const void>> Context::hold_layout() {
+    return committed("ddp_layout_hold").buckets().all_memory();
+}
+
 void* Context::grad_view(std::int32_t param) {
     Reducer& reducer = committed("ddp_grad_view");
     table_.require(param, "ddp_grad_view");

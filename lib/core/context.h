@@ -85,6 +85,8 @@ public:
     Reducer* reducer() const { return committed_.load(std::memory_order_acquire); }
 
     void* grad_view(std::int32_t param);
+    // Whoever has it keeps the memory of today's views.
+    std::vector<std::shared_ptr<const void>> hold_layout();
     std::int64_t layout_generation() const { return generation_.load(std::memory_order_acquire); }
     const ParamTable& table() const { return table_; }
     std::int32_t rank() const { return group_->rank(); }

@@ -18,6 +18,7 @@ protected:
 
     Untouched<ddp_param> param;
     Untouched<void*> view;
+    Untouched<ddp_layout*> layout;
     alignas(64) float x[8] = {}, y[8] = {};
 };
 
@@ -25,6 +26,7 @@ TEST_F(BadContext, NullHandles) {
     ddp_context_options_init(nullptr);
     ddp_param_desc_init(nullptr);
     ddp_context_free(nullptr);
+    ddp_layout_free(nullptr);
     EXPECT_EQ(ddp_layout_generation(nullptr), -1);
     EXPECT_EQ(ddp_context_param_count(nullptr), -1);
     EXPECT_EQ(ddp_context_bucket_count(nullptr), -1);
@@ -38,6 +40,7 @@ TEST_F(BadContext, NullHandles) {
         null_argument("ddp_register_buffer", "context", calling(ddp_register_buffer, nullptr, &d)),
         null_argument("ddp_commit", "context", calling(ddp_commit, nullptr)),
         null_argument("ddp_grad_view", "context", calling(ddp_grad_view, nullptr, 0, &view)),
+        null_argument("ddp_layout_hold", "context", calling(ddp_layout_hold, nullptr, &layout)),
         null_argument("ddp_context_find_param", "context", calling(ddp_context_find_param, nullptr, "p", &param)),
         null_argument("ddp_step_begin", "context", calling(ddp_step_begin, nullptr)),
         null_argument("ddp_set_sync", "context", calling(ddp_set_sync, nullptr, 1)),
@@ -233,6 +236,7 @@ TEST_F(BadContext, BeforeCommit) {
     expect_refused({
         {"commit without parameters", kState, {"no parameter"}, calling(ddp_commit, context)},
         {"grad_view", kState, {"ddp_grad_view", "ddp_commit"}, calling(ddp_grad_view, context, 0, &view)},
+        {"layout_hold", kState, {"ddp_layout_hold", "ddp_commit"}, calling(ddp_layout_hold, context, &layout)},
         {"grad_ready", kState, {"ddp_grad_ready", "ddp_commit"}, calling(ddp_grad_ready, context, 0)},
         {"step_begin", kState, {"ddp_step_begin", "ddp_commit"}, calling(ddp_step_begin, context)},
         {"finalize", kState, {"ddp_finalize", "ddp_commit"}, calling(ddp_finalize, context)},
@@ -257,6 +261,7 @@ TEST_F(BadContext, AfterCommit) {
         {"grad_view: 2", kInvalid, {"parameter 2"}, calling(ddp_grad_view, context, 2, &view)},
         {"grad_view: 10^6", kInvalid, {"parameter 1000000"}, calling(ddp_grad_view, context, 1'000'000, &view)},
         {"grad_view: no output", kInvalid, {"view is NULL"}, calling(ddp_grad_view, context, 0, nullptr)},
+        {"layout_hold: no output", kInvalid, {"layout is NULL"}, calling(ddp_layout_hold, context, nullptr)},
         {"grad_ready: -1", kInvalid, {"parameter -1"}, calling(ddp_grad_ready, context, -1)},
         {"grad_ready: 2", kInvalid, {"parameter 2"}, calling(ddp_grad_ready, context, 2)},
         {"grad_ready: 10^6", kInvalid, {"parameter 1000000"}, calling(ddp_grad_ready, context, 1'000'000)},

@@ -242,6 +242,32 @@ TEST_P(ContextTest, RebuildMovesTheBytesOfViews) {
     });
 }
 
+TEST_P(ContextTest, AHeldLayoutOutlivesRebuildContextAndGroup) {
+    ddp_layout* held[4] = {};
+    float* views[4] = {};
+    on_ranks(ranks(), [&](int rank, ddp_group* group) {
+        auto options = ddp::Context::defaults();
+        options.bucket_cap_bytes = options.first_bucket_cap_bytes = 64;
+        Model m(group, {2, 30, 4}, view(), options);
+        m.context.commit();
+        ASSERT_EQ(ddp_layout_hold(m.context.get(), &held[rank], nullptr), DDP_OK);
+        views[rank] = m.context.grad_view<float>(1);
+        for (int i = 0; i < 3; ++i) {
+            m.fill(i, static_cast<float>(i));
+            m.context.grad_ready(i);
+        }
+        m.context.finalize();
+        m.context.step_begin();
+        EXPECT_EQ(m.context.layout_generation(), 2);
+        EXPECT_NE(m.context.grad_view<float>(1), views[rank]);
+    });
+    for (int rank = 0; rank < ranks().world; ++rank) {
+        EXPECT_EQ(views[rank][29], 30.0f);  // fill adds the index
+        views[rank][29] = 2.0f;
+        ddp_layout_free(held[rank]);
+    }
+}
+
 TEST_P(ContextTest, AMissingGradientIsTheSameErrorOnEveryRank) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         auto options = ddp::Context::defaults();

@@ -1,0 +1,44 @@
+"""libddp: data-parallel training for everyone who is not PyTorch.
+
+    import ddp, numpy as np
+
+    group = ddp.Group()                        # rank and world size from the launcher: ddprun -n 2 python3 train.py
+    ctx = ddp.Context(group)
+    w = ctx.register("w", weights, gradients)  # arrays with __dlpack__ or the buffer protocol, used where they lie
+    ctx.commit()                               # every rank starts from rank 0's weights
+    for batch in batches:
+        ...                                    # write this rank's gradient into `gradients`
+        ctx.grad_ready(w)
+        ctx.finalize()                         # now it is the mean over all ranks
+
+docs/python.md has a complete trainer and the reference.
+"""
+from . import _ddp
+from ._arrays import dtype_of
+from ._ddp import Memory
+from ._errors import *  # noqa: F401,F403
+from ._errors import Error
+from .averager import Averager
+from .bucket import Bucket, Gradient
+from .context import Context, Parameter
+from .group import Environment, Group, backend_available, environment
+from .stats import Stats
+from .store import Store
+from .work import Work
+
+F16, BF16, F32, F64 = _ddp.DDP_F16, _ddp.DDP_BF16, _ddp.DDP_F32, _ddp.DDP_F64
+I32, I64, U8 = _ddp.DDP_I32, _ddp.DDP_I64, _ddp.DDP_U8
+C64, C128 = _ddp.DDP_C64, _ddp.DDP_C128
+SUM, AVG, PROD, MIN, MAX = _ddp.DDP_SUM, _ddp.DDP_AVG, _ddp.DDP_PROD, _ddp.DDP_MIN, _ddp.DDP_MAX
+
+__version__ = _ddp.ddp_version()
+
+
+def features() -> str:
+    """What the library was built with: words separated by spaces."""
+    return _ddp.ddp_features()
+
+
+def dtype_name(dtype) -> str:
+    """"f32" and so on."""
+    return _ddp.ddp_dtype_name(dtype_of(dtype))

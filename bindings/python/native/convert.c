@@ -137,6 +137,5 @@ int ddp_py_address(PyObject* object, void** address) {
 }
 
 PyObject* ddp_py_from_address(const void* address) {
-    if (!address) Py_RETURN_NONE;
     return PyLong_FromUnsignedLongLong((uintptr_t)address);
 }

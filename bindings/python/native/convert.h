@@ -36,7 +36,7 @@ void ddp_py_pairs_free(DdpPairs* pairs);
 PyObject* ddp_py_values(void* const* values, const size_t* sizes, size_t count);
 void ddp_py_values_free(void** values, size_t* sizes, size_t count);
 
-/* An address: an integer, or None for NULL. */
+/* An address: an integer; 0 or None for NULL. */
 int ddp_py_address(PyObject* object, void** address);
 PyObject* ddp_py_from_address(const void* address);
 

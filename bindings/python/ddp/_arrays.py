@@ -1,0 +1,94 @@
+"""Arrays of any library as memory, element types and operations by any of their names."""
+from __future__ import annotations
+
+import math
+from typing import Any, Optional, Sequence, Tuple, Union
+
+from . import _ddp
+from ._ddp import Memory
+
+DtypeLike = Union[int, str, Any]
+
+_DTYPES = {
+    "f16": _ddp.DDP_F16, "float16": _ddp.DDP_F16, "half": _ddp.DDP_F16,
+    "bf16": _ddp.DDP_BF16, "bfloat16": _ddp.DDP_BF16,
+    "f32": _ddp.DDP_F32, "float32": _ddp.DDP_F32, "single": _ddp.DDP_F32,
+    "f64": _ddp.DDP_F64, "float64": _ddp.DDP_F64, "double": _ddp.DDP_F64, "float": _ddp.DDP_F64,
+    "i32": _ddp.DDP_I32, "int32": _ddp.DDP_I32,
+    "i64": _ddp.DDP_I64, "int64": _ddp.DDP_I64, "int": _ddp.DDP_I64,
+    "u8": _ddp.DDP_U8, "uint8": _ddp.DDP_U8,
+    "c64": _ddp.DDP_C64, "complex64": _ddp.DDP_C64,
+    "c128": _ddp.DDP_C128, "complex128": _ddp.DDP_C128, "complex": _ddp.DDP_C128,
+}  # yapf: disable
+_OPS = {"sum": _ddp.DDP_SUM, "avg": _ddp.DDP_AVG, "mean": _ddp.DDP_AVG, "prod": _ddp.DDP_PROD, "min": _ddp.DDP_MIN,
+        "max": _ddp.DDP_MAX}
+
+
+def dtype_of(dtype: DtypeLike) -> int:
+    """A DDP_* type of a name ("f32", "float32"), of a NumPy, PyTorch or JAX dtype, or of itself."""
+    if isinstance(dtype, int):
+        if not _ddp.ddp_dtype_size(dtype):
+            raise ValueError(f"{dtype} is no element type of libddp")
+        return dtype
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
+    found = _DTYPES.get(name.rsplit(".", 1)[-1])
+    if found is None:
+        raise TypeError(f"the type {name} is not supported; libddp has f16, bf16, f32, f64, i32, i64, u8, c64 and c128")
+    return found
+
+
+def op_of(op: Union[int, str]) -> int:
+    """A DDP_* operation of its name."""
+    if isinstance(op, int):
+        return op
+    if op not in _OPS:
+        raise ValueError(f"unknown operation {op!r}; there are {', '.join(_OPS)}")
+    return _OPS[op]
+
+
+def milliseconds(seconds: Optional[float]) -> int:
+    """Seconds as libddp takes times: 0 for the default, never rounded down to it."""
+    if seconds is None:
+        return 0
+    if not 0 < seconds < 1e9:
+        raise ValueError(f"a time of {seconds} s is not positive and finite")
+    return max(1, round(seconds * 1000))
+
+
+def memory_of(what: str, array: Any, writable: bool = True) -> Memory:
+    """The memory of an array, held. Errors name `what`."""
+    if getattr(array, "requires_grad", False) and hasattr(array, "detach"):
+        array = array.detach()  # PyTorch: the same memory, without the history of how it was computed
+    try:
+        return Memory(array, writable)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        kind = type(error) if type(error) in (TypeError, ValueError) else ValueError
+        raise kind(f"{what}: {error}") from error
+
+
+def same_layout(what: str, memory: Memory, shape: Tuple[int, ...], dtype: int) -> None:
+    """Refuses memory of another shape or type."""
+    if memory.shape != tuple(shape):
+        raise ValueError(f"{what}: its shape is {memory.shape}, but {tuple(shape)} is expected")
+    if memory.dtype != dtype:
+        raise TypeError(f"{what}: its type is {_ddp.ddp_dtype_name(memory.dtype)}, but {_ddp.ddp_dtype_name(dtype)} is expected")
+
+
+def count_of(shape: Sequence[int]) -> int:
+    """The number of elements."""
+    return math.prod(shape)
+
+
+class Bytes:
+    """Memory of Python's own, for results that are copied out of the library."""
+
+    def __init__(self, address: Optional[int], size: int):
+        import ctypes  # pylint: disable=import-outside-toplevel
+        self._bytes = ctypes.create_string_buffer(ctypes.string_at(address, size) if size else b"", max(size, 1))
+        self.address = ctypes.addressof(self._bytes)
+
+
+def copied(address: Optional[int], dtype: int, shape: Tuple[int, ...]) -> Memory:
+    """A copy of memory of libddp's."""
+    held = Bytes(address, count_of(shape) * _ddp.ddp_dtype_size(dtype))
+    return Memory.at(held.address, dtype, tuple(shape), held)

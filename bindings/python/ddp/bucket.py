@@ -1,0 +1,87 @@
+"""What communication hooks see (ddp/hook.h)."""
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
+
+from . import _ddp
+from ._arrays import Memory, memory_of
+from .group import Group
+from .work import Work
+
+if TYPE_CHECKING:
+    from .context import Context, Parameter
+
+Hook = Callable[[Group, "Bucket"], Optional[Work]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradient:
+    """One parameter's gradient inside a bucket; parameter.data is its value."""
+
+    parameter: "Parameter"
+    array: Memory
+
+
+class Bucket:
+    """A bucket of gradients on its way, valid until the step ends.
+
+    A hook leaves in it what every rank's gradients are to become: the mean, where `op` is ddp.AVG. numpy.asarray(bucket.buffer)
+    and torch.from_dlpack(bucket.buffer) are its elements, without a copy.
+    """
+
+    def __init__(self, handle, context: "Context"):
+        self._handle = handle
+        self._context = context
+
+    @property
+    def index(self) -> int:
+        """0, 1, ... in the order of launching."""
+        return _ddp.ddp_bucket_index(self._handle)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is the last of the step."""
+        return bool(_ddp.ddp_bucket_is_last(self._handle))
+
+    @property
+    def step(self) -> int:
+        """How many synced steps came before."""
+        return _ddp.ddp_bucket_step(self._handle)
+
+    @property
+    def dtype(self) -> int:
+        """The type of its elements, ddp.F32 or another."""
+        return _ddp.ddp_bucket_dtype(self._handle)
+
+    @property
+    def op(self) -> int:
+        """What to apply over ranks: ddp.AVG or ddp.SUM."""
+        return _ddp.ddp_bucket_op(self._handle)
+
+    @property
+    def buffer(self) -> Memory:
+        """All gradients as one flat array, with gaps of zeros."""
+        count = _ddp.ddp_bucket_count(self._handle)
+        return Memory.at(_ddp.ddp_bucket_buffer(self._handle) or 0, self.dtype, (count,), self._context._layout())
+
+    @property
+    def gradients(self) -> List[Gradient]:
+        """Each parameter's gradient."""
+        return [self._gradient(i) for i in range(_ddp.ddp_bucket_param_count(self._handle))]
+
+    def _gradient(self, i: int) -> Gradient:
+        tensor = _ddp.ddp_tensor()
+        _ddp.ddp_bucket_gradient(self._handle, i, tensor)
+        shape = tuple(tensor.extent(d) for d in range(tensor.ndim))
+        array = Memory.at(tensor.data, tensor.dtype, shape, self._context._layout())
+        return Gradient(self._context.parameters[tensor.param], array)
+
+    def set_buffer(self, array: Any) -> None:
+        """Says that the result is in this array: as many elements, in the bucket's layout, perhaps of another
+        floating-point type. It is kept until the hook is called for this bucket again."""
+        memory = memory_of("array", array)
+        if memory.count != _ddp.ddp_bucket_count(self._handle):
+            raise ValueError(f"array: it has {memory.count} elements, the bucket {_ddp.ddp_bucket_count(self._handle)}")
+        _ddp.ddp_bucket_set_buffer(self._handle, memory.address, memory.dtype)
+        self._context._results[self.index] = memory

@@ -1,0 +1,438 @@
+"""A model's parameters, and the averaging of their gradients over ranks (ddp/context.h and its kin)."""
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+
+from . import _ddp
+from ._arrays import DtypeLike, Memory, copied, dtype_of, memory_of, same_layout
+from ._errors import InvalidStateError
+from .bucket import Bucket, Hook
+from .group import Group
+from .stats import Stats
+
+_REDUCTIONS = {"mean": _ddp.DDP_REDUCTION_MEAN, "sum": _ddp.DDP_REDUCTION_SUM,
+               "weighted_mean": _ddp.DDP_REDUCTION_WEIGHTED_MEAN}
+
+
+class Parameter(int):
+    """A parameter: its index, which is what methods take, and what was registered under it."""
+
+    name: str
+    shape: Tuple[int, ...]
+    dtype: int
+    data: Any
+    grad: Any
+    _context_ref: "weakref.ref[Context]"
+
+    @property
+    def _context(self) -> "Context":
+        context = self._context_ref()
+        if context is None:
+            raise InvalidStateError(f"the context of {self.name!r} is gone")
+        return context
+
+    def view(self) -> Memory:
+        """Context.grad_view of it."""
+        return self._context.grad_view(self)
+
+    def ready(self, grad: Any = None) -> None:
+        """Context.put or, without an array, Context.grad_ready of it."""
+        if grad is None:
+            self._context.grad_ready(self)
+        else:
+            self._context.put(self, grad)
+
+    def __repr__(self) -> str:
+        return f"<ddp.Parameter {int(self)} {self.name!r}>"
+
+
+class Context:
+    """Register parameters, commit, and in each step announce gradients and finalize.
+
+    Arguments, alike on every rank, are those of ddp_context_options; caps are in bytes, reduction is "mean", "sum" or
+    "weighted_mean".
+    """
+
+    #: This step's gradient of the parameter is complete. What a step calls most: it goes straight to C.
+    grad_ready: Callable[[int], None]
+
+    def __init__(self, group: Group, *, bucket_cap: int = 0, first_bucket_cap: int = 0,
+                 bucket_caps: Sequence[int] = (), reduction: str = "mean", rebuild_interval: int = 0,
+                 rebuild: bool = True, initial_broadcast: bool = True, broadcast_buffers: bool = True,
+                 find_unused: bool = False, static_graph: bool = False, keep_local_unused: bool = False,
+                 skip_unused_buckets: bool = False, join: bool = False, divide_by_present: bool = False,
+                 stop_at_first_join: bool = False, consensus_order: bool = False):
+        options = _ddp.ddp_context_options()
+        options.bucket_cap_bytes = bucket_cap
+        options.first_bucket_cap_bytes = first_bucket_cap
+        options.set_bucket_caps(list(bucket_caps))
+        if reduction not in _REDUCTIONS:
+            raise ValueError(f"unknown reduction {reduction!r}; there are {', '.join(_REDUCTIONS)}")
+        options.reduction = _REDUCTIONS[reduction]
+        options.rebuild_interval = rebuild_interval
+        options.flags = ((not rebuild) * _ddp.DDP_CONTEXT_NO_REBUILD
+                         | (not initial_broadcast) * _ddp.DDP_CONTEXT_NO_INITIAL_BROADCAST
+                         | (not broadcast_buffers) * _ddp.DDP_CONTEXT_NO_BUFFER_BROADCAST
+                         | find_unused * _ddp.DDP_CONTEXT_FIND_UNUSED
+                         | static_graph * _ddp.DDP_CONTEXT_STATIC_GRAPH
+                         | keep_local_unused * _ddp.DDP_CONTEXT_KEEP_LOCAL_UNUSED
+                         | skip_unused_buckets * _ddp.DDP_CONTEXT_SKIP_UNUSED_BUCKETS
+                         | join * _ddp.DDP_CONTEXT_JOIN
+                         | divide_by_present * _ddp.DDP_CONTEXT_DIVIDE_BY_PRESENT
+                         | stop_at_first_join * _ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN
+                         | consensus_order * _ddp.DDP_CONTEXT_CONSENSUS_ORDER)
+        self._handle = _ddp.ddp_context_create(group, options)
+        self.grad_ready = self._handle.grad_ready
+        #: What was registered, by index.
+        self.parameters: List[Parameter] = []
+        self._held: Tuple[int, Any] = (-1, None)  # the layout of a generation, for arrays over it
+        self._results: Dict[int, Memory] = {}     # of Bucket.set_buffer
+        # What the C library calls knows the context weakly, so that a hook that refers to it makes a circle that the
+        # garbage collector sees.
+        self._callbacks: Dict[str, Callable] = {}
+
+    # REGISTRATION
+
+    def register(self, name: str, data: Any = None, grad: Any = None, *, shape: Optional[Iterable[int]] = None,
+                 dtype: Optional[DtypeLike] = None, ignored: bool = False, delayed: bool = False, sparse: bool = False,
+                 factored: bool = False, uses: int = 1) -> Parameter:
+        """Adds a parameter, in the order of the forward pass.
+
+        data: its value, an array that commit overwrites with rank 0's; None: not sent. grad: the array in which its
+        gradient will be, which finalize overwrites with the mean; None: the gradient lives in its bucket (grad_view), or is
+        copied there (put). Without data and grad, shape and dtype say what it is; a dtype with them says how to read their
+        bytes (bfloat16 in an array of float16).
+        """
+        values = None if data is None else memory_of("data", data)
+        grads = None if grad is None else memory_of("grad", grad)
+        known = values or grads
+        extents = tuple(shape) if shape is not None else known.shape if known else ()
+        element = dtype_of(dtype) if dtype is not None else known.dtype if known else _ddp.DDP_F32
+        if known is None and shape is None:
+            raise ValueError(f"{name}: say what it is, with data, grad or shape")
+        for what, memory in (("data", values), ("grad", grads)):
+            if memory is not None:
+                _check_layout(what, memory, extents, element)
+        flags = (ignored * _ddp.DDP_PARAM_IGNORED | delayed * _ddp.DDP_PARAM_DELAYED | sparse * _ddp.DDP_PARAM_SPARSE
+                 | factored * _ddp.DDP_PARAM_FACTORED)
+        desc = _description(name, extents, element, values, grads, flags, uses)
+        parameter = Parameter(_ddp.ddp_register_param(self._handle, desc))
+        parameter.name, parameter.shape, parameter.dtype = name, extents, element
+        parameter.data, parameter.grad, parameter._context_ref = data, grad, weakref.ref(self)
+        self._handle.keep((values, grads))
+        self.parameters.append(parameter)
+        return parameter
+
+    def register_buffer(self, name: str, data: Any) -> None:
+        """Adds state that is not trained, such as running means: rank 0's is sent to every rank."""
+        values = memory_of("data", data)
+        _ddp.ddp_register_buffer(self._handle, _description(name, values.shape, values.dtype, values, None, 0, 0))
+        self._handle.keep(values)
+
+    def commit(self) -> None:
+        """Ends registration: ranks compare their parameters, and rank 0's values go to everyone."""
+        _ddp.ddp_commit(self._handle)
+
+    # A STEP
+
+    def step_begin(self) -> None:
+        """Start of a step, before the forward pass; views may move here."""
+        _ddp.ddp_step_begin(self._handle)
+
+    def put(self, param: int, grad: Any) -> None:
+        """Copies a gradient, of any array that can be read, into its place in the bucket, and announces it."""
+        parameter = self.parameters[param]
+        source = memory_of("grad", grad, writable=False)
+        same_layout("grad", source, parameter.shape, parameter.dtype)
+        self.grad_view(param).copy_from(source)
+        self.grad_ready(param)
+
+    def grad_ready_sparse(self, param: int, indices: Any, values: Any) -> None:
+        """The gradient is zero but for these rows (int64); both arrays are copied."""
+        rows, each = memory_of("indices", indices, False), memory_of("values", values, False)
+        parameter = self.parameters[param]
+        same_layout("indices", rows, (rows.count,), _ddp.DDP_I64)
+        same_layout("values", each, (rows.count, *parameter.shape[1:]), parameter.dtype)
+        _ddp.ddp_grad_ready_sparse(self._handle, param, rows.address, each.address, rows.count)
+
+    def grad_ready_factors(self, param: int, left: Any, right: Any) -> None:
+        """The gradient, an n x m matrix, is left^T right: rows x n and rows x m; both are copied."""
+        a, b = memory_of("left", left, False), memory_of("right", right, False)
+        parameter = self.parameters[param]
+        n = parameter.shape[0]
+        m = 1
+        for extent in parameter.shape[1:]:
+            m *= extent
+        rows = a.count // n if n else 0
+        same_layout("left", a, (rows, n), parameter.dtype)
+        same_layout("right", b, (rows, m), parameter.dtype)
+        _ddp.ddp_grad_ready_factors(self._handle, param, a.address, b.address, rows)
+
+    def finalize(self) -> None:
+        """The end of the backward pass: waits until every gradient is the mean over ranks. An exception of a hook comes
+        out here."""
+        try:
+            _ddp.ddp_finalize(self._handle)
+        finally:
+            self._handle.end_step()
+
+    def finalize_async(self) -> None:
+        """The same without waiting: wait_param and finalize follow."""
+        _ddp.ddp_finalize_async(self._handle)
+
+    def wait_param(self, param: int) -> None:
+        """After finalize_async: waits until this gradient is final."""
+        _ddp.ddp_wait_param(self._handle, param)
+
+    def discard(self) -> None:
+        """Ends a step that went wrong, on every rank; nothing is written back."""
+        try:
+            _ddp.ddp_step_discard(self._handle)
+        finally:
+            self._handle.end_step()
+
+    def set_sync(self, sync: bool) -> None:
+        """Whether the following steps communicate."""
+        _ddp.ddp_set_sync(self._handle, int(sync))
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """with ctx.no_sync(): steps in here only add gradients up, on this rank."""
+        self.set_sync(False)
+        try:
+            yield
+        finally:
+            self.set_sync(True)
+
+    # GRADIENTS
+
+    def grad_view(self, param: int) -> Memory:
+        """The gradient's place in its bucket: numpy.asarray(ctx.grad_view(p)) or torch.from_dlpack(...) is written instead
+        of an array of one's own, and nothing is ever copied. Valid until layout_generation changes, in step_begin; an array
+        that is kept longer is harmless, but no longer the gradient."""
+        parameter = self.parameters[param]
+        return Memory.at(_ddp.ddp_grad_view(self._handle, param), parameter.dtype, parameter.shape, self._layout())
+
+    def _layout(self):
+        generation = self.layout_generation
+        if self._held[0] != generation:
+            self._held = (generation, _ddp.ddp_layout_hold(self._handle))
+        return self._held[1]
+
+    @property
+    def layout_generation(self) -> int:
+        """Grows when views move."""
+        return _ddp.ddp_layout_generation(self._handle)
+
+    def sparse_gradient(self, param: int) -> Tuple[Memory, Memory]:
+        """The reduced gradient of a sparse parameter: copies of the rows' indices and values."""
+        parameter = self.parameters[param]
+        indices, values, count = _ddp.ddp_sparse_gradient(self._handle, param)
+        return (copied(indices, _ddp.DDP_I64, (count,)),
+                copied(values, parameter.dtype, (count, *parameter.shape[1:])))
+
+    # WHO TAKES PART
+
+    def mark_unused(self, params: Iterable[int]) -> None:
+        """These gradients will not come in this step."""
+        _ddp.ddp_mark_unused(self._handle, list(params))
+
+    def param_used(self, param: int) -> bool:
+        """Whether any rank used it in the last synced step."""
+        return bool(_ddp.ddp_param_used(self._handle, param))
+
+    def set_frozen(self, params: Iterable[int], frozen: bool = True) -> None:
+        """Freezes parameters, or thaws them."""
+        _ddp.ddp_set_frozen(self._handle, list(params), int(frozen))
+
+    def skip(self, params: Iterable[int], authority: int = -1) -> None:
+        """These take no part in the next step. authority: the rank whose choice counts."""
+        _ddp.ddp_skip_params(self._handle, list(params), authority)
+
+    def skipped(self, param: int) -> bool:
+        """Whether it is skipped in the step that comes or is under way."""
+        return _ddp.ddp_skipped(self._handle, param) == 1
+
+    def set_weight(self, weight: float) -> None:
+        """This rank's weight in the weighted mean: the samples of its batch."""
+        _ddp.ddp_set_weight(self._handle, weight)
+
+    def join(self) -> None:
+        """Instead of step_begin where this rank's inputs are used up: takes part until all ranks have joined."""
+        _ddp.ddp_join(self._handle)
+
+    # HOOKS
+
+    def set_hook(self, hook: Optional[Hook]) -> None:
+        """hook(group, bucket) leaves in the bucket what gradients become, or returns a Work after which it does. None: back
+        to the default."""
+        _ddp.ddp_set_comm_hook(self._handle, self._callback("hook", hook, _lend_bucket))
+
+    def use_hook(self, name: str, **options: Any) -> None:
+        """A built-in hook: use_hook("powersgd", rank=2, start=100). docs/hooks.md lists them."""
+        texts = (f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in options.items())
+        _ddp.ddp_use_hook(self._handle, name, ",".join(texts))
+
+    def use_local_sgd(self, start_step: int = 1000, subgroup: Optional[Group] = None) -> None:
+        """Post-local SGD with a group of the caller's."""
+        options = _ddp.ddp_local_sgd_options()
+        options.start_step = start_step
+        options.subgroup = subgroup
+        _ddp.ddp_use_local_sgd(self._handle, options)
+
+    def compress_hook(self, dtype: DtypeLike) -> None:
+        """The hook installed now is given buckets cast to f16 or bf16."""
+        _ddp.ddp_compress_hook(self._handle, dtype_of(dtype))
+
+    def hook_then(self, function: Callable[[Group, Bucket], None]) -> None:
+        """function(group, bucket) is called after the hook installed now has reduced a bucket."""
+        _ddp.ddp_hook_then(self._handle, self._callback(f"then {len(self._callbacks)}", function, _lend_bucket), 0)
+
+    @property
+    def hook_name(self) -> str:
+        """Of the hook that is installed: "allreduce", "user", ..."""
+        return _ddp.ddp_hook_name(self._handle)
+
+    def hook_state(self) -> bytes:
+        """The state of this rank's hook, in the safetensors format."""
+        return _ddp.ddp_hook_state_save(self._handle)
+
+    def load_hook_state(self, state: bytes, shared_only: bool = False) -> None:
+        """Loads it. shared_only: what is the same on every rank, for a world of another size."""
+        _ddp.ddp_hook_state_load(self._handle, state, shared_only * _ddp.DDP_HOOK_STATE_SHARED_ONLY)
+
+    def set_buffer_hook(self, hook: Optional[Callable[[Group, List[Memory]], None]]) -> None:
+        """hook(group, buffers) runs instead of sending rank 0's buffers. None: back to the default."""
+        _ddp.ddp_set_buffer_hook(self._handle, self._callback("buffers", hook, _lend_buffers))
+
+    def set_reduced_callback(self, function: Optional[Callable[[Parameter, bool], None]]) -> None:
+        """function(parameter, used) is called when a gradient is final."""
+        _ddp.ddp_set_reduced_callback(self._handle, self._callback("reduced", function, _name_parameter))
+
+    def _callback(self, name: str, function: Optional[Callable], arguments: Callable) -> Optional[Callable]:
+        """What C calls: function(*arguments(context, ...))."""
+        if function is None:
+            return None
+        if not callable(function):
+            raise TypeError(f"a function is expected, not {type(function).__name__}")
+        self._callbacks[name] = function
+        reference = weakref.ref(self)
+
+        def call(*given):
+            context = reference()
+            if context is None:
+                raise InvalidStateError("the context of this callback is gone: keep it while its steps run")
+            return context._callbacks[name](*arguments(context, *given))
+
+        return call
+
+    # BUCKETS
+
+    @property
+    def bucket_count(self) -> int:
+        """How many buckets there are; -1 before commit."""
+        return _ddp.ddp_context_bucket_count(self._handle)
+
+    def param_bucket(self, param: int) -> int:
+        """The bucket that a parameter is in."""
+        return _ddp.ddp_context_param_bucket(self._handle, param)
+
+    def bucket_bytes(self, bucket: int) -> int:
+        """Bytes of gradients in a bucket."""
+        return _ddp.ddp_context_bucket_bytes(self._handle, bucket)
+
+    def find(self, name: str) -> Parameter:
+        """The parameter with this name."""
+        return self.parameters[_ddp.ddp_context_find_param(self._handle, name)]
+
+    def request_rebuild(self) -> None:
+        """Records the ready order again in the next synced step, and rebuilds the buckets by it."""
+        _ddp.ddp_request_rebuild(self._handle)
+
+    def plan(self) -> str:
+        """The bucket plan, as JSON."""
+        return _ddp.ddp_plan_save(self._handle)
+
+    def adopt_plan(self, plan: str) -> None:
+        """Uses a saved plan."""
+        _ddp.ddp_plan_adopt(self._handle, plan)
+
+    def bucket_sizes(self, initial: bool = False) -> List[int]:
+        """Bytes of gradients in each bucket, now or when committed."""
+        capacity = len(self.parameters)
+        return _ddp.ddp_stats_bucket_sizes(self._handle, int(initial), capacity)
+
+    def ready_order(self) -> List[Parameter]:
+        """The order in which gradients became ready when it was last recorded."""
+        found = _ddp.ddp_stats_ready_order(self._handle, len(self.parameters))
+        return [self.parameters[param] for param in found]
+
+    def stats(self) -> Stats:
+        """What the context has done, and how long it took."""
+        values = _ddp.ddp_stats()
+        _ddp.ddp_stats_get(self._handle, values)
+        return Stats.of(values)
+
+    # THE REST
+
+    def average_parameters(self, group: Optional[Group] = None) -> None:
+        """Averages the values of all floating-point parameters over the group, in place."""
+        _ddp.ddp_average_parameters(self._handle, group)
+
+    def set_group(self, group: Group) -> None:
+        """Goes on in another group, between steps or after a failure."""
+        _ddp.ddp_context_set_group(self._handle, group)
+        self._handle.end_step()
+
+    def abort(self, reason: Optional[str] = None) -> None:
+        """Breaks the context and its group on every rank."""
+        _ddp.ddp_context_abort(self._handle, reason)
+
+    def close(self) -> None:
+        """Frees it; never waits for other ranks. Arrays over views stay readable."""
+        self._handle.end_step()
+        self._handle.close()
+        self._held = (-1, None)
+
+    def __enter__(self) -> "Context":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+
+def _check_layout(what: str, memory: Memory, shape: Tuple[int, ...], dtype: int) -> None:
+    """As same_layout, but an array of float16 may hold the bytes of bfloat16, which NumPy does not have."""
+    if dtype == _ddp.DDP_BF16 and memory.dtype == _ddp.DDP_F16:
+        dtype = _ddp.DDP_F16
+    same_layout(what, memory, shape, dtype)
+
+
+def _description(name: str, shape: Sequence[int], dtype: int, data: Optional[Memory], grad: Optional[Memory], flags: int,
+                 uses: int):
+    desc = _ddp.ddp_param_desc()
+    desc.name = name
+    desc.set_shape(list(shape))
+    desc.dtype = dtype
+    device = (data or grad).device if data or grad else (0, 0)
+    desc.device.kind, desc.device.index = device
+    desc.data = data.address if data else None
+    desc.grad = grad.address if grad else None
+    desc.flags = flags
+    desc.uses = uses
+    return desc
+
+
+def _lend_bucket(context: Context, group, bucket):
+    return Group._lent(group), Bucket(bucket, context)
+
+
+def _lend_buffers(context: Context, group, buffers):
+    # The arrays are the program's own, kept by the context.
+    return Group._lent(group), [Memory.at(address, dtype, shape, context._handle) for address, shape, dtype in buffers]
+
+
+def _name_parameter(context: Context, param, used):
+    return context.parameters[param], used

@@ -1,0 +1,117 @@
+"""The rendezvous store: a small key-value service that the ranks of a job share (ddp/store.h)."""
+from __future__ import annotations
+
+from typing import Iterable, List, Mapping, Optional, Union
+
+from . import _ddp
+from ._arrays import milliseconds
+
+Value = Union[bytes, bytearray, memoryview, str]
+
+
+def _encoded(value: Value):
+    return value.encode() if isinstance(value, str) else value
+
+
+class Store:
+    """A connection to a store. Values are bytes; text that is given is encoded in UTF-8. Times are in seconds.
+
+    uri: "tcp://host:port" or "file:///absolute/path". server: this process also runs the server (tcp only; port 0 takes a
+    free one, see `port`).
+    """
+
+    def __init__(self, uri: str, *, server: bool = False, timeout: Optional[float] = None,
+                 secret: Optional[str] = None):
+        options = _ddp.ddp_store_options()
+        options.uri = uri
+        options.is_server = int(server)
+        options.timeout_ms = milliseconds(timeout)
+        options.secret = secret
+        self._handle = _ddp.ddp_store_create(options)
+
+    @classmethod
+    def _of(cls, handle) -> "Store":
+        store = cls.__new__(cls)
+        store._handle = handle
+        return store
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on; -1 for a file store."""
+        return _ddp.ddp_store_port(self._handle)
+
+    def set(self, key: str, value: Value) -> None:
+        """Sets key to value, replacing what was there."""
+        _ddp.ddp_store_set(self._handle, key, _encoded(value))
+
+    def get(self, key: str, timeout: Optional[float] = None) -> bytes:
+        """Waits until key exists, then returns its value."""
+        return _ddp.ddp_store_get(self._handle, key, milliseconds(timeout))
+
+    def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
+        """Sets key to `desired` if its value is `expected` (b"": or it does not exist). Returns the value afterwards."""
+        return _ddp.ddp_store_compare_set(self._handle, key, _encoded(expected), _encoded(desired))
+
+    def add(self, key: str, amount: int) -> int:
+        """Adds to the decimal integer under key, and returns the sum."""
+        return _ddp.ddp_store_add(self._handle, key, amount)
+
+    def append(self, key: str, value: Value) -> None:
+        """Appends to the value under key."""
+        _ddp.ddp_store_append(self._handle, key, _encoded(value))
+
+    def check(self, keys: Iterable[str]) -> bool:
+        """Whether all keys exist now."""
+        return bool(_ddp.ddp_store_check(self._handle, list(keys)))
+
+    def wait(self, keys: Iterable[str], timeout: Optional[float] = None) -> None:
+        """Waits until all keys exist."""
+        _ddp.ddp_store_wait(self._handle, list(keys), milliseconds(timeout))
+
+    def multi_set(self, values: Mapping[str, Value]) -> None:
+        """Sets many keys in one round trip, all or none."""
+        _ddp.ddp_store_multi_set(self._handle, [(key, _encoded(value)) for key, value in values.items()])
+
+    def multi_get(self, keys: Iterable[str], timeout: Optional[float] = None) -> List[bytes]:
+        """Waits until all keys exist, and returns their values."""
+        return _ddp.ddp_store_multi_get(self._handle, list(keys), milliseconds(timeout))
+
+    def delete(self, key: str) -> bool:
+        """Deletes a key. Whether it existed."""
+        return bool(_ddp.ddp_store_delete(self._handle, key))
+
+    def __len__(self) -> int:
+        return _ddp.ddp_store_num_keys(self._handle)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def keys(self, prefix: str = "") -> List[str]:
+        """The keys that begin with prefix, sorted."""
+        return [key.decode() for key in _ddp.ddp_store_list_keys(self._handle, prefix).split(b"\0")[:-1]]
+
+    def push(self, queue: str, value: Value) -> None:
+        """Appends to a first-in first-out queue."""
+        _ddp.ddp_store_queue_push(self._handle, queue, _encoded(value))
+
+    def pop(self, queue: str, timeout: Optional[float] = None) -> bytes:
+        """Waits for an element of a queue, and takes it."""
+        return _ddp.ddp_store_queue_pop(self._handle, queue, milliseconds(timeout))
+
+    def queue_size(self, queue: str) -> int:
+        """How many elements wait."""
+        return _ddp.ddp_store_queue_size(self._handle, queue)
+
+    def barrier(self, name: str, count: int, timeout: Optional[float] = None) -> None:
+        """Waits until `count` callers have reached the barrier."""
+        _ddp.ddp_store_barrier(self._handle, name, count, milliseconds(timeout))
+
+    def close(self) -> None:
+        """Closes the connection, and ends the server if it is here. Later calls raise InvalidStateError."""
+        self._handle.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()

@@ -1,0 +1,70 @@
+"""Work: an operation under way, to wait for or to await."""
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Callable, Generator, List, Optional
+
+from . import _ddp
+from ._arrays import milliseconds
+
+# Handles of operations that nobody holds any more but that may still use arrays: those stay alive until the operation has
+# ended, which the next collective looks for.
+_unfinished: List[Any] = []
+
+
+def sweep() -> None:
+    """Lets go of the arrays of forgotten operations that have ended."""
+    for handle in list(_unfinished):
+        try:
+            done = _ddp.ddp_work_test(handle)
+        except Exception:  # pylint: disable=broad-except
+            done = True  # ended badly, or closed: ended
+        if done and handle in _unfinished:
+            _unfinished.remove(handle)
+
+
+class Work:
+    """An operation under way. It keeps its arrays alive. Forgetting it does not cancel it."""
+
+    def __init__(self, timeout: Optional[float] = None):
+        """A work that the program finishes itself, with complete()."""
+        self._handle = _ddp.ddp_work_create(milliseconds(timeout))
+        self._over = False
+
+    @classmethod
+    def _of(cls, handle, *kept) -> "Work":
+        work = cls.__new__(cls)
+        work._handle = handle
+        work._over = False
+        for each in kept:
+            handle.keep(each)
+        return work
+
+    def done(self) -> bool:
+        """Whether the operation has ended. Raises what it failed with."""
+        self._over = bool(_ddp.ddp_work_test(self._handle))
+        return self._over
+
+    def wait(self, timeout: Optional[float] = None) -> None:
+        """Waits for the end (seconds; None: as long as the group's own timeout allows). Raises what it failed with."""
+        _ddp.ddp_work_wait(self._handle, milliseconds(timeout))
+        self._over = True
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Waits in a thread of the event loop's, so that the loop goes on."""
+        yield from asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
+
+    def then(self, function: Callable[[], Optional["Work"]]) -> "Work":
+        """Calls function() after this has ended well, on a thread that is inside a libddp call then. If it returns a work,
+        the result ends with that one. An exception comes out of the result."""
+        result = Work._of(_ddp.ddp_work_then(self._handle, function, 0), self._handle)
+        return result
+
+    def complete(self, error: Optional[str] = None) -> None:
+        """Finishes a work of Work(): well, or badly with a message."""
+        _ddp.ddp_work_complete(self._handle, _ddp.DDP_ERROR_CALLBACK if error else _ddp.DDP_OK, error)
+
+    def __del__(self):
+        handle = getattr(self, "_handle", None)
+        if handle is not None and handle.open and not self._over:
+            _unfinished.append(handle)
