@@ -187,6 +187,7 @@ bool Reducer::set_group(std::shared_ptr<Group> group) {
     steps_ = counts[0];
     synced_steps_ = counts[1];
     forget_step();
+    if (order_.recording()) order_.start();
     if (move)
         adopt(std::make_unique<BucketStore>(*group_, table_, store_->plan()));
     else

@@ -109,6 +109,29 @@ TEST_P(RecoveryTest, ABrokenContextGoesOnInANewGroup) {
     });
 }
 
+// The first step records the order of gradients; one that was not finished must not be part of the record.
+TEST_P(RecoveryTest, AContextThatBreaksInItsFirstStepRecordsTheNextOne) {
+    on_ranks({1}, [&](int, ddp_group* group) {
+        ddp_group* spare = nullptr;
+        ASSERT_EQ(ddp_group_split(group, 0, 0, &spare, nullptr), DDP_OK);
+        BorrowedGroup next(spare);
+        {
+            Model model(group, {20, 20, 20}, view(), small_buckets());
+            model.context.commit();
+            for (int p : {0, 1}) model.context.grad_ready(p);
+            model.context.abort("a test");
+            model.context.set_group(next);
+            good_step(model, 0, 1);
+            std::vector<ddp_param> order(6, -1);
+            std::size_t count = 0;
+            ASSERT_EQ(ddp_stats_ready_order(model.context.get(), order.data(), order.size(), &count, nullptr), DDP_OK);
+            EXPECT_EQ(std::vector<ddp_param>(order.begin(), order.begin() + static_cast<int>(count)),
+                      (std::vector<ddp_param>{2, 1, 0}));
+        }
+        ddp_group_free(spare);
+    });
+}
+
 TEST_P(RecoveryTest, AHealthyContextMovesBetweenStepsToFewerRanks) {
     on_ranks({3}, [&](int rank, ddp_group* group) {
         ddp_group* part = nullptr;

@@ -28,7 +28,7 @@ class Work:
 
     def __init__(self, timeout: Optional[float] = None):
         """A work that the program finishes itself, with complete()."""
-        self._handle = _ddp.ddp_work_create(milliseconds(timeout))
+        self._handle = _ddp.ddp_work_create(milliseconds(timeout), True)
         self._over = False
 
     @classmethod

@@ -254,8 +254,8 @@ static PyObject* end_step_method(PyObject* self, PyObject* unused) {
     (void)unused;
     const Py_ssize_t count = handle->borrows ? PyList_GET_SIZE(handle->borrows) : 0;
     for (Py_ssize_t i = 0; i < count; ++i) {
-        DdpHandle* borrowed = (DdpHandle*)PyList_GET_ITEM(handle->borrows, i);
-        if (borrowed->borrowed) borrowed->pointer = NULL;
+        PyObject* each = PyList_GET_ITEM(handle->borrows, i); /* or a work that a callback passed on */
+        if (Py_TYPE(each) == handle_type && ((DdpHandle*)each)->borrowed) ((DdpHandle*)each)->pointer = NULL;
     }
     if (count > 0 && PyList_SetSlice(handle->borrows, 0, count, NULL) != 0) return NULL;
     if (handle->raised && PyList_SetSlice(handle->raised, 0, PyList_GET_SIZE(handle->raised), NULL) != 0) return NULL;

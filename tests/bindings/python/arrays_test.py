@@ -1,0 +1,116 @@
+"""Arrays of several libraries are used where they lie, and those that cannot be are refused."""
+import array
+import ctypes
+import gc
+import unittest
+
+import numpy as np
+
+import ddp
+import support
+
+
+class Taken(unittest.TestCase):
+    """memory of others"""
+
+    def test_no_copy(self):
+        holder = array.array("d", [1, 2, 3])
+        for name, given, dtype in (("numpy", np.zeros((2, 3), "f4"), ddp.F32), ("array", holder, ddp.F64),
+                                   ("bytearray", bytearray(4), ddp.U8), ("ctypes", (ctypes.c_float * 4)(), ddp.F32),
+                                   ("memoryview", memoryview(bytearray(8)).cast("q"), ddp.I64),
+                                   ("complex", np.zeros(2, "c16"), ddp.C128), ("half", np.zeros(2, "f2"), ddp.F16),
+                                   ("scalar", np.zeros((), "i4"), ddp.I32), ("empty", np.zeros((0, 3), "f4"), ddp.F32)):
+            with self.subTest(name):
+                memory = ddp.Memory(given)
+                self.assertEqual(memory.dtype, dtype)
+                self.assertFalse(memory.readonly)
+                self.assertEqual(memory.shape, np.asarray(given).shape)
+                if memory.count:
+                    self.assertEqual(memory.address, np.asarray(given).__array_interface__["data"][0])
+        with self.assertRaises(BufferError):
+            memory = ddp.Memory(holder)
+            holder.append(4)  # its memory may not move while it is held
+
+    def test_offsets_and_steps(self):
+        base = np.arange(24, dtype="f4").reshape(4, 6)
+        self.assertEqual(ddp.Memory(base[2]).address, base[2:].__array_interface__["data"][0])
+        for view in (base.T, base[:, 1:], base[::2], base[::-1]):
+            with support.raises(self, ValueError, "not contiguous"):
+                ddp.Memory(view)
+        self.assertEqual(ddp.Memory(base[:1, :]).shape, (1, 6))
+
+    def test_refused(self):
+        frozen = np.zeros(3, "f4")
+        frozen.flags.writeable = False
+        for given, kind, word in ((np.zeros(3, "i2"), TypeError, "type"), (np.zeros(3, "?"), TypeError, "type"),
+                                  (np.zeros(3, ">f4"), TypeError, "byte order"), (np.array(["a"]), TypeError, "type"),
+                                  (np.zeros(3, "f4,f4"), TypeError, "type"), ([1.0], TypeError, "list"),
+                                  (None, TypeError, "NoneType"), (frozen, ValueError, "read-only"),
+                                  (b"abc", ValueError, "read-only"), (np.zeros((1,) * 17, "f4"), ValueError, "17")):
+            with self.subTest(given=str(given)), support.raises(self, kind, word):
+                ddp.Memory(given)
+        ddp.Memory(frozen, writable=False)
+        gone = memoryview(bytearray(4))
+        gone.release()
+        with self.assertRaises(ValueError):
+            ddp.Memory(gone)
+
+    def test_kept_alive(self):
+        memory = ddp.Memory(np.full(1000, 7, "f4"))
+        gc.collect()
+        self.assertEqual(np.asarray(memory).sum(), 7000)
+
+
+class Shown(unittest.TestCase):
+    """memory of libddp's, to others"""
+
+    def test_numpy(self):
+        group = support.alone()
+        for dtype, expected in (("f16", "f2"), ("f32", "f4"), ("f64", "f8"), ("i32", "i4"), ("i64", "i8"), ("u8", "u1"),
+                                ("c64", "c8"), ("c128", "c16")):
+            memory = group.alloc((3, 4), dtype)
+            shown, taken = np.asarray(memory), np.from_dlpack(memory)  # old NumPy takes DLPack as read-only
+            for each in (shown, taken):
+                self.assertEqual((each.shape, each.dtype), ((3, 4), np.dtype(expected)))
+            shown += 1
+            self.assertEqual(taken.sum(), 12)
+        with self.assertRaises(BufferError):
+            memoryview(group.alloc(2, "bf16"))
+
+    def test_memory_of_a_group_outlives_it(self):
+        group = support.alone()
+        kept = np.asarray(group.alloc(1000))
+        group.close()
+        del group
+        gc.collect()
+        kept += 1
+        self.assertEqual(kept.sum(), 1000)
+
+    def test_pytorch(self):
+        try:
+            import torch  # pylint: disable=import-outside-toplevel
+        except ImportError:
+            self.skipTest("PyTorch (python3-torch) is not installed")
+        tensor = torch.arange(6, dtype=torch.float32, requires_grad=True)
+        group = support.alone()
+        with self.assertRaisesRegex(ValueError, "recv"):
+            group.allreduce(tensor.reshape(2, 3).T.detach())
+        group.allreduce(tensor)
+        self.assertEqual(ddp.Memory(tensor.detach()).address, tensor.data_ptr())
+        view = torch.from_dlpack(group.alloc(5, "bf16"))
+        self.assertEqual(view.dtype, torch.bfloat16)
+        view += 3
+        self.assertEqual(ddp.Memory(view).dtype, ddp.BF16)
+
+    def test_jax(self):
+        try:
+            import jax.numpy as jnp  # pylint: disable=import-outside-toplevel
+        except ImportError:
+            self.skipTest("JAX is not installed")
+        with support.raises(self, ValueError, "read-only"):
+            ddp.Memory(jnp.ones(3))
+        ddp.Memory(jnp.ones(3), writable=False)
+
+
+if __name__ == "__main__":
+    support.main()

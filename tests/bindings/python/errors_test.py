@@ -1,0 +1,207 @@
+"""Misuse is an exception, of the class that its status says, and never a crash."""
+import asyncio
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import unittest
+
+import numpy as np
+
+import ddp
+import support
+
+
+def context(group, count=2, **options):
+    """A committed context with views."""
+    made = ddp.Context(group, **options)
+    for i in range(count):
+        made.register(f"p{i}", shape=(3,))
+    made.commit()
+    return made
+
+
+class Errors(unittest.TestCase):
+    def setUp(self):
+        self.group = support.alone()
+
+    def test_status_and_names(self):
+        ctx = context(self.group)
+        with support.raises(self, ddp.InvalidStateError, "p1") as caught:
+            ctx.grad_ready(1)
+            ctx.grad_ready(1)
+        self.assertEqual(caught.exception.status, ddp.InvalidStateError.status)
+        with self.assertRaises(ddp.MissingGradientError) as caught:
+            ctx.finalize()
+        self.assertEqual((caught.exception.param, caught.exception.rank, caught.exception.step), (0, 0, 0))
+        again = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual((str(again), again.param), (str(caught.exception), 0))
+        self.assertIsInstance(ddp.TimeoutError(""), TimeoutError)
+
+    def test_arguments(self):
+        ctx = ddp.Context(self.group)
+        good = np.zeros(3, "f4")
+        ctx.register("a", good)
+        with support.raises(self, ddp.AlreadyExistsError, "'a'"):
+            ctx.register("a", shape=(1,))
+        for kind, word, call in (
+                (TypeError, "grad: its type is f64", lambda: ctx.register("b", good, np.zeros(3))),
+                (ValueError, "grad: its shape is (4,)", lambda: ctx.register("b", good, np.zeros(4, "f4"))),
+                (ValueError, "shape", lambda: ctx.register("b")),
+                (TypeError, "int8", lambda: ctx.register("b", shape=(1,), dtype="int8")),
+                (ValueError, "reduction", lambda: ddp.Context(self.group, reduction="median")),
+                (ValueError, "data: the array is read-only", lambda: ctx.register("b", b"abcd")),
+                (ValueError, "time", lambda: ddp.Group(timeout=-1)), (TypeError, "group", lambda: ddp.Context(ctx)),
+                (TypeError, "function", lambda: ctx.set_hook(3)), (OverflowError, "", lambda: ctx.set_frozen([2**40])),
+                (ddp.NotFoundError, "nothing", lambda: ctx.find("nothing")),
+                (ddp.InvalidStateError, "ddp_commit", lambda: ctx.grad_ready(0)),
+                (ddp.InvalidArgumentError, "nope", lambda: ctx.use_hook("nope"))):
+            with self.subTest(word), support.raises(self, kind, word):
+                call()
+        ctx.commit()
+        for wrong in (-1, 2, 10**6, 2**40, -2**40):
+            with self.subTest(wrong), self.assertRaises((ddp.InvalidArgumentError, OverflowError)):
+                ctx.grad_ready(wrong)
+        with self.assertRaises(TypeError):
+            ctx.grad_ready("a")
+        with support.raises(self, TypeError, "values"):
+            sparse = ddp.Context(self.group)
+            sparse.register("s", shape=(5, 2), sparse=True)
+            sparse.commit()
+            sparse.grad_ready_sparse(0, np.zeros(1, "i8"), np.zeros((1, 2)))
+
+    def test_closed(self):
+        ctx = context(self.group)
+        ready, view = ctx.grad_ready, np.asarray(ctx.grad_view(0))
+        work = self.group.barrier(async_op=True)
+        ctx.close()
+        ctx.close()
+        for call in (lambda: ready(0), ctx.finalize, ctx.step_begin, ctx.stats, lambda: ctx.grad_view(0)):
+            with support.raises(self, ddp.InvalidStateError, "closed"):
+                call()
+        view += 1  # its memory stays
+        work.wait()
+        self.group.close()
+        with support.raises(self, ddp.InvalidStateError, "closed"):
+            self.group.barrier()
+        self.assertIn("closed", repr(self.group))
+        store = ddp.Store("tcp://127.0.0.1:0", server=True)
+        store.close()
+        with support.raises(self, ddp.InvalidStateError, "closed"):
+            store.set("a", b"")
+
+    def test_views_outlive_everything(self):
+        ctx = context(self.group, bucket_cap=4, first_bucket_cap=4)
+        old = np.asarray(ctx.parameters[0].view())
+        for _ in range(2):  # the second step_begin rebuilds the buckets in another order, and views move
+            ctx.step_begin()
+            for param in (0, 1):
+                ctx.put(param, np.full(3, param + 1, "f4"))
+            ctx.finalize()
+        self.assertEqual(ctx.layout_generation, 2)
+        new = np.asarray(ctx.parameters[0].view())
+        self.assertNotEqual(old.__array_interface__["data"], new.__array_interface__["data"])
+        del ctx
+        self.group.close()
+        gc.collect()
+        old += 1
+        new += 1
+        self.assertEqual(new.sum(), 6)
+
+    def test_store(self):
+        with ddp.Store("tcp://127.0.0.1:0", server=True, timeout=5) as store:
+            store.multi_set({"a": b"1", "b": "é"})
+            self.assertEqual(store.multi_get(["b", "a"]), ["é".encode(), b"1"])
+            self.assertEqual((store.add("n", 5), store.add("n", -2)), (5, 3))
+            self.assertEqual(store.compare_set("a", b"1", b"2"), b"2")
+            store.append("a", bytearray(b"3"))
+            self.assertEqual(store.get("a"), b"23")
+            self.assertEqual((store.check(["a"]), store.check(["a", "zz"])), (True, False))
+            self.assertEqual((store.delete("b"), store.delete("b"), store.keys("a")), (True, False, ["a"]))
+            store.push("q", b"x")
+            self.assertEqual((store.queue_size("q"), store.pop("q"), store.queue_size("q")), (1, b"x", 0))
+            with support.raises(self, ddp.TimeoutError, "absent"):
+                store.wait(["absent"], timeout=0.05)
+            with ddp.Store(f"tcp://127.0.0.1:{store.port}") as other:
+                other.barrier("here", 1)
+                self.assertEqual(len(other), len(store))
+
+    def test_work_without_a_waiter_keeps_its_array(self):
+        for _ in range(20):
+            self.group.allreduce(np.ones(1000, "f4"), async_op=True)
+        gc.collect()
+        self.group.barrier()
+
+    def test_works(self):
+        made = ddp.Work(timeout=20)
+        seen = []
+        after = made.then(lambda: seen.append(1))
+        self.assertFalse(after.done())
+        threading.Timer(0.02, made.complete).start()
+        after.wait()
+        self.assertEqual(seen, [1])
+        failed = ddp.Work()
+        failed.complete("no luck")
+        with support.raises(self, ddp.CallbackError, "no luck"):
+            failed.wait()
+
+        def fail():
+            raise KeyError("mine")
+
+        with self.assertRaises(KeyError) as caught:
+            self.group.barrier(async_op=True).then(fail).wait()
+        self.assertIsInstance(caught.exception.__cause__, ddp.CallbackError)
+
+    def test_await(self):
+        async def both():
+            await asyncio.gather(self._ends(), self._ends())
+
+        asyncio.run(both())
+
+    async def _ends(self):
+        await self.group.barrier(async_op=True)
+
+    def test_forked(self):
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for call in (self.group.barrier, ddp.Group, lambda: self.group.rank):
+                try:
+                    call()
+                except ddp.InvalidStateError as error:
+                    refused += "forked" in str(error)
+            self.group.close()
+            os._exit(0 if refused == 3 else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.group.barrier()
+
+    def test_fork_before_use_is_fine(self):
+        code = ("import os, ddp; child = os.fork(); group = ddp.Group(0, 1); group.barrier();"
+                "child and os._exit(os.waitpid(child, 0)[1])")
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+    def test_wrong_gil_free_threads(self):
+        """Threads announce at once; one closes in the middle."""
+        for _ in range(20):
+            ctx = context(self.group, 64)
+            ready = ctx.grad_ready
+
+            def announce(params):
+                for param in params:
+                    try:
+                        ready(param)  # pylint: disable=cell-var-from-loop
+                    except ddp.Error:
+                        return
+
+            threads = [threading.Thread(target=announce, args=(range(i, 64, 4),)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            ctx.close()
+            for thread in threads:
+                thread.join()
+
+
+if __name__ == "__main__":
+    support.main()

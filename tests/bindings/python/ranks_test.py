@@ -1,0 +1,285 @@
+"""Everything that needs several ranks, against NumPy. ddprun starts this file on 2 and 3 ranks; all run the same tests in the
+same order."""
+import asyncio
+import sys
+import threading
+import unittest
+
+import numpy as np
+
+import ddp
+import support
+
+
+def values(rank, size=1000):
+    """What a rank gives: whole numbers, which add without rounding."""
+    return ((np.arange(size) * 7 + rank * 13) % 32).astype("f4")
+
+
+class Ranks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.group = ddp.Group(timeout=30)
+        cls.rank, cls.world = cls.group.rank, cls.group.world_size
+        cls.everyones = np.stack([values(rank) for rank in range(cls.world)])
+
+    def test_collectives(self):
+        group, mine, all_of_them = self.group, values(self.rank), self.everyones
+        for op, expected in (("sum", all_of_them.sum(0)), ("max", all_of_them.max(0)), ("min", all_of_them.min(0))):
+            recv = mine.copy()
+            group.allreduce(recv, op)
+            np.testing.assert_array_equal(recv, expected)
+        recv = np.zeros(1000, "f4")
+        group.allreduce(recv, ddp.AVG, send=mine)
+        np.testing.assert_allclose(recv, all_of_them.mean(0), rtol=1e-6)
+        gathered = np.zeros((self.world, 1000), "f4")
+        group.allgather(gathered, mine)
+        np.testing.assert_array_equal(gathered, all_of_them)
+        part = np.zeros(500, "f4")
+        group.reduce_scatter(part, np.tile(mine[:500], self.world))
+        np.testing.assert_array_equal(part, all_of_them[:, :500].sum(0))
+        sent = values(self.rank)
+        group.broadcast(sent, root=1)
+        np.testing.assert_array_equal(sent, values(1))
+        group.barrier()
+
+    def test_async_and_await(self):
+        arrays = [values(self.rank) for _ in range(4)]
+        works = [self.group.allreduce(array, async_op=True) for array in arrays]
+
+        async def wait_for_all():
+            for work in works:
+                await work
+
+        asyncio.run(wait_for_all())
+        for array in arrays:
+            np.testing.assert_array_equal(array, self.everyones.sum(0))
+
+    def test_split_and_round_robin(self):
+        half = self.group.split(self.rank % 2, -self.rank)
+        members = [rank for rank in reversed(range(self.world)) if rank % 2 == self.rank % 2]
+        self.assertEqual((half.rank, half.world_size), (members.index(self.rank), len(members)))
+        self.assertIsNone(self.group.split(-1))
+        turns = ddp.Group.round_robin([self.group.split(0), self.group.split(0)])
+        with self.make(turns) as ctx:
+            self.train(ctx)
+        turns.close()
+
+    def make(self, group=None, **options):
+        ctx = ddp.Context(group or self.group, bucket_cap=2000, first_bucket_cap=2000, **options)
+        for i in range(4):
+            ctx.register(f"p{i}", np.full(1000, self.rank, "f4"), np.zeros(1000, "f4") if i % 2 else None)
+        ctx.commit()
+        return ctx
+
+    def train(self, ctx, steps=3, expected=None):
+        for _ in range(steps):
+            ctx.step_begin()
+            for parameter in ctx.parameters:
+                if parameter.grad is None:
+                    parameter.ready(values(self.rank))
+                else:
+                    parameter.grad[:] = values(self.rank)
+                    ctx.grad_ready(parameter)
+            ctx.finalize()
+            self.check(ctx, self.everyones.mean(0) if expected is None else expected)
+
+    def check(self, ctx, expected, rtol=1e-6):
+        for parameter in ctx.parameters:
+            result = np.asarray(parameter.view()) if parameter.grad is None else parameter.grad
+            np.testing.assert_allclose(result, expected, rtol=rtol)
+
+    def test_mean_and_initial_values(self):
+        with self.make() as ctx:
+            np.testing.assert_array_equal(ctx.parameters[0].data, np.zeros(1000))
+            self.train(ctx)
+            stats = ctx.stats()
+            self.assertEqual((stats.steps, stats.synced_steps, stats.param_count), (3, 3, 4))
+            self.assertEqual(sum(ctx.bucket_sizes()), stats.param_bytes)
+            self.assertEqual(ctx.ready_order(), ctx.parameters)
+            plan = ctx.plan()
+            with self.make(rebuild=False) as other:
+                other.adopt_plan(plan)
+                self.train(other)
+                self.assertEqual(other.plan(), plan)
+
+    def test_no_sync(self):
+        with self.make() as ctx:
+            views = [np.asarray(p.view()) if p.grad is None else p.grad for p in ctx.parameters]
+            for view in views:
+                view[:] = 0
+            for synced in (False, True):
+                context = ctx.no_sync() if not synced else _nothing()
+                with context:
+                    for parameter, view in zip(ctx.parameters, views):
+                        view += values(self.rank)
+                        ctx.grad_ready(parameter)
+                    ctx.finalize()
+            self.check(ctx, 2 * self.everyones.mean(0))
+
+    def test_gradients_from_threads(self):
+        with self.make() as ctx:
+            for _ in range(3):
+                ctx.step_begin()
+                threads = [threading.Thread(target=p.ready, args=(values(self.rank),)) for p in ctx.parameters
+                           if p.grad is None]
+                for thread in threads:
+                    thread.start()
+                for parameter in ctx.parameters:
+                    if parameter.grad is not None:
+                        parameter.grad[:] = values(self.rank)
+                        ctx.grad_ready(parameter)
+                for thread in threads:
+                    thread.join()
+                ctx.finalize()
+                self.check(ctx, self.everyones.mean(0))
+
+    def test_sparse_and_factors(self):
+        with ddp.Context(self.group, reduction="sum") as ctx:
+            sparse = ctx.register("sparse", shape=(10, 2), sparse=True)
+            factored = ctx.register("factored", shape=(40, 30), factored=True)
+            ctx.commit()
+            ctx.grad_ready_sparse(sparse, np.array([self.rank, 9]), np.ones((2, 2), "f4"))
+            left, right = values(self.rank, 80).reshape(2, 40), values(self.rank, 60).reshape(2, 30)
+            ctx.grad_ready_factors(factored, left, right)
+            ctx.finalize()
+            rows, each = (np.asarray(part) for part in ctx.sparse_gradient(sparse))
+            np.testing.assert_array_equal(rows, [*range(self.world), 9])
+            np.testing.assert_array_equal(each[:, 0], [1] * self.world + [self.world])
+            expected = sum(values(r, 80).reshape(2, 40).T @ values(r, 60).reshape(2, 30) for r in range(self.world))
+            np.testing.assert_array_equal(np.asarray(factored.view()), expected)
+
+    def test_participation(self):
+        with self.make(find_unused=True, reduction="weighted_mean") as ctx:
+            used = ctx.parameters[1]
+            ctx.set_weight(self.rank + 1)
+            ctx.step_begin()
+            used.grad[:] = values(self.rank)
+            ctx.grad_ready(used)
+            ctx.mark_unused(ctx.parameters[2:])
+            ctx.finalize()
+            weights = np.arange(1, self.world + 1)[:, None]
+            np.testing.assert_allclose(used.grad, (self.everyones * weights).sum(0) / weights.sum(), rtol=1e-6)
+            self.assertEqual([ctx.param_used(p) for p in ctx.parameters], [False, True, False, False])
+        with self.make(join=True) as ctx:
+            for _ in range(self.rank + 1):
+                ctx.step_begin()
+                for parameter in ctx.parameters:
+                    ctx.put(parameter, values(self.rank)) if parameter.grad is None else ctx.grad_ready(parameter)
+                ctx.finalize()
+            ctx.join()
+
+    def test_hooks(self):
+        def sums_twice(group, bucket):
+            self.assertEqual(bucket.op, ddp.AVG)
+            flat = np.asarray(bucket.buffer)
+
+            def halve():
+                flat[:] /= 2
+                return group.allreduce(bucket.buffer, async_op=True)  # a continuation may go on with another
+
+            return group.allreduce(bucket.buffer, async_op=True).then(halve)
+
+        def in_place(group, bucket):
+            group.allreduce(bucket.buffer, bucket.op)
+            for gradient in bucket.gradients:
+                np.asarray(gradient.array)[...] += 1
+
+        def in_double(group, bucket):
+            wide = np.asarray(bucket.buffer).astype("f8")
+            bucket.set_buffer(wide)
+            return group.allreduce(wide, "avg", async_op=True)
+
+        mean = self.everyones.mean(0)
+        with self.make() as ctx:
+            for hook, expected in ((sums_twice, mean * self.world * self.world / 2), (in_place, mean + 1),
+                                   (in_double, mean), (None, mean)):
+                ctx.set_hook(hook)
+                self.train(ctx, 2, expected)
+            self.assertEqual(ctx.hook_name, "allreduce")
+            reduced, after = [], []
+            ctx.use_hook("fp16")
+            ctx.hook_then(lambda group, bucket: after.append(bucket.index))
+            ctx.set_reduced_callback(lambda parameter, used: reduced.append((parameter.name, used)))
+            self.train(ctx, 1, mean.astype("f2").astype("f4"))
+            self.assertEqual(sorted(reduced), [(f"p{i}", True) for i in range(4)])
+            self.assertEqual(after, list(range(ctx.bucket_count)))
+            ctx.use_hook("powersgd", rank=1, start=2, warm_start=True)
+            state = ctx.hook_state()
+            ctx.load_hook_state(state)
+            ctx.compress_hook("bf16")
+            self.assertIn("powersgd", ctx.hook_name)
+
+    def test_buffers_and_averager(self):
+        with ddp.Context(self.group) as ctx:
+            weight = np.full(5, self.rank, "f4")
+            means = np.full(5, self.rank, "f4")
+            ctx.register("w", weight, np.zeros(5, "f4"))
+            ctx.register_buffer("means", means)
+            ctx.commit()
+            np.testing.assert_array_equal(means, 0)
+            ctx.set_buffer_hook(lambda group, buffers: group.allreduce(buffers[0], "max"))
+            averager = ddp.Averager(ctx, 2)
+            results = []
+            for _ in range(3):
+                ctx.step_begin()
+                ctx.grad_ready(0)
+                ctx.finalize()
+                means[:] = self.rank
+                weight[:] = self.rank
+                results.append(averager.step())
+            self.assertEqual((results, averager.steps), ([self.world, 0, self.world], 3))
+            np.testing.assert_allclose(weight, (self.world - 1) / 2)
+            np.testing.assert_array_equal(means, self.rank)
+            ctx.step_begin()
+            np.testing.assert_array_equal(means, self.world - 1)
+
+    def test_other_group_goes_on(self):
+        """A hook that raises breaks the context: here with its own exception, on the other ranks with an error."""
+        doomed = self.group.split(0)
+        ctx = self.make(doomed)
+
+        def fail_on_rank_0(group, bucket):
+            if self.rank == 0 and bucket.index == 1:
+                raise LookupError("hook of rank 0")
+            return group.allreduce(bucket.buffer, bucket.op, async_op=True)
+
+        ctx.set_hook(fail_on_rank_0)
+        kind, words = (LookupError, "hook of rank 0") if self.rank == 0 else (ddp.CallbackError, "LookupError: hook of rank 0")
+        with self.assertRaisesRegex(kind, words) as caught:
+            self.train(ctx, 1)
+        if self.rank == 0:
+            self.assertIsInstance(caught.exception.__cause__, ddp.Error)
+        else:
+            self.assertEqual(caught.exception.rank, 0)
+        ctx.set_group(self.group.split(0))
+        ctx.set_hook(None)
+        self.train(ctx)
+        ctx.close()
+
+    def test_mismatch_and_abort(self):
+        with ddp.Context(self.group) as ctx:
+            ctx.register("w", shape=(2 + (self.rank == 1),))
+            with support.raises(self, ddp.MismatchError, "w"):
+                ctx.commit()
+        lonely = self.group.split(0)
+        if self.rank == 0:
+            lonely.abort("enough")
+        with support.raises(self, ddp.AbortedError, "enough") as caught:
+            lonely.barrier()
+            lonely.barrier()
+        self.assertEqual(caught.exception.rank, 0)
+        with self.assertRaises(ddp.AbortedError):
+            lonely.check()
+
+
+class _nothing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        return None
+
+
+if __name__ == "__main__":
+    support.main(counts=map(int, sys.argv[1:]))
