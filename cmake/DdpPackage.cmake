@@ -10,6 +10,9 @@ set(CPACK_COMPONENTS_ALL runtime dev tools)
 if(DDP_MPI)
   list(APPEND CPACK_COMPONENTS_ALL mpi)
 endif()
+if(DDP_BUILD_PYTHON)
+  list(APPEND CPACK_COMPONENTS_ALL python)
+endif()
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -48,6 +51,16 @@ set(CPACK_DEBIAN_MPI_PACKAGE_SECTION libs)
 set(CPACK_COMPONENT_MPI_DESCRIPTION "The backend mpi, for programs that mpirun starts.")
 set(CPACK_DEBIAN_MPI_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "${library_package} ${same_version}")
+
+set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-ddp)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
+set(CPACK_COMPONENT_PYTHON_DESCRIPTION "The module ddp for Python.")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SHLIBDEPS ON)
+# The extension module is of one version of Python; the next one needs another build.
+math(EXPR next_python_minor "${Python3_VERSION_MINOR} + 1")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "${library_package} ${same_version}, \
+python3 (>= ${Python3_VERSION_MAJOR}.${Python3_VERSION_MINOR}), python3 (<< ${Python3_VERSION_MAJOR}.${next_python_minor})")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS "python3-numpy, libddp-tools")
 # The tools' library is in the build tree, not yet installed.
 get_target_property(library_folder ddp BINARY_DIR)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${library_folder})

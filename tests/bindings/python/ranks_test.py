@@ -245,6 +245,7 @@ class Ranks(unittest.TestCase):
             return group.allreduce(bucket.buffer, bucket.op, async_op=True)
 
         ctx.set_hook(fail_on_rank_0)
+        self.group.barrier()  # nobody is still in commit when the group breaks
         kind, words = (LookupError, "hook of rank 0") if self.rank == 0 else (ddp.CallbackError, "LookupError: hook of rank 0")
         with self.assertRaisesRegex(kind, words) as caught:
             self.train(ctx, 1)
@@ -263,6 +264,7 @@ class Ranks(unittest.TestCase):
             with support.raises(self, ddp.MismatchError, "w"):
                 ctx.commit()
         lonely = self.group.split(0)
+        self.group.barrier()
         if self.rank == 0:
             lonely.abort("enough")
         with support.raises(self, ddp.AbortedError, "enough") as caught:

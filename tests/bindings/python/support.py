@@ -41,4 +41,5 @@ def main(counts=()):
         for count in counts:
             print(run_ranks(count, sys.executable, "-B", sys.argv[0]))
         return
-    unittest.main(module="__main__", argv=sys.argv[:1] + os.environ.get("DDP_TESTS", "").split(), verbosity=1 if RANK <= 0 else 0)
+    chosen = os.environ.get("DDP_TESTS", "").split()  # "Ranks.test_hooks": only these
+    unittest.main(module="__main__", argv=sys.argv[:1] + chosen, verbosity=1 if RANK <= 0 else 0)

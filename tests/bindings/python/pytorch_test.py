@@ -1,0 +1,15 @@
+"""A PyTorch model trained data-parallel through libddp gets the weights of one process.
+
+    pytorch_test.py EXAMPLE
+"""
+import importlib.util
+import sys
+
+import support
+
+if importlib.util.find_spec("torch") is None:
+    print("skipped: PyTorch is not installed (Debian: python3-torch)")
+    sys.exit()
+OUTPUT = support.run_ranks(2, sys.executable, "-B", sys.argv[1], "--compare-local", "--steps", "40")
+print(OUTPUT)
+assert "met" in OUTPUT

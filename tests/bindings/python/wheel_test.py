@@ -1,0 +1,60 @@
+"""The wheel works in an environment of its own, outside the source tree, without anything else of libddp installed.
+
+    wheel_test.py PREFIX SCRATCH      PREFIX: an installed libddp, so that only the binding is compiled
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import venv
+
+PREFIX, SCRATCH = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
+SOURCE = pathlib.Path(os.environ["DDP_SOURCE"]) / "bindings" / "python"
+PROGRAM = """
+import array, ddp
+group = ddp.Group()
+numbers = array.array("d", [group.rank + 1.0])
+group.allreduce(numbers)
+assert numbers[0] == 3 and group.world_size == 2 and "%s" in ddp.__file__
+"""
+
+
+def run(*command, **options):
+    return subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=150,
+                          check=False, **options)
+
+
+def main():
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+    SCRATCH.mkdir(parents=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    if run(*pip, "--version").returncode != 0:
+        print("skipped: pip is not installed (Debian: python3-pip)")
+        return
+    # scikit-build-core is not among Debian's packages; without a package index there is no wheel to test.
+    if run(*pip, "download", "--quiet", "--retries", "1", "--no-deps", "-d", SCRATCH, "scikit-build-core").returncode != 0:
+        print("skipped: pip cannot get scikit-build-core")
+        return
+    built = run(*pip, "wheel", "--no-deps", "-w", SCRATCH, f"-Cbuild-dir={SCRATCH / 'build'}",
+                f"-Ccmake.define.CMAKE_PREFIX_PATH={PREFIX}", SOURCE, env={**clean, "CMAKE_GENERATOR": "Ninja"})
+    if built.returncode != 0:
+        sys.exit(built.stdout)
+    wheel, = SCRATCH.glob("ddp-*.whl")
+    venv.create(SCRATCH / "venv", with_pip=False)
+    python = SCRATCH / "venv" / "bin" / "python"
+    installed = run(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel, env=clean)
+    if installed.returncode != 0:
+        sys.exit(installed.stdout)
+    used = run(os.environ["DDPRUN"], "-n", 2, python, "-c", PROGRAM % SCRATCH, env=clean, cwd="/")
+    if used.returncode != 0:
+        sys.exit(used.stdout)
+    loaded = run(python, "-c", "import ddp; print(open('/proc/self/maps').read())", env=clean, cwd="/").stdout
+    libraries = {line.split()[-1] for line in loaded.splitlines() if "libddp.so" in line}
+    assert libraries and all(path.startswith(str(SCRATCH / "venv")) for path in libraries), libraries
+    print(f"{wheel.name}: built, installed, used")
+
+
+if __name__ == "__main__":
+    main()
