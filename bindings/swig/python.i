@@ -206,6 +206,19 @@ ddp_bytes_result(DDP_DATA_AND_SIZE, ddp_bytes_free)
     if (callback$argnum && PyErr_Occurred()) ddp_py_callback_unused(callback$argnum);
 }
 %enddef
+/* Python code never runs on a thread of libddp's own. */
+%define ddp_no_foreign_thread(FUNCTION)
+%exception FUNCTION {
+    if (arg5 & DDP_WORK_ANY_THREAD) {
+        ddp_py_fail(DDP_ERROR_UNSUPPORTED, "DDP_WORK_ANY_THREAD: a Python function runs only on threads inside a libddp call");
+        SWIG_fail;
+    }
+    $action
+}
+%enddef
+ddp_no_foreign_thread(ddp_work_then)
+ddp_no_foreign_thread(ddp_hook_then)
+
 ddp_callback(ddp_comm_hook_fn)
 ddp_callback(ddp_bucket_fn)
 ddp_callback(ddp_work_fn)

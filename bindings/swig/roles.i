@@ -40,5 +40,5 @@
  *   ddp_buffer_hook_fn and ddp_reduced_fn               a function of the language's own
  *   const ddp_backend* backend                          the address of a table of C functions
  *
- * and the macro ddp_handle(TYPE, FREE), which handles.i calls for each opaque type.
+ * and the macros ddp_handle(TYPE, FREE) and ddp_borrowed_handle(TYPE), which handles.i calls for the opaque types.
  */

@@ -30,6 +30,7 @@ cmake -S tests/install/consumer -B "$scratch/build"
 cmake --build "$scratch/build"
 ddprun -n 2 "$scratch/build/consumer"
 ddp-bench --help
+ddprun -n 2 /usr/bin/python3 -c "import ddp; ddp.Group().barrier()"
 
 apt-get remove -q -y libddp0
 echo "packages: built, installed, used, removed"

@@ -154,6 +154,12 @@ class Errors(unittest.TestCase):
             self.group.barrier(async_op=True).then(fail).wait()
         self.assertIsInstance(caught.exception.__cause__, ddp.CallbackError)
 
+    def test_no_foreign_threads(self):
+        work = self.group.barrier(async_op=True)
+        with support.raises(self, ddp.UnsupportedError, "ANY_THREAD"):
+            ddp._ddp.ddp_work_then(work, print, ddp._ddp.DDP_WORK_ANY_THREAD)
+        work.wait()
+
     def test_await(self):
         async def both():
             await asyncio.gather(self._ends(), self._ends())

@@ -37,8 +37,8 @@ def main():
     if run(*pip, "download", "--quiet", "--retries", "1", "--no-deps", "-d", SCRATCH, "scikit-build-core").returncode != 0:
         print("skipped: pip cannot get scikit-build-core")
         return
-    built = run(*pip, "wheel", "--no-deps", "-w", SCRATCH, f"-Cbuild-dir={SCRATCH / 'build'}",
-                f"-Ccmake.define.CMAKE_PREFIX_PATH={PREFIX}", SOURCE, env={**clean, "CMAKE_GENERATOR": "Ninja"})
+    built = run(*pip, "wheel", "--no-deps", "-w", SCRATCH, f"--config-settings=build-dir={SCRATCH / 'build'}",
+                f"--config-settings=cmake.define.CMAKE_PREFIX_PATH={PREFIX}", SOURCE, env={**clean, "CMAKE_GENERATOR": "Ninja"})
     if built.returncode != 0:
         sys.exit(built.stdout)
     wheel, = SCRATCH.glob("ddp-*.whl")

@@ -1,0 +1,98 @@
+"""The methods of a context that are about hooks (ddp/hook.h, ddp/builtin_hooks.h, ddp/overlap.h)."""
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+
+from . import _ddp
+from ._arrays import DtypeLike, Memory, dtype_of
+from ._errors import InvalidStateError
+from .bucket import Bucket, Hook
+from .group import Group
+
+if TYPE_CHECKING:
+    from .context import Parameter
+
+
+class HookMethods:
+    """Part of Context."""
+
+    _handle: Any
+    _callbacks: Dict[str, Callable]
+    parameters: List["Parameter"]
+
+    def set_hook(self, hook: Optional[Hook]) -> None:
+        """hook(group, bucket) leaves in the bucket what gradients become, or returns a Work after which it does. None: back
+        to the default."""
+        _ddp.ddp_set_comm_hook(self._handle, self._callback("hook", hook, _lend_bucket))
+
+    def use_hook(self, name: str, **options: Any) -> None:
+        """A built-in hook: use_hook("powersgd", rank=2, start=100). docs/hooks.md lists them."""
+        texts = (f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in options.items())
+        _ddp.ddp_use_hook(self._handle, name, ",".join(texts))
+
+    def use_local_sgd(self, start_step: int = 1000, subgroup: Optional[Group] = None) -> None:
+        """Post-local SGD with a group of the caller's."""
+        options = _ddp.ddp_local_sgd_options()
+        options.start_step = start_step
+        options.subgroup = subgroup
+        _ddp.ddp_use_local_sgd(self._handle, options)
+
+    def compress_hook(self, dtype: DtypeLike) -> None:
+        """The hook installed now is given buckets cast to f16 or bf16."""
+        _ddp.ddp_compress_hook(self._handle, dtype_of(dtype))
+
+    def hook_then(self, function: Callable[[Group, Bucket], None]) -> None:
+        """function(group, bucket) is called after the hook installed now has reduced a bucket."""
+        _ddp.ddp_hook_then(self._handle, self._callback(f"then {len(self._callbacks)}", function, _lend_bucket), 0)
+
+    @property
+    def hook_name(self) -> str:
+        """Of the hook that is installed: "allreduce", "user", ..."""
+        return _ddp.ddp_hook_name(self._handle)
+
+    def hook_state(self) -> bytes:
+        """The state of this rank's hook, in the safetensors format."""
+        return _ddp.ddp_hook_state_save(self._handle)
+
+    def load_hook_state(self, state: bytes, shared_only: bool = False) -> None:
+        """Loads it. shared_only: what is the same on every rank, for a world of another size."""
+        _ddp.ddp_hook_state_load(self._handle, state, shared_only * _ddp.DDP_HOOK_STATE_SHARED_ONLY)
+
+    def set_buffer_hook(self, hook: Optional[Callable[[Group, List[Memory]], None]]) -> None:
+        """hook(group, buffers) runs instead of sending rank 0's buffers. None: back to the default."""
+        _ddp.ddp_set_buffer_hook(self._handle, self._callback("buffers", hook, _lend_buffers))
+
+    def set_reduced_callback(self, function: Optional[Callable[[Parameter, bool], None]]) -> None:
+        """function(parameter, used) is called when a gradient is final."""
+        _ddp.ddp_set_reduced_callback(self._handle, self._callback("reduced", function, _name_parameter))
+
+    def _callback(self, name: str, function: Optional[Callable], arguments: Callable) -> Optional[Callable]:
+        """What C calls: function(*arguments(context, ...))."""
+        if function is None:
+            return None
+        if not callable(function):
+            raise TypeError(f"a function is expected, not {type(function).__name__}")
+        self._callbacks[name] = function
+        reference = weakref.ref(self)
+
+        def call(*given):
+            context = reference()
+            if context is None:
+                raise InvalidStateError("the context of this callback is gone: keep it while its steps run")
+            return context._callbacks[name](*arguments(context, *given))
+
+        return call
+
+
+def _lend_bucket(context, group, bucket):
+    return Group._lent(group), Bucket(bucket, context)
+
+
+def _lend_buffers(context, group, buffers):
+    # The arrays are the program's own, kept by the context.
+    return Group._lent(group), [Memory.at(address, dtype, shape, context._handle) for address, shape, dtype in buffers]
+
+
+def _name_parameter(context, param, used):
+    return context.parameters[param], used
