@@ -87,6 +87,7 @@ class Context(HookMethods):
         self.grad_ready = self._handle.grad_ready
         #: What was registered, by index.
         self.parameters: List[Parameter] = []
+        self._buffers: List[Memory] = []
         self._held: Tuple[int, Any] = (-1, None)  # the layout of a generation, for arrays over it
         self._results: Dict[int, Memory] = {}     # of Bucket.set_buffer
         # What the C library calls knows the context weakly, so that a hook that refers to it makes a circle that the
@@ -130,6 +131,7 @@ class Context(HookMethods):
         values = memory_of("data", data)
         _ddp.ddp_register_buffer(self._handle, _description(name, values.shape, values.dtype, values, None, 0, 0))
         self._handle.keep(values)
+        self._buffers.append(values)
 
     def commit(self) -> None:
         """Ends registration: ranks compare their parameters, and rank 0's values go to everyone."""

@@ -19,6 +19,7 @@ class HookMethods:
 
     _handle: Any
     _callbacks: Dict[str, Callable]
+    _buffers: List[Memory]
     parameters: List["Parameter"]
 
     def set_hook(self, hook: Optional[Hook]) -> None:
@@ -89,9 +90,8 @@ def _lend_bucket(context, group, bucket):
     return Group._lent(group), Bucket(bucket, context)
 
 
-def _lend_buffers(context, group, buffers):
-    # The arrays are the program's own, kept by the context.
-    return Group._lent(group), [Memory.at(address, dtype, shape, context._handle) for address, shape, dtype in buffers]
+def _lend_buffers(context, group, unused_buffers):
+    return Group._lent(group), list(context._buffers)  # in the order of registration, as C gives them
 
 
 def _name_parameter(context, param, used):

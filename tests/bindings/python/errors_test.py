@@ -154,6 +154,25 @@ class Errors(unittest.TestCase):
             self.group.barrier(async_op=True).then(fail).wait()
         self.assertIsInstance(caught.exception.__cause__, ddp.CallbackError)
 
+    def test_other_threads_run_while_a_call_blocks(self):
+        count = [0]
+        with ddp.Store("tcp://127.0.0.1:0", server=True) as store:
+            waiting = threading.Event()
+
+            def wait():
+                waiting.set()
+                with self.assertRaises(ddp.TimeoutError):
+                    store.wait(["never"], timeout=0.3)
+                waiting.clear()
+
+            thread = threading.Thread(target=wait)
+            thread.start()
+            waiting.wait()
+            while waiting.is_set():
+                count[0] += 1
+            thread.join()
+        self.assertGreater(count[0], 1000)
+
     def test_no_foreign_threads(self):
         work = self.group.barrier(async_op=True)
         with support.raises(self, ddp.UnsupportedError, "ANY_THREAD"):

@@ -175,6 +175,7 @@ class Ranks(unittest.TestCase):
             flat = np.asarray(bucket.buffer)
 
             def halve():
+                self.assertIs(threading.current_thread(), threading.main_thread())
                 flat[:] /= 2
                 return group.allreduce(bucket.buffer, async_op=True)  # a continuation may go on with another
 
