@@ -56,7 +56,20 @@ ddp_handle_argument(TYPE)
 /* Only ddp_error_create gives a handle as its value. */
 %typemap(out) ddp_error* { $result = ddp_py_own(&ddp_py_ddp_error, $1, 0); }
 
-/* NUMBERS, LISTS, BYTES */
+/* NUMBERS, LISTS, BYTES. As SWIG's OUTPUT, but 0 where the call fails before it writes. */
+%define ddp_number_result(TYPE, NAME)
+%typemap(in, numinputs=0) TYPE* NAME (TYPE number = 0) { $1 = &number; }
+%typemap(argout) TYPE* NAME { $result = SWIG_Python_AppendOutput($result, PyLong_FromLongLong(*$1)); }
+%enddef
+ddp_number_result(int32_t, done)
+ddp_number_result(int32_t, used)
+ddp_number_result(int32_t, exists)
+ddp_number_result(int32_t, deleted)
+ddp_number_result(int32_t, ranks)
+ddp_number_result(ddp_param, param)
+ddp_number_result(int64_t, sum)
+ddp_number_result(int64_t, count)
+
 %typemap(in) (const ddp_param* params, size_t count) (int32_t* list = NULL) {
     if (!ddp_py_int32_list($input, &list, &$2)) SWIG_fail;
     $1 = list;
