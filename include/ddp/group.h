@@ -89,7 +89,7 @@ DDP_API ddp_status ddp_environment_get(ddp_environment* environment, ddp_error**
 /* Joins a group and waits until every rank has.
  * options: NULL takes the defaults. *group: owned by the caller, freed with ddp_group_free.
  * Errors: INVALID_ARGUMENT (names the field or variable), ALREADY_EXISTS (another process has this rank), MISMATCH
- * (ranks chose another backend, options, world size or libddp version), TIMEOUT (names the ranks that did not come),
+ * (ranks chose another backend, options, world size, round_robin or libddp version), TIMEOUT (names the ranks that did not come),
  * UNAVAILABLE, PERMISSION_DENIED, RANK_FAILED, NOT_FOUND (unknown backend; no environment), UNSUPPORTED.
  * Threads: any. Blocks: at most timeout_ms, a little longer to learn why. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error);

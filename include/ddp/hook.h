@@ -28,8 +28,8 @@ typedef struct ddp_tensor {
 /* A hook. Called once for each bucket and synced step, in the same bucket order on every rank, on a thread inside
  * ddp_grad_ready or ddp_finalize: the one that completed the bucket.
  *
- * group: the context's group, borrowed; of a round robin group the one for this bucket. Continuations of a bucket that
- * goes through one group may then run while those of a bucket of another group do. bucket: borrowed, valid until the work is finished.
+ * group: the context's group, borrowed; of a round robin group the one for this bucket, and continuations for buckets of
+ * different groups may run at the same time. bucket: borrowed, valid until the work is finished.
  * To finish within the call return DDP_OK and leave *work alone. Otherwise set *work (ownership passes to libddp) to a
  * work that finishes when the bucket holds the result: one from ddp_allreduce or another collective, the result of
  * ddp_work_then on one, or one of ddp_work_create. To fail return an error status, and set *error to an object of

@@ -154,13 +154,22 @@ void Executor::advance(Work& work) {
 
 void Executor::join(std::shared_ptr<Crew> crew) {
     Lock lock(mutex_);
+    set_crew(std::move(crew));
+}
+
+void Executor::leave(const std::shared_ptr<Crew>& crew) {
+    Lock lock(mutex_);
+    if (crew_ == crew) set_crew(nullptr);
+}
+
+// Called with the lock held, as is all that counts callbacks.
+void Executor::set_crew(std::shared_ptr<Crew> crew) {
     const auto waiting = static_cast<std::int64_t>(callbacks_.size());
     count_callbacks(-waiting);
     crew_ = std::move(crew);
     count_callbacks(waiting);
 }
 
-// Called with the lock held, as is all that changes the crew.
 void Executor::count_callbacks(std::int64_t change) {
     callback_count_.fetch_add(change, std::memory_order_relaxed);
     if (crew_) crew_->count_callbacks(change);

@@ -87,8 +87,10 @@ public:
     const std::atomic<std::int64_t>& waiting_callbacks() const { return callback_count_; }
 
     // From now on threads that wait do what they can for the crew, for which they may not be the only ones that run
-    // operations; null: for this executor alone.
+    // operations.
     void join(std::shared_ptr<Crew> crew);
+    // Until then. Nothing if it is another's crew.
+    void leave(const std::shared_ptr<Crew>& crew);
 
     Runner runner() const { return runner_; }
 
@@ -119,6 +121,7 @@ private:
     void run_task(Lock& lock, Task task);
     void run_callback(Lock& lock, Work::Continuation continuation);
     void add_callback(Work::Continuation continuation);
+    void set_crew(std::shared_ptr<Crew> crew);
     void count_callbacks(std::int64_t change);
     void notify();
     void wake_others();

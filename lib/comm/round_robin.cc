@@ -94,7 +94,7 @@ std::shared_ptr<RoundRobin> RoundRobin::of(Links links) {
 }
 
 RoundRobin::~RoundRobin() {
-    for (const auto& link : links_) link->executor()->join(nullptr);
+    for (const auto& link : links_) link->executor()->leave(crew_);
     bond_->end();
 }
 

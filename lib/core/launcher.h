@@ -128,8 +128,8 @@ private:
     std::optional<Deadline::Clock::time_point> first_launch_;
     std::atomic<std::uint32_t> requests_{0};
     std::size_t next_ = 0;  // touched only by the launching thread
-    WorkPtr
-        last_called_;  // likewise; with votes on several links: done when the last launched bucket's hook was called
+    // Likewise. With votes on several links: done when the hook was called for the bucket that was launched last.
+    WorkPtr last_called_;
 };
 
 }  // namespace libddp

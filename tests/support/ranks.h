@@ -18,8 +18,9 @@ struct RankOptions {
     unsigned round_robin = 0;  // groups that take turns; 0: one
 };
 
-// As options.backend and so on say. Joins nothing.
+// As options.backend and so on say, whose text it borrows. Joins nothing.
 ddp_group_options group_options(const RankOptions& options, int rank, const char* uri);
+ddp_group_options group_options(RankOptions&& options, int rank, const char* uri) = delete;
 
 // Fails the test if creating a group fails or a rank throws. `body` owns nothing: the group is freed after it returned.
 void on_ranks(const RankOptions& options, const std::function<void(int rank, ddp_group* group)>& body);
