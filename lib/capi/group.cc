@@ -42,15 +42,11 @@ GroupConfig read_config(const ddp_group_options* options, const char* call) {
 
 // Hands the work to the caller, or waits for it when the caller wants none.
 // With work NULL the call itself waits.
-void start(Group& group, Collective collective, ddp_work** out) {
-    collective.caller_waits = !out;
-    WorkPtr work = group.submit(collective);
-    if (out) {
-        *out = new ddp_work{std::move(work)};
-        return;
-    }
-    work->wait(std::nullopt);
-    if (!work->result().ok()) throw Error(work->result());
+void start(Group& group, const Collective& collective, ddp_work** out) {
+    if (out)
+        *out = new ddp_work{group.submit(collective)};
+    else
+        group.perform(collective);
 }
 
 // What ddp_mem_alloc gave out, and the group's hold on it.

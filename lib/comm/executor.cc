@@ -41,10 +41,10 @@ std::shared_ptr<Executor> Executor::start(Runner runner) {
 // The last owner may be a work that the progress thread itself lets go of, so joining is stop()'s business.
 Executor::~Executor() = default;
 
-WorkPtr Executor::submit(OperationPtr operation, bool caller_waits) {
+WorkPtr Executor::submit(OperationPtr operation) {
     auto work = std::make_shared<Work>(shared_from_this());
     Task task{std::move(operation), work};
-    if (run_at_once(task, caller_waits)) return work;
+    if (run_at_once(task)) return work;
     if (auto refused = enqueue(std::move(task)); !refused.ok()) work->complete(refused);
     return work;
 }
@@ -78,13 +78,31 @@ ErrorInfo Executor::enqueue(Task task) {
     return {};
 }
 
-// False: the task must be queued. If the operation turns out not to be ready, it is, at its place.
-bool Executor::run_at_once(Task& task, bool caller_waits) {
-    if (runner_ == Runner::kProgressThread || (runner_ == Runner::kWaitingThread && !caller_waits)) return false;
+// Called with the lock held.
+bool Executor::anything_before() const {
+    return !poison_.ok() || turn_taken_ || !queue_.empty() || !callbacks_.empty();
+}
+
+std::optional<ErrorInfo> Executor::run_now(Operation& operation) {
+    if (runner_ == Runner::kProgressThread) return std::nullopt;
     Lock lock(mutex_);
-    if (!poison_.ok() || turn_taken_ || !queue_.empty() || !callbacks_.empty()) return false;
-    // In a crew nobody who waits may be inside an operation (crew.h), but for one that all ranks have come to.
-    if (!caller_waits || crew_) {
+    if (anything_before() || crew_) return std::nullopt;
+    Turn turn(this, turn_taken_);
+    operating_ = true;
+    lock.unlock();
+    ErrorInfo result = operation.run();
+    operating_ = false;
+    lock.lock();
+    wake_others();
+    return result;
+}
+
+// False: the task must be queued. If the operation turns out not to be ready, it is, at its place.
+bool Executor::run_at_once(Task& task) {
+    if (runner_ != Runner::kAnyone) return false;
+    Lock lock(mutex_);
+    if (anything_before()) return false;
+    {
         Turn turn(this, turn_taken_);
         operating_ = true;
         lock.unlock();

@@ -58,8 +58,11 @@ public:
     static std::shared_ptr<Executor> start(Runner runner);
     ~Executor();
 
-    // Queues an operation; the result finishes when it has run. caller_waits: the caller has nothing else to do.
-    WorkPtr submit(OperationPtr operation, bool caller_waits = false);
+    // Queues an operation; the result finishes when it has run.
+    WorkPtr submit(OperationPtr operation);
+    // Runs an operation here and now, for a caller that has nothing else to do. Nothing if others are before it, or in a
+    // crew, where nobody who waits may be inside an operation that not all ranks have come to (crew.h): then submit it.
+    std::optional<ErrorInfo> run_now(Operation& operation);
     template <class Function>
     WorkPtr submit_function(Function function) {
         return submit(std::make_unique<FunctionOperation<Function>>(std::move(function)));
@@ -116,7 +119,8 @@ private:
 
     void progress_loop();
     ErrorInfo enqueue(Task task);
-    bool run_at_once(Task& task, bool caller_waits);
+    bool run_at_once(Task& task);
+    bool anything_before() const;
     bool step(Lock& lock, bool user_thread, bool operations);
     void run_task(Lock& lock, Task task);
     void run_callback(Lock& lock, Work::Continuation continuation);

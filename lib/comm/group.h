@@ -27,7 +27,6 @@ struct Collective {
     ddp_dtype dtype = DDP_U8;
     ddp_reduce_op op = DDP_SUM;
     std::int32_t root = 0;
-    bool caller_waits = false;  // who submits it does nothing else until it is done
 };
 
 class Group : public std::enable_shared_from_this<Group> {
@@ -67,6 +66,8 @@ public:
     }
     // Runs one on the first link, as who waits needs no turn; throws what went wrong.
     void run(const Collective& collective);
+    // Submits a collective, which takes its turn, and waits for it; throws what went wrong.
+    virtual void perform(const Collective& collective);
 
     // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.
     void run_callbacks() {

@@ -39,8 +39,9 @@ Executor::Runner runner_for(const Transport& transport) {
 }
 
 // What this rank contributes.
-std::uint64_t input_bytes(const Collective& c) {
-    return c.count * dtype_size(c.dtype);
+void count_sent(const Collective& c) {
+    if (const auto& traffic = current_tag().traffic)
+        traffic->sent.fetch_add(c.count * dtype_size(c.dtype), std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -206,17 +207,28 @@ void Link::wait_for_all() {
 WorkPtr Link::submit(const Collective& collective) {
     validate(collective);
     check();
-    if (const auto& traffic = current_tag().traffic)
-        traffic->sent.fetch_add(input_bytes(collective), std::memory_order_relaxed);
+    count_sent(collective);
     // The operation runs while the executor lives, which the group's destructor ends first.
-    return executor_->submit(std::make_unique<LinkOperation>(*this, collective, current_tag()),
-                             collective.caller_waits);
+    return executor_->submit(std::make_unique<LinkOperation>(*this, collective, current_tag()));
+}
+
+// Who waits needs no work to hold, if nothing else is under way.
+void Link::perform(const Collective& collective) {
+    validate(collective);
+    check();
+    LinkOperation operation(*this, collective, current_tag());
+    const auto result = executor_->run_now(operation);
+    if (!result) return Group::perform(collective);
+    if (!result->ok()) throw Error(*result);
+    count_sent(collective);
 }
 
 void Group::run(const Collective& collective) {
-    Collective waited = collective;
-    waited.caller_waits = true;
-    auto work = link(0)->submit(waited);
+    link(0)->perform(collective);
+}
+
+void Group::perform(const Collective& collective) {
+    const auto work = submit(collective);
     work->wait(std::nullopt);
     if (!work->result().ok()) throw Error(work->result());
 }

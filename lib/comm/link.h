@@ -37,6 +37,7 @@ public:
     std::shared_ptr<Link> link(std::size_t) override { return std::static_pointer_cast<Link>(shared_from_this()); }
     using Group::submit;
     WorkPtr submit(const Collective& collective) override;
+    void perform(const Collective& collective) override;
     ErrorInfo break_everywhere(const ErrorInfo& error) override;
     ErrorInfo verdict() const override;
 

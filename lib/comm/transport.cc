@@ -17,8 +17,8 @@ constexpr std::int64_t kStoreSliceMs = 200;
 
 ddp_backend_failure no_failure() {
     ddp_backend_failure failure;
-    std::memset(&failure, 0, sizeof failure);
     failure.rank = -1;
+    failure.message[0] = '\0';  // the rest costs as much as a short collective
     return failure;
 }
 

@@ -36,14 +36,16 @@ void pause_processor() {
 bool spin(const Counter& counter, std::uint32_t target, std::int64_t nanoseconds) {
     using Clock = std::chrono::steady_clock;
     constexpr int kBetweenClocks = 64;
-    const auto end = Clock::now() + std::chrono::nanoseconds(nanoseconds);
-    do {
+    Clock::time_point end{};  // not known before the first look at the clock, which ranks in step do without
+    for (;;) {
         for (int i = 0; i < kBetweenClocks; ++i) {
             if (counter.reached(target)) return true;
             pause_processor();
         }
-    } while (Clock::now() < end);
-    return false;
+        const auto now = Clock::now();
+        if (end == Clock::time_point{}) end = now + std::chrono::nanoseconds(nanoseconds);
+        if (now >= end) return false;
+    }
 }
 
 }  // namespace

@@ -305,18 +305,30 @@ TEST_P(ExecutorTest, OnAnIdleQueueTheSubmitterRunsWhatIsReady) {
 
 TEST_P(ExecutorTest, OnAnIdleQueueWhoWaitsRunsItsOwnOperation) {
     std::thread::id ran_on;
-    auto work = executor_->submit(std::make_unique<Recorded>(false, ran_on), /*caller_waits=*/true);
-    const bool here = GetParam() != Runner::kProgressThread;
-    EXPECT_EQ(work->done(), here);
-    ASSERT_TRUE(work->wait(std::nullopt));
-    EXPECT_EQ(ran_on == std::this_thread::get_id(), here);
+    Recorded operation(false, ran_on);
+    const auto result = executor_->run_now(operation);
+    EXPECT_EQ(result.has_value(), GetParam() != Runner::kProgressThread);
+    EXPECT_EQ(ran_on == std::this_thread::get_id(), result.has_value());
+    EXPECT_TRUE(executor_->idle());
+}
+
+TEST_P(ExecutorTest, NothingRunsNowThatOthersAreBefore) {
+    auto hold = block();
+    std::thread::id ran_on;
+    Recorded operation(true, ran_on);
+    EXPECT_FALSE(executor_->run_now(operation));
+    release();
+    ASSERT_TRUE(hold->wait(Deadline::after_ms(5000)));
+    executor_->stop({DDP_ERROR_ABORTED, "stopped"});
+    EXPECT_FALSE(executor_->run_now(operation));
+    EXPECT_EQ(ran_on, std::thread::id());
 }
 
 TEST_P(ExecutorTest, WhatIsReadyDoesNotOvertake) {
     auto hold = block();
     auto first = executor_->submit_function(note("first"));
     std::thread::id ran_on;
-    auto second = executor_->submit(std::make_unique<Recorded>(true, ran_on), /*caller_waits=*/true);
+    auto second = executor_->submit(std::make_unique<Recorded>(true, ran_on));
     EXPECT_FALSE(second->done());
     release();
     ASSERT_TRUE(second->wait(Deadline::after_ms(5000)));
