@@ -9,9 +9,10 @@ from ddprun_support import DDPRUN, PYTHON, Case, Result, exists, run, until
 
 
 class SignalTest(Case):
+    # os.write, because print may be interrupted by the next signal, and refuses to be entered twice.
     TRAP = "import os,signal,sys,time\n" \
            "def seen(number, frame):\n" \
-           "    print('seen', signal.Signals(number).name, flush=True)\n" \
+           "    os.write(1, f'seen {signal.Signals(number).name}\\n'.encode())\n" \
            "    if number in (signal.SIGINT, signal.SIGTERM): sys.exit(0)\n" \
            "for name in ('INT', 'TERM', 'HUP', 'USR1', 'USR2'): signal.signal(getattr(signal, 'SIG' + name), seen)\n" \
            "open(sys.argv[1] + os.environ['DDP_RANK'], 'w').write(f'{os.getpid()}\\n')\n" \
