@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/group_ref.h"
 #include "device/dtype.h"
 #include "device/kernels.h"
 #include "device/scratch.h"
@@ -61,7 +62,7 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
     explicit Reduction(const Param& p) : matrix(p) {}
 
     const Matrix matrix;
-    std::shared_ptr<Group> group;
+    GroupRef group;
     std::shared_ptr<const void> bucket;  // keeps `place`
     std::byte* place = nullptr;
     bool mean = true;
@@ -70,15 +71,16 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
     ScratchMemory all;
     std::uint64_t own_bytes = 0;
 
-    std::size_t own() const { return static_cast<std::size_t>(group->rank()); }
+    std::size_t own() const { return static_cast<std::size_t>(group.get()->rank()); }
     std::size_t longest() const { return static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())); }
     std::byte* part(std::size_t rank) const { return all.get() + rank * longest() * matrix.row_bytes(); }
 
     WorkPtr start() {
-        counts.assign(static_cast<std::size_t>(group->world()), 0);
+        counts.assign(static_cast<std::size_t>(group.get()->world()), 0);
         counts[own()] = mine.whole || !mine.sum.empty() ? kWhole : static_cast<std::int64_t>(mine.rows);
         auto self = shared_from_this();
-        return group->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, counts.data(), 1, DDP_I64}, self)
+        return group.get()
+            ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, counts.data(), 1, DDP_I64}, self)
             ->then([self] { return self->reduce(); }, true);
     }
 
@@ -102,7 +104,7 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
         std::copy(mine.left.begin(), mine.left.end(), left);
         std::copy(mine.right.begin(), mine.right.end(), right);
         auto self = shared_from_this();
-        return group
+        return group.get()
             ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, all.get(), own_bytes / matrix.item, matrix.dtype}, self)
             ->then(
                 [self]() -> WorkPtr {
@@ -121,7 +123,7 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
             append(mine.right, part(r) + longest() * matrix.n * matrix.item, rows * matrix.m * matrix.item);
             mine.rows += rows;
         }
-        matrix.multiply(place, mine.left, mine.right, mine.rows, false, mean ? 1.0 / group->world() : 1.0);
+        matrix.multiply(place, mine.left, mine.right, mine.rows, false, mean ? 1.0 / group.get()->world() : 1.0);
     }
 
     WorkPtr materialize() {
@@ -134,8 +136,9 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
             add = true;
         }
         if (!add || mine.rows > 0) matrix.multiply(place, mine.left, mine.right, mine.rows, add, 1);
-        return group->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, place, count, matrix.dtype, mean ? DDP_AVG : DDP_SUM},
-                             shared_from_this());
+        return group.get()->submit(
+            {DDP_COLLECTIVE_ALLREDUCE, nullptr, place, count, matrix.dtype, mean ? DDP_AVG : DDP_SUM},
+            shared_from_this());
     }
 };
 
@@ -188,7 +191,7 @@ WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* pla
     Slot& s = slot(param);
     if (!s.reduction || s.reduction.use_count() > 1) s.reduction = std::make_shared<Reduction>(p);
     Reduction& reduction = *s.reduction;
-    reduction.group = group.shared_from_this();
+    reduction.group = GroupRef(group);
     reduction.bucket = current_tag().memory;
     reduction.place = place;
     reduction.mean = mean;
@@ -205,7 +208,7 @@ WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* pla
 std::uint64_t FactorGradients::collect(std::int32_t param) {
     const auto& reduction = slot(param).reduction;
     if (!reduction) return 0;
-    reduction->group = nullptr;
+    reduction->group = {};
     reduction->bucket = nullptr;
     return std::exchange(reduction->own_bytes, 0);
 }

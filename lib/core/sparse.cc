@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/group_ref.h"
 #include "device/dtype.h"
 #include "device/kernels.h"
 
@@ -11,7 +12,7 @@ namespace libddp {
 // One reduction on its way: how many rows each rank has, then the rows, then their union. Ranks send as many rows as the
 // longest of them has, because a collective moves the same number everywhere.
 struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients::Reduction> {
-    std::shared_ptr<Group> group;
+    GroupRef group;
     ddp_dtype dtype = DDP_F32;
     std::size_t row = 0;  // elements of a row
     double scale = 1;
@@ -25,11 +26,11 @@ struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients
     std::size_t row_bytes() const { return row * dtype_size(dtype); }
     std::size_t longest() const { return static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())); }
 
-    WorkPtr submit(const Collective& collective) { return group->submit(collective, shared_from_this()); }
+    WorkPtr submit(const Collective& collective) { return group.get()->submit(collective, shared_from_this()); }
 
     WorkPtr start() {
-        counts.resize(static_cast<std::size_t>(group->world()));
-        const auto own = static_cast<std::size_t>(group->rank());
+        counts.resize(static_cast<std::size_t>(group.get()->world()));
+        const auto own = static_cast<std::size_t>(group.get()->rank());
         counts[own] = static_cast<std::int64_t>(mine.indices.size());
         auto self = shared_from_this();
         return submit({DDP_COLLECTIVE_ALLGATHER, nullptr, counts.data(), 1, DDP_I64})
@@ -45,7 +46,7 @@ struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients
     WorkPtr gather() {
         const std::size_t most = longest();
         if (most == 0) return nullptr;
-        const auto world = static_cast<std::size_t>(group->world());
+        const auto world = static_cast<std::size_t>(group.get()->world());
         mine.indices.resize(most);
         mine.values.resize(most * row_bytes());
         all_indices.resize(most * world);
@@ -107,7 +108,7 @@ void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const
 WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor, bool mean) {
     const Param& p = table_[param];
     auto reduction = std::make_shared<Reduction>();
-    reduction->group = group.shared_from_this();
+    reduction->group = GroupRef(group);
     reduction->dtype = p.dtype;
     reduction->row = static_cast<std::size_t>(p.row_count());
     reduction->scale = mean ? 1.0 / group.world() : 1.0;
