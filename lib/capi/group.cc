@@ -40,8 +40,7 @@ GroupConfig read_config(const ddp_group_options* options, const char* call) {
     return config;
 }
 
-// Hands the work to the caller, or waits for it when the caller wants none.
-// With work NULL the call itself waits.
+// Hands the work to the caller, or waits for the end when the caller wants none.
 void start(Group& group, const Collective& collective, ddp_work** out) {
     if (out)
         *out = new ddp_work{group.submit(collective)};

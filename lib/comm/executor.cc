@@ -83,16 +83,23 @@ bool Executor::anything_before() const {
     return !poison_.ok() || turn_taken_ || !queue_.empty() || !callbacks_.empty();
 }
 
+// Takes the turn for a part of an operation, which runs without the lock.
+template <class Function>
+auto Executor::inside_operation(Lock& lock, Function function) {
+    Turn turn(this, turn_taken_);
+    operating_ = true;
+    lock.unlock();
+    auto result = function();
+    operating_ = false;
+    lock.lock();
+    return result;
+}
+
 std::optional<ErrorInfo> Executor::run_now(Operation& operation) {
     if (runner_ == Runner::kProgressThread) return std::nullopt;
     Lock lock(mutex_);
     if (anything_before() || crew_) return std::nullopt;
-    Turn turn(this, turn_taken_);
-    operating_ = true;
-    lock.unlock();
-    ErrorInfo result = operation.run();
-    operating_ = false;
-    lock.lock();
+    auto result = inside_operation(lock, [&] { return operation.run(); });
     wake_others();
     return result;
 }
@@ -102,16 +109,9 @@ bool Executor::run_at_once(Task& task) {
     if (runner_ != Runner::kAnyone) return false;
     Lock lock(mutex_);
     if (anything_before()) return false;
-    {
-        Turn turn(this, turn_taken_);
-        operating_ = true;
-        lock.unlock();
-        const bool ready = task.operation->ready();
-        operating_ = false;
-        lock.lock();
-        if (!poison_.ok()) return false;
-        if (!ready) queue_.push_front(std::move(task));  // others may have queued theirs meanwhile
-    }
+    const bool ready = inside_operation(lock, [&] { return task.operation->ready(); });
+    if (!poison_.ok()) return false;
+    if (!ready) queue_.push_front(std::move(task));  // others may have queued theirs meanwhile
     if (task.operation)
         run_task(lock, std::move(task));
     else

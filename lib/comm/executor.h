@@ -121,6 +121,8 @@ private:
     ErrorInfo enqueue(Task task);
     bool run_at_once(Task& task);
     bool anything_before() const;
+    template <class Function>
+    auto inside_operation(Lock& lock, Function function);
     bool step(Lock& lock, bool user_thread, bool operations);
     void run_task(Lock& lock, Task task);
     void run_callback(Lock& lock, Work::Continuation continuation);

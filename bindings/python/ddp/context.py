@@ -6,7 +6,7 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _ddp
-from ._arrays import DtypeLike, Memory, copied, dtype_of, memory_of, same_layout
+from ._arrays import DtypeLike, Memory, copied, count_of, dtype_of, memory_of, same_layout
 from ._errors import InvalidStateError
 from .context_hooks import HookMethods
 from .group import Group
@@ -163,10 +163,7 @@ class Context(HookMethods):
         """The gradient, an n x m matrix, is left^T right: rows x n and rows x m; both are copied."""
         a, b = memory_of("left", left, False), memory_of("right", right, False)
         parameter = self.parameters[param]
-        n = parameter.shape[0]
-        m = 1
-        for extent in parameter.shape[1:]:
-            m *= extent
+        n, m = parameter.shape[0], count_of(parameter.shape[1:])
         rows = a.count // n if n else 0
         same_layout("left", a, (rows, n), parameter.dtype)
         same_layout("right", b, (rows, m), parameter.dtype)

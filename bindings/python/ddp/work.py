@@ -57,8 +57,7 @@ class Work:
     def then(self, function: Callable[[], Optional["Work"]]) -> "Work":
         """Calls function() after this has ended well, on a thread that is inside a libddp call then. If it returns a work,
         the result ends with that one. An exception comes out of the result."""
-        result = Work._of(_ddp.ddp_work_then(self._handle, function, 0), self._handle)
-        return result
+        return Work._of(_ddp.ddp_work_then(self._handle, function, 0), self._handle)
 
     def complete(self, error: Optional[str] = None) -> None:
         """Finishes a work of Work(): well, or badly with a message."""
