@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <random>
+#include <system_error>
 #include <vector>
 
 #include "comm/link_operation.h"
@@ -12,6 +13,7 @@
 #include "device/kernels.h"
 #include "device/memory.h"
 #include "util/log.h"
+#include "util/quiet_thread.h"
 #include "util/version.h"
 
 namespace libddp {
@@ -38,7 +40,7 @@ Executor::Runner runner_for(const Transport& transport) {
     return Executor::Runner::kProgressThread;
 }
 
-// What this rank contributes.
+// Adds what this rank contributes.
 void count_sent(const Collective& c) {
     if (const auto& traffic = current_tag().traffic)
         traffic->sent.fetch_add(c.count * dtype_size(c.dtype), std::memory_order_relaxed);
@@ -48,7 +50,7 @@ void count_sent(const Collective& c) {
 
 std::shared_ptr<Link> Link::create(const GroupConfig& config) {
     const ddp_backend* backend = find_backend(config.backend);
-    std::shared_ptr<Link> group(new Link(config, find_meeting_place(config)));
+    std::shared_ptr<Link> group(new Link(config, find_meeting_place(config)), &Link::destroy);
     const auto& place = group->place_;
     if (place.world > 1) group->join();
 
@@ -98,6 +100,20 @@ std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key) {
         if (std::pair(other.key, other.rank) < std::pair(key, rank())) ++config.rank;
     }
     return create(config);
+}
+
+// The last owner may be what a verdict lets go of, on the monitor's own thread, for whose end the destructor waits.
+void Link::destroy(Link* link) {
+    if (!link->monitor_ || !link->monitor_->on_own_thread()) {
+        delete link;
+        return;
+    }
+    try {
+        quiet_thread([link] { delete link; }).detach();
+    } catch (const std::system_error& error) {
+        log(LogLevel::kError, "group '", link->config_.name,
+            "' is not freed: no thread can be started: ", error.what());
+    }
 }
 
 Link::~Link() {
@@ -251,12 +267,14 @@ void Link::validate(const Collective& c) const {
 }
 
 ErrorInfo Link::break_everywhere(const ErrorInfo& error) {
+    const auto alive = weak_from_this().lock();  // what fails now may own the group
     ErrorInfo agreed = monitor_ ? monitor_->report(error) : error;
     on_verdict(agreed);
     return verdict();
 }
 
 ErrorInfo Link::adopt(const ErrorInfo& verdict, const Link& from) {
+    const auto alive = weak_from_this().lock();
     const bool store_silent = place_.store == from.place_.store && from.monitor_ && from.monitor_->store_silent();
     on_verdict(monitor_ ? monitor_->adopt(verdict, store_silent) : verdict);
     return this->verdict();

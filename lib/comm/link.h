@@ -64,6 +64,7 @@ private:
     Link(GroupConfig config, MeetingPlace place)
         : Group(place.rank, place.world), config_(std::move(config)), place_(std::move(place)) {}
 
+    static void destroy(Link* link);
     void join();
     void check_same_options();
     void wait_for_all();

@@ -102,6 +102,7 @@ ErrorInfo LinkOperation::disagree(std::int32_t other) {
 }
 
 ErrorInfo LinkOperation::resolve(ErrorInfo error) {
+    const auto alive = link_.weak_from_this().lock();  // what fails now may own the group
     if (error.code == DDP_ERROR_MISMATCH && op_.signature) return disagree(error.rank);
     error.bucket = tag_.bucket;
     error.step = tag_.step;

@@ -56,6 +56,9 @@ public:
     // The verdict, if there is one.
     ErrorInfo verdict() const;
 
+    // Whether the caller is inside on_verdict on the monitor's thread.
+    bool on_own_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+
     // Says that this rank leaves on purpose. Bounded; errors are ignored, since the store may be gone already.
     void leave();
 

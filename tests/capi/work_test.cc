@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <chrono>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -161,6 +163,46 @@ TEST(Work, ChainsOfCollectivesStayInStepWhateverTheTiming) {
                 group.release();
             });
         }
+}
+
+// The last owner of a group may be what its failure destroys, on a thread that belongs to the group itself.
+TEST(Work, AGroupMayBeFreedByWhatItsFailureDestroys) {
+    struct Owner {
+        ddp_group* group;
+        std::promise<void> freed;
+
+        static ddp_status run(void*, ddp_work**, ddp_error**) { return DDP_OK; }
+        static void destroy(void* self) {
+            auto& owner = *static_cast<Owner*>(self);
+            ddp_group_free(owner.group);
+            owner.freed.set_value();
+        }
+    };
+    for (const char* backend : {"threads", "threads-single", "threads-caller", "gloo"}) {
+        std::barrier split_done(2);
+        on_ranks({2, backend}, [&](int rank, ddp_group* group) {
+            Owner owner;
+            ASSERT_EQ(ddp_group_split(group, 0, 0, &owner.group, nullptr), DDP_OK);
+            split_done.arrive_and_wait();
+            if (rank == 1) {
+                EXPECT_EQ(ddp_group_abort(owner.group, "test", nullptr), DDP_OK);
+                ddp_group_free(owner.group);
+                return;
+            }
+            auto freed = owner.freed.get_future();
+            float value = 1;
+            ddp_work *work = nullptr, *out = nullptr;
+            if (ddp_allreduce(owner.group, nullptr, &value, 1, DDP_F32, DDP_SUM, &work, nullptr) != DDP_OK) {
+                ddp_group_free(owner.group);  // the other was faster
+                return;
+            }
+            ASSERT_EQ(ddp_work_then(work, &Owner::run, &owner, &Owner::destroy, 0, &out, nullptr), DDP_OK);
+            EXPECT_EQ(freed.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+            EXPECT_EQ(ddp_work_wait(out, 0, nullptr), DDP_ERROR_ABORTED);
+            ddp_work_free(work);
+            ddp_work_free(out);
+        });
+    }
 }
 
 }  // namespace
