@@ -8,11 +8,6 @@
     $1 = $input ? strdup($input) : NULL;
 }
 
-%{
-/* Fields that hold a copy: a struct's own text or array. */
-#define DDP_FREE_FIELD(field) free((void*)(field))
-%}
-
 %define ddp_plain_options(TYPE)
 %extend TYPE {
     TYPE() {
@@ -50,47 +45,54 @@ ddp_result_struct(ddp_tensor)
     int64_t extent(int32_t i) { return i >= 0 && i < $self->ndim ? $self->shape[i] : -1; }
 }
 
-%extend ddp_store_options {
-    ddp_store_options() {
-        ddp_store_options* made = (ddp_store_options*)calloc(1, sizeof(ddp_store_options));
-        if (made) ddp_store_options_init(made);
-        return made;
-    }
-    ~ddp_store_options() {
-        DDP_FREE_FIELD($self->uri);
-        DDP_FREE_FIELD($self->secret);
-        free($self);
-    }
-}
+/* Options that own copies, and what frees those. */
+%{
+#define DDP_FREE_FIELD(field) free((void*)(field))
 
-%extend ddp_group_options {
-    ddp_group_options() {
-        ddp_group_options* made = (ddp_group_options*)calloc(1, sizeof(ddp_group_options));
-        if (made) ddp_group_options_init(made);
+static void ddp_store_options_forget(ddp_store_options* options) {
+    DDP_FREE_FIELD(options->uri);
+    DDP_FREE_FIELD(options->secret);
+}
+static void ddp_group_options_forget(ddp_group_options* options) {
+    DDP_FREE_FIELD(options->init_method);
+    DDP_FREE_FIELD(options->backend);
+    DDP_FREE_FIELD(options->backend_options);
+    DDP_FREE_FIELD(options->group_name);
+    DDP_FREE_FIELD(options->secret);
+}
+static void ddp_context_options_forget(ddp_context_options* options) { DDP_FREE_FIELD(options->bucket_caps); }
+static void ddp_param_desc_forget(ddp_param_desc* desc) {
+    DDP_FREE_FIELD(desc->name);
+    DDP_FREE_FIELD(desc->shape);
+}
+%}
+
+%define ddp_owning_options(TYPE)
+%extend TYPE {
+    TYPE() {
+        TYPE* made = (TYPE*)calloc(1, sizeof(TYPE));
+        if (made) TYPE ## _init(made);
         return made;
     }
-    ~ddp_group_options() {
-        DDP_FREE_FIELD($self->init_method);
-        DDP_FREE_FIELD($self->backend);
-        DDP_FREE_FIELD($self->backend_options);
-        DDP_FREE_FIELD($self->group_name);
-        DDP_FREE_FIELD($self->secret);
+    ~TYPE() {
+        TYPE ## _forget($self);
         free($self);
     }
 }
+/* The exported function fills a struct anew, and would lose what it owns. */
+%exception TYPE ## _init {
+    TYPE ## _forget(arg1);
+    $action
+}
+%enddef
+ddp_owning_options(ddp_store_options)
+ddp_owning_options(ddp_group_options)
+ddp_owning_options(ddp_context_options)
+ddp_owning_options(ddp_param_desc)
 
 %immutable ddp_context_options::bucket_caps;
 %immutable ddp_context_options::bucket_cap_count;
 %extend ddp_context_options {
-    ddp_context_options() {
-        ddp_context_options* made = (ddp_context_options*)calloc(1, sizeof(ddp_context_options));
-        if (made) ddp_context_options_init(made);
-        return made;
-    }
-    ~ddp_context_options() {
-        DDP_FREE_FIELD($self->bucket_caps);
-        free($self);
-    }
     /* Sets bucket_caps and bucket_cap_count. */
     void set_bucket_caps(const uint64_t* caps, size_t count) {
         uint64_t* copy = count ? (uint64_t*)malloc(count * sizeof *copy) : NULL;
@@ -104,16 +106,6 @@ ddp_result_struct(ddp_tensor)
 %immutable ddp_param_desc::shape;
 %immutable ddp_param_desc::ndim;
 %extend ddp_param_desc {
-    ddp_param_desc() {
-        ddp_param_desc* made = (ddp_param_desc*)calloc(1, sizeof(ddp_param_desc));
-        if (made) ddp_param_desc_init(made);
-        return made;
-    }
-    ~ddp_param_desc() {
-        DDP_FREE_FIELD($self->name);
-        DDP_FREE_FIELD($self->shape);
-        free($self);
-    }
     /* Sets shape and ndim. */
     void set_shape(const int64_t* extents, size_t count) {
         int64_t* copy = count ? (int64_t*)malloc(count * sizeof *copy) : NULL;
@@ -122,28 +114,4 @@ ddp_result_struct(ddp_tensor)
         $self->shape = copy;
         $self->ndim = copy ? (int32_t)count : 0;
     }
-}
-
-/* The exported *_init functions fill a struct anew, and would forget what it owns: objects are made filled. */
-%exception ddp_store_options_init {
-    DDP_FREE_FIELD(arg1->uri);
-    DDP_FREE_FIELD(arg1->secret);
-    $action
-}
-%exception ddp_group_options_init {
-    DDP_FREE_FIELD(arg1->init_method);
-    DDP_FREE_FIELD(arg1->backend);
-    DDP_FREE_FIELD(arg1->backend_options);
-    DDP_FREE_FIELD(arg1->group_name);
-    DDP_FREE_FIELD(arg1->secret);
-    $action
-}
-%exception ddp_context_options_init {
-    DDP_FREE_FIELD(arg1->bucket_caps);
-    $action
-}
-%exception ddp_param_desc_init {
-    DDP_FREE_FIELD(arg1->name);
-    DDP_FREE_FIELD(arg1->shape);
-    $action
 }
