@@ -43,7 +43,7 @@ void ddp_java_throw(JNIEnv* env, ddp_error* error) {
                                                   text, (jint)ddp_error_rank(error), (jint)ddp_error_param(error),
                                                   (jint)ddp_error_bucket(error), (jlong)ddp_error_step(error));
         }
-        if (made) (*env)->Throw(env, made);
+        if (made && !(*env)->ExceptionCheck(env)) (*env)->Throw(env, made);
     }
     ddp_error_free(error);
 }

@@ -101,12 +101,12 @@ public final class GroupOptions {
         ddp_group_options made = new ddp_group_options();
         made.setRank(rank == null ? -1 : rank);
         made.setWorld_size(worldSize == null ? -1 : worldSize);
-        made.setInit_method(initMethod);
-        made.setBackend(backend);
-        made.setBackend_options(backendOptions);
+        made.setInit_method(Text.checked("initMethod", initMethod));
+        made.setBackend(Text.checked("backend", backend));
+        made.setBackend_options(Text.checked("backendOptions", backendOptions));
         made.setTimeout_ms(Ddp.milliseconds("timeout", timeout));
-        made.setGroup_name(name);
-        made.setSecret(secret);
+        made.setGroup_name(Text.checked("name", name));
+        made.setSecret(Text.checked("secret", secret));
         made.setFlags((deterministic ? ddp.DDP_GROUP_DETERMINISTIC : 0) | (matchCheck ? 0 : ddp.DDP_GROUP_NO_MATCH_CHECK));
         made.setRound_robin(roundRobin);
         return made;

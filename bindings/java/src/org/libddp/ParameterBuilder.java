@@ -117,7 +117,7 @@ public final class ParameterBuilder {
 
     private static ddp_param_desc describe(String name, Memory data, Memory grad, long[] shape, Dtype dtype) {
         ddp_param_desc desc = new ddp_param_desc();
-        desc.setName(name);
+        desc.setName(Text.checked("name", name));
         desc.set_shape(shape);
         desc.setDtype(dtype.code);
         desc.setData(data == null ? 0 : data.address);

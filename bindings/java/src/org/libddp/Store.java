@@ -25,7 +25,7 @@ public final class Store implements AutoCloseable {
     public Store(String uri, StoreOptions options) {
         long[] made = new long[1];
         try (ddp_store_options given = options.toNative()) {
-            given.setUri(Objects.requireNonNull(uri, "uri"));
+            given.setUri(Text.checked("uri", Objects.requireNonNull(uri, "uri")));
             ddp.ddp_store_create(given, made);
         }
         handle = Handle.own(Kind.STORE, made[0]);

@@ -30,7 +30,7 @@ public final class StoreOptions {
         ddp_store_options made = new ddp_store_options();
         made.setIs_server(server ? 1 : 0);
         made.setTimeout_ms(Ddp.milliseconds("timeout", timeout));
-        made.setSecret(secret);
+        made.setSecret(Text.checked("secret", secret));
         return made;
     }
 }

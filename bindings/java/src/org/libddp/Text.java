@@ -11,10 +11,15 @@ final class Text {
 
     /** name: of the argument, for the complaint. */
     static byte[] bytes(String name, String text) {
-        if (text == null) return null;
-        if (text.indexOf('\0') >= 0) throw new IllegalArgumentException(name + ": text may not contain the character U+0000");
+        if (checked(name, text) == null) return null;
         byte[] utf8 = text.getBytes(StandardCharsets.UTF_8);
         return Arrays.copyOf(utf8, utf8.length + 1);
+    }
+
+    /** The text itself, which C can hold. */
+    static String checked(String name, String text) {
+        if (text == null || text.indexOf('\0') < 0) return text;
+        throw new IllegalArgumentException(name + ": text may not contain the character U+0000");
     }
 
     static byte[][] list(String name, Collection<String> texts) {
