@@ -3,22 +3,30 @@ package org.libddp;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
-import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.libddp.Ranks.SIZE;
+import static org.libddp.Ranks.announce;
+import static org.libddp.Ranks.assertClose;
+import static org.libddp.Ranks.gradient;
+import static org.libddp.Ranks.group;
+import static org.libddp.Ranks.make;
+import static org.libddp.Ranks.mean;
+import static org.libddp.Ranks.mine;
+import static org.libddp.Ranks.rank;
+import static org.libddp.Ranks.scaled;
+import static org.libddp.Ranks.sum;
+import static org.libddp.Ranks.train;
+import static org.libddp.Ranks.value;
+import static org.libddp.Ranks.world;
 import static org.libddp.Support.array;
 import static org.libddp.Support.full;
 import static org.libddp.Support.raises;
 
-import java.io.IOException;
-import java.nio.DoubleBuffer;
 import java.nio.FloatBuffer;
 import java.nio.LongBuffer;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.MethodOrderer;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestMethodOrder;
@@ -26,59 +34,6 @@ import org.junit.jupiter.api.TestMethodOrder;
 /** Everything that needs several ranks, against plain loops. ddprun starts it; all ranks run the same tests in the same order. */
 @TestMethodOrder(MethodOrderer.MethodName.class)
 class RanksTest {
-    private static final int SIZE = 1000;
-
-    private static Group group;
-    private static int rank;
-    private static int world;
-
-    @BeforeAll
-    static void join() {
-        group = new Group(new GroupOptions().timeout(Duration.ofSeconds(30)));
-        rank = group.rank();
-        world = group.worldSize();
-    }
-
-    @AfterAll
-    static void leave() {
-        group.close();
-    }
-
-    /** What a rank gives: whole numbers, which add without rounding. */
-    private static float value(int of, int i) {
-        return (i * 7 + of * 13) % 32;
-    }
-
-    private static FloatBuffer mine(int size) {
-        FloatBuffer made = full(size, 0);
-        for (int i = 0; i < size; ++i) made.put(i, value(rank, i));
-        return made;
-    }
-
-    private static float[] sum() {
-        float[] sum = new float[SIZE];
-        for (int of = 0; of < world; ++of) {
-            for (int i = 0; i < SIZE; ++i) sum[i] += value(of, i);
-        }
-        return sum;
-    }
-
-    private static float[] scaled(float[] values, float factor) {
-        float[] made = values.clone();
-        for (int i = 0; i < made.length; ++i) made[i] *= factor;
-        return made;
-    }
-
-    private static float[] mean() {
-        return scaled(sum(), 1f / world);
-    }
-
-    private static void assertClose(float[] expected, FloatBuffer found) {
-        float[] values = array(found);
-        assertEquals(expected.length, values.length);
-        for (int i = 0; i < values.length; ++i) assertEquals(expected[i], values[i], 1e-6 * Math.abs(expected[i]), "element " + i);
-    }
-
     @Test
     void collectives() {
         FloatBuffer recv = mine(SIZE);
@@ -132,36 +87,6 @@ class RanksTest {
             train(ctx, 3, mean());
         }
         turns.close();
-    }
-
-    /** Two parameters with gradients of their own, and two with views. */
-    private static Context make(Group on, ContextOptions options) {
-        Context ctx = new Context(on, options.bucketCap(2000).firstBucketCap(2000));
-        for (int i = 0; i < 4; ++i) ctx.register("p" + i, full(SIZE, rank), i % 2 == 1 ? full(SIZE, 0) : null, SIZE);
-        ctx.commit();
-        return ctx;
-    }
-
-    private static FloatBuffer gradient(Parameter parameter) {
-        return (parameter.grad() == null ? parameter.view() : parameter.grad()).floats();
-    }
-
-    private static void announce(Parameter parameter) {
-        if (parameter.grad() == null) {
-            parameter.put(mine(SIZE));
-        } else {
-            parameter.grad().floats().put(mine(SIZE));
-            parameter.ready();
-        }
-    }
-
-    private static void train(Context ctx, int steps, float[] expected) {
-        for (int step = 0; step < steps; ++step) {
-            ctx.stepBegin();
-            ctx.parameters().forEach(RanksTest::announce);
-            ctx.finalizeStep();
-            for (Parameter each : ctx.parameters()) assertClose(expected, gradient(each));
-        }
     }
 
     @Test
@@ -221,7 +146,7 @@ class RanksTest {
     void optimizerWhileGradientsTravel() {
         try (Context ctx = make(group, new ContextOptions())) {
             ctx.stepBegin();
-            ctx.parameters().forEach(RanksTest::announce);
+            ctx.parameters().forEach(Ranks::announce);
             ctx.finalizeAsync();
             for (Parameter each : ctx.parameters()) {
                 ctx.awaitParameter(each);
@@ -280,136 +205,11 @@ class RanksTest {
         try (Context ctx = make(group, new ContextOptions().join(true))) {
             for (int step = 0; step <= rank; ++step) {
                 ctx.stepBegin();
-                ctx.parameters().forEach(RanksTest::announce);
+                ctx.parameters().forEach(Ranks::announce);
                 ctx.finalizeStep();
             }
             ctx.join();
         }
-    }
-
-    @Test
-    void hooks() {
-        Thread main = Thread.currentThread();
-        Hook sumsTwice = (on, bucket) -> on.allreduceAsync(bucket.buffer(), Op.SUM).then(() -> {
-            assertSame(main, Thread.currentThread());
-            FloatBuffer flat = bucket.buffer().floats();
-            for (int i = 0; i < flat.capacity(); ++i) flat.put(i, flat.get(i) / 2);
-            return on.allreduceAsync(bucket.buffer(), Op.SUM); // a continuation may go on with another
-        });
-        Hook inPlace = (on, bucket) -> {
-            on.allreduce(bucket.buffer(), bucket.op());
-            for (Bucket.Gradient each : bucket.gradients()) {
-                FloatBuffer values = each.memory().floats();
-                for (int i = 0; i < values.capacity(); ++i) values.put(i, values.get(i) + each.parameter().index());
-                for (int i = 0; i < values.capacity(); ++i) values.put(i, values.get(i) + 1 - each.parameter().index());
-            }
-            return null;
-        };
-        Hook inDouble = (on, bucket) -> {
-            FloatBuffer flat = bucket.buffer().floats();
-            DoubleBuffer wide = Support.bytes(8 * flat.capacity()).asDoubleBuffer();
-            for (int i = 0; i < flat.capacity(); ++i) wide.put(i, flat.get(i));
-            bucket.setBuffer(wide);
-            System.gc();
-            return on.allreduceAsync(wide, Op.AVG);
-        };
-        float[] mean = mean();
-        float[] more = mean.clone();
-        for (int i = 0; i < SIZE; ++i) more[i] += 1;
-        try (Context ctx = make(group, new ContextOptions())) {
-            ctx.setHook(sumsTwice);
-            train(ctx, 2, scaled(sum(), world / 2f));
-            ctx.setHook(inPlace);
-            train(ctx, 2, more);
-            ctx.setHook(inDouble);
-            train(ctx, 2, mean);
-            ctx.setHook(null);
-            train(ctx, 2, mean);
-            assertEquals("allreduce", ctx.hookName());
-            List<String> reduced = new ArrayList<>();
-            List<Integer> after = new ArrayList<>();
-            ctx.hookThen((on, bucket) -> after.add(bucket.index()));
-            ctx.setReducedFunction((parameter, used) -> reduced.add(parameter.name() + used));
-            train(ctx, 1, mean);
-            assertEquals(List.of("p0true", "p1true", "p2true", "p3true"), reduced.stream().sorted().toList());
-            assertEquals(ctx.bucketCount(), after.size());
-            ctx.setReducedFunction(null);
-            ctx.useHook("powersgd", "rank=1,start=2,warm_start=1");
-            ctx.loadHookState(ctx.hookState(), false);
-            ctx.compressHook(Dtype.BF16);
-            assertTrue(ctx.hookName().contains("powersgd"));
-            ctx.useLocalSgd(5, group.split(0, 0));
-        }
-    }
-
-    @Test
-    void buffersAndAverager() {
-        try (Context ctx = new Context(group)) {
-            FloatBuffer weight = full(5, rank);
-            FloatBuffer means = full(5, rank);
-            ctx.register("w", weight, full(5, 0));
-            ctx.registerBuffer("means", means);
-            ctx.commit();
-            assertEquals(0, means.get(0));
-            ctx.setBufferHook((on, buffers) -> on.allreduce(buffers.get(0), Op.MAX));
-            List<Integer> results = new ArrayList<>();
-            try (Averager averager = new Averager(ctx, 2)) {
-                for (int step = 0; step < 3; ++step) {
-                    ctx.stepBegin();
-                    ctx.gradReady(0);
-                    ctx.finalizeStep();
-                    means.put(0, rank);
-                    weight.put(0, rank);
-                    results.add(averager.step());
-                }
-                assertEquals(3, averager.steps());
-                averager.steps(8);
-                assertEquals(8, averager.steps());
-            }
-            assertEquals(List.of(world, 0, world), results);
-            assertEquals((world - 1) / 2f, weight.get(0), 1e-6);
-            ctx.stepBegin();
-            assertEquals(world - 1, means.get(0));
-            ctx.gradReady(0);
-            ctx.finalizeStep();
-            weight.put(1, rank);
-            ctx.averageParameters(null);
-            assertEquals((world - 1) / 2f, weight.get(1), 1e-6);
-        }
-    }
-
-    /** A hook that throws breaks the context: here with its own exception, on the other ranks with an error. */
-    @Test
-    void otherGroupGoesOn() {
-        Group doomed = group.split(0, 0);
-        Context ctx = make(doomed, new ContextOptions());
-        IOException own = new IOException("hook of rank 0");
-        ctx.setHook((on, bucket) -> {
-            if (rank == 0 && bucket.index() == 1) throw own;
-            return on.allreduceAsync(bucket.buffer(), bucket.op());
-        });
-        group.barrier(); // nobody is still in commit when the group breaks
-        DdpException thrown = raises(DdpException.CallbackFailed.class, "java.io.IOException: hook of rank 0", () -> train(ctx, 1, mean()));
-        if (rank == 0) {
-            assertSame(own, thrown.getCause());
-        } else {
-            assertEquals(0, thrown.rank());
-        }
-        Group next = group.split(0, 0);
-        ctx.setGroup(next);
-        ctx.setHook(null);
-        train(ctx, 2, mean());
-        Group third = group.split(0, 0);
-        ctx.setGroup(third);
-        IllegalArgumentException unchecked = new IllegalArgumentException("mine");
-        ctx.setHook((on, bucket) -> {
-            if (rank == 0) throw unchecked;
-            return on.allreduceAsync(bucket.buffer(), bucket.op());
-        });
-        group.barrier();
-        RuntimeException second = assertThrows(RuntimeException.class, () -> train(ctx, 1, mean()));
-        if (rank == 0) assertSame(unchecked, second);
-        ctx.close();
     }
 
     @Test
