@@ -81,6 +81,7 @@ public final class Bucket {
     public void setBuffer(Memory memory) {
         memory.writable("buffer").counted("buffer", ddp.ddp_bucket_count(handle));
         int index = index();
+        context.handle.keepAs("next " + index, memory); // if C refuses it, it goes on using the one before
         ddp.ddp_bucket_set_buffer(handle, memory.address, memory.dtype().code);
         context.handle.keepAs(index, memory);
     }

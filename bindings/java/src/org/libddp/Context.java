@@ -64,7 +64,6 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     Parameter add(Parameter parameter) {
-        handle.keep(parameter.data(), parameter.grad());
         parameters.add(parameter);
         return parameter;
     }
@@ -191,8 +190,12 @@ public final class Context extends Hooks implements AutoCloseable {
      */
     public Memory gradView(Parameter parameter) {
         long[] view = new long[1];
-        ddp.ddp_grad_view(handle, own(parameter), view);
-        return Memory.at(view[0], parameter.dtype(), parameter.shape(), layout());
+        Handle<Kind.ddp_layout> held;
+        do { // the layout that is held is the one that the view is in
+            held = layout();
+            ddp.ddp_grad_view(handle, own(parameter), view);
+        } while (held != layout());
+        return Memory.at(view[0], parameter.dtype(), parameter.shape(), held);
     }
 
     /** The reduced gradient of a sparse parameter: copies of its rows. */

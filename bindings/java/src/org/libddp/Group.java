@@ -157,9 +157,7 @@ public final class Group implements AutoCloseable {
 
     /** recv = op over the ranks of send. */
     public Work allreduceAsync(Memory send, Memory recv, Op op) {
-        long[] work = new long[1];
-        reduceTo(send, recv, op, work);
-        return Work.of(work[0], handle, send, recv);
+        return Work.start(handle, work -> reduceTo(send, recv, op, work), send, recv);
     }
 
     /** buffer of rank root to every rank. */
@@ -174,9 +172,7 @@ public final class Group implements AutoCloseable {
 
     /** buffer of rank root to every rank. */
     public Work broadcastAsync(Memory buffer, int root) {
-        long[] work = new long[1];
-        send(buffer, root, work);
-        return Work.of(work[0], handle, buffer);
+        return Work.start(handle, work -> send(buffer, root, work), buffer);
     }
 
     /** recv = the ranks' send, one after another. */
@@ -191,9 +187,7 @@ public final class Group implements AutoCloseable {
 
     /** recv = the ranks' send, one after another; null: each rank's part stands in recv already. */
     public Work allgatherAsync(Memory send, Memory recv) {
-        long[] work = new long[1];
-        gather(send, recv, work);
-        return Work.of(work[0], handle, send, recv);
+        return Work.start(handle, work -> gather(send, recv, work), send, recv);
     }
 
     /** recv = this rank's part of op over the ranks of send. */
@@ -208,9 +202,7 @@ public final class Group implements AutoCloseable {
 
     /** recv = this rank's part of op over the ranks of send. */
     public Work reduceScatterAsync(Memory send, Memory recv, Op op) {
-        long[] work = new long[1];
-        scatter(send, recv, op, work);
-        return Work.of(work[0], handle, send, recv);
+        return Work.start(handle, work -> scatter(send, recv, op, work), send, recv);
     }
 
     /** Returns when every rank has called it. */
@@ -222,9 +214,7 @@ public final class Group implements AutoCloseable {
     /** Done when every rank has called it. */
     public Work barrierAsync() {
         Handle.sweep();
-        long[] work = new long[1];
-        ddp.ddp_barrier(handle, work);
-        return Work.of(work[0], handle);
+        return Work.start(handle, work -> ddp.ddp_barrier(handle, work));
     }
 
     // Each with work null waits for the end inside the call. Arrays are reachable as long as it lasts.

@@ -40,6 +40,17 @@ final class Handle<K> {
         return made;
     }
 
+    /** For what is yet to be made; whatever happens, what it keeps is kept from now on. */
+    static <K> Handle<K> empty(int kind) {
+        Handle<K> made = new Handle<>(kind, 0);
+        CLEANER.register(made, made.state);
+        return made;
+    }
+
+    void fill(long pointer) {
+        state.pointer = pointer;
+    }
+
     static <K> Handle<K> borrowed(long pointer) {
         return pointer == 0 ? null : new Handle<>(Kind.BORROWED, pointer);
     }

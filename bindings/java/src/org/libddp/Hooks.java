@@ -31,7 +31,6 @@ public abstract class Hooks {
     public abstract List<Parameter> parameters();
 
     void addBuffer(Memory memory) {
-        handle.keep(memory);
         buffers.add(memory);
     }
 

@@ -85,6 +85,7 @@ public final class ParameterBuilder {
     /** Adds it to the context, in the order of the forward pass. */
     public Parameter register() {
         settle();
+        context.handle.keep(data, grad); // before C knows them
         int[] index = new int[1];
         try (ddp_param_desc desc = describe(name, data, grad, shape, dtype)) {
             desc.setFlags(flags);
@@ -97,6 +98,7 @@ public final class ParameterBuilder {
     /** Adds it as a buffer: state that is not trained. */
     Memory registerBuffer() {
         settle();
+        context.handle.keep(data);
         try (ddp_param_desc desc = describe(name, data, null, shape, dtype)) {
             ddp.ddp_register_buffer(context.handle, desc);
         }

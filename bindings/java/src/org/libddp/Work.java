@@ -28,12 +28,24 @@ public final class Work implements AutoCloseable {
         this.handle = handle;
     }
 
-    /** about: the object that the call was about, out of whose calls exceptions of callbacks come. */
-    static Work of(long made, Handle<?> about, Object... kept) {
-        Handle<Kind.ddp_work> handle = Handle.own(Kind.WORK, made);
+    /** A call of libddp's that makes a work: it is given the array in which the work comes back. */
+    interface Start {
+        void call(long[] work);
+    }
+
+    /**
+     * Starts an operation. What it uses is kept before it begins, so that no exception in between can take it away. about: the object
+     * that the call is about, out of whose calls exceptions of callbacks come.
+     */
+    static Work start(Handle<?> about, Start start, Object... kept) {
+        Handle<Kind.ddp_work> handle = Handle.empty(Kind.WORK);
         handle.keep(kept);
         handle.shareRaised(Callback.runningRaised() != null ? Callback.runningRaised() : about.raisedOrNull());
-        return new Work(handle);
+        Work work = new Work(handle);
+        long[] made = new long[1];
+        start.call(made);
+        handle.fill(made[0]);
+        return work;
     }
 
     /** Whether the operation has ended. Throws what it failed with. */
@@ -63,9 +75,8 @@ public final class Work implements AutoCloseable {
      */
     public Work then(Callable<Work> function) {
         Objects.requireNonNull(function, "function");
-        long[] made = new long[1];
-        ddp.ddp_work_then(handle, Callback.of(handle, function), 0, made);
-        return of(made[0], handle, handle);
+        Callback callback = Callback.of(handle, function);
+        return start(handle, made -> ddp.ddp_work_then(handle, callback, 0, made), handle);
     }
 
     /** The same for a function that returns nothing. */

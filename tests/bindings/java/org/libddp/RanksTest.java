@@ -27,6 +27,7 @@ import java.nio.FloatBuffer;
 import java.nio.LongBuffer;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.MethodOrderer;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestMethodOrder;
@@ -139,6 +140,21 @@ class RanksTest {
                 ctx.finalizeStep();
                 for (Parameter each : ctx.parameters()) assertClose(mean(), gradient(each));
             }
+        }
+    }
+
+    @Test
+    void collectingDuringTraining() throws Exception {
+        AtomicBoolean stop = new AtomicBoolean();
+        Thread collector = new Thread(() -> {
+            while (!stop.get()) System.gc();
+        });
+        collector.start();
+        try (Context ctx = make(group, new ContextOptions())) {
+            train(ctx, 20, mean());
+        } finally {
+            stop.set(true);
+            collector.join();
         }
     }
 
