@@ -31,7 +31,8 @@ public final class Context extends Hooks implements AutoCloseable {
 
     private static long create(Group group, ContextOptions options) {
         long[] made = new long[1];
-        try (ddp_context_options given = options.toNative()) {
+        try (ddp_context_options given = new ddp_context_options()) {
+            options.fill(given);
             ddp.ddp_context_create(group.handle, given, made);
         }
         return made[0];

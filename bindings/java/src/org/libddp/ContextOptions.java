@@ -32,8 +32,8 @@ public final class ContextOptions {
     }
 
     /** Caps in bytes, bucket by bucket, instead of the two; the last one repeats. */
-    public ContextOptions bucketCaps(long[] value) {
-        bucketCaps = value;
+    public ContextOptions bucketCaps(long... value) {
+        bucketCaps = value.clone();
         return this;
     }
 
@@ -115,15 +115,14 @@ public final class ContextOptions {
         return this;
     }
 
-    ddp_context_options toNative() {
-        ddp_context_options made = new ddp_context_options();
-        made.setBucket_cap_bytes(bucketCap);
-        made.setFirst_bucket_cap_bytes(firstBucketCap);
+    void fill(ddp_context_options made) {
+        made.setBucket_cap_bytes(notNegative("bucketCap", bucketCap));
+        made.setFirst_bucket_cap_bytes(notNegative("firstBucketCap", firstBucketCap));
+        for (long each : bucketCaps) notNegative("bucketCaps", each);
         made.set_bucket_caps(bucketCaps);
         made.setReduction(reduction.code);
-        made.setRebuild_interval(rebuildInterval);
+        made.setRebuild_interval(notNegative("rebuildInterval", rebuildInterval));
         made.setFlags(flags());
-        return made;
     }
 
     private int flags() {
@@ -138,6 +137,11 @@ public final class ContextOptions {
                 | flag(divideByPresent, ddp.DDP_CONTEXT_DIVIDE_BY_PRESENT)
                 | flag(stopAtFirstJoin, ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN)
                 | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER);
+    }
+
+    private static long notNegative(String what, long value) {
+        if (value < 0) throw new IllegalArgumentException(what + ": " + value + " is negative");
+        return value;
     }
 
     private static int flag(boolean set, int bit) {

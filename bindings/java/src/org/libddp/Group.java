@@ -40,7 +40,8 @@ public final class Group implements AutoCloseable {
         Store store = options.store();
         long[] made = new long[1];
         long at = store == null ? 0 : Handle.enter(store.handle); // the options hold its address
-        try (ddp_group_options given = options.toNative()) {
+        try (ddp_group_options given = new ddp_group_options()) {
+            options.fill(given);
             if (store != null) given.setStore(store.handle);
             if (alone) given.setRank(0);
             if (alone) given.setWorld_size(1);

@@ -97,8 +97,7 @@ public final class GroupOptions {
         return store;
     }
 
-    ddp_group_options toNative() {
-        ddp_group_options made = new ddp_group_options();
+    void fill(ddp_group_options made) {
         made.setRank(rank == null ? -1 : rank);
         made.setWorld_size(worldSize == null ? -1 : worldSize);
         made.setInit_method(Text.checked("initMethod", initMethod));
@@ -109,6 +108,5 @@ public final class GroupOptions {
         made.setSecret(Text.checked("secret", secret));
         made.setFlags((deterministic ? ddp.DDP_GROUP_DETERMINISTIC : 0) | (matchCheck ? 0 : ddp.DDP_GROUP_NO_MATCH_CHECK));
         made.setRound_robin(roundRobin);
-        return made;
     }
 }

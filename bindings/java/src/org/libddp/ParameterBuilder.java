@@ -78,6 +78,7 @@ public final class ParameterBuilder {
 
     /** How often gradReady is called for it in each step. */
     public ParameterBuilder uses(int value) {
+        if (value < 0) throw new IllegalArgumentException("uses: " + value + " is negative");
         uses = value;
         return this;
     }
@@ -87,7 +88,9 @@ public final class ParameterBuilder {
         settle();
         context.handle.keep(data, grad); // before C knows them
         int[] index = new int[1];
-        try (ddp_param_desc desc = describe(name, data, grad, shape, dtype)) {
+        try (ddp_param_desc desc = new ddp_param_desc()) {
+            describe(desc);
+            desc.setGrad(grad == null ? 0 : grad.address);
             desc.setFlags(flags);
             desc.setUses(uses);
             ddp.ddp_register_param(context.handle, desc, index);
@@ -99,7 +102,8 @@ public final class ParameterBuilder {
     Memory registerBuffer() {
         settle();
         context.handle.keep(data);
-        try (ddp_param_desc desc = describe(name, data, null, shape, dtype)) {
+        try (ddp_param_desc desc = new ddp_param_desc()) {
+            describe(desc);
             ddp.ddp_register_buffer(context.handle, desc);
         }
         return data;
@@ -117,13 +121,10 @@ public final class ParameterBuilder {
         if (grad != null) grad = grad.writable("grad").typed("grad", dtype).shaped("grad", shape);
     }
 
-    private static ddp_param_desc describe(String name, Memory data, Memory grad, long[] shape, Dtype dtype) {
-        ddp_param_desc desc = new ddp_param_desc();
+    private void describe(ddp_param_desc desc) {
         desc.setName(Text.checked("name", name));
         desc.set_shape(shape);
         desc.setDtype(dtype.code);
         desc.setData(data == null ? 0 : data.address);
-        desc.setGrad(grad == null ? 0 : grad.address);
-        return desc;
     }
 }

@@ -24,7 +24,8 @@ public final class Store implements AutoCloseable {
     /** Opens a store. uri: "tcp://host:port" or "file:///absolute/path". */
     public Store(String uri, StoreOptions options) {
         long[] made = new long[1];
-        try (ddp_store_options given = options.toNative()) {
+        try (ddp_store_options given = new ddp_store_options()) {
+            options.fill(given);
             given.setUri(Text.checked("uri", Objects.requireNonNull(uri, "uri")));
             ddp.ddp_store_create(given, made);
         }

@@ -26,11 +26,9 @@ public final class StoreOptions {
         return this;
     }
 
-    ddp_store_options toNative() {
-        ddp_store_options made = new ddp_store_options();
+    void fill(ddp_store_options made) {
         made.setIs_server(server ? 1 : 0);
         made.setTimeout_ms(Ddp.milliseconds("timeout", timeout));
         made.setSecret(Text.checked("secret", secret));
-        return made;
     }
 }

@@ -57,6 +57,9 @@ class ErrorsTest {
         raises(DdpException.InvalidState.class, "ddp_commit", () -> ctx.gradReady(0));
         raises(DdpException.InvalidArgument.class, "nope", () -> ctx.useHook("nope", null));
         raises(IllegalArgumentException.class, "name: text may not contain", () -> new Group(new GroupOptions().name("a\0b")));
+        raises(IllegalArgumentException.class, "bucketCap: -1", () -> new Context(group, new ContextOptions().bucketCap(-1)));
+        raises(IllegalArgumentException.class, "bucketCaps: -5", () -> new Context(group, new ContextOptions().bucketCaps(1, -5)));
+        raises(IllegalArgumentException.class, "uses: -1", () -> ctx.parameter("u").shape(1).uses(-1));
         raises(IllegalArgumentException.class, "timeout", () -> new Group(new GroupOptions().timeout(Duration.ZERO)));
         raises(IllegalArgumentException.class, "another context", () -> context().gradReady(first));
         raises(DdpException.InvalidArgument.class, "rank", () -> new Group(new GroupOptions().rank(3).worldSize(2).initMethod("tcp://127.0.0.1:1")));
