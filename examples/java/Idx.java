@@ -28,7 +28,8 @@ final class Idx {
     static Idx load(Path folder, String name) throws IOException {
         byte[] labels = read(folder, name + "-labels-idx1-ubyte", LABELS);
         byte[] pixels = read(folder, name + "-images-idx3-ubyte", IMAGES);
-        if (pixels.length != labels.length * Mlp.WIDTHS[0]) throw new IOException(name + ": images and labels do not match");
+        if (pixels.length != labels.length * Mlp.WIDTHS[0])
+            throw new IOException(name + ": images and labels do not match");
         float[] images = new float[pixels.length];
         for (int i = 0; i < images.length; ++i) images[i] = (pixels[i] & 0xff) / 255f;
         return new Idx(images, labels);
@@ -45,7 +46,8 @@ final class Idx {
         try (DataInputStream file = new DataInputStream(open(folder, name))) {
             if (file.readInt() != magic) throw new IOException(name + " is not the IDX file that it should be");
             int size = 1;
-            for (int dimension = 0; dimension < (magic & 0xff); ++dimension) size = Math.multiplyExact(size, file.readInt());
+            for (int dimension = 0; dimension < (magic & 0xff); ++dimension)
+                size = Math.multiplyExact(size, file.readInt());
             byte[] bytes = file.readNBytes(size);
             if (bytes.length != size) throw new IOException(name + " is cut short");
             return bytes;

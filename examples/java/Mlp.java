@@ -171,7 +171,8 @@ final class Mlp {
     private void biasGradient(int layer, int count) {
         float[] gradient = gradients[2 * layer + 1];
         java.util.Arrays.fill(gradient, 0);
-        for (int row = 0; row < count; ++row) addScaled(gradient, 0, 1, deltas[layer], row * gradient.length, gradient.length);
+        for (int row = 0; row < count; ++row)
+            addScaled(gradient, 0, 1, deltas[layer], row * gradient.length, gradient.length);
     }
 
     private void weightGradient(Idx set, int[] rows, int first, int count, int layer) {
@@ -196,7 +197,8 @@ final class Mlp {
         for (int row = 0; row < count; ++row) {
             for (int k = 0; k < in; ++k) {
                 float y = input[row * in + k];
-                previous[row * in + k] = y > 0 ? rectifySlope(y) * dot(deltas[layer], row * out, values[2 * layer], k * out, out) : 0;
+                previous[row * in + k] =
+                        y > 0 ? rectifySlope(y) * dot(deltas[layer], row * out, values[2 * layer], k * out, out) : 0;
             }
         }
     }

@@ -120,7 +120,8 @@ final class Mnist {
             if (context != null) {
                 net.backward(set, order, first, part, this::announce);
                 context.finalizeStep();
-                for (int tensor = 0; tensor < gradients.length; ++tensor) gradients[tensor].get(0, net.gradients[tensor]);
+                for (int tensor = 0; tensor < gradients.length; ++tensor)
+                    gradients[tensor].get(0, net.gradients[tensor]);
             } else {
                 net.backward(set, order, first, part, tensor -> {});
             }
@@ -134,7 +135,8 @@ final class Mnist {
         for (int i = 0; i < order.length; ++i) order[i] = i;
         net.correct = 0;
         int most = settings.batch / world;
-        for (int first = 0; first < order.length; first += most) net.forward(set, order, first, Math.min(most, order.length - first));
+        for (int first = 0; first < order.length; first += most)
+            net.forward(set, order, first, Math.min(most, order.length - first));
         return 100 * net.correct / order.length;
     }
 
@@ -161,7 +163,8 @@ final class Mnist {
         boolean good = worst.get(0) <= bound;
         if (rank == 0) {
             say("against one process, any weight on any rank after %d steps: difference %.3g", steps, worst.get(0));
-            say("bound %.3g (rounding of steps * lr / (1 - momentum) * batch * 0.1, see compare.c): %s", bound, good ? "met" : "EXCEEDED");
+            say("bound %.3g (rounding of steps * lr / (1 - momentum) * batch * 0.1, see compare.c): %s", bound,
+                    good ? "met" : "EXCEEDED");
         }
         return good;
     }
@@ -182,8 +185,8 @@ final class Mnist {
         Idx train = Idx.load(settings.data, "train");
         try (Group group = new Group()) {
             if (settings.batch % group.worldSize() != 0 || settings.batch > train.count()) {
-                throw new IllegalArgumentException("--batch " + settings.batch + " must be a multiple of the " + group.worldSize()
-                        + " ranks, and at most the " + train.count() + " digits");
+                throw new IllegalArgumentException("--batch " + settings.batch + " must be a multiple of the "
+                        + group.worldSize() + " ranks, and at most the " + train.count() + " digits");
             }
             Mnist trainer = new Mnist(settings, group);
             int seen = train.count() / settings.batch * settings.batch;

@@ -29,7 +29,8 @@ final class GradReady {
     }
 
     public static void main(String[] arguments) {
-        double limit = arguments.length == 2 && arguments[0].equals("--limit-ns") ? Double.parseDouble(arguments[1]) : 1e9;
+        double limit =
+                arguments.length == 2 && arguments[0].equals("--limit-ns") ? Double.parseDouble(arguments[1]) : 1e9;
         double[] rounds = new double[ROUNDS];
         String backend;
         try (Group group = Group.alone(); Context context = new Context(group)) {
@@ -46,8 +47,8 @@ final class GradReady {
         System.out.printf(Locale.ROOT,
                 "{\"name\":\"grad-ready\",\"world\":1,\"backend\":\"%s\",\"bytes\":%d,\"iters\":%d,\"median_ms\":%.6f,\"p10_ms\":%.6f,"
                         + "\"p90_ms\":%.6f,\"params\":%d,\"ns_per_call\":%.1f,\"language\":\"java %s\"}%n",
-                backend, 4 * PARAMS, ROUNDS, ms * median, ms * rounds[ROUNDS / 10], ms * rounds[ROUNDS - 1 - ROUNDS / 10], PARAMS,
-                median, System.getProperty("java.version"));
+                backend, 4 * PARAMS, ROUNDS, ms * median, ms * rounds[ROUNDS / 10],
+                ms * rounds[ROUNDS - 1 - ROUNDS / 10], PARAMS, median, System.getProperty("java.version"));
         System.exit(median <= limit ? 0 : 1);
     }
 }

@@ -173,8 +173,7 @@ public final class Context extends Hooks implements AutoCloseable {
 
     /** What {@link #noSync} gives: closing it ends the part that does not communicate. */
     public interface NoSync extends AutoCloseable {
-        @Override
-        void close();
+        @Override void close();
     }
 
     /** {@code try (Context.NoSync apart = context.noSync()) { ... }}: steps in here only add gradients up, on this rank. */

@@ -129,11 +129,9 @@ public final class ContextOptions {
         return flag(!rebuild, ddp.DDP_CONTEXT_NO_REBUILD)
                 | flag(!initialBroadcast, ddp.DDP_CONTEXT_NO_INITIAL_BROADCAST)
                 | flag(!broadcastBuffers, ddp.DDP_CONTEXT_NO_BUFFER_BROADCAST)
-                | flag(findUnused, ddp.DDP_CONTEXT_FIND_UNUSED)
-                | flag(staticGraph, ddp.DDP_CONTEXT_STATIC_GRAPH)
+                | flag(findUnused, ddp.DDP_CONTEXT_FIND_UNUSED) | flag(staticGraph, ddp.DDP_CONTEXT_STATIC_GRAPH)
                 | flag(keepLocalUnused, ddp.DDP_CONTEXT_KEEP_LOCAL_UNUSED)
-                | flag(skipUnusedBuckets, ddp.DDP_CONTEXT_SKIP_UNUSED_BUCKETS)
-                | flag(join, ddp.DDP_CONTEXT_JOIN)
+                | flag(skipUnusedBuckets, ddp.DDP_CONTEXT_SKIP_UNUSED_BUCKETS) | flag(join, ddp.DDP_CONTEXT_JOIN)
                 | flag(divideByPresent, ddp.DDP_CONTEXT_DIVIDE_BY_PRESENT)
                 | flag(stopAtFirstJoin, ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN)
                 | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER);

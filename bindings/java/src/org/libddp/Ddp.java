@@ -42,7 +42,8 @@ public final class Ddp {
     /** As libddp takes times: 0 for null, the default, and never rounded down to it. */
     static long milliseconds(String what, Duration time) {
         if (time == null) return 0;
-        if (time.isNegative() || time.isZero()) throw new IllegalArgumentException(what + ": a time of " + time + " is not positive");
+        if (time.isNegative() || time.isZero())
+            throw new IllegalArgumentException(what + ": a time of " + time + " is not positive");
         return Math.max(1, time.toMillis());
     }
 }

@@ -20,11 +20,13 @@ import java.util.WeakHashMap;
  */
 public final class Group implements AutoCloseable {
     /** For those that are open when the process ends; by identity of the handle. */
-    private static final Set<Handle<?>> OPEN = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
+    private static final Set<Handle<?>> OPEN =
+            Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
     static {
         // Tells the other ranks that this one ends, so that they need not find out.
-        Runtime.getRuntime().addShutdownHook(new Thread(() -> new ArrayList<>(OPEN).forEach(Handle::close), "libddp-leave"));
+        Runtime.getRuntime().addShutdownHook(
+                new Thread(() -> new ArrayList<>(OPEN).forEach(Handle::close), "libddp-leave"));
     }
 
     final Handle<Kind.ddp_group> handle;
@@ -241,7 +243,8 @@ public final class Group implements AutoCloseable {
         int world = worldSize();
         long part = recv.writable("recv").count() / world;
         if (part * world != recv.count()) {
-            throw new IllegalArgumentException("recv: " + recv.count() + " elements cannot be divided among " + world + " ranks");
+            throw new IllegalArgumentException(
+                    "recv: " + recv.count() + " elements cannot be divided among " + world + " ranks");
         }
         if (send != null) send.typed("send", recv.dtype()).counted("send", part);
         ddp.ddp_allgather(handle, address(send), recv.address, part, recv.dtype().code, work);

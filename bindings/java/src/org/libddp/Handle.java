@@ -109,13 +109,16 @@ final class Handle<K> {
         Throwable first = queue == null ? null : queue.poll();
         if (first == null || first == error) return error;
         queue.clear();
-        if (!(first instanceof RuntimeException) && !(first instanceof Error)) {
-            error.initCause(first);
-            return error;
+        if (first instanceof RuntimeException unchecked) {
+            unchecked.addSuppressed(error);
+            return unchecked;
         }
-        first.addSuppressed(error);
-        if (first instanceof Error) throw (Error) first;
-        return (RuntimeException) first;
+        if (first instanceof Error serious) {
+            serious.addSuppressed(error);
+            throw serious;
+        }
+        error.initCause(first);
+        return error;
     }
 
     // CLOSING
@@ -192,8 +195,7 @@ final class Handle<K> {
     }
 
     private static final class Keeper implements Runnable {
-        @SuppressWarnings("unused")
-        private Object kept;
+        @SuppressWarnings("unused") private Object kept;
 
         Keeper(Object object) {
             kept = object;
@@ -265,7 +267,8 @@ final class Handle<K> {
 
         long giveAway() {
             if (!CALLS.compareAndSet(this, 0, CLOSING)) {
-                throw new IllegalStateException("the work that a callback returns is closed, or another thread waits for it");
+                throw new IllegalStateException(
+                        "the work that a callback returns is closed, or another thread waits for it");
             }
             return (long) POINTER.getAndSet(this, 0L);
         }

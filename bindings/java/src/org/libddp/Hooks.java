@@ -162,7 +162,8 @@ public abstract class Hooks {
         @Override
         Work call(long first, long second) throws Exception {
             Handle<?> handle = reference.get();
-            if (handle == null) throw new IllegalStateException("the context of this callback is gone: keep it while its steps run");
+            if (handle == null)
+                throw new IllegalStateException("the context of this callback is gone: keep it while its steps run");
             return ((Hooks) handle.owner).functions.get(this).call(this, first, second);
         }
     }

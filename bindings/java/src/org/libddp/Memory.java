@@ -50,8 +50,9 @@ public final class Memory {
     static Memory of(String what, Buffer buffer, Dtype dtype) {
         if (buffer == null) throw new NullPointerException(what + ": null is no buffer");
         if (!buffer.isDirect()) {
-            throw wrong(what, "the buffer is on the Java heap: pass a direct one (ByteBuffer.allocateDirect), whose memory libddp "
-                    + "can use where it lies");
+            throw wrong(what,
+                    "the buffer is on the Java heap: pass a direct one (ByteBuffer.allocateDirect), whose memory libddp "
+                            + "can use where it lies");
         }
         int size = elementSize(what, buffer);
         if (size > 1 || dtype != null && dtype.size() > 1) checkOrder(what, buffer);
@@ -60,7 +61,9 @@ public final class Memory {
         Buffer root = buffer.slice(); // whatever happens to the caller's position
         long address = ddp.ddp_java_address(root);
         if (bytes % type.size() != 0) {
-            throw wrong(what, "its " + bytes + " bytes cannot be divided into elements of " + type + " of " + type.size() + " bytes");
+            throw wrong(what,
+                    "its " + bytes + " bytes cannot be divided into elements of " + type + " of " + type.size()
+                            + " bytes");
         }
         if (bytes > 0 && address % Math.min(type.size(), 8) != 0) {
             throw wrong(what, "its first byte is not aligned to an element of " + type);
@@ -95,7 +98,8 @@ public final class Memory {
 
     private static ByteBuffer show(long address, long bytes) {
         if (bytes > Integer.MAX_VALUE) {
-            throw DdpException.unsupported("an array of " + bytes + " bytes is larger than a Java buffer can be (2 GiB)");
+            throw DdpException.unsupported(
+                    "an array of " + bytes + " bytes is larger than a Java buffer can be (2 GiB)");
         }
         return bytes == 0 ? ByteBuffer.allocateDirect(0) : ddp.ddp_java_show(address, bytes);
     }
@@ -125,8 +129,9 @@ public final class Memory {
 
     private static void checkOrder(String what, Buffer buffer) {
         if (orderOf(buffer) == NATIVE) return;
-        throw wrong(what, "its byte order is " + orderOf(buffer) + ", this machine's is " + NATIVE
-                + ": call order(ByteOrder.nativeOrder()) on the ByteBuffer first");
+        throw wrong(what,
+                "its byte order is " + orderOf(buffer) + ", this machine's is " + NATIVE
+                        + ": call order(ByteOrder.nativeOrder()) on the ByteBuffer first");
     }
 
     private static Dtype typeOf(String what, Buffer buffer, Dtype dtype) {
@@ -158,8 +163,9 @@ public final class Memory {
     /** The same memory, if it has as many elements. */
     Memory shaped(String what, long[] extents) {
         if (count(extents) == count) return new Memory(root, address, dtype, count, extents.clone(), readOnly);
-        throw wrong(what, "it has " + count + " elements, but " + count(extents) + " are expected (shape "
-                + Arrays.toString(extents) + ")");
+        throw wrong(what,
+                "it has " + count + " elements, but " + count(extents) + " are expected (shape "
+                        + Arrays.toString(extents) + ")");
     }
 
     Memory typed(String what, Dtype expected) {
@@ -192,7 +198,8 @@ public final class Memory {
     /** Its bytes, in this machine's order. */
     public ByteBuffer bytes() {
         if (root instanceof ByteBuffer) return ((ByteBuffer) root).slice().order(NATIVE);
-        throw new IllegalStateException("the memory is that of a " + root.getClass().getSimpleName() + ", not of bytes");
+        throw new IllegalStateException(
+                "the memory is that of a " + root.getClass().getSimpleName() + ", not of bytes");
     }
 
     /** Its elements: of F32, or the parts of C64. */

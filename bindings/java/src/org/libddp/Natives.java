@@ -10,6 +10,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 
 /**
  * Finds and loads the native libraries, once: from the folder or file of the system property {@code org.libddp.library}, from
@@ -51,9 +52,10 @@ final class Natives {
 
     /** The folder in the jar: {@code native/linux-x64/} here. */
     private static String folder() {
+        String system = System.getProperty("os.name").toLowerCase(Locale.ROOT);
         String machine = System.getProperty("os.arch");
-        String short_ = machine.equals("amd64") || machine.equals("x86_64") ? "x64" : machine.equals("aarch64") ? "arm64" : machine;
-        return "/native/" + System.getProperty("os.name").toLowerCase(Locale.ROOT) + "-" + short_ + "/";
+        machine = Map.of("amd64", "x64", "x86_64", "x64", "aarch64", "arm64").getOrDefault(machine, machine);
+        return "/native/" + system + "-" + machine + "/";
     }
 
     /** False if the jar has none for this machine. */
@@ -67,10 +69,12 @@ final class Natives {
             return true;
         } catch (IOException e) {
             throw wrong("libddp's libraries in the jar cannot be copied to " + System.getProperty("java.io.tmpdir")
-                    + " (property java.io.tmpdir): " + e.getMessage(), e);
+                            + " (property java.io.tmpdir): " + e.getMessage(),
+                    e);
         } catch (UnsatisfiedLinkError e) {
             throw wrong("libddp's libraries in the jar cannot be loaded from " + System.getProperty("java.io.tmpdir")
-                    + " (property java.io.tmpdir), or lack what they need: " + e.getMessage(), e);
+                            + " (property java.io.tmpdir), or lack what they need: " + e.getMessage(),
+                    e);
         }
     }
 

@@ -128,7 +128,8 @@ public final class Store implements AutoCloseable {
         ddp.ddp_store_list_keys(handle, prefix, found);
         List<String> keys = new ArrayList<>();
         String all = Text.of(found[0]);
-        for (int from = 0, to = all.indexOf('\0'); to >= 0; from = to + 1, to = all.indexOf('\0', from)) keys.add(all.substring(from, to));
+        for (int from = 0, to = all.indexOf('\0'); to >= 0; from = to + 1, to = all.indexOf('\0', from))
+            keys.add(all.substring(from, to));
         return keys;
     }
 

@@ -23,7 +23,10 @@ final class Text {
     }
 
     static byte[][] list(String name, Collection<String> texts) {
-        return texts.stream().map(text -> bytes(name, text)).toArray(byte[][]::new);
+        byte[][] list = new byte[texts.size()][];
+        int i = 0;
+        for (String each : texts) list[i++] = bytes(name, each);
+        return list;
     }
 
     static byte[][] pairs(Map<String, byte[]> values) {

@@ -82,14 +82,16 @@ class BuffersTest {
         assertArrayEquals(new float[] {1, 2, 3, 4, 5, 6}, Support.array(whole));
         ByteBuffer raw = bytes(16);
         refused("aligned", raw.position(1).limit(9).slice().order(ByteOrder.nativeOrder()), Dtype.F32);
-        refused("aligned", raw.clear().position(1).limit(9).slice().order(ByteOrder.nativeOrder()).asFloatBuffer(), null);
+        refused("aligned", raw.clear().position(1).limit(9).slice().order(ByteOrder.nativeOrder()).asFloatBuffer(),
+                null);
     }
 
     @Test
     void refusedBuffers() {
         refused("recv: the buffer is on the Java heap", FloatBuffer.allocate(3), null);
         refused("recv: the buffer is on the Java heap", ByteBuffer.allocate(3), null);
-        ByteOrder other = ByteOrder.nativeOrder() == ByteOrder.BIG_ENDIAN ? ByteOrder.LITTLE_ENDIAN : ByteOrder.BIG_ENDIAN;
+        ByteOrder other =
+                ByteOrder.nativeOrder() == ByteOrder.BIG_ENDIAN ? ByteOrder.LITTLE_ENDIAN : ByteOrder.BIG_ENDIAN;
         ByteBuffer swapped = ByteBuffer.allocateDirect(16).order(other);
         refused("recv: its byte order is " + other, swapped.asFloatBuffer(), null);
         refused("recv: its byte order is " + other, swapped.asLongBuffer(), null);
@@ -117,18 +119,23 @@ class BuffersTest {
     void parametersThatDoNotFit() {
         try (Context context = new Context(group)) {
             FloatBuffer three = Support.floats(1, 2, 3);
-            raises(IllegalArgumentException.class, "grad: it has 4 elements", () -> context.register("a", three, Support.floats(1, 2, 3, 4)));
-            raises(IllegalArgumentException.class, "grad: its type is F64", () -> context.register("a", three, bytes(24).asDoubleBuffer()));
+            raises(IllegalArgumentException.class, "grad: it has 4 elements",
+                    () -> context.register("a", three, Support.floats(1, 2, 3, 4)));
+            raises(IllegalArgumentException.class, "grad: its type is F64",
+                    () -> context.register("a", three, bytes(24).asDoubleBuffer()));
             raises(IllegalArgumentException.class, "data: it has 3 elements, but 4 are expected (shape [2, 2])",
                     () -> context.register("a", three, 2, 2));
-            raises(IllegalArgumentException.class, "data: the buffer is read-only", () -> context.register("a", three.asReadOnlyBuffer()));
-            raises(IllegalArgumentException.class, "data: the buffer is on the Java heap", () -> context.register("a", FloatBuffer.allocate(3)));
+            raises(IllegalArgumentException.class, "data: the buffer is read-only",
+                    () -> context.register("a", three.asReadOnlyBuffer()));
+            raises(IllegalArgumentException.class, "data: the buffer is on the Java heap",
+                    () -> context.register("a", FloatBuffer.allocate(3)));
             raises(IllegalArgumentException.class, "a: say what it is", () -> context.parameter("a").register());
             Parameter good = context.register("a", three);
             Parameter sparse = context.parameter("s").shape(5, 2).sparse().register();
             Parameter factored = context.parameter("f").shape(4, 3).factored().register();
             context.commit();
-            raises(IllegalArgumentException.class, "grad: it has 2 elements, but 3", () -> context.put(good, Support.floats(1, 2)));
+            raises(IllegalArgumentException.class, "grad: it has 2 elements, but 3",
+                    () -> context.put(good, Support.floats(1, 2)));
             raises(IllegalArgumentException.class, "indices: its type is I32",
                     () -> context.gradReadySparse(sparse, bytes(4).asIntBuffer(), Support.floats(1, 2)));
             raises(IllegalArgumentException.class, "values: it has 3 elements, but 2",

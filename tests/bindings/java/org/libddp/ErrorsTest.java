@@ -56,18 +56,23 @@ class ErrorsTest {
         raises(DdpException.NotFound.class, "nothing", () -> ctx.find("nothing"));
         raises(DdpException.InvalidState.class, "ddp_commit", () -> ctx.gradReady(0));
         raises(DdpException.InvalidArgument.class, "nope", () -> ctx.useHook("nope", null));
-        raises(IllegalArgumentException.class, "name: text may not contain", () -> new Group(new GroupOptions().name("a\0b")));
-        raises(IllegalArgumentException.class, "bucketCap: -1", () -> new Context(group, new ContextOptions().bucketCap(-1)));
-        raises(IllegalArgumentException.class, "bucketCaps: -5", () -> new Context(group, new ContextOptions().bucketCaps(1, -5)));
+        raises(IllegalArgumentException.class, "name: text may not contain",
+                () -> new Group(new GroupOptions().name("a\0b")));
+        raises(IllegalArgumentException.class, "bucketCap: -1",
+                () -> new Context(group, new ContextOptions().bucketCap(-1)));
+        raises(IllegalArgumentException.class, "bucketCaps: -5",
+                () -> new Context(group, new ContextOptions().bucketCaps(1, -5)));
         raises(IllegalArgumentException.class, "uses: -1", () -> ctx.parameter("u").shape(1).uses(-1));
         raises(IllegalArgumentException.class, "timeout", () -> new Group(new GroupOptions().timeout(Duration.ZERO)));
         raises(IllegalArgumentException.class, "another context", () -> context().gradReady(first));
-        raises(DdpException.InvalidArgument.class, "rank", () -> new Group(new GroupOptions().rank(3).worldSize(2).initMethod("tcp://127.0.0.1:1")));
+        raises(DdpException.InvalidArgument.class, "rank",
+                () -> new Group(new GroupOptions().rank(3).worldSize(2).initMethod("tcp://127.0.0.1:1")));
         ctx.commit();
         for (int wrong : new int[] {-1, 2, Integer.MAX_VALUE, Integer.MIN_VALUE}) {
             raises(DdpException.InvalidArgument.class, "parameter", () -> ctx.gradReady(wrong));
         }
-        raises(IllegalArgumentException.class, "groupSizes", () -> new Averager(ctx, new long[] {1, 2}, new int[] {1}, 0));
+        raises(IllegalArgumentException.class, "groupSizes",
+                () -> new Averager(ctx, new long[] {1, 2}, new int[] {1}, 0));
     }
 
     @Test
@@ -116,7 +121,8 @@ class ErrorsTest {
         Store store = new Store("tcp://127.0.0.1:0", new StoreOptions().server(true));
         store.close();
         raises(IllegalStateException.class, "store: it is closed", () -> store.set("a", "b"));
-        raises(IllegalStateException.class, "closed", () -> new Group(new GroupOptions().rank(0).worldSize(1).store(store)));
+        raises(IllegalStateException.class, "closed",
+                () -> new Group(new GroupOptions().rank(0).worldSize(1).store(store)));
     }
 
     /** The store's wait is cut short or ends; in no order of events does anything crash. */
@@ -168,7 +174,8 @@ class ErrorsTest {
         Context ctx = context(new ContextOptions().bucketCap(4).firstBucketCap(4));
         FloatBuffer old = ctx.parameters().get(0).view().floats();
         long before = ctx.gradView(ctx.parameters().get(0)).address;
-        for (int step = 0; step < 2; ++step) { // the second stepBegin rebuilds the buckets in another order, and views move
+        for (int step = 0; step < 2;
+                ++step) { // the second stepBegin rebuilds the buckets in another order, and views move
             ctx.stepBegin();
             for (Parameter each : ctx.parameters()) each.put(Support.full(3, each.index() + 1));
             ctx.finalizeStep();
@@ -184,7 +191,8 @@ class ErrorsTest {
     @Test
     void store() {
         Duration soon = Duration.ofMillis(50);
-        try (Store store = new Store("tcp://127.0.0.1:0", new StoreOptions().server(true).timeout(Duration.ofSeconds(5)))) {
+        try (Store store = new Store(
+                     "tcp://127.0.0.1:0", new StoreOptions().server(true).timeout(Duration.ofSeconds(5)))) {
             store.multiSet(Map.of("a", new byte[] {1}, "b", "é".getBytes(StandardCharsets.UTF_8)));
             List<byte[]> both = store.multiGet(List.of("b", "a"), null);
             assertEquals("é", new String(both.get(0), StandardCharsets.UTF_8));
@@ -214,9 +222,7 @@ class ErrorsTest {
     void works() throws Exception {
         Work made = new Work(Duration.ofSeconds(20));
         List<Integer> seen = new ArrayList<>();
-        Work after = made.then(() -> {
-            seen.add(1);
-        });
+        Work after = made.then(() -> { seen.add(1); });
         assertFalse(after.isDone());
         raises(DdpException.Timeout.class, "", () -> after.await(Duration.ofMillis(5)));
         Thread finisher = new Thread(made::complete);
@@ -234,20 +240,16 @@ class ErrorsTest {
     @Test
     void exceptionsOfContinuationsAreTheSameObjects() {
         IllegalStateException mine = new IllegalStateException("mine");
-        IllegalStateException thrown = raises(IllegalStateException.class, "mine", () -> group.barrierAsync().then(() -> {
-            throw mine;
-        }).await());
+        IllegalStateException thrown = raises(
+                IllegalStateException.class, "mine", () -> group.barrierAsync().then(() -> { throw mine; }).await());
         assertSame(mine, thrown);
         assertTrue(thrown.getSuppressed()[0] instanceof DdpException.CallbackFailed);
         IOException checked = new IOException("checked");
         DdpException wrapped = raises(DdpException.CallbackFailed.class, "java.io.IOException: checked",
-                () -> group.barrierAsync().then(() -> {
-                    throw checked;
-                }).await());
+                () -> group.barrierAsync().then(() -> { throw checked; }).await());
         assertSame(checked, wrapped.getCause());
-        StackOverflowError error = raises(StackOverflowError.class, "", () -> group.barrierAsync().then(() -> {
-            throw new StackOverflowError("deep");
-        }).await());
+        StackOverflowError error = raises(StackOverflowError.class, "",
+                () -> group.barrierAsync().then(() -> { throw new StackOverflowError("deep"); }).await());
         assertEquals("deep", error.getMessage());
     }
 

@@ -27,7 +27,8 @@ class ExportsTest {
         Set<String> exported = new TreeSet<>(Files.readAllLines(ROOT.resolve("abi/ddp.symbols")));
         exported.removeIf(String::isBlank);
         assertTrue(exported.size() > 100);
-        Set<String> bound = Arrays.stream(ddp.class.getDeclaredMethods()).map(Method::getName).collect(Collectors.toSet());
+        Set<String> bound =
+                Arrays.stream(ddp.class.getDeclaredMethods()).map(Method::getName).collect(Collectors.toSet());
         exported.removeAll(bound);
         assertEquals(Set.of(), exported);
     }
@@ -69,7 +70,10 @@ class ExportsTest {
         for (int status = ddp.DDP_ERROR_UNEVEN_INPUTS; status < 0; ++status) {
             DdpException made = DdpException.make(status, "text".getBytes(), 1, 2, 3, 4);
             assertEquals(status, made.status());
-            String name = ddp.ddp_status_name(status).replace("DDP_ERROR_", "").replace("_", "").toLowerCase(java.util.Locale.ROOT);
+            String name = ddp.ddp_status_name(status)
+                                  .replace("DDP_ERROR_", "")
+                                  .replace("_", "")
+                                  .toLowerCase(java.util.Locale.ROOT);
             String simple = made.getClass().getSimpleName().toLowerCase(java.util.Locale.ROOT);
             assertTrue(simple.startsWith(name), name + ": " + simple);
         }
@@ -80,11 +84,12 @@ class ExportsTest {
     void onlyWhatIsMeantForUsersIsPublic() throws Exception {
         List<String> shown = new ArrayList<>();
         try (java.util.jar.JarFile jar = new java.util.jar.JarFile(
-                Path.of(Group.class.getProtectionDomain().getCodeSource().getLocation().toURI()).toFile())) {
+                     Path.of(Group.class.getProtectionDomain().getCodeSource().getLocation().toURI()).toFile())) {
             for (java.util.jar.JarEntry each : java.util.Collections.list(jar.entries())) {
                 if (!each.getName().endsWith(".class")) continue;
                 Class<?> found = Class.forName(each.getName().replace(".class", "").replace('/', '.'));
-                if (Modifier.isPublic(found.getModifiers()) && found.getSimpleName().startsWith("ddp")) shown.add(found.getName());
+                if (Modifier.isPublic(found.getModifiers()) && found.getSimpleName().startsWith("ddp"))
+                    shown.add(found.getName());
             }
         }
         assertEquals(List.of(), shown);

@@ -131,7 +131,8 @@ class HooksTest {
             return on.allreduceAsync(bucket.buffer(), bucket.op());
         });
         group.barrier(); // nobody is still in commit when the group breaks
-        DdpException thrown = raises(DdpException.CallbackFailed.class, "java.io.IOException: hook of rank 0", () -> train(ctx, 1, mean()));
+        DdpException thrown = raises(
+                DdpException.CallbackFailed.class, "java.io.IOException: hook of rank 0", () -> train(ctx, 1, mean()));
         if (rank == 0) {
             assertSame(own, thrown.getCause());
         } else {

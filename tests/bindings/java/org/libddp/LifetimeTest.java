@@ -156,9 +156,7 @@ class LifetimeTest {
             ctx.setHook((g, bucket) -> {
                 FloatBuffer flat = bucket.buffer().floats();
                 FloatBuffer copy = Support.bytes(4 * flat.capacity()).asFloatBuffer().put(flat.duplicate()).flip();
-                return g.allreduceAsync(copy, bucket.op()).then(() -> {
-                    flat.duplicate().put(copy);
-                });
+                return g.allreduceAsync(copy, bucket.op()).then(() -> { flat.duplicate().put(copy); });
             });
             for (int step = 0; step < 30; ++step) {
                 ctx.stepBegin();

@@ -50,7 +50,8 @@ final class Ranks {
     static void assertClose(float[] expected, FloatBuffer found) {
         float[] values = array(found);
         assertEquals(expected.length, values.length);
-        for (int i = 0; i < values.length; ++i) assertEquals(expected[i], values[i], 1e-6 * Math.abs(expected[i]), "element " + i);
+        for (int i = 0; i < values.length; ++i)
+            assertEquals(expected[i], values[i], 1e-6 * Math.abs(expected[i]), "element " + i);
     }
 
     /** Two parameters with gradients of their own, and two with views. */

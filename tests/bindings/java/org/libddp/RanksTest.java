@@ -54,7 +54,8 @@ class RanksTest {
         FloatBuffer sent = full(3, rank);
         group.broadcast(sent, 1);
         assertArrayEquals(new float[] {1, 1, 1}, array(sent));
-        raises(IllegalArgumentException.class, "cannot be divided", () -> group.allgather((Memory) null, Memory.of(full(world + 1, 0))));
+        raises(IllegalArgumentException.class, "cannot be divided",
+                () -> group.allgather((Memory) null, Memory.of(full(world + 1, 0))));
         group.barrier();
     }
 
