@@ -139,11 +139,7 @@ public final class Context extends Hooks implements AutoCloseable {
 
     /** The end of the backward pass: waits until every gradient is the mean over ranks. Collective. */
     public void finalizeStep() {
-        try {
-            handle.call(() -> ddp.ddp_finalize(handle));
-        } finally {
-            handle.endStep();
-        }
+        endingStep(() -> ddp.ddp_finalize(handle));
     }
 
     /** The same without waiting: {@link #awaitParameter} and {@link #finalizeStep} follow. */
@@ -159,10 +155,16 @@ public final class Context extends Hooks implements AutoCloseable {
 
     /** Ends a step that went wrong, on every rank; nothing is written back. */
     public void discard() {
+        endingStep(() -> ddp.ddp_step_discard(handle));
+    }
+
+    private void endingStep(Runnable call) {
+        boolean well = false;
         try {
-            handle.call(() -> ddp.ddp_step_discard(handle));
+            handle.call(call);
+            well = true;
         } finally {
-            handle.endStep();
+            handle.endStep(well);
         }
     }
 
@@ -264,7 +266,7 @@ public final class Context extends Hooks implements AutoCloseable {
     public void setGroup(Group group) {
         ddp.ddp_context_set_group(handle, group.handle);
         handle.keepAs("group", group);
-        handle.endStep();
+        handle.endStep(false);
     }
 
     /** Breaks the context and its group on every rank. */

@@ -170,9 +170,12 @@ final class Handle<K> {
         }
     }
 
-    void endStep() {
+    /** well: all operations of the step have ended. Otherwise one may go on for a while, and what it uses is kept. */
+    void endStep(boolean well) {
         expireLent();
-        state.lent.clear();
+        for (Handle<?> each = state.lent.poll(); each != null; each = state.lent.poll()) {
+            if (!well && each.state.kind == Kind.WORK) keep(each);
+        }
         Queue<Throwable> queue = raisedOrNull();
         if (queue != null) queue.clear();
     }
@@ -265,7 +268,8 @@ final class Handle<K> {
             if ((int) CALLS.getAndBitwiseOr(this, CLOSING) == 0) free();
         }
 
-        long giveAway() {
+        /** Synchronized with {@link #leaveToSweep}, so that only one of the two gets the pointer. */
+        synchronized long giveAway() {
             if (!CALLS.compareAndSet(this, 0, CLOSING)) {
                 throw new IllegalStateException(
                         "the work that a callback returns is closed, or another thread waits for it");
