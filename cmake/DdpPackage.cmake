@@ -13,6 +13,9 @@ endif()
 if(DDP_BUILD_PYTHON)
   list(APPEND CPACK_COMPONENTS_ALL python)
 endif()
+if(DDP_BUILD_JAVA)
+  list(APPEND CPACK_COMPONENTS_ALL java)
+endif()
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -61,6 +64,14 @@ math(EXPR next_python_minor "${Python3_VERSION_MINOR} + 1")
 set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "${library_package} ${same_version}, \
 python3 (>= ${Python3_VERSION_MAJOR}.${Python3_VERSION_MINOR}), python3 (<< ${Python3_VERSION_MAJOR}.${next_python_minor})")
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS "python3-numpy, libddp-tools")
+
+set(CPACK_DEBIAN_JAVA_PACKAGE_NAME libddp-java)
+set(CPACK_DEBIAN_JAVA_PACKAGE_SECTION java)
+set(CPACK_COMPONENT_JAVA_DESCRIPTION "The package org.libddp for Java.")
+set(CPACK_DEBIAN_JAVA_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_JAVA_PACKAGE_DEPENDS "${library_package} ${same_version}, \
+default-jre-headless (>= 2:1.17) | java17-runtime-headless")
+set(CPACK_DEBIAN_JAVA_PACKAGE_SUGGESTS "libddp-tools")
 # The tools' library is in the build tree, not yet installed.
 get_target_property(library_folder ddp BINARY_DIR)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${library_folder})

@@ -31,6 +31,7 @@ cmake --build "$scratch/build"
 ddprun -n 2 "$scratch/build/consumer"
 ddp-bench --help
 ddprun -n 2 /usr/bin/python3 -c "import ddp; ddp.Group().barrier()"
+ddprun -n 2 java -cp /usr/share/java/libddp.jar examples/java/Minimal.java
 
 apt-get remove -q -y libddp0
 echo "packages: built, installed, used, removed"

@@ -1,0 +1,163 @@
+#include "convert.h"
+
+#include <stdlib.h>
+
+#include "failure.h"
+
+/* malloc that throws; never for 0 bytes. */
+static void* allocate(JNIEnv* env, size_t count, size_t size) {
+    void* memory = calloc(count + 1, size);
+    if (!memory) ddp_java_throw_named(env, "java/lang/OutOfMemoryError", "libddp: memory outside the Java heap");
+    return memory;
+}
+
+int ddp_java_handle(JNIEnv* env, jlong handle, const char* name) {
+    if (handle != DDP_JAVA_CLOSED && handle != DDP_JAVA_EXPIRED) return 1;
+    ddp_java_throw_state(
+        env, name, handle == DDP_JAVA_CLOSED ? "it is closed" : "the step in which a callback was lent it has ended");
+    return 0;
+}
+
+int ddp_java_handles(JNIEnv* env, jlongArray handles, const char* name, void** list, size_t* count) {
+    if (!ddp_java_copy_longs(env, handles, list, count)) return 0;
+    const jlong* each = *list;
+    for (size_t i = 0; i < *count; ++i) {
+        if (!ddp_java_handle(env, each[i], name)) {
+            free(*list);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int ddp_java_text(JNIEnv* env, jbyteArray text, char** copy) {
+    size_t size;
+    void* bytes = NULL;
+    const int good = ddp_java_copy_bytes(env, text, &bytes, &size);
+    *copy = bytes;
+    return good;
+}
+
+#define COPY(NAME, ARRAY, ELEMENT, REGION)                                        \
+    int NAME(JNIEnv* env, ARRAY numbers, void** copy, size_t* count) {            \
+        *copy = NULL;                                                             \
+        *count = 0;                                                               \
+        if (!numbers) return 1;                                                   \
+        const jsize length = (*env)->GetArrayLength(env, numbers);                \
+        *copy = allocate(env, (size_t)length, sizeof(ELEMENT));                   \
+        if (!*copy) return 0;                                                     \
+        *count = (size_t)length;                                                  \
+        if (length > 0) (*env)->REGION(env, numbers, 0, length, (ELEMENT*)*copy); \
+        return 1;                                                                 \
+    }
+COPY(ddp_java_copy_bytes, jbyteArray, jbyte, GetByteArrayRegion)
+COPY(ddp_java_copy_ints, jintArray, jint, GetIntArrayRegion)
+COPY(ddp_java_copy_longs, jlongArray, jlong, GetLongArrayRegion)
+
+int ddp_java_hierarchy(JNIEnv* env, jobjectArray pair, void** periods, void** sizes, size_t* count) {
+    size_t size_count = 0;
+    jlongArray first = (*env)->GetObjectArrayElement(env, pair, 0);
+    jintArray second = (*env)->GetObjectArrayElement(env, pair, 1);
+    if (!ddp_java_copy_longs(env, first, periods, count)) return 0;
+    if (ddp_java_copy_ints(env, second, sizes, &size_count)) {
+        if (!second || size_count == *count) return 1;
+        ddp_java_throw_named(env, "java/lang/IllegalArgumentException",
+                             "groupSizes: there must be as many group sizes as periods");
+    }
+    free(*periods);
+    free(*sizes);
+    return 0;
+}
+
+int ddp_java_texts(JNIEnv* env, jobjectArray texts, char*** list, size_t* count) {
+    const jsize length = (*env)->GetArrayLength(env, texts);
+    *count = (size_t)length;
+    *list = allocate(env, *count, sizeof **list);
+    int good = *list != NULL;
+    for (jsize i = 0; i < length && good; ++i) {
+        jbyteArray text = (*env)->GetObjectArrayElement(env, texts, i);
+        good = ddp_java_text(env, text, &(*list)[i]);
+        (*env)->DeleteLocalRef(env, text);
+    }
+    if (!good) ddp_java_texts_free(*list, *count);
+    return good;
+}
+
+void ddp_java_texts_free(char** list, size_t count) {
+    for (size_t i = 0; list && i < count; ++i) free(list[i]);
+    free(list);
+}
+
+static int copy_pair(JNIEnv* env, jobjectArray both, DdpPairs* pairs, size_t i) {
+    jbyteArray key = (*env)->GetObjectArrayElement(env, both, (jsize)(2 * i));
+    jbyteArray value = (*env)->GetObjectArrayElement(env, both, (jsize)(2 * i + 1));
+    const int good = ddp_java_text(env, key, &pairs->keys[i]) &&
+                     ddp_java_copy_bytes(env, value, &pairs->values[i], &pairs->sizes[i]);
+    (*env)->DeleteLocalRef(env, key);
+    (*env)->DeleteLocalRef(env, value);
+    return good;
+}
+
+int ddp_java_pairs(JNIEnv* env, jobjectArray both, DdpPairs* pairs) {
+    pairs->count = (size_t)(*env)->GetArrayLength(env, both) / 2;
+    pairs->keys = allocate(env, pairs->count, sizeof *pairs->keys);
+    pairs->values = pairs->keys ? allocate(env, pairs->count, sizeof *pairs->values) : NULL;
+    pairs->sizes = pairs->values ? allocate(env, pairs->count, sizeof *pairs->sizes) : NULL;
+    int good = pairs->sizes != NULL;
+    for (size_t i = 0; i < pairs->count && good; ++i) good = copy_pair(env, both, pairs, i);
+    if (!good) ddp_java_pairs_free(pairs);
+    return good;
+}
+
+void ddp_java_pairs_free(DdpPairs* pairs) {
+    for (size_t i = 0; i < pairs->count; ++i) {
+        if (pairs->keys) free(pairs->keys[i]);
+        if (pairs->values) free(pairs->values[i]);
+    }
+    free(pairs->keys);
+    free(pairs->values);
+    free(pairs->sizes);
+}
+
+jbyteArray ddp_java_bytes(JNIEnv* env, const void* bytes, size_t size) {
+    if (!bytes) return NULL;
+    if (size > INT32_MAX - 8) {
+        ddp_java_throw_named(env, "java/lang/OutOfMemoryError", "libddp: a result is larger than a Java array can be");
+        return NULL;
+    }
+    jbyteArray made = (*env)->NewByteArray(env, (jsize)size);
+    if (made) (*env)->SetByteArrayRegion(env, made, 0, (jsize)size, bytes);
+    return made;
+}
+
+void ddp_java_give(JNIEnv* env, jlongArray result, jlong value) {
+    if (!(*env)->ExceptionCheck(env)) (*env)->SetLongArrayRegion(env, result, 0, 1, &value);
+}
+
+void ddp_java_give_bytes(JNIEnv* env, jobjectArray result, jsize index, const void* bytes, size_t size) {
+    if (!bytes || (*env)->ExceptionCheck(env)) return;
+    jbyteArray made = ddp_java_bytes(env, bytes, size);
+    if (made) (*env)->SetObjectArrayElement(env, result, index, made);
+    (*env)->DeleteLocalRef(env, made);
+}
+
+int ddp_java_room(JNIEnv* env, jobjectArray list, size_t size, void** room, size_t* capacity) {
+    jarray first = (*env)->GetObjectArrayElement(env, list, 0);
+    *capacity = first ? (size_t)(*env)->GetArrayLength(env, first) : 0;
+    *room = allocate(env, *capacity, size);
+    return *room != NULL;
+}
+
+void ddp_java_give_ints(JNIEnv* env, jobjectArray list, const void* numbers, size_t count) {
+    jintArray made = (*env)->NewIntArray(env, (jsize)count);
+    if (!made) return;
+    (*env)->SetIntArrayRegion(env, made, 0, (jsize)count, numbers);
+    (*env)->SetObjectArrayElement(env, list, 0, made);
+}
+
+void ddp_java_give_longs(JNIEnv* env, jobjectArray list, const void* numbers, size_t count) {
+    jlongArray made = (*env)->NewLongArray(env, (jsize)count);
+    if (!made) return;
+    (*env)->SetLongArrayRegion(env, made, 0, (jsize)count, numbers);
+    (*env)->SetObjectArrayElement(env, list, 0, made);
+}

@@ -1,0 +1,65 @@
+#include "failure.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "convert.h"
+
+enum { JNI_VERSION = JNI_VERSION_10 };
+
+DdpJava ddp_java;
+static JavaVM* machine;
+
+static jclass find_class(JNIEnv* env, const char* name) {
+    jclass found = (*env)->FindClass(env, name);
+    return found ? (*env)->NewGlobalRef(env, found) : NULL;
+}
+
+JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* vm, void* reserved) {
+    JNIEnv* env = NULL;
+    (void)reserved;
+    machine = vm;
+    if ((*vm)->GetEnv(vm, (void**)&env, JNI_VERSION) != JNI_OK) return JNI_ERR;
+    ddp_java.failures = find_class(env, "org/libddp/DdpException");
+    ddp_java.callbacks = find_class(env, "org/libddp/Callback");
+    if (!ddp_java.failures || !ddp_java.callbacks) return JNI_ERR;
+    ddp_java.make = (*env)->GetStaticMethodID(env, ddp_java.failures, "make", "(I[BIIIJ)Lorg/libddp/DdpException;");
+    ddp_java.run = (*env)->GetStaticMethodID(env, ddp_java.callbacks, "run", "(Lorg/libddp/Callback;JJ[J)V");
+    return ddp_java.make && ddp_java.run ? JNI_VERSION : JNI_ERR;
+}
+
+JNIEnv* ddp_java_env(void) {
+    JNIEnv* env = NULL;
+    return (*machine)->GetEnv(machine, (void**)&env, JNI_VERSION) == JNI_OK ? env : NULL;
+}
+
+void ddp_java_throw(JNIEnv* env, ddp_error* error) {
+    if (!(*env)->ExceptionCheck(env)) {
+        const char* message = ddp_error_message(error);
+        jbyteArray text = ddp_java_bytes(env, message, strlen(message));
+        jthrowable made = NULL;
+        if (text) {
+            made = (*env)->CallStaticObjectMethod(env, ddp_java.failures, ddp_java.make, (jint)ddp_error_code(error),
+                                                  text, (jint)ddp_error_rank(error), (jint)ddp_error_param(error),
+                                                  (jint)ddp_error_bucket(error), (jlong)ddp_error_step(error));
+        }
+        if (made && !(*env)->ExceptionCheck(env)) (*env)->Throw(env, made);
+    }
+    ddp_error_free(error);
+}
+
+void ddp_java_throw_named(JNIEnv* env, const char* class_name, const char* message) {
+    jclass type = (*env)->FindClass(env, class_name);
+    if (type) (*env)->ThrowNew(env, type, message);
+}
+
+void ddp_java_throw_state(JNIEnv* env, const char* name, const char* why) {
+    char message[160];
+    snprintf(message, sizeof message, "%s: %s", name, why);
+    ddp_java_throw_named(env, "java/lang/IllegalStateException", message);
+}
+
+ddp_status ddp_java_fail(ddp_error** error, ddp_status status, const char* message) {
+    if (error) *error = ddp_error_create(status, message);
+    return status;
+}

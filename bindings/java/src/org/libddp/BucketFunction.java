@@ -1,0 +1,8 @@
+package org.libddp;
+
+/** What {@link Context#hookThen} calls for each bucket that has been reduced. */
+@FunctionalInterface
+public interface BucketFunction {
+    /** Group and bucket are valid until the step ends. */
+    void reduced(Group group, Bucket bucket) throws Exception;
+}

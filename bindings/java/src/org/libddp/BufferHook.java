@@ -1,0 +1,10 @@
+package org.libddp;
+
+import java.util.List;
+
+/** What runs instead of sending rank 0's buffers to everyone: {@link Context#setBufferHook}. */
+@FunctionalInterface
+public interface BufferHook {
+    /** buffers: in the order of registration. The group is valid during the call. */
+    void synchronize(Group group, List<Memory> buffers) throws Exception;
+}

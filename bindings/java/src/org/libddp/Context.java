@@ -1,0 +1,293 @@
+package org.libddp;
+
+import java.lang.ref.Reference;
+import java.nio.Buffer;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.List;
+
+/**
+ * A model's parameters, and the averaging of their gradients over ranks (ddp/context.h): register parameters, commit, and in
+ * each step announce gradients and finalize. {@link Hooks} has what there is about communication hooks.
+ *
+ * <p>Threads: one at a time, but gradReady, put and the like any, at once for different parameters. What blocks is bounded by the
+ * group's timeout and is not ended by {@link Thread#interrupt}. An exception of a hook comes out of the call that it happened in,
+ * of {@link #finalizeStep} at the latest.
+ */
+public final class Context extends Hooks implements AutoCloseable {
+    private final List<Parameter> parameters = new ArrayList<>();
+
+    /** A context with the default options. It keeps the group alive. */
+    public Context(Group group) {
+        this(group, new ContextOptions());
+    }
+
+    /** A context on a group, which it keeps alive. */
+    public Context(Group group, ContextOptions options) {
+        super(create(group, options));
+        handle.keepAs("group", group);
+    }
+
+    private static long create(Group group, ContextOptions options) {
+        long[] made = new long[1];
+        try (ddp_context_options given = new ddp_context_options()) {
+            options.fill(given);
+            ddp.ddp_context_create(group.handle, given, made);
+        }
+        return made[0];
+    }
+
+    // REGISTRATION
+
+    /** Adds a parameter whose gradient lives in its bucket: {@link #gradView} or {@link #put}. shape: else that of data. */
+    public Parameter register(String name, Buffer data, long... shape) {
+        return register(name, data, null, shape);
+    }
+
+    /**
+     * Adds a parameter, in the order of the forward pass. data: its value, which commit overwrites with rank 0's. grad: where its
+     * gradient will be, which finalizeStep overwrites with the mean. shape: one dimension if it is not given.
+     */
+    public Parameter register(String name, Buffer data, Buffer grad, long... shape) {
+        ParameterBuilder builder = parameter(name).data(data).grad(grad);
+        return shape.length == 0 ? builder.register() : builder.shape(shape).register();
+    }
+
+    /** A parameter of which there is more to say: {@code parameter("embedding").shape(1000, 64).sparse().register()}. */
+    public ParameterBuilder parameter(String name) {
+        return new ParameterBuilder(this, name);
+    }
+
+    /** Adds state that is not trained, such as running means: rank 0's is sent to every rank. */
+    public void registerBuffer(String name, Buffer data) {
+        addBuffer(parameter(name).data(data).registerBuffer());
+    }
+
+    Parameter add(Parameter parameter) {
+        parameters.add(parameter);
+        return parameter;
+    }
+
+    /** What was registered, by index. */
+    @Override
+    public List<Parameter> parameters() {
+        return Collections.unmodifiableList(parameters);
+    }
+
+    /** Ends registration: ranks compare their parameters, and rank 0's values go to everyone. Collective. */
+    public void commit() {
+        handle.call(() -> ddp.ddp_commit(handle));
+    }
+
+    // A STEP
+
+    /** Start of a step, before the forward pass; views may move here. Collective. */
+    public void stepBegin() {
+        handle.call(() -> ddp.ddp_step_begin(handle));
+    }
+
+    /** This step's gradient of the parameter is complete. Until finalizeStep returns it must not be touched. */
+    public void gradReady(Parameter parameter) {
+        gradReady(own(parameter));
+    }
+
+    /** The same by index: what a step calls most. */
+    public void gradReady(int index) {
+        try {
+            ddp.ddp_grad_ready(handle, index);
+        } catch (DdpException e) {
+            throw handle.failure(e);
+        }
+    }
+
+    /** Copies a gradient into its place in the bucket, and announces it. */
+    public void put(Parameter parameter, Buffer grad) {
+        Memory source = Memory.of("grad", grad, parameter.dtype());
+        Memory view = gradView(parameter);
+        source.counted("grad", view.count());
+        if (view.count() > 0) ddp.ddp_java_copy(view.address, source.address, view.count() * view.dtype().size());
+        Reference.reachabilityFence(source);
+        Reference.reachabilityFence(view);
+        gradReady(parameter);
+    }
+
+    /** The gradient is zero but for these rows; both buffers are copied. */
+    public void gradReadySparse(Parameter parameter, Buffer indices, Buffer values) {
+        int index = own(parameter);
+        Memory rows = Memory.of("indices", indices, Dtype.I64);
+        long width = Memory.count(parameter.shape()) / Math.max(1, parameter.shape()[0]);
+        Memory each = Memory.of("values", values, parameter.dtype()).counted("values", rows.count() * width);
+        handle.call(() -> ddp.ddp_grad_ready_sparse(handle, index, rows.address, each.address, rows.count()));
+        Reference.reachabilityFence(rows);
+        Reference.reachabilityFence(each);
+    }
+
+    /** The gradient, an n x m matrix, is left^T right: rows x n and rows x m; both buffers are copied. */
+    public void gradReadyFactors(Parameter parameter, Buffer left, Buffer right) {
+        int index = own(parameter);
+        long n = parameter.shape()[0];
+        long m = Memory.count(parameter.shape()) / Math.max(1, n);
+        Memory a = Memory.of("left", left, parameter.dtype());
+        long rows = n == 0 ? 0 : a.count() / n;
+        a.counted("left", rows * n);
+        Memory b = Memory.of("right", right, parameter.dtype()).counted("right", rows * m);
+        handle.call(() -> ddp.ddp_grad_ready_factors(handle, index, a.address, b.address, rows));
+        Reference.reachabilityFence(a);
+        Reference.reachabilityFence(b);
+    }
+
+    /** The end of the backward pass: waits until every gradient is the mean over ranks. Collective. */
+    public void finalizeStep() {
+        endingStep(() -> ddp.ddp_finalize(handle));
+    }
+
+    /** The same without waiting: {@link #awaitParameter} and {@link #finalizeStep} follow. */
+    public void finalizeAsync() {
+        handle.call(() -> ddp.ddp_finalize_async(handle));
+    }
+
+    /** After finalizeAsync: waits until this gradient is final. */
+    public void awaitParameter(Parameter parameter) {
+        int index = own(parameter);
+        handle.call(() -> ddp.ddp_wait_param(handle, index));
+    }
+
+    /** Ends a step that went wrong, on every rank; nothing is written back. */
+    public void discard() {
+        endingStep(() -> ddp.ddp_step_discard(handle));
+    }
+
+    private void endingStep(Runnable call) {
+        boolean well = false;
+        try {
+            handle.call(call);
+            well = true;
+        } finally {
+            handle.endStep(well);
+        }
+    }
+
+    /** Whether the following steps communicate. */
+    public void setSync(boolean sync) {
+        ddp.ddp_set_sync(handle, sync ? 1 : 0);
+    }
+
+    /** What {@link #noSync} gives: closing it ends the part that does not communicate. */
+    public interface NoSync extends AutoCloseable {
+        @Override void close();
+    }
+
+    /** {@code try (Context.NoSync apart = context.noSync()) { ... }}: steps in here only add gradients up, on this rank. */
+    public NoSync noSync() {
+        setSync(false);
+        return () -> setSync(true);
+    }
+
+    // GRADIENTS
+
+    /**
+     * The gradient's place in its bucket, to be written instead of a buffer of one's own, so that nothing is ever copied. Valid
+     * until {@link #layoutGeneration} changes, in stepBegin; a buffer that is kept longer is harmless, but no longer the gradient.
+     */
+    public Memory gradView(Parameter parameter) {
+        long[] view = new long[1];
+        Handle<Kind.ddp_layout> held;
+        do { // the layout that is held is the one that the view is in
+            held = layout();
+            ddp.ddp_grad_view(handle, own(parameter), view);
+        } while (held != layout());
+        return Memory.at(view[0], parameter.dtype(), parameter.shape(), held);
+    }
+
+    /** The reduced gradient of a sparse parameter: copies of its rows. */
+    public record Rows(Memory indices, Memory values) {}
+
+    /** The reduced gradient of a sparse parameter. */
+    public Rows sparseGradient(Parameter parameter) {
+        long[] indices = new long[1];
+        long[] values = new long[1];
+        long[] count = new long[1];
+        ddp.ddp_sparse_gradient(handle, own(parameter), indices, values, count);
+        long[] shape = parameter.shape();
+        shape[0] = count[0];
+        return new Rows(Memory.copied(indices[0], Dtype.I64, new long[] {count[0]}),
+                Memory.copied(values[0], parameter.dtype(), shape));
+    }
+
+    // WHO TAKES PART
+
+    /** These gradients will not come in this step. */
+    public void markUnused(Collection<Parameter> unused) {
+        int[] indices = own(unused);
+        handle.call(() -> ddp.ddp_mark_unused(handle, indices));
+    }
+
+    /** Whether any rank used it in the last synced step. */
+    public boolean isUsed(Parameter parameter) {
+        int[] used = new int[1];
+        ddp.ddp_param_used(handle, own(parameter), used);
+        return used[0] != 0;
+    }
+
+    /** Freezes parameters, or thaws them. */
+    public void setFrozen(Collection<Parameter> which, boolean frozen) {
+        ddp.ddp_set_frozen(handle, own(which), frozen ? 1 : 0);
+    }
+
+    /** These take no part in the next step. authority: the rank whose choice counts, or -1. */
+    public void skip(Collection<Parameter> which, int authority) {
+        ddp.ddp_skip_params(handle, own(which), authority);
+    }
+
+    /** Whether it is skipped in the step that comes or is under way. */
+    public boolean isSkipped(Parameter parameter) {
+        return ddp.ddp_skipped(handle, own(parameter)) == 1;
+    }
+
+    /** This rank's weight in the weighted mean: the samples of its batch. */
+    public void setWeight(double weight) {
+        ddp.ddp_set_weight(handle, weight);
+    }
+
+    /** Instead of stepBegin where this rank's inputs are used up: takes part until all ranks have joined. Collective. */
+    public void join() {
+        handle.call(() -> ddp.ddp_join(handle));
+    }
+
+    // THE REST
+
+    /** Averages the values of all floating-point parameters over a group (null: the context's), in place. Collective. */
+    public void averageParameters(Group group) {
+        ddp.ddp_average_parameters(handle, group == null ? null : group.handle);
+    }
+
+    /** Goes on in another group, between steps or after a failure. Collective. */
+    public void setGroup(Group group) {
+        ddp.ddp_context_set_group(handle, group.handle);
+        handle.keepAs("group", group);
+        handle.endStep(false);
+    }
+
+    /** Breaks the context and its group on every rank. */
+    public void abort(String reason) {
+        ddp.ddp_context_abort(handle, reason);
+    }
+
+    /** Frees it; never waits for other ranks. Buffers over views stay readable. */
+    @Override
+    public void close() {
+        handle.expireLent();
+        Handle.close(handle);
+        dropLayout();
+    }
+
+    private int own(Parameter parameter) {
+        if (parameter.context() == this) return parameter.index();
+        throw new IllegalArgumentException("parameter: " + parameter + " belongs to another context");
+    }
+
+    private int[] own(Collection<Parameter> which) {
+        return which.stream().mapToInt(this::own).toArray();
+    }
+}

@@ -1,0 +1,49 @@
+package org.libddp;
+
+import java.nio.file.Path;
+import java.time.Duration;
+
+/** Facts about the library. {@link Group} and {@link Context} are where training begins. */
+public final class Ddp {
+    private Ddp() {}
+
+    /**
+     * Where the native library is: its file, or the folder that it is in. Before anything else of this package is used. The system
+     * property {@code org.libddp.library} has precedence; without both it is taken from the jar, then from java.library.path.
+     */
+    public static void library(Path path) {
+        Natives.choose(path);
+    }
+
+    /** Of the loaded library, "0.1.0". */
+    public static String version() {
+        return ddp.ddp_version();
+    }
+
+    /** What the library was built with: words separated by spaces. */
+    public static String features() {
+        return ddp.ddp_features();
+    }
+
+    /** Whether a group could be created with this backend. */
+    public static boolean backendAvailable(String name) {
+        try {
+            return ddp.ddp_backend_available(name) != 0;
+        } catch (DdpException e) {
+            return false;
+        }
+    }
+
+    /** Makes a transport of the program's own known: the address of a {@code ddp_backend}, a table of C functions (ddp/backend.h). */
+    public static void registerBackend(long address) {
+        ddp.ddp_backend_register(address);
+    }
+
+    /** As libddp takes times: 0 for null, the default, and never rounded down to it. */
+    static long milliseconds(String what, Duration time) {
+        if (time == null) return 0;
+        if (time.isNegative() || time.isZero())
+            throw new IllegalArgumentException(what + ": a time of " + time + " is not positive");
+        return Math.max(1, time.toMillis());
+    }
+}

@@ -1,0 +1,11 @@
+package org.libddp;
+
+/** A communication hook (ddp/hook.h): what happens to a bucket of gradients between "ready" and "reduced". */
+@FunctionalInterface
+public interface Hook {
+    /**
+     * Leaves in the bucket what every rank's gradients are to become, and returns null; or returns a work after which it is
+     * there. Group and bucket are valid until the step ends.
+     */
+    Work reduce(Group group, Bucket bucket) throws Exception;
+}

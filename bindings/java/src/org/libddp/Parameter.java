@@ -1,0 +1,76 @@
+package org.libddp;
+
+import java.nio.Buffer;
+
+/** A parameter of a context: its index, and what was registered under it. */
+public final class Parameter {
+    private final Context context;
+    private final int index;
+    private final String name;
+    private final long[] shape;
+    private final Dtype dtype;
+    private final Memory data;
+    private final Memory grad;
+
+    Parameter(Context context, int index, String name, long[] shape, Dtype dtype, Memory data, Memory grad) {
+        this.context = context;
+        this.index = index;
+        this.name = name;
+        this.shape = shape;
+        this.dtype = dtype;
+        this.data = data;
+        this.grad = grad;
+    }
+
+    /** Its number, in the order of registration. */
+    public int index() {
+        return index;
+    }
+
+    public String name() {
+        return name;
+    }
+
+    /** Its extents, the last of which is contiguous. */
+    public long[] shape() {
+        return shape.clone();
+    }
+
+    public Dtype dtype() {
+        return dtype;
+    }
+
+    /** Its value, as registered; null if it was not given. */
+    public Memory data() {
+        return data;
+    }
+
+    /** Its gradient, as registered; null if it lives in its bucket. */
+    public Memory grad() {
+        return grad;
+    }
+
+    /** {@link Context#gradView} of it. */
+    public Memory view() {
+        return context.gradView(this);
+    }
+
+    /** {@link Context#gradReady} of it. */
+    public void ready() {
+        context.gradReady(this);
+    }
+
+    /** {@link Context#put} of it. */
+    public void put(Buffer gradient) {
+        context.put(this, gradient);
+    }
+
+    Context context() {
+        return context;
+    }
+
+    @Override
+    public String toString() {
+        return "Parameter " + index + " " + name;
+    }
+}

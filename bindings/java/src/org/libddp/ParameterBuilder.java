@@ -1,0 +1,130 @@
+package org.libddp;
+
+import java.nio.Buffer;
+
+/** What there is to say about a parameter before it is registered: {@link Context#parameter}. */
+public final class ParameterBuilder {
+    private final Context context;
+    private final String name;
+    private Memory data;
+    private Memory grad;
+    private long[] shape;
+    private Dtype dtype;
+    private int flags;
+    private int uses = 1;
+
+    ParameterBuilder(Context context, String name) {
+        this.context = context;
+        this.name = name;
+    }
+
+    /** Its value, which commit overwrites with rank 0's. Without: it is not sent. */
+    public ParameterBuilder data(Memory value) {
+        data = value;
+        return this;
+    }
+
+    /** Its value, which commit overwrites with rank 0's. Without, or null: it is not sent. */
+    public ParameterBuilder data(Buffer value) {
+        return data(value == null ? null : Memory.of("data", value, null));
+    }
+
+    /** Where its gradient will be, which finalizeStep overwrites with the mean. Without: the gradient lives in its bucket. */
+    public ParameterBuilder grad(Memory value) {
+        grad = value;
+        return this;
+    }
+
+    /** Where its gradient will be, which finalizeStep overwrites with the mean. Without, or null: it lives in its bucket. */
+    public ParameterBuilder grad(Buffer value) {
+        return grad(value == null ? null : Memory.of("grad", value, null));
+    }
+
+    /** Its extents, the last of which is contiguous; else one, as long as data or grad. */
+    public ParameterBuilder shape(long... extents) {
+        shape = extents.clone();
+        return this;
+    }
+
+    /** The type of its elements; else that of data or grad, or F32. */
+    public ParameterBuilder dtype(Dtype value) {
+        dtype = value;
+        return this;
+    }
+
+    /** libddp leaves it and its gradient alone. */
+    public ParameterBuilder ignored() {
+        flags |= ddp.DDP_PARAM_IGNORED;
+        return this;
+    }
+
+    /** Reduced after all others. */
+    public ParameterBuilder delayed() {
+        flags |= ddp.DDP_PARAM_DELAYED;
+        return this;
+    }
+
+    /** Its gradient is a set of rows: {@link Context#gradReadySparse}. */
+    public ParameterBuilder sparse() {
+        flags |= ddp.DDP_PARAM_SPARSE;
+        return this;
+    }
+
+    /** Its gradient may be given as factors: {@link Context#gradReadyFactors}. */
+    public ParameterBuilder factored() {
+        flags |= ddp.DDP_PARAM_FACTORED;
+        return this;
+    }
+
+    /** How often gradReady is called for it in each step. */
+    public ParameterBuilder uses(int value) {
+        if (value < 0) throw new IllegalArgumentException("uses: " + value + " is negative");
+        uses = value;
+        return this;
+    }
+
+    /** Adds it to the context, in the order of the forward pass. */
+    public Parameter register() {
+        settle();
+        context.handle.keep(data, grad); // before C knows them
+        int[] index = new int[1];
+        try (ddp_param_desc desc = new ddp_param_desc()) {
+            describe(desc);
+            desc.setGrad(grad == null ? 0 : grad.address);
+            desc.setFlags(flags);
+            desc.setUses(uses);
+            ddp.ddp_register_param(context.handle, desc, index);
+        }
+        return context.add(new Parameter(context, index[0], name, shape, dtype, data, grad));
+    }
+
+    /** Adds it as a buffer: state that is not trained. */
+    Memory registerBuffer() {
+        settle();
+        context.handle.keep(data);
+        try (ddp_param_desc desc = new ddp_param_desc()) {
+            describe(desc);
+            ddp.ddp_register_buffer(context.handle, desc);
+        }
+        return data;
+    }
+
+    /** Fills in what follows from the rest, and compares. */
+    private void settle() {
+        Memory known = data != null ? data : grad;
+        if (known == null && shape == null) {
+            throw new IllegalArgumentException(name + ": say what it is, with data, grad or shape");
+        }
+        if (shape == null) shape = known.shape();
+        if (dtype == null) dtype = known == null ? Dtype.F32 : known.dtype();
+        if (data != null) data = data.writable("data").typed("data", dtype).shaped("data", shape);
+        if (grad != null) grad = grad.writable("grad").typed("grad", dtype).shaped("grad", shape);
+    }
+
+    private void describe(ddp_param_desc desc) {
+        desc.setName(Text.checked("name", name));
+        desc.set_shape(shape);
+        desc.setDtype(dtype.code);
+        desc.setData(data == null ? 0 : data.address);
+    }
+}

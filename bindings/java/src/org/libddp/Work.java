@@ -1,0 +1,106 @@
+package org.libddp;
+
+import java.time.Duration;
+import java.util.Objects;
+import java.util.concurrent.Callable;
+
+/**
+ * An operation under way. It keeps its arrays alive, also if the work is forgotten or closed; neither cancels the operation.
+ *
+ * <p>Waiting ends when the operation has ended or its time is over. {@link Thread#interrupt} does not end it.
+ */
+public final class Work implements AutoCloseable {
+    final Handle<Kind.ddp_work> handle;
+
+    /** A work that the program finishes itself, with {@link #complete} or {@link #fail}. */
+    public Work() {
+        this((Duration) null);
+    }
+
+    /** The same; waits on it are bounded by this time. */
+    public Work(Duration timeout) {
+        long[] made = new long[1];
+        ddp.ddp_work_create(Ddp.milliseconds("timeout", timeout), made);
+        handle = Handle.own(Kind.WORK, made[0]);
+    }
+
+    private Work(Handle<Kind.ddp_work> handle) {
+        this.handle = handle;
+    }
+
+    /** A call of libddp's that makes a work: it is given the array in which the work comes back. */
+    interface Start {
+        void call(long[] work);
+    }
+
+    /**
+     * Starts an operation. What it uses is kept before it begins, so that no exception in between can take it away. about: the object
+     * that the call is about, out of whose calls exceptions of callbacks come.
+     */
+    static Work start(Handle<?> about, Start start, Object... kept) {
+        Handle<Kind.ddp_work> handle = Handle.empty(Kind.WORK);
+        handle.keep(kept);
+        handle.shareRaised(Callback.runningRaised() != null ? Callback.runningRaised() : about.raisedOrNull());
+        Work work = new Work(handle);
+        long[] made = new long[1];
+        start.call(made);
+        handle.fill(made[0]);
+        return work;
+    }
+
+    /** Whether the operation has ended. Throws what it failed with. */
+    public boolean isDone() {
+        int[] done = new int[1];
+        handle.call(() -> ddp.ddp_work_test(handle, done));
+        if (done[0] != 0) handle.ended();
+        return done[0] != 0;
+    }
+
+    /** Waits for the end, as long as the group's own timeout allows. Throws what the operation failed with. */
+    public void await() {
+        handle.call(() -> ddp.ddp_work_wait(handle, 0));
+        handle.ended();
+    }
+
+    /** Waits for the end at most this long: then {@link DdpException.Timeout}, and the operation goes on. */
+    public void await(Duration timeout) {
+        long bound = Ddp.milliseconds("timeout", Objects.requireNonNull(timeout, "timeout"));
+        handle.call(() -> ddp.ddp_work_wait(handle, bound));
+        handle.ended();
+    }
+
+    /**
+     * Calls the function after this has ended well, on a thread that is inside a libddp call then. The result ends when the work
+     * does that the function returns, or at once for null. What the function throws comes out of the result.
+     */
+    public Work then(Callable<Work> function) {
+        Objects.requireNonNull(function, "function");
+        Callback callback = Callback.of(handle, function);
+        return start(handle, made -> ddp.ddp_work_then(handle, callback, 0, made), handle);
+    }
+
+    /** The same for a function that returns nothing. */
+    public Work then(Runnable function) {
+        Objects.requireNonNull(function, "function");
+        return then(() -> {
+            function.run();
+            return null;
+        });
+    }
+
+    /** Finishes a work of {@link #Work()}. */
+    public void complete() {
+        ddp.ddp_work_complete(handle, ddp.DDP_OK, null);
+    }
+
+    /** Finishes a work of {@link #Work()} badly: waits on it throw {@link DdpException.CallbackFailed} with this message. */
+    public void fail(String message) {
+        ddp.ddp_work_complete(handle, ddp.DDP_ERROR_CALLBACK, message);
+    }
+
+    /** Lets go of it. */
+    @Override
+    public void close() {
+        Handle.close(handle);
+    }
+}

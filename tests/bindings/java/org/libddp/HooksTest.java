@@ -1,0 +1,157 @@
+package org.libddp;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.libddp.Ranks.SIZE;
+import static org.libddp.Ranks.group;
+import static org.libddp.Ranks.make;
+import static org.libddp.Ranks.mean;
+import static org.libddp.Ranks.mine;
+import static org.libddp.Ranks.rank;
+import static org.libddp.Ranks.scaled;
+import static org.libddp.Ranks.sum;
+import static org.libddp.Ranks.train;
+import static org.libddp.Ranks.world;
+import static org.libddp.Support.full;
+import static org.libddp.Support.raises;
+
+import java.io.IOException;
+import java.nio.DoubleBuffer;
+import java.nio.FloatBuffer;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.MethodOrderer;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestMethodOrder;
+
+/** Functions of the program's that libddp calls, on several ranks. */
+@TestMethodOrder(MethodOrderer.MethodName.class)
+class HooksTest {
+    @Test
+    void hooks() {
+        Thread main = Thread.currentThread();
+        Hook sumsTwice = (on, bucket) -> on.allreduceAsync(bucket.buffer(), Op.SUM).then(() -> {
+            assertSame(main, Thread.currentThread());
+            FloatBuffer flat = bucket.buffer().floats();
+            for (int i = 0; i < flat.capacity(); ++i) flat.put(i, flat.get(i) / 2);
+            return on.allreduceAsync(bucket.buffer(), Op.SUM); // a continuation may go on with another
+        });
+        Hook inPlace = (on, bucket) -> {
+            on.allreduce(bucket.buffer(), bucket.op());
+            for (Bucket.Gradient each : bucket.gradients()) {
+                FloatBuffer values = each.memory().floats();
+                for (int i = 0; i < values.capacity(); ++i) values.put(i, values.get(i) + each.parameter().index());
+                for (int i = 0; i < values.capacity(); ++i) values.put(i, values.get(i) + 1 - each.parameter().index());
+            }
+            return null;
+        };
+        Hook inDouble = (on, bucket) -> {
+            FloatBuffer flat = bucket.buffer().floats();
+            DoubleBuffer wide = Support.bytes(8 * flat.capacity()).asDoubleBuffer();
+            for (int i = 0; i < flat.capacity(); ++i) wide.put(i, flat.get(i));
+            bucket.setBuffer(wide);
+            System.gc();
+            return on.allreduceAsync(wide, Op.AVG);
+        };
+        float[] mean = mean();
+        float[] more = mean.clone();
+        for (int i = 0; i < SIZE; ++i) more[i] += 1;
+        try (Context ctx = make(group, new ContextOptions())) {
+            ctx.setHook(sumsTwice);
+            train(ctx, 2, scaled(sum(), world / 2f));
+            ctx.setHook(inPlace);
+            train(ctx, 2, more);
+            ctx.setHook(inDouble);
+            train(ctx, 2, mean);
+            ctx.setHook(null);
+            train(ctx, 2, mean);
+            assertEquals("allreduce", ctx.hookName());
+            List<String> reduced = new ArrayList<>();
+            List<Integer> after = new ArrayList<>();
+            ctx.hookThen((on, bucket) -> after.add(bucket.index()));
+            ctx.setReducedFunction((parameter, used) -> reduced.add(parameter.name() + used));
+            train(ctx, 1, mean);
+            assertEquals(List.of("p0true", "p1true", "p2true", "p3true"), reduced.stream().sorted().toList());
+            assertEquals(ctx.bucketCount(), after.size());
+            ctx.setReducedFunction(null);
+            ctx.useHook("powersgd", "rank=1,start=2,warm_start=1");
+            ctx.loadHookState(ctx.hookState(), false);
+            ctx.compressHook(Dtype.BF16);
+            assertTrue(ctx.hookName().contains("powersgd"));
+            ctx.useLocalSgd(5, group.split(0, 0));
+        }
+    }
+
+    @Test
+    void buffersAndAverager() {
+        try (Context ctx = new Context(group)) {
+            FloatBuffer weight = full(5, rank);
+            FloatBuffer means = full(5, rank);
+            ctx.register("w", weight, full(5, 0));
+            ctx.registerBuffer("means", means);
+            ctx.commit();
+            assertEquals(0, means.get(0));
+            ctx.setBufferHook((on, buffers) -> on.allreduce(buffers.get(0), Op.MAX));
+            List<Integer> results = new ArrayList<>();
+            try (Averager averager = new Averager(ctx, 2)) {
+                for (int step = 0; step < 3; ++step) {
+                    ctx.stepBegin();
+                    ctx.gradReady(0);
+                    ctx.finalizeStep();
+                    means.put(0, rank);
+                    weight.put(0, rank);
+                    results.add(averager.step());
+                }
+                assertEquals(3, averager.steps());
+                averager.steps(8);
+                assertEquals(8, averager.steps());
+            }
+            assertEquals(List.of(world, 0, world), results);
+            assertEquals((world - 1) / 2f, weight.get(0), 1e-6);
+            ctx.stepBegin();
+            assertEquals(world - 1, means.get(0));
+            ctx.gradReady(0);
+            ctx.finalizeStep();
+            weight.put(1, rank);
+            ctx.averageParameters(null);
+            assertEquals((world - 1) / 2f, weight.get(1), 1e-6);
+        }
+    }
+
+    /** A hook that throws breaks the context: here with its own exception, on the other ranks with an error. */
+    @Test
+    void otherGroupGoesOn() {
+        Group doomed = group.split(0, 0);
+        Context ctx = make(doomed, new ContextOptions());
+        IOException own = new IOException("hook of rank 0");
+        ctx.setHook((on, bucket) -> {
+            if (rank == 0 && bucket.index() == 1) throw own;
+            return on.allreduceAsync(bucket.buffer(), bucket.op());
+        });
+        group.barrier(); // nobody is still in commit when the group breaks
+        DdpException thrown = raises(
+                DdpException.CallbackFailed.class, "java.io.IOException: hook of rank 0", () -> train(ctx, 1, mean()));
+        if (rank == 0) {
+            assertSame(own, thrown.getCause());
+        } else {
+            assertEquals(0, thrown.rank());
+        }
+        Group next = group.split(0, 0);
+        ctx.setGroup(next);
+        ctx.setHook(null);
+        train(ctx, 2, mean());
+        Group third = group.split(0, 0);
+        ctx.setGroup(third);
+        IllegalArgumentException unchecked = new IllegalArgumentException("mine");
+        ctx.setHook((on, bucket) -> {
+            if (rank == 0) throw unchecked;
+            return on.allreduceAsync(bucket.buffer(), bucket.op());
+        });
+        group.barrier();
+        RuntimeException second = assertThrows(RuntimeException.class, () -> train(ctx, 1, mean()));
+        if (rank == 0) assertSame(unchecked, second);
+        ctx.close();
+    }
+}

@@ -1,0 +1,258 @@
+package org.libddp;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.libddp.Ranks.SIZE;
+import static org.libddp.Ranks.announce;
+import static org.libddp.Ranks.assertClose;
+import static org.libddp.Ranks.gradient;
+import static org.libddp.Ranks.group;
+import static org.libddp.Ranks.make;
+import static org.libddp.Ranks.mean;
+import static org.libddp.Ranks.mine;
+import static org.libddp.Ranks.rank;
+import static org.libddp.Ranks.scaled;
+import static org.libddp.Ranks.sum;
+import static org.libddp.Ranks.train;
+import static org.libddp.Ranks.value;
+import static org.libddp.Ranks.world;
+import static org.libddp.Support.array;
+import static org.libddp.Support.full;
+import static org.libddp.Support.raises;
+
+import java.nio.FloatBuffer;
+import java.nio.LongBuffer;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.junit.jupiter.api.MethodOrderer;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestMethodOrder;
+
+/** Everything that needs several ranks, against plain loops. ddprun starts it; all ranks run the same tests in the same order. */
+@TestMethodOrder(MethodOrderer.MethodName.class)
+class RanksTest {
+    @Test
+    void collectives() {
+        FloatBuffer recv = mine(SIZE);
+        group.allreduce(recv, Op.SUM);
+        assertArrayEquals(sum(), array(recv));
+        FloatBuffer to = full(SIZE, 0);
+        group.allreduce(Memory.of(mine(SIZE)), Memory.of(to), Op.AVG);
+        assertClose(mean(), to);
+        FloatBuffer gathered = full(world * SIZE, 0);
+        group.allgather(mine(SIZE), gathered);
+        for (int of = 0; of < world; ++of) assertEquals(value(of, 17), gathered.get(of * SIZE + 17));
+        FloatBuffer all = full(world * 5, 0);
+        for (int i = 0; i < world * 5; ++i) all.put(i, rank + i);
+        FloatBuffer part = full(5, 0);
+        group.reduceScatter(all, part, Op.SUM);
+        for (int i = 0; i < 5; ++i) assertEquals(world * (world - 1) / 2f + world * (rank * 5 + i), part.get(i));
+        FloatBuffer sent = full(3, rank);
+        group.broadcast(sent, 1);
+        assertArrayEquals(new float[] {1, 1, 1}, array(sent));
+        raises(IllegalArgumentException.class, "cannot be divided",
+                () -> group.allgather((Memory) null, Memory.of(full(world + 1, 0))));
+        group.barrier();
+    }
+
+    @Test
+    void asynchronously() {
+        List<FloatBuffer> arrays = new ArrayList<>();
+        List<Work> works = new ArrayList<>();
+        for (int i = 0; i < 4; ++i) {
+            arrays.add(mine(SIZE));
+            works.add(group.allreduceAsync(arrays.get(i), Op.SUM));
+        }
+        FloatBuffer sent = full(2, rank);
+        works.add(group.broadcastAsync(Memory.of(sent), 0));
+        FloatBuffer gathered = full(world, 0);
+        works.add(group.allgatherAsync(Memory.of(full(1, rank)), Memory.of(gathered)));
+        works.add(group.barrierAsync());
+        for (Work each : works) each.await();
+        for (FloatBuffer each : arrays) assertArrayEquals(sum(), array(each));
+        assertEquals(0, sent.get(1));
+        assertEquals(world - 1, gathered.get(world - 1));
+    }
+
+    @Test
+    void splitAndRoundRobin() {
+        Group half = group.split(rank % 2, -rank);
+        assertEquals((world + 1 - rank % 2) / 2, half.worldSize());
+        half.close();
+        assertNull(group.split(-1, 0));
+        Group turns = Group.roundRobin(List.of(group.split(0, 0), group.split(0, 0)));
+        try (Context ctx = make(turns, new ContextOptions())) {
+            train(ctx, 3, mean());
+        }
+        turns.close();
+    }
+
+    @Test
+    void meanAndInitialValues() {
+        try (Context ctx = make(group, new ContextOptions())) {
+            assertEquals(0, ctx.parameters().get(0).data().floats().get(5));
+            train(ctx, 3, mean());
+            Stats stats = ctx.stats();
+            assertEquals(List.of(3L, 3L, 4), List.of(stats.steps(), stats.syncedSteps(), stats.paramCount()));
+            long bytes = 0;
+            for (long each : ctx.bucketSizes(false)) bytes += each;
+            assertEquals(stats.paramBytes(), bytes);
+            assertEquals(ctx.parameters(), ctx.readyOrder());
+            assertEquals(ctx.bucketBytes(0), ctx.bucketSizes(false)[0]);
+            assertEquals(ctx.parameterBucket(ctx.find("p0")), 0);
+            try (Context other = make(group, new ContextOptions().rebuild(false))) {
+                other.adoptPlan(ctx.plan());
+                train(other, 2, mean());
+                assertEquals(ctx.plan(), other.plan());
+            }
+        }
+    }
+
+    @Test
+    void noSync() {
+        try (Context ctx = make(group, new ContextOptions())) {
+            for (int step = 0; step < 2; ++step) {
+                Context.NoSync apart = step == 0 ? ctx.noSync() : null;
+                for (Parameter each : ctx.parameters()) {
+                    FloatBuffer sums = gradient(each);
+                    for (int i = 0; i < SIZE; ++i) sums.put(i, (step == 0 ? 0 : sums.get(i)) + value(rank, i));
+                    ctx.gradReady(each);
+                }
+                ctx.finalizeStep();
+                if (apart != null) apart.close();
+            }
+            for (Parameter each : ctx.parameters()) assertClose(scaled(sum(), 2f / world), gradient(each));
+        }
+    }
+
+    @Test
+    void gradientsFromThreads() throws Exception {
+        try (Context ctx = make(group, new ContextOptions())) {
+            for (int step = 0; step < 3; ++step) {
+                ctx.stepBegin();
+                List<Thread> threads = new ArrayList<>();
+                for (Parameter each : ctx.parameters()) threads.add(new Thread(() -> announce(each)));
+                threads.forEach(Thread::start);
+                for (Thread each : threads) each.join();
+                ctx.finalizeStep();
+                for (Parameter each : ctx.parameters()) assertClose(mean(), gradient(each));
+            }
+        }
+    }
+
+    @Test
+    void collectingDuringTraining() throws Exception {
+        AtomicBoolean stop = new AtomicBoolean();
+        Thread collector = new Thread(() -> {
+            while (!stop.get()) System.gc();
+        });
+        collector.start();
+        try (Context ctx = make(group, new ContextOptions())) {
+            train(ctx, 20, mean());
+        } finally {
+            stop.set(true);
+            collector.join();
+        }
+    }
+
+    @Test
+    void optimizerWhileGradientsTravel() {
+        try (Context ctx = make(group, new ContextOptions())) {
+            ctx.stepBegin();
+            ctx.parameters().forEach(Ranks::announce);
+            ctx.finalizeAsync();
+            for (Parameter each : ctx.parameters()) {
+                ctx.awaitParameter(each);
+                assertClose(mean(), gradient(each));
+            }
+            ctx.finalizeStep();
+            ctx.stepBegin();
+            ctx.gradReady(ctx.parameters().get(1));
+            ctx.discard();
+            train(ctx, 1, mean());
+        }
+    }
+
+    @Test
+    void sparseAndFactors() {
+        try (Context ctx = new Context(group, new ContextOptions().reduction(Reduction.SUM))) {
+            Parameter sparse = ctx.parameter("sparse").shape(10, 2).sparse().register();
+            Parameter factored = ctx.parameter("factored").shape(40, 30).factored().register();
+            ctx.commit();
+            LongBuffer rows = Support.bytes(16).asLongBuffer().put(0, rank).put(1, 9);
+            ctx.gradReadySparse(sparse, rows, full(4, 1));
+            ctx.gradReadyFactors(factored, mine(80), mine(60));
+            ctx.finalizeStep();
+            Context.Rows found = ctx.sparseGradient(sparse);
+            assertEquals(world + 1, found.indices().count());
+            for (int of = 0; of <= world; ++of) {
+                assertEquals(of < world ? of : 9, found.indices().longs().get(of));
+                assertEquals(of < world ? 1 : world, found.values().floats().get(2 * of));
+            }
+            float expected = 0;
+            for (int of = 0; of < world; ++of) expected += value(of, 3) * value(of, 4) + value(of, 43) * value(of, 34);
+            assertEquals(expected, factored.view().floats().get(3 * 30 + 4));
+        }
+    }
+
+    @Test
+    void participation() {
+        ContextOptions weighted = new ContextOptions().findUnused(true).reduction(Reduction.WEIGHTED_MEAN);
+        try (Context ctx = make(group, weighted)) {
+            Parameter used = ctx.parameters().get(1);
+            ctx.setWeight(rank + 1);
+            ctx.stepBegin();
+            announce(used);
+            ctx.markUnused(ctx.parameters().subList(2, 4));
+            ctx.finalizeStep();
+            float[] expected = new float[SIZE];
+            for (int of = 0; of < world; ++of) {
+                for (int i = 0; i < SIZE; ++i) expected[i] += (of + 1) * value(of, i) / (world * (world + 1) / 2f);
+            }
+            assertClose(expected, gradient(used));
+            assertEquals(List.of(false, true, false, false), ctx.parameters().stream().map(ctx::isUsed).toList());
+            ctx.setFrozen(ctx.parameters().subList(0, 1), true);
+            ctx.skip(ctx.parameters().subList(2, 4), 0);
+            assertEquals(List.of(false, false, true, true), ctx.parameters().stream().map(ctx::isSkipped).toList());
+        }
+        try (Context ctx = make(group, new ContextOptions().join(true))) {
+            for (int step = 0; step <= rank; ++step) {
+                ctx.stepBegin();
+                ctx.parameters().forEach(Ranks::announce);
+                ctx.finalizeStep();
+            }
+            ctx.join();
+        }
+    }
+
+    @Test
+    void mismatchAndAbort() {
+        try (Context ctx = new Context(group)) {
+            ctx.parameter("w").shape(rank == 1 ? 3 : 2).register();
+            raises(DdpException.Mismatch.class, "w", ctx::commit);
+        }
+        Group lonely = group.split(0, 0);
+        group.barrier();
+        if (rank == 0) lonely.abort("enough");
+        DdpException.Aborted aborted = raises(DdpException.Aborted.class, "enough", () -> {
+            lonely.barrier();
+            lonely.barrier();
+        });
+        assertEquals(0, aborted.rank());
+        assertThrows(DdpException.Aborted.class, lonely::check);
+    }
+
+    /** What the other ranks have shows that nobody waited for this thread's interrupt, and that it is still there afterwards. */
+    @Test
+    void interruptIsLeftForTheProgram() {
+        Thread.currentThread().interrupt();
+        FloatBuffer recv = mine(SIZE);
+        group.allreduce(recv, Op.SUM);
+        assertTrue(Thread.interrupted());
+        assertArrayEquals(sum(), array(recv));
+    }
+}
