@@ -1,4 +1,4 @@
-# What `cmake --install` puts where, in components: runtime, dev, tools, mpi, python (bindings/python). DdpPackage.cmake makes a
+# What `cmake --install` puts where, in components: runtime, dev, tools, mpi, python and julia (bindings). DdpPackage.cmake makes a
 # .deb of each.
 include(CMakePackageConfigHelpers)
 include(DdpExports)

@@ -13,6 +13,9 @@ endif()
 if(DDP_BUILD_PYTHON)
   list(APPEND CPACK_COMPONENTS_ALL python)
 endif()
+if(DDP_BUILD_JULIA)
+  list(APPEND CPACK_COMPONENTS_ALL julia)
+endif()
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -61,6 +64,13 @@ math(EXPR next_python_minor "${Python3_VERSION_MINOR} + 1")
 set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "${library_package} ${same_version}, \
 python3 (>= ${Python3_VERSION_MAJOR}.${Python3_VERSION_MINOR}), python3 (<< ${Python3_VERSION_MAJOR}.${next_python_minor})")
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS "python3-numpy, libddp-tools")
+
+# Source that Julia compiles when it is used. Julia itself is not among Debian 12's packages.
+set(CPACK_DEBIAN_JULIA_PACKAGE_NAME julia-ddp)
+set(CPACK_DEBIAN_JULIA_PACKAGE_SECTION science)
+set(CPACK_COMPONENT_JULIA_DESCRIPTION "The package DDP for Julia.")
+set(CPACK_DEBIAN_JULIA_PACKAGE_DEPENDS "${library_package} ${same_version}")
+set(CPACK_DEBIAN_JULIA_PACKAGE_SUGGESTS "julia, libddp-tools")
 # The tools' library is in the build tree, not yet installed.
 get_target_property(library_folder ddp BINARY_DIR)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${library_folder})
