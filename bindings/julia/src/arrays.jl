@@ -91,7 +91,7 @@ function array_over(pointer::Ptr, dtype::Int32, dims::Dims, owner)
     type = julia_type(dtype)
     pointer == C_NULL && return Array{type}(undef, dims)
     array = unsafe_wrap(Array, Ptr{type}(pointer), dims)
-    finalizer(_ -> (owner; nothing), storage(array))
+    keep_for(storage(array), owner)
     return array
 end
 @static if VERSION >= v"1.11"
@@ -123,9 +123,9 @@ bytes_of(what, value::AbstractVector{UInt8}) = Vector{UInt8}(value)
 bytes_of(what, other) = throw(ArgumentError("$what: bytes or a string are expected, not a $(typeof(other))"))
 
 "Copies bytes that C gave, and frees them."
-function take_bytes(pointer::Ptr{Cvoid}, size::Csize_t, free::F) where {F}
+function take_bytes(given::Ptr{Cvoid}, size::Csize_t, free::F) where {F}
     copied = Vector{UInt8}(undef, size)
-    GC.@preserve copied unsafe_copyto!(pointer(copied), Ptr{UInt8}(pointer), size)
-    free(pointer)
+    GC.@preserve copied unsafe_copyto!(pointer(copied), Ptr{UInt8}(given), size)
+    free(given)
     return copied
 end

@@ -102,19 +102,46 @@ function discard(handle::Handle)
         return nothing
     end
     push!(GARBAGE, handle)
-    GARBAGE_COUNT[] = length(GARBAGE)
+    GARBAGE_COUNT[] += 1
+    unlock(GARBAGE_LOCK)
+    return nothing
+end
+
+# What must live as long as an array over its memory. Not in the array's finalizer itself: what only a finalizer refers to is
+# garbage to Julia's collector, as far as its own finalizer is concerned.
+const OWNERS = Dict{Int,Handle}()
+const OWNERS_LOCK = ReentrantLock()
+const NEXT_OWNER = Threads.Atomic{Int}(0)
+const RELEASED = Int[]
+
+function keep_for(object, owner::Handle)
+    number = Threads.atomic_add!(NEXT_OWNER, 1)
+    lock(() -> OWNERS[number] = owner, OWNERS_LOCK)
+    finalizer(released -> release(released, number), object)
+    return nothing
+end
+
+function release(object, number::Int)
+    if !trylock(GARBAGE_LOCK)
+        finalizer(released -> release(released, number), object)
+        return nothing
+    end
+    push!(RELEASED, number)
+    GARBAGE_COUNT[] += 1
     unlock(GARBAGE_LOCK)
     return nothing
 end
 
 function take_garbage()
-    taken = Handle[]
-    sizehint!(taken, GARBAGE_COUNT[])
+    taken, released = Handle[], Int[]
     lock(GARBAGE_LOCK)
     append!(taken, GARBAGE)
+    append!(released, RELEASED)
     empty!(GARBAGE)
+    empty!(RELEASED)
     GARBAGE_COUNT[] = 0
     unlock(GARBAGE_LOCK)
+    lock(() -> foreach(number -> delete!(OWNERS, number), released), OWNERS_LOCK)
     return sort!(taken; by=handle -> Int(handle.kind))
 end
 
