@@ -27,15 +27,16 @@ include("LibDDP.jl")
 import .LibDDP
 using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layout, ddp_averager
 
+# Not exported, because programs have such names themselves: check, plan, stats, version, features.
 export Group, Context, Parameter, Work, Store, Bucket, Gradient, Averager, Stats, DDPError
-export environment, backend_available, features, version
-export allreduce!, bcast!, allgather!, reduce_scatter!, barrier, round_robin, alloc, check, abort!
+export environment, backend_available
+export allreduce!, bcast!, allgather!, reduce_scatter!, barrier, round_robin, alloc, abort!
 export isdone, then, complete!
 export register!, register_buffer!, commit!, step_begin!, grad_ready, grad_ready_sparse, grad_ready_factors
 export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, grad_view, layout_generation, sparse_gradient
 export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!
-export bucket_count, param_bucket, bucket_bytes, find_param, request_rebuild!, plan, adopt_plan!, bucket_sizes, ready_order
-export stats, average_parameters!, set_group!
+export bucket_count, param_bucket, bucket_bytes, find_param, request_rebuild!, adopt_plan!, bucket_sizes, ready_order
+export average_parameters!, set_group!
 export set_hook!, use_hook!, use_local_sgd!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
 export set_buffer_hook!, set_reduced_callback!, set_buffer!, step!
 export compare_set!, add!, multi_set!, multi_get, queue_size

@@ -1,5 +1,6 @@
 # Misuse is an exception that says what is wrong, and never a crash.
 group = alone()
+exceptions() = VERSION < v"1.7" ? Base.catch_stack() : current_exceptions()
 
 @testset "status and names" begin
     ctx = committed(alone())
@@ -135,7 +136,7 @@ end
     raised = try
         wait(then(() -> throw(KeyError(:mine)), barrier(group; async=true)))
     catch error
-        (error, length(Base.catch_stack()))
+        (error, length(exceptions()))
     end
     @test raised == (KeyError(:mine), 2)  # caused by libddp's error
     @test wait(then(() -> barrier(group; async=true), barrier(group; async=true))) === nothing

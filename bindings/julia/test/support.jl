@@ -1,5 +1,6 @@
 # For the tests beside this file.
 using DDP, Test
+using DDP: check, plan, stats
 const C = DDP.LibDDP
 
 "A group of this process only."

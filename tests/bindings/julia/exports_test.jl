@@ -1,6 +1,7 @@
 # The low-level module has every function that the library exports, every constant and every struct of the headers, and its structs
 # have C's layout: that of tests/abi/layout.c, which the C compiler checks.
 using DDP, Test, Libdl
+using DDP: features, version
 
 const SOURCE = ENV["DDP_SOURCE"]
 const C = DDP.LibDDP
