@@ -52,3 +52,21 @@ option(DDP_BUILD_JAVA "Build the Java binding (needs SWIG and a JDK)" ${java_def
 if(DDP_BUILD_JAVA AND NOT (SWIG_EXECUTABLE AND Java_FOUND AND DDP_JNI_INCLUDE))
   message(FATAL_ERROR "DDP_BUILD_JAVA needs SWIG and a JDK, 17 or newer (Debian: swig, openjdk-17-jdk-headless)")
 endif()
+
+# Julia: one whose exceptions work (docs/julia.md, "Debian").
+find_program(JULIA_EXECUTABLE julia)
+set(julia_default OFF)
+if(bindings_default AND SWIG_EXECUTABLE AND Python3_Interpreter_FOUND AND JULIA_EXECUTABLE)
+  execute_process(
+    COMMAND ${JULIA_EXECUTABLE} --startup-file=no -e "f(x) = x > 0 ? error() : x; try f(1) catch; print(VERSION >= v\"1.5\") end"
+    OUTPUT_VARIABLE julia_works ERROR_QUIET TIMEOUT 60)
+  if(julia_works STREQUAL "true")
+    set(julia_default ON)
+  endif()
+endif()
+option(DDP_BUILD_JULIA "Build the Julia binding (needs SWIG, Python and Julia 1.5 or newer)" ${julia_default})
+if(DDP_BUILD_JULIA AND NOT (SWIG_EXECUTABLE AND Python3_Interpreter_FOUND))
+  message(FATAL_ERROR "DDP_BUILD_JULIA needs SWIG and Python (Debian: swig, python3)")
+elseif(NOT DDP_BUILD_JULIA AND NOT DDP_SANITIZE)
+  message(STATUS "No Julia that works: its binding is not built and not tested (DDP_BUILD_JULIA, tools/setup-julia)")
+endif()

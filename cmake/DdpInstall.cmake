@@ -1,5 +1,5 @@
-# What `cmake --install` puts where, in components: runtime, dev, tools, mpi, python and java (bindings/*). DdpPackage.cmake makes
-# a .deb of each.
+# What `cmake --install` puts where, in components: runtime, dev, tools, mpi, python, java and julia (bindings/*). DdpPackage.cmake
+# makes a .deb of each.
 include(CMakePackageConfigHelpers)
 include(DdpExports)
 include(DdpDebugInfo)

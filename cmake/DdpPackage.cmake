@@ -16,6 +16,9 @@ endif()
 if(DDP_BUILD_JAVA)
   list(APPEND CPACK_COMPONENTS_ALL java)
 endif()
+if(DDP_BUILD_JULIA)
+  list(APPEND CPACK_COMPONENTS_ALL julia)
+endif()
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -72,6 +75,13 @@ set(CPACK_DEBIAN_JAVA_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_JAVA_PACKAGE_DEPENDS "${library_package} ${same_version}, \
 default-jre-headless (>= 2:1.17) | java17-runtime-headless")
 set(CPACK_DEBIAN_JAVA_PACKAGE_SUGGESTS "libddp-tools")
+
+# Source that Julia compiles when it is used. Julia itself is not among Debian 12's packages.
+set(CPACK_DEBIAN_JULIA_PACKAGE_NAME julia-ddp)
+set(CPACK_DEBIAN_JULIA_PACKAGE_SECTION science)
+set(CPACK_COMPONENT_JULIA_DESCRIPTION "The package DDP for Julia.")
+set(CPACK_DEBIAN_JULIA_PACKAGE_DEPENDS "${library_package} ${same_version}")
+set(CPACK_DEBIAN_JULIA_PACKAGE_SUGGESTS "julia, libddp-tools")
 # The tools' library is in the build tree, not yet installed.
 get_target_property(library_folder ddp BINARY_DIR)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${library_folder})

@@ -32,6 +32,9 @@ ddprun -n 2 "$scratch/build/consumer"
 ddp-bench --help
 ddprun -n 2 /usr/bin/python3 -c "import ddp; ddp.Group().barrier()"
 ddprun -n 2 java -cp /usr/share/java/libddp.jar examples/java/Minimal.java
+if [[ -n $(type -P julia) ]]; then
+    JULIA_LOAD_PATH=:/usr/share/julia/site ddprun -n 2 julia -e "using DDP; barrier(Group())"
+fi
 
 apt-get remove -q -y libddp0
 echo "packages: built, installed, used, removed"

@@ -1,0 +1,78 @@
+"""
+    DDP
+
+libddp: data-parallel training for everyone who is not PyTorch.
+
+    using DDP
+
+    group = Group()                                # rank and world size from the launcher: ddprun -n 2 julia train.jl
+    Context(group) do ctx
+        w = register!(ctx, "w", weights, gradients)     # arrays, used where they lie
+        commit!(ctx)                               # every rank starts from rank 0's weights
+        for batch in batches
+            ...                                    # write this rank's gradient into `gradients`
+            grad_ready(ctx, w)
+            finalize!(ctx)                         # now it is the mean over all ranks
+        end
+    end
+
+docs/julia.md has a complete trainer and the reference. Ranks, parameters' indices and buckets count from 0, as in libddp's
+messages and in other languages; what indexes an array of Julia's counts from 1.
+"""
+module DDP
+
+import Libdl
+
+include("LibDDP.jl")
+import .LibDDP
+using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layout, ddp_averager
+
+# Not exported, because programs have such names themselves: check, plan, stats, version, features.
+export Group, Context, Parameter, Work, Store, Bucket, Gradient, Averager, Stats, DDPError
+export environment, backend_available
+export allreduce!, bcast!, allgather!, reduce_scatter!, barrier, round_robin, alloc, abort!
+export isdone, then, complete!
+export register!, register_buffer!, commit!, step_begin!, grad_ready, grad_ready_sparse, grad_ready_factors
+export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, grad_view, layout_generation, sparse_gradient
+export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!
+export bucket_count, param_bucket, bucket_bytes, find_param, request_rebuild!, adopt_plan!, bucket_sizes, ready_order
+export average_parameters!, set_group!
+export set_hook!, use_hook!, use_local_sgd!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
+export set_buffer_hook!, set_reduced_callback!, set_buffer!, step!
+export compare_set!, add!, multi_set!, multi_get, queue_size
+
+include("library.jl")
+include("errors.jl")
+include("handles.jl")
+include("calls.jl")
+include("arrays.jl")
+include("store.jl")
+include("work.jl")
+include("group.jl")
+include("context.jl")
+include("bucket.jl")
+include("callbacks.jl")
+include("gradients.jl")
+include("participation.jl")
+include("buckets.jl")
+include("hooks.jl")
+include("averager.jl")
+
+const F16, BF16, F32, F64 = LibDDP.DDP_F16, LibDDP.DDP_BF16, LibDDP.DDP_F32, LibDDP.DDP_F64
+const I32, I64, U8 = LibDDP.DDP_I32, LibDDP.DDP_I64, LibDDP.DDP_U8
+const C64, C128 = LibDDP.DDP_C64, LibDDP.DDP_C128
+const SUM, AVG, PROD, MIN, MAX = LibDDP.DDP_SUM, LibDDP.DDP_AVG, LibDDP.DDP_PROD, LibDDP.DDP_MIN, LibDDP.DDP_MAX
+
+"The version of the loaded library."
+version() = VersionNumber(unsafe_string(LibDDP.ddp_version()))
+
+"What the loaded library was built with: words separated by spaces."
+features() = unsafe_string(LibDDP.ddp_features())
+
+function __init__()
+    load_library()
+    make_callbacks()
+    atexit(leave_groups)
+end
+
+end

@@ -1,0 +1,63 @@
+# What communication hooks see (ddp/hook.h).
+
+"""
+A bucket of gradients on its way, valid until the step ends. A hook leaves in it what every rank's gradients are to become: the
+mean, where `bucket.op` is DDP.AVG.
+
+`bucket.index` counts from 0 in the order of launching; `is_last`, `step`, `dtype`, `op`; `buffer`: all gradients as one vector, without a copy,
+with gaps of zeros; `gradients`: each parameter's, see `Gradient`.
+"""
+struct Bucket
+    handle::Handle
+    context::Context
+end
+
+"One parameter's gradient inside a bucket: `parameter` and `array`."
+struct Gradient
+    parameter::Parameter
+    array::Array
+end
+
+Base.propertynames(::Bucket) = (:index, :is_last, :step, :dtype, :op, :buffer, :gradients)
+function Base.getproperty(bucket::Bucket, name::Symbol)
+    handle = getfield(bucket, :handle)
+    name === :index && return Int(ask(LibDDP.ddp_bucket_index, handle))
+    name === :is_last && return ask(LibDDP.ddp_bucket_is_last, handle) == 1
+    name === :step && return Int(ask(LibDDP.ddp_bucket_step, handle))
+    name === :dtype && return ask(LibDDP.ddp_bucket_dtype, handle)
+    name === :op && return ask(LibDDP.ddp_bucket_op, handle)
+    name === :buffer && return buffer(bucket)
+    name === :gradients && return [gradient(bucket, i) for i in 0:(ask(LibDDP.ddp_bucket_param_count, handle) - 1)]
+    return getfield(bucket, name)
+end
+Base.show(io::IO, bucket::Bucket) = print(io, isopen(bucket.handle) ? "Bucket($(bucket.index))" : "Bucket(of a past step)")
+
+function buffer(bucket::Bucket)
+    count = Int(ask(LibDDP.ddp_bucket_count, bucket.handle))
+    return array_over(ask(LibDDP.ddp_bucket_buffer, bucket.handle), bucket.dtype, (count,), layout(bucket.context))
+end
+
+function gradient(bucket::Bucket, i::Integer)
+    tensor = Ref{LibDDP.ddp_tensor}()
+    GC.@preserve tensor unsafe_store!(Ptr{Csize_t}(raw(tensor)), sizeof(LibDDP.ddp_tensor))
+    call(LibDDP.ddp_bucket_gradient, bucket.handle, Int32(i), tensor)
+    told = tensor[]
+    dims = Dims(unsafe_load(told.shape, d) for d in told.ndim:-1:1)
+    return Gradient(bucket.context.parameters[told.param + 1],
+                    array_over(told.data, told.dtype, dims, layout(bucket.context)))
+end
+
+"""
+    set_buffer!(bucket, array; dtype=nothing)
+
+Says that the result is in this array: as many elements, in the bucket's layout, perhaps of another floating-point type. It is
+kept until the hook is called for this bucket again.
+"""
+function set_buffer!(bucket::Bucket, array; dtype=nothing)
+    memory = memory_of("array", array, dtype)
+    count = ask(LibDDP.ddp_bucket_count, bucket.handle)
+    length(memory) == count || throw(ArgumentError("array: it has $(length(memory)) elements, the bucket $count"))
+    call(LibDDP.ddp_bucket_set_buffer, bucket.handle, memory.pointer, memory.dtype)
+    bucket.context.results[bucket.index] = held(array)
+    return nothing
+end

@@ -1,0 +1,43 @@
+# Which gradient is in which bucket (ddp/plan.h, ddp/stats.h). Buckets count from 0.
+
+"How many buckets there are; -1 before `commit!`."
+bucket_count(ctx::Context) = Int(ask(LibDDP.ddp_context_bucket_count, ctx.handle))
+
+"The bucket that a parameter is in."
+param_bucket(ctx::Context, parameter::Parameter) =
+    Int(ask(LibDDP.ddp_context_param_bucket, ctx.handle, index_of(ctx, parameter)))
+
+"Bytes of gradients in a bucket."
+bucket_bytes(ctx::Context, bucket::Integer) = Int(ask(LibDDP.ddp_context_bucket_bytes, ctx.handle, Int32(bucket)))
+
+"The parameter with this name."
+find_param(ctx::Context, name::AbstractString) =
+    ctx.parameters[number_from(LibDDP.ddp_context_find_param, Int32, ctx.handle, String(name)) + 1]
+
+"Records the ready order again in the next synced step, and rebuilds the buckets by it."
+request_rebuild!(ctx::Context) = call(LibDDP.ddp_request_rebuild, ctx.handle)
+
+"The bucket plan, as JSON."
+function plan(ctx::Context)
+    made = number_from(LibDDP.ddp_plan_save, Ptr{UInt8}, ctx.handle)
+    told = unsafe_string(made)
+    LibDDP.ddp_text_free(made)
+    return told
+end
+
+"Uses a saved plan."
+adopt_plan!(ctx::Context, plan::AbstractString) = call(LibDDP.ddp_plan_adopt, ctx.handle, String(plan))
+
+"Bytes of gradients in each bucket, now or when committed."
+function bucket_sizes(ctx::Context; initial::Bool=false)
+    sizes, count = zeros(UInt64, length(ctx.parameters)), Ref{Csize_t}(0)
+    call(LibDDP.ddp_stats_bucket_sizes, ctx.handle, Int32(initial), sizes, Csize_t(length(sizes)), count)
+    return Int.(sizes[1:count[]])
+end
+
+"The order in which gradients became ready when it was last recorded."
+function ready_order(ctx::Context)
+    order, count = zeros(Int32, length(ctx.parameters)), Ref{Csize_t}(0)
+    call(LibDDP.ddp_stats_ready_order, ctx.handle, order, Csize_t(length(order)), count)
+    return ctx.parameters[order[1:count[]] .+ 1]
+end

@@ -1,0 +1,194 @@
+# Julia functions that C calls: hooks, continuations, callbacks. They run only on threads that are inside a call of libddp's:
+# nothing here passes DDP_WORK_ANY_THREAD, and a thread that Julia does not know would crash it.
+#
+# What may come from a thread of libddp's own is the word that a callback is no longer needed. So that is no function of
+# Julia's but `sem_post` of the C library, on a semaphore at the beginning of what C knows as user_data; `sweep` looks
+# for it. Behind the semaphore stands the address of the Callback, which CALLBACKS keeps where it is.
+
+mutable struct Callback
+    fn::Any           # the function; nothing where the context keeps it
+    context::WeakRef  # so that a hook that knows its context is garbage with it
+    cell::Ptr{Cvoid}
+    raised::Vector{Any}
+    lent::Vector{Any}
+end
+
+const CELL_BYTES, CELL_OBJECT = 64, 32  # a sem_t has 32 bytes at most on 64-bit Linux
+const CALLBACKS = Dict{Ptr{Cvoid},Callback}()
+const CALLBACKS_LOCK = ReentrantLock()
+
+function Callback(fn, context::WeakRef, raised, lent)
+    cell = Libc.calloc(1, CELL_BYTES)
+    cell == C_NULL && throw(OutOfMemoryError())
+    ccall(:sem_init, Cint, (Ptr{Cvoid}, Cint, Cuint), cell, 0, 0)
+    callback = Callback(fn, context, cell, raised, lent)
+    unsafe_store!(Ptr{Ptr{Cvoid}}(cell + CELL_OBJECT), pointer_from_objref(callback))
+    lock(() -> CALLBACKS[cell] = callback, CALLBACKS_LOCK)
+    return callback
+end
+
+callback_at(cell::Ptr{Cvoid}) =
+    unsafe_pointer_to_objref(unsafe_load(Ptr{Ptr{Cvoid}}(cell + CELL_OBJECT)))::Callback
+
+function drop(callback::Callback)
+    lock(() -> delete!(CALLBACKS, callback.cell), CALLBACKS_LOCK)
+    context = callback.context.value
+    context === nothing || delete!(context.functions, callback.cell)
+    Libc.free(callback.cell)
+    return nothing
+end
+
+function unused(cell::Ptr{Cvoid})
+    posted = Ref{Cint}(0)
+    ccall(:sem_getvalue, Cint, (Ptr{Cvoid}, Ref{Cint}), cell, posted)
+    return posted[] > 0
+end
+
+function drop_unused_callbacks()
+    isempty(CALLBACKS) && return nothing
+    foreach(drop, lock(() -> Callback[each for (cell, each) in CALLBACKS if unused(cell)], CALLBACKS_LOCK))
+    return nothing
+end
+
+"Runs `install(fn, user_data, destroy)` for a callback, which is dropped if that fails."
+function install(install::F, entry::Ptr{Cvoid}, callback::Callback) where {F}
+    try
+        install(entry, callback.cell, cglobal(:sem_post))
+    catch
+        drop(callback)
+        rethrow()
+    end
+end
+
+# RUNNING ONE
+
+# Works that are made while a callback runs share the list of exceptions of what it belongs to.
+const RAISED_KEY = :DDP_raised
+raised_here() = get(task_local_storage(), RAISED_KEY, nothing)
+
+"The function of a callback, with the context that it belongs to."
+function function_of(callback::Callback)
+    callback.fn === nothing || return callback.fn, nothing
+    context = callback.context.value
+    context === nothing && throw(DDPError(LibDDP.DDP_ERROR_INVALID_STATE,
+                                          "the context of this callback is gone: keep it while its steps run"))
+    return context.functions[callback.cell], context
+end
+
+"Runs body(callback) with the right to touch Julia's memory. Nothing is thrown through C."
+function guarded(body::F, cell::Ptr{Cvoid}, error::Ptr{Ptr{ddp_error}}) where {F}
+    state = ccall(:jl_gc_unsafe_enter, Int8, ())
+    Threads.atomic_add!(CALLBACKS_RUNNING, 1)
+    status = guarded_body(body, cell, error)
+    Threads.atomic_sub!(CALLBACKS_RUNNING, 1)
+    ccall(:jl_gc_unsafe_leave, Cvoid, (Int8,), state)
+    return status
+end
+
+@noinline function guarded_body(body::F, cell::Ptr{Cvoid}, error::Ptr{Ptr{ddp_error}}) where {F}
+    try
+        callback = callback_at(cell)
+        outer = raised_here()
+        task_local_storage()[RAISED_KEY] = callback.raised
+        try
+            Base.invokelatest(body, callback)
+            return LibDDP.DDP_OK
+        catch exception
+            return keep_exception(callback, exception, error)
+        finally
+            task_local_storage()[RAISED_KEY] = outer
+        end
+    catch
+        return LibDDP.DDP_ERROR_CALLBACK
+    end
+end
+
+"Keeps an exception for the call that it comes out of, and tells C. An error of libddp's stays what it is."
+function keep_exception(callback::Callback, exception, error::Ptr{Ptr{ddp_error}})
+    lock(() -> push!(callback.raised, exception), RAISED_LOCK)
+    status = exception isa DDPError ? exception.status : LibDDP.DDP_ERROR_CALLBACK
+    message = try
+        string(typeof(exception), ": ", exception isa DDPError ? exception.message : sprint(showerror, exception))
+    catch
+        string(typeof(exception))
+    end
+    error == C_NULL || unsafe_store!(error, LibDDP.ddp_error_create(status, replace(message, '\0' => ' ')))
+    return status
+end
+
+"What a function returned: nothing, or a work that libddp takes over, whose arrays stay alive with `lent`."
+pass_on(callback::Callback, result, work::Ptr{Ptr{ddp_work}}) = nothing
+function pass_on(callback::Callback, result::Work, work::Ptr{Ptr{ddp_work}})
+    unsafe_store!(work, Ptr{ddp_work}(give_away(result.handle)))
+    lock(() -> push!(callback.lent, result.handle), RAISED_LOCK)
+    return nothing
+end
+
+"Something that a function is lent until the end of the step."
+function lend(callback::Callback, pointer::Ptr)
+    handle = Handle(BORROWED, Ptr{Cvoid}(pointer); raised=callback.raised)
+    lock(() -> push!(callback.lent, handle), RAISED_LOCK)
+    return handle
+end
+
+"The end of a step: what was lent is void."
+function end_step(handle::Handle)
+    isempty(handle.lent) && isempty(handle.raised) && return nothing
+    lock(RAISED_LOCK) do
+        foreach(each -> each.kind == BORROWED && close(each), handle.lent)
+        empty!(handle.lent)
+        empty!(handle.raised)
+    end
+    return nothing
+end
+
+function call_hook(cell::Ptr{Cvoid}, group::Ptr{ddp_group}, bucket::Ptr{LibDDP.ddp_bucket}, work::Ptr{Ptr{ddp_work}},
+                   error::Ptr{Ptr{ddp_error}})::Int32
+    return guarded(cell, error) do callback
+        fn, context = function_of(callback)
+        pass_on(callback, fn(Group(lend(callback, group)), Bucket(lend(callback, bucket), context)), work)
+    end
+end
+
+function call_bucket(cell::Ptr{Cvoid}, group::Ptr{ddp_group}, bucket::Ptr{LibDDP.ddp_bucket},
+                     error::Ptr{Ptr{ddp_error}})::Int32
+    return guarded(cell, error) do callback
+        fn, context = function_of(callback)
+        fn(Group(lend(callback, group)), Bucket(lend(callback, bucket), context))
+    end
+end
+
+function call_work(cell::Ptr{Cvoid}, next::Ptr{Ptr{ddp_work}}, error::Ptr{Ptr{ddp_error}})::Int32
+    return guarded(callback -> pass_on(callback, callback.fn(), next), cell, error)
+end
+
+function call_buffers(cell::Ptr{Cvoid}, group::Ptr{ddp_group}, buffers::Ptr{LibDDP.ddp_tensor}, count::Csize_t,
+                      error::Ptr{Ptr{ddp_error}})::Int32
+    return guarded(cell, error) do callback
+        fn, context = function_of(callback)
+        fn(Group(lend(callback, group)), copy(context.buffers))  # in the order of registration, as C gives them
+    end
+end
+
+function call_reduced(cell::Ptr{Cvoid}, param::Int32, used::Int32, error::Ptr{Ptr{ddp_error}})::Int32
+    return guarded(cell, error) do callback
+        fn, context = function_of(callback)
+        fn(context.parameters[param + 1], used != 0)
+    end
+end
+
+# Addresses of this process, made when the package is loaded.
+const ENTRY_HOOK, ENTRY_BUCKET, ENTRY_WORK = Ref{Ptr{Cvoid}}(), Ref{Ptr{Cvoid}}(), Ref{Ptr{Cvoid}}()
+const ENTRY_BUFFERS, ENTRY_REDUCED = Ref{Ptr{Cvoid}}(), Ref{Ptr{Cvoid}}()
+
+function make_callbacks()
+    ENTRY_HOOK[] = @cfunction(call_hook, Int32, (Ptr{Cvoid}, Ptr{ddp_group}, Ptr{LibDDP.ddp_bucket}, Ptr{Ptr{ddp_work}},
+                                                 Ptr{Ptr{ddp_error}}))
+    ENTRY_BUCKET[] = @cfunction(call_bucket, Int32, (Ptr{Cvoid}, Ptr{ddp_group}, Ptr{LibDDP.ddp_bucket},
+                                                     Ptr{Ptr{ddp_error}}))
+    ENTRY_WORK[] = @cfunction(call_work, Int32, (Ptr{Cvoid}, Ptr{Ptr{ddp_work}}, Ptr{Ptr{ddp_error}}))
+    ENTRY_BUFFERS[] = @cfunction(call_buffers, Int32, (Ptr{Cvoid}, Ptr{ddp_group}, Ptr{LibDDP.ddp_tensor}, Csize_t,
+                                                       Ptr{Ptr{ddp_error}}))
+    ENTRY_REDUCED[] = @cfunction(call_reduced, Int32, (Ptr{Cvoid}, Int32, Int32, Ptr{Ptr{ddp_error}}))
+    return nothing
+end

@@ -1,0 +1,265 @@
+# A model's parameters, and the averaging of their gradients over ranks (ddp/context.h).
+
+"""
+A parameter: its name, size (`dims`), element type (`dtype`, a DDP.F32 or the like), `data` and `grad` as they were registered, and
+`index`, from 0, by which errors name it.
+"""
+mutable struct Parameter
+    name::String
+    index::Int32
+    dims::Dims
+    dtype::Int32
+    data::Any
+    grad::Any
+    owner::Handle
+end
+Base.show(io::IO, parameter::Parameter) = print(io, "Parameter($(parameter.index), $(repr(parameter.name)))")
+
+"""
+    Context(group; bucket_cap, first_bucket_cap, bucket_caps, reduction, rebuild_interval, rebuild, initial_broadcast,
+            broadcast_buffers, find_unused, static_graph, keep_local_unused, skip_unused_buckets, join, divide_by_present,
+            stop_at_first_join, consensus_order)
+    Context(f, group; ...)         closes it after f(ctx)
+
+Register parameters, commit, and in each step announce gradients and finalize. Arguments, alike on every rank, are those of
+ddp_context_options; caps are in bytes, `reduction` is :mean, :sum or :weighted_mean. `ctx.parameters` are those registered.
+"""
+mutable struct Context
+    handle::Handle
+    parameters::Vector{Parameter}
+    buffers::Vector{Any}
+    functions::Dict{Ptr{Cvoid},Any}  # of callbacks, by their cells
+    layout::Union{Handle,Nothing}    # of `generation`, for arrays over it
+    generation::Int64
+    results::Dict{Int,Any}           # of set_buffer!
+end
+
+function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=0, bucket_caps=(),
+                 reduction::Symbol=:mean, rebuild_interval::Integer=0, rebuild::Bool=true,
+                 initial_broadcast::Bool=true, broadcast_buffers::Bool=true, find_unused::Bool=false,
+                 static_graph::Bool=false, keep_local_unused::Bool=false, skip_unused_buckets::Bool=false,
+                 join::Bool=false, divide_by_present::Bool=false, stop_at_first_join::Bool=false,
+                 consensus_order::Bool=false)
+    sweep()
+    flags = !rebuild * LibDDP.DDP_CONTEXT_NO_REBUILD |
+            !initial_broadcast * LibDDP.DDP_CONTEXT_NO_INITIAL_BROADCAST |
+            !broadcast_buffers * LibDDP.DDP_CONTEXT_NO_BUFFER_BROADCAST |
+            find_unused * LibDDP.DDP_CONTEXT_FIND_UNUSED |
+            static_graph * LibDDP.DDP_CONTEXT_STATIC_GRAPH |
+            keep_local_unused * LibDDP.DDP_CONTEXT_KEEP_LOCAL_UNUSED |
+            skip_unused_buckets * LibDDP.DDP_CONTEXT_SKIP_UNUSED_BUCKETS |
+            join * LibDDP.DDP_CONTEXT_JOIN |
+            divide_by_present * LibDDP.DDP_CONTEXT_DIVIDE_BY_PRESENT |
+            stop_at_first_join * LibDDP.DDP_CONTEXT_STOP_AT_FIRST_JOIN |
+            consensus_order * LibDDP.DDP_CONTEXT_CONSENSUS_ORDER
+    caps = UInt64[bucket_caps...]
+    made = Ref{Ptr{ddp_context}}()
+    GC.@preserve caps begin
+        settings = options(LibDDP.ddp_context_options_init, LibDDP.ddp_context_options,
+                           (bucket_cap_bytes=UInt64(bucket_cap), first_bucket_cap_bytes=UInt64(first_bucket_cap),
+                            bucket_caps=isempty(caps) ? Ptr{UInt64}(C_NULL) : pointer(caps),
+                            bucket_cap_count=UInt64(length(caps)), reduction=reduction_of(reduction),
+                            rebuild_interval=Int64(rebuild_interval), flags=flags))
+        call(LibDDP.ddp_context_create, group.handle, Ref(settings), made)
+    end
+    return Context(Handle(CONTEXT, made[]), Parameter[], [], Dict{Ptr{Cvoid},Any}(), nothing, -1, Dict{Int,Any}())
+end
+Context(f::Function, group::Group; keywords...) = closing(f, Context(group; keywords...))
+
+function reduction_of(name::Symbol)
+    name === :mean && return LibDDP.DDP_REDUCTION_MEAN
+    name === :sum && return LibDDP.DDP_REDUCTION_SUM
+    name === :weighted_mean && return LibDDP.DDP_REDUCTION_WEIGHTED_MEAN
+    throw(ArgumentError("reduction: there is no $name; there are :mean, :sum and :weighted_mean"))
+end
+
+"Frees it; never waits for other ranks. Arrays over views stay readable."
+function Base.close(ctx::Context)
+    end_step(ctx.handle)
+    close(ctx.handle)
+    ctx.layout, ctx.generation = nothing, -1
+    return nothing
+end
+Base.isopen(ctx::Context) = isopen(ctx.handle)
+Base.show(io::IO, ctx::Context) =
+    print(io, isopen(ctx) ? "Context($(length(ctx.parameters)) parameters)" : "Context(closed)")
+
+# REGISTRATION
+
+"""
+    register!(ctx, name, data=nothing, grad=nothing; size, dtype, ignored, delayed, sparse, factored, uses) -> Parameter
+
+Adds a parameter, in the order of the forward pass. `data`: its value, an array that `commit!` overwrites with rank 0's; nothing: not
+sent. `grad`: the array in which its gradient will be, which `finalize!` overwrites with the mean; nothing: the gradient lives in its
+bucket (`grad_view`), or is copied there (`put!`). Without data and grad, `size` says how large it is, and `dtype` of what type
+(Float32); `dtype=DDP.BF16` reads arrays of UInt16 as bf16. Registered vectors cannot be resized any more.
+
+An array of size (n, m) is to libddp, and to ranks in other languages, the row-major one of shape (m, n): docs/julia.md.
+"""
+function register!(ctx::Context, name::AbstractString, data=nothing, grad=nothing;
+                   size::Union{Dims,Integer,Nothing}=nothing, dtype=nothing, ignored::Bool=false, delayed::Bool=false,
+                   sparse::Bool=false, factored::Bool=false, uses::Integer=1)
+    values = data === nothing ? nothing : memory_of("data", data, dtype)
+    grads = grad === nothing ? nothing : memory_of("grad", grad, dtype)
+    known = something(values, grads, Some(nothing))
+    known === nothing && size === nothing && throw(ArgumentError("$name: say what it is, with data, grad or size"))
+    dims = size === nothing ? known.dims : Dims(Tuple(size))
+    code = known !== nothing ? known.dtype : dtype_of("dtype", something(dtype, Float32))
+    values === nothing || same_layout("data", values, dims, code)
+    grads === nothing || same_layout("grad", grads, dims, code)
+    flags = ignored * LibDDP.DDP_PARAM_IGNORED | delayed * LibDDP.DDP_PARAM_DELAYED | sparse * LibDDP.DDP_PARAM_SPARSE |
+            factored * LibDDP.DDP_PARAM_FACTORED
+    index = Ref{Int32}()
+    describe(ctx, String(name), dims, code, values, grads, flags, UInt32(uses)) do description
+        call(LibDDP.ddp_register_param, ctx.handle, description, index)
+    end
+    parameter = Parameter(name, index[], dims, code, data, grad, ctx.handle)
+    push!(ctx.parameters, parameter)
+    return parameter
+end
+
+"Adds state that is not trained, such as running means: rank 0's is sent to every rank."
+function register_buffer!(ctx::Context, name::AbstractString, data; dtype=nothing)
+    values = memory_of("data", data, dtype)
+    describe(ctx, String(name), values.dims, values.dtype, values, nothing, UInt32(0), UInt32(0)) do description
+        call(LibDDP.ddp_register_buffer, ctx.handle, description)
+    end
+    push!(ctx.buffers, data)
+    return nothing
+end
+
+"Gives f the description of a parameter. The last dimension of Julia's is the first of C's, which changes slowest."
+function describe(f, ctx::Context, name::String, dims::Dims, dtype::Int32, values, grads, flags::UInt32, uses::UInt32)
+    shape = Int64[reverse(dims)...]
+    roots = (held(values === nothing ? nothing : values.root), held(grads === nothing ? nothing : grads.root))
+    GC.@preserve name shape roots begin
+        description = options(LibDDP.ddp_param_desc_init, LibDDP.ddp_param_desc,
+                              (name=text("name", name), shape=isempty(shape) ? Ptr{Int64}(C_NULL) : pointer(shape),
+                               ndim=Int32(length(shape)), dtype=dtype, data=values === nothing ? C_NULL : values.pointer,
+                               grad=grads === nothing ? C_NULL : grads.pointer, flags=flags, uses=uses))
+        f(Ref(description))
+    end
+    push!(ctx.handle.kept, roots)
+    return nothing
+end
+
+"Ends registration: ranks compare their parameters, and rank 0's values go to everyone."
+commit!(ctx::Context) = call(LibDDP.ddp_commit, ctx.handle)
+
+# A STEP
+
+"Start of a step, before the forward pass; views may move here."
+function step_begin!(ctx::Context)
+    sweep()
+    return call(LibDDP.ddp_step_begin, ctx.handle)
+end
+
+@noinline foreign(parameter::Parameter) =
+    throw(ArgumentError("parameter: $(repr(parameter.name)) is of another context"))
+
+"The index of a parameter of this context."
+@inline function index_of(ctx::Context, parameter::Parameter)
+    parameter.owner === ctx.handle || foreign(parameter)
+    return parameter.index
+end
+
+"This step's gradient of the parameter is complete. What a step calls most: about as fast as in C."
+function grad_ready(ctx::Context, parameter::Parameter)
+    index, handle = index_of(ctx, parameter), ctx.handle
+    error = Ref{Ptr{ddp_error}}(C_NULL)
+    pointer = enter(handle)
+    status = LibDDP.ddp_grad_ready(pointer, index, error)
+    leave(handle)
+    status == 0 || fail(status, error[], handle)
+    return nothing
+end
+
+"""
+    finalize!(ctx)
+
+The end of the backward pass: waits until every gradient is the mean over ranks. An exception of a hook comes out here.
+"""
+function finalize!(ctx::Context)
+    try
+        call(LibDDP.ddp_finalize, ctx.handle)
+    finally
+        end_step(ctx.handle)
+    end
+end
+
+"The same without waiting: `wait_param` and `finalize!` follow."
+finalize_async!(ctx::Context) = call(LibDDP.ddp_finalize_async, ctx.handle)
+
+"After `finalize_async!`: waits until this gradient is final."
+wait_param(ctx::Context, parameter::Parameter) = call(LibDDP.ddp_wait_param, ctx.handle, index_of(ctx, parameter))
+
+"Ends a step that went wrong, on every rank; nothing is written back."
+function discard!(ctx::Context)
+    try
+        call(LibDDP.ddp_step_discard, ctx.handle)
+    finally
+        end_step(ctx.handle)
+    end
+end
+
+"Whether the following steps communicate."
+set_sync!(ctx::Context, sync::Bool) = call(LibDDP.ddp_set_sync, ctx.handle, Int32(sync))
+
+"""
+    no_sync(ctx) do ... end
+
+Steps in there only add gradients up, on this rank.
+"""
+function no_sync(f, ctx::Context)
+    set_sync!(ctx, false)
+    try
+        return f()
+    finally
+        set_sync!(ctx, true)
+    end
+end
+
+# THE REST
+
+"What the context has done, and how long it took: a named tuple of the fields of ddp_stats; times are in nanoseconds."
+struct Stats
+    values::LibDDP.ddp_stats
+end
+Base.propertynames(::Stats) = filter(name -> !(name in (:struct_size, :reserved0)), fieldnames(LibDDP.ddp_stats))
+Base.getproperty(stats::Stats, name::Symbol) = getfield(getfield(stats, :values), name)
+Base.show(io::IO, stats::Stats) =
+    print(io, "Stats(", join(("$name=$(getproperty(stats, name))" for name in propertynames(stats)), ", "), ")")
+
+"What the context has done, and how long it took."
+function stats(ctx::Context)
+    values = Ref{LibDDP.ddp_stats}()
+    GC.@preserve values unsafe_store!(Ptr{Csize_t}(raw(values)), sizeof(LibDDP.ddp_stats))
+    call(LibDDP.ddp_stats_get, ctx.handle, values)
+    return Stats(values[])
+end
+
+"Averages the values of all floating-point parameters over the group, nothing: the context's, in place."
+function average_parameters!(ctx::Context, group::Union{Group,Nothing}=nothing)
+    group === nothing && return call(LibDDP.ddp_average_parameters, ctx.handle, Ptr{ddp_group}(C_NULL))
+    return using_group(pointer -> call(LibDDP.ddp_average_parameters, ctx.handle, pointer), group)
+end
+
+"Gives f the pointer of a group, which stays valid meanwhile."
+function using_group(f, group::Group)
+    pointer = enter(group.handle)
+    try
+        return f(Ptr{ddp_group}(pointer))
+    finally
+        leave(group.handle)
+    end
+end
+
+"Goes on in another group, between steps or after a failure."
+function set_group!(ctx::Context, group::Group)
+    using_group(pointer -> call(LibDDP.ddp_context_set_group, ctx.handle, pointer), group)
+    end_step(ctx.handle)
+    return nothing
+end
+
+"Breaks the context and its group on every rank."
+abort!(ctx::Context, reason=nothing) = call(LibDDP.ddp_context_abort, ctx.handle, optional(reason))

@@ -1,0 +1,86 @@
+# Where gradients live, and gradients of other kinds than "written into its place".
+
+"""
+    grad_view(ctx, parameter)
+
+The gradient's place in its bucket, as an array that is written instead of one's own, so that nothing is ever copied. Valid until
+`layout_generation` changes, in `step_begin!`; an array that is kept longer is harmless, but no longer the gradient.
+"""
+function grad_view(ctx::Context, parameter::Parameter)
+    address = number_from(LibDDP.ddp_grad_view, Ptr{Cvoid}, ctx.handle, index_of(ctx, parameter))
+    return array_over(address, parameter.dtype, parameter.dims, layout(ctx))
+end
+
+"What keeps the memory of views, as it is now."
+function layout(ctx::Context)
+    generation = layout_generation(ctx)
+    if ctx.layout === nothing || ctx.generation != generation
+        ctx.layout = Handle(LAYOUT, number_from(LibDDP.ddp_layout_hold, Ptr{ddp_layout}, ctx.handle))
+        ctx.generation = generation
+    end
+    return ctx.layout
+end
+
+"Grows when views move."
+layout_generation(ctx::Context) = ask(LibDDP.ddp_layout_generation, ctx.handle)
+
+"""
+    put!(ctx, parameter, gradient)
+
+Copies a gradient into its place in the bucket, and announces it.
+"""
+function Base.put!(ctx::Context, parameter::Parameter, gradient::AbstractArray)
+    size(gradient) == parameter.dims ||
+        throw(ArgumentError("gradient: its size is $(size(gradient)), but $(parameter.dims) is expected"))
+    eltype(gradient) === julia_type(parameter.dtype) ||
+        throw(ArgumentError("gradient: its elements are $(eltype(gradient)), but $(type_name(parameter.dtype)) is expected"))
+    copyto!(grad_view(ctx, parameter), gradient)
+    return grad_ready(ctx, parameter)
+end
+
+"""
+    grad_ready_sparse(ctx, parameter, indices, values)
+
+The gradient of a parameter of size (..., n) is zero but for these of its n slices along the last dimension (columns of a matrix):
+values[..., i] is that of slice indices[i], from 1 to n. Both are copied.
+"""
+function grad_ready_sparse(ctx::Context, parameter::Parameter, indices::AbstractVector{<:Integer}, values)
+    from_zero = Int64[index - 1 for index in indices]
+    given = memory_of("values", values, parameter.dtype)
+    same_layout("values", given, (parameter.dims[1:(end - 1)]..., length(indices)), parameter.dtype)
+    GC.@preserve values call(LibDDP.ddp_grad_ready_sparse, ctx.handle, index_of(ctx, parameter), from_zero, given.pointer,
+                             Csize_t(length(from_zero)))
+end
+
+"""
+    sparse_gradient(ctx, parameter) -> indices, values
+
+The reduced gradient of a sparse parameter: copies of the indices, from 1, and of the slices.
+"""
+function sparse_gradient(ctx::Context, parameter::Parameter)
+    indices, values, count = Ref{Ptr{Int64}}(C_NULL), Ref{Ptr{Cvoid}}(C_NULL), Ref{Csize_t}(0)
+    call(LibDDP.ddp_sparse_gradient, ctx.handle, index_of(ctx, parameter), indices, values, count)
+    type = julia_type(parameter.dtype)
+    slices = Array{type}(undef, parameter.dims[1:(end - 1)]..., Int(count[]))
+    GC.@preserve slices unsafe_copyto!(pointer(slices), Ptr{type}(values[]), length(slices))
+    return Int64[unsafe_load(indices[], i) + 1 for i in 1:count[]], slices
+end
+
+"""
+    grad_ready_factors(ctx, parameter, left, right)
+
+The gradient, an n x m matrix, is left * right': `left` is n x k and `right` m x k, with a column for each sample. For a dense layer with
+weights W (y = W * x) left is the gradient of its outputs y and right its inputs x. (Of a parameter with more dimensions m is the last
+one, and n the product of the others.) Both are copied.
+"""
+function grad_ready_factors(ctx::Context, parameter::Parameter, left, right)
+    a, b = memory_of("left", left, parameter.dtype), memory_of("right", right, parameter.dtype)
+    isempty(parameter.dims) && throw(ArgumentError("parameter: a scalar has no factors"))
+    m, n = parameter.dims[end], prod(parameter.dims[1:(end - 1)])
+    k = length(a.dims) == 2 ? a.dims[2] : -1
+    same_layout("left", a, (n, k), parameter.dtype)
+    same_layout("right", b, (m, k), parameter.dtype)
+    # To C, where rows are what columns are here, the gradient is an m x n matrix: right and left change places.
+    GC.@preserve left right call(LibDDP.ddp_grad_ready_factors, ctx.handle, index_of(ctx, parameter), b.pointer, a.pointer,
+                                 Csize_t(k))
+end

@@ -1,0 +1,153 @@
+# The rendezvous store: a small key-value service that the ranks of a job share (ddp/store.h).
+
+"""
+    Store(uri; server=false, timeout=nothing, secret=nothing)
+
+A connection to a store. `uri`: "tcp://host:port" or "file:///absolute/path". `server`: this process also runs the server (tcp
+only; port 0 takes a free one, see `store.port`). Keys are strings. Values are bytes: `Vector{UInt8}`, or a string where they are
+given. Times are in seconds; `nothing` is the default.
+
+    store["key"] = "value"            sets it
+    store["key"], get(store, "key")   wait until it exists; get takes a timeout
+    haskey(store, key), delete!(store, key), keys(store; prefix=""), length(store)
+    append!(store, key, value), add!(store, key, number), compare_set!(store, key, expected, desired)
+    push!(store, queue, value), popfirst!(store, queue; timeout), queue_size(store, queue)
+    wait(store, keys; timeout), multi_set!(store, pairs), multi_get(store, keys; timeout), barrier(store, name, count)
+    close(store)
+"""
+struct Store
+    handle::Handle
+end
+
+function Store(uri::AbstractString; server::Bool=false, timeout=nothing, secret=nothing)
+    uri, secret = String(uri), secret === nothing ? nothing : String(secret)
+    made = Ref{Ptr{ddp_store}}()
+    GC.@preserve uri secret begin
+        settings = options(LibDDP.ddp_store_options_init, LibDDP.ddp_store_options,
+                           (uri=text("uri", uri), is_server=Int32(server), timeout_ms=milliseconds(timeout),
+                            secret=text("secret", secret)))
+        call(LibDDP.ddp_store_create, Ref(settings), made)
+    end
+    return Store(Handle(STORE, made[]))
+end
+Store(f::Function, args...; keywords...) = closing(f, Store(args...; keywords...))
+
+"Runs f with something that is closed afterwards."
+function closing(f, object)
+    try
+        return f(object)
+    finally
+        close(object)
+    end
+end
+
+Base.close(store::Store) = close(store.handle)
+Base.isopen(store::Store) = isopen(store.handle)
+Base.propertynames(::Store) = (:port,)
+Base.getproperty(store::Store, name::Symbol) =
+    name === :port ? Int(ask(LibDDP.ddp_store_port, getfield(store, :handle))) : getfield(store, name)
+
+function bytes_from(f::F, handle::Handle, args...) where {F}
+    value, size = Ref{Ptr{Cvoid}}(C_NULL), Ref{Csize_t}(0)
+    call(f, handle, args..., value, size)
+    return take_bytes(value[], size[], LibDDP.ddp_store_value_free)
+end
+
+function number_from(f::F, ::Type{T}, handle::Handle, args...) where {F,T}
+    number = Ref{T}(0)
+    call(f, handle, args..., number)
+    return number[]
+end
+
+# A vector of strings as C takes it, and the strings.
+function texts(what, given)
+    kept = String[String(each) for each in given]
+    return kept, Cstring[text(what, each) for each in kept]
+end
+
+function Base.setindex!(store::Store, value, key::AbstractString)
+    bytes = bytes_of("value", value)
+    call(LibDDP.ddp_store_set, store.handle, String(key), bytes, Csize_t(length(bytes)))
+    return store
+end
+Base.get(store::Store, key::AbstractString; timeout=nothing) =
+    bytes_from(LibDDP.ddp_store_get, store.handle, String(key), milliseconds(timeout))
+Base.getindex(store::Store, key::AbstractString) = get(store, key)
+
+"Sets key to `desired` if its value is `expected` (\"\": or it does not exist). Returns the value afterwards."
+function compare_set!(store::Store, key::AbstractString, expected, desired)
+    old, new = bytes_of("expected", expected), bytes_of("desired", desired)
+    return bytes_from(LibDDP.ddp_store_compare_set, store.handle, String(key), old, Csize_t(length(old)), new,
+                      Csize_t(length(new)))
+end
+
+"Adds to the decimal integer under key, and returns the sum."
+add!(store::Store, key::AbstractString, amount::Integer) =
+    number_from(LibDDP.ddp_store_add, Int64, store.handle, String(key), Int64(amount))
+
+"Appends to the value under key."
+function Base.append!(store::Store, key::AbstractString, value)
+    bytes = bytes_of("value", value)
+    call(LibDDP.ddp_store_append, store.handle, String(key), bytes, Csize_t(length(bytes)))
+    return store
+end
+
+"Whether all keys exist now."
+function Base.haskey(store::Store, keys::AbstractString...)
+    kept, list = texts("key", keys)
+    return GC.@preserve kept number_from(LibDDP.ddp_store_check, Int32, store.handle, list, Csize_t(length(list))) == 1
+end
+
+"Waits until all keys exist."
+function Base.wait(store::Store, keys; timeout=nothing)
+    kept, list = texts("key", keys isa AbstractString ? (keys,) : keys)
+    GC.@preserve kept call(LibDDP.ddp_store_wait, store.handle, list, Csize_t(length(list)), milliseconds(timeout))
+    return nothing
+end
+
+"Sets many keys, given as pairs or a dictionary, in one round trip, all or none."
+function multi_set!(store::Store, pairs)
+    each = [String(key) => bytes_of("value", value) for (key, value) in pairs]
+    kept, list = texts("key", first.(each))
+    values = last.(each)
+    GC.@preserve kept values call(LibDDP.ddp_store_multi_set, store.handle, list, Ptr{Cvoid}[pointer(v) for v in values],
+                                  Csize_t[length(v) for v in values], Csize_t(length(list)))
+    return store
+end
+
+"Waits until all keys exist, and returns their values."
+function multi_get(store::Store, keys; timeout=nothing)
+    kept, list = texts("key", keys)
+    values, sizes = fill(C_NULL, length(list)), zeros(Csize_t, length(list))
+    GC.@preserve kept call(LibDDP.ddp_store_multi_get, store.handle, list, Csize_t(length(list)), milliseconds(timeout),
+                           values, sizes)
+    return [take_bytes(value, size, LibDDP.ddp_store_value_free) for (value, size) in zip(values, sizes)]
+end
+
+"Deletes a key. Whether it existed."
+Base.delete!(store::Store, key::AbstractString) =
+    number_from(LibDDP.ddp_store_delete, Int32, store.handle, String(key)) == 1
+Base.length(store::Store) = Int(number_from(LibDDP.ddp_store_num_keys, Int64, store.handle))
+
+"The keys that begin with prefix, sorted."
+Base.keys(store::Store; prefix::AbstractString="") =
+    String.(split(String(bytes_from(LibDDP.ddp_store_list_keys, store.handle, String(prefix))), '\0')[1:(end - 1)])
+
+"Appends to a first-in first-out queue."
+function Base.push!(store::Store, queue::AbstractString, value)
+    bytes = bytes_of("value", value)
+    call(LibDDP.ddp_store_queue_push, store.handle, String(queue), bytes, Csize_t(length(bytes)))
+    return store
+end
+
+"Waits for an element of a queue, and takes it."
+Base.popfirst!(store::Store, queue::AbstractString; timeout=nothing) =
+    bytes_from(LibDDP.ddp_store_queue_pop, store.handle, String(queue), milliseconds(timeout))
+
+"How many elements wait in a queue."
+queue_size(store::Store, queue::AbstractString) =
+    Int(number_from(LibDDP.ddp_store_queue_size, Int64, store.handle, String(queue)))
+
+"Waits until `count` callers have reached the barrier `name`."
+barrier(store::Store, name::AbstractString, count::Integer; timeout=nothing) =
+    call(LibDDP.ddp_store_barrier, store.handle, String(name), Int64(count), milliseconds(timeout))

@@ -1,0 +1,71 @@
+# Work: an operation under way.
+
+"""
+    Work(; timeout=nothing)
+
+An operation under way. It keeps its arrays alive. Forgetting it does not cancel it. `Work()` is one that the program finishes
+itself, with `complete!`.
+
+    wait(work; timeout, yielding)     waits for the end; throws what it failed with
+    isdone(work)                      whether it has ended; throws the same
+    then(work) do ... end             what happens next
+"""
+struct Work
+    handle::Handle
+end
+
+function Work(; timeout=nothing)
+    made = Ref{Ptr{ddp_work}}()
+    call(LibDDP.ddp_work_create, milliseconds(timeout), made)
+    return new_work(made[])
+end
+
+function new_work(pointer::Ptr{ddp_work}, kept::Vector{Any}=Any[], raised=raised_here())
+    return Work(Handle(WORK, pointer; kept=kept, raised=raised === nothing ? Any[] : raised))
+end
+
+"Whether the operation has ended. Throws what it failed with."
+isdone(work::Work) = number_from(LibDDP.ddp_work_test, Int32, work.handle) == 1
+
+"""
+    wait(work; timeout=nothing, yielding=false)
+
+Waits for the end (seconds; nothing: as long as the group's own timeout allows), and throws what it failed with. The thread waits:
+other tasks of the same thread do not run meanwhile, unless `yielding` says that it should ask time and again.
+"""
+function Base.wait(work::Work; timeout=nothing, yielding::Bool=false)
+    if yielding
+        start, bound = time(), timeout === nothing ? Inf : milliseconds(timeout) / 1000
+        while !isdone(work) && time() - start < bound
+            sleep(0.001)
+        end
+    end
+    call(LibDDP.ddp_work_wait, work.handle, milliseconds(timeout))
+    return nothing
+end
+
+"""
+    then(function, work) -> Work
+
+Calls function() after `work` has ended well, on a thread that is inside a libddp call then. If it returns a work, the result ends
+with that one. An exception comes out of the result.
+"""
+function then(fn, work::Work)
+    kept = Any[]
+    raised = work.handle.raised
+    callback = Callback(fn, WeakRef(nothing), raised, kept)
+    made = Ref{Ptr{ddp_work}}()
+    install(ENTRY_WORK[], callback) do entry, data, destroy
+        call(LibDDP.ddp_work_then, work.handle, entry, data, destroy, UInt32(0), made)
+    end
+    return new_work(made[], kept, raised)
+end
+
+"Finishes a work of `Work()`: well, or badly with a message."
+function complete!(work::Work, error::Union{AbstractString,Nothing}=nothing)
+    status = error === nothing ? LibDDP.DDP_OK : LibDDP.DDP_ERROR_CALLBACK
+    call(LibDDP.ddp_work_complete, work.handle, status, error === nothing ? nothing : String(error))
+    return nothing
+end
+
+Base.show(io::IO, work::Work) = print(io, isopen(work.handle) ? "Work()" : "Work(passed on)")

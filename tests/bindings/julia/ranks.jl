@@ -1,0 +1,284 @@
+# Everything that needs several ranks, against plain Julia. ddprun starts this file on 2 and 3 ranks; all run the same tests in
+# the same order.
+include(joinpath(DDP_SOURCE, "bindings", "julia", "test", "support.jl"))
+
+# What a rank gives: whole numbers, which add without rounding.
+values_of(rank, size=1000) = Float32[(7 * i + 13 * rank) % 32 for i in 0:(size - 1)]
+
+const group = Group(; timeout=30)
+const rank, world = group.rank, group.world_size
+const everyones = reduce(hcat, values_of(r) for r in 0:(world - 1))  # a column for each rank
+const sums, means = vec(sum(everyones; dims=2)), vec(sum(everyones; dims=2)) ./ world
+
+function make(on=group; options...)
+    ctx = Context(on; bucket_cap=2000, first_bucket_cap=2000, options...)
+    for i in 0:3
+        register!(ctx, "p$i", fill(Float32(rank), 1000), i % 2 == 1 ? zeros(Float32, 1000) : nothing)
+    end
+    commit!(ctx)
+    return ctx
+end
+make(f, on; options...) = DDP.closing(f, make(on; options...))
+result(ctx, parameter) = parameter.grad === nothing ? grad_view(ctx, parameter) : parameter.grad
+
+function announce(ctx, parameter)
+    parameter.grad === nothing && return put!(ctx, parameter, values_of(rank))
+    parameter.grad .= values_of(rank)
+    return grad_ready(ctx, parameter)
+end
+
+function train(ctx, steps=3, expected=means)
+    for _ in 1:steps
+        step_begin!(ctx)
+        foreach(parameter -> announce(ctx, parameter), ctx.parameters)
+        finalize!(ctx)
+        @test all(result(ctx, parameter) ≈ expected for parameter in ctx.parameters)
+    end
+end
+
+@testset "collectives" begin
+    for (op, expected) in ((:sum, sums), (max, vec(maximum(everyones; dims=2))), (:min, vec(minimum(everyones; dims=2))))
+        recv = values_of(rank)
+        allreduce!(group, recv, op)
+        @test recv == expected
+    end
+    recv = zeros(Float32, 1000)
+    allreduce!(group, recv, DDP.AVG; send=values_of(rank))
+    @test recv ≈ means
+    gathered = zeros(Float32, 1000, world)
+    allgather!(group, gathered, view(values_of(rank), :))
+    @test gathered == everyones
+    part = zeros(Float32, 500)
+    reduce_scatter!(group, part, repeat(values_of(rank)[1:500], world), +)
+    @test part == sums[1:500]
+    sent = values_of(rank)
+    bcast!(group, sent; root=1)
+    @test sent == values_of(1)
+    works = [allreduce!(group, values_of(rank); async=true) for _ in 1:4]
+    arrays = [values_of(rank) for _ in 1:4]
+    append!(works, [allreduce!(group, array; async=true) for array in arrays])
+    GC.gc()
+    foreach(wait, works[1:6])
+    foreach(work -> wait(work; yielding=true), works[7:8])
+    @test all(==(sums), arrays)
+    told = environment()
+    @test (told.rank, told.world_size, told.launcher) == (rank, world, "ddprun")
+end
+
+@testset "split and round robin" begin
+    half = split(group, rank % 2; key=-rank)
+    members = [r for r in (world - 1):-1:0 if r % 2 == rank % 2]
+    @test (half.rank, half.world_size) == (findfirst(==(rank), members) - 1, length(members))
+    @test split(group, -1) === nothing
+    turns = round_robin([split(group, 0), split(group, 0)])
+    GC.gc()
+    DDP.sweep()  # the two are kept alive by the one made of them
+    make(train, turns)
+    close(turns)
+end
+
+@testset "mean and initial values" begin
+    make(group) do ctx
+        @test iszero(ctx.parameters[1].data)
+        train(ctx)
+        figures = stats(ctx)
+        @test (figures.steps, figures.synced_steps, figures.param_count) == (3, 3, 4)
+        @test sum(bucket_sizes(ctx)) == figures.param_bytes == sum(bucket_bytes(ctx, i) for i in 0:(bucket_count(ctx) - 1))
+        @test ready_order(ctx) == ctx.parameters
+        @test find_param(ctx, "p2") === ctx.parameters[3]
+        @test 0 <= param_bucket(ctx, ctx.parameters[1]) < bucket_count(ctx)
+        saved = plan(ctx)
+        request_rebuild!(ctx)
+        make(group; rebuild=false) do other
+            adopt_plan!(other, saved)
+            train(other)
+            @test plan(other) == saved
+        end
+    end
+end
+
+@testset "no_sync, async end, discard" begin
+    make(group) do ctx
+        foreach(parameter -> fill!(result(ctx, parameter), 0), ctx.parameters)
+        step() = (foreach(parameter -> (result(ctx, parameter) .+= values_of(rank); grad_ready(ctx, parameter)),
+                          ctx.parameters); finalize!(ctx))
+        no_sync(step, ctx)
+        step()
+        @test all(result(ctx, parameter) ≈ 2 .* means for parameter in ctx.parameters)
+        step_begin!(ctx)
+        foreach(parameter -> announce(ctx, parameter), ctx.parameters)
+        finalize_async!(ctx)
+        for parameter in reverse(ctx.parameters)
+            wait_param(ctx, parameter)
+            @test result(ctx, parameter) ≈ means
+        end
+        finalize!(ctx)
+        grad_ready(ctx, ctx.parameters[1 + rank % 2])
+        discard!(ctx)
+        train(ctx, 1)
+    end
+end
+
+@testset "threads" begin
+    make(group) do ctx
+        for _ in 1:5
+            step_begin!(ctx)
+            Threads.@threads for parameter in ctx.parameters
+                announce(ctx, parameter)
+            end
+            finalize!(ctx)
+            @test all(result(ctx, parameter) ≈ means for parameter in ctx.parameters)
+        end
+    end
+end
+
+@testset "sparse and factors" begin
+    Context(group; reduction=:sum) do ctx
+        sparse = register!(ctx, "sparse"; size=(2, 10), sparse=true)
+        factored = register!(ctx, "factored"; size=(40, 30), factored=true)
+        commit!(ctx)
+        grad_ready_sparse(ctx, sparse, [rank + 1, 10], ones(Float32, 2, 2))
+        factors(r) = reshape(values_of(r, 80), 40, 2), reshape(values_of(r, 60), 30, 2)
+        grad_ready_factors(ctx, factored, factors(rank)...)
+        finalize!(ctx)
+        rows, each = sparse_gradient(ctx, sparse)
+        @test rows == [1:world; 10] && each[1, :] == [ones(world); world]
+        @test grad_view(ctx, factored) == sum(left * right' for (left, right) in factors.(0:(world - 1)))
+    end
+end
+
+@testset "participation" begin
+    make(group; find_unused=true, reduction=:weighted_mean) do ctx
+        used = ctx.parameters[2]
+        set_weight!(ctx, rank + 1)
+        step_begin!(ctx)
+        announce(ctx, used)
+        mark_unused!(ctx, ctx.parameters[3:4])
+        finalize!(ctx)
+        @test used.grad ≈ everyones * (1:world) ./ sum(1:world)
+        @test [param_used(ctx, parameter) for parameter in ctx.parameters] == [false, true, false, false]
+    end
+    make(group; join=true) do ctx
+        for _ in 0:rank
+            step_begin!(ctx)
+            foreach(parameter -> announce(ctx, parameter), ctx.parameters)
+            finalize!(ctx)
+        end
+        join!(ctx)
+    end
+    make(group) do ctx
+        set_frozen!(ctx, ctx.parameters[1:1])
+        skip!(ctx, rank == 0 ? ctx.parameters[2:2] : []; authority=0)
+        @test [skipped(ctx, parameter) for parameter in ctx.parameters] == [false, true, false, false]
+        step_begin!(ctx)
+        foreach(parameter -> announce(ctx, parameter), ctx.parameters[3:4])
+        finalize!(ctx)
+        @test result(ctx, ctx.parameters[4]) ≈ means
+    end
+end
+
+@testset "hooks" begin
+    function sums_twice(group, bucket)
+        @test bucket.op == DDP.AVG && group.rank == rank
+        flat = bucket.buffer
+        then(allreduce!(group, flat; async=true)) do
+            GC.gc(false)
+            flat ./= 2
+            allreduce!(group, flat; async=true)  # a continuation may go on with another
+        end
+    end
+    function in_place(group, bucket)
+        allreduce!(group, bucket.buffer, bucket.op)
+        foreach(gradient -> gradient.array .+= 1, bucket.gradients)
+    end
+    function in_double(group, bucket)
+        wide = Float64.(bucket.buffer)
+        set_buffer!(bucket, wide)
+        return allreduce!(group, wide, :avg; async=true)
+    end
+    make(group) do ctx
+        for (hook, expected) in ((sums_twice, means .* (world^2 / 2)), (in_place, means .+ 1), (in_double, means), (nothing, means))
+            set_hook!(hook, ctx)
+            train(ctx, 2, expected)
+        end
+        @test hook_name(ctx) == "allreduce"
+        reduced, after = [], []
+        use_hook!(ctx, "fp16")
+        hook_then!((group, bucket) -> push!(after, bucket.index), ctx)
+        set_reduced_callback!((parameter, used) -> push!(reduced, (parameter.name, used)), ctx)
+        train(ctx, 1, Float32.(Float16.(means)))
+        @test sort(reduced) == [("p$i", true) for i in 0:3]
+        @test after == 0:(bucket_count(ctx) - 1)
+        use_hook!(ctx, "powersgd"; rank=1, start=2, warm_start=true)
+        load_hook_state!(ctx, hook_state(ctx))
+        compress_hook!(ctx, DDP.BF16)
+        @test occursin("powersgd", hook_name(ctx))
+        use_local_sgd!(ctx; start_step=5)
+        average_parameters!(ctx)
+    end
+end
+
+@testset "buffers and averager" begin
+    Context(group) do ctx
+        weight, running = fill(Float32(rank), 5), fill(Float32(rank), 5)
+        register!(ctx, "w", weight, zeros(Float32, 5))
+        register_buffer!(ctx, "means", running)
+        commit!(ctx)
+        @test iszero(running)
+        set_buffer_hook!((group, buffers) -> allreduce!(group, buffers[1], :max), ctx)
+        averager = Averager(ctx, 2)
+        averaged = map(1:3) do _
+            step_begin!(ctx)
+            grad_ready(ctx, ctx.parameters[1])
+            finalize!(ctx)
+            running .= rank
+            weight .= rank
+            step!(averager)
+        end
+        @test averaged == [world, 0, world] && averager.steps == 3
+        averager.steps = 10
+        @test averager.steps == 10
+        @test weight ≈ fill((world - 1) / 2, 5)
+        @test all(==(rank), running)
+        step_begin!(ctx)
+        @test all(==(world - 1), running)
+    end
+end
+
+@testset "a hook that throws breaks the context" begin
+    ctx = make(split(group, 0))
+    set_hook!(ctx) do group, bucket
+        rank == 0 && bucket.index == 1 && throw(KeyError("hook of rank 0"))
+        allreduce!(group, bucket.buffer, bucket.op; async=true)
+    end
+    barrier(group)  # nobody is still in commit! when the group breaks
+    caught = try
+        train(ctx, 1)
+    catch error
+        error
+    end
+    if rank == 0
+        @test caught == KeyError("hook of rank 0")
+    else
+        @test caught isa DDPError && caught.status == C.DDP_ERROR_CALLBACK && caught.rank == 0
+        @test occursin("hook of rank 0", caught.message)
+    end
+    set_group!(ctx, split(group, 0))
+    set_hook!(nothing, ctx)
+    train(ctx)
+    close(ctx)
+end
+
+@testset "mismatch and abort" begin
+    Context(group) do ctx
+        register!(ctx, "w"; size=(3, 2 + (rank == 1)))
+        fails(() -> commit!(ctx), C.DDP_ERROR_MISMATCH, "w")
+    end
+    lonely = split(group, 0)
+    barrier(group)
+    rank == 0 && abort!(lonely, "enough")
+    aborted = fails(() -> foreach(_ -> barrier(lonely), 1:100), C.DDP_ERROR_ABORTED, "enough")
+    @test aborted.rank == 0
+    fails(() -> check(lonely), C.DDP_ERROR_ABORTED)
+    check(group)
+end
