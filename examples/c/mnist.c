@@ -145,6 +145,20 @@ static double accuracy(mlp* net, const digits* set) {
     return 100.0 * correct / set->count;
 }
 
+static void save_weights(const mlp* net, const char* path) {
+    FILE* file = fopen(path, "wb");
+    int good = file != NULL;
+    for (int i = 0; i < MLP_TENSORS && good; ++i) {
+        const mlp_tensor* tensor = &net->tensors[i];
+        good = fwrite(tensor->value, sizeof *tensor->value, tensor->count, file) == tensor->count;
+    }
+    if (file != NULL && fclose(file) != 0) good = 0;
+    if (!good) {
+        perror(path);
+        exit(2);
+    }
+}
+
 /* group NULL: a trainer that works alone. */
 static trainer make_trainer(const settings* s, const digits* set, ddp_group* group) {
     trainer t = {.group = group, .view = group != NULL && s->view, .generation = -1, .rank = 0, .world = 1};
@@ -214,6 +228,7 @@ int main(int argc, char** argv) {
         report_epoch(&t, score, images, epoch, seconds() - start);
     }
     if (t.rank == 0) printf("test accuracy %.2f %%\n", accuracy(&t.net, &test));
+    if (t.rank == 0 && s.save != NULL) save_weights(&t.net, s.save);
     const int status = s.compare_local ? compare_with_local(&t, &s, &train) : 0;
 
     free_trainer(&t);

@@ -6,7 +6,7 @@
 
 static const char usage[] =
     "usage: mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--view | --copy] [--compare-local]\n"
-    "             [--hook NAME] [--hook-options K=V,...] [--average-every N]\n"
+    "             [--hook NAME] [--hook-options K=V,...] [--average-every N] [--save FILE]\n"
     "  --data DIR        folder with the four IDX files of MNIST, plain or .gz (default " MNIST_DATA_DIR
     ")\n"
     "  --epochs N        passes over the training digits (default 10)\n"
@@ -16,7 +16,8 @@ static const char usage[] =
     "  --view, --copy    gradients live in libddp's buckets (default), or in the model's own memory\n"
     "  --compare-local   train the same batches without libddp afterwards and compare the weights\n"
     "  --hook NAME       communication hook, with --hook-options K=V,... (default allreduce)\n"
-    "  --average-every N average the models every N steps, for --hook post_local_sgd (default 0: never)\n";
+    "  --average-every N average the models every N steps, for --hook post_local_sgd (default 0: never)\n"
+    "  --save FILE       rank 0 writes its weights, as the machine's 32-bit floats\n";
 
 static void refuse(const char* why, const char* what) {
     fprintf(stderr, "mnist: %s %s\n%s", why, what, usage);
@@ -33,7 +34,7 @@ static double number(const char* option, const char* text, double low, double hi
 }
 
 settings settings_parse(int argc, char** argv) {
-    settings s = {MNIST_DATA_DIR, 10, 64, 0.05f, 0.9f, 1, 1, 0, "allreduce", "", 0};
+    settings s = {MNIST_DATA_DIR, 10, 64, 0.05f, 0.9f, 1, 1, 0, "allreduce", "", 0, NULL};
     for (int i = 1; i < argc; ++i) {
         const char* name = argv[i];
         if (strcmp(name, "--help") == 0) {
@@ -51,6 +52,8 @@ settings settings_parse(int argc, char** argv) {
             s.hook = argv[++i];
         } else if (strcmp(name, "--hook-options") == 0 && i + 1 < argc) {
             s.hook_options = argv[++i];
+        } else if (strcmp(name, "--save") == 0 && i + 1 < argc) {
+            s.save = argv[++i];
         } else if (strcmp(name, "--average-every") == 0) {
             s.average_every = (int)number(name, argv[++i], 0, 1e9);
         } else if (strcmp(name, "--epochs") == 0) {

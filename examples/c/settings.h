@@ -16,6 +16,7 @@ typedef struct settings {
     const char* hook; /* communication hook and its options, as in ddp_use_hook */
     const char* hook_options;
     int average_every; /* steps between averages of the models, for post_local_sgd; 0: never */
+    const char* save;  /* where rank 0 writes its weights; NULL: nowhere */
 } settings;
 
 /* Ends the process with status 2 and a message when the command line is wrong, with status 0 after --help. */
