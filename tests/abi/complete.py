@@ -8,8 +8,9 @@ import sys
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 STRUCT = re.compile(r"typedef struct (ddp_\w+) \{(.*?)\n\} \1;", re.DOTALL)
 ENUM = re.compile(r"\benum \{(.*?)\}", re.DOTALL)
-# A function pointer's name stands in "(*name)(", any other field's at the end.
-FIELD_NAME = re.compile(r"\(\*(\w+)\)\(|(\w+)(?:\[\w+\])?\s*$")
+# A function pointer's name stands in "(*name)(", any other field's before a comma or at the end.
+FUNCTION_NAME = re.compile(r"\(\*(\w+)\)\(")
+FIELD_NAME = re.compile(r"(\w+)(?:\[\w+\])?\s*(?:,|$)")
 
 
 def header_texts(include):
@@ -22,8 +23,8 @@ def expected_layout(include):
         for struct, body in STRUCT.findall(text):
             yield f"SIZE({struct}"
             for statement in filter(None, map(str.strip, body.split(";"))):
-                match = FIELD_NAME.search(statement)
-                yield f"FIELD({struct}, {match.group(1) or match.group(2)}"
+                for name in FUNCTION_NAME.findall(statement)[:1] or FIELD_NAME.findall(statement):
+                    yield f"FIELD({struct}, {name}"
 
 
 def expected_values(include):

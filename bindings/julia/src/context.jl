@@ -180,6 +180,7 @@ end
 The end of the backward pass: waits until every gradient is the mean over ranks. An exception of a hook comes out here.
 """
 function finalize!(ctx::Context)
+    sweep()
     try
         call(LibDDP.ddp_finalize, ctx.handle)
     finally
