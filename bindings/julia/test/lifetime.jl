@@ -34,12 +34,16 @@ end
 # What the package remembers of what is there.
 count_known() = length.((DDP.CALLBACKS, DDP.GARBAGE, DDP.OPEN, DDP.OWNERS))
 
-@testset "ten thousand contexts" begin  # after as many, so that the heap has its size
+# A leak grows in every round: of 100 bytes a context by 976 KiB. Julia's heap itself grows now and then.
+@testset "ten thousand contexts" begin
     contexts(10000)
-    before, known = settle(), count_known()
-    contexts(10000)
-    grown = settle() - before
-    @test grown < 1024
+    known = nothing
+    grown = map(1:3) do _
+        before, known = settle(), count_known()
+        contexts(10000)
+        settle() - before
+    end
+    @test minimum(grown) < 512
     @test all(count_known() .<= known)
 end
 
