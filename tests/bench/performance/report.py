@@ -11,7 +11,7 @@ HEAD = """# Performance
 Written by `tests/bench/performance/performance.py`, which repeats every figure here: `performance.py --page
 docs/performance.md`, or with the names of sections after it. Times are milliseconds, medians over iterations of
 the slowest rank's time; where several programs are compared they ran in turns, and the medians over those rounds are shown.
-A ratio is a time over libddp's: above 1, libddp is faster.
+A ratio is a time over libddp's in the same round, and of those the median: above 1, libddp is faster.
 """
 
 
