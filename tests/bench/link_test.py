@@ -2,11 +2,13 @@
 """The slow link between two namespaces and the stream that measures it: bytes get through both ways, a place for each
 host, and nothing is left. Skipped (77) where namespaces cannot be made; the stream is then tested on this host alone."""
 import pathlib
-import socket
 import subprocess
 import sys
 
 import namespaces
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ports import free_port  # noqa: E402  (tests/support)
 
 WIRE = str(pathlib.Path(__file__).resolve().parent / "performance/wire.py")
 TIMEOUT_S = 60
@@ -17,13 +19,8 @@ def check_times(output):
     assert len(times) == 3 and all(time > 0 for time in times), output
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
-
-
 def check_here():
-    words = ["127.0.0.1", free_port(), "100000", "3"]
+    words = ["127.0.0.1", str(free_port()), "100000", "3"]
     with subprocess.Popen([sys.executable, WIRE, "connect", *words]) as other:
         try:
             check_times(subprocess.run([sys.executable, WIRE, "listen", *words], stdout=subprocess.PIPE, text=True,

@@ -6,15 +6,18 @@ Every wait is bounded. CMake tells where the worker is through the variable DDP_
 """
 import concurrent.futures
 import os
+import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from ports import free_port  # noqa: E402  (tests/support)
 
 WORKER = os.environ["DDP_FAILURE_WORKER"]
 # What the ranks communicate with. Those of a hierarchical group seem to be on two hosts in turn.
@@ -120,12 +123,6 @@ def stacks(pid):
         return ""
     command = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 14"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout[-12000:]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def listens(port):

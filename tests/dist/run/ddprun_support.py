@@ -3,12 +3,15 @@
 Ranks are /bin/sh and python3. CMake tells where ddprun is through the variable DDPRUN.
 """
 import os
-import socket
+import pathlib
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from ports import free_port  # noqa: E402,F401  (tests/support, for the tests)
 
 DDPRUN = os.environ["DDPRUN"]
 PYTHON = sys.executable
@@ -57,12 +60,6 @@ def until(condition, bound=10.0):
         if value or time.monotonic() > end:
             return value
         time.sleep(0.01)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Case(unittest.TestCase):
