@@ -4,11 +4,11 @@
 """
 import array
 import itertools
-import os
 import pathlib
 import shlex
-import subprocess
 import sys
+
+from jobs import run_ranks
 
 # The languages add up the same numbers in other orders, which makes 2.5e-7 in these steps. One gradient that is not averaged
 # moves weights by more than a thousand times that.
@@ -19,11 +19,9 @@ TRAINING = ["--epochs", "1", "--compare-local"]
 def train(commands, path):
     """The weights that rank 0, which is in C, ends with. All ranks compare theirs with what each gets alone."""
     cases = "".join(f"{rank}) exec {shlex.join(command)} \"$@\";; " for rank, command in enumerate(commands))
-    job = [os.environ["DDPRUN"], "-n", str(len(commands)), "bash", "-c", f"case $RANK in {cases} esac", "one_job", *TRAINING]
-    done = subprocess.run(job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
-    print(done.stdout)
-    assert done.returncode == 0, f"the job ended with {done.returncode}"
-    assert ": met" in done.stdout, "ranks do not have the weights that they get alone"
+    output = run_ranks(len(commands), "bash", "-c", f"case $RANK in {cases} esac", "one_job", *TRAINING, timeout=120)
+    print(output)
+    assert ": met" in output, "ranks do not have the weights that they get alone"
     weights = array.array("f")
     weights.frombytes(path.read_bytes())
     return weights

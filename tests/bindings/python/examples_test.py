@@ -3,37 +3,25 @@
     examples_test.py C-EXAMPLE PYTHON-EXAMPLE
 """
 import pathlib
-import re
 import sys
 import unittest
 
-import support
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from jobs import ExamplesCase  # noqa: E402  (tests/bindings)
 
 C_EXAMPLE, PYTHON_EXAMPLE = sys.argv[1:3]
 
 
-def accuracy(output):
-    return float(re.search(r"test accuracy\s+([0-9.]+) %", output).group(1))
-
-
-class Examples(unittest.TestCase):
-    def check(self, output, least):
-        self.assertIn(": met", output)
-        self.assertGreaterEqual(accuracy(output), least)
-
+class Examples(ExamplesCase):
     def test_accuracy(self):
-        epochs = ("--epochs", "4")
-        in_c = accuracy(support.run_ranks(2, C_EXAMPLE, *epochs))
-        in_python = support.run_ranks(2, sys.executable, "-B", PYTHON_EXAMPLE, "--compare-local", *epochs)
-        self.check(in_python, in_c - 0.5)
+        self.check_as_good_as(C_EXAMPLE, sys.executable, "-B", PYTHON_EXAMPLE, "--compare-local")
 
     def test_minimal(self):
-        minimal = pathlib.Path(PYTHON_EXAMPLE).with_name("minimal.py")
-        self.assertEqual(support.run_ranks(2, sys.executable, "-B", minimal).count("y = 3.000 -2.000 x"), 2)
+        self.check_minimal(sys.executable, "-B", pathlib.Path(PYTHON_EXAMPLE).with_name("minimal.py"))
 
     def test_copied_gradients_on_four_ranks(self):
-        self.check(support.run_ranks(4, sys.executable, "-B", PYTHON_EXAMPLE, "--compare-local", "--copy", "--epochs", "1"), 80)
+        self.check(self.run_ranks(4, sys.executable, "-B", PYTHON_EXAMPLE, "--compare-local", "--copy", "--epochs", "1"), 80)
 
 
 if __name__ == "__main__":
-    support.main()
+    unittest.main(argv=sys.argv[:1])

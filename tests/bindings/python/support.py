@@ -1,23 +1,16 @@
 """For the tests beside this file. CMake says where things are: DDPRUN; PYTHONPATH holds the package."""
 import contextlib
 import os
-import subprocess
+import pathlib
 import sys
 import unittest
 
 import ddp
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from jobs import run_ranks  # noqa: E402  (tests/bindings)
+
 RANK = int(os.environ.get("RANK", -1))  # -1: not started by ddprun
-
-
-def run_ranks(count, *command, timeout=60, env=None):
-    """Runs a command on so many ranks and returns its output. Fails with the output unless all ranks end well."""
-    done = subprocess.run([os.environ["DDPRUN"], "-n", str(count), *map(str, command)], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False,
-                          env={**os.environ, **(env or {})})
-    if done.returncode != 0:
-        raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout}")
-    return done.stdout
 
 
 def alone():
