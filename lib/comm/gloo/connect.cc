@@ -22,7 +22,8 @@ using std::chrono::milliseconds;
 // Gloo's view of the group's store. Every wait ends at the deadline, whatever timeout Gloo passes or does not pass.
 class StoreAdapter final : public ::gloo::rendezvous::Store {
 public:
-    StoreAdapter(const ddp_backend_host& host, const Deadline& deadline) : host_(host), deadline_(deadline) {}
+    StoreAdapter(const ddp_backend_host& host, const Deadline& deadline, int lane)
+        : host_(host), deadline_(deadline), prefix_(str("gloo/", lane, "/pairs/")) {}
 
     void set(const std::string& key, const std::vector<char>& data) override {
         store_set(host_, prefixed(key), std::string(data.begin(), data.end()));
@@ -51,10 +52,11 @@ public:
     }
 
 private:
-    static std::string prefixed(const std::string& key) { return "gloo/pairs/" + key; }
+    std::string prefixed(const std::string& key) const { return prefix_ + key; }
 
     const ddp_backend_host& host_;
     const Deadline& deadline_;
+    const std::string prefix_;
     std::string last_key_;
 };
 
@@ -70,14 +72,14 @@ void connect_full_mesh(Context& context, const std::shared_ptr<StoreAdapter>& st
         context.connectFullMesh(*store, device);
 }
 
-std::string listening_key(int rank) {
-    return str("gloo/listening/", rank);
+std::string listening_key(int rank, int lane) {
+    return str("gloo/", lane, "/listening/", rank);
 }
 
-std::string peer_description(const ddp_backend_host& host, int peer) {
+std::string peer_description(const ddp_backend_host& host, int peer, int lane) {
     if (peer < 0) return "another rank";
     try {
-        return str("rank ", peer, " (", store_get(host, listening_key(peer), Deadline::after_ms(100)), ")");
+        return str("rank ", peer, " (", store_get(host, listening_key(peer, lane), Deadline::after_ms(100)), ")");
     } catch (const Error&) {
         return str("rank ", peer);
     }
@@ -97,8 +99,8 @@ std::shared_ptr<::gloo::transport::Device> create_device(const std::string& addr
 
 std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
                                              std::shared_ptr<::gloo::transport::Device> device,
-                                             const Deadline& deadline) {
-    store_set(host, listening_key(host.rank), device->str());
+                                             const Deadline& deadline, int lane) {
+    store_set(host, listening_key(host.rank, lane), device->str());
     auto context = std::make_shared<::gloo::rendezvous::Context>(host.rank, host.world_size);
     // All ranks have arrived (choose_address), so a connection takes milliseconds. Gloo allows each one 5 times the
     // context's timeout, and asks the store before each: no new one after half of the time, and half for the last,
@@ -106,7 +108,7 @@ std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
     const std::int64_t left = std::max<std::int64_t>(2, deadline.remaining_ms());
     const Deadline last_start = Deadline::after_ms(left / 2);
     context->setTimeout(milliseconds(std::max<std::int64_t>(1, left / 10)));
-    const auto store = std::make_shared<StoreAdapter>(host, last_start);
+    const auto store = std::make_shared<StoreAdapter>(host, last_start, lane);
     std::string reason;
     try {
         connect_full_mesh(*context, store, device);
@@ -118,7 +120,7 @@ std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
         reason = error.what();
     }
     fail(DDP_ERROR_UNAVAILABLE, "rank ", host.rank, ", listening on ", device->str(), ", could not connect with ",
-         peer_description(host, store->current_peer()), ": ", reason,
+         peer_description(host, store->current_peer(), lane), ": ", reason,
          "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_GLOO_IFACE");
 }
 

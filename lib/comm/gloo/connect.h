@@ -20,8 +20,9 @@ namespace libddp::gloo_tcp {
 std::shared_ptr<::gloo::transport::Device> create_device(const std::string& address);
 
 // Connects with every rank before the deadline. UNAVAILABLE, naming both addresses, if one cannot be reached.
+// lane: which of the meshes between these ranks this is.
 std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
                                              std::shared_ptr<::gloo::transport::Device> device,
-                                             const Deadline& deadline);
+                                             const Deadline& deadline, int lane);
 
 }  // namespace libddp::gloo_tcp

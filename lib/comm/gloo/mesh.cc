@@ -22,12 +22,12 @@ std::chrono::milliseconds remaining(const Deadline& deadline) {
 
 }  // namespace
 
-Mesh::Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline)
+Mesh::Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int lane)
     : rank_(host.rank),
       size_(host.world_size),
       device_(create_device(address)),
       ticker_(std::make_unique<LoopTicker>(device_)),
-      context_(connect_all(host, device_, deadline)) {}
+      context_(connect_all(host, device_, deadline, lane)) {}
 
 Mesh::~Mesh() {
     poison();
@@ -81,6 +81,7 @@ void Mesh::poison() {
         if (peer != rank_) time_out_one_receive(peer);
     // Gloo forgets a send whose write fails on the loop's thread: nothing but this ends the wait for it.
     end_waits();
+    for (Mesh* other : others_) other->poison();
 }
 
 void Mesh::time_out_one_receive(int peer) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
 #include "ddp/backend.h"
 #include "util/deadline.h"
@@ -36,8 +37,9 @@ using BufferPtr = std::unique_ptr<Buffer, BufferDeleter>;
 
 class Mesh {
 public:
-    // Listens on `address` and connects with every rank before the deadline.
-    Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline);
+    // Listens on `address` and connects with every rank before the deadline. lane: which of the meshes between these
+    // ranks this is.
+    Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int lane = 0);
     ~Mesh();
     Mesh(const Mesh&) = delete;
     Mesh& operator=(const Mesh&) = delete;
@@ -66,6 +68,8 @@ public:
     // returns when it is done. Peers notice at once.
     void poison();
     bool poisoned() const { return poisoned_; }
+    // From now on the other mesh, which must live as long, is poisoned with this one. Before anything is poisoned.
+    void also_poison(Mesh& other) { others_.push_back(&other); }
     // Ends one wait in each direction on every buffer.
     void end_waits();
 
@@ -84,6 +88,7 @@ private:
     std::shared_ptr<::gloo::Context> context_;
     std::mutex poison_mutex_;
     std::atomic<bool> poisoned_{false};
+    std::vector<Mesh*> others_;
     std::mutex buffers_mutex_;
     std::unordered_set<Buffer*> buffers_;
 };

@@ -14,6 +14,10 @@ namespace {
 // rounds.
 constexpr int kLargestDirectWorld = 16;
 
+// One set of connections has one thread that moves bytes. While it waits for the peer's, nothing moves.
+constexpr int kLanes = 2;
+constexpr int kMostLanes = 8;
+
 Algorithm automatic(int world_size, bool deterministic) {
     return deterministic || world_size <= kLargestDirectWorld ? Algorithm::kDirect : Algorithm::kRing;
 }
@@ -38,6 +42,15 @@ Algorithm parse_algorithm(const std::string& name, const ddp_backend_host& host)
     fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: algorithm '", name, "' is not one of auto, direct, ring, bcube");
 }
 
+int lanes_for(const std::string& text, Algorithm algorithm) {
+    if (text == "auto") return algorithm == Algorithm::kDirect ? kLanes : 1;
+    const auto lanes = static_cast<int>(parse_int(text, 1, kMostLanes, "backend_options: lanes"));
+    if (lanes > 1 && algorithm != Algorithm::kDirect)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: lanes=", lanes,
+             " needs algorithm=direct; ring and bcube have one");
+    return lanes;
+}
+
 // The first name of a list such as PyTorch allows; "" if the variable is not set.
 std::string interface_from(const char* variable) {
     const char* value = std::getenv(variable);
@@ -50,10 +63,12 @@ std::string interface_from(const char* variable) {
 
 Settings read_settings(const ddp_backend_host& host) {
     Settings settings;
-    std::string algorithm = "auto";
+    std::string algorithm = "auto", lanes = "auto";
     for (const auto& [key, value] : parse_options(host.options ? host.options : "", "backend_options")) {
         if (key == "algorithm")
             algorithm = value;
+        else if (key == "lanes")
+            lanes = value;
         else if (key == "iface" && !value.empty())
             settings.iface = value;
         else if (key == "host" && !value.empty())
@@ -62,11 +77,12 @@ Settings read_settings(const ddp_backend_host& host) {
             fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: '", key, "' has no value");
         else
             fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: gloo knows no option '", key,
-                 "'; it knows algorithm, iface, host");
+                 "'; it knows algorithm, lanes, iface, host");
     }
     if (!settings.iface.empty() && !settings.host.empty())
         fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: give 'iface' or 'host', not both");
     settings.algorithm = parse_algorithm(algorithm, host);
+    settings.lanes = lanes_for(lanes, settings.algorithm);
     if (settings.iface.empty() && settings.host.empty()) {
         settings.iface = interface_from("DDP_GLOO_IFACE");
         if (settings.iface.empty()) settings.iface = interface_from("GLOO_SOCKET_IFNAME");

@@ -11,6 +11,7 @@ enum class Algorithm { kDirect, kRing, kBcube };
 
 struct Settings {
     Algorithm algorithm = Algorithm::kDirect;
+    int lanes = 1;      // sets of connections over which a long allreduce is divided
     std::string iface;  // "": choose an address
     std::string host;   // "": choose an address
 };

@@ -20,7 +20,10 @@ std::string without_location(const std::string& message) {
 Transport::Transport(const ddp_backend_host& host) : world_size_(host.world_size), settings_(read_settings(host)) {
     if (world_size_ == 1) return;
     const Deadline deadline = Deadline::after_ms(host.timeout_ms);
-    mesh_ = std::make_unique<Mesh>(host, choose_address(host, settings_, deadline), deadline);
+    const std::string address = choose_address(host, settings_, deadline);
+    mesh_ = std::make_unique<Mesh>(host, address, deadline);
+    for (int lane = 1; lane < settings_.lanes; ++lane)
+        sides_.push_back(std::make_unique<SideLane>(host, address, deadline, lane, *mesh_));
     sentinel_ = std::make_unique<Sentinel>(*mesh_);
     exchange_ = std::make_unique<Exchange>(*mesh_);
     if (settings_.algorithm != Algorithm::kDirect) watchdog_ = std::make_unique<Watchdog>(*mesh_);
@@ -48,7 +51,8 @@ void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     if (c.count == 0) return;
     switch (c.kind) {
         case DDP_COLLECTIVE_ALLREDUCE:
-            if (settings_.algorithm == Algorithm::kDirect) return direct_allreduce(*mesh_, staging_, c, deadline);
+            if (settings_.algorithm == Algorithm::kDirect)
+                return allreduce_over_lanes(*mesh_, staging_, sides_, c, deadline);
             return gloo_allreduce(*mesh_, *watchdog_, settings_.algorithm, c, deadline);
         case DDP_COLLECTIVE_BROADCAST:
             return broadcast(*mesh_, c, deadline);

@@ -13,6 +13,7 @@
 #include "comm/gloo/operations.h"
 #include "comm/gloo/sentinel.h"
 #include "comm/gloo/settings.h"
+#include "comm/gloo/side_lane.h"
 #include "comm/gloo/watchdog.h"
 #include "ddp/backend.h"
 #include "util/error.h"
@@ -49,6 +50,7 @@ private:
     const Settings settings_;
     // Null in a world of one, which needs no sockets.
     std::unique_ptr<Mesh> mesh_;
+    SideLanes sides_;
     std::unique_ptr<Sentinel> sentinel_;
     std::unique_ptr<Exchange> exchange_;
     std::unique_ptr<Watchdog> watchdog_;

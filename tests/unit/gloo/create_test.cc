@@ -42,6 +42,14 @@ TEST(Settings, AutomaticAlgorithm) {
     EXPECT_EQ(settings_for("algorithm=ring").algorithm, Algorithm::kRing);
 }
 
+TEST(Settings, Lanes) {
+    EXPECT_EQ(settings_for("").lanes, 2);
+    EXPECT_EQ(settings_for("", 17).lanes, 1);
+    EXPECT_EQ(settings_for("algorithm=ring").lanes, 1);
+    EXPECT_EQ(settings_for("lanes=1").lanes, 1);
+    EXPECT_EQ(settings_for("lanes=8,algorithm=direct", 17).lanes, 8);
+}
+
 TEST(Settings, ComplaintsNameTheCulprit) {
     EXPECT_THAT(complaint("threads=2"), HasSubstr("threads"));
     EXPECT_THAT(complaint("algorithm=star"), HasSubstr("star"));
@@ -49,6 +57,9 @@ TEST(Settings, ComplaintsNameTheCulprit) {
     EXPECT_THAT(complaint("iface="), HasSubstr("iface"));
     EXPECT_THAT(complaint("iface=lo,host=127.0.0.1"), HasSubstr("host"));
     EXPECT_THAT(complaint("algorithm=bcube", 6, DDP_GROUP_DETERMINISTIC), HasSubstr("bcube"));
+    EXPECT_THAT(complaint("lanes=0"), HasSubstr("lanes"));
+    EXPECT_THAT(complaint("lanes=9"), HasSubstr("8"));
+    EXPECT_THAT(complaint("lanes=2", 17), HasSubstr("algorithm=direct"));
     EXPECT_THAT(complaint("algorithm=ring", 3, DDP_GROUP_DETERMINISTIC), HasSubstr("ring"));
 }
 
