@@ -43,7 +43,7 @@ struct flock range(short type, off_t start, off_t length) {
 }
 
 // False: somebody else holds it.
-bool try_lock(int fd, off_t byte, const std::string& path) {
+bool lock_byte(int fd, off_t byte, const std::string& path) {
     auto wanted = range(F_WRLCK, byte, 1);
     while (fcntl(fd, F_OFD_SETLK, &wanted) != 0) {
         if (errno == EAGAIN || errno == EACCES) return false;
@@ -113,7 +113,7 @@ bool FileLog::join(const Deadline& deadline) {
         header = read_header();
     }
     owner_ = header.next_owner++;
-    if (!try_lock(fd_, kLiveBytes + static_cast<off_t>(owner_), path_))
+    if (!lock_byte(fd_, kLiveBytes + static_cast<off_t>(owner_), path_))
         fail(DDP_ERROR_IO, "the store file ", path_, " is damaged: participant ", owner_, " exists already");
     write_header(header);
     unlock();
@@ -154,7 +154,7 @@ bool FileLog::lock(const Deadline& deadline, const std::atomic<bool>& cancelled)
     using std::chrono::microseconds;
     // Waiting in the kernel would have no bound: a stopped process may hold the lock for ever.
     for (microseconds pause(50);; pause = std::min(pause * 2, microseconds(2000))) {
-        if (try_lock(fd_, kMutexByte, path_)) return true;
+        if (lock_byte(fd_, kMutexByte, path_)) return true;
         if (cancelled || deadline.expired()) return false;
         std::this_thread::sleep_for(pause);
     }
