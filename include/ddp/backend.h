@@ -7,7 +7,12 @@
  *     const ddp_backend *ddp_backend_entry(void);
  *
  * and lies in a folder named by DDP_MODULE_PATH (separated by colons) or beside libddp.so in "ddp/". A module need not
- * link against libddp: all that it needs comes through ddp_backend_host.
+ * link against libddp: all that it needs comes through ddp_backend_host. A module that loads also where it cannot work may
+ * export
+ *
+ *     ddp_status ddp_backend_usable(ddp_backend_failure* failure);
+ *
+ * which says whether groups can be created on this machine (a device, another library), and if not, why.
  */
 #ifndef DDP_BACKEND_H
 #define DDP_BACKEND_H

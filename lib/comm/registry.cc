@@ -64,6 +64,18 @@ const ddp_backend* load_backend(const std::string& name, std::string* searched) 
     return backend;
 }
 
+// Throws what a module says about this machine: a module loads also where what it needs is missing.
+void require_usable(const std::string& name) {
+    using Usable = ddp_status(ddp_backend_failure*);
+    std::string ignored;
+    auto* usable = reinterpret_cast<Usable*>(load_module_entry(module_of(name), "ddp_backend_usable", &ignored));
+    if (!usable) return;
+    ddp_backend_failure failure{};
+    failure.rank = -1;
+    const ddp_status status = usable(&failure);
+    if (status != DDP_OK) fail(status, "backend '", name, "' cannot be used here: ", failure.message);
+}
+
 }  // namespace
 
 void register_backend(const ddp_backend* backend) {
@@ -83,6 +95,7 @@ const ddp_backend* find_backend(const std::string& name) {
     std::string searched;
     if (const ddp_backend* backend = load_backend(name, &searched)) {
         check(backend);
+        require_usable(name);
         r.by_name[name] = backend;
         return backend;
     }

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "modules/cuda/door.h"
+#include "modules/cuda/pool.h"
 
 namespace libddp::cuda {
 namespace {
@@ -38,6 +39,20 @@ cudaMemPool_t pool_of(int device) {
 
 }  // namespace
 
+void* allocate_in_order(int device, std::size_t bytes, cudaStream_t stream) {
+    void* memory = nullptr;
+    const cudaError_t code = cudaMallocFromPoolAsync(&memory, bytes, pool_of(device), stream);
+    if (code == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        std::size_t free_bytes = 0, total = 0;
+        cudaMemGetInfo(&free_bytes, &total);
+        fail(DDP_ERROR_OUT_OF_MEMORY, "no memory for a bucket of ", bytes, " bytes on CUDA device ", device,
+             ", which has ", free_bytes, " of ", total, " bytes free");
+    }
+    check(code, "cudaMallocFromPoolAsync");
+    return memory;
+}
+
 ddp_status device_of(const void* pointer, ddp_device* device, ddp_device_failure* failure) {
     return guarded(failure, [&] {
         *device = {DDP_DEVICE_CPU, 0};
@@ -54,15 +69,7 @@ ddp_status device_of(const void* pointer, ddp_device* device, ddp_device_failure
 
 ddp_status allocate(std::int32_t device, void* stream, std::size_t bytes, void** memory, ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] {
-        const cudaError_t code = cudaMallocFromPoolAsync(memory, bytes, pool_of(device), stream_of(stream));
-        if (code == cudaErrorMemoryAllocation) {
-            cudaGetLastError();
-            std::size_t free_bytes = 0, total = 0;
-            cudaMemGetInfo(&free_bytes, &total);
-            fail(DDP_ERROR_OUT_OF_MEMORY, "no memory for a bucket of ", bytes, " bytes on CUDA device ", device,
-                 ", which has ", free_bytes, " of ", total, " bytes free");
-        }
-        check(code, "cudaMallocFromPoolAsync");
+        *memory = allocate_in_order(device, bytes, stream_of(stream));
         const cudaError_t zeroed = cudaMemsetAsync(*memory, 0, bytes, stream_of(stream));
         if (zeroed != cudaSuccess) cudaFreeAsync(*memory, stream_of(stream));
         check(zeroed, "cudaMemsetAsync");
