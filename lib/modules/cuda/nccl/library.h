@@ -6,13 +6,14 @@
 namespace libddp::cuda {
 
 // Functions of NCCL that are used here. Each is called like the one of the same name.
-#define LIBDDP_NCCL_FUNCTIONS(X)                                                                                      \
-    X(ncclGetVersion)                                                                                                 \
-    X(ncclGetErrorString)                                                                                             \
-    X(ncclGetLastError) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommFinalize) X(ncclCommDestroy)           \
-        X(ncclCommAbort) X(ncclCommGetAsyncError) X(ncclMemAlloc) X(ncclMemFree) X(ncclCommRegister)                  \
-            X(ncclCommDeregister) X(ncclAllReduce) X(ncclBroadcast) X(ncclAllGather) X(ncclReduceScatter) X(ncclSend) \
-                X(ncclRecv) X(ncclGroupStart) X(ncclGroupEnd)
+// clang-format off
+#define LIBDDP_NCCL_FUNCTIONS(X) \
+    X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId) \
+    X(ncclCommInitRankConfig) X(ncclCommFinalize) X(ncclCommDestroy) X(ncclCommAbort) X(ncclCommGetAsyncError) \
+    X(ncclMemAlloc) X(ncclMemFree) X(ncclCommRegister) X(ncclCommDeregister) \
+    X(ncclAllReduce) X(ncclBroadcast) X(ncclAllGather) X(ncclReduceScatter) \
+    X(ncclSend) X(ncclRecv) X(ncclGroupStart) X(ncclGroupEnd)
+// clang-format on
 
 struct Nccl {
 #define LIBDDP_NCCL_MEMBER(name) decltype(&::name) name = nullptr;
