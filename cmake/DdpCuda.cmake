@@ -45,4 +45,10 @@ endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
+# nvcc's own warnings, and those of the compiler for the host.
+set(DDP_CUDA_WARNINGS $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wshadow>)
+if(DDP_WARNINGS_AS_ERRORS)
+  list(APPEND DDP_CUDA_WARNINGS "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>"
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Werror>)
+endif()
 set(DDP_CUDA TRUE)
