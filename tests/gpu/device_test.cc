@@ -5,6 +5,11 @@
 #include "unit/cuda/values.h"
 
 namespace libddp {
+
+std::string testing_gpu::why_skip() {
+    return no_gpu();
+}
+
 namespace {
 
 using namespace testing_gpu;

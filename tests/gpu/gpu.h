@@ -29,6 +29,9 @@ inline std::string no_gpu() {
     }
 }
 
+// Why a program's tests cannot run here; empty if they can. Each program has its own.
+std::string why_skip();
+
 constexpr ddp_device kFirst{DDP_DEVICE_CUDA, 0};
 
 // Copies to and from the device, waiting for its end: for tests, where nothing else waits.
@@ -46,18 +49,16 @@ public:
     }
     void write(void* memory, const std::vector<std::byte>& values) {
         if (values.empty()) return;
-        const auto pinned = allocate_pinned(DDP_DEVICE_CUDA, values.size());
-        std::memcpy(pinned.get(), values.data(), values.size());
-        stream_->copy_to_device(memory, pinned.get(), values.size());
+        std::memcpy(pinned(values.size()), values.data(), values.size());
+        stream_->copy_to_device(memory, pinned_.get(), values.size());
         wait();
     }
     std::vector<std::byte> read(const void* memory, std::size_t bytes) {
         std::vector<std::byte> values(bytes);
         if (bytes == 0) return values;
-        const auto pinned = allocate_pinned(DDP_DEVICE_CUDA, bytes);
-        stream_->copy_to_host(pinned.get(), memory, bytes);
+        stream_->copy_to_host(pinned(bytes), memory, bytes);
         wait();
-        std::memcpy(values.data(), pinned.get(), bytes);
+        std::memcpy(values.data(), pinned_.get(), bytes);
         return values;
     }
     void wait() {
@@ -68,7 +69,14 @@ public:
     }
 
 private:
+    std::byte* pinned(std::size_t bytes) {
+        if (bytes > pinned_bytes_) pinned_ = allocate_pinned(DDP_DEVICE_CUDA, pinned_bytes_ = 2 * bytes);
+        return pinned_.get();
+    }
+
     const StreamPtr stream_;
+    std::shared_ptr<std::byte> pinned_;
+    std::size_t pinned_bytes_ = 0;
 };
 
 template <class T>

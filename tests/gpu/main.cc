@@ -7,7 +7,7 @@
 
 int main(int argc, char** argv) {
     ::testing::InitGoogleTest(&argc, argv);
-    if (const std::string why = libddp::testing_gpu::no_gpu(); !why.empty()) {
+    if (const std::string why = libddp::testing_gpu::why_skip(); !why.empty()) {
         std::printf("skipped: %s\n", why.c_str());
         return 0;
     }

@@ -1,4 +1,6 @@
 // The backend nccl by its own functions. One GPU is a world of one, or of two where NCCL allows several ranks on it.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstdlib>
 
@@ -32,14 +34,23 @@ std::string no_nccl() {
     return usable(&failure) == DDP_OK ? "" : failure.message;
 }
 
-#define DDP_NEEDS_NCCL() \
-    if (const std::string why = no_nccl(); !why.empty()) GTEST_SKIP() << why
+bool shares_gpus() {
+    const char* shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return shared && std::string(shared) == "1";
+}
+
+int nccl_version() {
+    void* library = dlopen("libnccl.so.2", RTLD_NOW);
+    auto* get = library ? reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion")) : nullptr;
+    int version = 0;
+    if (get) get(&version);
+    return version;
+}
 
 // How many ranks there can be: a GPU for each, or two on one.
 int largest_world() {
     const int gpus = device_count(DDP_DEVICE_CUDA);
-    const char* shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    return gpus > 1 ? std::min(gpus, 4) : shared && std::string(shared) == "1" ? 2 : 1;
+    return gpus > 1 ? std::min(gpus, 4) : shares_gpus() ? 2 : 1;
 }
 ddp_device device_of_rank(int rank) {
     return {DDP_DEVICE_CUDA, rank % device_count(DDP_DEVICE_CUDA)};
@@ -105,7 +116,6 @@ void check_allreduce(Ranks& ranks, ddp_dtype dtype, ddp_reduce_op op, std::size_
 }
 
 TEST(NcclOnGpu, ReducesWhatNcclCan) {
-    DDP_NEEDS_NCCL();
     Ranks ranks(largest_world());
     ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
     for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64, DDP_C64, DDP_C128})
@@ -117,7 +127,6 @@ TEST(NcclOnGpu, ReducesWhatNcclCan) {
 
 // Minimum and maximum with NaNs, products of complex numbers, and everything in rank order with the group's flag.
 TEST(NcclOnGpu, ReducesInRankOrderItself) {
-    DDP_NEEDS_NCCL();
     Ranks ranks(largest_world(), "algorithm=direct");
     ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
     EXPECT_TRUE(ranks.world[0].capabilities() & DDP_BACKEND_DETERMINISTIC);
@@ -128,7 +137,6 @@ TEST(NcclOnGpu, ReducesInRankOrderItself) {
 }
 
 TEST(NcclOnGpu, DividesItselfWhereThatIsExact) {
-    DDP_NEEDS_NCCL();
     const int world = std::min(largest_world(), 2);
     Ranks ranks(world, "register=0");
     ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
@@ -138,7 +146,6 @@ TEST(NcclOnGpu, DividesItselfWhereThatIsExact) {
 }
 
 TEST(NcclOnGpu, BroadcastsGathersAndScatters) {
-    DDP_NEEDS_NCCL();
     const int world = largest_world();
     Ranks ranks(world);
     ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
@@ -171,7 +178,6 @@ TEST(NcclOnGpu, BroadcastsGathersAndScatters) {
 }
 
 TEST(NcclOnGpu, AllocatesBucketsWhereItCan) {
-    DDP_NEEDS_NCCL();
     Ranks ranks(largest_world());
     ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
     ranks.world.each([&](Rank& rank) {
@@ -193,9 +199,7 @@ TEST(NcclOnGpu, AllocatesBucketsWhereItCan) {
 }
 
 TEST(NcclOnGpu, TwoRanksOnOneGpuAreNamedWhereThatCannotBe) {
-    DDP_NEEDS_NCCL();
-    const char* shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    if (shared && std::string(shared) == "1") GTEST_SKIP() << "NCCL_MULTI_RANK_GPU_ENABLE is 1";
+    if (shares_gpus()) GTEST_SKIP() << "they can";
     World world(2, "", 0, 20000, nccl_backend());
     world.each([&](Rank& rank) {
         Gpu gpu;
@@ -219,7 +223,6 @@ TEST(NcclOnGpu, TwoRanksOnOneGpuAreNamedWhereThatCannotBe) {
 
 // A rank that never comes: the wait ends when the time has passed, and soon after an abort.
 TEST(NcclOnGpu, WaitsAreBounded) {
-    DDP_NEEDS_NCCL();
     for (const bool aborted : {false, true}) {
         MemoryStore store;
         Rank lonely(store, 0, 2, "", 20000, 0, nccl_backend());
@@ -253,4 +256,12 @@ TEST(NcclOnGpu, WaitsAreBounded) {
 }
 
 }  // namespace
+
+std::string testing_gpu::why_skip() {
+    if (std::string why = no_gpu(); !why.empty()) return why;
+    if (std::string why = no_nccl(); !why.empty()) return why;
+    if (shares_gpus() && nccl_version() < 23000) return "NCCL before 2.30 does not allow several ranks on one GPU";
+    return {};
+}
+
 }  // namespace libddp

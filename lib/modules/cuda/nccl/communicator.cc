@@ -76,6 +76,7 @@ Communicator::Communicator(const ddp_backend_host& host, int number, int device,
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     const OnDevice current(device);
+    const BesideCaptures beside;
     try {
         const std::lock_guard lock(shared_->mutex);
         settle(nccl().ncclCommInitRankConfig(&shared_->comm, host.world_size, id, host.rank, &config),

@@ -20,7 +20,6 @@ bool zero(void* memory, std::size_t bytes) {
 }  // namespace
 
 void* allocate_zeroed_for_nccl(std::size_t bytes) {
-    const BesideCaptures beside;
     void* memory = nullptr;
     const bool there = nccl().ncclMemAlloc(&memory, bytes) == ncclSuccess && memory;
     if (there && zero(memory, bytes)) return memory;
@@ -30,14 +29,12 @@ void* allocate_zeroed_for_nccl(std::size_t bytes) {
 }
 
 void free_for_nccl(void* memory) {
-    const BesideCaptures beside;
     nccl().ncclMemFree(memory);
 }
 
 void* register_memory(Communicator& communicator, void* memory, std::size_t bytes, const Deadline& deadline) {
     void* handle = nullptr;
     communicator.enqueue("registering a bucket", deadline, [&](ncclComm_t comm) {
-        const BesideCaptures beside;
         const ncclResult_t result = nccl().ncclCommRegister(comm, memory, bytes, &handle);
         if (result == ncclSuccess || result == ncclInProgress) return result;
         handle = nullptr;
@@ -48,10 +45,8 @@ void* register_memory(Communicator& communicator, void* memory, std::size_t byte
 
 void unregister_memory(Communicator& communicator, void* handle) {
     try {
-        communicator.enqueue("releasing a bucket", Deadline::after_ms(kUnregisterMs), [&](ncclComm_t comm) {
-            const BesideCaptures beside;
-            return nccl().ncclCommDeregister(comm, handle);
-        });
+        communicator.enqueue("releasing a bucket", Deadline::after_ms(kUnregisterMs),
+                             [&](ncclComm_t comm) { return nccl().ncclCommDeregister(comm, handle); });
     } catch (const Error&) {
         // The communicator has ended.
     }

@@ -38,6 +38,7 @@ void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     if (c.count == 0 || c.kind == DDP_COLLECTIVE_BARRIER) return;
     const auto communicator = on(c.device.index, deadline);
     const OnDevice current(c.device.index);
+    const BesideCaptures beside;
     const Channel channel{*communicator, host_.rank, host_.world_size};
     const bool native = !settings_.direct && nccl_can_reduce(c.dtype, c.op);
     switch (c.kind) {
@@ -106,6 +107,7 @@ void* Transport::allocate(std::size_t bytes, const ddp_device& device) {
     const Deadline deadline = Deadline::after_ms(host_.timeout_ms);
     const auto communicator = on(device.index, deadline);
     const OnDevice current(device.index);
+    const BesideCaptures beside;
     void* memory = allocate_zeroed_for_nccl(bytes);
     if (!memory) return nullptr;
     void* const handle = register_memory(*communicator, memory, bytes, deadline);
@@ -121,6 +123,7 @@ void Transport::deallocate(void* memory) {
         registered = std::move(registered_.extract(memory).mapped());
     }
     const OnDevice current(registered.communicator->device());
+    const BesideCaptures beside;
     if (registered.handle) unregister_memory(*registered.communicator, registered.handle);
     free_for_nccl(memory);
 }
