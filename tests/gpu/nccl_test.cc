@@ -221,6 +221,31 @@ TEST(NcclOnGpu, TwoRanksOnOneGpuAreNamedWhereThatCannotBe) {
     });
 }
 
+// One rank does not come to an operation that the other has enqueued: an abort ends it, and its stream goes on.
+TEST(NcclOnGpu, AnAbortEndsWhatIsEnqueued) {
+    if (largest_world() < 2) GTEST_SKIP() << "two ranks are needed";
+    Ranks ranks(2);
+    ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
+    check_allreduce(ranks, DDP_F32, DDP_SUM, 10, 1, false);
+    Rank& first = ranks.world[0];
+    Gpu& gpu = *ranks.gpus[0];
+    auto memory = gpu.allocate(4);
+    ddp_collective c = ranks.collective(0, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, memory.get(), memory.get(), 1);
+    ASSERT_EQ(first.run(c), DDP_OK) << first.failure.message;
+    const EventPtr end = gpu.stream().record();
+    EXPECT_FALSE(end->wait(std::chrono::milliseconds(50)));
+    ddp_backend_failure failure{};
+    EXPECT_EQ(first.backend().check(first.transport(), &failure), DDP_OK) << failure.message;
+    const auto before = std::chrono::steady_clock::now();
+    first.abort();
+    EXPECT_LT(elapsed_ms(before), 100);
+    gpu.wait();
+    EXPECT_LT(elapsed_ms(before), 5000);
+    EXPECT_EQ(first.backend().check(first.transport(), &failure), DDP_ERROR_ABORTED);
+    EXPECT_EQ(first.run(c), DDP_ERROR_ABORTED);
+    EXPECT_LT(elapsed_ms(before), 5100);
+}
+
 // A rank that never comes: the wait ends when the time has passed, and soon after an abort.
 TEST(NcclOnGpu, WaitsAreBounded) {
     for (const bool aborted : {false, true}) {
