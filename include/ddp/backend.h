@@ -81,7 +81,9 @@ typedef struct ddp_collective {
     ddp_device device;  /* where send and recv live; both the same */
     /* Device memory only, NULL otherwise: enqueue the operation on this stream of the device (a cudaStream_t for
      * DDP_DEVICE_CUDA), which comes after the work that fills `send`. `run` may return as soon as it is enqueued: what is
-     * wrong later is for `check` to say, and timeout_ms is then watched by libddp. */
+     * wrong later is for `check` to say, and timeout_ms is then watched by libddp. A rank may have several devices, and
+     * nothing orders their streams with one another: connections that belong to a device are one for each, in the order of
+     * their first use, which is the same on every rank. */
     void* stream;
     /* With DDP_BACKEND_COMPARES: the signature of this collective, signature_size bytes (at most 128; 0: do not compare).
      * If that of another rank differs, `run` copies the other's to `theirs`, its rank to failure->rank, touches no data

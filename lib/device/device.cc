@@ -52,7 +52,7 @@ const ddp_device_module& load(ddp_device_kind kind) {
 }  // namespace
 
 std::string device_name(const ddp_device& device) {
-    return is_cpu(device) ? "cpu" : str(kind_name(device.kind), ":", device.index);
+    return is_cpu(device) && device.index == 0 ? "cpu" : str(kind_name(device.kind), ":", device.index);
 }
 
 const ddp_device_module& device_module(ddp_device_kind kind) {
@@ -70,9 +70,14 @@ std::int32_t device_count(ddp_device_kind kind) {
 }
 
 void require_device(const ddp_device& device, const std::string& what) {
-    const std::int32_t count = device_count(device.kind);
+    std::int32_t count = 0;
+    try {
+        count = device_count(device.kind);
+    } catch (const Error& error) {
+        fail(error.info().code, what, ": device: ", error.info().message);
+    }
     if (device.index < 0 || device.index >= count)
-        fail(DDP_ERROR_INVALID_ARGUMENT, what, ": there is no device ", device_name(device), "; there ",
+        fail(DDP_ERROR_UNSUPPORTED, what, ": there is no device ", device_name(device), "; there ",
              count == 1 ? "is " : "are ", count, " of this kind, counted from 0");
 }
 

@@ -26,7 +26,7 @@ const ddp_device_module& device_module(ddp_device_kind kind);
 
 // How many there are; the CPU is one. Throws UNAVAILABLE with the reason if there is none, or UNSUPPORTED without a module.
 std::int32_t device_count(ddp_device_kind kind);
-// Throws as device_count(), or INVALID_ARGUMENT, unless there is this device. `what` begins the message.
+// Throws as device_count(), or UNSUPPORTED, unless there is this device. `what` begins the message.
 void require_device(const ddp_device& device, const std::string& what);
 // A line for people.
 std::string describe_device(const ddp_device& device);

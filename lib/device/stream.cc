@@ -4,10 +4,12 @@
 #include <mutex>
 
 #include "util/error.h"
+#include "util/log.h"
 
 namespace libddp {
 namespace {
 
+constexpr std::int64_t kReleaseMs = 1'000;
 constexpr std::chrono::nanoseconds kLongestWait = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -101,6 +103,12 @@ void DeviceStream::wait(const DeviceEvent& event, void* stream) const {
     call_device(device_, "ordering streams", module_.stream_wait, device_.index, stream, event.handle());
 }
 
+bool DeviceStream::idle_within(std::int64_t ms) const noexcept try {
+    return wait_for(*record(), Deadline::after_ms(ms), [] {});
+} catch (const std::exception&) {
+    return false;
+}
+
 std::shared_ptr<std::byte> DeviceStream::allocate(std::size_t bytes) {
     void* memory = nullptr;
     call_device(device_, "allocating memory", module_.allocate, device_.index, stream_, std::max<std::size_t>(bytes, 1),
@@ -133,6 +141,16 @@ void DeviceStream::copy_to_device(void* memory, const void* host, std::size_t by
     if (bytes > 0)
         call_device(device_, "copying to the device", module_.copy, device_.index, stream_, memory, host, bytes,
                     DDP_COPY_TO_DEVICE);
+}
+
+void release_after(std::shared_ptr<std::byte> memory, const EventPtr& event) noexcept {
+    try {
+        if (!memory || !event || wait_for(*event, Deadline::after_ms(kReleaseMs), [] {})) return;
+        log(LogLevel::kWarn, "pinned memory is not freed, because a copy does not end");
+        new std::shared_ptr<std::byte>(std::move(memory));  // NOLINT: the copy may still come
+    } catch (const std::exception&) {
+        // A device that has failed copies nothing more.
+    }
 }
 
 std::shared_ptr<std::byte> allocate_pinned(ddp_device_kind kind, std::size_t bytes) {

@@ -33,9 +33,19 @@ private:
 };
 using EventPtr = std::shared_ptr<const DeviceEvent>;
 
+// The host waits for the event, and calls `look` now and then, which may throw. False if the deadline passed first.
+template <class Look>
+bool wait_for(const DeviceEvent& event, const Deadline& deadline, Look look) {
+    while (!event.wait(std::chrono::milliseconds(20))) {
+        look();
+        if (deadline.expired()) return false;
+    }
+    return true;
+}
+
 class DeviceStream : public std::enable_shared_from_this<DeviceStream> {
 public:
-    // Throws UNSUPPORTED, UNAVAILABLE or INVALID_ARGUMENT if there is no such device.
+    // Throws UNSUPPORTED or UNAVAILABLE if there is no such device.
     static std::shared_ptr<DeviceStream> create(const ddp_device& device);
     ~DeviceStream();
     DeviceStream(const DeviceStream&) = delete;
@@ -56,6 +66,9 @@ public:
     // This stream waits for what is on `stream` now, or the other way round.
     void follow(void* stream) const { wait(*record(stream)); }
     void lead(void* stream) const { wait(*record(), stream); }
+
+    // The host waits until everything on this stream is done; false if that takes longer, or the device has failed.
+    bool idle_within(std::int64_t ms) const noexcept;
 
     // Zeroed when this stream comes to it; freed in the order of this stream, which it keeps.
     std::shared_ptr<std::byte> allocate(std::size_t bytes);
@@ -79,8 +92,10 @@ private:
 };
 using StreamPtr = std::shared_ptr<DeviceStream>;
 
-// Host memory from and to which devices of this kind copy without a detour. Aligned to 64 bytes. Who frees it knows that no
-// copy uses it any more.
+// Host memory from and to which devices of this kind copy without a detour. Aligned to 64 bytes. It must not be freed while a
+// copy uses it: let go of it with release_after().
 std::shared_ptr<std::byte> allocate_pinned(ddp_device_kind kind, std::size_t bytes);
+// Waits until the event is done (null: it is), at most 1 s; otherwise the memory is kept for ever.
+void release_after(std::shared_ptr<std::byte> memory, const EventPtr& event) noexcept;
 
 }  // namespace libddp
