@@ -102,6 +102,13 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
     command->add_option("--hook", options.hook,
                         "Also run the loop with this communication hook, in turns with the other, and print the ratio");
     command->add_option("--hook-options", options.hook_options, "key=value,key=value, as in ddp_use_hook");
+    command
+        ->add_option(
+            "--device", options.device,
+            "cpu, cuda or cuda:N: where gradients lie; ranks take the GPUs from N on in turn. On a GPU: "
+            "--compute-ms, --find-unused and --hook do not count; cpu_ms is this process's until everything is "
+            "enqueued, less that of the backward pass alone, and enqueue_ms how long that takes")
+        ->capture_default_str();
     command->add_flag("--copy,!--view", options.copy,
                       "Gradients lie in the trainer's own memory (--copy), or in libddp's buckets (--view, default)");
     return command;
