@@ -15,11 +15,12 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
 endif()
 
-add_compile_options(-Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual)
+# nvcc has warnings of its own (lib/modules/cuda) and does not know these.
+add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wshadow;-Wpointer-arith;-Wcast-qual>")
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)
 add_compile_options($<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes> $<$<COMPILE_LANGUAGE:C>:-Wmissing-prototypes>)
 if(DDP_WARNINGS_AS_ERRORS)
-  add_compile_options(-Werror)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
 if(DDP_SANITIZE)
   # The optimised build has every instruction set; a sanitizer learns nothing new from more than two.

@@ -1,4 +1,4 @@
-# What `cmake --install` puts where, in components: runtime, dev, tools, mpi, python, java and julia (bindings/*). DdpPackage.cmake
+# What `cmake --install` puts where, in components: runtime, dev, tools, mpi, cuda, python, java and julia (bindings/*). DdpPackage.cmake
 # makes a .deb of each.
 include(CMakePackageConfigHelpers)
 include(DdpExports)
@@ -14,6 +14,10 @@ if(DDP_MPI)
     # On a cluster MPI often lies where only its own compiler looks.
     set_target_properties(ddp_mpi PROPERTIES INSTALL_RPATH_USE_LINK_PATH TRUE)
   endif()
+endif()
+
+if(DDP_CUDA)
+  install(TARGETS ddp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp COMPONENT cuda)
 endif()
 
 install(DIRECTORY include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev

@@ -44,4 +44,5 @@
 %include "ddp/stats.h"
 %include "ddp/builtin_hooks.h"
 %include "ddp/averager.h"
+%include "ddp/device.h"
 %include "ddp/backend.h"

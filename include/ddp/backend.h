@@ -7,7 +7,12 @@
  *     const ddp_backend *ddp_backend_entry(void);
  *
  * and lies in a folder named by DDP_MODULE_PATH (separated by colons) or beside libddp.so in "ddp/". A module need not
- * link against libddp: all that it needs comes through ddp_backend_host.
+ * link against libddp: all that it needs comes through ddp_backend_host. A module that loads also where it cannot work may
+ * export
+ *
+ *     ddp_status ddp_backend_usable(ddp_backend_failure* failure);
+ *
+ * which says whether groups can be created on this machine (a device, another library), and if not, why.
  */
 #ifndef DDP_BACKEND_H
 #define DDP_BACKEND_H
@@ -74,7 +79,12 @@ typedef struct ddp_collective {
     double scale;
     int64_t timeout_ms; /* return DDP_ERROR_TIMEOUT after this long */
     ddp_device device;  /* where send and recv live; both the same */
-    void* stream;       /* CUDA only: order the operation after this stream's work. NULL otherwise */
+    /* Device memory only, NULL otherwise: enqueue the operation on this stream of the device (a cudaStream_t for
+     * DDP_DEVICE_CUDA), which comes after the work that fills `send`. `run` may return as soon as it is enqueued: what is
+     * wrong later is for `check` to say, and timeout_ms is then watched by libddp. A rank may have several devices, and
+     * nothing orders their streams with one another: connections that belong to a device are one for each, in the order of
+     * their first use, which is the same on every rank. */
+    void* stream;
     /* With DDP_BACKEND_COMPARES: the signature of this collective, signature_size bytes (at most 128; 0: do not compare).
      * If that of another rank differs, `run` copies the other's to `theirs`, its rank to failure->rank, touches no data
      * and returns DDP_ERROR_MISMATCH. */
@@ -89,14 +99,17 @@ enum {
     DDP_BACKEND_FUSES_SCALE = 1u << 0,   /* honours ddp_collective.scale */
     DDP_BACKEND_ONE_THREAD = 1u << 1,    /* match and run need to come from one thread */
     DDP_BACKEND_DETERMINISTIC = 1u << 2, /* sums do not depend on how data is cut into operations */
-    DDP_BACKEND_CUDA = 1u << 3,          /* takes device memory */
+    DDP_BACKEND_CUDA = 1u << 3,          /* takes memory of DDP_DEVICE_CUDA, in stream order: ddp_collective.stream */
     DDP_BACKEND_NEEDS_MATCH =
         1u << 4,                    /* ranks that disagree could end the process: DDP_GROUP_NO_MATCH_CHECK is ignored */
     DDP_BACKEND_COMPARES = 1u << 5, /* run compares ddp_collective.signature; match is not called */
     /* match and run may come only from a thread of the program's own that is inside a libddp call that waits: for a
      * library that the program uses too, and that must never be entered by two threads at once. Nothing then overlaps
      * with the program's work. Not together with DDP_BACKEND_ONE_THREAD, and not in a round robin group. */
-    DDP_BACKEND_CALLER_THREAD = 1u << 6
+    DDP_BACKEND_CALLER_THREAD = 1u << 6,
+    /* With DDP_BACKEND_CUDA: takes no other memory. libddp then connects a second backend, chosen as by "auto", for host
+     * memory, barriers, and for comparing ranks before operations on device memory; `match` and `ready` are not called. */
+    DDP_BACKEND_DEVICE_ONLY = 1u << 7
 };
 
 /* The functions of a backend. All but abort are called by one thread at a time, not always the same one unless
@@ -119,7 +132,7 @@ typedef struct ddp_backend {
     /* Makes a running and every later call fail within 100 ms with DDP_ERROR_ABORTED. Any thread, any number of times.
      */
     void (*abort)(void* transport);
-    /* Carries out one collective and returns when this rank's part is complete. */
+    /* Carries out one collective and returns when this rank's part is complete, or (device memory) when it is enqueued. */
     ddp_status (*run)(void* transport, const ddp_collective* collective, ddp_backend_failure* failure);
 
     /* Optional (NULL: libddp uses an allgather). Compares `size` bytes (at most 128), the signature of the next
@@ -129,7 +142,9 @@ typedef struct ddp_backend {
                         ddp_backend_failure* failure);
 
     /* Optional, both or none. Memory for buckets in which this transport works fastest, zeroed, aligned to 64 bytes.
-     * Every rank calls allocate with the same sizes in the same order. */
+     * Every rank calls allocate with the same sizes in the same order. `device` is that of the CPU unless the transport has
+     * DDP_BACKEND_CUDA; with DDP_BACKEND_DEVICE_ONLY it never is. Device memory must be ready for every stream, and is
+     * given back only when no stream uses it. */
     ddp_status (*allocate)(void* transport, size_t bytes, ddp_device device, void** memory,
                            ddp_backend_failure* failure);
     void (*deallocate)(void* transport, void* memory);
@@ -140,6 +155,11 @@ typedef struct ddp_backend {
      * for transports that need less time than handing work to another thread does; with 0 it follows later. */
     ddp_status (*ready)(void* transport, const ddp_collective* collective, int64_t patience_ns, int32_t* all_here,
                         ddp_backend_failure* failure);
+
+    /* Optional. Called now and then, by any thread and while `run` runs, as long as operations are enqueued that have not
+     * ended: whether one of them, or the connection, has failed meanwhile. Does not wait. After an error libddp calls
+     * abort, which must end what is enqueued, so that streams go on. */
+    ddp_status (*check)(void* transport, ddp_backend_failure* failure);
 } ddp_backend;
 
 /* Makes a backend known by its name in this process. `backend` must stay valid until the process ends.

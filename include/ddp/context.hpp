@@ -44,6 +44,25 @@ public:
         detail::call(ddp_register_param, get(), &desc, &param);
         return param;
     }
+    /* On a device: device.h. */
+    template <class T>
+    ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
+                        ddp_device device, std::uint32_t flags = 0, std::uint32_t uses = 1) {
+        ddp_param param = -1;
+        ddp_param_desc desc = describe<T>(name, shape, data);
+        desc.grad = grad;
+        desc.device = device;
+        desc.flags = flags;
+        desc.uses = uses;
+        detail::call(ddp_register_param, get(), &desc, &param);
+        return param;
+    }
+    template <class T>
+    void add_buffer(const std::string& name, const std::vector<std::int64_t>& shape, T* data, ddp_device device) {
+        ddp_param_desc desc = describe<T>(name, shape, data);
+        desc.device = device;
+        detail::call(ddp_register_buffer, get(), &desc);
+    }
     template <class T>
     void add_buffer(const std::string& name, const std::vector<std::int64_t>& shape, T* data) {
         ddp_param_desc desc = describe<T>(name, shape, data);
@@ -58,6 +77,14 @@ public:
     void wait(ddp_param param) { detail::call(ddp_wait_param, get(), param); }
     void discard_step() { detail::call(ddp_step_discard, get()); }
     void set_group(const Group& group) { detail::call(ddp_context_set_group, get(), group.get()); }
+
+    /* device.h */
+    void set_stream(ddp_device device, void* stream) {
+        detail::call(ddp_set_stream, get(), device.kind, device.index, stream);
+    }
+    void grad_ready_on(ddp_param param, void* stream) { detail::call(ddp_grad_ready_on, get(), param, stream); }
+    void finalize_on(void* stream) { detail::call(ddp_finalize_on, get(), stream); }
+    void finalize_enqueue() { detail::call(ddp_finalize_enqueue, get()); }
 
     /* participation.h */
     void mark_unused(const std::vector<ddp_param>& params) {

@@ -6,6 +6,7 @@
 #include "backend.h"
 #include "builtin_hooks.h"
 #include "context.h"
+#include "device.h"
 #include "group.h"
 #include "hook.h"
 #include "overlap.h"

@@ -148,8 +148,9 @@ DDP_API ddp_status ddp_group_status(ddp_group* group, ddp_error** error);
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** error);
 
-/* COLLECTIVES. With work == NULL the call may run the operation on its own thread. `send` and `recv` are CPU memory of `dtype`, at least `count` elements unless said otherwise, aligned to
- * the element, untouched by the caller until the work is done. `send` may be NULL, which means "in place": the input is
+/* COLLECTIVES. With work == NULL the call may run the operation on its own thread. `send` and `recv` are memory of the
+ * CPU (in a communication hook of a bucket on a device: or both of that device, see ddp_bucket_stream in device.h) of
+ * `dtype`, at least `count` elements unless said otherwise, aligned to the element, untouched by the caller until the work is done. `send` may be NULL, which means "in place": the input is
  * in `recv`; otherwise the two must not overlap. count may be 0. *work: owned by the caller (ddp_work_free); with work
  * == NULL the call waits for the end itself. Errors at once: INVALID_ARGUMENT, UNSUPPORTED (op on this dtype, or dtype
  * on this backend), or what broke the group. Errors of the work: MISMATCH, RANK_FAILED, TIMEOUT, ABORTED.

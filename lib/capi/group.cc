@@ -10,6 +10,7 @@
 #include "capi/guard.h"
 #include "capi/store_handle.h"
 #include "comm/round_robin.h"
+#include "device/device.h"
 #include "rendezvous/environment.h"
 
 using namespace libddp;
@@ -40,8 +41,20 @@ GroupConfig read_config(const ddp_group_options* options, const char* call) {
     return config;
 }
 
+// Device memory is reduced in the order of a bucket's stream, which only a hook and its continuations have.
+void place(Collective& collective) {
+    collective.device = device_of(collective.recv);
+    if (is_cpu(collective.device)) return;
+    const auto& stream = current_tag().stream;
+    if (!stream || !same_device(stream->device(), collective.device))
+        fail(DDP_ERROR_UNSUPPORTED, "the memory is on ", device_name(collective.device),
+             stream ? ", the bucket on " : "", stream ? device_name(stream->device()) : "",
+             ": collectives on device memory are for communication hooks, on the device of their bucket");
+}
+
 // Hands the work to the caller, or waits for the end when the caller wants none.
-void start(Group& group, const Collective& collective, ddp_work** out) {
+void start(Group& group, Collective collective, ddp_work** out) {
+    place(collective);
     if (out)
         *out = new ddp_work{group.submit(collective)};
     else

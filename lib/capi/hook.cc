@@ -2,6 +2,7 @@
 
 #include "capi/guard.h"
 #include "core/context.h"
+#include "device/device.h"
 #include "device/dtype.h"
 #include "hooks/user_hook.h"
 
@@ -98,6 +99,10 @@ ddp_status ddp_bucket_set_buffer(ddp_bucket* bucket, void* buffer, ddp_dtype dty
         if (dtype != bucket->dtype && !convertible)
             fail(DDP_ERROR_UNSUPPORTED, call, ": ", dtype_name(dtype), " cannot become the bucket's ",
                  dtype_name(bucket->dtype));
+        const ddp_device where = device_of(buffer);
+        if (!same_device(where, bucket->device))
+            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": buffer is memory of ", device_name(where),
+                 ", and the bucket is on ", device_name(bucket->device));
         bucket->result = buffer == bucket->buffer ? nullptr : buffer;
         bucket->result_dtype = dtype;
     });

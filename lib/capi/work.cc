@@ -25,7 +25,9 @@ ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** error) {
         require(done, "ddp_work_test", "done");
         w.poll();
         *done = w.done() ? 1 : 0;
-        if (w.done()) throw_if_failed(w);
+        if (!w.done()) return;
+        throw_if_failed(w);
+        *done = w.settled() ? 1 : 0;
     });
 }
 
@@ -40,6 +42,9 @@ ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error) 
             fail(DDP_ERROR_TIMEOUT, "ddp_work_wait: the operation did not finish within ", timeout_ms,
                  " ms; it goes on");
         throw_if_failed(w);
+        if (!w.settle(deadline))
+            fail(DDP_ERROR_TIMEOUT, "ddp_work_wait: the device did not come to the result within ", timeout_ms,
+                 " ms; it goes on");
     });
 }
 

@@ -198,6 +198,11 @@ bool Executor::idle() {
     return queue_.empty() && callbacks_.empty() && (!operating_ || holds_turn());
 }
 
+void Executor::check() {
+    Lock lock(mutex_);
+    if (!poison_.ok()) throw Error(poison_);
+}
+
 void Executor::poison(const ErrorInfo& reason) {
     std::deque<Task> tasks;
     std::deque<Work::Continuation> callbacks;

@@ -100,6 +100,9 @@ public:
     // True if no operation runs and nothing is queued. What follows an operation may still be under way.
     bool idle();
 
+    // Throws the reason of poison(), if there was one.
+    void check();
+
     // Fails everything that is queued, and continuations not yet begun, with `reason`; what is submitted later too.
     void poison(const ErrorInfo& reason);
 

@@ -18,7 +18,7 @@ namespace libddp {
 
 class Link;
 
-// A collective as callers ask for it. send null: in place.
+// A collective as callers ask for it. send null: in place. Memory of a device: under a tag with a stream of that device.
 struct Collective {
     ddp_collective_kind kind = DDP_COLLECTIVE_BARRIER;
     const void* send = nullptr;
@@ -27,6 +27,7 @@ struct Collective {
     ddp_dtype dtype = DDP_U8;
     ddp_reduce_op op = DDP_SUM;
     std::int32_t root = 0;
+    ddp_device device{DDP_DEVICE_CPU, 0};
 };
 
 class Group : public std::enable_shared_from_this<Group> {
@@ -40,7 +41,9 @@ public:
     virtual const char* backend_name() const = 0;
     virtual std::shared_ptr<Store> store() = 0;
     // True if the backend applies the division of DDP_AVG itself, for free and without loss in low precision.
-    virtual bool fuses_scale() const = 0;
+    virtual bool fuses_scale(ddp_device_kind kind) const = 0;
+    // How long one operation may take.
+    virtual std::int64_t timeout_ms() const = 0;
 
     // True if a bucket that all ranks have filled is reduced by the thread that filled it.
     virtual bool reduces_at_once() const = 0;

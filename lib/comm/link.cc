@@ -54,17 +54,8 @@ std::shared_ptr<Link> Link::create(const GroupConfig& config) {
     const auto& place = group->place_;
     if (place.world > 1) group->join();
 
-    Transport::Setup setup{place.store, place.prefix + "net/", config.name,       config.backend_options,
-                           place.rank,  place.world,           config.timeout_ms, config.flags,
-                           nullptr};
-    setup.verdict = [raw = group.get()] { return raw->verdict(); };
     try {
-        auto transport = std::make_shared<Transport>(backend, std::move(setup));
-        auto executor = Executor::start(runner_for(*transport));
-        std::lock_guard lock(group->mutex_);
-        group->transport_ = std::move(transport);
-        group->executor_ = std::move(executor);
-        group->watch_callbacks(group->executor_->waiting_callbacks());
+        group->connect(backend);
     } catch (const Error& error) {
         if (!group->monitor_) throw;
         throw Error(group->monitor_->resolve(error.info(), str("joining group '", config.name, "'")));
@@ -74,6 +65,31 @@ std::shared_ptr<Link> Link::create(const GroupConfig& config) {
     log(LogLevel::kInfo, "group '", config.name, "': rank ", place.rank, " of ", place.world, ", backend ",
         group->backend_name());
     return group;
+}
+
+void Link::connect(const ddp_backend* backend) {
+    Transport::Setup setup{
+        place_.store, place_.prefix + "net/", config_.name,  config_.backend_options,     place_.rank,
+        place_.world, config_.timeout_ms,     config_.flags, [this] { return verdict(); }};
+    Transport::Setup host_setup = setup;
+    auto transport = std::make_shared<Transport>(backend, std::move(setup));
+    std::shared_ptr<Transport> on_device = transport->has(DDP_BACKEND_CUDA) ? transport : nullptr;
+    if (transport->has(DDP_BACKEND_DEVICE_ONLY)) {
+        if (!on_device || transport->has(DDP_BACKEND_ONE_THREAD | DDP_BACKEND_CALLER_THREAD))
+            fail(
+                DDP_ERROR_INVALID_ARGUMENT, "backend '", transport->name(),
+                "': capability DDP_BACKEND_DEVICE_ONLY needs DDP_BACKEND_CUDA, and excludes DDP_BACKEND_ONE_THREAD and "
+                "DDP_BACKEND_CALLER_THREAD");
+        host_setup.prefix = place_.prefix + "net/host/";
+        host_setup.options = "";
+        transport = std::make_shared<Transport>(nullptr, std::move(host_setup));
+    }
+    auto executor = Executor::start(runner_for(*transport));
+    std::lock_guard lock(mutex_);
+    transport_ = std::move(transport);
+    on_device_ = std::move(on_device);
+    executor_ = std::move(executor);
+    watch_callbacks(executor_->waiting_callbacks());
 }
 
 std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key) {
@@ -104,7 +120,9 @@ std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key) {
 
 // The last owner may be what a verdict lets go of, on the monitor's own thread, for whose end the destructor waits.
 void Link::destroy(Link* link) {
-    if (!link->monitor_ || !link->monitor_->on_own_thread()) {
+    const bool own_thread =
+        (link->monitor_ && link->monitor_->on_own_thread()) || (link->watch_ && link->watch_->on_own_thread());
+    if (!own_thread) {
         delete link;
         return;
     }
@@ -121,8 +139,9 @@ Link::~Link() {
     if (monitor_) monitor_->leave();
     // A rank that is done may not disturb the others, who may still be reading its last bytes: abort only what would
     // not end.
-    if (executor_ && !executor_->idle()) transport_->abort();
+    if (executor_ && !executor_->idle()) abort_transports();
     if (executor_) executor_->stop(left);
+    if (watch_) end_enqueued();
     monitor_.reset();  // its callbacks use the members above
 }
 
@@ -225,7 +244,9 @@ WorkPtr Link::submit(const Collective& collective) {
     check();
     count_sent(collective);
     // The operation runs while the executor lives, which the group's destructor ends first.
-    return executor_->submit(std::make_unique<LinkOperation>(*this, collective, current_tag()));
+    auto work = executor_->submit(std::make_unique<LinkOperation>(*this, collective, current_tag()));
+    if (!is_cpu(collective.device)) work->enqueued_on(current_tag().stream, config_.timeout_ms);
+    return work;
 }
 
 // Who waits needs no work to hold, if nothing else is under way.
@@ -260,6 +281,11 @@ void Link::validate(const Collective& c) const {
         fail(DDP_ERROR_INVALID_ARGUMENT, "count ", c.count, " is too large");
     if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER && !c.send && c.count > 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, "send is NULL: reduce_scatter does not work in place");
+    if (!is_cpu(c.device)) {
+        const auto& stream = current_tag().stream;
+        if (!stream || !same_device(stream->device(), c.device))
+            fail(DDP_ERROR_INTERNAL, "a collective on ", device_name(c.device), " without a stream of that device");
+    }
     if (!reduces(c.kind)) return;
     if (c.op < DDP_SUM || c.op > DDP_MAX) fail(DDP_ERROR_INVALID_ARGUMENT, "op ", c.op, " is unknown");
     if (!cpu::can_reduce(c.dtype, c.op == DDP_AVG ? DDP_SUM : c.op))
@@ -281,7 +307,7 @@ ErrorInfo Link::adopt(const ErrorInfo& verdict, const Link& from) {
 }
 
 void Link::on_verdict(const ErrorInfo& error) {
-    std::shared_ptr<Transport> transport;
+    std::shared_ptr<Transport> transport, on_device;
     std::shared_ptr<Executor> executor;
     std::shared_ptr<Arbiter> arbiter;
     {
@@ -289,6 +315,7 @@ void Link::on_verdict(const ErrorInfo& error) {
         arbiter = arbiter_.lock();
         if (!arbiter && verdict_.ok()) verdict_ = error;
         transport = transport_;
+        on_device = on_device_;
         executor = executor_;
     }
     // While joining there may be nothing to stop yet; create() looks again when there is.
@@ -296,6 +323,8 @@ void Link::on_verdict(const ErrorInfo& error) {
     if (arbiter) take_verdict(arbiter->decide(*this, error));
     set_broken();
     if (executor) executor->poison(verdict());
+    // Streams go on then, without a result: everybody who waits for one must be able to see why.
+    if (on_device) on_device->abort();
 }
 
 void Link::take_verdict(const ErrorInfo& decided) {
@@ -321,7 +350,7 @@ ErrorInfo Link::verdict() const {
 }
 
 std::shared_ptr<std::byte> Link::allocate(std::size_t bytes) {
-    if (void* memory = transport_->allocate(bytes))
+    if (void* memory = transport_->allocate(bytes, {DDP_DEVICE_CPU, 0}))
         return {static_cast<std::byte*>(memory), [owner = transport_](std::byte* m) { owner->deallocate(m); }};
     return allocate_zeroed(bytes);
 }

@@ -2,14 +2,17 @@
 // and turns failures into one error everywhere.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "comm/bootstrap.h"
+#include "comm/device_path.h"
 #include "comm/executor.h"
 #include "comm/group.h"
 #include "comm/monitor.h"
+#include "comm/stream_watch.h"
 #include "comm/transport.h"
 
 namespace libddp {
@@ -27,10 +30,11 @@ public:
     static std::shared_ptr<Link> create(const GroupConfig& config);
     ~Link() override;
 
-    const char* backend_name() const override { return transport_->name(); }
+    const char* backend_name() const override { return (on_device_ ? on_device_ : transport_)->name(); }
     std::shared_ptr<Store> store() override;
-    bool fuses_scale() const override { return transport_->has(DDP_BACKEND_FUSES_SCALE); }
-    bool reduces_at_once() const override { return transport_->has_ready(); }
+    bool fuses_scale(ddp_device_kind kind) const override { return transport_for(kind).has(DDP_BACKEND_FUSES_SCALE); }
+    std::int64_t timeout_ms() const override { return config_.timeout_ms; }
+    bool reduces_at_once() const override { return !on_device_ && transport_->has_ready(); }
     bool shares_memory() const override { return transport_->has_memory(); }
     std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) override { return divide(color, key); }
     std::size_t link_count() const override { return 1; }
@@ -50,6 +54,8 @@ public:
     const std::shared_ptr<Executor>& executor() const { return executor_; }
     // Memory for buckets, zeroed, aligned to 64 bytes; released when the pointer is.
     std::shared_ptr<std::byte> allocate(std::size_t bytes);
+    // On the stream's device, to be used in its order.
+    std::shared_ptr<std::byte> allocate(std::size_t bytes, const StreamPtr& stream);
 
     // False if it has one that is alive.
     bool set_arbiter(const std::shared_ptr<Arbiter>& arbiter);
@@ -71,11 +77,21 @@ private:
     void on_verdict(const ErrorInfo& verdict);
     void take_verdict(const ErrorInfo& decided);
     void validate(const Collective& collective) const;
+    void connect(const ddp_backend* backend);
+    void abort_transports();
+    void end_enqueued();
+    const Transport& transport_for(ddp_device_kind kind) const {
+        return kind != DDP_DEVICE_CPU && on_device_ ? *on_device_ : *transport_;
+    }
+    // For operations on memory of this device. With the turn of the executor.
+    DevicePath& path(const ddp_device& device);
+    void enqueued_failed(const ErrorInfo& error, const std::string& what);
 
     const GroupConfig config_;
     const MeetingPlace place_;
-    std::shared_ptr<Transport> transport_;
-    std::unique_ptr<Monitor> monitor_;  // null when alone
+    std::shared_ptr<Transport> transport_;  // for host memory
+    std::shared_ptr<Transport> on_device_;  // for device memory, perhaps the same; null: the backend takes none
+    std::unique_ptr<Monitor> monitor_;      // null when alone
     std::shared_ptr<Executor> executor_;
     std::int32_t splits_ = 0;         // how often it was divided
     std::int64_t next_sequence_ = 0;  // touched only by the thread that holds the executor's turn
@@ -83,6 +99,9 @@ private:
     ErrorInfo verdict_;
     std::weak_ptr<Arbiter> arbiter_;
     std::shared_ptr<Store> lone_store_;
+    // Of devices; made when they are needed.
+    std::unique_ptr<StreamWatch> watch_;
+    std::map<std::pair<ddp_device_kind, std::int32_t>, std::unique_ptr<DevicePath>> paths_;
 };
 
 }  // namespace libddp

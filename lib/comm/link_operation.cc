@@ -21,7 +21,7 @@ void LinkOperation::begin() {
     const Collective& c = collective_;
     const std::int64_t sequence = link_.next_sequence_++;
     if (link_.monitor_) link_.monitor_->set_progress(sequence + 1);
-    mine_ = {tag_.plan, tag_.step, sequence, c.count, tag_.bucket, c.kind, c.dtype, c.op, c.root, 0};
+    mine_ = {tag_.plan, tag_.step, sequence, c.count, tag_.bucket, c.kind, c.dtype, c.op, c.root, c.device.kind};
     const bool unchecked =
         (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
     checked_ = link_.world() > 1 && !unchecked;
@@ -36,16 +36,17 @@ void LinkOperation::begin() {
     op_.count = c.count;
     op_.scale = 1;
     op_.timeout_ms = link_.config_.timeout_ms;
-    op_.device = {DDP_DEVICE_CPU, 0};
+    op_.device = c.device;
     op_.copied_bytes = &copied_;
     if (c.kind == DDP_COLLECTIVE_ALLGATHER && !c.send)
         op_.send = static_cast<const std::byte*>(c.recv) +
                    dtype_size(c.dtype) * c.count * static_cast<std::size_t>(link_.rank());
     if (reduces(c.kind) && c.op == DDP_AVG) {
         op_.op = DDP_SUM;
-        (link_.fuses_scale() ? op_.scale : scale_after_) = 1.0 / link_.world();
+        (link_.fuses_scale(c.device.kind) ? op_.scale : scale_after_) = 1.0 / link_.world();
     }
-    if (checked_ && link_.transport_->has(DDP_BACKEND_COMPARES)) {
+    // What a device's own backend runs is compared before, on the host.
+    if (checked_ && link_.transport_->has(DDP_BACKEND_COMPARES) && !(on_device() && link_.on_device_)) {
         op_.signature = &mine_;
         op_.theirs = &theirs_;
         op_.signature_size = sizeof mine_;
@@ -53,6 +54,7 @@ void LinkOperation::begin() {
 }
 
 bool LinkOperation::ready() {
+    if (on_device()) return ready_on_device();
     if (!link_.transport_->has_ready()) return false;
     begin();
     if (scale_after_ != 1) return false;
@@ -61,6 +63,12 @@ bool LinkOperation::ready() {
     } catch (const std::exception&) {
         return false;  // run() fails in the same way, and says why
     }
+}
+
+// Nothing to wait for: at once, in order with what the calling thread enqueues before and after.
+bool LinkOperation::ready_on_device() {
+    begin();
+    return !checked_ && (link_.on_device_ || link_.world() == 1);
 }
 
 ErrorInfo LinkOperation::run() noexcept try {
@@ -86,6 +94,9 @@ ErrorInfo LinkOperation::run() noexcept try {
 // precision finite; integers, which that would ruin, and reduce_scatter, whose input is not ours to change, are divided
 // afterwards.
 void LinkOperation::run_scaled() {
+    if (on_device())
+        return link_.path(collective_.device)
+            .run(op_, scale_after_, {*tag_.stream, *submitted_, tag_.memory, describe(mine_)});
     if (scale_after_ != 1 && op_.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(op_.dtype)) {
         cpu::scale_copy(op_.recv, op_.send, op_.count, op_.dtype, scale_after_);
         op_.send = op_.recv;

@@ -20,13 +20,17 @@ inline bool reduces(ddp_collective_kind kind) {
 class LinkOperation final : public Operation {
 public:
     LinkOperation(Link& link, const Collective& collective, OpTag tag)
-        : link_(link), collective_(collective), tag_(std::move(tag)) {}
+        : link_(link), collective_(collective), tag_(std::move(tag)) {
+        if (on_device()) submitted_ = tag_.stream->record();
+    }
 
     bool ready() override;
     ErrorInfo run() noexcept override;
 
 private:
+    bool on_device() const { return !is_cpu(collective_.device); }
     void begin();
+    bool ready_on_device();
     void run_scaled();
     ErrorInfo disagree(std::int32_t other);
     ErrorInfo resolve(ErrorInfo error);
@@ -34,6 +38,7 @@ private:
     Link& link_;
     const Collective collective_;
     const OpTag tag_;
+    EventPtr submitted_;  // on a device: where the tag's stream was then
     bool begun_ = false;
     bool checked_ = false;  // ranks compare what they are about to do
     double scale_after_ = 1;

@@ -7,9 +7,9 @@
 
 #include "comm/gloo/gloo_backend.h"
 #include "comm/hierarchical/hierarchical_backend.h"
-#include "comm/plugin/module.h"
 #include "comm/shm/shm_backend.h"
 #include "util/error.h"
+#include "util/module.h"
 
 namespace libddp {
 namespace {
@@ -48,6 +48,34 @@ void check(const ddp_backend* backend) {
         fail(DDP_ERROR_INVALID_ARGUMENT, "backend '", name, "': allocate and deallocate come together or not at all");
 }
 
+// A module may hold more than its name says.
+std::string module_of(const std::string& backend) {
+    return backend == "nccl" ? "cuda" : backend;
+}
+
+// Null if there is none; *searched says why.
+const ddp_backend* load_backend(const std::string& name, std::string* searched) {
+    const std::string module = module_of(name);
+    using Entry = const ddp_backend*();
+    auto* entry = reinterpret_cast<Entry*>(load_module_entry(module, "ddp_backend_entry", searched));
+    if (!entry) return nullptr;
+    const ddp_backend* backend = entry();
+    if (!backend) *searched += str("ddp_backend_entry of libddp-", module, ".so returned NULL");
+    return backend;
+}
+
+// Throws what a module says about this machine: a module loads also where what it needs is missing.
+void require_usable(const std::string& name) {
+    using Usable = ddp_status(ddp_backend_failure*);
+    std::string ignored;
+    auto* usable = reinterpret_cast<Usable*>(load_module_entry(module_of(name), "ddp_backend_usable", &ignored));
+    if (!usable) return;
+    ddp_backend_failure failure{};
+    failure.rank = -1;
+    const ddp_status status = usable(&failure);
+    if (status != DDP_OK) fail(status, "backend '", name, "' cannot be used here: ", failure.message);
+}
+
 }  // namespace
 
 void register_backend(const ddp_backend* backend) {
@@ -65,15 +93,16 @@ const ddp_backend* find_backend(const std::string& name) {
     auto found = r.by_name.find(name);
     if (found != r.by_name.end()) return found->second;
     std::string searched;
-    if (const ddp_backend* backend = load_module(name, &searched)) {
+    if (const ddp_backend* backend = load_backend(name, &searched)) {
         check(backend);
+        require_usable(name);
         r.by_name[name] = backend;
         return backend;
     }
     std::string known = kAutoBackend;
     for (auto& [known_name, _] : r.by_name) known += ", " + known_name;
     fail(DDP_ERROR_NOT_FOUND, "backend '", name, "' is unknown (known: ", known, "), and there is no module libddp-",
-         name, ".so: ", searched);
+         module_of(name), ".so: ", searched);
 }
 
 }  // namespace libddp

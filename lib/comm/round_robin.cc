@@ -98,8 +98,12 @@ RoundRobin::~RoundRobin() {
     bond_->end();
 }
 
-bool RoundRobin::fuses_scale() const {
-    return std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link->fuses_scale(); });
+bool RoundRobin::fuses_scale(ddp_device_kind kind) const {
+    return std::all_of(links_.begin(), links_.end(), [kind](const auto& link) { return link->fuses_scale(kind); });
+}
+
+std::int64_t RoundRobin::timeout_ms() const {
+    return links_.front()->timeout_ms();
 }
 
 std::shared_ptr<Group> RoundRobin::split(std::int32_t color, std::int32_t key) {

@@ -46,6 +46,8 @@ const char* hint(const Signature& a, const Signature& b) {
     if (a.plan != b.plan)
         return "the ranks have different bucket plans, communication hooks, or frozen or skipped parameters";
     if (a.kind != b.kind || a.bucket != b.bucket) return "the ranks call collectives in a different order";
+    if (a.device != b.device)
+        return "the memory is that of the CPU on one of the ranks, and that of a device on the other";
     return "the ranks give different sizes, types or operations";
 }
 

@@ -20,7 +20,7 @@ struct Signature {
     std::int32_t dtype;
     std::int32_t op;
     std::int32_t root;
-    std::int32_t reserved;  // zero, so that all bytes are defined
+    std::int32_t device;  // the kind of memory: ranks whose memory differs would cut the data differently
 };
 static_assert(sizeof(Signature) == 56);
 

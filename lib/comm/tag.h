@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "device/stream.h"
+
 namespace libddp {
 
 class Executor;
@@ -26,7 +28,9 @@ struct OpTag {
     // Whose order must be kept to: in a hook and its continuations the bucket's, in other continuations that of the work
     // they continue, wherever they run. Null elsewhere.
     std::shared_ptr<Executor> executor;
-    std::shared_ptr<Traffic> traffic;  // of a hook; may be null
+    std::shared_ptr<Traffic> traffic{};  // of a hook; may be null
+    // With whose order operations on device memory, and their continuations, keep in step. Null: there are none.
+    StreamPtr stream{};
 };
 
 // The tag that operations submitted by this thread get.

@@ -177,19 +177,24 @@ bool Transport::match_by_allgather(const void* mine, void* theirs, std::size_t s
     return true;
 }
 
-void* Transport::allocate(std::size_t bytes) {
+void* Transport::allocate(std::size_t bytes, const ddp_device& device) {
     if (!backend_->allocate) return nullptr;
     auto failure = no_failure();
     void* memory = nullptr;
     std::lock_guard lock(memory_mutex_);
-    check(backend_->allocate(transport_, bytes, {DDP_DEVICE_CPU, 0}, &memory, &failure), failure,
-          "allocating a bucket");
+    check(backend_->allocate(transport_, bytes, device, &memory, &failure), failure, "allocating a bucket");
     return memory;
 }
 
 void Transport::deallocate(void* memory) {
     std::lock_guard lock(memory_mutex_);
     backend_->deallocate(transport_, memory);
+}
+
+void Transport::check_enqueued() {
+    if (backend_->struct_size <= offsetof(ddp_backend, check) || !backend_->check) return;
+    auto failure = no_failure();
+    check(backend_->check(transport_, &failure), failure, "");
 }
 
 void Transport::check(ddp_status status, const ddp_backend_failure& failure, const char* what) const {

@@ -45,7 +45,9 @@ public:
     // Compares signatures. Returns true if equal; otherwise the other rank and what it is about to do.
     bool match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms, std::int32_t* rank);
     bool has_memory() const { return backend_->allocate != nullptr; }
-    void* allocate(std::size_t bytes);  // null if the backend has no memory of its own
+    void* allocate(std::size_t bytes, const ddp_device& device);  // null if the backend has no memory of its own
+    // Throws what has gone wrong in operations that are enqueued on a device.
+    void check_enqueued();
     void deallocate(void* memory);
 
 private:

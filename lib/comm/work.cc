@@ -75,6 +75,7 @@ WorkPtr Work::then(ContinuationFn fn, bool any_thread) {
         return gate->then(std::move(fn), any_thread);
     }
     auto out = std::make_shared<Work>(executor);
+    out->enqueued_on(stream_ ? stream_ : current_tag().stream, settle_ms_);
     Continuation continuation{std::move(fn), out, current_tag(), any_thread};
     if (!continuation.tag.executor) continuation.tag.executor = executor;
     if (attach(continuation)) return out;
@@ -130,6 +131,38 @@ void Work::run(Continuation continuation) {
     // A work that the program finishes at its own time: nothing may overtake what follows `out`.
     if (!next->executor_ && out->executor_ && !next->done()) out->executor_->add_gate(out);
     out->follow(*next);
+}
+
+void Work::enqueued_on(StreamPtr stream, std::int64_t timeout_ms) {
+    stream_ = std::move(stream);
+    settle_ms_ = timeout_ms;
+}
+
+// What is aborted ends as well: whether the group is broken is asked after the event.
+bool Work::settled() {
+    if (!stream_) return true;
+    {
+        const std::lock_guard lock(mutex_);
+        if (!settled_) settled_ = stream_->record();
+    }
+    const bool done = settled_->done();
+    check_executor();
+    return done;
+}
+
+bool Work::settle(const std::optional<Deadline>& deadline) {
+    if (settled()) return true;
+    const bool done =
+        wait_for(*settled_, deadline ? *deadline : Deadline::after_ms(settle_ms_), [this] { check_executor(); });
+    check_executor();
+    if (!done && !deadline)
+        fail(DDP_ERROR_TIMEOUT, device_name(stream_->device()), ": the device did not finish an operation within ",
+             settle_ms_, " ms");
+    return done;
+}
+
+void Work::check_executor() const {
+    if (executor_) executor_->check();
 }
 
 void Work::expire_if_due() {

@@ -52,6 +52,14 @@ public:
     // Waits, helping the executor (Executor::help_until). False if the deadline passed first.
     bool wait(const std::optional<Deadline>& deadline, bool lend = true);
 
+    // The operation is done when it is enqueued; its result is there when the stream comes to it. timeout_ms: how long the host may
+    // wait for that. Called before anybody else has the work.
+    void enqueued_on(StreamPtr stream, std::int64_t timeout_ms);
+    // Whether the result is there, of a work that is done without error. Throws what has broken the group meanwhile.
+    bool settled();
+    // Waits for that; false if the deadline passed first.
+    bool settle(const std::optional<Deadline>& deadline);
+
     // See ddp_work_then.
     WorkPtr then(ContinuationFn fn, bool any_thread);
 
@@ -73,6 +81,7 @@ private:
     void start_all(std::vector<Continuation> continuations);
     void open_gate();
     void expire_if_due();
+    void check_executor() const;
 
     const std::shared_ptr<Executor> executor_;
     std::optional<Deadline> deadline_;
@@ -85,6 +94,9 @@ private:
     std::vector<Continuation> continuations_;
     bool gated_ = false;        // continuations wait until the executor's queue comes to this work's gate
     std::weak_ptr<Work> next_;  // what this one waits for, so that its deadline is seen
+    StreamPtr stream_;          // null: nothing of it is on a device
+    std::int64_t settle_ms_ = 300'000;
+    EventPtr settled_;  // recorded when somebody first wants to know
 };
 
 }  // namespace libddp

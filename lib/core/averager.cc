@@ -1,10 +1,11 @@
 #include "core/averager.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
+#include "core/pieces.h"
 #include "device/dtype.h"
+#include "device/scratch.h"
 
 namespace libddp {
 namespace {
@@ -12,38 +13,31 @@ namespace {
 // Values travel together, at most this much at a time. A multiple of the size of every element.
 constexpr std::size_t kChunkBytes = std::size_t{25} << 20;
 
-struct Piece {
-    std::byte* data;
-    std::size_t bytes;
-};
-
-// Values of one dtype on their way to the average and back.
+// Values of one dtype and device on their way to the average and back.
 class Chunk {
 public:
-    Chunk(Group& group, ddp_dtype dtype, std::size_t bytes)
-        : group_(group), dtype_(dtype), capacity_(bytes), memory_(new std::byte[bytes]) {}
+    Chunk(Group& group, ddp_dtype dtype, StreamPtr stream) : group_(group), dtype_(dtype), stream_(std::move(stream)) {}
 
     void add(Piece piece) {
         while (piece.bytes > 0) {
-            const std::size_t part = std::min(piece.bytes, capacity_ - used_);
-            std::memcpy(memory_.get() + used_, piece.data, part);
+            const std::size_t part = std::min(piece.bytes, kChunkBytes - used_);
             pieces_.push_back({piece.data, part});
             used_ += part;
             piece.data += part;
             piece.bytes -= part;
-            if (used_ == capacity_) flush();
+            if (used_ == kChunkBytes) flush();
         }
     }
 
     // Values change only once their average is there.
     void flush() {
         if (used_ == 0) return;
-        group_.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, memory_.get(), used_ / dtype_size(dtype_), dtype_, DDP_AVG});
-        std::size_t at = 0;
-        for (const Piece& piece : pieces_) {
-            std::memcpy(piece.data, memory_.get() + at, piece.bytes);
-            at += piece.bytes;
-        }
+        std::byte* together = memory_.require(used_, stream_);
+        gather_pieces(together, pieces_, stream_);
+        const ScopedTag tag(tag_on(stream_));
+        group_.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, together, used_ / dtype_size(dtype_), dtype_, DDP_AVG, 0,
+                    device_of_stream(stream_)});
+        scatter_pieces(together, pieces_, stream_);
         pieces_.clear();
         used_ = 0;
     }
@@ -51,32 +45,38 @@ public:
 private:
     Group& group_;
     const ddp_dtype dtype_;
-    const std::size_t capacity_;
-    const std::unique_ptr<std::byte[]> memory_;
+    const StreamPtr stream_;
+    ScratchMemory memory_;
     std::vector<Piece> pieces_;
     std::size_t used_ = 0;
 };
 
 }  // namespace
 
-void average_parameters(const ParamTable& table, Group& group, std::int64_t step) {
+void average_parameters(const ParamTable& table, const DeviceLanes& lanes, Group& group, std::int64_t step) {
     group.check();
     if (group.world() == 1) return;
-    std::map<ddp_dtype, std::vector<Piece>> by_dtype;
-    for (const Param& p : table.params())
-        if (p.data && p.bytes > 0 && !p.ignored && is_floating(p.dtype))
-            by_dtype[p.dtype].push_back({static_cast<std::byte*>(p.data), p.bytes});
+    // Devices in the order in which they come first, as their numbers may differ between ranks.
+    std::map<ddp_dtype, std::vector<std::pair<StreamPtr, std::vector<Piece>>>> by_dtype;
+    for (const Param& p : table.params()) {
+        if (!p.data || p.bytes == 0 || p.ignored || !is_floating(p.dtype)) continue;
+        auto& devices = by_dtype[p.dtype];
+        const StreamPtr stream = lanes.stream(p.device);
+        auto found = std::find_if(devices.begin(), devices.end(), [&](const auto& d) { return d.first == stream; });
+        if (found == devices.end()) found = devices.insert(devices.end(), {stream, {}});
+        found->second.push_back({static_cast<std::byte*>(p.data), p.bytes});
+    }
     OpTag tag;
     tag.step = step;
     tag.label = std::make_shared<const std::string>("averaging of parameters");
     const ScopedTag scope(std::move(tag));
-    for (const auto& [dtype, pieces] : by_dtype) {
-        std::size_t bytes = 0;
-        for (const Piece& piece : pieces) bytes += piece.bytes;
-        Chunk chunk(group, dtype, std::min(bytes, kChunkBytes));
-        for (const Piece& piece : pieces) chunk.add(piece);
-        chunk.flush();
-    }
+    const LaneScope order(lanes, "ddp_average_parameters");
+    for (const auto& [dtype, devices] : by_dtype)
+        for (const auto& [stream, pieces] : devices) {
+            Chunk chunk(group, dtype, stream);
+            for (const Piece& piece : pieces) chunk.add(piece);
+            chunk.flush();
+        }
 }
 
 Averager::Averager(Context& context, std::vector<Level> levels, std::int64_t warmup_steps)
@@ -119,11 +119,11 @@ std::int32_t Averager::average(const Level& level) {
     const auto& all = context_.group();
     if (level.ranks == 1 && levels_.size() > 1) return 1;
     if (!level.group) {
-        average_parameters(context_.table(), *all, steps_);
+        average_parameters(context_.table(), context_.lanes(), *all, steps_);
         return all->world();
     }
     try {
-        average_parameters(context_.table(), *level.group, steps_);
+        average_parameters(context_.table(), context_.lanes(), *level.group, steps_);
     } catch (const Error& error) {
         if (!level.group->broken()) throw;
         throw Error(all->break_everywhere(error.info()));

@@ -1,18 +1,25 @@
 #include "core/bucket_store.h"
 
 #include <cstring>
+#include <map>
 
 #include "comm/link.h"
 #include "device/dtype.h"
 
 namespace libddp {
 
-BucketStore::BucketStore(Group& group, const ParamTable& table, BucketPlan plan)
-    : plan_(std::move(plan)), plan_hash_(hash_plan(plan_)), places_(table.params().size()) {
+BucketStore::BucketStore(Group& group, const ParamTable& table, const DeviceLanes& lanes, BucketPlan plan)
+    : lanes_(lanes),
+      link_count_(group.link_count()),
+      plan_(std::move(plan)),
+      plan_hash_(hash_plan(plan_)),
+      places_(table.params().size()) {
     for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
         const auto& bucket = plan_.buckets[b];
         // Of the link that will reduce it.
-        memory_.push_back(group.link(b)->allocate(bucket.bytes));
+        const StreamPtr stream = lanes_.stream(bucket.device);
+        const auto link = group.link(b);
+        memory_.push_back(stream ? link->allocate(bucket.bytes, stream) : link->allocate(bucket.bytes));
         for (std::size_t i = 0; i < bucket.params.size(); ++i)
             places_[static_cast<std::size_t>(bucket.params[i])] = {
                 bucket.sparse ? nullptr : memory_[b].get() + bucket.offsets[i], static_cast<std::int32_t>(b)};
@@ -25,6 +32,10 @@ ddp_bucket BucketStore::describe(std::size_t index, const ParamTable& table) con
     bucket.index = static_cast<std::int32_t>(index);
     bucket.dtype = planned.dtype;
     bucket.device = planned.device;
+    if (auto* lane = lanes_.find(planned.device)) {
+        bucket.stream = lane->turn(index % link_count_);
+        bucket.home = lane->stream();
+    }
     bucket.buffer = memory_[index].get();
     bucket.count = planned.bytes / dtype_size(planned.dtype);
     for (auto id : planned.params) {
@@ -36,8 +47,16 @@ ddp_bucket BucketStore::describe(std::size_t index, const ParamTable& table) con
 }
 
 void BucketStore::copy_from(const BucketStore& other, const ParamTable& table) {
-    for (std::int32_t id = 0; id < table.size(); ++id)
-        if (auto bytes = table[id].bytes; bytes > 0 && slot(id)) std::memcpy(slot(id), other.slot(id), bytes);
+    std::map<StreamPtr, std::vector<ddp_segment>> on_devices;
+    for (std::int32_t id = 0; id < table.size(); ++id) {
+        const auto bytes = table[id].bytes;
+        if (bytes == 0 || !slot(id)) continue;
+        if (const StreamPtr stream = lanes_.stream(table[id].device))
+            on_devices[stream].push_back({slot(id), other.slot(id), bytes});
+        else
+            std::memcpy(slot(id), other.slot(id), bytes);
+    }
+    for (const auto& [stream, segments] : on_devices) stream->transfer(segments, DDP_U8, DDP_U8, 1);
 }
 
 }  // namespace libddp

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "core/device_lane.h"
 #include "core/param_table.h"
 #include "core/plan.h"
 #include "hooks/bucket.h"
@@ -15,7 +16,7 @@ namespace libddp {
 class BucketStore {
 public:
     // Allocates zeroed memory for the plan. Throws OUT_OF_MEMORY.
-    BucketStore(Group& group, const ParamTable& table, BucketPlan plan);
+    BucketStore(Group& group, const ParamTable& table, const DeviceLanes& lanes, BucketPlan plan);
 
     const BucketPlan& plan() const { return plan_; }
     std::uint64_t plan_hash() const { return plan_hash_; }
@@ -39,6 +40,8 @@ private:
         std::int32_t bucket = -1;
     };
 
+    const DeviceLanes& lanes_;
+    std::size_t link_count_;
     BucketPlan plan_;
     std::uint64_t plan_hash_;
     std::vector<std::shared_ptr<std::byte>> memory_;

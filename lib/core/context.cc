@@ -20,16 +20,19 @@ void Context::register_buffer(Param buffer) {
 }
 
 void Context::commit() {
-    building("ddp_commit");
+    constexpr const char* call = "ddp_commit";
+    building(call);
     group_->check();
     std::string header = options_.text();
     if (plan_text_) header += str(", adopted plan ", std::hex, Hash().add(*plan_text_).value());
     agree_on_model(*group_, header, table_.lines());
     check_table();
+    for (const Param* p : state()) lanes_.require(p->device);
+    const LaneScope order(lanes_, call);
     std::optional<std::vector<std::vector<std::int32_t>>> planned;
     if (plan_text_) planned = plan_from_text(*plan_text_, table_, "ddp_plan_adopt, read by ddp_commit");
-    if (options_.initial_broadcast) broadcast_state(*group_, state(), 0);
-    reducer_ = std::make_unique<Reducer>(group_, table_, options_.reducer, hook_, frozen_, std::move(planned));
+    if (options_.initial_broadcast) broadcast_state(*group_, lanes_, state(), 0);
+    reducer_ = std::make_unique<Reducer>(group_, table_, lanes_, options_.reducer, hook_, frozen_, std::move(planned));
     hook_ = {};
     reducer_->set_reduced_callback(std::move(reduced_));
     reducer_->set_sync(sync_);
@@ -56,6 +59,28 @@ std::vector<const Param*> Context::state() const {
     for (const auto& p : table_.params()) entries.push_back(&p);
     for (const auto& b : table_.buffers()) entries.push_back(&b);
     return entries;
+}
+
+void Context::set_stream(const ddp_device& device, void* stream) {
+    if (is_cpu(device))
+        fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_set_stream: kind is DDP_DEVICE_CPU, which has no streams");
+    require_between_steps("ddp_set_stream");
+    lanes_.require(device)->set_caller(stream);
+}
+
+void Context::finalize_enqueue() {
+    constexpr const char* call = "ddp_finalize_enqueue";
+    step_call(call, [](Reducer& r) { r.finalize_enqueue(call); });
+}
+
+void Context::finalize_on(void* stream) {
+    constexpr const char* call = "ddp_finalize_on";
+    committed(call);
+    if (lanes_.all().size() > 1)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": the parameters lie on ", lanes_.all().size(),
+             " devices; name each one's stream with ddp_set_stream, and call ddp_finalize_enqueue");
+    const CallerScope scope(lanes_, stream);
+    step_call(call, [](Reducer& r) { r.finalize_enqueue(call); });
 }
 
 void Context::set_sync(bool sync) {
@@ -139,6 +164,7 @@ void Context::set_group(std::shared_ptr<Group> group) {
     agree_on_model(*group, str(options_.text(), ", bucket plan ", std::hex, reducer.buckets().plan_hash()),
                    table_.lines());
     group_ = group;
+    const LaneScope order(lanes_, "ddp_context_set_group");
     if (reducer.set_group(std::move(group))) generation_.fetch_add(1, std::memory_order_acq_rel);
     buffers_sent_after_ = reducer.synced_steps();
     last_error_ = DDP_OK;

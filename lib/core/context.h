@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "core/device_lane.h"
 #include "core/launcher.h"
 #include "core/param_table.h"
 #include "core/reducer.h"
@@ -89,6 +90,11 @@ public:
     std::vector<std::shared_ptr<const void>> hold_layout();
     std::int64_t layout_generation() const { return generation_.load(std::memory_order_acquire); }
     const ParamTable& table() const { return table_; }
+    const DeviceLanes& lanes() const { return lanes_; }
+    // The caller's stream for calls that name none.
+    void set_stream(const ddp_device& device, void* stream);
+    void finalize_enqueue();
+    void finalize_on(void* stream);
     std::int32_t rank() const { return group_->rank(); }
     ddp_status last_error() const { return last_error_.load(std::memory_order_relaxed); }
 
@@ -108,6 +114,7 @@ private:
     std::shared_ptr<Group> group_;
     const ContextOptions options_;
     ParamTable table_;
+    DeviceLanes lanes_;
     BufferHook buffer_hook_;
     double weight_ = 1;
 

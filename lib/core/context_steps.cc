@@ -36,6 +36,7 @@ void Context::step_begin() {
     Reducer& reducer = committed(call);
     group_->check();
     reducer.require_idle(call);
+    const LaneScope order(lanes_, call);
     if (!exchanges()) {
         rebuild_if_due(0);
         send_buffers(0);
@@ -57,13 +58,14 @@ void Context::join() {
     if (!options_.join)
         fail(DDP_ERROR_INVALID_STATE, call,
              ": create the context with DDP_CONTEXT_JOIN, so that the other ranks expect this");
+    const LaneScope order(lanes_, call);
     StepOutcome outcome;
     for (outcome = exchange(true); outcome.present > 0; outcome = exchange(true)) {
         if (!has_mean(outcome)) continue;  // the others were told in ddp_step_begin and begin again
         follow(outcome, call);
         reducer.shadow();
     }
-    broadcast_state(*group_, state(), outcome.last_to_join);
+    broadcast_state(*group_, lanes_, state(), outcome.last_to_join);
     buffers_sent_after_ = reducer.synced_steps();
     own_steps_ = 0;
 }
@@ -107,7 +109,7 @@ void Context::send_buffers(std::int32_t root) {
     } else {
         std::vector<const Param*> entries;
         for (const auto& b : table_.buffers()) entries.push_back(&b);
-        broadcast_state(*group_, entries, root);
+        broadcast_state(*group_, lanes_, entries, root);
     }
     buffers_sent_after_ = reducer_->synced_steps();
 }

@@ -80,8 +80,13 @@ void Launcher::arm(const Step& step, const Participation& participation) {
                 slot.has_absent = true;
         }
         slot.bucket.step = step.synced_steps;
-        slot.bucket.prescaled = step.prescaled && is_floating(slot.bucket.dtype);  // integers are divided after the sum
+        const bool prescaled = slot.bucket.stream ? step.prescaled_on_devices : step.prescaled;
+        slot.bucket.prescaled = prescaled && is_floating(slot.bucket.dtype);  // integers are divided after the sum
+        const bool staged = slot.bucket.stream && !slot.alone && !hook_->on_device();
+        if (staged && !slot.host) slot.host = std::make_shared<HostBucket>();
+        if (!staged) slot.host = nullptr;
         slot.bucket.result = nullptr;
+        slot.bucket.done = nullptr;
         slot.bucket.is_last = false;
         if (slot.live && !slot.alone) last = &slot;
         pending_[b].store(expected, std::memory_order_relaxed);
@@ -124,37 +129,64 @@ void Launcher::launch(Slot& slot) {
     slot.launched = true;
     if (!slot.live) return;
     if (!first_launch_) first_launch_ = Deadline::Clock::now();
-    if (slot.has_absent) owner_.complete_with_zeros(slot.bucket);
     const auto executor = group_->link(static_cast<std::size_t>(slot.bucket.index))->executor();
-    const ScopedTag tag({step_.agreement, step_.step, slot.bucket.index, slot.label, slot.memory, executor, nullptr});
+    const ScopedTag tag({step_.agreement, step_.step, slot.bucket.index, slot.label, slot.memory, executor, nullptr,
+                         slot.bucket.stream});
     try {
-        slot.work = step_.votes ? vote(slot) : call_hook(slot);
+        if (slot.has_absent || slot.bucket.stream) owner_.complete_bucket(slot.bucket, place_of(slot));
+        slot.work = step_.votes || slot.host ? start(slot) : call_hook(slot);
+        if (slot.bucket.stream) mark_end(slot);
     } catch (...) {
         // Tell the others now: they would wait for this bucket.
         slot.error = break_with(caught(), slot);
     }
 }
 
-// One byte, the maximum over ranks: 1 if any rank used the bucket. Only then it is sent, in the place of the queue where
-// the vote stood. Where buckets have different queues, each waits until the hook was called for those before it.
-WorkPtr Launcher::vote(Slot& slot) {
-    const auto index = static_cast<std::size_t>(slot.bucket.index);
-    auto ballot = std::make_shared<std::uint8_t>(used_[index].load(std::memory_order_relaxed) ? 1 : 0);
-    auto turn =
-        link_of(slot).impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, ballot.get(), 1, DDP_U8, DDP_MAX}, ballot);
+Hook::Place Launcher::place_of(Slot& slot) const {
+    if (slot.bucket.stream && !slot.host && !slot.alone && !step_.votes) return hook_->place(slot.bucket);
+    return {slot.bucket.buffer, slot.bucket.dtype};
+}
+
+// Later buckets may have the same stream, so the place is marked when all of this one is enqueued. With a work of the
+// program's own Launcher::wait() does that: a continuation would keep its place in the queue, and hold up what follows.
+void Launcher::mark_end(Slot& slot) {
+    const auto mark = [&slot]() -> WorkPtr {
+        slot.bucket.done = slot.bucket.stream->record();
+        return nullptr;
+    };
+    if (!slot.work)
+        mark();
+    else if (!slot.work->is_user_completed())
+        slot.work = slot.work->then(mark, true);
+}
+
+// The hook is called in a continuation of what it waits for: the ranks' votes, the bucket's way to the host. Where buckets
+// have different queues, each waits until the hook was called for those before it.
+WorkPtr Launcher::start(Slot& slot) {
+    WorkPtr turn = step_.votes ? ask_for_votes(slot) : nullptr;
+    if (slot.host) turn = slot.host->fetch(*link_of(slot).impl, slot.bucket);  // in the queue after the vote
     WorkPtr called;
     if (group_->link_count() > 1) {
         called = std::make_shared<Work>(nullptr);
         turn = turn->then([before = std::exchange(last_called_, called)] { return before; }, true);
     }
     return turn->then(
-        [this, &slot, ballot, called]() -> WorkPtr {
+        [this, &slot, called]() -> WorkPtr {
             const Completion at_end{called};
-            slot.voted_out = *ballot == 0;
+            slot.voted_out = step_.votes && *slot.ballot == 0;
             if (slot.voted_out) return nullptr;
             return call_hook(slot);
         },
         hook_->any_thread());
+}
+
+// One byte, the maximum over ranks: 1 if any rank used the bucket. Only then it is sent, in the place of the queue where
+// the vote stood.
+WorkPtr Launcher::ask_for_votes(Slot& slot) {
+    const auto index = static_cast<std::size_t>(slot.bucket.index);
+    slot.ballot = std::make_shared<std::uint8_t>(used_[index].load(std::memory_order_relaxed) ? 1 : 0);
+    return link_of(slot).impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, slot.ballot.get(), 1, DDP_U8, DDP_MAX},
+                                      slot.ballot);
 }
 
 WorkPtr Launcher::call_hook(Slot& slot) {
@@ -164,7 +196,7 @@ WorkPtr Launcher::call_hook(Slot& slot) {
     OpTag tag = current_tag();
     tag.traffic = traffic_;
     const ScopedTag scope(std::move(tag));
-    return hook_->reduce(link, slot.bucket);
+    return slot.host ? slot.host->reduce(*hook_, link, slot.bucket) : hook_->reduce(link, slot.bucket);
 }
 
 OpTag Launcher::step_tag(std::shared_ptr<const std::string> label) const {
@@ -178,6 +210,7 @@ const ddp_bucket& Launcher::wait(std::size_t index) {
         if (!slot.work->result().ok()) slot.error = break_with(slot.work->result(), slot);
     }
     if (!slot.error.ok()) throw Error(slot.error);
+    if (slot.live && slot.bucket.stream && !slot.bucket.done) slot.bucket.done = slot.bucket.stream->record();
     if (!slot.launched) {
         group_->check();  // the hook of an earlier bucket failed
         fail(DDP_ERROR_INTERNAL, "bucket ", index, " was not launched although all of its gradients are ready");

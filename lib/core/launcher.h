@@ -17,6 +17,7 @@
 
 #include "comm/group.h"
 #include "core/bucket_store.h"
+#include "core/host_bucket.h"
 #include "core/participation.h"
 #include "hooks/hook.h"
 
@@ -25,8 +26,9 @@ namespace libddp {
 // What the launcher leaves to its owner, on the thread that launches.
 class LaunchOwner {
 public:
-    // Puts zeros where this rank has no gradient and knew so before the step.
-    virtual void complete_with_zeros(const ddp_bucket& bucket) = 0;
+    // The last thing before a bucket is sent: puts zeros where this rank has no gradient and knew so before the step, and
+    // brings gradients of devices to `place`.
+    virtual void complete_bucket(const ddp_bucket& bucket, const Hook::Place& place) = 0;
     // Reduces a parameter that is alone in its bucket, because it goes a way of its own, without the hook.
     virtual WorkPtr reduce_alone(Group& group, std::int32_t param) = 0;
 
@@ -40,7 +42,7 @@ public:
         std::int64_t synced_steps = 0;  // for hooks
         std::int64_t step = 0;          // for messages, and compared between ranks: one that did not sync is behind
         std::uint64_t agreement = 0;    // of what else must be the same on all ranks; compared
-        bool prescaled = false;
+        bool prescaled = false, prescaled_on_devices = false;
         bool votes = false;
     };
 
@@ -100,15 +102,20 @@ private:
         bool live = true;         // some rank uses it, as far as is known before the step
         bool has_absent = false;  // zeros must stand in for a gradient
         bool voted_out = false;
+        std::shared_ptr<std::uint8_t> ballot;
         std::shared_ptr<const std::string> label;
         std::shared_ptr<const void> memory;
+        std::shared_ptr<HostBucket> host;  // of a device, for a hook that takes host memory: what it is shown instead
     };
 
     // All operations of a bucket run on one link, whichever buckets are left out: the one that its memory comes from.
     ddp_group& link_of(const Slot& slot) const;
     void launch_consecutive();
     void launch(Slot& slot);
-    WorkPtr vote(Slot& slot);
+    Hook::Place place_of(Slot& slot) const;
+    WorkPtr start(Slot& slot);
+    static void mark_end(Slot& slot);
+    WorkPtr ask_for_votes(Slot& slot);
     WorkPtr call_hook(Slot& slot);
     ErrorInfo break_with(ErrorInfo error, const Slot& slot);
     ErrorInfo with_bucket(ErrorInfo error, const Slot& slot) const;

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "device/device.h"
 #include "device/dtype.h"
 #include "util/error.h"
 
@@ -70,9 +71,7 @@ void ParamTable::check(Param& p, const char* kind) const {
     const std::size_t item = dtype_size(p.dtype);
     if (item == 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': dtype ", p.dtype, " is unknown (see types.h)");
-    if (p.device.kind != DDP_DEVICE_CPU || p.device.index != 0)
-        fail(DDP_ERROR_UNSUPPORTED, kind, " '", p.name, "': device {", p.device.kind, ", ", p.device.index,
-             "}: this build handles CPU memory, {DDP_DEVICE_CPU, 0}, only");
+    check_device(p, kind);
     p.count = 1;
     for (std::size_t i = 0; i < p.shape.size(); ++i) {
         if (p.shape[i] < 0)
@@ -87,6 +86,23 @@ void ParamTable::check(Param& p, const char* kind) const {
         if (reinterpret_cast<std::uintptr_t>(memory) % (item < 8 ? item : 8) != 0)
             fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ", field, " is not aligned to its element (",
                  dtype_name(p.dtype), ")");
+}
+
+// What is not where the program says would be read by the wrong processor.
+void ParamTable::check_device(const Param& p, const char* kind) const {
+    require_device(p.device, str(kind, " '", p.name, "'"));
+    if (!is_cpu(p.device) && p.alone())
+        fail(DDP_ERROR_UNSUPPORTED, kind, " '", p.name,
+             "': flags: DDP_PARAM_SPARSE and DDP_PARAM_FACTORED are for "
+             "memory of the CPU, and this is on ",
+             device_name(p.device));
+    for (auto [memory, field] : {std::pair{p.data, "data"}, std::pair{p.grad, "grad"}}) {
+        if (!memory) continue;
+        const ddp_device where = device_of(memory);
+        if (!same_device(where, p.device))
+            fail(DDP_ERROR_INVALID_ARGUMENT, kind, " '", p.name, "': ", field, " is memory of ", device_name(where),
+                 ", but device says ", device_name(p.device));
+    }
 }
 
 void ParamTable::check_factored(const Param& p) const {
@@ -121,6 +137,7 @@ std::vector<std::string> ParamTable::lines() const {
             result.push_back(str(kind, " ", i, " '", p.name, "' ", dtype_name(p.dtype), shape_text(p.shape),
                                  p.data ? "" : " without data", p.ignored ? " ignored" : "",
                                  p.delayed ? " delayed" : "", p.sparse ? " sparse" : "", p.factored ? " factored" : "",
+                                 is_cpu(p.device) ? "" : " on a device",
                                  p.uses > 1 ? str(" announced ", p.uses, " times") : ""));
         }
     };

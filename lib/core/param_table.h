@@ -52,6 +52,7 @@ public:
 
 private:
     void check(Param& param, const char* kind) const;
+    void check_device(const Param& param, const char* kind) const;
     void check_factored(const Param& param) const;
     void check_overlap(const Param& param, const void* memory, const char* what);
 

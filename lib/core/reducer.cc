@@ -55,12 +55,29 @@ void Reducer::grad_ready(std::int32_t param) {
     constexpr const char* call = "ddp_grad_ready";
     const Phase phase = look(call);
     Slot& s = slot(param);
+    if (s.lane) return grad_ready_on(param, s.lane->caller(), call);
     if (!expects(param, s, call)) return;
     if (s.sparse)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param),
              "' is sparse; give its rows to ddp_grad_ready_sparse");
     const Phase entered = enter(phase, call);
     if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
+    take(param, s, entered, call);
+}
+
+// Where gradients of a device have come is noted before they are counted: the last of them records events for all.
+void Reducer::grad_ready_on(std::int32_t param, void* stream, const char* call) {
+    table_.require(param, call);
+    Slot& s = slot(param);
+    if (!s.lane) return grad_ready(param);
+    const Phase phase = look(call);
+    if (!expects(param, s, call)) return;
+    s.lane->stream()->refuse_capture(stream, call);
+    const Phase entered = enter(phase, call);
+    if (entered == Phase::kFillingLocal)
+        s.lane->note(stream);
+    else
+        on_devices_.come(s.bucket, stream);
     take(param, s, entered, call);
 }
 
@@ -165,6 +182,7 @@ void Reducer::mark_unused(std::int32_t param) {
     std::int32_t none = 0;
     if (!s.calls.compare_exchange_strong(none, kClosed, std::memory_order_acq_rel))
         return require_unannounced(param, none);
+    if (s.lane) on_devices_.come(s.bucket, s.lane->caller());
     if (s.waits_for_sync.load(std::memory_order_relaxed))
         put_in_place(param, s);  // earlier local steps used it
     else
@@ -173,8 +191,10 @@ void Reducer::mark_unused(std::int32_t param) {
 
 void Reducer::put_in_place(std::int32_t param, Slot& s) {
     if (order_.recording()) order_.note(param);
-    if (!s.sparse && (!s.factored || factors_.whole(param))) {
-        const double scale = s.factored ? factor_ : pack_scale(s.dtype);
+    if (s.lane) {
+        on_devices_.decide(s.bucket, param, DeviceGradients::Fill::kGradient);
+    } else if (!s.sparse && (!s.factored || factors_.whole(param))) {
+        const double scale = s.factored ? factor_ : pack_scale(s.dtype, prescale_);
         if (scale == 0)
             clear(s);  // not 0 * infinity
         else if (s.grad)
@@ -196,7 +216,9 @@ void Reducer::clear(Slot& s) {
 
 // keep: a view's contents may have to come back, if no rank used it.
 void Reducer::put_zeros(std::int32_t param, Slot& s, bool keep) {
-    if (!s.sparse) {
+    if (s.lane) {
+        on_devices_.decide(s.bucket, param, keep ? DeviceGradients::Fill::kKeptZeros : DeviceGradients::Fill::kZeros);
+    } else if (!s.sparse) {
         if (keep && !s.grad) kept_.keep(param, s.place, s.bytes);
         clear(s);
     }
@@ -205,9 +227,15 @@ void Reducer::put_zeros(std::int32_t param, Slot& s, bool keep) {
 }
 
 // Integers are never divided beforehand: that would lose everything. The group divides their sum.
-double Reducer::pack_scale(ddp_dtype dtype) const {
+double Reducer::pack_scale(ddp_dtype dtype, bool prescale) const {
     if (!is_floating(dtype)) return 1;
-    return prescale_ ? factor_ / group_->world() : factor_;
+    return prescale ? factor_ / group_->world() : factor_;
+}
+
+void Reducer::complete_bucket(const ddp_bucket& bucket, const Hook::Place& place) {
+    if (!bucket.stream) return complete_with_zeros(bucket);
+    const std::uint64_t copied = on_devices_.pack(bucket, place, pack_scale(bucket.dtype, prescale_on_devices_));
+    copied_bytes_.fetch_add(copied, std::memory_order_relaxed);
 }
 
 void Reducer::complete_with_zeros(const ddp_bucket& bucket) {

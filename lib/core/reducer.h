@@ -17,6 +17,8 @@
 
 #include "comm/group.h"
 #include "core/bucket_store.h"
+#include "core/device_gradients.h"
+#include "core/device_lane.h"
 #include "core/factors.h"
 #include "core/kept_views.h"
 #include "core/launcher.h"
@@ -55,18 +57,23 @@ struct ReducedCallback {
 class Reducer final : private LaunchOwner {
 public:
     // Plans (`planned`: these buckets), checks the plan with the other ranks, allocates. Collective.
-    Reducer(std::shared_ptr<Group> group, const ParamTable& table, ReducerOptions options, HookPtr hook,
-            const std::vector<std::int32_t>& frozen, std::optional<std::vector<std::vector<std::int32_t>>> planned);
+    // lanes: of all devices in the table.
+    Reducer(std::shared_ptr<Group> group, const ParamTable& table, const DeviceLanes& lanes, ReducerOptions options,
+            HookPtr hook, const std::vector<std::int32_t>& frozen,
+            std::optional<std::vector<std::vector<std::int32_t>>> planned);
     ~Reducer();
 
     // What ranks have agreed on before the first gradient of a step. factor: by which gradients are multiplied before the
     // mean (or sum) over ranks.
     void begin(double factor, bool sync);
     void grad_ready(std::int32_t param);
+    void grad_ready_on(std::int32_t param, void* stream, const char* call);
     void grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count);
     void grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows);
     void mark_unused(const std::vector<std::int32_t>& params);
     void finalize();
+    // The host does not wait for devices: the callers' streams do.
+    void finalize_enqueue(const char* call);
     void finalize_async();
     void wait_param(std::int32_t param);
     void discard();
@@ -126,6 +133,7 @@ private:
         Role role = Role::kExpected;
         std::int32_t bucket = -1;
         bool sparse = false, factored = false;
+        DeviceLane* lane = nullptr;  // null: the CPU
         std::byte* place = nullptr;
         void* grad = nullptr;  // null: view
         std::size_t count = 0;
@@ -152,9 +160,10 @@ private:
     void copy_in(Slot& slot, double scale);
     static void clear(Slot& slot);
     void put_zeros(std::int32_t param, Slot& slot, bool keep);
-    double pack_scale(ddp_dtype dtype) const;
+    double pack_scale(ddp_dtype dtype, bool prescale) const;
     [[noreturn]] void refuse(std::int32_t param, const Slot& slot, std::int32_t calls, const char* call) const;
-    void complete_with_zeros(const ddp_bucket& bucket) override;
+    void complete_bucket(const ddp_bucket& bucket, const Hook::Place& place) override;
+    void complete_with_zeros(const ddp_bucket& bucket);
     WorkPtr reduce_alone(Group& group, std::int32_t param) override;
 
     // Gradients leave.
@@ -167,14 +176,18 @@ private:
     void forget_given(std::int32_t param);
     void finish_bucket(const ddp_bucket& bucket);
     void finish_param(const ddp_bucket& bucket, const BucketTensor& tensor);
+    void report_param(const BucketTensor& tensor);
+    bool waits_for_answer(std::int32_t param);
     void settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted);
     void finish_unused();
+    void finish_devices();
     void call_reduced(std::int32_t param, bool used);
     void end_local_step();
     void learn();
     void end_synced_step();
 
     // Between steps.
+    void end_work();
     std::vector<PlanParam> plan_params() const;
     BucketPlan make_next_plan() const;
     void adopt(std::unique_ptr<BucketStore> store);
@@ -183,12 +196,14 @@ private:
 
     std::shared_ptr<Group> group_;
     const ParamTable& table_;
+    const DeviceLanes& lanes_;
     const ReducerOptions options_;
     Launcher launcher_;
     Participation participation_;
     ReadyOrder order_;
     UsedMap used_map_;
     KeptViews kept_;
+    DeviceGradients on_devices_;
     SparseGradients sparse_;
     FactorGradients factors_;
     StepClock clock_;
@@ -202,7 +217,9 @@ private:
     bool sync_ = true;
     bool begun_ = false, begun_sync_ = true;
     double factor_ = 1;
-    bool prescale_ = false;  // divide while packing: default hook, mean, backend does not do it
+    // Divide while packing: default hook, mean, backend does not do it for such memory.
+    bool prescale_ = false, prescale_on_devices_ = false;
+    bool enqueue_ = false;  // finalize_enqueue() is running
 
     // Draining: buckets before this one are finished; gradients that wait for the answer who used them; no result is
     // wanted.

@@ -36,8 +36,36 @@ void Reducer::finalize() {
         const Waiting waiting(clock_);
         drain_until(store_->size());
         finish_unused();
+        finish_devices();
     }
     end_synced_step();
+}
+
+void Reducer::finalize_enqueue(const char* call) {
+    for (const auto& lane : lanes_.all()) lane->stream()->refuse_capture(lane->caller(), call);
+    enqueue_ = true;
+    try {
+        finalize();
+    } catch (...) {
+        enqueue_ = false;
+        throw;
+    }
+    enqueue_ = false;
+}
+
+// What is enqueued becomes true: for the host, or for the callers' streams.
+void Reducer::finish_devices() {
+    lanes_.gather();
+    on_devices_.deliver();
+    if (enqueue_) return lanes_.leave();
+    try {
+        for (const auto& lane : lanes_.all()) lane->wait(group_->timeout_ms(), [this] { group_->check(); });
+        if (!lanes_.empty()) group_->check();  // operations that are aborted end as well
+    } catch (const Error& error) {
+        ErrorInfo info = error.info();
+        info.step = steps_;
+        throw Error(group_->break_everywhere(info));
+    }
 }
 
 void Reducer::finalize_async() {
@@ -56,12 +84,14 @@ void Reducer::wait_param(std::int32_t param) {
     if (s.bucket < 0) return;
     const Waiting waiting(clock_);
     drain_until(static_cast<std::size_t>(s.bucket) + 1);
+    if (s.lane) finish_devices();
     const bool undecided = std::any_of(undecided_.begin(), undecided_.end(),
                                        [param](const BucketTensor& tensor) { return tensor.param == param; });
     // The answer who used it comes after the last bucket.
     if (!undecided) return;
     drain_until(store_->size());
     finish_unused();
+    if (s.lane) finish_devices();
 }
 
 void Reducer::discard() {
@@ -80,6 +110,7 @@ void Reducer::discard() {
     if (phase_.load(std::memory_order_acquire) == Phase::kAnnouncedLocal) return end_local_step();
     phase_.store(Phase::kDraining, std::memory_order_release);
     drain_until(store_->size());
+    finish_devices();
     // A rank that finalized meets this message in its next step.
     std::uint8_t agreed = 0;
     const ScopedTag tag(launcher_.step_tag(std::make_shared<const std::string>("ddp_step_discard")));
@@ -94,6 +125,7 @@ void Reducer::shadow() {
 
 // Up to here a step can be told to be wrong without a wait. Afterwards all of its operations are under way.
 void Reducer::start_draining(const char* call) {
+    lanes_.enter(call);  // what is not announced in this step comes after the callers' streams as they are now
     Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::kIdle) phase = begin_phase(call);
     const bool local = phase == Phase::kFillingLocal;
@@ -185,6 +217,10 @@ void Reducer::finish_bucket(const ddp_bucket& bucket) {
     else if (launcher_.sent(index))
         sent_bytes_ += planned.content;
     for (const auto& tensor : bucket.tensors) finish_param(bucket, tensor);
+    if (bucket.done) on_devices_.deliver(bucket);
+    if (!reduced_.fn) return;
+    if (bucket.stream) finish_devices();
+    for (const auto& tensor : bucket.tensors) report_param(tensor);
 }
 
 // What a parameter that is alone in its bucket has become. Returns how many bytes this rank gave for it.
@@ -202,33 +238,50 @@ void Reducer::forget_given(std::int32_t param) {
 void Reducer::finish_param(const ddp_bucket& bucket, const BucketTensor& tensor) {
     Slot& s = slot(tensor.param);
     if (discarding_) return;
-    if (s.role == Role::kExpected && discovering() && !used_map_.here()[static_cast<std::size_t>(tensor.param)]) {
+    if (waits_for_answer(tensor.param)) {
         undecided_.push_back(tensor);
         return;
     }
-    const bool used = s.role == Role::kExpected || s.role == Role::kAbsentHere;
-    const bool wanted = s.role == Role::kExpected || (used && !options_.keep_local_unused);
+    const bool wanted = s.role == Role::kExpected || (s.role == Role::kAbsentHere && !options_.keep_local_unused);
     settle(bucket, tensor, wanted);
-    call_reduced(tensor.param, used);
+}
+
+// After finish_param(), when the gradient is final.
+void Reducer::report_param(const BucketTensor& tensor) {
+    const Slot& s = slot(tensor.param);
+    if (discarding_ || waits_for_answer(tensor.param)) return;
+    call_reduced(tensor.param, s.role == Role::kExpected || s.role == Role::kAbsentHere);
+}
+
+bool Reducer::waits_for_answer(std::int32_t param) {
+    return slot(param).role == Role::kExpected && discovering() && !used_map_.here()[static_cast<std::size_t>(param)];
 }
 
 void Reducer::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted) {
     const Slot& s = slot(tensor.param);
     if (s.sparse) return;  // ddp_sparse_gradient has the result
-    if (wanted && write_back(bucket, tensor, s.grad)) copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
-    if (!wanted && !s.grad) kept_.give_back(tensor.param, s.place);
+    bool copied = false;
+    if (wanted)
+        copied = s.lane ? on_devices_.take_result(bucket, tensor, s.grad) : write_back(bucket, tensor, s.grad);
+    else if (s.lane)
+        on_devices_.give_back(bucket, tensor);
+    else if (!s.grad)
+        kept_.give_back(tensor.param, s.place);
+    if (copied) copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
 }
 
 void Reducer::finish_unused() {
     used_map_.wait();
     const auto undecided = std::move(undecided_);
     undecided_.clear();
-    for (const auto& tensor : undecided) {
-        const bool used = used_map_.anywhere()[static_cast<std::size_t>(tensor.param)] != 0;
+    const auto used = [this](const BucketTensor& tensor) {
+        return used_map_.anywhere()[static_cast<std::size_t>(tensor.param)] != 0;
+    };
+    for (const auto& tensor : undecided)
         settle(launcher_.wait(static_cast<std::size_t>(slot(tensor.param).bucket)), tensor,
-               used && !options_.keep_local_unused);
-        call_reduced(tensor.param, used);
-    }
+               used(tensor) && !options_.keep_local_unused);
+    if (reduced_.fn) finish_devices();
+    for (const auto& tensor : undecided) call_reduced(tensor.param, used(tensor));
 }
 
 void Reducer::call_reduced(std::int32_t param, bool used) {
@@ -246,6 +299,7 @@ void Reducer::end_local_step() {
     for (std::int32_t id = 0; id < table_.size(); ++id) slot(id).calls.store(0, std::memory_order_relaxed);
     ++steps_;
     clock_.reset();
+    for (const auto& lane : lanes_.all()) lane->follow_noted();
     participation_.end_skipping();
     forget_step();
     arm();

@@ -19,15 +19,18 @@ std::vector<std::int32_t> reduced_in_reverse(const ParamTable& table) {
 
 }  // namespace
 
-Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, ReducerOptions options, HookPtr hook,
-                 const std::vector<std::int32_t>& frozen, std::optional<std::vector<std::vector<std::int32_t>>> planned)
+Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const DeviceLanes& lanes,
+                 ReducerOptions options, HookPtr hook, const std::vector<std::int32_t>& frozen,
+                 std::optional<std::vector<std::vector<std::int32_t>>> planned)
     : group_(std::move(group)),
       table_(table),
+      lanes_(lanes),
       options_(std::move(options)),
       launcher_(group_, *this),
       participation_(table),
       order_(reduced_in_reverse(table)),
       used_map_(table.params().size()),
+      on_devices_(table, lanes),
       sparse_(table),
       factors_(table),
       used_(table.params().size()) {
@@ -36,14 +39,23 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, ReducerO
     sparse_.prepare();
     factors_.prepare();
     slots_ = std::make_unique<Slot[]>(table_.params().size());
-    adopt(
-        std::make_unique<BucketStore>(*group_, table_, planned ? lay_out(plan_params(), *planned) : make_next_plan()));
+    adopt(std::make_unique<BucketStore>(*group_, table_, lanes_,
+                                        planned ? lay_out(plan_params(), *planned) : make_next_plan()));
     initial_plan_ = store_->plan();
     agree_on_plan(*group_, store_->plan_hash());
     if (options_.rebuild && !planned) order_.start();
 }
 
 Reducer::~Reducer() {
+    end_work();
+    try {
+        lanes_.gather();  // buckets are freed in the order of the lanes' streams
+    } catch (const Error& error) {
+        log(LogLevel::kWarn, "a context is freed on a device that has failed: ", error.what());
+    }
+}
+
+void Reducer::end_work() {
     if (!launcher_.in_flight()) return;
     if (!group_->broken()) launcher_.drain(Deadline::after_ms(kDrainMs));
     if (!launcher_.in_flight()) return;
@@ -77,6 +89,7 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
         s.bucket = store_->bucket_of(id);
         s.sparse = p.sparse;
         s.factored = p.factored;
+        s.lane = lanes_.find(p.device);
         s.place = store_->slot(id);
         s.grad = p.grad;
         s.count = static_cast<std::size_t>(p.count);
@@ -84,6 +97,7 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
         s.dtype = p.dtype;
         s.uses = p.uses;
     }
+    on_devices_.reset_layout(*store_);
     launcher_.reset_layout(*store_, table_, options_.mean);
     arm();
 }
@@ -92,6 +106,8 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
 void Reducer::forget_step() {
     used_map_.clear();
     kept_.clear();
+    on_devices_.forget_step();
+    for (const auto& lane : lanes_.all()) lane->forget_noted();
     undecided_.clear();
     discarding_ = shadowing_ = false;
     begun_ = false;
@@ -99,9 +115,14 @@ void Reducer::forget_step() {
 }
 
 void Reducer::arm() {
-    prescale_ = options_.mean && launcher_.hook()->sums_prescaled() && !group_->fuses_scale() && group_->world() > 1;
+    const bool may_prescale = options_.mean && launcher_.hook()->sums_prescaled() && group_->world() > 1;
+    prescale_ = may_prescale && !group_->fuses_scale(DDP_DEVICE_CPU);
+    prescale_on_devices_ = may_prescale && !lanes_.empty() && launcher_.hook()->on_device() &&
+                           !group_->fuses_scale(lanes_.all().front()->device().kind);
     for (std::int32_t id = 0; id < table_.size(); ++id) slot(id).role = participation_.role(id);
-    launcher_.arm({synced_steps_, steps_, participation_.hash(), prescale_, options_.votes && group_->world() > 1},
+    on_devices_.arm(participation_);
+    launcher_.arm({synced_steps_, steps_, participation_.hash(), prescale_, prescale_on_devices_,
+                   options_.votes && group_->world() > 1},
                   participation_);
 }
 
@@ -118,7 +139,7 @@ bool Reducer::rebuild(std::int32_t root) {
     agree_on_plan(*group_, hash_plan(plan));
     if (plan == store_->plan()) return false;
     log(LogLevel::kInfo, "rank ", group_->rank(), ": rebuilt ", store_->size(), " buckets into ", plan.buckets.size());
-    adopt(std::make_unique<BucketStore>(*group_, table_, std::move(plan)));
+    adopt(std::make_unique<BucketStore>(*group_, table_, lanes_, std::move(plan)));
     ++rebuilds_;
     return true;
 }
@@ -172,7 +193,7 @@ bool Reducer::set_group(std::shared_ptr<Group> group) {
     launcher_.drain(Deadline::after_ms(kDrainMs));
     // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
     // may reach only memory of its own.
-    const bool move = launcher_.in_flight() || group_->shares_memory() || group->shares_memory();
+    const bool move = launcher_.in_flight() || group_->shares_memory() || group->shares_memory() || !lanes_.empty();
     group_ = std::move(group);
     launcher_.set_group(group_);
     for (std::int32_t id = 0; id < table_.size(); ++id) {
@@ -189,7 +210,7 @@ bool Reducer::set_group(std::shared_ptr<Group> group) {
     forget_step();
     if (order_.recording()) order_.start();
     if (move)
-        adopt(std::make_unique<BucketStore>(*group_, table_, store_->plan()));
+        adopt(std::make_unique<BucketStore>(*group_, table_, lanes_, store_->plan()));
     else
         arm();
     phase_.store(Phase::kIdle, std::memory_order_release);

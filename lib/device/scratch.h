@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "device/memory.h"
+#include "device/stream.h"
 
 namespace libddp {
 
@@ -19,10 +20,25 @@ public:
         }
         return memory_.get();
     }
+    // On the stream's device and in its order; null: of the CPU.
+    std::byte* require(std::size_t bytes, const StreamPtr& stream) {
+        if (stream != stream_) {
+            memory_ = nullptr;
+            capacity_ = 0;
+            stream_ = stream;
+        }
+        if (!stream) return require(bytes);
+        if (bytes > capacity_) {
+            memory_ = stream->allocate(bytes);
+            capacity_ = bytes;
+        }
+        return memory_.get();
+    }
 
 private:
     std::shared_ptr<std::byte> memory_;
     std::size_t capacity_ = 0;
+    StreamPtr stream_;
 };
 
 }  // namespace libddp

@@ -8,6 +8,7 @@
 
 #include "ddp/hook.h"
 #include "device/dtype.h"
+#include "device/stream.h"
 
 namespace libddp {
 
@@ -32,6 +33,9 @@ struct ddp_bucket {
     std::int64_t step = 0;
     ddp_dtype dtype = DDP_F32;
     ddp_device device{DDP_DEVICE_CPU, 0};
+    libddp::StreamPtr stream;  // in whose order the buffer is written and read; null on the CPU
+    libddp::StreamPtr home;    // on a device: in whose order the buffer is filled before, and emptied after
+    libddp::EventPtr done;     // on a device: where that stream is when the result is there
     void* buffer = nullptr;
     std::size_t count = 0;  // elements, gaps included
     std::vector<libddp::BucketTensor> tensors;

@@ -1,5 +1,7 @@
 #include "hooks/cast.h"
 
+#include <utility>
+
 #include "device/dtype.h"
 #include "device/kernels.h"
 #include "device/scratch.h"
@@ -10,22 +12,33 @@ namespace libddp {
 struct CastHook::Job {
     ddp_bucket narrow;
     ScratchMemory memory;
+    bool filled = false;  // the gradients were put here already
 
     void describe(const ddp_bucket& wide, ddp_dtype dtype) {
-        std::byte* buffer = memory.require(wide.count * dtype_size(dtype));
+        std::byte* buffer = memory.require(wide.count * dtype_size(dtype), wide.home);
         narrow = wide;
         narrow.dtype = dtype;
         narrow.buffer = buffer;
         narrow.result = nullptr;
         for (auto& tensor : narrow.tensors) tensor.gradient = buffer + wide.first_element(tensor) * dtype_size(dtype);
     }
+
+    void fill(const ddp_bucket& wide) {
+        if (wide.stream) {
+            wide.stream->wait(*wide.home->record());  // the memory is of that stream
+            wide.stream->transfer({{narrow.buffer, wide.buffer, wide.count}}, wide.dtype, narrow.dtype, 1);
+        } else {
+            cpu::convert(narrow.buffer, narrow.dtype, wide.buffer, wide.dtype, wide.count);
+        }
+    }
 };
 
 WorkPtr CastHook::reduce(ddp_group& group, ddp_bucket& bucket) {
-    if (!is_real(bucket.dtype) || dtype_size(bucket.dtype) <= 2) return inner_->reduce(group, bucket);
+    if (!narrows(bucket)) return inner_->reduce(group, bucket);
     auto job = jobs_.take(bucket.index);
+    const bool filled = std::exchange(job->filled, false);
     job->describe(bucket, dtype_);
-    cpu::convert(job->memory.get(), dtype_, bucket.buffer, bucket.dtype, bucket.count);
+    if (!filled) job->fill(bucket);
     auto give_back = [job, &bucket] {
         const ddp_bucket& narrow = job->narrow;
         bucket.result = narrow.result ? narrow.result : narrow.buffer;
@@ -45,6 +58,17 @@ WorkPtr CastHook::reduce(ddp_group& group, ddp_bucket& bucket) {
             return nullptr;
         },
         true);
+}
+
+bool CastHook::narrows(const ddp_bucket& bucket) {
+    return is_real(bucket.dtype) && dtype_size(bucket.dtype) > 2;
+}
+
+Hook::Place CastHook::place(ddp_bucket& bucket) {
+    if (!narrows(bucket)) return inner_->place(bucket);
+    const auto job = jobs_.take(bucket.index);
+    job->filled = true;
+    return {job->memory.require(bucket.count * dtype_size(dtype_), bucket.home), dtype_};
 }
 
 std::string CastHook::name() const {

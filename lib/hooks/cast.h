@@ -13,14 +13,18 @@ public:
     CastHook(HookPtr inner, ddp_dtype dtype) : inner_(std::move(inner)), dtype_(dtype) {}
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
+    Place place(ddp_bucket& bucket) override;
     std::string name() const override;
     std::string options() const override { return inner_->options(); }
     bool any_thread() const override { return inner_->any_thread(); }
+    bool on_device() const override { return inner_->on_device(); }
     void save(HookState& state) const override { inner_->save(state); }
     void load(const HookState& state) override { inner_->load(state); }
 
 private:
     struct Job;
+
+    static bool narrows(const ddp_bucket& bucket);
 
     const HookPtr inner_;
     const ddp_dtype dtype_;

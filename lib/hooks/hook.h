@@ -16,6 +16,14 @@ class Hook {
 public:
     virtual ~Hook() = default;
 
+    // Where the gradients of a bucket of a device are to be put, converted, before reduce(): its buffer, or a place of the
+    // hook's, in the order of ddp_bucket::home. Not asked where reduce() may run on another thread than the one that launches.
+    struct Place {
+        void* buffer = nullptr;
+        ddp_dtype dtype = DDP_F32;
+    };
+    virtual Place place(ddp_bucket& bucket) { return {bucket.buffer, bucket.dtype}; }
+
     // Starts what turns this rank's gradients into those of all ranks. Returns the work to wait for; null: done
     // already. Throws Error. Buckets come in the same order on every rank, from one thread at a time.
     virtual WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) = 0;
@@ -25,6 +33,9 @@ public:
     virtual std::string options() const { return ""; }
     // Whether reduce() may run on the progress thread.
     virtual bool any_thread() const { return true; }
+    // Whether reduce() takes buckets of devices other than the CPU: what it reads and writes is then in the order of
+    // ddp_bucket::stream. Otherwise it is given a copy in host memory.
+    virtual bool on_device() const { return false; }
     // Whether gradients may be divided by the world size while the bucket is filled. The hook then only sums.
     virtual bool sums_prescaled() const { return false; }
 

@@ -12,7 +12,9 @@ namespace {
 // The user looks for the result in the bucket's own buffer.
 void bring_home(ddp_bucket& bucket) {
     if (!bucket.result) return;
-    if (bucket.result_dtype == bucket.dtype)
+    if (bucket.stream)
+        bucket.stream->transfer({{bucket.buffer, bucket.result, bucket.count}}, bucket.result_dtype, bucket.dtype, 1);
+    else if (bucket.result_dtype == bucket.dtype)
         std::memcpy(bucket.buffer, bucket.result, bucket.count * dtype_size(bucket.dtype));
     else
         cpu::convert(bucket.buffer, bucket.dtype, bucket.result, bucket.result_dtype, bucket.count);

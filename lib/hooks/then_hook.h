@@ -13,9 +13,11 @@ public:
         : inner_(std::move(inner)), user_{fn, std::move(user_data), any_thread} {}
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
+    Place place(ddp_bucket& bucket) override { return inner_->place(bucket); }
     std::string name() const override { return str("then(", inner_->name(), ")"); }
     std::string options() const override { return inner_->options(); }
     bool any_thread() const override { return inner_->any_thread() && user_.any_thread; }
+    bool on_device() const override { return inner_->on_device(); }
     bool sums_prescaled() const override { return inner_->sums_prescaled(); }
     void save(HookState& state) const override { inner_->save(state); }
     void load(const HookState& state) override { inner_->load(state); }

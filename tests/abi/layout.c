@@ -50,7 +50,7 @@ FIELD(ddp_collective, theirs, 88);
 FIELD(ddp_collective, signature_size, 96);
 FIELD(ddp_collective, copied_bytes, 104);
 
-SIZE(ddp_backend, 96);
+SIZE(ddp_backend, 104);
 FIELD(ddp_backend, struct_size, 0);
 FIELD(ddp_backend, abi_version, 8);
 FIELD(ddp_backend, reserved0, 12);
@@ -64,6 +64,7 @@ FIELD(ddp_backend, match, 64);
 FIELD(ddp_backend, allocate, 72);
 FIELD(ddp_backend, deallocate, 80);
 FIELD(ddp_backend, ready, 88);
+FIELD(ddp_backend, check, 96);
 
 SIZE(ddp_powersgd_options, 56);
 FIELD(ddp_powersgd_options, struct_size, 0);

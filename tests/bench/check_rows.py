@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 FIELDS = ["name", "world", "backend", "bytes", "iters", "median_ms", "p10_ms", "p90_ms"]
-TEXTS = {"name", "backend", "model", "mode", "dtype", "memory"}
+TEXTS = {"name", "backend", "model", "mode", "dtype", "memory", "what"}
 TIMEOUT_S = 60
 
 

@@ -21,7 +21,8 @@ ROOMS = {
     "modules": {"comm", "device", "util"},
 }
 # A backend is written against the public vtable in ddp/backend.h, as a user's own would be, and sees nothing of comm/.
-BACKENDS = {"comm/gloo": set(), "comm/shm": set(), "comm/hierarchical": {"comm/shm", "comm/gloo"}, "modules/mpi": set()}
+BACKENDS = {"comm/gloo": set(), "comm/shm": set(), "comm/hierarchical": {"comm/shm", "comm/gloo"}, "modules/mpi": set(),
+            "modules/cuda": set()}
 # What all of them share.
 OF_BACKENDS = "comm/backend"
 # comm sees the interfaces of rendezvous; which stores and launchers exist is no business of a group.
@@ -34,6 +35,7 @@ THIRD_PARTY = {
     r"nlohmann/": {"lib/core", "tests/hooks", "tools"},
     r"hwy/": {"lib/device/cpu", "tests/unit/device"},
     r"(Eigen|Random123)/": {"lib/hooks"},
+    r"(cuda|cublas|nccl)[a-z0-9_]*\.h": {"lib/modules/cuda", "tests/gpu", "examples/cuda", "tools/bench/cuda"},
     r"mpi\.h": {"lib/modules/mpi", "tests/dist/mpi", "tools/bench/peers"},
 }
 

@@ -219,6 +219,7 @@ const ddp_backend* backend(const char* name) {
                                          mode == kFused ? &match : nullptr,
                                          nullptr,
                                          nullptr,
+                                         nullptr,
                                          nullptr};
     return &instance;
 }

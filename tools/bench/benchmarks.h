@@ -1,4 +1,4 @@
-// The benchmarks. Each is collective: all ranks run it, and all get the same rows.
+// The benchmarks. Each but run_transfer is collective: all ranks run it, and all get the same rows.
 #pragma once
 
 #include <vector>
@@ -12,5 +12,9 @@ namespace bench {
 std::vector<Row> run_allreduce(ddp_group* group, const Options& options);
 std::vector<Row> run_replay(ddp_group* group, const Options& options);
 std::vector<Row> run_grad_ready(ddp_group* group, const Options& options);
+// In a ddp-bench that was built with CUDA.
+std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options);
+// On this process's own GPU.
+std::vector<Row> run_transfer(const Options& options);
 
 }  // namespace bench

@@ -1,5 +1,7 @@
 #include "gradients.h"
 
+#include <algorithm>
+
 namespace bench {
 namespace {
 
@@ -12,19 +14,29 @@ std::size_t count_of(const Parameter& parameter) {
     return static_cast<std::size_t>(parameter.count());
 }
 
-void register_parameter(ddp_context* context, const Parameter& parameter, float* own) {
+void register_parameter(ddp_context* context, const Parameter& parameter, float* own, const Place* place) {
     ddp_param_desc desc;
     ddp_param_desc_init(&desc);
     desc.name = parameter.name.c_str();
     desc.shape = parameter.shape.data();
     desc.ndim = static_cast<std::int32_t>(parameter.shape.size());
     desc.grad = own;
+    if (place) desc.device = place->device;
     ddp_param index = -1;
     Result result;
     result.check(ddp_register_param(context, &desc, &index, result));
 }
 
 }  // namespace
+
+ddp_context_options context_options(const Options& options, std::uint32_t flags) {
+    ddp_context_options result;
+    ddp_context_options_init(&result);
+    result.bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, options.bucket_mb * 1048576));
+    result.first_bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, options.first_bucket_mb * 1048576));
+    result.flags = flags;
+    return result;
+}
 
 OwnGradients::OwnGradients(const Model& model) {
     std::size_t total = 16;
@@ -40,16 +52,21 @@ OwnGradients::OwnGradients(const Model& model) {
 }
 
 SharedGradients::SharedGradients(ddp_group* group, const ddp_context_options& options, const Model& model,
-                                 const OwnGradients* own)
+                                 const std::vector<Gradient>* own, const Place* place)
     : view_(own == nullptr) {
+    if (place) place_ = *place;
     ddp_context* context = nullptr;
     Result result;
     result.check(ddp_context_create(group, &options, &context, result));
     context_.reset(context);
     for (const Parameter& parameter : model) {
-        const Gradient gradient = view_ ? Gradient{nullptr, count_of(parameter)} : own->all()[gradients_.size()];
-        register_parameter(context, parameter, gradient.data);
+        const Gradient gradient = view_ ? Gradient{nullptr, count_of(parameter)} : (*own)[gradients_.size()];
+        register_parameter(context, parameter, gradient.data, place);
         gradients_.push_back(gradient);
+    }
+    if (place) {
+        Result set;
+        set.check(ddp_set_stream(context, place->device.kind, place->device.index, place->stream, set));
     }
     Result committed;
     committed.check(ddp_commit(context, committed));
@@ -64,12 +81,15 @@ void SharedGradients::begin_step() {
 
 void SharedGradients::ready(std::size_t index) const {
     Result result;
-    result.check(ddp_grad_ready(context_.get(), static_cast<ddp_param>(index), result));
+    const auto param = static_cast<ddp_param>(index);
+    result.check(place_ ? ddp_grad_ready_on(context_.get(), param, place_->stream, result)
+                        : ddp_grad_ready(context_.get(), param, result));
 }
 
 void SharedGradients::finalize() const {
     Result result;
-    result.check(ddp_finalize(context_.get(), result));
+    result.check(place_ ? ddp_finalize_on(context_.get(), place_->stream, result)
+                        : ddp_finalize(context_.get(), result));
 }
 
 void SharedGradients::follow_views() {

@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "handles.h"
 #include "models.h"
+#include "options.h"
 
 namespace bench {
 
@@ -17,6 +19,14 @@ struct Gradient {
     float* data;
     std::size_t count;
 };
+
+// Where gradients lie that are not on the CPU, and the stream that writes them.
+struct Place {
+    ddp_device device;
+    void* stream;
+};
+
+ddp_context_options context_options(const Options& options, std::uint32_t flags = 0);
 
 // Gradients of a model in memory of the program's own.
 class OwnGradients {
@@ -32,8 +42,9 @@ private:
 // The same parameters registered with libddp.
 class SharedGradients {
 public:
-    // own: where the gradients lie (copy), or nullptr: in their buckets (view).
-    SharedGradients(ddp_group* group, const ddp_context_options& options, const Model& model, const OwnGradients* own);
+    // own: where the gradients lie (copy), or nullptr: in their buckets (view). place: nullptr: on the CPU.
+    SharedGradients(ddp_group* group, const ddp_context_options& options, const Model& model,
+                    const std::vector<Gradient>* own, const Place* place = nullptr);
 
     ddp_context* context() const { return context_.get(); }
     const std::vector<Gradient>& all() const { return gradients_; }
@@ -49,6 +60,7 @@ private:
     Context context_;
     std::vector<Gradient> gradients_;
     bool view_;
+    std::optional<Place> place_;
     std::int64_t generation_ = -1;
 };
 

@@ -19,18 +19,22 @@ std::vector<Row> run(ddp_group* group, const Options& options) {
     return run_grad_ready(group, options);
 }
 
-int be_a_rank(const Options& options) {
-    const Group group = join(options.backends.front(), options, "world");
-    const std::vector<Row> rows = run(group.get(), options);
-    if (ddp_group_rank(group.get()) != 0) return 0;
+int print(const std::vector<Row>& rows, const Options& options) {
     if (options.json) print_json(std::cout, rows);
     if (!options.json) print_table(std::cout, rows);
     if (!options.csv.empty()) write_csv(options.csv, rows);
     return std::cout.good() ? 0 : 1;
 }
 
+int be_a_rank(const Options& options) {
+    const Group group = join(options.backends.front(), options, "world");
+    const std::vector<Row> rows = run(group.get(), options);
+    return ddp_group_rank(group.get()) == 0 ? print(rows, options) : 0;
+}
+
 int run_command(const Options& options, int argc, char** argv) {
     if (options.command == Command::peers) run_peers(argc, argv);
+    if (options.command == Command::transfer) return print(run_transfer(options), options);
     if (options.command == Command::models) {
         write_model(std::cout, find_model(options.model));
         return std::cout.good() ? 0 : 1;

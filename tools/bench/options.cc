@@ -11,6 +11,20 @@ std::string check_iterations(const std::string& text) {
     return CLI::Range(1, 1000000)(text);
 }
 
+void add_row_options(CLI::App* command, Options& options) {
+    command->add_option("--iters", options.iters, "Iterations to time: a number, or auto for at least 10 in --seconds")
+        ->check(CLI::Validator(check_iterations, "auto|N"))
+        ->capture_default_str();
+    command->add_flag("--json", options.json, "One JSON object a line instead of a table");
+    command->add_option("--csv", options.csv, "Also write the rows to this file, comma-separated");
+}
+
+void add_bucket_option(CLI::App* command, Options& options) {
+    command->add_option("--bucket-mb", options.bucket_mb, "Bucket size in MiB")
+        ->check(CLI::Range(1e-6, 65536.0))
+        ->capture_default_str();
+}
+
 void add_job_options(CLI::App* command, Options& options) {
     command->add_option("--world", options.world, "Ranks to start on this host; a launcher's own number wins")
         ->check(CLI::Range(1, 1024))
@@ -23,17 +37,13 @@ void add_job_options(CLI::App* command, Options& options) {
     command->add_option("--groups", options.groups, "Groups that take turns (ddp_group_round_robin)")
         ->check(CLI::Range(1, 64))
         ->capture_default_str();
-    command->add_option("--iters", options.iters, "Iterations to time: a number, or auto for at least 10 in --seconds")
-        ->check(CLI::Validator(check_iterations, "auto|N"))
-        ->capture_default_str();
+    add_row_options(command, options);
     command->add_option("--seconds", options.seconds, "How long --iters auto measures each row")
         ->check(CLI::Range(0.01, 3600.0))
         ->capture_default_str();
     command->add_option("--timeout", options.timeout, "Seconds after which all ranks are ended")
         ->check(CLI::Range(1.0, 86400.0))
         ->capture_default_str();
-    command->add_flag("--json", options.json, "One JSON object a line instead of a table");
-    command->add_option("--csv", options.csv, "Also write the rows to this file, comma-separated");
 }
 
 CLI::App* add_allreduce(CLI::App& app, Options& options) {
@@ -78,9 +88,7 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
     add_job_options(command, options);
     command->get_option("--backend")->expected(1);
     add_model_option(command, options);
-    command->add_option("--bucket-mb", options.bucket_mb, "Bucket size in MiB")
-        ->check(CLI::Range(1e-6, 65536.0))
-        ->capture_default_str();
+    add_bucket_option(command, options);
     command->add_option("--first-bucket-mb", options.first_bucket_mb, "Size of the first bucket in MiB")
         ->check(CLI::Range(1e-6, 65536.0))
         ->capture_default_str();
@@ -94,6 +102,13 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
     command->add_option("--hook", options.hook,
                         "Also run the loop with this communication hook, in turns with the other, and print the ratio");
     command->add_option("--hook-options", options.hook_options, "key=value,key=value, as in ddp_use_hook");
+    command
+        ->add_option(
+            "--device", options.device,
+            "cpu, cuda or cuda:N: where gradients lie; ranks take the GPUs from N on in turn. On a GPU: "
+            "--compute-ms, --find-unused and --hook do not count; cpu_ms is this process's until everything is "
+            "enqueued, less that of the backward pass alone, and enqueue_ms how long that takes")
+        ->capture_default_str();
     command->add_flag("--copy,!--view", options.copy,
                       "Gradients lie in the trainer's own memory (--copy), or in libddp's buckets (--view, default)");
     return command;
@@ -113,6 +128,19 @@ CLI::App* add_grad_ready(CLI::App& app, Options& options) {
     return command;
 }
 
+CLI::App* add_transfer(CLI::App& app, Options& options) {
+    CLI::App* command = app.add_subcommand(
+        "transfer",
+        "Times how a model's gradients on a GPU, each in memory of its own, are packed into buckets and unpacked, by "
+        "the "
+        "GPU's clock. gb_per_s counts bytes read and written; of_copy compares it with cudaMemcpyAsync on the device");
+    command->add_option("--device", options.device, "cuda or cuda:N")->default_str("cuda");
+    add_model_option(command, options);
+    add_bucket_option(command, options);
+    add_row_options(command, options);
+    return command;
+}
+
 }  // namespace
 
 std::int64_t Options::iterations() const {
@@ -128,6 +156,7 @@ Options parse_options(int argc, const char* const* argv) {
     const CLI::App* allreduce = add_allreduce(app, options);
     const CLI::App* replay = add_replay(app, options);
     const CLI::App* grad_ready = add_grad_ready(app, options);
+    const CLI::App* transfer = add_transfer(app, options);
     CLI::App* models = app.add_subcommand("models", "Prints a model's gradients in the format that --model FILE reads");
     add_model_option(models, options);
     app.add_subcommand("peers", "Runs libddp, Gloo, Open MPI and PyTorch in turns: see ddp-bench peers --help");
@@ -143,6 +172,10 @@ Options parse_options(int argc, const char* const* argv) {
     if (*allreduce) options.command = Command::allreduce;
     if (*replay) options.command = Command::replay;
     if (*grad_ready) options.command = Command::grad_ready;
+    if (*transfer) {
+        options.command = Command::transfer;
+        if (options.device == "cpu") options.device = "cuda";
+    }
     return options;
 }
 

@@ -7,7 +7,7 @@
 
 namespace bench {
 
-enum class Command { allreduce, replay, grad_ready, models, peers };
+enum class Command { allreduce, replay, grad_ready, transfer, models, peers };
 
 struct Options {
     Command command = Command::models;
@@ -28,7 +28,9 @@ struct Options {
     std::string dtype = "f32";
     std::vector<std::string> memory{"own"};  // "own", "group"
 
-    // replay and models
+    std::string device = "cpu";  // of the gradients: "cpu", "cuda", "cuda:N"
+
+    // replay, transfer and models
     std::string model = "resnet50";
     double bucket_mb = 25;
     double first_bucket_mb = 1;

@@ -74,18 +74,9 @@ void check_means(const std::vector<Gradient>& gradients, int world, std::int64_t
     }
 }
 
-ddp_context_options context_options(const Options& options, std::uint32_t flags = 0) {
-    ddp_context_options result;
-    ddp_context_options_init(&result);
-    result.bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, options.bucket_mb * 1048576));
-    result.first_bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, options.first_bucket_mb * 1048576));
-    result.flags = flags;
-    return result;
-}
-
 // The steps of one context, and the CPU time that this process has spent in them.
 struct Variant {
-    Variant(ddp_group* group, const ddp_context_options& options, const Model& model, const OwnGradients* own)
+    Variant(ddp_group* group, const ddp_context_options& options, const Model& model, const std::vector<Gradient>* own)
         : gradients(group, options, model, own), world(ddp_group_world_size(group)) {}
 
     // One step of training with libddp.
@@ -134,9 +125,10 @@ void use_hook(const Variant& variant, const Options& options) {
 }  // namespace
 
 std::vector<Row> run_replay(ddp_group* group, const Options& options) {
+    if (options.device != "cpu") return run_replay_on_gpu(group, options);
     const Model model = find_model(options.model);
     const OwnGradients own(model);
-    const OwnGradients* place = options.copy ? &own : nullptr;
+    const std::vector<Gradient>* place = options.copy ? &own.all() : nullptr;
     Variant plain(group, context_options(options), model, place);
     std::optional<Variant> finding, hooked;
     const Backward backward(model, options.compute_ms, ddp_group_rank(group));

@@ -32,6 +32,7 @@ constexpr ddp_backend kBackend = {
     nullptr,  // buckets are ordinary memory: the kernel copies them into sockets from anywhere
     nullptr,
     nullptr,  // what takes a round trip is no work for the thread that computes
+    nullptr,
 };
 
 }  // namespace

@@ -31,6 +31,7 @@ constexpr ddp_backend kBackend = {
     allocate,
     deallocate,
     nullptr,  // the wire takes longer than handing over
+    nullptr,
 };
 
 }  // namespace

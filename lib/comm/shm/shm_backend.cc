@@ -36,6 +36,7 @@ constexpr ddp_backend kBackend = {
     allocate,
     deallocate,
     ready,
+    nullptr,
 };
 
 }  // namespace

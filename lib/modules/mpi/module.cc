@@ -21,6 +21,7 @@ constexpr ddp_backend kBackend = {
     nullptr,  // buckets are ordinary memory: data goes through staging anyway
     nullptr,
     nullptr,  // what takes a round trip is no work for the thread that computes
+    nullptr,
 };
 
 }  // namespace

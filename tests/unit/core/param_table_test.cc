@@ -71,7 +71,7 @@ TEST(ParamTable, RefusesAndNames) {
          }),
          DDP_ERROR_INVALID_ARGUMENT, "too large"},
         {with([](Param& p) { p.shape.assign(17, 1); }), DDP_ERROR_INVALID_ARGUMENT, "ndim is 17"},
-        {with([](Param& p) { p.device.kind = DDP_DEVICE_CUDA; }), DDP_ERROR_UNSUPPORTED, "CPU memory"},
+        {with([](Param& p) { p.device.kind = DDP_DEVICE_CUDA; }), DDP_ERROR_UNSUPPORTED, "libddp-cuda.so"},
         {with([&](Param& p) { p.grad = reinterpret_cast<char*>(gradient) + 1; }), DDP_ERROR_INVALID_ARGUMENT,
          "not aligned"},
         {[&] {

@@ -1,4 +1,4 @@
-#include "comm/plugin/module.h"
+#include "util/module.h"
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 
 std::string own_folder() {
     Dl_info info;
-    if (!dladdr(reinterpret_cast<const void*>(&load_module), &info) || !info.dli_fname) return ".";
+    if (!dladdr(reinterpret_cast<const void*>(&load_module_entry), &info) || !info.dli_fname) return ".";
     std::string path = info.dli_fname;
     auto slash = path.rfind('/');
     return slash == std::string::npos ? "." : path.substr(0, slash);
@@ -31,30 +31,28 @@ std::vector<std::string> folders() {
     return result;
 }
 
-const ddp_backend* entry_of(const std::string& path, std::string* why) {
+void* entry_of(const std::string& path, const char* entry, std::string* why) {
     void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!module) {
         *why = dlerror();
         return nullptr;
     }
-    using Entry = const ddp_backend*();
-    auto* entry = reinterpret_cast<Entry*>(dlsym(module, "ddp_backend_entry"));
-    const ddp_backend* backend = entry ? entry() : nullptr;
-    if (!backend) {
-        *why = entry ? "ddp_backend_entry returned NULL" : "it does not export ddp_backend_entry";
+    void* function = dlsym(module, entry);
+    if (!function) {
+        *why = str("it does not export ", entry);
         dlclose(module);
     }
-    return backend;
+    return function;
 }
 
 }  // namespace
 
-const ddp_backend* load_module(const std::string& name, std::string* searched) {
+void* load_module_entry(const std::string& name, const char* entry, std::string* searched) {
     for (auto& folder : folders()) {
         std::string path = str(folder, "/libddp-", name, ".so");
         std::string why = "not there";
         if (access(path.c_str(), F_OK) == 0)
-            if (const ddp_backend* backend = entry_of(path, &why)) return backend;
+            if (void* function = entry_of(path, entry, &why)) return function;
         *searched += str(searched->empty() ? "" : "; ", path, ": ", why);
     }
     return nullptr;

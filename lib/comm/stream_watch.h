@@ -1,0 +1,59 @@
+// Looks after operations that a backend has only enqueued on a device: nobody waits in them, but somebody must notice when
+// one fails or does not end, and keep what it uses until it has ended.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "device/stream.h"
+#include "util/deadline.h"
+#include "util/error.h"
+
+namespace libddp {
+
+class StreamWatch {
+public:
+    struct Entry {
+        EventPtr begin, end;  // of the operation on its stream
+        std::int64_t timeout_ms = 0;
+        std::shared_ptr<const void> memory;  // what it reads and writes
+        std::string what;                    // for messages
+        std::optional<Deadline> deadline;    // counted from when the device came to `begin`
+    };
+
+    // check: throws what has failed in the backend meanwhile. fail: is told once what went wrong, on the watch's thread.
+    StreamWatch(std::function<void()> check, std::function<void(const ErrorInfo&, const std::string& what)> fail);
+    ~StreamWatch();  // what has not ended by now is kept for ever
+    StreamWatch(const StreamWatch&) = delete;
+    StreamWatch& operator=(const StreamWatch&) = delete;
+
+    void add(Entry entry);
+    // Waits until everything has ended; false if the deadline passed first.
+    bool drain(const Deadline& deadline);
+    // Nothing that happens from now on is a failure.
+    void stop_checking();
+    bool on_own_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+private:
+    void loop();
+    ErrorInfo look(std::string& what);
+    void remove_ended();
+
+    const std::function<void()> check_;
+    const std::function<void(const ErrorInfo&, const std::string&)> fail_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Entry> entries_;
+    bool checking_ = true;
+    bool stopping_ = false;
+    std::thread thread_;
+};
+
+}  // namespace libddp

@@ -1,0 +1,120 @@
+// A context's side of each device that holds its parameters: its own streams there, and the caller's that they are ordered
+// with.
+//
+// One stream fills buckets and empties them. What happens to a bucket in between is in the order of another one, of which
+// there is one for each link of the group: so buckets are filled while others travel, and those of different links travel at
+// the same time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "device/stream.h"
+
+namespace libddp {
+
+class DeviceLane {
+public:
+    explicit DeviceLane(const ddp_device& device) : stream_(DeviceStream::create(device)) {}
+
+    const StreamPtr& stream() const { return stream_; }
+    // For buckets of one link.
+    const StreamPtr& turn(std::size_t link);
+    // The first stream comes after all that is on the others.
+    void gather() const;
+    const ddp_device& device() const { return stream_->device(); }
+    // The caller's, for calls that name none.
+    void* caller() const { return caller_; }
+    void set_caller(void* stream) { caller_ = stream; }
+
+    // What is enqueued from now on comes after what is on the caller's stream, or the other way round.
+    void enter(const char* call) const {
+        stream_->refuse_capture(caller_, call);
+        stream_->follow(caller_);
+        gather();
+    }
+    void leave() const { stream_->lead(caller_); }
+
+    // Streams on which gradients came that are reduced in a later step. follow_noted() comes after all that is on them by
+    // then, at the end of their step.
+    void note(void* stream);
+    void follow_noted();
+    void forget_noted();
+
+    // The host waits until all is done here. look: throws when that can no longer be. Throws TIMEOUT.
+    void wait(std::int64_t timeout_ms, const std::function<void()>& look) const;
+
+private:
+    const StreamPtr stream_;
+    std::vector<StreamPtr> turns_;
+    void* caller_ = nullptr;
+    std::mutex mutex_;
+    std::vector<void*> noted_;
+};
+
+class DeviceLanes {
+public:
+    // Null for the CPU, and for a device that was never required.
+    DeviceLane* find(const ddp_device& device) const;
+    DeviceLane* require(const ddp_device& device);
+    bool empty() const { return lanes_.empty(); }
+    void gather() const {
+        for (const auto& lane : lanes_) lane->gather();
+    }
+    // Null for the CPU.
+    StreamPtr stream(const ddp_device& device) const;
+
+    void enter(const char* call) const {
+        for (const auto& lane : lanes_) lane->enter(call);
+    }
+    void leave() const {
+        for (const auto& lane : lanes_) lane->leave();
+    }
+    const std::vector<std::unique_ptr<DeviceLane>>& all() const { return lanes_; }
+
+private:
+    std::vector<std::unique_ptr<DeviceLane>> lanes_;  // few
+};
+
+// A call between steps: in the order of the caller's streams from its beginning to its end, however that is.
+class LaneScope {
+public:
+    LaneScope(const DeviceLanes& lanes, const char* call) : lanes_(lanes) { lanes_.enter(call); }
+    ~LaneScope() {
+        try {
+            lanes_.leave();
+        } catch (...) {
+            // A device that has failed says so in the next call.
+        }
+    }
+    LaneScope(const LaneScope&) = delete;
+    LaneScope& operator=(const LaneScope&) = delete;
+
+private:
+    const DeviceLanes& lanes_;
+};
+
+// All devices' caller is this stream as long as the scope lasts.
+class CallerScope {
+public:
+    CallerScope(const DeviceLanes& lanes, void* stream) : lanes_(lanes) {
+        for (const auto& lane : lanes_.all()) {
+            before_.push_back(lane->caller());
+            lane->set_caller(stream);
+        }
+    }
+    ~CallerScope() {
+        for (std::size_t i = 0; i < before_.size(); ++i) lanes_.all()[i]->set_caller(before_[i]);
+    }
+    CallerScope(const CallerScope&) = delete;
+    CallerScope& operator=(const CallerScope&) = delete;
+
+private:
+    const DeviceLanes& lanes_;
+    std::vector<void*> before_;
+};
+
+}  // namespace libddp

@@ -1,0 +1,106 @@
+#include "device/device.h"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "util/error.h"
+#include "util/module.h"
+#include "util/version.h"
+
+namespace libddp {
+namespace {
+
+constexpr std::array<const char*, 2> kNames{"cpu", "cuda"};
+
+const char* kind_name(ddp_device_kind kind) {
+    return kind >= 0 && static_cast<std::size_t>(kind) < kNames.size() ? kNames[static_cast<std::size_t>(kind)] : "?";
+}
+
+// By kind; null: not loaded.
+std::array<std::atomic<const ddp_device_module*>, kNames.size()> loaded;
+
+// A module of another build might lack functions, or understand them otherwise.
+std::string fault_of(const ddp_device_module* module, ddp_device_kind kind) {
+    if (!module) return "ddp_device_entry returned NULL";
+    if (module->struct_size != sizeof(ddp_device_module) || std::strcmp(module->version, kVersion) != 0)
+        return str("it was built with version ", module->version, "; this is ", kVersion);
+    if (module->kind != kind) return str("it is for devices of kind ", module->kind);
+    return {};
+}
+
+const ddp_device_module& load(ddp_device_kind kind) {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    auto& slot = loaded[static_cast<std::size_t>(kind)];
+    if (const auto* module = slot.load(std::memory_order_acquire)) return *module;
+    std::string why;
+    auto* entry = reinterpret_cast<ddp_device_entry_fn*>(load_module_entry(kind_name(kind), "ddp_device_entry", &why));
+    if (entry) {
+        const ddp_device_module* module = entry();
+        why = fault_of(module, kind);
+        if (why.empty()) {
+            slot.store(module, std::memory_order_release);
+            return *module;
+        }
+    }
+    fail(DDP_ERROR_UNSUPPORTED, "memory of the device kind ", kind_name(kind), " needs the module libddp-",
+         kind_name(kind), ".so: ", why);
+}
+
+}  // namespace
+
+std::string device_name(const ddp_device& device) {
+    return is_cpu(device) && device.index == 0 ? "cpu" : str(kind_name(device.kind), ":", device.index);
+}
+
+const ddp_device_module& device_module(ddp_device_kind kind) {
+    if (kind <= DDP_DEVICE_CPU || static_cast<std::size_t>(kind) >= kNames.size())
+        fail(DDP_ERROR_UNSUPPORTED, "device kind ", kind, " is unknown (see types.h)");
+    const auto* module = loaded[static_cast<std::size_t>(kind)].load(std::memory_order_acquire);
+    return module ? *module : load(kind);
+}
+
+std::int32_t device_count(ddp_device_kind kind) {
+    if (kind == DDP_DEVICE_CPU) return 1;
+    std::int32_t count = 0;
+    call_device({kind, 0}, "counting devices", device_module(kind).count, &count);
+    return count;
+}
+
+void require_device(const ddp_device& device, const std::string& what) {
+    std::int32_t count = 0;
+    try {
+        count = device_count(device.kind);
+    } catch (const Error& error) {
+        fail(error.info().code, what, ": device: ", error.info().message);
+    }
+    if (device.index < 0 || device.index >= count)
+        fail(DDP_ERROR_UNSUPPORTED, what, ": there is no device ", device_name(device), "; there ",
+             count == 1 ? "is " : "are ", count, " of this kind, counted from 0");
+}
+
+std::string describe_device(const ddp_device& device) {
+    require_device(device, "ddp_device_describe");
+    if (is_cpu(device)) return "the CPU";
+    std::array<char, 512> text{};
+    call_device(device, "describing it", device_module(device.kind).describe, device.index, text.data(), text.size());
+    return text.data();
+}
+
+ddp_device device_of(const void* pointer) {
+    for (auto& slot : loaded)
+        if (const auto* module = slot.load(std::memory_order_acquire)) {
+            ddp_device device{DDP_DEVICE_CPU, 0};
+            call_device({module->kind, 0}, "asking whose memory this is", module->device_of, pointer, &device);
+            if (!is_cpu(device)) return device;
+        }
+    return {DDP_DEVICE_CPU, 0};
+}
+
+void fail_device(const ddp_device& device, const char* what, ddp_status status, const ddp_device_failure& failure) {
+    fail(status, device_name(device), ", ", what, ": ", failure.message);
+}
+
+}  // namespace libddp

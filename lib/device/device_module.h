@@ -1,0 +1,116 @@
+/* device_module.h: what libddp asks of a kind of device. A shared object libddp-NAME.so (NAME: "cuda" for
+ * DDP_DEVICE_CUDA) implements it and exports
+ *
+ *     const ddp_device_module *ddp_device_entry(void);
+ *
+ * It is loaded the first time that somebody asks for a device of this kind, and never unloaded. It must load, and tell its
+ * version, on machines that have no such device and no driver. It is no public interface: module and library come from one
+ * build, which `version` proves.
+ *
+ * RULES FOR EVERY FUNCTION
+ * - Any thread may call it, several at once. It leaves the calling thread's current device as it was.
+ * - `device` is the index of a device, 0 to count - 1. `stream` is a stream of that device: one of stream_create, or the
+ *   caller's own (for CUDA a cudaStream_t; NULL is the legacy default stream).
+ * - "Enqueues" means: returns without waiting for the device, never waits for other streams, and never synchronises the
+ *   device. What is enqueued on one stream runs in order. Arrays of arguments (segments, inputs) are read before the call
+ *   returns; the memory that they name when the stream comes to it.
+ * - An error is a status and a sentence in *failure, which libddp has emptied before. An error that an earlier operation left
+ *   behind asynchronously is reported by whichever function sees it. UNSUPPORTED: this device cannot do it.
+ * - Pointers to device memory are good for arithmetic on the host, but not for access.
+ */
+#ifndef LIBDDP_DEVICE_MODULE_H
+#define LIBDDP_DEVICE_MODULE_H
+
+#include "ddp/types.h"
+
+DDP_EXTERN_C_BEGIN
+
+typedef struct ddp_device_failure {
+    char message[512]; /* a sentence, NUL-terminated, cut if need be */
+} ddp_device_failure;
+
+/* One contiguous run of elements: dst[i] = src[i] for i < count. src NULL: zeros. src may be dst exactly (if both have one
+ * dtype); otherwise no dst overlaps any src or another dst of the call. Aligned to the element, no more. */
+typedef struct ddp_segment {
+    void* dst;
+    const void* src;
+    size_t count;
+} ddp_segment;
+
+typedef int32_t ddp_copy_kind;
+enum { DDP_COPY_TO_HOST = 1, DDP_COPY_TO_DEVICE = 2 };
+
+typedef struct ddp_device_module {
+    size_t struct_size;
+    const char* version; /* that of libddp, exactly (util/version.h); others are refused */
+    const char* name;    /* "cuda" */
+    ddp_device_kind kind;
+    int32_t reserved0;
+
+    /* How many devices there are, at least 1. Otherwise UNAVAILABLE, and the message says why there is none ("no device:
+     * no driver is loaded"). */
+    ddp_status (*count)(int32_t* count, ddp_device_failure* failure);
+    /* A line about a device for people: name, memory, versions of driver and runtime. Cut to `size`, NUL-terminated. */
+    ddp_status (*describe)(int32_t device, char* text, size_t size, ddp_device_failure* failure);
+    /* Which device a pointer belongs to; {DDP_DEVICE_CPU, 0} for anything that is no memory of such a device, and for
+     * memory of the host. */
+    ddp_status (*device_of)(const void* pointer, ddp_device* device, ddp_device_failure* failure);
+
+    /* MEMORY. Aligned to 256 bytes. bytes >= 1. Errors: OUT_OF_MEMORY. */
+
+    /* Device memory, which holds zeros, for work enqueued on `stream` from now on; others must be ordered after it. */
+    ddp_status (*allocate)(int32_t device, void* stream, size_t bytes, void** memory, ddp_device_failure* failure);
+    /* Frees it when `stream` has come to this point. Never fails, never waits. */
+    void (*deallocate)(int32_t device, void* stream, void* memory);
+    /* Pinned memory of the host, from and to which every device of this kind copies without a detour. Not zeroed. May take
+     * long, and is used for what lives long. */
+    ddp_status (*allocate_host)(size_t bytes, void** memory, ddp_device_failure* failure);
+    /* No copy uses it any more. */
+    void (*deallocate_host)(void* memory);
+
+    /* STREAMS AND EVENTS */
+
+    /* A stream with the highest priority, that is not ordered with the legacy default stream of itself. */
+    ddp_status (*stream_create)(int32_t device, void** stream, ddp_device_failure* failure);
+    /* Work that is still on it ends as usual; does not wait. */
+    void (*stream_destroy)(int32_t device, void* stream);
+    /* 1 if the stream is being captured into a graph, so that nothing else may be done with it. */
+    ddp_status (*stream_capturing)(int32_t device, void* stream, int32_t* capturing, ddp_device_failure* failure);
+    /* An event, for order and not for time. One that was never recorded counts as done. */
+    ddp_status (*event_create)(int32_t device, void** event, ddp_device_failure* failure);
+    void (*event_destroy)(int32_t device, void* event);
+    /* Enqueues: the event is done when the stream has come to this point. Replaces what was recorded before; who waits for
+     * that already is not affected. */
+    ddp_status (*event_record)(int32_t device, void* event, void* stream, ddp_device_failure* failure);
+    /* Enqueues: what follows on `stream` waits for the event, which may be of another device of this kind. */
+    ddp_status (*stream_wait)(int32_t device, void* stream, void* event, ddp_device_failure* failure);
+    /* *done: 1 if the event is done. Does not wait. */
+    ddp_status (*event_query)(int32_t device, void* event, int32_t* done, ddp_device_failure* failure);
+    /* The host waits for the event, at most so long (libddp gives 100 ms at most, again and again). *done: 0 if the time
+     * has passed. Light on the processor: sleeps after a moment of looking. */
+    ddp_status (*event_wait)(int32_t device, void* event, int64_t timeout_ns, int32_t* done,
+                             ddp_device_failure* failure);
+
+    /* WORK. Each enqueues. Arithmetic has the rules of lib/device/kernels.h: f16 and bf16 are computed in f32 and rounded
+     * once, to nearest even; integers wrap, and a scale that is not 1 is 1/k with integral k and divides truncating toward
+     * zero; NaNs stay NaNs. The bits depend on nothing but the arguments. */
+
+    /* For all segments, in one pass over memory (one kernel, or a few if the list is very long): dst[i] = (dst_dtype)(scale *
+     * src[i]). This packs gradients into a bucket, unpacks them, scales in place, converts and fills with zeros. Equal dtypes: any; otherwise among
+     * f16, bf16, f32 and f64, or among the complex types. With equal dtypes and scale 1 the bits are copied. */
+    ddp_status (*transfer)(int32_t device, void* stream, const ddp_segment* segments, size_t count, ddp_dtype src_dtype,
+                           ddp_dtype dst_dtype, double scale, ddp_device_failure* failure);
+    /* out[i] = scale * (inputs[0][i] op inputs[1][i] op ...), strictly in this order. out may be one of the inputs. op:
+     * SUM, PROD, MIN or MAX. input_count >= 1. */
+    ddp_status (*reduce)(int32_t device, void* stream, void* out, const void* const* inputs, size_t input_count,
+                         size_t count, ddp_dtype dtype, ddp_reduce_op op, double scale, ddp_device_failure* failure);
+    /* Bytes of this device to pinned memory of the host, or back. */
+    ddp_status (*copy)(int32_t device, void* stream, void* dst, const void* src, size_t bytes, ddp_copy_kind kind,
+                       ddp_device_failure* failure);
+} ddp_device_module;
+
+typedef const ddp_device_module* ddp_device_entry_fn(void);
+
+DDP_EXTERN_C_END
+
+#endif /* LIBDDP_DEVICE_MODULE_H */

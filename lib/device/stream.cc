@@ -1,0 +1,163 @@
+#include "device/stream.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "util/error.h"
+#include "util/log.h"
+
+namespace libddp {
+namespace {
+
+constexpr std::int64_t kReleaseMs = 1'000;
+constexpr std::chrono::nanoseconds kLongestWait = std::chrono::milliseconds(100);
+
+}  // namespace
+
+// The events of one stream that nobody has.
+class EventPool {
+public:
+    EventPool(const ddp_device& device, const ddp_device_module& module) : device_(device), module_(module) {}
+    ~EventPool() {
+        for (void* event : free_) module_.event_destroy(device_.index, event);
+    }
+    EventPool(const EventPool&) = delete;
+    EventPool& operator=(const EventPool&) = delete;
+
+    void* take() {
+        const std::lock_guard lock(mutex_);
+        void* event = nullptr;
+        if (free_.empty()) {
+            call_device(device_, "creating an event", module_.event_create, device_.index, &event);
+            free_.reserve(++made_);  // give() must not fail
+        } else {
+            event = free_.back();
+            free_.pop_back();
+        }
+        return event;
+    }
+    void give(void* event) {
+        const std::lock_guard lock(mutex_);
+        free_.push_back(event);
+    }
+
+    const ddp_device device_;
+    const ddp_device_module& module_;
+
+private:
+    std::mutex mutex_;
+    std::vector<void*> free_;
+    std::size_t made_ = 0;
+};
+
+DeviceEvent::~DeviceEvent() {
+    pool_->give(event_);
+}
+
+bool DeviceEvent::done() const {
+    std::int32_t done = 0;
+    call_device(pool_->device_, "asking an event", pool_->module_.event_query, pool_->device_.index, event_, &done);
+    return done != 0;
+}
+
+bool DeviceEvent::wait(std::chrono::nanoseconds at_most) const {
+    const std::int64_t time = std::clamp(at_most, std::chrono::nanoseconds(0), kLongestWait).count();
+    std::int32_t done = 0;
+    call_device(pool_->device_, "waiting for an event", pool_->module_.event_wait, pool_->device_.index, event_, time,
+                &done);
+    return done != 0;
+}
+
+DeviceStream::DeviceStream(const ddp_device& device, const ddp_device_module& module)
+    : device_(device), module_(module), events_(std::make_shared<EventPool>(device, module)) {
+    call_device(device_, "creating a stream", module_.stream_create, device_.index, &stream_);
+}
+
+StreamPtr DeviceStream::create(const ddp_device& device) {
+    const ddp_device_module& module = device_module(device.kind);
+    require_device(device, "a stream");
+    return StreamPtr(new DeviceStream(device, module));
+}
+
+DeviceStream::~DeviceStream() {
+    module_.stream_destroy(device_.index, stream_);
+}
+
+void DeviceStream::refuse_capture(void* stream, const char* call) const {
+    std::int32_t capturing = 0;
+    call_device(device_, "asking a stream", module_.stream_capturing, device_.index, stream, &capturing);
+    if (capturing)
+        fail(DDP_ERROR_INVALID_STATE, call, ": the stream of ", device_name(device_),
+             " is being captured into a graph, which cannot hold libddp's communication; end the capture first, and "
+             "call "
+             "libddp between graphs");
+}
+
+EventPtr DeviceStream::record(void* stream) const {
+    auto event = std::make_shared<DeviceEvent>(events_, events_->take());
+    call_device(device_, "recording an event", module_.event_record, device_.index, event->handle(), stream);
+    return event;
+}
+
+void DeviceStream::wait(const DeviceEvent& event, void* stream) const {
+    call_device(device_, "ordering streams", module_.stream_wait, device_.index, stream, event.handle());
+}
+
+bool DeviceStream::idle_within(std::int64_t ms) const noexcept try {
+    return wait_for(*record(), Deadline::after_ms(ms), [] {});
+} catch (const std::exception&) {
+    return false;
+}
+
+std::shared_ptr<std::byte> DeviceStream::allocate(std::size_t bytes) {
+    void* memory = nullptr;
+    call_device(device_, "allocating memory", module_.allocate, device_.index, stream_, std::max<std::size_t>(bytes, 1),
+                &memory);
+    return {static_cast<std::byte*>(memory), [stream = shared_from_this()](std::byte* m) {
+                stream->module_.deallocate(stream->device_.index, stream->stream_, m);
+            }};
+}
+
+void DeviceStream::transfer(const std::vector<ddp_segment>& segments, ddp_dtype src_dtype, ddp_dtype dst_dtype,
+                            double scale) const {
+    if (segments.empty()) return;
+    call_device(device_, "moving gradients", module_.transfer, device_.index, stream_, segments.data(), segments.size(),
+                src_dtype, dst_dtype, scale);
+}
+
+void DeviceStream::reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count,
+                          ddp_dtype dtype, ddp_reduce_op op, double scale) const {
+    call_device(device_, "reducing", module_.reduce, device_.index, stream_, out, inputs, input_count, count, dtype, op,
+                scale);
+}
+
+void DeviceStream::copy_to_host(void* host, const void* memory, std::size_t bytes) const {
+    if (bytes > 0)
+        call_device(device_, "copying to the host", module_.copy, device_.index, stream_, host, memory, bytes,
+                    DDP_COPY_TO_HOST);
+}
+
+void DeviceStream::copy_to_device(void* memory, const void* host, std::size_t bytes) const {
+    if (bytes > 0)
+        call_device(device_, "copying to the device", module_.copy, device_.index, stream_, memory, host, bytes,
+                    DDP_COPY_TO_DEVICE);
+}
+
+void release_after(std::shared_ptr<std::byte> memory, const EventPtr& event) noexcept {
+    try {
+        if (!memory || !event || wait_for(*event, Deadline::after_ms(kReleaseMs), [] {})) return;
+        log(LogLevel::kWarn, "pinned memory is not freed, because a copy does not end");
+        new std::shared_ptr<std::byte>(std::move(memory));  // NOLINT: the copy may still come
+    } catch (const std::exception&) {
+        // A device that has failed copies nothing more.
+    }
+}
+
+std::shared_ptr<std::byte> allocate_pinned(ddp_device_kind kind, std::size_t bytes) {
+    const ddp_device_module& module = device_module(kind);
+    void* memory = nullptr;
+    call_device({kind, 0}, "allocating pinned memory", module.allocate_host, std::max<std::size_t>(bytes, 1), &memory);
+    return {static_cast<std::byte*>(memory), [&module](std::byte* m) { module.deallocate_host(m); }};
+}
+
+}  // namespace libddp

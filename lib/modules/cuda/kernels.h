@@ -1,0 +1,21 @@
+// What runs on the GPU. Each enqueues on a stream of the current device and returns.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "ddp/types.h"
+#include "device/device_module.h"
+
+namespace libddp::cuda {
+
+// dst[i] = (dst_dtype)(scale * src[i]) for all segments, as device_module.h says: packs, unpacks, scales, converts, zeroes.
+void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale,
+              cudaStream_t stream);
+
+// out[i] = scale * (inputs[0][i] op inputs[1][i] op ...), strictly in this order.
+void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
+            ddp_reduce_op op, double scale, cudaStream_t stream);
+
+}  // namespace libddp::cuda

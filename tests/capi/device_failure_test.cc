@@ -1,0 +1,197 @@
+// What goes wrong on devices: streams that do not go on, ranks that do not come, memory that is elsewhere.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+
+#include "ddp/ddp.hpp"
+#include "support/device_model.h"
+#include "support/ranks.h"
+#include "support/stream_backend.h"
+
+using testing::HasSubstr;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A stream that stands still until this is opened.
+class Gate {
+public:
+    Gate(int device, void* stream) {
+        fake::launch(device, stream, [opened = opened_.get_future().share()] { opened.wait(); });
+    }
+    void open() { opened_.set_value(); }
+
+private:
+    std::promise<void> opened_;
+};
+
+class DeviceFailureTest : public DeviceTest, public testing::WithParamInterface<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceFailureTest, testing::Values("streams", "threads", "gloo", "shm"),
+                         [](const auto& test) { return std::string(test.param); });
+
+std::string error_of(const std::function<void()>& call, ddp_status code) {
+    try {
+        call();
+    } catch (const ddp::Error& e) {
+        EXPECT_EQ(e.status(), code) << e.what();
+        return e.what();
+    }
+    ADD_FAILURE() << "no error";
+    return "";
+}
+
+TEST_P(DeviceFailureTest, AnAbortReachesARankWhoseStreamIsBusy) {
+    on_ranks({2, GetParam()}, [&](int rank, ddp_group* group) {
+        DeviceModel model(group, {64, 700'000}, rank == 0, {rank});
+        model.context.commit();
+        if (rank == 1) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            model.context.abort("the test wants it");
+            return;
+        }
+        Gate gate(0, model.stream(0));
+        for (int p : {1, 0}) model.give(p, 1);
+        const auto begin = Clock::now();
+        EXPECT_THAT(error_of([&] { model.context.finalize(); }, DDP_ERROR_ABORTED), HasSubstr("the test wants it"));
+        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+        gate.open();
+    });
+}
+
+TEST_P(DeviceFailureTest, AStreamThatStandsStillIsATimeout) {
+    RankOptions options(2, GetParam());
+    options.timeout_ms = 700;
+    on_ranks(options, [&](int rank, ddp_group* group) {
+        DeviceModel model(group, {64}, true, {rank});
+        model.context.commit();
+        std::unique_ptr<Gate> gate;
+        if (rank == 0) gate = std::make_unique<Gate>(0, model.stream(0));
+        model.give(0, 1);
+        const auto begin = Clock::now();
+        error_of([&] { model.context.finalize(); }, DDP_ERROR_TIMEOUT);
+        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(8));
+        if (gate) gate->open();
+    });
+}
+
+// Rank 1 never comes to the bucket; nobody waits for the operation on rank 0.
+TEST_F(DeviceFailureTest, WhatIsOnlyEnqueuedIsWatched) {
+    RankOptions options(2, "streams");
+    options.timeout_ms = 500;
+    options.flags = DDP_GROUP_NO_MATCH_CHECK;
+    on_ranks(options, [&](int rank, ddp_group* group) {
+        DeviceModel model(group, {64}, true, {rank});
+        model.context.commit();
+        if (rank == 0) {
+            model.give(0, 1);
+            model.context.finalize_on(model.stream(0));
+        }
+        const auto end = Clock::now() + std::chrono::seconds(10);
+        while (ddp_group_status(group, nullptr) == DDP_OK && Clock::now() < end)
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        ddp_error* error = nullptr;
+        EXPECT_EQ(ddp_group_status(group, &error), DDP_ERROR_TIMEOUT);
+        EXPECT_THAT(error ? take_message(error) : "", HasSubstr("bucket 0"));
+    });
+}
+
+TEST_F(DeviceFailureTest, AConnectionThatFailsLaterBreaksTheGroup) {
+    RankOptions options(2, "streams");
+    options.flags = DDP_GROUP_NO_MATCH_CHECK;
+    on_ranks(options, [&](int rank, ddp_group* group) {
+        DeviceModel model(group, {64}, true, {rank});
+        model.context.commit();
+        if (rank == 0) {
+            model.give(0, 1);
+            fail_stream_backend(true);
+            EXPECT_THAT(error_of([&] { model.context.finalize(); }, DDP_ERROR_UNAVAILABLE),
+                        HasSubstr("the test pulled the plug"));
+            fail_stream_backend(false);
+            return;
+        }
+        const auto end = Clock::now() + std::chrono::seconds(10);
+        while (ddp_group_status(group, nullptr) == DDP_OK && Clock::now() < end)
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        EXPECT_NE(ddp_group_status(group, nullptr), DDP_OK);
+    });
+}
+
+// Another group takes over, with new buckets.
+TEST_P(DeviceFailureTest, AContextGoesOnInAnotherGroup) {
+    on_ranks({2, GetParam()}, [&](int rank, ddp_group* group) {
+        ddp_group* spare = nullptr;
+        ASSERT_EQ(ddp_group_split(group, 0, rank, &spare, nullptr), DDP_OK);
+        {
+            DeviceModel model(group, {64, 3000}, true, {rank});
+            model.context.commit();
+            ASSERT_EQ(ddp_barrier(spare, nullptr, nullptr), DDP_OK);
+            Gate gate(rank, model.stream(0));
+            try {
+                model.give(1, 1);
+            } catch (const ddp::Error&) {  // rank 1 was faster
+            }
+            if (rank == 1) model.context.abort("on purpose");
+            while (ddp_group_status(group, nullptr) == DDP_OK) std::this_thread::yield();
+            gate.open();
+            BorrowedGroup next(spare);
+            model.context.set_group(next);
+            for (int p : {1, 0}) model.give(p, static_cast<float>(2 * rank));
+            model.context.finalize_on(model.stream(0));
+            for (int p : {1, 0}) EXPECT_TRUE(model.holds(p, 1));
+        }
+        ddp_group_free(spare);
+    });
+}
+
+TEST_F(DeviceFailureTest, MemoryMustBeWhereTheDeviceSays) {
+    on_ranks({1, "threads"}, [&](int, ddp_group* group) {
+        BorrowedGroup borrowed(group);
+        ddp::Context context(borrowed);
+        std::vector<float> on_cpu(4);
+        auto* on_device = static_cast<float*>(fake::allocate(0, 16));
+        const auto add = [&](float* data, ddp_device device, std::uint32_t flags = 0) {
+            return
+                [&context, data, device, flags] { context.add_param<float>("w", {4}, data, nullptr, device, flags); };
+        };
+        EXPECT_THAT(error_of(add(on_cpu.data(), {DDP_DEVICE_CUDA, 0}), DDP_ERROR_INVALID_ARGUMENT),
+                    HasSubstr("cuda:0"));
+        EXPECT_THAT(error_of(add(on_device, {DDP_DEVICE_CPU, 0}), DDP_ERROR_INVALID_ARGUMENT),
+                    HasSubstr("data is memory of cuda:0"));
+        EXPECT_THAT(error_of(add(on_device, {DDP_DEVICE_CUDA, 1}), DDP_ERROR_INVALID_ARGUMENT), HasSubstr("cuda:1"));
+        EXPECT_THAT(error_of(add(on_device, {DDP_DEVICE_CUDA, 5}), DDP_ERROR_UNSUPPORTED), HasSubstr("there are 2"));
+        EXPECT_THAT(error_of(add(on_device, {DDP_DEVICE_CUDA, 0}, DDP_PARAM_SPARSE), DDP_ERROR_UNSUPPORTED),
+                    HasSubstr("DDP_PARAM_SPARSE"));
+        fake::release(on_device);
+    });
+}
+
+TEST_F(DeviceFailureTest, AStreamThatIsCapturedIsRefused) {
+    on_ranks({1, "threads"}, [&](int, ddp_group* group) {
+        DeviceModel model(group, {4}, true, {0});
+        model.context.commit();
+        fake::set_capturing(model.stream(0), true);
+        EXPECT_THAT(error_of([&] { model.context.grad_ready_on(0, model.stream(0)); }, DDP_ERROR_INVALID_STATE),
+                    HasSubstr("graph"));
+        EXPECT_THAT(error_of([&] { model.context.finalize_on(model.stream(0)); }, DDP_ERROR_INVALID_STATE),
+                    HasSubstr("ddp_finalize_on"));
+        EXPECT_THAT(error_of([&] { model.context.step_begin(); }, DDP_ERROR_INVALID_STATE),
+                    HasSubstr("ddp_step_begin"));
+        fake::set_capturing(model.stream(0), false);
+        model.give(0, 2);
+        model.context.finalize_on(model.stream(0));
+        EXPECT_TRUE(model.holds(0, 2));
+    });
+}
+
+TEST_F(DeviceFailureTest, RanksWithOtherKindsOfMemoryDisagree) {
+    on_ranks({2, "threads"}, [&](int rank, ddp_group* group) {
+        DeviceModel model(group, {4}, true, {rank - 1});
+        EXPECT_THAT(error_of([&] { model.context.commit(); }, DDP_ERROR_MISMATCH), HasSubstr("on a device"));
+    });
+}
+
+}  // namespace

@@ -1,0 +1,245 @@
+// Steps of training whose gradients lie on a GPU, through the public interface. Ranks are threads that share the GPUs there
+// are, and meet through the host, or over NCCL where each has one of its own.
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "ddp/ddp.h"
+#include "gpu/gpu.h"
+#include "support/ranks.h"
+
+namespace libddp {
+
+std::string testing_gpu::why_skip() {
+    return no_gpu();
+}
+
+namespace {
+
+using namespace testing_gpu;
+
+// What a rank throws fails the test, and its group.
+#define OK(call)                                                             \
+    do {                                                                     \
+        ddp_error* error = nullptr;                                          \
+        if ((call) != DDP_OK) throw std::runtime_error(take_message(error)); \
+    } while (0)
+
+// Buckets of one and of several parameters, one of them longer than the chunks in which data goes through the host.
+const std::vector<std::size_t> kSizes{5, 3'000'000, 3, 1, 64, 200'000};
+
+struct Case {
+    int world;
+    const char* backend;
+    bool view;
+    const char* hook = nullptr;
+};
+
+// A model of one rank, whose gradients are filled by copies enqueued on a stream.
+class GpuModel {
+public:
+    GpuModel(ddp_group* group, const Case& test, std::uint32_t flags = 0)
+        : view_(test.view),
+          gpu_({DDP_DEVICE_CUDA, ddp_group_rank(group) % device_count(DDP_DEVICE_CUDA)}),
+          device_(gpu_.stream().device()) {
+        ddp_context_options options;
+        ddp_context_options_init(&options);
+        options.flags = flags;
+        options.bucket_cap_bytes = 100'000;
+        OK(ddp_context_create(group, &options, &context_, &error));
+        for (std::size_t i = 0; i < kSizes.size(); ++i) {
+            values_.push_back(gpu_.allocate(kSizes[i] * 4));
+            own_.push_back(view_ ? nullptr : gpu_.allocate(kSizes[i] * 4));
+            const std::string name = "p" + std::to_string(i);
+            const auto count = static_cast<std::int64_t>(kSizes[i]);
+            ddp_param_desc desc;
+            ddp_param_desc_init(&desc);
+            desc.name = name.c_str();
+            desc.shape = &count;
+            desc.ndim = 1;
+            desc.device = device_;
+            desc.data = values_.back().get();
+            desc.grad = own_.back().get();
+            ddp_param param = -1;
+            OK(ddp_register_param(context_, &desc, &param, &error));
+        }
+        gpu_.wait();
+        OK(ddp_set_stream(context_, device_.kind, device_.index, stream(), &error));
+        if (test.hook) OK(ddp_use_hook(context_, test.hook, "", &error));
+        set_value(1, static_cast<float>(1 + ddp_group_rank(group)));
+        OK(ddp_commit(context_, &error));
+    }
+    ~GpuModel() {
+        ddp_context_free(context_);
+        gpu_.wait();
+    }
+    GpuModel(const GpuModel&) = delete;
+    GpuModel& operator=(const GpuModel&) = delete;
+
+    ddp_context* context() const { return context_; }
+    Gpu& gpu() { return gpu_; }
+    void* stream() const { return gpu_.handle(); }
+    std::byte* grad(int i) const {
+        if (!view_) return own_[static_cast<std::size_t>(i)].get();
+        void* memory = nullptr;
+        EXPECT_EQ(ddp_grad_view(context_, i, &memory, nullptr), DDP_OK);
+        return static_cast<std::byte*>(memory);
+    }
+    void set_value(int i, float value) { gpu_.write(values_[static_cast<std::size_t>(i)].get(), numbers(i, value)); }
+    std::vector<float> value(int i) {
+        return values_of<float>(
+            gpu_.read(values_[static_cast<std::size_t>(i)].get(), kSizes[static_cast<std::size_t>(i)] * 4));
+    }
+    // value, value + 1, ... (modulo 8, so that sums are exact in f16, too)
+    void fill(int i, float value) { gpu_.write(grad(i), numbers(i, value)); }
+    void give(int i, float value) {
+        fill(i, value);
+        OK(ddp_grad_ready_on(context_, i, stream(), &error));
+    }
+    void finalize() { OK(ddp_finalize_on(context_, stream(), &error)); }
+    void begin() { OK(ddp_step_begin(context_, &error)); }
+    // Whether gradient i is value, value + 1, ... in the order of the stream.
+    ::testing::AssertionResult holds(int i, float value, float tolerance = 1e-5f) {
+        const auto expected = values_of<float>(numbers(i, value));
+        const auto actual = values_of<float>(gpu_.read(grad(i), expected.size() * 4));
+        for (std::size_t k = 0; k < expected.size(); ++k)
+            if (!(std::fabs(actual[k] - expected[k]) <= tolerance * std::fmax(1.0f, std::fabs(expected[k]))))
+                return ::testing::AssertionFailure()
+                       << "gradient " << i << "[" << k << "] is " << actual[k] << ", not " << expected[k];
+        return ::testing::AssertionSuccess();
+    }
+
+private:
+    static std::vector<std::byte> numbers(int i, float value) {
+        std::vector<float> result(kSizes[static_cast<std::size_t>(i)]);
+        for (std::size_t k = 0; k < result.size(); ++k) result[k] = value + static_cast<float>(k % 8);
+        return bytes_of(result);
+    }
+
+    const bool view_;
+    Gpu gpu_;
+    const ddp_device device_;
+    ddp_context* context_ = nullptr;
+    std::vector<std::shared_ptr<std::byte>> values_, own_;
+};
+
+constexpr int kParams = 6;
+
+float gradient(int rank, int param, int step) {
+    return static_cast<float>(2 * rank + param + 8 * step);
+}
+float mean(int world, int param, int step) {
+    return static_cast<float>(world - 1 + param + 8 * step);
+}
+
+class GpuSteps : public ::testing::TestWithParam<Case> {
+protected:
+    void SetUp() override {
+        if (std::string(GetParam().backend) != "nccl") return;
+        if (device_count(DDP_DEVICE_CUDA) < world()) GTEST_SKIP() << "a GPU for each rank is needed";
+        ddp_error* error = nullptr;
+        if (ddp_backend_available("nccl", &error) != 1) GTEST_SKIP() << take_message(error);
+    }
+    void run(const std::function<void(int rank, ddp_group* group)>& body, std::uint32_t flags = 0) {
+        RankOptions options(GetParam().world, GetParam().backend);
+        options.flags = flags;
+        options.timeout_ms = 60'000;
+        on_ranks(options, body);
+    }
+    int world() const { return GetParam().world; }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, GpuSteps,
+                         ::testing::Values(Case{1, "shm", true}, Case{1, "shm", false}, Case{2, "shm", true},
+                                           Case{3, "shm", false}, Case{4, "shm", true}, Case{2, "gloo", false},
+                                           Case{4, "gloo", true}, Case{2, "nccl", true}, Case{3, "nccl", false},
+                                           Case{4, "nccl", true}, Case{2, "shm", true, "fp16"},
+                                           Case{2, "shm", false, "bf16"}, Case{2, "nccl", false, "fp16"}),
+                         [](const auto& test) {
+                             return test.param.backend + std::to_string(test.param.world) +
+                                    (test.param.view ? "view" : "copy") + (test.param.hook ? test.param.hook : "");
+                         });
+
+TEST_P(GpuSteps, AverageOverTheRanks) {
+    run([&](int rank, ddp_group* group) {
+        GpuModel model(group, GetParam());
+        EXPECT_EQ(model.value(1)[0], 1) << "rank 0's values are everybody's";
+        for (int step = 0; step < 4; ++step) {
+            model.begin();
+            for (int p = kParams; p-- > 0;) model.give(p, gradient(rank, p, step));
+            model.finalize();
+            for (int p = 0; p < kParams; ++p) EXPECT_TRUE(model.holds(p, mean(world(), p, step))) << "step " << step;
+        }
+    });
+}
+
+// The host runs ahead: when everything is enqueued the GPU has not even begun.
+TEST_P(GpuSteps, AGradientThatIsWrittenLateIsInTheSum) {
+    if (world() > 1) GTEST_SKIP() << "through the host a rank waits for its data";
+    run([&](int rank, ddp_group* group) {
+        GpuModel model(group, GetParam());
+        auto late = model.gpu().allocate(kSizes[1] * 4);
+        model.begin();
+        for (int p = kParams; p-- > 0;) model.fill(p, gradient(rank, p, 0));
+        Blocked blocked(model.stream());
+        for (int p = kParams; p-- > 0;) OK(ddp_grad_ready_on(model.context(), p, model.stream(), &error));
+        model.finalize();
+        blocked.go();
+        for (int p = 0; p < kParams; ++p) EXPECT_TRUE(model.holds(p, mean(1, p, 0)));
+    });
+}
+
+TEST_P(GpuSteps, UnsyncedStepsAddUp) {
+    if (GetParam().hook) GTEST_SKIP() << "sums are not exact in 16 bits";
+    run([&](int rank, ddp_group* group) {
+        GpuModel model(group, GetParam());
+        OK(ddp_set_sync(model.context(), 0, &error));
+        model.begin();
+        for (int p = kParams; p-- > 0;) model.give(p, 100);
+        model.finalize();
+        EXPECT_TRUE(model.holds(0, 100));
+        OK(ddp_set_sync(model.context(), 1, &error));
+        model.begin();
+        for (int p = kParams; p-- > 0;) model.give(p, gradient(rank, p, 1));
+        model.finalize();
+        for (int p = 0; p < kParams; ++p) EXPECT_TRUE(model.holds(p, mean(world(), p, 1)));
+    });
+}
+
+TEST_P(GpuSteps, UnusedParametersKeepWhatTheyHeld) {
+    run([&](int rank, ddp_group* group) {
+        GpuModel model(group, GetParam(), DDP_CONTEXT_FIND_UNUSED);
+        for (int step = 0; step < 3; ++step) {
+            model.begin();
+            model.fill(3, 5);  // nobody announces it
+            for (int p = kParams; p-- > 0;)
+                if (p != 3) model.give(p, gradient(rank, p, step));
+            model.finalize();
+            for (int p = 0; p < kParams; ++p)
+                EXPECT_TRUE(p == 3 ? model.holds(3, 5) : model.holds(p, mean(world(), p, step))) << "step " << step;
+        }
+    });
+}
+
+TEST(GpuContext, RefusesACapturedStream) {
+    on_ranks(RankOptions(1, "shm"), [](int, ddp_group* group) {
+        GpuModel model(group, {1, "shm", true});
+        model.begin();
+        cudaStream_t captured = nullptr;
+        ASSERT_EQ(cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking), cudaSuccess);
+        ASSERT_EQ(cudaStreamBeginCapture(captured, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        ddp_error* error = nullptr;
+        EXPECT_EQ(ddp_grad_ready_on(model.context(), 0, captured, &error), DDP_ERROR_INVALID_STATE);
+        EXPECT_NE(take_message(error).find("captur"), std::string::npos);
+        cudaGraph_t graph = nullptr;
+        EXPECT_EQ(cudaStreamEndCapture(captured, &graph), cudaSuccess);
+        if (graph) cudaGraphDestroy(graph);
+        cudaStreamDestroy(captured);
+        for (int p = kParams; p-- > 0;) model.give(p, 1);
+        model.finalize();
+        EXPECT_TRUE(model.holds(0, 1));
+    });
+}
+
+}  // namespace
+}  // namespace libddp

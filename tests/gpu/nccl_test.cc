@@ -1,0 +1,292 @@
+// The backend nccl by its own functions. One GPU is a world of one, or of two where NCCL allows several ranks on it.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "gpu/gpu.h"
+#include "unit/backend/fake_host.h"
+#include "unit/cuda/values.h"
+#include "util/module.h"
+
+namespace libddp {
+namespace {
+
+using namespace testing_gpu;
+using namespace testing_backend;
+using testing_cuda::random_values;
+using testing_cuda::same;
+
+const ddp_backend* nccl_backend() {
+    std::string why;
+    using Entry = const ddp_backend*();
+    auto* entry = reinterpret_cast<Entry*>(load_module_entry("cuda", "ddp_backend_entry", &why));
+    return entry ? entry() : nullptr;
+}
+
+// Why the backend cannot be used beside the GPU that there is; empty if it can.
+std::string no_nccl() {
+    std::string why;
+    using Usable = ddp_status(ddp_backend_failure*);
+    auto* usable = reinterpret_cast<Usable*>(load_module_entry("cuda", "ddp_backend_usable", &why));
+    ddp_backend_failure failure{};
+    if (!usable) return why;
+    return usable(&failure) == DDP_OK ? "" : failure.message;
+}
+
+bool shares_gpus() {
+    const char* shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return shared && std::string(shared) == "1";
+}
+
+int nccl_version() {
+    void* library = dlopen("libnccl.so.2", RTLD_NOW);
+    auto* get = library ? reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion")) : nullptr;
+    int version = 0;
+    if (get) get(&version);
+    return version;
+}
+
+// How many ranks there can be: a GPU for each, or two on one.
+int largest_world() {
+    const int gpus = device_count(DDP_DEVICE_CUDA);
+    return gpus > 1 ? std::min(gpus, 4) : shares_gpus() ? 2 : 1;
+}
+ddp_device device_of_rank(int rank) {
+    return {DDP_DEVICE_CUDA, rank % device_count(DDP_DEVICE_CUDA)};
+}
+
+struct Ranks {
+    explicit Ranks(int size, const std::string& options = "", std::uint32_t flags = 0)
+        : world(size, options, flags, 60000, nccl_backend()) {
+        for (int rank = 0; rank < size; ++rank) gpus.push_back(std::make_unique<Gpu>(device_of_rank(rank)));
+    }
+    ddp_collective collective(int rank, ddp_collective_kind kind, ddp_dtype dtype, const void* send, void* recv,
+                              std::size_t count) {
+        ddp_collective c{};
+        c.struct_size = sizeof c;
+        c.kind = kind;
+        c.dtype = dtype;
+        c.op = DDP_SUM;
+        c.send = send;
+        c.recv = recv;
+        c.count = count;
+        c.scale = 1;
+        c.timeout_ms = 60000;
+        c.device = device_of_rank(rank);
+        c.stream = gpus[static_cast<std::size_t>(rank)]->handle();
+        return c;
+    }
+    World world;
+    std::vector<std::unique_ptr<Gpu>> gpus;
+};
+
+void check_allreduce(Ranks& ranks, ddp_dtype dtype, ddp_reduce_op op, std::size_t count, double scale, bool exact) {
+    std::mt19937 random(37);
+    const auto world = static_cast<std::size_t>(ranks.world.size());
+    std::vector<std::vector<std::byte>> values;
+    std::vector<const void*> inputs;
+    for (std::size_t rank = 0; rank < world; ++rank) {
+        if (exact) {
+            values.push_back(random_values(dtype, count, random));
+        } else {  // small integers: sums have the same bits in any order
+            std::vector<double> small(2 * count);
+            for (auto& number : small) number = static_cast<double>(random() % 9);
+            values.emplace_back(count * dtype_size(dtype));
+            const ddp_dtype part = cuda::part_of(dtype);
+            cpu::convert(values.back().data(), part, small.data(), DDP_F64, values.back().size() / dtype_size(part));
+        }
+    }
+    for (const auto& input : values) inputs.push_back(input.data());
+    std::vector<std::byte> expected(count * dtype_size(dtype));
+    cpu::reduce(expected.data(), inputs.data(), world, count, dtype, op, scale);
+    ranks.world.each([&](Rank& rank) {
+        const auto number = static_cast<std::size_t>(rank.rank());
+        Gpu& gpu = *ranks.gpus[number];
+        const auto memory = gpu.upload(values[number]);
+        ddp_collective c =
+            ranks.collective(rank.rank(), DDP_COLLECTIVE_ALLREDUCE, dtype, memory.get(), memory.get(), count);
+        c.op = op;
+        c.scale = scale;
+        ASSERT_EQ(rank.run(c), DDP_OK) << rank.failure.message;
+        const auto result = gpu.read(memory.get(), expected.size());
+        EXPECT_TRUE(same(result.data(), expected.data(), count, dtype))
+            << dtype_name(dtype) << ", op " << op << ", count " << count << ", scale " << scale;
+    });
+}
+
+TEST(NcclOnGpu, ReducesWhatNcclCan) {
+    Ranks ranks(largest_world());
+    ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
+    for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64, DDP_C64, DDP_C128})
+        for (const std::size_t count : {1u, 1000u, 300001u}) check_allreduce(ranks, dtype, DDP_SUM, count, 1, false);
+    for (const ddp_dtype dtype : {DDP_I32, DDP_I64, DDP_U8})
+        for (const ddp_reduce_op op : {DDP_SUM, DDP_PROD, DDP_MIN, DDP_MAX})
+            check_allreduce(ranks, dtype, op, 1003, 1, true);
+}
+
+// Minimum and maximum with NaNs, products of complex numbers, and everything in rank order with the group's flag.
+TEST(NcclOnGpu, ReducesInRankOrderItself) {
+    Ranks ranks(largest_world(), "algorithm=direct");
+    ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
+    EXPECT_TRUE(ranks.world[0].capabilities() & DDP_BACKEND_DETERMINISTIC);
+    for (const ddp_dtype dtype : testing_cuda::kAllTypes)
+        for (const ddp_reduce_op op : {DDP_SUM, DDP_PROD, DDP_MIN, DDP_MAX})
+            if (cpu::can_reduce(dtype, op))
+                for (const std::size_t count : {1u, 37u, 100003u}) check_allreduce(ranks, dtype, op, count, 0.5, true);
+}
+
+TEST(NcclOnGpu, DividesItselfWhereThatIsExact) {
+    const int world = std::min(largest_world(), 2);
+    Ranks ranks(world, "register=0");
+    ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
+    EXPECT_TRUE(ranks.world[0].capabilities() & DDP_BACKEND_FUSES_SCALE);
+    for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64, DDP_C64})
+        check_allreduce(ranks, dtype, DDP_SUM, 1001, 1.0 / world, false);
+}
+
+TEST(NcclOnGpu, BroadcastsGathersAndScatters) {
+    const int world = largest_world();
+    Ranks ranks(world);
+    ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
+    constexpr std::size_t kCount = 5003;
+    ranks.world.each([&](Rank& rank) {
+        Gpu& gpu = *ranks.gpus[static_cast<std::size_t>(rank.rank())];
+        const auto parts = static_cast<std::size_t>(world);
+        const std::vector<float> mine(kCount, static_cast<float>(rank.rank() + 1));
+        const auto one = gpu.upload(bytes_of(mine));
+        auto all = gpu.allocate(parts * kCount * 4);
+        ASSERT_EQ(
+            rank.run(ranks.collective(rank.rank(), DDP_COLLECTIVE_ALLGATHER, DDP_F32, one.get(), all.get(), kCount)),
+            DDP_OK)
+            << rank.failure.message;
+        const auto gathered = values_of<float>(gpu.read(all.get(), parts * kCount * 4));
+        for (std::size_t part = 0; part < parts; ++part)
+            EXPECT_EQ(gathered[part * kCount + 7], static_cast<float>(part + 1));
+        ASSERT_EQ(rank.run(ranks.collective(rank.rank(), DDP_COLLECTIVE_REDUCE_SCATTER, DDP_F32, all.get(), one.get(),
+                                            kCount)),
+                  DDP_OK)
+            << rank.failure.message;
+        EXPECT_EQ(values_of<float>(gpu.read(one.get(), 4))[0], static_cast<float>((rank.rank() + 1) * world));
+        gpu.write(one.get(), bytes_of(mine));
+        ddp_collective c =
+            ranks.collective(rank.rank(), DDP_COLLECTIVE_BROADCAST, DDP_F32, one.get(), one.get(), kCount);
+        c.root = world - 1;
+        ASSERT_EQ(rank.run(c), DDP_OK) << rank.failure.message;
+        EXPECT_EQ(values_of<float>(gpu.read(one.get(), 4))[0], static_cast<float>(world));
+    });
+}
+
+TEST(NcclOnGpu, AllocatesBucketsWhereItCan) {
+    Ranks ranks(largest_world());
+    ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
+    ranks.world.each([&](Rank& rank) {
+        Gpu& gpu = *ranks.gpus[static_cast<std::size_t>(rank.rank())];
+        void* memory = nullptr;
+        ddp_backend_failure failure{};
+        ASSERT_EQ(rank.backend().allocate(rank.transport(), 1 << 20, device_of_rank(rank.rank()), &memory, &failure),
+                  DDP_OK)
+            << failure.message;
+        if (!memory) return;  // the group has one rank, or NCCL has no such memory
+        const auto bytes = gpu.read(memory, 1 << 20);
+        EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
+        EXPECT_EQ(rank.run(ranks.collective(rank.rank(), DDP_COLLECTIVE_ALLREDUCE, DDP_F32, memory, memory, 1 << 18)),
+                  DDP_OK)
+            << rank.failure.message;
+        gpu.wait();
+        rank.backend().deallocate(rank.transport(), memory);
+    });
+}
+
+TEST(NcclOnGpu, TwoRanksOnOneGpuAreNamedWhereThatCannotBe) {
+    if (shares_gpus()) GTEST_SKIP() << "they can";
+    World world(2, "", 0, 20000, nccl_backend());
+    world.each([&](Rank& rank) {
+        Gpu gpu;
+        auto memory = gpu.allocate(4);
+        ddp_collective c{};
+        c.struct_size = sizeof c;
+        c.kind = DDP_COLLECTIVE_ALLREDUCE;
+        c.dtype = DDP_F32;
+        c.op = DDP_SUM;
+        c.send = c.recv = memory.get();
+        c.count = 1;
+        c.scale = 1;
+        c.timeout_ms = 20000;
+        c.device = kFirst;
+        c.stream = gpu.handle();
+        EXPECT_EQ(rank.run(c), DDP_ERROR_INVALID_ARGUMENT);
+        EXPECT_NE(std::string(rank.failure.message).find("ranks 0 and 1 both use GPU"), std::string::npos)
+            << rank.failure.message;
+    });
+}
+
+// One rank does not come to an operation that the other has enqueued: an abort ends it, and its stream goes on.
+TEST(NcclOnGpu, AnAbortEndsWhatIsEnqueued) {
+    if (largest_world() < 2) GTEST_SKIP() << "two ranks are needed";
+    Ranks ranks(2);
+    ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
+    check_allreduce(ranks, DDP_F32, DDP_SUM, 10, 1, false);
+    Rank& first = ranks.world[0];
+    Gpu& gpu = *ranks.gpus[0];
+    auto memory = gpu.allocate(4);
+    ddp_collective c = ranks.collective(0, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, memory.get(), memory.get(), 1);
+    ASSERT_EQ(first.run(c), DDP_OK) << first.failure.message;
+    const EventPtr end = gpu.stream().record();
+    EXPECT_FALSE(end->wait(std::chrono::milliseconds(50)));
+    ddp_backend_failure failure{};
+    EXPECT_EQ(first.backend().check(first.transport(), &failure), DDP_OK) << failure.message;
+    const auto before = std::chrono::steady_clock::now();
+    first.abort();
+    EXPECT_LT(elapsed_ms(before), 100);
+    gpu.wait();
+    EXPECT_LT(elapsed_ms(before), 5000);
+    EXPECT_EQ(first.backend().check(first.transport(), &failure), DDP_ERROR_ABORTED);
+    EXPECT_EQ(first.run(c), DDP_ERROR_ABORTED);
+    EXPECT_LT(elapsed_ms(before), 5100);
+}
+
+// A rank that never comes: the wait ends when the time has passed, and soon after an abort.
+TEST(NcclOnGpu, WaitsAreBounded) {
+    for (const bool aborted : {false, true}) {
+        MemoryStore store;
+        Rank lonely(store, 0, 2, "", 20000, 0, nccl_backend());
+        ASSERT_EQ(lonely.status, DDP_OK) << lonely.failure.message;
+        Gpu gpu;
+        auto memory = gpu.allocate(4);
+        ddp_collective c{};
+        c.struct_size = sizeof c;
+        c.kind = DDP_COLLECTIVE_ALLREDUCE;
+        c.dtype = DDP_F32;
+        c.op = DDP_SUM;
+        c.send = c.recv = memory.get();
+        c.count = 1;
+        c.scale = 1;
+        c.timeout_ms = 1000;
+        c.device = kFirst;
+        c.stream = gpu.handle();
+        std::thread killer;
+        if (aborted)
+            killer = std::thread([&] {
+                std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                lonely.abort();
+                store.break_with(DDP_ERROR_ABORTED);
+            });
+        const auto before = std::chrono::steady_clock::now();
+        const ddp_status status = lonely.run(c);
+        EXPECT_EQ(status, aborted ? DDP_ERROR_ABORTED : DDP_ERROR_TIMEOUT) << lonely.failure.message;
+        EXPECT_LT(elapsed_ms(before), aborted ? 400 : 1500);
+        if (killer.joinable()) killer.join();
+    }
+}
+
+}  // namespace
+
+std::string testing_gpu::why_skip() {
+    if (std::string why = no_gpu(); !why.empty()) return why;
+    if (std::string why = no_nccl(); !why.empty()) return why;
+    if (shares_gpus() && nccl_version() < 23000) return "NCCL before 2.30 does not allow several ranks on one GPU";
+    return {};
+}
+
+}  // namespace libddp

@@ -1,0 +1,227 @@
+// The functions of CUDA's runtime that the module and its tests call, without a GPU: four devices with the memory of the host.
+// Arguments are not checked as CUDA would.
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "gpu/on_cpu/stream.h"
+
+namespace {
+
+using on_cpu::Event;
+using on_cpu::Point;
+using on_cpu::Stream;
+using on_cpu::stream_of;
+
+constexpr int kDevices = 4;
+thread_local int current_device = 0;
+
+struct Block {
+    std::size_t bytes;
+    int device;
+    bool host;
+};
+std::mutex memory_mutex;
+std::map<const char*, Block> memory;
+
+// The middle of a block is part of it as well.
+const Block* block_of(const void* pointer) {
+    const auto* p = static_cast<const char*>(pointer);
+    auto after = memory.upper_bound(p);
+    if (after == memory.begin()) return nullptr;
+    --after;
+    return p < after->first + after->second.bytes ? &after->second : nullptr;
+}
+
+cudaError_t allocate(void** pointer, std::size_t bytes, bool host) {
+    const std::size_t size = (bytes + 511) / 256 * 256;
+    *pointer = std::aligned_alloc(256, size);
+    if (!*pointer) return cudaErrorMemoryAllocation;
+    std::memset(*pointer, 0xab, size);
+    const std::lock_guard lock(memory_mutex);
+    memory[static_cast<const char*>(*pointer)] = {bytes, current_device, host};
+    return cudaSuccess;
+}
+
+void release(void* pointer) {
+    {
+        const std::lock_guard lock(memory_mutex);
+        memory.erase(static_cast<const char*>(pointer));
+    }
+    std::free(pointer);
+}
+
+Event& event_of(cudaEvent_t event) {
+    return *reinterpret_cast<Event*>(event);
+}
+
+std::shared_ptr<Point> point_of(cudaEvent_t event) {
+    const std::lock_guard lock(event_of(event).mutex);
+    return event_of(event).point;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetLastError() {
+    return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t code) {
+    return code == cudaSuccess ? "no error" : "an error";
+}
+const char* cudaGetErrorName(cudaError_t) {
+    return "cudaError";
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = kDevices;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+    *device = current_device;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
+    current_device = device;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+    std::memset(properties, 0, sizeof *properties);
+    std::snprintf(properties->name, sizeof properties->name, "a CPU that plays GPU %d", device);
+    properties->uuid.bytes[0] = static_cast<char>(device + 1);
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
+    std::snprintf(text, static_cast<std::size_t>(size), "0000:0%d:00.0", device);
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+    *value = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
+    return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+    const std::lock_guard lock(memory_mutex);
+    const Block* block = block_of(pointer);
+    std::memset(attributes, 0, sizeof *attributes);
+    attributes->type = !block ? cudaMemoryTypeUnregistered : block->host ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
+    attributes->device = block ? block->device : 0;
+    return cudaSuccess;
+}
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
+    *pool = nullptr;
+    return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
+    return cudaSuccess;
+}
+cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t, cudaStream_t) {
+    return allocate(pointer, bytes, false);
+}
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+    stream_of(stream).enqueue([pointer] { release(pointer); });
+    return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+    return allocate(pointer, bytes, true);
+}
+cudaError_t cudaFreeHost(void* pointer) {
+    release(pointer);
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* left, size_t* total) {
+    *left = *total = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
+    stream_of(stream).enqueue([=] { std::memset(pointer, value, bytes); });
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+    stream_of(stream).enqueue([=] { std::memcpy(dst, src, bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+    *stream = reinterpret_cast<cudaStream_t>(new Stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+// As CUDA does: what is enqueued ends by itself.
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    std::thread([stream] { delete reinterpret_cast<Stream*>(stream); }).detach();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    stream_of(stream).synchronize();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+    *status = stream_of(stream).capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+    stream_of(stream).capturing = true;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+    stream_of(stream).capturing = false;
+    *graph = nullptr;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t) {
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+    stream_of(stream).enqueue([=] { function(data); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+    *event = reinterpret_cast<cudaEvent_t>(new Event);
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete &event_of(event);
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    const auto point = std::make_shared<Point>();
+    {
+        const std::lock_guard lock(event_of(event).mutex);
+        event_of(event).point = point;
+    }
+    stream_of(stream).enqueue([point] { point->reach(); });
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    if (const auto point = point_of(event)) stream_of(stream).enqueue([point] { point->wait(); });
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    const auto point = point_of(event);
+    if (!point) return cudaSuccess;
+    const std::lock_guard lock(point->mutex);
+    return point->reached ? cudaSuccess : cudaErrorNotReady;
+}
+
+}  // extern "C"

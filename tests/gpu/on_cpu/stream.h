@@ -1,0 +1,51 @@
+// Streams and events of CUDA's runtime, played by threads: what is enqueued runs in order, later, and nobody waits for it.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace on_cpu {
+
+class Stream {
+public:
+    Stream();
+    ~Stream();  // what is enqueued runs first
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+
+    void enqueue(std::function<void()> work);
+    void synchronize();
+    bool capturing = false;
+
+private:
+    void loop();
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::function<void()>> work_;
+    bool busy_ = false, ending_ = false;
+    std::thread thread_;
+};
+
+// A point of a stream, once recorded. Waiters keep the point that they waited for.
+struct Point {
+    std::mutex mutex;
+    std::condition_variable reached_changed;
+    bool reached = false;
+    void reach();
+    void wait();
+};
+
+struct Event {
+    std::mutex mutex;
+    std::shared_ptr<Point> point;  // null: never recorded
+};
+
+// The legacy default stream for null; there is one for all devices.
+Stream& stream_of(void* stream);
+
+}  // namespace on_cpu

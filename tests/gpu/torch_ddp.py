@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""What a step costs PyTorch's DistributedDataParallel on one GPU, in a world of one, for the gradients of a model:
+
+    ddp-bench models --model resnet50 | torch_ddp.py NAME [--view]
+
+One line: milliseconds of this process's CPU time a step, until everything is enqueued, less what the same backward pass costs without
+DDP; and milliseconds of a step. The counterpart of `ddp-bench replay --device cuda`, columns cpu_ms and median_ms. Prints "skipped:
+REASON" where there is no PyTorch with a GPU.
+"""
+import statistics
+import sys
+import tempfile
+import time
+
+STEPS, WARM_UP = 60, 10
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(0)
+
+
+try:
+    import torch
+except ImportError:
+    skip("there is no PyTorch")
+
+
+class Gradients(torch.autograd.Function):
+    """A backward pass that gives each parameter a gradient which is there already."""
+
+    @staticmethod
+    def forward(ctx, ready, start, *params):
+        ctx.ready = ready
+        return start.clone()
+
+    @staticmethod
+    def backward(ctx, _):
+        return (None, None, *[gradient.clone() for gradient in ctx.ready])
+
+
+class Model(torch.nn.Module):
+    def __init__(self, shapes):
+        super().__init__()
+        self.params = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(shape, device="cuda")) for shape in shapes)
+        self.ready = [torch.ones_like(p) for p in self.params]
+
+    def forward(self, start):
+        return Gradients.apply(self.ready, start, *self.params)
+
+
+def measure(model):
+    start = torch.ones((), device="cuda")
+    cpu, wall = [], []
+    for step in range(WARM_UP + STEPS):
+        torch.cuda.synchronize()
+        for p in model.parameters():
+            p.grad = p.grad if p.grad is None else p.grad.zero_()
+        torch.cuda.synchronize()
+        cpu_before, before = time.process_time(), time.perf_counter()
+        model(start).backward()
+        enqueued = time.process_time()
+        torch.cuda.synchronize()
+        if step >= WARM_UP:
+            cpu.append(1e3 * (enqueued - cpu_before))
+            wall.append(1e3 * (time.perf_counter() - before))
+    return statistics.median(cpu), statistics.median(wall)
+
+
+def main():
+    if not torch.cuda.is_available():
+        skip("PyTorch sees no GPU")
+    name, view = sys.argv[1], "--view" in sys.argv[2:]
+    lines = (line.split("#")[0].split() for line in sys.stdin)
+    shapes = [tuple(int(extent) for extent in words[1:]) for words in lines if words]
+    with tempfile.NamedTemporaryFile() as meeting:
+        torch.distributed.init_process_group("nccl", init_method=f"file://{meeting.name}", rank=0, world_size=1)
+        alone_cpu, alone_wall = measure(Model(shapes))
+        ddp = torch.nn.parallel.DistributedDataParallel(Model(shapes), device_ids=[0], gradient_as_bucket_view=view)
+        cpu, wall = measure(ddp)
+        torch.distributed.destroy_process_group()
+    print(f"PyTorch {torch.__version__} DDP, {name}, {'view' if view else 'copy'}: cpu_ms {cpu - alone_cpu:.3f}  "
+          f"step_ms {wall:.3f}  local_ms {alone_wall:.3f}  params {len(shapes)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+// A kind of device that is made of threads and of memory that only its own operations can touch: libddp-cuda.so of the tests.
+//
+// Streams are threads that run one operation after another, each after a random time. The addresses of its memory cannot be
+// read or written (PROT_NONE); operations work through a second mapping of the same pages. So a library that touches
+// device memory by itself faults, and one that forgets an order computes with what is not there yet: fresh and freed memory
+// holds NaNs. Operations check that their memory is alive, and of their device; what is wrong ends the process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace fake {
+
+struct Counts {
+    long streams = 0, events = 0, blocks = 0, pinned = 0;
+
+    bool operator==(const Counts&) const = default;
+};
+// What is alive now. Of what is freed in the order of a stream, once that has come to it: see settle().
+Counts counts();
+// Waits until every stream has nothing to do, at most 10 s; false if that takes longer.
+bool settle();
+
+// There are so many devices (2 at first); none: the module says that there is no device.
+void set_device_count(int count);
+// Longest time before each operation (100 us at first).
+void set_delay(long most_us);
+
+// Streams of the caller's own; null is the default stream of every device.
+void* make_stream(int device);
+void free_stream(void* stream);
+// Runs on the stream; what it does to device memory it does through alias().
+void launch(int device, void* stream, std::function<void()> body);
+void wait(int device, void* stream);
+void set_capturing(void* stream, bool capturing);
+
+// Where the device sees this memory.
+void* alias(const void* memory);
+template <class T>
+T* at(const void* memory) {
+    return static_cast<T*>(alias(memory));
+}
+
+// Memory of the caller's own. It holds zeros.
+void* allocate(int device, std::size_t bytes);
+void release(void* memory);
+
+}  // namespace fake

@@ -1,0 +1,42 @@
+// The memory of the fake devices.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+
+namespace fake {
+
+class Memory {
+public:
+    static Memory& instance();
+
+    // Null if there is no room.
+    void* allocate(int device, std::size_t bytes);
+    void free(void* memory);
+    // The second mapping of live memory of this device; anything else ends the process.
+    char* alias(int device, const void* memory, std::size_t bytes);
+    char* alias(const void* memory) const;
+    // -1: not of a device.
+    int device_of(const void* memory) const;
+    long blocks();
+
+    void* allocate_pinned(std::size_t bytes);
+    void free_pinned(void* memory);
+    // Ends the process unless it is.
+    void require_pinned(const void* memory, std::size_t bytes);
+    long pinned();
+
+private:
+    Memory();
+
+    std::mutex mutex_;
+    char* visible_ = nullptr;                            // what libddp gets
+    char* hidden_ = nullptr;                             // where the devices work
+    std::map<std::size_t, std::size_t> free_[2], used_;  // begin and size, in bytes from the first device's memory
+    std::map<const char*, std::size_t> pinned_;
+};
+
+[[noreturn]] void die(const char* what);
+
+}  // namespace fake

@@ -1,0 +1,254 @@
+// The fake devices as a module: every operation is put on its stream and works there through the second mapping.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "device/device_module.h"
+#include "device/dtype.h"
+#include "device/kernels.h"
+#include "support/fake_device/fake_device.h"
+#include "support/fake_device/memory.h"
+#include "support/fake_device/stream.h"
+#include "util/version.h"
+
+using namespace fake;
+
+namespace {
+
+std::atomic<int> devices{2};
+
+ddp_status set_failure(ddp_device_failure* failure, ddp_status status, const char* text) {
+    std::snprintf(failure->message, sizeof failure->message, "%s", text);
+    return status;
+}
+
+ddp_status count(int32_t* result, ddp_device_failure* failure) {
+    if (devices == 0) return set_failure(failure, DDP_ERROR_UNAVAILABLE, "no device: the test took them away");
+    *result = devices;
+    return DDP_OK;
+}
+
+ddp_status describe(int32_t device, char* text, size_t size, ddp_device_failure*) {
+    std::snprintf(text, size, "fake device %d, made of threads", device);
+    return DDP_OK;
+}
+
+ddp_status device_of(const void* pointer, ddp_device* device, ddp_device_failure*) {
+    const int index = Memory::instance().device_of(pointer);
+    *device = index < 0 ? ddp_device{DDP_DEVICE_CPU, 0} : ddp_device{DDP_DEVICE_CUDA, index};
+    return DDP_OK;
+}
+
+ddp_status allocate(int32_t device, void* stream, size_t bytes, void** memory, ddp_device_failure* failure) {
+    *memory = Memory::instance().allocate(device, bytes);
+    if (!*memory) return set_failure(failure, DDP_ERROR_OUT_OF_MEMORY, "the device is full");
+    Stream::of(device, stream)->enqueue([device, begin = *memory, bytes] {
+        std::memset(Memory::instance().alias(device, begin, bytes), 0, bytes);
+    });
+    return DDP_OK;
+}
+
+void deallocate(int32_t device, void* stream, void* memory) {
+    Stream::of(device, stream)->enqueue([memory] { Memory::instance().free(memory); });
+}
+
+ddp_status allocate_host(size_t bytes, void** memory, ddp_device_failure* failure) {
+    *memory = Memory::instance().allocate_pinned(bytes);
+    return *memory ? DDP_OK : set_failure(failure, DDP_ERROR_OUT_OF_MEMORY, "no pinned memory");
+}
+
+void deallocate_host(void* memory) {
+    Memory::instance().free_pinned(memory);
+}
+
+ddp_status stream_create(int32_t device, void** stream, ddp_device_failure*) {
+    *stream = Stream::make(device);
+    return DDP_OK;
+}
+
+void stream_destroy(int32_t, void* stream) {
+    Stream::free(stream);
+}
+
+ddp_status stream_capturing(int32_t device, void* stream, int32_t* capturing, ddp_device_failure*) {
+    *capturing = Stream::of(device, stream)->capturing ? 1 : 0;
+    return DDP_OK;
+}
+
+ddp_status event_create(int32_t device, void** event, ddp_device_failure*) {
+    *event = new Event(device);
+    return DDP_OK;
+}
+
+void event_destroy(int32_t, void* event) {
+    delete static_cast<Event*>(event);
+}
+
+ddp_status event_record(int32_t device, void* event, void* stream, ddp_device_failure*) {
+    Stream::of(device, stream)->record(*static_cast<Event*>(event));
+    return DDP_OK;
+}
+
+ddp_status stream_wait(int32_t device, void* stream, void* event, ddp_device_failure*) {
+    Stream::of(device, stream)->wait_for(*static_cast<Event*>(event));
+    return DDP_OK;
+}
+
+std::shared_ptr<Point> point_of(void* event) {
+    auto& e = *static_cast<Event*>(event);
+    const std::lock_guard lock(e.mutex);
+    return e.point;
+}
+
+ddp_status event_query(int32_t, void* event, int32_t* done, ddp_device_failure*) {
+    const auto point = point_of(event);
+    *done = !point || point->done() ? 1 : 0;
+    return DDP_OK;
+}
+
+ddp_status event_wait(int32_t, void* event, int64_t timeout_ns, int32_t* done, ddp_device_failure*) {
+    const auto point = point_of(event);
+    *done = !point || point->wait(std::chrono::nanoseconds(timeout_ns)) ? 1 : 0;
+    return DDP_OK;
+}
+
+// As a kernel would: in the wider of the two types, and rounded once more where that is not the result's.
+void transfer_one(int32_t device, const ddp_segment& s, ddp_dtype from, ddp_dtype to, double scale) {
+    const size_t from_bytes = s.count * libddp::dtype_size(from), to_bytes = s.count * libddp::dtype_size(to);
+    char* dst = Memory::instance().alias(device, s.dst, to_bytes);
+    if (!s.src) {
+        std::memset(dst, 0, to_bytes);
+        return;
+    }
+    const char* src = Memory::instance().alias(device, s.src, from_bytes);
+    if (from == to) return libddp::cpu::scale_copy(dst, src, s.count, to, scale);
+    if (from_bytes < to_bytes) {
+        libddp::cpu::convert(dst, to, src, from, s.count);
+        return libddp::cpu::scale_copy(dst, dst, s.count, to, scale);
+    }
+    std::vector<char> scaled(from_bytes);
+    libddp::cpu::scale_copy(scaled.data(), src, s.count, from, scale);
+    libddp::cpu::convert(dst, to, scaled.data(), from, s.count);
+}
+
+ddp_status transfer(int32_t device, void* stream, const ddp_segment* segments, size_t n, ddp_dtype from, ddp_dtype to,
+                    double scale, ddp_device_failure*) {
+    Stream::of(device, stream)
+        ->enqueue([device, all = std::vector<ddp_segment>(segments, segments + n), from, to, scale] {
+            for (const auto& segment : all) transfer_one(device, segment, from, to, scale);
+        });
+    return DDP_OK;
+}
+
+ddp_status reduce(int32_t device, void* stream, void* out, const void* const* inputs, size_t input_count, size_t n,
+                  ddp_dtype dtype, ddp_reduce_op op, double scale, ddp_device_failure*) {
+    Stream::of(device, stream)
+        ->enqueue([device, out, all = std::vector<const void*>(inputs, inputs + input_count), n, dtype, op, scale] {
+            const size_t bytes = n * libddp::dtype_size(dtype);
+            std::vector<const void*> seen;
+            for (const void* input : all) seen.push_back(Memory::instance().alias(device, input, bytes));
+            libddp::cpu::reduce(Memory::instance().alias(device, out, bytes), seen.data(), seen.size(), n, dtype, op,
+                                scale);
+        });
+    return DDP_OK;
+}
+
+ddp_status copy(int32_t device, void* stream, void* dst, const void* src, size_t bytes, ddp_copy_kind kind,
+                ddp_device_failure*) {
+    Stream::of(device, stream)->enqueue([device, dst, src, bytes, kind] {
+        auto& memory = Memory::instance();
+        memory.require_pinned(kind == DDP_COPY_TO_HOST ? dst : src, bytes);
+        if (kind == DDP_COPY_TO_HOST)
+            std::memcpy(dst, memory.alias(device, src, bytes), bytes);
+        else
+            std::memcpy(memory.alias(device, dst, bytes), src, bytes);
+    });
+    return DDP_OK;
+}
+
+}  // namespace
+
+namespace fake {
+
+Counts counts() {
+    return {stream_count(), event_count(), Memory::instance().blocks(), Memory::instance().pinned()};
+}
+
+bool settle() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!Stream::all_idle()) {
+        if (std::chrono::steady_clock::now() > end) return false;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+}
+
+void set_device_count(int n) {
+    devices = n;
+}
+void set_delay(long most_us) {
+    set_longest_delay(most_us);
+}
+void* make_stream(int device) {
+    return Stream::make(device);
+}
+void free_stream(void* stream) {
+    Stream::free(stream);
+}
+void launch(int device, void* stream, std::function<void()> body) {
+    Stream::of(device, stream)->enqueue(std::move(body));
+}
+void wait(int device, void* stream) {
+    Event event(device);
+    Stream::of(device, stream)->record(event);
+    event.point->wait();
+}
+void set_capturing(void* stream, bool capturing) {
+    static_cast<Stream*>(stream)->capturing = capturing;
+}
+void* alias(const void* memory) {
+    return Memory::instance().alias(memory);
+}
+void* allocate(int device, std::size_t bytes) {
+    void* memory = Memory::instance().allocate(device, bytes);
+    if (!memory) die("the device is full");
+    std::memset(alias(memory), 0, bytes);
+    return memory;
+}
+void release(void* memory) {
+    Memory::instance().free(memory);
+}
+
+}  // namespace fake
+
+extern "C" __attribute__((visibility("default"))) const ddp_device_module* ddp_device_entry(void) {
+    static const ddp_device_module module = {sizeof(ddp_device_module),
+                                             libddp::kVersion,
+                                             "cuda",
+                                             DDP_DEVICE_CUDA,
+                                             0,
+                                             count,
+                                             describe,
+                                             device_of,
+                                             allocate,
+                                             deallocate,
+                                             allocate_host,
+                                             deallocate_host,
+                                             stream_create,
+                                             stream_destroy,
+                                             stream_capturing,
+                                             event_create,
+                                             event_destroy,
+                                             event_record,
+                                             stream_wait,
+                                             event_query,
+                                             event_wait,
+                                             transfer,
+                                             reduce,
+                                             copy};
+    return &module;
+}

@@ -1,0 +1,8 @@
+// A backend that takes memory of the fake devices only, and enqueues: "streams". Ranks are threads of one process. What it
+// enqueues meets the other ranks on the stream itself, as NCCL's kernels do.
+#pragma once
+
+// Registers it once; call it before creating groups.
+void register_stream_backend();
+// From now on its `check` fails in every group that exists, until it is called with false.
+void fail_stream_backend(bool fails);

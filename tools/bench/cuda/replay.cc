@@ -1,0 +1,140 @@
+// ddp-bench replay --device cuda: the gradients of a real model, written on a GPU in the order of a backward pass.
+#include <time.h>
+
+#include <stdexcept>
+#include <vector>
+
+#include "benchmarks.h"
+#include "cuda/gpu.h"
+#include "gradients.h"
+#include "groups.h"
+#include "measure.h"
+#include "models.h"
+
+namespace bench {
+namespace {
+
+double cpu_ms() {
+    timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
+}
+
+// Writes each gradient by one kernel, as a backward pass does: from a source that is as long as the longest.
+class Backward {
+public:
+    Backward(const Model& model, const ddp_device& device, int rank) : stream_(libddp::DeviceStream::create(device)) {
+        std::int64_t longest = 1;
+        for (const Parameter& p : model) longest = std::max(longest, p.count());
+        count_ = static_cast<std::size_t>(longest);
+        source_ = allocate_on(device, 4 * count_);
+        const std::vector<float> values(count_, static_cast<float>(rank + 1));
+        check_cuda(cudaMemcpy(source_.get(), values.data(), 4 * count_, cudaMemcpyHostToDevice), "cudaMemcpy");
+    }
+    void* stream() const { return stream_->handle(); }
+
+    template <class Ready>
+    void run(const std::vector<Gradient>& gradients, Ready ready) const {
+        for (std::size_t i = gradients.size(); i-- > 0;) {
+            stream_->transfer({{gradients[i].data, source_.get(), gradients[i].count}}, DDP_F32, DDP_F32, 1);
+            ready(i);
+        }
+    }
+    void wait() const {
+        check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream())), "cudaStreamSynchronize");
+    }
+
+private:
+    const libddp::StreamPtr stream_;
+    std::size_t count_ = 0;
+    std::shared_ptr<void> source_;
+};
+
+// Gradients of a model in memory that the program has allocated, in one piece.
+struct Own {
+    Own(const Model& model, const ddp_device& device) {
+        std::size_t total = 0;
+        for (const Parameter& p : model) total += (static_cast<std::size_t>(p.count()) + 63) / 64 * 64;
+        memory = allocate_on(device, 4 * total);
+        auto* next = static_cast<float*>(memory.get());
+        for (const Parameter& p : model) {
+            const auto count = static_cast<std::size_t>(p.count());
+            gradients.push_back({next, count});
+            next += (count + 63) / 64 * 64;
+        }
+    }
+    std::shared_ptr<void> memory;
+    std::vector<Gradient> gradients;
+};
+
+void check_means(const std::vector<Gradient>& gradients, int world) {
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+        if (gradients[i].count == 0) continue;
+        float got = 0;
+        check_cuda(cudaMemcpy(&got, gradients[i].data + gradients[i].count - 1, 4, cudaMemcpyDeviceToHost),
+                   "cudaMemcpy");
+        if (got != static_cast<float>(world + 1) / 2)
+            throw std::runtime_error("the gradient of parameter " + std::to_string(i) + " is not the mean over ranks");
+    }
+}
+
+}  // namespace
+
+std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
+    const ddp_device first = parse_device(options.device);
+    std::int32_t devices = 1;
+    Result counted;
+    counted.check(ddp_device_count(DDP_DEVICE_CUDA, &devices, counted));
+    const int rank = ddp_group_rank(group), world = ddp_group_world_size(group);
+    const ddp_device device{DDP_DEVICE_CUDA, (first.index + rank) % devices};
+    const Model model = find_model(options.model);
+    const Own own(model, device);
+    const Backward backward(model, device, rank);
+    const Place place{device, backward.stream()};
+    SharedGradients shared(group, context_options(options), model, options.copy ? &own.gradients : nullptr, &place);
+
+    const Iteration local = [&] {
+        const double start = now_ms();
+        backward.run(own.gradients, [](std::size_t) {});
+        backward.wait();
+        return now_ms() - start;
+    };
+    double cpu = 0, host = 0, local_cpu = 0;
+    std::int64_t steps = 0, local_steps = 0;
+    const Iteration with_libddp = [&] {
+        const double start = now_ms(), cpu_start = cpu_ms();
+        shared.begin_step();
+        backward.run(shared.all(), [&](std::size_t i) { shared.ready(i); });
+        shared.finalize();
+        const double enqueued = now_ms();
+        cpu += cpu_ms() - cpu_start;
+        host += enqueued - start;
+        ++steps;
+        backward.wait();
+        return now_ms() - start;
+    };
+    const Iteration enqueue_alone = [&] {
+        const double start = now_ms(), cpu_start = cpu_ms();
+        backward.run(own.gradients, [](std::size_t) {});
+        local_cpu += cpu_ms() - cpu_start;
+        ++local_steps;
+        backward.wait();
+        return now_ms() - start;
+    };
+    const auto series =
+        measure(ranks_of(group), {options.iterations(), options.seconds}, {local, with_libddp, enqueue_alone});
+    check_means(shared.all(), world);
+
+    Row row = make_row("replay", world, ddp_group_backend(group), 4 * element_count(model), series[1]);
+    row["local_ms"] = median(series[0]);
+    row["model"] = options.model;
+    row["params"] = model.size();
+    row["buckets"] = ddp_context_bucket_count(shared.context());
+    row["mode"] = options.copy ? "copy" : "view";
+    // Of the process until everything is enqueued, less what the kernels of the backward pass cost by themselves.
+    row["cpu_ms"] = cpu / static_cast<double>(steps) - local_cpu / static_cast<double>(local_steps);
+    row["enqueue_ms"] = host / static_cast<double>(steps);
+    return {row};
+}
+
+}  // namespace bench
