@@ -208,7 +208,8 @@ DDP_API ddp_status ddp_step_begin(ddp_context* context, ddp_error** error);
  * Threads: one. Blocks: no. Collective: no, but every rank must choose the same for a step. Callbacks: no. */
 DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error);
 
-/* Says that this step's gradient of `param` is complete. When it is the last of its bucket the reduction starts.
+/* Says that this step's gradient of `param` is complete. When it is the last of its bucket the reduction starts. (On a
+ * device: when the stream of ddp_set_stream comes to this point; see ddp_grad_ready_on in device.h.)
  * Until ddp_finalize returns the gradient must not be touched.
  * Errors: INVALID_ARGUMENT (unknown parameter), INVALID_STATE (ready twice in one step; not committed; during
  * ddp_finalize), a hook's error, or what broke the context. A gradient that comes in a wrong way neither breaks the
@@ -254,7 +255,8 @@ DDP_API ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, co
 DDP_API ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const void* left, const void* right,
                                           size_t rows, ddp_error** error);
 
-/* The end of the backward pass: waits until every bucket is reduced and (copy) writes the gradients back.
+/* The end of the backward pass: waits until every bucket is reduced and (copy) writes the gradients back. (Without waiting
+ * for devices: ddp_finalize_on in device.h.)
  * A gradient that never became ready is DDP_ERROR_MISSING_GRADIENT, at once and on every rank, and breaks the context,
  * unless the context finds out unused gradients (participation.h). A gradient announced in an earlier unsynced step
  * only counts as ready. Errors: MISSING_GRADIENT, MISMATCH, RANK_FAILED, TIMEOUT, ABORTED, CALLBACK and what a hook

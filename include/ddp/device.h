@@ -37,9 +37,10 @@ DDP_API ddp_status ddp_device_count(ddp_device_kind kind, int32_t* devices, ddp_
 DDP_API ddp_status ddp_device_describe(ddp_device_kind kind, int32_t index, char** text, ddp_error** error);
 
 /* The stream with which functions of this context that take none are ordered on this device, until another is set: what
- * ddp_commit, ddp_step_begin, ddp_mark_unused, ddp_grad_ready, ddp_average_parameters and the like read and write there comes after
- * what is on the stream when they are called, and before what is enqueued on it after they return. At first NULL, the
- * legacy default stream. It must live until another is set or the context is freed.
+ * ddp_commit, ddp_step_begin, ddp_mark_unused, ddp_grad_ready, ddp_average_parameters and the like read and write there
+ * comes after what is on the stream when they are called, and before what is enqueued on it after they return. At first
+ * NULL, the legacy default stream. It must live until another is set or the context is freed. Where views are new
+ * (ddp_commit, a ddp_step_begin that moves them) the host waits until they may be used by every stream.
  * Errors: INVALID_ARGUMENT (the CPU), INVALID_STATE (in the middle of a step), UNSUPPORTED (no such device), UNAVAILABLE.
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_set_stream(ddp_context* context, ddp_device_kind kind, int32_t index, void* stream,

@@ -36,6 +36,7 @@ void Context::commit() {
     hook_ = {};
     reducer_->set_reduced_callback(std::move(reduced_));
     reducer_->set_sync(sync_);
+    wait_for_devices();
     generation_ = 1;
     committed_.store(reducer_.get(), std::memory_order_release);
 }
@@ -59,6 +60,11 @@ std::vector<const Param*> Context::state() const {
     for (const auto& p : table_.params()) entries.push_back(&p);
     for (const auto& b : table_.buffers()) entries.push_back(&b);
     return entries;
+}
+
+// New views are there for every stream of the caller's, not only for those that libddp knows.
+void Context::wait_for_devices() const {
+    lanes_.wait(group_->timeout_ms(), [this] { group_->check(); });
 }
 
 void Context::set_stream(const ddp_device& device, void* stream) {
@@ -165,7 +171,10 @@ void Context::set_group(std::shared_ptr<Group> group) {
                    table_.lines());
     group_ = group;
     const LaneScope order(lanes_, "ddp_context_set_group");
-    if (reducer.set_group(std::move(group))) generation_.fetch_add(1, std::memory_order_acq_rel);
+    if (reducer.set_group(std::move(group))) {
+        wait_for_devices();
+        generation_.fetch_add(1, std::memory_order_acq_rel);
+    }
     buffers_sent_after_ = reducer.synced_steps();
     last_error_ = DDP_OK;
 }

@@ -106,6 +106,7 @@ private:
     bool has_mean(const StepOutcome& outcome) const;
     void follow(const StepOutcome& outcome, const char* call);
     void rebuild_if_due(std::int32_t root);
+    void wait_for_devices() const;
     void send_buffers(std::int32_t root);
     void call_buffer_hook();
     double pack_factor(const StepOutcome& outcome) const;

@@ -99,7 +99,9 @@ double Context::pack_factor(const StepOutcome& outcome) const {
 }
 
 void Context::rebuild_if_due(std::int32_t root) {
-    if (reducer_->wants_rebuild() && reducer_->rebuild(root)) generation_.fetch_add(1, std::memory_order_acq_rel);
+    if (!reducer_->wants_rebuild() || !reducer_->rebuild(root)) return;
+    wait_for_devices();
+    generation_.fetch_add(1, std::memory_order_acq_rel);
 }
 
 void Context::send_buffers(std::int32_t root) {

@@ -73,6 +73,10 @@ public:
     void leave() const {
         for (const auto& lane : lanes_) lane->leave();
     }
+    // As DeviceLane::wait.
+    void wait(std::int64_t timeout_ms, const std::function<void()>& look) const {
+        for (const auto& lane : lanes_) lane->wait(timeout_ms, look);
+    }
     const std::vector<std::unique_ptr<DeviceLane>>& all() const { return lanes_; }
 
 private:

@@ -59,7 +59,7 @@ void Reducer::finish_devices() {
     on_devices_.deliver();
     if (enqueue_) return lanes_.leave();
     try {
-        for (const auto& lane : lanes_.all()) lane->wait(group_->timeout_ms(), [this] { group_->check(); });
+        lanes_.wait(group_->timeout_ms(), [this] { group_->check(); });
         if (!lanes_.empty()) group_->check();  // operations that are aborted end as well
     } catch (const Error& error) {
         ErrorInfo info = error.info();

@@ -152,9 +152,6 @@ TEST_F(BadContext, RegisterParam) {
         {"too many bytes", kInvalid, {"'p'", "too large"}, register_with([](auto& p) { p.shape = huge_bytes; })},
         {"dtype 0", kInvalid, {"'p'", "dtype 0"}, register_with([](auto& p) { p.dtype = 0; })},
         {"dtype 10", kInvalid, {"'p'", "dtype 10"}, register_with([](auto& p) { p.dtype = 10; })},
-        {"CUDA", DDP_ERROR_UNSUPPORTED, {"'p'", "device"}, register_with([](auto& p) {
-             p.device = {DDP_DEVICE_CUDA, 0};
-         })},
         {"device kind 9", DDP_ERROR_UNSUPPORTED, {"'p'", "device"}, register_with([](auto& p) {
              p.device = {9, 0};
          })},

@@ -115,6 +115,38 @@ TEST_P(DeviceStepTest, AGradientThatIsWrittenLateIsInTheSum) {
     });
 }
 
+TEST_P(DeviceStepTest, ThreadsAnnounceAtOnceOnTheirOwnStreams) {
+    run([&](int rank, ddp_group* group) {
+        const int device = rank % 2;
+        void* const streams[] = {fake::make_stream(device), fake::make_stream(device)};
+        {
+            DeviceModel model(group, {5, 300, 7, 64, 9, 1}, view(), {device}, with(0));
+            model.context.commit();
+            for (int step = 0; step < 3; ++step) {
+                model.context.step_begin();
+                std::vector<float*> grads;
+                for (int p = 0; p < 6; ++p) grads.push_back(model.grad(p));
+                std::vector<std::thread> threads;
+                for (const int half : {0, 1})
+                    threads.emplace_back([&, half] {
+                        for (int p = 5 - half; p >= 0; p -= 2) {
+                            auto* grad = grads[static_cast<std::size_t>(p)];
+                            fake::launch(device, streams[half], [grad, n = model.size(p), v = gradient(rank, p, step)] {
+                                for (std::size_t k = 0; k < n; ++k)
+                                    fake::at<float>(grad)[k] = v + static_cast<float>(k);
+                            });
+                            model.context.grad_ready_on(p, streams[half]);
+                        }
+                    });
+                for (auto& thread : threads) thread.join();
+                model.context.finalize();
+                expect_means(model, step);
+            }
+        }
+        for (void* stream : streams) fake::free_stream(stream);
+    });
+}
+
 // Two layers write a gradient, each a half, on streams of their own.
 TEST_P(DeviceStepTest, EveryStreamOfAGradientIsWaitedFor) {
     run([&](int rank, ddp_group* group) {
