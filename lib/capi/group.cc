@@ -44,6 +44,10 @@ GroupConfig read_config(const ddp_group_options* options, const char* call) {
 // Device memory is reduced in the order of a bucket's stream, which only a hook and its continuations have.
 void place(Collective& collective) {
     collective.device = device_of(collective.recv);
+    const ddp_device from = collective.send ? device_of(collective.send) : collective.device;
+    if (!same_device(from, collective.device))
+        fail(DDP_ERROR_INVALID_ARGUMENT, "send is memory of ", device_name(from), " and recv of ",
+             device_name(collective.device), "; both must be in one place");
     if (is_cpu(collective.device)) return;
     const auto& stream = current_tag().stream;
     if (!stream || !same_device(stream->device(), collective.device))

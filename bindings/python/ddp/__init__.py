@@ -14,7 +14,7 @@
 docs/python.md has a complete trainer and the reference.
 """
 from . import _ddp
-from ._arrays import dtype_of
+from ._arrays import device_of, dtype_of
 from ._ddp import Memory
 from ._errors import *  # noqa: F401,F403
 from ._errors import Error
@@ -37,6 +37,16 @@ __version__ = _ddp.ddp_version()
 def features() -> str:
     """What the library was built with: words separated by spaces."""
     return _ddp.ddp_features()
+
+
+def device_count(kind: str = "cuda") -> int:
+    """How many devices there are; an Error says why there is none."""
+    return _ddp.ddp_device_count(device_of(kind)[0])
+
+
+def device_describe(device: str) -> str:
+    """A line about a device: its name, memory, driver."""
+    return _ddp.ddp_device_describe(*device_of(device))
 
 
 def dtype_name(dtype) -> str:

@@ -55,15 +55,38 @@ def milliseconds(seconds: Optional[float]) -> int:
     return max(1, round(seconds * 1000))
 
 
-def memory_of(what: str, array: Any, writable: bool = True) -> Memory:
-    """The memory of an array, held. Errors name `what`."""
+def memory_of(what: str, array: Any, writable: bool = True, on_gpu: bool = False) -> Memory:
+    """The memory of an array, held; of the CPU, unless it may be on_gpu. Errors name `what`."""
     if getattr(array, "requires_grad", False) and hasattr(array, "detach"):
         array = array.detach()  # PyTorch: the same memory, without the history of how it was computed
     try:
-        return Memory(array, writable)
+        memory = array if isinstance(array, Memory) and array.device[0] else Memory(array, writable)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         kind = type(error) if type(error) in (TypeError, ValueError) else ValueError
         raise kind(f"{what}: {error}") from error
+    if memory.device[0] != _ddp.DDP_DEVICE_CPU and not on_gpu:
+        raise TypeError(f"{what}: the array is on {device_name(memory.device)}, and memory of the CPU is expected")
+    return memory
+
+
+def device_name(device: Tuple[int, int]) -> str:
+    """"cpu", or "cuda:1"."""
+    return "cpu" if device[0] == _ddp.DDP_DEVICE_CPU else f"cuda:{device[1]}"
+
+
+def device_of(name: str) -> Tuple[int, int]:
+    """Kind and index of "cpu", "cuda" or "cuda:1"."""
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (index or "0").isdigit():
+        raise ValueError(f"{name!r} is no device; there are 'cpu' and 'cuda:0' and so on")
+    return (_ddp.DDP_DEVICE_CUDA if kind == "cuda" else _ddp.DDP_DEVICE_CPU, int(index or "0"))
+
+
+def stream_of(stream: Any) -> Optional[int]:
+    """The handle of a stream: a number, or what PyTorch's and CuPy's objects hold. None: the legacy default stream."""
+    for name in ("cuda_stream", "ptr"):
+        stream = getattr(stream, name, stream)
+    return stream
 
 
 def same_layout(what: str, memory: Memory, shape: Tuple[int, ...], dtype: int) -> None:

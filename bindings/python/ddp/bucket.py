@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
 from . import _ddp
-from ._arrays import Memory, memory_of
+from ._arrays import Memory, device_name, memory_of
 from .group import Group
 from .work import Work
 
@@ -60,10 +60,25 @@ class Bucket:
         return _ddp.ddp_bucket_op(self._handle)
 
     @property
+    def device(self) -> str:
+        """Where it lies: "cpu" or "cuda:0" and so on."""
+        return device_name(self._place())
+
+    @property
+    def stream(self) -> Optional[int]:
+        """Of a bucket on a GPU: the gradients are there in the order of this stream, and so must the result be."""
+        return _ddp.ddp_bucket_stream(self._handle)
+
+    def _place(self) -> Tuple[int, int]:
+        device = _ddp.ddp_bucket_device(self._handle)
+        return device.kind, device.index
+
+    @property
     def buffer(self) -> Memory:
         """All gradients as one flat array, with gaps of zeros."""
         count = _ddp.ddp_bucket_count(self._handle)
-        return Memory.at(_ddp.ddp_bucket_buffer(self._handle) or 0, self.dtype, (count,), self._context._layout())
+        return Memory.at(_ddp.ddp_bucket_buffer(self._handle) or 0, self.dtype, (count,), self._context._layout(), False,
+                         self._place())
 
     @property
     def gradients(self) -> List[Gradient]:
@@ -74,13 +89,13 @@ class Bucket:
         tensor = _ddp.ddp_tensor()
         _ddp.ddp_bucket_gradient(self._handle, i, tensor)
         shape = tuple(tensor.extent(d) for d in range(tensor.ndim))
-        array = Memory.at(tensor.data, tensor.dtype, shape, self._context._layout())
+        array = Memory.at(tensor.data, tensor.dtype, shape, self._context._layout(), False, self._place())
         return Gradient(self._context.parameters[tensor.param], array)
 
     def set_buffer(self, array: Any) -> None:
         """Says that the result is in this array: as many elements, in the bucket's layout, perhaps of another
         floating-point type. It is kept until the hook is called for this bucket again."""
-        memory = memory_of("array", array)
+        memory = memory_of("array", array, on_gpu=True)
         if memory.count != _ddp.ddp_bucket_count(self._handle):
             raise ValueError(f"array: it has {memory.count} elements, the bucket {_ddp.ddp_bucket_count(self._handle)}")
         _ddp.ddp_bucket_set_buffer(self._handle, memory.address, memory.dtype)

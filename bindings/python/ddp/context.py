@@ -6,7 +6,8 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _ddp
-from ._arrays import DtypeLike, Memory, copied, count_of, dtype_of, memory_of, same_layout
+from ._arrays import (DtypeLike, Memory, copied, count_of, device_name, device_of, dtype_of, memory_of, same_layout,
+                      stream_of)
 from ._errors import InvalidStateError
 from .context_hooks import HookMethods
 from .group import Group
@@ -22,6 +23,7 @@ class Parameter(int):
     name: str
     shape: Tuple[int, ...]
     dtype: int
+    device: str
     data: Any
     grad: Any
     _context_ref: "weakref.ref[Context]"
@@ -90,6 +92,7 @@ class Context(HookMethods):
         self._buffers: List[Memory] = []
         self._held: Tuple[int, Any] = (-1, None)  # the layout of a generation, for arrays over it
         self._results: Dict[int, Memory] = {}     # of Bucket.set_buffer
+        self._streams: Dict[Tuple[int, int], Any] = {}  # held while they may be used
         # What the C library calls knows the context weakly, so that a hook that refers to it makes a circle that the
         # garbage collector sees.
         self._callbacks: Dict[str, Callable] = {}
@@ -98,16 +101,16 @@ class Context(HookMethods):
 
     def register(self, name: str, data: Any = None, grad: Any = None, *, shape: Optional[Iterable[int]] = None,
                  dtype: Optional[DtypeLike] = None, ignored: bool = False, delayed: bool = False, sparse: bool = False,
-                 factored: bool = False, uses: int = 1) -> Parameter:
+                 factored: bool = False, uses: int = 1, device: Optional[str] = None) -> Parameter:
         """Adds a parameter, in the order of the forward pass.
 
         data: its value, an array that commit overwrites with rank 0's; None: not sent. grad: the array in which its
         gradient will be, which finalize overwrites with the mean; None: the gradient lives in its bucket (grad_view), or is
-        copied there (put). Without data and grad, shape and dtype say what it is; a dtype with them says how to read their
-        bytes (bfloat16 in an array of float16).
+        copied there (put). Without data and grad, shape and dtype say what it is, and device ("cuda:0") where; a dtype with
+        them says how to read their bytes (bfloat16 in an array of float16).
         """
-        values = None if data is None else memory_of("data", data)
-        grads = None if grad is None else memory_of("grad", grad)
+        values = None if data is None else memory_of("data", data, on_gpu=True)
+        grads = None if grad is None else memory_of("grad", grad, on_gpu=True)
         known = values or grads
         extents = tuple(shape) if shape is not None else known.shape if known else ()
         element = dtype_of(dtype) if dtype is not None else known.dtype if known else _ddp.DDP_F32
@@ -118,9 +121,15 @@ class Context(HookMethods):
                 _check_layout(what, memory, extents, element)
         flags = (ignored * _ddp.DDP_PARAM_IGNORED | delayed * _ddp.DDP_PARAM_DELAYED | sparse * _ddp.DDP_PARAM_SPARSE
                  | factored * _ddp.DDP_PARAM_FACTORED)
-        desc = _description(name, extents, element, values, grads, flags, uses)
+        places = {memory.device for memory in (values, grads) if memory} | ({device_of(device)} if device else set())
+        if len(places) > 1:
+            raise ValueError(f"{name}: data, grad and device are on {' and '.join(sorted(map(device_name, places)))}; they "
+                             "must be in one place")
+        place = places.pop() if places else (_ddp.DDP_DEVICE_CPU, 0)
+        desc = _description(name, extents, element, values, grads, flags, uses, place)
         parameter = Parameter(_ddp.ddp_register_param(self._handle, desc))
         parameter.name, parameter.shape, parameter.dtype = name, extents, element
+        parameter.device = device_name(place)
         parameter.data, parameter.grad, parameter._context_ref = data, grad, weakref.ref(self)
         self._handle.keep((values, grads))
         self.parameters.append(parameter)
@@ -128,8 +137,9 @@ class Context(HookMethods):
 
     def register_buffer(self, name: str, data: Any) -> None:
         """Adds state that is not trained, such as running means: rank 0's is sent to every rank."""
-        values = memory_of("data", data)
-        _ddp.ddp_register_buffer(self._handle, _description(name, values.shape, values.dtype, values, None, 0, 0))
+        values = memory_of("data", data, on_gpu=True)
+        _ddp.ddp_register_buffer(self._handle,
+                                 _description(name, values.shape, values.dtype, values, None, 0, 0, values.device))
         self._handle.keep(values)
         self._buffers.append(values)
 
@@ -177,6 +187,32 @@ class Context(HookMethods):
         finally:
             self._handle.end_step()
 
+    # ON GPUS. A stream is a number, a stream of PyTorch's or CuPy's, or None for the legacy default stream.
+
+    def set_stream(self, device: str, stream: Any) -> None:
+        """The stream of this device ("cuda:0") with which calls that take none are ordered: commit, step_begin,
+        grad_ready. At first the legacy default stream."""
+        _ddp.ddp_set_stream(self._handle, *device_of(device), stream_of(stream))
+        self._streams[device_of(device)] = stream
+
+    def grad_ready_on(self, param: int, stream: Any) -> None:
+        """grad_ready for a parameter on a GPU: the gradient is complete when the stream comes to this point."""
+        _ddp.ddp_grad_ready_on(self._handle, param, stream_of(stream))
+
+    def finalize_on(self, stream: Any) -> None:
+        """finalize that does not wait for the GPU: what is enqueued on the stream afterwards sees the mean."""
+        try:
+            _ddp.ddp_finalize_on(self._handle, stream_of(stream))
+        finally:
+            self._handle.end_step()
+
+    def finalize_enqueue(self) -> None:
+        """The same for parameters on several GPUs, with the streams of set_stream."""
+        try:
+            _ddp.ddp_finalize_enqueue(self._handle)
+        finally:
+            self._handle.end_step()
+
     def finalize_async(self) -> None:
         """The same without waiting: wait_param and finalize follow."""
         _ddp.ddp_finalize_async(self._handle)
@@ -212,7 +248,8 @@ class Context(HookMethods):
         of an array of one's own, and nothing is ever copied. Valid until layout_generation changes, in step_begin; an array
         that is kept longer is harmless, but no longer the gradient."""
         parameter = self.parameters[param]
-        return Memory.at(_ddp.ddp_grad_view(self._handle, param), parameter.dtype, parameter.shape, self._layout())
+        return Memory.at(_ddp.ddp_grad_view(self._handle, param), parameter.dtype, parameter.shape, self._layout(), False,
+                         device_of(parameter.device))
 
     def _layout(self):
         generation = self.layout_generation
@@ -345,12 +382,11 @@ def _check_layout(what: str, memory: Memory, shape: Tuple[int, ...], dtype: int)
 
 
 def _description(name: str, shape: Sequence[int], dtype: int, data: Optional[Memory], grad: Optional[Memory], flags: int,
-                 uses: int):
+                 uses: int, device: Tuple[int, int]):
     desc = _ddp.ddp_param_desc()
     desc.name = name
     desc.set_shape(list(shape))
     desc.dtype = dtype
-    device = (data or grad).device if data or grad else (0, 0)
     desc.device.kind, desc.device.index = device
     desc.data = data.address if data else None
     desc.grad = grad.address if grad else None

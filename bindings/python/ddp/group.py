@@ -146,31 +146,31 @@ class Group:
     def allreduce(self, recv: Any, op: Union[int, str] = "sum", *, send: Any = None,
                   async_op: bool = False) -> Optional[Work]:
         """recv = op over the ranks of send, or of recv itself."""
-        to = memory_of("recv", recv)
-        source = None if send is None else memory_of("send", send, writable=False)
+        to = memory_of("recv", recv, on_gpu=True)
+        source = None if send is None else memory_of("send", send, writable=False, on_gpu=True)
         _same("send", source, to, to.count)
         return self._start(async_op, _ddp.ddp_allreduce, source, to, to.count, to.dtype, op_of(op))
 
     def broadcast(self, buffer: Any, root: int = 0, *, async_op: bool = False) -> Optional[Work]:
         """buffer of rank root to every rank."""
-        to = memory_of("buffer", buffer)
+        to = memory_of("buffer", buffer, on_gpu=True)
         return self._start(async_op, _ddp.ddp_broadcast, to, to.count, to.dtype, root)
 
     def allgather(self, recv: Any, send: Any = None, *, async_op: bool = False) -> Optional[Work]:
         """recv = the ranks' send, one after another; without send each rank's part stands in recv already."""
-        to = memory_of("recv", recv)
+        to = memory_of("recv", recv, on_gpu=True)
         part = to.count // self.world_size
         if part * self.world_size != to.count:
             raise ValueError(f"recv: {to.count} elements cannot be divided among {self.world_size} ranks")
-        source = None if send is None else memory_of("send", send, writable=False)
+        source = None if send is None else memory_of("send", send, writable=False, on_gpu=True)
         _same("send", source, to, part)
         return self._start(async_op, _ddp.ddp_allgather, source, to, part, to.dtype)
 
     def reduce_scatter(self, recv: Any, send: Any, op: Union[int, str] = "sum", *,
                        async_op: bool = False) -> Optional[Work]:
         """recv = this rank's part of op over the ranks of send."""
-        to = memory_of("recv", recv)
-        source = memory_of("send", send, writable=False)
+        to = memory_of("recv", recv, on_gpu=True)
+        source = memory_of("send", send, writable=False, on_gpu=True)
         _same("send", source, to, to.count * self.world_size)
         return self._start(async_op, _ddp.ddp_reduce_scatter, source, to, to.count, to.dtype, op_of(op))
 

@@ -35,13 +35,15 @@ static PyObject* new_memory(PyTypeObject* type, PyObject* args, PyObject* kwargs
     return NULL;
 }
 
-/* Memory.at(address, dtype, shape, owner, readonly=False) */
+/* Memory.at(address, dtype, shape, owner, readonly=False, device=(0, 0)) */
 static PyObject* at(PyObject* self, PyObject* args) {
     unsigned long long address;
-    int dtype, readonly = 0;
+    int dtype, readonly = 0, kind = DDP_DEVICE_CPU, index = 0;
     PyObject *shape, *owner;
     (void)self;
-    if (!PyArg_ParseTuple(args, "KiO!O|p", &address, &dtype, &PyTuple_Type, &shape, &owner, &readonly)) return NULL;
+    if (!PyArg_ParseTuple(args, "KiO!O|p(ii)", &address, &dtype, &PyTuple_Type, &shape, &owner, &readonly, &kind,
+                          &index))
+        return NULL;
     if (PyTuple_GET_SIZE(shape) > DDP_PY_MAX_DIMENSIONS || ddp_dtype_size(dtype) == 0) {
         PyErr_SetString(PyExc_ValueError, "too many dimensions, or an unknown dtype");
         return NULL;
@@ -51,6 +53,8 @@ static PyObject* at(PyObject* self, PyObject* args) {
     memory->address = (char*)(uintptr_t)address;
     memory->dtype = dtype;
     memory->readonly = readonly;
+    memory->device.kind = kind;
+    memory->device.index = index;
     memory->ndim = (int)PyTuple_GET_SIZE(shape);
     for (int i = 0; i < memory->ndim; ++i) memory->shape[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i));
     Py_INCREF(owner);
@@ -74,6 +78,11 @@ static PyObject* copy_from(PyObject* self, PyObject* other) {
     if (from->dtype != to->dtype || from->count != to->count || to->readonly) {
         PyErr_Format(PyExc_ValueError, "%zd elements of %s are expected, not %zd of %s", to->count,
                      ddp_dtype_name(to->dtype), from->count, ddp_dtype_name(from->dtype));
+        return NULL;
+    }
+    if (to->device.kind != DDP_DEVICE_CPU || from->device.kind != DDP_DEVICE_CPU) {
+        PyErr_SetString(PyExc_TypeError,
+                        "only memory of the CPU is copied: write memory of a GPU with the library whose array it is");
         return NULL;
     }
     const size_t bytes = (size_t)to->count * ddp_dtype_size(to->dtype);
@@ -119,7 +128,7 @@ static PyObject* get_shape(PyObject* self, void* unused) {
 
 static PyMethodDef methods[] = {
     {"at", at, METH_VARARGS | METH_STATIC,
-     "at(address, dtype, shape, owner, readonly=False): memory kept alive by owner."},
+     "at(address, dtype, shape, owner, readonly=False, device=(0, 0)): memory kept alive by owner."},
     {"copy_from", copy_from, METH_O, "Copies from another Memory of the same type and size."},
     {"__dlpack__", (PyCFunction)(void (*)(void))ddp_py_make_dlpack, METH_VARARGS | METH_KEYWORDS,
      "As a DLPack capsule."},

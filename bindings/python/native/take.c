@@ -93,9 +93,32 @@ static int find_readonly(DdpMemory* memory, PyObject* array) {
     return 0;
 }
 
+/* Whether the array says that it is on a GPU. */
+static int is_on_gpu(PyObject* array) {
+    int kind = DDP_DL_CPU, index = 0;
+    PyObject* device = PyObject_CallMethod(array, "__dlpack_device__", NULL);
+    if (!device || !PyTuple_Check(device) || !PyArg_ParseTuple(device, "ii", &kind, &index)) PyErr_Clear();
+    Py_XDECREF(device);
+    return kind == DDP_DL_CUDA;
+}
+
+/* Of a GPU, asks for an array that is ready in the order of the legacy default stream, which DLPack calls 1: that is the
+ * stream with which libddp orders what it does until it is told of another. */
+static PyObject* ask_for_capsule(PyObject* array) {
+    if (!is_on_gpu(array)) return PyObject_CallMethod(array, "__dlpack__", NULL);
+    PyObject* method = PyObject_GetAttrString(array, "__dlpack__");
+    PyObject* none = PyTuple_New(0);
+    PyObject* stream = Py_BuildValue("{s:i}", "stream", 1);
+    PyObject* capsule = method && none && stream ? PyObject_Call(method, none, stream) : NULL;
+    Py_XDECREF(method);
+    Py_XDECREF(none);
+    Py_XDECREF(stream);
+    return capsule;
+}
+
 int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array) {
     if (!PyObject_HasAttrString(array, "__dlpack__") || PyObject_TypeCheck(array, Py_TYPE(memory))) return 0;
-    PyObject* capsule = PyObject_CallMethod(array, "__dlpack__", NULL);
+    PyObject* capsule = ask_for_capsule(array);
     if (!capsule && PyObject_CheckBuffer(array)) {
         PyErr_Clear(); /* read-only arrays, for one, are exported only as buffers by some libraries */
         return 0;

@@ -1,0 +1,132 @@
+"""Parameters on a GPU, with the tests' own module for them, whose memory no processor can touch and whose streams are late.
+
+    device_test.py MODULE RANKS        MODULE: libddp-cuda.so of the tests; its folder is $DDP_MODULE_PATH
+"""
+import ctypes
+import sys
+import unittest
+
+import ddp
+import support
+
+MODULE, RANKS = sys.argv[1], int(sys.argv[2])
+COUNT = 1000
+fake = ctypes.CDLL(MODULE)
+
+
+def function(name, result, *arguments):
+    """One of tests/support/fake_device/fake_device.h, by the name that C++ gives it."""
+    found = fake[f"_ZN4fake{name}"]
+    found.restype, found.argtypes = result, arguments
+    return found
+
+
+allocate = function("8allocateEim", ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+release = function("7releaseEPv", None, ctypes.c_void_p)
+alias = function("5aliasEPKv", ctypes.c_void_p, ctypes.c_void_p)
+make_stream = function("11make_streamEi", ctypes.c_void_p, ctypes.c_int)
+free_stream = function("11free_streamEPv", None, ctypes.c_void_p)
+wait = function("4waitEiPv", None, ctypes.c_int, ctypes.c_void_p)
+
+
+class GpuArray:
+    """An array of float32 as a library for GPUs would have it."""
+
+    def __init__(self, value, device=0):
+        self.address = allocate(device, 4 * COUNT)
+        self.memory = ddp.Memory.at(self.address, ddp.F32, (COUNT,), self, False, (1, device))
+        self.streams = []
+        self.elements()[:] = [value] * COUNT
+
+    def elements(self):
+        return (ctypes.c_float * COUNT).from_address(alias(self.address))
+
+    def __dlpack__(self, *, stream=None):
+        self.streams.append(stream)
+        return self.memory.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.memory.__dlpack_device__()
+
+
+class Stream:
+    """As PyTorch's."""
+
+    def __init__(self):
+        self.cuda_stream = make_stream(0)
+
+
+class OnGpu(unittest.TestCase):
+    def setUp(self):
+        self.group = ddp.Group(backend="gloo")
+        self.addCleanup(self.group.close)
+        self.stream = Stream()
+
+    def step(self, context, param, write):
+        write()
+        context.grad_ready_on(param, self.stream)
+        context.finalize_on(self.stream)
+        wait(0, self.stream.cuda_stream)
+
+    def test_steps(self):
+        data, grad = GpuArray(float(10 + support.RANK)), GpuArray(0.0)
+        with ddp.Context(self.group) as context:
+            context.set_stream("cuda:0", self.stream)
+            param = context.register("w", data, grad)
+            self.assertEqual((param.device, data.streams, grad.streams), ("cuda:0", [1], [1]))
+            context.commit()
+            wait(0, self.stream.cuda_stream)
+            self.assertEqual(set(data.elements()), {10.0})
+            mean = sum(range(self.group.world_size)) / self.group.world_size
+            for step in range(3):
+                self.step(context, param, lambda step=step: grad.elements().__setitem__(slice(None), [float(step + support.RANK)] * COUNT))
+                self.assertEqual(set(grad.elements()), {step + mean})
+
+    def test_view_and_hook(self):
+        seen = []
+
+        def double(group, bucket):
+            seen.append((bucket.device, bucket.stream is not None, bucket.gradients[0].array.device))
+            return group.allreduce(bucket.buffer, "avg", async_op=True)
+
+        with ddp.Context(self.group) as context:
+            context.set_stream("cuda:0", self.stream)
+            param = context.register("w", shape=(COUNT,), dtype="f32", device="cuda:0")
+            context.commit()
+            context.set_hook(double)
+            view = context.grad_view(param)
+            self.assertEqual((view.device, view.__dlpack_device__()), ((1, 0), (2, 0)))
+            with self.assertRaises(BufferError):
+                memoryview(view)
+            wait(0, self.stream.cuda_stream)
+            elements = (ctypes.c_float * COUNT).from_address(alias(view.address))
+            self.step(context, param, lambda: elements.__setitem__(slice(None), [1.0] * COUNT))
+            self.assertEqual(set(elements), {1.0})
+        self.assertEqual(seen, [("cuda:0", True, (1, 0))])
+
+    def test_errors(self):
+        array, host = GpuArray(1.0), (ctypes.c_float * COUNT)()
+        with ddp.Context(self.group) as context:
+            with self.assertRaisesRegex(ValueError, "cpu and cuda:0"):
+                context.register("w", host, array)
+            param = context.register("w", array, GpuArray(0.0))
+            with self.assertRaisesRegex(TypeError, "cuda:0"):
+                context.put(param, array)
+        with self.assertRaisesRegex(ddp.Error, "communication hooks"):
+            self.group.allreduce(array)
+        with self.assertRaisesRegex(ddp.Error, "one place"):
+            self.group.allreduce(host, send=array)
+        with self.assertRaisesRegex(ValueError, "gpu:0"):
+            ddp.device_describe("gpu:0")
+
+    def test_devices(self):
+        self.assertEqual(ddp.device_count(), 2)
+        self.assertEqual(ddp.device_count("cpu"), 1)
+        self.assertTrue(ddp.device_describe("cuda:1"))
+
+
+if __name__ == "__main__":
+    if support.RANK < 0:
+        print(support.run_ranks(RANKS, sys.executable, "-B", __file__, *sys.argv[1:]))
+    else:
+        unittest.main(argv=sys.argv[:1])
