@@ -157,8 +157,9 @@ typedef struct ddp_backend {
                         ddp_backend_failure* failure);
 
     /* Optional. Called now and then, by any thread and while `run` runs, as long as operations are enqueued that have not
-     * ended: whether one of them, or the connection, has failed meanwhile. Does not wait. After an error libddp calls
-     * abort, which must end what is enqueued, so that streams go on. */
+     * ended, and once when they have: whether one of them, or the connection, has failed meanwhile. Does not wait. It must
+     * say so before a stream goes on without a result. After an error libddp calls abort, which must end what is enqueued,
+     * so that streams go on. */
     ddp_status (*check)(void* transport, ddp_backend_failure* failure);
 } ddp_backend;
 

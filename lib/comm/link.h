@@ -57,6 +57,9 @@ public:
     // On the stream's device, to be used in its order.
     std::shared_ptr<std::byte> allocate(std::size_t bytes, const StreamPtr& stream);
 
+    // Throws what broke the group, or the operations on devices that have ended: streams go on without a result then.
+    void check_enqueued();
+
     // False if it has one that is alive.
     bool set_arbiter(const std::shared_ptr<Arbiter>& arbiter);
     bool has_arbiter() const;

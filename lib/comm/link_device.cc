@@ -52,7 +52,18 @@ DevicePath& Link::path(const ddp_device& device) {
     return *path;
 }
 
-// On the watch's thread.
+void Link::check_enqueued() {
+    check();
+    if (!on_device_) return;
+    try {
+        on_device_->check_enqueued();
+    } catch (const Error& error) {
+        enqueued_failed(error.info(), "operations on a device");
+    }
+    check();
+}
+
+// On the watch's thread, or on one that has waited for a device.
 void Link::enqueued_failed(const ErrorInfo& error, const std::string& what) {
     const auto alive = weak_from_this().lock();
     if (!alive || broken()) return;

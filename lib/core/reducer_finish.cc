@@ -1,6 +1,7 @@
 // Draining: every gradient is accounted for, buckets finish one after another, results go back.
 #include <algorithm>
 
+#include "comm/link.h"
 #include "core/reducer.h"
 #include "core/write_back.h"
 #include "util/error_object.h"
@@ -60,7 +61,8 @@ void Reducer::finish_devices() {
     if (enqueue_) return lanes_.leave();
     try {
         lanes_.wait(group_->timeout_ms(), [this] { group_->check(); });
-        if (!lanes_.empty()) group_->check();  // operations that are aborted end as well
+        // Operations that are aborted end as well.
+        for (std::size_t i = 0; i < group_->link_count() && !lanes_.empty(); ++i) group_->link(i)->check_enqueued();
     } catch (const Error& error) {
         ErrorInfo info = error.info();
         info.step = steps_;

@@ -153,7 +153,13 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
     return DDP_OK;
 }
 
-ddp_status check(void*, ddp_backend_failure* failure) {
+ddp_status check(void* transport, ddp_backend_failure* failure) {
+    for (Hub& hub : static_cast<Member*>(transport)->hubs->all) {
+        const std::lock_guard lock(hub.mutex);
+        if (!hub.aborted) continue;
+        std::snprintf(failure->message, sizeof failure->message, "a rank has aborted");
+        return DDP_ERROR_UNAVAILABLE;
+    }
     if (!failing) return DDP_OK;
     std::snprintf(failure->message, sizeof failure->message, "the test pulled the plug");
     return DDP_ERROR_UNAVAILABLE;
