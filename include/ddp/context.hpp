@@ -36,13 +36,7 @@ public:
     template <class T>
     ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad = nullptr,
                         std::uint32_t flags = 0, std::uint32_t uses = 1) {
-        ddp_param param = -1;
-        ddp_param_desc desc = describe<T>(name, shape, data);
-        desc.grad = grad;
-        desc.flags = flags;
-        desc.uses = uses;
-        detail::call(ddp_register_param, get(), &desc, &param);
-        return param;
+        return add_param(name, shape, data, grad, ddp_device{DDP_DEVICE_CPU, 0}, flags, uses);
     }
     /* On a device: device.h. */
     template <class T>
@@ -65,8 +59,7 @@ public:
     }
     template <class T>
     void add_buffer(const std::string& name, const std::vector<std::int64_t>& shape, T* data) {
-        ddp_param_desc desc = describe<T>(name, shape, data);
-        detail::call(ddp_register_buffer, get(), &desc);
+        add_buffer(name, shape, data, ddp_device{DDP_DEVICE_CPU, 0});
     }
     void commit() { detail::call(ddp_commit, get()); }
     void step_begin() { detail::call(ddp_step_begin, get()); }

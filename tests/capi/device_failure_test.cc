@@ -44,6 +44,12 @@ std::string error_of(const std::function<void()>& call, ddp_status code) {
     return "";
 }
 
+void wait_until_broken(ddp_group* group) {
+    const auto end = Clock::now() + std::chrono::seconds(10);
+    while (ddp_group_status(group, nullptr) == DDP_OK && Clock::now() < end)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
+
 TEST_P(DeviceFailureTest, AnAbortReachesARankWhoseStreamIsBusy) {
     on_ranks({2, GetParam()}, [&](int rank, ddp_group* group) {
         DeviceModel model(group, {64, 700'000}, rank == 0, {rank});
@@ -90,9 +96,7 @@ TEST_F(DeviceFailureTest, WhatIsOnlyEnqueuedIsWatched) {
             model.give(0, 1);
             model.context.finalize_on(model.stream(0));
         }
-        const auto end = Clock::now() + std::chrono::seconds(10);
-        while (ddp_group_status(group, nullptr) == DDP_OK && Clock::now() < end)
-            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        wait_until_broken(group);
         ddp_error* error = nullptr;
         EXPECT_EQ(ddp_group_status(group, &error), DDP_ERROR_TIMEOUT);
         EXPECT_THAT(error ? take_message(error) : "", HasSubstr("bucket 0"));
@@ -113,9 +117,7 @@ TEST_F(DeviceFailureTest, AConnectionThatFailsLaterBreaksTheGroup) {
             fail_stream_backend(false);
             return;
         }
-        const auto end = Clock::now() + std::chrono::seconds(10);
-        while (ddp_group_status(group, nullptr) == DDP_OK && Clock::now() < end)
-            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        wait_until_broken(group);
         EXPECT_NE(ddp_group_status(group, nullptr), DDP_OK);
     });
 }

@@ -198,23 +198,28 @@ TEST(NcclOnGpu, AllocatesBucketsWhereItCan) {
     });
 }
 
+ddp_collective sum_of_one(const Gpu& gpu, void* memory, std::int64_t timeout_ms) {
+    ddp_collective c{};
+    c.struct_size = sizeof c;
+    c.kind = DDP_COLLECTIVE_ALLREDUCE;
+    c.dtype = DDP_F32;
+    c.op = DDP_SUM;
+    c.send = c.recv = memory;
+    c.count = 1;
+    c.scale = 1;
+    c.timeout_ms = timeout_ms;
+    c.device = kFirst;
+    c.stream = gpu.handle();
+    return c;
+}
+
 TEST(NcclOnGpu, TwoRanksOnOneGpuAreNamedWhereThatCannotBe) {
     if (shares_gpus()) GTEST_SKIP() << "they can";
     World world(2, "", 0, 20000, nccl_backend());
     world.each([&](Rank& rank) {
         Gpu gpu;
         auto memory = gpu.allocate(4);
-        ddp_collective c{};
-        c.struct_size = sizeof c;
-        c.kind = DDP_COLLECTIVE_ALLREDUCE;
-        c.dtype = DDP_F32;
-        c.op = DDP_SUM;
-        c.send = c.recv = memory.get();
-        c.count = 1;
-        c.scale = 1;
-        c.timeout_ms = 20000;
-        c.device = kFirst;
-        c.stream = gpu.handle();
+        const ddp_collective c = sum_of_one(gpu, memory.get(), 20000);
         EXPECT_EQ(rank.run(c), DDP_ERROR_INVALID_ARGUMENT);
         EXPECT_NE(std::string(rank.failure.message).find("ranks 0 and 1 both use GPU"), std::string::npos)
             << rank.failure.message;
@@ -254,17 +259,7 @@ TEST(NcclOnGpu, WaitsAreBounded) {
         ASSERT_EQ(lonely.status, DDP_OK) << lonely.failure.message;
         Gpu gpu;
         auto memory = gpu.allocate(4);
-        ddp_collective c{};
-        c.struct_size = sizeof c;
-        c.kind = DDP_COLLECTIVE_ALLREDUCE;
-        c.dtype = DDP_F32;
-        c.op = DDP_SUM;
-        c.send = c.recv = memory.get();
-        c.count = 1;
-        c.scale = 1;
-        c.timeout_ms = 1000;
-        c.device = kFirst;
-        c.stream = gpu.handle();
+        const ddp_collective c = sum_of_one(gpu, memory.get(), 1000);
         std::thread killer;
         if (aborted)
             killer = std::thread([&] {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "comm/gloo/host_store.h"
-#include "comm/gloo/signals.h"
 #include "util/error.h"
+#include "util/quiet_thread.h"
 
 namespace libddp::gloo_tcp {
 namespace {
@@ -89,7 +89,7 @@ std::string peer_description(const ddp_backend_host& host, int peer, int lane) {
 
 std::shared_ptr<::gloo::transport::Device> create_device(const std::string& address) {
     const ::gloo::transport::tcp::attr attributes(address.c_str());
-    const AllSignalsBlocked guard;  // for the thread that the device starts
+    const SignalsBlocked guard;  // for the thread that the device starts
     try {
         return ::gloo::transport::tcp::CreateDevice(attributes);
     } catch (const std::exception& error) {

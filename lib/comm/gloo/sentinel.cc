@@ -6,7 +6,7 @@
 #include <exception>
 #include <stdexcept>
 
-#include "comm/gloo/signals.h"
+#include "util/quiet_thread.h"
 
 namespace libddp::gloo_tcp {
 namespace {
@@ -23,7 +23,7 @@ constexpr std::int64_t kGoodbyeMs = 800;
 Sentinel::Sentinel(Mesh& mesh) : mesh_(mesh), tag_(mesh.new_tag()), goodbyes_(mesh.buffer(&inbox_, 1)) {
     for (int peer = 0; peer < mesh.size(); ++peer)
         if (peer != mesh.rank()) goodbyes_->recv(peer, tag_, 0, 1);
-    const AllSignalsBlocked guard;
+    const SignalsBlocked guard;
     thread_ = std::thread([this] { watch(); });
 }
 

@@ -42,20 +42,4 @@ private:
     bool was_pending_;
 };
 
-// A thread inherits its creator's mask: threads made while a guard lives never run the program's signal handlers.
-class AllSignalsBlocked {
-public:
-    AllSignalsBlocked() {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &old_mask_);
-    }
-    ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr); }
-    AllSignalsBlocked(const AllSignalsBlocked&) = delete;
-    AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
-
-private:
-    sigset_t old_mask_;
-};
-
 }  // namespace libddp::gloo_tcp

@@ -1,11 +1,11 @@
 #include "comm/gloo/watchdog.h"
 
-#include "comm/gloo/signals.h"
+#include "util/quiet_thread.h"
 
 namespace libddp::gloo_tcp {
 
 Watchdog::Watchdog(Mesh& mesh) : mesh_(mesh) {
-    const AllSignalsBlocked guard;
+    const SignalsBlocked guard;
     thread_ = std::thread([this] { loop(); });
 }
 
