@@ -1,11 +1,8 @@
 // A long allreduce over several sets of connections.
 #include <gtest/gtest.h>
 
-#include <random>
-
-#include "device/dtype.h"
-#include "device/kernels.h"
 #include "unit/backend/fake_host.h"
+#include "unit/backend/numbers.h"
 
 namespace libddp {
 namespace {
@@ -15,25 +12,15 @@ using namespace testing_backend;
 // Long enough for three lanes up to four ranks, with parts that are not alike.
 constexpr std::size_t kCount = 1'600'007;
 
-std::vector<char> noise(ddp_dtype dtype, int seed) {
-    std::mt19937 random(static_cast<unsigned>(seed));
-    std::normal_distribution<float> normal;
-    std::vector<float> values(kCount);
-    for (float& v : values) v = normal(random);
-    std::vector<char> bytes(kCount * dtype_size(dtype));
-    cpu::convert(bytes.data(), dtype, values.data(), DDP_F32, kCount);
-    return bytes;
-}
-
-using Results = std::vector<std::vector<char>>;
+using Results = std::vector<Bytes>;
 
 Results allreduce(int size, const char* options, ddp_dtype dtype, bool in_place) {
     World world(size, options);
     EXPECT_TRUE(world.connected()) << world[0].failure.message;
     Results results(static_cast<std::size_t>(size));
     world.each([&](Rank& rank) {
-        const std::vector<char> input = noise(dtype, rank.rank());
-        std::vector<char>& out = results[static_cast<std::size_t>(rank.rank())] = input;
+        const Bytes input = noise(kCount, dtype, rank.rank());
+        Bytes& out = results[static_cast<std::size_t>(rank.rank())] = input;
         EXPECT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, dtype, DDP_SUM, in_place ? out.data() : input.data(), out.data(),
                            kCount, 1.0 / size),
                   DDP_OK)
