@@ -76,6 +76,8 @@ set(CPACK_DEBIAN_PYTHON_PACKAGE_SHLIBDEPS ON)
 math(EXPR next_python_minor "${Python3_VERSION_MINOR} + 1")
 set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "${library_package} ${same_version}, \
 python3 (>= ${Python3_VERSION_MAJOR}.${Python3_VERSION_MINOR}), python3 (<< ${Python3_VERSION_MAJOR}.${next_python_minor})")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA
+  "${PROJECT_SOURCE_DIR}/cmake/python3-ddp/postinst;${PROJECT_SOURCE_DIR}/cmake/python3-ddp/prerm")
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS "python3-numpy, libddp-tools")
 
 set(CPACK_DEBIAN_JAVA_PACKAGE_NAME libddp-java)

@@ -37,4 +37,6 @@ if [[ -n $(type -P julia) ]]; then
 fi
 
 apt-get remove -q -y libddp0
+modules=/usr/lib/python3/dist-packages/ddp
+[[ ! -e $modules ]] || { echo "tests/install/packages.sh: removing python3-ddp left $(find "$modules")" >&2; exit 1; }
 echo "packages: built, installed, used, removed"
