@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
+
+#include "report.h"
 
 namespace bench {
 namespace {
@@ -41,7 +43,7 @@ TEST(Trace, TheFileHasARowForEachTrackAndLane) {
     ASSERT_NE(mkstemp(path), -1);
     trace.write(path);
     std::ifstream file(path);
-    const auto events = nlohmann::json::parse(file)["traceEvents"];
+    const Row events = Row::parse(file)["traceEvents"];
     std::remove(path);
     EXPECT_EQ(events[0]["name"], "layer \"1\"");
     EXPECT_EQ(events[0]["ph"], "X");
