@@ -78,6 +78,7 @@ public:
     void grad_ready_on(ddp_param param, void* stream) { detail::call(ddp_grad_ready_on, get(), param, stream); }
     void finalize_on(void* stream) { detail::call(ddp_finalize_on, get(), stream); }
     void finalize_enqueue() { detail::call(ddp_finalize_enqueue, get()); }
+    void wait_on(ddp_param param, void* stream) { detail::call(ddp_wait_param_on, get(), param, stream); }
 
     /* participation.h */
     void mark_unused(const std::vector<ddp_param>& params) {

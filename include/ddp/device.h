@@ -16,8 +16,8 @@
  * legacy default stream. A stream that is being captured into a graph is refused (INVALID_STATE): communication cannot be
  * part of a graph; call libddp between graphs. Functions that take no stream are ordered with the stream of ddp_set_stream.
  *
- * ddp_finalize and ddp_wait_param wait on the host until the gradients are there; ddp_finalize_on and ddp_finalize_enqueue
- * make streams wait. A context may hold parameters of the CPU as well. Sparse and factored ones must be of the CPU.
+ * ddp_finalize and ddp_wait_param wait on the host until the gradients are there; ddp_finalize_on, ddp_finalize_enqueue and
+ * ddp_wait_param_on make streams wait. A context may hold parameters of the CPU as well. Sparse and factored ones must be of the CPU.
  */
 #ifndef DDP_DEVICE_H
 #define DDP_DEVICE_H
@@ -67,6 +67,19 @@ DDP_API ddp_status ddp_finalize_enqueue(ddp_context* context, ddp_error** error)
 /* The same with this stream, for a context whose parameters lie on one device (and the CPU). Errors and facts as
  * ddp_finalize_enqueue; INVALID_ARGUMENT also if they lie on several. */
 DDP_API ddp_status ddp_finalize_on(ddp_context* context, void* stream, ddp_error** error);
+
+/* ddp_wait_param that waits for no device, so that the optimizer follows parameter by parameter while later buckets still
+ * travel: when it returns, what is enqueued from then on on `stream`, of the parameter's device, sees the final gradient. For a
+ * parameter of the CPU it is ddp_wait_param, and `stream` is ignored. ddp_finalize, or one of the two above, must follow. The
+ * program sees to it that what it enqueues there comes before what the next step does with the gradient, ddp_step_begin
+ * included.
+ *
+ * Callbacks of ddp_set_reduced_callback run as in ddp_finalize_enqueue, on this device in the order of `stream`. The host
+ * still waits where ddp_finalize_enqueue says so, as far as that is about this bucket and those before it; for all of them if
+ * this rank did not use the parameter.
+ * Errors: as ddp_wait_param; INVALID_STATE also for a stream that is being captured.
+ * Threads: one. Blocks: as said. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_wait_param_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error);
 
 /* The stream of a bucket on a device, in a communication hook and its continuations: the gradients are there in its order,
  * and so must the result be. Collectives that the hook starts on memory of this device are enqueued in its order, and their continuations

@@ -19,6 +19,7 @@ DDP_EXTERN_C_BEGIN
 DDP_API ddp_status ddp_finalize_async(ddp_context* context, ddp_error** error);
 
 /* Between ddp_finalize_async and ddp_finalize: waits until this parameter's gradient is final, written back included.
+ * (Without waiting for devices: ddp_wait_param_on in device.h.)
  * Returns at once in an unsynced step. Errors: as ddp_finalize; INVALID_STATE at any other time, INVALID_ARGUMENT.
  * Threads: one. Blocks: for all ranks, at most the group's timeout a bucket; runs reductions itself meanwhile.
  * Collective: no. Callbacks: no. */

@@ -49,6 +49,15 @@ ddp_status ddp_finalize_on(ddp_context* context, void* stream, ddp_error** error
     return guard(error, [&] { require(context, "ddp_finalize_on", "context")->impl.finalize_on(stream); });
 }
 
+ddp_status ddp_wait_param_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_wait_param_on";
+        require(context, call, "context")->impl.step_call(call, [&](Reducer& r) {
+            r.wait_param_on(param, stream, call);
+        });
+    });
+}
+
 void* ddp_bucket_stream(const ddp_bucket* bucket) {
     return bucket && bucket->stream ? bucket->stream->handle() : nullptr;
 }

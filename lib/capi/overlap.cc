@@ -15,7 +15,7 @@ ddp_status ddp_finalize_async(ddp_context* context, ddp_error** error) {
 ddp_status ddp_wait_param(ddp_context* context, ddp_param param, ddp_error** error) {
     return guard(error, [&] {
         constexpr const char* call = "ddp_wait_param";
-        require(context, call, "context")->impl.step_call(call, [&](Reducer& r) { r.wait_param(param); });
+        require(context, call, "context")->impl.step_call(call, [&](Reducer& r) { r.wait_param(param, call); });
     });
 }
 

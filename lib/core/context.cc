@@ -85,7 +85,7 @@ void Context::finalize_on(void* stream) {
     if (lanes_.all().size() > 1)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": the parameters lie on ", lanes_.all().size(),
              " devices; name each one's stream with ddp_set_stream, and call ddp_finalize_enqueue");
-    const CallerScope scope(lanes_, stream);
+    const CallerScope scope(lanes_.all().empty() ? nullptr : lanes_.all().front().get(), stream);
     step_call(call, [](Reducer& r) { r.finalize_enqueue(call); });
 }
 

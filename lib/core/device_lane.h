@@ -67,6 +67,10 @@ public:
     // Null for the CPU.
     StreamPtr stream(const ddp_device& device) const;
 
+    // Throws INVALID_STATE if a caller's stream is being captured.
+    void refuse_capture(const char* call) const {
+        for (const auto& lane : lanes_) lane->stream()->refuse_capture(lane->caller(), call);
+    }
     void enter(const char* call) const {
         for (const auto& lane : lanes_) lane->enter(call);
     }
@@ -101,24 +105,21 @@ private:
     const DeviceLanes& lanes_;
 };
 
-// All devices' caller is this stream as long as the scope lasts.
+// The caller of this device (null: of the CPU) is this stream as long as the scope lasts.
 class CallerScope {
 public:
-    CallerScope(const DeviceLanes& lanes, void* stream) : lanes_(lanes) {
-        for (const auto& lane : lanes_.all()) {
-            before_.push_back(lane->caller());
-            lane->set_caller(stream);
-        }
+    CallerScope(DeviceLane* lane, void* stream) : lane_(lane), before_(lane ? lane->caller() : nullptr) {
+        if (lane_) lane_->set_caller(stream);
     }
     ~CallerScope() {
-        for (std::size_t i = 0; i < before_.size(); ++i) lanes_.all()[i]->set_caller(before_[i]);
+        if (lane_) lane_->set_caller(before_);
     }
     CallerScope(const CallerScope&) = delete;
     CallerScope& operator=(const CallerScope&) = delete;
 
 private:
-    const DeviceLanes& lanes_;
-    std::vector<void*> before_;
+    DeviceLane* const lane_;
+    void* const before_;
 };
 
 }  // namespace libddp

@@ -75,7 +75,9 @@ public:
     // The host does not wait for devices: the callers' streams do.
     void finalize_enqueue(const char* call);
     void finalize_async();
-    void wait_param(std::int32_t param);
+    void wait_param(std::int32_t param, const char* call);
+    // The host does not wait for devices: this stream of the parameter's does.
+    void wait_param_on(std::int32_t param, void* stream, const char* call);
     void discard();
     // A whole step with gradients of zero, for a rank that has no more inputs.
     void shadow();
@@ -181,6 +183,7 @@ private:
     void settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted);
     void finish_unused();
     void finish_devices();
+    void wait_until_final(std::int32_t param, const char* call);
     void call_reduced(std::int32_t param, bool used);
     void end_local_step();
     void learn();
@@ -219,7 +222,7 @@ private:
     double factor_ = 1;
     // Divide while packing: default hook, mean, backend does not do it for such memory.
     bool prescale_ = false, prescale_on_devices_ = false;
-    bool enqueue_ = false;  // finalize_enqueue() is running
+    bool enqueue_ = false;  // callers' streams wait for devices, not the host
 
     // Draining: buckets before this one are finished; gradients that wait for the answer who used them; no result is
     // wanted.

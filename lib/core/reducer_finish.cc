@@ -1,5 +1,6 @@
 // Draining: every gradient is accounted for, buckets finish one after another, results go back.
 #include <algorithm>
+#include <utility>
 
 #include "comm/link.h"
 #include "core/reducer.h"
@@ -25,6 +26,19 @@ private:
     const StepClock::Point start_;
 };
 
+// Who waits for devices as long as the scope lasts: callers' streams, or the host.
+class Enqueueing {
+public:
+    Enqueueing(bool& enqueue, bool value) : enqueue_(enqueue), before_(std::exchange(enqueue, value)) {}
+    ~Enqueueing() { enqueue_ = before_; }
+    Enqueueing(const Enqueueing&) = delete;
+    Enqueueing& operator=(const Enqueueing&) = delete;
+
+private:
+    bool& enqueue_;
+    const bool before_;
+};
+
 }  // namespace
 
 void Reducer::finalize() {
@@ -37,26 +51,20 @@ void Reducer::finalize() {
         const Waiting waiting(clock_);
         drain_until(store_->size());
         finish_unused();
+        lanes_.gather();
         finish_devices();
     }
     end_synced_step();
 }
 
 void Reducer::finalize_enqueue(const char* call) {
-    for (const auto& lane : lanes_.all()) lane->stream()->refuse_capture(lane->caller(), call);
-    enqueue_ = true;
-    try {
-        finalize();
-    } catch (...) {
-        enqueue_ = false;
-        throw;
-    }
-    enqueue_ = false;
+    lanes_.refuse_capture(call);
+    const Enqueueing scope(enqueue_, true);
+    finalize();
 }
 
-// What is enqueued becomes true: for the host, or for the callers' streams.
+// What is enqueued to finish buckets becomes true: for the host, or for the callers' streams. Other buckets may travel on.
 void Reducer::finish_devices() {
-    lanes_.gather();
     on_devices_.deliver();
     if (enqueue_) return lanes_.leave();
     try {
@@ -75,13 +83,29 @@ void Reducer::finalize_async() {
     start_draining("ddp_finalize_async");
 }
 
-void Reducer::wait_param(std::int32_t param) {
-    table_.require(param, "ddp_wait_param");
+// Perhaps in a callback of wait_param_on().
+void Reducer::wait_param(std::int32_t param, const char* call) {
+    const Enqueueing scope(enqueue_, false);
+    wait_until_final(param, call);
+}
+
+void Reducer::wait_param_on(std::int32_t param, void* stream, const char* call) {
+    table_.require(param, call);
+    DeviceLane* lane = slot(param).lane;
+    if (!lane) return wait_param(param, call);
+    const CallerScope caller(lane, stream);
+    lanes_.refuse_capture(call);
+    const Enqueueing scope(enqueue_, true);
+    wait_until_final(param, call);
+}
+
+void Reducer::wait_until_final(std::int32_t param, const char* call) {
+    table_.require(param, call);
     group_->check();
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::kAnnouncedLocal) return;
     if (phase != Phase::kAnnounced)
-        fail(DDP_ERROR_INVALID_STATE, "ddp_wait_param: call it between ddp_finalize_async and ddp_finalize");
+        fail(DDP_ERROR_INVALID_STATE, call, ": call it between ddp_finalize_async and ddp_finalize");
     const Slot& s = slot(param);
     if (s.bucket < 0) return;
     const Waiting waiting(clock_);
@@ -112,6 +136,7 @@ void Reducer::discard() {
     if (phase_.load(std::memory_order_acquire) == Phase::kAnnouncedLocal) return end_local_step();
     phase_.store(Phase::kDraining, std::memory_order_release);
     drain_until(store_->size());
+    lanes_.gather();
     finish_devices();
     // A rank that finalized meets this message in its next step.
     std::uint8_t agreed = 0;

@@ -184,8 +184,29 @@ TEST_F(DeviceFailureTest, AStreamThatIsCapturedIsRefused) {
                     HasSubstr("ddp_step_begin"));
         fake::set_capturing(model.stream(0), false);
         model.give(0, 2);
+        model.context.finalize_async();
+        fake::set_capturing(model.stream(0), true);
+        EXPECT_THAT(error_of([&] { model.context.wait_on(0, model.stream(0)); }, DDP_ERROR_INVALID_STATE),
+                    HasSubstr("ddp_wait_param_on"));
+        fake::set_capturing(model.stream(0), false);
+        model.context.wait_on(0, model.stream(0));
         model.context.finalize_on(model.stream(0));
         EXPECT_TRUE(model.holds(0, 2));
+    });
+}
+
+TEST_F(DeviceFailureTest, AStreamWaitsOnlyBetweenTheAnnouncementAndTheEnd) {
+    on_ranks({1, "threads"}, [&](int, ddp_group* group) {
+        DeviceModel model(group, {4}, true, {0});
+        EXPECT_THAT(error_of([&] { model.context.wait_on(0, nullptr); }, DDP_ERROR_INVALID_STATE),
+                    HasSubstr("ddp_commit"));
+        model.context.commit();
+        model.give(0, 2);
+        EXPECT_THAT(error_of([&] { model.context.wait_on(0, model.stream(0)); }, DDP_ERROR_INVALID_STATE),
+                    HasSubstr("between ddp_finalize_async and ddp_finalize"));
+        EXPECT_THAT(error_of([&] { model.context.wait_on(7, model.stream(0)); }, DDP_ERROR_INVALID_ARGUMENT),
+                    HasSubstr("ddp_wait_param_on"));
+        model.finalize();
     });
 }
 

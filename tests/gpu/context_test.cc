@@ -98,10 +98,12 @@ public:
     }
     void finalize() { OK(ddp_finalize_on(context_, stream(), &error)); }
     void begin() { OK(ddp_step_begin(context_, &error)); }
-    // Whether gradient i is value, value + 1, ... in the order of the stream.
-    ::testing::AssertionResult holds(int i, float value, float tolerance = 1e-5f) {
+    // Whether gradient i is value, value + 1, ... in the order of the stream, or of another one.
+    ::testing::AssertionResult holds(int i, float value) { return holds(gpu_, i, value); }
+    ::testing::AssertionResult holds(Gpu& on, int i, float value) {
+        constexpr float tolerance = 1e-5f;
         const auto expected = values_of<float>(numbers(i, value));
-        const auto actual = values_of<float>(gpu_.read(grad(i), expected.size() * 4));
+        const auto actual = values_of<float>(on.read(grad(i), expected.size() * 4));
         for (std::size_t k = 0; k < expected.size(); ++k)
             if (!(std::fabs(actual[k] - expected[k]) <= tolerance * std::fmax(1.0f, std::fabs(expected[k]))))
                 return ::testing::AssertionFailure()
@@ -169,6 +171,24 @@ TEST_P(GpuSteps, AverageOverTheRanks) {
             for (int p = kParams; p-- > 0;) model.give(p, gradient(rank, p, step));
             model.finalize();
             for (int p = 0; p < kParams; ++p) EXPECT_TRUE(model.holds(p, mean(world(), p, step))) << "step " << step;
+        }
+    });
+}
+
+TEST_P(GpuSteps, AnotherStreamWaitsForEachParameter) {
+    run([&](int rank, ddp_group* group) {
+        GpuModel model(group, GetParam());
+        Gpu other(model.gpu().stream().device());
+        for (int step = 0; step < 3; ++step) {
+            model.begin();
+            for (int p = kParams; p-- > 0;) model.give(p, gradient(rank, p, step));
+            OK(ddp_finalize_async(model.context(), &error));
+            for (int p = kParams; p-- > 0;) {
+                OK(ddp_wait_param_on(model.context(), p, other.handle(), &error));
+                EXPECT_TRUE(model.holds(other, p, mean(world(), p, step))) << "step " << step;
+            }
+            model.finalize();
+            EXPECT_TRUE(model.holds(0, mean(world(), 0, step)));
         }
     });
 }

@@ -80,19 +80,19 @@ void DeviceModel::finalize() {
     context.finalize_enqueue();
 }
 
-std::vector<float> DeviceModel::read(int i, const float* memory) {
+std::vector<float> DeviceModel::read(int i, const float* memory, void* stream) {
     std::vector<float> values(size(i));
     if (device(i) < 0) return {memory, memory + size(i)};
-    fake::launch(device(i), stream(i), [&values, memory] {
+    fake::launch(device(i), stream, [&values, memory] {
         const float* begin = fake::at<float>(memory);
         values.assign(begin, begin + values.size());
     });
-    fake::wait(device(i), stream(i));
+    fake::wait(device(i), stream);
     return values;
 }
 
-bool DeviceModel::holds(int i, double value, double tolerance) {
-    const std::vector<float> values = read(i);
+bool DeviceModel::holds_on(int i, void* stream, double value, double tolerance) {
+    const std::vector<float> values = read_on(i, stream);
     for (std::size_t k = 0; k < values.size(); ++k) {
         const double wanted = value + static_cast<double>(k);
         if (!(std::fabs(values[k] - wanted) <= tolerance * std::fmax(1, std::fabs(wanted)))) {

@@ -49,17 +49,20 @@ struct DeviceModel {
     // The end of a step in stream order, whatever the number of devices.
     void finalize();
     // What gradient i, or the value of parameter i, is when its stream comes to this point.
-    std::vector<float> read(int i) { return read(i, grad(i)); }
-    std::vector<float> value(int i) { return read(i, data_[static_cast<std::size_t>(i)]); }
+    std::vector<float> read(int i) { return read_on(i, stream(i)); }
+    std::vector<float> value(int i) { return read(i, data_[static_cast<std::size_t>(i)], stream(i)); }
+    // What gradient i is when this stream of its device comes to this point.
+    std::vector<float> read_on(int i, void* stream) { return read(i, grad(i), stream); }
     void set_value(int i, float value) { write(i, data_[static_cast<std::size_t>(i)], value); }
     // Whether gradient i is about value, value + 1, ...
-    bool holds(int i, double value, double tolerance = 1e-5);
+    bool holds(int i, double value, double tolerance = 1e-5) { return holds_on(i, stream(i), value, tolerance); }
+    bool holds_on(int i, void* stream, double value, double tolerance = 1e-5);
 
     BorrowedGroup borrowed;
     ddp::Context context;
 
 private:
-    std::vector<float> read(int i, const float* memory);
+    std::vector<float> read(int i, const float* memory, void* stream);
     void write(int i, float* memory, float value);
     float* allocate(int i);
 

@@ -63,6 +63,7 @@ SharedGradients::SharedGradients(ddp_group* group, const ddp_context_options& op
         const Gradient gradient = view_ ? Gradient{nullptr, count_of(parameter)} : (*own)[gradients_.size()];
         register_parameter(context, parameter, gradient.data, place);
         gradients_.push_back(gradient);
+        names_.push_back(parameter.name);
     }
     if (place) {
         Result set;
@@ -90,6 +91,16 @@ void SharedGradients::finalize() const {
     Result result;
     result.check(place_ ? ddp_finalize_on(context_.get(), place_->stream, result)
                         : ddp_finalize(context_.get(), result));
+}
+
+void SharedGradients::finalize_async() const {
+    Result result;
+    result.check(ddp_finalize_async(context_.get(), result));
+}
+
+void SharedGradients::wait(std::size_t index, void* stream) const {
+    Result result;
+    result.check(ddp_wait_param_on(context_.get(), static_cast<ddp_param>(index), stream, result));
 }
 
 void SharedGradients::follow_views() {

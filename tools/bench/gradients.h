@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "handles.h"
@@ -47,18 +48,25 @@ public:
                     const std::vector<Gradient>* own, const Place* place = nullptr);
 
     ddp_context* context() const { return context_.get(); }
+    const std::string& name(std::size_t index) const { return names_[index]; }
+    // On which the gradients come; null on the CPU.
+    void* stream() const { return place_ ? place_->stream : nullptr; }
     const std::vector<Gradient>& all() const { return gradients_; }
 
     // Starts a step. The gradients may lie elsewhere afterwards.
     void begin_step();
     void ready(std::size_t index) const;
     void finalize() const;
+    // Instead: the end without waiting, and for each parameter, before finalize(), that the host (CPU) or this stream waits.
+    void finalize_async() const;
+    void wait(std::size_t index, void* stream) const;
 
 private:
     void follow_views();
 
     Context context_;
     std::vector<Gradient> gradients_;
+    std::vector<std::string> names_;
     bool view_;
     std::optional<Place> place_;
     std::int64_t generation_ = -1;

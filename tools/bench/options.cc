@@ -103,12 +103,19 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
                         "Also run the loop with this communication hook, in turns with the other, and print the ratio");
     command->add_option("--hook-options", options.hook_options, "key=value,key=value, as in ddp_use_hook");
     command
-        ->add_option(
-            "--device", options.device,
-            "cpu, cuda or cuda:N: where gradients lie; ranks take the GPUs from N on in turn. On a GPU: "
-            "--compute-ms, --find-unused and --hook do not count; cpu_ms is this process's until everything is "
-            "enqueued, less that of the backward pass alone, and enqueue_ms how long that takes")
+        ->add_option("--device", options.device,
+                     "cpu, cuda or cuda:N: where gradients lie; ranks take the GPUs from N on in turn. On a GPU: "
+                     "--compute-ms is about its time, and gradients are written again and again as long; --find-unused "
+                     "and --hook "
+                     "do not count; cpu_ms is this process's until everything is enqueued, less that of the backward "
+                     "pass alone, "
+                     "and enqueue_ms how long that takes")
         ->capture_default_str();
+    command->add_option(
+        "--trace", options.trace,
+        "Also run three steps in which everything is timed, by the GPU's clock where gradients are there, "
+        "write rank 0's to this file for chrome://tracing or Perfetto, and print comm_ms, how long buckets "
+        "were on their way in a step, and overlap, the share of that in which its backward pass ran");
     command->add_flag("--copy,!--view", options.copy,
                       "Gradients lie in the trainer's own memory (--copy), or in libddp's buckets (--view, default)");
     return command;

@@ -39,6 +39,7 @@ struct Options {
     bool find_unused = false;
     std::string hook;  // also run the loop with this hook
     std::string hook_options;
+    std::string trace;  // write a trace of some more steps to this file
 
     // grad-ready
     int params = 1000;

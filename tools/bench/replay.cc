@@ -12,6 +12,7 @@
 #include "groups.h"
 #include "measure.h"
 #include "models.h"
+#include "traced.h"
 
 namespace bench {
 namespace {
@@ -173,6 +174,15 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
         row["hook_ratio"] = median(series.back()) / median(series[1]);
         row["hook_cpu_ms"] = hooked->cpu_per_step(group);
         row["hook_compression"] = hooked->compression();
+    }
+    if (!options.trace.empty()) {
+        HostMoments moments;
+        Traced traced(plain.gradients, moments, options);
+        traced.run([&](const std::vector<Gradient>& gradients, const Traced::Ready& ready) {
+            backward.run(gradients, ++iteration, ready);
+        });
+        check_means(plain.gradients.all(), plain.world, iteration);
+        traced.report(row, ddp_group_rank(group));
     }
     return {row};
 }

@@ -27,13 +27,15 @@ include("LibDDP.jl")
 import .LibDDP
 using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layout, ddp_averager
 
-# Not exported, because programs have such names themselves: check, plan, stats, version, features.
+# Not exported, because programs have such names themselves: check, plan, stats, version, features, device, cuda, pointer_of,
+# stream_of, device_count, device_describe.
 export Group, Context, Parameter, Work, Store, Bucket, Gradient, Averager, Stats, DDPError
 export environment, backend_available
 export allreduce!, bcast!, allgather!, reduce_scatter!, barrier, round_robin, alloc, abort!
 export isdone, then, complete!
 export register!, register_buffer!, commit!, step_begin!, grad_ready, grad_ready_sparse, grad_ready_factors
 export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, grad_view, layout_generation, sparse_gradient
+export set_stream!, grad_ready_on, finalize_on!, finalize_enqueue!, wait_param_on
 export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!
 export bucket_count, param_bucket, bucket_bytes, find_param, request_rebuild!, adopt_plan!, bucket_sizes, ready_order
 export average_parameters!, set_group!
@@ -45,6 +47,7 @@ include("library.jl")
 include("errors.jl")
 include("handles.jl")
 include("calls.jl")
+include("devices.jl")
 include("arrays.jl")
 include("store.jl")
 include("work.jl")

@@ -10,6 +10,7 @@ struct Memory
     dims::Dims
     dtype::Int32
     root::Any
+    device::Device
 end
 Base.length(memory::Memory) = prod(memory.dims)
 
@@ -52,21 +53,26 @@ function contiguous(array::AbstractArray)
 end
 
 """
-The memory of an array: an Array, or a view, reshaped or reinterpreted array over one, whose elements follow each other.
-Errors name `what`.
+The memory of an array: an Array, or a view, reshaped or reinterpreted array over one, whose elements follow each other; on_gpu: or
+one of a GPU. Errors name `what`.
 """
-function memory_of(what, array::AbstractArray, dtype=nothing)
-    code = element_type(what, array, dtype)
+function memory_of(what, array::AbstractArray, dtype=nothing; on_gpu::Bool=false)
+    code, place = element_type(what, array, dtype), device(array)
+    place == CPU || on_gpu ||
+        throw(ArgumentError("$what: the array is on $place, and memory of the CPU is expected"))
     pointer = try
         isempty(array) || contiguous(array) || throw(ArgumentError("$what: the array is not contiguous; give a copy of it"))
-        isempty(array) ? Ptr{Cvoid}(0) : Ptr{Cvoid}(Base.unsafe_convert(Ptr{eltype(array)}, array))
+        isempty(array) ? Ptr{Cvoid}(0) :
+        place == CPU ? Ptr{Cvoid}(Base.unsafe_convert(Ptr{eltype(array)}, array)) : pointer_of(array)
     catch cause
         cause isa ArgumentError && rethrow()
-        throw(ArgumentError("$what: a $(typeof(array)) has no memory of its own; give an Array or a contiguous view of one"))
+        throw(ArgumentError("$what: a $(typeof(array)) has no memory of its own; give an Array or a contiguous view of one" *
+                            (place == CPU ? "" : " (DDP.device says that it is on $place; DDP.pointer_of must tell where)")))
     end
-    return Memory(pointer, size(array), code, array)
+    return Memory(pointer, size(array), code, array, place)
 end
-memory_of(what, other, dtype=nothing) = throw(ArgumentError("$what: an array is expected, not a $(typeof(other))"))
+memory_of(what, other, dtype=nothing; on_gpu::Bool=false) =
+    throw(ArgumentError("$what: an array is expected, not a $(typeof(other))"))
 
 """
 What keeps an array's memory where it is as long as it is held. A Vector whose data another array shares cannot be resized,
@@ -87,8 +93,9 @@ end
 An array over memory of libddp's, which keeps `owner` alive. Other arrays over the same memory (a view, a reshaped one) keep
 what the finalizer is attached to alive.
 """
-function array_over(pointer::Ptr, dtype::Int32, dims::Dims, owner)
+function array_over(pointer::Ptr, dtype::Int32, dims::Dims, owner, place::Device=CPU)
     type = julia_type(dtype)
+    place == CPU || return DeviceArray{type,length(dims)}(pointer, dims, place, owner)
     pointer == C_NULL && return Array{type}(undef, dims)
     array = unsafe_wrap(Array, Ptr{type}(pointer), dims)
     keep_for(storage(array), owner)
@@ -121,6 +128,13 @@ bytes_of(what, value::AbstractString) = Vector{UInt8}(codeunits(value))
 bytes_of(what, value::Vector{UInt8}) = value
 bytes_of(what, value::AbstractVector{UInt8}) = Vector{UInt8}(value)
 bytes_of(what, other) = throw(ArgumentError("$what: bytes or a string are expected, not a $(typeof(other))"))
+
+"Copies text that C gave, and frees it."
+function take_text(given::Ptr{UInt8})
+    copied = unsafe_string(given)
+    LibDDP.ddp_text_free(given)
+    return copied
+end
 
 "Copies bytes that C gave, and frees them."
 function take_bytes(given::Ptr{Cvoid}, size::Csize_t, free::F) where {F}

@@ -5,7 +5,8 @@ A bucket of gradients on its way, valid until the step ends. A hook leaves in it
 mean, where `bucket.op` is DDP.AVG.
 
 `bucket.index` counts from 0 in the order of launching; `is_last`, `step`, `dtype`, `op`; `buffer`: all gradients as one vector, without a copy,
-with gaps of zeros; `gradients`: each parameter's, see `Gradient`.
+with gaps of zeros; `gradients`: each parameter's, see `Gradient`; `device`: where it lies; `stream`: of a bucket on a GPU, the handle of
+the stream in whose order the gradients are there and the result must be.
 """
 struct Bucket
     handle::Handle
@@ -15,10 +16,10 @@ end
 "One parameter's gradient inside a bucket: `parameter` and `array`."
 struct Gradient
     parameter::Parameter
-    array::Array
+    array::DenseArray
 end
 
-Base.propertynames(::Bucket) = (:index, :is_last, :step, :dtype, :op, :buffer, :gradients)
+Base.propertynames(::Bucket) = (:index, :is_last, :step, :dtype, :op, :buffer, :gradients, :device, :stream)
 function Base.getproperty(bucket::Bucket, name::Symbol)
     handle = getfield(bucket, :handle)
     name === :index && return Int(ask(LibDDP.ddp_bucket_index, handle))
@@ -26,15 +27,23 @@ function Base.getproperty(bucket::Bucket, name::Symbol)
     name === :step && return Int(ask(LibDDP.ddp_bucket_step, handle))
     name === :dtype && return ask(LibDDP.ddp_bucket_dtype, handle)
     name === :op && return ask(LibDDP.ddp_bucket_op, handle)
+    name === :device && return place_of(handle)
+    name === :stream && return ask(LibDDP.ddp_bucket_stream, handle)
     name === :buffer && return buffer(bucket)
     name === :gradients && return [gradient(bucket, i) for i in 0:(ask(LibDDP.ddp_bucket_param_count, handle) - 1)]
     return getfield(bucket, name)
 end
 Base.show(io::IO, bucket::Bucket) = print(io, isopen(bucket.handle) ? "Bucket($(bucket.index))" : "Bucket(of a past step)")
 
+function place_of(handle::Handle)
+    place = ask(LibDDP.ddp_bucket_device, handle)
+    return Device(place.kind, place.index)
+end
+
 function buffer(bucket::Bucket)
     count = Int(ask(LibDDP.ddp_bucket_count, bucket.handle))
-    return array_over(ask(LibDDP.ddp_bucket_buffer, bucket.handle), bucket.dtype, (count,), layout(bucket.context))
+    return array_over(ask(LibDDP.ddp_bucket_buffer, bucket.handle), bucket.dtype, (count,), layout(bucket.context),
+                      bucket.device)
 end
 
 function gradient(bucket::Bucket, i::Integer)
@@ -44,7 +53,7 @@ function gradient(bucket::Bucket, i::Integer)
     told = tensor[]
     dims = Dims(unsafe_load(told.shape, d) for d in told.ndim:-1:1)
     return Gradient(bucket.context.parameters[told.param + 1],
-                    array_over(told.data, told.dtype, dims, layout(bucket.context)))
+                    array_over(told.data, told.dtype, dims, layout(bucket.context), bucket.device))
 end
 
 """
@@ -54,7 +63,7 @@ Says that the result is in this array: as many elements, in the bucket's layout,
 kept until the hook is called for this bucket again.
 """
 function set_buffer!(bucket::Bucket, array; dtype=nothing)
-    memory = memory_of("array", array, dtype)
+    memory = memory_of("array", array, dtype; on_gpu=true)
     count = ask(LibDDP.ddp_bucket_count, bucket.handle)
     length(memory) == count || throw(ArgumentError("array: it has $(length(memory)) elements, the bucket $count"))
     call(LibDDP.ddp_bucket_set_buffer, bucket.handle, memory.pointer, memory.dtype)

@@ -2,7 +2,7 @@
 
 """
 A parameter: its name, size (`dims`), element type (`dtype`, a DDP.F32 or the like), `data` and `grad` as they were registered, and
-`index`, from 0, by which errors name it.
+`index`, from 0, by which errors name it; `device`: where its gradient lies.
 """
 mutable struct Parameter
     name::String
@@ -11,6 +11,7 @@ mutable struct Parameter
     dtype::Int32
     data::Any
     grad::Any
+    device::Device
     owner::Handle
 end
 Base.show(io::IO, parameter::Parameter) = print(io, "Parameter($(parameter.index), $(repr(parameter.name)))")
@@ -32,6 +33,7 @@ mutable struct Context
     layout::Union{Handle,Nothing}    # of `generation`, for arrays over it
     generation::Int64
     results::Dict{Int,Any}           # of set_buffer!
+    streams::Dict{Device,Any}        # of set_stream!
 end
 
 function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=0, bucket_caps=(),
@@ -62,7 +64,8 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
                             rebuild_interval=Int64(rebuild_interval), flags=flags))
         call(LibDDP.ddp_context_create, group.handle, Ref(settings), made)
     end
-    return Context(Handle(CONTEXT, made[]), Parameter[], [], Dict{Ptr{Cvoid},Any}(), nothing, -1, Dict{Int,Any}())
+    return Context(Handle(CONTEXT, made[]), Parameter[], [], Dict{Ptr{Cvoid},Any}(), nothing, -1, Dict{Int,Any}(),
+                   Dict{Device,Any}())
 end
 Context(f::Function, group::Group; keywords...) = closing(f, Context(group; keywords...))
 
@@ -87,41 +90,49 @@ Base.show(io::IO, ctx::Context) =
 # REGISTRATION
 
 """
-    register!(ctx, name, data=nothing, grad=nothing; size, dtype, ignored, delayed, sparse, factored, uses) -> Parameter
+    register!(ctx, name, data=nothing, grad=nothing; size, dtype, ignored, delayed, sparse, factored, uses, device) -> Parameter
 
 Adds a parameter, in the order of the forward pass. `data`: its value, an array that `commit!` overwrites with rank 0's; nothing: not
 sent. `grad`: the array in which its gradient will be, which `finalize!` overwrites with the mean; nothing: the gradient lives in its
 bucket (`grad_view`), or is copied there (`put!`). Without data and grad, `size` says how large it is, and `dtype` of what type
-(Float32); `dtype=DDP.BF16` reads arrays of UInt16 as bf16. Registered vectors cannot be resized any more.
+(Float32), `device` where (`DDP.cuda(0)`; the CPU); `dtype=DDP.BF16` reads arrays of UInt16 as bf16. Registered vectors cannot be resized any more.
 
 An array of size (n, m) is to libddp, and to ranks in other languages, the row-major one of shape (m, n): docs/julia.md.
 """
 function register!(ctx::Context, name::AbstractString, data=nothing, grad=nothing;
                    size::Union{Dims,Integer,Nothing}=nothing, dtype=nothing, ignored::Bool=false, delayed::Bool=false,
-                   sparse::Bool=false, factored::Bool=false, uses::Integer=1)
-    values = data === nothing ? nothing : memory_of("data", data, dtype)
-    grads = grad === nothing ? nothing : memory_of("grad", grad, dtype)
+                   sparse::Bool=false, factored::Bool=false, uses::Integer=1, device::Union{Device,Nothing}=nothing)
+    values = data === nothing ? nothing : memory_of("data", data, dtype; on_gpu=true)
+    grads = grad === nothing ? nothing : memory_of("grad", grad, dtype; on_gpu=true)
     known = something(values, grads, Some(nothing))
     known === nothing && size === nothing && throw(ArgumentError("$name: say what it is, with data, grad or size"))
     dims = size === nothing ? known.dims : Dims(Tuple(size))
     code = known !== nothing ? known.dtype : dtype_of("dtype", something(dtype, Float32))
     values === nothing || same_layout("data", values, dims, code)
     grads === nothing || same_layout("grad", grads, dims, code)
+    place = one_place(name, device, (memory.device for memory in (values, grads) if memory !== nothing)...)
     flags = ignored * LibDDP.DDP_PARAM_IGNORED | delayed * LibDDP.DDP_PARAM_DELAYED | sparse * LibDDP.DDP_PARAM_SPARSE |
             factored * LibDDP.DDP_PARAM_FACTORED
     index = Ref{Int32}()
-    describe(ctx, String(name), dims, code, values, grads, flags, UInt32(uses)) do description
+    describe(ctx, String(name), dims, code, values, grads, flags, UInt32(uses), place) do description
         call(LibDDP.ddp_register_param, ctx.handle, description, index)
     end
-    parameter = Parameter(name, index[], dims, code, data, grad, ctx.handle)
+    parameter = Parameter(name, index[], dims, code, data, grad, place, ctx.handle)
     push!(ctx.parameters, parameter)
     return parameter
 end
 
+function one_place(name, given...)
+    places = unique(filter(!isnothing, collect(given)))
+    length(places) > 1 && throw(ArgumentError("$name: data, grad and device are on $(join(places, " and ")); they must be in one place"))
+    return isempty(places) ? CPU : places[1]
+end
+
 "Adds state that is not trained, such as running means: rank 0's is sent to every rank."
 function register_buffer!(ctx::Context, name::AbstractString, data; dtype=nothing)
-    values = memory_of("data", data, dtype)
-    describe(ctx, String(name), values.dims, values.dtype, values, nothing, UInt32(0), UInt32(0)) do description
+    values = memory_of("data", data, dtype; on_gpu=true)
+    describe(ctx, String(name), values.dims, values.dtype, values, nothing, UInt32(0), UInt32(0),
+             values.device) do description
         call(LibDDP.ddp_register_buffer, ctx.handle, description)
     end
     push!(ctx.buffers, data)
@@ -129,14 +140,16 @@ function register_buffer!(ctx::Context, name::AbstractString, data; dtype=nothin
 end
 
 "Gives f the description of a parameter. The last dimension of Julia's is the first of C's, which changes slowest."
-function describe(f, ctx::Context, name::String, dims::Dims, dtype::Int32, values, grads, flags::UInt32, uses::UInt32)
+function describe(f, ctx::Context, name::String, dims::Dims, dtype::Int32, values, grads, flags::UInt32, uses::UInt32,
+                  place::Device)
     shape = Int64[reverse(dims)...]
     roots = (held(values === nothing ? nothing : values.root), held(grads === nothing ? nothing : grads.root))
     GC.@preserve name shape roots begin
         description = options(LibDDP.ddp_param_desc_init, LibDDP.ddp_param_desc,
                               (name=text("name", name), shape=isempty(shape) ? Ptr{Int64}(C_NULL) : pointer(shape),
                                ndim=Int32(length(shape)), dtype=dtype, data=values === nothing ? C_NULL : values.pointer,
-                               grad=grads === nothing ? C_NULL : grads.pointer, flags=flags, uses=uses))
+                               grad=grads === nothing ? C_NULL : grads.pointer, flags=flags, uses=uses,
+                               device=LibDDP.ddp_device(place.kind, place.index)))
         f(Ref(description))
     end
     push!(ctx.handle.kept, roots)
@@ -181,8 +194,12 @@ The end of the backward pass: waits until every gradient is the mean over ranks.
 """
 function finalize!(ctx::Context)
     sweep()
+    return ending_step(LibDDP.ddp_finalize, ctx)
+end
+
+function ending_step(f::F, ctx::Context, args...) where {F}
     try
-        call(LibDDP.ddp_finalize, ctx.handle)
+        call(f, ctx.handle, args...)
     finally
         end_step(ctx.handle)
     end
@@ -195,13 +212,7 @@ finalize_async!(ctx::Context) = call(LibDDP.ddp_finalize_async, ctx.handle)
 wait_param(ctx::Context, parameter::Parameter) = call(LibDDP.ddp_wait_param, ctx.handle, index_of(ctx, parameter))
 
 "Ends a step that went wrong, on every rank; nothing is written back."
-function discard!(ctx::Context)
-    try
-        call(LibDDP.ddp_step_discard, ctx.handle)
-    finally
-        end_step(ctx.handle)
-    end
-end
+discard!(ctx::Context) = ending_step(LibDDP.ddp_step_discard, ctx)
 
 "Whether the following steps communicate."
 set_sync!(ctx::Context, sync::Bool) = call(LibDDP.ddp_set_sync, ctx.handle, Int32(sync))
@@ -219,6 +230,45 @@ function no_sync(f, ctx::Context)
         set_sync!(ctx, true)
     end
 end
+
+# ON GPUS. A stream is what `DDP.stream_of` takes: a CuStream of CUDA.jl's, a number, `nothing` for the legacy default stream.
+
+"""
+    set_stream!(ctx, device, stream)
+
+The stream of this device (`DDP.cuda(0)`) with which calls that take none are ordered: `commit!`, `step_begin!`, `grad_ready`. At first the
+legacy default stream.
+"""
+function set_stream!(ctx::Context, device::Device, stream)
+    call(LibDDP.ddp_set_stream, ctx.handle, device.kind, device.index, stream_of(stream))
+    ctx.streams[device] = stream
+    return nothing
+end
+
+"`grad_ready` for a parameter on a GPU: its gradient is complete when the stream comes to this point."
+grad_ready_on(ctx::Context, parameter::Parameter, stream) =
+    call(LibDDP.ddp_grad_ready_on, ctx.handle, index_of(ctx, parameter), stream_of(stream))
+
+"`finalize!` that does not wait for the GPU: what is enqueued on the stream afterwards sees the mean."
+function finalize_on!(ctx::Context, stream)
+    sweep()
+    return ending_step(LibDDP.ddp_finalize_on, ctx, stream_of(stream))
+end
+
+"The same for parameters on several GPUs, with the streams of `set_stream!`."
+function finalize_enqueue!(ctx::Context)
+    sweep()
+    return ending_step(LibDDP.ddp_finalize_enqueue, ctx)
+end
+
+"""
+    wait_param_on(ctx, parameter, stream)
+
+`wait_param` that does not wait for the GPU: what is enqueued on the stream afterwards sees this gradient, and must come before what the
+next step does with it.
+"""
+wait_param_on(ctx::Context, parameter::Parameter, stream) =
+    call(LibDDP.ddp_wait_param_on, ctx.handle, index_of(ctx, parameter), stream_of(stream))
 
 # THE REST
 

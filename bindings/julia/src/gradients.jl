@@ -4,11 +4,12 @@
     grad_view(ctx, parameter)
 
 The gradient's place in its bucket, as an array that is written instead of one's own, so that nothing is ever copied. Valid until
-`layout_generation` changes, in `step_begin!`; an array that is kept longer is harmless, but no longer the gradient.
+`layout_generation` changes, in `step_begin!`; an array that is kept longer is harmless, but no longer the gradient. Of a parameter on a
+GPU it is a `DDP.DeviceArray`.
 """
 function grad_view(ctx::Context, parameter::Parameter)
     address = number_from(LibDDP.ddp_grad_view, Ptr{Cvoid}, ctx.handle, index_of(ctx, parameter))
-    return array_over(address, parameter.dtype, parameter.dims, layout(ctx))
+    return array_over(address, parameter.dtype, parameter.dims, layout(ctx), parameter.device)
 end
 
 "What keeps the memory of views, as it is now."
@@ -30,6 +31,9 @@ layout_generation(ctx::Context) = ask(LibDDP.ddp_layout_generation, ctx.handle)
 Copies a gradient into its place in the bucket, and announces it.
 """
 function Base.put!(ctx::Context, parameter::Parameter, gradient::AbstractArray)
+    parameter.device == CPU ||
+        throw(ArgumentError("parameter: $(repr(parameter.name)) is on $(parameter.device), and put! copies memory of the CPU; write " *
+                            "the gradient into its grad_view with the package that you use the GPU with, and call grad_ready_on"))
     size(gradient) == parameter.dims ||
         throw(ArgumentError("gradient: its size is $(size(gradient)), but $(parameter.dims) is expected"))
     eltype(gradient) === julia_type(parameter.dtype) ||

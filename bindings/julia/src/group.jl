@@ -148,8 +148,8 @@ end
 # not be touched. Otherwise they return when all is done. dtype=DDP.BF16 reads arrays of UInt16 as bf16.
 
 function matching(what, given, to::Memory, count::Int, dtype)
-    given === nothing && return Memory(C_NULL, (0,), to.dtype, nothing)
-    memory = memory_of(what, given, dtype)
+    given === nothing && return Memory(C_NULL, (0,), to.dtype, nothing, to.device)
+    memory = memory_of(what, given, dtype; on_gpu=true)
     memory.dtype == to.dtype || throw(ArgumentError("$what: its elements are $(type_name(memory.dtype)), those of recv " *
                                                     type_name(to.dtype)))
     length(memory) == count || throw(ArgumentError("$what: it has $(length(memory)) elements, but $count are expected"))
@@ -176,7 +176,7 @@ end
 recv = op over the ranks of `send`, or of `recv` itself. `op`: :sum, :avg, :prod, :min, :max, or +, *, min, max.
 """
 function allreduce!(group::Group, recv, op=:sum; send=nothing, dtype=nothing, async::Bool=false)
-    to = memory_of("recv", recv, dtype)
+    to = memory_of("recv", recv, dtype; on_gpu=true)
     from = matching("send", send, to, length(to), dtype)
     return start(LibDDP.ddp_allreduce, group, async, (to, from), from.pointer, to.pointer, Csize_t(length(to)), to.dtype,
                  op_of(op))
@@ -184,13 +184,13 @@ end
 
 "buffer of rank `root` to every rank."
 function bcast!(group::Group, buffer; root::Integer=0, dtype=nothing, async::Bool=false)
-    to = memory_of("buffer", buffer, dtype)
+    to = memory_of("buffer", buffer, dtype; on_gpu=true)
     return start(LibDDP.ddp_broadcast, group, async, to, to.pointer, Csize_t(length(to)), to.dtype, Int32(root))
 end
 
 "recv = the ranks' send, one after another: its last dimension; without send each rank's part stands in recv already."
 function allgather!(group::Group, recv, send=nothing; dtype=nothing, async::Bool=false)
-    to = memory_of("recv", recv, dtype)
+    to = memory_of("recv", recv, dtype; on_gpu=true)
     part, rest = divrem(length(to), group.world_size)
     rest == 0 || throw(ArgumentError("recv: $(length(to)) elements cannot be divided among $(group.world_size) ranks"))
     from = matching("send", send, to, part, dtype)
@@ -199,7 +199,7 @@ end
 
 "recv = this rank's part of op over the ranks of send."
 function reduce_scatter!(group::Group, recv, send, op=:sum; dtype=nothing, async::Bool=false)
-    to = memory_of("recv", recv, dtype)
+    to = memory_of("recv", recv, dtype; on_gpu=true)
     from = matching("send", send, to, length(to) * group.world_size, dtype)
     return start(LibDDP.ddp_reduce_scatter, group, async, (to, from), from.pointer, to.pointer, Csize_t(length(to)),
                  to.dtype, op_of(op))

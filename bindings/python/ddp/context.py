@@ -213,6 +213,10 @@ class Context(HookMethods):
         finally:
             self._handle.end_step()
 
+    def wait_param_on(self, param: int, stream: Any) -> None:
+        """wait_param that does not wait for the GPU: what is enqueued on the stream afterwards sees this parameter's mean."""
+        _ddp.ddp_wait_param_on(self._handle, param, stream_of(stream))
+
     def finalize_async(self) -> None:
         """The same without waiting: wait_param and finalize follow."""
         _ddp.ddp_finalize_async(self._handle)

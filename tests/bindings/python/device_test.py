@@ -82,6 +82,22 @@ class OnGpu(unittest.TestCase):
                 self.step(context, param, lambda step=step: grad.elements().__setitem__(slice(None), [float(step + support.RANK)] * COUNT))
                 self.assertEqual(set(grad.elements()), {step + mean})
 
+    def test_wait_on(self):
+        other, grad = Stream(), GpuArray(0.0)
+        with ddp.Context(self.group) as context:
+            context.set_stream("cuda:0", self.stream)
+            param = context.register("w", GpuArray(0.0), grad)
+            context.commit()
+            grad.elements()[:] = [float(support.RANK)] * COUNT
+            context.grad_ready_on(param, self.stream)
+            context.finalize_async()
+            context.wait_param_on(param, other)
+            wait(0, other.cuda_stream)
+            self.assertEqual(set(grad.elements()), {(self.group.world_size - 1) / 2})
+            context.finalize_enqueue()
+            with self.assertRaisesRegex(ddp.InvalidStateError, "ddp_wait_param_on"):
+                context.wait_param_on(param, other)
+
     def test_view_and_hook(self):
         seen = []
 

@@ -134,6 +134,13 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
     stream_of(stream).enqueue([pointer] { release(pointer); });
     return cudaSuccess;
 }
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+    return allocate(pointer, bytes, false);
+}
+cudaError_t cudaFree(void* pointer) {
+    release(pointer);
+    return cudaSuccess;
+}
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
     return allocate(pointer, bytes, true);
 }
@@ -152,6 +159,15 @@ cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
     stream_of(stream).enqueue([=] { std::memcpy(dst, src, bytes); });
     return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
+    cudaMemsetAsync(pointer, value, bytes, nullptr);
+    return cudaStreamSynchronize(nullptr);
+}
+cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind) {
+    cudaMemcpyAsync(dst, src, bytes, kind, nullptr);
+    return cudaStreamSynchronize(nullptr);
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -200,6 +216,9 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
     *event = reinterpret_cast<cudaEvent_t>(new Event);
     return cudaSuccess;
 }
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+    return cudaEventCreateWithFlags(event, 0);
+}
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     delete &event_of(event);
     return cudaSuccess;
@@ -222,6 +241,17 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (!point) return cudaSuccess;
     const std::lock_guard lock(point->mutex);
     return point->reached ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    if (const auto point = point_of(event)) point->wait();
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+    const auto from = point_of(begin), to = point_of(end);
+    if (!from || !to) return cudaErrorInvalidResourceHandle;
+    if (cudaEventQuery(begin) != cudaSuccess || cudaEventQuery(end) != cudaSuccess) return cudaErrorNotReady;
+    *milliseconds = std::chrono::duration<float, std::milli>(to->when - from->when).count();
+    return cudaSuccess;
 }
 
 }  // extern "C"

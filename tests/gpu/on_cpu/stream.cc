@@ -43,6 +43,7 @@ void Stream::loop() {
 void Point::reach() {
     const std::lock_guard lock(mutex);
     reached = true;
+    when = std::chrono::steady_clock::now();
     reached_changed.notify_all();
 }
 

@@ -1,6 +1,7 @@
 // Streams and events of CUDA's runtime, played by threads: what is enqueued runs in order, later, and nobody waits for it.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -36,6 +37,7 @@ struct Point {
     std::mutex mutex;
     std::condition_variable reached_changed;
     bool reached = false;
+    std::chrono::steady_clock::time_point when;
     void reach();
     void wait();
 };

@@ -1,15 +1,18 @@
 // ddp-bench replay --device cuda: the gradients of a real model, written on a GPU in the order of a backward pass.
 #include <time.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <vector>
 
 #include "benchmarks.h"
 #include "cuda/gpu.h"
+#include "cuda/gpu_moments.h"
 #include "gradients.h"
 #include "groups.h"
 #include "measure.h"
 #include "models.h"
+#include "traced.h"
 
 namespace bench {
 namespace {
@@ -20,7 +23,8 @@ double cpu_ms() {
     return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
 }
 
-// Writes each gradient by one kernel, as a backward pass does: from a source that is as long as the longest.
+// Writes each gradient by one kernel, as a backward pass does: from a source that is as long as the longest. To take longer, it
+// writes each several times.
 class Backward {
 public:
     Backward(const Model& model, const ddp_device& device, int rank) : stream_(libddp::DeviceStream::create(device)) {
@@ -33,10 +37,24 @@ public:
     }
     void* stream() const { return stream_->handle(); }
 
+    // So often that all of it takes about so long, and on all ranks as often.
+    void take(double milliseconds, const std::vector<Gradient>& gradients, ddp_group* group) {
+        if (milliseconds <= 0) return;
+        const auto once = [&] { run(gradients, [](std::size_t) {}); };
+        once();  // the first time is slower
+        GpuTimer timer(stream());
+        timer.begin();
+        once();
+        times_ = std::max(1, static_cast<std::int32_t>(milliseconds / std::max(1e-3, timer.end()) + 0.5));
+        Result result;
+        result.check(ddp_allreduce(group, nullptr, &times_, 1, DDP_I32, DDP_MAX, nullptr, result));
+    }
+
     template <class Ready>
     void run(const std::vector<Gradient>& gradients, Ready ready) const {
         for (std::size_t i = gradients.size(); i-- > 0;) {
-            stream_->transfer({{gradients[i].data, source_.get(), gradients[i].count}}, DDP_F32, DDP_F32, 1);
+            for (int k = 0; k < times_; ++k)
+                stream_->transfer({{gradients[i].data, source_.get(), gradients[i].count}}, DDP_F32, DDP_F32, 1);
             ready(i);
         }
     }
@@ -48,6 +66,7 @@ private:
     const libddp::StreamPtr stream_;
     std::size_t count_ = 0;
     std::shared_ptr<void> source_;
+    std::int32_t times_ = 1;
 };
 
 // Gradients of a model in memory that the program has allocated, in one piece.
@@ -89,7 +108,8 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
     const ddp_device device{DDP_DEVICE_CUDA, (first.index + rank) % devices};
     const Model model = find_model(options.model);
     const Own own(model, device);
-    const Backward backward(model, device, rank);
+    Backward backward(model, device, rank);
+    backward.take(options.compute_ms, own.gradients, group);
     const Place place{device, backward.stream()};
     SharedGradients shared(group, context_options(options), model, options.copy ? &own.gradients : nullptr, &place);
 
@@ -101,11 +121,14 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
     };
     double cpu = 0, host = 0, local_cpu = 0;
     std::int64_t steps = 0, local_steps = 0;
-    const Iteration with_libddp = [&] {
-        const double start = now_ms(), cpu_start = cpu_ms();
+    const auto step = [&] {
         shared.begin_step();
         backward.run(shared.all(), [&](std::size_t i) { shared.ready(i); });
         shared.finalize();
+    };
+    const Iteration with_libddp = [&] {
+        const double start = now_ms(), cpu_start = cpu_ms();
+        step();
         const double enqueued = now_ms();
         cpu += cpu_ms() - cpu_start;
         host += enqueued - start;
@@ -123,6 +146,8 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
     };
     const auto series =
         measure(ranks_of(group), {options.iterations(), options.seconds}, {local, with_libddp, enqueue_alone});
+    step();  // the loop that came last may have written to the same gradients
+    backward.wait();
     check_means(shared.all(), world);
 
     Row row = make_row("replay", world, ddp_group_backend(group), 4 * element_count(model), series[1]);
@@ -134,6 +159,17 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
     // Of the process until everything is enqueued, less what the kernels of the backward pass cost by themselves.
     row["cpu_ms"] = cpu / static_cast<double>(steps) - local_cpu / static_cast<double>(local_steps);
     row["enqueue_ms"] = host / static_cast<double>(steps);
+    row["compute_ms"] = options.compute_ms;
+    if (!options.trace.empty()) {
+        const libddp::StreamPtr probe = libddp::DeviceStream::create(device);
+        GpuMoments moments(backward.stream());
+        Traced traced(shared, moments, options, probe->handle());
+        traced.run([&](const std::vector<Gradient>& gradients, const Traced::Ready& ready) {
+            backward.run(gradients, ready);
+        });
+        check_means(shared.all(), world);
+        traced.report(row, rank);
+    }
     return {row};
 }
 

@@ -46,10 +46,22 @@ public final class Bucket {
         return Op.of(ddp.ddp_bucket_op(handle));
     }
 
+    /** Where it lies. */
+    public Device device() {
+        try (ddp_device device = ddp.ddp_bucket_device(handle)) {
+            return new Device(Device.Type.of(device.getKind()), device.getIndex());
+        }
+    }
+
+    /** Of a bucket on a GPU: the gradients are there in the order of this stream, and so must the result be. */
+    public long stream() {
+        return ddp.ddp_bucket_stream(handle);
+    }
+
     /** All gradients as one flat array, with gaps of zeros. */
     public Memory buffer() {
         long[] shape = {ddp.ddp_bucket_count(handle)};
-        return Memory.at(ddp.ddp_bucket_buffer(handle), dtype(), shape, context.layout());
+        return Memory.at(ddp.ddp_bucket_buffer(handle), dtype(), shape, context.layout(), device());
     }
 
     /** Each parameter's gradient. */
@@ -64,7 +76,7 @@ public final class Bucket {
             ddp.ddp_bucket_gradient(handle, i, tensor);
             long[] shape = new long[tensor.getNdim()];
             for (int d = 0; d < shape.length; ++d) shape[d] = tensor.extent(d);
-            Memory memory = Memory.at(tensor.getData(), Dtype.of(tensor.getDtype()), shape, context.layout());
+            Memory memory = Memory.at(tensor.getData(), Dtype.of(tensor.getDtype()), shape, context.layout(), device());
             return new Gradient(context.parameters().get(tensor.getParam()), memory);
         }
     }

@@ -64,6 +64,11 @@ public final class Context extends Hooks implements AutoCloseable {
         addBuffer(parameter(name).data(data).registerBuffer());
     }
 
+    /** The same for memory that need not be of the CPU. */
+    public void registerBuffer(String name, Memory data) {
+        addBuffer(parameter(name).data(data).registerBuffer());
+    }
+
     Parameter add(Parameter parameter) {
         parameters.add(parameter);
         return parameter;
@@ -104,6 +109,10 @@ public final class Context extends Hooks implements AutoCloseable {
     /** Copies a gradient into its place in the bucket, and announces it. */
     public void put(Parameter parameter, Buffer grad) {
         Memory source = Memory.of("grad", grad, parameter.dtype());
+        if (!parameter.device().isCpu()) {
+            throw new IllegalArgumentException("parameter: " + parameter + " is on " + parameter.device()
+                    + ", and put copies memory of the CPU; write the gradient to view().address() there, and call gradReadyOn");
+        }
         Memory view = gradView(parameter);
         source.counted("grad", view.count());
         if (view.count() > 0) ddp.ddp_java_copy(view.address, source.address, view.count() * view.dtype().size());
@@ -184,6 +193,41 @@ public final class Context extends Hooks implements AutoCloseable {
         return () -> setSync(true);
     }
 
+    // ON DEVICES. A stream is the number that its handle is: a cudaStream_t as a long; 0: the legacy default stream.
+
+    /**
+     * The stream of this device with which calls that take none are ordered: commit, stepBegin, gradReady. At first the legacy
+     * default stream. It must live until another is set or the context is closed.
+     */
+    public void setStream(Device device, long stream) {
+        ddp.ddp_set_stream(handle, device.type().code, device.index(), stream);
+    }
+
+    /** gradReady for a parameter on a device: its gradient is complete when the stream comes to this point. */
+    public void gradReadyOn(Parameter parameter, long stream) {
+        int index = own(parameter);
+        handle.call(() -> ddp.ddp_grad_ready_on(handle, index, stream));
+    }
+
+    /** finalizeStep that waits for no device: what is enqueued on the stream afterwards sees the mean. Collective. */
+    public void finalizeOn(long stream) {
+        endingStep(() -> ddp.ddp_finalize_on(handle, stream));
+    }
+
+    /** The same for parameters on several devices, with the streams of {@link #setStream}. Collective. */
+    public void finalizeEnqueue() {
+        endingStep(() -> ddp.ddp_finalize_enqueue(handle));
+    }
+
+    /**
+     * awaitParameter that waits for no device: what is enqueued on the stream afterwards sees this gradient. What is enqueued
+     * there must come before what the next step does with it.
+     */
+    public void awaitParameterOn(Parameter parameter, long stream) {
+        int index = own(parameter);
+        handle.call(() -> ddp.ddp_wait_param_on(handle, index, stream));
+    }
+
     // GRADIENTS
 
     /**
@@ -197,7 +241,7 @@ public final class Context extends Hooks implements AutoCloseable {
             held = layout();
             ddp.ddp_grad_view(handle, own(parameter), view);
         } while (held != layout());
-        return Memory.at(view[0], parameter.dtype(), parameter.shape(), held);
+        return Memory.at(view[0], parameter.dtype(), parameter.shape(), held, parameter.device());
     }
 
     /** The reduced gradient of a sparse parameter: copies of its rows. */

@@ -14,7 +14,8 @@ import java.util.Arrays;
  * An array that libddp and Java both see: elements of a {@link Dtype}, with a shape.
  *
  * <p>{@link #of} takes a direct buffer, from its position to its limit; {@link #floats} and the like show memory of libddp's,
- * or the same buffer, without a copy. Such a buffer may be kept as long as you like.
+ * or the same buffer, without a copy. Such a buffer may be kept as long as you like. Memory of a GPU ({@link #onDevice}, and what
+ * libddp has there) is only an address, which no buffer shows.
  */
 public final class Memory {
     private static final ByteOrder NATIVE = ByteOrder.nativeOrder();
@@ -24,16 +25,18 @@ public final class Memory {
     private final long count;
     private final long[] shape;
     private final boolean readOnly;
-    /** Keeps the memory alive. */
-    private final Buffer root;
+    private final Device device;
+    /** Keeps the memory alive: the buffer over it; on a device the layout that it belongs to, or null for a program's own. */
+    private final Object root;
 
-    private Memory(Buffer root, long address, Dtype dtype, long count, long[] shape, boolean readOnly) {
+    private Memory(Object root, long address, Dtype dtype, long count, long[] shape, boolean readOnly, Device device) {
         this.root = root;
         this.address = address;
         this.dtype = dtype;
         this.count = count;
         this.shape = shape;
         this.readOnly = readOnly;
+        this.device = device;
     }
 
     /** A direct buffer's elements, of the type that its class says: F32, F64, I32, I64, or U8 for bytes. */
@@ -44,6 +47,20 @@ public final class Memory {
     /** A direct buffer's bytes as elements of a type: shorts as F16 or BF16, floats as C64, bytes as anything. */
     public static Memory of(Buffer buffer, Dtype dtype) {
         return of("buffer", buffer, dtype);
+    }
+
+    /**
+     * An array in a device's memory, of the program's own: it must stay until the context that it is registered with is closed,
+     * or until the operation has ended that it is given to.
+     */
+    public static Memory onDevice(Device device, long address, Dtype dtype, long... shape) {
+        if (device.isCpu()) throw wrong("device", "memory of the CPU is given as a direct buffer: Memory.of");
+        for (long extent : shape) {
+            if (extent < 0) throw wrong("shape", "it is " + Arrays.toString(shape) + ", and no extent may be negative");
+        }
+        long count = count(shape);
+        if (address == 0 && count > 0) throw wrong("address", "it is 0, which is no memory");
+        return new Memory(null, address, dtype, count, shape.clone(), false, device);
     }
 
     /** Errors name {@code what}. dtype: null takes that of the buffer's class. */
@@ -69,20 +86,21 @@ public final class Memory {
             throw wrong(what, "its first byte is not aligned to an element of " + type);
         }
         long count = bytes / type.size();
-        return new Memory(root, address, type, count, new long[] {count}, buffer.isReadOnly());
+        return new Memory(root, address, type, count, new long[] {count}, buffer.isReadOnly(), Device.CPU);
     }
 
     /** Memory of libddp's, as long as {@code owner} is kept; null: of a handle that frees it by itself. */
-    static Memory at(long address, Dtype dtype, long[] shape, Handle<?> owner) {
+    static Memory at(long address, Dtype dtype, long[] shape, Handle<?> owner, Device device) {
         long count = count(shape);
+        if (!device.isCpu()) return new Memory(owner, address, dtype, count, shape.clone(), false, device);
         ByteBuffer root = show(address, count * dtype.size());
         if (owner != null) owner.keepWith(root);
-        return new Memory(root, address, dtype, count, shape.clone(), false);
+        return new Memory(root, address, dtype, count, shape.clone(), false, device);
     }
 
     /** Memory of ddp_mem_alloc, freed with the last buffer over it. */
     static Memory allocated(long address, Dtype dtype, long[] shape) {
-        Memory memory = at(address, dtype, shape, null);
+        Memory memory = at(address, dtype, shape, null, Device.CPU);
         Handle.freeWith(memory.root, address);
         return memory;
     }
@@ -93,7 +111,7 @@ public final class Memory {
         ByteBuffer copy = ByteBuffer.allocateDirect(bytes).order(NATIVE);
         if (bytes > 0) ddp.ddp_java_copy(ddp.ddp_java_address(copy), address, bytes);
         Memory made = of("copy", copy, dtype);
-        return new Memory(copy, made.address, dtype, made.count, shape.clone(), false);
+        return new Memory(copy, made.address, dtype, made.count, shape.clone(), false, Device.CPU);
     }
 
     private static ByteBuffer show(long address, long bytes) {
@@ -162,7 +180,7 @@ public final class Memory {
 
     /** The same memory, if it has as many elements. */
     Memory shaped(String what, long[] extents) {
-        if (count(extents) == count) return new Memory(root, address, dtype, count, extents.clone(), readOnly);
+        if (count(extents) == count) return new Memory(root, address, dtype, count, extents.clone(), readOnly, device);
         throw wrong(what,
                 "it has " + count + " elements, but " + count(extents) + " are expected (shape "
                         + Arrays.toString(extents) + ")");
@@ -179,6 +197,16 @@ public final class Memory {
     }
 
     // WHAT IT IS
+
+    /** Where it lies. */
+    public Device device() {
+        return device;
+    }
+
+    /** Where it begins there, for a library that works on the device. It stays as long as this object. */
+    public long address() {
+        return address;
+    }
 
     /** The type of its elements. */
     public Dtype dtype() {
@@ -198,6 +226,10 @@ public final class Memory {
     /** Its bytes, in this machine's order. */
     public ByteBuffer bytes() {
         if (root instanceof ByteBuffer) return ((ByteBuffer) root).slice().order(NATIVE);
+        if (!device.isCpu()) {
+            throw new IllegalStateException("the memory is on " + device
+                    + ", where no buffer reaches it; give its address() to a library that does");
+        }
         throw new IllegalStateException(
                 "the memory is that of a " + root.getClass().getSimpleName() + ", not of bytes");
     }
@@ -237,13 +269,8 @@ public final class Memory {
         throw new IllegalStateException(what + "(): the elements are " + dtype);
     }
 
-    /** The buffer, which must be reachable as long as C uses the address. */
-    Buffer root() {
-        return root;
-    }
-
     @Override
     public String toString() {
-        return "Memory of " + dtype + Arrays.toString(shape);
+        return "Memory of " + dtype + Arrays.toString(shape) + (device.isCpu() ? "" : " on " + device);
     }
 }

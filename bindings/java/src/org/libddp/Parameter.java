@@ -9,15 +9,18 @@ public final class Parameter {
     private final String name;
     private final long[] shape;
     private final Dtype dtype;
+    private final Device device;
     private final Memory data;
     private final Memory grad;
 
-    Parameter(Context context, int index, String name, long[] shape, Dtype dtype, Memory data, Memory grad) {
+    Parameter(Context context, int index, String name, long[] shape, Dtype dtype, Device device, Memory data,
+            Memory grad) {
         this.context = context;
         this.index = index;
         this.name = name;
         this.shape = shape;
         this.dtype = dtype;
+        this.device = device;
         this.data = data;
         this.grad = grad;
     }
@@ -40,6 +43,11 @@ public final class Parameter {
         return dtype;
     }
 
+    /** Where its gradient lies. */
+    public Device device() {
+        return device;
+    }
+
     /** Its value, as registered; null if it was not given. */
     public Memory data() {
         return data;
@@ -58,6 +66,11 @@ public final class Parameter {
     /** {@link Context#gradReady} of it. */
     public void ready() {
         context.gradReady(this);
+    }
+
+    /** {@link Context#gradReadyOn} of it. */
+    public void readyOn(long stream) {
+        context.gradReadyOn(this, stream);
     }
 
     /** {@link Context#put} of it. */

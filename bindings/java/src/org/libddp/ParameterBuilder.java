@@ -10,6 +10,7 @@ public final class ParameterBuilder {
     private Memory grad;
     private long[] shape;
     private Dtype dtype;
+    private Device device;
     private int flags;
     private int uses = 1;
 
@@ -49,6 +50,12 @@ public final class ParameterBuilder {
     /** The type of its elements; else that of data or grad, or F32. */
     public ParameterBuilder dtype(Dtype value) {
         dtype = value;
+        return this;
+    }
+
+    /** Where its gradient lies; else where data or grad are, or on the CPU. */
+    public ParameterBuilder device(Device value) {
+        device = value;
         return this;
     }
 
@@ -95,7 +102,7 @@ public final class ParameterBuilder {
             desc.setUses(uses);
             ddp.ddp_register_param(context.handle, desc, index);
         }
-        return context.add(new Parameter(context, index[0], name, shape, dtype, data, grad));
+        return context.add(new Parameter(context, index[0], name, shape, dtype, device, data, grad));
     }
 
     /** Adds it as a buffer: state that is not trained. */
@@ -119,12 +126,26 @@ public final class ParameterBuilder {
         if (dtype == null) dtype = known == null ? Dtype.F32 : known.dtype();
         if (data != null) data = data.writable("data").typed("data", dtype).shaped("data", shape);
         if (grad != null) grad = grad.writable("grad").typed("grad", dtype).shaped("grad", shape);
+        placed(data);
+        placed(grad);
+        if (device == null) device = Device.CPU;
+    }
+
+    private void placed(Memory memory) {
+        if (memory == null) return;
+        if (device == null) device = memory.device();
+        if (!device.equals(memory.device())) {
+            throw new IllegalArgumentException(name + ": data, grad and device are on " + device + " and "
+                    + memory.device() + "; they must be in one place");
+        }
     }
 
     private void describe(ddp_param_desc desc) {
         desc.setName(Text.checked("name", name));
         desc.set_shape(shape);
         desc.setDtype(dtype.code);
+        desc.getDevice().setKind(device.type().code);
+        desc.getDevice().setIndex(device.index());
         desc.setData(data == null ? 0 : data.address);
     }
 }

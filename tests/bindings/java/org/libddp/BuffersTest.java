@@ -176,6 +176,7 @@ class BuffersTest {
         assertEquals(24, memory.bytes().capacity());
         raises(IllegalStateException.class, "floats(): the elements are F16", memory::floats);
         assertEquals(6, group.alloc(Dtype.C128, 3).doubles().capacity());
-        raises(DdpException.Unsupported.class, "2 GiB", () -> Memory.at(8, Dtype.F32, new long[] {1L << 30}, null));
+        raises(DdpException.Unsupported.class, "2 GiB",
+                () -> Memory.at(8, Dtype.F32, new long[] {1L << 30}, null, Device.CPU));
     }
 }

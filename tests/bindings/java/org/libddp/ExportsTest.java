@@ -62,6 +62,8 @@ class ExportsTest {
                 Arrays.stream(Op.values()).map(op -> op.code).toList());
         assertEquals(List.of(ddp.DDP_REDUCTION_MEAN, ddp.DDP_REDUCTION_SUM, ddp.DDP_REDUCTION_WEIGHTED_MEAN),
                 Arrays.stream(Reduction.values()).map(each -> each.code).toList());
+        assertEquals(List.of(ddp.DDP_DEVICE_CPU, ddp.DDP_DEVICE_CUDA),
+                Arrays.stream(Device.Type.values()).map(type -> type.code).toList());
     }
 
     /** The exception of a status has the status's name, as far as words of Java's own allow. */

@@ -1,0 +1,145 @@
+package org.libddp;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.libddp.Ranks.group;
+import static org.libddp.Ranks.rank;
+import static org.libddp.Ranks.world;
+import static org.libddp.Support.raises;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import org.junit.jupiter.api.MethodOrderer;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestMethodOrder;
+
+/** Parameters on a GPU, with the tests' own module for them, on several ranks. */
+@TestMethodOrder(MethodOrderer.MethodName.class)
+class DeviceTest {
+    private static final int COUNT = 1000;
+    private static final Device GPU = Device.cuda(0);
+    private static final float MEAN = (world - 1) / 2f; // of the ranks' numbers
+
+    private final long stream = FakeDevice.makeStream(0);
+
+    private Context context() {
+        Context made = new Context(group);
+        made.setStream(GPU, stream);
+        return made;
+    }
+
+    private void assertHolds(float value, Memory memory, long on) {
+        FakeDevice.await(0, on);
+        float[] expected = new float[COUNT];
+        Arrays.fill(expected, value);
+        assertArrayEquals(expected, Support.array(FakeDevice.floats(memory)));
+    }
+
+    @Test
+    void steps() {
+        Memory data = FakeDevice.full(COUNT, 10 + rank);
+        Memory grad = FakeDevice.full(COUNT, 0);
+        Memory means = FakeDevice.full(COUNT, 20 + rank);
+        try (Context ctx = context()) {
+            Parameter param = ctx.parameter("w").data(data).grad(grad).register();
+            ctx.registerBuffer("means", means);
+            assertEquals(GPU, param.device());
+            ctx.commit();
+            assertHolds(10, data, stream);
+            assertHolds(20, means, stream);
+            for (int step = 0; step < 3; ++step) {
+                ctx.stepBegin();
+                FakeDevice.fill(grad, step + rank);
+                param.readyOn(stream);
+                if (step == 2) {
+                    ctx.finalizeEnqueue();
+                } else {
+                    ctx.finalizeOn(stream);
+                }
+                assertHolds(step + MEAN, grad, stream);
+            }
+            FakeDevice.fill(grad, rank);
+            ctx.gradReady(param);
+            ctx.finalizeStep();
+            assertHolds(MEAN, grad, stream);
+        }
+    }
+
+    @Test
+    void anotherStreamWaits() {
+        long other = FakeDevice.makeStream(0);
+        Memory grad = FakeDevice.full(COUNT, rank);
+        try (Context ctx = context()) {
+            Parameter param = ctx.parameter("w").grad(grad).register();
+            ctx.commit();
+            ctx.gradReadyOn(param, stream);
+            ctx.finalizeAsync();
+            ctx.awaitParameterOn(param, other);
+            assertHolds(MEAN, grad, other);
+            ctx.finalizeOn(stream);
+            raises(DdpException.InvalidState.class, "ddp_wait_param_on", () -> ctx.awaitParameterOn(param, other));
+        }
+        FakeDevice.freeStream(other);
+    }
+
+    @Test
+    void viewsAndHooks() {
+        List<Device> seen = new ArrayList<>();
+        Memory view;
+        try (Context ctx = context()) {
+            Parameter param = ctx.parameter("w").shape(COUNT).dtype(Dtype.F32).device(GPU).register();
+            ctx.commit();
+            ctx.setHook((on, bucket) -> {
+                assertNotEquals(0, bucket.stream());
+                seen.add(bucket.device());
+                seen.add(bucket.gradients().get(0).memory().device());
+                return on.allreduceAsync(bucket.buffer(), bucket.op());
+            });
+            view = param.view();
+            assertEquals("Memory of F32[1000] on cuda:0", view.toString());
+            raises(IllegalStateException.class, "cuda:0", view::floats);
+            FakeDevice.await(0, stream);
+            FakeDevice.fill(view, rank);
+            ctx.gradReadyOn(param, stream);
+            ctx.finalizeOn(stream);
+            assertHolds(MEAN, view, stream);
+        }
+        assertHolds(MEAN, view, stream); // it may be kept
+        assertEquals(List.of(GPU, GPU), seen);
+    }
+
+    @Test
+    void whatCannotBeUsed() {
+        Memory here = FakeDevice.full(COUNT, 1);
+        Memory host = Memory.of(Support.full(COUNT, 1));
+        try (Context ctx = context()) {
+            raises(IllegalArgumentException.class, "cpu and cuda:0",
+                    () -> ctx.parameter("w").data(host).grad(here).register());
+            raises(IllegalArgumentException.class, "cuda:1 and cuda:0",
+                    () -> ctx.parameter("w").data(here).device(Device.cuda(1)).register());
+            raises(DdpException.Unsupported.class, "cuda:7",
+                    () -> ctx.parameter("w").shape(1).device(Device.cuda(7)).register());
+            Memory wrong = Memory.onDevice(Device.cuda(1), here.address(), Dtype.F32, COUNT);
+            raises(DdpException.InvalidArgument.class, "cuda:0", () -> ctx.parameter("w").data(wrong).register());
+            Parameter param = ctx.parameter("w").data(here).register();
+            raises(IllegalArgumentException.class, "cuda:0", () -> param.put(Support.full(COUNT, 1)));
+            raises(DdpException.InvalidArgument.class, "no streams", () -> ctx.setStream(Device.CPU, 0));
+        }
+        raises(DdpException.Unsupported.class, "communication hooks", () -> group.allreduce(here, Op.SUM));
+        raises(IllegalArgumentException.class, "address", () -> Memory.onDevice(GPU, 0, Dtype.F32, 1));
+        raises(IllegalArgumentException.class, "shape", () -> Memory.onDevice(GPU, 8, Dtype.F32, -1));
+        raises(IllegalArgumentException.class, "Memory.of", () -> Memory.onDevice(Device.CPU, 8, Dtype.F32, 1));
+        raises(IllegalArgumentException.class, "index", () -> Device.cuda(-1));
+    }
+
+    @Test
+    void devices() {
+        assertEquals(2, Device.count(Device.Type.CUDA));
+        assertEquals(1, Device.count(Device.Type.CPU));
+        assertTrue(Device.cuda(1).describe().contains("fake device 1"));
+        raises(DdpException.Unsupported.class, "cuda:2", () -> Device.cuda(2).describe());
+    }
+}

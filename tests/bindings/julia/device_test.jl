@@ -1,0 +1,138 @@
+# ddprun -n N julia device_test.jl MODULE: parameters on a GPU, with the tests' own module for them, whose memory no processor can
+# touch and whose streams are late. MODULE: libddp-cuda.so of the tests; its folder is $DDP_MODULE_PATH.
+include(joinpath(ENV["DDP_SOURCE"], "bindings", "julia", "test", "support.jl"))
+import Libdl
+
+const COUNT = 1000
+const fake = Libdl.dlopen(ARGS[1], Libdl.RTLD_LAZY | Libdl.RTLD_LOCAL)
+# Of tests/support/fake_device/fake_device.h, by the names that C++ gives them.
+const allocate_at, alias_at, make_stream_at, wait_at =
+    map(name -> Libdl.dlsym(fake, "_ZN4fake" * name), ("8allocateEim", "5aliasEPKv", "11make_streamEi", "4waitEiPv"))
+
+"As CuPtr of CUDA.jl."
+primitive type GpuPointer 64 end
+
+"An array as a package for GPUs would have it."
+struct GpuArray{N} <: DenseArray{Float32,N}
+    address::UInt
+    dims::Dims{N}
+end
+GpuArray(value::Real, dims::Integer...) =
+    fill!(GpuArray(UInt(ccall(allocate_at, Ptr{Cvoid}, (Cint, Csize_t), 0, 4 * prod(dims))), Dims(dims)), value)
+Base.size(array::GpuArray) = array.dims
+Base.pointer(array::GpuArray) = reinterpret(GpuPointer, array.address)
+Base.unsafe_convert(::Type{Ptr{Float32}}, array::GpuArray) = error("no address of the CPU")
+DDP.device(array::GpuArray) = DDP.cuda(0)
+
+"The elements, as the device sees them."
+elements(array) = unsafe_wrap(Array, Ptr{Float32}(ccall(alias_at, Ptr{Cvoid}, (UInt,), reinterpret(UInt, pointer(array)))), size(array))
+Base.fill!(array::GpuArray, value) = (fill!(elements(array), value); array)
+
+"As CuStream of CUDA.jl."
+struct Stream
+    handle::Ptr{Cvoid}
+end
+Stream() = Stream(ccall(make_stream_at, Ptr{Cvoid}, (Cint,), 0))
+holds(value, array, stream) = (ccall(wait_at, Cvoid, (Cint, Ptr{Cvoid}), 0, stream.handle); all(==(value), elements(array)))
+
+const group = Group(; timeout=30)
+const rank = group.rank
+const mean = (group.world_size - 1) / 2  # of the ranks' numbers
+const stream = Stream()
+
+function on_gpu(f)
+    Context(group) do ctx
+        set_stream!(ctx, DDP.cuda(0), stream)
+        f(ctx)
+    end
+end
+
+@testset "steps" begin
+    on_gpu() do ctx
+        data, grad, means = GpuArray(10 + rank, COUNT), GpuArray(0, COUNT), GpuArray(20 + rank, COUNT)
+        p = register!(ctx, "w", data, grad)
+        register_buffer!(ctx, "means", means)
+        @test p.device == DDP.cuda(0) && string(p.device) == "cuda:0"
+        commit!(ctx)
+        @test holds(10, data, stream) && holds(20, means, stream)
+        for step in 0:2
+            step_begin!(ctx)
+            fill!(grad, step + rank)
+            grad_ready_on(ctx, p, stream)
+            step == 2 ? finalize_enqueue!(ctx) : finalize_on!(ctx, stream)
+            @test holds(step + mean, grad, stream)
+        end
+        fill!(grad, rank)
+        grad_ready(ctx, p)
+        finalize!(ctx)
+        @test holds(mean, grad, stream)
+    end
+end
+
+@testset "another stream waits" begin
+    on_gpu() do ctx
+        other, grad = Stream(), GpuArray(rank, COUNT)
+        p = register!(ctx, "w", nothing, grad)
+        commit!(ctx)
+        grad_ready_on(ctx, p, stream)
+        finalize_async!(ctx)
+        wait_param_on(ctx, p, other)
+        @test holds(mean, grad, other)
+        finalize_on!(ctx, stream)
+        fails(() -> wait_param_on(ctx, p, other), C.DDP_ERROR_INVALID_STATE, "ddp_wait_param_on")
+    end
+end
+
+@testset "views and hooks" begin
+    seen = []
+    kept = on_gpu() do ctx
+        p = register!(ctx, "w"; size=(10, 100), device=DDP.cuda(0))
+        commit!(ctx)
+        set_hook!(ctx) do group, bucket
+            push!(seen, bucket.device, bucket.stream != C_NULL, size(bucket.gradients[1].array), DDP.device(bucket.buffer))
+            allreduce!(group, bucket.buffer, bucket.op; async=true)
+        end
+        view = grad_view(ctx, p)
+        @test view isa DDP.DeviceArray{Float32,2} && size(view) == (10, 100)
+        @test sprint(show, MIME("text/plain"), view) == "DDP.DeviceArray of 10×100 Float32 on cuda:0"
+        for touch in (() -> view[1], () -> view[1, 1] = 0, () -> sum(view), () -> Array(view))
+            refused(touch, "cuda:0", "pointer")
+        end
+        holds(0, view, stream)
+        fill!(elements(view), rank)
+        grad_ready_on(ctx, p, stream)
+        finalize_on!(ctx, stream)
+        @test holds(mean, view, stream)
+        view
+    end
+    GC.gc()
+    DDP.sweep()
+    @test holds(mean, kept, stream)
+    @test seen == [DDP.cuda(0), true, (10, 100), DDP.cuda(0)]
+end
+
+@testset "what cannot be used" begin
+    here, host = GpuArray(1, COUNT), ones(Float32, COUNT)
+    on_gpu() do ctx
+        refused(() -> register!(ctx, "w", host, here), "cpu and cuda:0")
+        refused(() -> register!(ctx, "w", here; device=DDP.cuda(1)), "cuda:1 and cuda:0")
+        fails(() -> register!(ctx, "w"; size=1, device=DDP.cuda(7)), C.DDP_ERROR_UNSUPPORTED, "cuda:7")
+        refused(() -> register!(ctx, "w", view(here, 1:2:COUNT)), "data", "contiguous")
+        p = register!(ctx, "w", here)
+        refused(() -> put!(ctx, p, host), "cuda:0", "grad_view")
+        e = register!(ctx, "e"; size=(2, 3), sparse=true)
+        refused(() -> grad_ready_sparse(ctx, e, [1], GpuArray(1, 2, 1)), "values", "cuda:0")
+        fails(() -> set_stream!(ctx, DDP.CPU, nothing), C.DDP_ERROR_INVALID_ARGUMENT, "no streams")
+        refused(() -> grad_ready_on(ctx, p, "a stream"), "stream", "DDP.stream_of")
+    end
+    fails(() -> allreduce!(group, here), C.DDP_ERROR_UNSUPPORTED, "communication hooks")
+end
+
+@testset "devices" begin
+    @test DDP.device_count() == 2
+    @test occursin("fake device 1", DDP.device_describe(DDP.cuda(1)))
+    fails(() -> DDP.device_describe(DDP.cuda(2)), C.DDP_ERROR_UNSUPPORTED, "cuda:2")
+    @test DDP.stream_of(7) == Ptr{Cvoid}(7) && DDP.stream_of(nothing) == C_NULL
+    @test DDP.device(reshape(view(GpuArray(0, 4), 1:2), 2, 1)) == DDP.cuda(0) && DDP.device(1:3) == DDP.CPU
+end
+close(group)

@@ -1,0 +1,40 @@
+// What happened when in steps of training: a file for chrome://tracing and Perfetto, and how much happened at the same time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace bench {
+
+class Trace {
+public:
+    // One after another from top to bottom, a row each.
+    enum class Track { backward, pack, communicate, unpack };
+
+    // What lasted from `begin` to `end`, in milliseconds on any one clock. Nothing is added if it has no length. lane: those
+    // that may last at the same time have different ones.
+    void add(Track track, const std::string& name, double begin, double end, int lane = 0);
+
+    // For how many milliseconds anything lasted there.
+    double length(Track track) const;
+    // The share of that in which something lasted on the other track as well: 0 to 1, and 0 where there was nothing.
+    double overlap(Track track, Track other) const;
+
+    // In the Trace Event Format. Throws std::runtime_error when the file cannot be written.
+    void write(const std::string& path) const;
+
+private:
+    struct Span {
+        Track track;
+        int lane;
+        std::string name;
+        double begin, end;
+    };
+    using Times = std::vector<std::pair<double, double>>;  // in order, without touching each other
+
+    Times times(Track track) const;
+
+    std::vector<Span> spans_;
+};
+
+}  // namespace bench
