@@ -105,7 +105,7 @@ void GatherHook::lay_out(const ddp_bucket& bucket, Job& job) {
             const bool feeds_back = setup_.feedback && !tensor.absent;
             job.parts.push_back({tensor.gradient, count, feeds_back ? &residual<Real>(tensor) : nullptr});
         } else {
-            job.plain.add(tensor.gradient, count * dtype_size(bucket.dtype));
+            job.plain.add(tensor.gradient, count);
         }
     }
     std::size_t input = 0;

@@ -101,7 +101,7 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
         before += count;
         after += columns > 0 ? (n + m) * columns : count;
         if (columns == 0) {
-            job.plain.add(tensor.gradient, count * dtype_size(bucket.dtype));
+            job.plain.add(tensor.gradient, count);
             continue;
         }
         // An absent gradient sends nothing of its error: perhaps nobody takes the result.

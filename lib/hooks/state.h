@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ public:
         bool shared = false;
         const std::byte* data = nullptr;
         std::size_t bytes = 0;
+        std::shared_ptr<const std::byte> memory{};  // what `data` is part of, where it must be kept
     };
 
     std::map<std::string, std::int64_t> numbers;
