@@ -143,6 +143,25 @@ void DeviceStream::copy_to_device(void* memory, const void* host, std::size_t by
                     DDP_COPY_TO_DEVICE);
 }
 
+void DeviceStream::low_rank(ddp_low_rank_op op, const std::vector<ddp_low_rank>& items, ddp_dtype dtype) const {
+    if (!items.empty())
+        call_device(device_, "compressing gradients", module_.low_rank, device_.index, stream_, op, items.data(),
+                    items.size(), dtype);
+}
+
+void DeviceStream::thin(ddp_thin_op op, const std::vector<ddp_thin>& items, ddp_dtype dtype,
+                        const ddp_thin_rules& rules) const {
+    if (!items.empty())
+        call_device(device_, "working on P and Q", module_.thin, device_.index, stream_, op, items.data(), items.size(),
+                    dtype, &rules);
+}
+
+void DeviceStream::leave_out(const std::vector<ddp_doubt>& items, ddp_dtype dtype, const std::uint32_t* only_if) const {
+    if (!items.empty())
+        call_device(device_, "looking for gradients that are not finite", module_.leave_out, device_.index, stream_,
+                    items.data(), items.size(), dtype, only_if);
+}
+
 void release_after(std::shared_ptr<std::byte> memory, const EventPtr& event) noexcept {
     try {
         if (!memory || !event || wait_for(*event, Deadline::after_ms(kReleaseMs), [] {})) return;

@@ -19,14 +19,19 @@ std::string shape_text(const HookState::Array& array) {
     return text;
 }
 
+bool is_zero(const std::byte* begin, std::size_t bytes) {
+    return std::all_of(begin, begin + bytes, [](std::byte b) { return b == std::byte{0}; });
+}
+
 }  // namespace
 
-Kept& State::error(std::int32_t param, ddp_dtype dtype, std::size_t count) {
+Kept& State::error(std::int32_t param, ddp_dtype dtype, std::size_t count, const StreamPtr& home) {
     Kept& kept = errors_[param];
-    if (!kept.memory) kept = Kept::zeros(dtype, count, 1);
+    if (!kept.memory) kept = Kept::zeros(dtype, count, 1, home);
     if (kept.rows != count)
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state that was loaded has ", kept.rows,
              " elements of error for parameter ", param, ", whose gradient has ", count);
+    kept.bring_to(home);
     kept.convert_to(dtype);
     return kept;
 }
@@ -38,8 +43,10 @@ void State::save(HookState& state) const {
         std::vector<std::int64_t> shape{static_cast<std::int64_t>(kept.rows)};
         // A Q is kept column by column, which is its transpose row by row.
         if (shared) shape.insert(shape.begin(), static_cast<std::int64_t>(kept.columns));
+        const auto memory = kept.on_host();
+        if (shared && is_zero(memory.get(), kept.bytes())) return;
         state.arrays.push_back(
-            {param, std::move(key), kept.dtype, std::move(shape), shared, kept.memory.get(), kept.bytes()});
+            {param, std::move(key), kept.dtype, std::move(shape), shared, memory.get(), kept.bytes(), memory});
     };
     for (const auto& [param, error] : errors_) add(param, HookState::kError, error, false);
     for (const auto& [owner, q] : qs_)

@@ -5,11 +5,7 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define LIBDDP_TEAMWORK __device__ inline
-#else
-#define LIBDDP_TEAMWORK inline
-#endif
+#include "device/everywhere.h"
 
 namespace libddp::cuda {
 

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "gpu/on_cpu/stream.h"
+#include "gpu/on_cpu/team.h"
+#include "modules/cuda/low_rank_tables.h"
 #include "modules/cuda/reduction.h"
 #include "modules/cuda/tables.h"
 
@@ -33,6 +35,50 @@ void reduce(void* out, const void* const* inputs, std::size_t input_count, std::
         on_cpu::stream_of(stream).enqueue([table] {
             for (std::uint64_t thread = 0; thread <= table.count / kReduceElements<Format>; ++thread)
                 reduce_thread<Format>(table, thread);
+        });
+    });
+}
+
+void low_rank(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, ddp_dtype dtype, cudaStream_t stream) {
+    each_low_rank_launch(op, items, count, dtype, [&](auto product, auto format, auto tile, const LowRankTable& table) {
+        using Product = decltype(product);
+        using Format = decltype(format);
+        constexpr int kTile = decltype(tile)::value;
+        on_cpu::stream_of(stream).enqueue([table] {
+            typename Product::template Shared<typename Format::Compute, kTile> shared;
+            on_cpu::run_team(1, [&](const on_cpu::Team& team) {
+                for (std::uint64_t block = 0; block < table.blocks; ++block)
+                    run_block<Product, Format, kTile>(team, shared, table, block);
+            });
+        });
+    });
+}
+
+void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dtype, const ddp_thin_rules& rules,
+          cudaStream_t stream) {
+    each_thin_table(items, count, rules, [&](const ThinTable& table) {
+        on_cpu::stream_of(stream).enqueue([op, dtype, table] {
+            thin::Shared shared;
+            on_cpu::run_team(1, [&](const on_cpu::Team& team) {
+                for (int i = 0; i < table.rows; ++i)
+                    dtype == DDP_F64 ? run_thin<F64>(team, shared, op, table.row[i], table.rules)
+                                     : run_thin<F32>(team, shared, op, table.row[i], table.rules);
+            });
+        });
+    });
+}
+
+void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype, const std::uint32_t* only_if,
+               cudaStream_t stream) {
+    each_doubt_table(items, count, only_if, [&](const DoubtTable& table) {
+        with_real_format(dtype, [&](auto format) {
+            on_cpu::stream_of(stream).enqueue([table] {
+                thin::Shared shared;
+                on_cpu::run_team(1, [&](const on_cpu::Team& team) {
+                    for (int i = 0; i < table.rows; ++i)
+                        run_leave_out<decltype(format)>(team, shared, table.row[i], table.only_if);
+                });
+            });
         });
     });
 }

@@ -11,6 +11,7 @@
 #include "device/dtype.h"
 #include "device/kernels.h"
 #include "support/fake_device/fake_device.h"
+#include "support/fake_device/low_rank.h"
 #include "support/fake_device/memory.h"
 #include "support/fake_device/stream.h"
 #include "util/version.h"
@@ -249,6 +250,9 @@ extern "C" __attribute__((visibility("default"))) const ddp_device_module* ddp_d
                                              event_wait,
                                              transfer,
                                              reduce,
-                                             copy};
+                                             copy,
+                                             fake::low_rank,
+                                             fake::thin,
+                                             fake::leave_out};
     return &module;
 }
