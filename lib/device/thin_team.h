@@ -11,7 +11,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 #include "device/everywhere.h"
 
@@ -148,7 +147,7 @@ template <class Team, class T>
 LIBDDP_TEAMWORK void gram_schmidt(const Team& team, Shared& shared, T* a, std::size_t rows, std::size_t columns,
                                   double epsilon, double* work) {
     constexpr double kClean = 0.125;
-    constexpr double kNothing = 16 * static_cast<double>(std::numeric_limits<T>::epsilon());
+    constexpr double kNothing = 16 * (sizeof(T) == 8 ? 0x1p-52 : 0x1p-23);
     for (std::size_t k = 0; k < columns; ++k) {
         T* values = a + k * rows;
         const double before = length(team, shared, values, rows, work);

@@ -32,7 +32,7 @@ private:
 std::vector<Shape> shapes() {
     std::vector<Shape> all = kShapes;
     all.push_back({1000, 777, 4});
-    all.push_back({64, 40000, 9});
+    all.push_back({64, 9000, 9});
     for (int i = 0; i < 70; ++i) all.push_back({33, 65, 2});
     return all;
 }

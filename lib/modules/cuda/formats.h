@@ -28,6 +28,14 @@ LIBDDP_EVERYWHERE bool is_nan(double x) {
     return x != x;
 }
 
+template <class T>
+LIBDDP_EVERYWHERE T quiet_nan() {
+    if constexpr (sizeof(T) == 8)
+        return bits_as<T>(std::uint64_t{0x7ff8} << 48);
+    else
+        return bits_as<T>(0x7fc00000u);
+}
+
 // To nearest even. A NaN stays one; which, is not said.
 LIBDDP_EVERYWHERE std::uint16_t f32_to_bf16(float value) {
 #if defined(__CUDA_ARCH__)

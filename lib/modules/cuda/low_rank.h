@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 #include "device/device_module.h"
 #include "modules/cuda/chunks.h"
@@ -202,10 +201,9 @@ private:
 
     template <class Format>
     static LIBDDP_EVERYWHERE void fill(const ddp_low_rank& m, std::uint64_t top, std::uint64_t j) {
-        constexpr auto kNan = std::numeric_limits<typename Format::Compute>::quiet_NaN();
         const LowRankView<Format> view(m);
         for (std::uint64_t row = top; row < top + kHeight && row < m.rows; ++row)
-            view.gradient[row * m.columns + j] = Format::store(kNan);
+            view.gradient[row * m.columns + j] = Format::store(quiet_nan<typename Format::Compute>());
     }
 
     template <class Format>

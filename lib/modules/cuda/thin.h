@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 #include "device/device_module.h"
 #include "device/thin_team.h"
@@ -76,8 +75,7 @@ LIBDDP_TEAMWORK void run_leave_out(const Team& team, thin::Shared& shared, const
     auto* values = static_cast<typename Format::Stored*>(part.gradient);
     if (all_finite<Format>(team, shared, values, part.count)) return;
     for (std::uint64_t i = team.rank(); i < part.count; i += team.size()) values[i] = {};
-    constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
-    if (team.rank() == 0) *static_cast<T*>(part.mark) = kNan;
+    if (team.rank() == 0) *static_cast<T*>(part.mark) = quiet_nan<T>();
 }
 
 }  // namespace libddp::cuda
