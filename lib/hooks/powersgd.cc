@@ -7,7 +7,7 @@
 
 #include "device/dtype.h"
 #include "hooks/allreduce.h"
-#include "hooks/default_arithmetic.h"
+#include "device/default_arithmetic.h"
 #include "hooks/options.h"
 #include "hooks/powersgd_batched.h"
 #include "hooks/powersgd_layers.h"

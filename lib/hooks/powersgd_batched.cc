@@ -9,7 +9,7 @@
 #include "device/low_rank.h"
 #include "device/scratch.h"
 #include "hooks/allreduce.h"
-#include "hooks/default_arithmetic.h"
+#include "device/default_arithmetic.h"
 
 namespace libddp {
 namespace {

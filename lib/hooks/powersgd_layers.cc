@@ -8,7 +8,7 @@
 #include "device/low_rank.h"
 #include "device/scratch.h"
 #include "hooks/allreduce.h"
-#include "hooks/default_arithmetic.h"
+#include "device/default_arithmetic.h"
 #include "hooks/plain_part.h"
 
 namespace libddp {

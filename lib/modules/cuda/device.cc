@@ -1,6 +1,7 @@
 // The door to the GPU: the table of functions that libddp finds in libddp-cuda.so. They work without NCCL.
 #include <cstdio>
 
+#include "modules/cuda/codecs.h"
 #include "modules/cuda/door.h"
 #include "modules/cuda/kernels.h"
 #include "modules/cuda/memory.h"
@@ -43,6 +44,19 @@ ddp_status reduce_on(std::int32_t device, void* stream, void* out, const void* c
                       [&] { reduce(out, inputs, input_count, count, dtype, op, scale, stream_of(stream)); });
 }
 
+std::size_t encode_scratch(const ddp_codec_batch* batch) {
+    return codec_scratch(*batch);
+}
+
+ddp_status encode_on(std::int32_t device, void* stream, const ddp_codec_batch* batch, ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] { encode(*batch, stream_of(stream)); });
+}
+
+ddp_status decode_on(std::int32_t device, void* stream, const ddp_codec_batch* batch, double scale,
+                     ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] { decode(*batch, scale, stream_of(stream)); });
+}
+
 constexpr ddp_device_module kModule = {
     sizeof(ddp_device_module),
     kVersion,
@@ -67,6 +81,9 @@ constexpr ddp_device_module kModule = {
     event_wait,
     transfer_on,
     reduce_on,
+    encode_scratch,
+    encode_on,
+    decode_on,
     copy,
 };
 

@@ -5,12 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "device/everywhere.h"
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#define LIBDDP_EVERYWHERE __host__ __device__ inline
-#else
-#define LIBDDP_EVERYWHERE inline
 #endif
 
 namespace libddp::cuda {

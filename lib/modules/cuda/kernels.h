@@ -18,4 +18,8 @@ void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtyp
 void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
             ddp_reduce_op op, double scale, cudaStream_t stream);
 
+// As device_module.h says.
+void encode(const ddp_codec_batch& batch, cudaStream_t stream);
+void decode(const ddp_codec_batch& batch, double scale, cudaStream_t stream);
+
 }  // namespace libddp::cuda
