@@ -12,7 +12,7 @@
  * - `device` is the index of a device, 0 to count - 1. `stream` is a stream of that device: one of stream_create, or the
  *   caller's own (for CUDA a cudaStream_t; NULL is the legacy default stream).
  * - "Enqueues" means: returns without waiting for the device, never waits for other streams, and never synchronises the
- *   device. What is enqueued on one stream runs in order. Arrays of arguments (segments, inputs) are read before the call
+ *   device. What is enqueued on one stream runs in order. Arrays of arguments (segments, inputs, parts) are read before the call
  *   returns; the memory that they name when the stream comes to it.
  * - An error is a status and a sentence in *failure, which libddp has emptied before. An error that an earlier operation left
  *   behind asynchronously is reported by whichever function sees it. UNSUPPORTED: this device cannot do it.
@@ -39,6 +39,39 @@ typedef struct ddp_segment {
 
 typedef int32_t ddp_copy_kind;
 enum { DDP_COPY_TO_HOST = 1, DDP_COPY_TO_DEVICE = 2 };
+
+/* How gradients become fewer bytes: lib/device/codec.h. */
+typedef int32_t ddp_codec_kind;
+enum { DDP_CODEC_QUANTIZE = 1, DDP_CODEC_ONEBIT = 2, DDP_CODEC_TOPK = 3 };
+
+typedef struct ddp_codec {
+    ddp_codec_kind kind;
+    int32_t reserved0;
+    size_t
+        block; /* quantize, 1-bit: elements that share a scale or levels, for 1-bit a multiple of 8; 0: all of a part */
+    double ratio; /* top-k: the share that is sent, above 0 and at most 1 */
+} ddp_codec;
+
+/* A gradient that is packed. */
+typedef struct ddp_codec_part {
+    void* gradient; /* elements */
+    void*
+        residual; /* `count` numbers of f64 for a gradient of f64, otherwise of f32, which are added to it; NULL: none */
+    size_t count;  /* at least 1 */
+    size_t packed; /* where its bytes begin in what a rank sends: a multiple of 8 */
+} ddp_codec_part;
+
+typedef struct ddp_codec_batch {
+    ddp_codec codec;
+    const ddp_codec_part* parts;
+    size_t part_count;
+    ddp_dtype dtype; /* of the gradients: f16, bf16, f32 or f64 */
+    int32_t rank, world;
+    int32_t reserved0;
+    void* gathered; /* what the ranks send, one after another; aligned to 8 */
+    size_t size;    /* bytes that a rank sends: a multiple of 8 */
+    void* scratch;  /* encode_scratch() bytes for encode(); aligned to 64 */
+} ddp_codec_batch;
 
 /* LOW RANK: gradients that travel as P Q^T (PowerSGD). M = gradient + error is `rows` x `columns`, row-major; error NULL: M is
  * the gradient. The sum is formed on the fly, wherever M is read, and never stored. P, Q and own_q are thin: `rank` columns,
@@ -68,8 +101,8 @@ enum {
 typedef struct ddp_thin {
     void* data;
     size_t rows, columns;
-    uint32_t* bad;     /* CHECK sets it; ORTHOGONALIZE and KEEP do nothing unless it is 0. May be NULL for the others. */
-    void* kept;        /* KEEP: as many elements, where the matrix is kept from step to step */
+    uint32_t* bad; /* CHECK sets it; ORTHOGONALIZE and KEEP do nothing unless it is 0. May be NULL for the others. */
+    void* kept;    /* KEEP: as many elements, where the matrix is kept from step to step */
     double* workspace; /* ORTHOGONALIZE: 2 * columns, of any contents */
     uint32_t owner;    /* DRAW */
     int32_t qr;        /* ORTHOGONALIZE: Householder's QR and not Gram-Schmidt */
@@ -161,6 +194,16 @@ typedef struct ddp_device_module {
      * SUM, PROD, MIN or MAX. input_count >= 1. */
     ddp_status (*reduce)(int32_t device, void* stream, void* out, const void* const* inputs, size_t input_count,
                          size_t count, ddp_dtype dtype, ddp_reduce_op op, double scale, ddp_device_failure* failure);
+    /* With how many bytes of scratch encode() does. Reads all of the batch but gathered and scratch. */
+    size_t (*encode_scratch)(const ddp_codec_batch* batch);
+    /* For all parts: packs gradient + residual into what this rank sends, and says there whether that is finite; if it is
+     * not, the part's bytes may be anything. */
+    ddp_status (*encode)(int32_t device, void* stream, const ddp_codec_batch* batch, ddp_device_failure* failure);
+    /* For all parts, once all ranks' bytes are there: residual = gradient + residual - what this rank's bytes say, and gradient =
+     * scale * the sum of what all ranks' bytes say, in the order of the ranks. Where a rank found a part not finite the
+     * gradient becomes NaN and the residual stays. */
+    ddp_status (*decode)(int32_t device, void* stream, const ddp_codec_batch* batch, double scale,
+                         ddp_device_failure* failure);
     /* Bytes of this device to pinned memory of the host, or back. */
     ddp_status (*copy)(int32_t device, void* stream, void* dst, const void* src, size_t bytes, ddp_copy_kind kind,
                        ddp_device_failure* failure);
@@ -172,8 +215,8 @@ typedef struct ddp_device_module {
     ddp_status (*low_rank)(int32_t device, void* stream, ddp_low_rank_op op, const ddp_low_rank* items, size_t count,
                            ddp_dtype dtype, ddp_device_failure* failure);
     /* dtype: f32 or f64. */
-    ddp_status (*thin)(int32_t device, void* stream, ddp_thin_op op, const ddp_thin* items, size_t count, ddp_dtype dtype,
-                       const ddp_thin_rules* rules, ddp_device_failure* failure);
+    ddp_status (*thin)(int32_t device, void* stream, ddp_thin_op op, const ddp_thin* items, size_t count,
+                       ddp_dtype dtype, const ddp_thin_rules* rules, ddp_device_failure* failure);
     /* Nothing is done where *only_if is 0. dtype: of the gradients, as for low_rank. */
     ddp_status (*leave_out)(int32_t device, void* stream, const ddp_doubt* items, size_t count, ddp_dtype dtype,
                             const uint32_t* only_if, ddp_device_failure* failure);

@@ -131,6 +131,18 @@ void DeviceStream::reduce(void* out, const void* const* inputs, std::size_t inpu
                 scale);
 }
 
+std::size_t DeviceStream::encode_scratch(const ddp_codec_batch& batch) const {
+    return module_.encode_scratch(&batch);
+}
+
+void DeviceStream::encode(const ddp_codec_batch& batch) const {
+    call_device(device_, "packing gradients", module_.encode, device_.index, stream_, &batch);
+}
+
+void DeviceStream::decode(const ddp_codec_batch& batch, double scale) const {
+    call_device(device_, "unpacking gradients", module_.decode, device_.index, stream_, &batch, scale);
+}
+
 void DeviceStream::copy_to_host(void* host, const void* memory, std::size_t bytes) const {
     if (bytes > 0)
         call_device(device_, "copying to the host", module_.copy, device_.index, stream_, host, memory, bytes,

@@ -4,9 +4,9 @@
 #include <charconv>
 #include <cmath>
 
+#include "device/default_arithmetic.h"
 #include "device/dtype.h"
 #include "hooks/allreduce.h"
-#include "hooks/default_arithmetic.h"
 #include "hooks/options.h"
 #include "hooks/powersgd_batched.h"
 #include "hooks/powersgd_layers.h"

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "device/default_arithmetic.h"
 #include "device/dtype.h"
 #include "device/scratch.h"
 #include "hooks/allreduce.h"
-#include "hooks/default_arithmetic.h"
 
 namespace libddp {
 namespace {

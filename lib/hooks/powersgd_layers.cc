@@ -2,10 +2,10 @@
 
 #include <vector>
 
+#include "device/default_arithmetic.h"
 #include "device/dtype.h"
 #include "device/scratch.h"
 #include "hooks/allreduce.h"
-#include "hooks/default_arithmetic.h"
 #include "hooks/plain_part.h"
 
 namespace libddp {
@@ -102,7 +102,7 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
         before += count;
         after += columns > 0 ? (n + m) * columns : count;
         if (columns == 0) {
-            job.plain.add(tensor.gradient, count);
+            job.plain.add(tensor.gradient, count * dtype_size(bucket.dtype));
             continue;
         }
         // An absent gradient sends nothing of its error: perhaps nobody takes the result.

@@ -25,5 +25,7 @@ void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dt
           cudaStream_t stream);
 void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype, const std::uint32_t* only_if,
                cudaStream_t stream);
+void encode(const ddp_codec_batch& batch, cudaStream_t stream);
+void decode(const ddp_codec_batch& batch, double scale, cudaStream_t stream);
 
 }  // namespace libddp::cuda

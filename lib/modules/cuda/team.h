@@ -18,6 +18,12 @@ public:
     __device__ void sync() const { __syncthreads(); }
     // Adds to a number that others add to at the same time, and returns what was there before.
     __device__ static std::uint32_t add(std::uint32_t* to, std::uint32_t n) { return atomicAdd(to, n); }
+    __device__ static std::uint64_t add(std::uint64_t* to, std::uint64_t n) {
+        static_assert(sizeof(unsigned long long) == sizeof n);
+        return atomicAdd(reinterpret_cast<unsigned long long*>(to), n);
+    }
+    // Makes it 1, which others may do at the same time.
+    __device__ static void mark(std::uint8_t* flag) { *static_cast<volatile std::uint8_t*>(flag) = 1; }
 };
 #endif
 

@@ -1,10 +1,11 @@
 // The kernels of the module, block after block and thread after thread, in the order of a stream.
 #include "modules/cuda/kernels.h"
 
-#include <vector>
+#include <cstring>
 
 #include "gpu/on_cpu/stream.h"
 #include "gpu/on_cpu/team.h"
+#include "modules/cuda/codecs.h"
 #include "modules/cuda/low_rank_tables.h"
 #include "modules/cuda/reduction.h"
 #include "modules/cuda/tables.h"
@@ -81,6 +82,35 @@ void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype, const
             });
         });
     });
+}
+
+namespace {
+
+struct OnStream {
+    template <class Kernel>
+    void start(const CodecTable& table) const {
+        on_cpu::stream_of(stream).enqueue([table] {
+            typename Kernel::Shared shared;
+            on_cpu::run_team(1, [&](const on_cpu::Team& team) {
+                for (std::uint64_t chunk = 0; chunk < table.chunks; ++chunk) Kernel::work(team, shared, table, chunk);
+            });
+        });
+    }
+    void zero(void* memory, std::size_t bytes) const {
+        on_cpu::stream_of(stream).enqueue([=] { std::memset(memory, 0, bytes); });
+    }
+
+    cudaStream_t stream;
+};
+
+}  // namespace
+
+void encode(const ddp_codec_batch& batch, cudaStream_t stream) {
+    encode_batch(batch, OnStream{stream});
+}
+
+void decode(const ddp_codec_batch& batch, double scale, cudaStream_t stream) {
+    decode_batch(batch, scale, OnStream{stream});
 }
 
 }  // namespace libddp::cuda

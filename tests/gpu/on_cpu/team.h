@@ -11,12 +11,15 @@ namespace on_cpu {
 
 class Team {
 public:
-    Team(std::uint32_t rank, std::uint32_t size, std::barrier<>& barrier) : rank_(rank), size_(size), barrier_(barrier) {}
+    Team(std::uint32_t rank, std::uint32_t size, std::barrier<>& barrier)
+        : rank_(rank), size_(size), barrier_(barrier) {}
 
     std::uint32_t rank() const { return rank_; }
     std::uint32_t size() const { return size_; }
     void sync() const { barrier_.arrive_and_wait(); }
     static std::uint32_t add(std::uint32_t* to, std::uint32_t n) { return std::atomic_ref(*to).fetch_add(n); }
+    static std::uint64_t add(std::uint64_t* to, std::uint64_t n) { return std::atomic_ref(*to).fetch_add(n); }
+    static void mark(std::uint8_t* flag) { std::atomic_ref(*flag).store(1); }
 
 private:
     const std::uint32_t rank_, size_;
