@@ -28,7 +28,6 @@ public:
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
     std::string name() const override { return setup_.name; }
     std::string options() const override { return setup_.options; }
-    bool on_device() const override { return true; }
     void save(HookState& state) const override;
     void load(const HookState& state) override;
 

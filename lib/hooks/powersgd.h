@@ -23,7 +23,6 @@ public:
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) final;
     std::string name() const final { return name_; }
     std::string options() const final;
-    bool on_device() const final { return true; }
     void save(HookState& state) const final { state_.save(state); }
     void load(const HookState& state) final { state_.load(state); }
 
