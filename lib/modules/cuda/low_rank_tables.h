@@ -6,6 +6,7 @@
 
 #include "device/dtype.h"
 #include "modules/cuda/low_rank.h"
+#include "modules/cuda/tables.h"
 #include "modules/cuda/thin.h"
 #include "util/error.h"
 
@@ -55,18 +56,8 @@ void each_doubt_table(const ddp_doubt* items, std::size_t count, const std::uint
 // Calls use(Format()). Throws UNSUPPORTED.
 template <class Use>
 void with_real_format(ddp_dtype dtype, Use use) {
-    switch (dtype) {
-        case DDP_F16:
-            return use(F16());
-        case DDP_BF16:
-            return use(BF16());
-        case DDP_F32:
-            return use(F32());
-        case DDP_F64:
-            return use(F64());
-        default:
-            fail(DDP_ERROR_UNSUPPORTED, "low-rank products of ", dtype_name(dtype), " are not supported");
-    }
+    if (!is_real(dtype)) fail(DDP_ERROR_UNSUPPORTED, "low-rank products of ", dtype_name(dtype), " are not supported");
+    with_floating(dtype, use);
 }
 
 // Calls use(tile) with a compile-time number of columns that a thread works on at a time.
