@@ -84,9 +84,14 @@ typedef struct ddp_low_rank {
     void* own_q;
     size_t rows, columns, rank;
     size_t p_stride, q_stride;
+    void*
+        parts; /* PROJECT_BACK on a device: room for rank * columns elements for each part; may be NULL if there is one */
     const uint32_t* only_if;     /* NULL, or nothing is done where it is 0 */
     const uint32_t* left_out[2]; /* each NULL, or RESTORE gives NaN, and leaves the error as it is, unless it is 0 */
 } ddp_low_rank;
+
+/* Devices add up columns of M in parts of so many rows, so that long ones are the work of many blocks. */
+enum { DDP_LOW_RANK_PART_ROWS = 4096 };
 
 typedef int32_t ddp_low_rank_op;
 enum {

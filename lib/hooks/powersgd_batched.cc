@@ -39,7 +39,7 @@ struct BatchedPowerSgdHook::Job {
     std::vector<ddp_segment> gaps;  // between pieces
     ddp_thin p{}, q{};
     void* own_q = nullptr;
-    ScratchMemory all_p, all_q, all_own_q, flags, workspace, absent_errors;
+    ScratchMemory all_p, all_q, all_own_q, parts, flags, workspace, absent_errors;
 
     std::size_t elements() const { return p.rows * p.columns; }
     std::size_t gradient_size() const { return dtype_size(place.dtype()); }
@@ -67,6 +67,7 @@ struct BatchedPowerSgdHook::Job {
         m.columns = columns;
         m.rank = p.columns;
         m.p_stride = m.q_stride = side;
+        m.parts = parts.get();
         return m;
     }
     // The rows that are full, and the one that may follow. Rows of zeros are not there.
@@ -188,6 +189,7 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
     take(job.flags, job.flag_count() * sizeof(std::uint32_t));
     job.p.bad = job.q.bad = job.flag(0);
     job.p.workspace = job.q.workspace = reinterpret_cast<double*>(take(job.workspace, 2 * columns * sizeof(double)));
+    take(job.parts, job.place.part_elements(job.matrix(0, side, side)) * item);
     if (job.errors) take(job.absent_errors, absent * item);
     job.q.owner = static_cast<std::uint32_t>(bucket.index);
     job.q.kept = last_q(bucket.index, side, columns, job.place);

@@ -27,7 +27,7 @@ struct LayeredPowerSgdHook::Job {
     std::vector<ddp_thin> ps, qs;
     PlainPart plain;
     std::size_t p_count = 0, q_count = 0;
-    ScratchMemory all_p, all_q, all_own_q, flags, workspace;
+    ScratchMemory all_p, all_q, all_own_q, parts, flags, workspace;
 
     void clear(const ddp_bucket& bucket) {
         place = powersgd::Place(bucket);
@@ -40,11 +40,15 @@ struct LayeredPowerSgdHook::Job {
     // After all are laid out, because memory moves when it grows.
     void find_memory() {
         const std::size_t item = dtype_size(place.compute());
-        std::size_t columns = 0;
-        for (const ddp_low_rank& layer : layers) columns += layer.rank;
+        std::size_t columns = 0, part_count = 0;
+        for (const ddp_low_rank& layer : layers) {
+            columns += layer.rank;
+            part_count += place.part_elements(layer);
+        }
         std::byte* p = all_p.require(p_count * item, place.home());
         std::byte* q = all_q.require(q_count * item, place.home());
         std::byte* own_q = all_own_q.require(q_count * item, place.home());
+        std::byte* part = parts.require(part_count * item, place.home());
         auto* work = reinterpret_cast<double*>(workspace.require(2 * columns * sizeof(double), place.home()));
         auto* flag =
             reinterpret_cast<std::uint32_t*>(flags.require(layers.size() * sizeof(std::uint32_t), place.home()));
@@ -53,11 +57,13 @@ struct LayeredPowerSgdHook::Job {
             layer.p = ps[i].data = p;
             layer.q = qs[i].data = q;
             layer.own_q = own_q;
+            layer.parts = part;
             layer.left_out[0] = ps[i].bad = qs[i].bad = flag;
             ps[i].workspace = qs[i].workspace = work;
             p += padded(layer.rows * layer.rank) * item;
             q += padded(layer.columns * layer.rank) * item;
             own_q += padded(layer.columns * layer.rank) * item;
+            part += place.part_elements(layer) * item;
             work += 2 * layer.rank;
         }
     }

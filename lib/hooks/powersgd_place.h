@@ -22,6 +22,11 @@ public:
     ddp_dtype dtype() const { return dtype_; }
     ddp_dtype compute() const { return low_rank_dtype(dtype_); }
 
+    // Elements of `parts` that a matrix needs here.
+    std::size_t part_elements(const ddp_low_rank& m) const {
+        const std::size_t parts = low_rank_parts(m.rows);
+        return home_ && parts > 1 ? parts * m.rank * m.columns : 0;
+    }
     // What follows may use memory that home has allocated and filled.
     void follow_home() const {
         if (stream_) stream_->wait(*home_->record());

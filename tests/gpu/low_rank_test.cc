@@ -31,8 +31,8 @@ private:
 // Some that need many blocks, too, and more matrices than one launch takes.
 std::vector<Shape> shapes() {
     std::vector<Shape> all = kShapes;
-    all.push_back({1000, 777, 4});
-    all.push_back({64, 9000, 9});
+    all.push_back({500, 377, 4});
+    all.push_back({64, 3000, 9});
     for (int i = 0; i < 70; ++i) all.push_back({33, 65, 2});
     return all;
 }
@@ -55,9 +55,10 @@ TEST(GpuLowRank, ProductsAreThoseOfTheCpu) {
                 }
                 std::size_t i = 0;
                 for (auto wanted = on_host.all().begin(); const Bytes& bytes : got) {
-                    const bool gradient = i++ % (with_errors ? 5 : 4) == 0;
-                    const ddp_dtype type = gradient ? dtype : low_rank_dtype(dtype);
+                    const std::size_t operand = i++ % (with_errors ? 6 : 5);
+                    const ddp_dtype type = operand == 0 ? dtype : low_rank_dtype(dtype);
                     const auto a = numbers_of(bytes, type), b = numbers_of(*wanted++, type);
+                    if (operand == kParts) continue;
                     const double tolerance = (dtype == DDP_F64 ? 1e-14 : 1e-6) * 2000;
                     for (std::size_t k = 0; k < a.size(); ++k)
                         ASSERT_NEAR(a[k], b[k], tolerance) << dtype_name(dtype) << " " << i << ", " << k;

@@ -14,7 +14,7 @@ namespace {
 
 using namespace testing_gpu;
 
-const std::vector<Shape> kShapes{{200, 300}, {130}, {64, 32, 3, 3}, {1000, 9}, {7, 5}};
+const std::vector<Shape> kShapes{{200, 300}, {130}, {64, 32, 3, 3}, {5000, 9}, {7, 5}};
 
 // A MatrixModel's parameters, with gradients of their own on a GPU.
 class GpuMatrices {

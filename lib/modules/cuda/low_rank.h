@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/device_module.h"
+#include "device/low_rank_lists.h"
 #include "modules/cuda/chunks.h"
 #include "modules/cuda/formats.h"
 #include "modules/cuda/team.h"
@@ -21,7 +21,7 @@ struct LowRankRow {
     std::uint64_t first_chunk;  // the number of its first block, among all
 };
 
-constexpr int kLowRankRows = 36;  // parameters of a kernel are 4 KiB at most
+constexpr int kLowRankRows = 34;  // parameters of a kernel are 4 KiB at most
 
 struct LowRankTable {
     std::uint64_t blocks;  // of all rows
@@ -52,6 +52,7 @@ struct LowRankView {
 
 // P = M Q. A block has a few rows: two groups of threads, each with four rows, so that what is loaded of Q serves them all.
 struct Project {
+    static constexpr bool kTiled = true;
     static constexpr std::uint32_t kTeam = 256, kLanes = 128, kHeight = 4, kRows = kTeam / kLanes * kHeight;
     static constexpr std::uint32_t kParts = 8;  // in which the lanes of a sum are added up first
 
@@ -118,8 +119,10 @@ private:
     }
 };
 
-// own_q += M^T P. A block has as many columns as a warp has lanes, and all rows: each warp adds up every kWarps-th.
+// own_q += M^T P. A block has as many columns as a warp has lanes, and a part of the rows: each warp adds up every kWarps-th.
+// Where there are several parts they are added up afterwards.
 struct ProjectBack {
+    static constexpr bool kTiled = true;
     static constexpr std::uint32_t kTeam = 512, kColumns = 32, kWarps = kTeam / kColumns;
 
     template <class T, int kTile>
@@ -127,27 +130,34 @@ struct ProjectBack {
         T sums[kTile][kWarps][kColumns];
     };
 
-    static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) {
+    static LIBDDP_EVERYWHERE std::uint64_t blocks_across(const ddp_low_rank& m) {
         return (m.columns + kColumns - 1) / kColumns;
+    }
+    static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) {
+        return blocks_across(m) * low_rank_parts(m.rows);
     }
 
     template <class Format, int kTile, class Team>
     static LIBDDP_TEAMWORK void run(const Team& team, Shared<typename Format::Compute, kTile>& shared,
                                     const ddp_low_rank& m, std::uint64_t block) {
-        for (std::uint32_t k = 0; k < m.rank; k += kTile) run_tile<Format, kTile>(team, shared, m, block * kColumns, k);
+        const std::uint64_t part = block / blocks_across(m), left = block % blocks_across(m) * kColumns;
+        for (std::uint32_t k = 0; k < m.rank; k += kTile) run_tile<Format, kTile>(team, shared, m, part, left, k);
     }
 
 private:
     template <class Format, int kTile, class Team>
     static LIBDDP_TEAMWORK void run_tile(const Team& team, Shared<typename Format::Compute, kTile>& shared,
-                                         const ddp_low_rank& m, std::uint64_t left, std::uint32_t column) {
+                                         const ddp_low_rank& m, std::uint64_t part, std::uint64_t left,
+                                         std::uint32_t column) {
         using T = typename Format::Compute;
         const LowRankView<Format> view(m);
+        const std::uint64_t top = part * DDP_LOW_RANK_PART_ROWS;
+        const std::uint64_t bottom = top + DDP_LOW_RANK_PART_ROWS < m.rows ? top + DDP_LOW_RANK_PART_ROWS : m.rows;
         for (std::uint32_t v = team.rank(); v < kTeam; v += team.size()) {
             const std::uint32_t lane = v % kColumns, warp = v / kColumns;
             const std::uint64_t j = left + lane;
             T sums[kTile] = {};
-            for (std::uint64_t i = warp; i < m.rows && j < m.columns; i += kWarps) {
+            for (std::uint64_t i = top + warp; i < bottom && j < m.columns; i += kWarps) {
                 const T value = view.load(i * m.columns + j);
                 LIBDDP_UNROLL
                 for (int k = 0; k < kTile; ++k)
@@ -158,18 +168,50 @@ private:
         }
         team.sync();
         for (std::uint32_t v = team.rank(); v < kTile * kColumns; v += team.size()) {
-            const std::uint32_t lane = v % kColumns, k = v / kColumns;
-            if (left + lane >= m.columns || column + k >= m.rank) continue;
+            const std::uint32_t lane = v % kColumns, k = column + v / kColumns;
+            const std::uint64_t j = left + lane;
+            if (j >= m.columns || k >= m.rank) continue;
             T total = 0;
-            for (std::uint32_t warp = 0; warp < kWarps; ++warp) total += shared.sums[k][warp][lane];
-            view.own_q[(column + k) * m.q_stride + left + lane] += total;
+            for (std::uint32_t warp = 0; warp < kWarps; ++warp) total += shared.sums[k - column][warp][lane];
+            if (low_rank_parts(m.rows) == 1)
+                view.own_q[k * m.q_stride + j] += total;
+            else
+                static_cast<T*>(m.parts)[(part * m.rank + k) * m.columns + j] = total;
         }
         team.sync();
     }
 };
 
+// own_q += the sum of the parts, where there are several.
+struct AddParts {
+    static constexpr bool kTiled = false;
+    static constexpr std::uint32_t kTeam = 256;
+
+    template <class T, int kTile>
+    struct Shared {};
+
+    static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) {
+        return low_rank_parts(m.rows) > 1 ? (m.columns + kTeam - 1) / kTeam : 0;
+    }
+
+    template <class Format, int kTile, class Team>
+    static LIBDDP_TEAMWORK void run(const Team& team, Shared<typename Format::Compute, kTile>&, const ddp_low_rank& m,
+                                    std::uint64_t block) {
+        using T = typename Format::Compute;
+        const LowRankView<Format> view(m);
+        for (std::uint64_t j = block * kTeam + team.rank(); j < (block + 1) * kTeam && j < m.columns; j += team.size())
+            for (std::uint32_t k = 0; k < m.rank; ++k) {
+                T total = 0;
+                for (std::uint64_t part = 0; part < low_rank_parts(m.rows); ++part)
+                    total += static_cast<const T*>(m.parts)[(part * m.rank + k) * m.columns + j];
+                view.own_q[k * m.q_stride + j] += total;
+            }
+    }
+};
+
 // gradient = P Q^T and error = M - P own_q^T, with the bits of the CPU. Threads have four rows each, and do not wait for others.
 struct Restore {
+    static constexpr bool kTiled = false;
     static constexpr std::uint32_t kTeam = 256, kLanes = 128, kHeight = 4, kRows = kTeam / kLanes * kHeight;
     static constexpr std::uint32_t kColumns = 4 * kLanes;
 

@@ -65,8 +65,8 @@ template <class Product, class Use>
 void with_tile(const LowRankTable& table, Use use) {
     std::size_t rank = 0;
     for (std::int32_t i = 0; i < table.rows; ++i) rank = table.row[i].m.rank > rank ? table.row[i].m.rank : rank;
-    if (std::is_same_v<Product, Restore> || rank <= 1) return use(std::integral_constant<int, 1>());
-    if constexpr (!std::is_same_v<Product, Restore>) {
+    if (!Product::kTiled || rank <= 1) return use(std::integral_constant<int, 1>());
+    if constexpr (Product::kTiled) {
         if (rank <= 2) return use(std::integral_constant<int, 2>());
         use(std::integral_constant<int, 4>());
     }
@@ -82,12 +82,14 @@ void each_low_rank_launch(ddp_low_rank_op op, const ddp_low_rank* items, std::si
             });
         });
     };
-    if (op == DDP_LOW_RANK_PROJECT)
+    if (op == DDP_LOW_RANK_PROJECT) {
         launch(Project());
-    else if (op == DDP_LOW_RANK_PROJECT_BACK)
+    } else if (op == DDP_LOW_RANK_PROJECT_BACK) {
         launch(ProjectBack());
-    else
+        launch(AddParts());
+    } else {
         launch(Restore());
+    }
 }
 
 }  // namespace libddp::cuda

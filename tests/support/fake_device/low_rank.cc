@@ -27,6 +27,8 @@ ddp_low_rank reached(int32_t device, ddp_low_rank item, ddp_low_rank_op op, ddp_
     reach(device, item.p, ((item.rank - 1) * item.p_stride + item.rows) * size);
     if (op != DDP_LOW_RANK_PROJECT_BACK) reach(device, item.q, q_bytes);
     if (op != DDP_LOW_RANK_PROJECT) reach(device, item.own_q, q_bytes);
+    if (op == DDP_LOW_RANK_PROJECT_BACK && libddp::low_rank_parts(item.rows) > 1)
+        reach(device, item.parts, libddp::low_rank_parts(item.rows) * item.rank * item.columns * size);
     reach(device, item.only_if, sizeof *item.only_if);
     for (auto& flag : item.left_out) reach(device, flag, sizeof *flag);
     return item;

@@ -19,7 +19,8 @@ struct Shape {
 };
 
 // Of one block and of several, with rows and columns left over.
-inline const std::vector<Shape> kShapes{{1, 1, 1}, {7, 5, 3}, {9, 64, 1}, {70, 133, 2}, {131, 33, 4}, {20, 1100, 7}};
+inline const std::vector<Shape> kShapes{{1, 1, 1},    {7, 5, 3},     {9, 64, 1},   {70, 133, 2},
+                                        {131, 33, 4}, {20, 1100, 7}, {9000, 35, 3}};
 inline const std::vector<ddp_dtype> kRealTypes{DDP_F16, DDP_BF16, DDP_F32, DDP_F64};
 inline constexpr ddp_low_rank_op kProducts[] = {DDP_LOW_RANK_PROJECT, DDP_LOW_RANK_PROJECT_BACK, DDP_LOW_RANK_RESTORE};
 inline constexpr ddp_thin_op kThinWork[] = {DDP_THIN_DRAW, DDP_THIN_ORTHOGONALIZE, DDP_THIN_CHECK, DDP_THIN_KEEP};
@@ -39,7 +40,8 @@ inline std::vector<double> numbers_of(const Bytes& bytes, ddp_dtype dtype) {
     return values;
 }
 
-// For each matrix: gradient, P, Q, own Q, and perhaps the error.
+// For each matrix: gradient, P, Q, own Q, room for parts, and perhaps the error.
+inline constexpr std::size_t kParts = 4;
 template <class Put>
 std::vector<ddp_low_rank> low_rank_items(ddp_dtype dtype, const std::vector<Shape>& shapes, bool with_errors, Put put) {
     const ddp_dtype compute = low_rank_dtype(dtype);
@@ -56,6 +58,7 @@ std::vector<ddp_low_rank> low_rank_items(ddp_dtype dtype, const std::vector<Shap
         m.p = put(waves(m.p_stride * s.rank, compute, seed += 0.1));
         m.q = put(waves(m.q_stride * s.rank, compute, seed += 0.1));
         m.own_q = put(waves(m.q_stride * s.rank, compute, seed += 0.1));
+        m.parts = put(Bytes(low_rank_parts(s.rows) * s.rank * s.columns * dtype_size(compute)));
         if (with_errors) m.error = put(waves(s.rows * s.columns, compute, seed += 0.1));
         items.push_back(m);
     }
