@@ -6,7 +6,6 @@ pkg_check_modules(crypto REQUIRED IMPORTED_TARGET libcrypto)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 find_path(GLOO_INCLUDE_DIR gloo/config.h REQUIRED)
 find_library(GLOO_LIBRARY gloo REQUIRED)
-find_package(Eigen3 3.4 REQUIRED NO_MODULE)
 find_path(RANDOM123_INCLUDE_DIR Random123/philox.h REQUIRED)
 
 # For the module libddp-mpi.so alone. AUTO: built if there is an MPI; ON: or fail; OFF: never.

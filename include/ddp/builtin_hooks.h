@@ -157,9 +157,11 @@ enum {
  * in a context with the same parameters (and the same plan, if hooks of whole buckets are to be bit for bit: plan.h),
  * training goes on as if it had never stopped. *data: owned by the caller, freed with ddp_bytes_free; `*size` bytes in
  * the safetensors format, readable by its tools, in the byte order of this machine. A hook without state gives a file
- * without arrays.
- * Errors: INVALID_STATE (before ddp_commit, in the middle of a step), OUT_OF_MEMORY.
- * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+ * without arrays. It does not matter where the gradients lay: what was saved with parameters on a device is loaded by a
+ * context with parameters of the CPU, and the other way round.
+ * Errors: INVALID_STATE (before ddp_commit, in the middle of a step), OUT_OF_MEMORY, TIMEOUT and UNAVAILABLE (a device).
+ * Threads: one. Blocks: until devices have come to the end of the last step, where something is kept on them, at most for the
+ * group's timeout. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_hook_state_save(ddp_context* context, void** data, size_t* size, ddp_error** error);
 /* NULL is allowed. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API void ddp_bytes_free(void* data);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "core/pieces.h"
+#include "comm/pieces.h"
 #include "device/dtype.h"
 #include "device/scratch.h"
 

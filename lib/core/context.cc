@@ -116,15 +116,23 @@ void Context::set_hook(HookPtr hook) {
 
 std::vector<std::byte> Context::hook_state() const {
     committed("ddp_hook_state_save");
+    lanes_.gather();
     HookState state;
     hook()->save(state);
-    return write_hook_state(state, {hook_name_, group_->rank(), group_->world()}, table_);
+    return write_hook_state(state, {hook_name_, group_->rank(), group_->world()}, table_, group_->timeout_ms());
 }
 
 void Context::load_hook_state(const std::byte* data, std::size_t size, bool shared_only) {
     constexpr const char* call = "ddp_hook_state_load";
     committed(call);
-    hook()->load(read_hook_state(data, size, {hook_name_, group_->rank(), group_->world()}, table_, shared_only, call));
+    HookState state =
+        read_hook_state(data, size, {hook_name_, group_->rank(), group_->world()}, table_, shared_only, call);
+    lanes_.gather();
+    for (auto& array : state.arrays) {
+        if (array.param >= 0) array.home = lanes_.stream(table_[array.param].device);
+        array.timeout_ms = group_->timeout_ms();
+    }
+    hook()->load(state);
 }
 
 void Context::set_reduced_callback(ReducedCallback callback) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "device/dtype.h"
+#include "device/host_copy.h"
 #include "util/error.h"
 #include "util/hash.h"
 
@@ -181,7 +182,8 @@ private:
 
 }  // namespace
 
-std::vector<std::byte> write_hook_state(const HookState& state, const HookStateOwner& owner, const ParamTable& table) {
+std::vector<std::byte> write_hook_state(const HookState& state, const HookStateOwner& owner, const ParamTable& table,
+                                        std::int64_t timeout_ms) {
     Json header = Json::object(), params = Json::object();
     std::string shared = "\n";
     std::size_t end = 0;
@@ -196,7 +198,13 @@ std::vector<std::byte> write_hook_state(const HookState& state, const HookStateO
     }
     std::vector<std::byte> data(end);
     std::byte* next = data.data();
-    for (const auto& array : state.arrays) next = std::copy_n(array.data, array.bytes, next);
+    for (const auto& array : state.arrays) {
+        if (array.home)
+            copy_out(*array.home, next, array.data, array.bytes, timeout_ms);
+        else
+            std::memcpy(next, array.data, array.bytes);
+        next += array.bytes;
+    }
     header["__metadata__"] = {{"format", kFormat},
                               {"version", kVersion},
                               {"hook", owner.hook},

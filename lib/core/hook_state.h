@@ -16,7 +16,9 @@ struct HookStateOwner {
     std::int32_t rank = 0, world = 1;
 };
 
-std::vector<std::byte> write_hook_state(const HookState& state, const HookStateOwner& owner, const ParamTable& table);
+// What is on a device is fetched, which may take so long. Throws TIMEOUT.
+std::vector<std::byte> write_hook_state(const HookState& state, const HookStateOwner& owner, const ParamTable& table,
+                                        std::int64_t timeout_ms);
 
 // The arrays point into `file`. shared_only: those that belong to one rank are left out, and rank and world may be
 // others. Throws INVALID_ARGUMENT, naming `call` and what is wrong.

@@ -82,9 +82,6 @@ void Launcher::arm(const Step& step, const Participation& participation) {
         slot.bucket.step = step.synced_steps;
         const bool prescaled = slot.bucket.stream ? step.prescaled_on_devices : step.prescaled;
         slot.bucket.prescaled = prescaled && is_floating(slot.bucket.dtype);  // integers are divided after the sum
-        const bool staged = slot.bucket.stream && !slot.alone && !hook_->on_device();
-        if (staged && !slot.host) slot.host = std::make_shared<HostBucket>();
-        if (!staged) slot.host = nullptr;
         slot.bucket.result = nullptr;
         slot.bucket.done = nullptr;
         slot.bucket.is_last = false;
@@ -134,7 +131,7 @@ void Launcher::launch(Slot& slot) {
                          slot.bucket.stream});
     try {
         if (slot.has_absent || slot.bucket.stream) owner_.complete_bucket(slot.bucket, place_of(slot));
-        slot.work = step_.votes || slot.host ? start(slot) : call_hook(slot);
+        slot.work = step_.votes ? start_with_vote(slot) : call_hook(slot);
         if (slot.bucket.stream) mark_end(slot);
     } catch (...) {
         // Tell the others now: they would wait for this bucket.
@@ -143,7 +140,7 @@ void Launcher::launch(Slot& slot) {
 }
 
 Hook::Place Launcher::place_of(Slot& slot) const {
-    if (slot.bucket.stream && !slot.host && !slot.alone && !step_.votes) return hook_->place(slot.bucket);
+    if (slot.bucket.stream && !slot.alone && !step_.votes) return hook_->place(slot.bucket);
     return {slot.bucket.buffer, slot.bucket.dtype};
 }
 
@@ -160,11 +157,10 @@ void Launcher::mark_end(Slot& slot) {
         slot.work = slot.work->then(mark, true);
 }
 
-// The hook is called in a continuation of what it waits for: the ranks' votes, the bucket's way to the host. Where buckets
-// have different queues, each waits until the hook was called for those before it.
-WorkPtr Launcher::start(Slot& slot) {
-    WorkPtr turn = step_.votes ? ask_for_votes(slot) : nullptr;
-    if (slot.host) turn = slot.host->fetch(*link_of(slot).impl, slot.bucket);  // in the queue after the vote
+// The hook is called in a continuation of the ranks' votes. Where buckets have different queues, each waits until the hook was
+// called for those before it.
+WorkPtr Launcher::start_with_vote(Slot& slot) {
+    WorkPtr turn = ask_for_votes(slot);
     WorkPtr called;
     if (group_->link_count() > 1) {
         called = std::make_shared<Work>(nullptr);
@@ -173,7 +169,7 @@ WorkPtr Launcher::start(Slot& slot) {
     return turn->then(
         [this, &slot, called]() -> WorkPtr {
             const Completion at_end{called};
-            slot.voted_out = step_.votes && *slot.ballot == 0;
+            slot.voted_out = *slot.ballot == 0;
             if (slot.voted_out) return nullptr;
             return call_hook(slot);
         },
@@ -196,7 +192,7 @@ WorkPtr Launcher::call_hook(Slot& slot) {
     OpTag tag = current_tag();
     tag.traffic = traffic_;
     const ScopedTag scope(std::move(tag));
-    return slot.host ? slot.host->reduce(*hook_, link, slot.bucket) : hook_->reduce(link, slot.bucket);
+    return hook_->reduce(link, slot.bucket);
 }
 
 OpTag Launcher::step_tag(std::shared_ptr<const std::string> label) const {

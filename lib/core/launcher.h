@@ -17,7 +17,6 @@
 
 #include "comm/group.h"
 #include "core/bucket_store.h"
-#include "core/host_bucket.h"
 #include "core/participation.h"
 #include "hooks/hook.h"
 
@@ -105,7 +104,6 @@ private:
         std::shared_ptr<std::uint8_t> ballot;
         std::shared_ptr<const std::string> label;
         std::shared_ptr<const void> memory;
-        std::shared_ptr<HostBucket> host;  // of a device, for a hook that takes host memory: what it is shown instead
     };
 
     // All operations of a bucket run on one link, whichever buckets are left out: the one that its memory comes from.
@@ -113,7 +111,7 @@ private:
     void launch_consecutive();
     void launch(Slot& slot);
     Hook::Place place_of(Slot& slot) const;
-    WorkPtr start(Slot& slot);
+    WorkPtr start_with_vote(Slot& slot);
     static void mark_end(Slot& slot);
     WorkPtr ask_for_votes(Slot& slot);
     WorkPtr call_hook(Slot& slot);

@@ -117,8 +117,7 @@ void Reducer::forget_step() {
 void Reducer::arm() {
     const bool may_prescale = options_.mean && launcher_.hook()->sums_prescaled() && group_->world() > 1;
     prescale_ = may_prescale && !group_->fuses_scale(DDP_DEVICE_CPU);
-    prescale_on_devices_ = may_prescale && !lanes_.empty() && launcher_.hook()->on_device() &&
-                           !group_->fuses_scale(lanes_.all().front()->device().kind);
+    prescale_on_devices_ = may_prescale && !lanes_.empty() && !group_->fuses_scale(lanes_.all().front()->device().kind);
     for (std::int32_t id = 0; id < table_.size(); ++id) slot(id).role = participation_.role(id);
     on_devices_.arm(participation_);
     launcher_.arm({synced_steps_, steps_, participation_.hash(), prescale_, prescale_on_devices_,

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <list>
 
-#include "core/pieces.h"
+#include "comm/pieces.h"
 #include "device/scratch.h"
 
 namespace libddp {

@@ -78,9 +78,15 @@ public:
                   double scale) const;
     void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
                 ddp_reduce_op op, double scale) const;
+    std::size_t encode_scratch(const ddp_codec_batch& batch) const;
+    void encode(const ddp_codec_batch& batch) const;
+    void decode(const ddp_codec_batch& batch, double scale) const;
     // `host` is of allocate_pinned().
     void copy_to_host(void* host, const void* memory, std::size_t bytes) const;
     void copy_to_device(void* memory, const void* host, std::size_t bytes) const;
+    void low_rank(ddp_low_rank_op op, const std::vector<ddp_low_rank>& items, ddp_dtype dtype) const;
+    void thin(ddp_thin_op op, const std::vector<ddp_thin>& items, ddp_dtype dtype, const ddp_thin_rules& rules) const;
+    void leave_out(const std::vector<ddp_doubt>& items, ddp_dtype dtype, const std::uint32_t* only_if) const;
 
 private:
     DeviceStream(const ddp_device& device, const ddp_device_module& module);

@@ -9,7 +9,6 @@ class AllreduceHook final : public Hook {
 public:
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
     std::string name() const override { return "allreduce"; }
-    bool on_device() const override { return true; }
     bool sums_prescaled() const override { return true; }
 };
 

@@ -17,7 +17,6 @@ public:
     std::string name() const override;
     std::string options() const override { return inner_->options(); }
     bool any_thread() const override { return inner_->any_thread(); }
-    bool on_device() const override { return inner_->on_device(); }
     void save(HookState& state) const override { inner_->save(state); }
     void load(const HookState& state) override { inner_->load(state); }
 

@@ -25,7 +25,8 @@ public:
     virtual Place place(ddp_bucket& bucket) { return {bucket.buffer, bucket.dtype}; }
 
     // Starts what turns this rank's gradients into those of all ranks. Returns the work to wait for; null: done
-    // already. Throws Error. Buckets come in the same order on every rank, from one thread at a time.
+    // already. Throws Error. Buckets come in the same order on every rank, from one thread at a time. What is read and written of
+    // a device's bucket is in the order of ddp_bucket::stream.
     virtual WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) = 0;
 
     // As in ddp_use_hook. Both are compared between ranks.
@@ -33,9 +34,6 @@ public:
     virtual std::string options() const { return ""; }
     // Whether reduce() may run on the progress thread.
     virtual bool any_thread() const { return true; }
-    // Whether reduce() takes buckets of devices other than the CPU: what it reads and writes is then in the order of
-    // ddp_bucket::stream. Otherwise it is given a copy in host memory.
-    virtual bool on_device() const { return false; }
     // Whether gradients may be divided by the world size while the bucket is filled. The hook then only sums.
     virtual bool sums_prescaled() const { return false; }
 

@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <memory>
 
-#include "ddp/types.h"
+#include "device/stream.h"
+#include "hooks/state.h"
 
 namespace libddp {
 
@@ -12,14 +13,18 @@ struct Kept {
     ddp_dtype dtype = DDP_F32;
     std::size_t rows = 0, columns = 0;
     std::shared_ptr<std::byte> memory;
+    StreamPtr home{};  // in whose order the memory of a device is; null: of the CPU
 
     std::size_t count() const { return rows * columns; }
     std::size_t bytes() const;
     // New memory, zeroed.
-    static Kept zeros(ddp_dtype dtype, std::size_t rows, std::size_t columns);
+    static Kept zeros(ddp_dtype dtype, std::size_t rows, std::size_t columns, StreamPtr home = nullptr);
+    // A list that was saved, where the array says.
+    static Kept loaded(const HookState::Array& array);
     // A hook that is wrapped to see another type, or no longer, goes on with what it has kept.
     void convert_to(ddp_dtype wanted);
-    void copy_from(const void* values, ddp_dtype type, std::size_t row_count, std::size_t column_count);
+    // From the CPU to a device, without waiting: what was loaded of no parameter is there at first. Nothing with null.
+    void bring_to(const StreamPtr& wanted);
 };
 
 }  // namespace libddp

@@ -14,7 +14,6 @@ public:
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
     std::string name() const override { return "post_local_sgd"; }
-    bool on_device() const override { return true; }
     // Without the subgroup: those of different ranks may differ in size.
     std::string options() const override { return str("start=", start_step_); }
     void save(HookState& state) const override;

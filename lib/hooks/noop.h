@@ -9,7 +9,6 @@ class NoopHook final : public Hook {
 public:
     WorkPtr reduce(ddp_group&, ddp_bucket&) override { return nullptr; }
     std::string name() const override { return "noop"; }
-    bool on_device() const override { return true; }
 };
 
 }  // namespace libddp

@@ -1,10 +1,10 @@
 // The parameters of a bucket that a hook does not compress: put together, so that they travel in one allreduce.
 #pragma once
 
-#include <cstring>
 #include <memory>
 #include <vector>
 
+#include "comm/pieces.h"
 #include "device/dtype.h"
 #include "device/scratch.h"
 #include "hooks/hook.h"
@@ -13,45 +13,28 @@ namespace libddp {
 
 class PlainPart {
 public:
-    void clear() {
-        gradients_.clear();
-        bytes_ = 0;
-    }
+    void clear() { gradients_.clear(); }
     void add(void* gradient, std::size_t bytes) {
-        if (bytes == 0) return;
-        gradients_.push_back({gradient, bytes});
-        bytes_ += bytes;
+        if (bytes > 0) gradients_.push_back({static_cast<std::byte*>(gradient), bytes});
     }
 
     // Null if there is nothing to send. owner: whoever holds this; it must last as long.
     WorkPtr submit(Group& group, const ddp_bucket& bucket, std::shared_ptr<const void> owner) {
-        if (bytes_ == 0) return nullptr;
-        std::byte* next = memory_.require(bytes_);
-        for (const auto& [gradient, bytes] : gradients_) {
-            std::memcpy(next, gradient, bytes);
-            next += bytes;
-        }
-        return group.submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, memory_.get(), bytes_ / dtype_size(bucket.dtype),
-                             bucket.dtype, bucket.op()},
+        const std::size_t bytes = total_bytes(gradients_);
+        if (bytes == 0) return nullptr;
+        stream_ = bucket.stream;
+        memory_.require(bytes, stream_);
+        gather_pieces(memory_.get(), gradients_, stream_);
+        return group.submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, memory_.get(), bytes / dtype_size(bucket.dtype),
+                             bucket.dtype, bucket.op(), 0, bucket.device},
                             std::move(owner));
     }
     // Once it has arrived.
-    void give_back() const {
-        const std::byte* next = memory_.get();
-        for (const auto& [gradient, bytes] : gradients_) {
-            std::memcpy(gradient, next, bytes);
-            next += bytes;
-        }
-    }
+    void give_back() const { scatter_pieces(memory_.get(), gradients_, stream_); }
 
 private:
-    struct Gradient {
-        void* memory;
-        std::size_t bytes;
-    };
-
-    std::vector<Gradient> gradients_;
-    std::size_t bytes_ = 0;
+    std::vector<Piece> gradients_;
+    StreamPtr stream_;  // in whose order the bucket is; null: on the CPU
     ScratchMemory memory_;
 };
 

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 
+#include "device/default_arithmetic.h"
 #include "device/dtype.h"
 #include "hooks/allreduce.h"
-#include "hooks/default_arithmetic.h"
 #include "hooks/options.h"
 #include "hooks/powersgd_batched.h"
 #include "hooks/powersgd_layers.h"
@@ -56,34 +55,28 @@ std::size_t PowerSgdHook::columns_for(std::size_t n, std::size_t m) const {
     return sent * options_.min_compression_rate < static_cast<double>(n) * static_cast<double>(m) ? columns : 0;
 }
 
-void PowerSgdHook::begin_q(Kept& last, std::int32_t owner, const powersgd::Thin& q, void* workspace) const {
-    const powersgd::Draw draw{options_.seed, static_cast<std::uint32_t>(owner),
-                              static_cast<std::uint32_t>(state_.step())};
-    if (last.rows == q.rows && last.columns == q.columns) {
-        last.convert_to(q.dtype);
-        std::memcpy(q.data, last.memory.get(), last.bytes());
-        powersgd::draw_zero_columns(q, draw);
-    } else {
-        powersgd::draw_columns(q, draw);
-    }
-    orthogonalize(q, workspace);
-}
-
-// Without a warm start nothing is ever kept, and so every Q is drawn. A gradient of zeros, which nobody had perhaps, says
-// nothing about the next one.
-void PowerSgdHook::keep_q(Kept& last, const powersgd::Thin& q) const {
-    const auto* bytes = static_cast<const std::byte*>(q.data);
-    const bool zero = std::all_of(bytes, bytes + q.count() * dtype_size(q.dtype),
-                                  [](std::byte b) { return b == std::byte{0} || b == std::byte{0x80}; });
-    if (!zero && !(options_.flags & DDP_POWERSGD_NO_WARM_START)) last.copy_from(q.data, q.dtype, q.rows, q.columns);
-}
-
-void PowerSgdHook::orthogonalize(const powersgd::Thin& matrix, void* workspace) const {
+bool PowerSgdHook::uses_qr(std::size_t columns) const {
     constexpr std::size_t kMostColumnsOfGramSchmidt = 2;
-    const bool qr = !(options_.flags & DDP_POWERSGD_GRAM_SCHMIDT) &&
-                    ((options_.flags & DDP_POWERSGD_QR) || matrix.columns > kMostColumnsOfGramSchmidt);
-    powersgd::orthogonalize(matrix, qr ? powersgd::Method::kQr : powersgd::Method::kGramSchmidt,
-                            options_.orthogonalization_epsilon, workspace);
+    return !(options_.flags & DDP_POWERSGD_GRAM_SCHMIDT) &&
+           ((options_.flags & DDP_POWERSGD_QR) || columns > kMostColumnsOfGramSchmidt);
+}
+
+void* PowerSgdHook::last_q(std::int32_t owner, std::size_t rows, std::size_t columns, const powersgd::Place& place) {
+    if (!starts_warm()) return nullptr;
+    Kept& kept = state_.q(owner);
+    if (!kept.memory || kept.rows != rows || kept.columns != columns)
+        kept = Kept::zeros(place.compute(), rows, columns, place.home());
+    kept.bring_to(place.home());
+    kept.convert_to(place.compute());
+    return kept.memory.get();
+}
+
+void PowerSgdHook::begin(const powersgd::Place& place, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules) {
+    std::vector<ddp_segment> last;
+    for (const ddp_thin& q : qs) last.push_back({q.data, q.kept, q.rows * q.columns});
+    place.transfer(last, place.compute());
+    place.thin(DDP_THIN_DRAW, qs, rules);
+    place.thin(DDP_THIN_ORTHOGONALIZE, qs, rules);
 }
 
 void PowerSgdHook::count_elements(std::size_t before, std::size_t after) {

@@ -12,9 +12,8 @@
 #pragma once
 
 #include "ddp/builtin_hooks.h"
-#include "device/low_rank.h"
 #include "hooks/hook.h"
-#include "hooks/powersgd_math.h"
+#include "hooks/powersgd_place.h"
 #include "hooks/powersgd_state.h"
 
 namespace libddp {
@@ -32,19 +31,21 @@ protected:
 
     virtual WorkPtr compress(ddp_group& group, ddp_bucket& bucket) = 0;
 
-    // What P, Q and the error are computed in.
-    static ddp_dtype compute_dtype(const ddp_bucket& bucket) { return bucket.dtype == DDP_F64 ? DDP_F64 : DDP_F32; }
-    static cpu::ThinMatrix columns_of(const powersgd::Thin& thin) { return {thin.data, thin.rows}; }
     // Columns of P and Q for a matrix of n x m, or 0 if it is not worth it.
     std::size_t columns_for(std::size_t n, std::size_t m) const;
     bool feeds_back() const { return !(options_.flags & DDP_POWERSGD_NO_ERROR_FEEDBACK); }
+    bool starts_warm() const { return !(options_.flags & DDP_POWERSGD_NO_WARM_START); }
     powersgd::State& state() { return state_; }
 
-    // The Q that M is multiplied with: the owner's last one, or one drawn anew, orthogonalized.
-    void begin_q(Kept& last, std::int32_t owner, const powersgd::Thin& q, void* workspace) const;
-    // Keeps Q for the next step.
-    void keep_q(Kept& last, const powersgd::Thin& q) const;
-    void orthogonalize(const powersgd::Thin& matrix, void* workspace) const;
+    // What is drawn in this step, and how matrices are made orthogonal.
+    ddp_thin_rules rules() const {
+        return {options_.seed, options_.orthogonalization_epsilon, static_cast<std::uint32_t>(state_.step())};
+    }
+    bool uses_qr(std::size_t columns) const;
+    // The owner's last Q of this shape, or zeros; null without a warm start.
+    void* last_q(std::int32_t owner, std::size_t rows, std::size_t columns, const powersgd::Place& place);
+    // The Q that M is multiplied with: the last one, in which columns of zeros are drawn anew, orthogonalized.
+    static void begin(const powersgd::Place& place, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules);
     // For the log: elements of gradients, and what was sent in their place.
     void count_elements(std::size_t before, std::size_t after);
 

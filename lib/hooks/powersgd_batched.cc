@@ -1,20 +1,17 @@
 #include "hooks/powersgd_batched.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "device/default_arithmetic.h"
 #include "device/dtype.h"
-#include "device/low_rank.h"
 #include "device/scratch.h"
 #include "hooks/allreduce.h"
-#include "hooks/default_arithmetic.h"
 
 namespace libddp {
 namespace {
-
-using powersgd::Thin;
 
 std::size_t side_of(std::size_t count) {
     auto side = static_cast<std::size_t>(std::sqrt(static_cast<double>(count)));
@@ -26,75 +23,83 @@ std::size_t side_of(std::size_t count) {
 }  // namespace
 
 struct BatchedPowerSgdHook::Job {
-    // A parameter, or a gap between two (-1).
+    // A parameter.
     struct Piece {
-        std::int32_t param;
         std::size_t begin, count;
-        bool absent = false;  // this rank has no gradient: its error waits
-        bool finite = true;
-        std::vector<std::byte> saved_error;
+        bool absent;  // this rank has no gradient: its error waits
     };
 
-    ddp_dtype dtype = DDP_F32, compute = DDP_F32;
+    powersgd::Place place;
+    ddp_thin_rules rules{};
+    bool keeps_q = true;
     std::byte* gradients = nullptr;
     std::shared_ptr<std::byte> errors;  // null without error feedback
     std::size_t count = 0;
     std::vector<Piece> pieces;
-    std::int32_t owner = 0;  // of Q: the bucket
-    Kept* last_q = nullptr;
-    Thin p, q, own_q;
-    bool finite = true;
-    ScratchMemory all_p, all_q, all_own_q, workspace;
+    std::vector<ddp_segment> gaps;  // between pieces
+    ddp_thin p{}, q{};
+    void* own_q = nullptr;
+    ScratchMemory all_p, all_q, all_own_q, parts, flags, workspace, absent_errors;
 
-    std::byte* gradient(const Piece& piece) const { return gradients + piece.begin * dtype_size(dtype); }
-    std::byte* error(const Piece& piece) const { return errors.get() + piece.begin * dtype_size(compute); }
-    std::size_t gradient_bytes(const Piece& piece) const { return piece.count * dtype_size(dtype); }
-    std::size_t error_bytes(const Piece& piece) const { return piece.count * dtype_size(compute); }
-
-    // After the elements of P one for each piece: how many ranks found it not finite.
-    std::size_t sent_with_p() const { return p.count() + pieces.size(); }
-    double flag(std::size_t piece) const {
-        const std::size_t at = p.count() + piece;
-        return compute == DDP_F64 ? static_cast<const double*>(p.data)[at]
-                                  : static_cast<double>(static_cast<const float*>(p.data)[at]);
+    std::size_t elements() const { return p.rows * p.columns; }
+    std::size_t gradient_size() const { return dtype_size(place.dtype()); }
+    std::size_t error_size() const { return dtype_size(place.compute()); }
+    // After the elements of P one for each piece: NaN if a rank found it not finite.
+    std::size_t sent_with_p() const { return elements() + pieces.size(); }
+    std::byte* mark(std::size_t piece) const {
+        return static_cast<std::byte*>(p.data) + (elements() + piece) * error_size();
     }
-    void set_flag(std::size_t piece) {
-        const std::size_t at = p.count() + piece;
-        if (compute == DDP_F64)
-            static_cast<double*>(p.data)[at] = 1;
-        else
-            static_cast<float*>(p.data)[at] = 1;
-    }
+    // Whether P or Q is not finite, and then the same for each piece.
+    std::uint32_t* flag(std::size_t i) const { return reinterpret_cast<std::uint32_t*>(flags.get()) + i; }
+    std::size_t flag_count() const { return 1 + pieces.size(); }
 
+    // Elements of some rows, or of a part of one, as a matrix of their own.
+    ddp_low_rank matrix(std::size_t begin, std::size_t rows, std::size_t columns) const {
+        const std::size_t side = p.rows, row = begin / side, column = begin % side;
+        const auto at = [this](void* data, std::size_t i) { return static_cast<std::byte*>(data) + i * error_size(); };
+        ddp_low_rank m{};
+        m.gradient = gradients + begin * gradient_size();
+        m.error = errors ? errors.get() + begin * error_size() : nullptr;
+        m.p = at(p.data, row);
+        m.q = at(q.data, column);
+        m.own_q = at(own_q, column);
+        m.rows = rows;
+        m.columns = columns;
+        m.rank = p.columns;
+        m.p_stride = m.q_stride = side;
+        m.parts = parts.get();
+        return m;
+    }
     // The rows that are full, and the one that may follow. Rows of zeros are not there.
-    template <class Body>
-    void for_rows(Body body) const {
-        const std::size_t side = p.rows, full = count / side, rest = count % side;
-        const std::size_t item = dtype_size(compute);
-        const auto rows = [&](std::size_t first, std::size_t number, std::size_t columns) {
-            std::byte* error = errors ? errors.get() + first * side * item : nullptr;
-            const cpu::LowRankMatrix m{gradients + first * side * dtype_size(dtype), dtype, error, number, columns};
-            body(m, cpu::ThinMatrix{static_cast<std::byte*>(p.data) + first * item, side});
+    std::vector<ddp_low_rank> rows() const { return matrices(0, count); }
+    // So many elements from one on: the end of a row, whole rows, the beginning of a row.
+    std::vector<ddp_low_rank> matrices(std::size_t begin, std::size_t number) const {
+        const std::size_t side = p.rows, end = begin + number;
+        std::vector<ddp_low_rank> all;
+        const auto add = [&](std::size_t upto, std::size_t height, std::size_t width) {
+            if (height * width > 0) all.push_back(matrix(begin, height, width));
+            begin = upto;
         };
-        if (full > 0) rows(0, full, side);
-        if (rest > 0) rows(full, 1, rest);
+        if (const std::size_t next = std::min((begin + side - 1) / side * side, end); next > begin)
+            add(next, 1, next - begin);
+        const std::size_t full = (end - begin) / side;
+        add(begin + full * side, full, side);
+        add(end, 1, end - begin);
+        return all;
     }
-
-    void set_gradient_to_zero(const Piece& piece) const { std::memset(gradient(piece), 0, gradient_bytes(piece)); }
-    void set_error_to_zero(const Piece& piece) const {
-        if (errors) std::memset(error(piece), 0, error_bytes(piece));
-    }
-    void set_error_aside(Piece& piece) const {
-        if (!errors || !piece.saved_error.empty()) return;
-        piece.saved_error.assign(error(piece), error(piece) + error_bytes(piece));
-        set_error_to_zero(piece);
-    }
-    void clear_gaps() const {
+    // What is kept of pieces that this rank has no gradient for, between its place and one where it waits.
+    void move_absent_errors(bool back) const {
+        std::vector<ddp_segment> moves, zeros;
+        std::byte* next = absent_errors.get();
         for (const Piece& piece : pieces) {
-            if (piece.param >= 0) continue;
-            set_gradient_to_zero(piece);
-            set_error_to_zero(piece);
+            if (!piece.absent || !errors) continue;
+            std::byte* error = errors.get() + piece.begin * error_size();
+            moves.push_back(back ? ddp_segment{error, next, piece.count} : ddp_segment{next, error, piece.count});
+            zeros.push_back({error, nullptr, piece.count});
+            next += piece.count * error_size();
         }
+        place.transfer(moves, place.compute());
+        if (!back) place.transfer(zeros, place.compute());
     }
 };
 
@@ -108,18 +113,19 @@ WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
     lay_out(bucket, side, columns, *job);
     project(*job);
     const auto submit = [&group, job](const void* from, void* to, std::size_t count, ddp_reduce_op op) {
-        return group.impl->submit({DDP_COLLECTIVE_ALLREDUCE, from, to, count, job->compute, op}, job);
+        return group.impl->submit(
+            {DDP_COLLECTIVE_ALLREDUCE, from, to, count, job->place.compute(), op, 0, job->place.device()}, job);
     };
     return submit(nullptr, job->p.data, job->sent_with_p(), DDP_SUM)
         ->then(
-            [this, job, submit, op = bucket.op()] {
+            [job, submit, op = bucket.op()] {
                 project_back(*job);
-                return submit(job->own_q.data, job->q.data, job->q.count(), op);
+                return submit(job->own_q, job->q.data, job->elements(), op);
             },
             true)
         ->then(
             // The bucket's memory too must last until here.
-            [this, job, gradients = current_tag().memory]() -> WorkPtr {
+            [job, gradients = current_tag().memory]() -> WorkPtr {
                 restore(*job);
                 return nullptr;
             },
@@ -127,113 +133,124 @@ WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
 }
 
 // The errors are moved together when the bucket has other parameters than in the last step, or new ones were loaded.
-std::shared_ptr<std::byte> BatchedPowerSgdHook::errors_of(const ddp_bucket& bucket) {
-    const ddp_dtype dtype = compute_dtype(bucket);
-    const std::size_t item = dtype_size(dtype);
+std::shared_ptr<std::byte> BatchedPowerSgdHook::errors_of(const ddp_bucket& bucket, const powersgd::Place& place) {
+    const std::size_t item = dtype_size(place.compute());
     std::shared_ptr<std::byte> memory = blocks_[bucket.index].lock();
     std::vector<std::pair<Kept*, std::size_t>> places;
     bool in_place = true;
     for (const BucketTensor& tensor : bucket.tensors) {
         if (tensor.count == 0) continue;
-        Kept& kept = state().error(tensor.param, dtype, static_cast<std::size_t>(tensor.count));
+        Kept& kept = state().error(tensor.param, place.compute(), static_cast<std::size_t>(tensor.count), place.home());
         const std::size_t offset = bucket.first_element(tensor) * item;
         in_place = in_place && memory && kept.memory.get() == memory.get() + offset;
         places.emplace_back(&kept, offset);
     }
     if (in_place) return memory;
-    memory = allocate_zeroed(bucket.count * item);
-    for (const auto& [kept, offset] : places) {
-        std::memcpy(memory.get() + offset, kept->memory.get(), kept->bytes());
-        kept->memory = {memory, memory.get() + offset};
-    }
+    memory = Kept::zeros(place.compute(), bucket.count, 1, place.home()).memory;
+    std::vector<ddp_segment> moves;
+    for (const auto& [kept, offset] : places)
+        moves.push_back({memory.get() + offset, kept->memory.get(), kept->count()});
+    transfer(place.home(), moves, place.compute());
+    for (const auto& [kept, offset] : places) kept->memory = {memory, memory.get() + offset};
     blocks_[bucket.index] = memory;
     return memory;
 }
 
 void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, std::size_t columns, Job& job) {
-    job.dtype = bucket.dtype;
-    job.compute = compute_dtype(bucket);
+    job.place = powersgd::Place(bucket);
+    job.rules = rules();
+    job.keeps_q = starts_warm();
     job.gradients = static_cast<std::byte*>(bucket.buffer);
-    job.errors = feeds_back() ? errors_of(bucket) : nullptr;
+    job.errors = feeds_back() ? errors_of(bucket, job.place) : nullptr;
     job.count = bucket.count;
-    job.finite = true;
     job.pieces.clear();
-    std::size_t end = 0;
-    const auto add = [&](std::int32_t param, std::size_t begin, std::size_t count, bool absent = false) {
-        if (count > 0) job.pieces.push_back({param, begin, count, absent, true, {}});
-        end = begin + count;
+    job.gaps.clear();
+    std::size_t end = 0, absent = 0;
+    const auto add_gap = [&](std::size_t begin) {
+        if (begin > end) job.gaps.push_back({job.gradients + end * job.gradient_size(), nullptr, begin - end});
     };
     for (const BucketTensor& tensor : bucket.tensors) {
-        const std::size_t begin = bucket.first_element(tensor);
-        add(-1, end, begin - end);
-        add(tensor.param, begin, static_cast<std::size_t>(tensor.count), tensor.absent);
+        const std::size_t begin = bucket.first_element(tensor), count = static_cast<std::size_t>(tensor.count);
+        add_gap(begin);
+        end = begin + count;
+        if (count > 0) job.pieces.push_back({begin, count, tensor.absent});
+        if (tensor.absent) absent += count;
     }
-    add(-1, end, bucket.count - end);
-    job.owner = bucket.index;
-    job.last_q = &state().q(bucket.index);
-    const std::size_t item = dtype_size(job.compute), elements = side * columns;
-    job.p = {job.all_p.require((elements + job.pieces.size()) * item), job.compute, side, columns};
-    job.q = {job.all_q.require(elements * item), job.compute, side, columns};
-    job.own_q = {job.all_own_q.require(elements * item), job.compute, side, columns};
-    job.workspace.require(elements * item);
-    job.clear_gaps();
-    for (auto& piece : job.pieces)
-        if (piece.absent) job.set_error_aside(piece);
+    add_gap(bucket.count);
+    const std::size_t item = job.error_size(), elements = side * columns;
+    const auto take = [&](ScratchMemory& memory, std::size_t bytes) { return memory.require(bytes, job.place.home()); };
+    job.p = job.q = {};
+    job.p.rows = job.q.rows = side;
+    job.p.columns = job.q.columns = columns;
+    job.p.qr = job.q.qr = uses_qr(columns);
+    job.p.data = take(job.all_p, (elements + job.pieces.size()) * item);
+    job.q.data = take(job.all_q, elements * item);
+    job.own_q = take(job.all_own_q, elements * item);
+    take(job.flags, job.flag_count() * sizeof(std::uint32_t));
+    job.p.bad = job.q.bad = job.flag(0);
+    job.p.workspace = job.q.workspace = reinterpret_cast<double*>(take(job.workspace, 2 * columns * sizeof(double)));
+    take(job.parts, job.place.part_elements(job.matrix(0, side, side)) * item);
+    if (job.errors) take(job.absent_errors, absent * item);
+    job.q.owner = static_cast<std::uint32_t>(bucket.index);
+    job.q.kept = last_q(bucket.index, side, columns, job.place);
 }
 
 // A row of P says that something in a row of M is not finite, but not in which parameter. That parameter's gradient is
-// left out, and all ranks are told.
-void BatchedPowerSgdHook::project(Job& job) const {
-    begin_q(*job.last_q, job.owner, job.q, job.workspace.get());
-    std::memset(job.p.data, 0, job.sent_with_p() * dtype_size(job.compute));
-    const auto multiply = [&](const cpu::LowRankMatrix& m, const cpu::ThinMatrix& p) {
-        cpu::low_rank_project(m, columns_of(job.q), p, job.p.columns);
-    };
-    job.for_rows(multiply);
-    if (powersgd::all_finite(job.p.data, job.compute, job.p.count())) return;
-    for (std::size_t i = 0; i < job.pieces.size(); ++i) {
-        const auto& piece = job.pieces[i];
-        if (powersgd::all_finite(job.gradient(piece), job.dtype, piece.count)) continue;
-        job.set_gradient_to_zero(piece);
-        job.set_flag(i);
-    }
-    job.for_rows(multiply);
+// left out, and all ranks are told. What was kept of it takes part: nothing of the result reaches it, on any rank.
+void BatchedPowerSgdHook::project(const Job& job) {
+    const powersgd::Place& place = job.place;
+    place.follow_home();
+    place.transfer(job.gaps, place.dtype());
+    place.transfer({{job.flags.get(), nullptr, job.flag_count()}}, DDP_I32);
+    place.transfer({{job.p.data, nullptr, job.sent_with_p()}}, place.compute());
+    job.move_absent_errors(/*back=*/false);
+    begin(place, {job.q}, job.rules);
+    std::vector<ddp_low_rank> rows = job.rows();
+    place.low_rank(DDP_LOW_RANK_PROJECT, rows);
+    place.thin(DDP_THIN_CHECK, {job.p});
+    std::vector<ddp_doubt> doubts;
+    for (std::size_t i = 0; i < job.pieces.size(); ++i)
+        doubts.push_back({job.gradients + job.pieces[i].begin * job.gradient_size(), job.pieces[i].count, job.mark(i)});
+    place.leave_out(doubts, job.flag(0));
+    for (ddp_low_rank& m : rows) m.only_if = job.flag(0);
+    place.low_rank(DDP_LOW_RANK_PROJECT, rows);
 }
 
-// From here on all ranks know and leave out the same parameters. What they have kept is set aside meanwhile.
-void BatchedPowerSgdHook::project_back(Job& job) const {
+// From here on all ranks know the same parameters that are left out.
+void BatchedPowerSgdHook::project_back(const Job& job) {
     const DefaultArithmeticScope arithmetic;
-    std::memset(job.own_q.data, 0, job.q.count() * dtype_size(job.compute));
-    job.finite = powersgd::all_finite(job.p.data, job.compute, job.p.count());
-    if (!job.finite) return;
+    const powersgd::Place& place = job.place;
+    place.transfer({{job.flags.get(), nullptr, 1}}, DDP_I32);
+    std::vector<ddp_thin> checks{job.p};
     for (std::size_t i = 0; i < job.pieces.size(); ++i) {
-        auto& piece = job.pieces[i];
-        piece.finite = job.flag(i) == 0;
-        if (piece.finite) continue;
-        job.set_gradient_to_zero(piece);
-        job.set_error_aside(piece);
+        ddp_thin mark{};
+        mark.data = job.mark(i);
+        mark.rows = mark.columns = 1;
+        mark.bad = job.flag(1 + i);
+        checks.push_back(mark);
     }
-    orthogonalize(job.p, job.workspace.get());
-    job.for_rows([&](const cpu::LowRankMatrix& m, const cpu::ThinMatrix& p) {
-        cpu::low_rank_project_back(m, p, columns_of(job.own_q), job.p.columns);
-    });
+    place.thin(DDP_THIN_CHECK, checks);
+    place.thin(DDP_THIN_ORTHOGONALIZE, {job.p}, job.rules);
+    place.transfer({{job.own_q, nullptr, job.elements()}}, place.compute());
+    // One after the other: both add to all of Q.
+    for (const ddp_low_rank& m : job.rows()) place.low_rank(DDP_LOW_RANK_PROJECT_BACK, {m});
 }
 
-void BatchedPowerSgdHook::restore(Job& job) const {
+// Gaps, which belong to nobody, stay zero.
+void BatchedPowerSgdHook::restore(const Job& job) {
     const DefaultArithmeticScope arithmetic;
-    job.finite = job.finite && powersgd::all_finite(job.q.data, job.compute, job.q.count());
-    if (job.finite) {
-        job.for_rows([&](const cpu::LowRankMatrix& m, const cpu::ThinMatrix& p) {
-            cpu::low_rank_restore(m, p, columns_of(job.q), columns_of(job.own_q), job.p.columns);
-        });
-        keep_q(*job.last_q, job.q);
-        job.clear_gaps();
-    }
-    for (const auto& piece : job.pieces) {
-        if (piece.param < 0) continue;
-        if (!job.finite || !piece.finite) powersgd::fill_nan(job.gradient(piece), job.dtype, piece.count);
-        if (!piece.saved_error.empty()) std::memcpy(job.error(piece), piece.saved_error.data(), job.error_bytes(piece));
-    }
+    job.place.thin(DDP_THIN_CHECK, {job.q});
+    std::vector<ddp_low_rank> parts;
+    for (std::size_t i = 0; i < job.pieces.size(); ++i)
+        for (ddp_low_rank& m : job.matrices(job.pieces[i].begin, job.pieces[i].count)) {
+            m.left_out[0] = job.flag(0);
+            m.left_out[1] = job.flag(1 + i);
+            if (job.pieces[i].absent) m.error = nullptr;
+            parts.push_back(m);
+        }
+    job.place.low_rank(DDP_LOW_RANK_RESTORE, parts);
+    if (job.keeps_q) job.place.thin(DDP_THIN_KEEP, {job.q});
+    job.move_absent_errors(/*back=*/true);
 }
 
 }  // namespace libddp

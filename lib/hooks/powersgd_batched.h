@@ -18,11 +18,11 @@ private:
     struct Job;
 
     WorkPtr compress(ddp_group& group, ddp_bucket& bucket) override;
-    std::shared_ptr<std::byte> errors_of(const ddp_bucket& bucket);
+    std::shared_ptr<std::byte> errors_of(const ddp_bucket& bucket, const powersgd::Place& place);
     void lay_out(const ddp_bucket& bucket, std::size_t side, std::size_t columns, Job& job);
-    void project(Job& job) const;
-    void project_back(Job& job) const;
-    void restore(Job& job) const;
+    static void project(const Job& job);
+    static void project_back(const Job& job);
+    static void restore(const Job& job);
 
     JobPool<Job> jobs_;
     // By bucket: the errors of its parameters, laid out as the bucket is, and so a matrix of the same shape. They are

@@ -1,65 +1,70 @@
 #include "hooks/powersgd_layers.h"
 
-#include <algorithm>
-#include <cstring>
 #include <vector>
 
+#include "device/default_arithmetic.h"
 #include "device/dtype.h"
-#include "device/low_rank.h"
 #include "device/scratch.h"
 #include "hooks/allreduce.h"
-#include "hooks/default_arithmetic.h"
 #include "hooks/plain_part.h"
 
 namespace libddp {
 namespace {
 
-using powersgd::Thin;
-
-// Elements between the beginnings of two thin matrices: a multiple of 16 bytes, so that a sum over one has the same order
-// wherever it lies.
+// Elements between the beginnings of two thin matrices: a multiple of 16 bytes.
 std::size_t padded(std::size_t elements) {
     return (elements + 3) / 4 * 4;
 }
 
 }  // namespace
 
-// A parameter that is compressed.
-struct LayeredPowerSgdHook::Layer {
-    std::int32_t param;
-    cpu::LowRankMatrix m;
-    std::size_t count;
-    Kept* last_q;
-    Thin p, q, own_q;
-    std::size_t p_begin, q_begin;  // in the memory of all P and of all Q
-    bool finite = true;
-};
-
 struct LayeredPowerSgdHook::Job {
-    ddp_dtype dtype = DDP_F32;    // of gradients
-    ddp_dtype compute = DDP_F32;  // of P, Q and errors
-    std::vector<Layer> layers;
+    powersgd::Place place;
+    ddp_thin_rules rules{};
+    bool keeps_q = true;
+    // Of each parameter that is compressed.
+    std::vector<ddp_low_rank> layers;
+    std::vector<ddp_thin> ps, qs;
     PlainPart plain;
-    std::size_t p_count = 0, q_count = 0, widest = 0;
-    ScratchMemory all_p, all_q, all_own_q, workspace;
+    std::size_t p_count = 0, q_count = 0;
+    ScratchMemory all_p, all_q, all_own_q, parts, flags, workspace;
 
     void clear(const ddp_bucket& bucket) {
-        dtype = bucket.dtype;
+        place = powersgd::Place(bucket);
         layers.clear();
+        ps.clear();
+        qs.clear();
         plain.clear();
-        p_count = q_count = widest = 0;
+        p_count = q_count = 0;
     }
     // After all are laid out, because memory moves when it grows.
-    void place() {
-        const std::size_t item = dtype_size(compute);
-        std::byte* p = all_p.require(p_count * item);
-        std::byte* q = all_q.require(q_count * item);
-        std::byte* own_q = all_own_q.require(q_count * item);
-        workspace.require(widest * item);
-        for (Layer& layer : layers) {
-            layer.p.data = p + layer.p_begin * item;
-            layer.q.data = q + layer.q_begin * item;
-            layer.own_q.data = own_q + layer.q_begin * item;
+    void find_memory() {
+        const std::size_t item = dtype_size(place.compute());
+        std::size_t columns = 0, part_count = 0;
+        for (const ddp_low_rank& layer : layers) {
+            columns += layer.rank;
+            part_count += place.part_elements(layer);
+        }
+        std::byte* p = all_p.require(p_count * item, place.home());
+        std::byte* q = all_q.require(q_count * item, place.home());
+        std::byte* own_q = all_own_q.require(q_count * item, place.home());
+        std::byte* part = parts.require(part_count * item, place.home());
+        auto* work = reinterpret_cast<double*>(workspace.require(2 * columns * sizeof(double), place.home()));
+        auto* flag =
+            reinterpret_cast<std::uint32_t*>(flags.require(layers.size() * sizeof(std::uint32_t), place.home()));
+        for (std::size_t i = 0; i < layers.size(); ++i, ++flag) {
+            ddp_low_rank& layer = layers[i];
+            layer.p = ps[i].data = p;
+            layer.q = qs[i].data = q;
+            layer.own_q = own_q;
+            layer.parts = part;
+            layer.left_out[0] = ps[i].bad = qs[i].bad = flag;
+            ps[i].workspace = qs[i].workspace = work;
+            p += padded(layer.rows * layer.rank) * item;
+            q += padded(layer.columns * layer.rank) * item;
+            own_q += padded(layer.columns * layer.rank) * item;
+            part += place.part_elements(layer) * item;
+            work += 2 * layer.rank;
         }
     }
 };
@@ -70,20 +75,21 @@ WorkPtr LayeredPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
     lay_out(bucket, *job);
     if (job->layers.empty()) return allreduce(group, bucket);
     const auto submit = [&group, job](const void* from, void* to, std::size_t count, ddp_reduce_op op) {
-        return group.impl->submit({DDP_COLLECTIVE_ALLREDUCE, from, to, count, job->compute, op}, job);
+        return group.impl->submit(
+            {DDP_COLLECTIVE_ALLREDUCE, from, to, count, job->place.compute(), op, 0, job->place.device()}, job);
     };
     job->plain.submit(*group.impl, bucket, job);
     project(*job);
     return submit(nullptr, job->all_p.get(), job->p_count, DDP_SUM)
         ->then(
-            [this, job, submit, op = bucket.op()] {
+            [job, submit, op = bucket.op()] {
                 project_back(*job);
                 return submit(job->all_own_q.get(), job->all_q.get(), job->q_count, op);
             },
             true)
         ->then(
             // The bucket's memory too must last until here.
-            [this, job, gradients = current_tag().memory]() -> WorkPtr {
+            [job, gradients = current_tag().memory]() -> WorkPtr {
                 restore(*job);
                 return nullptr;
             },
@@ -92,7 +98,8 @@ WorkPtr LayeredPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
 
 void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
     job.clear(bucket);
-    job.compute = compute_dtype(bucket);
+    job.rules = rules();
+    job.keeps_q = starts_warm();
     std::size_t before = 0, after = 0;
     for (const BucketTensor& tensor : bucket.tensors) {
         const auto count = static_cast<std::size_t>(tensor.count);
@@ -106,58 +113,56 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
         }
         // An absent gradient sends nothing of its error: perhaps nobody takes the result.
         const bool has_error = feeds_back() && !tensor.absent;
-        void* error = has_error ? state().error(tensor.param, job.compute, count).memory.get() : nullptr;
-        job.layers.push_back({tensor.param,
-                              {tensor.gradient, bucket.dtype, error, n, m},
-                              count,
-                              &state().q(tensor.param),
-                              {nullptr, job.compute, n, columns},
-                              {nullptr, job.compute, m, columns},
-                              {nullptr, job.compute, m, columns},
-                              job.p_count,
-                              job.q_count});
+        ddp_low_rank layer{};
+        layer.gradient = tensor.gradient;
+        if (has_error)
+            layer.error = state().error(tensor.param, job.place.compute(), count, job.place.home()).memory.get();
+        layer.rows = layer.p_stride = n;
+        layer.columns = layer.q_stride = m;
+        layer.rank = columns;
+        ddp_thin thin{};
+        thin.columns = columns;
+        thin.owner = static_cast<std::uint32_t>(tensor.param);
+        thin.qr = uses_qr(columns);
+        thin.rows = n;
+        job.ps.push_back(thin);
+        thin.rows = m;
+        thin.kept = last_q(tensor.param, m, columns, job.place);
+        job.qs.push_back(thin);
+        job.layers.push_back(layer);
         job.p_count += padded(n * columns);
         job.q_count += padded(m * columns);
-        job.widest = std::max({job.widest, n * columns, m * columns});
     }
-    job.place();
+    job.find_memory();
     count_elements(before, after);
 }
 
-void LayeredPowerSgdHook::project(Job& job) const {
-    for (const Layer& layer : job.layers) {
-        begin_q(*layer.last_q, layer.param, layer.q, job.workspace.get());
-        cpu::low_rank_project(layer.m, columns_of(layer.q), columns_of(layer.p), layer.p.columns);
-    }
+void LayeredPowerSgdHook::project(const Job& job) {
+    job.place.follow_home();
+    job.place.transfer({{job.flags.get(), nullptr, job.layers.size()}}, DDP_I32);
+    begin(job.place, job.qs, job.rules);
+    job.place.low_rank(DDP_LOW_RANK_PROJECT, job.layers);
 }
 
 // P now has the same bits on every rank, and so every rank comes to the same decisions. What a rank sent before P has
 // arrived too.
-void LayeredPowerSgdHook::project_back(Job& job) const {
+void LayeredPowerSgdHook::project_back(const Job& job) {
     const DefaultArithmeticScope arithmetic;
     job.plain.give_back();
-    std::memset(job.all_own_q.get(), 0, job.q_count * dtype_size(job.compute));
-    for (Layer& layer : job.layers) {
-        layer.finite = powersgd::all_finite(layer.p.data, job.compute, layer.p.count());
-        if (!layer.finite) continue;
-        orthogonalize(layer.p, job.workspace.get());
-        cpu::low_rank_project_back(layer.m, columns_of(layer.p), columns_of(layer.own_q), layer.p.columns);
-    }
+    job.place.thin(DDP_THIN_CHECK, job.ps);
+    job.place.thin(DDP_THIN_ORTHOGONALIZE, job.ps, job.rules);
+    job.place.transfer({{job.all_own_q.get(), nullptr, job.q_count}}, job.place.compute());
+    job.place.low_rank(DDP_LOW_RANK_PROJECT_BACK, job.layers);
 }
 
 // A rank whose own gradient was finite could not tell from its error that another's was not: nothing has been changed up
-// to here, and nothing is for such a parameter.
-void LayeredPowerSgdHook::restore(Job& job) const {
+// to here, and nothing is for such a parameter. Without a warm start nothing is ever kept, and so every Q is drawn. A
+// gradient of zeros, which nobody had perhaps, says nothing about the next one.
+void LayeredPowerSgdHook::restore(const Job& job) {
     const DefaultArithmeticScope arithmetic;
-    for (const Layer& layer : job.layers) {
-        if (!layer.finite || !powersgd::all_finite(layer.q.data, job.compute, layer.q.count())) {
-            powersgd::fill_nan(layer.m.gradient, job.dtype, layer.count);
-            continue;
-        }
-        cpu::low_rank_restore(layer.m, columns_of(layer.p), columns_of(layer.q), columns_of(layer.own_q),
-                              layer.p.columns);
-        keep_q(*layer.last_q, layer.q);
-    }
+    job.place.thin(DDP_THIN_CHECK, job.qs);
+    job.place.low_rank(DDP_LOW_RANK_RESTORE, job.layers);
+    if (job.keeps_q) job.place.thin(DDP_THIN_KEEP, job.qs);
 }
 
 }  // namespace libddp

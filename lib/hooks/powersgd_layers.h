@@ -11,14 +11,13 @@ public:
     explicit LayeredPowerSgdHook(const ddp_powersgd_options& options) : PowerSgdHook(options, "powersgd") {}
 
 private:
-    struct Layer;
     struct Job;
 
     WorkPtr compress(ddp_group& group, ddp_bucket& bucket) override;
     void lay_out(const ddp_bucket& bucket, Job& job);
-    void project(Job& job) const;
-    void project_back(Job& job) const;
-    void restore(Job& job) const;
+    static void project(const Job& job);
+    static void project_back(const Job& job);
+    static void restore(const Job& job);
 
     JobPool<Job> jobs_;
 };

@@ -21,12 +21,13 @@ std::string shape_text(const HookState::Array& array) {
 
 }  // namespace
 
-Kept& State::error(std::int32_t param, ddp_dtype dtype, std::size_t count) {
+Kept& State::error(std::int32_t param, ddp_dtype dtype, std::size_t count, const StreamPtr& home) {
     Kept& kept = errors_[param];
-    if (!kept.memory) kept = Kept::zeros(dtype, count, 1);
+    if (!kept.memory) kept = Kept::zeros(dtype, count, 1, home);
     if (kept.rows != count)
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state that was loaded has ", kept.rows,
              " elements of error for parameter ", param, ", whose gradient has ", count);
+    kept.bring_to(home);
     kept.convert_to(dtype);
     return kept;
 }
@@ -39,7 +40,7 @@ void State::save(HookState& state) const {
         // A Q is kept column by column, which is its transpose row by row.
         if (shared) shape.insert(shape.begin(), static_cast<std::int64_t>(kept.columns));
         state.arrays.push_back(
-            {param, std::move(key), kept.dtype, std::move(shape), shared, kept.memory.get(), kept.bytes()});
+            {param, std::move(key), kept.dtype, std::move(shape), shared, kept.memory.get(), kept.bytes(), kept.home});
     };
     for (const auto& [param, error] : errors_) add(param, HookState::kError, error, false);
     for (const auto& [owner, q] : qs_)
@@ -90,9 +91,7 @@ Kept State::read_error(const Array& array) const {
     if (known != errors_.end() && known->second.rows != count)
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", HookState::kError, "' of parameter ",
              array.param, " has ", count, " elements; the parameter has ", known->second.rows);
-    Kept kept;
-    kept.copy_from(array.data, array.dtype, count, 1);
-    return kept;
+    return Kept::loaded(array);
 }
 
 Kept State::read_q(const Array& array) const {
@@ -112,8 +111,9 @@ Kept State::read_q(const Array& array) const {
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key, "' of parameter ", array.param,
              " has shape ", shape_text(array), "; the parameter's is ", known->second.columns, " x ",
              known->second.rows);
-    Kept kept;
-    kept.copy_from(array.data, array.dtype, rows, columns);
+    Kept kept = Kept::loaded(array);
+    kept.rows = rows;
+    kept.columns = columns;
     return kept;
 }
 

@@ -23,9 +23,10 @@ public:
     // How many steps came before the current one.
     std::int64_t step() const { return steps_.begun() - 1; }
 
-    // What earlier steps left out of a parameter; zeros at first. References stay valid until load().
-    Kept& error(std::int32_t param, ddp_dtype dtype, std::size_t count);
-    // The last Q of a parameter or a bucket; without columns at first.
+    // What earlier steps left out of a parameter; zeros at first. References stay valid until load(). home: of a device's
+    // memory, or null.
+    Kept& error(std::int32_t param, ddp_dtype dtype, std::size_t count, const StreamPtr& home = nullptr);
+    // The last Q of a parameter or a bucket; without columns at first, and zero where there has been none.
     Kept& q(std::int32_t owner) { return qs_[owner]; }
 
     void save(HookState& state) const;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ddp/types.h"
+#include "device/stream.h"
 
 namespace libddp {
 
@@ -26,6 +27,10 @@ public:
         bool shared = false;
         const std::byte* data = nullptr;
         std::size_t bytes = 0;
+        // Null: of the CPU. When it is saved: in whose order the memory of a device is that `data` is. When it is loaded, where data
+        // is the host's: of the device where the parameter is.
+        StreamPtr home{};
+        std::int64_t timeout_ms = 300'000;  // how long that device may take
     };
 
     std::map<std::string, std::int64_t> numbers;

@@ -14,7 +14,6 @@ public:
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
     std::string name() const override { return "user"; }
     bool any_thread() const override { return false; }
-    bool on_device() const override { return true; }
 
 private:
     const ddp_comm_hook_fn fn_;

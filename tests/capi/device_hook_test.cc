@@ -1,4 +1,4 @@
-// Communication hooks on buckets of devices: those that work there, and those that are given a copy on the host.
+// Communication hooks on buckets of devices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

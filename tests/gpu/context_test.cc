@@ -2,10 +2,12 @@
 // are, and meet through the host, or over NCCL where each has one of its own.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <stdexcept>
 
 #include "ddp/ddp.h"
 #include "gpu/gpu.h"
+#include "support/model.h"
 #include "support/ranks.h"
 
 namespace libddp {
@@ -33,6 +35,7 @@ struct Case {
     const char* backend;
     bool view;
     const char* hook = nullptr;
+    const char* hook_options = "";
 };
 
 // A model of one rank, whose gradients are filled by copies enqueued on a stream.
@@ -65,7 +68,7 @@ public:
         }
         gpu_.wait();
         OK(ddp_set_stream(context_, device_.kind, device_.index, stream(), &error));
-        if (test.hook) OK(ddp_use_hook(context_, test.hook, "", &error));
+        if (test.hook) OK(ddp_use_hook(context_, test.hook, test.hook_options, &error));
         set_value(1, static_cast<float>(1 + ddp_group_rank(group)));
         OK(ddp_commit(context_, &error));
     }
@@ -92,6 +95,10 @@ public:
     }
     // value, value + 1, ... (modulo 8, so that sums are exact in f16, too)
     void fill(int i, float value) { gpu_.write(grad(i), numbers(i, value)); }
+    std::vector<float> read(int i) { return read(gpu_, i); }
+    std::vector<float> read(Gpu& on, int i) {
+        return values_of<float>(on.read(grad(i), kSizes[static_cast<std::size_t>(i)] * 4));
+    }
     void give(int i, float value) {
         fill(i, value);
         OK(ddp_grad_ready_on(context_, i, stream(), &error));
@@ -103,7 +110,7 @@ public:
     ::testing::AssertionResult holds(Gpu& on, int i, float value) {
         constexpr float tolerance = 1e-5f;
         const auto expected = values_of<float>(numbers(i, value));
-        const auto actual = values_of<float>(on.read(grad(i), expected.size() * 4));
+        const auto actual = read(on, i);
         for (std::size_t k = 0; k < expected.size(); ++k)
             if (!(std::fabs(actual[k] - expected[k]) <= tolerance * std::fmax(1.0f, std::fabs(expected[k]))))
                 return ::testing::AssertionFailure()
@@ -111,13 +118,13 @@ public:
         return ::testing::AssertionSuccess();
     }
 
-private:
     static std::vector<std::byte> numbers(int i, float value) {
         std::vector<float> result(kSizes[static_cast<std::size_t>(i)]);
         for (std::size_t k = 0; k < result.size(); ++k) result[k] = value + static_cast<float>(k % 8);
         return bytes_of(result);
     }
 
+private:
     const bool view_;
     Gpu gpu_;
     const ddp_device device_;
@@ -237,6 +244,63 @@ TEST_P(GpuSteps, UnusedParametersKeepWhatTheyHeld) {
             model.finalize();
             for (int p = 0; p < kParams; ++p)
                 EXPECT_TRUE(p == 3 ? model.holds(3, 5) : model.holds(p, mean(world(), p, step))) << "step " << step;
+        }
+    });
+}
+
+std::vector<unsigned char> state_of(ddp_context* context) {
+    void* data = nullptr;
+    std::size_t size = 0;
+    OK(ddp_hook_state_save(context, &data, &size, &error));
+    const auto* bytes = static_cast<const unsigned char*>(data);
+    std::vector<unsigned char> state(bytes, bytes + size);
+    ddp_bytes_free(data);
+    return state;
+}
+
+class GpuGather : public ::testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(All, GpuGather,
+                         ::testing::Values(Case{2, "shm", true, "quantize_per_tensor", "min_elements=60"},
+                                           Case{2, "gloo", false, "quantize_per_channel", "min_elements=60"},
+                                           Case{3, "shm", true, "onebit", "min_elements=60"},
+                                           Case{2, "shm", false, "topk", "min_elements=60,ratio=0.01"},
+                                           Case{2, "shm", true, "fp16(topk)", "min_elements=60"},
+                                           Case{1, "shm", false, "bf16(onebit)", "min_elements=60,block=0"}),
+                         [](const auto& test) {
+                             std::string name = test.param.hook;
+                             for (char& c : name)
+                                 if (!isalnum(c)) c = '_';
+                             return name;
+                         });
+
+// With what earlier steps left out, and states that go from one place to the other.
+TEST_P(GpuGather, SameBitsAsOnTheCpu) {
+    RankOptions options(GetParam().world, GetParam().backend);
+    options.timeout_ms = 60'000;
+    on_ranks(options, [&](int rank, ddp_group* group) {
+        GpuModel model(group, GetParam());
+        Model on_cpu(group, {kSizes.begin(), kSizes.end()}, true);
+        on_cpu.context.use_hook(GetParam().hook, GetParam().hook_options);
+        on_cpu.context.commit();
+        for (int step = 0; step < 3; ++step) {
+            model.begin();
+            on_cpu.context.step_begin();
+            for (int p = kParams; p-- > 0;) {
+                const auto values = values_of<float>(GpuModel::numbers(p, gradient(rank, p, step)));
+                std::copy(values.begin(), values.end(), on_cpu.grad(p));
+                model.give(p, gradient(rank, p, step));
+            }
+            model.finalize();
+            for (int p = kParams; p-- > 0;) on_cpu.context.grad_ready(p);
+            on_cpu.context.finalize();
+            for (int p = 0; p < kParams; ++p) {
+                const std::vector<float> actual = model.read(p);
+                EXPECT_EQ(std::memcmp(actual.data(), on_cpu.grad(p), actual.size() * 4), 0) << "gradient " << p;
+            }
+            const auto state = state_of(model.context());
+            EXPECT_TRUE(state == on_cpu.context.save_hook_state()) << "after step " << step;
+            OK(ddp_hook_state_load(model.context(), state.data(), state.size(), 0, &error));
         }
     });
 }

@@ -34,7 +34,7 @@ THIRD_PARTY = {
     r"openssl/": {"lib/rendezvous", "tools"},
     r"nlohmann/": {"lib/core", "tests/hooks", "tools"},
     r"hwy/": {"lib/device/cpu", "tests/unit/device"},
-    r"(Eigen|Random123)/": {"lib/hooks"},
+    r"Random123/": {"lib/device"},
     r"(cuda|cublas|nccl)[a-z0-9_]*\.h": {"lib/modules/cuda", "tests/gpu", "examples/cuda", "tools/bench/cuda"},
     r"mpi\.h": {"lib/modules/mpi", "tests/dist/mpi", "tools/bench/peers"},
 }

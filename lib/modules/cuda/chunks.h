@@ -55,7 +55,8 @@ LIBDDP_EVERYWHERE std::uint64_t chunks_of(const void* dst, std::size_t dst_size,
 }
 
 // The last row from low to high that begins at this chunk or before.
-LIBDDP_EVERYWHERE int find_row(const Table& table, std::uint64_t chunk, int low, int high) {
+template <class AnyTable>
+LIBDDP_EVERYWHERE int find_row(const AnyTable& table, std::uint64_t chunk, int low, int high) {
     while (low < high) {
         const int middle = (low + high + 1) / 2;
         if (table.row[middle].first_chunk <= chunk)

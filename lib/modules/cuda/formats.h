@@ -5,12 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "device/everywhere.h"
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#define LIBDDP_EVERYWHERE __host__ __device__ inline
-#else
-#define LIBDDP_EVERYWHERE inline
 #endif
 
 namespace libddp::cuda {
@@ -28,6 +26,14 @@ LIBDDP_EVERYWHERE bool is_nan(float x) {
 }
 LIBDDP_EVERYWHERE bool is_nan(double x) {
     return x != x;
+}
+
+template <class T>
+LIBDDP_EVERYWHERE T quiet_nan() {
+    if constexpr (sizeof(T) == 8)
+        return bits_as<T>(std::uint64_t{0x7ff8} << 48);
+    else
+        return bits_as<T>(0x7fc00000u);
 }
 
 // To nearest even. A NaN stays one; which, is not said.

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "ddp/types.h"
 #include "device/device_module.h"
@@ -17,5 +18,14 @@ void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtyp
 // out[i] = scale * (inputs[0][i] op inputs[1][i] op ...), strictly in this order.
 void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
             ddp_reduce_op op, double scale, cudaStream_t stream);
+
+// As device_module.h says.
+void low_rank(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, ddp_dtype dtype, cudaStream_t stream);
+void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dtype, const ddp_thin_rules& rules,
+          cudaStream_t stream);
+void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype, const std::uint32_t* only_if,
+               cudaStream_t stream);
+void encode(const ddp_codec_batch& batch, cudaStream_t stream);
+void decode(const ddp_codec_batch& batch, double scale, cudaStream_t stream);
 
 }  // namespace libddp::cuda

@@ -1,9 +1,12 @@
 // The kernels of the module, block after block and thread after thread, in the order of a stream.
 #include "modules/cuda/kernels.h"
 
-#include <vector>
+#include <cstring>
 
 #include "gpu/on_cpu/stream.h"
+#include "gpu/on_cpu/team.h"
+#include "modules/cuda/codecs.h"
+#include "modules/cuda/low_rank_tables.h"
 #include "modules/cuda/reduction.h"
 #include "modules/cuda/tables.h"
 
@@ -35,6 +38,79 @@ void reduce(void* out, const void* const* inputs, std::size_t input_count, std::
                 reduce_thread<Format>(table, thread);
         });
     });
+}
+
+void low_rank(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, ddp_dtype dtype, cudaStream_t stream) {
+    each_low_rank_launch(op, items, count, dtype, [&](auto product, auto format, auto tile, const LowRankTable& table) {
+        using Product = decltype(product);
+        using Format = decltype(format);
+        constexpr int kTile = decltype(tile)::value;
+        on_cpu::stream_of(stream).enqueue([table] {
+            typename Product::template Shared<typename Format::Compute, kTile> shared;
+            on_cpu::run_team(1, [&](const on_cpu::Team& team) {
+                for (std::uint64_t block = 0; block < table.blocks; ++block)
+                    run_block<Product, Format, kTile>(team, shared, table, block);
+            });
+        });
+    });
+}
+
+void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dtype, const ddp_thin_rules& rules,
+          cudaStream_t stream) {
+    each_thin_table(items, count, rules, [&](const ThinTable& table) {
+        on_cpu::stream_of(stream).enqueue([op, dtype, table] {
+            thin::Shared shared;
+            on_cpu::run_team(1, [&](const on_cpu::Team& team) {
+                for (int i = 0; i < table.rows; ++i)
+                    dtype == DDP_F64 ? run_thin<F64>(team, shared, op, table.row[i], table.rules)
+                                     : run_thin<F32>(team, shared, op, table.row[i], table.rules);
+            });
+        });
+    });
+}
+
+void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype, const std::uint32_t* only_if,
+               cudaStream_t stream) {
+    each_doubt_table(items, count, only_if, [&](const DoubtTable& table) {
+        with_real_format(dtype, [&](auto format) {
+            on_cpu::stream_of(stream).enqueue([table] {
+                thin::Shared shared;
+                on_cpu::run_team(1, [&](const on_cpu::Team& team) {
+                    for (int i = 0; i < table.rows; ++i)
+                        run_leave_out<decltype(format)>(team, shared, table.row[i], table.only_if);
+                });
+            });
+        });
+    });
+}
+
+namespace {
+
+struct OnStream {
+    template <class Kernel>
+    void start(const CodecTable& table) const {
+        on_cpu::stream_of(stream).enqueue([table] {
+            typename Kernel::Shared shared;
+            on_cpu::run_team(1, [&](const on_cpu::Team& team) {
+                for (std::uint64_t chunk = 0; chunk < table.chunks; ++chunk) Kernel::work(team, shared, table, chunk);
+            });
+        });
+    }
+    void zero(void* memory, std::size_t bytes) const {
+        on_cpu::stream_of(stream).enqueue([=] { std::memset(memory, 0, bytes); });
+    }
+
+    cudaStream_t stream;
+};
+
+}  // namespace
+
+void encode(const ddp_codec_batch& batch, cudaStream_t stream) {
+    encode_batch(batch, OnStream{stream});
+}
+
+void decode(const ddp_codec_batch& batch, double scale, cudaStream_t stream) {
+    decode_batch(batch, scale, OnStream{stream});
 }
 
 }  // namespace libddp::cuda

@@ -22,6 +22,9 @@ Counts counts();
 // Waits until every stream has nothing to do, at most 10 s; false if that takes longer.
 bool settle();
 
+// How many bytes were to be copied between devices and the host, ever.
+std::uint64_t copied_bytes();
+
 // There are so many devices (2 at first); none: the module says that there is no device.
 void set_device_count(int count);
 // Longest time before each operation (100 us at first).

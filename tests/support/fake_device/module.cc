@@ -7,10 +7,12 @@
 #include <thread>
 #include <vector>
 
+#include "device/codec.h"
 #include "device/device_module.h"
 #include "device/dtype.h"
 #include "device/kernels.h"
 #include "support/fake_device/fake_device.h"
+#include "support/fake_device/low_rank.h"
 #include "support/fake_device/memory.h"
 #include "support/fake_device/stream.h"
 #include "util/version.h"
@@ -20,6 +22,7 @@ using namespace fake;
 namespace {
 
 std::atomic<int> devices{2};
+std::atomic<std::uint64_t> copied{0};
 
 ddp_status set_failure(ddp_device_failure* failure, ddp_status status, const char* text) {
     std::snprintf(failure->message, sizeof failure->message, "%s", text);
@@ -157,8 +160,45 @@ ddp_status reduce(int32_t device, void* stream, void* out, const void* const* in
     return DDP_OK;
 }
 
+// Enqueues work(batch) on a batch whose memory can be touched.
+template <class Work>
+ddp_status enqueue_batch(int32_t device, void* stream, const ddp_codec_batch& told, Work work) {
+    Stream::of(device, stream)
+        ->enqueue([device, work, batch = told,
+                   parts = std::vector<ddp_codec_part>(told.parts, told.parts + told.part_count)]() mutable {
+            const auto seen = [device](void* memory, size_t bytes) -> void* {
+                return memory ? Memory::instance().alias(device, memory, bytes) : nullptr;
+            };
+            const size_t item = libddp::dtype_size(batch.dtype);
+            const size_t real = libddp::dtype_size(libddp::codec_real(batch.dtype));
+            for (auto& part : parts) {
+                part.gradient = seen(part.gradient, part.count * item);
+                part.residual = seen(part.residual, part.count * real);
+            }
+            batch.parts = parts.data();
+            batch.gathered = seen(batch.gathered, batch.size * static_cast<size_t>(batch.world));
+            batch.scratch = seen(batch.scratch, libddp::cpu::encode_scratch(batch));
+            work(batch);
+        });
+    return DDP_OK;
+}
+
+size_t encode_scratch(const ddp_codec_batch* batch) {
+    return libddp::cpu::encode_scratch(*batch);
+}
+
+ddp_status encode(int32_t device, void* stream, const ddp_codec_batch* batch, ddp_device_failure*) {
+    return enqueue_batch(device, stream, *batch, [](const ddp_codec_batch& seen) { libddp::cpu::encode(seen); });
+}
+
+ddp_status decode(int32_t device, void* stream, const ddp_codec_batch* batch, double scale, ddp_device_failure*) {
+    return enqueue_batch(device, stream, *batch,
+                         [scale](const ddp_codec_batch& seen) { libddp::cpu::decode(seen, scale); });
+}
+
 ddp_status copy(int32_t device, void* stream, void* dst, const void* src, size_t bytes, ddp_copy_kind kind,
                 ddp_device_failure*) {
+    copied += bytes;
     Stream::of(device, stream)->enqueue([device, dst, src, bytes, kind] {
         auto& memory = Memory::instance();
         memory.require_pinned(kind == DDP_COPY_TO_HOST ? dst : src, bytes);
@@ -176,6 +216,10 @@ namespace fake {
 
 Counts counts() {
     return {stream_count(), event_count(), Memory::instance().blocks(), Memory::instance().pinned()};
+}
+
+std::uint64_t copied_bytes() {
+    return copied;
 }
 
 bool settle() {
@@ -249,6 +293,12 @@ extern "C" __attribute__((visibility("default"))) const ddp_device_module* ddp_d
                                              event_wait,
                                              transfer,
                                              reduce,
-                                             copy};
+                                             encode_scratch,
+                                             encode,
+                                             decode,
+                                             copy,
+                                             fake::low_rank,
+                                             fake::thin,
+                                             fake::leave_out};
     return &module;
 }

@@ -1,9 +1,12 @@
-// How a parameter's gradient is written in fewer bytes.
+// How a part is written in fewer bytes on the CPU.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
-namespace libddp {
+#include "device/device_module.h"
+
+namespace libddp::cpu {
 
 // Real is float or double: what a gradient is computed in. Codecs keep nothing: the same numbers give the same bytes, and
 // the same bytes the same numbers, whatever the machine.
@@ -12,8 +15,6 @@ class Codec {
 public:
     virtual ~Codec() = default;
 
-    // How many bytes `count` elements become, whatever they are. Throws UNSUPPORTED for more than the format can hold.
-    virtual std::size_t packed_size(std::size_t count) const = 0;
     // x: `count` elements, at least 1, all finite. packed: packed_size(count) bytes, aligned to 8.
     virtual void pack(const Real* x, std::size_t count, std::byte* packed) const = 0;
     // to[i] += sign * (element begin + i of the `count` in `packed`), for i < n. begin is a multiple of 8.
@@ -21,4 +22,12 @@ public:
                      Real* to) const = 0;
 };
 
-}  // namespace libddp
+// For float and double.
+template <class Real>
+std::unique_ptr<const Codec<Real>> quantize_codec(const ddp_codec& codec);
+template <class Real>
+std::unique_ptr<const Codec<Real>> onebit_codec(const ddp_codec& codec);
+template <class Real>
+std::unique_ptr<const Codec<Real>> topk_codec(const ddp_codec& codec);
+
+}  // namespace libddp::cpu

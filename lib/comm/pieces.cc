@@ -1,4 +1,4 @@
-#include "core/pieces.h"
+#include "comm/pieces.h"
 
 #include <cstring>
 

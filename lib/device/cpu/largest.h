@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
-namespace libddp {
+#include "device/codec_arithmetic.h"
+
+namespace libddp::cpu {
 
 // Which of a list of finite numbers are among the k largest by magnitude: all above a bound, and of those at the bound as
 // many of the first as there is room for. So equal numbers go by their place, and the answer is one and the same
@@ -18,8 +18,8 @@ class Largest {
 public:
     // 1 <= k <= count.
     Largest(const Real* x, std::size_t count, std::size_t k) : at_bound_(k) {
-        for (int left = kBits; left > 0;) {
-            const int digit = std::min(left, kDigit);
+        for (int left = codec::kMagnitudeBits<Real>; left > 0;) {
+            const int digit = std::min(left, codec::kDigit);
             left -= digit;
             narrow(x, count, left, digit);
         }
@@ -30,7 +30,7 @@ public:
     void for_each(const Real* x, std::size_t count, Take take) const {
         std::size_t room = at_bound_;
         for (std::size_t i = 0; i < count; ++i) {
-            const Bits bits = magnitude(x[i]);
+            const Bits bits = codec::magnitude(x[i]);
             if (bits < bound_) continue;
             if (bits == bound_) {
                 if (room == 0) continue;
@@ -41,20 +41,15 @@ public:
     }
 
 private:
-    using Bits = std::conditional_t<sizeof(Real) == 8, std::uint64_t, std::uint32_t>;
-    static constexpr int kBits = 8 * sizeof(Real) - 1;
-    static constexpr int kDigit = 11;  // the counts of a digit's values fit into the L1 cache
-
-    // Magnitudes are in the order of their bits.
-    static Bits magnitude(Real x) { return std::bit_cast<Bits>(x) & (~Bits{0} >> 1); }
+    using Bits = codec::Bits<Real>;
 
     // Finds the next digit of the bound, `digit` bits above the lowest `left`, from how many of the numbers that begin as
     // the bound does have which digit there.
     void narrow(const Real* x, std::size_t count, int left, int digit) {
-        std::array<std::size_t, std::size_t{1} << kDigit> counts{};
+        std::array<std::size_t, codec::kDigitValues> counts{};  // fit into the L1 cache
         const Bits mask = (Bits{1} << digit) - 1;
         for (std::size_t i = 0; i < count; ++i) {
-            const Bits bits = magnitude(x[i]) >> left;
+            const Bits bits = codec::magnitude(x[i]) >> left;
             if (bits >> digit == bound_ >> (left + digit)) ++counts[bits & mask];
         }
         Bits value = mask;
@@ -66,4 +61,4 @@ private:
     std::size_t at_bound_;  // how many of those at the bound are taken
 };
 
-}  // namespace libddp
+}  // namespace libddp::cpu

@@ -1,0 +1,53 @@
+// Where a bucket lies, and what PowerSGD does to it there: on the CPU at once, on a device in the order of the bucket's stream.
+#pragma once
+
+#include <vector>
+
+#include "device/low_rank_lists.h"
+#include "device/transfer.h"
+#include "hooks/bucket.h"
+
+namespace libddp::powersgd {
+
+class Place {
+public:
+    Place() = default;
+    explicit Place(const ddp_bucket& bucket)
+        : device_(bucket.device), stream_(bucket.stream), home_(bucket.home), dtype_(bucket.dtype) {}
+
+    const ddp_device& device() const { return device_; }
+    // Whose memory P, Q and errors are; null on the CPU.
+    const StreamPtr& home() const { return home_; }
+    // Of gradients, and of P, Q and errors.
+    ddp_dtype dtype() const { return dtype_; }
+    ddp_dtype compute() const { return low_rank_dtype(dtype_); }
+
+    // Elements of `parts` that a matrix needs here.
+    std::size_t part_elements(const ddp_low_rank& m) const {
+        const std::size_t parts = low_rank_parts(m.rows);
+        return home_ && parts > 1 ? parts * m.rank * m.columns : 0;
+    }
+    // What follows may use memory that home has allocated and filled.
+    void follow_home() const {
+        if (stream_) stream_->wait(*home_->record());
+    }
+    void transfer(const std::vector<ddp_segment>& segments, ddp_dtype dtype) const {
+        if (!segments.empty()) libddp::transfer(stream_, segments, dtype);
+    }
+    void low_rank(ddp_low_rank_op op, const std::vector<ddp_low_rank>& items) const {
+        stream_ ? stream_->low_rank(op, items, dtype_) : cpu::low_rank(op, items, dtype_);
+    }
+    void thin(ddp_thin_op op, const std::vector<ddp_thin>& items, const ddp_thin_rules& rules = {}) const {
+        stream_ ? stream_->thin(op, items, compute(), rules) : cpu::thin(op, items, compute(), rules);
+    }
+    void leave_out(const std::vector<ddp_doubt>& items, const std::uint32_t* only_if) const {
+        stream_ ? stream_->leave_out(items, dtype_, only_if) : cpu::leave_out(items, dtype_, only_if);
+    }
+
+private:
+    ddp_device device_{DDP_DEVICE_CPU, 0};
+    StreamPtr stream_, home_;
+    ddp_dtype dtype_ = DDP_F32;
+};
+
+}  // namespace libddp::powersgd

@@ -1,0 +1,110 @@
+// The kernels of the codecs, played by teams of threads of the CPU, against the CPU's own codecs: the same bytes, the same numbers,
+// the same residuals.
+#include <cstring>
+
+#include "gpu/on_cpu/team.h"
+#include "modules/cuda/codecs.h"
+#include "unit/cuda/codec_world.h"
+
+namespace libddp::cuda {
+namespace {
+
+using namespace testing_cuda;
+
+// Runs kernels with so many threads in a team.
+struct OnCpu {
+    template <class Kernel>
+    void start(const CodecTable& table) const {
+        if (table.chunks == 0) return;
+        typename Kernel::Shared shared;
+        on_cpu::run_team(threads, [&](const on_cpu::Team& team) {
+            for (std::uint64_t chunk = 0; chunk < table.chunks; ++chunk) {
+                Kernel::work(team, shared, table, chunk);
+                team.sync();
+            }
+        });
+    }
+    void zero(void* memory, std::size_t bytes) const { std::memset(memory, 0, bytes); }
+
+    std::uint32_t threads;
+};
+
+void run_kernels(const Setting& s, World& world, std::uint32_t threads) {
+    const OnCpu run{threads};
+    for (auto& side : world.sides) {
+        side.scratch = Bytes(codec_scratch(side.batch) + 64, std::byte{0xee});
+        side.batch.scratch = side.scratch.data() + (64 - address(side.scratch.data()) % 64);
+        encode_batch(side.batch, run);
+    }
+    for (auto& side : world.sides) decode_batch(side.batch, s.scale, run);
+}
+
+void compare(const Setting& s, std::uint32_t seed, std::uint32_t threads = 1) {
+    World expected(s, seed), actual(s, seed);
+    run_cpu(s, expected);
+    run_kernels(s, actual, threads);
+    testing_cuda::compare(s, expected, actual);
+}
+
+const std::vector<ddp_dtype> kTypes{DDP_F16, DDP_BF16, DDP_F32, DDP_F64};
+const std::vector<std::size_t> kSizes{1, 2, 7, 8, 9, 64, 1023, 1024, 1025, 2047, 5000, 33000};
+
+class CudaCodec : public ::testing::TestWithParam<Named> {};
+
+INSTANTIATE_TEST_SUITE_P(All, CudaCodec, ::testing::ValuesIn(kCodecs),
+                         [](const auto& test) { return test.param.name; });
+
+TEST_P(CudaCodec, SameBytesAndNumbersAsOnTheCpu) {
+    std::uint32_t seed = 0;
+    for (const ddp_dtype dtype : kTypes)
+        for (const std::size_t world : {1u, 3u})
+            for (const std::size_t shift : {0u, 1u})
+                for (const bool feedback : {true, false}) {
+                    SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", world " << world << ", shift " << shift
+                                                    << ", feedback " << feedback);
+                    Setting s{GetParam().codec, dtype, kSizes, world, shift, feedback, shift == 1};
+                    s.scale = shift == 1 ? 1.0 / 3 : 1;
+                    compare(s, ++seed);
+                    if (HasFatalFailure()) return;
+                }
+}
+
+// More parts than a table has rows.
+TEST_P(CudaCodec, ManyParts) {
+    std::mt19937 random(3);
+    Setting s{GetParam().codec, DDP_F32, {}};
+    for (int i = 0; i < 3 * kCodecRows; ++i) s.counts.push_back(1 + random() % (i % 40 == 0 ? 20000 : 300));
+    s.spoilt = true;
+    compare(s, 8);
+}
+
+// Threads that work together, for whoever sees races.
+TEST_P(CudaCodec, ATeamOfThreads) {
+    for (const ddp_dtype dtype : {DDP_BF16, DDP_F64}) {
+        Setting s{GetParam().codec, dtype, {1, 9, 70}};
+        // Blocks of a few elements make teams wait at every few.
+        const bool tiny = s.codec.block > 0 && s.codec.block < 100;
+        if (!tiny) s.counts.insert(s.counts.end(), {1025, 3500});
+        s.spoilt = true;
+        compare(s, 9, 5);
+    }
+}
+
+// So long that sums, ranges and places are put together from many chunks.
+TEST_P(CudaCodec, ALongPart) {
+    Setting s{GetParam().codec, DDP_F32, {300'000, 17}};
+    compare(s, 10);
+    s.counts = {2'300'000};
+    s.world = 1;
+    if (s.codec.kind == DDP_CODEC_TOPK) compare(s, 10);
+}
+
+TEST_P(CudaCodec, ManyRanks) {
+    Setting s{GetParam().codec, DDP_F16, {3000}};
+    s.world = 70;
+    s.scale = 1.0 / 70;
+    compare(s, 11);
+}
+
+}  // namespace
+}  // namespace libddp::cuda
