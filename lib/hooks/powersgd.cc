@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "device/default_arithmetic.h"
 #include "device/dtype.h"
 #include "hooks/allreduce.h"
-#include "device/default_arithmetic.h"
 #include "hooks/options.h"
 #include "hooks/powersgd_batched.h"
 #include "hooks/powersgd_layers.h"

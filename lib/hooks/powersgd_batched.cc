@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "device/default_arithmetic.h"
 #include "device/dtype.h"
 #include "device/low_rank.h"
 #include "device/scratch.h"
 #include "hooks/allreduce.h"
-#include "device/default_arithmetic.h"
 
 namespace libddp {
 namespace {

@@ -4,11 +4,11 @@
 #include <cstring>
 #include <vector>
 
+#include "device/default_arithmetic.h"
 #include "device/dtype.h"
 #include "device/low_rank.h"
 #include "device/scratch.h"
 #include "hooks/allreduce.h"
-#include "device/default_arithmetic.h"
 #include "hooks/plain_part.h"
 
 namespace libddp {
