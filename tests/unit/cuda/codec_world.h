@@ -54,7 +54,7 @@ using Bytes = std::vector<std::byte>;
 
 // Numbers of one kind.
 inline double number(int kind, std::size_t i, std::mt19937& random) {
-    const double usual = std::uniform_real_distribution<double>(-3, 3)(random);
+    const double usual = static_cast<double>(random()) * 0x6p-32 - 3;
     switch (kind) {
         case 0:
             return usual;
