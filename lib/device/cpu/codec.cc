@@ -29,7 +29,7 @@ std::size_t packed_topk(const ddp_codec& codec, std::size_t count, std::size_t r
 }  // namespace
 
 std::size_t packed_size(const ddp_codec& codec, ddp_dtype gradient, std::size_t count) {
-    const std::size_t real = dtype_size(codec_real(gradient));
+    const std::size_t real = dtype_size(compute_dtype(gradient));
     switch (codec.kind) {
         case DDP_CODEC_QUANTIZE:
             return packed_blocks(count, codec.block, real) + count;
@@ -170,7 +170,7 @@ std::size_t encode_scratch(const ddp_codec_batch& batch) {
         std::size_t most = 0;
         for (std::size_t i = 0; i < batch.part_count; ++i)
             if (coder.needs_copy(batch.parts[i])) most = std::max(most, batch.parts[i].count);
-        return most * dtype_size(codec_real(batch.dtype));
+        return most * dtype_size(compute_dtype(batch.dtype));
     });
 }
 
