@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/codec.h"
+#include "device/dtype.h"
 #include "unit/cuda/values.h"
 
 namespace libddp::testing_cuda {
