@@ -159,6 +159,7 @@ void Reducer::require_not_begun(const char* call) const {
 }
 
 void Reducer::set_hook(HookPtr hook) {
+    lanes_.gather();  // what the hook before has kept is freed in the order of the lanes' streams
     launcher_.set_hook(std::move(hook));
     arm();
 }

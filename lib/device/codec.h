@@ -17,10 +17,6 @@
 
 namespace libddp {
 
-constexpr ddp_dtype codec_real(ddp_dtype gradient) {
-    return gradient == DDP_F64 ? DDP_F64 : DDP_F32;
-}
-
 // How many bytes a part of `count` elements, at least 1, becomes, whatever they are. Throws UNSUPPORTED for more than the format
 // can hold.
 std::size_t packed_size(const ddp_codec& codec, ddp_dtype gradient, std::size_t count);

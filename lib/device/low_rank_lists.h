@@ -11,11 +11,6 @@
 
 namespace libddp {
 
-// P, Q and errors of gradients of this type.
-inline ddp_dtype low_rank_dtype(ddp_dtype gradients) {
-    return gradients == DDP_F64 ? DDP_F64 : DDP_F32;
-}
-
 // Into how many parts a device cuts so many rows.
 LIBDDP_EVERYWHERE std::size_t low_rank_parts(std::size_t rows) {
     return (rows + DDP_LOW_RANK_PART_ROWS - 1) / DDP_LOW_RANK_PART_ROWS;

@@ -85,7 +85,7 @@ void GatherHook::lay_out(const Group& group, const ddp_bucket& bucket, Job& job)
 // Zeros at first. In another precision when the hook has been wrapped by one that casts.
 std::byte* GatherHook::residual(const ddp_bucket& bucket, const BucketTensor& tensor) {
     const auto count = static_cast<std::size_t>(tensor.count);
-    const ddp_dtype dtype = codec_real(bucket.dtype);
+    const ddp_dtype dtype = compute_dtype(bucket.dtype);
     Kept& kept = residuals_[tensor.param];
     if (kept.memory && kept.rows != count)
         fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state that was loaded has ", kept.rows,

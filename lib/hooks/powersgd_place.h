@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "device/dtype.h"
 #include "device/low_rank_lists.h"
 #include "device/transfer.h"
 #include "hooks/bucket.h"
@@ -20,7 +21,7 @@ public:
     const StreamPtr& home() const { return home_; }
     // Of gradients, and of P, Q and errors.
     ddp_dtype dtype() const { return dtype_; }
-    ddp_dtype compute() const { return low_rank_dtype(dtype_); }
+    ddp_dtype compute() const { return compute_dtype(dtype_); }
 
     // Elements of `parts` that a matrix needs here.
     std::size_t part_elements(const ddp_low_rank& m) const {

@@ -122,13 +122,14 @@ TEST_F(DeviceFailureTest, AConnectionThatFailsLaterBreaksTheGroup) {
     });
 }
 
-// Another group takes over, with new buckets.
+// Another group takes over, with new buckets. What a hook has on its way meanwhile is freed, or used again, after that.
 TEST_P(DeviceFailureTest, AContextGoesOnInAnotherGroup) {
-    on_ranks({2, GetParam()}, [&](int rank, ddp_group* group) {
+    const auto steps = [](int rank, ddp_group* group, const char* hook, const char* options) {
         ddp_group* spare = nullptr;
         ASSERT_EQ(ddp_group_split(group, 0, rank, &spare, nullptr), DDP_OK);
         {
             DeviceModel model(group, {64, 3000}, true, {rank});
+            model.context.use_hook(hook, options);
             model.context.commit();
             ASSERT_EQ(ddp_barrier(spare, nullptr, nullptr), DDP_OK);
             Gate gate(rank, model.stream(0));
@@ -146,7 +147,11 @@ TEST_P(DeviceFailureTest, AContextGoesOnInAnotherGroup) {
             for (int p : {1, 0}) EXPECT_TRUE(model.holds(p, 1));
         }
         ddp_group_free(spare);
-    });
+    };
+    for (const auto& [hook, options] : {std::pair{"allreduce", ""}, {"topk", "ratio=1,min_elements=1"}})
+        on_ranks({2, GetParam()}, [&, hook = hook, options = options](int rank, ddp_group* group) {
+            steps(rank, group, hook, options);
+        });
 }
 
 TEST_F(DeviceFailureTest, MemoryMustBeWhereTheDeviceSays) {

@@ -7,7 +7,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "ddp/ddp.hpp"
 #include "support/device_model.h"
@@ -16,14 +15,14 @@
 namespace {
 
 // Several buckets, in which some parameters are packed and others are not.
-const std::vector<std::int64_t> kSizes{5, 3000, 64, 1, 700, 40'000, 33, 200};
-constexpr int kParams = 8, kSteps = 6;
-constexpr int kAbsentStep = 2, kSpoiltStep = 4, kSavedStep = 3;
+const std::vector<std::int64_t> kSizes{5, 3000, 64, 1, 700, 9000, 33, 200};
+constexpr int kParams = 8, kSteps = 5;
+constexpr int kAbsentStep = 1, kSpoiltStep = 3, kSavedStep = 2;
 
 ddp_context_options options_of_model() {
     auto options = ddp::Context::defaults();
     options.flags = DDP_CONTEXT_FIND_UNUSED;
-    options.bucket_cap_bytes = 16'000;
+    options.bucket_cap_bytes = 8'000;
     return options;
 }
 
@@ -47,11 +46,14 @@ bool absent(int rank, int p, int step) {
     return step == kAbsentStep && p == 4 && rank == 1;
 }
 
+// Of many magnitudes and both signs.
 std::vector<float> gradient(int rank, int p, int step) {
-    std::mt19937 random(static_cast<unsigned>(1 + rank + 10 * p + 1000 * step));
+    auto random = static_cast<std::uint32_t>(1 + rank + 10 * p + 1000 * step);
     std::vector<float> values(static_cast<std::size_t>(kSizes[static_cast<std::size_t>(p)]));
-    for (float& value : values)
-        value = std::ldexp(std::uniform_real_distribution<float>(-1, 1)(random), static_cast<int>(random() % 8) - 4);
+    for (float& value : values) {
+        random = random * 1664525u + 1013904223u;
+        value = static_cast<float>(static_cast<std::int32_t>(random)) * (random % 2048 < 1024 ? 0x1p-31f : 0x1p-34f);
+    }
     if (step == kSpoiltStep && p == 1 && rank == 1) values[7] = std::numeric_limits<float>::infinity();
     return values;
 }
@@ -219,7 +221,7 @@ TEST_P(DeviceGatherTest, AStateGoesFromTheCpuToADeviceAndBack) {
 TEST_P(DeviceGatherTest, TheBucketStaysOnTheDevice) {
     std::uint64_t gradients = 0;
     for (const auto size : kSizes) gradients += static_cast<std::uint64_t>(size) * sizeof(float);
-    for (const Named& hook : kHooks) {
+    for (const Named& hook : {kHooks[0], kHooks[2], kHooks[4], kHooks[5]}) {
         SCOPED_TRACE(testing::Message() << hook.name << " " << hook.options);
         std::uint64_t before = 0;
         run([&](int rank, ddp_group* group, const std::vector<int>& devices) {

@@ -56,7 +56,7 @@ TEST(GpuLowRank, ProductsAreThoseOfTheCpu) {
                 std::size_t i = 0;
                 for (auto wanted = on_host.all().begin(); const Bytes& bytes : got) {
                     const std::size_t operand = i++ % (with_errors ? 6 : 5);
-                    const ddp_dtype type = operand == 0 ? dtype : low_rank_dtype(dtype);
+                    const ddp_dtype type = operand == 0 ? dtype : compute_dtype(dtype);
                     const auto a = numbers_of(bytes, type), b = numbers_of(*wanted++, type);
                     if (operand == kParts) continue;
                     const double tolerance = (dtype == DDP_F64 ? 1e-14 : 1e-6) * 2000;
@@ -95,8 +95,8 @@ TEST(GpuLowRank, PartsThatAreNotFiniteAreLeftOut) {
                                dtype, reinterpret_cast<const std::uint32_t*>(flag.get()));
         EXPECT_EQ(gpu.read(good_there.get(), good.size()), good);
         EXPECT_EQ(gpu.read(bad_there.get(), bad.size()), Bytes(bad.size()));
-        const Bytes mark = gpu.read(marks.get() + 8, dtype_size(low_rank_dtype(dtype)));
-        EXPECT_TRUE(std::isnan(numbers_of(mark, low_rank_dtype(dtype))[0]));
+        const Bytes mark = gpu.read(marks.get() + 8, dtype_size(compute_dtype(dtype)));
+        EXPECT_TRUE(std::isnan(numbers_of(mark, compute_dtype(dtype))[0]));
         EXPECT_EQ(gpu.read(marks.get(), 8), Bytes(8));
     }
 }

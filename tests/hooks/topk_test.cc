@@ -7,8 +7,8 @@
 #include <numeric>
 #include <random>
 
-#include "hooks/any_model.h"
 #include "device/cpu/largest.h"
+#include "hooks/any_model.h"
 #include "support/ranks.h"
 
 namespace {
@@ -29,7 +29,9 @@ template <class Real>
 void expect_largest(const std::vector<Real>& x) {
     for (std::size_t k = 1; k <= x.size(); k = k < 4 ? k + 1 : k * 5 / 3 + 1) {
         std::vector<std::size_t> taken;
-        libddp::cpu::Largest(x.data(), x.size(), k).for_each(x.data(), x.size(), [&](std::size_t i) { taken.push_back(i); });
+        libddp::cpu::Largest(x.data(), x.size(), k).for_each(x.data(), x.size(), [&](std::size_t i) {
+            taken.push_back(i);
+        });
         ASSERT_EQ(taken, largest_sorted(x, k)) << k << " of " << x.size();
     }
 }

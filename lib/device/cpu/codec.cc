@@ -29,7 +29,7 @@ std::size_t packed_topk(const ddp_codec& codec, std::size_t count, std::size_t r
 }  // namespace
 
 std::size_t packed_size(const ddp_codec& codec, ddp_dtype gradient, std::size_t count) {
-    const std::size_t real = dtype_size(codec_real(gradient));
+    const std::size_t real = dtype_size(compute_dtype(gradient));
     switch (codec.kind) {
         case DDP_CODEC_QUANTIZE:
             return packed_blocks(count, codec.block, real) + count;
@@ -86,8 +86,8 @@ public:
         const auto rank = static_cast<std::size_t>(batch_.rank);
         for (std::size_t i = 0; i < batch_.part_count; ++i) {
             const ddp_codec_part& part = batch_.parts[i];
-            const Real* x = static_cast<const Real*>(part.gradient);
-            if (needs_copy(part)) x = input(part, 0, part.count, static_cast<Real*>(batch_.scratch));
+            auto* x = static_cast<Real*>(needs_copy(part) ? batch_.scratch : part.gradient);
+            if (needs_copy(part)) input(part, 0, part.count, x);
             const bool finite = all_finite(x, part.count);
             from(rank)[i] = std::byte{!finite};
             if (finite) codec_->pack(x, part.count, from(rank) + part.packed);
@@ -116,19 +116,21 @@ private:
     }
 
     // gradient + residual, in x.
-    const Real* input(const ddp_codec_part& part, std::size_t begin, std::size_t n, Real* x) const {
-        convert(x, kDtype<Real>, gradient(part, begin), batch_.dtype, n);
-        if (!part.residual) return x;
+    void input(const ddp_codec_part& part, std::size_t begin, std::size_t n, Real* x) const {
+        const bool same = batch_.dtype == kDtype<Real>;
+        if (!same) convert(x, kDtype<Real>, gradient(part, begin), batch_.dtype, n);
+        if (!part.residual) return;
+        const Real* terms = same ? static_cast<const Real*>(part.gradient) + begin : x;
         const Real* residual = static_cast<const Real*>(part.residual) + begin;
-        for (std::size_t i = 0; i < n; ++i) x[i] += residual[i];
-        return x;
+        for (std::size_t i = 0; i < n; ++i) x[i] = terms[i] + residual[i];
     }
 
     void decode(const ddp_codec_part& part, std::size_t begin, std::size_t n, bool finite, Real scale) const {
         Real values[kChunk];
         if (finite && part.residual) {
             Real* residual = static_cast<Real*>(part.residual) + begin;
-            std::copy_n(input(part, begin, n, values), n, residual);
+            input(part, begin, n, values);
+            std::copy_n(values, n, residual);
             codec_->add(from(static_cast<std::size_t>(batch_.rank)) + part.packed, part.count, begin, n, Real{-1},
                         residual);
         }
@@ -168,7 +170,7 @@ std::size_t encode_scratch(const ddp_codec_batch& batch) {
         std::size_t most = 0;
         for (std::size_t i = 0; i < batch.part_count; ++i)
             if (coder.needs_copy(batch.parts[i])) most = std::max(most, batch.parts[i].count);
-        return most * dtype_size(codec_real(batch.dtype));
+        return most * dtype_size(compute_dtype(batch.dtype));
     });
 }
 

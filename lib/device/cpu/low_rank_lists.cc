@@ -158,7 +158,7 @@ void leave_out(const std::vector<ddp_doubt>& items, ddp_dtype dtype, const std::
     for (const ddp_doubt& item : items) {
         if (all_finite(item.gradient, dtype, item.count)) continue;
         std::memset(item.gradient, 0, item.count * dtype_size(dtype));
-        fill_nan(item.mark, low_rank_dtype(dtype), 1);
+        fill_nan(item.mark, compute_dtype(dtype), 1);
     }
 }
 

@@ -92,17 +92,20 @@ struct TopKChoose {
         const ChunkPlace place(table, number);
         Search& search = search_of(table, place);
         const bool first = table.left + table.digit == codec::kMagnitudeBits<Real>;
-        const std::uint64_t room = first ? place.row.kept : search.room;
+        const Known known{search.bound, first ? place.row.kept : search.room};
         for (std::uint32_t lane = team.rank(); lane < kLanes; lane += team.size()) {
             shared.counts[0][lane] = 0;
             for (std::uint32_t i = 0; i < kEach; ++i) shared.counts[0][lane] += search.counts[value_of(lane, i)];
         }
         const std::uint64_t* larger = sum_before(team, shared.counts);
         for (std::uint32_t lane = team.rank(); lane < kLanes; lane += team.size())
-            choose(table, search, lane, room, larger[lane]);
+            choose(table, search, lane, known, larger[lane]);
     }
 
 private:
+    struct Known {
+        std::uint64_t bound, room;
+    };
     static constexpr std::uint32_t kEach = codec::kDigitValues / kLanes;
 
     // The i-th value of a lane, in descending order.
@@ -111,15 +114,15 @@ private:
     }
 
     // Only one lane finds it among its values. All leave zeros for the next digit.
-    static LIBDDP_TEAMWORK void choose(const CodecTable& table, Search& search, std::uint32_t lane, std::uint64_t room,
+    static LIBDDP_TEAMWORK void choose(const CodecTable& table, Search& search, std::uint32_t lane, const Known& known,
                                        std::uint64_t larger) {
         for (std::uint32_t i = 0; i < kEach; ++i) {
             const std::uint32_t value = value_of(lane, i);
             const std::uint64_t count = search.counts[value];
             search.counts[value] = 0;
-            if (larger < room && larger + count >= room) {
-                search.bound |= std::uint64_t{value} << table.left;
-                search.room = room - larger;
+            if (larger < known.room && larger + count >= known.room) {
+                search.bound = known.bound | std::uint64_t{value} << table.left;
+                search.room = known.room - larger;
             }
             larger += count;
         }

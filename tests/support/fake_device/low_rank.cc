@@ -20,7 +20,7 @@ void reach(int32_t device, void*& pointer, size_t bytes) {
 }
 
 ddp_low_rank reached(int32_t device, ddp_low_rank item, ddp_low_rank_op op, ddp_dtype dtype) {
-    const size_t size = libddp::dtype_size(libddp::low_rank_dtype(dtype)), elements = item.rows * item.columns;
+    const size_t size = libddp::dtype_size(libddp::compute_dtype(dtype)), elements = item.rows * item.columns;
     const size_t q_bytes = ((item.rank - 1) * item.q_stride + item.columns) * size;
     reach(device, item.gradient, elements * libddp::dtype_size(dtype));
     reach(device, item.error, elements * size);
@@ -45,7 +45,7 @@ ddp_thin reached(int32_t device, ddp_thin item, ddp_thin_op op, ddp_dtype dtype)
 
 ddp_doubt reached(int32_t device, ddp_doubt item, ddp_dtype dtype) {
     reach(device, item.gradient, item.count * libddp::dtype_size(dtype));
-    reach(device, item.mark, libddp::dtype_size(libddp::low_rank_dtype(dtype)));
+    reach(device, item.mark, libddp::dtype_size(libddp::compute_dtype(dtype)));
     return item;
 }
 

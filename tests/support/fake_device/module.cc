@@ -170,7 +170,7 @@ ddp_status enqueue_batch(int32_t device, void* stream, const ddp_codec_batch& to
                 return memory ? Memory::instance().alias(device, memory, bytes) : nullptr;
             };
             const size_t item = libddp::dtype_size(batch.dtype);
-            const size_t real = libddp::dtype_size(libddp::codec_real(batch.dtype));
+            const size_t real = libddp::dtype_size(libddp::compute_dtype(batch.dtype));
             for (auto& part : parts) {
                 part.gradient = seen(part.gradient, part.count * item);
                 part.residual = seen(part.residual, part.count * real);

@@ -46,9 +46,6 @@ void compare(const Setting& s, std::uint32_t seed, std::uint32_t threads = 1) {
     testing_cuda::compare(s, expected, actual);
 }
 
-const std::vector<ddp_dtype> kTypes{DDP_F16, DDP_BF16, DDP_F32, DDP_F64};
-const std::vector<std::size_t> kSizes{1, 2, 7, 8, 9, 64, 1023, 1024, 1025, 2047, 5000, 33000};
-
 class CudaCodec : public ::testing::TestWithParam<Named> {};
 
 INSTANTIATE_TEST_SUITE_P(All, CudaCodec, ::testing::ValuesIn(kCodecs),
@@ -56,17 +53,17 @@ INSTANTIATE_TEST_SUITE_P(All, CudaCodec, ::testing::ValuesIn(kCodecs),
 
 TEST_P(CudaCodec, SameBytesAndNumbersAsOnTheCpu) {
     std::uint32_t seed = 0;
-    for (const ddp_dtype dtype : kTypes)
-        for (const std::size_t world : {1u, 3u})
-            for (const std::size_t shift : {0u, 1u})
-                for (const bool feedback : {true, false}) {
-                    SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", world " << world << ", shift " << shift
-                                                    << ", feedback " << feedback);
-                    Setting s{GetParam().codec, dtype, kSizes, world, shift, feedback, shift == 1};
-                    s.scale = shift == 1 ? 1.0 / 3 : 1;
-                    compare(s, ++seed);
-                    if (HasFatalFailure()) return;
-                }
+    for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64})
+        for (const std::size_t world : {1u, 2u, 3u}) {
+            SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", world " << world);
+            Setting s{GetParam().codec, dtype, {1, 2, 7, 8, 9, 64, 1023, 1024, 1025, 2047, 3001, 17000}, world};
+            s.shift = world - 1;
+            s.feedback = world != 2;
+            s.spoilt = world > 1;
+            s.scale = world == 3 ? 1.0 / 3 : 1;
+            compare(s, ++seed);
+            if (HasFatalFailure()) return;
+        }
 }
 
 // More parts than a table has rows.
@@ -92,9 +89,9 @@ TEST_P(CudaCodec, ATeamOfThreads) {
 
 // So long that sums, ranges and places are put together from many chunks.
 TEST_P(CudaCodec, ALongPart) {
-    Setting s{GetParam().codec, DDP_F32, {300'000, 17}};
+    Setting s{GetParam().codec, DDP_F32, {140'000, 17}};
     compare(s, 10);
-    s.counts = {2'300'000};
+    s.counts = {2'200'000};  // lanes of several chunks
     s.world = 1;
     if (s.codec.kind == DDP_CODEC_TOPK) compare(s, 10);
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/codec.h"
+#include "device/dtype.h"
 #include "unit/cuda/values.h"
 
 namespace libddp::testing_cuda {
@@ -54,7 +55,7 @@ using Bytes = std::vector<std::byte>;
 
 // Numbers of one kind.
 inline double number(int kind, std::size_t i, std::mt19937& random) {
-    const double usual = std::uniform_real_distribution<double>(-3, 3)(random);
+    const double usual = static_cast<double>(random()) * 0x6p-32 - 3;
     switch (kind) {
         case 0:
             return usual;
@@ -86,7 +87,7 @@ inline Bytes gradient(ddp_dtype dtype, std::size_t count, int kind, std::mt19937
 class Side {
 public:
     Side(const ddp_codec& codec, ddp_dtype dtype, const std::vector<std::size_t>& counts, std::size_t shift) {
-        const std::size_t item = dtype_size(dtype), real = dtype_size(codec_real(dtype));
+        const std::size_t item = dtype_size(dtype), real = dtype_size(compute_dtype(dtype));
         std::size_t elements = 0, numbers = 0;
         for (const std::size_t count : counts) elements += (count + shift + 64 / item) / (64 / item) * (64 / item);
         for (const std::size_t count : counts) numbers += count;
@@ -112,7 +113,7 @@ public:
         for (std::size_t i = 0; i < parts.size(); ++i) {
             parts[i].gradient = gradients.data() + offsets[i];
             if (feedback) parts[i].residual = residual;
-            residual += parts[i].count * dtype_size(codec_real(batch.dtype));
+            residual += parts[i].count * dtype_size(compute_dtype(batch.dtype));
         }
         batch.parts = parts.data();
         batch.gathered = gathered;
@@ -151,7 +152,7 @@ struct World {
                           side.gradients.begin() + static_cast<std::ptrdiff_t>(side.offsets[i]));
             }
             // As an earlier step might have left them.
-            const ddp_dtype real = codec_real(s.dtype);
+            const ddp_dtype real = compute_dtype(s.dtype);
             side.residuals =
                 gradient(real, side.residuals.size() / dtype_size(real), static_cast<int>(seed % 5), random);
         }

@@ -44,7 +44,7 @@ inline std::vector<double> numbers_of(const Bytes& bytes, ddp_dtype dtype) {
 inline constexpr std::size_t kParts = 4;
 template <class Put>
 std::vector<ddp_low_rank> low_rank_items(ddp_dtype dtype, const std::vector<Shape>& shapes, bool with_errors, Put put) {
-    const ddp_dtype compute = low_rank_dtype(dtype);
+    const ddp_dtype compute = compute_dtype(dtype);
     std::vector<ddp_low_rank> items;
     double seed = 0.1;
     for (const Shape& s : shapes) {

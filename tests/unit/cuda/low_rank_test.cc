@@ -46,7 +46,7 @@ void expect_like_the_cpu(ddp_low_rank_op op, ddp_dtype dtype, bool with_errors) 
     std::size_t i = 0;
     for (auto wanted = expected.memory.all().begin(); const Bytes& got : actual.memory.all()) {
         const std::size_t operand = i++ % each;
-        const ddp_dtype type = operand == 0 ? dtype : low_rank_dtype(dtype);
+        const ddp_dtype type = operand == 0 ? dtype : compute_dtype(dtype);
         const auto a = numbers_of(got, type), b = numbers_of(*wanted++, type);
         if (operand == kParts) continue;
         const double tolerance = (dtype == DDP_F64 ? 1e-14 : 1e-6) * 1000;
@@ -197,7 +197,7 @@ TEST(CudaThin, PartsThatAreNotFiniteAreLeftOut) {
             EXPECT_EQ(marks[0], 0);
             EXPECT_EQ(bad, Bytes(bad.size()));
             double mark = 0;
-            cpu::convert(&mark, DDP_F64, &marks[1], low_rank_dtype(dtype), 1);
+            cpu::convert(&mark, DDP_F64, &marks[1], compute_dtype(dtype), 1);
             EXPECT_TRUE(std::isnan(mark));
         }
 }
