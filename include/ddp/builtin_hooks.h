@@ -161,15 +161,15 @@ enum {
  * context with parameters of the CPU, and the other way round.
  * Errors: INVALID_STATE (before ddp_commit, in the middle of a step), OUT_OF_MEMORY, TIMEOUT and UNAVAILABLE (a device).
  * Threads: one. Blocks: until devices have come to the end of the last step, where something is kept on them, at most for the
- * group's timeout. Collective: no. Callbacks: no. */
+ * group's timeout for each array. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_hook_state_save(ddp_context* context, void** data, size_t* size, ddp_error** error);
 /* NULL is allowed. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API void ddp_bytes_free(void* data);
 
 /* Loads it. flags: DDP_HOOK_STATE_*. Errors, after which the hook is as it was: INVALID_ARGUMENT (no such file, cut
  * short or damaged; of another hook, version, world or rank; of parameters with other names, shapes or types),
- * INVALID_STATE.
- * Threads: one. Blocks: no. Collective: no, but every rank must do it between the same steps. Callbacks: no. */
+ * INVALID_STATE, OUT_OF_MEMORY, TIMEOUT and UNAVAILABLE (a device).
+ * Threads: one. Blocks: as ddp_hook_state_save. Collective: no, but every rank must do it between the same steps. Callbacks: no. */
 DDP_API ddp_status ddp_hook_state_load(ddp_context* context, const void* data, size_t size, uint32_t flags,
                                        ddp_error** error);
 

@@ -70,7 +70,8 @@ DDP_API ddp_status ddp_finalize_on(ddp_context* context, void* stream, ddp_error
 
 /* ddp_wait_param that waits for no device, so that the optimizer follows parameter by parameter while later buckets still
  * travel: when it returns, what is enqueued from then on on `stream`, of the parameter's device, sees the final gradient. For a
- * parameter of the CPU it is ddp_wait_param, and `stream` is ignored. ddp_finalize, or one of the two above, must follow. The
+ * parameter of the CPU it is ddp_wait_param, and `stream` is ignored. In an unsynced step there is nothing to wait for: the gradient
+ * is in the order of the stream on which it was announced, and of no other. ddp_finalize, or one of the two above, must follow. The
  * program sees to it that what it enqueues there comes before what the next step does with the gradient, ddp_step_begin
  * included.
  *

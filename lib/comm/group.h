@@ -60,10 +60,13 @@ public:
 
     // Queues a collective. Throws INVALID_ARGUMENT or UNSUPPORTED, or what broke the group.
     virtual WorkPtr submit(const Collective& collective) = 0;
-    // The same, keeping `memory` as long as the operation may use it.
-    WorkPtr submit(const Collective& collective, std::shared_ptr<const void> memory) {
+    // The same, keeping `memory` as long as the operation may use it, and once it is enqueued on a device only `enqueued`, if
+    // that is not null.
+    WorkPtr submit(const Collective& collective, std::shared_ptr<const void> memory,
+                   std::shared_ptr<const void> enqueued = nullptr) {
         OpTag tag = current_tag();
         tag.memory = std::move(memory);
+        tag.enqueued = std::move(enqueued);
         const ScopedTag scope(std::move(tag));
         return submit(collective);
     }

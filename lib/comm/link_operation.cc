@@ -96,7 +96,8 @@ ErrorInfo LinkOperation::run() noexcept try {
 void LinkOperation::run_scaled() {
     if (on_device())
         return link_.path(collective_.device)
-            .run(op_, scale_after_, {*tag_.stream, *submitted_, tag_.memory, describe(mine_)});
+            .run(op_, scale_after_,
+                 {*tag_.stream, *submitted_, tag_.enqueued ? tag_.enqueued : tag_.memory, describe(mine_)});
     if (scale_after_ != 1 && op_.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(op_.dtype)) {
         cpu::scale_copy(op_.recv, op_.send, op_.count, op_.dtype, scale_after_);
         op_.send = op_.recv;

@@ -31,6 +31,8 @@ struct OpTag {
     std::shared_ptr<Traffic> traffic{};  // of a hook; may be null
     // With whose order operations on device memory, and their continuations, keep in step. Null: there are none.
     StreamPtr stream{};
+    // Of `memory`, what a device goes on using after the operation was enqueued; null: all of it.
+    std::shared_ptr<const void> enqueued{};
 };
 
 // The tag that operations submitted by this thread get.

@@ -83,7 +83,7 @@ void Reducer::finalize_async() {
     start_draining("ddp_finalize_async");
 }
 
-// Perhaps in a callback of wait_param_on().
+// Wherever it is called, the host waits.
 void Reducer::wait_param(std::int32_t param, const char* call) {
     const Enqueueing scope(enqueue_, false);
     wait_until_final(param, call);

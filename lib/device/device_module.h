@@ -47,16 +47,16 @@ enum { DDP_CODEC_QUANTIZE = 1, DDP_CODEC_ONEBIT = 2, DDP_CODEC_TOPK = 3 };
 typedef struct ddp_codec {
     ddp_codec_kind kind;
     int32_t reserved0;
-    size_t
-        block; /* quantize, 1-bit: elements that share a scale or levels, for 1-bit a multiple of 8; 0: all of a part */
+    /* Quantize, 1-bit: elements that share a scale or levels, for 1-bit a multiple of 8; 0: all of a part. */
+    size_t block;
     double ratio; /* top-k: the share that is sent, above 0 and at most 1 */
 } ddp_codec;
 
 /* A gradient that is packed. */
 typedef struct ddp_codec_part {
     void* gradient; /* elements */
-    void*
-        residual; /* `count` numbers of f64 for a gradient of f64, otherwise of f32, which are added to it; NULL: none */
+    /* `count` numbers of f64 for a gradient of f64, otherwise of f32, which are added to it; NULL: none. */
+    void* residual;
     size_t count;  /* at least 1 */
     size_t packed; /* where its bytes begin in what a rank sends: a multiple of 8 */
 } ddp_codec_part;
@@ -84,8 +84,8 @@ typedef struct ddp_low_rank {
     void* own_q;
     size_t rows, columns, rank;
     size_t p_stride, q_stride;
-    void*
-        parts; /* PROJECT_BACK on a device: room for rank * columns elements for each part; may be NULL if there is one */
+    /* PROJECT_BACK on a device: room for rank * columns elements for each part; may be NULL if there is one. */
+    void* parts;
     const uint32_t* only_if;     /* NULL, or nothing is done where it is 0 */
     const uint32_t* left_out[2]; /* each NULL, or RESTORE gives NaN, and leaves the error as it is, unless it is 0 */
 } ddp_low_rank;

@@ -46,6 +46,7 @@ WorkPtr CastHook::reduce(ddp_group& group, ddp_bucket& bucket) {
     };
     OpTag tag = current_tag();
     tag.memory = job;
+    tag.enqueued = job->memory.on_device();
     const ScopedTag scope(std::move(tag));
     const WorkPtr work = inner_->reduce(group, job->narrow);
     if (!work) {

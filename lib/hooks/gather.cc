@@ -44,7 +44,7 @@ WorkPtr GatherHook::reduce(ddp_group& group, ddp_bucket& bucket) {
     job->encode();
     WorkPtr last = group.impl->submit(
         {DDP_COLLECTIVE_ALLGATHER, nullptr, job->batch.gathered, job->batch.size, DDP_U8, DDP_SUM, 0, bucket.device},
-        job);
+        job, job->gathered.on_device());
     if (const WorkPtr plain = job->plain.submit(*group.impl, bucket, job)) last = plain;
     return last->then(
         [job]() -> WorkPtr {

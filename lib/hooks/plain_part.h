@@ -27,7 +27,7 @@ public:
         gather_pieces(memory_.get(), gradients_, stream_);
         return group.submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, memory_.get(), bytes / dtype_size(bucket.dtype),
                              bucket.dtype, bucket.op(), 0, bucket.device},
-                            std::move(owner));
+                            std::move(owner), memory_.on_device());
     }
     // Once it has arrived.
     void give_back() const { scatter_pieces(memory_.get(), gradients_, stream_); }

@@ -11,7 +11,10 @@
 // have to keep -R, where it now keeps what it had.
 #pragma once
 
+#include <memory>
+
 #include "ddp/builtin_hooks.h"
+#include "device/scratch.h"
 #include "hooks/hook.h"
 #include "hooks/powersgd_place.h"
 #include "hooks/powersgd_state.h"
@@ -46,6 +49,31 @@ protected:
     void* last_q(std::int32_t owner, std::size_t rows, std::size_t columns, const powersgd::Place& place);
     // The Q that M is multiplied with: the last one, in which columns of zeros are drawn anew, orthogonalized.
     static void begin(const powersgd::Place& place, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules);
+    // The sum of all P, the sum or mean of all Q, and what follows each.
+    template <class Job, class Back, class End>
+    static WorkPtr exchange(Group& group, const std::shared_ptr<Job>& job, std::size_t p_count, std::size_t q_count,
+                            ddp_reduce_op op, Back project_back, End restore) {
+        const auto submit = [&group, job](const void* from, const ScratchMemory& to, std::size_t count,
+                                          ddp_reduce_op how) {
+            return group.submit(
+                {DDP_COLLECTIVE_ALLREDUCE, from, to.get(), count, job->place.compute(), how, 0, job->place.device()},
+                job, to.on_device());
+        };
+        return submit(nullptr, job->all_p, p_count, DDP_SUM)
+            ->then(
+                [job, submit, q_count, op, project_back] {
+                    project_back(*job);
+                    return submit(job->all_own_q.get(), job->all_q, q_count, op);
+                },
+                true)
+            ->then(
+                // The bucket's memory too must last until here.
+                [job, restore, gradients = current_tag().memory]() -> WorkPtr {
+                    restore(*job);
+                    return nullptr;
+                },
+                true);
+    }
     // For the log: elements of gradients, and what was sent in their place.
     void count_elements(std::size_t before, std::size_t after);
 

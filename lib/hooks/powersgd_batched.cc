@@ -112,24 +112,7 @@ WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
     auto job = jobs_.take(bucket.index);
     lay_out(bucket, side, columns, *job);
     project(*job);
-    const auto submit = [&group, job](const void* from, void* to, std::size_t count, ddp_reduce_op op) {
-        return group.impl->submit(
-            {DDP_COLLECTIVE_ALLREDUCE, from, to, count, job->place.compute(), op, 0, job->place.device()}, job);
-    };
-    return submit(nullptr, job->p.data, job->sent_with_p(), DDP_SUM)
-        ->then(
-            [job, submit, op = bucket.op()] {
-                project_back(*job);
-                return submit(job->own_q, job->q.data, job->elements(), op);
-            },
-            true)
-        ->then(
-            // The bucket's memory too must last until here.
-            [job, gradients = current_tag().memory]() -> WorkPtr {
-                restore(*job);
-                return nullptr;
-            },
-            true);
+    return exchange(*group.impl, job, job->sent_with_p(), job->elements(), bucket.op(), project_back, restore);
 }
 
 // The errors are moved together when the bucket has other parameters than in the last step, or new ones were loaded.

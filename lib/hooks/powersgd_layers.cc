@@ -74,26 +74,9 @@ WorkPtr LayeredPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
     auto job = jobs_.take(bucket.index);
     lay_out(bucket, *job);
     if (job->layers.empty()) return allreduce(group, bucket);
-    const auto submit = [&group, job](const void* from, void* to, std::size_t count, ddp_reduce_op op) {
-        return group.impl->submit(
-            {DDP_COLLECTIVE_ALLREDUCE, from, to, count, job->place.compute(), op, 0, job->place.device()}, job);
-    };
     job->plain.submit(*group.impl, bucket, job);
     project(*job);
-    return submit(nullptr, job->all_p.get(), job->p_count, DDP_SUM)
-        ->then(
-            [job, submit, op = bucket.op()] {
-                project_back(*job);
-                return submit(job->all_own_q.get(), job->all_q.get(), job->q_count, op);
-            },
-            true)
-        ->then(
-            // The bucket's memory too must last until here.
-            [job, gradients = current_tag().memory]() -> WorkPtr {
-                restore(*job);
-                return nullptr;
-            },
-            true);
+    return exchange(*group.impl, job, job->p_count, job->q_count, bucket.op(), project_back, restore);
 }
 
 void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {

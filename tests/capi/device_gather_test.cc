@@ -32,14 +32,19 @@ struct Named {
     bool feeds_back;
 };
 
-const std::vector<Named> kHooks{{"quantize_per_tensor", "min_elements=60", false},
-                                {"quantize_per_channel", "min_elements=60,block=100", false},
-                                {"onebit", "min_elements=60", true},
-                                {"onebit", "min_elements=60,block=0", true},
-                                {"topk", "min_elements=60,ratio=0.07", true},
-                                {"fp16(onebit)", "min_elements=60", true},
-                                {"bf16(topk)", "min_elements=60,ratio=0.07", true},
-                                {"fp16(quantize_per_channel)", "min_elements=60,block=64", false}};
+const std::vector<Named> kHooks{
+    {"quantize_per_tensor", "min_elements=60", false},
+    {"quantize_per_channel", "min_elements=60,block=100", false},
+    {"onebit", "min_elements=60", true},
+    {"topk", "min_elements=60,ratio=0.07", true},
+    {"fp16(onebit)", "min_elements=60", true},
+// A sanitizer sees enough in these.
+#ifndef DDP_SANITIZED
+    {"onebit", "min_elements=60,block=0", true},
+    {"bf16(topk)", "min_elements=60,ratio=0.07", true},
+    {"fp16(quantize_per_channel)", "min_elements=60,block=64", false},
+#endif
+};
 
 // Rank 1 has no gradient for parameter 4 in one step, and a NaN in parameter 1 in another.
 bool absent(int rank, int p, int step) {
@@ -221,7 +226,7 @@ TEST_P(DeviceGatherTest, AStateGoesFromTheCpuToADeviceAndBack) {
 TEST_P(DeviceGatherTest, TheBucketStaysOnTheDevice) {
     std::uint64_t gradients = 0;
     for (const auto size : kSizes) gradients += static_cast<std::uint64_t>(size) * sizeof(float);
-    for (const Named& hook : {kHooks[0], kHooks[2], kHooks[4], kHooks[5]}) {
+    for (const Named& hook : {kHooks[0], kHooks[2], kHooks[3], kHooks[4]}) {
         SCOPED_TRACE(testing::Message() << hook.name << " " << hook.options);
         std::uint64_t before = 0;
         run([&](int rank, ddp_group* group, const std::vector<int>& devices) {
@@ -242,6 +247,36 @@ TEST_P(DeviceGatherTest, TheBucketStaysOnTheDevice) {
             EXPECT_EQ(copied, 0u);
         else
             EXPECT_LT(copied, world * (1 + world) * gradients / 3);
+    }
+}
+
+// A program that waits for no device may be steps ahead of it: that costs no memory.
+using DeviceHookMemoryTest = DeviceTest;
+
+TEST_F(DeviceHookMemoryTest, IsUsedAgainBeforeTheDeviceIsDone) {
+    for (const Named& hook : {kHooks[0], kHooks[2], kHooks[3], kHooks[4], Named{"fp16", "", false},
+                              Named{"powersgd", "rank=1,start=0,min_rate=0", true},
+                              Named{"batched_powersgd", "rank=1,start=0,min_rate=0", true}}) {
+        SCOPED_TRACE(testing::Message() << hook.name << " " << hook.options);
+        on_ranks(RankOptions(2, "streams"), [&](int, ddp_group* group) {
+            auto options = options_of_model();
+            options.flags = 0;
+            DeviceModel model(group, kSizes, false, {0}, options);
+            model.context.use_hook(hook.name, hook.options);
+            model.context.commit();
+            const auto step = [&] {
+                for (int p = kParams; p-- > 0;) model.give(p, 1);
+                model.finalize();
+            };
+            for (int i = 0; i < 3; ++i) step();
+            model.borrowed.barrier();
+            EXPECT_TRUE(fake::settle());
+            const long before = fake::counts().blocks;
+            model.borrowed.barrier();
+            for (int i = 0; i < 6; ++i) step();
+            EXPECT_EQ(fake::counts().blocks, before);
+            model.borrowed.barrier();
+        });
     }
 }
 

@@ -91,12 +91,13 @@ void with_elements(ddp_dtype dtype, Use use) {
 }
 
 bool all_finite(const void* data, ddp_dtype dtype, std::size_t count) {
-    bool result = true;
+    std::uint32_t bad = 0;
     with_elements(dtype, [&](auto format, auto* element) {
         const auto* values = static_cast<decltype(element)>(const_cast<void*>(data));
-        result = std::all_of(values, values + count, [&](auto x) { return format.finite(x); });
+        // Without an early exit, which would keep the compiler from using vectors.
+        for (std::size_t i = 0; i < count; ++i) bad |= format.finite(values[i]) ? 0u : 1u;
     });
-    return result;
+    return bad == 0;
 }
 
 void fill_nan(void* data, ddp_dtype dtype, std::size_t count) {

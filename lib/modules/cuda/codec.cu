@@ -13,11 +13,7 @@ constexpr std::uint64_t kMostTeams = 1u << 20;  // of one kernel; a team may hav
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads) team_kernel(const __grid_constant__ CodecTable table) {
     __shared__ typename Kernel::Shared shared;
-    const BlockTeam team;
-    for (std::uint64_t chunk = blockIdx.x; chunk < table.chunks; chunk += gridDim.x) {
-        Kernel::work(team, shared, table, chunk);
-        team.sync();
-    }
+    work_on_chunks<Kernel>(BlockTeam(), shared, table, blockIdx.x, gridDim.x);
 }
 
 struct OnStream {

@@ -131,7 +131,7 @@ private:
     }
 
     static LIBDDP_TEAMWORK void spoil(Stored* gradient, std::uint32_t n) {
-        for (std::uint32_t i = 0; i < n; ++i) gradient[i] = Format::store(not_a_number<Real>());
+        for (std::uint32_t i = 0; i < n; ++i) gradient[i] = Format::store(quiet_nan<Real>());
     }
 };
 

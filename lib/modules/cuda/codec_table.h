@@ -106,12 +106,14 @@ LIBDDP_EVERYWHERE Word load_word(const unsigned char* from) {
 #endif
 }
 
-template <class Real>
-LIBDDP_EVERYWHERE Real not_a_number() {
-    if constexpr (sizeof(Real) == 8)
-        return bits_as<Real>(std::uint64_t{0x7ff8} << 48);
-    else
-        return bits_as<Real>(std::uint32_t{0x7fc0} << 16);
+// What one team does of a kernel's work on a table: every so many chunks, beginning with one of them.
+template <class Kernel, class Team>
+LIBDDP_TEAMWORK void work_on_chunks(const Team& team, typename Kernel::Shared& shared, const CodecTable& table,
+                                    std::uint64_t first, std::uint64_t stride) {
+    for (std::uint64_t chunk = first; chunk < table.chunks; chunk += stride) {
+        Kernel::work(team, shared, table, chunk);
+        team.sync();  // what is shared is written anew
+    }
 }
 
 // Calls combine(lane, other) until lane 0 has what all lanes hold: in halves, as codec_arithmetic.h says. All see the result.

@@ -302,7 +302,7 @@ struct TopKAddUp {
         const Input<Format> input(place.row);
         const bool spoilt = is_spoilt(team, table, place.part, shared.spoilt);
         for (std::uint32_t i = team.rank(); i < stretch.count; i += team.size()) {
-            shared.sums[i] = spoilt ? not_a_number<Real>() : 0;
+            shared.sums[i] = spoilt ? quiet_nan<Real>() : 0;
             shared.sent[i] = 0;
         }
         const auto world = static_cast<std::uint32_t>(table.world);

@@ -25,7 +25,7 @@ void each_filled(AnyTable table, const Item* items, std::size_t count, Add add, 
     }
 }
 
-// Product: Project, ProjectBack or Restore. Calls use(table).
+// Product: Project, ProjectBack, AddParts or Restore. Calls use(table).
 template <class Product, class Use>
 void each_low_rank_table(const ddp_low_rank* items, std::size_t count, Use use) {
     const auto add = [](LowRankTable& table, LowRankRow& row, const ddp_low_rank& item) {

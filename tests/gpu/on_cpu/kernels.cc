@@ -91,9 +91,7 @@ struct OnStream {
     void start(const CodecTable& table) const {
         on_cpu::stream_of(stream).enqueue([table] {
             typename Kernel::Shared shared;
-            on_cpu::run_team(1, [&](const on_cpu::Team& team) {
-                for (std::uint64_t chunk = 0; chunk < table.chunks; ++chunk) Kernel::work(team, shared, table, chunk);
-            });
+            on_cpu::run_team(1, [&](const on_cpu::Team& team) { work_on_chunks<Kernel>(team, shared, table, 0, 1); });
         });
     }
     void zero(void* memory, std::size_t bytes) const {

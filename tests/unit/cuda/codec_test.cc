@@ -17,12 +17,7 @@ struct OnCpu {
     void start(const CodecTable& table) const {
         if (table.chunks == 0) return;
         typename Kernel::Shared shared;
-        on_cpu::run_team(threads, [&](const on_cpu::Team& team) {
-            for (std::uint64_t chunk = 0; chunk < table.chunks; ++chunk) {
-                Kernel::work(team, shared, table, chunk);
-                team.sync();
-            }
-        });
+        on_cpu::run_team(threads, [&](const on_cpu::Team& team) { work_on_chunks<Kernel>(team, shared, table, 0, 1); });
     }
     void zero(void* memory, std::size_t bytes) const { std::memset(memory, 0, bytes); }
 
@@ -46,6 +41,13 @@ void compare(const Setting& s, std::uint32_t seed, std::uint32_t threads = 1) {
     testing_cuda::compare(s, expected, actual);
 }
 
+// A sanitizer makes each element dear, and sees as much in fewer.
+#ifdef DDP_SANITIZED
+constexpr bool kAll = false;
+#else
+constexpr bool kAll = true;
+#endif
+
 class CudaCodec : public ::testing::TestWithParam<Named> {};
 
 INSTANTIATE_TEST_SUITE_P(All, CudaCodec, ::testing::ValuesIn(kCodecs),
@@ -55,8 +57,10 @@ TEST_P(CudaCodec, SameBytesAndNumbersAsOnTheCpu) {
     std::uint32_t seed = 0;
     for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64})
         for (const std::size_t world : {1u, 2u, 3u}) {
+            if (!kAll && (dtype == DDP_BF16 || dtype == DDP_F32 || world == 2)) continue;
             SCOPED_TRACE(testing::Message() << dtype_name(dtype) << ", world " << world);
-            Setting s{GetParam().codec, dtype, {1, 2, 7, 8, 9, 64, 1023, 1024, 1025, 2047, 3001, 17000}, world};
+            Setting s{
+                GetParam().codec, dtype, {1, 2, 7, 8, 9, 64, 1023, 1024, 1025, 2047, kAll ? 17000u : 3001u}, world};
             s.shift = world - 1;
             s.feedback = world != 2;
             s.spoilt = world > 1;
@@ -70,7 +74,8 @@ TEST_P(CudaCodec, SameBytesAndNumbersAsOnTheCpu) {
 TEST_P(CudaCodec, ManyParts) {
     std::mt19937 random(3);
     Setting s{GetParam().codec, DDP_F32, {}};
-    for (int i = 0; i < 3 * kCodecRows; ++i) s.counts.push_back(1 + random() % (i % 40 == 0 ? 20000 : 300));
+    for (int i = 0; i < (kAll ? 3 : 1) * kCodecRows + 20; ++i)
+        s.counts.push_back(1 + random() % (i % 40 == 0 ? 20000 : 300));
     s.spoilt = true;
     compare(s, 8);
 }
@@ -93,7 +98,7 @@ TEST_P(CudaCodec, ALongPart) {
     compare(s, 10);
     s.counts = {2'200'000};  // lanes of several chunks
     s.world = 1;
-    if (s.codec.kind == DDP_CODEC_TOPK) compare(s, 10);
+    if (kAll && s.codec.kind == DDP_CODEC_TOPK) compare(s, 10);
 }
 
 TEST_P(CudaCodec, ManyRanks) {
