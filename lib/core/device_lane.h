@@ -32,9 +32,13 @@ public:
 
     // What is enqueued from now on comes after what is on the caller's stream, or the other way round.
     void enter(const char* call) const {
+        follow_caller(call);
+        gather();
+    }
+    // What comes here is after what is on the caller's stream now; buckets may be on their way.
+    void follow_caller(const char* call) const {
         stream_->refuse_capture(caller_, call);
         stream_->follow(caller_);
-        gather();
     }
     void leave() const { stream_->lead(caller_); }
 
@@ -73,6 +77,9 @@ public:
     }
     void enter(const char* call) const {
         for (const auto& lane : lanes_) lane->enter(call);
+    }
+    void follow_callers(const char* call) const {
+        for (const auto& lane : lanes_) lane->follow_caller(call);
     }
     void leave() const {
         for (const auto& lane : lanes_) lane->leave();

@@ -137,10 +137,6 @@ TEST_P(DeviceWaitTest, CallbacksRunInTheOrderOfAnotherStream) {
 // Whoever waits, the host or a stream, goes on while a later bucket is on its way: rank 1 computes it only when rank 0 has seen
 // the one before.
 TEST_F(DeviceTest, AParameterIsFinalBeforeLaterBuckets) {
-#ifdef DDP_SANITIZED
-    // About one in ten runs with ThreadSanitizer rank 0 sees it only when the later bucket is done, which here is never.
-    GTEST_SKIP() << "an open defect: docs/limits.md, Devices";
-#endif
     std::promise<void> seen[2];
     const std::shared_future<void> later[2] = {seen[0].get_future().share(), seen[1].get_future().share()};
     on_ranks({kWorld, "streams"}, [&](int rank, ddp_group* group) {
