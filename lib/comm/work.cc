@@ -122,7 +122,9 @@ void Work::run(Continuation continuation) {
         continuation.out->complete(caught());
         return;
     }
-    continuation.fn = nullptr;  // releases the user's data before the result is visible
+    // Releases the user's data, and the memory that the tag keeps, before the result is visible: who sees it uses them again.
+    continuation.fn = nullptr;
+    continuation.tag = {};
     auto out = continuation.out;
     if (!next) {
         out->complete({});
