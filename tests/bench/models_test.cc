@@ -49,8 +49,42 @@ TEST(Models, BertLarge) {
     EXPECT_EQ(element_count(model), 335141888);
 }
 
-TEST(Models, WrittenAndReadAgainAreTheSame) {
+double gigaworks(const Model& model) {
+    double work = 0;
+    for (const Parameter& parameter : model) work += parameter.work();
+    return 1e-9 * work;
+}
+
+// torchvision states 4.09 billion multiply-adds for a picture; batch norms and biases add half a percent.
+TEST(Models, Resnet50DoesTheWorkThatIsPublished) {
     const Model model = resnet50();
+    EXPECT_NEAR(gigaworks(model), 4.09, 0.03);
+    EXPECT_EQ(find(model, "conv1.weight").uses, 112 * 112);
+    EXPECT_EQ(find(model, "layer2.0.conv1.weight").uses, 56 * 56);
+    EXPECT_EQ(find(model, "layer2.0.conv2.weight").uses, 28 * 28);
+    EXPECT_EQ(find(model, "layer2.0.downsample.0.weight").uses, 28 * 28);
+    EXPECT_EQ(find(model, "layer4.2.conv3.weight").uses, 7 * 7);
+    EXPECT_EQ(find(model, "fc.weight").uses, 1);
+}
+
+// 85 million elements in the layers, once for each of 128 tokens; next to nothing for embeddings, which are looked up.
+TEST(Models, BertWorksInItsLayers) {
+    const Model model = find_model("bert-base");
+    EXPECT_NEAR(gigaworks(model), 128 * 0.0851, 0.05);
+    EXPECT_LT(find(model, "embeddings.word_embeddings.weight").work(), 128 * 768 + 1);
+}
+
+TEST(Models, SharesOfTheWorkAddUpToOne) {
+    std::istringstream text("a 10 @3\nb 2 5\nc 100 @0\n");
+    EXPECT_EQ(work_shares(read_model(text)), (std::vector<double>{0.75, 0.25, 0}));
+    std::istringstream idle("a 10 @0\nb 30 @0\nempty 0\n");
+    EXPECT_EQ(work_shares(read_model(idle)), (std::vector<double>{0.25, 0.75, 0}));
+    EXPECT_EQ(work_shares(Model{{"empty", {0}, 1}}), (std::vector<double>{0}));
+}
+
+TEST(Models, WrittenAndReadAgainAreTheSame) {
+    Model model = find_model("bert-base");
+    for (const Parameter& parameter : resnet50()) model.push_back(parameter);
     std::stringstream text;
     write_model(text, model);
     const Model again = read_model(text);
@@ -58,13 +92,16 @@ TEST(Models, WrittenAndReadAgainAreTheSame) {
     for (std::size_t i = 0; i < model.size(); ++i) {
         EXPECT_EQ(again[i].name, model[i].name);
         EXPECT_EQ(again[i].shape, model[i].shape);
+        EXPECT_EQ(again[i].uses, model[i].uses);
     }
 }
 
 TEST(Models, ReadsScalarsCommentsAndEmptyLines) {
-    std::istringstream text("# two parameters\n\n  scale\nweight 3 0 5 # empty\n");
+    std::istringstream text("# three parameters\n\n  scale\nweight 3 0 5 # empty\nother @2.5 # a scalar\n");
     const Model model = read_model(text);
-    ASSERT_EQ(model.size(), 2u);
+    ASSERT_EQ(model.size(), 3u);
+    EXPECT_EQ(model[2].count(), 1);
+    EXPECT_EQ(model[2].uses, 2.5);
     EXPECT_EQ(model[0].count(), 1);
     EXPECT_EQ(model[1].count(), 0);
 }
@@ -84,6 +121,8 @@ TEST(Models, SaysWhichLineItCannotRead) {
     EXPECT_EQ(complaint_about("a 1.5\n"), "line 1 of the model: an extent is not a whole number");
     EXPECT_EQ(complaint_about("a -1\n"), "line 1 of the model: an extent is negative");
     EXPECT_EQ(complaint_about("a 4294967296 4294967296\n"), "line 1 of the model: too many elements");
+    for (const char* bad : {"a 1 @", "a 1 @x", "a 1 @-1", "a 1 @2 3", "a 1 @ @"})
+        EXPECT_EQ(complaint_about(bad), "line 1 of the model: what follows '@' is not one number from 0");
     EXPECT_EQ(complaint_about("# nothing\n"), "the model has no parameters");
 }
 

@@ -1,7 +1,9 @@
 #include "models.h"
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <iomanip>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -16,24 +18,38 @@ using Shape = std::vector<std::int64_t>;
 // Collects parameters under names with dots, as PyTorch's named_parameters writes them.
 class Builder {
 public:
-    void weight(const std::string& name, Shape shape) { model_.push_back({name + ".weight", std::move(shape)}); }
+    // How often each element of what follows is used.
+    void used(double uses) { uses_ = uses; }
+
+    void weight(const std::string& name, Shape shape) { add(name + ".weight", std::move(shape)); }
 
     void weight_and_bias(const std::string& name, Shape shape) {
         const std::int64_t outputs = shape.front();
         weight(name, std::move(shape));
-        model_.push_back({name + ".bias", {outputs}});
+        add(name + ".bias", {outputs});
     }
 
     Model take() { return std::move(model_); }
 
 private:
+    void add(std::string name, Shape shape) { model_.push_back({std::move(name), std::move(shape), uses_}); }
+
+    double uses_ = 1;
     Model model_;
 };
 
-// A bottleneck block of ResNet (He et al. 2015): 1x1 down, 3x3, 1x1 up by 4, each with a batch norm.
-void add_bottleneck(Builder& b, const std::string& name, std::int64_t inputs, std::int64_t width, bool downsample) {
+double square(int side) {
+    return static_cast<double>(side) * side;
+}
+
+// A bottleneck block of ResNet (He et al. 2015): 1x1 down, 3x3, 1x1 up by 4, each with a batch norm. Its pictures come with so
+// many pixels a side; the 3x3 makes them smaller, as in torchvision.
+void add_bottleneck(Builder& b, const std::string& name, std::int64_t inputs, std::int64_t width, bool downsample,
+                    int side, int stride) {
+    b.used(square(side));
     b.weight(name + ".conv1", {width, inputs, 1, 1});
     b.weight_and_bias(name + ".bn1", {width});
+    b.used(square(side / stride));
     b.weight(name + ".conv2", {width, width, 3, 3});
     b.weight_and_bias(name + ".bn2", {width});
     b.weight(name + ".conv3", {4 * width, width, 1, 1});
@@ -65,13 +81,19 @@ bool parse_line(const std::string& line, int number, Parameter& parameter) {
     std::istringstream words(line.substr(0, line.find('#')));
     if (!(words >> parameter.name)) return false;
     std::int64_t elements = 1;
-    for (std::int64_t extent = 0; words >> extent;) {
+    for (std::int64_t extent = 0; (words >> std::ws).peek() != '@' && words >> extent;) {
         if (extent < 0) throw bad_line(number, "an extent is negative");
         if (extent > 0 && elements > std::numeric_limits<std::int64_t>::max() / extent / 16) {
             throw bad_line(number, "too many elements");
         }
         elements *= extent;
         parameter.shape.push_back(extent);
+    }
+    if (words.peek() == '@') {
+        words.get();
+        if (!(words >> parameter.uses) || !(parameter.uses >= 0) || !(words >> std::ws).eof())
+            throw bad_line(number, "what follows '@' is not one number from 0");
+        return true;
     }
     if (!words.eof()) throw bad_line(number, "an extent is not a whole number");
     return true;
@@ -91,40 +113,62 @@ std::int64_t element_count(const Model& model) {
     return elements;
 }
 
+std::vector<double> work_shares(const Model& model) {
+    double work = 0;
+    for (const Parameter& parameter : model) work += parameter.work();
+    const auto elements = static_cast<double>(std::max<std::int64_t>(1, element_count(model)));
+    std::vector<double> shares;
+    for (const Parameter& p : model)
+        shares.push_back(work > 0 ? p.work() / work : static_cast<double>(p.count()) / elements);
+    return shares;
+}
+
 Model resnet50() {
     Builder b;
+    b.used(square(112));
     b.weight("conv1", {64, 3, 7, 7});
     b.weight_and_bias("bn1", {64});
     const int blocks[] = {3, 4, 6, 3};
     std::int64_t inputs = 64;
+    int side = 56;  // after the pooling
     for (int stage = 0; stage < 4; ++stage) {
         const std::int64_t width = std::int64_t{64} << stage;
         for (int block = 0; block < blocks[stage]; ++block) {
             const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
-            add_bottleneck(b, name, inputs, width, block == 0);
+            const int stride = stage > 0 && block == 0 ? 2 : 1;
+            add_bottleneck(b, name, inputs, width, block == 0, side, stride);
             inputs = 4 * width;
+            side /= stride;
         }
     }
+    b.used(1);
     b.weight_and_bias("fc", {1000, inputs});
     return b.take();
 }
 
 Model bert(std::int64_t layers, std::int64_t hidden) {
+    constexpr double kTokens = 128;
     Builder b;
+    // Each token takes one row of each of these.
+    b.used(kTokens / 30522);
     b.weight("embeddings.word_embeddings", {30522, hidden});
+    b.used(kTokens / 512);
     b.weight("embeddings.position_embeddings", {512, hidden});
+    b.used(kTokens / 2);
     b.weight("embeddings.token_type_embeddings", {2, hidden});
+    b.used(kTokens);
     b.weight_and_bias("embeddings.LayerNorm", {hidden});
     for (std::int64_t layer = 0; layer < layers; ++layer) {
         add_bert_layer(b, "encoder.layer." + std::to_string(layer), hidden);
     }
+    b.used(1);
     b.weight_and_bias("pooler.dense", {hidden, hidden});
     return b.take();
 }
 
 Model uniform(std::int64_t parameters, std::int64_t elements) {
     Model model;
-    for (std::int64_t i = 0; i < parameters; ++i) model.push_back({"param" + std::to_string(i), {elements}});
+    for (std::int64_t i = 0; i < parameters; ++i) model.push_back({"param" + std::to_string(i), {elements}, 1});
     return model;
 }
 
@@ -140,9 +184,11 @@ Model read_model(std::istream& in) {
 }
 
 void write_model(std::ostream& out, const Model& model) {
+    out << std::setprecision(std::numeric_limits<double>::max_digits10);
     for (const Parameter& parameter : model) {
         out << parameter.name;
         for (const std::int64_t extent : parameter.shape) out << ' ' << extent;
+        if (parameter.uses != 1) out << " @" << parameter.uses;
         out << '\n';
     }
 }

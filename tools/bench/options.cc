@@ -74,9 +74,10 @@ CLI::App* add_allreduce(CLI::App& app, Options& options) {
 
 void add_model_option(CLI::App* command, Options& options) {
     command
-        ->add_option(
-            "--model", options.model,
-            "resnet50, bert-base, bert-large, NxM (N parameters of M floats), or a file of lines 'name dim dim ...'")
+        ->add_option("--model", options.model,
+                     "resnet50, bert-base, bert-large, NxM (N parameters of M floats), or a file of lines 'name dim "
+                     "dim ... @uses'; uses: "
+                     "how often each element is multiplied for one input, 1 if left out")
         ->capture_default_str();
 }
 
@@ -93,8 +94,9 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
         ->check(CLI::Range(1e-6, 65536.0))
         ->capture_default_str();
     command
-        ->add_option("--compute-ms", options.compute_ms,
-                     "Milliseconds of a core's time that the backward pass computes, shared out by gradient size")
+        ->add_option(
+            "--compute-ms", options.compute_ms,
+            "Milliseconds of a core's time that the backward pass computes, shared out by elements times their uses")
         ->check(CLI::Range(0.0, 60000.0))
         ->capture_default_str();
     command->add_flag("--find-unused", options.find_unused,

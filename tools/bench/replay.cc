@@ -41,8 +41,7 @@ float value_of(int rank, std::size_t param, std::int64_t iteration) {
 class Backward {
 public:
     Backward(const Model& model, double compute_ms, int rank) : rank_(rank) {
-        const auto total = static_cast<double>(std::max<std::int64_t>(1, element_count(model)));
-        for (const Parameter& p : model) costs_.push_back(compute_ms * static_cast<double>(p.count()) / total);
+        for (const double share : work_shares(model)) costs_.push_back(compute_ms * share);
     }
 
     // `ready` is called with a parameter's index once its gradient is written; the last registered parameter comes

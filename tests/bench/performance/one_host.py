@@ -48,6 +48,8 @@ def judge_allreduce(section, by_peer, ours):
             continue
         ratio, size = min((row["ratio"], size) for size, row in by_peer[peer].items())
         section.judge(criterion, f"at least {ratio:.3g} times ({bytes_text(size)})", ratio >= least)
+        most, size = min((row["median_ms"] / by_peer[ours][size]["limit_ms"], size) for size, row in by_peer[peer].items())
+        section.note(f"the limit of the memory: as fast as {peer} at its best", f"at least {most:.3g} times ({bytes_text(size)})")
     for peer, rows in by_peer.items():
         if peer.startswith("libddp") and peer != ours:
             note_other(section, by_peer, peer, rows)

@@ -16,6 +16,7 @@ LAST_LAYER_BYTES = 8196000  # of resnet50: the first gradient of the backward pa
 SIZES = [26214400, 64 << 20, RESNET50_BYTES]
 OVER_WIRE, OF_PYTORCH, OVERLAPPED = 1.05, 0.70, 1.08
 BUCKET_MB = 4
+AS_IT_WORKS = "as it works"
 PORT = 29401
 
 
@@ -41,9 +42,9 @@ def job_rows(section, link, options, ranks_a_host, command):
     return running.rows_of(namespaces.run_job(link, options.ddprun, ranks_a_host, words, options.timeout))
 
 
-def replay_ms(section, link, options, ranks_a_host, backend, compute=0, groups=1):
+def replay_ms(section, link, options, ranks_a_host, backend, compute=0, groups=1, model="resnet50"):
     row, = job_rows(section, link, options, ranks_a_host, [
-        "replay", "--model", "resnet50", "--backend", backend, "--compute-ms", compute, "--seconds", seconds(options),
+        "replay", "--model", model, "--backend", backend, "--compute-ms", compute, "--seconds", seconds(options),
         "--groups", groups,
         # Small enough that the wire need not wait long for the first bucket, nor the program for the last.
         "--bucket-mb", BUCKET_MB, "--first-bucket-mb", 1])
@@ -125,22 +126,33 @@ def beside_pytorch(section, hosts, options):
     section.judge(criterion, f"{ms(mine)} ms of {ms(min(others))} ms: {share:.3f}", share <= OF_PYTORCH)
 
 
+def without_uses(text):
+    """A model whose work is spread by size alone: without how often each element is used."""
+    return "\n".join(line.split("@")[0] for line in text.splitlines()) + "\n"
+
+
 def overlap(section, hosts, options):
-    cases = [(compute, groups) for compute in (400, 800) for groups in (1, 2)]
+    by_size = pathlib.Path(options.bench).with_name("resnet50-by-size")
+    by_size.write_text(without_uses(processes.run([options.bench, "models", "--model", "resnet50"], 60)[1]))
+    cases = [(compute, spread, model, groups) for compute in (400, 800) for spread, model, groups in (
+        (AS_IT_WORKS, "resnet50", 1), (AS_IT_WORKS, "resnet50", 2), (AS_IT_WORKS, "resnet50", 4), ("by size", by_size, 1))]
     wire, *steps = running.in_turns(rounds(options), [lambda: wire_ms(hosts, options, RESNET50_BYTES, 3), *(
-        lambda compute=compute, groups=groups: replay_ms(section, hosts, options, 1, options.link_backend, compute, groups)
-        for compute, groups in cases)])
+        lambda compute=compute, model=model, groups=groups: replay_ms(
+            section, hosts, options, 1, options.link_backend, compute, groups, model)
+        for compute, _, model, groups in cases)])
     section.say(f"A step of resnet50 that computes as well, 2 x 1 ranks; the wire alone takes {ms(wire)} ms. Compute is spread "
-                "over the gradients by their size, and the first one is 8 % of all: nothing can be sent before it, so no step "
-                "can take less than 8 % of the compute and the wire's time together (\"least\"), even if communication needed "
-                "no processor:")
+                "over the gradients by the multiply-adds of their layers: the last layers have most of the bytes and little of "
+                "the work. Beside it, spread by size (`ddp-bench models | cut -d@ -f1`), as no such network works: then the "
+                "first gradient alone is 8 % of all, nothing can be sent before it, and no step can take less than 8 % of the "
+                "compute and the wire's time together (\"least\"), even if communication needed no processor:")
     table, over = [], {}
-    for (compute, groups), step in zip(cases, steps):
+    for (compute, spread, _, groups), step in zip(cases, steps):
         longer = max(compute, wire)
-        least = max(compute, compute * LAST_LAYER_BYTES / RESNET50_BYTES + wire)
-        over.setdefault(compute, []).append(step / longer)
-        table.append([compute, groups, ms(step), f"{step / longer:.3f}", f"{least / longer:.3f}"])
-    section.table(["Compute", "Groups in turn", "Step", "Over the longer of compute and wire", "Least"], table)
+        first = 0 if spread == AS_IT_WORKS else compute * LAST_LAYER_BYTES / RESNET50_BYTES
+        table.append([compute, spread, groups, ms(step), f"{step / longer:.3f}", f"{max(compute, first + wire) / longer:.3f}"])
+        if spread == AS_IT_WORKS:
+            over.setdefault(compute, []).append(step / longer)
+    section.table(["Compute", "Spread", "Groups in turn", "Step", "Over the longer of compute and wire", "Least"], table)
     for compute, ratios in over.items():
         section.judge(f"2 x 1 ranks, computing {compute} ms, with as many groups in turn as are best: a step takes at most "
                       f"{OVERLAPPED:g} times the longer of compute and wire", f"{min(ratios):.3f} times",

@@ -23,38 +23,39 @@ double cpu_ms() {
     return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
 }
 
-// Writes each gradient by one kernel, as a backward pass does: from a source that is as long as the longest. To take longer, it
-// writes each several times.
+// Writes each gradient by one kernel, as a backward pass does: from a source that is as long as the longest. What else it
+// computes is played by such kernels too, which write elsewhere.
 class Backward {
 public:
-    Backward(const Model& model, const ddp_device& device, int rank) : stream_(libddp::DeviceStream::create(device)) {
+    Backward(const Model& model, const ddp_device& device, int rank)
+        : stream_(libddp::DeviceStream::create(device)), shares_(work_shares(model)), extra_(model.size(), 0) {
         std::int64_t longest = 1;
         for (const Parameter& p : model) longest = std::max(longest, p.count());
         count_ = static_cast<std::size_t>(longest);
         source_ = allocate_on(device, 4 * count_);
+        elsewhere_ = allocate_on(device, 4 * count_);
         const std::vector<float> values(count_, static_cast<float>(rank + 1));
         check_cuda(cudaMemcpy(source_.get(), values.data(), 4 * count_, cudaMemcpyHostToDevice), "cudaMemcpy");
     }
     void* stream() const { return stream_->handle(); }
 
-    // So often that all of it takes about so long, and on all ranks as often.
+    // So much more that all of it takes about so long, and on all ranks as much.
     void take(double milliseconds, const std::vector<Gradient>& gradients, ddp_group* group) {
         if (milliseconds <= 0) return;
         const auto once = [&] { run(gradients, [](std::size_t) {}); };
-        once();  // the first time is slower
-        GpuTimer timer(stream());
-        timer.begin();
-        once();
-        times_ = std::max(1, static_cast<std::int32_t>(milliseconds / std::max(1e-3, timer.end()) + 0.5));
+        const double alone = time(once);
+        const double longest = time([&] { play(count_); });
+        double elements = std::max(0.0, milliseconds - alone) / std::max(1e-3, longest) * static_cast<double>(count_);
         Result result;
-        result.check(ddp_allreduce(group, nullptr, &times_, 1, DDP_I32, DDP_MAX, nullptr, result));
+        result.check(ddp_allreduce(group, nullptr, &elements, 1, DDP_F64, DDP_MAX, nullptr, result));
+        for (std::size_t i = 0; i < extra_.size(); ++i) extra_[i] = static_cast<std::size_t>(elements * shares_[i]);
     }
 
     template <class Ready>
     void run(const std::vector<Gradient>& gradients, Ready ready) const {
         for (std::size_t i = gradients.size(); i-- > 0;) {
-            for (int k = 0; k < times_; ++k)
-                stream_->transfer({{gradients[i].data, source_.get(), gradients[i].count}}, DDP_F32, DDP_F32, 1);
+            for (std::size_t left = extra_[i]; left > 0; left -= std::min(left, count_)) play(std::min(left, count_));
+            stream_->transfer({{gradients[i].data, source_.get(), gradients[i].count}}, DDP_F32, DDP_F32, 1);
             ready(i);
         }
     }
@@ -63,10 +64,24 @@ public:
     }
 
 private:
+    void play(std::size_t elements) const {
+        stream_->transfer({{elsewhere_.get(), source_.get(), elements}}, DDP_F32, DDP_F32, 1);
+    }
+    // Milliseconds that work takes on the GPU, not for the first time.
+    template <class Work>
+    double time(Work work) const {
+        work();
+        GpuTimer timer(stream());
+        timer.begin();
+        work();
+        return timer.end();
+    }
+
     const libddp::StreamPtr stream_;
+    const std::vector<double> shares_;
+    std::vector<std::size_t> extra_;  // elements that are written elsewhere before each gradient
     std::size_t count_ = 0;
-    std::shared_ptr<void> source_;
-    std::int32_t times_ = 1;
+    std::shared_ptr<void> source_, elsewhere_;
 };
 
 // Gradients of a model in memory that the program has allocated, in one piece.

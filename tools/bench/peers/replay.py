@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="file of lines 'name dim dim ...'")
+    parser.add_argument("--model", required=True, help="file of lines 'name dim dim ... @uses'")
     parser.add_argument("--world", type=int, default=2)
     parser.add_argument("--bucket-mb", default="25", help="bucket caps, separated by commas")
     parser.add_argument("--modes", default="copy,view,direct")
@@ -36,13 +36,18 @@ def parse():
 
 
 def read_model(path):
-    shapes = []
+    """The shapes, and each one's share of the backward pass's work: elements times how often they are used."""
+    shapes, uses = [], []
     with open(path, encoding="utf-8") as file:
         for line in file:
             words = line.split("#")[0].split()
             if words:
-                shapes.append([int(word) for word in words[1:]])
-    return shapes
+                shapes.append([int(word) for word in words[1:] if word[0] != "@"])
+                uses.append(float(words[-1][1:]) if words[-1][0] == "@" else 1.0)
+    work = [math.prod(shape) * often for shape, often in zip(shapes, uses)]
+    if not sum(work):
+        work = [math.prod(shape) for shape in shapes]
+    return shapes, [each / max(1, sum(work)) for each in work]
 
 
 def compute(milliseconds):
@@ -66,10 +71,7 @@ class Iteration:
         return float(1 + self.rank + index % 64 + self.number % 16)
 
 
-def make_model(torch, shapes, compute_ms, iteration):
-    total = max(1, sum(math.prod(shape) for shape in shapes))
-    costs = [compute_ms * math.prod(shape) / total for shape in shapes]
-
+def make_model(torch, shapes, costs, iteration):
     class Write(torch.autograd.Function):
         @staticmethod
         def forward(ctx, chain, parameter, index):
@@ -123,11 +125,13 @@ def check_means(model, iteration, world):
         assert abs(float(got[0]) - mean) < 1e-4 and abs(float(got[-1]) - mean) < 1e-4, f"parameter {index}"
 
 
-def measure_one(torch, dist, options, shapes, mode, cap):
+def measure_one(torch, dist, options, model, mode, cap):
+    shapes, shares = model
     iteration = Iteration(dist.get_rank())
-    local = make_model(torch, shapes, options.compute_ms, iteration)
-    ddp = torch.nn.parallel.DistributedDataParallel(make_model(torch, shapes, options.compute_ms, iteration),
-                                                    bucket_cap_mb=cap, gradient_as_bucket_view=mode != "copy")
+    costs = [options.compute_ms * share for share in shares]
+    local = make_model(torch, shapes, costs, iteration)
+    ddp = torch.nn.parallel.DistributedDataParallel(make_model(torch, shapes, costs, iteration), bucket_cap_mb=cap,
+                                                    gradient_as_bucket_view=mode != "copy")
     loops = [make_loop(torch, local, iteration, mode == "direct"), make_loop(torch, ddp, iteration, mode == "direct")]
     series = job.measure(options.iters, options.seconds, loops)
     check_means(ddp.module, iteration, dist.get_world_size())
@@ -142,10 +146,10 @@ def main():
     if not job.is_rank():
         raise SystemExit(job.launch(options.world, options.timeout))
     dist = job.join()
-    shapes = read_model(options.model)
+    model = read_model(options.model)
     for mode in options.modes.split(","):
         for cap in options.bucket_mb.split(","):
-            result = measure_one(torch, dist, options, shapes, mode, float(cap))
+            result = measure_one(torch, dist, options, model, mode, float(cap))
             if dist.get_rank() == 0:
                 print(json.dumps(result), flush=True)
     dist.destroy_process_group()
