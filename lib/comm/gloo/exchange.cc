@@ -7,6 +7,7 @@
 #include <exception>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "util/error.h"
 
@@ -95,13 +96,15 @@ void Exchange::run_round(std::vector<Link>& round, const Deadline& deadline) {
             broken = std::current_exception();
         }
     }
+    std::vector<int> silent;
     for (std::size_t i = 0; i < round.size(); ++i) {
         try {
             if (!round[i].posted) throw std::runtime_error("a connection broke");
             wait_recv(*round[i].receive, deadline);
             absorb(round[i]);
         } catch (const std::exception&) {
-            if (deadline.expired()) report_missing(round, i);
+            silent.push_back(round[i].from);
+            if (deadline.expired()) report_missing(round, i + 1, std::move(silent));
             broken = std::current_exception();
         }
     }
@@ -119,21 +122,22 @@ void Exchange::absorb(const Link& link) {
     }
 }
 
-// The first wait that timed out has broken all connections, but what came before then is still to be had.
-void Exchange::report_missing(std::vector<Link>& round, std::size_t first) {
-    std::ostringstream missing;
-    missing << round[first].from;
-    for (std::size_t i = first + 1; i < round.size(); ++i) {
+// The first wait that timed out has broken all connections, but what came before then is still to be had. Connections that
+// broke before, to ranks that had sent nothing, may be the work of a rank whose own wait timed out a moment earlier.
+void Exchange::report_missing(std::vector<Link>& round, std::size_t rest, std::vector<int> silent) {
+    for (std::size_t i = rest; i < round.size(); ++i) {
         try {
             round[i].receive->waitRecv(std::chrono::milliseconds(1));
         } catch (const std::exception&) {
-            missing << ", " << round[i].from;
+            silent.push_back(round[i].from);
         }
     }
+    std::ostringstream missing;
+    for (const int rank : silent) missing << (missing.tellp() > 0 ? ", " : "") << rank;
     // In a dissemination round the sender may itself be waiting for someone else.
     const bool certain = rounds_.size() == 1;
     throw Error(ErrorInfo{DDP_ERROR_TIMEOUT, str("no sign of rank ", missing.str(), " before the timeout"),
-                          certain ? round[first].from : -1});
+                          certain ? silent.front() : -1});
 }
 
 }  // namespace libddp::gloo_tcp

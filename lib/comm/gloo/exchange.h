@@ -56,7 +56,8 @@ private:
     void post(Link& link);
     void run_round(std::vector<Link>& round, const Deadline& deadline);
     void absorb(const Link& link);
-    [[noreturn]] void report_missing(std::vector<Link>& round, std::size_t first);
+    // silent: the ranks that sent nothing, of those before `rest` in the round.
+    [[noreturn]] void report_missing(std::vector<Link>& round, std::size_t rest, std::vector<int> silent);
 
     Mesh& mesh_;
     std::vector<std::vector<Link>> rounds_;

@@ -1,0 +1,50 @@
+// Who is missing when the wait for one rank ended before the deadline and that for another did not.
+#include "comm/gloo/exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "comm/backend/adapter.h"
+#include "comm/gloo/signals.h"
+#include "unit/backend/fake_host.h"
+
+namespace libddp {
+namespace {
+
+using namespace testing_backend;
+using testing::HasSubstr;
+
+// Connections and an exchange, and nobody who breaks all connections when one is lost.
+class Comparing {
+public:
+    explicit Comparing(const ddp_backend_host& host)
+        : mesh_(host, "127.0.0.1", Deadline::after_ms(host.timeout_ms)), exchange_(mesh_) {}
+    ~Comparing() { mesh_.poison(); }  // ends what Gloo's thread may still do with the exchange's memory
+    void run(const ddp_collective& c) { exchange_.compare("same", 4, Deadline::after_ms(c.timeout_ms)); }
+    void abort() {}
+    std::uint32_t capabilities() const { return 0; }
+
+private:
+    gloo_tcp::Mesh mesh_;
+    gloo_tcp::Exchange exchange_;
+};
+using Adapter = backend::Adapter<Comparing, gloo_tcp::SigpipeGuard>;
+
+TEST(Exchange, ARankWhoseConnectionBrokeBeforeTheTimeoutIsMissingToo) {
+    ddp_backend comparing = *gloo_backend();
+    comparing.create = Adapter::create;
+    comparing.destroy = Adapter::destroy;
+    comparing.capabilities = Adapter::capabilities;
+    comparing.abort = Adapter::abort;
+    comparing.run = Adapter::run;
+    World world(4, "", 0, 20000, &comparing);
+    ASSERT_TRUE(world.connected()) << world[0].failure.message;
+    world[2].destroy();
+    world[1].timeout_ms = 300;
+    EXPECT_EQ(world[1].barrier(), DDP_ERROR_TIMEOUT) << world[1].failure.message;
+    EXPECT_THAT(world[1].failure.message, HasSubstr("rank 2, 3, 0"));
+    EXPECT_EQ(world[1].failure.rank, 2);
+}
+
+}  // namespace
+}  // namespace libddp
