@@ -35,15 +35,6 @@ public:
 };
 using OperationPtr = std::unique_ptr<Operation>;
 
-template <class Function>
-class FunctionOperation final : public Operation {
-public:
-    explicit FunctionOperation(Function function) : function_(std::move(function)) {}
-    ErrorInfo run() override { return function_(); }
-
-private:
-    Function function_;
-};
 class Crew;
 
 class Executor : public std::enable_shared_from_this<Executor> {
@@ -63,10 +54,6 @@ public:
     // Runs an operation here and now, for a caller that has nothing else to do. Nothing if others are before it, or in a
     // crew, where nobody who waits may be inside an operation that not all ranks have come to (crew.h): then submit it.
     std::optional<ErrorInfo> run_now(Operation& operation);
-    template <class Function>
-    WorkPtr submit_function(Function function) {
-        return submit(std::make_unique<FunctionOperation<Function>>(std::move(function)));
-    }
 
     // The executor whose order the calling thread's continuations must keep to: that of the turn it holds or of the
     // hook it is in.

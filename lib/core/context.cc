@@ -5,6 +5,7 @@
 #include "core/plan_text.h"
 #include "core/state_broadcast.h"
 #include "device/dtype.h"
+#include "device/host_copy.h"
 #include "util/hash.h"
 
 namespace libddp {
@@ -128,10 +129,9 @@ void Context::load_hook_state(const std::byte* data, std::size_t size, bool shar
     HookState state =
         read_hook_state(data, size, {hook_name_, group_->rank(), group_->world()}, table_, shared_only, call);
     lanes_.gather();
-    for (auto& array : state.arrays) {
+    state.copies = std::make_shared<HostCopies>(group_->timeout_ms());
+    for (auto& array : state.arrays)
         if (array.param >= 0) array.home = lanes_.stream(table_[array.param].device);
-        array.timeout_ms = group_->timeout_ms();
-    }
     hook()->load(state);
 }
 

@@ -198,9 +198,10 @@ std::vector<std::byte> write_hook_state(const HookState& state, const HookStateO
     }
     std::vector<std::byte> data(end);
     std::byte* next = data.data();
+    HostCopies copies(timeout_ms);
     for (const auto& array : state.arrays) {
         if (array.home)
-            copy_out(*array.home, next, array.data, array.bytes, timeout_ms);
+            copies.out(*array.home, next, array.data, array.bytes);
         else
             std::memcpy(next, array.data, array.bytes);
         next += array.bytes;

@@ -37,6 +37,14 @@ void Launcher::set_hook(HookPtr hook) {
     hook_bytes_in_ = 0;
     if (traffic_) copied_before_ = copied_bytes();
     traffic_ = std::make_shared<Traffic>();
+    tell_hook_buckets();
+}
+
+void Launcher::tell_hook_buckets() const {
+    Hook::Buckets buckets;
+    buckets.timeout_ms = group_->timeout_ms();
+    for (const Slot& slot : slots_) buckets.homes.push_back(slot.bucket.home);
+    hook_->set_buckets(buckets);
 }
 
 void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, bool mean) {
@@ -58,6 +66,7 @@ void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, b
         slot.memory = store.memory(b);
         slots_.push_back(std::move(slot));
     }
+    tell_hook_buckets();
 }
 
 void Launcher::arm(const Step& step, const Participation& participation) {

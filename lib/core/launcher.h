@@ -108,6 +108,7 @@ private:
 
     // All operations of a bucket run on one link, whichever buckets are left out: the one that its memory comes from.
     ddp_group& link_of(const Slot& slot) const;
+    void tell_hook_buckets() const;
     void launch_consecutive();
     void launch(Slot& slot);
     Hook::Place place_of(Slot& slot) const;

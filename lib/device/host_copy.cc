@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "util/error.h"
 
@@ -10,36 +11,6 @@ namespace {
 
 constexpr std::size_t kPinnedBytes = std::size_t{4} << 20;
 
-// Pinned memory through which everything goes, a part after another.
-class Way {
-public:
-    Way(const DeviceStream& stream, std::size_t bytes, std::int64_t timeout_ms)
-        : stream_(stream),
-          timeout_ms_(timeout_ms),
-          deadline_(Deadline::after_ms(timeout_ms)),
-          pinned_(allocate_pinned(stream.device().kind, std::min(bytes, kPinnedBytes))) {}
-    ~Way() { release_after(std::move(pinned_), copied_); }
-    Way(const Way&) = delete;
-    Way& operator=(const Way&) = delete;
-
-    std::byte* pinned() const { return pinned_.get(); }
-    // What is enqueued is done when this returns.
-    void wait() {
-        copied_ = stream_.record();
-        if (!wait_for(*copied_, deadline_, [] {}))
-            fail(DDP_ERROR_TIMEOUT, device_name(stream_.device()),
-                 ": a copy between the device and the host did not end within ", timeout_ms_,
-                 " ms, because of the work before it");
-    }
-
-private:
-    const DeviceStream& stream_;
-    const std::int64_t timeout_ms_;
-    const Deadline deadline_;
-    std::shared_ptr<std::byte> pinned_;
-    EventPtr copied_;
-};
-
 template <class Copy>
 void in_parts(std::size_t bytes, Copy copy) {
     for (std::size_t at = 0; at < bytes; at += kPinnedBytes) copy(at, std::min(kPinnedBytes, bytes - at));
@@ -47,21 +18,42 @@ void in_parts(std::size_t bytes, Copy copy) {
 
 }  // namespace
 
-void copy_out(const DeviceStream& stream, void* host, const void* memory, std::size_t bytes, std::int64_t timeout_ms) {
-    Way way(stream, bytes, timeout_ms);
+HostCopies::~HostCopies() {
+    release_after(std::move(pinned_), copied_);
+}
+
+void HostCopies::require(ddp_device_kind kind) {
+    if (pinned_ && kind == kind_) return;
+    pinned_ = allocate_pinned(kind, kPinnedBytes);  // every copy from or to what was here is done
+    kind_ = kind;
+}
+
+// What is enqueued is done when this returns.
+void HostCopies::wait(const DeviceStream& stream, const Deadline& deadline) {
+    copied_ = stream.record();
+    if (!wait_for(*copied_, deadline, [] {}))
+        fail(DDP_ERROR_TIMEOUT, device_name(stream.device()),
+             ": a copy between the device and the host did not end within ", timeout_ms_,
+             " ms, because of the work before it");
+}
+
+void HostCopies::out(const DeviceStream& stream, void* host, const void* memory, std::size_t bytes) {
+    require(stream.device().kind);
+    const Deadline deadline = Deadline::after_ms(timeout_ms_);
     in_parts(bytes, [&](std::size_t at, std::size_t n) {
-        stream.copy_to_host(way.pinned(), static_cast<const std::byte*>(memory) + at, n);
-        way.wait();
-        std::memcpy(static_cast<std::byte*>(host) + at, way.pinned(), n);
+        stream.copy_to_host(pinned_.get(), static_cast<const std::byte*>(memory) + at, n);
+        wait(stream, deadline);
+        std::memcpy(static_cast<std::byte*>(host) + at, pinned_.get(), n);
     });
 }
 
-void copy_in(const DeviceStream& stream, void* memory, const void* host, std::size_t bytes, std::int64_t timeout_ms) {
-    Way way(stream, bytes, timeout_ms);
+void HostCopies::in(const DeviceStream& stream, void* memory, const void* host, std::size_t bytes) {
+    require(stream.device().kind);
+    const Deadline deadline = Deadline::after_ms(timeout_ms_);
     in_parts(bytes, [&](std::size_t at, std::size_t n) {
-        std::memcpy(way.pinned(), static_cast<const std::byte*>(host) + at, n);
-        stream.copy_to_device(static_cast<std::byte*>(memory) + at, way.pinned(), n);
-        way.wait();
+        std::memcpy(pinned_.get(), static_cast<const std::byte*>(host) + at, n);
+        stream.copy_to_device(static_cast<std::byte*>(memory) + at, pinned_.get(), n);
+        wait(stream, deadline);
     });
 }
 

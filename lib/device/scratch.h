@@ -23,6 +23,8 @@ public:
         }
         return memory_.get();
     }
+    // Whether require() would give what is there.
+    bool holds(std::size_t bytes, const StreamPtr& stream) const { return stream == stream_ && bytes <= capacity_; }
     // On the stream's device and in its order; null: of the CPU.
     std::byte* require(std::size_t bytes, const StreamPtr& stream) {
         if (stream != stream_) {

@@ -13,9 +13,13 @@ struct CastHook::Job {
     ddp_bucket narrow;
     ScratchMemory memory;
     bool filled = false;  // the gradients were put here already
+    bool fresh = false;   // home has been told to allocate, since the bucket was filled
 
+    // The memory is of home, which reads the result, also where the gradients come from the bucket.
     void describe(const ddp_bucket& wide, ddp_dtype dtype) {
-        std::byte* buffer = memory.require(wide.count * dtype_size(dtype), wide.home);
+        const std::size_t bytes = wide.count * dtype_size(dtype);
+        fresh = !memory.holds(bytes, wide.home);
+        std::byte* buffer = memory.require(bytes, wide.home);
         narrow = wide;
         narrow.dtype = dtype;
         narrow.buffer = buffer;
@@ -23,9 +27,10 @@ struct CastHook::Job {
         for (auto& tensor : narrow.tensors) tensor.gradient = buffer + wide.first_element(tensor) * dtype_size(dtype);
     }
 
+    // Home is waited for only where it must allocate: what else is on it may be later buckets.
     void fill(const ddp_bucket& wide) {
         if (wide.stream) {
-            wide.stream->wait(*wide.home->record());  // the memory is of that stream
+            if (fresh) wide.stream->wait(*wide.home->record());
             wide.stream->transfer({{narrow.buffer, wide.buffer, wide.count}}, wide.dtype, narrow.dtype, 1);
         } else {
             cpu::convert(narrow.buffer, narrow.dtype, wide.buffer, wide.dtype, wide.count);

@@ -14,6 +14,10 @@ public:
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
     Place place(ddp_bucket& bucket) override;
+    void set_buckets(const Buckets& buckets) override {
+        jobs_.clear();
+        inner_->set_buckets(buckets);
+    }
     std::string name() const override;
     std::string options() const override { return inner_->options(); }
     bool any_thread() const override { return inner_->any_thread(); }

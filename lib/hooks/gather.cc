@@ -122,7 +122,7 @@ void GatherHook::load(const HookState& state) {
         if ((array.dtype != DDP_F32 && array.dtype != DDP_F64) || array.shape.size() != 1)
             fail(DDP_ERROR_INVALID_ARGUMENT, name(), ": the state's array '", HookState::kError, "' of parameter ",
                  array.param, " is not a list of f32 or f64");
-        loaded[array.param] = Kept::loaded(array);
+        loaded[array.param] = Kept::loaded(array, state.copies.get());
     }
     residuals_ = std::move(loaded);
 }

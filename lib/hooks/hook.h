@@ -2,8 +2,10 @@
 // to the launcher; what a built-in one knows and may do is what ddp/hook.h offers to everybody.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/group.h"
 #include "hooks/bucket.h"
@@ -28,6 +30,14 @@ public:
     // already. Throws Error. Buckets come in the same order on every rank, from one thread at a time. What is read and written of
     // a device's bucket is in the order of ddp_bucket::stream.
     virtual WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) = 0;
+
+    // The buckets from now on. Between steps, when nothing that was enqueued before is ahead of the homes any more.
+    struct Buckets {
+        std::vector<StreamPtr> homes;  // ddp_bucket::home of each
+        std::int64_t timeout_ms = 0;   // how long a device may take
+    };
+    // Frees what is kept for buckets, and not for parameters, as far as it is of no more use.
+    virtual void set_buckets(const Buckets&) {}
 
     // As in ddp_use_hook. Both are compared between ranks.
     virtual std::string name() const = 0;

@@ -17,6 +17,8 @@ public:
         if (!job || job.use_count() > 1) job = std::make_shared<Job>();
         return job;
     }
+    // What is on its way keeps its job.
+    void clear() { jobs_.clear(); }
 
 private:
     std::map<std::int32_t, std::shared_ptr<Job>> jobs_;

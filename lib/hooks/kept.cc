@@ -7,6 +7,7 @@
 #include "device/host_copy.h"
 #include "device/kernels.h"
 #include "device/memory.h"
+#include "device/transfer.h"
 
 namespace libddp {
 
@@ -20,33 +21,36 @@ Kept Kept::zeros(ddp_dtype dtype, std::size_t rows, std::size_t columns, StreamP
     return kept;
 }
 
-Kept Kept::loaded(const HookState::Array& array) {
+Kept Kept::loaded(const HookState::Array& array, HostCopies* copies) {
     Kept kept = zeros(array.dtype, array.bytes / dtype_size(array.dtype), 1, array.home);
     if (kept.home)
-        copy_in(*kept.home, kept.memory.get(), array.data, array.bytes, array.timeout_ms);
+        copies->in(*kept.home, kept.memory.get(), array.data, array.bytes);
     else
         std::memcpy(kept.memory.get(), array.data, array.bytes);
     return kept;
 }
 
-void Kept::convert_to(ddp_dtype wanted) {
-    if (dtype == wanted) return;
+bool Kept::convert_to(ddp_dtype wanted) {
+    if (dtype == wanted) return false;
     Kept other = zeros(wanted, rows, columns, home);
     if (home)
         home->transfer({{other.memory.get(), memory.get(), count()}}, dtype, wanted, 1);
     else
         cpu::convert(other.memory.get(), wanted, memory.get(), dtype, count());
     *this = std::move(other);
+    return true;
 }
 
-void Kept::bring_to(const StreamPtr& wanted) {
-    if (home || !wanted) return;
-    const auto pinned = allocate_pinned(wanted->device().kind, bytes());
-    std::memcpy(pinned.get(), memory.get(), bytes());
-    const auto there = wanted->allocate(bytes());
-    wanted->copy_to_device(there.get(), pinned.get(), bytes());
-    home = wanted;
-    memory = {there.get(), [there, pinned, copied = wanted->record()](std::byte*) { release_after(pinned, copied); }};
+void Kept::bring_to(const StreamPtr& wanted, HostCopies& copies) {
+    Kept there = zeros(dtype, rows, columns, wanted);
+    copies.in(*wanted, there.memory.get(), memory.get(), bytes());
+    *this = std::move(there);
+}
+
+void Kept::separate() {
+    Kept own = zeros(dtype, rows, columns, home);
+    transfer(home, {{own.memory.get(), memory.get(), count()}}, dtype);
+    *this = std::move(own);
 }
 
 }  // namespace libddp

@@ -19,12 +19,14 @@ struct Kept {
     std::size_t bytes() const;
     // New memory, zeroed.
     static Kept zeros(ddp_dtype dtype, std::size_t rows, std::size_t columns, StreamPtr home = nullptr);
-    // A list that was saved, where the array says.
-    static Kept loaded(const HookState::Array& array);
-    // A hook that is wrapped to see another type, or no longer, goes on with what it has kept.
-    void convert_to(ddp_dtype wanted);
-    // From the CPU to a device, without waiting: what was loaded of no parameter is there at first. Nothing with null.
-    void bring_to(const StreamPtr& wanted);
+    // A list that was saved, where the array says; for the CPU without copies.
+    static Kept loaded(const HookState::Array& array, HostCopies* copies = nullptr);
+    // A hook that is wrapped to see another type, or no longer, goes on with what it has kept. False: it is of this type.
+    bool convert_to(ddp_dtype wanted);
+    // From the CPU to a device, for which the caller waits.
+    void bring_to(const StreamPtr& wanted, HostCopies& copies);
+    // Goes to memory of its own, from a block that others have too.
+    void separate();
 };
 
 }  // namespace libddp

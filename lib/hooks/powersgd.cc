@@ -61,15 +61,14 @@ bool PowerSgdHook::uses_qr(std::size_t columns) const {
            ((options_.flags & DDP_POWERSGD_QR) || columns > kMostColumnsOfGramSchmidt);
 }
 
-void* PowerSgdHook::last_q(std::int32_t owner, std::size_t rows, std::size_t columns, const powersgd::Place& place) {
+void* PowerSgdHook::last_q(std::int32_t owner, std::size_t rows, std::size_t columns, powersgd::Place& place) {
     if (!starts_warm()) return nullptr;
     Kept& kept = state_.q(owner);
-    // With whole buckets the owner is a bucket, which a new plan may have put on another device.
-    const bool elsewhere = kept.home && kept.home != place.home();
-    if (!kept.memory || elsewhere || kept.rows != rows || kept.columns != columns)
+    if (!kept.memory || kept.rows != rows || kept.columns != columns) {
         kept = Kept::zeros(place.compute(), rows, columns, place.home());
-    kept.bring_to(place.home());
-    kept.convert_to(place.compute());
+        place.use_home();
+    }
+    if (kept.convert_to(place.compute())) place.use_home();
     return kept.memory.get();
 }
 

@@ -24,6 +24,7 @@ namespace libddp {
 class PowerSgdHook : public Hook {
 public:
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) final;
+    void set_buckets(const Buckets& buckets) override { state_.set_buckets(buckets.homes, buckets.timeout_ms); }
     std::string name() const final { return name_; }
     std::string options() const final;
     void save(HookState& state) const final { state_.save(state); }
@@ -46,7 +47,7 @@ protected:
     }
     bool uses_qr(std::size_t columns) const;
     // The owner's last Q of this shape, or zeros; null without a warm start.
-    void* last_q(std::int32_t owner, std::size_t rows, std::size_t columns, const powersgd::Place& place);
+    void* last_q(std::int32_t owner, std::size_t rows, std::size_t columns, powersgd::Place& place);
     // The Q that M is multiplied with: the last one, in which columns of zeros are drawn anew, orthogonalized.
     static void begin(const powersgd::Place& place, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules);
     // The sum of all P, the sum or mean of all Q, and what follows each.

@@ -34,12 +34,14 @@ struct BatchedPowerSgdHook::Job {
     bool keeps_q = true;
     std::byte* gradients = nullptr;
     std::shared_ptr<std::byte> errors;  // null without error feedback
+    // What of them takes part in P and Q: `errors` itself, or a copy with zeros for what is absent, or null for nothing.
+    std::byte* fed = nullptr;
     std::size_t count = 0;
     std::vector<Piece> pieces;
     std::vector<ddp_segment> gaps;  // between pieces
     ddp_thin p{}, q{};
     void* own_q = nullptr;
-    ScratchMemory all_p, all_q, all_own_q, parts, flags, workspace, absent_errors;
+    ScratchMemory all_p, all_q, all_own_q, parts, flags, workspace, fed_errors;
 
     std::size_t elements() const { return p.rows * p.columns; }
     std::size_t gradient_size() const { return dtype_size(place.dtype()); }
@@ -53,13 +55,13 @@ struct BatchedPowerSgdHook::Job {
     std::uint32_t* flag(std::size_t i) const { return reinterpret_cast<std::uint32_t*>(flags.get()) + i; }
     std::size_t flag_count() const { return 1 + pieces.size(); }
 
-    // Elements of some rows, or of a part of one, as a matrix of their own.
-    ddp_low_rank matrix(std::size_t begin, std::size_t rows, std::size_t columns) const {
+    // Elements of some rows, or of a part of one, as a matrix of their own, with these errors (null: none).
+    ddp_low_rank matrix(std::byte* error, std::size_t begin, std::size_t rows, std::size_t columns) const {
         const std::size_t side = p.rows, row = begin / side, column = begin % side;
         const auto at = [this](void* data, std::size_t i) { return static_cast<std::byte*>(data) + i * error_size(); };
         ddp_low_rank m{};
         m.gradient = gradients + begin * gradient_size();
-        m.error = errors ? errors.get() + begin * error_size() : nullptr;
+        m.error = error ? error + begin * error_size() : nullptr;
         m.p = at(p.data, row);
         m.q = at(q.data, column);
         m.own_q = at(own_q, column);
@@ -71,13 +73,13 @@ struct BatchedPowerSgdHook::Job {
         return m;
     }
     // The rows that are full, and the one that may follow. Rows of zeros are not there.
-    std::vector<ddp_low_rank> rows() const { return matrices(0, count); }
+    std::vector<ddp_low_rank> rows() const { return matrices(fed, 0, count); }
     // So many elements from one on: the end of a row, whole rows, the beginning of a row.
-    std::vector<ddp_low_rank> matrices(std::size_t begin, std::size_t number) const {
+    std::vector<ddp_low_rank> matrices(std::byte* error, std::size_t begin, std::size_t number) const {
         const std::size_t side = p.rows, end = begin + number;
         std::vector<ddp_low_rank> all;
         const auto add = [&](std::size_t upto, std::size_t height, std::size_t width) {
-            if (height * width > 0) all.push_back(matrix(begin, height, width));
+            if (height * width > 0) all.push_back(matrix(error, begin, height, width));
             begin = upto;
         };
         if (const std::size_t next = std::min((begin + side - 1) / side * side, end); next > begin)
@@ -87,21 +89,31 @@ struct BatchedPowerSgdHook::Job {
         add(end, 1, end - begin);
         return all;
     }
-    // What is kept of pieces that this rank has no gradient for, between its place and one where it waits.
-    void move_absent_errors(bool back) const {
-        std::vector<ddp_segment> moves, zeros;
-        std::byte* next = absent_errors.get();
+    // The errors themselves stay as they are until the result is here: a step that fails before changes nothing.
+    void copy_fed_errors() const {
+        if (!fed || fed == errors.get()) return;
+        std::vector<ddp_segment> moves;
+        std::size_t end = 0;
+        const auto add = [&](const void* from, std::size_t begin, std::size_t number) {
+            if (number > 0) moves.push_back({fed + begin * error_size(), from, number});
+        };
         for (const Piece& piece : pieces) {
-            if (!piece.absent || !errors) continue;
-            std::byte* error = errors.get() + piece.begin * error_size();
-            moves.push_back(back ? ddp_segment{error, next, piece.count} : ddp_segment{next, error, piece.count});
-            zeros.push_back({error, nullptr, piece.count});
-            next += piece.count * error_size();
+            add(nullptr, end, piece.begin - end);
+            add(piece.absent ? nullptr : errors.get() + piece.begin * error_size(), piece.begin, piece.count);
+            end = piece.begin + piece.count;
         }
+        add(nullptr, end, count - end);
         place.transfer(moves, place.compute());
-        if (!back) place.transfer(zeros, place.compute());
     }
 };
+
+// A parameter that no longer takes part would keep the errors of all that were in its bucket.
+void BatchedPowerSgdHook::set_buckets(const Buckets& buckets) {
+    jobs_.clear();
+    blocks_.clear();
+    state().separate_errors();
+    PowerSgdHook::set_buckets(buckets);
+}
 
 WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
     const std::size_t side = side_of(bucket.count), columns = bucket.count > 0 ? columns_for(side, side) : 0;
@@ -116,14 +128,14 @@ WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
 }
 
 // The errors are moved together when the bucket has other parameters than in the last step, or new ones were loaded.
-std::shared_ptr<std::byte> BatchedPowerSgdHook::errors_of(const ddp_bucket& bucket, const powersgd::Place& place) {
+std::shared_ptr<std::byte> BatchedPowerSgdHook::errors_of(const ddp_bucket& bucket, powersgd::Place& place) {
     const std::size_t item = dtype_size(place.compute());
     std::shared_ptr<std::byte> memory = blocks_[bucket.index].lock();
     std::vector<std::pair<Kept*, std::size_t>> places;
     bool in_place = true;
     for (const BucketTensor& tensor : bucket.tensors) {
         if (tensor.count == 0) continue;
-        Kept& kept = state().error(tensor.param, place.compute(), static_cast<std::size_t>(tensor.count), place.home());
+        Kept& kept = state().error(tensor.param, static_cast<std::size_t>(tensor.count), place);
         const std::size_t offset = bucket.first_element(tensor) * item;
         in_place = in_place && memory && kept.memory.get() == memory.get() + offset;
         places.emplace_back(&kept, offset);
@@ -134,6 +146,7 @@ std::shared_ptr<std::byte> BatchedPowerSgdHook::errors_of(const ddp_bucket& buck
     for (const auto& [kept, offset] : places)
         moves.push_back({memory.get() + offset, kept->memory.get(), kept->count()});
     transfer(place.home(), moves, place.compute());
+    place.use_home();
     for (const auto& [kept, offset] : places) kept->memory = {memory, memory.get() + offset};
     blocks_[bucket.index] = memory;
     return memory;
@@ -157,11 +170,13 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
         add_gap(begin);
         end = begin + count;
         if (count > 0) job.pieces.push_back({begin, count, tensor.absent});
-        if (tensor.absent) absent += count;
+        if (count > 0 && tensor.absent) ++absent;
     }
     add_gap(bucket.count);
     const std::size_t item = job.error_size(), elements = side * columns;
-    const auto take = [&](ScratchMemory& memory, std::size_t bytes) { return memory.require(bytes, job.place.home()); };
+    const auto take = [&](ScratchMemory& memory, std::size_t bytes) {
+        return memory.require(bytes, job.place.stream());
+    };
     job.p = job.q = {};
     job.p.rows = job.q.rows = side;
     job.p.columns = job.q.columns = columns;
@@ -172,8 +187,11 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
     take(job.flags, job.flag_count() * sizeof(std::uint32_t));
     job.p.bad = job.q.bad = job.flag(0);
     job.p.workspace = job.q.workspace = reinterpret_cast<double*>(take(job.workspace, 2 * columns * sizeof(double)));
-    take(job.parts, job.place.part_elements(job.matrix(0, side, side)) * item);
-    if (job.errors) take(job.absent_errors, absent * item);
+    take(job.parts, job.place.part_elements(job.matrix(nullptr, 0, side, side)) * item);
+    if (!job.errors || absent == job.pieces.size())
+        job.fed = nullptr;
+    else
+        job.fed = absent == 0 ? job.errors.get() : take(job.fed_errors, job.count * item);
     job.q.owner = static_cast<std::uint32_t>(bucket.index);
     job.q.kept = last_q(bucket.index, side, columns, job.place);
 }
@@ -186,7 +204,7 @@ void BatchedPowerSgdHook::project(const Job& job) {
     place.transfer(job.gaps, place.dtype());
     place.transfer({{job.flags.get(), nullptr, job.flag_count()}}, DDP_I32);
     place.transfer({{job.p.data, nullptr, job.sent_with_p()}}, place.compute());
-    job.move_absent_errors(/*back=*/false);
+    job.copy_fed_errors();
     begin(place, {job.q}, job.rules);
     std::vector<ddp_low_rank> rows = job.rows();
     place.low_rank(DDP_LOW_RANK_PROJECT, rows);
@@ -224,16 +242,16 @@ void BatchedPowerSgdHook::restore(const Job& job) {
     const DefaultArithmeticScope arithmetic;
     job.place.thin(DDP_THIN_CHECK, {job.q});
     std::vector<ddp_low_rank> parts;
-    for (std::size_t i = 0; i < job.pieces.size(); ++i)
-        for (ddp_low_rank& m : job.matrices(job.pieces[i].begin, job.pieces[i].count)) {
+    for (std::size_t i = 0; i < job.pieces.size(); ++i) {
+        std::byte* const error = job.pieces[i].absent ? nullptr : job.errors.get();
+        for (ddp_low_rank& m : job.matrices(error, job.pieces[i].begin, job.pieces[i].count)) {
             m.left_out[0] = job.flag(0);
             m.left_out[1] = job.flag(1 + i);
-            if (job.pieces[i].absent) m.error = nullptr;
             parts.push_back(m);
         }
+    }
     job.place.low_rank(DDP_LOW_RANK_RESTORE, parts);
     if (job.keeps_q) job.place.thin(DDP_THIN_KEEP, {job.q});
-    job.move_absent_errors(/*back=*/true);
 }
 
 }  // namespace libddp

@@ -45,13 +45,13 @@ struct LayeredPowerSgdHook::Job {
             columns += layer.rank;
             part_count += place.part_elements(layer);
         }
-        std::byte* p = all_p.require(p_count * item, place.home());
-        std::byte* q = all_q.require(q_count * item, place.home());
-        std::byte* own_q = all_own_q.require(q_count * item, place.home());
-        std::byte* part = parts.require(part_count * item, place.home());
-        auto* work = reinterpret_cast<double*>(workspace.require(2 * columns * sizeof(double), place.home()));
+        std::byte* p = all_p.require(p_count * item, place.stream());
+        std::byte* q = all_q.require(q_count * item, place.stream());
+        std::byte* own_q = all_own_q.require(q_count * item, place.stream());
+        std::byte* part = parts.require(part_count * item, place.stream());
+        auto* work = reinterpret_cast<double*>(workspace.require(2 * columns * sizeof(double), place.stream()));
         auto* flag =
-            reinterpret_cast<std::uint32_t*>(flags.require(layers.size() * sizeof(std::uint32_t), place.home()));
+            reinterpret_cast<std::uint32_t*>(flags.require(layers.size() * sizeof(std::uint32_t), place.stream()));
         for (std::size_t i = 0; i < layers.size(); ++i, ++flag) {
             ddp_low_rank& layer = layers[i];
             layer.p = ps[i].data = p;
@@ -68,6 +68,11 @@ struct LayeredPowerSgdHook::Job {
         }
     }
 };
+
+void LayeredPowerSgdHook::set_buckets(const Buckets& buckets) {
+    jobs_.clear();
+    PowerSgdHook::set_buckets(buckets);
+}
 
 // The order is the same on all ranks: what is not compressed, the sum of all P, the sum of all Q.
 WorkPtr LayeredPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
@@ -98,8 +103,7 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
         const bool has_error = feeds_back() && !tensor.absent;
         ddp_low_rank layer{};
         layer.gradient = tensor.gradient;
-        if (has_error)
-            layer.error = state().error(tensor.param, job.place.compute(), count, job.place.home()).memory.get();
+        if (has_error) layer.error = state().error(tensor.param, count, job.place).memory.get();
         layer.rows = layer.p_stride = n;
         layer.columns = layer.q_stride = m;
         layer.rank = columns;

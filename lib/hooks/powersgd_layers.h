@@ -13,6 +13,7 @@ public:
 private:
     struct Job;
 
+    void set_buckets(const Buckets& buckets) override;
     WorkPtr compress(ddp_group& group, ddp_bucket& bucket) override;
     void lay_out(const ddp_bucket& bucket, Job& job);
     static void project(const Job& job);

@@ -17,8 +17,9 @@ public:
         : device_(bucket.device), stream_(bucket.stream), home_(bucket.home), dtype_(bucket.dtype) {}
 
     const ddp_device& device() const { return device_; }
-    // Whose memory P, Q and errors are; null on the CPU.
+    // Whose memory errors and each last Q are, and whose that of a bucket on its way is; null on the CPU.
     const StreamPtr& home() const { return home_; }
+    const StreamPtr& stream() const { return stream_; }
     // Of gradients, and of P, Q and errors.
     ddp_dtype dtype() const { return dtype_; }
     ddp_dtype compute() const { return compute_dtype(dtype_); }
@@ -28,9 +29,12 @@ public:
         const std::size_t parts = low_rank_parts(m.rows);
         return home_ && parts > 1 ? parts * m.rank * m.columns : 0;
     }
-    // What follows may use memory that home has allocated and filled.
+    // Since the bucket was filled home was given something to do with errors or a last Q.
+    void use_home() { behind_home_ = true; }
+    // What follows comes after that. Without it nothing waits: what else is on home may be other buckets, whose gradients are not
+    // there yet.
     void follow_home() const {
-        if (stream_) stream_->wait(*home_->record());
+        if (stream_ && behind_home_) stream_->wait(*home_->record());
     }
     void transfer(const std::vector<ddp_segment>& segments, ddp_dtype dtype) const {
         if (!segments.empty()) libddp::transfer(stream_, segments, dtype);
@@ -49,6 +53,7 @@ private:
     ddp_device device_{DDP_DEVICE_CPU, 0};
     StreamPtr stream_, home_;
     ddp_dtype dtype_ = DDP_F32;
+    bool behind_home_ = false;
 };
 
 }  // namespace libddp::powersgd

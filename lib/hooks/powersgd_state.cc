@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device/dtype.h"
+#include "device/host_copy.h"
 #include "util/error.h"
 #include "util/options.h"
 
@@ -19,17 +20,50 @@ std::string shape_text(const HookState::Array& array) {
     return text;
 }
 
+// Null if there is no such bucket.
+const StreamPtr* home_of(const std::vector<StreamPtr>& homes, std::int32_t bucket) {
+    const auto index = static_cast<std::size_t>(bucket);
+    return index < homes.size() ? &homes[index] : nullptr;
+}
+
 }  // namespace
 
-Kept& State::error(std::int32_t param, ddp_dtype dtype, std::size_t count, const StreamPtr& home) {
+Kept& State::error(std::int32_t param, std::size_t count, Place& place) {
     Kept& kept = errors_[param];
-    if (!kept.memory) kept = Kept::zeros(dtype, count, 1, home);
+    if (!kept.memory) {
+        kept = Kept::zeros(place.compute(), count, 1, place.home());
+        place.use_home();
+    }
     if (kept.rows != count)
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state that was loaded has ", kept.rows,
              " elements of error for parameter ", param, ", whose gradient has ", count);
-    kept.bring_to(home);
-    kept.convert_to(dtype);
+    if (kept.convert_to(place.compute())) place.use_home();
     return kept;
+}
+
+// A bucket's Q starts anew where another bucket has its number on another device. One that came from a file for a bucket that
+// was not there yet lies with the host, and is brought to it.
+void State::set_buckets(const std::vector<StreamPtr>& homes, std::int64_t timeout_ms) {
+    if (!whole_buckets_ || homes == homes_) return;
+    HostCopies copies(timeout_ms);
+    for (auto next = qs_.begin(); next != qs_.end();) {
+        const auto entry = next++;
+        Kept& q = entry->second;
+        const StreamPtr* home = home_of(homes, entry->first);
+        if (!home || (q.home && q.home != *home))
+            qs_.erase(entry);
+        else if (*home && !q.home && q.memory)
+            q.bring_to(*home, copies);
+    }
+    homes_ = homes;
+}
+
+void State::separate_errors() {
+    // All are found first: the last one of a block looks alone when the others have left it.
+    std::vector<Kept*> shared;
+    for (auto& [param, error] : errors_)
+        if (error.memory.use_count() > 1) shared.push_back(&error);
+    for (Kept* error : shared) error->separate();
 }
 
 void State::save(HookState& state) const {
@@ -51,11 +85,11 @@ void State::load(const HookState& state) {
     const std::int64_t steps = saved_steps(state);
     std::map<std::int32_t, Kept> errors, qs;
     for (const Array& array : state.arrays)
-        if (array.key == HookState::kError) errors[array.param] = read_error(array);
+        if (array.key == HookState::kError) errors[array.param] = read_error(array, state.copies.get());
     for (const Array& array : state.arrays) {
         if (array.key == HookState::kError) continue;
         const std::int32_t owner = owner_of_q(array);
-        Kept q = read_q(array);
+        Kept q = read_q(array, owner, state.copies.get());
         if (!whole_buckets_) check_against_error(array, q, errors);
         qs[owner] = std::move(q);
     }
@@ -78,7 +112,7 @@ std::int64_t State::saved_steps(const HookState& state) const {
 }
 
 // The core has seen that `bytes` is what dtype and shape say.
-Kept State::read_error(const Array& array) const {
+Kept State::read_error(const Array& array, HostCopies* copies) const {
     const bool good = array.param >= 0 && array.shape.size() == 1 && array.shape[0] > 0 &&
                       (array.dtype == DDP_F32 || array.dtype == DDP_F64) &&
                       array.bytes == static_cast<std::size_t>(array.shape[0]) * dtype_size(array.dtype);
@@ -91,10 +125,10 @@ Kept State::read_error(const Array& array) const {
     if (known != errors_.end() && known->second.rows != count)
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", HookState::kError, "' of parameter ",
              array.param, " has ", count, " elements; the parameter has ", known->second.rows);
-    return Kept::loaded(array);
+    return Kept::loaded(array, copies);
 }
 
-Kept State::read_q(const Array& array) const {
+Kept State::read_q(const Array& array, std::int32_t owner, HostCopies* copies) const {
     const bool good = array.shape.size() == 2 && array.shape[0] > 0 && array.shape[0] <= rank_ &&
                       array.shape[0] <= array.shape[1] && (array.dtype == DDP_F32 || array.dtype == DDP_F64) &&
                       array.bytes == static_cast<std::size_t>(array.shape[0]) *
@@ -111,7 +145,9 @@ Kept State::read_q(const Array& array) const {
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state's array '", array.key, "' of parameter ", array.param,
              " has shape ", shape_text(array), "; the parameter's is ", known->second.columns, " x ",
              known->second.rows);
-    Kept kept = Kept::loaded(array);
+    Array placed = array;
+    if (const StreamPtr* home = home_of(homes_, owner); whole_buckets_ && home) placed.home = *home;
+    Kept kept = Kept::loaded(placed, copies);
     kept.rows = rows;
     kept.columns = columns;
     return kept;

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "hooks/kept.h"
+#include "hooks/powersgd_place.h"
 #include "hooks/state.h"
 #include "hooks/step_counter.h"
 
@@ -23,11 +25,15 @@ public:
     // How many steps came before the current one.
     std::int64_t step() const { return steps_.begun() - 1; }
 
-    // What earlier steps left out of a parameter; zeros at first. References stay valid until load(). home: of a device's
-    // memory, or null.
-    Kept& error(std::int32_t param, ddp_dtype dtype, std::size_t count, const StreamPtr& home = nullptr);
+    // What earlier steps left out of a parameter; zeros at first. References stay valid until load(). place: of its bucket.
+    Kept& error(std::int32_t param, std::size_t count, Place& place);
     // The last Q of a parameter or a bucket; without columns at first, and zero where there has been none.
     Kept& q(std::int32_t owner) { return qs_[owner]; }
+
+    // As in Hook::set_buckets: in whose order the memory of each bucket is. Nothing where each Q belongs to a parameter.
+    void set_buckets(const std::vector<StreamPtr>& homes, std::int64_t timeout_ms);
+    // Errors that lie in one block each get memory of their own.
+    void separate_errors();
 
     void save(HookState& state) const;
     void load(const HookState& state);
@@ -36,8 +42,8 @@ private:
     using Array = HookState::Array;
 
     std::int64_t saved_steps(const HookState& state) const;
-    Kept read_error(const Array& array) const;
-    Kept read_q(const Array& array) const;
+    Kept read_error(const Array& array, HostCopies* copies) const;
+    Kept read_q(const Array& array, std::int32_t owner, HostCopies* copies) const;
     std::int32_t owner_of_q(const Array& array) const;
     void check_against_error(const Array& array, const Kept& q, const std::map<std::int32_t, Kept>& errors) const;
 
@@ -46,6 +52,7 @@ private:
     const std::string hook_;
     StepCounter steps_;
     std::map<std::int32_t, Kept> errors_, qs_;
+    std::vector<StreamPtr> homes_;  // of buckets
 };
 
 }  // namespace libddp::powersgd

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "device/stream.h"
 
 namespace libddp {
+
+class HostCopies;
 
 class HookState {
 public:
@@ -30,11 +33,12 @@ public:
         // Null: of the CPU. When it is saved: in whose order the memory of a device is that `data` is. When it is loaded, where data
         // is the host's: of the device where the parameter is.
         StreamPtr home{};
-        std::int64_t timeout_ms = 300'000;  // how long that device may take
     };
 
     std::map<std::string, std::int64_t> numbers;
     std::vector<Array> arrays;
+    // By which what is loaded comes to devices; may be null where no array has a home.
+    std::shared_ptr<HostCopies> copies;
 };
 
 }  // namespace libddp

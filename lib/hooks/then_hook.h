@@ -14,6 +14,7 @@ public:
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
     Place place(ddp_bucket& bucket) override { return inner_->place(bucket); }
+    void set_buckets(const Buckets& buckets) override { inner_->set_buckets(buckets); }
     std::string name() const override { return str("then(", inner_->name(), ")"); }
     std::string options() const override { return inner_->options(); }
     bool any_thread() const override { return inner_->any_thread() && user_.any_thread; }

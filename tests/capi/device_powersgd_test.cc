@@ -5,12 +5,11 @@
 #include <limits>
 
 #include "hooks/matrix_model.h"
+#include "hooks/state_file.h"
 #include "support/device_model.h"
 #include "support/ranks.h"
 
 namespace {
-
-using File = std::vector<unsigned char>;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int kOnCpu = -1;
@@ -94,14 +93,7 @@ public:
         return result;
     }
     Numbers numbers(int i) { return to_numbers(bytes(i).data(), param(i)); }
-    Bytes bytes() {
-        Bytes all;
-        for (int i = 0; i < count(); ++i) {
-            const Bytes one = bytes(i);
-            all.insert(all.end(), one.begin(), one.end());
-        }
-        return all;
-    }
+    Bytes bytes() { return all_bytes(*this); }
 
 private:
     bool on_cpu() const { return device_ == kOnCpu; }
@@ -171,6 +163,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{2, "gloo", "bf16(batched_powersgd)", "rank=2,start=0"},
                     Case{2, "shm", "powersgd", "rank=2,start=0,min_rate=0.5", DDP_F32, true, 2},
                     Case{1, "shm", "batched_powersgd", "rank=1,start=0"},
+                    Case{2, "shm", "batched_powersgd", "rank=2,start=0,min_rate=0.5", DDP_F32, true, 2},
                     Case{2, "shm", "batched_powersgd", "rank=2,start=1,min_rate=0.5", DDP_F32, false},
                     Case{3, "gloo", "batched_powersgd", "rank=4,start=0,min_rate=0.5", DDP_F64},
                     Case{2, "streams", "batched_powersgd", "rank=2,start=0,min_rate=0.5", DDP_F16},
@@ -247,7 +240,7 @@ TEST_P(DevicePowerSgdTest, AStateGoesFromOnePlaceToAnother) {
         };
         for (int s = 0; s < 3; ++s) step(*first, s);
         for (int s = 0; s < 1; ++s) step(*on_cpu, s), step(*second, s);  // their buckets are those of later steps
-        const File file = first->context.save_hook_state();
+        const StateFile file = first->context.save_hook_state();
         on_cpu->context.load_hook_state(file);
         EXPECT_EQ(on_cpu->context.save_hook_state(), file);
         second->context.load_hook_state(file);
@@ -276,6 +269,44 @@ TEST_P(DevicePowerSgdTest, ADiscardedStepLeavesTheRestUsable) {
 }
 
 class DevicesPowerSgdTest : public DeviceTest {};
+
+// Rank 0 has sent what it has when rank 1 ends the group.
+TEST_F(DevicesPowerSgdTest, AStepThatFailsLeavesTheErrorOfWhatIsAbsent) {
+    for (const char* backend : {"shm", "gloo", "streams"})
+        for (const char* hook : {"powersgd", "batched_powersgd"})
+            on_ranks({2, backend}, [&](int rank, ddp_group* group) {
+                ddp_group* spare = nullptr;
+                ASSERT_EQ(ddp_group_split(group, 0, rank, &spare, nullptr), DDP_OK);
+                BorrowedGroup next(spare);
+                {
+                    auto options = buckets_of(1 << 20);
+                    options.flags = DDP_CONTEXT_FIND_UNUSED;
+                    PlacedModel m(group, rank, DDP_F32, true, options);
+                    m.context.use_hook(hook, "rank=2,start=0,min_rate=0.5");
+                    m.context.commit();
+                    const auto error = [&](int i) {
+                        return array_of(m.context.save_hook_state(), "error:p" + std::to_string(i));
+                    };
+                    for (int s = 0; s < 2; ++s) m.step([&](int i) { return m.gradient(rank, s, i); });
+                    const StateFile before[] = {error(0), error(3)};
+                    EXPECT_FALSE(before[0].empty() || before[0] == StateFile(before[0].size()));
+                    m.context.step_begin();
+                    if (rank == 0) {
+                        m.context.mark_unused({0, 3});
+                        for (const int i : {5, 4, 2, 1}) m.give(i, m.gradient(rank, 2, i));
+                    }
+                    next.barrier();
+                    if (rank == 1) m.context.abort("a test");
+                    EXPECT_THROW(m.context.finalize(), ddp::Error);
+                    m.context.set_group(next);
+                    EXPECT_EQ(error(0), before[0]) << backend << " " << hook;
+                    EXPECT_EQ(error(3), before[1]) << backend << " " << hook;
+                    m.step([&](int i) { return m.gradient(rank, 2, i); });
+                    EXPECT_NE(error(0), before[0]) << backend << " " << hook;
+                }
+                ddp_group_free(spare);
+            });
+}
 
 TEST_F(DevicesPowerSgdTest, OneModelOnTwoDevicesAndTheCpu) {
     on_ranks({2, "shm"}, [&](int rank, ddp_group* group) {

@@ -25,6 +25,17 @@ struct AnyParam {
     std::int64_t count;
 };
 
+// All gradients of a model, one after another.
+template <class Model>
+Bytes all_bytes(Model& model) {
+    Bytes all;
+    for (int i = 0; i < model.count(); ++i) {
+        const Bytes one = model.bytes(i);
+        all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+}
+
 // How many numbers are in `count` elements: two in a complex one.
 inline std::size_t numbers_in(const AnyParam& p) {
     return static_cast<std::size_t>(p.count) * (libddp::is_complex(p.dtype) ? 2 : 1);
@@ -108,15 +119,7 @@ public:
         return {grad(i), grad(i) + static_cast<std::size_t>(p.count) * libddp::dtype_size(p.dtype)};
     }
     Numbers numbers(int i) { return to_numbers(grad(i), param(i)); }
-    // All gradients, one after another.
-    Bytes bytes() {
-        Bytes all;
-        for (int i = 0; i < count(); ++i) {
-            const Bytes one = bytes(i);
-            all.insert(all.end(), one.begin(), one.end());
-        }
-        return all;
-    }
+    Bytes bytes() { return all_bytes(*this); }
 
     // One step with these gradients, ready from the last to the first, or the other way round.
     void step(const std::function<Numbers(int param)>& gradient, bool forwards = false) {

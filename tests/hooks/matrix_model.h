@@ -45,13 +45,8 @@ public:
         return view_ ? static_cast<std::byte*>(context.grad_view<void>(i)) : own_[static_cast<std::size_t>(i)].data();
     }
     Numbers numbers(int i) { return to_numbers(grad(i), param(i)); }
-    // All gradients' bytes, one after another.
-    Bytes bytes() {
-        Bytes all;
-        for (int i = 0; i < count(); ++i)
-            all.insert(all.end(), grad(i), grad(i) + static_cast<std::size_t>(size(i)) * libddp::dtype_size(dtype_));
-        return all;
-    }
+    Bytes bytes(int i) { return {grad(i), grad(i) + static_cast<std::size_t>(size(i)) * libddp::dtype_size(dtype_)}; }
+    Bytes bytes() { return all_bytes(*this); }
 
     // One step with these gradients, ready from the last to the first, or the other way round.
     void step(const std::function<Numbers(int param)>& gradient, bool forwards = false) {

@@ -4,15 +4,13 @@
 
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "hooks/matrix_model.h"
+#include "hooks/state_file.h"
 
 using testing::HasSubstr;
 
 namespace {
-
-using File = std::vector<unsigned char>;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
 const std::vector<Shape> kShapes{{20, 30}, {12}, {6, 4, 3, 3}, {16, 16}};
@@ -65,17 +63,6 @@ bool all_finite(const Numbers& values) {
     return true;
 }
 
-// One array of a state.
-File array_of(const File& state, const std::string& name) {
-    std::uint64_t length = 0;
-    std::memcpy(&length, state.data(), sizeof length);
-    const auto arrays = state.begin() + 8 + static_cast<std::ptrdiff_t>(length);
-    const auto header = nlohmann::json::parse(state.begin() + 8, arrays);
-    if (!header.contains(name)) return {};
-    const auto range = header[name]["data_offsets"].get<std::vector<std::ptrdiff_t>>();
-    return {arrays + range[0], arrays + range[1]};
-}
-
 // One element on one rank makes its parameter NaN everywhere; the others come through, and what is kept for it stays.
 TEST_P(PowerSgdMemory, OneBadElementMakesItsParameterNanOnEveryRank) {
     for (const double bad : {kNan, kInfinity, -kInfinity})
@@ -100,13 +87,13 @@ TEST_P(PowerSgdMemory, WhatIsKeptOfABadParameterStaysAsItWas) {
         MatrixModel m = model(group);
         install(m);
         for (int s = 0; s < 3; ++s) m.step([&](int i) { return gradient(m, rank, s, i); });
-        const File before = m.context.save_hook_state();
+        const StateFile before = m.context.save_hook_state();
         m.step([&](int i) {
             Numbers values = gradient(m, rank, 3, i);
             if (i != 3 && rank == 0) values[static_cast<std::size_t>(i)] = kNan;
             return values;
         });
-        const File after = m.context.save_hook_state();
+        const StateFile after = m.context.save_hook_state();
         for (const char* same : {"error:p0", "q:p0", "error:p2", "q:p2"})
             EXPECT_EQ(array_of(after, same), array_of(before, same)) << same;
         for (const char* other : {"error:p3", "q:p3"})
@@ -140,7 +127,7 @@ TEST_P(PowerSgdMemory, ResumingEqualsNeverHavingStopped) {
         MatrixModel through = model(group);
         install(through);
         for (int s = 0; s < 4; ++s) through.step([&](int i) { return gradient(through, rank, s, i); });
-        const File file = through.context.save_hook_state();
+        const StateFile file = through.context.save_hook_state();
         // A hook of whole buckets needs the same buckets.
         MatrixModel resumed = model(group, batched() ? 1 << 20 : 64, false);
         install(resumed);
@@ -155,7 +142,7 @@ TEST_P(PowerSgdMemory, ResumingEqualsNeverHavingStopped) {
 }
 
 TEST_P(PowerSgdMemory, GoesOnInAnotherWorld) {
-    std::vector<File> files(2);
+    std::vector<StateFile> files(2);
     on_ranks({2}, [&](int rank, ddp_group* group) {
         MatrixModel m = model(group);
         install(m);
@@ -184,8 +171,8 @@ TEST(PowerSgdState, AFileThatDoesNotFitIsRefusedAndChangesNothing) {
             return m;
         };
         const auto m = make("powersgd", kOptions, kShapes);
-        const File mine = m->context.save_hook_state();
-        const auto refused = [&](const File& file, const char* why) {
+        const StateFile mine = m->context.save_hook_state();
+        const auto refused = [&](const StateFile& file, const char* why) {
             try {
                 m->context.load_hook_state(file);
                 ADD_FAILURE() << "loaded, although: " << why;

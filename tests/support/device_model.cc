@@ -23,7 +23,7 @@ DeviceTest::~DeviceTest() {
 }
 
 DeviceModel::DeviceModel(ddp_group* group, std::vector<std::int64_t> sizes, bool view, std::vector<int> devices,
-                         ddp_context_options options)
+                         ddp_context_options options, std::int64_t rows)
     : borrowed(group),
       context(borrowed, options),
       sizes_(std::move(sizes)),
@@ -35,8 +35,9 @@ DeviceModel::DeviceModel(ddp_group* group, std::vector<std::int64_t> sizes, bool
         own_.push_back(view_ ? nullptr : allocate(i));
         const ddp_device where = device(i) < 0 ? ddp_device{DDP_DEVICE_CPU, 0} : ddp_device{DDP_DEVICE_CUDA, device(i)};
         std::string name = std::to_string(i);
-        context.add_param<float>(name.insert(0, 1, 'p'), {sizes_[static_cast<std::size_t>(i)]}, data_.back(),
-                                 own_.back(), where);
+        std::vector<std::int64_t> shape{sizes_[static_cast<std::size_t>(i)]};
+        if (rows > 1) shape = {rows, shape[0] / rows};
+        context.add_param<float>(name.insert(0, 1, 'p'), shape, data_.back(), own_.back(), where);
         if (device(i) >= 0) context.set_stream(where, stream(i));
     }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ddp/types.h"
 #include "device/everywhere.h"
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
@@ -162,5 +163,20 @@ struct C64 : Plain<Complex<float>> {};
 struct C128 : Plain<Complex<double>> {};
 // Bits that nobody computes with.
 struct Bits16 : Plain<std::uint16_t> {};
+
+// Calls use(format) with that of f16, bf16, f32 or f64.
+template <class Use>
+void with_floating(ddp_dtype dtype, Use use) {
+    switch (dtype) {
+        case DDP_F16:
+            return use(F16());
+        case DDP_BF16:
+            return use(BF16());
+        case DDP_F32:
+            return use(F32());
+        default:
+            return use(F64());
+    }
+}
 
 }  // namespace libddp::cuda

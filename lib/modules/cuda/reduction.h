@@ -118,14 +118,6 @@ ReduceTable reduce_table(void* out, const void* const* inputs, std::size_t input
 template <class Use>
 void with_reduce_format(ddp_dtype dtype, ddp_reduce_op op, Use use) {
     switch (dtype) {
-        case DDP_F16:
-            return use(F16());
-        case DDP_BF16:
-            return use(BF16());
-        case DDP_F32:
-            return use(F32());
-        case DDP_F64:
-            return use(F64());
         case DDP_I32:
             return use(I32());
         case DDP_I64:
@@ -134,8 +126,10 @@ void with_reduce_format(ddp_dtype dtype, ddp_reduce_op op, Use use) {
             return use(U8());
         case DDP_C64:
             return op == DDP_PROD ? use(C64()) : use(F32());
-        default:
+        case DDP_C128:
             return op == DDP_PROD ? use(C128()) : use(F64());
+        default:
+            return with_floating(dtype, use);
     }
 }
 

@@ -52,21 +52,6 @@ inline std::uint64_t blocks_of(const Table& table) {
     return (table.chunks + kChunksPerBlock - 1) / kChunksPerBlock;
 }
 
-// Calls use(format) with that of f16, bf16, f32 or f64.
-template <class Use>
-void with_floating(ddp_dtype dtype, Use use) {
-    switch (dtype) {
-        case DDP_F16:
-            return use(F16());
-        case DDP_BF16:
-            return use(BF16());
-        case DDP_F32:
-            return use(F32());
-        default:
-            return use(F64());
-    }
-}
-
 // Calls use(From(), To(), scales) with the formats that a transfer needs, scales: a compile-time bool. Throws UNSUPPORTED.
 template <class Use>
 void with_formats(ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale, Use use) {

@@ -19,6 +19,10 @@ struct Counts {
 };
 // What is alive now. Of what is freed in the order of a stream, once that has come to it: see settle().
 Counts counts();
+// Bytes of the memory that is alive on all devices.
+std::size_t live_bytes();
+// How often pinned memory was allocated, ever.
+long pinned_allocations();
 // Waits until every stream has nothing to do, at most 10 s; false if that takes longer.
 bool settle();
 

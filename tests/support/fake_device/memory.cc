@@ -102,6 +102,13 @@ long Memory::blocks() {
     return static_cast<long>(used_.size());
 }
 
+std::size_t Memory::live_bytes() {
+    const std::lock_guard lock(mutex_);
+    std::size_t bytes = 0;
+    for (const auto& [begin, size] : used_) bytes += size;
+    return bytes;
+}
+
 void* Memory::allocate_pinned(std::size_t bytes) {
     const std::size_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     auto* memory = static_cast<char*>(std::aligned_alloc(kAlignment, size));
@@ -109,6 +116,7 @@ void* Memory::allocate_pinned(std::size_t bytes) {
     std::memset(memory, kGarbage, size);
     const std::lock_guard lock(mutex_);
     pinned_[memory] = size;
+    ++pinned_allocations_;
     return memory;
 }
 
@@ -129,6 +137,11 @@ void Memory::require_pinned(const void* memory, std::size_t bytes) {
 long Memory::pinned() {
     const std::lock_guard lock(mutex_);
     return static_cast<long>(pinned_.size());
+}
+
+long Memory::pinned_allocations() {
+    const std::lock_guard lock(mutex_);
+    return pinned_allocations_;
 }
 
 }  // namespace fake

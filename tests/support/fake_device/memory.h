@@ -20,12 +20,14 @@ public:
     // -1: not of a device.
     int device_of(const void* memory) const;
     long blocks();
+    std::size_t live_bytes();
 
     void* allocate_pinned(std::size_t bytes);
     void free_pinned(void* memory);
     // Ends the process unless it is.
     void require_pinned(const void* memory, std::size_t bytes);
     long pinned();
+    long pinned_allocations();
 
 private:
     Memory();
@@ -35,6 +37,7 @@ private:
     char* hidden_ = nullptr;                             // where the devices work
     std::map<std::size_t, std::size_t> free_[2], used_;  // begin and size, in bytes from the first device's memory
     std::map<const char*, std::size_t> pinned_;
+    long pinned_allocations_ = 0;
 };
 
 [[noreturn]] void die(const char* what);

@@ -222,6 +222,14 @@ std::uint64_t copied_bytes() {
     return copied;
 }
 
+std::size_t live_bytes() {
+    return Memory::instance().live_bytes();
+}
+
+long pinned_allocations() {
+    return Memory::instance().pinned_allocations();
+}
+
 bool settle() {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (!Stream::all_idle()) {

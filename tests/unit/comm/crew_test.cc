@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "comm/executor.h"
+#include "function_operation.h"
 
 using namespace libddp;
 using namespace std::chrono_literals;
@@ -32,13 +33,13 @@ protected:
 
     // Holds an executor's queue until release.
     WorkPtr block(Executor& executor) {
-        return executor.submit_function([this] {
+        return submit_function(executor, [this] {
             while (!released_) std::this_thread::sleep_for(1ms);
             return ErrorInfo{};
         });
     }
     static WorkPtr nothing(Executor& executor) {
-        return executor.submit_function([] { return ErrorInfo{}; });
+        return submit_function(executor, [] { return ErrorInfo{}; });
     }
 
     std::shared_ptr<Executor> executors_[3];
@@ -59,7 +60,7 @@ TEST_F(CrewTest, WhoWaitsRunsTheCallbacksOfAll) {
             },
             false));
     // It has no callback itself, and is not done before those of the others are.
-    auto last = executors_[0]->submit_function([&] {
+    auto last = submit_function(*executors_[0], [&] {
         while (ran < 3) std::this_thread::sleep_for(1ms);
         return ErrorInfo{};
     });
@@ -93,7 +94,7 @@ TEST_F(CrewTest, PollingServesAllToo) {
 TEST_F(CrewTest, WhoWaitsDoesNotLendItself) {
     for (int i = 0; i < 100; ++i) {
         std::thread::id seen;
-        auto work = executors_[0]->submit_function([&] {
+        auto work = submit_function(*executors_[0], [&] {
             seen = std::this_thread::get_id();
             return ErrorInfo{};
         });

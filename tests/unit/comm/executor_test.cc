@@ -7,6 +7,8 @@
 #include <chrono>
 #include <thread>
 
+#include "function_operation.h"
+
 using namespace libddp;
 using testing::ElementsAre;
 using namespace std::chrono_literals;
@@ -29,7 +31,7 @@ protected:
     }
     // One that holds the queue until release().
     WorkPtr block() {
-        auto work = executor_->submit_function([this] {
+        auto work = submit_function(*executor_, [this] {
             holding_ = true;
             while (!released_) std::this_thread::sleep_for(1ms);
             return ErrorInfo{};
@@ -57,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Runners, ExecutorTest,
 
 TEST_P(ExecutorTest, RunsInOrder) {
     std::vector<WorkPtr> works;
-    for (int i = 0; i < 50; ++i) works.push_back(executor_->submit_function(note(std::to_string(i))));
+    for (int i = 0; i < 50; ++i) works.push_back(submit_function(*executor_, note(std::to_string(i))));
     ASSERT_TRUE(works.back()->wait(Deadline::after_ms(5000)));
     for (int i = 0; i < 50; ++i) EXPECT_EQ(ran_[static_cast<std::size_t>(i)], std::to_string(i));
 }
@@ -67,14 +69,14 @@ TEST_P(ExecutorTest, AChainRunsBeforeWhatWasQueuedAfterIt) {
         ran_.clear();
         released_ = false;
         auto hold = block();
-        auto first = executor_->submit_function(note("a1"));
+        auto first = submit_function(*executor_, note("a1"));
         auto chain = first->then(
             [&] {
-                auto second = executor_->submit_function(note("a2"));
-                return second->then([&] { return executor_->submit_function(note("a3")); }, any_thread);
+                auto second = submit_function(*executor_, note("a2"));
+                return second->then([&] { return submit_function(*executor_, note("a3")); }, any_thread);
             },
             any_thread);
-        auto later = executor_->submit_function(note("b"));
+        auto later = submit_function(*executor_, note("b"));
         if (!any_thread) std::this_thread::sleep_for(20ms);
         release();
         ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
@@ -86,14 +88,15 @@ TEST_P(ExecutorTest, AChainRunsBeforeWhatWasQueuedAfterIt) {
 
 TEST_P(ExecutorTest, SeveralOperationsOfOneContinuationKeepTheirOrder) {
     auto hold = block();
-    auto chain = executor_->submit_function(note("a"))->then(
-        [&] {
-            executor_->submit_function(note("a1"));
-            executor_->submit_function(note("a2"));
-            return executor_->submit_function(note("a3"));
-        },
-        true);
-    auto later = executor_->submit_function(note("b"));
+    auto chain = submit_function(*executor_, note("a"))
+                     ->then(
+                         [&] {
+                             submit_function(*executor_, note("a1"));
+                             submit_function(*executor_, note("a2"));
+                             return submit_function(*executor_, note("a3"));
+                         },
+                         true);
+    auto later = submit_function(*executor_, note("b"));
     release();
     ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
     EXPECT_THAT(ran_, ElementsAre("a", "a1", "a2", "a3", "b"));
@@ -104,12 +107,13 @@ TEST_P(ExecutorTest, ContinuationsStayOnThreadsInsideALibddpCall) {
     auto me = std::this_thread::get_id();
     std::thread::id seen;
     auto hold = block();  // or "a" may be done so early that then() itself runs the continuation
-    auto out = executor_->submit_function(note("a"))->then(
-        [&]() -> WorkPtr {
-            seen = std::this_thread::get_id();
-            return nullptr;
-        },
-        false);
+    auto out = submit_function(*executor_, note("a"))
+                   ->then(
+                       [&]() -> WorkPtr {
+                           seen = std::this_thread::get_id();
+                           return nullptr;
+                       },
+                       false);
     release();
     std::this_thread::sleep_for(20ms);
     EXPECT_FALSE(out->done()) << "the progress thread may not run it";
@@ -121,7 +125,7 @@ TEST_P(ExecutorTest, ContinuationsStayOnThreadsInsideALibddpCall) {
 TEST_P(ExecutorTest, IsIdleAsSoonAsTheLastWorkIsDone) {
     auto hold = block();
     std::atomic<bool> busy{true};
-    auto last = executor_->submit_function(note("a"));
+    auto last = submit_function(*executor_, note("a"));
     auto after = last->then(
         [&]() -> WorkPtr {
             while (busy) std::this_thread::sleep_for(1ms);
@@ -140,7 +144,7 @@ TEST_P(ExecutorTest, IsIdleAsSoonAsTheLastWorkIsDone) {
 }
 
 TEST_P(ExecutorTest, PollRunsContinuationsToo) {
-    auto out = executor_->submit_function(note("a"))->then([]() -> WorkPtr { return nullptr; }, false);
+    auto out = submit_function(*executor_, note("a"))->then([]() -> WorkPtr { return nullptr; }, false);
     auto deadline = Deadline::after_ms(5000);
     while (!out->done() && !deadline.expired()) out->poll();
     EXPECT_TRUE(out->done());
@@ -148,9 +152,10 @@ TEST_P(ExecutorTest, PollRunsContinuationsToo) {
 
 TEST_P(ExecutorTest, ErrorsSkipContinuationsAndTravelAlong) {
     bool called = false;
-    auto out = executor_->submit_function([] {
-                            return ErrorInfo{DDP_ERROR_TIMEOUT, "late", 3};
-                        })
+    auto out = submit_function(*executor_,
+                               [] {
+                                   return ErrorInfo{DDP_ERROR_TIMEOUT, "late", 3};
+                               })
                    ->then(
                        [&]() -> WorkPtr {
                            called = true;
@@ -165,21 +170,22 @@ TEST_P(ExecutorTest, ErrorsSkipContinuationsAndTravelAlong) {
 }
 
 TEST_P(ExecutorTest, AThrowingContinuationFailsItsResult) {
-    auto out = executor_->submit_function(note("a"))->then([]() -> WorkPtr { fail(DDP_ERROR_CALLBACK, "no"); }, false);
+    auto out = submit_function(*executor_, note("a"))->then([]() -> WorkPtr { fail(DDP_ERROR_CALLBACK, "no"); }, false);
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_EQ(out->result().message, "no");
 }
 
 TEST_P(ExecutorTest, AContinuationMayWaitForItsOwnOperations) {
     if (GetParam() == Runner::kProgressThread) GTEST_SKIP() << "operations are bound to the progress thread";
-    auto out = executor_->submit_function(note("a"))->then(
-        [&]() -> WorkPtr {
-            auto inner = executor_->submit_function(note("a1"));
-            EXPECT_TRUE(inner->wait(Deadline::after_ms(5000)));
-            return executor_->submit_function(note("a2"));
-        },
-        false);
-    auto later = executor_->submit_function(note("b"));
+    auto out = submit_function(*executor_, note("a"))
+                   ->then(
+                       [&]() -> WorkPtr {
+                           auto inner = submit_function(*executor_, note("a1"));
+                           EXPECT_TRUE(inner->wait(Deadline::after_ms(5000)));
+                           return submit_function(*executor_, note("a2"));
+                       },
+                       false);
+    auto later = submit_function(*executor_, note("b"));
     ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_THAT(ran_, ElementsAre("a", "a1", "a2", "b"));
@@ -189,7 +195,7 @@ TEST_P(ExecutorTest, WaitIsBounded) {
     auto hold = block();
     auto helper = wait_elsewhere(hold);
     while (!holding_) std::this_thread::yield();
-    auto work = executor_->submit_function(note("a"));
+    auto work = submit_function(*executor_, note("a"));
     EXPECT_FALSE(work->wait(Deadline::after_ms(30)));
     release();
     EXPECT_TRUE(work->wait(Deadline::after_ms(5000)));
@@ -198,11 +204,11 @@ TEST_P(ExecutorTest, WaitIsBounded) {
 
 TEST_P(ExecutorTest, UserCompletedWorkBoundsTheChainThatWaitsForIt) {
     auto mine = Work::user_completed(50);
-    auto out = executor_->submit_function(note("a"))->then([&] { return mine; }, true);
+    auto out = submit_function(*executor_, note("a"))->then([&] { return mine; }, true);
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
     auto good = Work::user_completed(5000);
-    auto second = executor_->submit_function(note("b"))->then([&] { return good; }, true);
+    auto second = submit_function(*executor_, note("b"))->then([&] { return good; }, true);
     std::thread completer([&] { good->complete({}); });
     EXPECT_TRUE(second->wait(Deadline::after_ms(5000)));
     EXPECT_TRUE(second->result().ok());
@@ -217,13 +223,13 @@ TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
             released_ = false;
             auto mine = Work::user_completed(5000);
             auto hold = block();
-            auto before = executor_->submit_function(note("x"));
+            auto before = submit_function(*executor_, note("x"));
             WorkPtr chain;
             {
                 OpTag tag;
                 tag.executor = executor_;  // as in a hook
                 ScopedTag scope(tag);
-                chain = mine->then([&] { return executor_->submit_function(note("a1")); }, any_thread)
+                chain = mine->then([&] { return submit_function(*executor_, note("a1")); }, any_thread)
                             ->then(
                                 [&] {
                                     auto second = Work::user_completed(5000);
@@ -231,9 +237,9 @@ TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
                                     return second;
                                 },
                                 any_thread)
-                            ->then([&] { return executor_->submit_function(note("a2")); }, any_thread);
+                            ->then([&] { return submit_function(*executor_, note("a2")); }, any_thread);
             }
-            auto later = executor_->submit_function(note("b"));
+            auto later = submit_function(*executor_, note("b"));
             if (early) mine->complete({});
             release();
             if (!early) {
@@ -249,12 +255,12 @@ TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
 TEST_P(ExecutorTest, PoisonFailsEverythingQueued) {
     auto hold = block();
     std::this_thread::sleep_for(10ms);
-    auto queued = executor_->submit_function(note("a"));
+    auto queued = submit_function(*executor_, note("a"));
     auto chained = queued->then([]() -> WorkPtr { return nullptr; }, false);
     executor_->poison({DDP_ERROR_RANK_FAILED, "rank 1 died", 1});
     EXPECT_TRUE(queued->done());
     EXPECT_EQ(chained->result().rank, 1);
-    EXPECT_EQ(executor_->submit_function(note("b"))->result().code, DDP_ERROR_RANK_FAILED);
+    EXPECT_EQ(submit_function(*executor_, note("b"))->result().code, DDP_ERROR_RANK_FAILED);
     release();
     EXPECT_TRUE(ran_.empty());
 }
@@ -265,7 +271,7 @@ TEST_P(ExecutorTest, ManyWaitersAndSubmitters) {
     for (int t = 0; t < 6; ++t)
         threads.emplace_back([&] {
             for (int i = 0; i < 200; ++i) {
-                auto work = executor_->submit_function([] { return ErrorInfo{}; });
+                auto work = submit_function(*executor_, [] { return ErrorInfo{}; });
                 auto out = work->then([]() -> WorkPtr { return nullptr; }, i % 2 == 0);
                 if (out->wait(Deadline::after_ms(10'000))) ++done;
             }
@@ -326,7 +332,7 @@ TEST_P(ExecutorTest, NothingRunsNowThatOthersAreBefore) {
 
 TEST_P(ExecutorTest, WhatIsReadyDoesNotOvertake) {
     auto hold = block();
-    auto first = executor_->submit_function(note("first"));
+    auto first = submit_function(*executor_, note("first"));
     std::thread::id ran_on;
     auto second = executor_->submit(std::make_unique<Recorded>(true, ran_on));
     EXPECT_FALSE(second->done());

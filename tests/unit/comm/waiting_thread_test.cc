@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "comm/executor.h"
+#include "function_operation.h"
 
 using namespace libddp;
 using testing::ElementsAre;
@@ -37,8 +38,8 @@ protected:
 };
 
 TEST_F(WaitingThreadTest, NothingRunsUnlessSomebodyWaits) {
-    auto work = executor_->submit_function(note_thread());
-    auto chain = work->then([this] { return executor_->submit_function(note_thread()); }, true);
+    auto work = submit_function(*executor_, note_thread());
+    auto chain = work->then([this] { return submit_function(*executor_, note_thread()); }, true);
     executor_->run_callbacks();  // as ddp_grad_ready does
     std::this_thread::sleep_for(30ms);
     EXPECT_FALSE(work->done());
@@ -48,21 +49,21 @@ TEST_F(WaitingThreadTest, NothingRunsUnlessSomebodyWaits) {
 }
 
 TEST_F(WaitingThreadTest, AWaitWithADeadlineRunsOperations) {
-    auto work = executor_->submit_function(note_thread());
+    auto work = submit_function(*executor_, note_thread());
     EXPECT_TRUE(work->wait(Deadline::after_ms(5000)));
     EXPECT_THAT(threads_, ElementsAre(std::this_thread::get_id()));
 }
 
 TEST_F(WaitingThreadTest, AWaitThatDoesNotLendRunsNothing) {
-    auto work = executor_->submit_function(note_thread());
+    auto work = submit_function(*executor_, note_thread());
     EXPECT_FALSE(work->wait(Deadline::after_ms(30), /*lend=*/false));
     EXPECT_THAT(threads_, ElementsAre());
 }
 
 TEST_F(WaitingThreadTest, PollRunsOperationsAsFarAsTheWorkInQuestion) {
-    auto first = executor_->submit_function(note("a"));
-    auto second = executor_->submit_function(note("b"));
-    auto third = executor_->submit_function(note("c"));
+    auto first = submit_function(*executor_, note("a"));
+    auto second = submit_function(*executor_, note("b"));
+    auto third = submit_function(*executor_, note("c"));
     second->poll();
     EXPECT_TRUE(second->done());
     EXPECT_FALSE(third->done());
@@ -77,7 +78,7 @@ TEST_F(WaitingThreadTest, WhatFollowsAWorkOfTheProgramWaitsForAWaitingThread) {
         OpTag tag;
         tag.executor = executor_;
         ScopedTag scope(tag);
-        chain = mine->then([this] { return executor_->submit_function(note_thread()); }, true);
+        chain = mine->then([this] { return submit_function(*executor_, note_thread()); }, true);
     }
     std::thread([&] { mine->complete({}); }).join();
     std::this_thread::sleep_for(20ms);
@@ -92,14 +93,12 @@ TEST_F(WaitingThreadTest, OfSeveralWaitersOneRunsAtATime) {
     for (int t = 0; t < 4; ++t)
         waiters.emplace_back([&] {
             for (int i = 0; i < 100; ++i)
-                executor_
-                    ->submit_function([&] {
-                        worst = std::max<int>(worst, ++inside);
-                        ++runs;
-                        --inside;
-                        return ErrorInfo{};
-                    })
-                    ->wait(std::nullopt);
+                submit_function(*executor_, [&] {
+                    worst = std::max<int>(worst, ++inside);
+                    ++runs;
+                    --inside;
+                    return ErrorInfo{};
+                })->wait(std::nullopt);
         });
     for (auto& waiter : waiters) waiter.join();
     EXPECT_EQ(runs, 400);

@@ -20,9 +20,6 @@ using namespace libddp;
 namespace {
 
 template <class T>
-constexpr ddp_dtype kDtype = sizeof(T) == 4 ? DDP_F32 : DDP_F64;
-
-template <class T>
 std::vector<T> numbers(std::size_t count, unsigned seed) {
     std::mt19937 random(seed);
     std::vector<T> values(count);
@@ -74,10 +71,10 @@ template <class T>
 struct OnePart {
     OnePart(const ddp_codec& codec, std::vector<T> values, std::vector<T> left)
         : gradient(std::move(values)), residual(std::move(left)) {
-        const std::size_t bytes = 8 + (packed_size(codec, kDtype<T>, gradient.size()) + 7) / 8 * 8;
+        const std::size_t bytes = 8 + (packed_size(codec, reference::kDtype<T>, gradient.size()) + 7) / 8 * 8;
         gathered.resize(bytes / 8);
         part = {gradient.data(), residual.empty() ? nullptr : residual.data(), gradient.size(), 8};
-        batch = {codec, &part, 1, kDtype<T>, 0, 1, 0, gathered.data(), bytes, nullptr};
+        batch = {codec, &part, 1, reference::kDtype<T>, 0, 1, 0, gathered.data(), bytes, nullptr};
         scratch.resize(cpu::encode_scratch(batch) / sizeof(T) + 1);
         batch.scratch = scratch.data();
     }

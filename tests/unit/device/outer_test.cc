@@ -6,14 +6,12 @@
 #include <vector>
 
 #include "device/kernels.h"
+#include "unit/device/reference.h"
 #include "util/error.h"
 
 using namespace libddp;
 
 namespace {
-
-template <class T>
-constexpr ddp_dtype kDtype = sizeof(T) == 4 ? DDP_F32 : DDP_F64;
 
 template <class T>
 std::vector<T> values(std::size_t count, unsigned seed) {
@@ -55,7 +53,8 @@ TYPED_TEST(Outer, HasTheBitsOfTheDefinition) {
                     for (double scale : {1.0, 1.0 / 3}) {
                         auto out = values<T>(n * m, 3);
                         const auto correct = expected(out, left, right, rows, n, m, add, static_cast<T>(scale));
-                        cpu::outer_products(out.data(), left.data(), right.data(), rows, n, m, kDtype<T>, add, scale);
+                        cpu::outer_products(out.data(), left.data(), right.data(), rows, n, m, reference::kDtype<T>,
+                                            add, scale);
                         ASSERT_EQ(out, correct) << rows << " rows of " << n << " and " << m << (add ? ", added" : "");
                     }
             }
@@ -68,8 +67,8 @@ TYPED_TEST(Outer, KeepsToItsMemory) {
     for (std::size_t shift : {0, 1, 2, 3}) {
         std::vector<T> out(n * m + 8, 1);
         const auto left = values<T>(rows * n + shift, 1), right = values<T>(rows * m + shift, 2);
-        cpu::outer_products(out.data() + shift, left.data() + shift, right.data() + shift, rows, n, m, kDtype<T>, true,
-                            1);
+        cpu::outer_products(out.data() + shift, left.data() + shift, right.data() + shift, rows, n, m,
+                            reference::kDtype<T>, true, 1);
         for (std::size_t i = 0; i < out.size(); ++i)
             if (i < shift || i >= shift + n * m) {
                 EXPECT_EQ(out[i], 1) << i;
@@ -78,7 +77,7 @@ TYPED_TEST(Outer, KeepsToItsMemory) {
     std::vector<T> left(n), right(m), out(n * m);
     left[2] = std::numeric_limits<T>::infinity();
     right[3] = 2;
-    cpu::outer_products(out.data(), left.data(), right.data(), 1, n, m, kDtype<T>, false, 1);
+    cpu::outer_products(out.data(), left.data(), right.data(), 1, n, m, reference::kDtype<T>, false, 1);
     for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = 0; j < m; ++j) {
             if (i != 2)

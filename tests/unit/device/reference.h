@@ -12,6 +12,9 @@
 
 namespace libddp::reference {
 
+template <class T>
+constexpr ddp_dtype kDtype = sizeof(T) == 4 ? DDP_F32 : DDP_F64;
+
 inline double f16_value(std::uint16_t bits) {
     const int exponent = (bits >> 10) & 31;
     const int mantissa = bits & 1023;

@@ -59,7 +59,7 @@ class LifetimeTest {
     /** A context that is not freed costs some 20 KiB: 200 MB in all. */
     @Test
     void tenThousandContexts() throws Exception {
-        assertFlat(16 * 1024, "10,000 contexts", () -> contexts(10000));
+        assertFlat(8 * 1024, "10,000 contexts", () -> contexts(10000));
     }
 
     @Test
@@ -94,7 +94,7 @@ class LifetimeTest {
 
     @Test
     void errorsAndWorksAreFreed() throws Exception {
-        assertFlat(8 * 1024, "4,000 errors and works", () -> errorsAndWorks(4000));
+        assertFlat(4 * 1024, "4,000 errors and works", () -> errorsAndWorks(4000));
     }
 
     @Test
