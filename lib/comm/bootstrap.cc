@@ -110,7 +110,8 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
     check_ranks(job.rank, job.world_size);
 
     const bool rank0_hosts = job.rank0_hosts_store && starts_with(job.store_uri, "tcp://");
-    MeetingPlace place{job.rank, job.world_size, config.store, rank0_hosts ? 0 : -1, ""};
+    const bool store_may_end = !config.store && (rank0_hosts ? job.rank == 0 : starts_with(job.store_uri, "file://"));
+    MeetingPlace place{job.rank, job.world_size, config.store, rank0_hosts ? 0 : -1, store_may_end, ""};
     if (!place.store && (place.world > 1 || method != "env://")) {
         StoreConfig store;
         store.uri = job.store_uri;

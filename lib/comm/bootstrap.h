@@ -30,6 +30,7 @@ struct MeetingPlace {
     std::int32_t world = 1;
     std::shared_ptr<Store> store;  // null when world is 1 and nothing asked for one
     std::int32_t store_rank = -1;  // the rank whose process runs the store, -1: none of the group
+    bool store_may_end = false;    // when this rank is done: its process runs the store, or the last one removes a file
     std::string prefix;            // of this group's keys; differs each time a process creates a group of this name
 };
 

@@ -23,6 +23,8 @@ namespace {
 constexpr std::int64_t kStoreSliceMs = 200;
 // How long the store has to answer a rank that wants to know who is missing.
 constexpr std::int64_t kStoreAnswerMs = 1'000;
+// How long ranks that chose differently keep the store for one that comes late. Some load a framework first.
+constexpr std::int64_t kLatecomerMs = 10'000;
 
 std::string identity() {
     char host[256] = "?";
@@ -174,6 +176,9 @@ void Link::join() {
         check_same_options();
         wait_for_all();
     } catch (const Error& error) {
+        // Without the store, who comes late would not learn why nobody is there.
+        if (error.info().code == DDP_ERROR_MISMATCH && place_.store_may_end)
+            monitor_->leave_last(std::min(kLatecomerMs, config_.timeout_ms));
         // The store went with the rank that runs it. What ended that rank is the cause.
         if (error.info().code != DDP_ERROR_UNAVAILABLE) throw;
         throw Error(monitor_->resolve(error.info(), str("joining group '", config_.name, "'")));

@@ -131,6 +131,17 @@ void Monitor::leave() {
     }
 }
 
+void Monitor::leave_last(std::int64_t timeout_ms) {
+    leave();
+    Store::Keys all;
+    for (std::int32_t r = 0; r < config_.world; ++r) all.push_back(key(str("left/", r)));
+    try {
+        config_.store->wait(all, timeout_ms);
+    } catch (const Error& error) {
+        log(LogLevel::kInfo, "not every rank was told: ", error.what());
+    }
+}
+
 void Monitor::loop() {
     std::unique_lock lock(mutex_);
     for (;;) {

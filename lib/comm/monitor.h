@@ -62,6 +62,9 @@ public:
     // Says that this rank leaves on purpose. Bounded; errors are ignored, since the store may be gone already.
     void leave();
 
+    // Leaves, and waits until all ranks have, the others after hearing of the verdict.
+    void leave_last(std::int64_t timeout_ms);
+
 private:
     void loop();
     void post(std::function<void()> event);

@@ -3,7 +3,7 @@ import time
 import unittest
 
 import jobs
-from jobs import Failure, Job, expect_error, run_all
+from jobs import KINDS, SLACK, Failure, Job, expect_error, run_all
 
 
 class Disagree(unittest.TestCase):
@@ -34,6 +34,22 @@ class Disagree(unittest.TestCase):
         scenarios = [(f"{case[0]} {kind} world {world}", self.scenario, (kind, world, *case[1:]))
                      for kind, world in (("tcp", 2), ("file", 3)) for case in cases]
         run_all(scenarios, at_once=3)
+
+    # The store must not end with the ranks that noticed first.
+    def test_a_rank_that_comes_late_hears_of_it(self):
+        run_all([(f"rank {late} late {kind}", self.late, (kind, late)) for kind in KINDS for late in range(3)
+                 if late != 0 or kind != "tcp"], at_once=3)  # no store before rank 0 there
+
+    @staticmethod
+    def late(kind, late):
+        with Job(kind, 3) as job:
+            early = [rank for rank in range(3) if rank != late]
+            for rank in early:
+                job.start(rank, ["join"], flags=rank)
+            time.sleep(0.5 * SLACK)
+            begin = job.start(late, ["join"]).wait_for("end")
+            expect_error(job.ranks.values(), "MISMATCH", words=["flags", "'0'"] if 0 in early else ["flags", "'1'", "'2'"])
+            return time.monotonic() - begin
 
     # Gloo would end the process on its own thread when a message is longer than what the other side expects, so it compares
     # signatures although DDP_GROUP_NO_MATCH_CHECK is set.
