@@ -67,7 +67,6 @@ void compare(const Links& links, const char* call) {
     const Claim mine = claim_of(links);
     std::vector<std::shared_ptr<std::vector<Claim>>> claims;
     std::vector<WorkPtr> works;
-    for (const auto& link : links) link->check();
     for (const auto& link : links) {
         auto all = std::make_shared<std::vector<Claim>>(world);
         (*all)[static_cast<std::size_t>(link->rank())] = mine;
@@ -78,10 +77,7 @@ void compare(const Links& links, const char* call) {
         works[i]->wait(std::nullopt);
         ErrorInfo error = works[i]->result();
         if (error.ok()) error = find_difference(*claims[i], call);
-        if (error.ok()) continue;
-        // Nobody may be left waiting for this rank in another of the groups.
-        for (const auto& link : links) error = link->break_everywhere(error);
-        throw Error(error);
+        if (!error.ok()) throw Error(error);
     }
 }
 
@@ -92,7 +88,14 @@ std::shared_ptr<Group> compose_round_robin(const Groups& groups, const char* cal
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": n is ", groups.size(), "; it must be from 1 to ",
              RoundRobin::kMostLinks);
     Links links = links_of(groups, call);
-    compare(links, call);
+    try {
+        compare(links, call);
+    } catch (const Error& error) {
+        // Nobody may be left waiting for this rank in another of the groups.
+        ErrorInfo agreed = error.info();
+        for (const auto& link : links) agreed = link->break_everywhere(agreed);
+        throw Error(agreed);
+    }
     return RoundRobin::of(std::move(links));
 }
 

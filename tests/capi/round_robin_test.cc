@@ -352,6 +352,28 @@ TEST(RoundRobin, ABrokenGroupIsRefused) {
     });
 }
 
+// The other rank waits in the group that is well.
+TEST(RoundRobin, ABrokenGroupIsRefusedOnEveryRank) {
+    std::atomic<bool> inside{false};
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        const std::vector<ddp::Group> groups = copies_of(group, 2);
+        if (rank == 1) {
+            while (!inside) std::this_thread::yield();
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            ddp_group_abort(groups[1].get(), "meanwhile", nullptr);
+        }
+        inside = true;
+        try {
+            round_robin(groups);
+            ADD_FAILURE() << "it succeeded";
+        } catch (const ddp::Error& error) {
+            EXPECT_EQ(error.status(), DDP_ERROR_ABORTED) << error.what();
+            EXPECT_THAT(error.what(), HasSubstr("meanwhile"));
+        }
+        for (const auto& given : groups) EXPECT_EQ(ddp_group_status(given.get(), nullptr), DDP_ERROR_ABORTED);
+    });
+}
+
 TEST(RoundRobin, ADisagreementNamesBothSides) {
     on_ranks({2, "gloo"}, [](int rank, ddp_group* group) {
         ddp::Group turns = round_robin(copies_of(group, 2));
