@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "util/log.h"
 #include "util/quiet_thread.h"
@@ -52,7 +54,7 @@ void StreamWatch::add(Entry entry) {
 bool StreamWatch::drain(const Deadline& deadline) {
     std::unique_lock lock(mutex_);
     for (;;) {
-        remove_ended();
+        remove_ended(lock);
         if (entries_.empty()) return true;
         if (deadline.expired()) return false;
         changed_.wait_for(lock, std::chrono::milliseconds(1));
@@ -72,7 +74,8 @@ void StreamWatch::loop() {
             continue;
         }
         changed_.wait_for(lock, kInterval);
-        remove_ended();
+        remove_ended(lock);
+        if (stopping_) return;
         if (!checking_ || entries_.empty()) continue;
         std::string what;
         const ErrorInfo error = look(what);
@@ -84,9 +87,16 @@ void StreamWatch::loop() {
     }
 }
 
-// Called with the lock held.
-void StreamWatch::remove_ended() {
-    std::erase_if(entries_, [](const Entry& entry) { return ended(entry.end); });
+// Called with the lock held, and without it while memory is freed: that may wait for a device, and add() may not.
+void StreamWatch::remove_ended(std::unique_lock<std::mutex>& lock) {
+    const auto first =
+        std::stable_partition(entries_.begin(), entries_.end(), [](const Entry& entry) { return !ended(entry.end); });
+    std::vector<Entry> gone(std::make_move_iterator(first), std::make_move_iterator(entries_.end()));
+    entries_.erase(first, entries_.end());
+    if (gone.empty()) return;
+    lock.unlock();
+    gone.clear();
+    lock.lock();
 }
 
 // Called with the lock held. What the backend says comes first: it knows more than that time has passed.

@@ -44,7 +44,7 @@ public:
 private:
     void loop();
     ErrorInfo look(std::string& what);
-    void remove_ended();
+    void remove_ended(std::unique_lock<std::mutex>& lock);
 
     const std::function<void()> check_;
     const std::function<void(const ErrorInfo&, const std::string&)> fail_;

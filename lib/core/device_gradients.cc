@@ -36,11 +36,18 @@ void DeviceGradients::arm(const Participation& participation) {
 
 void DeviceGradients::come(std::int32_t index, void* stream) {
     Bucket& b = bucket(index);
+    if (names_thread_stream(stream)) {
+        EventPtr here = b.lane->stream()->record(stream);
+        const std::lock_guard lock(b.mutex);
+        b.complete.push_back(std::move(here));
+        return;
+    }
     const std::lock_guard lock(b.mutex);
     if (std::find(b.streams.begin(), b.streams.end(), stream) == b.streams.end()) b.streams.push_back(stream);
 }
 
-// Events only now, and one for each stream: it stands for all gradients that came on it.
+// Events only now, and one for each stream: it stands for all gradients that came on it. But a stream that only the thread knows has
+// its events already.
 void DeviceGradients::decide(std::int32_t index, std::int32_t param, Fill fill) {
     Bucket& b = bucket(index);
     fills_[static_cast<std::size_t>(param)] = fill;

@@ -17,6 +17,7 @@ void DeviceLane::gather() const {
 }
 
 void DeviceLane::note(void* stream) {
+    if (names_thread_stream(stream)) return stream_->follow(stream);
     const std::lock_guard lock(mutex_);
     if (std::find(noted_.begin(), noted_.end(), stream) == noted_.end()) noted_.push_back(stream);
 }

@@ -81,7 +81,11 @@ BucketPlan Reducer::make_next_plan() const {
 }
 
 void Reducer::adopt(std::unique_ptr<BucketStore> store) {
-    if (store_) store->copy_from(*store_, table_);
+    if (store_) {
+        store->copy_from(*store_, table_);
+        // Registered memory is given back when its device is done with it, which each bucket would wait for by itself.
+        lanes_.wait(group_->timeout_ms(), [this] { group_->check(); });
+    }
     store_ = std::move(store);
     for (std::int32_t id = 0; id < table_.size(); ++id) {
         const Param& p = table_[id];

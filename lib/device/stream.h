@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -97,6 +98,11 @@ private:
     std::shared_ptr<EventPool> events_;
 };
 using StreamPtr = std::shared_ptr<DeviceStream>;
+
+// Whether a handle is CUDA's per-thread default stream: another stream on every thread.
+inline bool names_thread_stream(const void* stream) {
+    return reinterpret_cast<std::uintptr_t>(stream) == 2;
+}
 
 // Host memory from and to which devices of this kind copy without a detour. Aligned to 64 bytes. It must not be freed while a
 // copy uses it: let go of it with release_after().

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <stdexcept>
+#include <thread>
 
 #include "ddp/ddp.h"
 #include "gpu/gpu.h"
@@ -212,6 +214,40 @@ TEST_P(GpuSteps, AGradientThatIsWrittenLateIsInTheSum) {
         for (int p = kParams; p-- > 0;) OK(ddp_grad_ready_on(model.context(), p, model.stream(), &error));
         model.finalize();
         blocked.go();
+        for (int p = 0; p < kParams; ++p) EXPECT_TRUE(model.holds(p, mean(1, p, 0)));
+    });
+}
+
+// The handle of the per-thread default stream means another stream on the thread that brings the last gradient.
+TEST_P(GpuSteps, TheStreamOfEachThreadIsItsOwn) {
+    if (world() > 1) GTEST_SKIP() << "through the host a rank waits for its data";
+    constexpr int kLate = 1;
+    void* const own = cudaStreamPerThread;
+    run([&](int rank, ddp_group* group) {
+        GpuModel model(group, GetParam());
+        const auto expected = GpuModel::numbers(kLate, gradient(rank, kLate, 0));
+        const auto pinned = allocate_pinned(DDP_DEVICE_CUDA, expected.size());
+        std::memcpy(pinned.get(), expected.data(), expected.size());
+        model.begin();
+        for (int p = kParams; p-- > 0;) model.fill(p, p == kLate ? -1 : gradient(rank, p, 0));
+        std::promise<void> announced, finalized;
+        std::thread other([&] {
+            Blocked blocked(own);
+            EXPECT_EQ(cudaMemcpyAsync(model.grad(kLate), pinned.get(), expected.size(), cudaMemcpyHostToDevice,
+                                      cudaStreamPerThread),
+                      cudaSuccess);
+            EXPECT_EQ(ddp_grad_ready_on(model.context(), kLate, own, nullptr), DDP_OK);
+            announced.set_value();
+            finalized.get_future().wait();
+        });
+        announced.get_future().wait();
+        for (int p = kParams; p-- > 0;) {
+            if (p == kLate) continue;
+            EXPECT_EQ(ddp_grad_ready_on(model.context(), p, own, nullptr), DDP_OK);
+        }
+        EXPECT_EQ(ddp_finalize_on(model.context(), model.stream(), nullptr), DDP_OK);
+        finalized.set_value();
+        other.join();
         for (int p = 0; p < kParams; ++p) EXPECT_TRUE(model.holds(p, mean(1, p, 0)));
     });
 }

@@ -1,4 +1,6 @@
 // The functions of device_module.h on a GPU, against the same on the CPU.
+#include <cuda.h>
+
 #include <algorithm>
 
 #include "gpu/gpu.h"
@@ -183,6 +185,44 @@ TEST(Gpu, EventsOrderStreamsAndWaitsAreBounded) {
     blocked.go();
     EXPECT_EQ(values_of<float>(second.read(memory.get(), 4)), std::vector<float>{14});
     EXPECT_TRUE(there->done() && after->done());
+}
+
+// Else each thread of libddp would begin to use GPU 0, whichever its own is.
+TEST(Gpu, AThreadThatHadNoDeviceHasNoneAfterwards) {
+    Gpu gpu;
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+    ASSERT_EQ(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &function, 4000, cudaEnableDefault, &found),
+              cudaSuccess);
+#else
+    ASSERT_EQ(cudaGetDriverEntryPoint("cuCtxGetCurrent", &function, cudaEnableDefault, &found), cudaSuccess);
+#endif
+    const auto current = [get = reinterpret_cast<CUresult (*)(CUcontext*)>(function)] {
+        CUcontext context = nullptr;
+        EXPECT_EQ(get(&context), CUDA_SUCCESS);
+        return context;
+    };
+    std::thread([&] {
+        EXPECT_EQ(current(), nullptr);
+        auto memory = gpu.allocate(100);
+        auto pinned = allocate_pinned(DDP_DEVICE_CUDA, 100);
+        gpu.wait();
+        EXPECT_EQ(current(), nullptr);
+    }).join();
+}
+
+// Freeing it would wait for whatever runs on the device.
+TEST(Gpu, PinnedMemoryIsUsedAgain) {
+    constexpr std::size_t kBytes = 1 << 20;
+    auto first = allocate_pinned(DDP_DEVICE_CUDA, kBytes);
+    auto second = allocate_pinned(DDP_DEVICE_CUDA, kBytes);
+    EXPECT_NE(first, second);
+    const auto* where = first.get();
+    first.reset();
+    EXPECT_EQ(allocate_pinned(DDP_DEVICE_CUDA, kBytes - 100).get(), where);
+    const auto small = allocate_pinned(DDP_DEVICE_CUDA, kBytes / 4);
+    EXPECT_NE(small.get(), where) << "most of it would lie idle";
 }
 
 TEST(Gpu, ACapturedStreamIsRefusedAndOthersGoOn) {

@@ -36,21 +36,4 @@ int device_count() {
          cudaGetErrorName(code), ")");
 }
 
-OnDevice::OnDevice(int device) {
-    int current = -1;
-    check(cudaGetDevice(&current), "cudaGetDevice");
-    if (current == device) return;
-    const cudaError_t code = cudaSetDevice(device);
-    if (code == cudaErrorInvalidDevice) {
-        cudaGetLastError();
-        fail(DDP_ERROR_INVALID_ARGUMENT, "there is no CUDA device ", device, ": this process sees ", device_count());
-    }
-    check(code, "cudaSetDevice");
-    before_ = current;
-}
-
-OnDevice::~OnDevice() {
-    if (before_ >= 0) cudaSetDevice(before_);
-}
-
 }  // namespace libddp::cuda

@@ -1,4 +1,4 @@
-// The CUDA runtime's errors as libddp's, and the current device.
+// The CUDA runtime's errors as libddp's.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,18 +15,6 @@ void check(cudaError_t code, const char* call);
 // How many devices there are, at least 1. Throws UNAVAILABLE, which says why there is none: no driver, an older one than the module
 // needs, none visible.
 int device_count();
-
-// Makes a device the calling thread's current one while it lives. Throws INVALID_ARGUMENT if there is no such device.
-class OnDevice {
-public:
-    explicit OnDevice(int device);
-    ~OnDevice();
-    OnDevice(const OnDevice&) = delete;
-    OnDevice& operator=(const OnDevice&) = delete;
-
-private:
-    int before_ = -1;  // nothing to go back to
-};
 
 // "13.0" from 13000.
 std::string version_text(int version);

@@ -6,6 +6,7 @@
 
 #include "device/device_module.h"
 #include "modules/cuda/check.h"
+#include "modules/cuda/contexts.h"
 #include "util/error.h"
 
 namespace libddp::cuda {
@@ -42,6 +43,8 @@ ddp_status guarded_on(int device, ddp_device_failure* failure, Call call) noexce
     return guarded(failure, [&] {
         const OnDevice current(device);
         const BesideCaptures beside;
+        // What a call left whose result nobody wants would be taken for the error of the next kernel.
+        cudaGetLastError();
         call();
     });
 }

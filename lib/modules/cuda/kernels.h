@@ -19,6 +19,11 @@ void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtyp
 void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
             ddp_reduce_op op, double scale, cudaStream_t stream);
 
+// Brings their code to the current device. A kernel that comes only when it is first launched may wait for those that are running, and they
+// perhaps for another rank.
+void preload_transfer();
+void preload_reduce();
+
 // As device_module.h says.
 void low_rank(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, ddp_dtype dtype, cudaStream_t stream);
 void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dtype, const ddp_thin_rules& rules,

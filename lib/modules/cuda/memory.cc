@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "modules/cuda/door.h"
 #include "modules/cuda/pool.h"
@@ -12,6 +13,22 @@ namespace {
 // What the pool of a device keeps when buckets are freed: enough that a new bucket plan finds memory without asking the driver,
 // not so much that the program misses it.
 constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;
+
+// With the devices that can reach it: NCCL reads buffers of other ranks of the process in place, and so may the program.
+void share(cudaMemPool_t pool, int device) {
+    std::vector<cudaMemAccessDesc> access;
+    for (int other = 0; other < device_count(); ++other) {
+        int reaches = 0;
+        if (other == device || cudaDeviceCanAccessPeer(&reaches, other, device) != cudaSuccess || !reaches) continue;
+        cudaMemAccessDesc& may = access.emplace_back();
+        may.location.type = cudaMemLocationTypeDevice;
+        may.location.id = other;
+        may.flags = cudaMemAccessFlagsProtReadWrite;
+    }
+    // Without it everything works that does not read across.
+    if (!access.empty()) static_cast<void>(cudaMemPoolSetAccess(pool, access.data(), access.size()));
+    cudaGetLastError();
+}
 
 // A pool of libddp's own, so that the program's settings of the device's default pool stay its own. Lives as long as the
 // process.
@@ -33,6 +50,10 @@ cudaMemPool_t pool_of(int device) {
     check(cudaMemPoolCreate(&pool, &properties), "cudaMemPoolCreate");
     auto kept = static_cast<unsigned long long>(kKeptBytes);
     check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept), "cudaMemPoolSetAttribute");
+    // Otherwise an allocation on one stream may wait for another stream, which may be waiting for another rank.
+    int no = 0;
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no), "cudaMemPoolSetAttribute");
+    share(pool, device);
     pools.emplace(device, pool);
     return pool;
 }
@@ -57,11 +78,15 @@ ddp_status device_of(const void* pointer, ddp_device* device, ddp_device_failure
     return guarded(failure, [&] {
         *device = {DDP_DEVICE_CPU, 0};
         cudaPointerAttributes attributes{};
+        const OnSomeDevice current;
         const BesideCaptures beside;
-        if (cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess) {
-            cudaGetLastError();  // no driver, or a pointer that it has never seen
+        const cudaError_t code = cudaPointerGetAttributes(&attributes, pointer);
+        if (code == cudaErrorInvalidValue || code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+            cudaGetLastError();  // a pointer that the driver has never seen, or no driver
             return;
         }
+        // A device that has failed says nothing about its memory, which the host may not read.
+        check(code, "cudaPointerGetAttributes");
         if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged)
             *device = {DDP_DEVICE_CUDA, attributes.device};
     });
@@ -79,24 +104,6 @@ ddp_status allocate(std::int32_t device, void* stream, std::size_t bytes, void**
 void deallocate(std::int32_t device, void* stream, void* memory) {
     ddp_device_failure ignored;
     guarded_on(device, &ignored, [&] { cudaFreeAsync(memory, stream_of(stream)); });
-}
-
-ddp_status allocate_host(std::size_t bytes, void** memory, ddp_device_failure* failure) {
-    return guarded(failure, [&] {
-        const BesideCaptures beside;
-        const cudaError_t code = cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
-        if (code == cudaErrorMemoryAllocation) {
-            cudaGetLastError();
-            fail(DDP_ERROR_OUT_OF_MEMORY, "no pinned memory of ", bytes,
-                 " bytes; see 'ulimit -l' and the memory of this host");
-        }
-        check(code, "cudaHostAlloc");
-    });
-}
-
-void deallocate_host(void* memory) {
-    const BesideCaptures beside;
-    cudaFreeHost(memory);
 }
 
 ddp_status copy(std::int32_t device, void* stream, void* dst, const void* src, std::size_t bytes, ddp_copy_kind kind,

@@ -13,6 +13,14 @@ __global__ void __launch_bounds__(kThreads) reduce_kernel(const __grid_constant_
 
 }  // namespace
 
+void preload_reduce() {
+    for (const ddp_dtype dtype : {DDP_F16, DDP_BF16, DDP_F32, DDP_F64})
+        with_reduce_format(dtype, DDP_SUM, [](auto format) {
+            cudaFuncAttributes ignored;
+            check(cudaFuncGetAttributes(&ignored, reduce_kernel<decltype(format)>), "loading the reduce kernel");
+        });
+}
+
 void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
             ddp_reduce_op op, double scale, cudaStream_t stream) {
     const ReduceTable table = reduce_table(out, inputs, input_count, count, dtype, op, scale);

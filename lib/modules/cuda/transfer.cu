@@ -11,7 +11,21 @@ __global__ void __launch_bounds__(kThreads) transfer_kernel(const __grid_constan
     transfer_thread<From, To, kScale>(table, blockIdx.x, threadIdx.x);
 }
 
+constexpr ddp_dtype kFloating[] = {DDP_F16, DDP_BF16, DDP_F32, DDP_F64};
+
 }  // namespace
+
+void preload_transfer() {
+    for (const ddp_dtype src : kFloating)
+        for (const ddp_dtype dst : kFloating)
+            for (const double scale : {1.0, 0.5})
+                with_formats(src, dst, scale, [](auto from, auto to, auto scales) {
+                    cudaFuncAttributes ignored;
+                    check(cudaFuncGetAttributes(
+                              &ignored, transfer_kernel<decltype(from), decltype(to), decltype(scales)::value>),
+                          "loading the transfer kernel");
+                });
+}
 
 void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale,
               cudaStream_t stream) {

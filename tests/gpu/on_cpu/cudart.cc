@@ -1,5 +1,6 @@
 // The functions of CUDA's runtime that the module and its tests call, without a GPU: four devices with the memory of the host.
 // Arguments are not checked as CUDA would.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -7,6 +8,8 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "gpu/on_cpu/stream.h"
 
@@ -18,7 +21,52 @@ using on_cpu::Stream;
 using on_cpu::stream_of;
 
 constexpr int kDevices = 4;
-thread_local int current_device = 0;
+constexpr int kNone = -1;
+thread_local int current_device = kNone;
+int default_device() {
+    return current_device == kNone ? 0 : current_device;
+}
+thread_local std::vector<int> before;  // the devices of contexts under the current one
+
+// What the module asks the driver for. A context is the number of its device, plus 1.
+CUresult init(unsigned) {
+    return CUDA_SUCCESS;
+}
+CUresult device_get(CUdevice* device, int ordinal) {
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+CUresult retain(CUcontext* context, CUdevice device) {
+    *context = reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(device) + 1);
+    return CUDA_SUCCESS;
+}
+CUresult push(CUcontext context) {
+    before.push_back(current_device);
+    current_device = static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1;
+    return CUDA_SUCCESS;
+}
+CUresult get_current(CUcontext* context) {
+    if (current_device == kNone) {
+        *context = nullptr;
+        return CUDA_SUCCESS;
+    }
+    return retain(context, current_device);
+}
+CUresult pop(CUcontext*) {
+    current_device = before.back();
+    before.pop_back();
+    return CUDA_SUCCESS;
+}
+
+void* driver_function(const std::string& name) {
+    if (name == "cuInit") return reinterpret_cast<void*>(init);
+    if (name == "cuDeviceGet") return reinterpret_cast<void*>(device_get);
+    if (name == "cuDevicePrimaryCtxRetain") return reinterpret_cast<void*>(retain);
+    if (name == "cuCtxPushCurrent") return reinterpret_cast<void*>(push);
+    if (name == "cuCtxGetCurrent") return reinterpret_cast<void*>(get_current);
+    if (name == "cuCtxPopCurrent") return reinterpret_cast<void*>(pop);
+    return nullptr;
+}
 
 struct Block {
     std::size_t bytes;
@@ -43,7 +91,7 @@ cudaError_t allocate(void** pointer, std::size_t bytes, bool host) {
     if (!*pointer) return cudaErrorMemoryAllocation;
     std::memset(*pointer, 0xab, size);
     const std::lock_guard lock(memory_mutex);
-    memory[static_cast<const char*>(*pointer)] = {bytes, current_device, host};
+    memory[static_cast<const char*>(*pointer)] = {bytes, default_device(), host};
     return cudaSuccess;
 }
 
@@ -85,8 +133,18 @@ cudaError_t cudaGetDeviceCount(int* count) {
     *count = kDevices;
     return cudaSuccess;
 }
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult*) {
+    *function = driver_function(name);
+    return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long,
+                                    cudaDriverEntryPointQueryResult*) {
+    *function = driver_function(name);
+    return cudaSuccess;
+}
 cudaError_t cudaGetDevice(int* device) {
-    *device = current_device;
+    *device = default_device();
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
@@ -125,6 +183,13 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
     return cudaSuccess;
 }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* reaches, int, int) {
+    *reaches = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc*, size_t) {
     return cudaSuccess;
 }
 cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t, cudaStream_t) {

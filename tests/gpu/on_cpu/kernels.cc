@@ -12,6 +12,9 @@
 
 namespace libddp::cuda {
 
+void preload_transfer() {}
+void preload_reduce() {}
+
 void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale,
               cudaStream_t stream) {
     with_formats(src_dtype, dst_dtype, scale, [&](auto from, auto to, auto scales) {

@@ -47,7 +47,7 @@ struct Event {
     std::shared_ptr<Point> point;  // null: never recorded
 };
 
-// The legacy default stream for null; there is one for all devices.
+// The legacy default stream for null; there is one for all devices. The calling thread's for the handle of cudaStreamPerThread.
 Stream& stream_of(void* stream);
 
 }  // namespace on_cpu

@@ -23,7 +23,8 @@ constexpr milliseconds kFree{300}, kFinalize{200};
 // How long an abort waits for a thread that is inside NCCL. It comes out sooner, unless NCCL itself hangs: then the abort is what
 // gets it out.
 constexpr milliseconds kInside{50};
-constexpr std::chrono::microseconds kPause{50};
+// NCCL mostly needs some ten microseconds. A sleep, however short, takes a hundred.
+constexpr std::chrono::microseconds kLooking{200}, kPause{50};
 
 }  // namespace
 
@@ -137,11 +138,15 @@ void Communicator::enqueue(const char* name, const Deadline& deadline,
 
 // With the mutex held.
 void Communicator::settle(ncclResult_t result, const char* name, const Deadline& deadline) {
+    const auto begin = std::chrono::steady_clock::now();
     while (result == ncclInProgress) {
         look_();
         if (deadline.expired())
             fail(DDP_ERROR_TIMEOUT, name, ": NCCL was not ready in time; another rank may not have come");
-        std::this_thread::sleep_for(kPause);
+        if (std::chrono::steady_clock::now() - begin < kLooking)
+            std::this_thread::yield();
+        else
+            std::this_thread::sleep_for(kPause);
         check(nccl().ncclCommGetAsyncError(shared_->comm, &result), "ncclCommGetAsyncError", shared_->comm);
     }
     check(result, name, shared_->comm);

@@ -8,6 +8,11 @@
 #include "modules/cuda/nccl/places.h"
 
 namespace libddp::cuda {
+namespace {
+
+constexpr int kAllocatesExactly = 22602;  // NCCL 2.26.2
+
+}  // namespace
 
 Transport::Transport(const ddp_backend_host& host) : host_(host), settings_(read_settings(host)) {
     device_count();
@@ -103,6 +108,8 @@ void Transport::abort() {
 
 void* Transport::allocate(std::size_t bytes, const ddp_device& device) {
     if (!settings_.registers || host_.world_size == 1 || device.kind != DDP_DEVICE_CUDA) return nullptr;
+    // Before, each bucket takes a multiple of what a multicast object does: 512 MiB on an H100.
+    if (nccl().version < kAllocatesExactly) return nullptr;
     failure_.check();
     const Deadline deadline = Deadline::after_ms(host_.timeout_ms);
     const auto communicator = on(device.index, deadline);
@@ -110,9 +117,14 @@ void* Transport::allocate(std::size_t bytes, const ddp_device& device) {
     const BesideCaptures beside;
     void* memory = allocate_zeroed_for_nccl(bytes);
     if (!memory) return nullptr;
-    void* const handle = register_memory(*communicator, memory, bytes, deadline);
-    const std::lock_guard lock(mutex_);
-    registered_[memory] = {communicator, handle};
+    try {
+        void* const handle = register_memory(*communicator, memory, bytes, deadline);
+        const std::lock_guard lock(mutex_);
+        registered_[memory] = {communicator, handle};
+    } catch (...) {
+        free_for_nccl(memory);
+        throw;
+    }
     return memory;
 }
 
