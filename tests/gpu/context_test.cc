@@ -252,6 +252,30 @@ TEST_P(GpuSteps, TheStreamOfEachThreadIsItsOwn) {
     });
 }
 
+// Registered memory is given back when the device is done with it, however far behind it is.
+TEST_P(GpuSteps, ARebuildBehindABusyDeviceFreesItsBuckets) {
+    if (std::string(GetParam().backend) != "nccl") GTEST_SKIP() << "other buckets are freed in the order of a stream";
+    ::testing::internal::CaptureStderr();
+    run([&](int rank, ddp_group* group) {
+        GpuModel model(group, GetParam());
+        for (int step = 0; step < 3; ++step) {
+            std::thread late([&] {
+                if (step != 1) return;  // the rebuild
+                Blocked blocked(model.stream());
+                std::this_thread::sleep_for(std::chrono::milliseconds(600));
+            });
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            EXPECT_EQ(ddp_step_begin(model.context(), nullptr), DDP_OK);
+            late.join();
+            // Another order than that of the first plan.
+            for (int p = 0; p < kParams; ++p) model.give(p, gradient(rank, p, step));
+            model.finalize();
+            for (int p = 0; p < kParams; ++p) EXPECT_TRUE(model.holds(p, mean(world(), p, step)));
+        }
+    });
+    EXPECT_EQ(::testing::internal::GetCapturedStderr().find("is not freed"), std::string::npos);
+}
+
 TEST_P(GpuSteps, UnsyncedStepsAddUp) {
     if (GetParam().hook) GTEST_SKIP() << "sums are not exact in 16 bits";
     run([&](int rank, ddp_group* group) {
