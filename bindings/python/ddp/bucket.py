@@ -95,7 +95,7 @@ class Bucket:
     def set_buffer(self, array: Any) -> None:
         """Says that the result is in this array: as many elements, in the bucket's layout, perhaps of another
         floating-point type. It is kept until the hook is called for this bucket again."""
-        memory = memory_of("array", array, on_gpu=True)
+        memory = memory_of("array", array, on_gpu=True, stream=self.stream)
         if memory.count != _ddp.ddp_bucket_count(self._handle):
             raise ValueError(f"array: it has {memory.count} elements, the bucket {_ddp.ddp_bucket_count(self._handle)}")
         _ddp.ddp_bucket_set_buffer(self._handle, memory.address, memory.dtype)

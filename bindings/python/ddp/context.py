@@ -6,8 +6,8 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _ddp
-from ._arrays import (DtypeLike, Memory, copied, count_of, device_name, device_of, dtype_of, memory_of, same_layout,
-                      stream_of)
+from ._arrays import (DtypeLike, Memory, copied, count_of, device_name, device_of, dtype_of, gpu_of, memory_of,
+                      same_layout, stream_of)
 from ._errors import InvalidStateError
 from .context_hooks import HookMethods
 from .group import Group
@@ -90,6 +90,7 @@ class Context(HookMethods):
         #: What was registered, by index.
         self.parameters: List[Parameter] = []
         self._buffers: List[Memory] = []
+        self._buffer_arrays: List[Any] = []  # whose memory that is
         self._held: Tuple[int, Any] = (-1, None)  # the layout of a generation, for arrays over it
         self._results: Dict[int, Memory] = {}     # of Bucket.set_buffer
         self._streams: Dict[Tuple[int, int], Any] = {}  # held while they may be used
@@ -109,8 +110,8 @@ class Context(HookMethods):
         copied there (put). Without data and grad, shape and dtype say what it is, and device ("cuda:0") where; a dtype with
         them says how to read their bytes (bfloat16 in an array of float16).
         """
-        values = None if data is None else memory_of("data", data, on_gpu=True)
-        grads = None if grad is None else memory_of("grad", grad, on_gpu=True)
+        values = None if data is None else self._take("data", data)
+        grads = None if grad is None else self._take("grad", grad)
         known = values or grads
         extents = tuple(shape) if shape is not None else known.shape if known else ()
         element = dtype_of(dtype) if dtype is not None else known.dtype if known else _ddp.DDP_F32
@@ -137,11 +138,16 @@ class Context(HookMethods):
 
     def register_buffer(self, name: str, data: Any) -> None:
         """Adds state that is not trained, such as running means: rank 0's is sent to every rank."""
-        values = memory_of("data", data, on_gpu=True)
+        values = self._take("data", data)
         _ddp.ddp_register_buffer(self._handle,
                                  _description(name, values.shape, values.dtype, values, None, 0, 0, values.device))
         self._handle.keep(values)
         self._buffers.append(values)
+        self._buffer_arrays.append(data)
+
+    def _take(self, what: str, array: Any) -> Memory:
+        """The memory of an array that calls without a stream use: what its library has under way for it comes before them."""
+        return memory_of(what, array, on_gpu=True, stream=self._streams.get(gpu_of(array)))
 
     def commit(self) -> None:
         """Ends registration: ranks compare their parameters, and rank 0's values go to everyone."""
@@ -191,9 +197,21 @@ class Context(HookMethods):
 
     def set_stream(self, device: str, stream: Any) -> None:
         """The stream of this device ("cuda:0") with which calls that take none are ordered: commit, step_begin,
-        grad_ready. At first the legacy default stream."""
-        _ddp.ddp_set_stream(self._handle, *device_of(device), stream_of(stream))
-        self._streams[device_of(device)] = stream
+        grad_ready. At first the legacy default stream. It comes after what other libraries have under way for the arrays that
+        were registered there: they are asked for anew, as DLPack has it."""
+        place = device_of(device)
+        _ddp.ddp_set_stream(self._handle, *place, stream_of(stream))
+        self._streams[place] = stream
+        for name, array in self._registered():
+            if gpu_of(array) == place:
+                self._take(name, array)
+
+    def _registered(self) -> Iterator[Tuple[str, Any]]:
+        for parameter in self.parameters:
+            yield f"{parameter.name}: data", parameter.data
+            yield f"{parameter.name}: grad", parameter.grad
+        for array in self._buffer_arrays:
+            yield "a buffer", array
 
     def grad_ready_on(self, param: int, stream: Any) -> None:
         """grad_ready for a parameter on a GPU: the gradient is complete when the stream comes to this point."""

@@ -15,13 +15,15 @@ void ddp_py_memory_lay_out(DdpMemory* memory) {
 }
 
 static PyObject* new_memory(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"array", "writable", NULL};
+    static char* names[] = {"array", "writable", "stream", NULL};
     PyObject* array;
     int writable = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p", names, &array, &writable)) return NULL;
+    unsigned long long stream = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|pK", names, &array, &writable, &stream)) return NULL;
+    if (stream == 0) stream = DDP_DL_LEGACY_STREAM; /* as CUDA has it; in DLPack 0 is no stream */
     DdpMemory* memory = (DdpMemory*)type->tp_alloc(type, 0);
     if (!memory) return NULL;
-    int taken = ddp_py_take_dlpack(memory, array);
+    int taken = ddp_py_take_dlpack(memory, array, stream);
     if (taken == 0) taken = ddp_py_take_buffer(memory, array);
     if (taken == 0)
         PyErr_Format(PyExc_TypeError, "an array with __dlpack__ or the buffer protocol is expected, not %s",

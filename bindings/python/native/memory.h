@@ -1,7 +1,7 @@
 /* memory.h: an array as libddp and Python's array libraries both see it.
  *
- * Memory(array, writable) holds the memory of another library's array; Memory.at(address, dtype, shape, owner) shows memory
- * of libddp's to others. Both offer it through the buffer protocol and DLPack, without a copy.
+ * Memory(array, writable, stream) holds the memory of another library's array; Memory.at(address, dtype, shape, owner) shows
+ * memory of libddp's to others. Both offer it through the buffer protocol and DLPack, without a copy.
  */
 #ifndef DDP_PYTHON_MEMORY_H
 #define DDP_PYTHON_MEMORY_H
@@ -32,8 +32,9 @@ int ddp_py_add_memory(PyObject* module);
 /* Fills in count and strides from dtype, ndim and shape. */
 void ddp_py_memory_lay_out(DdpMemory* memory);
 
-/* Take hold of `array`'s memory. 1; 0 if the array does not offer it in this way; -1 with an exception. */
-int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array);
+/* Take hold of `array`'s memory. 1; 0 if the array does not offer it in this way; -1 with an exception. `stream`: of an array on
+ * a GPU, the stream in whose order libddp will use it, by DLPack's numbers. */
+int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array, unsigned long long stream);
 int ddp_py_take_buffer(DdpMemory* memory, PyObject* array);
 void ddp_py_let_go(DdpMemory* memory);
 

@@ -102,13 +102,13 @@ static int is_on_gpu(PyObject* array) {
     return kind == DDP_DL_CUDA;
 }
 
-/* Of a GPU, asks for an array that is ready in the order of the legacy default stream, which DLPack calls 1: that is the
- * stream with which libddp orders what it does until it is told of another. */
-static PyObject* ask_for_capsule(PyObject* array) {
+/* Of a GPU, asks for an array that is ready in the order of this stream: its library makes the stream wait for what it has
+ * under way, wherever that is. */
+static PyObject* ask_for_capsule(PyObject* array, unsigned long long number) {
     if (!is_on_gpu(array)) return PyObject_CallMethod(array, "__dlpack__", NULL);
     PyObject* method = PyObject_GetAttrString(array, "__dlpack__");
     PyObject* none = PyTuple_New(0);
-    PyObject* stream = Py_BuildValue("{s:i}", "stream", 1);
+    PyObject* stream = Py_BuildValue("{s:K}", "stream", number);
     PyObject* capsule = method && none && stream ? PyObject_Call(method, none, stream) : NULL;
     Py_XDECREF(method);
     Py_XDECREF(none);
@@ -116,9 +116,9 @@ static PyObject* ask_for_capsule(PyObject* array) {
     return capsule;
 }
 
-int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array) {
+int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array, unsigned long long stream) {
     if (!PyObject_HasAttrString(array, "__dlpack__") || PyObject_TypeCheck(array, Py_TYPE(memory))) return 0;
-    PyObject* capsule = ask_for_capsule(array);
+    PyObject* capsule = ask_for_capsule(array, stream);
     if (!capsule && PyObject_CheckBuffer(array)) {
         PyErr_Clear(); /* read-only arrays, for one, are exported only as buffers by some libraries */
         return 0;
