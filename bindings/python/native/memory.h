@@ -15,6 +15,8 @@ typedef struct DdpMemory {
     PyObject_HEAD char* address;
     ddp_dtype dtype;
     ddp_device device;
+    /* Of memory on a GPU that is right in the order of one stream alone: that stream. 0: of any, nothing is under way there. */
+    unsigned long long stream;
     int readonly;
     int ndim;
     Py_ssize_t shape[DDP_PY_MAX_DIMENSIONS];

@@ -144,6 +144,36 @@ class OnGpu(unittest.TestCase):
             self.assertEqual(set(elements), {1.0})
         self.assertEqual(seen, [("cuda:0", True, (1, 0))])
 
+    def test_shown_in_the_order_of_a_stream(self):
+        shown = []
+
+        def take(group, bucket):
+            for memory in (bucket.buffer, bucket.gradients[0].array):
+                for stream in (bucket.stream, -1):
+                    shown.append(repr(memory.__dlpack__(stream=stream, max_version=(1, 0))))
+                for stream in (None, 1, self.stream.cuda_stream):
+                    with support.raises(self, BufferError, "ExternalStream(bucket.stream)"):
+                        memory.__dlpack__(stream=stream)
+            return group.allreduce(bucket.buffer, "avg", async_op=True)
+
+        with ddp.Context(self.group) as context:
+            param = context.register("w", shape=(COUNT,), dtype="f32", device="cuda:0")
+            context.commit()
+            context.set_hook(take)
+            context.grad_ready_on(param, self.stream)
+            context.finalize()
+            view = context.grad_view(param)  # libddp has waited: it is there for every stream
+            for stream in (None, -1, 1, 2, self.stream.cuda_stream):
+                shown.append(repr(view.__dlpack__(stream=stream, dl_device=(2, 0), copy=False)))
+            for wish, kind, word in (({"stream": 0}, ValueError, "stream"), ({"stream": -2}, ValueError, "stream"),
+                                     ({"stream": "1"}, TypeError, "stream"), ({"stream": 1 << 64}, ValueError, "stream"),
+                                     ({"dl_device": (1, 0)}, BufferError, "kind 1"),
+                                     ({"dl_device": (2, 1)}, BufferError, "number 1"), ({"copy": True}, BufferError, "copies")):
+                with self.subTest(wish), support.raises(self, kind, word):
+                    view.__dlpack__(**wish)
+        self.assertEqual(len(shown), 9)
+        self.assertTrue(all('"dltensor"' in each for each in shown))
+
     def test_a_hook_asks_for_arrays_in_the_order_of_its_bucket(self):
         small, result, streams = GpuArray(2.0), GpuArray(3.0, count=1008), []  # a bucket ends at a multiple of 64 bytes
 
