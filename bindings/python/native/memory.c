@@ -21,6 +21,13 @@ static PyObject* new_memory(PyTypeObject* type, PyObject* args, PyObject* kwargs
     unsigned long long stream = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|pK", names, &array, &writable, &stream)) return NULL;
     if (stream == 0) stream = DDP_DL_LEGACY_STREAM; /* as CUDA has it; in DLPack 0 is no stream */
+    if (writable && ddp_py_is_of_jax(array)) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "arrays of JAX are immutable, and libddp has to write into this one: register the parameter by shape, "
+            "dtype and device instead and take its view, or pass a copy of another library's (docs/python.md, JAX)");
+        return NULL;
+    }
     DdpMemory* memory = (DdpMemory*)type->tp_alloc(type, 0);
     if (!memory) return NULL;
     int taken = ddp_py_take_dlpack(memory, array, stream);

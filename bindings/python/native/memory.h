@@ -38,6 +38,9 @@ void ddp_py_memory_lay_out(DdpMemory* memory);
  * a GPU, the stream in whose order libddp will use it, by DLPack's numbers. */
 int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array, unsigned long long stream);
 int ddp_py_take_buffer(DdpMemory* memory, PyObject* array);
+/* Whether it is an array of JAX, which nobody may write: version 0 of DLPack cannot say so, and memory of a GPU has no buffer
+ * that does. */
+int ddp_py_is_of_jax(PyObject* array);
 void ddp_py_let_go(DdpMemory* memory);
 
 /* Show it to others. */

@@ -80,10 +80,24 @@ static int describe_dlpack(DdpMemory* memory, const DdpDlTensor* tensor) {
     return 1;
 }
 
+int ddp_py_is_of_jax(PyObject* array) {
+    PyObject* bases = Py_TYPE(array)->tp_mro;
+    int found = 0;
+    for (Py_ssize_t i = 0; !found && i < PyTuple_GET_SIZE(bases); ++i) {
+        PyObject* module = PyObject_GetAttrString(PyTuple_GET_ITEM(bases, i), "__module__");
+        const char* name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : NULL;
+        if (!name) PyErr_Clear();
+        found = name && (strcmp(name, "jax") == 0 || strncmp(name, "jax.", 4) == 0 || strncmp(name, "jaxlib.", 7) == 0);
+        Py_XDECREF(module);
+    }
+    return found;
+}
+
 /* Whether an array without DLPack's word on it may be written: by what its buffer says, if it has one. */
 static int find_readonly(DdpMemory* memory, PyObject* array) {
     Py_buffer buffer;
-    if (!PyObject_CheckBuffer(array)) return 0;
+    memory->readonly = ddp_py_is_of_jax(array);
+    if (memory->readonly || !PyObject_CheckBuffer(array)) return 0;
     if (PyObject_GetBuffer(array, &buffer, PyBUF_FULL_RO) != 0) {
         PyErr_Clear(); /* its type has no letter; DLPack knew it */
         return 0;

@@ -134,12 +134,30 @@ ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(deleter), ctypes.c_void_p(managed
 
     def test_jax(self):
         try:
+            import jax  # pylint: disable=import-outside-toplevel
             import jax.numpy as jnp  # pylint: disable=import-outside-toplevel
         except ImportError:
             self.skipTest("JAX is not installed")
-        with support.raises(self, ValueError, "read-only"):
-            ddp.Memory(jnp.ones(3))
-        ddp.Memory(jnp.ones(3), writable=False)
+        ones, group = jnp.ones(3), support.alone()
+        with support.raises(self, TypeError, "JAX"):
+            ddp.Memory(ones)
+        self.assertTrue(ddp.Memory(ones, writable=False).readonly)
+        self.assertEqual(ddp.Memory(ones.astype(jnp.bfloat16), writable=False).dtype, ddp.BF16)
+        with support.raises(self, TypeError, "recv: ", "JAX"):
+            group.allreduce(ones)
+        with ddp.Context(group) as context:
+            with support.raises(self, TypeError, "data: ", "JAX"):
+                context.register("w", ones)
+            param = context.register("w", shape=ones.shape, dtype=ones.dtype)
+            context.commit()
+            means = []
+            for step in range(3):
+                context.put(param, ones * step)
+                context.finalize()
+                means.append(jnp.asarray(np.array(param.view())))
+            self.assertEqual([mean.tolist() for mean in means], [[float(step)] * 3 for step in range(3)])
+            self.assertEqual(jax.dlpack.from_dlpack(param.view()).tolist(), [2.0] * 3)
+        self.assertEqual(ones.tolist(), [1.0] * 3)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,12 @@ class GpuArray:
         return self.memory.__dlpack_device__()
 
 
+class ImmutableArray(GpuArray):
+    """As JAX's: DLPack's version 0 does not say that it must not be written."""
+
+    __module__ = "jaxlib._jax"
+
+
 class Stream:
     """As PyTorch's."""
 
@@ -191,6 +197,39 @@ class OnGpu(unittest.TestCase):
             elements = (ctypes.c_float * COUNT).from_address(alias(context.grad_view(param).address))
             self.assertEqual(set(elements), {3.0})
         self.assertEqual((small.streams, result.streams), (streams, streams))
+
+    def test_immutable_arrays_are_only_read(self):
+        given = ImmutableArray(float(support.RANK))
+
+        def reduce_others(group, bucket):
+            gradient = bucket.gradients[0].array
+            with support.raises(self, TypeError, "recv: ", "JAX"):
+                group.allreduce(given, send=gradient)
+            group.allreduce(gradient, bucket.op, send=given)
+
+        with ddp.Context(self.group) as context:
+            for what, register in (("data", lambda: context.register("w", given)),
+                                   ("grad", lambda: context.register("w", None, given)),
+                                   ("data", lambda: context.register_buffer("mean", given))):
+                with support.raises(self, TypeError, f"{what}: ", "JAX", "shape, dtype and device"):
+                    register()
+            self.assertEqual(given.streams, [])  # not even asked for
+            param = context.register("w", shape=(COUNT,), dtype="f32", device="cuda:0")
+            context.commit()
+            with support.raises(self, TypeError, "grad: ", "cuda:0"):
+                context.put(param, given)
+            context.set_hook(reduce_others)
+            context.grad_ready_on(param, self.stream)
+            context.finalize()
+            elements = (ctypes.c_float * COUNT).from_address(alias(context.grad_view(param).address))
+            self.assertEqual(set(elements), {(self.group.world_size - 1) / 2})
+        with support.raises(self, TypeError, "JAX"):
+            ddp.Memory(given)
+        memory = ddp.Memory(given, writable=False)
+        self.assertTrue(memory.readonly)
+        with self.assertRaises(BufferError):
+            memory.__dlpack__()
+        self.assertEqual(set(given.elements()), {float(support.RANK)})
 
     def test_errors(self):
         array, host = GpuArray(1.0), (ctypes.c_float * COUNT)()
