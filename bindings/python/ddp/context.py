@@ -107,8 +107,8 @@ class Context(DeviceMethods, HookMethods):
 
         data: its value, an array that commit overwrites with rank 0's; None: not sent. grad: the array in which its
         gradient will be, which finalize overwrites with the mean; None: the gradient lives in its bucket (grad_view), or is
-        copied there (put). Without data and grad, shape and dtype say what it is, and device ("cuda:0") where; a dtype with
-        them says how to read their bytes (bfloat16 in an array of float16).
+        copied there (put). Neither may be an array of JAX, which is immutable. Without data and grad, shape and dtype say what
+        it is, and device ("cuda:0") where; a dtype with them says how to read their bytes (bfloat16 in an array of float16).
         """
         values = None if data is None else self._take("data", data)
         grads = None if grad is None else self._take("grad", grad)
@@ -156,7 +156,7 @@ class Context(DeviceMethods, HookMethods):
         _ddp.ddp_step_begin(self._handle)
 
     def put(self, param: int, grad: Any) -> None:
-        """Copies a gradient, of any array that can be read, into its place in the bucket, and announces it."""
+        """Copies a gradient, of any array of the CPU that can be read, into its place in the bucket, and announces it."""
         parameter = self.parameters[param]
         source = memory_of("grad", grad, writable=False)
         same_layout("grad", source, parameter.shape, parameter.dtype)
@@ -222,7 +222,8 @@ class Context(DeviceMethods, HookMethods):
     def grad_view(self, param: int) -> Memory:
         """The gradient's place in its bucket: numpy.asarray(ctx.grad_view(p)) or torch.from_dlpack(...) is written instead
         of an array of one's own, and nothing is ever copied. Valid until layout_generation changes, in step_begin; an array
-        that is kept longer is harmless, but no longer the gradient."""
+        that is kept longer is harmless, but no longer the gradient. On a GPU taking it makes no stream wait: libddp has waited in
+        commit and finalize, and after finalize_on and wait_param_on the mean is there in the order of their stream."""
         parameter = self.parameters[param]
         return Memory.at(_ddp.ddp_grad_view(self._handle, param), parameter.dtype, parameter.shape, self._layout(), False,
                          device_of(parameter.device))
