@@ -20,6 +20,7 @@ _DTYPES = {
     "c64": _ddp.DDP_C64, "complex64": _ddp.DDP_C64,
     "c128": _ddp.DDP_C128, "complex128": _ddp.DDP_C128, "complex": _ddp.DDP_C128,
 }  # yapf: disable
+_DLPACK_CUDA = 2
 _OPS = {"sum": _ddp.DDP_SUM, "avg": _ddp.DDP_AVG, "mean": _ddp.DDP_AVG, "prod": _ddp.DDP_PROD, "min": _ddp.DDP_MIN,
         "max": _ddp.DDP_MAX}
 
@@ -55,18 +56,30 @@ def milliseconds(seconds: Optional[float]) -> int:
     return max(1, round(seconds * 1000))
 
 
-def memory_of(what: str, array: Any, writable: bool = True, on_gpu: bool = False) -> Memory:
-    """The memory of an array, held; of the CPU, unless it may be on_gpu. Errors name `what`."""
+def memory_of(what: str, array: Any, writable: bool = True, on_gpu: bool = False, stream: Any = None) -> Memory:
+    """The memory of an array, held; of the CPU, unless it may be on_gpu. `stream` comes after what the array's library has under
+    way on a GPU for it. Errors name `what`."""
     if getattr(array, "requires_grad", False) and hasattr(array, "detach"):
         array = array.detach()  # PyTorch: the same memory, without the history of how it was computed
     try:
-        memory = array if isinstance(array, Memory) and array.device[0] else Memory(array, writable)
+        memory = array if isinstance(array, Memory) and array.device[0] else Memory(array, writable, stream_of(stream) or 0)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         kind = type(error) if type(error) in (TypeError, ValueError) else ValueError
         raise kind(f"{what}: {error}") from error
     if memory.device[0] != _ddp.DDP_DEVICE_CPU and not on_gpu:
         raise TypeError(f"{what}: the array is on {device_name(memory.device)}, and memory of the CPU is expected")
     return memory
+
+
+def gpu_of(array: Any) -> Optional[Tuple[int, int]]:
+    """On which GPU an array says that it is; None for all others."""
+    if isinstance(array, Memory) or not hasattr(array, "__dlpack_device__"):
+        return None
+    try:
+        kind, index = array.__dlpack_device__()
+    except (TypeError, ValueError, BufferError, RuntimeError):
+        return None  # memory_of says what is wrong with it
+    return (_ddp.DDP_DEVICE_CUDA, int(index)) if kind == _DLPACK_CUDA else None
 
 
 def device_name(device: Tuple[int, int]) -> str:

@@ -27,7 +27,8 @@ class Bucket:
     """A bucket of gradients on its way, valid until the step ends.
 
     A hook leaves in it what every rank's gradients are to become: the mean, where `op` is ddp.AVG. numpy.asarray(bucket.buffer)
-    and torch.from_dlpack(bucket.buffer) are its elements, without a copy.
+    and torch.from_dlpack(bucket.buffer) are its elements, without a copy. On a GPU whatever is done with them must run on
+    the bucket's own stream, and other streams are refused: with torch.cuda.stream(torch.cuda.ExternalStream(bucket.stream)).
     """
 
     def __init__(self, handle, context: "Context"):
@@ -77,8 +78,7 @@ class Bucket:
     def buffer(self) -> Memory:
         """All gradients as one flat array, with gaps of zeros."""
         count = _ddp.ddp_bucket_count(self._handle)
-        return Memory.at(_ddp.ddp_bucket_buffer(self._handle) or 0, self.dtype, (count,), self._context._layout(), False,
-                         self._place())
+        return self._shown(_ddp.ddp_bucket_buffer(self._handle), self.dtype, (count,))
 
     @property
     def gradients(self) -> List[Gradient]:
@@ -89,13 +89,15 @@ class Bucket:
         tensor = _ddp.ddp_tensor()
         _ddp.ddp_bucket_gradient(self._handle, i, tensor)
         shape = tuple(tensor.extent(d) for d in range(tensor.ndim))
-        array = Memory.at(tensor.data, tensor.dtype, shape, self._context._layout(), False, self._place())
-        return Gradient(self._context.parameters[tensor.param], array)
+        return Gradient(self._context.parameters[tensor.param], self._shown(tensor.data, tensor.dtype, shape))
+
+    def _shown(self, address: Optional[int], dtype: int, shape: Tuple[int, ...]) -> Memory:
+        return Memory.at(address or 0, dtype, shape, self._context._layout(), False, self._place(), self.stream or 0)
 
     def set_buffer(self, array: Any) -> None:
         """Says that the result is in this array: as many elements, in the bucket's layout, perhaps of another
         floating-point type. It is kept until the hook is called for this bucket again."""
-        memory = memory_of("array", array, on_gpu=True)
+        memory = memory_of("array", array, on_gpu=True, stream=self.stream)
         if memory.count != _ddp.ddp_bucket_count(self._handle):
             raise ValueError(f"array: it has {memory.count} elements, the bucket {_ddp.ddp_bucket_count(self._handle)}")
         _ddp.ddp_bucket_set_buffer(self._handle, memory.address, memory.dtype)

@@ -6,9 +6,9 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _ddp
-from ._arrays import (DtypeLike, Memory, copied, count_of, device_name, device_of, dtype_of, memory_of, same_layout,
-                      stream_of)
+from ._arrays import DtypeLike, Memory, copied, count_of, device_name, device_of, dtype_of, memory_of, same_layout
 from ._errors import InvalidStateError
+from .context_devices import DeviceMethods
 from .context_hooks import HookMethods
 from .group import Group
 from .stats import Stats
@@ -50,7 +50,7 @@ class Parameter(int):
         return f"<ddp.Parameter {int(self)} {self.name!r}>"
 
 
-class Context(HookMethods):
+class Context(DeviceMethods, HookMethods):
     """Register parameters, commit, and in each step announce gradients and finalize.
 
     Arguments, alike on every rank, are those of ddp_context_options; caps are in bytes, reduction is "mean", "sum" or
@@ -90,6 +90,7 @@ class Context(HookMethods):
         #: What was registered, by index.
         self.parameters: List[Parameter] = []
         self._buffers: List[Memory] = []
+        self._buffer_arrays: List[Any] = []  # whose memory that is
         self._held: Tuple[int, Any] = (-1, None)  # the layout of a generation, for arrays over it
         self._results: Dict[int, Memory] = {}     # of Bucket.set_buffer
         self._streams: Dict[Tuple[int, int], Any] = {}  # held while they may be used
@@ -106,11 +107,11 @@ class Context(HookMethods):
 
         data: its value, an array that commit overwrites with rank 0's; None: not sent. grad: the array in which its
         gradient will be, which finalize overwrites with the mean; None: the gradient lives in its bucket (grad_view), or is
-        copied there (put). Without data and grad, shape and dtype say what it is, and device ("cuda:0") where; a dtype with
-        them says how to read their bytes (bfloat16 in an array of float16).
+        copied there (put). Neither may be an array of JAX, which is immutable. Without data and grad, shape and dtype say what
+        it is, and device ("cuda:0") where; a dtype with them says how to read their bytes (bfloat16 in an array of float16).
         """
-        values = None if data is None else memory_of("data", data, on_gpu=True)
-        grads = None if grad is None else memory_of("grad", grad, on_gpu=True)
+        values = None if data is None else self._take("data", data)
+        grads = None if grad is None else self._take("grad", grad)
         known = values or grads
         extents = tuple(shape) if shape is not None else known.shape if known else ()
         element = dtype_of(dtype) if dtype is not None else known.dtype if known else _ddp.DDP_F32
@@ -137,11 +138,12 @@ class Context(HookMethods):
 
     def register_buffer(self, name: str, data: Any) -> None:
         """Adds state that is not trained, such as running means: rank 0's is sent to every rank."""
-        values = memory_of("data", data, on_gpu=True)
+        values = self._take("data", data)
         _ddp.ddp_register_buffer(self._handle,
                                  _description(name, values.shape, values.dtype, values, None, 0, 0, values.device))
         self._handle.keep(values)
         self._buffers.append(values)
+        self._buffer_arrays.append(data)
 
     def commit(self) -> None:
         """Ends registration: ranks compare their parameters, and rank 0's values go to everyone."""
@@ -154,7 +156,7 @@ class Context(HookMethods):
         _ddp.ddp_step_begin(self._handle)
 
     def put(self, param: int, grad: Any) -> None:
-        """Copies a gradient, of any array that can be read, into its place in the bucket, and announces it."""
+        """Copies a gradient, of any array of the CPU that can be read, into its place in the bucket, and announces it."""
         parameter = self.parameters[param]
         source = memory_of("grad", grad, writable=False)
         same_layout("grad", source, parameter.shape, parameter.dtype)
@@ -187,38 +189,8 @@ class Context(HookMethods):
         finally:
             self._handle.end_step()
 
-    # ON GPUS. A stream is a number, a stream of PyTorch's or CuPy's, or None for the legacy default stream.
-
-    def set_stream(self, device: str, stream: Any) -> None:
-        """The stream of this device ("cuda:0") with which calls that take none are ordered: commit, step_begin,
-        grad_ready. At first the legacy default stream."""
-        _ddp.ddp_set_stream(self._handle, *device_of(device), stream_of(stream))
-        self._streams[device_of(device)] = stream
-
-    def grad_ready_on(self, param: int, stream: Any) -> None:
-        """grad_ready for a parameter on a GPU: the gradient is complete when the stream comes to this point."""
-        _ddp.ddp_grad_ready_on(self._handle, param, stream_of(stream))
-
-    def finalize_on(self, stream: Any) -> None:
-        """finalize that does not wait for the GPU: what is enqueued on the stream afterwards sees the mean."""
-        try:
-            _ddp.ddp_finalize_on(self._handle, stream_of(stream))
-        finally:
-            self._handle.end_step()
-
-    def finalize_enqueue(self) -> None:
-        """The same for parameters on several GPUs, with the streams of set_stream."""
-        try:
-            _ddp.ddp_finalize_enqueue(self._handle)
-        finally:
-            self._handle.end_step()
-
-    def wait_param_on(self, param: int, stream: Any) -> None:
-        """wait_param that does not wait for the GPU: what is enqueued on the stream afterwards sees this parameter's mean."""
-        _ddp.ddp_wait_param_on(self._handle, param, stream_of(stream))
-
     def finalize_async(self) -> None:
-        """The same without waiting: wait_param and finalize follow."""
+        """finalize without waiting: wait_param and finalize follow."""
         _ddp.ddp_finalize_async(self._handle)
 
     def wait_param(self, param: int) -> None:
@@ -250,7 +222,8 @@ class Context(HookMethods):
     def grad_view(self, param: int) -> Memory:
         """The gradient's place in its bucket: numpy.asarray(ctx.grad_view(p)) or torch.from_dlpack(...) is written instead
         of an array of one's own, and nothing is ever copied. Valid until layout_generation changes, in step_begin; an array
-        that is kept longer is harmless, but no longer the gradient."""
+        that is kept longer is harmless, but no longer the gradient. On a GPU taking it makes no stream wait: libddp has waited in
+        commit and finalize, and after finalize_on and wait_param_on the mean is there in the order of their stream."""
         parameter = self.parameters[param]
         return Memory.at(_ddp.ddp_grad_view(self._handle, param), parameter.dtype, parameter.shape, self._layout(), False,
                          device_of(parameter.device))

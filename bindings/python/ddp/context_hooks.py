@@ -86,8 +86,9 @@ class HookMethods:
         return call
 
 
-def _lend_bucket(context, group, bucket):
-    return Group._lent(group), Bucket(bucket, context)
+def _lend_bucket(context, group, handle):
+    bucket = Bucket(handle, context)
+    return Group._lent(group, bucket.stream), bucket
 
 
 def _lend_buffers(context, group, unused_buffers):

@@ -54,6 +54,8 @@ class Group:
     bound of joining and of each collective. The other arguments are those of ddp_group_options.
     """
 
+    _stream: Optional[int] = None  # in a hook: that of its bucket, in whose order collectives are
+
     def __init__(self, rank: Optional[int] = None, world_size: Optional[int] = None, init_method: Optional[str] = None,
                  *, backend: Optional[str] = None, backend_options: Optional[str] = None,
                  timeout: Optional[float] = None, name: Optional[str] = None, store: Optional[Store] = None,
@@ -88,11 +90,12 @@ class Group:
         return group
 
     @classmethod
-    def _lent(cls, handle) -> "Group":
+    def _lent(cls, handle, stream: Optional[int] = None) -> "Group":
         """The group that a callback is lent: not ours to close."""
         group = cls.__new__(cls)
         group._handle = handle
         group._kept = ()
+        group._stream = stream
         return group
 
     @classmethod
@@ -146,31 +149,31 @@ class Group:
     def allreduce(self, recv: Any, op: Union[int, str] = "sum", *, send: Any = None,
                   async_op: bool = False) -> Optional[Work]:
         """recv = op over the ranks of send, or of recv itself."""
-        to = memory_of("recv", recv, on_gpu=True)
-        source = None if send is None else memory_of("send", send, writable=False, on_gpu=True)
+        to = memory_of("recv", recv, on_gpu=True, stream=self._stream)
+        source = None if send is None else memory_of("send", send, writable=False, on_gpu=True, stream=self._stream)
         _same("send", source, to, to.count)
         return self._start(async_op, _ddp.ddp_allreduce, source, to, to.count, to.dtype, op_of(op))
 
     def broadcast(self, buffer: Any, root: int = 0, *, async_op: bool = False) -> Optional[Work]:
         """buffer of rank root to every rank."""
-        to = memory_of("buffer", buffer, on_gpu=True)
+        to = memory_of("buffer", buffer, on_gpu=True, stream=self._stream)
         return self._start(async_op, _ddp.ddp_broadcast, to, to.count, to.dtype, root)
 
     def allgather(self, recv: Any, send: Any = None, *, async_op: bool = False) -> Optional[Work]:
         """recv = the ranks' send, one after another; without send each rank's part stands in recv already."""
-        to = memory_of("recv", recv, on_gpu=True)
+        to = memory_of("recv", recv, on_gpu=True, stream=self._stream)
         part = to.count // self.world_size
         if part * self.world_size != to.count:
             raise ValueError(f"recv: {to.count} elements cannot be divided among {self.world_size} ranks")
-        source = None if send is None else memory_of("send", send, writable=False, on_gpu=True)
+        source = None if send is None else memory_of("send", send, writable=False, on_gpu=True, stream=self._stream)
         _same("send", source, to, part)
         return self._start(async_op, _ddp.ddp_allgather, source, to, part, to.dtype)
 
     def reduce_scatter(self, recv: Any, send: Any, op: Union[int, str] = "sum", *,
                        async_op: bool = False) -> Optional[Work]:
         """recv = this rank's part of op over the ranks of send."""
-        to = memory_of("recv", recv, on_gpu=True)
-        source = memory_of("send", send, writable=False, on_gpu=True)
+        to = memory_of("recv", recv, on_gpu=True, stream=self._stream)
+        source = memory_of("send", send, writable=False, on_gpu=True, stream=self._stream)
         _same("send", source, to, to.count * self.world_size)
         return self._start(async_op, _ddp.ddp_reduce_scatter, source, to, to.count, to.dtype, op_of(op))
 

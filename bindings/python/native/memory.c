@@ -15,13 +15,22 @@ void ddp_py_memory_lay_out(DdpMemory* memory) {
 }
 
 static PyObject* new_memory(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"array", "writable", NULL};
+    static char* names[] = {"array", "writable", "stream", NULL};
     PyObject* array;
     int writable = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p", names, &array, &writable)) return NULL;
+    unsigned long long stream = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|pK", names, &array, &writable, &stream)) return NULL;
+    if (stream == 0) stream = DDP_DL_LEGACY_STREAM; /* as CUDA has it; in DLPack 0 is no stream */
+    if (writable && ddp_py_is_of_jax(array)) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "arrays of JAX are immutable, and libddp has to write into this one: register the parameter by shape, "
+            "dtype and device instead and take its view, or pass a copy of another library's (docs/python.md, JAX)");
+        return NULL;
+    }
     DdpMemory* memory = (DdpMemory*)type->tp_alloc(type, 0);
     if (!memory) return NULL;
-    int taken = ddp_py_take_dlpack(memory, array);
+    int taken = ddp_py_take_dlpack(memory, array, stream);
     if (taken == 0) taken = ddp_py_take_buffer(memory, array);
     if (taken == 0)
         PyErr_Format(PyExc_TypeError, "an array with __dlpack__ or the buffer protocol is expected, not %s",
@@ -35,14 +44,14 @@ static PyObject* new_memory(PyTypeObject* type, PyObject* args, PyObject* kwargs
     return NULL;
 }
 
-/* Memory.at(address, dtype, shape, owner, readonly=False, device=(0, 0)) */
+/* Memory.at(address, dtype, shape, owner, readonly=False, device=(0, 0), stream=0) */
 static PyObject* at(PyObject* self, PyObject* args) {
-    unsigned long long address;
+    unsigned long long address, stream = 0;
     int dtype, readonly = 0, kind = DDP_DEVICE_CPU, index = 0;
     PyObject *shape, *owner;
     (void)self;
-    if (!PyArg_ParseTuple(args, "KiO!O|p(ii)", &address, &dtype, &PyTuple_Type, &shape, &owner, &readonly, &kind,
-                          &index))
+    if (!PyArg_ParseTuple(args, "KiO!O|p(ii)K", &address, &dtype, &PyTuple_Type, &shape, &owner, &readonly, &kind,
+                          &index, &stream))
         return NULL;
     if (PyTuple_GET_SIZE(shape) > DDP_PY_MAX_DIMENSIONS || ddp_dtype_size(dtype) == 0) {
         PyErr_SetString(PyExc_ValueError, "too many dimensions, or an unknown dtype");
@@ -55,6 +64,7 @@ static PyObject* at(PyObject* self, PyObject* args) {
     memory->readonly = readonly;
     memory->device.kind = kind;
     memory->device.index = index;
+    memory->stream = stream;
     memory->ndim = (int)PyTuple_GET_SIZE(shape);
     for (int i = 0; i < memory->ndim; ++i) memory->shape[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i));
     Py_INCREF(owner);
@@ -128,10 +138,14 @@ static PyObject* get_shape(PyObject* self, void* unused) {
 
 static PyMethodDef methods[] = {
     {"at", at, METH_VARARGS | METH_STATIC,
-     "at(address, dtype, shape, owner, readonly=False, device=(0, 0)): memory kept alive by owner."},
+     "at(address, dtype, shape, owner, readonly=False, device=(0, 0), stream=0): memory kept alive by owner; on a GPU, "
+     "in the "
+     "order of this stream alone, unless 0."},
     {"copy_from", copy_from, METH_O, "Copies from another Memory of the same type and size."},
     {"__dlpack__", (PyCFunction)(void (*)(void))ddp_py_make_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "As a DLPack capsule."},
+     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None): as a DLPack capsule of version 0, "
+     "without a "
+     "copy. A bucket on a GPU is shown only to its own stream, Bucket.stream, or with stream=-1 for no order."},
     {"__dlpack_device__", ddp_py_dlpack_device, METH_NOARGS, "DLPack's device kind and index."},
     {NULL, NULL, 0, NULL},
 };

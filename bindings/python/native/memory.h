@@ -1,7 +1,7 @@
 /* memory.h: an array as libddp and Python's array libraries both see it.
  *
- * Memory(array, writable) holds the memory of another library's array; Memory.at(address, dtype, shape, owner) shows memory
- * of libddp's to others. Both offer it through the buffer protocol and DLPack, without a copy.
+ * Memory(array, writable, stream) holds the memory of another library's array; Memory.at(address, dtype, shape, owner) shows
+ * memory of libddp's to others. Both offer it through the buffer protocol and DLPack, without a copy.
  */
 #ifndef DDP_PYTHON_MEMORY_H
 #define DDP_PYTHON_MEMORY_H
@@ -15,6 +15,8 @@ typedef struct DdpMemory {
     PyObject_HEAD char* address;
     ddp_dtype dtype;
     ddp_device device;
+    /* Of memory on a GPU that is right in the order of one stream alone: that stream. 0: of any, nothing is under way there. */
+    unsigned long long stream;
     int readonly;
     int ndim;
     Py_ssize_t shape[DDP_PY_MAX_DIMENSIONS];
@@ -32,9 +34,13 @@ int ddp_py_add_memory(PyObject* module);
 /* Fills in count and strides from dtype, ndim and shape. */
 void ddp_py_memory_lay_out(DdpMemory* memory);
 
-/* Take hold of `array`'s memory. 1; 0 if the array does not offer it in this way; -1 with an exception. */
-int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array);
+/* Take hold of `array`'s memory. 1; 0 if the array does not offer it in this way; -1 with an exception. `stream`: of an array on
+ * a GPU, the stream in whose order libddp will use it, by DLPack's numbers. */
+int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array, unsigned long long stream);
 int ddp_py_take_buffer(DdpMemory* memory, PyObject* array);
+/* Whether it is an array of JAX, which nobody may write: version 0 of DLPack cannot say so, and memory of a GPU has no buffer
+ * that does. */
+int ddp_py_is_of_jax(PyObject* array);
 void ddp_py_let_go(DdpMemory* memory);
 
 /* Show it to others. */

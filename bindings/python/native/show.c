@@ -57,6 +57,7 @@ typedef struct Shown {
 } Shown;
 
 static void drop_shown(DdpDlManaged* managed) {
+    if (!Py_IsInitialized()) return; /* the interpreter is gone, and with it what the memory belonged to */
     const PyGILState_STATE lock = PyGILState_Ensure(); /* consumers call it from any thread */
     Py_DECREF((PyObject*)managed->manager);
     PyGILState_Release(lock);
@@ -76,10 +77,71 @@ static uint8_t code_of(ddp_dtype dtype) {
     return dtype == DDP_C64 || dtype == DDP_C128 ? DDP_DL_COMPLEX : DDP_DL_FLOAT;
 }
 
+static int dlpack_device_of(const DdpMemory* memory) {
+    return memory->device.kind == DDP_DEVICE_CUDA ? DDP_DL_CUDA : DDP_DL_CPU;
+}
+
+/* The consumer wants it on this device: (kind, number), or None. */
+static int refuse_device(const DdpMemory* memory, PyObject* device) {
+    int kind, index;
+    if (device == Py_None) return 0;
+    if (!PyTuple_Check(device)) {
+        PyErr_SetString(PyExc_TypeError, "dl_device: a tuple of DLPack's kind and number of a device is expected");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(device, "ii;dl_device: DLPack's kind and number of a device are expected", &kind, &index))
+        return -1;
+    if (kind == dlpack_device_of(memory) && index == memory->device.index) return 0;
+    PyErr_Format(
+        PyExc_BufferError,
+        "the memory is on the device of DLPack's kind %d, number %d, and not of kind %d, number %d: libddp copies "
+        "nothing there",
+        dlpack_device_of(memory), (int)memory->device.index, kind, index);
+    return -1;
+}
+
+/* The consumer will use it in the order of this stream. libddp cannot make that wait for another one, but the memory that it
+ * shows is there for all, or it says for which. */
+static int refuse_stream(const DdpMemory* memory, PyObject* stream) {
+    if (memory->device.kind != DDP_DEVICE_CUDA) {
+        if (stream == Py_None) return 0;
+        PyErr_SetString(PyExc_ValueError, "stream: memory of the CPU has none; None is expected");
+        return -1;
+    }
+    int overflow = 0;
+    const long long number = stream == Py_None ? DDP_DL_LEGACY_STREAM : PyLong_AsLongLongAndOverflow(stream, &overflow);
+    if (PyErr_Occurred()) {
+        PyErr_SetString(PyExc_TypeError, "stream: the number of a stream or None is expected");
+        return -1;
+    }
+    if (overflow || number == 0 || number < DDP_DL_NO_ORDER) {
+        PyErr_Format(PyExc_ValueError,
+                     "stream: %R is no stream of DLPack's; 1 is the legacy default stream, -1 asks for no order",
+                     stream);
+        return -1;
+    }
+    if (number == DDP_DL_NO_ORDER || !memory->stream || memory->stream == (unsigned long long)number) return 0;
+    PyErr_Format(
+        PyExc_BufferError,
+        "the memory is right in the order of the bucket's stream alone (%llu), not of stream %lld: take and use it "
+        "where "
+        "that is the current stream, in PyTorch: with torch.cuda.stream(torch.cuda.ExternalStream(bucket.stream))",
+        memory->stream, number);
+    return -1;
+}
+
 PyObject* ddp_py_make_dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
+    /* Whatever max_version is, version 0 may be given. */
+    static char* names[] = {"stream", "max_version", "dl_device", "copy", NULL};
     DdpMemory* memory = (DdpMemory*)self;
-    (void)args;
-    (void)kwargs; /* stream, max_version, dl_device, copy: version 0 of CPU memory answers all */
+    PyObject *stream = Py_None, *max_version = Py_None, *device = Py_None, *copy = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO", names, &stream, &max_version, &device, &copy)) return NULL;
+    const int copied = PyObject_IsTrue(copy);
+    if (copied < 0 || refuse_device(memory, device) != 0 || refuse_stream(memory, stream) != 0) return NULL;
+    if (copied) {
+        PyErr_SetString(PyExc_BufferError, "libddp makes no copies: take the memory as it is, and copy that");
+        return NULL;
+    }
     if (memory->readonly) {
         PyErr_SetString(PyExc_BufferError, "the memory is read-only, which this version of DLPack cannot say");
         return NULL;
@@ -88,7 +150,7 @@ PyObject* ddp_py_make_dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
     if (!shown) return PyErr_NoMemory();
     DdpDlTensor* tensor = &shown->managed.tensor;
     tensor->data = memory->address;
-    tensor->device.kind = memory->device.kind == DDP_DEVICE_CUDA ? DDP_DL_CUDA : DDP_DL_CPU;
+    tensor->device.kind = dlpack_device_of(memory);
     tensor->device.index = memory->device.index;
     tensor->ndim = memory->ndim;
     tensor->dtype.code = code_of(memory->dtype);
@@ -107,6 +169,5 @@ PyObject* ddp_py_make_dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
 PyObject* ddp_py_dlpack_device(PyObject* self, PyObject* unused) {
     const DdpMemory* memory = (const DdpMemory*)self;
     (void)unused;
-    return Py_BuildValue("(ii)", memory->device.kind == DDP_DEVICE_CUDA ? DDP_DL_CUDA : DDP_DL_CPU,
-                         (int)memory->device.index);
+    return Py_BuildValue("(ii)", dlpack_device_of(memory), (int)memory->device.index);
 }

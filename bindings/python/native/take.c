@@ -80,10 +80,24 @@ static int describe_dlpack(DdpMemory* memory, const DdpDlTensor* tensor) {
     return 1;
 }
 
+int ddp_py_is_of_jax(PyObject* array) {
+    PyObject* bases = Py_TYPE(array)->tp_mro;
+    int found = 0;
+    for (Py_ssize_t i = 0; !found && i < PyTuple_GET_SIZE(bases); ++i) {
+        PyObject* module = PyObject_GetAttrString(PyTuple_GET_ITEM(bases, i), "__module__");
+        const char* name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : NULL;
+        if (!name) PyErr_Clear();
+        found = name && (strcmp(name, "jax") == 0 || strncmp(name, "jax.", 4) == 0 || strncmp(name, "jaxlib.", 7) == 0);
+        Py_XDECREF(module);
+    }
+    return found;
+}
+
 /* Whether an array without DLPack's word on it may be written: by what its buffer says, if it has one. */
 static int find_readonly(DdpMemory* memory, PyObject* array) {
     Py_buffer buffer;
-    if (!PyObject_CheckBuffer(array)) return 0;
+    memory->readonly = ddp_py_is_of_jax(array);
+    if (memory->readonly || !PyObject_CheckBuffer(array)) return 0;
     if (PyObject_GetBuffer(array, &buffer, PyBUF_FULL_RO) != 0) {
         PyErr_Clear(); /* its type has no letter; DLPack knew it */
         return 0;
@@ -102,13 +116,13 @@ static int is_on_gpu(PyObject* array) {
     return kind == DDP_DL_CUDA;
 }
 
-/* Of a GPU, asks for an array that is ready in the order of the legacy default stream, which DLPack calls 1: that is the
- * stream with which libddp orders what it does until it is told of another. */
-static PyObject* ask_for_capsule(PyObject* array) {
+/* Of a GPU, asks for an array that is ready in the order of this stream: its library makes the stream wait for what it has
+ * under way, wherever that is. */
+static PyObject* ask_for_capsule(PyObject* array, unsigned long long number) {
     if (!is_on_gpu(array)) return PyObject_CallMethod(array, "__dlpack__", NULL);
     PyObject* method = PyObject_GetAttrString(array, "__dlpack__");
     PyObject* none = PyTuple_New(0);
-    PyObject* stream = Py_BuildValue("{s:i}", "stream", 1);
+    PyObject* stream = Py_BuildValue("{s:K}", "stream", number);
     PyObject* capsule = method && none && stream ? PyObject_Call(method, none, stream) : NULL;
     Py_XDECREF(method);
     Py_XDECREF(none);
@@ -116,9 +130,9 @@ static PyObject* ask_for_capsule(PyObject* array) {
     return capsule;
 }
 
-int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array) {
+int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array, unsigned long long stream) {
     if (!PyObject_HasAttrString(array, "__dlpack__") || PyObject_TypeCheck(array, Py_TYPE(memory))) return 0;
-    PyObject* capsule = ask_for_capsule(array);
+    PyObject* capsule = ask_for_capsule(array, stream);
     if (!capsule && PyObject_CheckBuffer(array)) {
         PyErr_Clear(); /* read-only arrays, for one, are exported only as buffers by some libraries */
         return 0;

@@ -2,6 +2,8 @@
 import array
 import ctypes
 import gc
+import subprocess
+import sys
 import unittest
 
 import numpy as np
@@ -86,6 +88,34 @@ class Shown(unittest.TestCase):
         kept += 1
         self.assertEqual(kept.sum(), 1000)
 
+    def test_what_dlpack_asks_for(self):
+        memory = support.alone().alloc(3)
+        for wish in ({}, {"stream": None}, {"max_version": (0, 8)}, {"max_version": (1, 0)}, {"max_version": None}, {"copy": False},
+                     {"copy": None}, {"dl_device": (1, 0)}, {"dl_device": memory.__dlpack_device__()}, {"dl_device": None}):
+            with self.subTest(wish):
+                self.assertIn('"dltensor"', repr(memory.__dlpack__(**wish)))
+        for wish, kind, word in (({"copy": True}, BufferError, "copies"), ({"dl_device": (2, 0)}, BufferError, "kind 2"),
+                                 ({"dl_device": (1, 1)}, BufferError, "number 1"), ({"dl_device": 1}, TypeError, "dl_device"),
+                                 ({"stream": 1}, ValueError, "stream"), ({"stream": -1}, ValueError, "stream"),
+                                 ({"owner": 1}, TypeError, "owner")):
+            with self.subTest(wish), support.raises(self, kind, word):
+                memory.__dlpack__(**wish)
+
+    def test_dropped_after_the_interpreter(self):
+        # A consumer in C may hold the memory longer than there is a Python: the C library's exit comes after that.
+        program = """
+import ctypes, ddp
+capsule = ddp.Group(0, 1).alloc(3).__dlpack__()
+pointer = ctypes.pythonapi.PyCapsule_GetPointer
+pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+managed = pointer(capsule, b"dltensor")
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(capsule))  # for ever: it drops nothing itself
+deleter = ctypes.c_void_p.from_address(managed + 56).value  # behind DLTensor's 48 bytes and the manager
+ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(deleter), ctypes.c_void_p(managed), None)
+"""
+        done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True, timeout=30, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_pytorch(self):
         try:
             import torch  # pylint: disable=import-outside-toplevel
@@ -104,12 +134,30 @@ class Shown(unittest.TestCase):
 
     def test_jax(self):
         try:
+            import jax  # pylint: disable=import-outside-toplevel
             import jax.numpy as jnp  # pylint: disable=import-outside-toplevel
         except ImportError:
             self.skipTest("JAX is not installed")
-        with support.raises(self, ValueError, "read-only"):
-            ddp.Memory(jnp.ones(3))
-        ddp.Memory(jnp.ones(3), writable=False)
+        ones, group = jnp.ones(3), support.alone()
+        with support.raises(self, TypeError, "JAX"):
+            ddp.Memory(ones)
+        self.assertTrue(ddp.Memory(ones, writable=False).readonly)
+        self.assertEqual(ddp.Memory(ones.astype(jnp.bfloat16), writable=False).dtype, ddp.BF16)
+        with support.raises(self, TypeError, "recv: ", "JAX"):
+            group.allreduce(ones)
+        with ddp.Context(group) as context:
+            with support.raises(self, TypeError, "data: ", "JAX"):
+                context.register("w", ones)
+            param = context.register("w", shape=ones.shape, dtype=ones.dtype)
+            context.commit()
+            means = []
+            for step in range(3):
+                context.put(param, ones * step)
+                context.finalize()
+                means.append(jnp.asarray(np.array(param.view())))
+            self.assertEqual([mean.tolist() for mean in means], [[float(step)] * 3 for step in range(3)])
+            self.assertEqual(jax.dlpack.from_dlpack(param.view()).tolist(), [2.0] * 3)
+        self.assertEqual(ones.tolist(), [1.0] * 3)
 
 
 if __name__ == "__main__":

@@ -32,14 +32,14 @@ wait = function("4waitEiPv", None, ctypes.c_int, ctypes.c_void_p)
 class GpuArray:
     """An array of float32 as a library for GPUs would have it."""
 
-    def __init__(self, value, device=0):
-        self.address = allocate(device, 4 * COUNT)
-        self.memory = ddp.Memory.at(self.address, ddp.F32, (COUNT,), self, False, (1, device))
-        self.streams = []
-        self.elements()[:] = [value] * COUNT
+    def __init__(self, value, device=0, count=COUNT):
+        self.address, self.count = allocate(device, 4 * count), count
+        self.memory = ddp.Memory.at(self.address, ddp.F32, (count,), self, False, (1, device))
+        self.streams = []  # with which it was asked for
+        self.elements()[:] = [value] * count
 
     def elements(self):
-        return (ctypes.c_float * COUNT).from_address(alias(self.address))
+        return (ctypes.c_float * self.count).from_address(alias(self.address))
 
     def __dlpack__(self, *, stream=None):
         self.streams.append(stream)
@@ -47,6 +47,12 @@ class GpuArray:
 
     def __dlpack_device__(self):
         return self.memory.__dlpack_device__()
+
+
+class ImmutableArray(GpuArray):
+    """As JAX's: DLPack's version 0 does not say that it must not be written."""
+
+    __module__ = "jaxlib._jax"
 
 
 class Stream:
@@ -73,7 +79,8 @@ class OnGpu(unittest.TestCase):
         with ddp.Context(self.group) as context:
             context.set_stream("cuda:0", self.stream)
             param = context.register("w", data, grad)
-            self.assertEqual((param.device, data.streams, grad.streams), ("cuda:0", [1], [1]))
+            ready = [self.stream.cuda_stream]  # what commit and gradients are ordered with
+            self.assertEqual((param.device, data.streams, grad.streams), ("cuda:0", ready, ready))
             context.commit()
             wait(0, self.stream.cuda_stream)
             self.assertEqual(set(data.elements()), {10.0})
@@ -81,6 +88,29 @@ class OnGpu(unittest.TestCase):
             for step in range(3):
                 self.step(context, param, lambda step=step: grad.elements().__setitem__(slice(None), [float(step + support.RANK)] * COUNT))
                 self.assertEqual(set(grad.elements()), {step + mean})
+
+    def test_arrays_are_asked_for_in_the_order_of_the_stream_that_is_set(self):
+        other = Stream()
+        data, grad, buffer, elsewhere = GpuArray(0.0), GpuArray(0.0), GpuArray(0.0), GpuArray(0.0, device=1)
+        arrays, expected = (data, grad, buffer), [1]
+        with ddp.Context(self.group) as context:
+            param = context.register("w", data, grad)
+            context.register_buffer("mean", buffer)
+            context.register("elsewhere", elsewhere)
+            for stream, number in ((None, 1), (0, 1), (self.stream, self.stream.cuda_stream),
+                                   (other.cuda_stream, other.cuda_stream), (2, 2), (self.stream, self.stream.cuda_stream)):
+                self.assertEqual([array.streams for array in arrays], [expected] * 3)
+                context.set_stream("cuda:0", stream)
+                expected.append(number)
+            self.assertEqual([array.streams for array in arrays], [expected] * 3)
+            self.assertEqual(elsewhere.streams, [1])  # of a device whose stream was not set
+            context.commit()
+            context.grad_ready_on(param, self.stream)
+            with self.assertRaises(ddp.InvalidStateError):
+                context.set_stream("cuda:0", other)  # in the middle of a step; nothing was asked for
+            self.assertEqual(data.streams, expected)
+            context.grad_ready(1)
+            context.finalize()
 
     def test_wait_on(self):
         other, grad = Stream(), GpuArray(0.0)
@@ -119,6 +149,87 @@ class OnGpu(unittest.TestCase):
             self.step(context, param, lambda: elements.__setitem__(slice(None), [1.0] * COUNT))
             self.assertEqual(set(elements), {1.0})
         self.assertEqual(seen, [("cuda:0", True, (1, 0))])
+
+    def test_shown_in_the_order_of_a_stream(self):
+        shown = []
+
+        def take(group, bucket):
+            for memory in (bucket.buffer, bucket.gradients[0].array):
+                for stream in (bucket.stream, -1):
+                    shown.append(repr(memory.__dlpack__(stream=stream, max_version=(1, 0))))
+                for stream in (None, 1, self.stream.cuda_stream):
+                    with support.raises(self, BufferError, "ExternalStream(bucket.stream)"):
+                        memory.__dlpack__(stream=stream)
+            return group.allreduce(bucket.buffer, "avg", async_op=True)
+
+        with ddp.Context(self.group) as context:
+            param = context.register("w", shape=(COUNT,), dtype="f32", device="cuda:0")
+            context.commit()
+            context.set_hook(take)
+            context.grad_ready_on(param, self.stream)
+            context.finalize()
+            view = context.grad_view(param)  # libddp has waited: it is there for every stream
+            for stream in (None, -1, 1, 2, self.stream.cuda_stream):
+                shown.append(repr(view.__dlpack__(stream=stream, dl_device=(2, 0), copy=False)))
+            for wish, kind, word in (({"stream": 0}, ValueError, "stream"), ({"stream": -2}, ValueError, "stream"),
+                                     ({"stream": "1"}, TypeError, "stream"), ({"stream": 1 << 64}, ValueError, "stream"),
+                                     ({"dl_device": (1, 0)}, BufferError, "kind 1"),
+                                     ({"dl_device": (2, 1)}, BufferError, "number 1"), ({"copy": True}, BufferError, "copies")):
+                with self.subTest(wish), support.raises(self, kind, word):
+                    view.__dlpack__(**wish)
+        self.assertEqual(len(shown), 9)
+        self.assertTrue(all('"dltensor"' in each for each in shown))
+
+    def test_a_hook_asks_for_arrays_in_the_order_of_its_bucket(self):
+        small, result, streams = GpuArray(2.0), GpuArray(3.0, count=1008), []  # a bucket ends at a multiple of 64 bytes
+
+        def through_others(group, bucket):
+            streams.append(bucket.stream)
+            group.allreduce(small, "avg")
+            bucket.set_buffer(result)
+
+        with ddp.Context(self.group) as context:
+            param = context.register("w", shape=(COUNT,), dtype="f32", device="cuda:0")
+            context.commit()
+            context.set_hook(through_others)
+            context.grad_ready_on(param, self.stream)
+            context.finalize()
+            elements = (ctypes.c_float * COUNT).from_address(alias(context.grad_view(param).address))
+            self.assertEqual(set(elements), {3.0})
+        self.assertEqual((small.streams, result.streams), (streams, streams))
+
+    def test_immutable_arrays_are_only_read(self):
+        given = ImmutableArray(float(support.RANK))
+
+        def reduce_others(group, bucket):
+            gradient = bucket.gradients[0].array
+            with support.raises(self, TypeError, "recv: ", "JAX"):
+                group.allreduce(given, send=gradient)
+            group.allreduce(gradient, bucket.op, send=given)
+
+        with ddp.Context(self.group) as context:
+            for what, register in (("data", lambda: context.register("w", given)),
+                                   ("grad", lambda: context.register("w", None, given)),
+                                   ("data", lambda: context.register_buffer("mean", given))):
+                with support.raises(self, TypeError, f"{what}: ", "JAX", "shape, dtype and device"):
+                    register()
+            self.assertEqual(given.streams, [])  # not even asked for
+            param = context.register("w", shape=(COUNT,), dtype="f32", device="cuda:0")
+            context.commit()
+            with support.raises(self, TypeError, "grad: ", "cuda:0"):
+                context.put(param, given)
+            context.set_hook(reduce_others)
+            context.grad_ready_on(param, self.stream)
+            context.finalize()
+            elements = (ctypes.c_float * COUNT).from_address(alias(context.grad_view(param).address))
+            self.assertEqual(set(elements), {(self.group.world_size - 1) / 2})
+        with support.raises(self, TypeError, "JAX"):
+            ddp.Memory(given)
+        memory = ddp.Memory(given, writable=False)
+        self.assertTrue(memory.readonly)
+        with self.assertRaises(BufferError):
+            memory.__dlpack__()
+        self.assertEqual(set(given.elements()), {float(support.RANK)})
 
     def test_errors(self):
         array, host = GpuArray(1.0), (ctypes.c_float * COUNT)()

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 
 PREFIX, SCRATCH = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
 SOURCE = pathlib.Path(os.environ["DDP_SOURCE"]) / "bindings" / "python"
@@ -18,6 +19,13 @@ numbers = array.array("d", [group.rank + 1.0])
 group.allreduce(numbers)
 assert numbers[0] == 3 and group.world_size == 2 and "%s" in ddp.__file__
 """
+ASK_FOR_DEVICES = """
+import ddp
+try:
+    print(ddp.device_count(), "devices")
+except ddp.UnavailableError as error:  # not UnsupportedError: no module
+    print(error)
+"""
 
 
 def run(*command, **options):
@@ -26,7 +34,7 @@ def run(*command, **options):
 
 
 def main():
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON") and name != "DDP_MODULE_PATH"}
     shutil.rmtree(SCRATCH, ignore_errors=True)
     SCRATCH.mkdir(parents=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -53,7 +61,19 @@ def main():
     loaded = run(python, "-c", "import ddp; print(open('/proc/self/maps').read())", env=clean, cwd="/").stdout
     libraries = {line.split()[-1] for line in loaded.splitlines() if "libddp.so" in line}
     assert libraries and all(path.startswith(str(SCRATCH / "venv")) for path in libraries), libraries
-    print(f"{wheel.name}: built, installed, used")
+    modules = check_cuda(wheel, python, clean)
+    print(f"{wheel.name}: built, installed, used{modules}")
+
+
+def check_cuda(wheel, python, clean):
+    """The CUDA module of that libddp is in the wheel, and found there: it says itself how many devices there are, or why none."""
+    if not list(PREFIX.rglob("libddp-cuda.so")):
+        return ", without the CUDA module"
+    assert "ddp/ddp/libddp-cuda.so" in zipfile.ZipFile(wheel).namelist(), zipfile.ZipFile(wheel).namelist()
+    asked = run(python, "-c", ASK_FOR_DEVICES, env=clean, cwd="/")
+    if asked.returncode != 0:
+        sys.exit(asked.stdout)
+    return f", with the CUDA module: {asked.stdout.strip()}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,63 @@
+"""The methods of a context that are about parameters on GPUs (ddp/device.h)."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Tuple
+
+from . import _ddp
+from ._arrays import Memory, device_of, gpu_of, memory_of, stream_of
+
+if TYPE_CHECKING:
+    from .context import Parameter
+
+
+class DeviceMethods:
+    """Part of Context. A stream is a number, a stream of PyTorch's or CuPy's, or None for the legacy default stream."""
+
+    _handle: Any
+    _streams: Dict[Tuple[int, int], Any]
+    _buffer_arrays: List[Any]
+    parameters: List["Parameter"]
+
+    def set_stream(self, device: str, stream: Any) -> None:
+        """The stream of this device ("cuda:0") with which calls that take none are ordered: commit, step_begin,
+        grad_ready. At first the legacy default stream. It comes after what other libraries have under way for the arrays that
+        were registered there: they are asked for anew, as DLPack has it."""
+        place = device_of(device)
+        _ddp.ddp_set_stream(self._handle, *place, stream_of(stream))
+        self._streams[place] = stream
+        for name, array in self._registered():
+            if gpu_of(array) == place:
+                self._take(name, array)
+
+    def grad_ready_on(self, param: int, stream: Any) -> None:
+        """grad_ready for a parameter on a GPU: the gradient is complete when the stream comes to this point."""
+        _ddp.ddp_grad_ready_on(self._handle, param, stream_of(stream))
+
+    def finalize_on(self, stream: Any) -> None:
+        """finalize that does not wait for the GPU: what is enqueued on the stream afterwards sees the mean."""
+        try:
+            _ddp.ddp_finalize_on(self._handle, stream_of(stream))
+        finally:
+            self._handle.end_step()
+
+    def finalize_enqueue(self) -> None:
+        """The same for parameters on several GPUs, with the streams of set_stream."""
+        try:
+            _ddp.ddp_finalize_enqueue(self._handle)
+        finally:
+            self._handle.end_step()
+
+    def wait_param_on(self, param: int, stream: Any) -> None:
+        """wait_param that does not wait for the GPU: what is enqueued on the stream afterwards sees this parameter's mean."""
+        _ddp.ddp_wait_param_on(self._handle, param, stream_of(stream))
+
+    def _take(self, what: str, array: Any) -> Memory:
+        """The memory of an array that calls without a stream use: what its library has under way for it comes before them."""
+        return memory_of(what, array, on_gpu=True, stream=self._streams.get(gpu_of(array)))
+
+    def _registered(self) -> Iterator[Tuple[str, Any]]:
+        for parameter in self.parameters:
+            yield f"{parameter.name}: data", parameter.data
+            yield f"{parameter.name}: grad", parameter.grad
+        for array in self._buffer_arrays:
+            yield "a buffer", array
