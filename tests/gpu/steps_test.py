@@ -21,7 +21,7 @@ name=${0##*/}
     echo "skipped: NCCL is old"
     exit 0
 }
-[[ $name != gpu_context_test ]] || sleep "${NAP:-0}"
+[[ $name != gpu_context_test ]] || { echo "pid $$" && sleep "${NAP:-0}"; }
 [[ $name != gpu_module_test ]] || exit "${MODULE:-0}"
 echo "$name $* shared=$NCCL_MULTI_RANK_GPU_ENABLE libraries=$LD_LIBRARY_PATH"
 """
@@ -47,11 +47,13 @@ class Steps(unittest.TestCase):
         path.write_text(text)
         path.chmod(0o755)
 
+    def environment(self, **more):
+        return {**os.environ, "PATH": f"{self.folder}/path:{os.environ['PATH']}", "LD_LIBRARY_PATH": "/own",
+                "DDP_GPU_LOGS": str(self.logs), **more}
+
     def call(self, *arguments, **environment):
-        everything = {**os.environ, "PATH": f"{self.folder}/path:{os.environ['PATH']}", "LD_LIBRARY_PATH": "/own",
-                      "DDP_GPU_LOGS": str(self.logs), **environment}
-        return subprocess.run([TOOL, *arguments], env=everything, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=60)
+        return subprocess.run([TOOL, *arguments], env=self.environment(**environment), stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60)
 
     def run_steps(self, steps, *arguments, **environment):
         return self.call("run", str(self.folder / "bundle"), "--steps", steps, *arguments, **environment)
@@ -102,6 +104,19 @@ class Steps(unittest.TestCase):
         self.assertRegex(job.stdout, "FAILED   context: status 124 after . s, all that --within left")
         self.assertIn("skipped  nccl: no time is left", job.stdout)
         self.assertTrue((self.logs / "logs.tgz").exists())
+
+    def test_leaves_logs_and_no_process_when_it_is_ended(self):
+        with subprocess.Popen([TOOL, "run", str(self.folder / "bundle"), "--steps", "context"],
+                              env=self.environment(NAP="30"), stdout=subprocess.DEVNULL) as job:
+            until = time.monotonic() + 20
+            while not (self.logs / "context.log").exists() or "\n" not in self.log("context"):
+                self.assertLess(time.monotonic(), until)
+                time.sleep(0.05)
+            job.terminate()
+            self.assertNotEqual(job.wait(10), 0)
+        self.assertTrue((self.logs / "logs.tgz").exists())
+        with self.assertRaises(ProcessLookupError):
+            os.kill(int(self.log("context").split()[1]), 0)
 
     def test_two_ranks_share_a_gpu_where_nccl_allows_it(self):
         job = self.run_steps("nccl-two-ranks mnist-2-nccl-direct trace-nccl")
