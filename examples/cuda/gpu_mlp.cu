@@ -118,6 +118,7 @@ gpu_digits gpu_digits_upload(const float* images, const unsigned char* labels, i
     CUDA(cudaMalloc(&set.order, n * sizeof(int)));
     CUDA(cudaMemcpy(set.images, images, n * MLP_INPUTS * sizeof(float), cudaMemcpyHostToDevice));
     CUDA(cudaMemcpy(set.labels, labels, n, cudaMemcpyHostToDevice));
+    CUDA(cudaStreamSynchronize(nullptr)); /* bytes may be on their way, for which the net does not wait */
     return set;
 }
 

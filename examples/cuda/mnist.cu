@@ -3,6 +3,7 @@
  *     ./mnist_cuda                                    one process, one GPU
  *     ddprun -n 4 ./mnist_cuda                        four processes, on as many GPUs as there are
  *     ddprun -n 4 ./mnist_cuda --backend nccl         four processes on four GPUs, over NCCL
+ *         --backend-options algorithm=direct          with options of that backend
  *
  * What is different from mnist.c: parameters are registered with their device, a gradient is announced when its kernel is
  * enqueued, together with the stream, and ddp_finalize_on makes the stream wait for the sums, so that the host never does.
@@ -45,11 +46,12 @@ static double seconds() {
 }
 
 /* The group that a launcher started, with the backend that the command line names, or a group of one. */
-static ddp_group* join(const char* backend) {
-    if (backend == NULL) return join_group();
+static ddp_group* join(const char* backend, const char* backend_options) {
+    if (backend == NULL && backend_options == NULL) return join_group();
     ddp_group_options options;
     ddp_group_options_init(&options);
     options.backend = backend;
+    options.backend_options = backend_options;
     ddp_group* group = NULL;
     CHECK(ddp_group_create(&options, &group, &error));
     return group;
@@ -184,20 +186,21 @@ static int compare_with_local(trainer* t, const settings* s, const digits* set, 
     return good ? 0 : 1;
 }
 
-/* Takes "--backend NAME" out of the command line, which otherwise is that of mnist.c. */
-static const char* take_backend(int* argc, char** argv) {
+/* Takes an option and what follows it out of the command line, which otherwise is that of mnist.c. */
+static const char* take_option(const char* name, int* argc, char** argv) {
     for (int i = 1; i + 1 < *argc; ++i) {
-        if (strcmp(argv[i], "--backend") != 0) continue;
-        const char* backend = argv[i + 1];
+        if (strcmp(argv[i], name) != 0) continue;
+        const char* value = argv[i + 1];
         memmove(argv + i, argv + i + 2, static_cast<size_t>(*argc - i - 2) * sizeof *argv);
         *argc -= 2;
-        return backend;
+        return value;
     }
     return NULL;
 }
 
 int main(int argc, char** argv) {
-    const char* backend = take_backend(&argc, argv);
+    const char* backend = take_option("--backend", &argc, argv);
+    const char* backend_options = take_option("--backend-options", &argc, argv);
     const settings s = settings_parse(argc, argv);
     if (s.average_every > 0 || s.save != NULL) fail("--average-every and --save are for mnist on the CPU");
     digits train, test;
@@ -205,7 +208,7 @@ int main(int argc, char** argv) {
     if (train.pixels != MLP_INPUTS || test.pixels != MLP_INPUTS) fail("the images are not 28 x 28");
 
     trainer t = {};
-    t.group = join(backend);
+    t.group = join(backend, backend_options);
     t.view = s.view != 0;
     t.generation = -1;
     t.rank = ddp_group_rank(t.group);

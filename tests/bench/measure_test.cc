@@ -41,5 +41,16 @@ TEST(Measure, AutomaticallyAtLeastTen) {
     EXPECT_GE(measure(ranks_with_a_slow_one(barriers), {0, 1e-9}, {[] { return 1.0; }})[0].size(), 10u);
 }
 
+TEST(Measure, WhatLoopsNoteCountsWithTheirTimes) {
+    int barriers = 0;
+    std::vector<double> noted;
+    const Iteration loop = [&] { return noted.push_back(static_cast<double>(noted.size())), 1.0; };
+    const auto series = measure(ranks_with_a_slow_one(barriers), {10, 1.0}, {loop});
+    const std::vector<double> expected{3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    EXPECT_EQ(counted(noted), expected);
+    EXPECT_EQ(series[0].size(), expected.size());
+    EXPECT_TRUE(counted({1, 2}).empty());
+}
+
 }  // namespace
 }  // namespace bench

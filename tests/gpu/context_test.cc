@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <future>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
@@ -72,6 +73,7 @@ public:
         OK(ddp_set_stream(context_, device_.kind, device_.index, stream(), &error));
         if (test.hook) OK(ddp_use_hook(context_, test.hook, test.hook_options, &error));
         set_value(1, static_cast<float>(1 + ddp_group_rank(group)));
+        OK(ddp_barrier(group, nullptr, &error));  // nobody allocates while another rank's kernels wait for this one
         OK(ddp_commit(context_, &error));
     }
     ~GpuModel() {
@@ -208,13 +210,18 @@ TEST_P(GpuSteps, AGradientThatIsWrittenLateIsInTheSum) {
     run([&](int rank, ddp_group* group) {
         GpuModel model(group, GetParam());
         auto late = model.gpu().allocate(kSizes[1] * 4);
-        model.begin();
-        for (int p = kParams; p-- > 0;) model.fill(p, gradient(rank, p, 0));
-        Blocked blocked(model.stream());
-        for (int p = kParams; p-- > 0;) OK(ddp_grad_ready_on(model.context(), p, model.stream(), &error));
-        model.finalize();
-        blocked.go();
-        for (int p = 0; p < kParams; ++p) EXPECT_TRUE(model.holds(p, mean(1, p, 0)));
+        for (int step = 0; step < 3; ++step) {
+            model.begin();
+            for (int p = kParams; p-- > 0;) model.fill(p, p == 1 ? 50 : gradient(rank, p, step));
+            model.gpu().write(late.get(), GpuModel::numbers(1, gradient(rank, 1, step)));
+            std::optional<Blocked> blocked;
+            if (step == 2) blocked.emplace(model.stream());  // earlier steps have launched all that this one launches
+            model.gpu().stream().transfer({{model.grad(1), late.get(), kSizes[1]}}, DDP_F32, DDP_F32, 1);
+            for (int p = kParams; p-- > 0;) OK(ddp_grad_ready_on(model.context(), p, model.stream(), &error));
+            model.finalize();
+            if (blocked) blocked->go();
+            for (int p = 0; p < kParams; ++p) EXPECT_TRUE(model.holds(p, mean(1, p, step))) << "step " << step;
+        }
     });
 }
 

@@ -2,6 +2,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <future>
 
 #include "gpu/gpu.h"
 #include "unit/cuda/values.h"
@@ -171,9 +172,11 @@ TEST(Gpu, EventsOrderStreamsAndWaitsAreBounded) {
     Gpu first, second;
     auto memory = first.allocate(4);
     const auto value = first.upload(bytes_of(std::vector<float>{7}));
-    first.wait();
+    const auto twice = [&] { first.stream().transfer({{memory.get(), value.get(), 1}}, DDP_F32, DDP_F32, 2); };
+    twice();
+    first.write(memory.get(), bytes_of(std::vector<float>{0}));
     Blocked blocked(first.handle());
-    first.stream().transfer({{memory.get(), value.get(), 1}}, DDP_F32, DDP_F32, 2);
+    twice();
     const EventPtr there = first.stream().record();
     const auto before = std::chrono::steady_clock::now();
     EXPECT_FALSE(there->done());
@@ -233,10 +236,10 @@ TEST(Gpu, ACapturedStreamIsRefusedAndOthersGoOn) {
     ASSERT_EQ(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal), cudaSuccess);
     EXPECT_THROW(gpu.stream().refuse_capture(captured, "a test"), Error);
     // What another thread of libddp does meanwhile must not break the capture.
-    std::thread([&] {
+    std::async(std::launch::async, [&] {
         auto memory = gpu.allocate(1000);
         EXPECT_EQ(gpu.read(memory.get(), 1000).size(), 1000u);
-    }).join();
+    }).get();
     cudaGraph_t graph = nullptr;
     EXPECT_EQ(cudaStreamEndCapture(captured, &graph), cudaSuccess);
     if (graph) cudaGraphDestroy(graph);

@@ -34,10 +34,12 @@ std::string why_skip();
 
 constexpr ddp_device kFirst{DDP_DEVICE_CUDA, 0};
 
-// Copies to and from the device, waiting for its end: for tests, where nothing else waits.
+// Copies to and from the device, waiting for its end: for tests, where nothing else waits. Pinned memory is taken and given back
+// by calls that may wait for all kernels of the GPU, those of another rank included, which wait for this one's: it is there from
+// the beginning, and stays to the end.
 class Gpu {
 public:
-    explicit Gpu(const ddp_device& device = kFirst) : stream_(DeviceStream::create(device)) {}
+    explicit Gpu(const ddp_device& device = kFirst) : stream_(DeviceStream::create(device)) { pinned(kPinnedBytes); }
     const DeviceStream& stream() const { return *stream_; }
     void* handle() const { return stream_->handle(); }
 
@@ -50,7 +52,7 @@ public:
     void write(void* memory, const std::vector<std::byte>& values) {
         if (values.empty()) return;
         std::memcpy(pinned(values.size()), values.data(), values.size());
-        stream_->copy_to_device(memory, pinned_.get(), values.size());
+        stream_->copy_to_device(memory, pinned(values.size()), values.size());
         wait();
     }
     std::vector<std::byte> read(const void* memory, std::size_t bytes) {
@@ -58,7 +60,7 @@ public:
         if (bytes == 0) return values;
         stream_->copy_to_host(pinned(bytes), memory, bytes);
         wait();
-        std::memcpy(values.data(), pinned_.get(), bytes);
+        std::memcpy(values.data(), pinned(bytes), bytes);
         return values;
     }
     void wait() {
@@ -69,13 +71,18 @@ public:
     }
 
 private:
+    static constexpr std::size_t kPinnedBytes = std::size_t{32} << 20;
+
     std::byte* pinned(std::size_t bytes) {
-        if (bytes > pinned_bytes_) pinned_ = allocate_pinned(DDP_DEVICE_CUDA, pinned_bytes_ = 2 * bytes);
-        return pinned_.get();
+        if (bytes > pinned_bytes_) {
+            pinned_bytes_ = bytes > kPinnedBytes ? 2 * bytes : kPinnedBytes;
+            pinned_.push_back(allocate_pinned(DDP_DEVICE_CUDA, pinned_bytes_));
+        }
+        return pinned_.back().get();
     }
 
     const StreamPtr stream_;
-    std::shared_ptr<std::byte> pinned_;
+    std::vector<std::shared_ptr<std::byte>> pinned_;  // the last is the largest
     std::size_t pinned_bytes_ = 0;
 };
 
@@ -92,7 +99,8 @@ std::vector<T> values_of(const std::vector<std::byte>& bytes) {
     return values;
 }
 
-// Makes a stream wait until it goes, or for ten seconds.
+// Makes a stream wait until it goes, or for ten seconds. Kernels that are launched meanwhile must have been launched before: the
+// first launch of each may load its code, which may wait for the GPU.
 class Blocked {
 public:
     explicit Blocked(void* stream) : go_(std::make_shared<std::atomic<bool>>(false)) {

@@ -73,8 +73,9 @@ def main():
     name, view = sys.argv[1], "--view" in sys.argv[2:]
     lines = (line.split("#")[0].split() for line in sys.stdin)
     shapes = [tuple(int(extent) for extent in words[1:]) for words in lines if words]
-    with tempfile.NamedTemporaryFile() as meeting:
-        torch.distributed.init_process_group("nccl", init_method=f"file://{meeting.name}", rank=0, world_size=1)
+    # In a folder, since PyTorch deletes the file itself.
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group("nccl", init_method=f"file://{folder}/meeting", rank=0, world_size=1)
         alone_cpu, alone_wall = measure(Model(shapes))
         ddp = torch.nn.parallel.DistributedDataParallel(Model(shapes), device_ids=[0], gradient_as_bucket_view=view)
         cpu, wall = measure(ddp)

@@ -7,8 +7,6 @@
 namespace bench {
 namespace {
 
-constexpr std::int64_t kWarmUp =
-    3;  // the first step's buckets are rebuilt in the second; the third is like all later ones
 constexpr std::int64_t kFewest = 10;
 constexpr std::int64_t kMost = 20000;
 constexpr std::int64_t kTurns = 5;
@@ -38,6 +36,11 @@ std::int64_t agree(const Ranks& ranks, const Budget& budget, double milliseconds
 }
 
 }  // namespace
+
+std::vector<double> counted(const std::vector<double>& noted) {
+    const auto dropped = std::min(noted.size(), std::size_t{kWarmUp});
+    return {noted.begin() + static_cast<std::ptrdiff_t>(dropped), noted.end()};
+}
 
 double now_ms() {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -22,10 +22,16 @@ struct Ranks {
     std::function<void(std::vector<double>&)> maximum_of;  // the largest of all ranks, element by element
 };
 
+// How often each loop runs before it counts: the first step's buckets are rebuilt in the second; the third is like all later ones.
+constexpr std::int64_t kWarmUp = 3;
+
 // Times several loops side by side and returns a series for each: of every iteration the slowest rank's time, since a
 // job is as fast as that. The loops take turns in blocks, with a barrier before each, so that whatever else the machine
 // does meets all of them alike. Collective: rank 0 decides how many iterations there are.
 std::vector<std::vector<double>> measure(const Ranks& ranks, const Budget& budget, const std::vector<Iteration>& loops);
+
+// What a loop has noted in each iteration by itself, without those that do not count.
+std::vector<double> counted(const std::vector<double>& noted);
 
 // Milliseconds on a clock that only goes forward.
 double now_ms();

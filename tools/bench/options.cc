@@ -111,7 +111,7 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
                      "and --hook "
                      "do not count; cpu_ms is this process's until everything is enqueued, less that of the backward "
                      "pass alone, "
-                     "and enqueue_ms how long that takes")
+                     "and enqueue_ms how long that takes; of both the median of rank 0's steps")
         ->capture_default_str();
     command->add_option(
         "--trace", options.trace,
@@ -142,7 +142,8 @@ CLI::App* add_transfer(CLI::App& app, Options& options) {
         "transfer",
         "Times how a model's gradients on a GPU, each in memory of its own, are packed into buckets and unpacked, by "
         "the "
-        "GPU's clock. gb_per_s counts bytes read and written; of_copy compares it with cudaMemcpyAsync on the device");
+        "GPU's clock, in turns, after a second of such work. Numbers are random. gb_per_s counts bytes read and "
+        "written; of_copy compares it with cudaMemcpyAsync on the device");
     command->add_option("--device", options.device, "cuda or cuda:N")->default_str("cuda");
     add_model_option(command, options);
     add_bucket_option(command, options);

@@ -1,5 +1,5 @@
-// The functions of CUDA's runtime that the module and its tests call, without a GPU: four devices with the memory of the host.
-// Arguments are not checked as CUDA would.
+// The functions of CUDA's runtime that the module and its tests call, without a GPU: four devices with the memory of the host, or as
+// many as ON_CPU_DEVICES says. Arguments are not checked as CUDA would.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -20,7 +20,10 @@ using on_cpu::Point;
 using on_cpu::Stream;
 using on_cpu::stream_of;
 
-constexpr int kDevices = 4;
+int devices() {
+    static const char* said = std::getenv("ON_CPU_DEVICES");
+    return said ? std::atoi(said) : 4;
+}
 constexpr int kNone = -1;
 thread_local int current_device = kNone;
 int default_device() {
@@ -130,7 +133,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
-    *count = kDevices;
+    *count = devices();
     return cudaSuccess;
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
@@ -148,7 +151,7 @@ cudaError_t cudaGetDevice(int* device) {
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-    if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
+    if (device < 0 || device >= devices()) return cudaErrorInvalidDevice;
     current_device = device;
     return cudaSuccess;
 }
@@ -199,17 +202,22 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
     stream_of(stream).enqueue([pointer] { release(pointer); });
     return cudaSuccess;
 }
+// These may wait for whatever runs on the device: so here they do.
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+    on_cpu::synchronize_all();
     return allocate(pointer, bytes, false);
 }
 cudaError_t cudaFree(void* pointer) {
+    on_cpu::synchronize_all();
     release(pointer);
     return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+    on_cpu::synchronize_all();
     return allocate(pointer, bytes, true);
 }
 cudaError_t cudaFreeHost(void* pointer) {
+    on_cpu::synchronize_all();
     release(pointer);
     return cudaSuccess;
 }

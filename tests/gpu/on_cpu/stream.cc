@@ -1,13 +1,26 @@
 #include "gpu/on_cpu/stream.h"
 
+#include <vector>
+
 namespace on_cpu {
 namespace {
 
 void* const kPerThread = reinterpret_cast<void*>(2);
 
+std::mutex all_mutex;
+std::vector<std::weak_ptr<Progress>> all_progress;
+
+std::shared_ptr<Progress> new_progress() {
+    auto created = std::make_shared<Progress>();
+    const std::lock_guard lock(all_mutex);
+    std::erase_if(all_progress, [](const auto& known) { return known.expired(); });
+    all_progress.push_back(created);
+    return created;
+}
+
 }  // namespace
 
-Stream::Stream() : thread_([this] { loop(); }) {}
+Stream::Stream() : progress_(new_progress()), thread_([this] { loop(); }) {}
 
 Stream::~Stream() {
     {
@@ -19,6 +32,10 @@ Stream::~Stream() {
 }
 
 void Stream::enqueue(std::function<void()> work) {
+    {
+        const std::lock_guard lock(progress_->mutex);
+        ++progress_->enqueued;
+    }
     const std::lock_guard lock(mutex_);
     work_.push_back(std::move(work));
     changed_.notify_all();
@@ -39,6 +56,11 @@ void Stream::loop() {
         busy_ = true;
         lock.unlock();
         work();
+        {
+            const std::lock_guard noting(progress_->mutex);
+            ++progress_->done;
+            progress_->changed.notify_all();
+        }
         lock.lock();
         busy_ = false;
         changed_.notify_all();
@@ -55,6 +77,19 @@ void Point::reach() {
 void Point::wait() {
     std::unique_lock lock(mutex);
     reached_changed.wait(lock, [&] { return reached; });
+}
+
+void synchronize_all() {
+    std::vector<std::shared_ptr<Progress>> streams;
+    {
+        const std::lock_guard lock(all_mutex);
+        for (const auto& known : all_progress)
+            if (auto progress = known.lock()) streams.push_back(std::move(progress));
+    }
+    for (const auto& progress : streams) {
+        std::unique_lock lock(progress->mutex);
+        progress->changed.wait(lock, [&, until = progress->enqueued] { return progress->done >= until; });
+    }
 }
 
 Stream& stream_of(void* stream) {

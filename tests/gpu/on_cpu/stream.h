@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -10,6 +11,13 @@
 #include <thread>
 
 namespace on_cpu {
+
+// How much was enqueued on a stream, and how much of it is done.
+struct Progress {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::uint64_t enqueued = 0, done = 0;
+};
 
 class Stream {
 public:
@@ -29,6 +37,7 @@ private:
     std::condition_variable changed_;
     std::deque<std::function<void()>> work_;
     bool busy_ = false, ending_ = false;
+    const std::shared_ptr<Progress> progress_;
     std::thread thread_;
 };
 
@@ -46,6 +55,9 @@ struct Event {
     std::mutex mutex;
     std::shared_ptr<Point> point;  // null: never recorded
 };
+
+// Waits for all that is enqueued now on any stream: what CUDA's functions that allocate and free may do.
+void synchronize_all();
 
 // The legacy default stream for null; there is one for all devices. The calling thread's for the handle of cudaStreamPerThread.
 Stream& stream_of(void* stream);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <stdexcept>
 
 #include "unit/backend/fake_host.h"
 
@@ -261,6 +262,18 @@ TEST_P(Backends, DestroyAbortFromManyThreadsMeanwhile) {
         stop = true;
         for (auto& thread : aborters) thread.join();
     }
+}
+
+// The tests' own threads: an exception in one is a failed test, and not the end of the program.
+TEST(EachRank, ThrowsWhatARankThrewWhenAllHaveEnded) {
+    std::atomic<int> ended{0};
+    const auto body = [&](int rank) {
+        if (rank == 1) throw std::runtime_error("rank 1 has something against it");
+        sleep_ms(20);
+        ++ended;
+    };
+    EXPECT_THROW(each_rank(3, body), std::runtime_error);
+    EXPECT_EQ(ended, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Backends, testing::Values(Kind{"gloo", gloo_backend()}, Kind{"shm", shm_backend()}),

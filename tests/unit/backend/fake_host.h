@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -226,11 +227,12 @@ private:
     void* transport_ = nullptr;
 };
 
-// Runs body(rank) for each rank on a thread of its own.
+// Runs body(rank) for each rank on a thread of its own. When all have ended, throws what the first of them threw.
 inline void each_rank(int world, const std::function<void(int)>& body) {
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < world; ++rank) threads.emplace_back(body, rank);
-    for (auto& thread : threads) thread.join();
+    std::vector<std::future<void>> ranks;
+    for (int rank = 0; rank < world; ++rank) ranks.push_back(std::async(std::launch::async, body, rank));
+    for (auto& rank : ranks) rank.wait();
+    for (auto& rank : ranks) rank.get();
 }
 
 // A backend with options.

@@ -2,8 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <random>
 #include <stdexcept>
+#include <vector>
 
 #include "ddp/ddp.h"
 #include "util/error.h"
@@ -42,6 +45,23 @@ std::shared_ptr<void> allocate_on(const ddp_device& device, std::size_t bytes) {
     check_cuda(cudaMalloc(&memory, bytes > 0 ? bytes : 1), "cudaMalloc");
     check_cuda(cudaMemset(memory, 0, bytes), "cudaMemset");
     return {memory, [](void* m) { cudaFree(m); }};
+}
+
+void fill_with_random(void* memory, std::size_t floats) {
+    constexpr std::size_t kMost = std::size_t{1} << 20;
+    std::mt19937 random(41);
+    std::uniform_real_distribution<float> number(-1, 1);
+    std::vector<float> some(std::min(floats, kMost));
+    for (float& value : some) value = number(random);
+    auto* next = static_cast<float*>(memory);
+    for (std::size_t left = floats; left > 0;) {
+        const std::size_t count = std::min(left, kMost);
+        check_cuda(cudaMemcpy(next, some.data(), 4 * count, cudaMemcpyHostToDevice), "cudaMemcpy");
+        next += count;
+        left -= count;
+    }
+    check_cuda(cudaStreamSynchronize(nullptr),
+               "cudaStreamSynchronize");  // streams of the benchmark would not wait for it
 }
 
 GpuTimer::GpuTimer(void* stream) : stream_(static_cast<cudaStream_t>(stream)) {

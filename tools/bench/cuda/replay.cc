@@ -23,19 +23,24 @@ double cpu_ms() {
     return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
 }
 
-// Writes each gradient by one kernel, as a backward pass does: from a source that is as long as the longest. What else it
-// computes is played by such kernels too, which write elsewhere.
+// Floats that a kernel writes at least where it plays work: twice 64 MiB, which no cache holds and which take longer than a launch.
+constexpr std::size_t kWork = std::size_t{16} << 20;
+// Kernels that are timed together, to know what one takes.
+constexpr int kTimed = 20;
+
+// Writes each gradient by one kernel, as a backward pass does: from a source that is at least as long as the longest. What else
+// it computes is played by such kernels too, which write elsewhere.
 class Backward {
 public:
     Backward(const Model& model, const ddp_device& device, int rank)
         : stream_(libddp::DeviceStream::create(device)), shares_(work_shares(model)), extra_(model.size(), 0) {
-        std::int64_t longest = 1;
-        for (const Parameter& p : model) longest = std::max(longest, p.count());
-        count_ = static_cast<std::size_t>(longest);
+        count_ = kWork;
+        for (const Parameter& p : model) count_ = std::max(count_, static_cast<std::size_t>(p.count()));
         source_ = allocate_on(device, 4 * count_);
         elsewhere_ = allocate_on(device, 4 * count_);
         const std::vector<float> values(count_, static_cast<float>(rank + 1));
         check_cuda(cudaMemcpy(source_.get(), values.data(), 4 * count_, cudaMemcpyHostToDevice), "cudaMemcpy");
+        check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");  // the stream would not wait for the copy
     }
     void* stream() const { return stream_->handle(); }
 
@@ -44,8 +49,11 @@ public:
         if (milliseconds <= 0) return;
         const auto once = [&] { run(gradients, [](std::size_t) {}); };
         const double alone = time(once);
-        const double longest = time([&] { play(count_); });
-        double elements = std::max(0.0, milliseconds - alone) / std::max(1e-3, longest) * static_cast<double>(count_);
+        const double all = time([&] {
+            for (int i = 0; i < kTimed; ++i) play(count_);
+        });
+        double elements =
+            std::max(0.0, milliseconds - alone) / std::max(1e-3, all) * kTimed * static_cast<double>(count_);
         Result result;
         result.check(ddp_allreduce(group, nullptr, &elements, 1, DDP_F64, DDP_MAX, nullptr, result));
         for (std::size_t i = 0; i < extra_.size(); ++i) extra_[i] = static_cast<std::size_t>(elements * shares_[i]);
@@ -117,8 +125,8 @@ void check_means(const std::vector<Gradient>& gradients, int world) {
 std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
     const ddp_device first = parse_device(options.device);
     std::int32_t devices = 1;
-    Result counted;
-    counted.check(ddp_device_count(DDP_DEVICE_CUDA, &devices, counted));
+    Result asked;
+    asked.check(ddp_device_count(DDP_DEVICE_CUDA, &devices, asked));
     const int rank = ddp_group_rank(group), world = ddp_group_world_size(group);
     const ddp_device device{DDP_DEVICE_CUDA, (first.index + rank) % devices};
     const Model model = find_model(options.model);
@@ -134,8 +142,7 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
         backward.wait();
         return now_ms() - start;
     };
-    double cpu = 0, host = 0, local_cpu = 0;
-    std::int64_t steps = 0, local_steps = 0;
+    std::vector<double> cpu, host, local_cpu;  // of each iteration
     const auto step = [&] {
         shared.begin_step();
         backward.run(shared.all(), [&](std::size_t i) { shared.ready(i); });
@@ -145,17 +152,15 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
         const double start = now_ms(), cpu_start = cpu_ms();
         step();
         const double enqueued = now_ms();
-        cpu += cpu_ms() - cpu_start;
-        host += enqueued - start;
-        ++steps;
+        cpu.push_back(cpu_ms() - cpu_start);
+        host.push_back(enqueued - start);
         backward.wait();
         return now_ms() - start;
     };
     const Iteration enqueue_alone = [&] {
         const double start = now_ms(), cpu_start = cpu_ms();
         backward.run(own.gradients, [](std::size_t) {});
-        local_cpu += cpu_ms() - cpu_start;
-        ++local_steps;
+        local_cpu.push_back(cpu_ms() - cpu_start);
         backward.wait();
         return now_ms() - start;
     };
@@ -172,8 +177,8 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
     row["buckets"] = ddp_context_bucket_count(shared.context());
     row["mode"] = options.copy ? "copy" : "view";
     // Of the process until everything is enqueued, less what the kernels of the backward pass cost by themselves.
-    row["cpu_ms"] = cpu / static_cast<double>(steps) - local_cpu / static_cast<double>(local_steps);
-    row["enqueue_ms"] = host / static_cast<double>(steps);
+    row["cpu_ms"] = median(counted(cpu)) - median(counted(local_cpu));
+    row["enqueue_ms"] = median(counted(host));
     row["compute_ms"] = options.compute_ms;
     if (!options.trace.empty()) {
         const libddp::StreamPtr probe = libddp::DeviceStream::create(device);

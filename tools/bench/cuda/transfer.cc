@@ -12,9 +12,10 @@
 namespace bench {
 namespace {
 
-constexpr int kWarmUp = 3;
 // Passes between two looks at the clock, so that launching hides behind the work.
 constexpr int kPasses = 10;
+// Of work before anything counts, so that the GPU's clocks are those of work.
+constexpr double kWarmUpMs = 1000;
 
 // The gradients of a model, each in memory of its own, and the buckets that they go to.
 class Job {
@@ -25,6 +26,7 @@ public:
         for (std::size_t i = model.size(); i-- > 0;) {
             const auto count = static_cast<std::size_t>(model[i].count());
             gradients_.push_back(allocate_on(device, 4 * count));
+            fill_with_random(gradients_.back().get(), count);
             if (buckets_.empty() || buckets_.back().bytes >= cap) buckets_.push_back({});
             Bucket& bucket = buckets_.back();
             bucket.gradients.push_back({nullptr, gradients_.back().get(), count});
@@ -35,6 +37,9 @@ public:
         for (Bucket& bucket : buckets_) {
             bucket.memory = allocate_on(device, bucket.bytes);
             bucket.other = allocate_on(device, bucket.bytes);
+            bucket.halves = allocate_on(device, bucket.bytes / 2);
+            fill_with_random(bucket.memory.get(), bucket.bytes / 4);
+            fill_with_random(bucket.halves.get(), bucket.bytes / 8);
         }
     }
 
@@ -61,12 +66,13 @@ private:
         std::size_t bytes = 0;
         std::vector<ddp_segment> gradients;  // dst: not yet known
         std::vector<std::size_t> offsets;    // in bytes of f32
-        std::shared_ptr<void> memory, other;
+        std::shared_ptr<void> memory, other, halves;
 
         std::vector<ddp_segment> segments(ddp_dtype dtype, bool into_bucket) const {
             std::vector<ddp_segment> result = gradients;
             for (std::size_t i = 0; i < result.size(); ++i) {
-                void* place = static_cast<std::byte*>(memory.get()) + offsets[i] / 4 * libddp::dtype_size(dtype);
+                const auto& there = dtype == DDP_F32 ? memory : halves;
+                void* place = static_cast<std::byte*>(there.get()) + offsets[i] / 4 * libddp::dtype_size(dtype);
                 void* own = const_cast<void*>(result[i].src);
                 result[i].dst = into_bucket ? place : own;
                 result[i].src = into_bucket ? own : place;
@@ -81,17 +87,22 @@ private:
     std::size_t count_ = 0;
 };
 
-// Milliseconds of one pass, once for each iteration.
-std::vector<double> time_passes(const Job& job, std::int64_t iterations, const std::function<void()>& pass) {
+using Pass = std::function<void()>;
+
+// Milliseconds of each kind of pass, once for each iteration. All kinds take turns, so that each meets the same clocks.
+std::vector<std::vector<double>> time_passes(const Job& job, std::int64_t iterations, const std::vector<Pass>& kinds) {
     GpuTimer timer(job.stream());
-    std::vector<double> series;
-    for (int i = 0; i < kWarmUp; ++i) pass();
-    for (std::int64_t i = 0; i < iterations; ++i) {
-        timer.begin();
-        for (int k = 0; k < kPasses; ++k) pass();
-        series.push_back(timer.end() / kPasses);
-    }
-    return series;
+    std::vector<Iteration> loops;
+    for (const Pass& pass : kinds)
+        loops.push_back([&] {
+            timer.begin();
+            for (int k = 0; k < kPasses; ++k) pass();
+            return timer.end() / kPasses;
+        });
+    for (const double end = now_ms() + kWarmUpMs; now_ms() < end;)
+        for (const Iteration& loop : loops) loop();
+    const Ranks alone{[] {}, [](std::int64_t&) {}, [](std::vector<double>&) {}};
+    return measure(alone, {iterations, 0}, loops);
 }
 
 }  // namespace
@@ -102,24 +113,27 @@ std::vector<Row> run_transfer(const Options& options) {
     struct Kind {
         const char* name;
         double bytes_per_element;  // read and written
-        std::function<void()> pass;
+        Pass pass;
     };
+    // What is unpacked was packed undivided: numbers stay of ordinary size.
     const std::vector<Kind> kinds = {{"copy", 8, [&] { job.copy(); }},
-                                     {"pack", 8, [&] { job.pack(DDP_F32, 1); }},
                                      {"pack and divide", 8, [&] { job.pack(DDP_F32, 1.0 / 3); }},
+                                     {"pack", 8, [&] { job.pack(DDP_F32, 1); }},
                                      {"pack to f16", 6, [&] { job.pack(DDP_F16, 1.0 / 3); }},
                                      {"unpack", 8, [&] { job.unpack(DDP_F32); }},
                                      {"unpack from f16", 6, [&] { job.unpack(DDP_F16); }}};
     const std::int64_t iterations = options.iterations() > 0 ? options.iterations() : 50;
+    std::vector<Pass> passes;
+    for (const Kind& kind : kinds) passes.push_back(kind.pass);
+    const auto series = time_passes(job, iterations, passes);
     std::vector<Row> rows;
     double copy_speed = 0;
-    for (const Kind& kind : kinds) {
-        const std::vector<double> series = time_passes(job, iterations, kind.pass);
-        const double bytes = kind.bytes_per_element * static_cast<double>(job.count());
-        const double speed = bytes / median(series) / 1e6;
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+        const double bytes = kinds[i].bytes_per_element * static_cast<double>(job.count());
+        const double speed = bytes / median(series[i]) / 1e6;
         if (rows.empty()) copy_speed = speed;
-        Row row = make_row("transfer", 1, "cuda", static_cast<std::int64_t>(bytes), series);
-        row["what"] = kind.name;
+        Row row = make_row("transfer", 1, "cuda", static_cast<std::int64_t>(bytes), series[i]);
+        row["what"] = kinds[i].name;
         row["model"] = options.model;
         row["buckets"] = job.buckets();
         row["gb_per_s"] = speed;
