@@ -79,6 +79,12 @@ class Steps(unittest.TestCase):
         with tarfile.open(self.logs / "logs.tgz") as archive:
             self.assertLessEqual({"module.log", "mnist-1.log", "device.log", "summary.txt"}, set(archive.getnames()))
 
+    def test_the_step_of_the_python_package_needs_one_that_fits(self):
+        self.assertIn("skipped  python-2-shm: the Python package cannot be imported", self.run_steps("python-2-shm").stdout)
+        self.write("bundle/python/ddp/__init__.py", "")
+        self.assertIn("passed   python-2-shm", self.run_steps("python-2-shm").stdout)
+        self.assertRegex(self.log("python-2-shm"), r"ddprun --no-tag -n 2 python3 .*/bin/python_steps\.py")
+
     def test_environment_chooses_too(self):
         job = self.call("run", str(self.folder / "bundle"), DDP_GPU_STEPS="device")
         self.assertIn("1 passed", job.stdout)

@@ -93,8 +93,9 @@ using Pass = std::function<void()>;
 std::vector<std::vector<double>> time_passes(const Job& job, std::int64_t iterations, const std::vector<Pass>& kinds) {
     GpuTimer timer(job.stream());
     std::vector<Iteration> loops;
+    loops.reserve(kinds.size());
     for (const Pass& pass : kinds)
-        loops.push_back([&] {
+        loops.emplace_back([&] {
             timer.begin();
             for (int k = 0; k < kPasses; ++k) pass();
             return timer.end() / kPasses;
@@ -123,8 +124,8 @@ std::vector<Row> run_transfer(const Options& options) {
                                      {"unpack", 8, [&] { job.unpack(DDP_F32); }},
                                      {"unpack from f16", 6, [&] { job.unpack(DDP_F16); }}};
     const std::int64_t iterations = options.iterations() > 0 ? options.iterations() : 50;
-    std::vector<Pass> passes;
-    for (const Kind& kind : kinds) passes.push_back(kind.pass);
+    std::vector<Pass> passes(kinds.size());
+    std::transform(kinds.begin(), kinds.end(), passes.begin(), [](const Kind& kind) { return kind.pass; });
     const auto series = time_passes(job, iterations, passes);
     std::vector<Row> rows;
     double copy_speed = 0;
