@@ -139,13 +139,12 @@ static PyObject* get_shape(PyObject* self, void* unused) {
 static PyMethodDef methods[] = {
     {"at", at, METH_VARARGS | METH_STATIC,
      "at(address, dtype, shape, owner, readonly=False, device=(0, 0), stream=0): memory kept alive by owner; on a GPU, "
-     "in the "
-     "order of this stream alone, unless 0."},
+     "in the order of this stream alone, unless 0."},
     {"copy_from", copy_from, METH_O, "Copies from another Memory of the same type and size."},
     {"__dlpack__", (PyCFunction)(void (*)(void))ddp_py_make_dlpack, METH_VARARGS | METH_KEYWORDS,
      "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None): as a DLPack capsule of version 0, "
-     "without a "
-     "copy. A bucket on a GPU is shown only to its own stream, Bucket.stream, or with stream=-1 for no order."},
+     "without a copy. A bucket on a GPU is shown only to its own stream, Bucket.stream, or with stream=-1 for no "
+     "order."},
     {"__dlpack_device__", ddp_py_dlpack_device, METH_NOARGS, "DLPack's device kind and index."},
     {NULL, NULL, 0, NULL},
 };

@@ -21,8 +21,8 @@ void preload_transfer() {
             for (const double scale : {1.0, 0.5})
                 with_formats(src, dst, scale, [](auto from, auto to, auto scales) {
                     cudaFuncAttributes ignored;
-                    check(cudaFuncGetAttributes(
-                              &ignored, transfer_kernel<decltype(from), decltype(to), decltype(scales)::value>),
+                    check(cudaFuncGetAttributes(&ignored,
+                                                transfer_kernel<decltype(from), decltype(to), decltype(scales)::value>),
                           "loading the transfer kernel");
                 });
 }
