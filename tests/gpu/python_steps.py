@@ -13,17 +13,8 @@ import argparse
 import contextlib
 import sys
 
-
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(0)
-
-
-try:
-    import torch
-except ImportError:
-    skip("there is no PyTorch")
-import ddp  # noqa: E402  pylint: disable=wrong-import-position
+import ddp
+from torch_or_skip import skip, torch
 
 WEIGHT, VIEW, STEPS, RATE = (300, 41), (1000,), 3, 0.5
 LATE = 50_000_000  # cycles that a stream is busy before it writes: some 30 ms

@@ -12,18 +12,9 @@ import sys
 import tempfile
 import time
 
+from torch_or_skip import skip, torch
+
 STEPS, WARM_UP = 60, 10
-
-
-def skip(why):
-    print(f"skipped: {why}")
-    sys.exit(0)
-
-
-try:
-    import torch
-except ImportError:
-    skip("there is no PyTorch")
 
 
 class Gradients(torch.autograd.Function):
