@@ -38,7 +38,6 @@ void Context::commit() {
     reducer_->set_reduced_callback(std::move(reduced_));
     reducer_->set_sync(sync_);
     wait_for_devices();
-    generation_ = 1;
     committed_.store(reducer_.get(), std::memory_order_release);
 }
 
@@ -179,10 +178,7 @@ void Context::set_group(std::shared_ptr<Group> group) {
                    table_.lines());
     group_ = group;
     const LaneScope order(lanes_, "ddp_context_set_group");
-    if (reducer.set_group(std::move(group))) {
-        wait_for_devices();
-        generation_.fetch_add(1, std::memory_order_acq_rel);
-    }
+    if (reducer.set_group(std::move(group))) wait_for_devices();
     buffers_sent_after_ = reducer.synced_steps();
     last_error_ = DDP_OK;
 }

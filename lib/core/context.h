@@ -88,7 +88,10 @@ public:
     void* grad_view(std::int32_t param);
     // Whoever has it keeps the memory of today's views.
     std::vector<std::shared_ptr<const void>> hold_layout();
-    std::int64_t layout_generation() const { return generation_.load(std::memory_order_acquire); }
+    std::int64_t layout_generation() const {
+        const Reducer* reducer = committed_.load(std::memory_order_acquire);
+        return reducer ? reducer->layouts() : 0;
+    }
     const ParamTable& table() const { return table_; }
     const DeviceLanes& lanes() const { return lanes_; }
     // The caller's stream for calls that name none.
@@ -129,7 +132,6 @@ private:
     std::string hook_name_ = hook_->name();
     std::unique_ptr<Reducer> reducer_;
     std::atomic<Reducer*> committed_{nullptr};  // reducer_, once it may be used
-    std::atomic<std::int64_t> generation_{0};
     std::atomic<ddp_status> last_error_{DDP_OK};
     std::int64_t buffers_sent_after_ = 0;  // number of synced steps when buffers were last equal on all ranks
     std::int64_t own_steps_ = 0;           // steps begun with inputs since the last join

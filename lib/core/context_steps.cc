@@ -99,9 +99,7 @@ double Context::pack_factor(const StepOutcome& outcome) const {
 }
 
 void Context::rebuild_if_due(std::int32_t root) {
-    if (!reducer_->wants_rebuild() || !reducer_->rebuild(root)) return;
-    wait_for_devices();
-    generation_.fetch_add(1, std::memory_order_acq_rel);
+    if (reducer_->wants_rebuild() && reducer_->rebuild(root)) wait_for_devices();
 }
 
 void Context::send_buffers(std::int32_t root) {

@@ -59,7 +59,7 @@ void DeviceGradients::decide(std::int32_t index, std::int32_t param, Fill fill) 
 std::uint64_t DeviceGradients::pack(const ddp_bucket& described, const Hook::Place& place, double scale) {
     Bucket& b = bucket(described.index);
     const DeviceStream& stream = *b.lane->stream();
-    for (const EventPtr& event : b.complete) stream.wait(*event);
+    for (const EventPtr& event : b.take_complete()) stream.wait(*event);
     const bool elsewhere = place.buffer != described.buffer;
     if (!elsewhere) keep_views(described);
     std::uint64_t copied = 0;

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/bucket_store.h"
@@ -63,6 +64,11 @@ private:
         std::mutex mutex;
         std::vector<void*> streams;
         std::vector<EventPtr> complete;  // where the streams were when the last gradient came
+
+        std::vector<EventPtr> take_complete() {
+            const std::lock_guard lock(mutex);
+            return std::exchange(complete, {});
+        }
     };
     using Route = std::tuple<const DeviceLane*, ddp_dtype, ddp_dtype>;
 

@@ -66,7 +66,6 @@ void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, b
         slot.memory = store.memory(b);
         slots_.push_back(std::move(slot));
     }
-    tell_hook_buckets();
 }
 
 void Launcher::arm(const Step& step, const Participation& participation) {

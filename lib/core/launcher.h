@@ -50,6 +50,8 @@ public:
     void set_group(std::shared_ptr<Group> group);
     // New buckets. Not while a step is under way.
     void reset_layout(const BucketStore& store, const ParamTable& table, bool mean);
+    // After that, when nothing else is left to do: the hook may fail.
+    void tell_hook_buckets() const;
     void set_hook(HookPtr hook);
     const HookPtr& hook() const { return hook_; }
     // What the hook was given, and what it gave to collectives, since it was installed.
@@ -108,7 +110,6 @@ private:
 
     // All operations of a bucket run on one link, whichever buckets are left out: the one that its memory comes from.
     ddp_group& link_of(const Slot& slot) const;
-    void tell_hook_buckets() const;
     void launch_consecutive();
     void launch(Slot& slot);
     Hook::Place place_of(Slot& slot) const;

@@ -109,6 +109,8 @@ public:
     std::int64_t steps() const { return steps_; }
     std::int64_t synced_steps() const { return synced_steps_; }
     std::int64_t rebuilds() const { return rebuilds_; }
+    // How often buckets have got memory. Any thread.
+    std::int64_t layouts() const { return layouts_.load(std::memory_order_acquire); }
     std::uint64_t sent_bytes() const { return sent_bytes_; }
     // Of gradients that were copied: into buckets and back, and by the transport.
     std::uint64_t copied_bytes() const {
@@ -233,6 +235,7 @@ private:
     std::vector<std::uint8_t> used_;
     bool rebuild_due_ = false;
     std::int64_t steps_ = 0, synced_steps_ = 0, rebuilds_ = 0;
+    std::atomic<std::int64_t> layouts_{0};
     std::uint64_t sent_bytes_ = 0;
     std::atomic<std::uint64_t> copied_bytes_{0};  // between gradients and buckets
     std::int32_t unsent_buckets_ = 0;

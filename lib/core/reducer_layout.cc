@@ -87,6 +87,7 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
         lanes_.wait(group_->timeout_ms(), [this] { group_->check(); });
     }
     store_ = std::move(store);
+    layouts_.fetch_add(1, std::memory_order_acq_rel);
     for (std::int32_t id = 0; id < table_.size(); ++id) {
         const Param& p = table_[id];
         Slot& s = slot(id);
@@ -104,6 +105,12 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
     on_devices_.reset_layout(*store_);
     launcher_.reset_layout(*store_, table_, options_.mean);
     arm();
+    try {
+        launcher_.tell_hook_buckets();
+    } catch (const Error& error) {
+        // The others go on with the new buckets. What the hook keeps of the old ones is no use for them.
+        throw Error(group_->break_everywhere(error.info()));
+    }
 }
 
 // Nothing of a step is left: neither what it learnt nor how it was begun.

@@ -59,11 +59,11 @@ def measure(model):
 
 
 def main():
-    if not torch.cuda.is_available():
-        skip("PyTorch sees no GPU")
     name, view = sys.argv[1], "--view" in sys.argv[2:]
     lines = (line.split("#")[0].split() for line in sys.stdin)
-    shapes = [tuple(int(extent) for extent in words[1:]) for words in lines if words]
+    shapes = [tuple(int(extent) for extent in words[1:] if not extent.startswith("@")) for words in lines if words]
+    if not torch.cuda.is_available():
+        skip("PyTorch sees no GPU")
     # In a folder, since PyTorch deletes the file itself.
     with tempfile.TemporaryDirectory() as folder:
         torch.distributed.init_process_group("nccl", init_method=f"file://{folder}/meeting", rank=0, world_size=1)

@@ -21,6 +21,8 @@ public:
     ~OnSomeDevice();
     OnSomeDevice(const OnSomeDevice&) = delete;
     OnSomeDevice& operator=(const OnSomeDevice&) = delete;
+    // Whether libddp uses a device.
+    explicit operator bool() const { return pushed_; }
 
 private:
     bool pushed_ = false;

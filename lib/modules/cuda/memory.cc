@@ -2,7 +2,6 @@
 
 #include <map>
 #include <mutex>
-#include <vector>
 
 #include "modules/cuda/door.h"
 #include "modules/cuda/pool.h"
@@ -14,19 +13,19 @@ namespace {
 // not so much that the program misses it.
 constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;
 
-// With the devices that can reach it: NCCL reads buffers of other ranks of the process in place, and so may the program.
-void share(cudaMemPool_t pool, int device) {
-    std::vector<cudaMemAccessDesc> access;
-    for (int other = 0; other < device_count(); ++other) {
-        int reaches = 0;
-        if (other == device || cudaDeviceCanAccessPeer(&reaches, other, device) != cudaSuccess || !reaches) continue;
-        cudaMemAccessDesc& may = access.emplace_back();
-        may.location.type = cudaMemLocationTypeDevice;
-        may.location.id = other;
-        may.flags = cudaMemAccessFlagsProtReadWrite;
+using Pools = std::map<int, cudaMemPool_t>;
+
+// NCCL reads buffers of other ranks of the process in place, on whichever devices those have. Where that fails everything works that does
+// not read across.
+void let_read(cudaMemPool_t pool, int owner, int reader) {
+    int reaches = 0;
+    if (cudaDeviceCanAccessPeer(&reaches, reader, owner) == cudaSuccess && reaches) {
+        cudaMemAccessDesc access{};
+        access.location.type = cudaMemLocationTypeDevice;
+        access.location.id = reader;
+        access.flags = cudaMemAccessFlagsProtReadWrite;
+        static_cast<void>(cudaMemPoolSetAccess(pool, &access, 1));
     }
-    // Without it everything works that does not read across.
-    if (!access.empty()) static_cast<void>(cudaMemPoolSetAccess(pool, access.data(), access.size()));
     cudaGetLastError();
 }
 
@@ -34,7 +33,7 @@ void share(cudaMemPool_t pool, int device) {
 // process.
 cudaMemPool_t pool_of(int device) {
     static std::mutex& mutex = *new std::mutex;
-    static auto& pools = *new std::map<int, cudaMemPool_t>;
+    static auto& pools = *new Pools;
     const std::lock_guard lock(mutex);
     const auto found = pools.find(device);
     if (found != pools.end()) return found->second;
@@ -53,7 +52,10 @@ cudaMemPool_t pool_of(int device) {
     // Otherwise an allocation on one stream may wait for another stream, which may be waiting for another rank.
     int no = 0;
     check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no), "cudaMemPoolSetAttribute");
-    share(pool, device);
+    for (const auto& [other, others] : pools) {
+        let_read(pool, device, other);
+        let_read(others, other, device);
+    }
     pools.emplace(device, pool);
     return pool;
 }
@@ -81,12 +83,13 @@ ddp_status device_of(const void* pointer, ddp_device* device, ddp_device_failure
         const OnSomeDevice current;
         const BesideCaptures beside;
         const cudaError_t code = cudaPointerGetAttributes(&attributes, pointer);
-        if (code == cudaErrorInvalidValue || code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
-            cudaGetLastError();  // a pointer that the driver has never seen, or no driver
+        // A device that has failed says nothing about its memory, which the host may not read. Where libddp uses none the memory is
+        // the host's, whatever is wrong with the driver.
+        if (current && code != cudaErrorInvalidValue) check(code, "cudaPointerGetAttributes");
+        if (code != cudaSuccess) {
+            cudaGetLastError();
             return;
         }
-        // A device that has failed says nothing about its memory, which the host may not read.
-        check(code, "cudaPointerGetAttributes");
         if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged)
             *device = {DDP_DEVICE_CUDA, attributes.device};
     });

@@ -75,9 +75,12 @@ ddp_status allocate_host(std::size_t bytes, void** memory, ddp_device_failure* f
 }
 
 void deallocate_host(void* memory) {
-    Kept& k = kept();
-    const std::lock_guard lock(k.mutex);
-    k.idle.emplace(k.sizes.at(memory), memory);
+    ddp_device_failure ignored;  // short of memory: then it is kept for nobody
+    guarded(&ignored, [&] {
+        Kept& k = kept();
+        const std::lock_guard lock(k.mutex);
+        k.idle.emplace(k.sizes.at(memory), memory);
+    });
 }
 
 }  // namespace libddp::cuda
