@@ -243,6 +243,7 @@ void Launcher::drain(const Deadline& deadline) {
 // The verdict may stem from a rank that knows nothing of buckets, or from the store: then this rank says where it was
 // itself.
 ErrorInfo Launcher::break_with(ErrorInfo error, const Slot& slot) {
+    if (error.rank < 0) error.rank = group_->rank();
     return with_bucket(group_->break_everywhere(with_bucket(std::move(error), slot)), slot);
 }
 

@@ -195,6 +195,7 @@ private:
     void end_work();
     std::vector<PlanParam> plan_params() const;
     BucketPlan make_next_plan() const;
+    void change_buckets(BucketPlan plan);
     void adopt(std::unique_ptr<BucketStore> store);
     void arm();
     void forget_step();

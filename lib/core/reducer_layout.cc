@@ -39,8 +39,7 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const De
     sparse_.prepare();
     factors_.prepare();
     slots_ = std::make_unique<Slot[]>(table_.params().size());
-    adopt(std::make_unique<BucketStore>(*group_, table_, lanes_,
-                                        planned ? lay_out(plan_params(), *planned) : make_next_plan()));
+    change_buckets(planned ? lay_out(plan_params(), *planned) : make_next_plan());
     initial_plan_ = store_->plan();
     agree_on_plan(*group_, store_->plan_hash());
     if (options_.rebuild && !planned) order_.start();
@@ -80,6 +79,19 @@ BucketPlan Reducer::make_next_plan() const {
     return make_plan(plan_params(), order_.agreed(), options_.caps);
 }
 
+// The other ranks go on with the new buckets: this one may not stay behind.
+void Reducer::change_buckets(BucketPlan plan) {
+    try {
+        adopt(std::make_unique<BucketStore>(*group_, table_, lanes_, std::move(plan)));
+    } catch (const Error& error) {
+        if (group_->broken()) throw;
+        ErrorInfo info = error.info();
+        info.rank = group_->rank();
+        info.message = str("rank ", info.rank, " cannot get its buckets: ", info.message);
+        throw Error(group_->break_everywhere(info));
+    }
+}
+
 void Reducer::adopt(std::unique_ptr<BucketStore> store) {
     if (store_) {
         store->copy_from(*store_, table_);
@@ -105,12 +117,7 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
     on_devices_.reset_layout(*store_);
     launcher_.reset_layout(*store_, table_, options_.mean);
     arm();
-    try {
-        launcher_.tell_hook_buckets();
-    } catch (const Error& error) {
-        // The others go on with the new buckets. What the hook keeps of the old ones is no use for them.
-        throw Error(group_->break_everywhere(error.info()));
-    }
+    launcher_.tell_hook_buckets();
 }
 
 // Nothing of a step is left: neither what it learnt nor how it was begun.
@@ -149,7 +156,7 @@ bool Reducer::rebuild(std::int32_t root) {
     agree_on_plan(*group_, hash_plan(plan));
     if (plan == store_->plan()) return false;
     log(LogLevel::kInfo, "rank ", group_->rank(), ": rebuilt ", store_->size(), " buckets into ", plan.buckets.size());
-    adopt(std::make_unique<BucketStore>(*group_, table_, lanes_, std::move(plan)));
+    change_buckets(std::move(plan));
     ++rebuilds_;
     return true;
 }
@@ -221,7 +228,7 @@ bool Reducer::set_group(std::shared_ptr<Group> group) {
     forget_step();
     if (order_.recording()) order_.start();
     if (move)
-        adopt(std::make_unique<BucketStore>(*group_, table_, lanes_, store_->plan()));
+        change_buckets(store_->plan());
     else
         arm();
     phase_.store(Phase::kIdle, std::memory_order_release);

@@ -1,4 +1,5 @@
 // What hooks keep on devices: in which memory, when buckets change and when states are saved and loaded.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -115,6 +116,34 @@ TEST_F(DeviceKeptTest, BucketsThatAreNoMoreKeepNothing) {
             EXPECT_EQ(bytes_after(group, hook, {many, few}), bytes_after(group, hook, {few}));
             EXPECT_EQ(bytes_after(group, hook, {few, many}), bytes_after(group, hook, {many}));
         });
+    }
+}
+
+// Whichever allocation of the rebuild is the first for which there is no room.
+TEST_F(DeviceKeptTest, ADeviceThatIsFullWhenBucketsChangeEndsTheGroupEverywhere) {
+    std::atomic<int> failed{1};
+    for (long allocations = 0; failed > 0; ++allocations) {
+        SCOPED_TRACE(allocations);
+        failed = 0;
+        on_ranks({2, "shm"}, [&](int rank, ddp_group* group) {
+            DeviceModel model(group, {900, 900, 400, 300}, false, {rank});
+            model.context.use_hook("batched_powersgd", "rank=2,start=0");
+            model.context.adopt_plan(R"({"libddp_plan": 1, "buckets": [["p0", "p1"], ["p2", "p3"]]})");
+            model.context.commit();
+            step(model, rank, 0);
+            model.context.adopt_plan(R"({"libddp_plan": 1, "buckets": [["p0", "p2"], ["p1"], ["p3"]]})");
+            if (rank == 0) fake::set_allocations_left(0, allocations);
+            try {
+                step(model, rank, 1);
+            } catch (const ddp::Error& error) {
+                ++failed;
+                EXPECT_EQ(error.status(), DDP_ERROR_OUT_OF_MEMORY) << error.what();
+                EXPECT_EQ(error.rank(), 0) << error.what();
+                EXPECT_THAT(error.what(), testing::HasSubstr("the device is full"));
+            }
+            if (rank == 0) fake::set_allocations_left(0, -1);
+        });
+        EXPECT_NE(failed, 1) << "every rank, or none";
     }
 }
 

@@ -26,6 +26,9 @@ long pinned_allocations();
 // Waits until every stream has nothing to do, at most 10 s; false if that takes longer.
 bool settle();
 
+// This device has memory for so many allocations more; -1 (at first): as long as there is room.
+void set_allocations_left(int device, long count);
+
 // How many bytes were to be copied between devices and the host, ever.
 std::uint64_t copied_bytes();
 

@@ -44,6 +44,9 @@ Memory::Memory() {
 void* Memory::allocate(int device, std::size_t bytes) {
     const std::size_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     const std::lock_guard lock(mutex_);
+    long& left = left_[device];
+    if (left == 0) return nullptr;
+    if (left > 0) --left;
     auto& holes = free_[device];
     const auto hole = std::find_if(holes.begin(), holes.end(), [size](const auto& h) { return h.second >= size; });
     if (hole == holes.end()) return nullptr;
@@ -53,6 +56,11 @@ void* Memory::allocate(int device, std::size_t bytes) {
     used_[begin] = size;
     std::memset(hidden_ + begin, kGarbage, size);
     return visible_ + begin;
+}
+
+void Memory::set_allocations_left(int device, long count) {
+    const std::lock_guard lock(mutex_);
+    left_[device] = count;
 }
 
 void Memory::free(void* memory) {

@@ -14,6 +14,7 @@ public:
     // Null if there is no room.
     void* allocate(int device, std::size_t bytes);
     void free(void* memory);
+    void set_allocations_left(int device, long count);
     // The second mapping of live memory of this device; anything else ends the process.
     char* alias(int device, const void* memory, std::size_t bytes);
     char* alias(const void* memory) const;
@@ -38,6 +39,7 @@ private:
     std::map<std::size_t, std::size_t> free_[2], used_;  // begin and size, in bytes from the first device's memory
     std::map<const char*, std::size_t> pinned_;
     long pinned_allocations_ = 0;
+    long left_[2] = {-1, -1};
 };
 
 [[noreturn]] void die(const char* what);

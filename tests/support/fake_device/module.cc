@@ -222,6 +222,9 @@ std::uint64_t copied_bytes() {
     return copied;
 }
 
+void set_allocations_left(int device, long count) {
+    Memory::instance().set_allocations_left(device, count);
+}
 std::size_t live_bytes() {
     return Memory::instance().live_bytes();
 }
