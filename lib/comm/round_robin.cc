@@ -146,8 +146,8 @@ ErrorInfo RoundRobin::decide(const Link& broken, const ErrorInfo& verdict) {
         std::lock_guard lock(verdict_mutex_);
         if (!verdict_.ok()) return verdict_;
         verdict_ = verdict;
+        set_broken();  // before anybody else comes back from here with the verdict
     }
-    set_broken();
     for (const auto& link : links_)
         if (link.get() != &first) link->adopt(verdict, first);
     return verdict;
