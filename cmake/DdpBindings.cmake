@@ -1,15 +1,29 @@
 # Which bindings are built: those whose tools are there. Not with sanitizers: an interpreter that is not sanitized cannot
-# load a library that is.
-if(DDP_SANITIZE)
-  set(bindings_default OFF)
+# load a library that is. Not without the shared library, which interpreters load. A project that contains libddp asks for each,
+# and until then nothing here looks for interpreters: what it found would be found for the whole project.
+set(bindings_default OFF)
+if(PROJECT_IS_TOP_LEVEL)
+  if(DDP_SHARED AND NOT DDP_SANITIZE)
+    set(bindings_default ON)
+  endif()
 else()
-  set(bindings_default ON)
+  option(DDP_BUILD_PYTHON "Build the Python binding (needs SWIG and Python's headers)" OFF)
+  option(DDP_BUILD_JAVA "Build the Java binding (needs SWIG and a JDK)" OFF)
+  option(DDP_BUILD_JULIA "Build the Julia binding (needs SWIG, Python and Julia 1.5 or newer)" OFF)
+  if(NOT (DDP_BUILD_PYTHON OR DDP_BUILD_JAVA OR DDP_BUILD_JULIA OR DDP_BUILD_TESTS))
+    return()
+  endif()
 endif()
+foreach(language PYTHON JAVA JULIA)
+  if(DDP_BUILD_${language} AND NOT DDP_SHARED)
+    message(FATAL_ERROR "DDP_BUILD_${language} needs the shared library: set BUILD_SHARED_LIBS to ON, or DDP_BUILD_${language} to OFF")
+  endif()
+endforeach()
 
 find_program(SWIG_EXECUTABLE swig)
 
 # Python: the system's own, if it has headers; its packages (NumPy, PyTorch) are Debian's. Another: -DPython3_EXECUTABLE=...
-if(NOT Python3_EXECUTABLE AND EXISTS /usr/bin/python3)
+if(PROJECT_IS_TOP_LEVEL AND NOT Python3_EXECUTABLE AND EXISTS /usr/bin/python3)
   execute_process(
     COMMAND /usr/bin/python3 -c "import os, sysconfig; print(os.path.exists(sysconfig.get_path('include') + '/Python.h'))"
     OUTPUT_VARIABLE system_python_has_headers ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -67,6 +81,6 @@ endif()
 option(DDP_BUILD_JULIA "Build the Julia binding (needs SWIG, Python and Julia 1.5 or newer)" ${julia_default})
 if(DDP_BUILD_JULIA AND NOT (SWIG_EXECUTABLE AND Python3_Interpreter_FOUND))
   message(FATAL_ERROR "DDP_BUILD_JULIA needs SWIG and Python (Debian: swig, python3)")
-elseif(NOT DDP_BUILD_JULIA AND NOT DDP_SANITIZE)
+elseif(bindings_default AND NOT DDP_BUILD_JULIA)
   message(STATUS "No Julia that works: its binding is not built and not tested (DDP_BUILD_JULIA, tools/setup-julia)")
 endif()

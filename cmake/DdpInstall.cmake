@@ -1,12 +1,26 @@
 # What `cmake --install` puts where, in components: runtime, dev, tools, mpi, cuda, python, java and julia (bindings/*). DdpPackage.cmake
 # makes a .deb of each.
 include(CMakePackageConfigHelpers)
-include(DdpExports)
-include(DdpDebugInfo)
 
-install(TARGETS ddp EXPORT ddp
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev)
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+if(DDP_SHARED)
+  install(TARGETS ddp EXPORT ddp
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev)
+endif()
+install(TARGETS ddp_static EXPORT ddp_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
+if(CMAKE_STRIP AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
+  # CMake strips no archives; two thirds of this one are what abidiff reads (DdpDebugInfo.cmake).
+  install(CODE "if(CMAKE_INSTALL_DO_STRIP)
+    execute_process(COMMAND ${CMAKE_STRIP} --strip-debug
+      \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/libddp.a\" COMMAND_ERROR_IS_FATAL ANY)
+  endif()" COMPONENT dev)
+endif()
+
+# In a project that contains libddp, CMAKE_INSTALL_DOCDIR is the project's.
+set(doc_dir ${CMAKE_INSTALL_DATAROOTDIR}/doc/ddp)
+if(PROJECT_IS_TOP_LEVEL)
+  set(doc_dir ${CMAKE_INSTALL_DOCDIR})
+endif()
+install(FILES LICENSE DESTINATION ${doc_dir} COMPONENT runtime)
 if(DDP_MPI)
   # Where lib/comm/plugin looks: beside libddp.so.
   install(TARGETS ddp_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp COMPONENT mpi)
@@ -22,18 +36,27 @@ endif()
 
 install(DIRECTORY include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
   FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
-install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT dev)
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT dev FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 
-# pkg-config. The file finds its own prefix, so that an installed tree can be moved; how far up the prefix lies depends on
-# the library folder (lib, lib64, lib/x86_64-linux-gnu).
-set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-file(RELATIVE_PATH DDP_PREFIX_FROM_PC /${pkgconfig_dir} /)
-string(REGEX REPLACE "/$" "" DDP_PREFIX_FROM_PC "${DDP_PREFIX_FROM_PC}")
-configure_file(pkgconfig/ddp.pc.in ${CMAKE_CURRENT_BINARY_DIR}/ddp.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ddp.pc DESTINATION ${pkgconfig_dir} COMPONENT dev)
+# The pages, and what they link to: the examples with their data, and the headers, by a symbolic link.
+install(FILES README.md DESTINATION ${doc_dir} COMPONENT dev)
+install(DIRECTORY docs DESTINATION ${doc_dir} COMPONENT dev FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+install(DIRECTORY examples DESTINATION ${doc_dir} COMPONENT dev PATTERN CMakeLists.txt EXCLUDE PATTERN __pycache__ EXCLUDE)
+cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_INCLUDEDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX} OUTPUT_VARIABLE headers)
+cmake_path(ABSOLUTE_PATH doc_dir BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX} OUTPUT_VARIABLE pages)
+file(RELATIVE_PATH headers_from_pages ${pages}/include ${headers}/ddp)
+file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/doc)
+file(CREATE_LINK ${headers_from_pages} ${CMAKE_CURRENT_BINARY_DIR}/doc/ddp SYMBOLIC)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/doc/ddp DESTINATION ${doc_dir}/include COMPONENT dev)
 
-# CMake: find_package(ddp) gives ddp::ddp.
+# The folders of the libraries that libddp.a needs, but for those in which every linker looks.
+get_filename_component(DDP_LIBRARY_FOLDERS ${DDP_GLOO_LIBRARY} DIRECTORY)
+list(APPEND DDP_LIBRARY_FOLDERS
+  ${DDP_UV_STATIC_LIBRARY_DIRS} ${DDP_CRYPTO_STATIC_LIBRARY_DIRS} ${DDP_HWY_STATIC_LIBRARY_DIRS})
+list(REMOVE_DUPLICATES DDP_LIBRARY_FOLDERS)
+list(REMOVE_ITEM DDP_LIBRARY_FOLDERS ${CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES})
+include(DdpPkgConfig)
+
+# CMake: find_package(ddp) gives ddp::ddp, and ddp::static if it is asked for.
 set(cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ddp)
 configure_package_config_file(cmake/ddpConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/ddpConfig.cmake
   INSTALL_DESTINATION ${cmake_dir})
@@ -41,7 +64,10 @@ configure_package_config_file(cmake/ddpConfig.cmake.in ${CMAKE_CURRENT_BINARY_DI
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/ddpConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ddpConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/ddpConfigVersion.cmake
   DESTINATION ${cmake_dir} COMPONENT dev)
-install(EXPORT ddp NAMESPACE ddp:: FILE ddpTargets.cmake DESTINATION ${cmake_dir} COMPONENT dev)
+if(DDP_SHARED)
+  install(EXPORT ddp NAMESPACE ddp:: FILE ddpTargets.cmake DESTINATION ${cmake_dir} COMPONENT dev)
+endif()
+install(EXPORT ddp_static NAMESPACE ddp:: FILE ddpStaticTargets.cmake DESTINATION ${cmake_dir} COMPONENT dev)
 
 if(DDP_BUILD_TOOLS)
   if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")
@@ -52,4 +78,6 @@ if(DDP_BUILD_TOOLS)
   install(TARGETS ddprun ddp-bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
 endif()
 
-include(DdpPackage)
+if(PROJECT_IS_TOP_LEVEL AND DDP_SHARED)
+  include(DdpPackage)
+endif()

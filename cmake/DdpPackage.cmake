@@ -41,9 +41,10 @@ set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libddp-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_COMPONENT_DEV_DESCRIPTION
-  "Headers, documentation, and the files for pkg-config and CMake.")
-# pkg-config wants to see the .pc files that ddp.pc names under Requires.private.
-set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "${library_package} ${same_version}, libuv1-dev, libssl-dev, libhwy-dev")
+  "Headers, the static library, documentation, examples, and the files for pkg-config and CMake.")
+set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "${library_package} ${same_version}")
+# For programs that link libddp.a. The examples need zlib.
+set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS "libgloo-dev, libuv1-dev, libssl-dev, libhwy-dev, zlib1g-dev")
 
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME libddp-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)

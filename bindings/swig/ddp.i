@@ -45,4 +45,5 @@
 %include "ddp/builtin_hooks.h"
 %include "ddp/averager.h"
 %include "ddp/device.h"
+%include "ddp/interrupt.h"
 %include "ddp/backend.h"

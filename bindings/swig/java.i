@@ -277,6 +277,17 @@ ddp_callback(ddp_work_fn)
 ddp_callback(ddp_buffer_hook_fn)
 ddp_callback(ddp_reduced_fn)
 
+/* Whether Thread.interrupt ends waits, which is so when the library is loaded. */
+%typemap(jni) (ddp_interrupt_fn fn, void* user_data, void (*destroy)(void* user_data)) "jboolean"
+%typemap(jtype) (ddp_interrupt_fn fn, void* user_data, void (*destroy)(void* user_data)) "boolean"
+%typemap(jstype) (ddp_interrupt_fn fn, void* user_data, void (*destroy)(void* user_data)) "boolean"
+%typemap(javain) (ddp_interrupt_fn fn, void* user_data, void (*destroy)(void* user_data)) "$javainput"
+%typemap(in) (ddp_interrupt_fn fn, void* user_data, void (*destroy)(void* user_data)) {
+    $1 = $input ? ddp_java_interrupted : NULL;
+    $2 = NULL;
+    $3 = NULL;
+}
+
 /* Java code never runs on a thread of libddp's own. */
 %define ddp_no_foreign_thread(FUNCTION, ERROR)
 %exception FUNCTION {

@@ -8,10 +8,11 @@
 #include "convert.h"
 #include "failure.h"
 #include "handle.h"
+#include "interrupt.h"
 %}
 
 %init %{
-    if (ddp_py_add_types(m) != 0) return NULL;
+    if (ddp_py_add_types(m) != 0 || ddp_py_watch_interrupts() != 0) return NULL;
 %}
 
 /* FAILURE. A status is an exception or nothing; `error` carries it. arg1 is the object that the call is about, where a
@@ -21,7 +22,7 @@
     $1 = &failure;
 }
 %typemap(argout) ddp_error** error {
-    if (*$1) {
+    if (*$1 || ddp_py_was_interrupted()) {
         ddp_py_raise(*$1, (uintptr_t)arg1);
         Py_CLEAR($result);
         SWIG_fail;
@@ -237,6 +238,13 @@ ddp_callback(ddp_bucket_fn)
 ddp_callback(ddp_work_fn)
 ddp_callback(ddp_buffer_hook_fn)
 ddp_callback(ddp_reduced_fn)
+
+/* Whether Python's signal handlers run in waits, which is so when the module is loaded. */
+%typemap(in) (ddp_interrupt_fn fn, void* user_data, void (*destroy)(void* user_data)) {
+    $1 = PyObject_IsTrue($input) == 1 ? ddp_py_interrupted : NULL;
+    $2 = NULL;
+    $3 = NULL;
+}
 
 /* A table of C functions, by address: made in C, or with ctypes. */
 %typemap(in) const ddp_backend* backend {

@@ -21,23 +21,11 @@
 
 /* Joins the ranks that a launcher (ddprun, torchrun, mpirun, srun) started, or is alone when there was none. */
 static inline ddp_group* join_group(void) {
+    ddp_group_options options;
+    ddp_group_options_init(&options);
+    options.flags = DDP_GROUP_OR_ALONE;
     ddp_group* group = NULL;
-    ddp_error* none = NULL;
-    const ddp_status status = ddp_group_create(NULL, &group, &none);
-    const int launched = status != DDP_ERROR_NOT_FOUND;
-    if (status != DDP_OK && launched) {
-        fprintf(stderr, "cannot join the group: %s\n", ddp_error_message(none));
-        exit(1);
-    }
-    ddp_error_free(none);
-    if (launched) return group;
-
-    ddp_group_options alone;
-    ddp_group_options_init(&alone);
-    alone.rank = 0;
-    alone.world_size = 1;
-    alone.init_method = "tcp://127.0.0.1:0";
-    CHECK(ddp_group_create(&alone, &group, &error));
+    CHECK(ddp_group_create(&options, &group, &error));
     return group;
 }
 

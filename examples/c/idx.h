@@ -2,6 +2,11 @@
 #ifndef EXAMPLES_IDX_H
 #define EXAMPLES_IDX_H
 
+/* Where the digits are, if the build does not say: as seen from this folder. */
+#ifndef MNIST_DATA_DIR
+#define MNIST_DATA_DIR "../data/mnist"
+#endif
+
 /* Images as rows of numbers from 0 (paper) to 1 (ink), and which digit each one shows. */
 typedef struct digits {
     int count;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "idx.h"
+
 static const char usage[] =
     "usage: mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--view | --copy] [--compare-local]\n"
     "             [--hook NAME] [--hook-options K=V,...] [--average-every N] [--save FILE]\n"

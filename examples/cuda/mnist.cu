@@ -47,9 +47,9 @@ static double seconds() {
 
 /* The group that a launcher started, with the backend that the command line names, or a group of one. */
 static ddp_group* join(const char* backend, const char* backend_options) {
-    if (backend == NULL && backend_options == NULL) return join_group();
     ddp_group_options options;
     ddp_group_options_init(&options);
+    options.flags = DDP_GROUP_OR_ALONE;
     options.backend = backend;
     options.backend_options = backend_options;
     ddp_group* group = NULL;

@@ -25,7 +25,7 @@ import org.libddp.Parameter;
  * {@link #epoch} calls stepBegin before the forward and finalizeStep after the backward pass. All else is the same as without it.
  * The model computes with arrays, as Java does best; they are copied to and from the direct buffers that libddp sees.
  *
- * <p>It is the trainer of ../c/mnist.c: the same model, batches and options. Ranks of both, and of ../python, may work in one job.
+ * <p>It is the trainer of ../c/mnist.c: the same model, batches and options. The trainers of all languages may be ranks of one job.
  */
 final class Mnist {
     private final Settings settings;

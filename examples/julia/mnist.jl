@@ -6,8 +6,8 @@
 # What libddp does here: share! registers the parameters, grad_ready says that a gradient is complete, and epoch! calls
 # step_begin! before the forward and finalize! after the backward pass. All else is the same as without it.
 #
-# It is the trainer of ../c/mnist.c: the same model, batches and options. Ranks of both, and of ../python/mnist.py, may work in
-# one job.
+# It is the trainer of ../c/mnist.c: the same model, batches and options. The trainers of all languages may be
+# ranks of one job.
 using DDP, Printf
 
 include("idx.jl")

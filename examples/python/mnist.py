@@ -8,7 +8,7 @@ What libddp does here: Trainer.share registers the parameters, ctx.grad_ready sa
 Trainer.epoch calls ctx.step_begin before the forward and ctx.finalize after the backward pass. All else is the same as
 without it.
 
-It is the trainer of ../c/mnist.c: the same model, batches and options. Ranks of both may work in one job.
+It is the trainer of ../c/mnist.c: the same model, batches and options. The trainers of all languages may be ranks of one job.
 """
 import os
 

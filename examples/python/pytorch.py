@@ -3,8 +3,9 @@
 
     ddprun -n 2 python3 pytorch.py --compare-local
 
-DataParallel below is all that it takes: PyTorch says when a gradient has been computed, libddp averages it while the
-backward pass goes on, and the optimizer finds the mean in `parameter.grad`.
+DataParallel below is all that it takes: PyTorch says when a gradient has been added to `parameter.grad`, libddp averages it
+while the backward pass goes on, and the optimizer finds the mean in `parameter.grad`. Gradients may be set to None, zeroed in
+place, or kept and added to, as with PyTorch alone.
 """
 import argparse
 import pathlib
@@ -18,26 +19,34 @@ import idx
 
 
 class DataParallel:
-    """The gradients of a model's parameters, averaged over the ranks of a group."""
+    """The gradients of a model's parameters, averaged over the ranks of a group.
+
+    To add up the gradients of several backward passes, run all but the last `with parallel.ctx.no_sync():`.
+    """
 
     def __init__(self, model, group):
         self.ctx = ddp.Context(group)
         self.parameters = {}
+        self.nodes = []
         for name, tensor in model.named_parameters():
             if tensor.requires_grad:
                 parameter = self.ctx.register(name, tensor)
                 self.parameters[parameter] = tensor
-                # Called once in each backward pass, with the gradient that is about to become tensor.grad.
-                tensor.register_hook(lambda gradient, parameter=parameter: self.ready(parameter, gradient))
+                # The node of the graph that adds to tensor.grad. Its hook runs once in each backward pass, after that. A hook of
+                # the tensor would run before it, and tensor.grad may already be the bucket that the hook fills.
+                node = tensor.expand_as(tensor).grad_fn.next_functions[0][0]
+                node.register_hook(lambda *_, parameter=parameter: self.ready(parameter))
+                self.nodes.append(node)  # PyTorch does not keep it, and the hook goes with it
         for name, tensor in model.named_buffers():
             self.ctx.register_buffer(name, tensor)
         self.ctx.commit()  # every rank starts from rank 0's model
 
-    def ready(self, parameter, gradient):
-        self.ctx.put(parameter, gradient.contiguous())
+    def ready(self, parameter):
+        """Its gradient is in .grad: in its bucket since the last step, or in memory of PyTorch's, of which put copies it."""
+        self.ctx.put(parameter, self.parameters[parameter].grad.contiguous())
 
     def begin(self):
-        """Before the forward pass; gradients of the step before are gone then."""
+        """Before the forward pass. Buckets may move here; a .grad that was in one is then memory like any other."""
         self.ctx.step_begin()
 
     def finish(self):

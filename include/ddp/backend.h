@@ -51,6 +51,10 @@ typedef struct ddp_backend_host {
     void (*store_value_free)(void* value);
     /* Writes to libddp's log. level: 1 error, 2 warning, 3 information, 4 debugging. Threads: any. */
     void (*log)(void* handle, int32_t level, const char* message);
+    /* Not 0: the program wants the wait of the calling thread to end (interrupt.h); return DDP_ERROR_INTERRUPTED. For waits in
+     * `create`, and in `run` and `match` of a backend with DDP_BACKEND_INTERRUPTIBLE: ask in those that sleep, about every 50 ms,
+     * with no lock held. 0 on libddp's own threads. In structs of this size or larger. Threads: any. */
+    int32_t (*interrupted)(void* handle);
 } ddp_backend_host;
 
 typedef int32_t ddp_collective_kind;
@@ -109,7 +113,10 @@ enum {
     DDP_BACKEND_CALLER_THREAD = 1u << 6,
     /* With DDP_BACKEND_CUDA: takes no other memory. libddp then connects a second backend, chosen as by "auto", for host
      * memory, barriers, and for comparing ranks before operations on device memory; `match` and `ready` are not called. */
-    DDP_BACKEND_DEVICE_ONLY = 1u << 7
+    DDP_BACKEND_DEVICE_ONLY = 1u << 7,
+    /* match and run ask ddp_backend_host.interrupted while they wait. Without this (and without DDP_BACKEND_CALLER_THREAD) they
+     * do not run on threads of the program's whose waits a check of ddp_set_interrupt_check can end. */
+    DDP_BACKEND_INTERRUPTIBLE = 1u << 8
 };
 
 /* The functions of a backend. All but abort are called by one thread at a time, not always the same one unless

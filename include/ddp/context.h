@@ -25,7 +25,10 @@
  *   copy   desc.grad points to the caller's own gradient. ddp_grad_ready copies it into its bucket, ddp_finalize copies
  *          the result back.
  *   view   desc.grad is NULL. The gradient lives in the bucket: ask ddp_grad_view where and write it there. Nothing is
- *          ever copied.
+ *          ever copied. libddp does not zero views between steps: they hold the last result. A program that adds to its
+ *          gradients zeroes its views itself, and a framework must write into the view and not replace its gradient by
+ *          other memory (docs/limits.md).
+ * Where a framework allocates each step's gradient anew, ddp_put copies it into its place, for parameters of either kind.
  */
 #ifndef DDP_CONTEXT_H
 #define DDP_CONTEXT_H
@@ -67,8 +70,29 @@ enum {
     /* With JOIN: all ranks stop, with DDP_ERROR_UNEVEN_INPUTS, as soon as one has no more inputs. */
     DDP_CONTEXT_STOP_AT_FIRST_JOIN = 1u << 9,
     /* Rebuild buckets in the order of the mean over ranks of when a gradient became ready, not in rank 0's order. */
-    DDP_CONTEXT_CONSENSUS_ORDER = 1u << 10
+    DDP_CONTEXT_CONSENSUS_ORDER = 1u << 10,
+    /* Look for mistakes that are silent otherwise: see CHECK below. */
+    DDP_CONTEXT_CHECK = 1u << 11
 };
+
+/* CHECK. With DDP_CONTEXT_CHECK, or with DDP_DEBUG=check in the environment of every rank, libddp finds
+ *   - a gradient that is written after it was announced: DDP_ERROR_INVALID_STATE;
+ *   - a gradient that is announced but was not written since the last synced step, so that it still holds that step's
+ *     result: DDP_ERROR_MISSING_GRADIENT. A gradient may be like the last result by chance: it is an error once 16 different
+ *     values of many digits are (of f32, f64 or complex numbers), and only if this rank's gradient of the step before was not like
+ *     its result. Otherwise libddp logs a warning,
+ *     and also where a gradient was zero in each of the first 20 steps;
+ *   - values of parameters (desc.data) that differ between ranks, bit for bit, every check_interval synced steps:
+ *     DDP_ERROR_MISMATCH. Not with the hooks "noop" and "post_local_sgd" and with DDP_CONTEXT_KEEP_LOCAL_UNUSED, where ranks may
+ *     differ.
+ * ddp_finalize (or ddp_wait_param) returns the error on every rank. It names parameter, step and rank, and breaks the context.
+ *
+ * DDP_DEBUG is read by ddp_context_create: "check", "check=N" (check_interval N, whatever the options say), or "", "off" and "0"
+ * for nothing; anything else is INVALID_ARGUMENT.
+ *
+ * Views lie in memory of their own then, and each gradient is copied and read several times: a check is for finding a mistake,
+ * not for production. Parameters on devices are refused by ddp_commit (UNSUPPORTED). Without a check nothing of this costs
+ * anything. */
 
 /* Fill with ddp_context_options_init. All ranks must give the same values. */
 typedef struct ddp_context_options {
@@ -77,7 +101,8 @@ typedef struct ddp_context_options {
      * backend "shm" 1,048,576 (1 MiB), so that a bucket is reduced while it is in the cache. */
     uint64_t bucket_cap_bytes;
     /* The same for the first bucket of each (dtype, device), small so that communication starts early; may be larger
-     * than bucket_cap_bytes. 0: 1,048,576 (1 MiB), or bucket_cap_bytes if that is smaller. */
+     * than bucket_cap_bytes. 0: 1,048,576 (1 MiB), or bucket_cap_bytes if that is smaller. Unlike in PyTorch, where an
+     * explicit bucket_cap_mb is the cap of the first bucket too: set both for that. */
     uint64_t first_bucket_cap_bytes;
     ddp_reduction reduction;
     uint32_t flags; /* DDP_CONTEXT_* */
@@ -88,6 +113,9 @@ typedef struct ddp_context_options {
     /* Every so many synced steps the ready order is recorded again, and buckets are rebuilt if it has changed. 0: only
      * after the first synced step and on ddp_request_rebuild. */
     int64_t rebuild_interval;
+    /* With a check: values of parameters are compared between ranks every so many synced steps. 0: 10. -1: never, for a
+     * program in which they differ on purpose. Without a check it has no effect. */
+    int64_t check_interval;
 } ddp_context_options;
 
 /* Fills `options` with the defaults. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
@@ -99,8 +127,9 @@ DDP_API void ddp_context_options_init(ddp_context_options* options);
 DDP_API ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* options, ddp_context** context,
                                       ddp_error** error);
 
-/* Frees a context. Work under way is waited for if the group is healthy, at most 1 s, and aborted otherwise. Views
- * become invalid. Never collective.
+/* Frees a context. Work under way is waited for if the group is healthy, at most 1 s, and aborted otherwise. In the middle of
+ * a synced step, before all gradients were announced, it breaks the group on every rank at once with DDP_ERROR_ABORTED, which names
+ * this rank: the others would wait for gradients that never come. Views become invalid. Never collective.
  * Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
 DDP_API void ddp_context_free(ddp_context* context);
 
@@ -132,7 +161,8 @@ typedef struct ddp_param_desc {
     ddp_device device;
     void*
         data; /* the value, contiguous; ddp_commit writes rank 0's into it. NULL: not sent. Must outlive the context */
-    void* grad;     /* the gradient, contiguous (copy), or NULL (view). Must outlive the context */
+    void* grad; /* the gradient, contiguous (copy), or NULL (view). Must outlive the context. Parameters may be slices
+                     * of one tensor: only the same bytes may not be given twice */
     uint32_t flags; /* DDP_PARAM_*; 0 for a buffer */
     /* How often ddp_grad_ready is called for it in each step: more than once for a parameter that several layers share
      * and that each of them announces. 0 and 1: once. */
@@ -202,9 +232,12 @@ DDP_API ddp_status ddp_context_find_param(const ddp_context* context, const char
  * Threads: one. Blocks: for all ranks when there is something to exchange. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_step_begin(ddp_context* context, ddp_error** error);
 
-/* no_sync: with sync 0 the following steps do not communicate: gradients stay local and add up in the caller's memory
- * or view. The next synced step reduces the sums. The switch is read at the first ddp_grad_ready (or ddp_finalize) of a
- * step. On a broken context it is what the next group starts with. Errors: INVALID_STATE (in the middle of a step).
+/* no_sync: with sync 0 the following steps do not communicate, and gradients stay as the program wrote them. The program
+ * adds them up, in its own memory or view; libddp adds up only the rows of ddp_grad_ready_sparse and the factors of
+ * ddp_grad_ready_factors. The next synced step reduces the sums. The switch is read at the first ddp_grad_ready (or
+ * ddp_finalize) of a step. With DDP_CONTEXT_JOIN and DDP_REDUCTION_WEIGHTED_MEAN ddp_step_begin reads it, and tells the
+ * other ranks: call ddp_set_sync before. On a broken context it is what the next group starts with.
+ * Errors: INVALID_STATE (in the middle of a step, which those two begin with ddp_step_begin).
  * Threads: one. Blocks: no. Collective: no, but every rank must choose the same for a step. Callbacks: no. */
 DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error);
 
@@ -216,6 +249,24 @@ DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** 
  * context nor begins a step.
  * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. Lock-free. */
 DDP_API ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error);
+
+enum {
+    /* Add the gradient to what was announced since the last synced step (in unsynced steps, and by several `uses`). Without
+     * it the gradient replaces that, so the program gives the sum. */
+    DDP_PUT_ADD = 1u << 0
+};
+
+/* Copies a gradient that lies somewhere else into its place, and then does what ddp_grad_ready does: for a framework that
+ * allocates gradients anew in each step. The place is desc.grad, or where that is NULL the view of ddp_grad_view; there the
+ * result will be as well. With desc.grad each gradient is copied twice.
+ * gradient: contiguous, in memory of the CPU, of the parameter's shape and dtype; it is not used after the call. NULL only if the
+ * parameter has no elements. It may be the place itself, and then nothing is copied. flags: DDP_PUT_*.
+ * Errors: as ddp_grad_ready, and then nothing was copied; INVALID_ARGUMENT also for a sparse parameter, memory of a device, and
+ * memory that overlaps the place (with DDP_PUT_ADD also for the place itself); UNSUPPORTED for a parameter on a device: copy to
+ * its place on your stream and call ddp_grad_ready_on.
+ * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags,
+                           ddp_error** error);
 
 /* ddp_grad_ready for a parameter with DDP_PARAM_SPARSE of shape [rows, ...]: this rank's gradient is zero but for
  * `count` rows. indices: which, each from 0 to rows - 1; one that occurs twice counts twice. values: count rows of the

@@ -65,6 +65,11 @@ public:
     void step_begin() { detail::call(ddp_step_begin, get()); }
     void set_sync(bool sync) { detail::call(ddp_set_sync, get(), std::int32_t{sync}); }
     void grad_ready(ddp_param param) { detail::call(ddp_grad_ready, get(), param); }
+    /* A gradient that lies elsewhere: copied to its place and announced. flags: DDP_PUT_ADD. */
+    template <class T>
+    void put(ddp_param param, const T* gradient, std::uint32_t flags = 0) {
+        detail::call(ddp_put, get(), param, static_cast<const void*>(gradient), flags);
+    }
     void finalize() { detail::call(ddp_finalize, get()); }
     void finalize_async() { detail::call(ddp_finalize_async, get()); }
     void wait(ddp_param param) { detail::call(ddp_wait_param, get(), param); }

@@ -22,12 +22,18 @@ DDP_EXTERN_C_BEGIN
 
 enum {
     /* Reduce so that the result does not depend on how data is cut into buckets: each element is summed in rank order.
-     */
+     * The backend "hierarchical" sums in rank order on each host, rounds to the dtype, and then sums over hosts in the
+     * order of their lowest ranks: its bits depend on which ranks share a host, and are not those of "shm" or "gloo". */
     DDP_GROUP_DETERMINISTIC = 1u << 0,
     /* Do not compare what ranks are about to do before each collective. Saves one small message an operation; a disagreement
      * between ranks may then hang until the timeout or corrupt sums. A backend that would not survive one, as gloo, compares
      * all the same. */
-    DDP_GROUP_NO_MATCH_CHECK = 1u << 1
+    DDP_GROUP_NO_MATCH_CHECK = 1u << 1,
+    /* Where no launcher started this process, make a group of one instead of failing with NOT_FOUND: the same program then
+     * runs with and without a launcher. For rank, world_size, init_method and store that all come from the environment; where
+     * one of them is given the flag has no effect. Variables that are incomplete or malformed stay INVALID_ARGUMENT, so that a
+     * job with a mistake in them does not become many jobs of one. Ranks may differ in this flag. */
+    DDP_GROUP_OR_ALONE = 1u << 2
 };
 
 /* How to join a group. Fill with ddp_group_options_init. Strings are copied. */
@@ -49,7 +55,8 @@ typedef struct ddp_group_options {
     /* Options of the backend, "key=value,key=value"; NULL for none. Unknown keys are an error. docs/backends.md lists
      * them. */
     const char* backend_options;
-    /* The bound in milliseconds of joining, and of each collective once it runs. 0: 300,000. */
+    /* The bound in milliseconds of joining, and of each collective once it runs. 0: the environment variable
+     * DDP_TIMEOUT_MS if set, which ddprun --timeout sets, else 300,000. */
     int64_t timeout_ms;
     /* Keeps groups apart that use one store; ranks that give the same name meet. NULL: "world". When a process creates
      * a group of the same name again, it meets the ranks that created theirs as often. At most 256 bytes. */
@@ -80,9 +87,9 @@ typedef struct ddp_environment {
     char launcher[32];        /* "ddprun", "torchrun", "openmpi", "pmi", "slurm", "kubernetes" or "variables" */
 } ddp_environment;
 
-/* Reads the environment as "env://" does, without joining anything; so that a program can choose to run alone when
- * nobody launched it. docs/ddprun.md lists the variables. Errors: NOT_FOUND (no launcher's variables), INVALID_ARGUMENT
- * (incomplete or malformed ones, named).
+/* Reads the environment as "env://" does, without joining anything; for a program that wants to know where it runs
+ * (DDP_GROUP_OR_ALONE is for one that runs alone when nobody launched it). docs/ddprun.md lists the variables. Errors: NOT_FOUND (no launcher's variables), INVALID_ARGUMENT
+ * (incomplete or malformed ones, named: a rank without a world size, an address without a rank).
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error);
 
@@ -90,7 +97,9 @@ DDP_API ddp_status ddp_environment_get(ddp_environment* environment, ddp_error**
  * options: NULL takes the defaults. *group: owned by the caller, freed with ddp_group_free.
  * Errors: INVALID_ARGUMENT (names the field or variable), ALREADY_EXISTS (another process has this rank), MISMATCH
  * (ranks chose another backend, options, world size, round_robin or libddp version), TIMEOUT (names the ranks that did not come),
- * UNAVAILABLE, PERMISSION_DENIED, RANK_FAILED, NOT_FOUND (unknown backend; no environment), UNSUPPORTED.
+ * UNAVAILABLE, PERMISSION_DENIED, RANK_FAILED, OUT_OF_MEMORY, LIMIT (open files, threads), NOT_FOUND (unknown backend; no environment,
+ * without DDP_GROUP_OR_ALONE), UNSUPPORTED. Whatever one rank lacks while it joins is the same error on all ranks, and ddp_error_rank
+ * names that rank. While ranks are missing, the lowest one that is there says which on standard error, after 5 s and then every 30 s.
  * Threads: any. Blocks: at most timeout_ms, a little longer to learn why. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error);
 
@@ -124,7 +133,9 @@ DDP_API ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key,
 DDP_API ddp_status ddp_group_round_robin(ddp_group* const* groups, size_t n, ddp_group** out, ddp_error** error);
 
 /* Leaves the group. Work under way is aborted; contexts that use the group keep it alive until they are freed. Peers
- * that still wait for this rank get DDP_ERROR_RANK_FAILED saying that it left.
+ * that still wait for this rank get DDP_ERROR_RANK_FAILED saying that it left. A process that exits without this breaks
+ * the group for all who are in it: the error says that the process exited and with which status, or, if it was killed,
+ * crashed or called _exit, that the rank died.
  * Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
 DDP_API void ddp_group_free(ddp_group* group);
 
@@ -194,6 +205,7 @@ DDP_API ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** erro
 /* Waits for the end and returns how it went. timeout_ms: 0 waits as long as the operation may take by the group's own
  * timeout; otherwise DDP_ERROR_TIMEOUT after that time, and the operation goes on. Where operations run only on threads
  * inside a libddp call, one that has begun on this thread is carried to its end, be it later than timeout_ms.
+ * Where the program ends the wait (interrupt.h), the operation ends too and the group breaks: INTERRUPTED.
  * Threads: any. Blocks: yes, and may run queued operations and continuations meanwhile. Collective: no. Callbacks:
  * yes. */
 DDP_API ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error);

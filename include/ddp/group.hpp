@@ -54,6 +54,12 @@ public:
         detail::call(ddp_group_create, &options, &group);
         handle_.reset(group);
     }
+    /* The same, or a group of one where no launcher started this process. */
+    static Group or_alone() {
+        ddp_group_options options = defaults();
+        options.flags = DDP_GROUP_OR_ALONE;
+        return Group(options);
+    }
     static ddp_group_options defaults() {
         ddp_group_options options;
         ddp_group_options_init(&options);

@@ -30,9 +30,10 @@ typedef struct ddp_tensor {
  *
  * group: the context's group, borrowed; of a round robin group the one for this bucket, and continuations for buckets of
  * different groups may run at the same time. bucket: borrowed, valid until the work is finished.
- * To finish within the call return DDP_OK and leave *work alone. Otherwise set *work (ownership passes to libddp) to a
- * work that finishes when the bucket holds the result: one from ddp_allreduce or another collective, the result of
- * ddp_work_then on one, or one of ddp_work_create. To fail return an error status, and set *error to an object of
+ * To finish within the call return DDP_OK and leave *work NULL: what is in the bucket then is the result, and nothing
+ * looks whether it was reduced. Otherwise set *work (ownership passes to libddp, so a work can be given once) to a
+ * work that finishes when the bucket holds the result: one from ddp_allreduce or another collective of any group, the
+ * result of ddp_work_then on one, or one of ddp_work_create. To fail return an error status, and set *error to an object of
  * ddp_error_create if there is more to say (ownership passes). The error comes out of ddp_finalize on this rank with
  * the bucket named, and breaks the context on every rank.
  *

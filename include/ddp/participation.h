@@ -7,7 +7,8 @@
  * bucket (Li et al. 2020, section 3.2.3), and then:
  *   used by some rank     the gradient becomes the mean, here too (DDP_CONTEXT_KEEP_LOCAL_UNUSED: only where it was
  *                         used)
- *   used by no rank       the gradient stays as it was, bit for bit
+ *   used by no rank       the gradient stays as it was, bit for bit: if the program does not zero it between steps, it
+ *                         still holds the mean of the last step that used it
  * ddp_param_used tells the optimizer, which must not step parameters that nobody used. A view of a gradient that a step
  * does not use must not be written from the step's first ddp_grad_ready to its end: zeros stand there meanwhile.
  *
@@ -71,7 +72,8 @@ DDP_API ddp_status ddp_set_weight(ddp_context* context, double weight, ddp_error
 /* Uneven inputs (PyTorch's Join). With DDP_CONTEXT_JOIN a rank whose inputs are used up calls ddp_join instead of the
  * next ddp_step_begin. It then takes part in the other ranks' steps with gradients of zero, until all ranks have
  * joined, and returns when the parameters and buffers of the rank that joined last (the highest of them) have been sent
- * to everyone. The mean divides by the world size, or with DDP_CONTEXT_DIVIDE_BY_PRESENT by the number of ranks that
+ * to everyone. Until then ddp_step_begin sends the buffers of the lowest rank that still has inputs (PyTorch: of the
+ * highest). The mean divides by the world size, or with DDP_CONTEXT_DIVIDE_BY_PRESENT by the number of ranks that
  * had inputs. Gradients on a joined rank hold unspecified values. After it, steps may follow: the next epoch.
  * Errors: UNEVEN_INPUTS (with STOP_AT_FIRST_JOIN: here and out of the other ranks' ddp_step_begin; the context is
  * usable), INVALID_STATE (no DDP_CONTEXT_JOIN; in the middle of a step), or what broke the group.

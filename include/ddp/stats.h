@@ -20,7 +20,7 @@ typedef struct ddp_stats {
     uint64_t unused_bytes;  /* of the gradients that no rank used in the last synced step */
     uint64_t sent_bytes;    /* in buckets given to the hook, over all steps */
     int64_t backward_ns;    /* from the first ddp_grad_ready to ddp_finalize or ddp_finalize_async */
-    int64_t comm_ns;        /* from the launch of the first bucket to the end of the last one */
+    int64_t comm_ns;        /* while at least one bucket was on its way, from its launch to its end */
     int64_t overlap_ns;     /* the part of comm_ns before ddp_finalize */
     int64_t wait_ns;        /* inside ddp_finalize_async, ddp_wait_param and ddp_finalize */
     int64_t total_backward_ns, total_comm_ns, total_overlap_ns, total_wait_ns;

@@ -50,9 +50,10 @@ enum {
     DDP_ERROR_MISSING_GRADIENT = -13, /* ddp_finalize: a gradient never became ready; ddp_error_param says which */
     DDP_ERROR_CALLBACK = -14,         /* a user's hook or continuation failed without a code of its own */
     DDP_ERROR_IO = -15,               /* a file or socket operation failed */
-    DDP_ERROR_LIMIT = -16,            /* a documented limit was exceeded (key length, value size, ...) */
+    DDP_ERROR_LIMIT = -16,            /* a limit was exceeded: a documented one (key length), or open files, threads */
     DDP_ERROR_INTERNAL = -17,         /* a defect in libddp: please report the message */
-    DDP_ERROR_UNEVEN_INPUTS = -18     /* a rank has no more inputs and the context was told to stop then */
+    DDP_ERROR_UNEVEN_INPUTS = -18,    /* a rank has no more inputs and the context was told to stop then */
+    DDP_ERROR_INTERRUPTED = -19       /* a rank's program ended its wait: interrupt.h; ddp_error_rank says which */
 };
 
 /* The constant's name, "DDP_ERROR_TIMEOUT". Never NULL: an unknown value gives "DDP_ERROR_UNKNOWN".

@@ -1,8 +1,12 @@
 #include "ddp/context.h"
 
+#include <cstdlib>
+#include <optional>
+
 #include "capi/guard.h"
 #include "comm/group.h"
 #include "core/context.h"
+#include "util/options.h"
 
 using namespace libddp;
 
@@ -20,7 +24,7 @@ constexpr std::uint32_t kContextFlags =
     DDP_CONTEXT_NO_REBUILD | DDP_CONTEXT_NO_INITIAL_BROADCAST | DDP_CONTEXT_NO_BUFFER_BROADCAST |
     DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_STATIC_GRAPH | DDP_CONTEXT_KEEP_LOCAL_UNUSED |
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS | DDP_CONTEXT_JOIN | DDP_CONTEXT_DIVIDE_BY_PRESENT |
-    DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER;
+    DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER | DDP_CONTEXT_CHECK;
 constexpr std::uint32_t kMostUses = 1u << 20;
 constexpr std::uint64_t kMostCaps = 1u << 20;
 constexpr std::uint32_t kParamFlags = DDP_PARAM_IGNORED | DDP_PARAM_DELAYED | DDP_PARAM_SPARSE | DDP_PARAM_FACTORED;
@@ -62,6 +66,31 @@ std::vector<std::size_t> read_caps(const ddp_context_options& o, const Group& gr
     return {o.first_bucket_cap_bytes != 0 ? o.first_bucket_cap_bytes : std::min(usual[0], cap), cap};
 }
 
+constexpr std::int64_t kCheckInterval = 10;
+
+// What DDP_DEBUG asks for: the interval of a check (0: that of the options), if it asks for one.
+std::optional<std::int64_t> check_of_environment(const char* call) {
+    const std::string text = text_or(std::getenv("DDP_DEBUG"), "");
+    if (text.empty() || text == "off" || text == "0") return std::nullopt;
+    if (text == "check") return 0;
+    const std::string with_interval = "check=";
+    if (text.rfind(with_interval, 0) != 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": the environment variable DDP_DEBUG is '", text,
+             "'; it is check, check=N (values are compared every N steps, -1 for never) or off");
+    return parse_int(text.substr(with_interval.size()), -1, INT64_MAX, "DDP_DEBUG=check");
+}
+
+void read_check(const ddp_context_options& o, ReducerOptions& reducer, const char* call) {
+    if (o.check_interval < -1)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->check_interval is ", o.check_interval,
+             "; it must be positive, 0 (for ", kCheckInterval, ") or -1 (never)");
+    const auto asked = check_of_environment(call);
+    reducer.check = asked || (o.flags & DDP_CONTEXT_CHECK) != 0;
+    if (!reducer.check) return;
+    const std::int64_t interval = asked && *asked != 0 ? *asked : o.check_interval;
+    reducer.check_interval = interval != 0 ? interval : kCheckInterval;
+}
+
 ContextOptions read_options(const ddp_context_options* options, const Group& group, const char* call) {
     ddp_context_options o;
     ddp_context_options_init(&o);
@@ -88,6 +117,7 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     reducer.static_graph = has(DDP_CONTEXT_STATIC_GRAPH);
     reducer.keep_local_unused = has(DDP_CONTEXT_KEEP_LOCAL_UNUSED);
     reducer.votes = has(DDP_CONTEXT_SKIP_UNUSED_BUCKETS);
+    read_check(o, reducer, call);
     result.initial_broadcast = !has(DDP_CONTEXT_NO_INITIAL_BROADCAST);
     result.buffer_broadcast = !has(DDP_CONTEXT_NO_BUFFER_BROADCAST);
     result.weighted = o.reduction == DDP_REDUCTION_WEIGHTED_MEAN;
@@ -139,7 +169,7 @@ ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* optio
                               ddp_error** error) {
     return guard(error, [&] {
         constexpr const char* call = "ddp_context_create";
-        require(group, call, "group")->impl->check();
+        require(group, call, "group")->impl->require_unbroken(call);
         require(context, call, "context");
         *context = new ddp_context{Context(group->impl, read_options(options, *group->impl, call))};
     });
@@ -239,6 +269,15 @@ ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error) {
 ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error) {
     return guard(error, [&] {
         context_of(context, "ddp_grad_ready").step_call("ddp_grad_ready", [&](Reducer& r) { r.grad_ready(param); });
+    });
+}
+
+ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags, ddp_error** error) {
+    return guard(error, [&] {
+        constexpr const char* call = "ddp_put";
+        Context& c = context_of(context, call);
+        require_flags(flags, DDP_PUT_ADD, call);
+        c.step_call(call, [&](Reducer& r) { r.put(param, gradient, (flags & DDP_PUT_ADD) != 0); });
     });
 }
 

@@ -25,18 +25,20 @@ GroupConfig read_config(const ddp_group_options* options, const char* call) {
     ddp_group_options o;
     ddp_group_options_init(&o);
     if (options) read_struct(options, &o, call, "options");
-    require_flags(o.flags, DDP_GROUP_DETERMINISTIC | DDP_GROUP_NO_MATCH_CHECK, call);
+    require_flags(o.flags, DDP_GROUP_DETERMINISTIC | DDP_GROUP_NO_MATCH_CHECK | DDP_GROUP_OR_ALONE, call);
     GroupConfig config;
     config.rank = o.rank;
     config.world = o.world_size;
     config.init_method = text_or(o.init_method, "env://");
     config.backend = text_or(o.backend, "auto");
     config.backend_options = text_or(o.backend_options, "");
-    if (o.timeout_ms != 0) config.timeout_ms = o.timeout_ms;
+    config.timeout_ms = o.timeout_ms != 0 ? o.timeout_ms : default_timeout_ms();
     config.name = text_or(o.group_name, "world");
     if (o.store) config.store = o.store->impl;
     config.secret = o.secret ? o.secret : text_or(std::getenv("DDP_SECRET"), "");
-    config.flags = o.flags;
+    // Not a property of the group: ranks need not agree on it, and what is made of the group does not inherit it.
+    config.flags = o.flags & ~std::uint32_t{DDP_GROUP_OR_ALONE};
+    config.or_alone = (o.flags & DDP_GROUP_OR_ALONE) != 0;
     config.round_robin = o.round_robin;
     return config;
 }

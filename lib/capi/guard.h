@@ -12,12 +12,7 @@
 namespace libddp {
 
 inline void give_error(ddp_error** error, const ErrorInfo& info) noexcept {
-    if (!error) return;
-    try {
-        *error = new ddp_error{info};
-    } catch (...) {
-        *error = nullptr;  // the status still tells
-    }
+    if (error) *error = make_error(info);
 }
 
 template <class Body>

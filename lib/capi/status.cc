@@ -29,16 +29,15 @@ int64_t ddp_error_step(const ddp_error* error) {
 }
 
 ddp_error* ddp_error_create(ddp_status code, const char* message) {
-    ddp_error* error = nullptr;
-    guard(nullptr, [&] {
-        const bool known = code < DDP_OK && code >= kLastError;
-        error = new ddp_error{{known ? code : DDP_ERROR_CALLBACK, text_or(message, "")}};
-    });
-    return error;
+    ErrorInfo info;
+    const bool known = code < DDP_OK && code >= kLastError;
+    const auto status = guard(nullptr, [&] { info = {known ? code : DDP_ERROR_CALLBACK, text_or(message, "")}; });
+    if (status != DDP_OK) info.code = status;
+    return make_error(info);
 }
 
 void ddp_error_free(ddp_error* error) {
-    delete error;
+    free_error(error);
 }
 
 const char* ddp_version(void) {

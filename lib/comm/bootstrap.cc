@@ -88,6 +88,12 @@ void check_names(const GroupConfig& config) {
 JobEnvironment job_of(const GroupConfig& config) {
     const bool env_address = config.init_method == "env://" && !config.store;
     JobEnvironment job;
+    const bool all_from_env = env_address && config.rank < 0 && config.world < 0;
+    if (config.or_alone && all_from_env && !launched()) {
+        job.rank = 0;
+        job.world_size = 1;
+        return job;
+    }
     if (config.rank < 0 || config.world < 0 || (env_address && config.world > 1)) job = discover_environment();
     if (config.rank >= 0) job.rank = config.rank;
     if (config.world >= 0) job.world_size = config.world;

@@ -3,22 +3,27 @@
 #include <algorithm>
 
 #include "comm/executor.h"
+#include "util/interrupt.h"
 
 namespace libddp {
 
 bool Crew::wait(Work& work, const std::optional<Deadline>& deadline) {
+    std::optional<ErrorInfo> verdict;
     for (;;) {
         std::unique_lock lock(mutex_);
         const std::uint64_t seen = rings_;
         lock.unlock();
-        if (work.done()) return true;
-        if (deadline && deadline->expired()) return false;
+        if (work.done()) {
+            if (verdict) throw Error(*verdict);
+            return true;
+        }
+        if (deadline && deadline->expired() && !verdict) return false;
         if (run_callbacks()) continue;
-        const auto glance = Deadline::Clock::now() + kGlance;
         lock.lock();
-        rung_.wait_until(lock, deadline ? std::min(deadline->at(), glance) : glance, [&] { return rings_ != seen; });
+        rung_.wait_until(lock, next_glance(deadline), [&] { return rings_ != seen; });
         lock.unlock();
         work.expire_if_due();
+        if (!verdict && interrupt::wanted()) verdict = work.executor_->interrupted(work.target_);
     }
 }
 

@@ -1,6 +1,7 @@
 #include "comm/executor.h"
 
 #include "comm/crew.h"
+#include "util/interrupt.h"
 #include "util/quiet_thread.h"
 
 namespace libddp {
@@ -31,8 +32,8 @@ private:
 
 }  // namespace
 
-std::shared_ptr<Executor> Executor::start(Runner runner) {
-    std::shared_ptr<Executor> executor(new Executor(runner));
+std::shared_ptr<Executor> Executor::start(Runner runner, bool answers, OnInterrupt on_interrupt) {
+    std::shared_ptr<Executor> executor(new Executor(runner, answers, std::move(on_interrupt)));
     if (runner != Runner::kWaitingThread)
         executor->thread_ = quiet_thread([raw = executor.get()] { raw->progress_loop(); });
     return executor;
@@ -41,8 +42,9 @@ std::shared_ptr<Executor> Executor::start(Runner runner) {
 // The last owner may be a work that the progress thread itself lets go of, so joining is stop()'s business.
 Executor::~Executor() = default;
 
-WorkPtr Executor::submit(OperationPtr operation) {
+WorkPtr Executor::submit(OperationPtr operation, const WaitTarget& target) {
     auto work = std::make_shared<Work>(shared_from_this());
+    work->set_target(target);
     Task task{std::move(operation), work};
     if (run_at_once(task)) return work;
     if (auto refused = enqueue(std::move(task)); !refused.ok()) work->complete(refused);
@@ -96,7 +98,7 @@ auto Executor::inside_operation(Lock& lock, Function function) {
 }
 
 std::optional<ErrorInfo> Executor::run_now(Operation& operation) {
-    if (runner_ == Runner::kProgressThread) return std::nullopt;
+    if (runner_ == Runner::kProgressThread || !may_lend()) return std::nullopt;
     Lock lock(mutex_);
     if (anything_before() || crew_) return std::nullopt;
     auto result = inside_operation(lock, [&] { return operation.run(); });
@@ -122,24 +124,27 @@ bool Executor::run_at_once(Task& task) {
 bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, bool lend) {
     // An operation may take as long as the group's timeout, so only a waiter without a deadline of its own lends itself
     // to one; and one without whom nobody would run what it waits for: because it holds the turn, or by the backend.
-    const bool operations = holds_turn() || (lend && (!deadline || runner_ == Runner::kWaitingThread));
+    const bool operations = holds_turn() || (lend && may_lend() && (!deadline || runner_ == Runner::kWaitingThread));
     Lock lock(mutex_);
     // A thread that holds the turn is the only one that can run what it waits for.
     if (const auto crew = crew_; crew && !holds_turn()) {
         lock.unlock();
         return crew->wait(work, deadline);
     }
+    std::optional<ErrorInfo> verdict;
     while (!work.done()) {
-        if (deadline && deadline->expired()) return false;
+        if (deadline && deadline->expired() && !verdict) return false;
         if (step(lock, /*user_thread=*/true, operations)) continue;
-        auto glance = Deadline::Clock::now() + kGlance;
         ++helpers_;
-        changed_.wait_until(lock, deadline ? std::min(deadline->at(), glance) : glance);
+        changed_.wait_until(lock, next_glance(deadline));
         --helpers_;
         lock.unlock();
         work.expire_if_due();
+        if (!verdict && interrupt::wanted()) verdict = interrupted(work.target_);
         lock.lock();
     }
+    // Only now, when the operation uses nobody's memory any more.
+    if (verdict) throw Error(*verdict);
     return true;
 }
 
@@ -196,6 +201,17 @@ void Executor::count_callbacks(std::int64_t change) {
 bool Executor::idle() {
     Lock lock(mutex_);
     return queue_.empty() && callbacks_.empty() && (!operating_ || holds_turn());
+}
+
+ErrorInfo Executor::interrupted(const WaitTarget& waited_for) {
+    return on_interrupt_
+               ? on_interrupt_(waited_for)
+               : ErrorInfo{DDP_ERROR_INTERRUPTED, str("a wait for ", describe(waited_for), " was interrupted")};
+}
+
+// A thread whose waits the program may end does not enter an operation that would not ask.
+bool Executor::may_lend() const {
+    return answers_ || runner_ == Runner::kWaitingThread || !interrupt::possible();
 }
 
 void Executor::check() {

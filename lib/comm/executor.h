@@ -46,11 +46,15 @@ public:
         kWaitingThread,  // only threads that wait inside a libddp call; there is no progress thread
     };
 
-    static std::shared_ptr<Executor> start(Runner runner);
+    // What a wait does that the program ends: breaks the group, and returns the verdict.
+    using OnInterrupt = std::function<ErrorInfo(const WaitTarget& waited_for)>;
+
+    // answers: operations ask whether the program wants their wait to end, where they run on threads of the program.
+    static std::shared_ptr<Executor> start(Runner runner, bool answers = false, OnInterrupt on_interrupt = nullptr);
     ~Executor();
 
     // Queues an operation; the result finishes when it has run.
-    WorkPtr submit(OperationPtr operation);
+    WorkPtr submit(OperationPtr operation, const WaitTarget& target = {});
     // Runs an operation here and now, for a caller that has nothing else to do. Nothing if others are before it, or in a
     // crew, where nobody who waits may be inside an operation that not all ranks have come to (crew.h): then submit it.
     std::optional<ErrorInfo> run_now(Operation& operation);
@@ -65,7 +69,7 @@ public:
 
     // Waits until `work` is done; false if the deadline passed first. If `lend`, the calling thread lends itself, unless
     // this executor is one of a crew: without a deadline always, with one only where nobody else runs operations (an
-    // operation then may outlast the deadline).
+    // operation then may outlast the deadline). Throws the verdict if the program ends the wait.
     bool help_until(Work& work, const std::optional<Deadline>& deadline, bool lend);
 
     // Runs continuations that wait for a thread inside a libddp call. False if there were none. Cheap then.
@@ -87,6 +91,9 @@ public:
     // True if no operation runs and nothing is queued. What follows an operation may still be under way.
     bool idle();
 
+    // The program ends a wait for an operation. Returns the verdict.
+    ErrorInfo interrupted(const WaitTarget& waited_for);
+
     // Throws the reason of poison(), if there was one.
     void check();
 
@@ -105,7 +112,8 @@ private:
     };
     using Lock = std::unique_lock<std::mutex>;
 
-    explicit Executor(Runner runner) : runner_(runner) {}
+    Executor(Runner runner, bool answers, OnInterrupt on_interrupt)
+        : runner_(runner), answers_(answers), on_interrupt_(std::move(on_interrupt)) {}
 
     void progress_loop();
     ErrorInfo enqueue(Task task);
@@ -123,8 +131,11 @@ private:
     void wake_others();
     void ring();
     bool holds_turn() const;
+    bool may_lend() const;
 
     const Runner runner_;
+    const bool answers_;
+    const OnInterrupt on_interrupt_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Task> queue_;

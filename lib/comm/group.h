@@ -88,6 +88,17 @@ public:
     void check() const {
         if (broken()) throw Error(verdict());
     }
+    // The same, now and then, for a thread that waits for something else than a work; and where the program ends the wait.
+    void check_in_wait(const char* waited_for);
+    // The same for `call`, which begins something new with the group: it says that nothing has just happened.
+    void require_unbroken(const char* call) const {
+        if (!broken()) return;
+        ErrorInfo error = verdict();
+        error.message = str(
+            call, ": the group is broken since an earlier failure and stays so; create a new group. It broke because: ",
+            error.message);
+        throw Error(error);
+    }
 
 protected:
     Group(std::int32_t rank, std::int32_t world) : rank_(rank), world_(world) {}

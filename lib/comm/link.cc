@@ -1,36 +1,20 @@
 #include "comm/link.h"
 
-#include <unistd.h>
-
 #include <cstring>
-#include <random>
-#include <system_error>
 #include <vector>
 
 #include "comm/link_operation.h"
 #include "comm/registry.h"
+#include "comm/verdict.h"
 #include "device/dtype.h"
 #include "device/kernels.h"
 #include "device/memory.h"
+#include "util/interrupt.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
-#include "util/version.h"
 
 namespace libddp {
 namespace {
-
-// How long a failing rank waits in the store before it looks again whether the group has broken.
-constexpr std::int64_t kStoreSliceMs = 200;
-// How long the store has to answer a rank that wants to know who is missing.
-constexpr std::int64_t kStoreAnswerMs = 1'000;
-// How long ranks that chose differently keep the store for one that comes late. Some load a framework first.
-constexpr std::int64_t kLatecomerMs = 10'000;
-
-std::string identity() {
-    char host[256] = "?";
-    gethostname(host, sizeof host - 1);
-    return str("pid ", getpid(), " on ", host);
-}
 
 Executor::Runner runner_for(const Transport& transport) {
     const bool callers = transport.has(DDP_BACKEND_CALLER_THREAD);
@@ -50,18 +34,16 @@ void count_sent(const Collective& c) {
 
 }  // namespace
 
-std::shared_ptr<Link> Link::create(const GroupConfig& config) {
+std::shared_ptr<Link> Link::create(const GroupConfig& config, const Links& earlier) {
     const ddp_backend* backend = find_backend(config.backend);
     std::shared_ptr<Link> group(new Link(config, find_meeting_place(config)), &Link::destroy);
+    group->earlier_ = earlier;
     const auto& place = group->place_;
-    if (place.world > 1) group->join();
-
-    try {
+    if (place.world > 1)
+        group->join(backend);
+    else
         group->connect(backend);
-    } catch (const Error& error) {
-        if (!group->monitor_) throw;
-        throw Error(group->monitor_->resolve(error.info(), str("joining group '", config.name, "'")));
-    }
+    group->take_earlier();
     // A verdict that came while there was no transport yet found nothing to abort.
     if (auto verdict = group->verdict(); !verdict.ok()) group->on_verdict(verdict);
     log(LogLevel::kInfo, "group '", config.name, "': rank ", place.rank, " of ", place.world, ", backend ",
@@ -71,8 +53,8 @@ std::shared_ptr<Link> Link::create(const GroupConfig& config) {
 
 void Link::connect(const ddp_backend* backend) {
     Transport::Setup setup{
-        place_.store, place_.prefix + "net/", config_.name,  config_.backend_options,     place_.rank,
-        place_.world, config_.timeout_ms,     config_.flags, [this] { return verdict(); }};
+        place_.store, place_.prefix + "net/", config_.name,  config_.backend_options,           place_.rank,
+        place_.world, config_.timeout_ms,     config_.flags, [this] { return broken_so_far(); }};
     Transport::Setup host_setup = setup;
     auto transport = std::make_shared<Transport>(backend, std::move(setup));
     std::shared_ptr<Transport> on_device = transport->has(DDP_BACKEND_CUDA) ? transport : nullptr;
@@ -86,7 +68,12 @@ void Link::connect(const ddp_backend* backend) {
         host_setup.options = "";
         transport = std::make_shared<Transport>(nullptr, std::move(host_setup));
     }
-    auto executor = Executor::start(runner_for(*transport));
+    auto executor = Executor::start(
+        runner_for(*transport), transport->has(DDP_BACKEND_INTERRUPTIBLE),
+        [self = std::weak_ptr<Group>(weak_from_this()), this](const WaitTarget& waited_for) {
+            const auto alive = self.lock();
+            return alive ? interrupted(waited_for) : ErrorInfo{DDP_ERROR_ABORTED, "the group was freed"};
+        });
     std::lock_guard lock(mutex_);
     transport_ = std::move(transport);
     on_device_ = std::move(on_device);
@@ -94,13 +81,15 @@ void Link::connect(const ddp_backend* backend) {
     watch_callbacks(executor_->waiting_callbacks());
 }
 
-std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key) {
+std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const Links& earlier) {
     if (color < -1) fail(DDP_ERROR_INVALID_ARGUMENT, "color is ", color, "; it is at least 0, or -1 to join no group");
+    require_unbroken("ddp_group_split");
     struct Choice {
         std::int32_t color, key, rank;
     };
     std::vector<Choice> choices(static_cast<std::size_t>(world()));
     choices[static_cast<std::size_t>(rank())] = {color, key, rank()};
+    const ScopedPurpose scope(Purpose::kSplit);
     run({DDP_COLLECTIVE_ALLGATHER, nullptr, choices.data(), sizeof(Choice), DDP_U8});
     ++splits_;
     if (color < 0) return nullptr;
@@ -117,7 +106,7 @@ std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key) {
         ++config.world;
         if (std::pair(other.key, other.rank) < std::pair(key, rank())) ++config.rank;
     }
-    return create(config);
+    return create(config, earlier);
 }
 
 // The last owner may be what a verdict lets go of, on the monitor's own thread, for whose end the destructor waits.
@@ -130,7 +119,7 @@ void Link::destroy(Link* link) {
     }
     try {
         quiet_thread([link] { delete link; }).detach();
-    } catch (const std::system_error& error) {
+    } catch (const Error& error) {
         log(LogLevel::kError, "group '", link->config_.name,
             "' is not freed: no thread can be started: ", error.what());
     }
@@ -161,95 +150,14 @@ std::shared_ptr<Store> Link::store() {
     return lone_store_;
 }
 
-// Claims this rank, starts the monitor, compares options, and waits until everyone is here.
-void Link::join() {
-    auto& store = *place_.store;
-    std::string me = str(identity(), " #", std::random_device{}());
-    auto key = place_.prefix + str("rank/", place_.rank);
-    auto holder = store.compare_set(key, "", me);
-    if (holder != me)
-        fail(DDP_ERROR_ALREADY_EXISTS, "rank ", place_.rank, " of group '", config_.name, "' at ", store.describe(),
-             " is taken already by ", holder.substr(0, holder.find(" #")), ": start each rank once");
-    Monitor::Config config{place_.store, place_.prefix, place_.rank, place_.world, place_.store_rank, identity()};
-    monitor_ = std::make_unique<Monitor>(std::move(config), [this](const ErrorInfo& verdict) { on_verdict(verdict); });
-    try {
-        check_same_options();
-        wait_for_all();
-    } catch (const Error& error) {
-        // Without the store, who comes late would not learn why nobody is there.
-        if (error.info().code == DDP_ERROR_MISMATCH && place_.store_may_end)
-            monitor_->leave_last(std::min(kLatecomerMs, config_.timeout_ms));
-        // The store went with the rank that runs it. What ended that rank is the cause.
-        if (error.info().code != DDP_ERROR_UNAVAILABLE) throw;
-        throw Error(monitor_->resolve(error.info(), str("joining group '", config_.name, "'")));
-    }
-}
-
-void Link::check_same_options() {
-    struct Field {
-        const char* name;
-        std::string value;
-    };
-    const Field fields[] = {
-        {"libddp version", kVersion},
-        {"world_size", std::to_string(place_.world)},
-        {"backend", config_.backend},
-        {"backend_options", config_.backend_options},
-        {"flags", std::to_string(config_.flags)},
-        {"round_robin", std::to_string(std::max(config_.round_robin, 1u))},
-    };
-    for (const auto& field : fields) {
-        auto key = place_.prefix + "option/" + field.name;
-        // compare_set cannot tell an empty value from an absent key, so values get a mark.
-        std::string mine = "=" + field.value;
-        std::string first = place_.store->compare_set(key, "", str(mine, "\n", place_.rank));
-        auto end = first.rfind('\n');
-        if (first.substr(0, end) == mine) continue;
-        ErrorInfo error{DDP_ERROR_MISMATCH, str("group '", config_.name, "': rank ", first.substr(end + 1), " has ",
-                                                field.name, " '", first.substr(1, end - 1), "', but rank ", place_.rank,
-                                                " has '", field.value, "'; all ranks must give the same")};
-        throw Error(monitor_->report(error));
-    }
-}
-
-void Link::wait_for_all() {
-    auto& store = *place_.store;
-    const auto all_key = place_.prefix + "all";
-    if (store.add(place_.prefix + "joined", 1) == place_.world) store.set(all_key, "1");
-    auto deadline = Deadline::after_ms(config_.timeout_ms);
-    for (;;) {
-        if (auto broken = verdict(); !broken.ok()) throw Error(broken);
-        try {
-            store.wait({all_key}, std::min(kStoreSliceMs, std::max<std::int64_t>(1, deadline.remaining_ms())));
-            return;
-        } catch (const Error& error) {
-            if (error.info().code != DDP_ERROR_TIMEOUT) throw;
-        }
-        if (!deadline.expired()) continue;
-        if (!store.answers(kStoreAnswerMs))
-            throw Error(
-                monitor_->resolve({DDP_ERROR_TIMEOUT, str("the store at ", store.describe(), " does not answer")},
-                                  str("joining group '", config_.name, "'")));
-        std::string missing;
-        std::int32_t first_missing = -1;
-        for (std::int32_t r = 0; r < place_.world; ++r) {
-            if (store.check({place_.prefix + str("rank/", r)})) continue;
-            if (first_missing < 0) first_missing = r;
-            missing += str(missing.empty() ? "" : ", ", r);
-        }
-        throw Error(monitor_->report({DDP_ERROR_TIMEOUT,
-                                      str("group '", config_.name, "' at ", store.describe(), ": of ", place_.world,
-                                          " ranks these did not come within ", config_.timeout_ms, " ms: ", missing),
-                                      first_missing}));
-    }
-}
-
 WorkPtr Link::submit(const Collective& collective) {
     validate(collective);
     check();
+    interrupt::refuse_inside_check();
     count_sent(collective);
     // The operation runs while the executor lives, which the group's destructor ends first.
-    auto work = executor_->submit(std::make_unique<LinkOperation>(*this, collective, current_tag()));
+    const WaitTarget target{current_tag().step, current_tag().bucket, collective.kind};
+    auto work = executor_->submit(std::make_unique<LinkOperation>(*this, collective, current_tag()), target);
     if (!is_cpu(collective.device)) work->enqueued_on(current_tag().stream, config_.timeout_ms);
     return work;
 }
@@ -258,6 +166,7 @@ WorkPtr Link::submit(const Collective& collective) {
 void Link::perform(const Collective& collective) {
     validate(collective);
     check();
+    interrupt::refuse_inside_check();
     LinkOperation operation(*this, collective, current_tag());
     const auto result = executor_->run_now(operation);
     if (!result) return Group::perform(collective);
@@ -273,6 +182,11 @@ void Group::perform(const Collective& collective) {
     const auto work = submit(collective);
     work->wait(std::nullopt);
     if (!work->result().ok()) throw Error(work->result());
+}
+
+void Group::check_in_wait(const char* waited_for) {
+    check();
+    if (interrupt::wanted()) throw Error(break_everywhere(interruption(rank(), waited_for)));
 }
 
 void Link::validate(const Collective& c) const {
@@ -299,9 +213,19 @@ void Link::validate(const Collective& c) const {
 
 ErrorInfo Link::break_everywhere(const ErrorInfo& error) {
     const auto alive = weak_from_this().lock();  // what fails now may own the group
-    ErrorInfo agreed = monitor_ ? monitor_->report(error) : error;
+    ErrorInfo agreed = error;
+    if (monitor_)
+        agreed = error.code == DDP_ERROR_INTERRUPTED ? monitor_->report_briefly(error) : monitor_->report(error);
     on_verdict(agreed);
     return verdict();
+}
+
+ErrorInfo Link::interrupted_joining() const {
+    return interruption(rank(), str("the other ranks of group '", config_.name, "'"));
+}
+
+ErrorInfo Link::interrupted(const WaitTarget& waited_for) {
+    return break_everywhere(interruption(rank(), describe(waited_for), waited_for.bucket, waited_for.step));
 }
 
 ErrorInfo Link::adopt(const ErrorInfo& verdict, const Link& from) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "comm/bootstrap.h"
 #include "comm/device_path.h"
@@ -27,7 +28,11 @@ public:
 
 class Link final : public Group {
 public:
-    static std::shared_ptr<Link> create(const GroupConfig& config);
+    using Links = std::vector<std::shared_ptr<Link>>;
+
+    // earlier: links of the same ranks that were created just before, in this order, and with which this one will take turns.
+    // What breaks one of them ends the join of this one.
+    static std::shared_ptr<Link> create(const GroupConfig& config, const Links& earlier = {});
     ~Link() override;
 
     const char* backend_name() const override { return (on_device_ ? on_device_ : transport_)->name(); }
@@ -45,8 +50,8 @@ public:
     ErrorInfo break_everywhere(const ErrorInfo& error) override;
     ErrorInfo verdict() const override;
 
-    // As split().
-    std::shared_ptr<Link> divide(std::int32_t color, std::int32_t key);
+    // As split(). earlier: as for create().
+    std::shared_ptr<Link> divide(std::int32_t color, std::int32_t key, const Links& earlier = {});
 
     const std::string& name() const { return config_.name; }
     // What distinguishes it from other links of its store. The same on every rank.
@@ -74,12 +79,21 @@ private:
         : Group(place.rank, place.world), config_(std::move(config)), place_(std::move(place)) {}
 
     static void destroy(Link* link);
-    void join();
+    void join(const ddp_backend* backend);
+    ErrorInfo join_failed(ErrorInfo error, const Deadline& deadline);
     void check_same_options();
-    void wait_for_all();
+    void wait_for_all(const Deadline& deadline);
+    std::vector<std::int32_t> missing_ranks(std::int32_t first, std::int32_t end) const;
+    void say_who_is_missing() const;
+    ErrorInfo broken_so_far() const;
+    Links take_earlier();
+    std::string joining() const;
     void on_verdict(const ErrorInfo& verdict);
     void take_verdict(const ErrorInfo& decided);
     void validate(const Collective& collective) const;
+    // The program ends a wait: breaks the link everywhere, and returns the verdict.
+    ErrorInfo interrupted(const WaitTarget& waited_for);
+    ErrorInfo interrupted_joining() const;
     void connect(const ddp_backend* backend);
     void abort_transports();
     void end_enqueued();
@@ -100,6 +114,7 @@ private:
     std::int64_t next_sequence_ = 0;  // touched only by the thread that holds the executor's turn
     mutable std::mutex mutex_;
     ErrorInfo verdict_;
+    Links earlier_;  // only while this one is joined
     std::weak_ptr<Arbiter> arbiter_;
     std::shared_ptr<Store> lone_store_;
     // Of devices; made when they are needed.

@@ -1,6 +1,7 @@
 #include "comm/link_operation.h"
 
 #include "comm/link.h"
+#include "comm/verdict.h"
 #include "device/dtype.h"
 #include "device/kernels.h"
 
@@ -21,7 +22,8 @@ void LinkOperation::begin() {
     const Collective& c = collective_;
     const std::int64_t sequence = link_.next_sequence_++;
     if (link_.monitor_) link_.monitor_->set_progress(sequence + 1);
-    mine_ = {tag_.plan, tag_.step, sequence, c.count, tag_.bucket, c.kind, c.dtype, c.op, c.root, c.device.kind};
+    mine_ = {tag_.plan, tag_.step, tag_.synced_steps, sequence,     c.count, tag_.bucket, c.kind, c.dtype,
+             c.op,      c.root,    c.device.kind,     tag_.purpose, 0};
     const bool unchecked =
         (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
     checked_ = link_.world() > 1 && !unchecked;
@@ -116,9 +118,12 @@ ErrorInfo LinkOperation::disagree(std::int32_t other) {
 ErrorInfo LinkOperation::resolve(ErrorInfo error) {
     const auto alive = link_.weak_from_this().lock();  // what fails now may own the group
     if (error.code == DDP_ERROR_MISMATCH && op_.signature) return disagree(error.rank);
+    if (is_interruption(error)) return link_.interrupted({tag_.step, tag_.bucket, collective_.kind});
     error.bucket = tag_.bucket;
     error.step = tag_.step;
-    return link_.break_everywhere(link_.monitor_ ? link_.monitor_->resolve(error, describe(mine_)) : error);
+    if (!may_be_an_echo(error.code)) error = on_rank(link_.rank(), std::move(error));
+    return link_.break_everywhere(link_.monitor_ ? link_.monitor_->resolve(error, describe(mine_), advice_for(mine_))
+                                                 : error);
 }
 
 }  // namespace libddp

@@ -1,10 +1,11 @@
 #include "comm/monitor.h"
 
 #include <chrono>
-#include <vector>
+#include <random>
 
 #include "comm/verdict.h"
 #include "util/deadline.h"
+#include "util/interrupt.h"
 #include "util/log.h"
 #include "util/options.h"
 #include "util/quiet_thread.h"
@@ -16,20 +17,19 @@ namespace {
 constexpr std::int64_t kVerdictMs = 1'000;
 // How long ranks, and the store, have to answer when somebody asks after a timeout. A live process answers in milliseconds.
 constexpr std::int64_t kAnswerMs = 500;
+// How long a rank whose program wants to end a wait takes to tell the others.
+constexpr std::int64_t kBrieflyMs = 150;
 // How long the store has to answer a failing rank. It may live in the very rank that is stopped.
 constexpr std::int64_t kStoreMs = 1'000;
-
-std::string join_ranks(const std::vector<std::int32_t>& ranks) {
-    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < ranks.size(); ++i) text += str(i ? ", " : "", ranks[i]);
-    return text;
-}
 
 }  // namespace
 
 Monitor::Monitor(Config config, std::function<void(const ErrorInfo&)> on_verdict)
-    : config_(std::move(config)), on_verdict_(std::move(on_verdict)) {
-    thread_ = quiet_thread([this] { loop(); });
+    : config_(std::move(config)), on_verdict_(std::move(on_verdict)) {}
+
+void Monitor::start() {
+    const interrupt::Off off;  // bounded, and a rank is taken whole or not at all
+    claim_rank();
     auto& store = *config_.store;
     watches_[0] = store.watch(key("verdict"), [this](std::string value) {
         post([this, value = std::move(value)] { accept(decode_verdict(value)); });
@@ -38,24 +38,61 @@ Monitor::Monitor(Config config, std::function<void(const ErrorInfo&)> on_verdict
         post([this] { config_.store->set(key(str("at/", config_.rank)), std::to_string(progress_.load())); });
     });
     watches_[2] = store.watch_connection([this](std::string reason, bool graceful) {
+        {
+            std::lock_guard lock(mutex_);
+            losing_ = true;
+        }
         post([this, reason = std::move(reason), graceful] { connection_lost(reason, graceful); });
     });
-    ErrorInfo will{DDP_ERROR_RANK_FAILED,
-                   str("rank ", config_.rank, " (", config_.identity,
-                       ") died: its connection to the store ended without a goodbye"),
-                   config_.rank};
-    store.set_will(key("verdict"), encode_verdict(will));
+    if (config_.store_rank >= 0 && config_.store_rank != config_.rank)
+        watches_[3] = store.watch(key("ended"), [this](std::string how) {
+            const std::lock_guard lock(mutex_);
+            store_ended_ = std::move(how);
+        });
+    at_exit_.emplace([this](int status, const Deadline& deadline) { say_exit(status, deadline); });
+    // Last, as what throws before must leave no thread behind.
+    thread_ = quiet_thread([this] { loop(); });
+}
+
+// The will comes first: whatever ends this process from here on, the others hear of it. It is void while another process
+// has the rank.
+void Monitor::claim_rank() {
+    auto& store = *config_.store;
+    const std::string mine = str(config_.identity, " #", std::random_device{}());
+    const auto taken_by = [&](const std::string& holder) {
+        throw Error(
+            ErrorInfo{DDP_ERROR_ALREADY_EXISTS,
+                      str("rank ", config_.rank, " of group '", config_.group, "' at ", store.describe(),
+                          " is taken already by ", holder.substr(0, holder.find(" #")), ": start each rank once"),
+                      config_.rank});
+    };
+    // Ranks that are threads of one process share a connection, and so the will of one that is there already.
+    if (store.check({rank_key(config_.rank)})) taken_by(store.get(rank_key(config_.rank)));
+    ErrorInfo will{
+        DDP_ERROR_RANK_FAILED,
+        str("rank ", config_.rank, " (", config_.identity,
+            ") died: its connection to the store ended without a goodbye (killed, crashed, _exit, or cut off)"),
+        config_.rank};
+    store.set_will(key("verdict"), encode_verdict(will), rank_key(config_.rank), mine);
+    const std::string holder = store.compare_set(rank_key(config_.rank), "", mine);
+    if (holder != mine) {
+        store.remove_will(key("verdict"));
+        taken_by(holder);
+    }
+    std::lock_guard lock(mutex_);
+    claimed_ = true;
 }
 
 Monitor::~Monitor() {
     leave();
-    for (auto watch : watches_) config_.store->unwatch(watch);
+    for (auto watch : watches_)
+        if (watch != 0) config_.store->unwatch(watch);
     {
         std::lock_guard lock(mutex_);
         stopping_ = true;
         changed_.notify_all();
     }
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
 }
 
 void Monitor::set_progress(std::int64_t sequence) {
@@ -63,32 +100,51 @@ void Monitor::set_progress(std::int64_t sequence) {
 }
 
 ErrorInfo Monitor::report(const ErrorInfo& error) {
-    bool gone;
-    {
-        std::lock_guard lock(mutex_);
-        if (!verdict_.ok()) return verdict_;
-        gone = store_gone_;
-    }
-    ErrorInfo agreed = error;
-    if (!gone) {
-        try {
-            agreed = decode_verdict(config_.store->compare_set(key("verdict"), "", encode_verdict(error)));
-        } catch (const Error& failure) {
-            log(LogLevel::kInfo, "could not tell the other ranks (", failure.what(), "): ", error.message);
-        }
-    }
-    accept(agreed);
+    if (auto known = verdict(); !known.ok()) return known;
+    accept(agree_on(error));
     return verdict();
 }
 
+ErrorInfo Monitor::report_briefly(const ErrorInfo& error) {
+    post([this, error] {
+        if (look_at_store() != Service::kSilent) accept(agree_on(error));
+    });
+    if (!wait_for_verdict(kBrieflyMs)) accept(error);
+    return verdict();
+}
+
+// Writes the verdict into the store unless there is one; returns the one that stands.
+ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
+    const interrupt::Off off;
+    bool may_tell;
+    {
+        std::lock_guard lock(mutex_);
+        if (store_gone_) return error;
+        may_tell = claimed_;  // who has no rank has no say, and may have come too late
+    }
+    try {
+        return decode_verdict(may_tell ? config_.store->compare_set(key("verdict"), "", encode_verdict(error))
+                                       : config_.store->get(key("verdict"), -1));
+    } catch (const Error& failure) {
+        log(LogLevel::kInfo, "could not tell the other ranks (", failure.what(), "): ", error.message);
+        return error;
+    }
+}
+
 ErrorInfo Monitor::adopt(const ErrorInfo& error, bool store_silent) {
+    const interrupt::Off off;
     if (store_silent) {
         std::lock_guard lock(mutex_);
         store_gone_ = store_silent_ = true;
     } else if (verdict().ok()) {
-        store_is_silent();  // then report() does not wait for it
+        look_at_store();  // then report() does not wait for one that is silent
     }
     return report(error);
+}
+
+bool Monitor::store_gone() const {
+    std::lock_guard lock(mutex_);
+    return store_gone_;
 }
 
 bool Monitor::store_silent() const {
@@ -96,18 +152,29 @@ bool Monitor::store_silent() const {
     return store_silent_;
 }
 
-ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation) {
-    if (local.code == DDP_ERROR_TIMEOUT) {
-        if (store_is_silent()) return blame_store_rank(local, operation);
-        return report(blame_for_timeout(local, operation));
-    }
+ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation, const std::string& advice) {
+    if (auto known = verdict(); !known.ok()) return known;
+    const interrupt::Off off;  // bounded, and what it finds out is worth more
+    const bool timeout = local.code == DDP_ERROR_TIMEOUT;
     // Another rank's mismatch or own words need no search; a lost connection is often only an echo.
-    if (local.code != DDP_ERROR_RANK_FAILED && local.code != DDP_ERROR_ABORTED && local.code != DDP_ERROR_UNAVAILABLE)
-        return report(local);
-    if (wait_for_verdict(kVerdictMs)) return verdict();
-    // The first rank to see the timeout closed its connections, which is all that this one noticed.
-    if (store_is_silent()) return blame_store_rank(local, operation);
-    return report(blame_for_loss(local));
+    if (!may_be_an_echo(local.code)) return report(local);
+    if (!timeout && wait_for_verdict(kVerdictMs)) return verdict();
+    switch (look_at_store()) {
+        case Service::kLost:
+            if (thread_.joinable() && wait_for_verdict(kVerdictMs)) return verdict();
+            if (!store_gone()) {  // nobody watches the connection yet
+                accept_loss_of_store(local.message);
+                return verdict();
+            }
+            break;
+        case Service::kSilent:
+            // The first rank to see the timeout closed its connections, which may be all that this one noticed.
+            return blame_store_rank(local, operation);
+        case Service::kGone:
+        case Service::kAnswers:
+            break;
+    }
+    return report(timeout ? blame_for_timeout(local, operation, advice) : blame_for_loss(local, operation, advice));
 }
 
 ErrorInfo Monitor::verdict() const {
@@ -116,13 +183,15 @@ ErrorInfo Monitor::verdict() const {
 }
 
 void Monitor::leave() {
+    const interrupt::Off off;
     {
         std::lock_guard lock(mutex_);
         if (left_) return;
         left_ = true;
-        if (store_gone_) return;
+        if (store_gone_ || !claimed_) return;
     }
-    if (store_is_silent()) return;
+    at_exit_.reset();  // it may be about to replace the will that is taken back below
+    if (look_at_store() != Service::kAnswers) return;
     try {
         config_.store->set(key(str("left/", config_.rank)), config_.identity);
         config_.store->remove_will(key("verdict"));
@@ -131,7 +200,27 @@ void Monitor::leave() {
     }
 }
 
+// The process exits and has not left. Whether anybody needs it is not known: it becomes the verdict, as a death does, when the
+// connection ends.
+void Monitor::say_exit(int status, const Deadline& deadline) {
+    {
+        std::lock_guard lock(mutex_);
+        if (left_ || store_gone_ || !verdict_.ok()) return;
+    }
+    auto& store = *config_.store;
+    if (!store.answers(deadline.remaining_ms())) return;
+    const std::string how =
+        str("rank ", config_.rank, " (", config_.identity, ") ended: its process exited with status ", status,
+            " and had not left the group (ddp_group_free)", status == 0 ? kUnevenInputs : "");
+    store.set_will(key("verdict"), encode_verdict({DDP_ERROR_RANK_FAILED, how, config_.rank}));
+    if (config_.rank != config_.store_rank) return;
+    // The will ends with the store. The second answer comes when the server has told those who watch.
+    store.set(key("ended"), how);
+    store.answers(deadline.remaining_ms());
+}
+
 void Monitor::leave_last(std::int64_t timeout_ms) {
+    const interrupt::Off off;
     leave();
     Store::Keys all;
     for (std::int32_t r = 0; r < config_.world; ++r) all.push_back(key(str("left/", r)));
@@ -152,7 +241,7 @@ void Monitor::loop() {
         lock.unlock();
         try {
             event();
-        } catch (const Error& error) {
+        } catch (const std::exception& error) {
             log(LogLevel::kDebug, "monitor: ", error.what());  // the store is gone; watch_connection tells
         }
         lock.lock();
@@ -190,34 +279,71 @@ void Monitor::connection_lost(const std::string& reason, bool graceful) {
     changed_.notify_all();
 }
 
+// Either the store has ended, or something between it and this rank cut the connection.
 void Monitor::accept_loss_of_store(const std::string& reason) {
+    std::string ended;
+    {
+        std::lock_guard lock(mutex_);
+        ended = store_ended_;
+    }
+    if (ended.empty()) {
+        try {
+            const auto again = config_.store->reconnect(kStoreMs);
+            return accept(verdict_on_lost_connection(*again, reason));
+        } catch (const Error& error) {
+            log(LogLevel::kDebug, "the store is not there again: ", error.what());
+        }
+    }
     if (config_.store_rank >= 0)
-        accept({DDP_ERROR_RANK_FAILED, str("rank ", config_.store_rank, ", which runs the store, died: ", reason),
+        accept({DDP_ERROR_RANK_FAILED,
+                ended.empty() ? str("rank ", config_.store_rank, ", which runs the store, died: ", reason) : ended,
                 config_.store_rank});
     else
         accept({DDP_ERROR_UNAVAILABLE, str("the job's store is gone (did the launcher end?): ", reason)});
 }
 
+// The store has taken this rank for dead then, or soon will: all ranks say what it says.
+ErrorInfo Monitor::verdict_on_lost_connection(Store& again, const std::string& reason) {
+    ErrorInfo mine{DDP_ERROR_RANK_FAILED,
+                   str("rank ", config_.rank, " (", config_.identity, ") lost its connection to the store at ",
+                       again.describe(), ", which still runs: ", reason),
+                   config_.rank};
+    bool claimed;
+    {
+        std::lock_guard lock(mutex_);
+        claimed = claimed_;
+    }
+    if (!claimed) return mine;
+    try {
+        return decode_verdict(again.get(key("verdict"), kVerdictMs));
+    } catch (const Error& error) {
+        if (error.info().code != DDP_ERROR_TIMEOUT) throw;
+    }
+    return decode_verdict(again.compare_set(key("verdict"), "", encode_verdict(mine)));
+}
+
 bool Monitor::wait_for_verdict(std::int64_t ms) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::milliseconds(ms), [this] { return !verdict_.ok() || store_gone_; });
+    const auto known = [this] { return !verdict_.ok() || store_gone_; };
+    if (!changed_.wait_for(lock, std::chrono::milliseconds(ms), known) && losing_)
+        changed_.wait_for(lock, std::chrono::milliseconds(kStoreMs + kVerdictMs), known);
     return !verdict_.ok();
 }
 
-// True once the store has not answered for a while, though its connection stands: its process is stopped or cut off.
-bool Monitor::store_is_silent() {
+// kSilent: it has not answered for a while, though its connection stands: its process is stopped or cut off.
+Monitor::Service Monitor::look_at_store() {
     {
         std::lock_guard lock(mutex_);
-        if (store_gone_) return store_silent_;
+        if (store_gone_) return store_silent_ ? Service::kSilent : Service::kGone;
     }
     try {
-        if (config_.store->answers(kStoreMs)) return false;
+        if (config_.store->answers(kStoreMs)) return Service::kAnswers;
     } catch (const Error&) {
-        return false;  // lost meanwhile: watch_connection tells
+        return Service::kLost;
     }
     std::lock_guard lock(mutex_);
     if (!store_gone_) store_gone_ = store_silent_ = true;
-    return store_silent_;
+    return store_silent_ ? Service::kSilent : Service::kGone;
 }
 
 ErrorInfo Monitor::blame_store_rank(const ErrorInfo& local, const std::string& operation) {
@@ -233,9 +359,9 @@ ErrorInfo Monitor::blame_store_rank(const ErrorInfo& local, const std::string& o
 
 // Asks every rank for its progress. Those that do not answer are stopped or cut off; those that answer with a smaller
 // number have not come to this operation yet.
-ErrorInfo Monitor::blame_for_timeout(const ErrorInfo& local, const std::string& operation) {
+Monitor::Answers Monitor::ask_everyone() {
     const std::int64_t mine = progress_.load();
-    std::vector<std::int32_t> silent, behind;
+    Answers found;
     try {
         config_.store->compare_set(key("ask"), "", std::to_string(config_.rank));
         auto answers = Deadline::after_ms(kAnswerMs);
@@ -245,60 +371,68 @@ ErrorInfo Monitor::blame_for_timeout(const ErrorInfo& local, const std::string& 
             auto left = answers.remaining_ms();
             try {
                 auto answer = config_.store->get(answer_key, left > 0 ? left : -1);
-                if (parse_int(answer, 0, INT64_MAX, answer_key) < mine) behind.push_back(r);
+                if (parse_int(answer, 0, INT64_MAX, answer_key) < mine) found.behind.push_back(r);
             } catch (const Error& error) {
                 if (error.info().code != DDP_ERROR_TIMEOUT && error.info().code != DDP_ERROR_NOT_FOUND) throw;
-                silent.push_back(r);
+                found.silent.push_back(r);
             }
         }
     } catch (const Error& error) {
         log(LogLevel::kInfo, "could not ask the other ranks: ", error.what());
     }
+    return found;
+}
+
+ErrorInfo Monitor::blame_silent(const std::vector<std::int32_t>& silent, const ErrorInfo& local,
+                                const std::string& operation) {
     ErrorInfo verdict = local;
     verdict.code = DDP_ERROR_TIMEOUT;
-    if (!silent.empty()) {
-        verdict.rank = silent.front();
-        verdict.message = str(operation, ": ", join_ranks(silent), silent.size() == 1 ? " does" : " do",
-                              " not answer (stopped, or cut off from the store); ", local.message);
-    } else if (!behind.empty()) {
+    verdict.rank = silent.front();
+    verdict.message = str(operation, ": ", ranks_text(silent), silent.size() == 1 ? " does" : " do",
+                          " not answer (stopped, or cut off from the store); ", local.message);
+    return verdict;
+}
+
+ErrorInfo Monitor::blame_for_timeout(const ErrorInfo& local, const std::string& operation, const std::string& advice) {
+    const auto [silent, behind] = ask_everyone();
+    if (!silent.empty()) return blame_silent(silent, local, operation);
+    ErrorInfo verdict = local;
+    verdict.code = DDP_ERROR_TIMEOUT;
+    if (!behind.empty()) {
         verdict.rank = behind.front();
-        verdict.message = str(operation, ": ", join_ranks(behind), behind.size() == 1 ? " is" : " are",
-                              " alive but did not get there; ", local.message);
+        verdict.message = str(operation, ": ", ranks_text(behind), behind.size() == 1 ? " is" : " are",
+                              " alive but did not get there; ", local.message, advice);
     } else {
         verdict.message = str(operation, ": ", local.message);
     }
     return verdict;
 }
 
-// Nobody wrote a verdict. Either a rank left in good order while others still needed it, or the network failed.
-ErrorInfo Monitor::blame_for_loss(const ErrorInfo& local) {
-    ErrorInfo verdict = local;
-    bool gone;
-    {
-        std::lock_guard lock(mutex_);
-        gone = store_gone_;
-    }
-    if (gone && config_.store_rank >= 0) {
-        verdict.code = DDP_ERROR_RANK_FAILED;
-        verdict.rank = config_.store_rank;
-        verdict.message = str("rank ", config_.store_rank, " left the group while rank ", config_.rank,
-                              " still needed it; ", local.message);
-        return verdict;
-    }
+// Nobody wrote a verdict. Either a rank left in good order while others still needed it, or one is stopped, or the network
+// failed.
+ErrorInfo Monitor::blame_for_loss(const ErrorInfo& local, const std::string& operation, const std::string& advice) {
+    if (store_gone() && config_.store_rank >= 0) return left_too_early(config_.store_rank, local, operation, advice);
     try {
         for (auto& name : config_.store->list_keys(key("left/"))) {
             auto rank =
                 static_cast<std::int32_t>(parse_int(name.substr(key("left/").size()), 0, config_.world - 1, name));
-            verdict.code = DDP_ERROR_RANK_FAILED;
-            verdict.rank = rank;
-            verdict.message =
-                str("rank ", rank, " left the group while rank ", config_.rank, " still needed it; ", local.message);
-            return verdict;
+            return left_too_early(rank, local, operation, advice);
         }
     } catch (const Error& error) {
         log(LogLevel::kInfo, "could not look for ranks that left: ", error.what());
     }
-    return verdict;
+    // A rank that gave up first looks as if it had gone; the cause is the one that it gave up on.
+    const auto silent = ask_everyone().silent;
+    return silent.empty() ? local : blame_silent(silent, local, operation);
+}
+
+ErrorInfo Monitor::left_too_early(std::int32_t rank, ErrorInfo local, const std::string& operation,
+                                  const std::string& advice) const {
+    local.code = DDP_ERROR_RANK_FAILED;
+    local.rank = rank;
+    local.message =
+        str("rank ", rank, " left the group while rank ", config_.rank, " still needed it for ", operation, advice);
+    return local;
 }
 
 }  // namespace libddp

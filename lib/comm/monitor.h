@@ -3,6 +3,7 @@
 //
 // Ranks agree through the store on a single verdict, the first one written:
 //   - a rank that dies: the store writes the last will of its connection;
+//   - a process that exits without leaving: the same, but it has put the exit and its status into the will;
 //   - a rank that sees a mismatch, aborts or lacks a gradient reports it;
 //   - a timeout: the first rank to see it asks everyone how far they are, and blames those who are behind or silent.
 // Every rank watches for the verdict, so that even one whose own neighbours are well hears of it within milliseconds.
@@ -15,10 +16,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "rendezvous/store.h"
+#include "util/at_exit.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -32,11 +36,19 @@ public:
         std::int32_t world = 1;
         std::int32_t store_rank = -1;  // the rank whose process runs the store, -1: none of the group
         std::string identity;          // "pid 12 on host x", for messages
+        std::string group;             // its name, for messages
     };
 
     // on_verdict runs once, on the thread that learns of the verdict first: the monitor's own or one inside report().
     Monitor(Config config, std::function<void(const ErrorInfo&)> on_verdict);
     ~Monitor();  // leaves in good order unless leave() was called
+
+    // Takes this rank's place in the group and begins to watch. From then on the other ranks hear of this one's death. Throws:
+    // ALREADY_EXISTS if another process has the rank; then, and after any other failure, resolve() and report() still work.
+    void start();
+
+    // Whether a process has taken this rank.
+    bool has_come(std::int32_t rank) const { return config_.store->check({rank_key(rank)}); }
 
     // This rank is about to run operation number `sequence`, described for people ("bucket 2 of step 7").
     void set_progress(std::int64_t sequence);
@@ -44,14 +56,18 @@ public:
     // Makes `error` the verdict unless there is one already; returns the verdict.
     ErrorInfo report(const ErrorInfo& error);
 
+    // The same within kBrieflyMs, for a program that does not want to wait any more: if the store does not answer until then, the
+    // verdict stands here, and the monitor's thread goes on telling the others.
+    ErrorInfo report_briefly(const ErrorInfo& error);
+
     // The same for what broke another group of these ranks. store_silent: their common store did not answer there.
     ErrorInfo adopt(const ErrorInfo& error, bool store_silent);
     // Whether the store was found not to answer, though its connection stands.
     bool store_silent() const;
 
     // The transport failed with `local`, which may be only the echo of the real cause. Waits briefly for a verdict,
-    // finds out who left or hangs, and returns what all ranks will say.
-    ErrorInfo resolve(const ErrorInfo& local, const std::string& operation);
+    // finds out who left or hangs, and returns what all ranks will say. advice: what to do about a rank that is missing.
+    ErrorInfo resolve(const ErrorInfo& local, const std::string& operation, const std::string& advice = "");
 
     // The verdict, if there is one.
     ErrorInfo verdict() const;
@@ -66,17 +82,33 @@ public:
     void leave_last(std::int64_t timeout_ms);
 
 private:
+    enum class Service { kAnswers, kSilent, kLost, kGone };
+    struct Answers {
+        std::vector<std::int32_t> silent, behind;
+    };
+
+    void claim_rank();
     void loop();
     void post(std::function<void()> event);
+    ErrorInfo agree_on(const ErrorInfo& error);
     void accept(ErrorInfo verdict);
     void connection_lost(const std::string& reason, bool graceful);
     void accept_loss_of_store(const std::string& reason);
+    ErrorInfo verdict_on_lost_connection(Store& again, const std::string& reason);
+    void say_exit(int status, const Deadline& deadline);
     bool wait_for_verdict(std::int64_t ms);
-    bool store_is_silent();
+    bool store_gone() const;
+    Service look_at_store();
     ErrorInfo blame_store_rank(const ErrorInfo& local, const std::string& operation);
-    ErrorInfo blame_for_timeout(const ErrorInfo& local, const std::string& operation);
-    ErrorInfo blame_for_loss(const ErrorInfo& local);
+    ErrorInfo blame_for_timeout(const ErrorInfo& local, const std::string& operation, const std::string& advice);
+    ErrorInfo blame_silent(const std::vector<std::int32_t>& silent, const ErrorInfo& local,
+                           const std::string& operation);
+    ErrorInfo blame_for_loss(const ErrorInfo& local, const std::string& operation, const std::string& advice);
+    ErrorInfo left_too_early(std::int32_t rank, ErrorInfo local, const std::string& operation,
+                             const std::string& advice) const;
+    Answers ask_everyone();
     std::string key(const std::string& name) const { return config_.prefix + name; }
+    std::string rank_key(std::int32_t rank) const { return key(str("rank/", rank)); }
 
     const Config config_;
     const std::function<void(const ErrorInfo&)> on_verdict_;
@@ -87,11 +119,15 @@ private:
     ErrorInfo verdict_;
     bool store_gone_ = false;    // nothing may wait for it any more
     bool store_silent_ = false;  // that is why
+    bool losing_ = false;        // the connection was lost, and the thread finds out why
+    bool claimed_ = false;       // this rank is this process's
     bool left_ = false;
     bool stopping_ = false;
     std::deque<std::function<void()>> events_;
-    Store::Watch watches_[3] = {};
+    std::string store_ended_;       // how the process that runs the store exits, if it says so
+    Store::Watch watches_[4] = {};  // 0: none
     std::thread thread_;
+    std::optional<AtExit> at_exit_;  // until this rank leaves
 };
 
 }  // namespace libddp

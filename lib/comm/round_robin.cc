@@ -108,7 +108,7 @@ std::int64_t RoundRobin::timeout_ms() const {
 
 std::shared_ptr<Group> RoundRobin::split(std::int32_t color, std::int32_t key) {
     Links parts;
-    for (const auto& link : links_) parts.push_back(link->divide(color, key));
+    for (const auto& link : links_) parts.push_back(link->divide(color, key, parts));
     return color < 0 ? nullptr : of(std::move(parts));
 }
 

@@ -17,7 +17,7 @@ namespace libddp {
 class RoundRobin final : public Group {
 public:
     static constexpr std::size_t kMostLinks = 64;
-    using Links = std::vector<std::shared_ptr<Link>>;
+    using Links = Link::Links;
 
     // Of links of which every rank has the same, in the same order. Throws if one is part of another such group.
     static std::shared_ptr<RoundRobin> of(Links links);

@@ -65,6 +65,7 @@ ErrorInfo find_difference(const std::vector<Claim>& claims, const char* call) {
 void compare(const Links& links, const char* call) {
     const auto world = static_cast<std::size_t>(links[0]->world());
     const Claim mine = claim_of(links);
+    const ScopedPurpose scope(Purpose::kRoundRobin);
     std::vector<std::shared_ptr<std::vector<Claim>>> claims;
     std::vector<WorkPtr> works;
     for (const auto& link : links) {
@@ -105,7 +106,7 @@ std::shared_ptr<Group> create_group(const GroupConfig& config) {
              " groups take turns");
     if (config.round_robin <= 1) return Link::create(config);
     Links links;
-    for (std::uint32_t i = 0; i < config.round_robin; ++i) links.push_back(Link::create(config));
+    for (std::uint32_t i = 0; i < config.round_robin; ++i) links.push_back(Link::create(config, links));
     return RoundRobin::of(std::move(links));
 }
 

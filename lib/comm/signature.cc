@@ -1,5 +1,8 @@
 #include "comm/signature.h"
 
+#include <utility>
+
+#include "comm/verdict.h"
 #include "device/dtype.h"
 #include "util/error.h"
 
@@ -40,13 +43,87 @@ const char* op_name(std::int32_t op) {
     }
 }
 
-const char* hint(const Signature& a, const Signature& b) {
-    if (a.step != b.step && a.step >= 0 && b.step >= 0)
+// The part of libddp that calls such an operation; null for what is the program's.
+const char* purpose_name(Purpose purpose) {
+    switch (purpose) {
+        case Purpose::kProgram:
+            return nullptr;
+        case Purpose::kSplit:
+            return "ddp_group_split";
+        case Purpose::kRoundRobin:
+            return "ddp_group_round_robin";
+        case Purpose::kModel:
+            return "the comparison of models (ddp_commit, ddp_context_set_group)";
+        case Purpose::kPlan:
+            return "the comparison of bucket plans (ddp_commit, ddp_step_begin)";
+        case Purpose::kState:
+            return "sending parameters or buffers (ddp_commit, ddp_step_begin, ddp_join)";
+        case Purpose::kStepBegin:
+            return "the beginning of a step (ddp_step_begin, ddp_join)";
+        case Purpose::kReadyOrder:
+            return "rebuilding the buckets (ddp_step_begin)";
+        case Purpose::kSkip:
+            return "ddp_skip_params";
+        case Purpose::kSetGroup:
+            return "ddp_context_set_group";
+        case Purpose::kUsedMap:
+            return "finding out which parameters were used (ddp_finalize)";
+        case Purpose::kDiscard:
+            return "ddp_step_discard";
+        case Purpose::kAverage:
+            return "the averaging of parameters";
+        case Purpose::kValues:
+            return "comparing the values of parameters (DDP_CONTEXT_CHECK)";
+        case Purpose::kEndOfCheck:
+            return "the end of a step with DDP_CONTEXT_CHECK";
+    }
+    return "an unknown purpose";
+}
+
+bool is_programs_own(const Signature& s) {
+    return s.purpose == Purpose::kProgram && s.step < 0;
+}
+
+// What a rank does again and again in its training loop.
+bool is_of_training(const Signature& s) {
+    return s.step >= 0 || s.purpose == Purpose::kPlan || s.purpose == Purpose::kState ||
+           s.purpose == Purpose::kStepBegin || s.purpose == Purpose::kReadyOrder;
+}
+
+// A rank and what it is at.
+struct Side {
+    std::int32_t rank;
+    const Signature& at;
+};
+
+// The step that one rank syncs went by without communication on the other, as both have synced equally often.
+std::string hint_for_steps(const Side& a, const Side& b) {
+    const auto& [early, late] = a.at.step < b.at.step ? std::pair(a, b) : std::pair(b, a);
+    if (a.at.synced_steps != b.at.synced_steps || a.at.synced_steps < 0)
         return "the ranks are at different steps: one of them ran ddp_finalize more often";
-    if (a.plan != b.plan)
+    return str("rank ", early.rank, " syncs step ", early.at.step, ", and rank ", late.rank,
+               " did not sync it (no_sync); every rank must give ddp_set_sync the same value for a step");
+}
+
+std::string hint_for_program(const Side& own, const Side& other) {
+    std::string text =
+        str("rank ", own.rank, " calls a collective of its own, which rank ", other.rank, " does not call here");
+    if (is_of_training(other.at))
+        text += str("; or rank ", own.rank,
+                    " has ended its loop before the others: with uneven inputs create the contexts with "
+                    "DDP_CONTEXT_JOIN and call ddp_join after the loop");
+    return text;
+}
+
+std::string hint(const Side& a, const Side& b) {
+    if (is_programs_own(a.at) != is_programs_own(b.at))
+        return is_programs_own(a.at) ? hint_for_program(a, b) : hint_for_program(b, a);
+    if (a.at.step != b.at.step && a.at.step >= 0 && b.at.step >= 0) return hint_for_steps(a, b);
+    if (a.at.purpose != b.at.purpose) return "the ranks call functions of libddp in a different order";
+    if (a.at.plan != b.at.plan)
         return "the ranks have different bucket plans, communication hooks, or frozen or skipped parameters";
-    if (a.kind != b.kind || a.bucket != b.bucket) return "the ranks call collectives in a different order";
-    if (a.device != b.device)
+    if (a.at.kind != b.at.kind || a.at.bucket != b.at.bucket) return "the ranks call collectives in a different order";
+    if (a.at.device != b.at.device)
         return "the memory is that of the CPU on one of the ranks, and that of a device on the other";
     return "the ranks give different sizes, types or operations";
 }
@@ -61,18 +138,33 @@ std::string describe(const Signature& s) {
     if (s.kind == DDP_COLLECTIVE_BROADCAST) text += str(" from rank ", s.root);
     if (s.bucket >= 0) text += str(", bucket ", s.bucket);
     if (s.step >= 0) text += str(s.bucket >= 0 ? " of step " : ", step ", s.step);
+    if (const char* name = purpose_name(s.purpose)) text += str(", for ", name);
+    if (is_programs_own(s)) text += ", called by the program itself";
     return text;
+}
+
+std::string describe(const WaitTarget& p) {
+    if (p.bucket >= 0) return str("bucket ", p.bucket, " of step ", p.step);
+    const char* kind = p.kind == 0 ? "operation" : kind_name(p.kind);
+    return str(std::string_view("aeo").find(*kind) != std::string_view::npos ? "an " : "a ", kind,
+               p.step >= 0 ? str(" of step ", p.step) : "");
 }
 
 std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs,
                               std::int32_t their_rank, std::string_view label) {
     // The lower rank first, so that both sides say the same.
     const bool me_first = my_rank < their_rank;
-    const Signature& first = me_first ? mine : theirs;
-    const Signature& second = me_first ? theirs : mine;
-    return str("ranks disagree: rank ", me_first ? my_rank : their_rank, " is at ", describe(first), "; rank ",
-               me_first ? their_rank : my_rank, " is at ", describe(second), label.empty() ? "" : " (", label,
-               label.empty() ? "" : ")", "; ", hint(first, second));
+    const Side me{my_rank, mine}, other{their_rank, theirs};
+    const Side &first = me_first ? me : other, &second = me_first ? other : me;
+    const auto side = [&](const Side& s) {
+        return str("rank ", s.rank, " is at ", describe(s.at), s.rank != my_rank || label.empty() ? "" : ", ",
+                   s.rank == my_rank ? label : "");
+    };
+    return str("ranks disagree: ", side(first), "; ", side(second), "; ", hint(first, second));
+}
+
+std::string advice_for(const Signature& signature) {
+    return is_of_training(signature) ? kUnevenInputs : "";
 }
 
 }  // namespace libddp

@@ -13,6 +13,7 @@ namespace libddp {
 struct Signature {
     std::uint64_t plan;
     std::int64_t step;
+    std::int64_t synced_steps;
     std::int64_t sequence;
     std::uint64_t count;
     std::int32_t bucket;
@@ -21,14 +22,27 @@ struct Signature {
     std::int32_t op;
     std::int32_t root;
     std::int32_t device;  // the kind of memory: ranks whose memory differs would cut the data differently
+    Purpose purpose;
+    std::int32_t reserved0;
 };
-static_assert(sizeof(Signature) == 56);
+static_assert(sizeof(Signature) == 72, "it travels as bytes: no padding");
 
-// "allreduce of 1000 f32 (sum), bucket 2 of step 7".
+// "allreduce of 1000 f32 (sum), bucket 2 of step 7"; "allreduce of 4 f32 (sum), called by the program itself".
 std::string describe(const Signature& signature);
 
-// The whole sentence: who does what, and which of the differences matters.
+// What a rank waits for, shorter: "bucket 2 of step 7", "an allreduce".
+struct WaitTarget {
+    std::int64_t step = -1;
+    std::int32_t bucket = -1;
+    std::int32_t kind = 0;
+};
+std::string describe(const WaitTarget& target);
+
+// The whole sentence: who does what, and which of the differences matters. label: of what this rank does.
 std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs,
                               std::int32_t their_rank, std::string_view label);
+
+// What may help where another rank did not come to this operation; empty, or to stand behind another sentence.
+std::string advice_for(const Signature& signature);
 
 }  // namespace libddp

@@ -19,6 +19,25 @@ struct Traffic {
     std::atomic<std::uint64_t> copied{0};  // bytes that a transport copied from and to memory of its own
 };
 
+// What an operation of libddp's own is for, where it belongs to no bucket. Ranks compare it; its text is in signature.cc.
+enum class Purpose : std::int32_t {
+    kProgram,  // the program's own, or a bucket's
+    kSplit,
+    kRoundRobin,
+    kModel,
+    kPlan,
+    kState,
+    kStepBegin,
+    kReadyOrder,
+    kSkip,
+    kSetGroup,
+    kUsedMap,
+    kDiscard,
+    kAverage,
+    kValues,
+    kEndOfCheck
+};
+
 struct OpTag {
     std::uint64_t plan = 0;  // hash of the bucket plan, 0 outside a context
     std::int64_t step = -1;
@@ -33,6 +52,8 @@ struct OpTag {
     StreamPtr stream{};
     // Of `memory`, what a device goes on using after the operation was enqueued; null: all of it.
     std::shared_ptr<const void> enqueued{};
+    std::int64_t synced_steps = -1;  // of the context before this step
+    Purpose purpose = Purpose::kProgram;
 };
 
 // The tag that operations submitted by this thread get.
@@ -47,6 +68,21 @@ public:
 
 private:
     OpTag previous_;
+};
+
+// The calling thread's tag with another purpose.
+class ScopedPurpose {
+public:
+    explicit ScopedPurpose(Purpose purpose) : tag_(with(purpose)) {}
+
+private:
+    static OpTag with(Purpose purpose) {
+        OpTag tag = current_tag();
+        tag.purpose = purpose;
+        return tag;
+    }
+
+    const ScopedTag tag_;
 };
 
 }  // namespace libddp

@@ -7,6 +7,7 @@
 
 #include "comm/automatic.h"
 #include "util/deadline.h"
+#include "util/interrupt.h"
 #include "util/log.h"
 
 namespace libddp {
@@ -45,6 +46,7 @@ struct Transport::Host {
         services.store_get = &store_get;
         services.store_value_free = &std::free;
         services.log = &write_log;
+        services.interrupted = [](void*) -> std::int32_t { return interrupt::wanted() ? 1 : 0; };
     }
 
     template <class F>

@@ -1,5 +1,6 @@
 #include "comm/verdict.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace libddp {
@@ -25,6 +26,20 @@ ErrorInfo decode_verdict(std::string_view text) {
     if (!good || e.ok()) return {DDP_ERROR_INTERNAL, str("the store holds a malformed verdict: '", whole, "'")};
     e.message = text;
     return e;
+}
+
+std::string ranks_text(const std::vector<std::int32_t>& ranks) {
+    constexpr std::size_t kShown = 20;
+    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i) text += str(i ? ", " : "", ranks[i]);
+    return ranks.size() > kShown ? str(text, " and ", ranks.size() - kShown, " more") : text;
+}
+
+ErrorInfo on_rank(std::int32_t rank, ErrorInfo error) {
+    if (error.rank >= 0) return error;
+    error.rank = rank;
+    error.message = str("rank ", rank, ": ", error.message);
+    return error;
 }
 
 }  // namespace libddp

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/executor.h"
+#include "util/interrupt.h"
 
 namespace libddp {
 
@@ -49,18 +50,25 @@ void Work::poll() {
     expire_if_due();
 }
 
+Deadline::Clock::time_point next_glance(const std::optional<Deadline>& deadline) {
+    const auto glance = Deadline::Clock::now() + (interrupt::possible() ? interrupt::kSlice : kGlance);
+    return deadline ? std::min(deadline->at(), glance) : glance;
+}
+
 bool Work::wait(const std::optional<Deadline>& deadline, bool lend) {
     if (done()) return true;
+    interrupt::refuse_inside_check();
     if (executor_) return executor_->help_until(*this, deadline, lend);
     // Nobody wakes us when a deadline passes, our own or that of a work this one waits for.
     while (!done()) {
         if (deadline && deadline->expired()) return false;
         std::unique_lock lock(mutex_);
-        auto glance = Deadline::Clock::now() + kGlance;
+        auto glance = next_glance(deadline);
         if (deadline_) glance = std::min(glance, deadline_->at());
-        finished_.wait_until(lock, deadline ? std::min(deadline->at(), glance) : glance, [this] { return done(); });
+        finished_.wait_until(lock, glance, [this] { return done(); });
         lock.unlock();
         expire_if_due();
+        if (interrupt::wanted()) interrupted();
     }
     return true;
 }
@@ -76,6 +84,7 @@ WorkPtr Work::then(ContinuationFn fn, bool any_thread) {
     }
     auto out = std::make_shared<Work>(executor);
     out->enqueued_on(stream_ ? stream_ : current_tag().stream, settle_ms_);
+    out->set_target(target_);
     Continuation continuation{std::move(fn), out, current_tag(), any_thread};
     if (!continuation.tag.executor) continuation.tag.executor = executor;
     if (attach(continuation)) return out;
@@ -154,8 +163,10 @@ bool Work::settled() {
 
 bool Work::settle(const std::optional<Deadline>& deadline) {
     if (settled()) return true;
-    const bool done =
-        wait_for(*settled_, deadline ? *deadline : Deadline::after_ms(settle_ms_), [this] { check_executor(); });
+    const bool done = wait_for(*settled_, deadline ? *deadline : Deadline::after_ms(settle_ms_), [this] {
+        check_executor();
+        if (interrupt::wanted()) interrupted();
+    });
     check_executor();
     if (!done && !deadline)
         fail(DDP_ERROR_TIMEOUT, device_name(stream_->device()), ": the device did not finish an operation within ",
@@ -165,6 +176,12 @@ bool Work::settle(const std::optional<Deadline>& deadline) {
 
 void Work::check_executor() const {
     if (executor_) executor_->check();
+}
+
+void Work::interrupted() {
+    if (!executor_)
+        fail(DDP_ERROR_INTERRUPTED, "a wait for a work that the program completes (ddp_work_create) was interrupted");
+    throw Error(executor_->interrupted(target_));
 }
 
 void Work::expire_if_due() {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "comm/signature.h"
 #include "comm/tag.h"
 #include "util/deadline.h"
 #include "util/error.h"
@@ -23,6 +24,9 @@ using WorkPtr = std::shared_ptr<Work>;
 // How often a waiter looks up although nobody woke it: works that the user completes have deadlines that nobody else
 // watches.
 inline constexpr std::chrono::milliseconds kGlance{100};
+
+// When a waiter with this deadline looks up next.
+Deadline::Clock::time_point next_glance(const std::optional<Deadline>& deadline);
 
 // What runs after a work. Returns the work to wait for next (may be null); throws Error to fail.
 using ContinuationFn = std::function<WorkPtr()>;
@@ -49,7 +53,11 @@ public:
     // operations have only such threads to run on.
     void poll();
 
-    // Waits, helping the executor (Executor::help_until). False if the deadline passed first.
+    // What it is, for messages. Before anybody else has the work.
+    void set_target(const WaitTarget& target) { target_ = target; }
+
+    // Waits, helping the executor (Executor::help_until). False if the deadline passed first. Throws INTERRUPTED if the
+    // program wants that: the group is broken then, unless this is a work that the user completes.
     bool wait(const std::optional<Deadline>& deadline, bool lend = true);
 
     // The operation is done when it is enqueued; its result is there when the stream comes to it. timeout_ms: how long the host may
@@ -82,10 +90,12 @@ private:
     void open_gate();
     void expire_if_due();
     void check_executor() const;
+    [[noreturn]] void interrupted();
 
     const std::shared_ptr<Executor> executor_;
     std::optional<Deadline> deadline_;
     std::int64_t timeout_ms_ = 0;
+    WaitTarget target_;
     std::mutex mutex_;
     std::condition_variable finished_;
     std::atomic<bool> done_{false};

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 
+#include "comm/verdict.h"
 #include "util/hash.h"
 
 namespace libddp {
@@ -10,7 +12,8 @@ namespace {
 
 // This rank's numbers side by side with everyone's.
 template <class T>
-std::vector<T> gather(Group& group, const std::vector<T>& mine) {
+std::vector<T> gather(Group& group, Purpose purpose, const std::vector<T>& mine) {
+    const ScopedPurpose scope(purpose);
     std::vector<T> all(mine.size() * static_cast<std::size_t>(group.world()));
     group.run({DDP_COLLECTIVE_ALLGATHER, mine.data(), all.data(), mine.size() * sizeof(T), DDP_U8});
     return all;
@@ -34,10 +37,22 @@ std::string line_at(const std::string& text, std::size_t index) {
     return end == std::string::npos ? "nothing" : text.substr(begin, end - begin);
 }
 
-std::string ranks_text(const std::vector<std::int32_t>& ranks) {
-    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < ranks.size(); ++i) text += str(i ? ", " : "", ranks[i]);
-    return text;
+// The extents in a line such as "parameter 0 'w' f32[2,3]"; what stands behind them has no brackets.
+std::vector<std::string> extents_of(const std::string& line) {
+    std::vector<std::string> extents;
+    const auto begin = line.rfind('['), end = line.rfind(']');
+    if (begin == std::string::npos || end == std::string::npos || end < begin) return extents;
+    std::istringstream text(line.substr(begin + 1, end - begin - 1));
+    for (std::string extent; std::getline(text, extent, ',');) extents.push_back(extent);
+    return extents;
+}
+
+// Frameworks that store matrices column by column name the extents of the same memory the other way round.
+bool is_reversed(const std::string& line, const std::string& other) {
+    const auto shape = extents_of(line);
+    auto reversed = extents_of(other);
+    std::reverse(reversed.begin(), reversed.end());
+    return shape == reversed && shape != extents_of(other);
 }
 
 // Every rank computes this from the same tables, so every rank says the same.
@@ -54,10 +69,16 @@ std::string ranks_text(const std::vector<std::int32_t>& ranks) {
         if (others.empty()) continue;
         std::string text = str("ranks registered different models: rank 0 has ", expected);
         std::int32_t first = -1;
+        bool reversed = false;
         for (auto& [line, ranks] : others) {
             text += str("; ", ranks_text(ranks), ranks.size() == 1 ? " has " : " have ", line);
             if (first < 0 || ranks.front() < first) first = ranks.front();
+            reversed = reversed || is_reversed(expected, line);
         }
+        if (reversed)
+            text +=
+                "; the extents are those of the other in reverse: shapes are row-major (C, NumPy), so give those of a "
+                "column-major array (Julia, Fortran) from the last to the first";
         ErrorInfo error{DDP_ERROR_MISMATCH, text, first};
         if (expected.rfind("parameter", 0) == 0)
             error.param = static_cast<std::int32_t>(i) - 1;  // line 0 is the header
@@ -71,7 +92,7 @@ std::string ranks_text(const std::vector<std::int32_t>& ranks) {
 void agree_on_model(Group& group, const std::string& header, const std::vector<std::string>& params) {
     if (group.world() == 1) return;
     const std::string mine = join_lines(header, params);
-    auto heads = gather<std::uint64_t>(group, {Hash().add(mine).value(), mine.size()});
+    auto heads = gather<std::uint64_t>(group, Purpose::kModel, {Hash().add(mine).value(), mine.size()});
     bool same = true;
     std::size_t longest = 0;
     for (std::size_t i = 0; i < heads.size(); i += 2) {
@@ -81,7 +102,7 @@ void agree_on_model(Group& group, const std::string& header, const std::vector<s
     if (same) return;
     std::vector<char> padded(longest);
     std::copy(mine.begin(), mine.end(), padded.begin());
-    auto all = gather(group, padded);
+    auto all = gather(group, Purpose::kModel, padded);
     std::vector<std::string> tables;
     for (std::size_t r = 0; r < heads.size() / 2; ++r) tables.emplace_back(all.data() + r * longest, heads[2 * r + 1]);
     report_difference(tables);
@@ -89,7 +110,7 @@ void agree_on_model(Group& group, const std::string& header, const std::vector<s
 
 void agree_on_plan(Group& group, std::uint64_t hash) {
     if (group.world() == 1) return;
-    auto all = gather<std::uint64_t>(group, {hash});
+    auto all = gather<std::uint64_t>(group, Purpose::kPlan, {hash});
     for (std::size_t r = 0; r < all.size(); ++r)
         if (all[r] != all[0])
             throw Error(group.break_everywhere({DDP_ERROR_MISMATCH,

@@ -68,7 +68,7 @@ void average_parameters(const ParamTable& table, const DeviceLanes& lanes, Group
     }
     OpTag tag;
     tag.step = step;
-    tag.label = std::make_shared<const std::string>("averaging of parameters");
+    tag.purpose = Purpose::kAverage;
     const ScopedTag scope(std::move(tag));
     const LaneScope order(lanes, "ddp_average_parameters");
     for (const auto& [dtype, devices] : by_dtype)
@@ -114,6 +114,16 @@ std::int32_t Averager::step() {
     return ranks;
 }
 
+// What a group of neighbouring ranks, which counts them from 0, says of its ranks.
+static ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own_rank) {
+    const std::int32_t first = own_rank - part.rank();
+    if (first == 0) return error;
+    if (error.rank >= 0) error.rank += first;
+    error.message =
+        str("among ranks ", first, " to ", first + part.world() - 1, ", here counted from 0: ", error.message);
+    return error;
+}
+
 // A part of the ranks that fails would leave the others to wait for it in the next step.
 std::int32_t Averager::average(const Level& level) {
     const auto& all = context_.group();
@@ -126,7 +136,7 @@ std::int32_t Averager::average(const Level& level) {
         average_parameters(context_.table(), context_.lanes(), *level.group, steps_);
     } catch (const Error& error) {
         if (!level.group->broken()) throw;
-        throw Error(all->break_everywhere(error.info()));
+        throw Error(all->break_everywhere(in_numbers_of_all(error.info(), *level.group, all->rank())));
     }
     return level.ranks;
 }

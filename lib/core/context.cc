@@ -4,6 +4,7 @@
 #include "core/hook_state.h"
 #include "core/plan_text.h"
 #include "core/state_broadcast.h"
+#include "device/device.h"
 #include "device/dtype.h"
 #include "device/host_copy.h"
 #include "util/hash.h"
@@ -23,7 +24,7 @@ void Context::register_buffer(Param buffer) {
 void Context::commit() {
     constexpr const char* call = "ddp_commit";
     building(call);
-    group_->check();
+    group_->require_unbroken(call);
     std::string header = options_.text();
     if (plan_text_) header += str(", adopted plan ", std::hex, Hash().add(*plan_text_).value());
     agree_on_model(*group_, header, table_.lines());
@@ -46,6 +47,10 @@ void Context::check_table() const {
     bool any = false;
     for (const Param& p : table_.params()) {
         any = any || !p.ignored;
+        if (options_.reducer.check && !p.ignored && !is_cpu(p.device))
+            fail(DDP_ERROR_UNSUPPORTED, "ddp_commit: parameter '", p.name, "' is on ", device_name(p.device),
+                 ", and DDP_CONTEXT_CHECK (or DDP_DEBUG=check) looks at memory of the CPU only; train without it, or "
+                 "on the CPU");
         if (p.ignored || is_floating(p.dtype)) continue;
         if (options_.weighted || options_.divide_by_present)
             fail(DDP_ERROR_UNSUPPORTED, "ddp_commit: parameter '", p.name, "' is ", dtype_name(p.dtype), ", and ",
@@ -64,7 +69,7 @@ std::vector<const Param*> Context::state() const {
 
 // New views are there for every stream of the caller's, not only for those that libddp knows.
 void Context::wait_for_devices() const {
-    lanes_.wait(group_->timeout_ms(), [this] { group_->check(); });
+    lanes_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
 }
 
 void Context::set_stream(const ddp_device& device, void* stream) {
@@ -161,6 +166,7 @@ void Context::skip(std::vector<std::int32_t> params, std::int32_t authority) {
              group_->world() - 1, ", or -1");
     for (auto id : params) table_.require(id, call);
     if (authority >= 0) {
+        const ScopedPurpose scope(Purpose::kSkip);
         auto count = static_cast<std::int64_t>(params.size());
         group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, &count, 1, DDP_I64, DDP_SUM, authority});
         params.resize(static_cast<std::size_t>(count));
@@ -173,12 +179,12 @@ void Context::skip(std::vector<std::int32_t> params, std::int32_t authority) {
 void Context::set_group(std::shared_ptr<Group> group) {
     Reducer& reducer = committed("ddp_context_set_group");
     if (!group_->broken()) reducer.require_idle("ddp_context_set_group");
-    group->check();
+    group->require_unbroken("ddp_context_set_group");
     agree_on_model(*group, str(options_.text(), ", bucket plan ", std::hex, reducer.buckets().plan_hash()),
                    table_.lines());
     group_ = group;
     const LaneScope order(lanes_, "ddp_context_set_group");
-    if (reducer.set_group(std::move(group))) wait_for_devices();
+    reducer.set_group(std::move(group));
     buffers_sent_after_ = reducer.synced_steps();
     last_error_ = DDP_OK;
 }
@@ -201,7 +207,7 @@ void Context::abort(const std::string& reason) {
 }
 
 std::vector<std::shared_ptr<const void>> Context::hold_layout() {
-    return committed("ddp_layout_hold").buckets().all_memory();
+    return committed("ddp_layout_hold").view_memory();
 }
 
 void* Context::grad_view(std::int32_t param) {
@@ -210,7 +216,7 @@ void* Context::grad_view(std::int32_t param) {
     if (table_[param].sparse || table_[param].ignored)
         fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_grad_view: '", table_[param].name, "' is ",
              table_[param].sparse ? "sparse" : "ignored", " and has no place in a bucket");
-    return reducer.buckets().slot(param);
+    return reducer.view(param);
 }
 
 Reducer& Context::committed(const char* call) const {

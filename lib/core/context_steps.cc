@@ -1,6 +1,7 @@
 // The beginning of a step: what ranks exchange there, rebuilds, buffers; and ranks that run out of inputs.
 #include <cmath>
 
+#include "comm/verdict.h"
 #include "core/context.h"
 #include "core/state_broadcast.h"
 #include "util/error_object.h"
@@ -28,6 +29,7 @@ std::string ContextOptions::text() const {
     for (const auto& [holds, text] : facts)
         if (holds) result += str(", ", text);
     if (r.rebuild_interval > 0) result += str(", rebuild interval ", r.rebuild_interval);
+    if (r.check) result += str(", check with interval ", r.check_interval, " (DDP_CONTEXT_CHECK or DDP_DEBUG)");
     return result;
 }
 
@@ -99,7 +101,7 @@ double Context::pack_factor(const StepOutcome& outcome) const {
 }
 
 void Context::rebuild_if_due(std::int32_t root) {
-    if (reducer_->wants_rebuild() && reducer_->rebuild(root)) wait_for_devices();
+    if (reducer_->wants_rebuild()) reducer_->rebuild(root);
 }
 
 void Context::send_buffers(std::int32_t root) {
@@ -124,9 +126,7 @@ void Context::call_buffer_hook() {
     const ddp_status status =
         buffer_hook_.fn(buffer_hook_.user_data.get(), &handle, tensors.data(), tensors.size(), &error);
     if (status == DDP_OK) return;
-    ErrorInfo info = take_user_error(status, error, "the buffer hook");
-    if (info.rank < 0) info.rank = group_->rank();
-    throw Error(group_->break_everywhere(info));
+    throw Error(group_->break_everywhere(on_rank(group_->rank(), take_user_error(status, error, "the buffer hook"))));
 }
 
 void Context::set_weight(double weight) {

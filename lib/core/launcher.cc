@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "comm/link.h"
+#include "comm/verdict.h"
 #include "device/dtype.h"
 #include "util/hash.h"
+#include "util/interrupt.h"
 
 namespace libddp {
 namespace {
@@ -100,7 +102,6 @@ void Launcher::arm(const Step& step, const Participation& participation) {
     if (last) last->bucket.is_last = true;
     next_ = 0;
     last_called_ = nullptr;
-    first_launch_.reset();
     requests_.store(0, std::memory_order_release);
 }
 
@@ -133,10 +134,10 @@ void Launcher::launch_consecutive() {
 void Launcher::launch(Slot& slot) {
     slot.launched = true;
     if (!slot.live) return;
-    if (!first_launch_) first_launch_ = Deadline::Clock::now();
+    slot.launched_at = Deadline::Clock::now();
     const auto executor = group_->link(static_cast<std::size_t>(slot.bucket.index))->executor();
     const ScopedTag tag({step_.agreement, step_.step, slot.bucket.index, slot.label, slot.memory, executor, nullptr,
-                         slot.bucket.stream});
+                         slot.bucket.stream, nullptr, step_.synced_steps});
     try {
         if (slot.has_absent || slot.bucket.stream) owner_.complete_bucket(slot.bucket, place_of(slot));
         slot.work = step_.votes ? start_with_vote(slot) : call_hook(slot);
@@ -145,6 +146,7 @@ void Launcher::launch(Slot& slot) {
         // Tell the others now: they would wait for this bucket.
         slot.error = break_with(caught(), slot);
     }
+    if (!slot.work) slot.finished_at = Deadline::Clock::now();
 }
 
 Hook::Place Launcher::place_of(Slot& slot) const {
@@ -203,15 +205,29 @@ WorkPtr Launcher::call_hook(Slot& slot) {
     return hook_->reduce(link, slot.bucket);
 }
 
-OpTag Launcher::step_tag(std::shared_ptr<const std::string> label) const {
-    return {step_.agreement, step_.step, -1, std::move(label), nullptr, group_->link(0)->executor(), nullptr};
+OpTag Launcher::step_tag(Purpose purpose) const {
+    OpTag tag{step_.agreement, step_.step, -1, nullptr, nullptr, group_->link(0)->executor()};
+    tag.synced_steps = step_.synced_steps;
+    tag.purpose = purpose;
+    return tag;
+}
+
+// The result, or why the wait was ended; a work of the program's own knows nothing of the group.
+ErrorInfo Launcher::wait_for(Work& work) const {
+    try {
+        work.wait(std::nullopt);
+        return work.result();
+    } catch (const Error& error) {
+        if (!is_interruption(error.info())) return error.info();
+        return interruption(group_->rank(), "a work that the program completes");
+    }
 }
 
 const ddp_bucket& Launcher::wait(std::size_t index) {
     Slot& slot = slots_[index];
     if (slot.error.ok() && slot.work) {
-        slot.work->wait(std::nullopt);
-        if (!slot.work->result().ok()) slot.error = break_with(slot.work->result(), slot);
+        slot.error = wait_for(*slot.work);
+        if (!slot.error.ok()) slot.error = break_with(slot.error, slot);
     }
     if (!slot.error.ok()) throw Error(slot.error);
     if (slot.live && slot.bucket.stream && !slot.bucket.done) slot.bucket.done = slot.bucket.stream->record();
@@ -222,11 +238,10 @@ const ddp_bucket& Launcher::wait(std::size_t index) {
     return slot.bucket;
 }
 
-Deadline::Clock::time_point Launcher::last_finish() const {
-    auto last = first_launch_.value_or(Deadline::Clock::time_point{});
-    for (const auto& slot : slots_)
-        if (slot.work && slot.work->done()) last = std::max(last, slot.work->finished_at());
-    return last;
+void Launcher::tell_travel(StepClock& clock) const {
+    for (const Slot& slot : slots_)
+        if (slot.launched && slot.live)
+            clock.travelled(slot.launched_at, slot.work ? slot.work->finished_at() : slot.finished_at);
 }
 
 bool Launcher::in_flight() const {
@@ -236,6 +251,7 @@ bool Launcher::in_flight() const {
 }
 
 void Launcher::drain(const Deadline& deadline) {
+    const interrupt::Off off;
     for (auto& slot : slots_)
         if (slot.work && !slot.work->wait(deadline, /*lend=*/false)) return;
 }
@@ -243,16 +259,19 @@ void Launcher::drain(const Deadline& deadline) {
 // The verdict may stem from a rank that knows nothing of buckets, or from the store: then this rank says where it was
 // itself.
 ErrorInfo Launcher::break_with(ErrorInfo error, const Slot& slot) {
-    if (error.rank < 0) error.rank = group_->rank();
-    return with_bucket(group_->break_everywhere(with_bucket(std::move(error), slot)), slot);
+    const std::string where = str("bucket ", slot.bucket.index, " of step ", step_.step, ", ", *slot.label);
+    error = on_rank(group_->rank(), std::move(error));
+    if (error.bucket < 0) error = with_bucket(std::move(error), slot, str(" (", where, ")"));
+    ErrorInfo verdict = group_->break_everywhere(error);
+    if (verdict.bucket < 0)
+        verdict = with_bucket(std::move(verdict), slot, str(" (rank ", group_->rank(), " was at ", where, ")"));
+    return verdict;
 }
 
-ErrorInfo Launcher::with_bucket(ErrorInfo error, const Slot& slot) const {
-    if (error.bucket < 0) {
-        error.bucket = slot.bucket.index;
-        error.step = step_.step;
-        error.message += str(" (bucket ", slot.bucket.index, " of step ", step_.step, ", ", *slot.label, ")");
-    }
+ErrorInfo Launcher::with_bucket(ErrorInfo error, const Slot& slot, const std::string& text) const {
+    error.bucket = slot.bucket.index;
+    error.step = step_.step;
+    error.message += text;
     return error;
 }
 

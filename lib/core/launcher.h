@@ -18,6 +18,7 @@
 #include "comm/group.h"
 #include "core/bucket_store.h"
 #include "core/participation.h"
+#include "core/step_clock.h"
 #include "hooks/hook.h"
 
 namespace libddp {
@@ -38,7 +39,7 @@ protected:
 class Launcher {
 public:
     struct Step {
-        std::int64_t synced_steps = 0;  // for hooks
+        std::int64_t synced_steps = 0;  // for hooks, and compared
         std::int64_t step = 0;          // for messages, and compared between ranks: one that did not sync is behind
         std::uint64_t agreement = 0;    // of what else must be the same on all ranks; compared
         bool prescaled = false, prescaled_on_devices = false;
@@ -75,11 +76,13 @@ public:
     // Launches buckets that wait for no gradient of this rank.
     void launch_ready();
     // The tag of an operation that belongs to the step, but to no bucket. It runs on the first link.
-    OpTag step_tag(std::shared_ptr<const std::string> label) const;
+    OpTag step_tag(Purpose purpose) const;
 
     // Waits for a bucket and returns it, with the hook's result. Throws what went wrong, which has then broken the
     // group.
     const ddp_bucket& wait(std::size_t bucket);
+    // Whether no bucket waits for a gradient any more.
+    bool all_launched() const { return next_ == slots_.size(); }
     // True if work of the current step is still under way.
     bool in_flight() const;
     // Waits for all launched buckets, well or badly, at most until the deadline.
@@ -87,9 +90,8 @@ public:
 
     // Whether the bucket is, or was, sent in this step. After wait() it is final.
     bool sent(std::size_t bucket) const { return slots_[bucket].live && !slots_[bucket].voted_out; }
-    // When the first bucket was launched and the last one finished. After all were waited for.
-    std::optional<Deadline::Clock::time_point> first_launch() const { return first_launch_; }
-    Deadline::Clock::time_point last_finish() const;
+    // Tells the clock when each bucket was on its way. After all were waited for.
+    void tell_travel(StepClock& clock) const;
     ErrorInfo break_with(ErrorInfo error, std::size_t bucket) { return break_with(std::move(error), slots_[bucket]); }
 
 private:
@@ -98,6 +100,8 @@ private:
         std::uint64_t content = 0;  // bytes of gradients, without gaps
         WorkPtr work;               // null: the hook finished at once
         ErrorInfo error;            // of the hook call itself
+        // Of a bucket that is sent. finished: where there is no work that knows.
+        StepClock::Point launched_at, finished_at;
         bool launched = false;
         bool alone = false;
         bool live = true;         // some rank uses it, as far as is known before the step
@@ -118,7 +122,8 @@ private:
     WorkPtr ask_for_votes(Slot& slot);
     WorkPtr call_hook(Slot& slot);
     ErrorInfo break_with(ErrorInfo error, const Slot& slot);
-    ErrorInfo with_bucket(ErrorInfo error, const Slot& slot) const;
+    ErrorInfo wait_for(Work& work) const;
+    ErrorInfo with_bucket(ErrorInfo error, const Slot& slot, const std::string& text) const;
 
     std::shared_ptr<Group> group_;
     std::vector<std::unique_ptr<ddp_group>> links_;  // hooks borrow them: they stay where they are
@@ -132,7 +137,6 @@ private:
     std::vector<Slot> slots_;
     std::unique_ptr<std::atomic<std::int32_t>[]> pending_;
     std::unique_ptr<std::atomic<bool>[]> used_;  // does this rank have a gradient for the bucket; only for votes
-    std::optional<Deadline::Clock::time_point> first_launch_;
     std::atomic<std::uint32_t> requests_{0};
     std::size_t next_ = 0;  // touched only by the launching thread
     // Likewise. With votes on several links: done when the hook was called for the bucket that was launched last.

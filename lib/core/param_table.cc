@@ -1,5 +1,7 @@
 #include "core/param_table.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "device/device.h"
@@ -16,6 +18,12 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
     std::string text = "[";
     for (std::size_t i = 0; i < shape.size(); ++i) text += str(i ? "," : "", shape[i]);
     return text + "]";
+}
+
+// "'w' has f32[2,3], 6 elements, 24 bytes at 0x1000 to 0x1018".
+std::string range_text(const Param& p, std::uintptr_t at) {
+    return str("'", p.name, "' has ", dtype_name(p.dtype), shape_text(p.shape), ", ", p.count, " elements, ", p.bytes,
+               " bytes at 0x", std::hex, at, " to 0x", at + p.bytes);
 }
 
 }  // namespace
@@ -120,13 +128,18 @@ void ParamTable::check_factored(const Param& p) const {
 void ParamTable::check_overlap(const Param& p, const void* memory, const char* what) {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory), end = begin + p.bytes;
     auto next = gradient_memory_.lower_bound(begin);
-    const Range* hit = nullptr;
-    if (next != gradient_memory_.end() && next->first < end) hit = &next->second;
-    if (next != gradient_memory_.begin() && std::prev(next)->second.end > begin) hit = &std::prev(next)->second;
-    if (hit)
-        fail(DDP_ERROR_ALREADY_EXISTS, "parameter '", p.name, "': its ", what, " overlaps that of '", hit->owner,
-             "'; register a tied parameter once");
-    gradient_memory_[begin] = {end, p.name};
+    auto hit = gradient_memory_.end();
+    if (next != hit && next->first < end) hit = next;
+    if (next != gradient_memory_.begin() && std::prev(next)->second.end > begin) hit = std::prev(next);
+    if (hit != gradient_memory_.end()) {
+        const auto& [at, range] = *hit;
+        const Param& other = params_[static_cast<std::size_t>(range.owner)];
+        fail(DDP_ERROR_ALREADY_EXISTS, "parameter '", p.name, "': its ", what, " overlaps that of '", other.name,
+             "': ", range_text(p, begin), " and ", range_text(other, at), "; they share ",
+             std::min(end, range.end) - std::max(begin, at),
+             " bytes. Register a tied parameter once, and check dtype and shape: each must be that of the memory");
+    }
+    gradient_memory_[begin] = {end, size()};
 }
 
 std::vector<std::string> ParamTable::lines() const {

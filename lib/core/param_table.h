@@ -61,7 +61,7 @@ private:
     std::map<std::string, std::int32_t, std::less<>> by_name_;  // buffers: -2 - index
     struct Range {
         std::uintptr_t end;
-        std::string owner;
+        std::int32_t owner;
     };
     std::map<std::uintptr_t, Range> gradient_memory_;  // by start: two gradients in one place would corrupt each other
 };

@@ -22,6 +22,7 @@ void ReadyOrder::finish() {
 
 void ReadyOrder::agree(Group& group, std::int32_t root, bool consensus) {
     // A rank that has recorded nothing (it joined a running job) says what it knows.
+    const ScopedPurpose scope(Purpose::kReadyOrder);
     std::vector<std::int32_t> order = own_.empty() ? agreed_ : own_;
     if (!consensus) {
         group.run({DDP_COLLECTIVE_BROADCAST, nullptr, order.data(), order.size(), DDP_I32, DDP_SUM, root});

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "device/device.h"
 #include "device/dtype.h"
 #include "device/kernels.h"
 
@@ -63,6 +64,60 @@ void Reducer::grad_ready(std::int32_t param) {
     const Phase entered = enter(phase, call);
     if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
     take(param, s, entered, call);
+}
+
+void Reducer::put(std::int32_t param, const void* gradient, bool add) {
+    constexpr const char* call = "ddp_put";
+    table_.require(param, call);
+    Slot& s = slot(param);
+    const Phase phase = look(call);
+    if (!expects(param, s, call)) return;
+    if (s.lane)
+        fail(DDP_ERROR_UNSUPPORTED, call, ": '", name(param), "' is on ", device_name(s.lane->device()),
+             ", where only the program knows the stream; copy the gradient to desc.grad or ddp_grad_view there, and "
+             "call "
+             "ddp_grad_ready_on");
+    if (s.sparse)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param),
+             "' is sparse; give its rows to ddp_grad_ready_sparse");
+    require_copyable(s, gradient, add, param);
+    const Phase entered = enter(phase, call);
+    const std::int32_t calls = s.calls.load(std::memory_order_acquire);
+    if (calls >= s.uses) refuse(param, s, calls, call);  // its bucket may be on its way
+    const bool begun =
+        s.factored ? factors_.whole(param) : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
+    copy_given(s, gradient, add && begun);
+    if (s.factored) factors_.add_whole(param);
+    take(param, s, entered, call);
+}
+
+// What is given lies elsewhere, or it is what is there already.
+void Reducer::require_copyable(const Slot& s, const void* gradient, bool add, std::int32_t param) const {
+    constexpr const char* call = "ddp_put";
+    if (s.bytes == 0) return;
+    if (!gradient)
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": gradient is NULL, but '", name(param), "' has ", s.count,
+             s.count == 1 ? " element" : " elements");
+    if (const ddp_device device = device_of(gradient); !is_cpu(device))
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": gradient is memory of ", device_name(device), ", but '", name(param),
+             "' is on the CPU");
+    const auto from = reinterpret_cast<std::uintptr_t>(gradient);
+    const auto to = reinterpret_cast<std::uintptr_t>(home(s));
+    if (from < to + s.bytes && to < from + s.bytes && (add || from != to))
+        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": gradient overlaps the place of the gradient of '", name(param),
+             "'; where the program writes there itself it calls ddp_grad_ready");
+}
+
+void Reducer::copy_given(Slot& s, const void* gradient, bool add) {
+    void* const to = home(s);
+    if (s.bytes == 0 || gradient == to) return;
+    if (add) {
+        const void* const terms[] = {to, gradient};
+        cpu::reduce(to, terms, 2, s.count, s.dtype, DDP_SUM, 1);
+    } else {
+        std::memcpy(to, gradient, s.bytes);
+    }
+    copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
 }
 
 // Where gradients of a device have come is noted before they are counted: the last of them records events for all.
@@ -194,6 +249,7 @@ void Reducer::put_in_place(std::int32_t param, Slot& s) {
     if (s.lane) {
         on_devices_.decide(s.bucket, param, DeviceGradients::Fill::kGradient);
     } else if (!s.sparse && (!s.factored || factors_.whole(param))) {
+        if (check_) check_->announce(param, s.grad);
         const double scale = s.factored ? factor_ : pack_scale(s.dtype, prescale_);
         if (scale == 0)
             clear(s);  // not 0 * infinity

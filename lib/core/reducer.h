@@ -5,7 +5,7 @@
 //
 // grad_ready is lock-free: an increment of the parameter's count of announcements and a decrement of its bucket's count
 // of gradients that it waits for. reducer.cc: gradients come in. reducer_finish.cc: they leave. reducer_layout.cc: what
-// happens between steps.
+// happens between steps. reducer_check.cc: what DDP_CONTEXT_CHECK adds.
 #pragma once
 
 #include <atomic>
@@ -27,6 +27,7 @@
 #include "core/plan.h"
 #include "core/ready_order.h"
 #include "core/sparse.h"
+#include "core/step_check.h"
 #include "core/step_clock.h"
 #include "core/used_map.h"
 #include "ddp/overlap.h"
@@ -46,6 +47,8 @@ struct ReducerOptions {
     bool keep_local_unused = false;
     bool votes = false;        // agree bucket by bucket whether it is used at all
     bool needs_begin = false;  // every step starts with begin_step()
+    bool check = false;        // look for mistakes of the program: StepCheck
+    std::int64_t check_interval = 0;
 };
 
 // A user's callback and its state, whose deleter is the user's destroy function.
@@ -68,6 +71,8 @@ public:
     void begin(double factor, bool sync);
     void grad_ready(std::int32_t param);
     void grad_ready_on(std::int32_t param, void* stream, const char* call);
+    // add: to what is there since the last synced step, if anything is.
+    void put(std::int32_t param, const void* gradient, bool add);
     void grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count);
     void grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows);
     void mark_unused(const std::vector<std::int32_t>& params);
@@ -95,13 +100,13 @@ public:
     void skip(const std::vector<std::int32_t>& params);
     void request_rebuild();
     void adopt_plan(std::vector<std::vector<std::int32_t>> buckets);
-    // Collective in the new group. The step under way is forgotten. True if views moved.
-    bool set_group(std::shared_ptr<Group> group);
+    // Collective in the new group. The step under way is forgotten. Views may move.
+    void set_group(std::shared_ptr<Group> group);
 
     // True if a rebuild is due. Both the same on every rank.
     bool wants_rebuild() const { return rebuild_due_; }
-    // Collective; only between steps. root: whose order counts. True if views moved.
-    bool rebuild(std::int32_t root);
+    // Collective; only between steps. root: whose order counts. Views may move.
+    void rebuild(std::int32_t root);
 
     bool idle() const { return phase_.load(std::memory_order_acquire) == Phase::kIdle; }
     // Throws INVALID_STATE, saying what `call` would have to wait for, unless idle.
@@ -118,6 +123,10 @@ public:
     }
     std::int32_t unsent_buckets() const { return unsent_buckets_; }
     const BucketStore& buckets() const { return *store_; }
+    // Where the program finds the gradient of a parameter that has a place in a bucket.
+    std::byte* view(std::int32_t param) const;
+    // Whoever has it keeps the memory of today's views.
+    std::vector<std::shared_ptr<const void>> view_memory() const;
     const BucketPlan& initial_plan() const { return initial_plan_; }
     const Participation& participation() const { return participation_; }
     const ReadyOrder& ready_order() const { return order_; }
@@ -139,7 +148,7 @@ private:
         bool sparse = false, factored = false;
         DeviceLane* lane = nullptr;  // null: the CPU
         std::byte* place = nullptr;
-        void* grad = nullptr;  // null: view
+        void* grad = nullptr;  // null: view. With a check never null: then it is memory of the check's
         std::size_t count = 0;
         std::size_t bytes = 0;
         ddp_dtype dtype = DDP_F32;
@@ -163,6 +172,10 @@ private:
     void put_in_place(std::int32_t param, Slot& slot);
     void copy_in(Slot& slot, double scale);
     static void clear(Slot& slot);
+    // Where the program's gradient is, between steps too.
+    static void* home(const Slot& slot) { return slot.grad ? slot.grad : slot.place; }
+    void require_copyable(const Slot& slot, const void* gradient, bool add, std::int32_t param) const;
+    void copy_given(Slot& slot, const void* gradient, bool add);
     void put_zeros(std::int32_t param, Slot& slot, bool keep);
     double pack_scale(ddp_dtype dtype, bool prescale) const;
     [[noreturn]] void refuse(std::int32_t param, const Slot& slot, std::int32_t calls, const char* call) const;
@@ -179,6 +192,9 @@ private:
     std::uint64_t collect(std::int32_t param);
     void forget_given(std::int32_t param);
     void finish_bucket(const ddp_bucket& bucket);
+    void examine(const ddp_bucket& bucket);
+    void start_comparison();
+    void end_check();
     void finish_param(const ddp_bucket& bucket, const BucketTensor& tensor);
     void report_param(const BucketTensor& tensor);
     bool waits_for_answer(std::int32_t param);
@@ -213,6 +229,7 @@ private:
     SparseGradients sparse_;
     FactorGradients factors_;
     StepClock clock_;
+    std::unique_ptr<StepCheck> check_;  // null: not asked for
     ReducedCallback reduced_;
     std::unique_ptr<BucketStore> store_;
     std::unique_ptr<Slot[]> slots_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "comm/link.h"
+#include "comm/verdict.h"
 #include "core/reducer.h"
 #include "core/write_back.h"
 #include "util/error_object.h"
@@ -53,6 +54,7 @@ void Reducer::finalize() {
         finish_unused();
         lanes_.gather();
         finish_devices();
+        if (check_) end_check();
     }
     end_synced_step();
 }
@@ -68,11 +70,11 @@ void Reducer::finish_devices() {
     on_devices_.deliver();
     if (enqueue_) return lanes_.leave();
     try {
-        lanes_.wait(group_->timeout_ms(), [this] { group_->check(); });
+        lanes_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
         // Operations that are aborted end as well.
         for (std::size_t i = 0; i < group_->link_count() && !lanes_.empty(); ++i) group_->link(i)->check_enqueued();
     } catch (const Error& error) {
-        ErrorInfo info = error.info();
+        ErrorInfo info = on_rank(group_->rank(), error.info());
         info.step = steps_;
         throw Error(group_->break_everywhere(info));
     }
@@ -140,7 +142,7 @@ void Reducer::discard() {
     finish_devices();
     // A rank that finalized meets this message in its next step.
     std::uint8_t agreed = 0;
-    const ScopedTag tag(launcher_.step_tag(std::make_shared<const std::string>("ddp_step_discard")));
+    const ScopedTag tag(launcher_.step_tag(Purpose::kDiscard));
     group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &agreed, 1, DDP_U8, DDP_MAX});
     end_synced_step();
 }
@@ -168,6 +170,7 @@ void Reducer::start_draining(const char* call) {
     collect_accumulated();
     launcher_.launch_ready();
     ask_who_used();
+    if (check_) start_comparison();
 }
 
 // Gradients that were announced in local steps only are complete now; any other that is not ready never will be.
@@ -223,8 +226,7 @@ void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
 void Reducer::ask_who_used() {
     if (!discovering()) return;
     if (group_->world() == 1) return used_map_.assume_local();
-    static const auto label = std::make_shared<const std::string>("which parameters were used");
-    const ScopedTag tag(launcher_.step_tag(label));
+    const ScopedTag tag(launcher_.step_tag(Purpose::kUsedMap));
     used_map_.exchange(*group_);
 }
 
@@ -243,6 +245,7 @@ void Reducer::finish_bucket(const ddp_bucket& bucket) {
         sent_bytes_ += collect(planned.params.front());
     else if (launcher_.sent(index))
         sent_bytes_ += planned.content;
+    if (check_ && !discarding_) examine(bucket);
     for (const auto& tensor : bucket.tensors) finish_param(bucket, tensor);
     if (bucket.done) on_devices_.deliver(bucket);
     if (!reduced_.fn) return;
@@ -295,6 +298,7 @@ void Reducer::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool 
     else if (!s.grad)
         kept_.give_back(tensor.param, s.place);
     if (copied) copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
+    if (check_) check_->remember(tensor.param, s.grad);
 }
 
 void Reducer::finish_unused() {
@@ -317,7 +321,6 @@ void Reducer::call_reduced(std::int32_t param, bool used) {
     const ddp_status status = reduced_.fn(reduced_.user_data.get(), param, used ? 1 : 0, &error);
     if (status == DDP_OK) return;
     ErrorInfo info = take_user_error(status, error, "the reduced callback");
-    if (info.rank < 0) info.rank = group_->rank();
     if (info.param < 0) info.param = param;
     throw Error(launcher_.break_with(std::move(info), static_cast<std::size_t>(slot(param).bucket)));
 }
@@ -360,7 +363,8 @@ void Reducer::end_synced_step() {
         s.calls.store(0, std::memory_order_relaxed);
         s.waits_for_sync.store(false, std::memory_order_relaxed);
     }
-    clock_.end(launcher_.first_launch(), launcher_.last_finish());
+    launcher_.tell_travel(clock_);
+    clock_.end();
     learn();
     ++steps_;
     ++synced_steps_;

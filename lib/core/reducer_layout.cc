@@ -33,6 +33,7 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const De
       on_devices_(table, lanes),
       sparse_(table),
       factors_(table),
+      check_(options_.check ? std::make_unique<StepCheck>(table, options_.check_interval) : nullptr),
       used_(table.params().size()) {
     launcher_.set_hook(std::move(hook));
     participation_.freeze(frozen, true);
@@ -55,9 +56,12 @@ Reducer::~Reducer() {
 }
 
 void Reducer::end_work() {
-    if (!launcher_.in_flight()) return;
-    if (!group_->broken()) launcher_.drain(Deadline::after_ms(kDrainMs));
-    if (!launcher_.in_flight()) return;
+    // The others wait for gradients that this rank will never announce, unless there are no others.
+    const bool missed = phase_.load(std::memory_order_acquire) == Phase::kFilling && !launcher_.all_launched();
+    if (!missed || group_->world() == 1) {
+        if (launcher_.in_flight() && !group_->broken()) launcher_.drain(Deadline::after_ms(kDrainMs));
+        if (!launcher_.in_flight()) return;
+    }
     // Buckets are about to go: no operation may still write into them.
     group_->break_everywhere({DDP_ERROR_ABORTED,
                               str("rank ", group_->rank(), " freed its context in the middle of step ", steps_),
@@ -95,8 +99,10 @@ void Reducer::change_buckets(BucketPlan plan) {
 void Reducer::adopt(std::unique_ptr<BucketStore> store) {
     if (store_) {
         store->copy_from(*store_, table_);
-        // Registered memory is given back when its device is done with it, which each bucket would wait for by itself.
-        lanes_.wait(group_->timeout_ms(), [this] { group_->check(); });
+        if (check_) check_->move_views();
+        // Views are there for every stream then. And registered memory is given back when its device is done with it, which each
+        // bucket would wait for by itself.
+        lanes_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
     }
     store_ = std::move(store);
     layouts_.fetch_add(1, std::memory_order_acq_rel);
@@ -108,7 +114,7 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
         s.factored = p.factored;
         s.lane = lanes_.find(p.device);
         s.place = store_->slot(id);
-        s.grad = p.grad;
+        s.grad = check_ && !p.grad ? check_->view(id) : p.grad;
         s.count = static_cast<std::size_t>(p.count);
         s.bytes = p.bytes;
         s.dtype = p.dtype;
@@ -126,6 +132,7 @@ void Reducer::forget_step() {
     kept_.clear();
     on_devices_.forget_step();
     for (const auto& lane : lanes_.all()) lane->forget_noted();
+    if (check_) check_->forget_step();
     undecided_.clear();
     discarding_ = shadowing_ = false;
     begun_ = false;
@@ -143,7 +150,7 @@ void Reducer::arm() {
                   participation_);
 }
 
-bool Reducer::rebuild(std::int32_t root) {
+void Reducer::rebuild(std::int32_t root) {
     rebuild_due_ = false;
     BucketPlan plan;
     if (next_plan_) {
@@ -154,11 +161,10 @@ bool Reducer::rebuild(std::int32_t root) {
         plan = make_next_plan();
     }
     agree_on_plan(*group_, hash_plan(plan));
-    if (plan == store_->plan()) return false;
+    if (plan == store_->plan()) return;
     log(LogLevel::kInfo, "rank ", group_->rank(), ": rebuilt ", store_->size(), " buckets into ", plan.buckets.size());
     change_buckets(std::move(plan));
     ++rebuilds_;
-    return true;
 }
 
 void Reducer::set_sync(bool sync) {
@@ -206,7 +212,7 @@ void Reducer::adopt_plan(std::vector<std::vector<std::int32_t>> buckets) {
     rebuild_due_ = true;
 }
 
-bool Reducer::set_group(std::shared_ptr<Group> group) {
+void Reducer::set_group(std::shared_ptr<Group> group) {
     if (!group_->broken()) require_idle("ddp_context_set_group");
     launcher_.drain(Deadline::after_ms(kDrainMs));
     // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
@@ -222,7 +228,10 @@ bool Reducer::set_group(std::shared_ptr<Group> group) {
     factors_.prepare();
     // Ranks that come from elsewhere have counted differently.
     std::int64_t counts[] = {steps_, synced_steps_};
-    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, 2, DDP_I64, DDP_MAX});
+    {
+        const ScopedPurpose scope(Purpose::kSetGroup);
+        group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, 2, DDP_I64, DDP_MAX});
+    }
     steps_ = counts[0];
     synced_steps_ = counts[1];
     forget_step();
@@ -232,7 +241,6 @@ bool Reducer::set_group(std::shared_ptr<Group> group) {
     else
         arm();
     phase_.store(Phase::kIdle, std::memory_order_release);
-    return move;
 }
 
 void Reducer::require_idle(const char* call) const {

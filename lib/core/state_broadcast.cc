@@ -62,6 +62,7 @@ private:
 void broadcast_state(Group& group, const DeviceLanes& lanes, const std::vector<const Param*>& entries,
                      std::int32_t root) {
     if (group.world() == 1) return;
+    const ScopedPurpose scope(Purpose::kState);
     std::list<Sender> senders;
     for (const Param* p : entries) {
         if (!p->data || p->bytes == 0 || p->ignored) continue;

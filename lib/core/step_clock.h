@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <optional>
 
 #include "util/deadline.h"
 
@@ -19,12 +18,17 @@ public:
 
     void first_gradient() { first_gradient_ = Deadline::Clock::now(); }
     // The end of the backward pass.
-    void draining() { draining_ = Deadline::Clock::now(); }
+    void draining(Point at = Deadline::Clock::now()) { draining_ = at; }
     void waited_since(Point start) { wait_ns_ += ns(Deadline::Clock::now() - start); }
-    // A synced step has ended. first_launch is empty if nothing was sent.
-    void end(std::optional<Point> first_launch, Point last_finish);
+    // A bucket was on its way from its launch to its end. At the end of the step, in the order of launches.
+    void travelled(Point launch, Point finish);
+    // A synced step has ended.
+    void end();
     // Forgets the step under way.
-    void reset() { wait_ns_ = 0; }
+    void reset() {
+        wait_ns_ = comm_ns_ = overlap_ns_ = 0;
+        travelled_until_ = {};
+    }
 
     const Times& last() const { return last_; }
     const Times& total() const { return total_; }
@@ -34,8 +38,8 @@ private:
         return std::chrono::duration_cast<std::chrono::nanoseconds>(d).count();
     }
 
-    Point first_gradient_, draining_;
-    std::int64_t wait_ns_ = 0;
+    Point first_gradient_, draining_, travelled_until_;
+    std::int64_t wait_ns_ = 0, comm_ns_ = 0, overlap_ns_ = 0;
     Times last_, total_;
 };
 

@@ -8,17 +8,18 @@ namespace {
 static_assert(sizeof(StepReport) == 24, "it travels as bytes: no padding");
 
 [[noreturn]] void report_sync(Group& group, std::int32_t rank, const StepReport& one, std::int32_t other) {
-    throw Error(group.break_everywhere(
-        {DDP_ERROR_MISMATCH,
-         str("ddp_step_begin: rank ", rank, one.sync ? " syncs" : " does not sync", " this step and rank ", other,
-             one.sync ? " does not" : " does", "; every rank must give ddp_set_sync the same value"),
-         rank}));
+    throw Error(group.break_everywhere({DDP_ERROR_MISMATCH,
+                                        str("ddp_step_begin: rank ", rank, one.sync ? " syncs" : " does not sync",
+                                            " this step and rank ", other, one.sync ? " does not" : " does",
+                                            " (no_sync); every rank must give ddp_set_sync the same value for a step"),
+                                        rank}));
 }
 
 }  // namespace
 
 StepOutcome exchange_step(Group& group, const StepReport& mine) {
     std::vector<StepReport> all(static_cast<std::size_t>(group.world()));
+    const ScopedPurpose scope(Purpose::kStepBegin);
     group.run({DDP_COLLECTIVE_ALLGATHER, &mine, all.data(), sizeof mine, DDP_U8});
     StepOutcome outcome;
     std::int64_t most_steps = -1;

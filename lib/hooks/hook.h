@@ -46,6 +46,8 @@ public:
     virtual bool any_thread() const { return true; }
     // Whether gradients may be divided by the world size while the bucket is filled. The hook then only sums.
     virtual bool sums_prescaled() const { return false; }
+    // Whether ranks that apply the results stay alike.
+    virtual bool keeps_models_alike() const { return true; }
 
     // What has to be kept for training to go on as if it had never stopped. Between steps only. load() throws before
     // it changes anything.

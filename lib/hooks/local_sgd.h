@@ -14,6 +14,7 @@ public:
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
     std::string name() const override { return "post_local_sgd"; }
+    bool keeps_models_alike() const override { return false; }
     // Without the subgroup: those of different ranks may differ in size.
     std::string options() const override { return str("start=", start_step_); }
     void save(HookState& state) const override;

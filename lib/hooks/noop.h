@@ -9,6 +9,7 @@ class NoopHook final : public Hook {
 public:
     WorkPtr reduce(ddp_group&, ddp_bucket&) override { return nullptr; }
     std::string name() const override { return "noop"; }
+    bool keeps_models_alike() const override { return false; }
 };
 
 }  // namespace libddp

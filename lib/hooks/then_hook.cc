@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "comm/verdict.h"
 #include "device/dtype.h"
 #include "device/kernels.h"
 #include "util/error_object.h"
@@ -28,9 +29,7 @@ void ThenHook::User::call(ddp_group& group, ddp_bucket& bucket) const {
     ddp_error* error = nullptr;
     const ddp_status status = fn(data.get(), &group, &bucket, &error);
     if (status == DDP_OK) return;
-    ErrorInfo info = take_user_error(status, error, "the function of ddp_hook_then");
-    if (info.rank < 0) info.rank = group.impl->rank();
-    throw Error(std::move(info));
+    throw Error(on_rank(group.impl->rank(), take_user_error(status, error, "the function of ddp_hook_then")));
 }
 
 WorkPtr ThenHook::reduce(ddp_group& group, ddp_bucket& bucket) {

@@ -19,6 +19,7 @@ public:
     std::string options() const override { return inner_->options(); }
     bool any_thread() const override { return inner_->any_thread() && user_.any_thread; }
     bool sums_prescaled() const override { return inner_->sums_prescaled(); }
+    bool keeps_models_alike() const override { return inner_->keeps_models_alike(); }
     void save(HookState& state) const override { inner_->save(state); }
     void load(const HookState& state) override { inner_->load(state); }
 

@@ -1,5 +1,6 @@
 #include "hooks/user_hook.h"
 
+#include "comm/verdict.h"
 #include "util/error_object.h"
 
 namespace libddp {
@@ -11,9 +12,7 @@ WorkPtr UserHook::reduce(ddp_group& group, ddp_bucket& bucket) {
     WorkPtr result = work ? work->impl : nullptr;
     delete work;
     if (status == DDP_OK) return result;
-    ErrorInfo info = take_user_error(status, error, "the communication hook");
-    if (info.rank < 0) info.rank = group.impl->rank();
-    throw Error(std::move(info));
+    throw Error(on_rank(group.impl->rank(), take_user_error(status, error, "the communication hook")));
 }
 
 }  // namespace libddp

@@ -17,7 +17,7 @@
 
 namespace libddp {
 
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 inline constexpr std::size_t kNonceSize = 32;
 inline constexpr std::size_t kProofSize = 32;
 inline constexpr std::size_t kHelloSize = 4 + 4 + kNonceSize;

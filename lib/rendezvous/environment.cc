@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/request.h"
 #include "rendezvous/slurm.h"
 #include "rendezvous/uri.h"
 #include "util/error.h"
@@ -251,6 +252,10 @@ void Discovery::read_store(const Launcher& launcher, JobEnvironment& job) const 
     job.rank0_hosts_store = hosted->value == "rank0";
 }
 
+// Variables that a launcher, or a person, sets together with a rank.
+const Names kWithRank = {"DDP_STORE",        "DDP_WORLD_SIZE",       "MASTER_ADDR", "LOCAL_RANK",
+                         "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+
 JobEnvironment Discovery::run() {
     for (const auto& launcher : launchers()) {
         auto mark = find(launcher.marks);
@@ -261,6 +266,11 @@ JobEnvironment Discovery::run() {
         read_store(launcher, job);
         return job;
     }
+    if (const auto lonely = find(kWithRank))
+        fail(DDP_ERROR_INVALID_ARGUMENT, "env://: ", lonely->name,
+             " is set, but nothing tells this process's rank: set "
+             "RANK and WORLD_SIZE as well, or start the program with ddprun, torchrun, mpirun or srun, or unset ",
+             lonely->name);
     fail(DDP_ERROR_NOT_FOUND,
          "env://: the environment does not tell this process's rank. Start the program with ddprun, torchrun, mpirun "
          "or srun, or"
@@ -274,8 +284,25 @@ std::optional<std::string> process_env(const std::string& name) {
     return value ? std::optional<std::string>(value) : std::nullopt;
 }
 
+std::int64_t default_timeout_ms(const GetEnv& get) {
+    constexpr const char* kName = "DDP_TIMEOUT_MS";
+    const auto value = get(kName);
+    if (!value || value->empty()) return 300'000;
+    return parse_int(*value, 1, limits::kLongestWaitMs, kName);
+}
+
 JobEnvironment discover_environment(const GetEnv& get) {
     return Discovery(get).run();
+}
+
+bool launched(const GetEnv& get) {
+    try {
+        discover_environment(get);
+        return true;
+    } catch (const Error& error) {
+        if (error.info().code != DDP_ERROR_NOT_FOUND) throw;
+        return false;
+    }
 }
 
 }  // namespace libddp

@@ -24,7 +24,14 @@ using GetEnv = std::function<std::optional<std::string>(const std::string& name)
 // The process's own environment.
 std::optional<std::string> process_env(const std::string& name);
 
+// The timeout of groups that are given none: DDP_TIMEOUT_MS, or 300,000. Throws INVALID_ARGUMENT if that is no whole
+// number of milliseconds from 1.
+std::int64_t default_timeout_ms(const GetEnv& get = process_env);
+
 // Throws INVALID_ARGUMENT or NOT_FOUND with a sentence that names the variables that are missing or malformed.
 JobEnvironment discover_environment(const GetEnv& get = process_env);
+
+// False where discover_environment throws NOT_FOUND. Throws INVALID_ARGUMENT as it does.
+bool launched(const GetEnv& get = process_env);
 
 }  // namespace libddp

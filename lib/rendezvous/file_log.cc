@@ -1,6 +1,7 @@
 #include "rendezvous/file_log.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,11 +13,13 @@
 #include <utility>
 
 #include "util/error.h"
+#include "util/interrupt.h"
+#include "util/write_signals.h"
 
 namespace libddp {
 namespace {
 
-constexpr std::string_view kMagic = "ddpfile1";  // the last letter is the version
+constexpr std::string_view kMagic = "ddpfile2";  // the last letter is the version
 constexpr std::size_t kHeaderSize = 8 + 4 * 8;
 constexpr std::uint64_t kFirstRecord = 4096;
 constexpr off_t kMutexByte = off_t{1} << 62;
@@ -31,6 +34,14 @@ constexpr std::uint64_t kSmallLog = std::uint64_t{8} << 20;
         fail(DDP_ERROR_UNSUPPORTED, "the store file ", path, " cannot be ", what, ": ", why,
              "; its file system must support open-file-description locks");
     fail(DDP_ERROR_IO, "the store file ", path, " cannot be ", what, ": ", why);
+}
+
+// A write that ended with EFBIG.
+[[noreturn]] void too_large(const std::string& path) {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) io_error(path, "written", EFBIG);
+    fail(DDP_ERROR_IO, "the store file ", path, " cannot be written beyond ", limit.rlim_cur,
+         " bytes, this process's limit of file sizes (RLIMIT_FSIZE); raise it (ulimit -f) or use a store over tcp");
 }
 
 struct flock range(short type, off_t start, off_t length) {
@@ -156,6 +167,9 @@ bool FileLog::lock(const Deadline& deadline, const std::atomic<bool>& cancelled)
     for (microseconds pause(50);; pause = std::min(pause * 2, microseconds(2000))) {
         if (lock_byte(fd_, kMutexByte, path_)) return true;
         if (cancelled || deadline.expired()) return false;
+        if (interrupt::wanted())
+            fail(DDP_ERROR_INTERRUPTED, "a wait for the store file ", path_,
+                 ", which another process has locked, was interrupted");
         std::this_thread::sleep_for(pause);
     }
 }
@@ -204,9 +218,11 @@ void FileLog::write_header(const Header& header) {
 }
 
 void FileLog::write(std::string_view bytes, std::uint64_t at) {
+    const WriteSignalsHeld held;
     while (!bytes.empty()) {
         ssize_t count = pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(at));
         if (count < 0 && errno == EINTR) continue;
+        if (count < 0 && errno == EFBIG) too_large(path_);
         if (count <= 0) io_error(path_, "written", count < 0 ? errno : EIO);
         at += static_cast<std::uint64_t>(count);
         bytes.remove_prefix(static_cast<std::size_t>(count));

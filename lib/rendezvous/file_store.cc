@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "util/error.h"
+#include "util/interrupt.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
 
@@ -66,7 +67,10 @@ void FileStore::file_is_busy() const {
 bool FileStore::with_file(Lock& lock, const Deadline& deadline, const std::function<void()>& use) {
     const bool closing = closed_;  // leave() comes here after closed_; everybody else must not
     static const std::atomic<bool> never{false};
-    if (!changed_.wait_until(lock, deadline.at(), [&] { return !busy_ || closed_ != closing; })) return false;
+    const auto waited = interrupt::wait(lock, changed_, deadline, [&] { return !busy_ || closed_ != closing; });
+    if (waited == interrupt::Waited::kInterrupted)
+        fail(DDP_ERROR_INTERRUPTED, "a wait for the store file ", path_, " was interrupted");
+    if (waited == interrupt::Waited::kTimeout) return false;
     if (!closing) check_usable();
     busy_ = true;
     lock.unlock();
@@ -138,6 +142,13 @@ Outcome FileStore::give_up(Lock& lock, Caller caller, const Request& request, co
     return std::move(*outcome);
 }
 
+// Others must not count on an arrival at a barrier; nothing else that waits has left a trace.
+void FileStore::give_up_interrupted(Lock& lock, Caller caller, const Request& request) {
+    const interrupt::Off off;
+    if (request.op == Op::kBarrier) give_up(lock, caller, request, Deadline::after_ms(kLeaveBoundMs));
+    fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store ", path_, " was interrupted");
+}
+
 // With the file locked: a last look; for a barrier, the arrival is taken back.
 Outcome FileStore::time_over(Caller caller, const Request& request) {
     if (request.op != Op::kBarrier) {
@@ -177,7 +188,9 @@ Outcome FileStore::perform(Request request) {
     monitor_wake_.notify_all();
     auto ready = [&] { return closed_ || failure_ || !would_wait(caller, request); };
     while (true) {
-        if (!changed_.wait_until(lock, deadline.at(), ready)) return give_up(lock, caller, request, bound);
+        const auto waited = interrupt::wait(lock, changed_, deadline, ready);
+        if (waited == interrupt::Waited::kInterrupted) give_up_interrupted(lock, caller, request);
+        if (waited == interrupt::Waited::kTimeout) return give_up(lock, caller, request, bound);
         check_usable();
         if (request.op == Op::kBarrier) return Outcome();
         // Another process may have popped the element meanwhile: then the wait goes on.
@@ -278,6 +291,7 @@ void FileStore::close() {
 // Runs this participant's own wills and takes back its arrivals; the last one deletes the file. If the lock cannot be
 // had in time, the others find this participant gone and do the former; the file stays and is found stale later.
 void FileStore::leave(Lock& lock) {
+    const interrupt::Off off;
     try {
         with_file(lock, Deadline::after_ms(kLeaveBoundMs), [&] {
             catch_up();

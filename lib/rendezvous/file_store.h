@@ -41,6 +41,7 @@ private:
     bool with_file(Lock& lock, const Deadline& deadline, const std::function<void()>& use);
     std::optional<Outcome> attempt(Lock& lock, Caller caller, const Request& request, const Deadline& deadline);
     Outcome give_up(Lock& lock, Caller caller, const Request& request, const Deadline& deadline);
+    [[noreturn]] void give_up_interrupted(Lock& lock, Caller caller, const Request& request);
     Outcome time_over(Caller caller, const Request& request);
     bool would_wait(Caller caller, const Request& request) const;
     void catch_up();

@@ -43,35 +43,53 @@ private:
     std::unique_ptr<TcpClient> client_;
 };
 
-std::shared_ptr<Store> open_tcp(const StoreUri& uri, const StoreConfig& config, std::int64_t timeout_ms) {
-    const auto deadline = Deadline::after_ms(timeout_ms);
-    // A server answers at once what does not wait for others; even a very busy one does not take this long.
-    const std::int64_t call_ms = std::min<std::int64_t>(timeout_ms, 10'000);
-    if (!config.is_server) {
-        if (uri.port == 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, "uri: '", config.uri, "' has port 0, which only a server can choose");
-        std::string name = tcp_uri(uri.host, uri.port);
-        int socket = connect_to_server(uri.host, uri.port, config.secret, deadline);
-        return std::make_shared<EngineStore>(std::make_shared<TcpClient>(socket, name, call_ms), timeout_ms, name);
-    }
+// A server answers at once what does not wait for others; even a very busy one does not take longer than 10 s.
+std::int64_t call_bound(const StoreConfig& config) {
+    return std::min<std::int64_t>(config.timeout_ms, 10'000);
+}
+
+std::shared_ptr<Store> client_of(int socket, const StoreConfig& config) {
+    auto client = std::make_shared<TcpClient>(socket, config.uri, call_bound(config));
+    return std::make_shared<EngineStore>(std::move(client), config, config.uri);
+}
+
+std::shared_ptr<Store> host_tcp(const StoreUri& uri, StoreConfig config) {
+    const auto deadline = Deadline::after_ms(config.timeout_ms);
     auto server = std::make_unique<TcpServer>(uri.host, uri.port, config.secret, deadline);
     std::string name = tcp_uri(uri.host, server->port());
     int socket = connect_to_server(server->local_host(), server->port(), config.secret, deadline);
-    auto client = std::make_unique<TcpClient>(socket, name, call_ms);
+    auto client = std::make_unique<TcpClient>(socket, name, call_bound(config));
+    config.uri = tcp_uri(server->local_host(), server->port());
     auto engine = std::make_shared<HostingEngine>(std::move(server), std::move(client));
-    return std::make_shared<EngineStore>(std::move(engine), timeout_ms, std::move(name));
+    return std::make_shared<EngineStore>(std::move(engine), std::move(config), std::move(name));
 }
 
 }  // namespace
 
-std::shared_ptr<Store> open_store(const StoreConfig& config) {
-    StoreUri uri = parse_store_uri(config.uri);
-    std::int64_t timeout_ms =
+std::shared_ptr<Store> open_store(StoreConfig config) {
+    const StoreUri uri = parse_store_uri(config.uri);
+    config.timeout_ms =
         config.timeout_ms <= 0 ? StoreConfig().timeout_ms : std::min(config.timeout_ms, limits::kLongestWaitMs);
-    if (!uri.is_file) return open_tcp(uri, config, timeout_ms);
-    if (config.is_server)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "is_server: a file store has no server; is_server is for tcp:// only");
-    return std::make_shared<EngineStore>(std::make_shared<FileStore>(uri.path, timeout_ms), timeout_ms, config.uri);
+    if (uri.is_file) {
+        if (config.is_server)
+            fail(DDP_ERROR_INVALID_ARGUMENT, "is_server: a file store has no server; is_server is for tcp:// only");
+        auto engine = std::make_shared<FileStore>(uri.path, config.timeout_ms);
+        std::string name = config.uri;
+        return std::make_shared<EngineStore>(std::move(engine), std::move(config), std::move(name));
+    }
+    if (config.is_server) return host_tcp(uri, std::move(config));
+    if (uri.port == 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "uri: '", config.uri, "' has port 0, which only a server can choose");
+    config.uri = tcp_uri(uri.host, uri.port);
+    const auto deadline = Deadline::after_ms(config.timeout_ms);
+    return client_of(connect_to_server(uri.host, uri.port, config.secret, deadline), config);
+}
+
+std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms) {
+    const StoreUri uri = parse_store_uri(config.uri);
+    config.is_server = false;
+    if (uri.is_file) return open_store(std::move(config));
+    return client_of(connect_once(uri.host, uri.port, config.secret, Deadline::after_ms(within_ms)), config);
 }
 
 }  // namespace libddp

@@ -35,7 +35,7 @@ constexpr std::array kShapes = {
     Shape{Op::kQueuePop, 1, 1, 0},
     Shape{Op::kQueueSize, 1, 1, 0},
     Shape{Op::kBarrier, 1, 1, 0},
-    Shape{Op::kSetWill, 1, 1, 1},
+    Shape{Op::kSetWill, 1, 2, kPerKey},
     Shape{Op::kRemoveWill, 1, 1, 0},
     Shape{Op::kCancel, 0, 0, 0},
     Shape{Op::kGoodbye, 0, 0, 0},
@@ -105,6 +105,14 @@ std::optional<Outcome> invalid(const Request& request) {
 
 bool may_wait(Op op) {
     return op == Op::kGet || op == Op::kWait || op == Op::kMultiGet || op == Op::kQueuePop || op == Op::kBarrier;
+}
+
+std::string describe_wait(const Request& request) {
+    if (!may_wait(request.op) || request.keys.empty()) return "an answer";
+    const std::string name = printable(request.keys.front());
+    if (request.op == Op::kQueuePop) return "queue " + name;
+    if (request.op == Op::kBarrier) return "barrier " + name;
+    return request.keys.size() == 1 ? "key " + name : str(request.keys.size(), " keys, ", name, " among them");
 }
 
 std::string printable(std::string_view name) {

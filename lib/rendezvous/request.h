@@ -31,7 +31,7 @@ enum class Op : std::uint8_t {
     kQueuePop = 14,
     kQueueSize = 15,
     kBarrier = 16,
-    kSetWill = 17,
+    kSetWill = 17,  // keys: the will's, and perhaps the condition's; values: theirs
     kRemoveWill = 18,
     kCancel = 19,   // number: the request to forget. Never answered.
     kGoodbye = 20,  // the caller leaves on purpose. Never answered.
@@ -86,6 +86,9 @@ std::optional<Outcome> invalid(const Request& request);
 
 // Whether the operation may have to wait for somebody else.
 bool may_wait(Op op);
+
+// What a request waits for: "key 'x'", "barrier 'b'".
+std::string describe_wait(const Request& request);
 
 // A key for a message: in quotes, shortened, unprintable bytes escaped.
 std::string printable(std::string_view name);

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "util/error.h"
+#include "util/interrupt.h"
 #include "util/quiet_thread.h"
 
 namespace libddp {
@@ -85,7 +86,11 @@ std::vector<SocketAddress> resolve(const std::string& host, int port, const Dead
     auto lookup = std::make_shared<Lookup>();
     start_lookup(lookup, host, port);
     std::unique_lock lock(lookup->mutex);
-    if (!lookup->finished.wait_until(lock, deadline.at(), [&] { return lookup->done; }))
+    const auto waited = interrupt::wait(lock, lookup->finished, deadline, [&] { return lookup->done; });
+    if (waited == interrupt::Waited::kInterrupted)
+        fail(DDP_ERROR_INTERRUPTED, "a wait for the system's resolver, which looks for the host '", host,
+             "', was interrupted");
+    if (waited == interrupt::Waited::kTimeout)
         fail(DDP_ERROR_TIMEOUT, "the system's resolver did not find the host '", host, "' in time");
     if (lookup->code != 0)
         fail(DDP_ERROR_UNAVAILABLE, "the host name '", host, "' cannot be resolved: ", gai_strerror(lookup->code));

@@ -46,6 +46,10 @@ public:
     // A last will: once this client's connection ends without remove_will (the process died), the store sets `key` to
     // `value` on its behalf if the key does not exist yet. Acknowledged: in force when the call returns.
     virtual void set_will(const std::string& key, std::string_view value) = 0;
+    // The same for a will that counts only if `holder_key` has the value `holder` when the connection ends. So a process can leave
+    // the will before it takes what the will is about.
+    virtual void set_will(const std::string& key, std::string_view value, const std::string& holder_key,
+                          std::string_view holder) = 0;
     virtual void remove_will(const std::string& key) = 0;
 
     // Calls `seen(value)` once, on a thread of the store, when `key` exists (soon, if it does already). `seen` must not call
@@ -66,6 +70,10 @@ public:
     // Whether the service answers within this time. Throws if it is known to be gone: this is for one that is stopped.
     virtual bool answers(std::int64_t within_ms) = 0;
 
+    // Another connection to the same service, which must answer within this time. Throws if it does not: so a caller whose
+    // connection was lost can tell a cut connection from a service that is gone.
+    virtual std::shared_ptr<Store> reconnect(std::int64_t within_ms) = 0;
+
     virtual int port() const { return -1; }    // of the server, tcp only
     virtual std::string describe() const = 0;  // "tcp://127.0.0.1:29500", for messages
 };
@@ -75,6 +83,9 @@ public:
 void prepare_stores();
 
 // Opens the store that config.uri names. Throws Error.
-std::shared_ptr<Store> open_store(const StoreConfig& config);
+std::shared_ptr<Store> open_store(StoreConfig config);
+
+// A further connection to a store that has been open: one attempt. Throws Error.
+std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms);
 
 }  // namespace libddp

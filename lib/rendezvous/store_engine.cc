@@ -34,8 +34,8 @@ std::string only_value(Outcome outcome) {
 
 }  // namespace
 
-EngineStore::EngineStore(std::shared_ptr<StoreEngine> engine, std::int64_t default_timeout_ms, std::string description)
-    : engine_(std::move(engine)), default_timeout_ms_(default_timeout_ms), description_(std::move(description)) {}
+EngineStore::EngineStore(std::shared_ptr<StoreEngine> engine, StoreConfig config, std::string description)
+    : engine_(std::move(engine)), config_(std::move(config)), description_(std::move(description)) {}
 
 EngineStore::~EngineStore() {
     engine_->close();
@@ -51,7 +51,7 @@ Outcome EngineStore::call(Request made) const {
 
 std::int64_t EngineStore::resolve(std::int64_t timeout_ms) const {
     if (timeout_ms < 0) return kNoWait;
-    return timeout_ms == 0 ? default_timeout_ms_ : std::min(timeout_ms, limits::kLongestWaitMs);
+    return timeout_ms == 0 ? config_.timeout_ms : std::min(timeout_ms, limits::kLongestWaitMs);
 }
 
 void EngineStore::set(const std::string& key, std::string_view value) {
@@ -125,6 +125,11 @@ void EngineStore::set_will(const std::string& key, std::string_view value) {
     call(request(Op::kSetWill, {key}, {std::string(value)}));
 }
 
+void EngineStore::set_will(const std::string& key, std::string_view value, const std::string& holder_key,
+                           std::string_view holder) {
+    call(request(Op::kSetWill, {key, holder_key}, {std::string(value), std::string(holder)}));
+}
+
 void EngineStore::remove_will(const std::string& key) {
     call(request(Op::kRemoveWill, {key}));
 }
@@ -146,6 +151,10 @@ Store::Watch EngineStore::watch_connection(std::function<void(std::string reason
 bool EngineStore::answers(std::int64_t within_ms) {
     auto engine = engine_;
     return engine->answers(within_ms);
+}
+
+std::shared_ptr<Store> EngineStore::reconnect(std::int64_t within_ms) {
+    return reopen_store(config_, within_ms);
 }
 
 void EngineStore::close() {

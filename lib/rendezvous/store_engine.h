@@ -30,7 +30,8 @@ public:
 
 class EngineStore final : public Store {
 public:
-    EngineStore(std::shared_ptr<StoreEngine> engine, std::int64_t default_timeout_ms, std::string description);
+    // config: how a client reaches the service again.
+    EngineStore(std::shared_ptr<StoreEngine> engine, StoreConfig config, std::string description);
     ~EngineStore() override;
 
     void set(const std::string& key, std::string_view value) override;
@@ -50,12 +51,15 @@ public:
     std::int64_t queue_size(const std::string& queue) override;
     void barrier(const std::string& name, std::int64_t count, std::int64_t timeout_ms) override;
     void set_will(const std::string& key, std::string_view value) override;
+    void set_will(const std::string& key, std::string_view value, const std::string& holder_key,
+                  std::string_view holder) override;
     void remove_will(const std::string& key) override;
     Watch watch(const std::string& key, std::function<void(std::string value)> seen) override;
     void unwatch(Watch watch) override;
     Watch watch_connection(std::function<void(std::string reason, bool graceful)> lost) override;
     void close() override;
     bool answers(std::int64_t within_ms) override;
+    std::shared_ptr<Store> reconnect(std::int64_t within_ms) override;
     int port() const override;
     std::string describe() const override { return description_; }
 
@@ -65,7 +69,7 @@ private:
 
     // Calls copy the pointer: a thread that is still in one keeps the engine alive while this object goes away.
     std::shared_ptr<StoreEngine> engine_;
-    std::int64_t default_timeout_ms_;
+    const StoreConfig config_;
     std::string description_;
 };
 

@@ -265,18 +265,27 @@ void StoreState::withdraw(Caller caller) {
     }
 }
 
+std::size_t StoreState::size_of(const std::string& key, const Will& will) {
+    return cost(key, will.value) + will.holder_key.size() + will.holder.size();
+}
+
 Outcome StoreState::set_will(Caller caller, const Request& request) {
     const std::string& key = request.keys.front();
-    const std::string& value = request.values.front();
+    Will will{request.values.front(), "", ""};
+    if (request.keys.size() > 1) {
+        will.holder_key = request.keys[1];
+        will.holder = request.values[1];
+    }
+    const std::size_t added = size_of(key, will);
     std::size_t freed = 0;
     auto& mine = wills_[caller.owner];
-    if (auto old = mine.find(key); old != mine.end()) freed = cost(old->first, old->second);
-    if (!fits(freed, cost(key, value))) {
+    if (auto old = mine.find(key); old != mine.end()) freed = size_of(key, old->second);
+    if (!fits(freed, added)) {
         if (mine.empty()) wills_.erase(caller.owner);
         return full();
     }
-    bytes_ = bytes_ - freed + cost(key, value);
-    mine[key] = value;
+    bytes_ = bytes_ - freed + added;
+    mine[key] = std::move(will);
     return Outcome();
 }
 
@@ -285,7 +294,7 @@ void StoreState::remove_will(Caller caller, const Request& request) {
     if (mine == wills_.end()) return;
     auto will = mine->second.find(request.keys.front());
     if (will == mine->second.end()) return;
-    bytes_ -= cost(will->first, will->second);
+    bytes_ -= size_of(will->first, will->second);
     mine->second.erase(will);
     if (mine->second.empty()) wills_.erase(mine);
 }
@@ -300,13 +309,17 @@ Strings StoreState::end_owner(std::uint64_t owner) {
     Strings created;
     auto mine = wills_.extract(owner);
     if (mine.empty()) return created;
-    for (auto& [key, value] : mine.mapped()) {
-        std::size_t size = cost(key, value);
-        // The will's bytes were counted when it was made: executing it moves them and cannot fail.
-        if (keys_.try_emplace(key, std::move(value)).second)
-            created.push_back(key);
-        else
-            bytes_ -= size;
+    for (auto& [key, will] : mine.mapped()) {
+        bytes_ -= size_of(key, will);
+        if (!will.holder_key.empty()) {
+            auto holder = keys_.find(will.holder_key);
+            if (holder == keys_.end() || holder->second != will.holder) continue;
+        }
+        // The will's bytes were counted when it was made, so executing it cannot fail.
+        const std::size_t size = cost(key, will.value);
+        if (!keys_.try_emplace(key, std::move(will.value)).second) continue;
+        bytes_ += size;
+        created.push_back(key);
     }
     return created;
 }
@@ -341,7 +354,14 @@ void StoreState::snapshot(const std::function<void(Caller, const Request&)>& vis
     for (const auto& [name, queue] : queues_)
         for (const auto& value : queue) visit({}, make(Op::kQueuePush, name, value));
     for (const auto& [owner, mine] : wills_)
-        for (const auto& [key, value] : mine) visit({owner, 0}, make(Op::kSetWill, key, value));
+        for (const auto& [key, will] : mine) {
+            Request request = make(Op::kSetWill, key, will.value);
+            if (!will.holder_key.empty()) {
+                request.keys.push_back(will.holder_key);
+                request.values.push_back(will.holder);
+            }
+            visit({owner, 0}, request);
+        }
     for (const auto& [name, at] : barriers_) {
         Request request;
         request.op = Op::kBarrier;

@@ -60,6 +60,14 @@ private:
     Outcome remove(const Request& request);
     Outcome list_keys(const Request& request) const;
     Outcome queue_push(const Request& request);
+    // What happens to a key when its author is gone; with a condition only if that key then has that value.
+    struct Will {
+        std::string value;
+        std::string holder_key;  // empty: no condition
+        std::string holder;
+    };
+    static std::size_t size_of(const std::string& key, const Will& will);
+
     Outcome set_will(Caller caller, const Request& request);
     void remove_will(Caller caller, const Request& request);
     std::optional<Outcome> values_of(const Strings& keys) const;
@@ -76,7 +84,7 @@ private:
     std::map<std::string, std::string> keys_;
     std::map<std::string, std::deque<std::string>> queues_;  // none is empty
     std::map<std::string, Barrier> barriers_;                // none is complete
-    std::map<std::uint64_t, std::map<std::string, std::string>> wills_;
+    std::map<std::uint64_t, std::map<std::string, Will>> wills_;
 };
 
 }  // namespace libddp

@@ -9,6 +9,7 @@
 #include "rendezvous/uv_tools.h"
 #include "util/deadline.h"
 #include "util/error.h"
+#include "util/interrupt.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
 
@@ -24,9 +25,11 @@ constexpr std::uint64_t kFarewellMs = 300;
 
 TcpClient::TcpClient(int socket, std::string name, std::int64_t call_timeout_ms)
     : name_(std::move(name)), call_timeout_ms_(call_timeout_ms), read_buffer_(kReadBuffer) {
-    if (int status = uv_loop_init(&loop_); status != 0) {
+    try {
+        init_loop(&loop_, "the store client");
+    } catch (...) {
         ::close(socket);
-        fail(DDP_ERROR_IO, "the store client cannot start: ", std::generic_category().message(-status));
+        throw;
     }
     loop_.data = read_buffer_.data();
     uv_tcp_init(&loop_, &socket_);
@@ -99,12 +102,14 @@ Outcome TcpClient::perform_within(Request request, std::int64_t bound_ms) {
     pending_.emplace(id, pending);
     enqueue(std::move(bytes));
 
-    if (!pending->answered.wait_until(lock, deadline.at(), [&] { return pending->done; })) {
-        pending_.erase(id);
-        if (may_wait(request.op)) enqueue_cancel(id);
-        fail(DDP_ERROR_TIMEOUT, "the store at ", name_, " did not answer within ", bound_ms, " ms");
-    }
-    return std::move(pending->outcome);
+    const auto waited = interrupt::wait(lock, pending->answered, deadline, [&] { return pending->done; });
+    if (waited == interrupt::Waited::kReady) return std::move(pending->outcome);
+    // An answer that came while the program was asked has taken it out already.
+    if (pending_.erase(id) > 0 && may_wait(request.op) && !closed_ && !lost_) enqueue_cancel(id);
+    if (waited == interrupt::Waited::kInterrupted)
+        fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store at ", name_,
+             " was interrupted");
+    fail(DDP_ERROR_TIMEOUT, "the store at ", name_, " did not answer within ", bound_ms, " ms");
 }
 
 Notifier::Id TcpClient::watch(const std::string& key, Notifier::Callback seen) {

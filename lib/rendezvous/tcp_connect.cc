@@ -14,6 +14,7 @@
 #include "rendezvous/sockets.h"
 #include "rendezvous/uri.h"
 #include "util/error.h"
+#include "util/interrupt.h"
 #include "util/log.h"
 
 namespace libddp {
@@ -48,11 +49,23 @@ std::string reason(int error) {
 bool wait_for(int fd, short events, const Deadline& deadline) {
     while (true) {
         pollfd entry{fd, events, 0};
-        int ready = poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(deadline.remaining_ms(), 60'000)));
+        const std::int64_t longest = interrupt::possible() ? interrupt::kSlice.count() : 60'000;
+        int ready = poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(deadline.remaining_ms(), longest)));
         if (ready > 0) return true;
         if (ready < 0 && errno != EINTR) fail(DDP_ERROR_IO, "poll: ", reason(errno));
         if (deadline.expired()) return false;
+        if (interrupt::wanted()) fail(DDP_ERROR_INTERRUPTED, "interrupted");
     }
+}
+
+// At most until the deadline. False: the program wants it to end.
+bool sleep_for(std::int64_t milliseconds, const Deadline& deadline) {
+    const auto end = Deadline::after_ms(std::min(milliseconds, deadline.remaining_ms()));
+    while (!end.expired()) {
+        if (interrupt::wanted()) return false;
+        std::this_thread::sleep_until(interrupt::next_look(end));
+    }
+    return true;
 }
 
 void connect_socket(int fd, const SocketAddress& address, const Deadline& deadline) {
@@ -132,6 +145,8 @@ int attempt(const std::string& host, int port, const std::string& secret, const 
     for (const auto& address : resolve(host, port, deadline)) {
         Socket socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
         if (socket.get() < 0) {
+            if (errno == EMFILE || errno == ENFILE)
+                throw Final{DDP_ERROR_LIMIT, reason(errno) + "; raise the limit of open files (ulimit -n)"};
             last = {DDP_ERROR_UNAVAILABLE, reason(errno)};
             continue;
         }
@@ -143,12 +158,29 @@ int attempt(const std::string& host, int port, const std::string& secret, const 
             return socket.release();
         } catch (const Error& error) {
             last = error.info();
+            if (last.code == DDP_ERROR_INTERRUPTED) break;
         }
     }
     throw Error(last);
 }
 
+[[noreturn]] void cannot_be_used(const std::string& name, const Final& failure) {
+    fail(failure.code, "the store at ", name, " cannot be used: ", failure.message);
+}
+
+[[noreturn]] void interrupted(const std::string& name) {
+    fail(DDP_ERROR_INTERRUPTED, "a wait for the store at ", name, " was interrupted before there was a connection");
+}
+
 }  // namespace
+
+int connect_once(const std::string& host, int port, const std::string& secret, const Deadline& deadline) {
+    try {
+        return attempt(host, port, secret, deadline);
+    } catch (const Final& failure) {
+        cannot_be_used(tcp_uri(host, port), failure);
+    }
+}
 
 int connect_to_server(const std::string& host, int port, const std::string& secret, const Deadline& deadline) {
     const std::string name = tcp_uri(host, port);
@@ -164,10 +196,11 @@ int connect_to_server(const std::string& host, int port, const std::string& secr
         try {
             return attempt(host, port, secret, deadline);
         } catch (const Final& failure) {
-            fail(failure.code, "the store at ", name, " cannot be used: ", failure.message);
+            cannot_be_used(name, failure);
         } catch (const Error& error) {
             last = error.info();
         }
+        if (last.code == DDP_ERROR_INTERRUPTED) interrupted(name);
         if (deadline.expired())
             fail(last.code == DDP_ERROR_TIMEOUT ? DDP_ERROR_TIMEOUT : DDP_ERROR_UNAVAILABLE, "the store at ", name,
                  " was not reached within ", waited_ms(), " ms: ", last.message,
@@ -180,7 +213,7 @@ int connect_to_server(const std::string& host, int port, const std::string& secr
         }
         // Jitter spreads the ranks of a large job, which all start to knock at the same moment.
         std::int64_t jittered = std::uniform_int_distribution<std::int64_t>(pause / 2, pause * 3 / 2)(random);
-        std::this_thread::sleep_for(std::chrono::milliseconds(std::min(jittered, deadline.remaining_ms())));
+        if (!sleep_for(jittered, deadline)) interrupted(name);
         pause = std::min(pause * 3 / 2, kLongestPauseMs);
     }
 }

@@ -14,4 +14,7 @@ namespace libddp {
 // UNSUPPORTED (other protocol version).
 int connect_to_server(const std::string& host, int port, const std::string& secret, const Deadline& deadline);
 
+// The same without another try.
+int connect_once(const std::string& host, int port, const std::string& secret, const Deadline& deadline);
+
 }  // namespace libddp

@@ -94,8 +94,7 @@ TcpServer::Loop::Loop(const std::string& host, int port, const std::string& secr
       read_buffer_(kReadBuffer),
       waits_([this](Caller caller, const Outcome& outcome) { reply(caller, outcome); }) {
     SocketAddress wanted = resolve(host, port, deadline).front();
-    if (int status = uv_loop_init(&loop_); status != 0)
-        fail(DDP_ERROR_IO, "the store server cannot start: ", std::generic_category().message(-status));
+    init_loop(&loop_, "the store server");
     loop_.data = read_buffer_.data();
     uv_tcp_init(&loop_, &listener_);
     uv_async_init(&loop_, &wake_, [](uv_async_t* handle) { static_cast<Loop*>(handle->data)->begin_stop(); });

@@ -10,6 +10,9 @@
 
 namespace libddp {
 
+// uv_loop_init that throws Error where libuv would end the process for want of descriptors. owner: "the store client".
+void init_loop(uv_loop_t* loop, const char* owner);
+
 // Writes the bytes and owns them until they are out; `done` gets libuv's status. A failure to start the write is also
 // told to `done`, at once.
 inline void write_owned(uv_stream_t* stream, std::string bytes, std::function<void(int status)> done) {

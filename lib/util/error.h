@@ -46,23 +46,23 @@ private:
 
 // What the exception means that is being handled. Only inside a catch block.
 inline ErrorInfo caught() noexcept {
-    ErrorInfo info;
-    info.code = DDP_ERROR_INTERNAL;
     try {
         throw;
     } catch (const Error& e) {
-        info = e.info();
+        try {
+            return e.info();
+        } catch (...) {
+        }
     } catch (const std::bad_alloc&) {
-        info.code = DDP_ERROR_OUT_OF_MEMORY;
     } catch (const std::exception& e) {
         try {
-            info.message = e.what();
+            return {DDP_ERROR_INTERNAL, e.what()};
         } catch (...) {
-            info.message.clear();
         }
     } catch (...) {
+        return {DDP_ERROR_INTERNAL, "not a C++ std"};
     }
-    return info;
+    return {DDP_ERROR_OUT_OF_MEMORY, "out of memory"};  // a text so short needs none
 }
 
 // throw Error from parts: fail(DDP_ERROR_TIMEOUT, "key '", key, "' did not appear within ", ms, " ms").

@@ -3,9 +3,26 @@
 #include <memory>
 
 namespace libddp {
+namespace {
+
+ddp_error no_memory{{DDP_ERROR_OUT_OF_MEMORY, "out of memory"}};
+
+}  // namespace
+
+ddp_error* make_error(const ErrorInfo& info) noexcept {
+    try {
+        return new ddp_error{info};
+    } catch (...) {
+        return &no_memory;
+    }
+}
+
+void free_error(ddp_error* error) noexcept {
+    if (error != &no_memory) delete error;
+}
 
 ErrorInfo take_user_error(ddp_status status, ddp_error* error, const std::string& who) {
-    std::unique_ptr<ddp_error> owned(error);
+    std::unique_ptr<ddp_error, void (*)(ddp_error*)> owned(error, [](ddp_error* e) { free_error(e); });
     ErrorInfo info;
     if (owned) info = owned->info;
     if (status < 0) info.code = status;
@@ -54,6 +71,8 @@ const char* status_name(ddp_status status) {
             return "DDP_ERROR_INTERNAL";
         case DDP_ERROR_UNEVEN_INPUTS:
             return "DDP_ERROR_UNEVEN_INPUTS";
+        case DDP_ERROR_INTERRUPTED:
+            return "DDP_ERROR_INTERRUPTED";
         default:
             return "DDP_ERROR_UNKNOWN";
     }

@@ -1,9 +1,11 @@
 #include "util/module.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 #include <vector>
 
@@ -12,10 +14,20 @@
 namespace libddp {
 namespace {
 
+// The folder of the shared object that this code is in, or of the program that libddp.a is linked into. The loader knows a
+// program only by the name it was called with, which need not lead to a file.
 std::string own_folder() {
     Dl_info info;
-    if (!dladdr(reinterpret_cast<const void*>(&load_module_entry), &info) || !info.dli_fname) return ".";
-    std::string path = info.dli_fname;
+    link_map* map = nullptr;
+    std::string path = "/proc/self/exe";
+    if (dladdr1(reinterpret_cast<const void*>(&load_module_entry), &info, reinterpret_cast<void**>(&map),
+                RTLD_DL_LINKMAP) &&
+        map && map->l_name[0] != '\0') {
+        path = map->l_name;
+    } else {
+        std::error_code ignored;
+        path = std::filesystem::read_symlink(path, ignored).string();
+    }
     auto slash = path.rfind('/');
     return slash == std::string::npos ? "." : path.substr(0, slash);
 }
@@ -55,6 +67,7 @@ void* load_module_entry(const std::string& name, const char* entry, std::string*
             if (void* function = entry_of(path, entry, &why)) return function;
         *searched += str(searched->empty() ? "" : "; ", path, ": ", why);
     }
+    *searched += " (DDP_MODULE_PATH names more folders)";
     return nullptr;
 }
 

@@ -6,8 +6,13 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <system_error>
 #include <thread>
+#include <type_traits>
 #include <utility>
+
+#include "util/error.h"
+#include "util/interrupt.h"
 
 namespace libddp {
 
@@ -29,10 +34,20 @@ private:
     sigset_t before_;
 };
 
-template <class Function>
-std::thread quiet_thread(Function function) {
+template <class Thread = std::thread, class Function>
+Thread quiet_thread(Function function) {
     SignalsBlocked blocked;
-    return std::thread(std::move(function));
+    try {
+        // A std::jthread gives its stop token to a function that takes one.
+        return Thread([function = std::move(function)](
+                          auto&&... stop) mutable -> std::invoke_result_t<Function&, decltype(stop)...> {
+            interrupt::never_on_this_thread();
+            function(std::forward<decltype(stop)>(stop)...);
+        });
+    } catch (const std::system_error& error) {
+        fail(DDP_ERROR_LIMIT, "no thread can be started: ", error.code().message(),
+             "; raise the limit of processes (ulimit -u) or of memory (ulimit -v)");
+    }
 }
 
 }  // namespace libddp

@@ -17,7 +17,7 @@ SIZE(ddp_backend_failure, 512);
 FIELD(ddp_backend_failure, rank, 0);
 FIELD(ddp_backend_failure, message, 4);
 
-SIZE(ddp_backend_host, 88);
+SIZE(ddp_backend_host, 96);
 FIELD(ddp_backend_host, struct_size, 0);
 FIELD(ddp_backend_host, handle, 8);
 FIELD(ddp_backend_host, rank, 16);
@@ -31,6 +31,7 @@ FIELD(ddp_backend_host, store_set, 56);
 FIELD(ddp_backend_host, store_get, 64);
 FIELD(ddp_backend_host, store_value_free, 72);
 FIELD(ddp_backend_host, log, 80);
+FIELD(ddp_backend_host, interrupted, 88);
 
 SIZE(ddp_collective, 112);
 FIELD(ddp_collective, struct_size, 0);
@@ -96,7 +97,7 @@ FIELD(ddp_local_sgd_options, struct_size, 0);
 FIELD(ddp_local_sgd_options, start_step, 8);
 FIELD(ddp_local_sgd_options, subgroup, 16);
 
-SIZE(ddp_context_options, 56);
+SIZE(ddp_context_options, 64);
 FIELD(ddp_context_options, struct_size, 0);
 FIELD(ddp_context_options, bucket_cap_bytes, 8);
 FIELD(ddp_context_options, first_bucket_cap_bytes, 16);
@@ -105,6 +106,7 @@ FIELD(ddp_context_options, flags, 28);
 FIELD(ddp_context_options, bucket_caps, 32);
 FIELD(ddp_context_options, bucket_cap_count, 40);
 FIELD(ddp_context_options, rebuild_interval, 48);
+FIELD(ddp_context_options, check_interval, 56);
 
 SIZE(ddp_param_desc, 64);
 FIELD(ddp_param_desc, struct_size, 0);

@@ -21,6 +21,7 @@ def check_row(row, extra):
         assert field in row, f"{field} is missing from {row}"
         assert field in TEXTS or math.isfinite(row[field]), f"{field} of {row} is not a number"
     assert row["p10_ms"] <= row["median_ms"] <= row["p90_ms"], f"percentiles out of order: {row}"
+    assert row.get("tail", 1) >= 1, f"the 99th percentile is below the median: {row}"
     assert row["iters"] > 0 and row["world"] > 0, f"nothing was measured: {row}"
 
 

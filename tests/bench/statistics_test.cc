@@ -24,11 +24,12 @@ TEST(Statistics, PercentilesInterpolate) {
     EXPECT_DOUBLE_EQ(percentile(series, 1), 20);
 }
 
-TEST(Statistics, SummaryHoldsAllThree) {
+TEST(Statistics, SummaryHoldsAllFour) {
     const Summary summary = summarize({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
     EXPECT_DOUBLE_EQ(summary.p10, 2);
     EXPECT_DOUBLE_EQ(summary.median, 6);
     EXPECT_DOUBLE_EQ(summary.p90, 10);
+    EXPECT_DOUBLE_EQ(summary.p99, 10.9);
 }
 
 TEST(Statistics, RefusesWhatHasNoAnswer) {

@@ -259,4 +259,25 @@ TEST(BadWeights, AJoinedRankOutlastsWeightsWithoutAMean) {
     });
 }
 
+// Where ddp_step_begin tells the other ranks whether the step is synced, the choice comes before it.
+TEST_F(BadParticipation, SyncAfterTheRanksHaveExchangedIt) {
+    for (bool join : {true, false}) {
+        recreate(join ? DDP_CONTEXT_JOIN : 0, join ? DDP_REDUCTION_MEAN : DDP_REDUCTION_WEIGHTED_MEAN);
+        commit();
+        expect_accepted(calling(ddp_set_sync, context, 0));
+        expect_accepted(calling(ddp_set_sync, context, 1));
+        expect_accepted(calling(ddp_step_begin, context));
+        expect_refused(
+            {{"set_sync", kState, {"ddp_set_sync", "ddp_step_begin", "step 0"}, calling(ddp_set_sync, context, 0)}});
+        for (ddp_param param : {1, 0}) expect_accepted(calling(ddp_grad_ready, context, param));
+        expect_accepted(calling(ddp_finalize, context));
+        expect_good_step();
+    }
+    recreate();
+    commit();
+    expect_accepted(calling(ddp_step_begin, context));
+    expect_accepted(calling(ddp_set_sync, context, 1));  // otherwise the first gradient decides
+    expect_good_step();
+}
+
 }  // namespace

@@ -45,7 +45,7 @@ std::string error_of(const std::function<void()>& call, ddp_status code) {
 }
 
 void wait_until_broken(ddp_group* group) {
-    const auto end = Clock::now() + std::chrono::seconds(10);
+    const auto end = Clock::now() + std::chrono::seconds(20);
     while (ddp_group_status(group, nullptr) == DDP_OK && Clock::now() < end)
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
@@ -63,14 +63,14 @@ TEST_P(DeviceFailureTest, AnAbortReachesARankWhoseStreamIsBusy) {
         for (int p : {1, 0}) model.give(p, 1);
         const auto begin = Clock::now();
         EXPECT_THAT(error_of([&] { model.context.finalize(); }, DDP_ERROR_ABORTED), HasSubstr("the test wants it"));
-        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));
         gate.open();
     });
 }
 
 TEST_P(DeviceFailureTest, AStreamThatStandsStillIsATimeout) {
     RankOptions options(2, GetParam());
-    options.timeout_ms = 700;
+    options.timeout_ms = 3000;  // joining is bounded by it, too
     on_ranks(options, [&](int rank, ddp_group* group) {
         DeviceModel model(group, {64}, true, {rank});
         model.context.commit();
@@ -79,7 +79,7 @@ TEST_P(DeviceFailureTest, AStreamThatStandsStillIsATimeout) {
         model.give(0, 1);
         const auto begin = Clock::now();
         error_of([&] { model.context.finalize(); }, DDP_ERROR_TIMEOUT);
-        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(8));
+        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));
         if (gate) gate->open();
     });
 }
@@ -87,7 +87,7 @@ TEST_P(DeviceFailureTest, AStreamThatStandsStillIsATimeout) {
 // Rank 1 never comes to the bucket; nobody waits for the operation on rank 0.
 TEST_F(DeviceFailureTest, WhatIsOnlyEnqueuedIsWatched) {
     RankOptions options(2, "streams");
-    options.timeout_ms = 500;
+    options.timeout_ms = 3000;
     options.flags = DDP_GROUP_NO_MATCH_CHECK;
     on_ranks(options, [&](int rank, ddp_group* group) {
         DeviceModel model(group, {64}, true, {rank});

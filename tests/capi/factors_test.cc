@@ -137,6 +137,7 @@ TEST_P(FactorsTest, SeveralUsesAddUp) {
             }
             EXPECT_THAT(refusal([&] { r.step([&] { r.give(1, 0), r.give(1, 0), r.give(1, 0); }); }),
                         HasSubstr("more than 2 times"));
+            r.context.discard_step();  // a rank that frees its context in the middle of a step ends the group
         },
         0, DDP_REDUCTION_MEAN, 2);
 }

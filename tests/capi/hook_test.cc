@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/model.h"
@@ -166,6 +168,23 @@ TEST_P(HookTest, ErrorsNameTheBucketAndReachEveryRank) {
     });
 }
 
+TEST_P(HookTest, WorksOfOtherGroupsAndNoneAtAll) {
+    on_ranks({2, "gloo"}, [&](int rank, ddp_group* group) {
+        Model m(group, {10, 20, 3}, GetParam(), small_buckets());
+        m.context.commit();
+        ddp_group* other = nullptr;
+        ddp::detail::call(ddp_group_split, group, 0, 0, &other);
+        m.context.set_comm_hook([&](ddp_group*, ddp_bucket* b) { return average(other, b); });
+        step(m, rank);
+        for (int i = 0; i < 3; ++i) EXPECT_TRUE(m.holds(i, 18));
+        // DDP_OK without a work: what the hook leaves in the bucket is the result, here this rank's own gradient.
+        m.context.set_comm_hook([&](ddp_group*, ddp_bucket*) { return ddp::Work(); });
+        step(m, rank);
+        for (int i = 0; i < 3; ++i) EXPECT_TRUE(m.holds(i, static_cast<float>(rank + 1) * 12));
+        ddp_group_free(other);
+    });
+}
+
 TEST(HookOwnership, UserDataIsDestroyedOnceOnReplacementOrFree) {
     struct Data {
         int destroyed = 0;
@@ -186,6 +205,33 @@ TEST(HookOwnership, UserDataIsDestroyedOnceOnReplacementOrFree) {
         EXPECT_EQ(second.destroyed, 0);
     });
     EXPECT_EQ(second.destroyed, 1);
+}
+
+// In a session where one cell failed: the next context says that the group was broken before, and by what.
+TEST(FailedHook, TheNextContextSaysThatTheGroupIsBroken) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        {
+            Model m(group, {10}, true, small_buckets());
+            m.context.commit();
+            if (rank == 1)
+                m.context.set_comm_hook(
+                    [](ddp_group*, ddp_bucket*) -> ddp::Work { throw std::runtime_error("out of steam"); });
+            EXPECT_THROW(step(m, rank), ddp::Error);
+        }
+        ddp_context* next = nullptr;
+        ddp_group* part = nullptr;
+        ddp_error* error = nullptr;
+        for (bool split : {false, true}) {
+            EXPECT_EQ(
+                split ? ddp_group_split(group, 0, 0, &part, &error) : ddp_context_create(group, nullptr, &next, &error),
+                DDP_ERROR_CALLBACK);
+            EXPECT_EQ(ddp_error_rank(error), 1);
+            const std::string message = take_message(std::exchange(error, nullptr));
+            for (const char* words : {split ? "ddp_group_split" : "ddp_context_create", "the group is broken",
+                                      "new group", "rank 1: the communication hook failed", "out of steam"})
+                EXPECT_THAT(message, HasSubstr(words));
+        }
+    });
 }
 
 }  // namespace

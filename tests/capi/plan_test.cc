@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "ddp/ddp.hpp"
 #include "support/model.h"
 #include "support/ranks.h"
@@ -201,6 +204,23 @@ TEST(Stats, TellWhatHappened) {
         step(model, {0});
         EXPECT_EQ(model.context.stats().steps, 2);
         EXPECT_EQ(model.context.stats().synced_steps, 1);
+    });
+}
+
+// Two buckets, 300 ms apart, each of which takes microseconds.
+TEST(Stats, CommunicationIsWhatWasOnTheWay) {
+    on_ranks({1}, [](int, ddp_group* group) {
+        Model model(group, {20, 30}, true, small_buckets());
+        model.context.commit();
+        model.context.step_begin();
+        model.context.grad_ready(1);
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        model.context.grad_ready(0);
+        model.context.finalize();
+        const ddp_stats s = model.context.stats();
+        EXPECT_GE(s.backward_ns, 300'000'000);
+        EXPECT_LT(s.comm_ns, 200'000'000);
+        EXPECT_LE(s.overlap_ns, s.comm_ns);
     });
 }
 

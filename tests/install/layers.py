@@ -39,11 +39,6 @@ THIRD_PARTY = {
     r"mpi\.h": {"lib/modules/mpi", "tests/dist/mpi", "tools/bench/peers"},
 }
 
-LINE_LIMIT = 400
-LONGER_FILES = {
-    "abi/ddp-0.abi": "written by abidw",
-    "docs/performance.svg": "written by tests/bench/performance",
-}
 # Written in pieces, so that this file passes its own test.
 FORBIDDEN = {
     "the address of a package registry": re.compile(r"//[a-z.-]*(?:debian|pypi|npmjs)[a-z.]*"),
@@ -82,8 +77,6 @@ def include_fault(folder, header):
 def faults_of(path, text):
     lines = text.splitlines()
     folder = str(pathlib.PurePosixPath(path).parent)
-    if len(lines) > LINE_LIMIT and path not in LONGER_FILES:
-        yield len(lines), f"longer than {LINE_LIMIT} lines; split it, or give a reason in {pathlib.Path(__file__).name}"
     for number, line in enumerate(lines, 1):
         for what, pattern in FORBIDDEN.items():
             if pattern.search(line):

@@ -26,6 +26,9 @@ trap 'rm -rf "$scratch"' EXIT
 cc -std=c99 -Wall -Wextra -pedantic -Werror tests/install/consumer/main.c -o "$scratch/consumer" \
     $(pkg-config --cflags --libs ddp)
 "$scratch/consumer"
+# shellcheck disable=SC2046
+cc -std=c99 tests/install/consumer/ranks.c -o "$scratch/ranks" $(pkg-config --cflags --libs ddp-static)
+ddprun -n 2 "$scratch/ranks"
 cmake -S tests/install/consumer -B "$scratch/build"
 cmake --build "$scratch/build"
 ddprun -n 2 "$scratch/build/consumer"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks the Markdown files: a code block under a line `<!-- PATH -->` is that file, and every link to a file of this tree
-leads somewhere.
+leads somewhere. README.md names every option of CMake, and is the one page that says which languages mix.
 
 usage: readme.py ROOT [--fix]      --fix: copies the files into the blocks
 """
@@ -10,6 +10,8 @@ import sys
 
 EMBEDDED = re.compile(r"(<!-- (?P<path>\S+) -->\n```\w*\n)(?P<text>.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
+OPTION = re.compile(r"^\s*(?:option\((DDP_\w+)|set\((DDP_\w+)\s[^\n]*\sCACHE\s)", re.MULTILINE)
+MIXED = re.compile(r"\branks\s+(?:of|in)\s+[^.]*\bmay\s+work\s+in\s+one\s+job", re.IGNORECASE)
 
 
 def examine(page, root, fix):
@@ -29,10 +31,25 @@ def examine(page, root, fix):
             yield f"{page}: the link to {target} leads nowhere"
 
 
+def examine_readme(root, pages):
+    """What README.md says for all pages; an installed tree has no options."""
+    readme = root / "README.md"
+    sources = [path for path in [root / "CMakeLists.txt", *root.glob("cmake/*.cmake")] if path.exists()]
+    options = {match[1] or match[2] for path in sources for match in OPTION.finditer(path.read_text())}
+    for option in sorted(options):
+        if f"`{option}`" not in readme.read_text():
+            yield f"{readme}: the option {option} is not in it"
+    for page in pages:
+        found = MIXED.search(page.read_text())
+        if bool(found) != (page == readme):
+            yield f"{page}: {'a list of languages of its own' if found else 'no list of the languages'} that mix"
+
+
 def main():
     root, fix = pathlib.Path(sys.argv[1]), "--fix" in sys.argv[2:]
     pages = [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
     faults = [fault for page in pages for fault in examine(page, root, fix)]
+    faults += examine_readme(root, pages)
     print(*faults, f"{len(pages)} pages, {len(faults)} faults", sep="\n")
     return 1 if faults else 0
 

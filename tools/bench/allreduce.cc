@@ -57,6 +57,7 @@ public:
         row["dtype"] = ddp_dtype_name(dtype_);
         row["memory"] = mode_;
         row["groups"] = pieces_;
+        row["tail"] = summarize(series).p99 / median(series);
         return row;
     }
 

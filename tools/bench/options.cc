@@ -51,7 +51,7 @@ CLI::App* add_allreduce(CLI::App& app, Options& options) {
         "allreduce",
         "Times ddp_allreduce, in place, for each size, cut into as many pieces as there are --groups; several backends "
         "side by side. On one host also limit_ms, what this machine needs for the memory traffic alone, and fraction = "
-        "limit_ms / median_ms");
+        "limit_ms / median_ms. tail is the 99th percentile / median_ms");
     add_job_options(command, options);
     command->get_option("--backend")
         ->delimiter(',')

@@ -24,7 +24,7 @@ double median(std::vector<double> series) {
 }
 
 Summary summarize(const std::vector<double>& series) {
-    return {median(series), percentile(series, 0.1), percentile(series, 0.9)};
+    return {median(series), percentile(series, 0.1), percentile(series, 0.9), percentile(series, 0.99)};
 }
 
 }  // namespace bench

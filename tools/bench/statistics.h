@@ -15,6 +15,7 @@ struct Summary {
     double median;
     double p10;
     double p90;
+    double p99;
 };
 
 Summary summarize(const std::vector<double>& series);

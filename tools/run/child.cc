@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "guard.h"
+
 namespace ddprun {
 namespace {
 
@@ -43,10 +45,13 @@ int run_child(int, char** argv) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     // The parent may have died before prctl, and then no signal comes.
     if (std::to_string(getppid()) != argv[kParent]) return 126;
-    if (fcntl(kReportDescriptor, F_SETFD, FD_CLOEXEC) != 0) {
+    if (fcntl(kReportDescriptor, F_SETFD, FD_CLOEXEC) != 0 || fcntl(kGuardDescriptor, F_SETFD, FD_CLOEXEC) != 0) {
         std::fputs("ddprun: --child is for ddprun's own use\n", stderr);
         return 126;
     }
+    const auto before = signal(SIGPIPE, SIG_IGN);  // somebody may have killed the guard
+    Guard::add(kGuardDescriptor, getpid());
+    signal(SIGPIPE, before);
     limit_open_files(static_cast<rlim_t>(std::strtoull(argv[kOpenFiles], nullptr, 10)));
     execvp(argv[kProgram], argv + kProgram);
     const int reason = errno;

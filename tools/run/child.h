@@ -11,6 +11,8 @@ namespace ddprun {
 
 // Descriptor on which the child tells its parent why the program could not be run: an errno as an int.
 inline constexpr int kReportDescriptor = 3;
+// Descriptor on which the child tells the guard its process group, before its program can start processes in it.
+inline constexpr int kGuardDescriptor = 4;
 
 // The arguments of the process to start, for a rank that runs `program`.
 std::vector<std::string> child_arguments(const std::vector<std::string>& program, rlim_t open_files);

@@ -1,7 +1,6 @@
 #include "environment.h"
 
 #include <unistd.h>
-#include <uv.h>
 
 #include <algorithm>
 #include <map>
@@ -50,8 +49,7 @@ std::vector<std::string> rank_environment(const RankFacts& facts, const Variable
     for (const auto& [name, value] : extra) variables[name] = value;
     for (const auto& [name, value] : fact_variables(facts)) variables[name] = value;
     // Without this every rank would start a thread a core, and n ranks n times as many threads as there are cores.
-    const int threads = std::max(1, static_cast<int>(uv_available_parallelism()) / facts.local_world_size);
-    variables.emplace("OMP_NUM_THREADS", std::to_string(threads));
+    variables.emplace("OMP_NUM_THREADS", std::to_string(facts.threads));
     std::vector<std::string> result;
     result.reserve(variables.size());
     for (const auto& [name, value] : variables) result.emplace_back(name).append("=").append(value);

@@ -15,6 +15,7 @@ struct RankFacts {
     int local_rank = 0;
     int local_world_size = 1;
     int restart = 0;
+    int threads = 1;  // how many it can run at once
     std::string store_uri;
     std::string secret;
 };

@@ -45,6 +45,12 @@ std::set<pid_t> follow(int pipe) {
     }
 }
 
+void tell(int pipe, char verb, pid_t group) {
+    const std::string command = verb + std::to_string(group) + "\n";
+    // A guard that somebody killed is no reason to end the job.
+    [[maybe_unused]] const ssize_t sent = write(pipe, command.data(), command.size());
+}
+
 // Gives the guard time to end, and takes its exit status so that no zombie stays.
 void reap(pid_t pid) {
     const auto give_up = Clock::now() + kFarewell;
@@ -83,18 +89,12 @@ Guard::~Guard() {
     reap(process_->pid);
 }
 
-void Guard::add(pid_t group) {
-    tell(kAdd, group);
+void Guard::add(int pipe, pid_t group) {
+    tell(pipe, kAdd, group);
 }
 
 void Guard::remove(pid_t group) {
-    tell(kRemove, group);
-}
-
-void Guard::tell(char verb, pid_t group) const {
-    const std::string command = verb + std::to_string(group) + "\n";
-    // A guard that somebody killed is no reason to end the job.
-    [[maybe_unused]] const ssize_t sent = write(pipe_, command.data(), command.size());
+    tell(pipe_, kRemove, group);
 }
 
 bool is_guard_mode(int argc, char** argv) {

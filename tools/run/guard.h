@@ -17,13 +17,14 @@ public:
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
-    void add(pid_t group);
+    // What add() writes to, for a rank that is being started.
+    int pipe() const { return pipe_; }
+    // A rank says so itself: if ddprun did after starting it, ddprun could be killed before it has.
+    static void add(int pipe, pid_t group);
     void remove(pid_t group);
     pid_t pid() const { return process_->pid; }
 
 private:
-    void tell(char verb, pid_t group) const;
-
     int pipe_ = -1;
     Handle<uv_process_t> process_;
 };

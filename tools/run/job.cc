@@ -6,12 +6,14 @@
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 namespace ddprun {
 namespace {
 
-// libddp's ranks learn of a death at once and say whose it was; they need a moment to write it.
-constexpr Milliseconds kReportTime{1000};
+// Ranks learn of a death at once and say whose it was. What has neither computed nor printed for this long is not about to
+// say anything: a rank of libddp waits up to a second before it looks for the cause itself.
+constexpr Milliseconds kQuietTime{2000};
 // A killed process goes away when the kernel gets to it; one that is stuck in the kernel never does.
 constexpr Milliseconds kKillTime{10'000};
 // Output of processes that keep a rank's pipe open although the rank and its group have gone.
@@ -43,12 +45,12 @@ void Job::add_rank(std::size_t local_rank) {
         auto process = std::make_unique<Process>(rank, LineStream(output_, output_.out, rank, log),
                                                  LineStream(output_, output_.err, rank, log),
                                                  [this](Process& ended) { on_end(ended); });
-        process->start(loop_, plan_.program, plan_.environments[local_rank], plan_.open_files);
-        guard_.add(process->pid());
+        process->start(loop_, guard_.pipe(), plan_.program, plan_.environments[local_rank], plan_.open_files,
+                       plan_.places.empty() ? std::vector<int>() : plan_.places[local_rank].processors);
         orphans_.exclude(process->pid());
         ranks_.push_back({std::move(process), false, std::nullopt});
     } catch (const std::runtime_error& error) {
-        fail({1, false, "cannot start rank " + std::to_string(rank) + ": " + error.what()});
+        fail({1, false, "cannot start rank " + std::to_string(rank) + ": " + error.what(), Weight::kLauncher});
         kill();
     }
 }
@@ -64,23 +66,48 @@ void Job::judge(const Process& process) {
     const std::string name = "rank " + std::to_string(process.rank()) + " (pid " + std::to_string(process.pid()) + ")";
     if (process.exec_error() != 0) {
         if (!failure_) {
-            fail({ending.code(), false,
-                  "cannot run '" + plan_.program[0] + "': " + std::strerror(process.exec_error())});
+            fail({ending.code(), false, "cannot run '" + plan_.program[0] + "': " + std::strerror(process.exec_error()),
+                  Weight::kLauncher});
         }
         kill();
-    } else if (phase_ == Phase::kRunning && !ending.ok()) {
+    } else if (phase_ <= Phase::kReporting && !ending.ok()) {
         const bool wanted = std::count(passed_on_.begin(), passed_on_.end(), ending.signal) != 0;
-        fail({ending.code(), !wanted, name + " " + ending.text()});
-        enter(Phase::kReporting, kReportTime);
-    } else if (phase_ == Phase::kReporting && ending.signal != 0) {
-        // Which of several deaths was the first is not always what the order of their exits says: a core dump takes its
-        // time.
-        output_.line("ddprun on " + plan_.host + ": " + name + " " + ending.text());
+        gather({ending.code(), !wanted, name + " " + ending.text(), weight_of(ending)});
     }
 }
 
-void Job::fail(Failure failure) {
+void Job::gather(Failure failure) {
+    begin_report();
+    if (decided_) {
+        if (failure.weight > Weight::kStatus) say(failure);
+        return;
+    }
+    const bool certain = failure.weight == Weight::kKill;
+    gathered_.push_back(std::move(failure));
+    if (certain) decide();
+}
+
+// Takes the failure that explains the others for that of the job, and tells of every other death by a signal.
+void Job::decide() {
+    if (std::exchange(decided_, true) || gathered_.empty()) return;
+    const auto cause = std::max_element(gathered_.begin(), gathered_.end(),
+                                        [](const Failure& a, const Failure& b) { return a.weight < b.weight; });
+    const bool is_here = !failure_ && cause->weight > elsewhere_;
+    if (is_here) fail(*cause);
+    for (auto other = gathered_.begin(); other != gathered_.end(); ++other) {
+        // A rank that exits may make others abort, and one that aborts others exit.
+        const bool may_matter =
+            other->weight > Weight::kStatus || (other == gathered_.begin() && cause->weight == Weight::kAbort);
+        if (may_matter && !(is_here && other == cause)) say(*other);
+    }
+}
+
+void Job::say(const Failure& failure) {
     output_.line("ddprun on " + plan_.host + ": " + failure.sentence);
+}
+
+void Job::fail(Failure failure) {
+    say(failure);
     failure_ = std::move(failure);
 }
 
@@ -103,11 +130,29 @@ void Job::stop(int signal) {
     advance();
 }
 
-void Job::stop_after_report() {
-    if (phase_ == Phase::kRunning) enter(Phase::kReporting, kReportTime);
+void Job::stop_after_report(Weight elsewhere) {
+    elsewhere_ = elsewhere;
+    begin_report();
+    if (elsewhere >= Weight::kKill) decide();
+}
+
+void Job::begin_report() {
+    if (phase_ != Phase::kRunning) return;
+    decide_at_ = Clock::now() + plan_.gather_time;
+    enter(Phase::kReporting, plan_.report_time);
+}
+
+bool Job::report_is_over() {
+    const auto now = Clock::now();
+    bool quiet = true;
+    for (const Rank& rank : ranks_) {
+        if (rank.process->running() && now - rank.process->last_active() < kQuietTime) quiet = false;
+    }
+    return quiet || now >= deadline_;
 }
 
 void Job::kill() {
+    decide();
     for (const Rank& rank : ranks_) {
         if (!rank.gone) rank.process->signal_group(SIGKILL);
     }
@@ -125,11 +170,15 @@ bool Job::all_gone() const {
 void Job::advance() {
     if (phase_ == Phase::kEnded) return;
     for (Rank& rank : ranks_) end_leftovers(rank);
+    const bool gathering = phase_ == Phase::kReporting && !decided_ && Clock::now() < decide_at_;
+    // Another node may know better even when all ranks of this one have gone.
+    if (gathering && plan_.spans_nodes) return;
     if (phase_ != Phase::kDraining && all_gone()) enter(Phase::kDraining, kDrainTime);
+    if (phase_ > Phase::kReporting || (phase_ == Phase::kReporting && !gathering)) decide();
     const bool late = phase_ != Phase::kRunning && Clock::now() >= deadline_;
     if (phase_ == Phase::kDraining) {
         finish_draining();
-    } else if (phase_ == Phase::kReporting && late) {
+    } else if (phase_ == Phase::kReporting && report_is_over()) {
         stop(SIGTERM);
     } else if (phase_ == Phase::kStopping && late) {
         kill();

@@ -1,8 +1,10 @@
 // The ranks of one node in one generation (a restart makes the next): starts them, watches them, ends them.
 //
-//     running --a rank failed--> reporting --1 s--> stopping --grace--> killing --> draining --> ended
-//        |                                            ^
-//        +------------------stop(signal)--------------+
+//     running --a rank failed--> reporting --the others are quiet--> stopping --grace--> killing --> draining --> ended
+//        |                                                             ^
+//        +---------------------------stop(signal)----------------------+
+//
+// While ranks report, more of them fail. For a moment these failures are gathered, and then one of them is the job's.
 #pragma once
 
 #include <sys/resource.h>
@@ -12,26 +14,26 @@
 #include <string>
 #include <vector>
 
+#include "failure.h"
 #include "guard.h"
 #include "loop.h"
 #include "orphans.h"
 #include "output.h"
+#include "placement.h"
 #include "process.h"
 
 namespace ddprun {
-
-struct Failure {
-    int code = 1;
-    bool may_restart = true;  // false: the next attempt would fail in the same way, or somebody wanted the end
-    std::string sentence;     // "rank 2 (pid 4711) was killed by signal 9 (SIGKILL)"
-};
 
 class Job {
 public:
     struct Plan {
         std::vector<std::string> program;
         std::vector<std::vector<std::string>> environments;  // one for each rank of this node
+        std::vector<Place> places;  // one for each rank, or none: then ranks may run where ddprun may
         int first_rank = 0;
+        Milliseconds report_time{10'000};
+        Milliseconds gather_time{500};  // how long after the first failure another may turn out to be the cause
+        bool spans_nodes = false;       // so that the cause may be on another
         Milliseconds grace{5000};
         std::string log_dir;     // "": no log files
         std::string log_suffix;  // tells the files of a restart from those before
@@ -45,15 +47,16 @@ public:
 
     void start();
     bool ended() const { return phase_ == Phase::kEnded; }
-    // The first failure of a rank that nobody had asked to end.
+    // Why the job failed, once that is certain. Ranks that somebody asked to end do not fail.
     const std::optional<Failure>& failure() const { return failure_; }
 
     // Sends a signal to each rank and nothing more.
     void pass_on(int signal);
     // Sends a signal to the process groups of the ranks, and SIGKILL after the grace.
     void stop(int signal);
-    // As after a failure here: the ranks have a moment to report their own errors first.
-    void stop_after_report();
+    // As after a failure here: the ranks have time to report their own errors first. Their failures are no more than
+    // consequences of what happened elsewhere, unless they have more weight.
+    void stop_after_report(Weight elsewhere);
     void kill();
     // Reads on after the terminal was congested.
     void resume();
@@ -70,6 +73,11 @@ private:
     void add_rank(std::size_t local_rank);
     void on_end(Process& process);
     void judge(const Process& process);
+    void gather(Failure failure);
+    void begin_report();
+    bool report_is_over();
+    void decide();
+    void say(const Failure& failure);
     void fail(Failure failure);
     void enter(Phase phase, Milliseconds bound);
     void advance();
@@ -86,6 +94,10 @@ private:
     Phase phase_ = Phase::kRunning;
     Clock::time_point deadline_{};
     std::optional<Failure> failure_;
+    std::vector<Failure> gathered_;  // in the order in which they were seen
+    bool decided_ = false;           // the failures that follow are not the cause
+    Clock::time_point decide_at_{};
+    Weight elsewhere_ = Weight::kNone;
     std::vector<Rank> ranks_;
     std::vector<int> passed_on_;
     Timer tick_;

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <stdexcept>
 
@@ -12,6 +13,10 @@ namespace ddprun {
 namespace {
 
 constexpr Milliseconds kJoinTime{300'000};
+// Ranks react within milliseconds to a death, and only a busy machine takes longer to show it.
+constexpr Milliseconds kGatherTime{500};
+// What another node has seen comes with the next exchanges, four times a second on either side.
+constexpr Milliseconds kGatherTimeOfNodes{1000};
 // After a second interrupt, output that nobody reads is given up.
 constexpr Milliseconds kLastPatience{200};
 // How long a node that leaves waits for the others to see it.
@@ -61,6 +66,7 @@ Launch::Launch(Options options, std::string secret)
 
 int Launch::run() {
     if (!options_.log_dir.empty()) std::filesystem::create_directories(options_.log_dir);
+    places_ = find_places();
     // Waiting for node 0 comes before the signals are watched: until there are ranks, ddprun simply ends by them.
     if (spans_nodes()) open_shared_store();
     guard_.emplace(loop_.get());
@@ -72,7 +78,9 @@ int Launch::run() {
 }
 
 void Launch::watch_signals() {
+    // Their errors are enough: of an output that nobody reads, of a log file that may not grow.
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     const auto seen = [this](int number) { on_signal(number); };
     for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) signals_.emplace_back(loop_.get(), number, seen);
     // Under nohup a hang-up is to change nothing.
@@ -127,10 +135,27 @@ void Launch::open_shared_store() {
     }
 }
 
+std::vector<Place> Launch::find_places() {
+    if (options_.placing == Placing::kNone) return {};
+    std::string why_not;
+    std::vector<Place> places = place_ranks(find_machine(), options_.placing, options_.local_ranks, why_not);
+    if (places.empty()) output_.say("ranks are not placed: " + why_not);
+    return places;
+}
+
+int Launch::threads_of(int local_rank) const {
+    if (!places_.empty()) return places_[static_cast<std::size_t>(local_rank)].threads();
+    return std::max(1, static_cast<int>(uv_available_parallelism()) / options_.local_ranks);
+}
+
 Job::Plan Launch::plan() const {
     Job::Plan plan;
     plan.program = options_.program;
+    plan.places = places_;
     plan.first_rank = options_.node_rank * options_.local_ranks;
+    plan.report_time = options_.report_time;
+    plan.gather_time = spans_nodes() ? kGatherTimeOfNodes : kGatherTime;
+    plan.spans_nodes = spans_nodes();
     plan.grace = options_.grace;
     plan.log_dir = options_.log_dir;
     if (generation_ > 0) plan.log_suffix = ".restart-" + std::to_string(generation_);
@@ -142,6 +167,7 @@ Job::Plan Launch::plan() const {
                               local,
                               options_.local_ranks,
                               generation_,
+                              threads_of(local),
                               store_address_.uri(),
                               secret_};
         plan.environments.push_back(rank_environment(facts, options_.environment));
@@ -185,6 +211,7 @@ Report Launch::report() const {
     report.generation = generation_;
     report.code = own_status();
     report.text = own_reason();
+    if (report.code != 0) report.weight = job_ && job_->failure() ? job_->failure()->weight : Weight::kLauncher;
     report.may_restart = interrupted_ == 0 && !(job_ && job_->failure() && !job_->failure()->may_restart);
     if (job_ && !job_->ended()) {
         report.state = report.code == 0 ? Report::State::kRunning : Report::State::kFailed;
@@ -207,7 +234,7 @@ void Launch::follow_orders(const Nodes& nodes) {
     told_to_end_ = true;
     const std::string why = nodes.lost().empty() ? order.text : nodes.lost();
     if (why != own_reason()) output_.say("the job ends: " + why);
-    if (job_) job_->stop_after_report();
+    if (job_) job_->stop_after_report(nodes.lost().empty() ? order.weight : Weight::kLauncher);
 }
 
 bool Launch::is_over(const Nodes& nodes) const {

@@ -43,6 +43,9 @@ private:
     void serve();
     void open_shared_store();
     void start_job();
+    // Says so if the ranks cannot be placed as the user wants.
+    std::vector<Place> find_places();
+    int threads_of(int local_rank) const;
     Job::Plan plan() const;
     int run_here();
     int run_with_nodes();
@@ -68,6 +71,7 @@ private:
     Orphans orphans_;
     std::optional<Store> store_;
     Endpoint store_address_;  // as the ranks are told
+    std::vector<Place> places_;
     std::optional<Guard> guard_;
     std::unique_ptr<Job> job_;
     std::list<SignalWatch> signals_;

@@ -24,11 +24,12 @@ std::string node_name(int node) {
     return "node " + std::to_string(node);
 }
 
-// "generation kind code may_restart beat", a newline, the text.
+// "generation kind code may_restart weight beat", a newline, the text.
 template <class Message>
 std::string encode(const Message& message, int kind, std::int64_t beat) {
     std::ostringstream out;
-    out << message.generation << ' ' << kind << ' ' << message.code << ' ' << message.may_restart << ' ' << beat << '\n'
+    out << message.generation << ' ' << kind << ' ' << message.code << ' ' << message.may_restart << ' '
+        << static_cast<int>(message.weight) << ' ' << beat << '\n'
         << message.text;
     return out.str();
 }
@@ -38,9 +39,11 @@ template <class Message>
 int decode(const std::string& encoded, Message& message) {
     std::istringstream in(encoded);
     int kind = 0;
+    int weight = 0;
     std::int64_t beat = 0;
-    in >> message.generation >> kind >> message.code >> message.may_restart >> beat;
+    in >> message.generation >> kind >> message.code >> message.may_restart >> weight >> beat;
     in.get();
+    message.weight = static_cast<Weight>(weight);
     message.text.assign(std::istreambuf_iterator<char>(in), {});
     return kind;
 }
@@ -79,10 +82,14 @@ Order next_order(const Order& current, const std::vector<std::optional<Report>>&
         } else {
             all_ended = all_ended && has_ended(*report);
             next.may_restart = next.may_restart && report->may_restart;
-            if (next.kind == Order::Kind::kRun && report->code != 0) {
+            // The weightiest failure, and of equal ones the first: a node may hear of what its own ranks' peers caused
+            // before the node of the cause has.
+            if (next.kind != Order::Kind::kEnd && report->code != 0 &&
+                (next.kind == Order::Kind::kRun || report->weight > next.weight)) {
                 next.kind = Order::Kind::kStop;
                 next.code = report->code;
                 next.text = report->text;
+                next.weight = report->weight;
             }
         }
     }
@@ -90,7 +97,7 @@ Order next_order(const Order& current, const std::vector<std::optional<Report>>&
     if (next.kind == Order::Kind::kRun && all_came && all_ended) next.kind = Order::Kind::kEnd;
     if (next.kind != Order::Kind::kStop || !all_ended) return next;
     if (next.may_restart && next.generation < max_restarts)
-        return Order{next.generation + 1, Order::Kind::kRun, 0, true, ""};
+        return Order{next.generation + 1, Order::Kind::kRun, 0, true, "", Weight::kNone};
     next.kind = Order::Kind::kEnd;
     return next;
 }
@@ -212,12 +219,13 @@ void Nodes::decide() {
         if (peer.report && now - peer.last_change > shape_.lost_after) give_up_on(node, "does not answer any more");
         if (!peer.report && now - peer.last_change > kJoinTime) give_up_on(node, "has not come");
     }
-    if (before.kind != order_.kind || before.generation != order_.generation) ++version_;
+    if (before.kind != order_.kind || before.generation != order_.generation || before.code != order_.code) ++version_;
 }
 
 void Nodes::give_up_on(int node, const std::string& what) {
     if (order_.code == 0) order_.code = 1;
     order_.kind = Order::Kind::kEnd;
+    order_.weight = Weight::kLauncher;
     order_.text = node_name(node) + " " + what;
 }
 

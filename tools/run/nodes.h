@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "failure.h"
 #include "loop.h"
 #include "rendezvous.h"
 
@@ -28,6 +29,7 @@ struct Report {
     int code = 0;                   // why it failed; 0: it did not, or only because it was told to stop
     bool may_restart = true;
     std::string text;
+    Weight weight = Weight::kNone;  // of the failure
 
     bool operator==(const Report&) const = default;
 };
@@ -40,6 +42,7 @@ struct Order {
     int code = 0;
     bool may_restart = true;
     std::string text;
+    Weight weight = Weight::kNone;
 };
 
 // What node 0 orders next, given the latest report of each node.

@@ -13,6 +13,9 @@ namespace {
 constexpr int kMostRanks = 4096;
 constexpr int kMostNodes = 4096;
 constexpr int kMostRestarts = 1'000'000;
+constexpr double kShortestTimeout = 0.001;
+constexpr double kLongestTimeout = 10.0 * 365 * 86'400;
+constexpr double kLongestReport = 86'400;
 constexpr double kLongestGrace = 86'400;
 // Signs of life come four times a second, and a busy node may miss a few.
 constexpr double kShortestNodeTimeout = 1;
@@ -29,6 +32,9 @@ constexpr const char* kFooter =
 // What CLI11 reads, before it has been checked as a whole.
 struct Raw {
     std::string rendezvous;
+    std::string placing = "none";
+    std::optional<double> timeout_seconds;
+    double report_seconds = 10;
     double grace_seconds = 5;
     double node_timeout_seconds = 20;
     bool no_tag = false;
@@ -64,6 +70,20 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
     app.add_option("--max-restarts", options.max_restarts, "Restart the job after a failure, up to this often")
         ->check(CLI::Range(0, kMostRestarts))
         ->type_name("TIMES")
+        ->capture_default_str();
+    app.add_option("--place", raw.placing,
+                   "Give ranks processors: none, numa (those of a NUMA node), cores (cores of their own, at least 2)")
+        ->check(CLI::IsMember({"none", "numa", "cores"}))
+        ->type_name("HOW")
+        ->capture_default_str();
+    app.add_option("--timeout", raw.timeout_seconds,
+                   "Timeout of groups that the program gives none (DDP_TIMEOUT_MS), instead of 300")
+        ->check(CLI::Range(kShortestTimeout, kLongestTimeout))
+        ->type_name("SECONDS");
+    app.add_option("--report-time", raw.report_seconds,
+                   "Time after a failure in which the other ranks, as long as they do something, may report it")
+        ->check(CLI::Range(0.0, kLongestReport))
+        ->type_name("SECONDS")
         ->capture_default_str();
     app.add_option("--grace", raw.grace_seconds, "Time between SIGTERM and SIGKILL")
         ->check(CLI::Range(0.0, kLongestGrace))
@@ -134,6 +154,13 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
         status = kUsageError;
         return std::nullopt;
     }
+    if (raw.placing == "numa") options.placing = Placing::kNuma;
+    if (raw.placing == "cores") options.placing = Placing::kCores;
+    if (raw.timeout_seconds) {
+        const auto timeout = std::llround(*raw.timeout_seconds * 1000);
+        options.environment.emplace_back("DDP_TIMEOUT_MS", std::to_string(timeout));
+    }
+    options.report_time = Milliseconds(std::llround(raw.report_seconds * 1000));
     options.grace = Milliseconds(std::llround(raw.grace_seconds * 1000));
     options.node_timeout = Milliseconds(std::llround(raw.node_timeout_seconds * 1000));
     options.style.tags = !raw.no_tag;

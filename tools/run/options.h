@@ -8,6 +8,7 @@
 #include "environment.h"
 #include "loop.h"
 #include "output.h"
+#include "placement.h"
 #include "rendezvous.h"
 
 namespace ddprun {
@@ -22,6 +23,8 @@ struct Options {
     std::string bind;                    // "": by default 127.0.0.1, or the host of --rdzv
     std::string secret_file;
     int max_restarts = 0;
+    Placing placing = Placing::kNone;
+    Milliseconds report_time{10'000};
     Milliseconds grace{5000};
     Milliseconds node_timeout{20'000};
     OutputStyle style;

@@ -172,6 +172,7 @@ bool LogFile::write(std::string_view bytes) {
         const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
         if (count < 0 && errno == EINTR) continue;
         if (count < 0) {
+            error_ = errno;
             close(std::exchange(descriptor_, -1));
         } else {
             bytes.remove_prefix(static_cast<std::size_t>(count));
@@ -221,7 +222,8 @@ void LineStream::emit(std::string_view tag, std::string_view body) {
     sink_.append(tag);
     sink_.append(body);
     if (log_ && !log_->write(body)) {
-        output_.say("cannot write " + log_->path() + " any more; its rank's output goes on here only");
+        output_.say("cannot write " + log_->path() + " any more (" + std::strerror(log_->error()) +
+                    "); its rank's output goes on here only");
         log_.reset();
     }
 }

@@ -82,11 +82,14 @@ public:
 
     // Returns false once the file cannot be written any more (a full disk); nothing is written after that.
     bool write(std::string_view bytes);
+    // Why it cannot, an errno.
+    int error() const { return error_; }
     const std::string& path() const { return path_; }
 
 private:
     std::string path_;
     int descriptor_;
+    int error_ = 0;
 };
 
 // Cuts one rank's stdout or stderr into lines and hands them on whole, so that lines of different ranks never mix.

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "child.h"
+#include "placement.h"
 
 namespace ddprun {
 namespace {
@@ -78,13 +79,15 @@ int Process::open_report(uv_loop_t* loop) {
     return ends.write;
 }
 
-void Process::start(uv_loop_t* loop, const std::vector<std::string>& program,
-                    const std::vector<std::string>& environment, rlim_t open_files) {
+void Process::start(uv_loop_t* loop, int guard, const std::vector<std::string>& program,
+                    const std::vector<std::string>& environment, rlim_t open_files,
+                    const std::vector<int>& processors) {
     const int out = open_stream(loop, out_);
     const int err = open_stream(loop, err_);
     const int report = open_report(loop);
     const WriteEnds closer({out, err, report});
-    uv_stdio_container_t stdio[kReportDescriptor + 1] = {{}, inherit(out), inherit(err), inherit(report)};
+    uv_stdio_container_t stdio[kGuardDescriptor + 1] = {
+        {}, inherit(out), inherit(err), inherit(report), inherit(guard)};
 
     const std::vector<std::string> arguments = child_arguments(program, open_files);
     std::vector<char*> argument_pointers = pointers(arguments);
@@ -94,12 +97,13 @@ void Process::start(uv_loop_t* loop, const std::vector<std::string>& program,
     options.args = argument_pointers.data();
     options.env = environment_pointers.data();
     options.stdio = stdio;
-    options.stdio_count = kReportDescriptor + 1;
+    options.stdio_count = kGuardDescriptor + 1;
     // A session of its own: its process group can be signalled as a whole, and no terminal stops it.
     options.flags = UV_PROCESS_DETACHED;
     options.exit_cb = [](uv_process_t* handle, std::int64_t status, int signal) {
         static_cast<Process*>(handle->data)->on_exit({static_cast<int>(status), signal});
     };
+    const PlaceGuard placed(processors);
     handle_.reset(new uv_process_t);
     const int started = uv_spawn(loop, handle_.get(), &options);
     handle_->data = this;
@@ -122,7 +126,13 @@ bool Process::group_gone() const {
     return kill(-pid_, 0) != 0 && errno == ESRCH;
 }
 
+Clock::time_point Process::last_active() {
+    activity_.look(pid_, Clock::now());
+    return activity_.last();
+}
+
 void Process::on_output(Stream& stream, std::string_view bytes) {
+    activity_.printed(Clock::now());
     stream.lines.feed(bytes);
     if (stream.lines.unheard()) {
         // The rank then learns what it would without ddprun in between: that its reader has gone.

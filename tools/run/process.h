@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "activity.h"
 #include "loop.h"
 #include "output.h"
 
@@ -35,9 +36,10 @@ public:
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
 
-    // Throws std::runtime_error that says why the process could not be started.
-    void start(uv_loop_t* loop, const std::vector<std::string>& program, const std::vector<std::string>& environment,
-               rlim_t open_files);
+    // guard: the pipe to it. processors: those it may use; none: as ddprun. Throws std::runtime_error that says why the
+    // process could not be started.
+    void start(uv_loop_t* loop, int guard, const std::vector<std::string>& program,
+               const std::vector<std::string>& environment, rlim_t open_files, const std::vector<int>& processors);
 
     int rank() const { return rank_; }
     pid_t pid() const { return pid_; }
@@ -50,6 +52,9 @@ public:
     void signal_group(int number) const;
     // Nothing is left of the process group. Only for a process that has ended.
     bool group_gone() const;
+
+    // When it last printed or computed; the first call counts as well.
+    Clock::time_point last_active();
 
     // All of its output has been read.
     bool drained() const { return out_.ended() && err_.ended(); }
@@ -78,6 +83,7 @@ private:
     pid_t pid_ = 0;
     std::optional<Ending> ending_;
     int exec_error_ = 0;
+    Activity activity_;
     Stream out_;
     Stream err_;
     std::unique_ptr<ReadPipe> report_;

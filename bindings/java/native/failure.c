@@ -22,15 +22,32 @@ JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* vm, void* reserved) {
     if ((*vm)->GetEnv(vm, (void**)&env, JNI_VERSION) != JNI_OK) return JNI_ERR;
     ddp_java.failures = find_class(env, "org/libddp/DdpException");
     ddp_java.callbacks = find_class(env, "org/libddp/Callback");
-    if (!ddp_java.failures || !ddp_java.callbacks) return JNI_ERR;
+    ddp_java.threads = find_class(env, "java/lang/Thread");
+    if (!ddp_java.failures || !ddp_java.callbacks || !ddp_java.threads) return JNI_ERR;
     ddp_java.make = (*env)->GetStaticMethodID(env, ddp_java.failures, "make", "(I[BIIIJ)Lorg/libddp/DdpException;");
     ddp_java.run = (*env)->GetStaticMethodID(env, ddp_java.callbacks, "run", "(Lorg/libddp/Callback;JJ[J)V");
-    return ddp_java.make && ddp_java.run ? JNI_VERSION : JNI_ERR;
+    ddp_java.current = (*env)->GetStaticMethodID(env, ddp_java.threads, "currentThread", "()Ljava/lang/Thread;");
+    ddp_java.interrupted = (*env)->GetMethodID(env, ddp_java.threads, "isInterrupted", "()Z");
+    if (!ddp_java.make || !ddp_java.run || !ddp_java.current || !ddp_java.interrupted) return JNI_ERR;
+    return ddp_set_interrupt_check(ddp_java_interrupted, NULL, NULL, 0, NULL) == DDP_OK ? JNI_VERSION : JNI_ERR;
 }
 
 JNIEnv* ddp_java_env(void) {
     JNIEnv* env = NULL;
     return (*machine)->GetEnv(machine, (void**)&env, JNI_VERSION) == JNI_OK ? env : NULL;
+}
+
+int32_t ddp_java_interrupted(void* user_data) {
+    (void)user_data;
+    JNIEnv* env = ddp_java_env();
+    if (!env || (*env)->ExceptionCheck(env)) return 0;
+    jobject thread = (*env)->CallStaticObjectMethod(env, ddp_java.threads, ddp_java.current);
+    if ((*env)->ExceptionCheck(env)) (*env)->ExceptionClear(env);
+    if (!thread) return 0;
+    const jboolean yes = (*env)->CallBooleanMethod(env, thread, ddp_java.interrupted);
+    if ((*env)->ExceptionCheck(env)) (*env)->ExceptionClear(env);
+    (*env)->DeleteLocalRef(env, thread);
+    return yes;
 }
 
 void ddp_java_throw(JNIEnv* env, ddp_error* error) {

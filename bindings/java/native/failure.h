@@ -15,6 +15,8 @@ typedef struct DdpJava {
     jmethodID make;   /* static DdpException make(int, byte[], int, int, int, long) */
     jclass callbacks; /* Callback */
     jmethodID run;    /* static void run(Callback, long, long, long[]) */
+    jclass threads;   /* Thread */
+    jmethodID current, interrupted;
 } DdpJava;
 extern DdpJava ddp_java;
 
@@ -24,6 +26,9 @@ void ddp_java_throw(JNIEnv* env, ddp_error* error);
 void ddp_java_throw_named(JNIEnv* env, const char* class_name, const char* message);
 /* IllegalStateException "name: why". */
 void ddp_java_throw_state(JNIEnv* env, const char* name, const char* why);
+
+/* A ddp_interrupt_fn: whether the calling thread is interrupted, which it stays. */
+int32_t ddp_java_interrupted(void* user_data);
 
 /* Gives *error a new object. Returns the status. */
 ddp_status ddp_java_fail(ddp_error** error, ddp_status status, const char* message);

@@ -46,6 +46,7 @@ export compare_set!, add!, multi_set!, multi_get, queue_size
 include("library.jl")
 include("errors.jl")
 include("handles.jl")
+include("interrupts.jl")
 include("calls.jl")
 include("devices.jl")
 include("arrays.jl")
@@ -75,6 +76,7 @@ features() = unsafe_string(LibDDP.ddp_features())
 function __init__()
     load_library()
     make_callbacks()
+    watch_interrupts()
     atexit(leave_groups)
 end
 

@@ -91,7 +91,7 @@ end
         outer = raised_here()
         task_local_storage()[RAISED_KEY] = callback.raised
         try
-            Base.invokelatest(body, callback)
+            with_signals(() -> Base.invokelatest(body, callback))
             return LibDDP.DDP_OK
         catch exception
             return keep_exception(callback, exception, error)
@@ -116,13 +116,35 @@ function keep_exception(callback::Callback, exception, error::Ptr{Ptr{ddp_error}
     return status
 end
 
-"What a function returned: nothing, or a work that libddp takes over, whose arrays stay alive with `lent`."
-pass_on(callback::Callback, result, work::Ptr{Ptr{ddp_work}}) = nothing
-function pass_on(callback::Callback, result::Work, work::Ptr{Ptr{ddp_work}})
+"How messages call a function of the program's: halved (train.jl, line 12)."
+function name_of(fn)
+    method = iterate(methods(fn))
+    method === nothing && return string(typeof(fn))
+    return "$(method[1].name) ($(basename(string(method[1].file))), line $(method[1].line))"
+end
+
+# What functions return. A hook or continuation: nothing, or a work that libddp takes over, whose arrays stay alive with `lent`. What
+# stands last in a function is what it returns, so anything else may be an oversight, and what should have been waited for, too.
+const OF_HOOK = "leave the result in the bucket and return nothing, or return a Work after which it is there"
+const OF_CONTINUATION = "return nothing, or a Work with which the result is to end"
+
+pass_on(callback::Callback, fn, result::Nothing, work::Ptr{Ptr{ddp_work}}, what, instead) = nothing
+function pass_on(callback::Callback, fn, result::Work, work::Ptr{Ptr{ddp_work}}, what, instead)
+    isopen(result.handle) ||
+        throw(DDPError(LibDDP.DDP_ERROR_INVALID_STATE, "the $what $(name_of(fn)) returned a Work that libddp has taken over before, " *
+                                                       "or that is closed: each Work can be returned once; $instead"))
     unsafe_store!(work, Ptr{ddp_work}(give_away(result.handle)))
     lock(() -> push!(callback.lent, result.handle), RAISED_LOCK)
     return nothing
 end
+pass_on(callback::Callback, fn, result, work::Ptr{Ptr{ddp_work}}, what, instead) =
+    throw(ArgumentError("the $what $(name_of(fn)) returned neither nothing nor a Work, but a $(typeof(result)): $instead"))
+
+"Of the other functions: whatever they return is dropped, but nobody would wait for a work."
+finished(fn, result, what) = nothing
+finished(fn, result::Union{Work,Task}, what) =
+    throw(ArgumentError("the $what $(name_of(fn)) returned a $(typeof(result)), which libddp does not wait for: finish within the call " *
+                        "(without async=true), and return nothing"))
 
 "Something that a function is lent until the end of the step."
 function lend(callback::Callback, pointer::Ptr)
@@ -146,7 +168,8 @@ function call_hook(cell::Ptr{Cvoid}, group::Ptr{ddp_group}, bucket::Ptr{LibDDP.d
                    error::Ptr{Ptr{ddp_error}})::Int32
     return guarded(cell, error) do callback
         fn, context = function_of(callback)
-        pass_on(callback, fn(Group(lend(callback, group)), Bucket(lend(callback, bucket), context)), work)
+        result = fn(Group(lend(callback, group)), Bucket(lend(callback, bucket), context))
+        pass_on(callback, fn, result, work, "hook", OF_HOOK)
     end
 end
 
@@ -154,26 +177,29 @@ function call_bucket(cell::Ptr{Cvoid}, group::Ptr{ddp_group}, bucket::Ptr{LibDDP
                      error::Ptr{Ptr{ddp_error}})::Int32
     return guarded(cell, error) do callback
         fn, context = function_of(callback)
-        fn(Group(lend(callback, group)), Bucket(lend(callback, bucket), context))
+        finished(fn, fn(Group(lend(callback, group)), Bucket(lend(callback, bucket), context)), "function of hook_then!")
     end
 end
 
 function call_work(cell::Ptr{Cvoid}, next::Ptr{Ptr{ddp_work}}, error::Ptr{Ptr{ddp_error}})::Int32
-    return guarded(callback -> pass_on(callback, callback.fn(), next), cell, error)
+    return guarded(cell, error) do callback
+        pass_on(callback, callback.fn, callback.fn(), next, "continuation", OF_CONTINUATION)
+    end
 end
 
 function call_buffers(cell::Ptr{Cvoid}, group::Ptr{ddp_group}, buffers::Ptr{LibDDP.ddp_tensor}, count::Csize_t,
                       error::Ptr{Ptr{ddp_error}})::Int32
     return guarded(cell, error) do callback
         fn, context = function_of(callback)
-        fn(Group(lend(callback, group)), copy(context.buffers))  # in the order of registration, as C gives them
+        # In the order of registration, as C gives them.
+        finished(fn, fn(Group(lend(callback, group)), copy(context.buffers)), "buffer hook")
     end
 end
 
 function call_reduced(cell::Ptr{Cvoid}, param::Int32, used::Int32, error::Ptr{Ptr{ddp_error}})::Int32
     return guarded(cell, error) do callback
         fn, context = function_of(callback)
-        fn(context.parameters[param + 1], used != 0)
+        finished(fn, fn(context.parameters[param + 1], used != 0), "reduced callback")
     end
 end
 

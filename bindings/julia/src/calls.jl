@@ -22,6 +22,7 @@ end
 "Calls f(pointer, args..., error), which may wait, about an object; throws what it fails with."
 function call(f::F, handle::Handle, args::Vararg{Any,N}) where {F,N}
     error = Ref{Ptr{ddp_error}}(C_NULL)
+    Base.sigatomic_begin()
     status = GC.@preserve args error begin
         plain = map(raw, args)
         report = raw(error)
@@ -30,19 +31,24 @@ function call(f::F, handle::Handle, args::Vararg{Any,N}) where {F,N}
         leave(handle)
         result
     end
+    was_interrupted() && throw_interrupt(status, error[])
     status == 0 || fail(status, error[], handle)
+    Base.sigatomic_end()
     return nothing
 end
 
 "Calls f(args..., error), about nothing that is there yet."
 function call(f::F, args::Vararg{Any,N}) where {F,N}
     error = Ref{Ptr{ddp_error}}(C_NULL)
+    Base.sigatomic_begin()
     status = GC.@preserve args error begin
         plain = map(raw, args)
         report = raw(error)
         gc_safe(f, plain..., report)
     end
-    status == 0 || throw(take_error(error[], status))
+    was_interrupted() && throw_interrupt(status, error[])
+    status == 0 || fail(status, error[])
+    Base.sigatomic_end()
     return nothing
 end
 
@@ -56,9 +62,16 @@ end
 
 const RAISED_LOCK = ReentrantLock()
 
+@noinline function fail(status::Int32, error::Ptr{ddp_error})
+    failure = take_error(error, status)
+    Base.sigatomic_end()
+    throw(failure)
+end
+
 "Throws what a call failed with: if it was a callback's exception, that exception, caused by libddp's error."
 @noinline function fail(status::Int32, error::Ptr{ddp_error}, handle::Handle)
     failure = take_error(error, status)
+    Base.sigatomic_end()
     raised = lock(RAISED_LOCK) do
         isempty(handle.raised) && return nothing
         first = handle.raised[1]

@@ -19,11 +19,12 @@ Base.show(io::IO, parameter::Parameter) = print(io, "Parameter($(parameter.index
 """
     Context(group; bucket_cap, first_bucket_cap, bucket_caps, reduction, rebuild_interval, rebuild, initial_broadcast,
             broadcast_buffers, find_unused, static_graph, keep_local_unused, skip_unused_buckets, join, divide_by_present,
-            stop_at_first_join, consensus_order)
+            stop_at_first_join, consensus_order, check, check_interval)
     Context(f, group; ...)         closes it after f(ctx)
 
 Register parameters, commit, and in each step announce gradients and finalize. Arguments, alike on every rank, are those of
-ddp_context_options; caps are in bytes, `reduction` is :mean, :sum or :weighted_mean. `ctx.parameters` are those registered.
+ddp_context_options; caps are in bytes, `reduction` is :mean, :sum or :weighted_mean. `check`: look for mistakes that are silent otherwise
+(DDP_CONTEXT_CHECK; DDP_DEBUG=check does so without it). `ctx.parameters` are those registered.
 """
 mutable struct Context
     handle::Handle
@@ -41,7 +42,7 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
                  initial_broadcast::Bool=true, broadcast_buffers::Bool=true, find_unused::Bool=false,
                  static_graph::Bool=false, keep_local_unused::Bool=false, skip_unused_buckets::Bool=false,
                  join::Bool=false, divide_by_present::Bool=false, stop_at_first_join::Bool=false,
-                 consensus_order::Bool=false)
+                 consensus_order::Bool=false, check::Bool=false, check_interval::Integer=0)
     sweep()
     flags = !rebuild * LibDDP.DDP_CONTEXT_NO_REBUILD |
             !initial_broadcast * LibDDP.DDP_CONTEXT_NO_INITIAL_BROADCAST |
@@ -53,7 +54,8 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
             join * LibDDP.DDP_CONTEXT_JOIN |
             divide_by_present * LibDDP.DDP_CONTEXT_DIVIDE_BY_PRESENT |
             stop_at_first_join * LibDDP.DDP_CONTEXT_STOP_AT_FIRST_JOIN |
-            consensus_order * LibDDP.DDP_CONTEXT_CONSENSUS_ORDER
+            consensus_order * LibDDP.DDP_CONTEXT_CONSENSUS_ORDER |
+            check * LibDDP.DDP_CONTEXT_CHECK
     caps = UInt64[bucket_caps...]
     made = Ref{Ptr{ddp_context}}()
     GC.@preserve caps begin
@@ -61,7 +63,8 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
                            (bucket_cap_bytes=UInt64(bucket_cap), first_bucket_cap_bytes=UInt64(first_bucket_cap),
                             bucket_caps=isempty(caps) ? Ptr{UInt64}(C_NULL) : pointer(caps),
                             bucket_cap_count=UInt64(length(caps)), reduction=reduction_of(reduction),
-                            rebuild_interval=Int64(rebuild_interval), flags=flags))
+                            rebuild_interval=Int64(rebuild_interval), check_interval=Int64(check_interval),
+                            flags=flags))
         call(LibDDP.ddp_context_create, group.handle, Ref(settings), made)
     end
     return Context(Handle(CONTEXT, made[]), Parameter[], [], Dict{Ptr{Cvoid},Any}(), nothing, -1, Dict{Int,Any}(),
@@ -180,10 +183,13 @@ end
 function grad_ready(ctx::Context, parameter::Parameter)
     index, handle = index_of(ctx, parameter), ctx.handle
     error = Ref{Ptr{ddp_error}}(C_NULL)
+    Base.sigatomic_begin()
     pointer = enter(handle)
     status = LibDDP.ddp_grad_ready(pointer, index, error)
     leave(handle)
+    was_interrupted() && throw_interrupt(status, error[])
     status == 0 || fail(status, error[], handle)
+    Base.sigatomic_end()
     return nothing
 end
 
@@ -220,7 +226,7 @@ set_sync!(ctx::Context, sync::Bool) = call(LibDDP.ddp_set_sync, ctx.handle, Int3
 """
     no_sync(ctx) do ... end
 
-Steps in there only add gradients up, on this rank.
+Steps in there do not communicate. The program adds gradients up, in its own arrays or in views.
 """
 function no_sync(f, ctx::Context)
     set_sync!(ctx, false)

@@ -26,11 +26,12 @@ end
 layout_generation(ctx::Context) = ask(LibDDP.ddp_layout_generation, ctx.handle)
 
 """
-    put!(ctx, parameter, gradient)
+    put!(ctx, parameter, gradient; add=false)
 
-Copies a gradient into its place in the bucket, and announces it.
+Copies a gradient to its place (the registered `grad`, or its view), and announces it. `add`: to what was put since the last synced step, in
+`no_sync` and where a parameter has several uses; else it takes the place of that.
 """
-function Base.put!(ctx::Context, parameter::Parameter, gradient::AbstractArray)
+function Base.put!(ctx::Context, parameter::Parameter, gradient::AbstractArray; add::Bool=false)
     parameter.device == CPU ||
         throw(ArgumentError("parameter: $(repr(parameter.name)) is on $(parameter.device), and put! copies memory of the CPU; write " *
                             "the gradient into its grad_view with the package that you use the GPU with, and call grad_ready_on"))
@@ -38,8 +39,11 @@ function Base.put!(ctx::Context, parameter::Parameter, gradient::AbstractArray)
         throw(ArgumentError("gradient: its size is $(size(gradient)), but $(parameter.dims) is expected"))
     eltype(gradient) === julia_type(parameter.dtype) ||
         throw(ArgumentError("gradient: its elements are $(eltype(gradient)), but $(type_name(parameter.dtype)) is expected"))
-    copyto!(grad_view(ctx, parameter), gradient)
-    return grad_ready(ctx, parameter)
+    dense = gradient isa Array ? gradient : Array(gradient)
+    given = memory_of("gradient", dense, parameter.dtype)
+    GC.@preserve dense call(LibDDP.ddp_put, ctx.handle, index_of(ctx, parameter), given.pointer,
+                            UInt32(add * LibDDP.DDP_PUT_ADD))
+    return nothing
 end
 
 """

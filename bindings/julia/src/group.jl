@@ -51,9 +51,6 @@ function Group(; rank::Union{Integer,Nothing}=nothing, world_size::Union{Integer
                store::Union{Store,Nothing}=nothing, secret=nothing, deterministic::Bool=false, match_check::Bool=true,
                round_robin::Integer=1)
     sweep()
-    if rank === world_size === init_method === store === nothing && environment() === nothing
-        rank, world_size = 0, 1
-    end
     texts = map(optional, (init_method, backend, backend_options, name, secret))
     made = Ref{Ptr{ddp_group}}()
     store_pointer = store === nothing ? C_NULL : enter(store.handle)
@@ -64,7 +61,7 @@ function Group(; rank::Union{Integer,Nothing}=nothing, world_size::Union{Integer
                                 init_method=text("init_method", texts[1]), backend=text("backend", texts[2]),
                                 backend_options=text("backend_options", texts[3]), group_name=text("name", texts[4]),
                                 secret=text("secret", texts[5]), timeout_ms=milliseconds(timeout), store=store_pointer,
-                                flags=deterministic * LibDDP.DDP_GROUP_DETERMINISTIC |
+                                flags=LibDDP.DDP_GROUP_OR_ALONE | deterministic * LibDDP.DDP_GROUP_DETERMINISTIC |
                                       !match_check * LibDDP.DDP_GROUP_NO_MATCH_CHECK, round_robin=UInt32(round_robin)))
             call(LibDDP.ddp_group_create, Ref(settings), made)
         end

@@ -72,8 +72,10 @@ function free(handle::Handle)
     foreach(close, handle.dependents)
     Threads.atomic_xchg!(handle.freed, 1) == 0 || return nothing
     forget(handle)
+    Base.sigatomic_begin()
     free_pointer(handle.kind, handle.pointer)
     empty!(handle.kept)
+    Base.sigatomic_end()
     return nothing
 end
 

@@ -177,6 +177,57 @@ end
     @test DDP.CALLBACKS_RUNNING[] == 0
 end
 
+@testset "what functions return" begin
+    function train(setter, fn; options...)
+        group = alone()
+        Context(group; options...) do ctx
+            foreach(i -> register!(ctx, "p$i"; size=3), 0:1)
+            register_buffer!(ctx, "state", zeros(Float32, 1))
+            commit!(ctx)
+            setter(fn, ctx)
+            for _ in 1:2
+                step_begin!(ctx)
+                foreach(parameter -> put!(ctx, parameter, ones(Float32, 3)), ctx.parameters)
+                finalize!(ctx)
+            end
+        end
+    end
+    number(group, bucket) = 3
+    an_array(group, bucket) = bucket.buffer
+    works(group, bucket) = [barrier(group; async=true)]
+    continued(group, bucket) = then(() -> "done", barrier(group; async=true))
+    for (hook, words) in ((number, ("hook", "number (errors.jl, line", "Int64", "return nothing", "return a Work")),
+                          (an_array, ("an_array", "Array{Float32")), (works, ("works", "Work")),
+                          (continued, ("continuation", "String", "return nothing")))
+        refused(() -> train(set_hook!, hook), words...)
+    end
+    kept = []
+    function same_again(group, bucket)
+        push!(kept, isempty(kept) ? barrier(group; async=true) : kept[1])
+        return kept[end]
+    end
+    fails(() -> train(set_hook!, same_again; bucket_cap=4, first_bucket_cap=4), C.DDP_ERROR_INVALID_STATE, "same_again", "once")
+    function closed(group, bucket)
+        work = barrier(group; async=true)
+        wait(work)
+        close(work.handle)
+        return work
+    end
+    fails(() -> train(set_hook!, closed), C.DDP_ERROR_INVALID_STATE, "closed", "once")
+    unwaited(arguments...) = barrier(other; async=true)
+    other = alone()
+    refused(() -> train(hook_then!, unwaited), "hook_then!", "unwaited", "Work", "does not wait")
+    refused(() -> train(set_reduced_callback!, unwaited), "reduced callback", "does not wait")
+    refused(() -> train(set_buffer_hook!, unwaited), "buffer hook", "does not wait")
+    refused(() -> train(hook_then!, (group, bucket) -> @async(nothing)), "hook_then!", "Task")
+    for hook in ((group, bucket) -> nothing, (group, bucket) -> allreduce!(group, bucket.buffer, bucket.op),
+                 (group, bucket) -> allreduce!(other, bucket.buffer, bucket.op; async=true))
+        train(set_hook!, hook)
+    end
+    train(set_reduced_callback!, (parameter, used) -> used)  # what these return is dropped
+    close(other)
+end
+
 @testset "no foreign threads" begin
     # No function of the package takes flags; Julia code cannot be asked to run on a thread that Julia does not know.
     for file in readdir(joinpath(DDP.PACKAGE, "src"); join=true)

@@ -14,10 +14,12 @@
 docs/python.md has a complete trainer and the reference.
 """
 from . import _ddp
-from ._arrays import device_of, dtype_of
+from ._arrays import DtypeLike, device_of, dtype_of
 from ._ddp import Memory
-from ._errors import *  # noqa: F401,F403
-from ._errors import Error
+from ._errors import (AbortedError, AlreadyExistsError, CallbackError, Error, IOError, InternalError, InterruptedError,
+                      InvalidArgumentError, InvalidStateError, LimitError, MismatchError, MissingGradientError,
+                      NotFoundError, OutOfMemoryError, PermissionDeniedError, RankFailedError, TimeoutError,
+                      UnavailableError, UnevenInputsError, UnsupportedError)
 from .averager import Averager
 from .bucket import Bucket, Gradient
 from .context import Context, Parameter
@@ -30,6 +32,16 @@ F16, BF16, F32, F64 = _ddp.DDP_F16, _ddp.DDP_BF16, _ddp.DDP_F32, _ddp.DDP_F64
 I32, I64, U8 = _ddp.DDP_I32, _ddp.DDP_I64, _ddp.DDP_U8
 C64, C128 = _ddp.DDP_C64, _ddp.DDP_C128
 SUM, AVG, PROD, MIN, MAX = _ddp.DDP_SUM, _ddp.DDP_AVG, _ddp.DDP_PROD, _ddp.DDP_MIN, _ddp.DDP_MAX
+
+__all__ = [
+    "Averager", "Bucket", "Context", "Environment", "Gradient", "Group", "Memory", "Parameter", "Stats", "Store", "Work",
+    "backend_available", "device_count", "device_describe", "dtype_name", "environment", "features", "__version__",
+    "F16", "BF16", "F32", "F64", "I32", "I64", "U8", "C64", "C128", "SUM", "AVG", "PROD", "MIN", "MAX",
+    "AbortedError", "AlreadyExistsError", "CallbackError", "Error", "IOError", "InternalError", "InterruptedError",
+    "InvalidArgumentError", "InvalidStateError", "LimitError", "MismatchError", "MissingGradientError", "NotFoundError",
+    "OutOfMemoryError", "PermissionDeniedError", "RankFailedError", "TimeoutError", "UnavailableError",
+    "UnevenInputsError", "UnsupportedError",
+]
 
 __version__ = _ddp.ddp_version()
 
@@ -49,6 +61,6 @@ def device_describe(device: str) -> str:
     return _ddp.ddp_device_describe(*device_of(device))
 
 
-def dtype_name(dtype) -> str:
+def dtype_name(dtype: DtypeLike) -> str:
     """"f32" and so on."""
     return _ddp.ddp_dtype_name(dtype_of(dtype))

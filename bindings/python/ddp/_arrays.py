@@ -99,7 +99,8 @@ def stream_of(stream: Any) -> Optional[int]:
     """The handle of a stream: a number, or what PyTorch's and CuPy's objects hold. None: the legacy default stream."""
     for name in ("cuda_stream", "ptr"):
         stream = getattr(stream, name, stream)
-    return stream
+    handle: Optional[int] = stream
+    return handle
 
 
 def same_layout(what: str, memory: Memory, shape: Tuple[int, ...], dtype: int) -> None:
@@ -120,7 +121,7 @@ class Bytes:
 
     def __init__(self, address: Optional[int], size: int):
         import ctypes  # pylint: disable=import-outside-toplevel
-        self._bytes = ctypes.create_string_buffer(ctypes.string_at(address, size) if size else b"", max(size, 1))
+        self._bytes = ctypes.create_string_buffer(ctypes.string_at(address, size) if address and size else b"", max(size, 1))
         self.address = ctypes.addressof(self._bytes)
 
 

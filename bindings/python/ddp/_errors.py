@@ -1,7 +1,8 @@
 """libddp's statuses as exceptions."""
 from __future__ import annotations
 
-from typing import Optional
+import builtins
+from typing import Any, Optional, Tuple
 
 from . import _ddp
 
@@ -25,7 +26,7 @@ class Error(Exception):
         self.bucket = bucket if bucket >= 0 else None
         self.step = step if step >= 0 else None
 
-    def __reduce__(self):
+    def __reduce__(self) -> Tuple[Any, ...]:
         known = (-1 if value is None else value for value in (self.rank, self.param, self.bucket, self.step))
         return type(self), (str(self), self.status, *known)
 
@@ -54,7 +55,7 @@ class OutOfMemoryError(Error, MemoryError):
     """An allocation failed."""
 
 
-class TimeoutError(Error, TimeoutError):  # pylint: disable=redefined-builtin
+class TimeoutError(Error, builtins.TimeoutError):  # pylint: disable=redefined-builtin
     """The stated time passed; the message names the ranks that did not come."""
 
 
@@ -102,6 +103,11 @@ class UnevenInputsError(Error):
     """A rank has no more inputs, and the context was told to stop then."""
 
 
+class InterruptedError(Error, builtins.InterruptedError):  # pylint: disable=redefined-builtin
+    """The program of a rank ended its wait, by Ctrl-C for example; `rank` says which. On that rank KeyboardInterrupt, or whatever
+    the signal's handler raised, comes instead, with this one as its __context__."""
+
+
 _BY_STATUS = {
     _ddp.DDP_ERROR_INVALID_ARGUMENT: InvalidArgumentError,
     _ddp.DDP_ERROR_INVALID_STATE: InvalidStateError,
@@ -121,6 +127,7 @@ _BY_STATUS = {
     _ddp.DDP_ERROR_LIMIT: LimitError,
     _ddp.DDP_ERROR_INTERNAL: InternalError,
     _ddp.DDP_ERROR_UNEVEN_INPUTS: UnevenInputsError,
+    _ddp.DDP_ERROR_INTERRUPTED: InterruptedError,
 }
 for _status, _class in _BY_STATUS.items():
     _class.status = _status

@@ -5,7 +5,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
 from . import _ddp
-from ._arrays import Memory, device_name, memory_of
+from ._arrays import device_name, memory_of
+from ._ddp import Memory
 from .group import Group
 from .work import Work
 
@@ -31,7 +32,7 @@ class Bucket:
     the bucket's own stream, and other streams are refused: with torch.cuda.stream(torch.cuda.ExternalStream(bucket.stream)).
     """
 
-    def __init__(self, handle, context: "Context"):
+    def __init__(self, handle: _ddp.Handle, context: "Context"):
         self._handle = handle
         self._context = context
 

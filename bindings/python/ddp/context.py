@@ -6,7 +6,8 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _ddp
-from ._arrays import DtypeLike, Memory, copied, count_of, device_name, device_of, dtype_of, memory_of, same_layout
+from ._arrays import DtypeLike, copied, count_of, device_name, device_of, dtype_of, memory_of, same_layout
+from ._ddp import Memory
 from ._errors import InvalidStateError
 from .context_devices import DeviceMethods
 from .context_hooks import HookMethods
@@ -54,7 +55,7 @@ class Context(DeviceMethods, HookMethods):
     """Register parameters, commit, and in each step announce gradients and finalize.
 
     Arguments, alike on every rank, are those of ddp_context_options; caps are in bytes, reduction is "mean", "sum" or
-    "weighted_mean".
+    "weighted_mean". check: look for mistakes that are silent otherwise (DDP_CONTEXT_CHECK; DDP_DEBUG=check does so without it).
     """
 
     #: This step's gradient of the parameter is complete. What a step calls most: it goes straight to C.
@@ -65,7 +66,8 @@ class Context(DeviceMethods, HookMethods):
                  rebuild: bool = True, initial_broadcast: bool = True, broadcast_buffers: bool = True,
                  find_unused: bool = False, static_graph: bool = False, keep_local_unused: bool = False,
                  skip_unused_buckets: bool = False, join: bool = False, divide_by_present: bool = False,
-                 stop_at_first_join: bool = False, consensus_order: bool = False):
+                 stop_at_first_join: bool = False, consensus_order: bool = False, check: bool = False,
+                 check_interval: int = 0):
         options = _ddp.ddp_context_options()
         options.bucket_cap_bytes = bucket_cap
         options.first_bucket_cap_bytes = first_bucket_cap
@@ -74,6 +76,7 @@ class Context(DeviceMethods, HookMethods):
             raise ValueError(f"unknown reduction {reduction!r}; there are {', '.join(_REDUCTIONS)}")
         options.reduction = _REDUCTIONS[reduction]
         options.rebuild_interval = rebuild_interval
+        options.check_interval = check_interval
         options.flags = ((not rebuild) * _ddp.DDP_CONTEXT_NO_REBUILD
                          | (not initial_broadcast) * _ddp.DDP_CONTEXT_NO_INITIAL_BROADCAST
                          | (not broadcast_buffers) * _ddp.DDP_CONTEXT_NO_BUFFER_BROADCAST
@@ -84,7 +87,8 @@ class Context(DeviceMethods, HookMethods):
                          | join * _ddp.DDP_CONTEXT_JOIN
                          | divide_by_present * _ddp.DDP_CONTEXT_DIVIDE_BY_PRESENT
                          | stop_at_first_join * _ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN
-                         | consensus_order * _ddp.DDP_CONTEXT_CONSENSUS_ORDER)
+                         | consensus_order * _ddp.DDP_CONTEXT_CONSENSUS_ORDER
+                         | check * _ddp.DDP_CONTEXT_CHECK)
         self._handle = _ddp.ddp_context_create(group, options)
         self.grad_ready = self._handle.grad_ready
         #: What was registered, by index.
@@ -96,7 +100,7 @@ class Context(DeviceMethods, HookMethods):
         self._streams: Dict[Tuple[int, int], Any] = {}  # held while they may be used
         # What the C library calls knows the context weakly, so that a hook that refers to it makes a circle that the
         # garbage collector sees.
-        self._callbacks: Dict[str, Callable] = {}
+        self._callbacks: Dict[str, Callable[..., Any]] = {}
 
     # REGISTRATION
 
@@ -155,13 +159,14 @@ class Context(DeviceMethods, HookMethods):
         """Start of a step, before the forward pass; views may move here."""
         _ddp.ddp_step_begin(self._handle)
 
-    def put(self, param: int, grad: Any) -> None:
-        """Copies a gradient, of any array of the CPU that can be read, into its place in the bucket, and announces it."""
+    def put(self, param: int, grad: Any, *, add: bool = False) -> None:
+        """Copies a gradient, of any array of the CPU that can be read, to its place (the registered grad, or the view), and
+        announces it. add: to what was put since the last synced step, in no_sync and where a parameter has several uses; else
+        it takes the place of that."""
         parameter = self.parameters[param]
         source = memory_of("grad", grad, writable=False)
         same_layout("grad", source, parameter.shape, parameter.dtype)
-        self.grad_view(param).copy_from(source)
-        self.grad_ready(param)
+        _ddp.ddp_put(self._handle, param, source.address, add * _ddp.DDP_PUT_ADD)
 
     def grad_ready_sparse(self, param: int, indices: Any, values: Any) -> None:
         """The gradient is zero but for these rows (int64); both arrays are copied."""
@@ -210,7 +215,7 @@ class Context(DeviceMethods, HookMethods):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """with ctx.no_sync(): steps in here only add gradients up, on this rank."""
+        """with ctx.no_sync(): steps in here do not communicate. The program adds gradients up, in its own arrays or in views."""
         self.set_sync(False)
         try:
             yield
@@ -228,7 +233,7 @@ class Context(DeviceMethods, HookMethods):
         return Memory.at(_ddp.ddp_grad_view(self._handle, param), parameter.dtype, parameter.shape, self._layout(), False,
                          device_of(parameter.device))
 
-    def _layout(self):
+    def _layout(self) -> Any:
         generation = self.layout_generation
         if self._held[0] != generation:
             self._held = (generation, _ddp.ddp_layout_hold(self._handle))
@@ -347,7 +352,7 @@ class Context(DeviceMethods, HookMethods):
     def __enter__(self) -> "Context":
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self.close()
 
 
@@ -359,7 +364,7 @@ def _check_layout(what: str, memory: Memory, shape: Tuple[int, ...], dtype: int)
 
 
 def _description(name: str, shape: Sequence[int], dtype: int, data: Optional[Memory], grad: Optional[Memory], flags: int,
-                 uses: int, device: Tuple[int, int]):
+                 uses: int, device: Tuple[int, int]) -> Any:
     desc = _ddp.ddp_param_desc()
     desc.name = name
     desc.set_shape(list(shape))

@@ -4,7 +4,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Tuple
 
 from . import _ddp
-from ._arrays import Memory, device_of, gpu_of, memory_of, stream_of
+from ._arrays import device_of, gpu_of, memory_of, stream_of
+from ._ddp import Memory
 
 if TYPE_CHECKING:
     from .context import Parameter
@@ -53,7 +54,8 @@ class DeviceMethods:
 
     def _take(self, what: str, array: Any) -> Memory:
         """The memory of an array that calls without a stream use: what its library has under way for it comes before them."""
-        return memory_of(what, array, on_gpu=True, stream=self._streams.get(gpu_of(array)))
+        place = gpu_of(array)
+        return memory_of(what, array, on_gpu=True, stream=self._streams.get(place) if place else None)
 
     def _registered(self) -> Iterator[Tuple[str, Any]]:
         for parameter in self.parameters:

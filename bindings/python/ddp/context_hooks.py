@@ -2,30 +2,34 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from . import _ddp
-from ._arrays import DtypeLike, Memory, dtype_of
+from ._arrays import DtypeLike, dtype_of
+from ._ddp import Memory
 from ._errors import InvalidStateError
 from .bucket import Bucket, Hook
 from .group import Group
+from .work import checked_nothing, checked_work
 
 if TYPE_CHECKING:
-    from .context import Parameter
+    from .context import Context, Parameter
+
+Function = Callable[..., Any]  # of the program's
 
 
 class HookMethods:
     """Part of Context."""
 
     _handle: Any
-    _callbacks: Dict[str, Callable]
+    _callbacks: Dict[str, Function]
     _buffers: List[Memory]
     parameters: List["Parameter"]
 
     def set_hook(self, hook: Optional[Hook]) -> None:
         """hook(group, bucket) leaves in the bucket what gradients become, or returns a Work after which it does. None: back
         to the default."""
-        _ddp.ddp_set_comm_hook(self._handle, self._callback("hook", hook, _lend_bucket))
+        _ddp.ddp_set_comm_hook(self._handle, self._callback("hook", hook, _lend_bucket, _result_of_hook))
 
     def use_hook(self, name: str, **options: Any) -> None:
         """A built-in hook: use_hook("powersgd", rank=2, start=100). docs/hooks.md lists them."""
@@ -68,8 +72,9 @@ class HookMethods:
         """function(parameter, used) is called when a gradient is final."""
         _ddp.ddp_set_reduced_callback(self._handle, self._callback("reduced", function, _name_parameter))
 
-    def _callback(self, name: str, function: Optional[Callable], arguments: Callable) -> Optional[Callable]:
-        """What C calls: function(*arguments(context, ...))."""
+    def _callback(self, name: str, function: Optional[Function], arguments: Function,
+                  checked: Function = checked_nothing) -> Optional[Function]:
+        """What C calls: function(*arguments(context, ...)), and what it returned as `checked` has it."""
         if function is None:
             return None
         if not callable(function):
@@ -77,23 +82,30 @@ class HookMethods:
         self._callbacks[name] = function
         reference = weakref.ref(self)
 
-        def call(*given):
+        what = {"hook": "hook", "buffers": "buffer hook", "reduced": "reduced callback"}.get(name, "function of hook_then")
+
+        def call(*given: Any) -> Any:
             context = reference()
             if context is None:
                 raise InvalidStateError("the context of this callback is gone: keep it while its steps run")
-            return context._callbacks[name](*arguments(context, *given))
+            mine = context._callbacks[name]
+            return checked(what, mine, mine(*arguments(context, *given)))
 
         return call
 
 
-def _lend_bucket(context, group, handle):
+def _result_of_hook(what: str, hook: Function, result: Any) -> Any:
+    return checked_work(what, hook, result, "leave the result in the bucket and return None, or return a Work after which it is there")
+
+
+def _lend_bucket(context: Context, group: _ddp.Handle, handle: _ddp.Handle) -> Tuple[Group, Bucket]:
     bucket = Bucket(handle, context)
     return Group._lent(group, bucket.stream), bucket
 
 
-def _lend_buffers(context, group, unused_buffers):
+def _lend_buffers(context: Context, group: _ddp.Handle, unused_buffers: Any) -> Tuple[Group, List[Memory]]:
     return Group._lent(group), list(context._buffers)  # in the order of registration, as C gives them
 
 
-def _name_parameter(context, param, used):
+def _name_parameter(context: Context, param: int, used: bool) -> Tuple[Parameter, bool]:
     return context.parameters[param], used

@@ -5,10 +5,11 @@ import atexit
 import dataclasses
 import os
 import weakref
-from typing import Any, Iterable, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Literal, Optional, Sequence, Union, overload
 
 from . import _ddp
-from ._arrays import DtypeLike, Memory, count_of, dtype_of, memory_of, milliseconds, op_of
+from ._arrays import DtypeLike, count_of, dtype_of, memory_of, milliseconds, op_of
+from ._ddp import Memory
 from ._errors import Error, NotFoundError
 from .store import Store
 from .work import Work, sweep
@@ -62,8 +63,6 @@ class Group:
                  secret: Optional[str] = None, deterministic: bool = False, match_check: bool = True,
                  round_robin: int = 1):
         options = _ddp.ddp_group_options()
-        if rank is None and world_size is None and init_method is None and store is None and environment() is None:
-            rank, world_size = 0, 1
         options.rank = -1 if rank is None else rank
         options.world_size = -1 if world_size is None else world_size
         options.init_method = init_method
@@ -73,24 +72,24 @@ class Group:
         options.group_name = name
         options.store = store
         options.secret = secret
-        options.flags = (deterministic * _ddp.DDP_GROUP_DETERMINISTIC
+        options.flags = (_ddp.DDP_GROUP_OR_ALONE | deterministic * _ddp.DDP_GROUP_DETERMINISTIC
                          | (not match_check) * _ddp.DDP_GROUP_NO_MATCH_CHECK)
         options.round_robin = round_robin
         self._take(_ddp.ddp_group_create(options), store)
 
-    def _take(self, handle, *kept) -> None:
+    def _take(self, handle: _ddp.Handle, *kept: Any) -> None:
         self._handle = handle
         self._kept = kept
         _open_groups.add(self)
 
     @classmethod
-    def _of(cls, handle, *kept) -> "Group":
+    def _of(cls, handle: _ddp.Handle, *kept: Any) -> "Group":
         group = cls.__new__(cls)
         group._take(handle, *kept)
         return group
 
     @classmethod
-    def _lent(cls, handle, stream: Optional[int] = None) -> "Group":
+    def _lent(cls, handle: _ddp.Handle, stream: Optional[int] = None) -> "Group":
         """The group that a callback is lent: not ours to close."""
         group = cls.__new__(cls)
         group._handle = handle
@@ -146,6 +145,16 @@ class Group:
     # COLLECTIVES. Each array is used where it lies. With async_op=True they return a Work at once; until it has ended the
     # arrays must not be touched. Otherwise they return when all is done.
 
+    @overload
+    def allreduce(self, recv: Any, op: Union[int, str] = "sum", *, send: Any = None,
+                  async_op: Literal[False] = False) -> None: ...
+
+    @overload
+    def allreduce(self, recv: Any, op: Union[int, str] = "sum", *, send: Any = None, async_op: Literal[True]) -> Work: ...
+
+    @overload
+    def allreduce(self, recv: Any, op: Union[int, str] = "sum", *, send: Any = None, async_op: bool) -> Optional[Work]: ...
+
     def allreduce(self, recv: Any, op: Union[int, str] = "sum", *, send: Any = None,
                   async_op: bool = False) -> Optional[Work]:
         """recv = op over the ranks of send, or of recv itself."""
@@ -154,10 +163,28 @@ class Group:
         _same("send", source, to, to.count)
         return self._start(async_op, _ddp.ddp_allreduce, source, to, to.count, to.dtype, op_of(op))
 
+    @overload
+    def broadcast(self, buffer: Any, root: int = 0, *, async_op: Literal[False] = False) -> None: ...
+
+    @overload
+    def broadcast(self, buffer: Any, root: int = 0, *, async_op: Literal[True]) -> Work: ...
+
+    @overload
+    def broadcast(self, buffer: Any, root: int = 0, *, async_op: bool) -> Optional[Work]: ...
+
     def broadcast(self, buffer: Any, root: int = 0, *, async_op: bool = False) -> Optional[Work]:
         """buffer of rank root to every rank."""
         to = memory_of("buffer", buffer, on_gpu=True, stream=self._stream)
         return self._start(async_op, _ddp.ddp_broadcast, to, to.count, to.dtype, root)
+
+    @overload
+    def allgather(self, recv: Any, send: Any = None, *, async_op: Literal[False] = False) -> None: ...
+
+    @overload
+    def allgather(self, recv: Any, send: Any = None, *, async_op: Literal[True]) -> Work: ...
+
+    @overload
+    def allgather(self, recv: Any, send: Any = None, *, async_op: bool) -> Optional[Work]: ...
 
     def allgather(self, recv: Any, send: Any = None, *, async_op: bool = False) -> Optional[Work]:
         """recv = the ranks' send, one after another; without send each rank's part stands in recv already."""
@@ -169,6 +196,16 @@ class Group:
         _same("send", source, to, part)
         return self._start(async_op, _ddp.ddp_allgather, source, to, part, to.dtype)
 
+    @overload
+    def reduce_scatter(self, recv: Any, send: Any, op: Union[int, str] = "sum", *,
+                       async_op: Literal[False] = False) -> None: ...
+
+    @overload
+    def reduce_scatter(self, recv: Any, send: Any, op: Union[int, str] = "sum", *, async_op: Literal[True]) -> Work: ...
+
+    @overload
+    def reduce_scatter(self, recv: Any, send: Any, op: Union[int, str] = "sum", *, async_op: bool) -> Optional[Work]: ...
+
     def reduce_scatter(self, recv: Any, send: Any, op: Union[int, str] = "sum", *,
                        async_op: bool = False) -> Optional[Work]:
         """recv = this rank's part of op over the ranks of send."""
@@ -177,11 +214,20 @@ class Group:
         _same("send", source, to, to.count * self.world_size)
         return self._start(async_op, _ddp.ddp_reduce_scatter, source, to, to.count, to.dtype, op_of(op))
 
+    @overload
+    def barrier(self, *, async_op: Literal[False] = False) -> None: ...
+
+    @overload
+    def barrier(self, *, async_op: Literal[True]) -> Work: ...
+
+    @overload
+    def barrier(self, *, async_op: bool) -> Optional[Work]: ...
+
     def barrier(self, *, async_op: bool = False) -> Optional[Work]:
         """Done when every rank has called it."""
         return self._start(async_op, _ddp.ddp_barrier)
 
-    def _start(self, async_op: bool, function, *arguments) -> Optional[Work]:
+    def _start(self, async_op: bool, function: Callable[..., Any], *arguments: Any) -> Optional[Work]:
         sweep()
         memory = [each for each in arguments if isinstance(each, Memory)]
         plain = [each.address if isinstance(each, Memory) else each for each in arguments]
@@ -195,7 +241,7 @@ class Group:
     def __enter__(self) -> "Group":
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -222,7 +268,7 @@ class _Allocated:
         self._process = os.getpid()
         self._free = _ddp.ddp_mem_free
 
-    def __del__(self):
+    def __del__(self) -> None:
         if os.getpid() == self._process:  # after a fork it is the parent's
             self._free(self._address)
 

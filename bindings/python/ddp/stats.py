@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,6 @@ class Stats:
     copied_bytes: int
 
     @classmethod
-    def of(cls, values) -> "Stats":
+    def of(cls, values: Any) -> "Stats":
         """From the C struct."""
         return cls(*(getattr(values, field.name) for field in dataclasses.fields(cls)))

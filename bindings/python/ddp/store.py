@@ -1,7 +1,7 @@
 """The rendezvous store: a small key-value service that the ranks of a job share (ddp/store.h)."""
 from __future__ import annotations
 
-from typing import Iterable, List, Mapping, Optional, Union
+from typing import Any, Iterable, List, Mapping, Optional, Union
 
 from . import _ddp
 from ._arrays import milliseconds
@@ -9,7 +9,7 @@ from ._arrays import milliseconds
 Value = Union[bytes, bytearray, memoryview, str]
 
 
-def _encoded(value: Value):
+def _encoded(value: Value) -> Union[bytes, bytearray, memoryview]:
     return value.encode() if isinstance(value, str) else value
 
 
@@ -30,7 +30,7 @@ class Store:
         self._handle = _ddp.ddp_store_create(options)
 
     @classmethod
-    def _of(cls, handle) -> "Store":
+    def _of(cls, handle: _ddp.Handle) -> "Store":
         store = cls.__new__(cls)
         store._handle = handle
         return store
@@ -113,5 +113,5 @@ class Store:
     def __enter__(self) -> "Store":
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self.close()

@@ -2,10 +2,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import os
 from typing import Any, Callable, Generator, List, Optional
 
 from . import _ddp
 from ._arrays import milliseconds
+from ._errors import InvalidStateError
 
 # Handles of operations that nobody holds any more but that may still use arrays: those stay alive until the operation has
 # ended, which the next collective looks for.
@@ -23,6 +26,35 @@ def sweep() -> None:
             _unfinished.remove(handle)
 
 
+def name_of(function: Any) -> str:
+    """How messages call a function of the program's: 'halved' (train.py, line 12)."""
+    name = repr(getattr(function, "__qualname__", type(function).__qualname__))
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return f"{name} ({os.path.basename(code.co_filename)}, line {code.co_firstlineno})" if code else name
+
+
+def checked_work(what: str, function: Any, result: Any, instead: str) -> Optional["Work"]:
+    """The result of a function that may return a work, or nothing."""
+    if result is None:
+        return None
+    if not isinstance(result, Work):
+        kind = type(result)
+        raise TypeError(f"the {what} {name_of(function)} returned neither None nor a ddp.Work, but a "
+                        f"{kind.__module__}.{kind.__qualname__}: {instead}")
+    if not result._handle.open:
+        raise InvalidStateError(f"the {what} {name_of(function)} returned a Work that libddp has taken over before, or that is "
+                                f"closed: each Work can be returned once; {instead}")
+    return result
+
+
+def checked_nothing(what: str, function: Any, result: Any) -> None:
+    """The result of a function that must have finished when it returns: nobody would wait for a work of its."""
+    if isinstance(result, Work) or inspect.isawaitable(result):
+        kind = type(result)
+        raise TypeError(f"the {what} {name_of(function)} returned a {kind.__module__}.{kind.__qualname__}, which libddp does not "
+                        "wait for: finish within the call (without async_op=True), and return None")
+
+
 class Work:
     """An operation under way. It keeps its arrays alive. Forgetting it does not cancel it."""
 
@@ -32,7 +64,7 @@ class Work:
         self._over = False
 
     @classmethod
-    def _of(cls, handle, *kept) -> "Work":
+    def _of(cls, handle: _ddp.Handle, *kept: Any) -> "Work":
         work = cls.__new__(cls)
         work._handle = handle
         work._over = False
@@ -57,13 +89,20 @@ class Work:
     def then(self, function: Callable[[], Optional["Work"]]) -> "Work":
         """Calls function() after this has ended well, on a thread that is inside a libddp call then. If it returns a work,
         the result ends with that one. An exception comes out of the result."""
-        return Work._of(_ddp.ddp_work_then(self._handle, function, 0), self._handle)
+        if not callable(function):
+            raise TypeError(f"a function is expected, not {type(function).__name__}")
+
+        def call() -> Optional["Work"]:
+            return checked_work("continuation", function, function(),
+                                "return None, or a Work with which the result is to end")
+
+        return Work._of(_ddp.ddp_work_then(self._handle, call, 0), self._handle)
 
     def complete(self, error: Optional[str] = None) -> None:
         """Finishes a work of Work(): well, or badly with a message."""
         _ddp.ddp_work_complete(self._handle, _ddp.DDP_ERROR_CALLBACK if error else _ddp.DDP_OK, error)
 
-    def __del__(self):
+    def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
         if handle is not None and handle.open and not self._over:
             _unfinished.append(handle)

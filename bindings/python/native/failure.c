@@ -1,5 +1,7 @@
 #include "failure.h"
 
+#include "interrupt.h"
+
 static PyObject* factory; /* NULL until the package has set it */
 
 static PyObject* exception_of(ddp_status status, const char* message, const ddp_error* about) {
@@ -24,7 +26,22 @@ static PyObject* take_raised(uintptr_t about) {
     return first;
 }
 
+/* What a signal handler raised comes first; what libddp made of it is only where that happened. */
+static int raise_interrupt(ddp_error* error) {
+    PyObject* interrupt = ddp_py_take_interrupt();
+    if (!interrupt) return 0;
+    PyObject* context = error ? exception_of(ddp_error_code(error), ddp_error_message(error), error) : NULL;
+    ddp_error_free(error);
+    if (context)
+        PyException_SetContext(interrupt, context); /* takes the reference */
+    else
+        PyErr_Clear();
+    raise_exception(interrupt);
+    return 1;
+}
+
 void ddp_py_raise(ddp_error* error, uintptr_t about) {
+    if (raise_interrupt(error)) return;
     PyObject* raised = take_raised(about);
     PyObject* exception = exception_of(ddp_error_code(error), ddp_error_message(error), error);
     ddp_error_free(error);
@@ -47,7 +64,7 @@ static ddp_status status_of(PyObject* exception) {
     const long status = value && PyLong_Check(value) ? PyLong_AsLong(value) : 0;
     Py_XDECREF(value);
     PyErr_Clear();
-    return status < 0 && status >= DDP_ERROR_UNEVEN_INPUTS ? (ddp_status)status : DDP_ERROR_CALLBACK;
+    return status < 0 && status >= DDP_ERROR_INTERRUPTED ? (ddp_status)status : DDP_ERROR_CALLBACK;
 }
 
 ddp_status ddp_py_keep_exception(PyObject* list, ddp_error** error) {

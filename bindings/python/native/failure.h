@@ -7,7 +7,8 @@
 /* Adds set_error_factory(f) to the module: f(status, message, rank, param, bucket, step) makes an exception. */
 int ddp_py_add_failure(PyObject* module);
 
-/* Raises and frees `error`. Where a callback of the object `about` raised an exception that has not come out yet, that
+/* Raises and frees `error`, which is NULL only where a signal handler raised during the call: its exception is raised instead, with
+ * the error as its context. Where a callback of the object `about` raised an exception that has not come out yet, that
  * one is raised, with the error as its cause. */
 void ddp_py_raise(ddp_error* error, uintptr_t about);
 

@@ -77,27 +77,34 @@ static PyObject* at(PyObject* self, PyObject* args) {
     return NULL;
 }
 
-/* Copies bytes from another Memory of the same type and number of elements, without the interpreter lock. */
-static PyObject* copy_from(PyObject* self, PyObject* other) {
-    DdpMemory* to = (DdpMemory*)self;
-    if (!PyObject_TypeCheck(other, memory_type)) {
-        PyErr_SetString(PyExc_TypeError, "a Memory is expected");
-        return NULL;
-    }
-    const DdpMemory* from = (const DdpMemory*)other;
-    if (from->dtype != to->dtype || from->count != to->count || to->readonly) {
-        PyErr_Format(PyExc_ValueError, "%zd elements of %s are expected, not %zd of %s", to->count,
-                     ddp_dtype_name(to->dtype), from->count, ddp_dtype_name(from->dtype));
-        return NULL;
-    }
-    if (to->device.kind != DDP_DEVICE_CPU || from->device.kind != DDP_DEVICE_CPU) {
-        PyErr_SetString(PyExc_TypeError,
-                        "only memory of the CPU is copied: write memory of a GPU with the library whose array it is");
-        return NULL;
-    }
+/* JAX, PyTorch and others use arrays as they are only if they are aligned well. */
+enum { ALIGNMENT = 64 };
+
+/* Copies elements, without the interpreter lock. */
+static void copy_elements(DdpMemory* to, const DdpMemory* from) {
     const size_t bytes = (size_t)to->count * ddp_dtype_size(to->dtype);
-    Py_BEGIN_ALLOW_THREADS if (bytes > 0) memmove(to->address, from->address, bytes);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    if (bytes == 0 || to->address == from->address) return; /* a gradient that is in its bucket already, for one */
+    Py_BEGIN_ALLOW_THREADS memmove(to->address, from->address, bytes);
+    Py_END_ALLOW_THREADS
+}
+
+DdpMemory* ddp_py_memory_copy(const DdpMemory* memory) {
+    const Py_ssize_t bytes = memory->count * (Py_ssize_t)ddp_dtype_size(memory->dtype);
+    DdpMemory* made = (DdpMemory*)memory_type->tp_alloc(memory_type, 0);
+    if (!made) return NULL;
+    made->owner = PyByteArray_FromStringAndSize(NULL, bytes + ALIGNMENT);
+    if (!made->owner) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    const uintptr_t start = (uintptr_t)PyByteArray_AS_STRING(made->owner);
+    made->address = (char*)((start + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    made->dtype = memory->dtype;
+    made->ndim = memory->ndim;
+    memcpy(made->shape, memory->shape, sizeof made->shape);
+    ddp_py_memory_lay_out(made);
+    copy_elements(made, memory);
+    return made;
 }
 
 static void dealloc(PyObject* self) {
@@ -140,10 +147,10 @@ static PyMethodDef methods[] = {
     {"at", at, METH_VARARGS | METH_STATIC,
      "at(address, dtype, shape, owner, readonly=False, device=(0, 0), stream=0): memory kept alive by owner; on a GPU, "
      "in the order of this stream alone, unless 0."},
-    {"copy_from", copy_from, METH_O, "Copies from another Memory of the same type and size."},
     {"__dlpack__", (PyCFunction)(void (*)(void))ddp_py_make_dlpack, METH_VARARGS | METH_KEYWORDS,
      "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None): as a DLPack capsule of version 0, "
-     "without a copy. A bucket on a GPU is shown only to its own stream, Bucket.stream, or with stream=-1 for no "
+     "without a copy unless copy is True or it is JAX that asks. A bucket on a GPU is shown only to its own stream, "
+     "Bucket.stream, or with stream=-1 for no "
      "order."},
     {"__dlpack_device__", ddp_py_dlpack_device, METH_NOARGS, "DLPack's device kind and index."},
     {NULL, NULL, 0, NULL},

@@ -130,24 +130,38 @@ static int refuse_stream(const DdpMemory* memory, PyObject* stream) {
     return -1;
 }
 
-PyObject* ddp_py_make_dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
-    /* Whatever max_version is, version 0 may be given. */
-    static char* names[] = {"stream", "max_version", "dl_device", "copy", NULL};
-    DdpMemory* memory = (DdpMemory*)self;
-    PyObject *stream = Py_None, *max_version = Py_None, *device = Py_None, *copy = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO", names, &stream, &max_version, &device, &copy)) return NULL;
-    const int copied = PyObject_IsTrue(copy);
-    if (copied < 0 || refuse_device(memory, device) != 0 || refuse_stream(memory, stream) != 0) return NULL;
-    if (copied) {
-        PyErr_SetString(PyExc_BufferError, "libddp makes no copies: take the memory as it is, and copy that");
-        return NULL;
+/* Whether to show a copy: 1, 0, or -1 with an exception. copy: what the consumer says, None for nothing.
+ *
+ * JAX says nothing, not even when it was asked for a copy, and computes on what it is given as if that never changed, perhaps
+ * long after the call that gave it returned. What libddp shows does change, so JAX gets a copy. */
+static int wants_copy(const DdpMemory* memory, PyObject* copy) {
+    const int by_jax = ddp_py_called_by_jax();
+    const int wanted = copy == Py_None ? by_jax : PyObject_IsTrue(copy);
+    if (wanted < 0) return -1;
+    if (by_jax && !wanted) {
+        PyErr_SetString(
+            PyExc_BufferError,
+            "copy=False: arrays of JAX never change, and memory of libddp does; take it without copy=False");
+        return -1;
     }
-    if (memory->readonly) {
-        PyErr_SetString(PyExc_BufferError, "the memory is read-only, which this version of DLPack cannot say");
-        return NULL;
+    if (wanted && memory->device.kind != DDP_DEVICE_CPU) {
+        PyErr_Format(
+            PyExc_BufferError,
+            "libddp makes no copies of memory of a GPU: take the memory as it is with CuPy or PyTorch, and copy "
+            "that%s",
+            by_jax ? "; JAX may have the copy" : "");
+        return -1;
     }
+    return wanted;
+}
+
+/* Takes over the reference. */
+static PyObject* capsule_of(DdpMemory* memory) {
     Shown* shown = calloc(1, sizeof *shown);
-    if (!shown) return PyErr_NoMemory();
+    if (!shown) {
+        Py_DECREF(memory);
+        return PyErr_NoMemory();
+    }
     DdpDlTensor* tensor = &shown->managed.tensor;
     tensor->data = memory->address;
     tensor->device.kind = dlpack_device_of(memory);
@@ -159,11 +173,31 @@ PyObject* ddp_py_make_dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
     for (int i = 0; i < memory->ndim; ++i) shown->shape[i] = memory->shape[i];
     tensor->shape = shown->shape;
     shown->managed.deleter = drop_shown;
-    shown->managed.manager = self;
-    Py_INCREF(self);
+    shown->managed.manager = memory;
     PyObject* capsule = PyCapsule_New(&shown->managed, "dltensor", drop_capsule);
     if (!capsule) drop_shown(&shown->managed);
     return capsule;
+}
+
+PyObject* ddp_py_make_dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
+    /* Whatever max_version is, version 0 may be given. */
+    static char* names[] = {"stream", "max_version", "dl_device", "copy", NULL};
+    DdpMemory* memory = (DdpMemory*)self;
+    PyObject *stream = Py_None, *max_version = Py_None, *device = Py_None, *copy = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO", names, &stream, &max_version, &device, &copy)) return NULL;
+    if (refuse_device(memory, device) != 0 || refuse_stream(memory, stream) != 0) return NULL;
+    const int copied = wants_copy(memory, copy);
+    if (copied < 0) return NULL;
+    if (copied) {
+        DdpMemory* made = ddp_py_memory_copy(memory);
+        return made ? capsule_of(made) : NULL;
+    }
+    if (memory->readonly) {
+        PyErr_SetString(PyExc_BufferError, "the memory is read-only, which this version of DLPack cannot say");
+        return NULL;
+    }
+    Py_INCREF(memory);
+    return capsule_of(memory);
 }
 
 PyObject* ddp_py_dlpack_device(PyObject* self, PyObject* unused) {

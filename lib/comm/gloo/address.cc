@@ -11,10 +11,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "comm/gloo/host_store.h"
@@ -24,6 +26,7 @@ namespace libddp::gloo_tcp {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
+constexpr std::chrono::milliseconds kInterfacePause{100};
 
 struct Interface {
     std::string name;
@@ -103,10 +106,31 @@ std::optional<std::string> address_of_own_name(const std::vector<Interface>& own
     return std::nullopt;
 }
 
-std::string own_address() {
-    const std::vector<Interface> own = interfaces();
-    if (auto named = address_of_own_name(own)) return *named;
-    return own.empty() ? kLoopback : own.front().address;
+// An address that ranks on other hosts can reach. A link that is down at the moment is given until the deadline.
+std::string own_address(const Deadline& deadline) {
+    for (;;) {
+        const std::vector<Interface> own = interfaces();
+        if (auto named = address_of_own_name(own)) return *named;
+        if (!own.empty()) return own.front().address;
+        if (deadline.expired())
+            fail(DDP_ERROR_UNAVAILABLE,
+                 "this host has no network interface that is up, but for the loopback, and the ranks are on several "
+                 "hosts");
+        std::this_thread::sleep_for(kInterfacePause);
+    }
+}
+
+bool is_loopback(const std::string& address) {
+    return address == "::1" || address.starts_with("127.");
+}
+
+// Others could not reach it there, and might reach a process of their own.
+void refuse_loopback(const std::string& address, const char* whose) {
+    if (!is_loopback(address)) return;
+    fail(
+        DDP_ERROR_INVALID_ARGUMENT, "the ranks are on several hosts, and ", whose, " ", address,
+        " is reached from one host only; set the option iface=NAME or host=ADDRESS, or the variable DDP_GLOO_IFACE, to "
+        "a network that all hosts share");
 }
 
 // The source address of the route to `peer`. Connecting a datagram socket asks the routing table and sends nothing.
@@ -186,25 +210,29 @@ std::string decide_as_root(const ddp_backend_host& host, const std::string& requ
         }
     }
     std::string aim = requested;
-    if (aim.empty()) aim = one_machine ? kLoopback : own_address();
+    if (aim.empty()) aim = one_machine ? kLoopback : own_address(deadline);
+    if (!one_machine) refuse_loopback(aim, "rank 0's address");
     store_set(host, "gloo/aim", (one_machine ? "local " : "remote ") + aim);
     return aim;
 }
 
-std::string decide_as_other(const ddp_backend_host& host, const Deadline& deadline) {
+std::string decide_as_other(const ddp_backend_host& host, const std::string& requested, const Deadline& deadline) {
     store_set(host, info_key(host.rank), machine_identity());
     const std::string answer = store_get(host, "gloo/aim", deadline);
-    if (answer.starts_with("local ")) return kLoopback;
-    return address_toward(answer.substr(answer.find(' ') + 1)).value_or(own_address());
+    const bool one_machine = answer.starts_with("local ");
+    std::string address = requested;
+    if (address.empty() && one_machine) address = kLoopback;
+    if (address.empty()) address = address_toward(answer.substr(answer.find(' ') + 1)).value_or("");
+    if (address.empty() || (requested.empty() && !one_machine && is_loopback(address))) address = own_address(deadline);
+    if (!one_machine) refuse_loopback(address, "this rank's address");
+    return address;
 }
 
 }  // namespace
 
 std::string choose_address(const ddp_backend_host& host, const Settings& settings, const Deadline& deadline) {
     const std::string requested = requested_address(settings);
-    const std::string address =
-        host.rank == 0 ? decide_as_root(host, requested, deadline) : decide_as_other(host, deadline);
-    return requested.empty() ? address : requested;
+    return host.rank == 0 ? decide_as_root(host, requested, deadline) : decide_as_other(host, requested, deadline);
 }
 
 }  // namespace libddp::gloo_tcp

@@ -5,9 +5,11 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <exception>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "comm/gloo/host_store.h"
@@ -44,11 +46,12 @@ public:
 
     void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
 
-    // The rank Gloo was about to connect with; -1 if that cannot be told from the keys of this version.
+    // The rank Gloo was about to connect with; -1 if that cannot be told from the keys of this version: "3", "rank_3".
     int current_peer() const {
-        const bool number =
-            !last_key_.empty() && last_key_.size() < 9 && std::all_of(last_key_.begin(), last_key_.end(), ::isdigit);
-        return number ? std::stoi(last_key_) : -1;
+        const auto begin = last_key_.starts_with("rank_") ? 5U : 0U;
+        const std::string rank = last_key_.substr(begin);
+        const bool number = !rank.empty() && rank.size() < 9 && std::all_of(rank.begin(), rank.end(), ::isdigit);
+        return number ? std::stoi(rank) : -1;
     }
 
 private:
@@ -76,6 +79,13 @@ std::string listening_key(int rank, int lane) {
     return str("gloo/", lane, "/listening/", rank);
 }
 
+// Gloo says what the system refused this process only in words.
+bool lacks_resources(const std::string& reason) {
+    for (int error : {EMFILE, ENFILE, ENOMEM, ENOBUFS})
+        if (reason.ends_with(std::generic_category().message(error))) return true;
+    return false;
+}
+
 std::string peer_description(const ddp_backend_host& host, int peer, int lane) {
     if (peer < 0) return "another rank";
     try {
@@ -92,8 +102,11 @@ std::shared_ptr<::gloo::transport::Device> create_device(const std::string& addr
     const SignalsBlocked guard;  // for the thread that the device starts
     try {
         return ::gloo::transport::tcp::CreateDevice(attributes);
+    } catch (const std::system_error& error) {
+        fail(DDP_ERROR_LIMIT, "Gloo cannot start a thread: ", error.code().message(),
+             "; raise the limit of processes (ulimit -u) or of memory (ulimit -v)");
     } catch (const std::exception& error) {
-        fail(DDP_ERROR_UNAVAILABLE, "cannot listen on ", address, ": ", error.what());
+        fail(DDP_ERROR_IO, "cannot listen on ", address, ": ", error.what());
     }
 }
 
@@ -119,9 +132,16 @@ std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
     } catch (const std::exception& error) {
         reason = error.what();
     }
-    fail(DDP_ERROR_UNAVAILABLE, "rank ", host.rank, ", listening on ", device->str(), ", could not connect with ",
-         peer_description(host, store->current_peer(), lane), ": ", reason,
-         "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_GLOO_IFACE");
+    if (lacks_resources(reason))
+        fail(DDP_ERROR_LIMIT, "Gloo cannot connect: ", reason,
+             "; raise the limit of open files (ulimit -n) or of memory");
+    const int peer = store->current_peer();
+    throw Error(ErrorInfo{
+        DDP_ERROR_UNAVAILABLE,
+        str("rank ", host.rank, ", listening on ", device->str(), ", could not connect with ",
+            peer_description(host, peer, lane), ": ", reason,
+            "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_GLOO_IFACE"),
+        peer});
 }
 
 }  // namespace libddp::gloo_tcp

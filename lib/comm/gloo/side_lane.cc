@@ -28,8 +28,7 @@ ddp_collective part_of(const ddp_collective& c, std::size_t begin, std::size_t c
 SideLane::SideLane(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number,
                    Mesh& main)
     : main_(main), mesh_(host, address, deadline, number) {
-    const SignalsBlocked guard;
-    thread_ = std::jthread([this](const std::stop_token& stop) { loop(stop); });
+    thread_ = quiet_thread<std::jthread>([this](const std::stop_token& stop) { loop(stop); });
     main_.also_poison(mesh_);
 }
 

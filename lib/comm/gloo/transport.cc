@@ -5,6 +5,7 @@
 
 #include "comm/backend/alone.h"
 #include "comm/gloo/address.h"
+#include "util/descriptors.h"
 
 namespace libddp::gloo_tcp {
 namespace {
@@ -19,6 +20,8 @@ std::string without_location(const std::string& message) {
 
 Transport::Transport(const ddp_backend_host& host) : world_size_(host.world_size), settings_(read_settings(host)) {
     if (world_size_ == 1) return;
+    // Where one is missing in the middle, Gloo may end the process. A loop needs 6, and each peer one.
+    require_descriptors(static_cast<std::size_t>(settings_.lanes) * static_cast<std::size_t>(world_size_ + 5), "Gloo");
     const Deadline deadline = Deadline::after_ms(host.timeout_ms);
     const std::string address = choose_address(host, settings_, deadline);
     mesh_ = std::make_unique<Mesh>(host, address, deadline);
@@ -68,9 +71,10 @@ void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
 void Transport::barrier(const Deadline& deadline) {
     static constexpr char kBarrier[] = "barrier";
     if (auto difference = exchange_->compare(kBarrier, sizeof kBarrier, deadline))
-        throw Error(ErrorInfo{DDP_ERROR_MISMATCH,
-                              str("rank ", difference->rank, " is not in the barrier that this rank is in"),
-                              difference->rank});
+        throw Error(
+            ErrorInfo{DDP_ERROR_MISMATCH,
+                      str("rank ", difference->rank, " is not in the barrier that rank ", mesh_->rank(), " is in"),
+                      difference->rank});
 }
 
 void Transport::match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms) {
@@ -80,9 +84,10 @@ void Transport::match(const void* mine, void* theirs, std::size_t size, std::int
         if (world_size_ == 1) return;
         if (auto difference = exchange_->compare(mine, size, deadline)) {
             std::memcpy(theirs, difference->bytes.data(), size);
-            throw Error(ErrorInfo{DDP_ERROR_MISMATCH,
-                                  str("rank ", difference->rank, " is about to do something else than this rank"),
-                                  difference->rank});
+            throw Error(
+                ErrorInfo{DDP_ERROR_MISMATCH,
+                          str("rank ", difference->rank, " is about to do something else than rank ", mesh_->rank()),
+                          difference->rank});
         }
     });
 }

@@ -5,8 +5,7 @@
 namespace libddp::gloo_tcp {
 
 Watchdog::Watchdog(Mesh& mesh) : mesh_(mesh) {
-    const SignalsBlocked guard;
-    thread_ = std::thread([this] { loop(); });
+    thread_ = quiet_thread([this] { loop(); });
 }
 
 Watchdog::~Watchdog() {

@@ -46,12 +46,17 @@ void Rail::run(const ddp_collective& c) const {
     check(backend_->run(transport_, &c, &failure), failure);
 }
 
-// What the backend takes for a rank is a host.
+// What the backend takes for a rank is a host, in its sentence too.
 void Rail::check(ddp_status status, const ddp_backend_failure& failure) const {
     if (status == DDP_OK) return;
     const bool known = failure.rank >= 0 && failure.rank < topology_.hosts();
-    throw Error(ErrorInfo{status, str("between hosts: ", failure.message),
-                          known ? topology_.ranks(failure.rank)[static_cast<std::size_t>(number_)] : -1});
+    const int rank = known ? topology_.ranks(failure.rank)[static_cast<std::size_t>(number_)] : -1;
+    const char* what = status == DDP_ERROR_TIMEOUT       ? " did not come before the timeout"
+                       : status == DDP_ERROR_RANK_FAILED ? " left the group"
+                       : status == DDP_ERROR_MISMATCH    ? " is about to do something else"
+                                                         : nullptr;
+    if (known && what) throw Error(ErrorInfo{status, str("between hosts: rank ", rank, what), rank});
+    throw Error(ErrorInfo{status, str("between hosts, whose numbers these are: ", failure.message), rank});
 }
 
 ddp_status Rail::store_set(void* self, const char* key, const void* value, std::size_t size,

@@ -8,7 +8,7 @@ void* Arena::allocate(std::size_t bytes) {
     const std::size_t size = whole_pages(bytes > 0 ? bytes : 1);
     const std::lock_guard lock(mutex_);
     if (size > end_ - next_)
-        fail(DDP_ERROR_OUT_OF_MEMORY, "this rank has used up its range of shared memory; create the group anew");
+        fail(DDP_ERROR_OUT_OF_MEMORY, "the range of shared memory of one rank is used up; create the group anew");
     segment_.reserve(next_, size);
     Block block{next_, segment_.map(next_, size)};
     next_ += size;

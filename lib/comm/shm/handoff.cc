@@ -13,12 +13,18 @@
 #include <cstring>
 
 #include "util/error.h"
+#include "util/interrupt.h"
 #include "util/quiet_thread.h"
 
 namespace libddp::shm {
 namespace {
 
 constexpr int kBacklog = 128;
+// How long a server without descriptors waits before it tries again.
+constexpr int kPauseMs = 10;
+// What the byte says that a descriptor must travel with.
+constexpr char kHandedOver = 'd';
+constexpr char kRefused = 'r';
 
 // A name in the kernel's table instead of a file, so that nothing is left over.
 socklen_t address_of(const std::string& name, sockaddr_un& address) {
@@ -46,7 +52,7 @@ bool same_user(int connection) {
     return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// The one byte that a descriptor must travel with, and room for the descriptor.
+// That byte, and room for the descriptor.
 struct Parcel {
     Parcel() {
         message.msg_iov = &part;
@@ -54,11 +60,15 @@ struct Parcel {
         message.msg_control = control;
         message.msg_controllen = sizeof control;
     }
-    char byte = 'd';
+    char byte = kHandedOver;
     iovec part{&byte, 1};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     msghdr message{};
 };
+
+void refuse(int connection) {
+    send(connection, &kRefused, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
 
 void send_descriptor(int connection, int fd) {
     Parcel parcel;
@@ -71,79 +81,89 @@ void send_descriptor(int connection, int fd) {
     sendmsg(connection, &parcel.message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-class Socket {
-public:
-    explicit Socket(int fd) : fd_(fd) {
-        if (fd_ < 0) fail(DDP_ERROR_UNSUPPORTED, "a local socket: ", std::strerror(errno));
-    }
-    ~Socket() { close(fd_); }
-    Socket(const Socket&) = delete;
-    Socket& operator=(const Socket&) = delete;
-    int fd() const { return fd_; }
-
-private:
-    const int fd_;
-};
-
 }  // namespace
 
-HandoffServer::HandoffServer(int fd) : fd_(fd), name_(random_name()) {
-    listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    stop_ = eventfd(0, EFD_CLOEXEC);
+void Descriptor::reset(int fd) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = fd;
+}
+
+HandoffServer::HandoffServer(int fd)
+    : fd_(fd),
+      name_(random_name()),
+      listener_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
+      stop_(eventfd(0, EFD_CLOEXEC)),
+      spare_(fcntl(stop_.get(), F_DUPFD_CLOEXEC, 0)) {
     sockaddr_un address;
     const socklen_t size = address_of(name_, address);
-    const bool open = listener_ >= 0 && stop_ >= 0 &&
-                      bind(listener_, reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
-                      listen(listener_, kBacklog) == 0;
-    if (!open) {
-        const int error = errno;
-        if (listener_ >= 0) close(listener_);
-        if (stop_ >= 0) close(stop_);
-        fail(DDP_ERROR_UNSUPPORTED, "a local socket to hand shared memory over: ", std::strerror(error));
-    }
+    const bool open = listener_ && stop_ && spare_ &&
+                      bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+                      listen(listener_.get(), kBacklog) == 0;
+    if (!open) fail(DDP_ERROR_UNSUPPORTED, "a local socket to hand shared memory over: ", std::strerror(errno));
     thread_ = quiet_thread([this] { serve(); });
 }
 
 HandoffServer::~HandoffServer() {
-    eventfd_write(stop_, 1);
+    eventfd_write(stop_.get(), 1);
     thread_.join();
-    close(listener_);
-    close(stop_);
 }
 
 void HandoffServer::serve() noexcept {
     for (;;) {
-        pollfd waits[] = {{listener_, POLLIN, 0}, {stop_, POLLIN, 0}};
+        pollfd waits[] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
         if (poll(waits, 2, -1) < 0 && errno != EINTR) return;
         if (waits[1].revents) return;
-        const int connection = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-        if (connection < 0) continue;
-        if (same_user(connection)) send_descriptor(connection, fd_);
-        close(connection);
+        {
+            const Descriptor connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+            if (!connection && (errno == EMFILE || errno == ENFILE)) make_room();
+            if (!connection) continue;
+            if (same_user(connection.get()))
+                send_descriptor(connection.get(), fd_);
+            else
+                refuse(connection.get());
+        }
+        if (!spare_) spare_.reset(fcntl(stop_.get(), F_DUPFD_CLOEXEC, 0));
     }
 }
 
+void HandoffServer::make_room() noexcept {
+    pollfd stop{stop_.get(), POLLIN, 0};
+    if (spare_)
+        spare_.reset();
+    else
+        poll(&stop, 1, kPauseMs);
+}
+
 int receive_descriptor(const std::string& name, const Deadline& deadline) {
-    const Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!socket) fail(DDP_ERROR_UNSUPPORTED, "a local socket: ", std::strerror(errno));
     sockaddr_un address;
     if (name.empty() || name.size() >= sizeof address.sun_path)
         fail(DDP_ERROR_UNAVAILABLE, "'", name, "' is not the name of a local socket");
     const socklen_t size = address_of(name, address);
-    if (connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
+    if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
         fail(DDP_ERROR_UNAVAILABLE, "the rank that makes the shared memory cannot be reached: ", std::strerror(errno));
-    pollfd wait{socket.fd(), POLLIN, 0};
+    pollfd wait{socket.get(), POLLIN, 0};
     int ready;
     do {
-        ready = poll(&wait, 1, static_cast<int>(std::min<std::int64_t>(deadline.remaining_ms(), 1'000'000)));
-    } while (ready < 0 && errno == EINTR);
+        if (interrupt::wanted()) fail(DDP_ERROR_INTERRUPTED, "the program ended the wait");
+        ready = poll(&wait, 1,
+                     static_cast<int>(std::min<std::int64_t>(deadline.remaining_ms(), interrupt::kSlice.count())));
+    } while ((ready < 0 && errno == EINTR) || (ready == 0 && !deadline.expired()));
     if (ready == 0) fail(DDP_ERROR_TIMEOUT, "the rank that makes the shared memory did not hand it over in time");
     Parcel parcel;
-    const auto received = recvmsg(socket.fd(), &parcel.message, MSG_CMSG_CLOEXEC);
-    const cmsghdr* header = received == 1 ? CMSG_FIRSTHDR(&parcel.message) : nullptr;
-    if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
+    const auto received = recvmsg(socket.get(), &parcel.message, MSG_CMSG_CLOEXEC);
+    if (received == 1 && parcel.byte == kRefused)
         fail(DDP_ERROR_PERMISSION_DENIED,
-             "the rank that makes the shared memory did not hand it over: do all ranks of "
-             "this host run as the same user?");
+             "the rank that makes the shared memory did not hand it over: do all ranks of this host run as the same "
+             "user?");
+    // Ended, or gave up; its own error, or the store's, says why.
+    if (received != 1)
+        fail(DDP_ERROR_RANK_FAILED, "the rank that makes the shared memory went away before it had handed it over");
+    const cmsghdr* header = CMSG_FIRSTHDR(&parcel.message);
+    if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
+        fail(DDP_ERROR_LIMIT, "shared memory could not be taken over: ", std::strerror(EMFILE),
+             "; raise the limit of open files (ulimit -n)");
     int fd;
     std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
     return fd;

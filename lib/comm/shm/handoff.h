@@ -9,6 +9,22 @@
 
 namespace libddp::shm {
 
+// Closes what it holds.
+class Descriptor {
+public:
+    explicit Descriptor(int fd = -1) : fd_(fd) {}
+    ~Descriptor() { reset(); }
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+
+    int get() const { return fd_; }
+    explicit operator bool() const { return fd_ >= 0; }
+    void reset(int fd = -1);
+
+private:
+    int fd_;
+};
+
 // Gives a descriptor to every process of the same user that asks, until it is destroyed.
 class HandoffServer {
 public:
@@ -22,15 +38,17 @@ public:
 
 private:
     void serve() noexcept;
+    void make_room() noexcept;
 
     const int fd_;
-    std::string name_;
-    int listener_ = -1;
-    int stop_ = -1;
+    const std::string name_;
+    const Descriptor listener_;
+    const Descriptor stop_;
+    Descriptor spare_;  // closed to take a caller in when the process has no descriptor left
     std::thread thread_;
 };
 
-// Asks for the descriptor, which the caller owns. Throws TIMEOUT, PERMISSION_DENIED, UNAVAILABLE.
+// Asks for the descriptor, which the caller owns. Throws TIMEOUT, PERMISSION_DENIED, UNAVAILABLE, RANK_FAILED, LIMIT.
 int receive_descriptor(const std::string& name, const Deadline& deadline);
 
 }  // namespace libddp::shm

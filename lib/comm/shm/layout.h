@@ -16,6 +16,24 @@ namespace libddp::shm {
 constexpr std::size_t kInlineBytes = 1 << 10;
 constexpr std::size_t kSignatureBytes = 128;
 
+// How many ranks were last seen on each processor. It changes only when the scheduler moves a rank.
+class Seats {
+public:
+    // A rank is here, and no more there; negative: nowhere.
+    void move(int there, int here) {
+        if (there >= 0) ranks_[index(there)].fetch_sub(1, std::memory_order_relaxed);
+        if (here >= 0) ranks_[index(here)].fetch_add(1, std::memory_order_relaxed);
+    }
+    // Whether more than one rank is here.
+    bool shared(int here) const { return here >= 0 && ranks_[index(here)].load(std::memory_order_relaxed) > 1; }
+
+private:
+    static constexpr std::size_t kProcessors = 1024;  // more share
+    static std::size_t index(int processor) { return static_cast<std::size_t>(processor) % kProcessors; }
+
+    std::atomic<std::uint32_t> ranks_[kProcessors];
+};
+
 // For all ranks.
 struct Shared {
     Counter arrivals;   // one for each rank and collective
@@ -25,6 +43,7 @@ struct Shared {
     alignas(kApart) std::atomic<std::uint64_t> claimed;
     alignas(kApart) std::atomic<std::uint64_t> done;
     alignas(kApart) std::atomic<std::uint32_t> broken;
+    alignas(kApart) Seats seats;
 };
 
 // Of one rank.

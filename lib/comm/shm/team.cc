@@ -8,6 +8,8 @@
 #include "comm/backend/keys.h"
 #include "comm/shm/handoff.h"
 #include "util/deadline.h"
+#include "util/interrupt.h"
+#include "util/spin.h"
 
 namespace libddp::shm {
 namespace {
@@ -22,30 +24,6 @@ constexpr std::int64_t kGlanceMs = 50;
 int processors() {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-void pause_processor() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
-
-// True when the counter got there in time.
-bool spin(const Counter& counter, std::uint32_t target, std::int64_t nanoseconds) {
-    using Clock = std::chrono::steady_clock;
-    constexpr int kBetweenClocks = 64;
-    Clock::time_point end{};  // not known before the first look at the clock, which ranks in step do without
-    for (;;) {
-        for (int i = 0; i < kBetweenClocks; ++i) {
-            if (counter.reached(target)) return true;
-            pause_processor();
-        }
-        const auto now = Clock::now();
-        if (end == Clock::time_point{}) end = now + std::chrono::nanoseconds(nanoseconds);
-        if (now >= end) return false;
-    }
 }
 
 }  // namespace
@@ -68,6 +46,7 @@ Team::Team(const ddp_backend_host& host, const Place& place, const backend::Fail
 
 Team::~Team() {
     if (!shared_) return;
+    take_seat(-1);
     state(place_.rank).left.store(1);
     for (Counter* counter : {&shared_->arrivals, &shared_->barrier, &shared_->completed}) counter->wake_all();
 }
@@ -106,6 +85,7 @@ std::byte* Team::reach(int rank, const Location& location) {
 
 void Team::post(const ddp_collective& c, std::size_t inline_bytes, Location send, Location recv) {
     ++sequence_;
+    take_seat(this_processor());
     posted_ = true;
     Post& post = *posts_[static_cast<std::size_t>(2 * place_.rank) + (sequence_ & 1)];
     post.send = send;
@@ -135,8 +115,9 @@ void Team::compare_signatures(const ddp_collective& c) const {
         if (post.signature_bytes == c.signature_size && std::memcmp(post.signature, c.signature, c.signature_size) == 0)
             continue;
         std::memcpy(c.theirs, post.signature, c.signature_size);
-        throw TeamError(
-            ErrorInfo{DDP_ERROR_MISMATCH, "another rank is about to do something else than this rank", other});
+        throw TeamError(ErrorInfo{
+            DDP_ERROR_MISMATCH,
+            str("rank ", name_of(other), " is about to do something else than rank ", name_of(place_.rank)), other});
     }
 }
 
@@ -172,6 +153,22 @@ void Team::barrier(const ddp_collective& c) {
     wait(shared_->barrier, barriers_ * static_cast<std::uint32_t>(place_.size), c);
 }
 
+// True once the counter got there. Gives up early while another rank may need the processor that this one spins on.
+bool Team::spin(const Counter& counter, std::uint32_t target, std::int64_t nanoseconds) {
+    const auto reached = [&] { return counter.reached(target); };
+    const auto in_the_way = [this] {
+        take_seat(this_processor());
+        return shared_->seats.shared(seat_);
+    };
+    return spin_until(std::chrono::nanoseconds(nanoseconds), reached, in_the_way);
+}
+
+void Team::take_seat(int processor) {
+    if (processor == seat_) return;
+    shared_->seats.move(seat_, processor);
+    seat_ = processor;
+}
+
 void Team::wait(Counter& counter, std::uint32_t target, const ddp_collective& c) {
     if (counter.reached(target)) return;
     if (!crowded_) {
@@ -191,6 +188,7 @@ void Team::sleep(Counter& counter, std::uint32_t target, std::int64_t timeout_ms
         failure_.check();
         check_others(counter, target);
         if (deadline.expired()) throw TeamError(describe_timeout());
+        if (interrupt::wanted()) fail(DDP_ERROR_INTERRUPTED, "the program ended the wait");
         counter.sleep(target, std::min(kGlanceMs, std::max<std::int64_t>(1, deadline.remaining_ms())));
     }
 }
@@ -200,7 +198,7 @@ ErrorInfo Team::describe_timeout() const {
     for (int other = 0; other < place_.size; ++other) {
         if (state(other).posted.load() == sequence_) continue;
         if (info.rank < 0) info.rank = other;
-        info.message += str(info.message.empty() ? "" : ", ", other);
+        info.message += str(info.message.empty() ? "" : ", ", name_of(other));
     }
     info.message = info.message.empty()
                        ? "the collective did not finish before its timeout"
@@ -211,10 +209,10 @@ ErrorInfo Team::describe_timeout() const {
 // Who left did so after its last collective: it is missed only if the counter still is not where it must be.
 void Team::check_others(Counter& counter, std::uint32_t target) const {
     if (shared_->broken.load() && !counter.reached(target))
-        fail(DDP_ERROR_RANK_FAILED, "a rank went away: another rank of this host gave up");
+        fail(DDP_ERROR_RANK_FAILED, "a rank went away: another rank of the same host gave up");
     for (int other = 0; other < place_.size; ++other) {
         if (!state(other).left.load() || counter.reached(target)) continue;
-        throw TeamError(ErrorInfo{DDP_ERROR_RANK_FAILED, str("a rank of this host left the group"), other});
+        throw TeamError(ErrorInfo{DDP_ERROR_RANK_FAILED, str("rank ", name_of(other), " left the group"), other});
     }
 }
 

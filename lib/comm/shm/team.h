@@ -17,7 +17,8 @@
 
 namespace libddp::shm {
 
-// What a team throws where its ranks are concerned. Numbers of ranks, here and below, are those within the team.
+// What a team throws where its ranks are concerned. Numbers of ranks, here and below, are those within the team;
+// in messages they are place.names.
 class TeamError : public Error {
     using Error::Error;
 };
@@ -29,6 +30,7 @@ public:
         int size;
         std::string prefix;         // of its keys in the store
         std::size_t staging_bytes;  // how much memory of its own a rank passes through shared memory at a time
+        std::vector<int> names{};   // of the ranks in messages; empty: their numbers here
     };
 
     // Meets the others; at most host.timeout_ms. Throws Error. failure: ends every wait once it is set.
@@ -74,10 +76,13 @@ private:
     void join_segment(const ddp_backend_host& host, const Deadline& deadline);
     void map_control();
     void wait(Counter& counter, std::uint32_t target, const ddp_collective& c);
+    bool spin(const Counter& counter, std::uint32_t target, std::int64_t nanoseconds);
+    void take_seat(int processor);
     void sleep(Counter& counter, std::uint32_t target, std::int64_t timeout_ms);
     ErrorInfo describe_timeout() const;
     void check_others(Counter& counter, std::uint32_t target) const;
     void compare_signatures(const ddp_collective& c) const;
+    int name_of(int rank) const { return place_.names.empty() ? rank : place_.names[static_cast<std::size_t>(rank)]; }
     std::byte* reach(int rank, const Location& location);
     RankState& state(int rank) const { return *states_[static_cast<std::size_t>(rank)]; }
 
@@ -93,6 +98,7 @@ private:
     std::unique_ptr<Arena> arena_;
     std::uint32_t sequence_ = 0;  // of the collective under way
     std::uint32_t barriers_ = 0;
+    int seat_ = -1;  // processor on which this rank was last seen
     bool posted_ = false;
     const backend::Failure& failure_;
 };

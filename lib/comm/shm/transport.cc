@@ -34,7 +34,7 @@ Transport::Transport(const ddp_backend_host& host) {
 }
 
 std::uint32_t Transport::capabilities() const {
-    return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_COMPARES;
+    return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_COMPARES | DDP_BACKEND_INTERRUPTIBLE;
 }
 
 void Transport::run(const ddp_collective& c) {

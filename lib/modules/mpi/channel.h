@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "ddp/backend.h"
 #include "modules/mpi/driver.h"
 #include "modules/mpi/staging.h"
 #include "util/deadline.h"
@@ -18,6 +19,7 @@ struct Channel {
     const MPI_Comm comm;
     const int rank, size;
     const std::atomic<bool>& aborted;
+    const ddp_backend_host& host;
     Staging staging = {};
 
     std::size_t ranks() const { return static_cast<std::size_t>(size); }
@@ -25,7 +27,7 @@ struct Channel {
 
     // `start` reads and writes the memory of this slot and nothing else.
     Pending begin(std::size_t slot, Start start) { return {driver, std::move(start), staging.keep(slot)}; }
-    void wait(Pending& pending, const Deadline& deadline) { pending.wait(deadline, aborted); }
+    void wait(Pending& pending, const Deadline& deadline) { pending.wait(deadline, aborted, &host); }
 };
 
 }  // namespace libddp::mpi

@@ -13,11 +13,16 @@
 #include <thread>
 #include <vector>
 
+#include "ddp/backend.h"
 #include "modules/mpi/backoff.h"
 #include "modules/mpi/batch.h"
 #include "util/deadline.h"
+#include "util/spin.h"
 
 namespace libddp::mpi {
+
+// Throws INTERRUPTED if the program wants the calling thread's wait to end.
+void ask_program(const ddp_backend_host& host);
 
 class Driver {
 public:
@@ -81,6 +86,7 @@ private:
     std::vector<BatchPtr> left_to_mpi_;  // after an error: kept for ever
     std::vector<BatchPtr> active_;       // touched by the thread alone
     Backoff backoff_{kEager};            // so is this
+    LastSeen thread_seen_, caller_seen_;
     std::atomic<bool> leaving_{false};
     bool stopping_ = false, stopped_ = false;
     std::atomic<bool> any_thread_{false};
@@ -120,8 +126,8 @@ public:
     Pending& operator=(Pending&& other) noexcept;
     ~Pending() { give_up(); }
 
-    // Throws TIMEOUT, ABORTED or what MPI said.
-    void wait(const Deadline& deadline, const std::atomic<bool>& aborted);
+    // Throws TIMEOUT, ABORTED or what MPI said; INTERRUPTED if there is a host to ask whether the program wants that.
+    void wait(const Deadline& deadline, const std::atomic<bool>& aborted, const ddp_backend_host* host = nullptr);
 
 private:
     void give_up();

@@ -1,6 +1,15 @@
+#include <algorithm>
+#include <cstddef>
+
 #include "modules/mpi/driver.h"
+#include "util/error.h"
 
 namespace libddp::mpi {
+namespace {
+
+constexpr std::int64_t kLookMs = 50;
+
+}  // namespace
 
 Pending::Pending(Driver& driver, Start start, std::shared_ptr<const void> memory)
     : driver_(&driver), batch_(std::make_shared<Batch>(std::move(start), std::move(memory))) {
@@ -14,10 +23,19 @@ Pending& Pending::operator=(Pending&& other) noexcept {
     return *this;
 }
 
-void Pending::wait(const Deadline& deadline, const std::atomic<bool>& aborted) {
-    if (!driver_->wait(batch_, deadline, aborted)) {
+void ask_program(const ddp_backend_host& host) {
+    const bool can_ask = host.struct_size > offsetof(ddp_backend_host, interrupted) && host.interrupted;
+    if (can_ask && host.interrupted(host.handle)) fail(DDP_ERROR_INTERRUPTED, "the program ended the wait");
+}
+
+void Pending::wait(const Deadline& deadline, const std::atomic<bool>& aborted, const ddp_backend_host* host) {
+    const auto next_look = [&] {
+        return host ? Deadline::after_ms(std::min(kLookMs, deadline.remaining_ms())) : deadline;
+    };
+    while (!driver_->wait(batch_, next_look(), aborted)) {
         if (aborted) fail(DDP_ERROR_ABORTED, "the group was aborted");
-        fail(DDP_ERROR_TIMEOUT, "the operation did not finish before its timeout");
+        if (deadline.expired()) fail(DDP_ERROR_TIMEOUT, "the operation did not finish before its timeout");
+        if (host) ask_program(*host);
     }
     const BatchPtr batch = std::move(batch_);
     if (!batch->error.ok()) throw Error(batch->error);

@@ -140,6 +140,7 @@ void wait_while_joining(Driver& driver, const BatchPtr& batch, const ddp_backend
                         const std::string& what) {
     while (!driver.wait(batch, Deadline::after_ms(std::min(kLookMs, deadline.remaining_ms())), kNever)) {
         if (deadline.expired()) fail(DDP_ERROR_TIMEOUT, what, " (", host.timeout_ms, " ms)");
+        ask_program(host);
         // Nobody sets this key: asking for it tells whether the group has broken.
         ddp_backend_failure failure{-1, {}};
         void* value = nullptr;

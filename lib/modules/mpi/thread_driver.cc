@@ -4,6 +4,7 @@
 #include "modules/mpi/check.h"
 #include "modules/mpi/driver.h"
 #include "util/quiet_thread.h"
+#include "util/spin.h"
 
 namespace libddp::mpi {
 namespace {
@@ -18,14 +19,15 @@ bool is_awaited(const BatchPtr& batch) {
     return !batch->given_up;
 }
 
+// True once the condition holds, which the other thread brings about.
 template <class Condition>
-bool spin_until(Condition condition) {
-    const auto give_up = Backoff::Clock::now() + kStayAwake;
-    while (!condition()) {
-        if (Backoff::Clock::now() >= give_up) return false;
-        std::this_thread::yield();
-    }
-    return true;
+bool stay_awake(Condition condition, LastSeen& mine, const LastSeen& others) {
+    mine.note();
+    const auto in_the_way = [&] {
+        mine.note();
+        return others.is_here();
+    };
+    return spin_until(kStayAwake, condition, in_the_way);
 }
 
 }  // namespace
@@ -62,7 +64,7 @@ void ThreadDriver::post_blocking(BatchPtr batch) {
 
 bool ThreadDriver::wait(const BatchPtr& batch, const Deadline& deadline, const std::atomic<bool>& aborted) {
     const auto over = [&] { return batch->done.load(std::memory_order_acquire) || aborted; };
-    if (!spin_until(over)) {
+    if (!stay_awake(over, caller_seen_, thread_seen_)) {
         Lock lock(mutex_);
         finished_.wait_until(lock, deadline.at(), over);
     }
@@ -113,6 +115,7 @@ void ThreadDriver::stop() {
 void ThreadDriver::loop() {
     Lock lock(mutex_);
     while (!stopping_) {
+        thread_seen_.note();
         take_new(lock);
         if (!active_.empty()) {
             lock.unlock();
@@ -172,7 +175,8 @@ void ThreadDriver::rest(Lock& lock) {
         return;
     }
     lock.unlock();
-    spin_until([this] { return new_count_.load(std::memory_order_acquire) > 0 || leaving_; });
+    const auto wanted = [this] { return new_count_.load(std::memory_order_acquire) > 0 || leaving_; };
+    stay_awake(wanted, thread_seen_, caller_seen_);
     lock.lock();
     posted_.wait(lock, [this] { return !new_.empty() || stopping_ || (leaving_ && !active_.empty()); });
 }

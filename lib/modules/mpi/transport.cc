@@ -12,7 +12,7 @@ Transport::Transport(const ddp_backend_host& host) : settings_(read_settings(hos
     Driver& driver = Process::instance().driver(host, deadline);
     Process::instance().allow_finalizing(settings_.finalize_timeout_ms);
     comm_.emplace(driver, host, deadline);
-    channel_.emplace(Channel{driver, comm_->get(), host.rank, host.world_size, aborted_});
+    channel_.emplace(Channel{driver, comm_->get(), host.rank, host.world_size, aborted_, host});
 }
 
 Transport::~Transport() {
@@ -23,7 +23,7 @@ Transport::~Transport() {
 
 std::uint32_t Transport::capabilities() const {
     // A collective of Open MPI writes past the end of memory when another rank sends more than it expects.
-    std::uint32_t flags = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_NEEDS_MATCH;
+    std::uint32_t flags = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_NEEDS_MATCH | DDP_BACKEND_INTERRUPTIBLE;
     if (settings_.algorithm == Algorithm::kDirect || !channel_) flags |= DDP_BACKEND_DETERMINISTIC;
     if (channel_ && channel_->driver.needs_caller()) flags |= DDP_BACKEND_CALLER_THREAD;
     return flags;

@@ -9,6 +9,7 @@ FASTER_THAN_GLOO, FASTER_THAN_MPI, OF_LIMIT, LIMIT_FROM = 8.0, 1.3, 0.70, 4 * M
 OF_PYTORCH = 0.1
 OVERHEAD_MS = 0.3
 CROWD = 3.0
+MOST_TAIL, TAIL_SIZES = 5.0, [4 * K, 64 * K, M]
 
 
 def allreduce(section, options):
@@ -65,6 +66,31 @@ def note_other(section, by_peer, peer, rows):
         if other in by_peer:
             ratio, size = min((by_peer[other][size]["median_ms"] / row["median_ms"], size) for size, row in rows.items())
             section.note(f"{peer}: as fast as {other} at its best", f"at least {ratio:.3g} times ({bytes_text(size)})")
+
+
+def tail(section, options):
+    section.say("Microseconds, 2 ranks, messages in the group's memory. Tail: the 99th percentile over the median.")
+    rounds = 1 if options.quick else 5
+    tail_beside(section, options, "a Gloo group of the same ranks", f"{options.backend},gloo", 0, rounds)
+    tail_beside(section, options, "a busy loop", options.backend, 1, rounds)
+
+
+def tail_beside(section, options, what, backends, loops, rounds):
+    command = [options.bench, "allreduce", "--world", 2, "--backend", backends, "--memory", "group", "--bytes",
+               ",".join(map(str, TAIL_SIZES)), "--iters", 50 if options.quick else 2000, "--json"]
+    found = {size: [] for size in TAIL_SIZES}
+    for _ in range(rounds):  # where the scheduler puts the ranks is the same for much of a round
+        with running.busy_loops(loops):
+            rows = running.run(section, command, options.timeout)
+        for size, row in zip(TAIL_SIZES, rows[::len(rows) // len(TAIL_SIZES)]):
+            found[size].append(row)
+    section.table([f"Beside {what}", "Median", "Tail", "Worst round's tail"],
+                  [[bytes_text(size), f"{1e3 * running.median(row['median_ms'] for row in rows):.3g}",
+                    f"{running.median(row['tail'] for row in rows):.3g}", f"{max(row['tail'] for row in rows):.3g}"]
+                   for size, rows in found.items()])
+    most, size = max((running.median(row["tail"] for row in rows), size) for size, rows in found.items())
+    section.judge(f"beside {what}, from {bytes_text(TAIL_SIZES[0])} to {bytes_text(TAIL_SIZES[-1])}: the 99th percentile at most "
+                  f"{MOST_TAIL:g} times the median", f"at most {most:.3g} times ({bytes_text(size)})", most <= MOST_TAIL)
 
 
 def replay_rows(section, options, model, world, rounds, seconds, caps):

@@ -5,6 +5,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
 
   allreduce    2 ranks of one host, 4 KiB to 240 MiB: libddp, Gloo, Open MPI, PyTorch, and the limit of the memory
   replay       resnet50 and bert-base beside PyTorch's DistributedDataParallel
+  tail         the 99th percentile of small allreduces beside Gloo and beside a busy loop
   overhead     2,000 small parameters on one rank
   crowd        8 ranks
   link         two hosts and a slow link: its limit, PyTorch's DistributedDataParallel, overlap
@@ -25,6 +26,7 @@ import two_hosts
 SECTIONS = {
     "allreduce": ("Allreduce on one host", one_host.allreduce),
     "replay": ("A model's gradients beside PyTorch", one_host.replay),
+    "tail": ("Small allreduces while others want the processors", one_host.tail),
     "overhead": ("What a step costs alone", one_host.overhead),
     "crowd": ("More ranks than cores", one_host.crowd),
     "link": ("Two hosts and a slow link", two_hosts.link),

@@ -1,6 +1,8 @@
 """Running ddp-bench and reading what it prints."""
+import contextlib
 import json
 import pathlib
+import subprocess
 import sys
 from statistics import median
 
@@ -47,6 +49,18 @@ def in_turns(rounds, measurements):
         for values, measure in zip(found, measurements):
             values.append(measure())
     return [median(values) for values in found]
+
+
+@contextlib.contextmanager
+def busy_loops(count):
+    """That many processes that want a processor all the time."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def bytes_text(size):

@@ -245,6 +245,32 @@ end
     end
 end
 
+@testset "put!" begin
+    make(group) do ctx
+        for add in (false, true), _ in 1:2  # what the step before has left there does not matter
+            no_sync(ctx) do
+                foreach(parameter -> put!(ctx, parameter, values_of(rank); add=add), ctx.parameters)
+                finalize!(ctx)
+            end
+            foreach(parameter -> put!(ctx, parameter, view(values_of(rank), :); add=add), ctx.parameters)
+            finalize!(ctx)
+            @test all(result(ctx, parameter) ≈ (1 + add) .* means for parameter in ctx.parameters)
+        end
+    end
+end
+
+@testset "a check finds what is written late" begin
+    ctx = make(split(group, 0); check=true, check_interval=1)
+    train(ctx)
+    for parameter in ctx.parameters
+        announce(ctx, parameter)
+    end
+    rank == 1 && (grad_view(ctx, ctx.parameters[3])[5] += 1)
+    late = fails(() -> finalize!(ctx), C.DDP_ERROR_INVALID_STATE, "p2")
+    @test (late.rank, late.parameter, late.step) == (1, 2, 3)
+    close(ctx)
+end
+
 @testset "a hook that throws breaks the context" begin
     ctx = make(split(group, 0))
     set_hook!(ctx) do group, bucket

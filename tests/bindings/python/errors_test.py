@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import unittest
+import warnings
 
 import numpy as np
 
@@ -153,6 +154,92 @@ class Errors(unittest.TestCase):
         with self.assertRaises(KeyError) as caught:
             self.group.barrier(async_op=True).then(fail).wait()
         self.assertIsInstance(caught.exception.__cause__, ddp.CallbackError)
+
+    def test_what_functions_return(self):
+        """Nothing or a work of a hook's and of a continuation's, and nothing that would have to be waited for of the others'."""
+        passed_on = []
+
+        def step(setter, function):
+            ctx = context(self.group)
+            getattr(ctx, setter)(function)
+            for param in ctx.parameters:
+                ctx.put(param, np.ones(3, "f4"))
+            ctx.finalize()
+            ctx.close()
+
+        def number(group, bucket):
+            return 3
+
+        def array(group, bucket):
+            return np.asarray(bucket.buffer)
+
+        def works(group, bucket):
+            return [group.barrier(async_op=True)]
+
+        async def later(group, bucket):
+            return None
+
+        def closed(group, bucket):
+            work = group.barrier(async_op=True)
+            work.wait()
+            work._handle.close()
+            return work
+
+        def same_again(group, bucket):
+            passed_on.append(passed_on[0] if passed_on else group.barrier(async_op=True))
+            return passed_on[-1]
+
+        def continued(group, bucket):
+            return group.barrier(async_op=True).then(lambda: "done")
+
+        def work_of_another_group(group, bucket):
+            return other.allreduce(bucket.buffer, bucket.op, async_op=True)
+
+        def waited_for(group, bucket):
+            work = group.barrier(async_op=True)
+            work.wait()
+            return work
+
+        def unwaited(*_):
+            return self.group.barrier(async_op=True)
+
+        other = support.alone()
+        for hook, kind, words in (
+                (number, TypeError, ("hook", "number", "errors_test.py, line", "builtins.int", "return None", "return a Work")),
+                (array, TypeError, ("array", "numpy.ndarray")), (works, TypeError, ("works", "builtins.list")),
+                (later, TypeError, ("later", "coroutine")), (closed, ddp.InvalidStateError, ("closed", "each Work", "once")),
+                (continued, TypeError, ("continuation", "<lambda>", "builtins.str"))):
+            with self.subTest(hook.__name__), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a coroutine that nobody awaits
+                with support.raises(self, kind, *words) as caught:
+                    step("set_hook", hook)
+                self.assertIsInstance(caught.exception.__cause__ or caught.exception, ddp.Error)
+            self.group = support.alone()  # the error has broken it
+        with support.raises(self, ddp.InvalidStateError, "same_again", "once"):
+            ctx = context(self.group, bucket_cap=4, first_bucket_cap=4)  # two buckets
+            ctx.set_hook(same_again)
+            for param in ctx.parameters:
+                ctx.put(param, np.ones(3, "f4"))
+            ctx.finalize()
+        for setter, what in (("hook_then", "hook_then"), ("set_reduced_callback", "reduced callback")):
+            self.group = support.alone()
+            with support.raises(self, TypeError, what, "unwaited", "ddp.work.Work", "does not wait"):
+                step(setter, unwaited)
+        self.group = support.alone()
+        with support.raises(self, TypeError, "buffer hook", "does not wait"):
+            ctx = ddp.Context(self.group)
+            ctx.register("w", shape=(1,))
+            ctx.register_buffer("b", np.zeros(1, "f4"))
+            ctx.commit()
+            ctx.set_buffer_hook(unwaited)
+            ctx.put(0, np.ones(1, "f4"))
+            ctx.finalize()
+            ctx.step_begin()
+        self.group = support.alone()
+        for hook in (lambda group, bucket: None, waited_for, work_of_another_group):
+            step("set_hook", hook)
+        with support.raises(self, TypeError, "function"):
+            self.group.barrier(async_op=True).then(3)
 
     def test_other_threads_run_while_a_call_blocks(self):
         count = [0]

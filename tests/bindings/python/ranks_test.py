@@ -84,6 +84,12 @@ class Ranks(unittest.TestCase):
             ctx.finalize()
             self.check(ctx, self.everyones.mean(0) if expected is None else expected)
 
+    @staticmethod
+    def train_with(ctx, gradient):
+        for parameter in ctx.parameters:
+            ctx.put(parameter, gradient)
+        ctx.finalize()
+
     def check(self, ctx, expected, rtol=1e-6):
         for parameter in ctx.parameters:
             result = np.asarray(parameter.view()) if parameter.grad is None else parameter.grad
@@ -103,6 +109,25 @@ class Ranks(unittest.TestCase):
                 self.train(other)
                 self.assertEqual(other.plan(), plan)
 
+    def test_slices_of_one_array(self):
+        weights, gradients = np.full((6, 5), self.rank, "f4"), np.zeros((6, 5), "f4")
+        with ddp.Context(self.group) as ctx:
+            for i, name in enumerate(("query", "key", "value")):
+                rows = slice(2 * i, 2 * i + 2)
+                ctx.register(name, weights[rows], gradients[rows])
+            with support.raises(self, ValueError, "data", "not contiguous"):
+                ctx.register("columns", weights[:, :2])
+            ctx.commit()
+            np.testing.assert_array_equal(weights, 0)
+            for _ in range(2):
+                ctx.step_begin()
+                gradients[:] = values(self.rank, 30).reshape(6, 5)
+                for parameter in ctx.parameters:
+                    ctx.grad_ready(parameter)
+                ctx.finalize()
+                expected = np.mean([values(rank, 30).reshape(6, 5) for rank in range(self.world)], 0)
+                np.testing.assert_allclose(gradients, expected, rtol=1e-6)
+
     def test_no_sync(self):
         with self.make() as ctx:
             views = [np.asarray(p.view()) if p.grad is None else p.grad for p in ctx.parameters]
@@ -116,6 +141,47 @@ class Ranks(unittest.TestCase):
                         ctx.grad_ready(parameter)
                     ctx.finalize()
             self.check(ctx, 2 * self.everyones.mean(0))
+
+    def test_put(self):
+        with self.make() as ctx:
+            for add in (False, True):
+                for _ in range(2):  # what the step before has left there does not matter
+                    for synced in (False, True):
+                        with _nothing() if synced else ctx.no_sync():
+                            for parameter in ctx.parameters:
+                                ctx.put(parameter, values(self.rank), add=add)
+                            ctx.finalize()
+                    self.check(ctx, (1 + add) * self.everyones.mean(0))
+
+    def test_check(self):
+        def late(parameter):
+            parameter.ready(values(self.rank))
+            np.asarray(parameter.view())[5] += 1
+
+        for mistake, caught in ((late, ddp.InvalidStateError), (ddp.Parameter.ready, ddp.MissingGradientError)):
+            ctx = self.make(self.group.split(0), check=True, check_interval=1)
+            self.train(ctx)
+            self.train_with(ctx, values(self.rank) / 7)
+            for parameter in ctx.parameters:
+                if parameter == 2 and self.rank == 1:
+                    mistake(parameter)
+                else:
+                    ctx.put(parameter, values(self.rank))
+            with support.raises(self, caught, "p2", "rank 1", "step 4") as error:
+                ctx.finalize()
+            self.assertEqual((error.exception.rank, error.exception.param, error.exception.step), (1, 2, 4))
+            ctx.close()
+
+    def test_check_of_values(self):
+        ctx = self.make(self.group.split(0), check=True, check_interval=2)
+        self.train(ctx, 1)
+        if self.rank == 1:
+            ctx.parameters[3].data[7] += 1
+        self.train(ctx, 1)
+        with support.raises(self, ddp.MismatchError, "p3", "rank 1 has others than rank") as error:
+            self.train(ctx, 1)
+        self.assertEqual((error.exception.rank, error.exception.param, error.exception.step), (1, 3, 2))
+        ctx.close()
 
     def test_gradients_from_threads(self):
         with self.make() as ctx:

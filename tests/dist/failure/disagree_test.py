@@ -21,11 +21,25 @@ class Disagree(unittest.TestCase):
             ("shape", same, {"size": 999}, ["'p0'", "f32[1000]", "f32[999]"]),
             ("dtype", same, {"dtype": 4}, ["'p0'", "f32[1000]", "f64[1000]"]),
             ("name", same, {"prefix": "q"}, ["'p0'", "'q0'"]),
+            ("reversed shape", same, {"size": 2, "columns": 1000}, ["f32[1000,2]", "f32[2,1000]", "row-major", "column-major"]),
+            ("other columns", same, {"columns": 3}, ["f32[1000,2]", "f32[1000,3]", "!row-major"]),
             ("an extra allreduce", [model + ["steps=3"], model + ["steps=1", "allreduce=5", "steps=2"]], {},
-             ["rank 1 is at allreduce of 5 f32 (sum)", "is at broadcast"]),
+             ["rank 1 is at allreduce of 5 f32 (sum), called by the program itself", "is at broadcast",
+              "rebuilding the buckets", "rank 1 calls a collective of its own", "!bucket plans"]),
+            ("an extra allreduce before a bucket", [model + ["steps=3"], model + ["steps=1", "begin", "allreduce=4", "fill=3"]], {},
+             ["is at allreduce of 1008 f32 (avg), bucket 0 of step 1", "rank 1 is at allreduce of 4 f32 (sum), called by the program itself",
+              "rank 1 calls a collective of its own", "!bucket plans"]),
+            ("an extra allreduce on rank 0", [model + ["steps=1", "begin", "allreduce=4"], model + ["steps=3"]], {},
+             ["rank 1 is at allreduce of 1008 f32 (avg), bucket 0 of step 1", "calls a collective of its own, which rank 1 does not call here",
+              "!bucket plans"]),
+            ("a rank that ended its loop", [model + ["steps=3"], model + ["steps=2", "barrier"]], {},
+             ["is at allreduce", "rank 1 is at barrier", "DDP_CONTEXT_JOIN", "ddp_join", "!bucket plans"]),
             ("no step_begin at the rebuild", [model + ["fill=3", "finalize", "steps=1"], model + ["fill=3", "finalize", "fill=3", "finalize"]], {},
              ["is at broadcast", "rank 1 is at allreduce", "bucket 0"]),
-            ("no_sync on one rank", [model + ["steps=3"], model + ["sync=0", "steps=1", "sync=1", "steps=2"]], {}, ["rank 1 is at", "step 0", "step 1", "ddp_finalize more often"]),
+            ("no_sync on one rank", [model + ["steps=3"], model + ["sync=0", "steps=1", "sync=1", "steps=2"]], {},
+             ["syncs step 0, and rank 1 did not sync it (no_sync)", "ddp_set_sync", "!more often"]),
+            ("no_sync on rank 0", [model + ["steps=2", "sync=0", "steps=2", "sync=1", "steps=2"], model + ["steps=5"]], {},
+             ["rank 1 syncs step 2, and rank ", "did not sync it (no_sync)"]),
             ("different counts", [["join", "allreduce=1000"], ["join", "allreduce=70000"]], {}, ["1000 f32", "70000 f32"]),
             ("different dtypes", [["join", "allreduce=1000:f32"], ["join", "allreduce=1000:f64"]], {}, ["1000 f32", "1000 f64"]),
             ("different collectives", [["join", "allreduce=1000"], ["join", "barrier"]], {}, ["allreduce", "barrier"]),
@@ -34,6 +48,18 @@ class Disagree(unittest.TestCase):
         scenarios = [(f"{case[0]} {kind} world {world}", self.scenario, (kind, world, *case[1:]))
                      for kind, world in (("tcp", 2), ("file", 3)) for case in cases]
         run_all(scenarios, at_once=3)
+
+    def test_what_fails_on_one_rank_names_it_on_all(self):
+        run_all([(f"hook of rank {rank} {kind}", self.hook_fails, (kind, rank)) for kind in ("tcp", "file") for rank in (0, 1)],
+                at_once=3)
+
+    @staticmethod
+    def hook_fails(kind, victim):
+        with Job(kind, 3) as job:
+            for rank in range(3):
+                job.start(rank, ["join", "params=4", "commit"] + (["hook-fails=no more ideas"] if rank == victim else []) + ["steps=2"])
+            expect_error(job.ranks.values(), "CALLBACK", victim,
+                         words=[f"rank {victim}: the communication hook failed: no more ideas", "(bucket 0 of step 0, parameter 'p3')"])
 
     # The store must not end with the ranks that noticed first.
     def test_a_rank_that_comes_late_hears_of_it(self):
@@ -65,11 +91,12 @@ class Disagree(unittest.TestCase):
 
     @staticmethod
     def scenario(kind, world, verbs, settings, words):
-        with Job(kind, world) as job:
+        with Job(kind, world, **({"columns": 2} if "columns" in settings else {})) as job:
             for rank in range(world):
                 job.start(rank, verbs[1 if rank == 1 else 0], **(settings if rank == 1 else {}))
             ranks = job.ranks.values()
-            expect_error(ranks, "MISMATCH", words=words)
+            expect_error(ranks, "MISMATCH", words=[word for word in words if word[0] != "!"],
+                         never=[word[1:] for word in words if word[0] == "!"])
             if len({worker.error.rank for worker in ranks}) != 1:
                 raise Failure("not the same everywhere:\n" + "\n".join(worker.story() for worker in ranks))
 

@@ -25,8 +25,9 @@ BACKEND = os.environ.get("DDP_FAILURE_BACKEND", "gloo")
 # Sanitizers slow everything down; their runs say by how much.
 SLACK = float(os.environ.get("DDP_FAILURE_SLACK", "1"))
 KINDS = ("tcp", "file", "launcher")
-DEATH_S = 2.0 * SLACK  # how soon a death must be known everywhere
-END_S = 2.0 * SLACK  # how long a rank may take to free everything afterwards
+# How soon a death must be known everywhere, and how long a rank may take to free everything afterwards: far more than it takes, so
+# that other programs may want the processors too, and half of the timeout that it must not wait for.
+DEATH_S = END_S = 10.0
 PATIENCE_S = 30.0 * SLACK  # for whatever is not measured
 
 
@@ -95,15 +96,15 @@ class Worker:
             os.kill(self.process.pid, number)
         return time.monotonic()
 
-    def end(self, within=PATIENCE_S):
-        """Waits for a good end by itself."""
+    def end(self, within=PATIENCE_S, status=0):
+        """Waits for an end by itself, with this status."""
         try:
-            status = self.process.wait(within)
+            ended_with = self.process.wait(within)
         except subprocess.TimeoutExpired:
             raise Failure(f"{self.name} hangs:\n{self.story()}\n{stacks(self.process.pid)}") from None
         self._reader.join(5)
-        if status != 0:
-            raise Failure(f"{self.name} ended with {status}:\n{self.story()}")
+        if ended_with != status:
+            raise Failure(f"{self.name} ended with {ended_with}:\n{self.story()}")
 
     def remove(self):
         self.signal(signal.SIGCONT)
@@ -131,6 +132,14 @@ def listens(port):
     with open("/proc/net/tcp", encoding="ascii") as table:
         rows = [row.split() for row in table.readlines()[1:]]
     return any(row[1].endswith(wanted) and row[3] == "0A" for row in rows)
+
+
+def wait_until(condition, within=PATIENCE_S):
+    end = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > end:
+            raise Failure("what was waited for did not happen")
+        time.sleep(0.01)
 
 
 def shared_memory():
@@ -193,7 +202,7 @@ class Job:
             raise Failure(f"left in /dev/shm: {shared_memory() - self.shm}")
 
 
-def expect_error(workers, code, rank=None, since=None, within=None, words=()):
+def expect_error(workers, code, rank=None, since=None, within=None, words=(), never=()):
     """All workers must report this error in time, then free what they have and end well. Returns the longest delay."""
     longest = 0.0
     for worker in workers:
@@ -207,6 +216,9 @@ def expect_error(workers, code, rank=None, since=None, within=None, words=()):
         for word in words:
             if word not in error.message:
                 raise Failure(f"{worker.name}: '{word}' is missing:\n{worker.story()}")
+        for word in never:
+            if word in error.message:
+                raise Failure(f"{worker.name}: '{word}' misleads:\n{worker.story()}")
         ending = worker.wait_for("freed") - error.time
         if ending > END_S:
             raise Failure(f"{worker.name}: freeing took {ending:.2f} s")

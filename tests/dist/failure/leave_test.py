@@ -1,9 +1,9 @@
-"""Ranks that end in good order, too early or not, and what can go wrong before a group exists."""
+"""Ranks that end in good order, too early or not."""
 import time
 import unittest
 
 import jobs
-from jobs import DEATH_S, KINDS, READY, SLACK, Job, expect_error, expect_fine, run_all
+from jobs import DEATH_S, KINDS, READY, Job, expect_error, expect_fine, run_all
 
 
 class Leave(unittest.TestCase):
@@ -13,9 +13,14 @@ class Leave(unittest.TestCase):
         scenarios = []
         for kind in KINDS:
             for victim in range(3):
-                scenarios.append((f"exit {kind} {victim}", self.leaves, (kind, victim, "exit=0", ["begin", "fill=2"])))
-                scenarios.append((f"exit while idle {kind} {victim}", self.leaves, (kind, victim, "exit=0", [])))
-                scenarios.append((f"free {kind} {victim}", self.leaves, (kind, victim, "free", [])))
+                ended = [f"rank {victim} (pid", "ended: its process exited with status"]
+                join = ["DDP_CONTEXT_JOIN", "ddp_join"]
+                scenarios.append((f"exit {kind} {victim}", self.leaves, (kind, victim, "exit=0", ["begin", "fill=2"], ended + join)))
+                scenarios.append((f"exit while idle {kind} {victim}", self.leaves, (kind, victim, "exit=0", [], ended + ["status 0"])))
+                scenarios.append((f"exit badly {kind} {victim}", self.leaves, (kind, victim, "exit=3", [], ended + ["status 3"], join)))
+                scenarios.append((f"_exit {kind} {victim}", self.leaves, (kind, victim, "exit-at-once=0", [], ["died"], ended[1:])))
+                scenarios.append((f"free {kind} {victim}", self.leaves,
+                                  (kind, victim, "free", [], [f"rank {victim} left the group while rank", "bucket", *join])))
                 scenarios.append((f"done first {kind} {victim}", self.done_first, (kind, victim)))
         run_all(scenarios, at_once=3)
 
@@ -31,7 +36,7 @@ class Leave(unittest.TestCase):
             expect_fine(job.ranks.values())
 
     @staticmethod
-    def leaves(kind, victim, how, before):
+    def leaves(kind, victim, how, before, words, never=("died",)):
         with Job(kind, 3) as job:
             for rank in range(3):
                 mine = before + ["pause=leaving", how] if rank == victim else ["begin", "fill=4", "mark=leaving", "finalize"]
@@ -42,8 +47,26 @@ class Leave(unittest.TestCase):
             job.all_at("leaving")
             left = time.monotonic()
             job.ranks[victim].go()
-            job.ranks[victim].end()
-            return expect_error(job.others(victim).values(), "RANK_FAILED", victim, left, DEATH_S)
+            job.ranks[victim].end(status=int(how.partition("=")[2] or 0))
+            return expect_error(job.others(victim).values(), "RANK_FAILED", victim, left, DEATH_S, words, never)
+
+    def test_dropping_the_context(self):
+        """In the middle of a step: whether a bucket is on its way or not, the others need not wait for the timeout."""
+        run_all([(f"{kind} {' '.join(before)}", self.drops, (kind, before))
+                 for kind in KINDS for before in (["fill=2"], ["ready=0"])], at_once=3)
+
+    @staticmethod
+    def drops(kind, before):
+        with Job(kind, 3) as job:
+            for rank in range(3):
+                mine = before + ["pause=dropping", "drop", "sleep=2500"]
+                job.start(rank, READY + (mine if rank == 1 else ["fill=4", "mark=dropping", "finalize"]))
+            job.all_at("dropping")
+            dropped = time.monotonic()
+            job.ranks[1].go()
+            delay = expect_error(job.others(1).values(), "ABORTED", 1, dropped, DEATH_S, ["freed its context in the middle of step 2"])
+            job.ranks[1].end()
+            return delay
 
     @staticmethod
     def done_first(kind, victim):
@@ -52,55 +75,6 @@ class Leave(unittest.TestCase):
             for rank in range(3):
                 job.start(rank, READY + ([] if rank == victim else ["sleep=400", "status"]))
             expect_fine(job.ranks.values())
-
-
-class Join(unittest.TestCase):
-    """What can go wrong before a group exists."""
-
-    def test_joining(self):
-        scenarios = [(f"second rank {rank} {kind}", self.second, (kind, rank)) for kind in KINDS for rank in (0, 1)]
-        scenarios += [(f"missing {kind}", self.missing, (kind,)) for kind in KINDS]
-        scenarios += [("nobody listens", self.nobody_listens, ()), ("wrong secret", self.wrong_secret, ()),
-                      ("no secret", self.wrong_secret, (None,))]
-        run_all(scenarios, at_once=3)
-
-    @staticmethod
-    def second(kind, rank):
-        with Job(kind, 2) as job:
-            for r in range(2):
-                job.start(r, ["join", "params=4", "commit", "pause=ready", "steps=3"])
-            job.all_at("ready")
-            impostor = job.worker(rank, ["join"], timeout=3000)
-            hosts_store = kind == "tcp" and rank == 0  # then the port is what is taken
-            holder = f"pid {job.ranks[rank].process.pid}"
-            words = [str(job.port)] if hosts_store else [f"rank {rank}", holder]
-            expect_error([impostor], "ALREADY_EXISTS", words=words)
-            for worker in job.ranks.values():
-                worker.go()
-            expect_fine(job.ranks.values())
-
-    @staticmethod
-    def missing(kind):
-        with Job(kind, 4, timeout_ms=1500) as job:
-            begin = time.monotonic()
-            for rank in (0, 2):
-                job.start(rank, ["join"])
-            return expect_error(job.ranks.values(), "TIMEOUT", 1, begin, 1.5 + 3.0 * SLACK, ["1, 3", "1500 ms"])
-
-    @staticmethod
-    def nobody_listens():
-        with Job("tcp", 2, timeout_ms=1000) as job:
-            begin = time.monotonic()
-            rank1 = job.start(1, ["join"])
-            return expect_error([rank1], ("UNAVAILABLE", "TIMEOUT"), None, begin, 1 + 2.0 * SLACK, [f"127.0.0.1:{job.port}"])
-
-    @staticmethod
-    def wrong_secret(secret="right?"):
-        with Job("tcp", 2, timeout_ms=2000) as job:
-            rank0 = job.start(0, ["join"], secret="right")
-            rank1 = job.start(1, ["join"], **({"secret": secret} if secret else {}))
-            expect_error([rank1], "PERMISSION_DENIED", words=["secret"])
-            expect_error([rank0], "TIMEOUT", 1)
 
 
 if __name__ == "__main__":

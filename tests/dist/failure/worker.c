@@ -9,12 +9,14 @@
 #define _POSIX_C_SOURCE 200809L
 #include <ddp/ddp.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,7 +32,8 @@ static struct {
     float* grad[MAX_PARAMS];
     int params;
     int next; /* the parameter after the last announced one, from the back */
-    int64_t shape[1];
+    int64_t shape[2];
+    int32_t ndim;
     ddp_dtype dtype;
     char prefix[32]; /* of parameter names */
 } me;
@@ -88,9 +91,9 @@ static int add_params(const char* text) {
         ddp_param_desc_init(&desc);
         desc.name = name;
         desc.shape = me.shape;
-        desc.ndim = 1;
+        desc.ndim = me.ndim;
         desc.dtype = me.dtype;
-        desc.grad = me.grad[me.params] = calloc((size_t)me.shape[0], 16);
+        desc.grad = me.grad[me.params] = calloc((size_t)(me.shape[0] * me.shape[1]), 16);
         if (check(ddp_register_param(me.context, &desc, &param, &me.error))) return -1;
         ++me.params;
     }
@@ -128,6 +131,18 @@ static int allreduce(const char* text) {
     int failed = check(ddp_allreduce(me.group, NULL, data, count, dtype, DDP_SUM, NULL, &me.error));
     free(data);
     return failed;
+}
+
+static ddp_status failing_hook(void* reason, ddp_group* group, ddp_bucket* bucket, ddp_work** work, ddp_error** error) {
+    (void)group, (void)bucket, (void)work;
+    *error = ddp_error_create(DDP_ERROR_CALLBACK, reason);
+    return DDP_ERROR_CALLBACK;
+}
+
+static int fail_in_hook(const char* text) {
+    static char reason[64];
+    snprintf(reason, sizeof reason, "%s", text);
+    return check(ddp_set_comm_hook(me.context, failing_hook, reason, NULL, &me.error));
 }
 
 /* Does nothing for the group, and notices that it broke. */
@@ -221,6 +236,27 @@ static int open_store(void) {
     return 0;
 }
 
+/* The process may open this many files more. */
+static int leave_files(int count) {
+    int highest = dup(0); /* the lowest that is free: all below are open */
+    close(highest);
+    for (int fd = highest; fd < 1024; ++fd)
+        if (fcntl(fd, F_GETFD) >= 0) highest = fd + 1;
+    struct rlimit limit = {(rlim_t)(highest + count), (rlim_t)(highest + count)};
+    return setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* The process may take this many KiB of addresses more. */
+static int leave_memory(long kib) {
+    long pages = 0;
+    FILE* file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%ld", &pages) != 1) return -1;
+    fclose(file);
+    rlim_t bytes = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (rlim_t)kib * 1024;
+    struct rlimit limit = {bytes, bytes};
+    return setrlimit(RLIMIT_AS, &limit);
+}
+
 static int is(const char* word, const char* name) {
     return strcmp(word, name) == 0;
 }
@@ -245,8 +281,14 @@ static int perform(const char* word, const char* argument) {
     if (is(word, "pause")) return pause_here(argument);
     if (is(word, "mark")) return mark(argument), 0;
     if (is(word, "sleep")) return nap(atol(argument)), 0;
+    if (is(word, "ready")) return check(ddp_grad_ready(me.context, atoi(argument), &me.error));
+    if (is(word, "drop")) return ddp_context_free(me.context), me.context = NULL, 0;
+    if (is(word, "files")) return leave_files(atoi(argument));
+    if (is(word, "memory")) return leave_memory(atol(argument));
     if (is(word, "free")) return free_all(), 0;
+    if (is(word, "hook-fails")) return fail_in_hook(argument);
     if (is(word, "exit")) exit(atoi(argument));
+    if (is(word, "exit-at-once")) _exit(atoi(argument));
     fprintf(stderr, "worker: no verb '%s'\n", word);
     exit(2);
 }
@@ -272,6 +314,8 @@ static void set(const char* name, const char* value) {
         me.options.flags = (uint32_t)atoi(value);
     else if (is(name, "size"))
         me.shape[0] = atol(value);
+    else if (is(name, "columns"))
+        me.shape[1] = atol(value), me.ndim = 2;
     else if (is(name, "dtype"))
         me.dtype = atoi(value);
     else if (is(name, "prefix"))
@@ -285,6 +329,8 @@ int main(int argc, char** argv) {
     ddp_group_options_init(&me.options);
     me.options.backend = "gloo";
     me.shape[0] = 1000;
+    me.shape[1] = 1;
+    me.ndim = 1;
     me.dtype = DDP_F32;
     strcpy(me.prefix, "p");
     int i = 1;

@@ -4,6 +4,7 @@ Ranks are /bin/sh and python3. CMake tells where ddprun is through the variable 
 """
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from ports import free_port  # noqa: E402,F401  (tests/support, for the tests)
 
 DDPRUN = os.environ["DDPRUN"]
+RANK = os.environ["DDPRUN_TEST_RANK"]  # rank.c
 PYTHON = sys.executable
 BOUND = 60  # seconds after which a test gives up on ddprun
 
@@ -104,9 +106,19 @@ class Case(unittest.TestCase):
         self.addCleanup(end)
         return process
 
+    def interrupt_until_end(self, process):
+        """Ctrl-C again and again. Two that come before the first is looked at are one."""
+        for _ in range(100):
+            process.send_signal(signal.SIGINT)
+            try:
+                return process.wait(0.3)
+            except subprocess.TimeoutExpired:
+                pass
+        raise AssertionError("ddprun did not end")
+
     def expect(self, result, status):
         self.assertEqual(result.status, status, str(result))
 
-    def expect_gone(self, pids, bound=2.0):
+    def expect_gone(self, pids, bound=20.0):
         left = until(lambda: not [pid for pid in pids if exists(pid)], bound)
         self.assertTrue(left, f"still there: {[pid for pid in pids if exists(pid)]}")

@@ -13,11 +13,12 @@ using Kind = Order::Kind;
 using Reports = std::vector<std::optional<Report>>;
 
 Report make(int generation, State state, int code = 0, bool may_restart = true) {
-    return {generation, state, code, may_restart, code == 0 ? "" : "node failed with " + std::to_string(code)};
+    return {generation,   state, code, may_restart, code == 0 ? "" : "node failed with " + std::to_string(code),
+            Weight::kNone};
 }
 
 Order order(int generation, Kind kind, int code = 0) {
-    return {generation, kind, code, true, ""};
+    return {generation, kind, code, true, "", Weight::kNone};
 }
 
 TEST(NextOrder, RunsUntilEveryNodeHasSucceeded) {
@@ -36,6 +37,30 @@ TEST(NextOrder, StopsWithTheFirstFailure) {
     EXPECT_EQ(stop.kind, Kind::kStop);
     EXPECT_EQ(stop.code, 7);
     EXPECT_EQ(stop.text, "node failed with 7");
+}
+
+TEST(NextOrder, TheWeightiestFailureIsTheCause) {
+    Report reaction = make(0, State::kFailed, 3);
+    reaction.weight = Weight::kStatus;
+    Report death = make(0, State::kFailed, 137);
+    death.weight = Weight::kKill;
+    const Order both = next_order(order(0, Kind::kRun), {reaction, death, reaction}, 0);
+    EXPECT_EQ(both.code, 137);
+    EXPECT_EQ(both.text, "node failed with 137");
+    // One that is seen later, while the nodes end.
+    const Order early = next_order(order(0, Kind::kRun), {reaction, make(0, State::kRunning)}, 0);
+    EXPECT_EQ(early.code, 3);
+    EXPECT_EQ(next_order(early, {reaction, death}, 0).code, 137);
+    EXPECT_EQ(next_order(both, {reaction, reaction, reaction}, 0).code, 137);
+    // Of equal ones the first stays.
+    Report equal = make(0, State::kFailed, 4);
+    equal.weight = Weight::kStatus;
+    EXPECT_EQ(next_order(early, {equal, reaction}, 0).code, 3);
+    // The next generation begins without a cause.
+    const Order again =
+        next_order(both, {make(0, State::kStopped), make(0, State::kStopped), make(0, State::kStopped)}, 3);
+    EXPECT_EQ(again.kind, Kind::kRun);
+    EXPECT_EQ(again.weight, Weight::kNone);
 }
 
 TEST(NextOrder, WaitsForAllNodesToEndThenEnds) {

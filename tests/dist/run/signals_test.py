@@ -71,11 +71,9 @@ class SignalTest(Case):
         process = self.start("-n", 2, "--grace", 50, "sh", "-c", code)
         pids = self.pids(2)
         begin = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
+        self.interrupt_until_end(process)
         self.expect(Result(process), 130)
-        self.assertLess(time.monotonic() - begin, 5)
+        self.assertLess(time.monotonic() - begin, 30)
         self.expect_gone(pids)
 
     def test_interrupt_while_nobody_reads(self):
@@ -100,7 +98,7 @@ class LeftoverTest(Case):
         process = self.start("-n", 3, "sh", "-c", code, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         pids = self.pids(3)
         process.kill()
-        self.expect_gone(pids, 2.0)
+        self.expect_gone(pids)
 
     def test_ranks_die_with_ddprun(self):
         self.expect_death_with_ddprun(
@@ -109,30 +107,39 @@ class LeftoverTest(Case):
     def test_grandchildren_die_with_ddprun(self):
         self.expect_death_with_ddprun(f"sleep 600 & echo $! > {self.path('pid')}$DDP_RANK; wait")
 
+    def test_grandchildren_die_with_a_ddprun_that_is_killed_at_once(self):
+        for _ in range(20):
+            process = self.start("-n", 1, "sh", "-c", f"sleep 600 & echo $! > {self.path('pid')}0; kill -KILL $PPID; wait",
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                 # On one processor a rank may run before ddprun does again.
+                                 preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
+            self.expect_gone(self.pids(1))
+            self.assertEqual(process.wait(20), -signal.SIGKILL)
+
     def test_grandchildren_end_with_a_failure(self):
         code = f"sleep 600 & echo $! > {self.path('pid')}$DDP_RANK; test $DDP_RANK = 0 && exit 3; wait"
         self.expect(run("-n", 2, "sh", "-c", code), 3)
-        self.expect_gone(self.pids(2), 0.1)
+        self.expect_gone(self.pids(2))
 
     def test_grandchildren_end_with_their_rank(self):
         begin = time.monotonic()
         self.expect(run("-n", 2, "sh", "-c", f"sleep 600 & echo $! > {self.path('pid')}$DDP_RANK"), 0)
-        self.assertLess(time.monotonic() - begin, 4)
-        self.expect_gone(self.pids(2), 0.1)
+        self.assertLess(time.monotonic() - begin, 30)
+        self.expect_gone(self.pids(2))
 
     def test_deaf_grandchildren_are_killed_after_grace(self):
         code = f"sh -c 'trap \"\" TERM; echo $$ > {self.path('pid')}0; while :; do sleep 1; done' & " \
                f"while ! test -s {self.path('pid')}0; do sleep 0.05; done"
         self.expect(run("-n", 1, "--grace", 1, "sh", "-c", code), 0)
-        self.expect_gone(self.pids(1), 0.1)
+        self.expect_gone(self.pids(1))
 
     def test_daemons_end_with_the_job(self):
         code = f"setsid sh -c 'echo $$ > {self.path('pid')}0; exec sleep 600' & " \
                f"while ! test -s {self.path('pid')}0; do sleep 0.05; done"
         begin = time.monotonic()
         self.expect(run("-n", 1, "sh", "-c", code), 0)
-        self.assertLess(time.monotonic() - begin, 4)
-        self.expect_gone(self.pids(1), 0.1)
+        self.assertLess(time.monotonic() - begin, 30)
+        self.expect_gone(self.pids(1))
 
     def test_no_zombies_meanwhile(self):
         # Orphans that end while the job runs become ddprun's children: it has to take their exit status.

@@ -3,7 +3,7 @@ import os
 import socket
 import unittest
 
-from ddprun_support import PYTHON, Case, run
+from ddprun_support import PYTHON, RANK, Case, run
 
 
 class UsageTest(Case):
@@ -29,6 +29,10 @@ class UsageTest(Case):
         for endpoint in ("host", "host:", ":1", "host:0", "host:65536", "host:1x", "a:b:1", "[::1]", "tcp://h:1"):
             self.expect_refusal("--rdzv", "--nnodes", "2", "--rdzv", endpoint, "true")
         self.expect_refusal("--grace", "--grace", "-1", "true")
+        self.expect_refusal("--report-time", "--report-time", "-1", "true")
+        self.expect_refusal("--place", "--place", "sockets", "true")
+        for timeout in ("0", "-1", "soon"):
+            self.expect_refusal("--timeout", "--timeout", timeout, "true")
         self.expect_refusal("--node-timeout", "--node-timeout", "0.9", "true")
         self.expect_refusal("--max-restarts", "--max-restarts", "-1", "true")
         self.expect_refusal("--env", "--env", "novalue", "true")
@@ -119,6 +123,60 @@ class EnvironmentTest(Case):
     def test_omp_threads_are_left_alone(self):
         found = self.environments("-n", 2, env={**os.environ, "OMP_NUM_THREADS": "3"})
         self.assertEqual([variables["OMP_NUM_THREADS"] for variables in found], ["3", "3"])
+
+    def test_timeout(self):
+        [variables] = self.environments("-n", 1, "--timeout", "2.5", "--env", "DDP_TIMEOUT_MS=1")
+        self.assertEqual(variables["DDP_TIMEOUT_MS"], "2500")
+        [variables] = self.environments("-n", 1, env={**os.environ, "DDP_TIMEOUT_MS": "7"})
+        self.assertEqual(variables["DDP_TIMEOUT_MS"], "7")
+
+    def test_timeout_of_groups(self):
+        alone = "test $DDP_RANK = 1 && exec sleep 60; exec \"$0\" 9 0"
+        result = run("-n", 2, "--timeout", 0.7, "sh", "-c", alone, RANK)
+        self.expect(result, 3)
+        self.assertIn(b"within 700 ms: rank 1", result.err)
+
+    def test_timeout_that_is_none(self):
+        for bad in ("0", "-5", "1.5", "5s"):
+            result = run("-n", 1, RANK, 9, 0, env={**os.environ, "DDP_TIMEOUT_MS": bad})
+            self.expect(result, 3)
+            self.assertIn(b"DDP_TIMEOUT_MS: ", result.err)
+            self.assertIn(bad.encode(), result.err)
+
+    PLACE = "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])"
+
+    def places(self, ranks, *options, processors=None, **env):
+        env = {name: value for name, value in {**os.environ, **env}.items() if name != "OMP_NUM_THREADS"}
+        result = run("-n", ranks, *options, PYTHON, "-c", self.PLACE, env=env,
+                     preexec_fn=lambda: processors and os.sched_setaffinity(0, processors))
+        self.expect(result, 0)
+        return sorted(result.out.decode().splitlines()), result.err
+
+    def test_place_of_ranks(self):
+        own = sorted(os.sched_getaffinity(0))
+        for options in ((), ("--place", "none"), ("--place", "numa")):
+            self.assertEqual(self.places(1, *options), ([f"[0] {own} {len(own)}"], b""))
+
+    def test_place_is_within_what_ddprun_has(self):
+        one = min(os.sched_getaffinity(0))
+        for how in ("none", "numa", "cores"):
+            lines, err = self.places(2, "--place", how, processors={one})
+            self.assertEqual(lines, [f"[{rank}] [{one}] 1" for rank in range(2)])
+            self.assertEqual(b"ranks are not placed: too few cores (1) for 2 ranks" in err, how == "cores")
+
+    @unittest.skipUnless({0, 1} <= os.sched_getaffinity(0), "needs processors 0 and 1")
+    def test_place_on_nodes(self):
+        # hwloc takes processors 0 and 1 for two nodes; the ranks are bound in earnest.
+        made_up = {"HWLOC_SYNTHETIC": "numa:2 core:1 pu:1", "HWLOC_THISSYSTEM": "1"}
+        self.assertEqual(self.places(2, "--place", "numa", **made_up), (["[0] [0] 1", "[1] [1] 1"], b""))
+        self.assertEqual(self.places(4, "--place", "numa", **made_up),
+                         (["[0] [0] 1", "[1] [0] 1", "[2] [1] 1", "[3] [1] 1"], b""))
+        self.assertEqual(self.places(1, "--place", "numa", **made_up), (["[0] [0, 1] 2"], b""))
+        self.assertEqual(self.places(1, "--place", "cores", **made_up), (["[0] [0, 1] 2"], b""))
+        lines, err = self.places(3, "--place", "numa", **made_up)
+        own = sorted(os.sched_getaffinity(0))
+        self.assertEqual(lines, [f"[{rank}] {own} {max(1, len(own) // 3)}" for rank in range(3)])
+        self.assertEqual(err, b"ddprun: ranks are not placed: 3 ranks cannot be divided evenly among 2 NUMA nodes\n")
 
     def test_bind(self):
         [variables] = self.environments("-n", 1, "--bind", "0.0.0.0")

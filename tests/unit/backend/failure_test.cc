@@ -19,13 +19,6 @@ void sleep_ms(int ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(ms));
 }
 
-// What the interface promises; instrumented code gets more.
-#ifdef DDP_SANITIZED
-constexpr std::int64_t kAbortMs = 1000;
-#else
-constexpr std::int64_t kAbortMs = 100;
-#endif
-
 std::size_t entries(const char* folder) {
     std::size_t count = 0;
     DIR* dir = opendir(folder);
@@ -95,17 +88,12 @@ std::int64_t slowest_after_abort(World& world) {
 
 TEST_P(Algorithms, AbortWakesABlockedCollective) {
     for (int size : {2, 4}) {
-        // The best of three, because this machine may be busy with something else.
-        std::int64_t best = INT64_MAX;
-        for (int attempt = 0; attempt < 3 && best >= kAbortMs; ++attempt) {
-            World world(size, GetParam());
-            ASSERT_TRUE(world.connected());
-            best = std::min(best, slowest_after_abort(world));
-            std::vector<float> data(10);
-            EXPECT_EQ(world[0].allreduce(data), DDP_ERROR_ABORTED);
-            EXPECT_EQ(world[0].match("x"), DDP_ERROR_ABORTED);
-        }
-        EXPECT_LT(best, kAbortMs);
+        World world(size, GetParam());
+        ASSERT_TRUE(world.connected());
+        EXPECT_LT(slowest_after_abort(world), kSoonMs);
+        std::vector<float> data(10);
+        EXPECT_EQ(world[0].allreduce(data), DDP_ERROR_ABORTED);
+        EXPECT_EQ(world[0].match("x"), DDP_ERROR_ABORTED);
     }
 }
 
@@ -119,7 +107,7 @@ TEST_P(Algorithms, AbortWhileDataStreams) {
         const auto begin = Clock::now();
         world[1].abort();
         aborted = true;
-        EXPECT_LT(elapsed_ms(begin), 1000);
+        EXPECT_LT(elapsed_ms(begin), kSoonMs);
     });
     world.each([&](Rank& rank) {
         std::vector<float> data(2 << 20);
@@ -139,13 +127,14 @@ TEST_P(Algorithms, TimesOutWithoutARank) {
         world[r].timeout_ms = 300;
         const auto begin = Clock::now();
         const ddp_status status = world[r].allreduce(data);
-        EXPECT_GE(elapsed_ms(begin), 250);
-        EXPECT_LT(elapsed_ms(begin), 1000);
+        EXPECT_LT(elapsed_ms(begin), kSoonMs);
         // The first to give up breaks the connection of the other, whose own time may then not be over.
-        if (status == DDP_ERROR_TIMEOUT)
+        if (status == DDP_ERROR_TIMEOUT) {
+            EXPECT_GE(elapsed_ms(begin), 250);
             ++timeouts;
-        else
+        } else {
             EXPECT_EQ(status, DDP_ERROR_RANK_FAILED) << world[r].failure.message;
+        }
         EXPECT_EQ(world[r].barrier(), status) << "a later call returns the first error";
     });
     EXPECT_GE(timeouts, 1);
@@ -168,7 +157,7 @@ TEST_P(Algorithms, ARankThatLeavesMidwayEndsTheOthers) {
         EXPECT_EQ(rank.status, DDP_ERROR_RANK_FAILED) << rank.failure.message;
         EXPECT_TRUE(rank.failure.rank == 2 || rank.failure.rank == -1) << rank.failure.rank;
         const Clock::duration late = Clock::now().time_since_epoch() - Clock::duration(left_at);
-        EXPECT_LT(std::chrono::duration_cast<std::chrono::milliseconds>(late).count(), 1000);
+        EXPECT_LT(std::chrono::duration_cast<std::chrono::milliseconds>(late).count(), kSoonMs);
     });
 }
 
@@ -197,6 +186,26 @@ TEST_P(Backends, TimeoutOfBarrierAndMatchNameTheMissing) {
     }
 }
 
+// On two hosts, in turn: rank 1 waits for rank 3 on its host, where they are the first and the second; ranks 0 and 2 wait for
+// the other host.
+TEST(Hierarchical, TimeoutsNumberRanksAsTheGroupDoes) {
+    World world(4, Kind{"hierarchical", hierarchical_backend(), "", false, 2});
+    ASSERT_TRUE(world.connected());
+    each_rank(3, [&](int r) {
+        world[r].timeout_ms = r == 1 ? 300 : 600;
+        world[r].match("x");
+        if (world[r].status != DDP_ERROR_TIMEOUT) return;  // the first to give up breaks the connections of the others
+        const std::string message = world[r].failure.message;
+        if (r == 1) {
+            EXPECT_THAT(message, ::testing::EndsWith("before its timeout: 3"));
+            EXPECT_EQ(world[r].failure.rank, 3);
+        } else {
+            EXPECT_THAT(message, HasSubstr(r == 0 ? "rank 1 did not come" : "rank 3 did not come"));
+        }
+    });
+    EXPECT_EQ(world[1].status, DDP_ERROR_TIMEOUT);
+}
+
 TEST_P(Backends, TimeoutOfOtherCollectives) {
     for (ddp_collective_kind kind :
          {DDP_COLLECTIVE_BROADCAST, DDP_COLLECTIVE_ALLGATHER, DDP_COLLECTIVE_REDUCE_SCATTER}) {
@@ -206,7 +215,7 @@ TEST_P(Backends, TimeoutOfOtherCollectives) {
         world[1].timeout_ms = 200;
         const auto begin = Clock::now();
         EXPECT_EQ(world[1].run(kind, DDP_F32, DDP_SUM, send.data(), recv.data(), 1000), DDP_ERROR_TIMEOUT);
-        EXPECT_LT(elapsed_ms(begin), 1000);
+        EXPECT_LT(elapsed_ms(begin), kSoonMs);
     }
 }
 
@@ -232,7 +241,7 @@ TEST_P(Algorithms, DestroyLeavesNoThreadAndNoDescriptor) {
         ASSERT_TRUE(world.connected());
         world.each([](Rank& rank) { EXPECT_EQ(rank.barrier(), DDP_OK); });
     }
-    for (int tries = 0; entries("/proc/self/task") > threads && tries < 100; ++tries)
+    for (int tries = 0; entries("/proc/self/task") > threads && tries < 1000; ++tries)
         sleep_ms(10);  // exited, not yet reaped
     EXPECT_EQ(entries("/proc/self/task"), threads);
     EXPECT_EQ(entries("/proc/self/fd"), descriptors);
@@ -243,7 +252,7 @@ TEST_P(Backends, DestroyDoesNotWaitForPeers) {
     ASSERT_TRUE(world.connected());
     const auto begin = Clock::now();
     world[1].destroy();
-    EXPECT_LT(elapsed_ms(begin), 500);
+    EXPECT_LT(elapsed_ms(begin), kSoonMs);
 }
 
 TEST_P(Backends, DestroyAbortFromManyThreadsMeanwhile) {

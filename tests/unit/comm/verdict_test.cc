@@ -1,11 +1,15 @@
 // Verdicts survive the store; malformed ones do not get past.
 #include "comm/verdict.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "comm/signature.h"
 
 using namespace libddp;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
 
 namespace {
 
@@ -27,8 +31,50 @@ TEST(Verdict, MalformedTextIsAnError) {
     }
 }
 
+Signature bucket_of_step(std::int64_t step, std::int64_t synced_steps) {
+    return {7, step, synced_steps, 40, 1000, 2, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_AVG, 0, 0, Purpose::kProgram, 0};
+}
+
+// Both sides must say the same. Returns what they say.
+std::string story(const Signature& of_rank_0, const Signature& of_rank_1) {
+    auto from_0 = describe_mismatch(of_rank_0, 0, of_rank_1, 1, "");
+    EXPECT_EQ(from_0, describe_mismatch(of_rank_1, 1, of_rank_0, 0, ""));
+    return from_0;
+}
+
+TEST(Signature, AProgramsOwnCollectiveIsNoOtherBucketPlan) {
+    Signature own{0, -1, -1, 40, 4, -1, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, 0, 0, Purpose::kProgram, 0};
+    const std::string text = story(bucket_of_step(3, 3), own);
+    EXPECT_THAT(text,
+                HasSubstr("rank 0 is at allreduce of 1000 f32 (avg), bucket 2 of step 3; rank 1 is at allreduce of 4 "
+                          "f32 (sum), called by the program itself; rank 1 calls a collective of its own, which rank "
+                          "0 does not call here"));
+    EXPECT_THAT(text, HasSubstr("ddp_join"));
+    EXPECT_THAT(text, Not(HasSubstr("plans")));
+    EXPECT_THAT(story(own, bucket_of_step(3, 3)), HasSubstr("rank 0 calls a collective of its own, which rank 1"));
+    own.purpose = Purpose::kModel;  // libddp's: neither rank's program called a collective
+    EXPECT_THAT(story(own, bucket_of_step(3, 3)), AllOf(HasSubstr("ddp_commit"), Not(HasSubstr("of its own"))));
+}
+
+TEST(Signature, NoSyncOnOneRankIsNamed) {
+    EXPECT_THAT(
+        story(bucket_of_step(2, 2), bucket_of_step(4, 2)),
+        AllOf(HasSubstr("rank 0 syncs step 2, and rank 1 did not sync it (no_sync)"), HasSubstr("ddp_set_sync")));
+    EXPECT_THAT(story(bucket_of_step(4, 2), bucket_of_step(2, 2)),
+                HasSubstr("rank 1 syncs step 2, and rank 0 did not sync it (no_sync)"));
+    EXPECT_THAT(story(bucket_of_step(2, 2), bucket_of_step(4, 4)), HasSubstr("ran ddp_finalize more often"));
+}
+
+TEST(Verdict, ARanksOwnErrorNamesItOnce) {
+    const ErrorInfo named = on_rank(2, {DDP_ERROR_CALLBACK, "the hook failed"});
+    EXPECT_EQ(named.rank, 2);
+    EXPECT_EQ(named.message, "rank 2: the hook failed");
+    EXPECT_EQ(on_rank(3, named).message, named.message);
+}
+
 TEST(Signature, MismatchReadsTheSameFromBothSides) {
-    Signature a{7, 3, 40, 1000, 2, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_AVG, 0, 0}, b = a;
+    const Signature a = bucket_of_step(3, 3);
+    Signature b = a;
     b.count = 999;
     auto from_a = describe_mismatch(a, 0, b, 1, ""), from_b = describe_mismatch(b, 1, a, 0, "");
     EXPECT_EQ(from_a, from_b);

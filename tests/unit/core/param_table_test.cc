@@ -106,4 +106,37 @@ TEST(ParamTable, GradientsMayNotOverlap) {
     EXPECT_EQ(error_of([&] { table.add_param(at("c", 6)); }).code, DDP_OK);
 }
 
+// Slices of one tensor whose dtype is given wrong: the message shows both, so that the mistake is seen.
+TEST(ParamTable, AnOverlapShowsBothRanges) {
+    alignas(8) float memory[12];
+    ParamTable table;
+    for (int i = 0; i < 2; ++i) {
+        Param p = param("layer." + std::to_string(i));
+        p.grad = memory + 6 * i;
+        p.dtype = DDP_F64;  // they are f32
+        if (i == 0) {
+            table.add_param(p);
+            continue;
+        }
+        const ErrorInfo error = error_of([&] { table.add_param(p); });
+        EXPECT_EQ(error.code, DDP_ERROR_ALREADY_EXISTS);
+        for (const char* words : {"'layer.1' has f64[2,3], 6 elements, 48 bytes at 0x",
+                                  "'layer.0' has f64[2,3], 6 elements, 48 bytes at 0x", "share 24 bytes", "dtype"})
+            EXPECT_THAT(error.message, HasSubstr(words));
+        p.dtype = DDP_F32;
+        EXPECT_EQ(error_of([&] { table.add_param(p); }).code, DDP_ERROR_ALREADY_EXISTS)
+            << "the first is still too long";
+    }
+}
+
+TEST(ParamTable, SlicesOfOneTensorMayBeRegistered) {
+    float memory[12];
+    ParamTable table;
+    for (int i = 0; i < 2; ++i) {
+        Param p = param("slice " + std::to_string(i));
+        p.grad = memory + 6 * i;
+        EXPECT_EQ(table.add_param(p), i);
+    }
+}
+
 }  // namespace

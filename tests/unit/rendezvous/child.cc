@@ -1,23 +1,50 @@
 // The process that the tests kill: opens a store, does one thing, says so, and sleeps until it is killed.
 #include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "rendezvous/store.h"
 
+namespace {
+
+volatile std::sig_atomic_t ended = 0;
+
+// Registered first, it runs after the exit handlers of all libraries, until it is asked for its end.
+void linger() {
+    std::printf("late\n");
+    std::fflush(stdout);
+    for (int i = 0; i < 5000 && !ended; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
     if (argc < 3) return 2;
+    if (std::string_view(argv[2]) == "exit") {
+        std::signal(SIGTERM, [](int) { ended = 1; });
+        std::atexit(linger);
+    }
     const std::string uri = argv[1];
     const std::string what = argv[2];
     alarm(100);  // should the test die first
     try {
-        auto store = libddp::open_store({uri, what == "serve", 20'000, ""});
+        auto store = libddp::open_store({uri, what == "serve" || what == "exit", 20'000, ""});
         std::thread arrival;
-        if (what == "serve") std::printf("%d\n", store->port());
+        if (what == "serve" || what == "exit") std::printf("%d\n", store->port());
+        if (what == "exit") {
+            static const auto& never_freed = *new std::shared_ptr<libddp::Store>(store);
+            (void)never_freed;
+            std::exit(0);
+        }
         if (what == "will") {
             store->set_will("will/executed", "gone");
             store->set_will("will/late", "too late");

@@ -259,6 +259,12 @@ struct Wrong {
 
 const Wrong kWrong[] = {
     {"nothing", {}, DDP_ERROR_NOT_FOUND, {"RANK", "WORLD_SIZE", "MASTER_ADDR", "ddprun"}},
+    {"an address without a rank",
+     {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}},
+     DDP_ERROR_INVALID_ARGUMENT,
+     {"MASTER_ADDR is set", "RANK and WORLD_SIZE"}},
+    {"a store without a rank", {{"DDP_STORE", "tcp://h:1"}}, DDP_ERROR_INVALID_ARGUMENT, {"DDP_STORE is set", "RANK"}},
+    {"the shell of a job", {{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "2"}}, DDP_ERROR_NOT_FOUND, {"RANK"}},
     {"no world", {{"DDP_RANK", "0"}}, DDP_ERROR_INVALID_ARGUMENT, {"DDP_RANK", "DDP_WORLD_SIZE is not set"}},
     {"no rank", {{"WORLD_SIZE", "2"}}, DDP_ERROR_INVALID_ARGUMENT, {"RANK is not set"}},
     {"torchrun without a rank",
@@ -319,6 +325,18 @@ const Wrong kWrong[] = {
      DDP_ERROR_INVALID_ARGUMENT,
      {"DDP_RESTART", "x"}},
 };
+
+TEST(Environment, TimeoutOfGroups) {
+    const auto with = [](std::optional<std::string> value) {
+        return default_timeout_ms([value](const std::string&) { return value; });
+    };
+    EXPECT_EQ(with(std::nullopt), 300'000);
+    EXPECT_EQ(with(""), 300'000);
+    EXPECT_EQ(with("1"), 1);
+    EXPECT_EQ(with("86400000"), 86'400'000);
+    for (const char* bad : {"0", "-1", "1.5", "10s", " 1", "99999999999999999999"})
+        testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {"DDP_TIMEOUT_MS", bad}, [&] { with(bad); });
+}
 
 TEST(Environment, EveryMistakeNamesItsVariable) {
     for (const auto& item : kWrong) {

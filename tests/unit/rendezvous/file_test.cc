@@ -1,7 +1,11 @@
 // What is particular to the file store: its file.
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -131,6 +135,36 @@ TEST(File, HistoryIsGivenBack) {
     EXPECT_EQ(late->get("will", kLongMs), "x");
 }
 
+// The process lives, keeps its handler, and hears which file and which limit.
+TEST(File, ALimitOfFileSizesIsAnError) {
+    TempPath path;
+    const auto write_beyond = [&](bool ignored) {
+        if (ignored) signal(SIGXFSZ, SIG_IGN);
+        auto store = open(path.uri());
+        const rlimit limit{16'384, 16'384};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        store->set("small", "value");
+        const ErrorInfo error = error_of([&] { store->set("large", std::string(20'000, 'x')); });
+        const bool named = error.message.find(path.file()) != std::string::npos &&
+                           error.message.find("16384 bytes") != std::string::npos &&
+                           error.message.find("ulimit -f") != std::string::npos;
+        struct sigaction action {};
+        sigaction(SIGXFSZ, nullptr, &action);
+        sigset_t mask;
+        sigset_t pending;
+        pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+        sigpending(&pending);
+        const bool as_before = action.sa_handler == (ignored ? SIG_IGN : SIG_DFL) && sigismember(&mask, SIGXFSZ) == 0 &&
+                               sigismember(&pending, SIGXFSZ) == 0;
+        // What did not fit is not there, and all else goes on.
+        const bool goes_on = !store->check({"large"}) && store->get("small") == "value";
+        store.reset();
+        std::fprintf(stderr, "%s\n", error.message.c_str());
+        _exit(error.code == DDP_ERROR_IO && named && as_before && goes_on ? 0 : 1);
+    };
+    for (const bool ignored : {false, true}) EXPECT_EXIT(write_beyond(ignored), ::testing::ExitedWithCode(0), "ulimit");
+}
+
 TEST(File, AStoppedHolderOfTheLockDoesNotHangTheOthers) {
     TempPath path;
     auto store = open(path.uri(), false, "", 300);
@@ -141,10 +175,10 @@ TEST(File, AStoppedHolderOfTheLockDoesNotHangTheOthers) {
     auto start = std::chrono::steady_clock::now();
     expect_error(DDP_ERROR_TIMEOUT, {path.file(), "locked"}, [&] { store->set("k", "v"); });
     expect_error(DDP_ERROR_TIMEOUT, {path.file(), "locked"}, [&] { open(path.uri(), false, "", 200); });
-    EXPECT_LT(elapsed_ms(start), 3000);
+    EXPECT_LT(elapsed_ms(start), kSoonMs);
     start = std::chrono::steady_clock::now();
     store.reset();
-    EXPECT_LT(elapsed_ms(start), 1500);
+    EXPECT_LT(elapsed_ms(start), kSoonMs);
     other.unlock();
 }
 

@@ -92,6 +92,26 @@ TEST(State, WillsDoNotReplaceAndOwnersAreKnown) {
     EXPECT_EQ(value_of(state, "free"), "will");
 }
 
+TEST(State, AWillMayDependOnWhoHoldsAKey) {
+    StoreState state;
+    state.apply({7, 1}, make(Op::kSetWill, {"dead/1", "rank/1"}, {"1 died", "me"}));
+    state.apply({8, 1}, make(Op::kSetWill, {"dead/2", "rank/2"}, {"2 died", "me"}));
+    state.apply({9, 1}, make(Op::kSetWill, {"dead/3", "rank/3"}, {"3 died", "me"}));
+    state.apply({7, 2}, make(Op::kCompareSet, {"rank/1"}, {"", "me"}));
+    state.apply({}, make(Op::kCompareSet, {"rank/2"}, {"", "another process"}));
+
+    StoreState copy;  // conditions are part of a snapshot
+    state.snapshot([&](Caller caller, const Request& request) { copy.apply(caller, request); });
+    for (StoreState* each : {&state, &copy}) {
+        EXPECT_EQ(each->end_owner(7), Strings{"dead/1"});
+        EXPECT_TRUE(each->end_owner(8).empty());
+        EXPECT_TRUE(each->end_owner(9).empty());
+        EXPECT_EQ(value_of(*each, "dead/1"), "1 died");
+        for (const char* key : {"rank/1", "rank/2", "dead/1"}) each->apply({}, make(Op::kRemove, {key}));
+        EXPECT_EQ(each->bytes(), 0u);
+    }
+}
+
 TEST(State, ASnapshotRebuildsEverything) {
     StoreState state;
     state.apply({}, make(Op::kMultiSet, {"a", "b"}, {"1", ""}));

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "util/deadline.h"
 
@@ -73,6 +74,28 @@ bool eventually(const std::function<bool()>& condition) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     return condition();
+}
+
+HeldPort::HeldPort() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    // Sockets that say so may share a port of which at most one listens.
+    const int on = 1;
+    setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+        throw std::runtime_error("no port is free");
+}
+
+HeldPort::~HeldPort() {
+    ::close(socket_);
+}
+
+std::string HeldPort::uri() const {
+    sockaddr_in address{};
+    socklen_t size = sizeof address;
+    getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+    return str("tcp://127.0.0.1:", ntohs(address.sin_port));
 }
 
 TempPath::TempPath() {
@@ -165,6 +188,13 @@ void Child::kill() {
     ::kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
     pid_ = -1;
+}
+
+int Child::end() {
+    ::kill(pid_, SIGTERM);
+    int status = -1;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return status;
 }
 
 void Child::stop_running() const {

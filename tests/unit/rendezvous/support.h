@@ -18,6 +18,8 @@ namespace libddp::testing {
 
 inline constexpr std::int64_t kLongMs =
     20'000;  // the bound of what must happen, also under a sanitizer on a busy machine
+// What must not wait for anything takes less, however busy the machine is. The timeouts that it must not wait for are longer.
+inline constexpr std::int64_t kSoonMs = 10'000;
 
 // The error that `call` throws; code DDP_OK if it throws none.
 ErrorInfo error_of(const std::function<void()>& call);
@@ -29,6 +31,20 @@ std::int64_t elapsed_ms(std::chrono::steady_clock::time_point since);
 
 // Polls until `condition` holds or kLongMs have passed.
 bool eventually(const std::function<bool()>& condition);
+
+// A port of 127.0.0.1 that nobody listens on and that the system gives to nobody else as long as the object lives. A server may listen
+// there meanwhile. A port that a server has just closed may belong to another test by the time that it is used again.
+class HeldPort {
+public:
+    HeldPort();
+    ~HeldPort();
+    HeldPort(const HeldPort&) = delete;
+    HeldPort& operator=(const HeldPort&) = delete;
+    std::string uri() const;
+
+private:
+    int socket_;
+};
 
 // A path in a fresh folder that goes with the object.
 class TempPath {
@@ -78,6 +94,7 @@ public:
     Child(const Child&) = delete;
     void kill();
     void stop_running() const;  // SIGSTOP
+    int end();                  // SIGTERM; what wait() says of its end
     std::string read_line();    // of its standard output
 
 private:

@@ -5,6 +5,9 @@ import java.util.List;
 /** What runs instead of sending rank 0's buffers to everyone: {@link Context#setBufferHook}. */
 @FunctionalInterface
 public interface BufferHook {
-    /** buffers: in the order of registration. The group is valid during the call. */
+    /**
+     * buffers: in the order of registration. The group is valid during the call, and operations end before it returns: libddp waits
+     * for no work of its.
+     */
     void synchronize(Group group, List<Memory> buffers) throws Exception;
 }

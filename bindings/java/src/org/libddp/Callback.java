@@ -7,17 +7,21 @@ import java.util.concurrent.Callable;
 abstract class Callback {
     private static final ThreadLocal<Queue<Throwable>> RUNNING = new ThreadLocal<>();
 
+    private final String name;
     private final Queue<Throwable> raised;
     private final Queue<Handle<?>> lent;
 
-    /** about: the context or work that it belongs to, out of whose calls its exceptions come. */
-    Callback(Handle<?> about) {
+    /**
+     * name: what messages call it. about: the context or work that it belongs to, out of whose calls its exceptions come.
+     */
+    Callback(String name, Handle<?> about) {
+        this.name = name;
         raised = about.raised();
         lent = about.lent();
     }
 
     static Callback of(Handle<?> about, Callable<Work> function) {
-        return new Callback(about) {
+        return new Callback("continuation " + function.getClass().getName(), about) {
             @Override
             Work call(long first, long second) throws Exception {
                 return function.call();
@@ -61,7 +65,14 @@ abstract class Callback {
     /** The handle keeps the arrays of the operation alive until the step ends. */
     private long passOn(Work work) {
         lent.add(work.handle);
-        return work.handle.giveAway();
+        long given = work.handle.giveAway();
+        if (given == 0) {
+            throw new IllegalStateException("the " + name
+                    + " returned a Work that libddp has taken over before, that is closed, or"
+                    + " that another thread waits for: each Work can be returned once; return one that nobody else uses, or null"
+                    + " when all is done within the call");
+        }
+        return given;
     }
 
     private long keep(Throwable thrown) {

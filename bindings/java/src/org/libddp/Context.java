@@ -106,19 +106,27 @@ public final class Context extends Hooks implements AutoCloseable {
         }
     }
 
-    /** Copies a gradient into its place in the bucket, and announces it. */
+    /** Copies a gradient to its place (the registered grad, or the view), and announces it. */
     public void put(Parameter parameter, Buffer grad) {
+        put(parameter, grad, false);
+    }
+
+    /**
+     * The same. add: to what was put since the last synced step, in steps without sync and where a parameter has several uses;
+     * else it takes the place of that.
+     */
+    public void put(Parameter parameter, Buffer grad, boolean add) {
+        int index = own(parameter);
         Memory source = Memory.of("grad", grad, parameter.dtype());
         if (!parameter.device().isCpu()) {
             throw new IllegalArgumentException("parameter: " + parameter + " is on " + parameter.device()
                     + ", and put copies memory of the CPU; write the gradient to view().address() there, and call gradReadyOn");
         }
-        Memory view = gradView(parameter);
-        source.counted("grad", view.count());
-        if (view.count() > 0) ddp.ddp_java_copy(view.address, source.address, view.count() * view.dtype().size());
+        long count = 1;
+        for (long extent : parameter.shape()) count *= extent;
+        source.counted("grad", count);
+        handle.call(() -> ddp.ddp_put(handle, index, source.address, add ? ddp.DDP_PUT_ADD : 0));
         Reference.reachabilityFence(source);
-        Reference.reachabilityFence(view);
-        gradReady(parameter);
     }
 
     /** The gradient is zero but for these rows; both buffers are copied. */
@@ -187,7 +195,7 @@ public final class Context extends Hooks implements AutoCloseable {
         @Override void close();
     }
 
-    /** {@code try (Context.NoSync apart = context.noSync()) { ... }}: steps in here only add gradients up, on this rank. */
+    /** {@code try (Context.NoSync apart = context.noSync()) { ... }}: steps in here do not communicate; the program adds up. */
     public NoSync noSync() {
         setSync(false);
         return () -> setSync(true);

@@ -18,6 +18,8 @@ public final class ContextOptions {
     private boolean divideByPresent;
     private boolean stopAtFirstJoin;
     private boolean consensusOrder;
+    private boolean check;
+    private long checkInterval;
 
     /** A bucket is closed once it holds so many bytes of gradients. */
     public ContextOptions bucketCap(long value) {
@@ -115,6 +117,18 @@ public final class ContextOptions {
         return this;
     }
 
+    /** Look for mistakes that are silent otherwise (DDP_CONTEXT_CHECK in ddp/context.h). DDP_DEBUG=check does so without it. */
+    public ContextOptions check(boolean value) {
+        check = value;
+        return this;
+    }
+
+    /** With check: every so many synced steps ranks compare the values of parameters; -1: never. */
+    public ContextOptions checkInterval(long value) {
+        checkInterval = value;
+        return this;
+    }
+
     void fill(ddp_context_options made) {
         made.setBucket_cap_bytes(notNegative("bucketCap", bucketCap));
         made.setFirst_bucket_cap_bytes(notNegative("firstBucketCap", firstBucketCap));
@@ -122,6 +136,7 @@ public final class ContextOptions {
         made.set_bucket_caps(bucketCaps);
         made.setReduction(reduction.code);
         made.setRebuild_interval(notNegative("rebuildInterval", rebuildInterval));
+        made.setCheck_interval(checkInterval);
         made.setFlags(flags());
     }
 
@@ -134,7 +149,7 @@ public final class ContextOptions {
                 | flag(skipUnusedBuckets, ddp.DDP_CONTEXT_SKIP_UNUSED_BUCKETS) | flag(join, ddp.DDP_CONTEXT_JOIN)
                 | flag(divideByPresent, ddp.DDP_CONTEXT_DIVIDE_BY_PRESENT)
                 | flag(stopAtFirstJoin, ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN)
-                | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER);
+                | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER) | flag(check, ddp.DDP_CONTEXT_CHECK);
     }
 
     private static long notNegative(String what, long value) {

@@ -211,6 +211,18 @@ public class DdpException extends RuntimeException {
         }
     }
 
+    /**
+     * The program of a rank ended its wait, with {@link Thread#interrupt} or Ctrl-C; {@link #rank} says which. The thread that
+     * was interrupted stays so.
+     */
+    public static final class Interrupted extends DdpException {
+        private static final long serialVersionUID = 1;
+
+        Interrupted(Facts facts) {
+            super(facts);
+        }
+    }
+
     /** What an error of libddp's says. */
     static final class Facts {
         private final int status;
@@ -270,6 +282,8 @@ public class DdpException extends RuntimeException {
                 return new Internal(facts);
             case -18:
                 return new UnevenInputs(facts);
+            case -19:
+                return new Interrupted(facts);
             default:
                 return new DdpException(facts);
         }

@@ -38,15 +38,12 @@ public final class Group implements AutoCloseable {
 
     /** Joins a group. Without ranks, meeting place and launcher it is alone. */
     public Group(GroupOptions options) {
-        boolean alone = options.saysNoRanks() && Environment.get().isEmpty();
         Store store = options.store();
         long[] made = new long[1];
         long at = store == null ? 0 : Handle.enter(store.handle); // the options hold its address
         try (ddp_group_options given = new ddp_group_options()) {
             options.fill(given);
             if (store != null) given.setStore(store.handle);
-            if (alone) given.setRank(0);
-            if (alone) given.setWorld_size(1);
             ddp.ddp_group_create(given, made);
         } finally {
             if (store != null) Handle.leave(store.handle, at);

@@ -89,10 +89,6 @@ public final class GroupOptions {
         return this;
     }
 
-    boolean saysNoRanks() {
-        return rank == null && worldSize == null && initMethod == null && store == null;
-    }
-
     Store store() {
         return store;
     }
@@ -106,8 +102,8 @@ public final class GroupOptions {
         made.setTimeout_ms(Ddp.milliseconds("timeout", timeout));
         made.setGroup_name(Text.checked("name", name));
         made.setSecret(Text.checked("secret", secret));
-        made.setFlags(
-                (deterministic ? ddp.DDP_GROUP_DETERMINISTIC : 0) | (matchCheck ? 0 : ddp.DDP_GROUP_NO_MATCH_CHECK));
+        made.setFlags(ddp.DDP_GROUP_OR_ALONE | (deterministic ? ddp.DDP_GROUP_DETERMINISTIC : 0)
+                | (matchCheck ? 0 : ddp.DDP_GROUP_NO_MATCH_CHECK));
         made.setRound_robin(roundRobin);
     }
 }

@@ -137,7 +137,7 @@ final class Handle<K> {
         state.ended = true;
     }
 
-    /** Passes ownership of the pointer to libddp; what is kept stays. */
+    /** Passes ownership of the pointer to libddp; what is kept stays. 0: it is closed, or in use by another thread. */
     long giveAway() {
         return state.giveAway();
     }
@@ -270,10 +270,7 @@ final class Handle<K> {
 
         /** Synchronized with {@link #leaveToSweep}, so that only one of the two gets the pointer. */
         synchronized long giveAway() {
-            if (!CALLS.compareAndSet(this, 0, CLOSING)) {
-                throw new IllegalStateException(
-                        "the work that a callback returns is closed, or another thread waits for it");
-            }
+            if (!CALLS.compareAndSet(this, 0, CLOSING)) return 0;
             return (long) POINTER.getAndSet(this, 0L);
         }
 

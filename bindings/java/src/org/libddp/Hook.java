@@ -5,7 +5,7 @@ package org.libddp;
 public interface Hook {
     /**
      * Leaves in the bucket what every rank's gradients are to become, and returns null; or returns a work after which it is
-     * there. Group and bucket are valid until the step ends.
+     * there. Each work can be returned once, and may be of any group. Group and bucket are valid until the step ends.
      */
     Work reduce(Group group, Bucket bucket) throws Exception;
 }

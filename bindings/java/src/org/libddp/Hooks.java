@@ -61,7 +61,7 @@ public abstract class Hooks {
 
     /** Installs a hook; null: back to the default. Every rank must use the same. */
     public void setHook(Hook hook) {
-        ddp.ddp_set_comm_hook(handle, hook == null ? null : callback(ofBuckets(hook)));
+        ddp.ddp_set_comm_hook(handle, hook == null ? null : callback("hook", hook, ofBuckets(hook)));
     }
 
     /** Installs a built-in hook: {@code useHook("powersgd", "rank=2,start=100")}. docs/hooks.md lists them. */
@@ -94,7 +94,7 @@ public abstract class Hooks {
             function.reduced(group, bucket);
             return null;
         });
-        ddp.ddp_hook_then(handle, callback(adapter), 0);
+        ddp.ddp_hook_then(handle, callback("function of hookThen", function, adapter), 0);
     }
 
     /** Of the hook that is installed: "allreduce", "user", ... */
@@ -120,7 +120,7 @@ public abstract class Hooks {
             hook.synchronize(Group.lent(callback.lend(group)), List.copyOf(buffers));
             return null;
         };
-        ddp.ddp_set_buffer_hook(handle, hook == null ? null : callback(adapter));
+        ddp.ddp_set_buffer_hook(handle, hook == null ? null : callback("buffer hook", hook, adapter));
     }
 
     /** The function is called when a gradient is final. null: none. */
@@ -129,7 +129,7 @@ public abstract class Hooks {
             function.reduced(parameters().get((int) param), used != 0);
             return null;
         };
-        ddp.ddp_set_reduced_callback(handle, function == null ? null : callback(adapter));
+        ddp.ddp_set_reduced_callback(handle, function == null ? null : callback("reduced function", function, adapter));
     }
 
     /** From what C gives to what the user's function takes. It knows the context. */
@@ -144,8 +144,8 @@ public abstract class Hooks {
         };
     }
 
-    private Callback callback(Adapter adapter) {
-        Callback callback = new OfContext(handle);
+    private Callback callback(String what, Object function, Adapter adapter) {
+        Callback callback = new OfContext(what + " " + function.getClass().getName(), handle);
         functions.put(callback, adapter);
         return callback;
     }
@@ -154,8 +154,8 @@ public abstract class Hooks {
     private static final class OfContext extends Callback {
         private final WeakReference<Handle<?>> reference;
 
-        OfContext(Handle<?> context) {
-            super(context);
+        OfContext(String name, Handle<?> context) {
+            super(name, context);
             reference = new WeakReference<>(context);
         }
 

@@ -78,6 +78,11 @@ public final class Parameter {
         context.put(this, gradient);
     }
 
+    /** The same; add: to what was put since the last synced step. */
+    public void put(Buffer gradient, boolean add) {
+        context.put(this, gradient, add);
+    }
+
     Context context() {
         return context;
     }

@@ -125,6 +125,43 @@ class ErrorsTest {
                 () -> new Group(new GroupOptions().rank(0).worldSize(1).store(store)));
     }
 
+    private void step(ContextOptions options, Hook hook) {
+        try (Group own = Support.alone(); Context ctx = new Context(own, options)) {
+            for (int i = 0; i < 2; ++i) ctx.parameter("p" + i).shape(3).register();
+            ctx.commit();
+            ctx.setHook(hook);
+            for (Parameter each : ctx.parameters()) each.put(Support.full(3, 1));
+            ctx.finalizeStep();
+        }
+    }
+
+    @Test
+    void whatHooksReturn() {
+        ContextOptions twoBuckets = new ContextOptions().bucketCap(4).firstBucketCap(4);
+        List<Work> kept = new ArrayList<>();
+        Hook sameAgain = (on, bucket) -> {
+            kept.add(kept.isEmpty() ? on.barrierAsync() : kept.get(0));
+            return kept.get(0);
+        };
+        IllegalStateException twice = raises(IllegalStateException.class,
+                "the hook " + sameAgain.getClass().getName() + " returned a Work", () -> step(twoBuckets, sameAgain));
+        assertTrue(twice.getMessage().contains("once") && twice.getMessage().contains("null"), twice.getMessage());
+        raises(IllegalStateException.class, "closed", () -> step(new ContextOptions(), (on, bucket) -> {
+            Work work = on.barrierAsync();
+            work.await();
+            work.close();
+            return work;
+        }));
+        raises(IllegalStateException.class, "the continuation ", () -> step(new ContextOptions(), (on, bucket) -> {
+            Work closed = on.barrierAsync();
+            closed.close();
+            return on.barrierAsync().then(() -> closed);
+        }));
+        step(new ContextOptions(), (on, bucket) -> null);
+        step(new ContextOptions(),
+                (on, bucket) -> group.allreduceAsync(bucket.buffer(), bucket.op())); // of another group
+    }
+
     /** The store's wait is cut short or ends; in no order of events does anything crash. */
     @Test
     void closingWhileAnotherThreadIsInACall() throws Exception {
@@ -269,7 +306,7 @@ class ErrorsTest {
         raises(IllegalStateException.class, "work: it is closed", passed.get()::await);
         raises(IllegalStateException.class, "bucket: the step", lent.get()::index);
         ctx.setHook((g, bucket) -> passed.get());
-        raises(IllegalStateException.class, "the work that a callback returns is closed", () -> {
+        raises(IllegalStateException.class, "that is closed", () -> {
             ctx.gradReady(0);
             ctx.gradReady(1);
             ctx.finalizeStep();

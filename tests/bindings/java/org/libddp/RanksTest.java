@@ -130,6 +130,34 @@ class RanksTest {
     }
 
     @Test
+    void put() {
+        try (Context ctx = make(group, new ContextOptions())) {
+            for (boolean add : new boolean[] {false, false, true, true}) {
+                for (int step = 0; step < 2; ++step) {
+                    Context.NoSync apart = step == 0 ? ctx.noSync() : null;
+                    for (Parameter each : ctx.parameters()) ctx.put(each, mine(SIZE), add);
+                    ctx.finalizeStep();
+                    if (apart != null) apart.close();
+                }
+                for (Parameter each : ctx.parameters())
+                    assertClose(scaled(sum(), (add ? 2f : 1f) / world), gradient(each));
+            }
+        }
+    }
+
+    @Test
+    void check() {
+        try (Group own = group.split(0, 0);
+                Context ctx = make(own, new ContextOptions().check(true).checkInterval(1))) {
+            train(ctx, 3, mean());
+            ctx.parameters().forEach(Ranks::announce);
+            if (rank == 1) ctx.find("p2").view().floats().put(5, 99);
+            DdpException late = raises(DdpException.InvalidState.class, "p2", ctx::finalizeStep);
+            assertEquals(List.of(1, 2, 3L), List.of(late.rank(), late.param(), late.step()));
+        }
+    }
+
+    @Test
     void gradientsFromThreads() throws Exception {
         try (Context ctx = make(group, new ContextOptions())) {
             for (int step = 0; step < 3; ++step) {
@@ -244,15 +272,5 @@ class RanksTest {
         });
         assertEquals(0, aborted.rank());
         assertThrows(DdpException.Aborted.class, lonely::check);
-    }
-
-    /** What the other ranks have shows that nobody waited for this thread's interrupt, and that it is still there afterwards. */
-    @Test
-    void interruptIsLeftForTheProgram() {
-        Thread.currentThread().interrupt();
-        FloatBuffer recv = mine(SIZE);
-        group.allreduce(recv, Op.SUM);
-        assertTrue(Thread.interrupted());
-        assertArrayEquals(sum(), array(recv));
     }
 }

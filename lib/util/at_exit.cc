@@ -1,0 +1,72 @@
+#include "util/at_exit.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "util/log.h"
+
+namespace libddp {
+namespace {
+
+// What a process that exits waits for at most, for instance for a store that does not answer.
+constexpr std::int64_t kAllMs = 1'000;
+
+}  // namespace
+
+struct ExitList {
+    std::mutex mutex;
+    std::vector<const AtExit*> entries;
+    const pid_t process = getpid();
+
+    // Never destroyed: other threads may still use it while static objects are torn down.
+    static ExitList& get() {
+        static ExitList& list = *make();
+        return list;
+    }
+
+    static ExitList* make() {
+        // exit() must still find run() when the program has unloaded what libddp is a part of. (The main program is not found
+        // here, and never unloaded.)
+        Dl_info here{};
+        if (dladdr(reinterpret_cast<void*>(&run), &here) != 0)
+            dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+        // Not atexit: that does not tell the status.
+        auto* list = new ExitList;
+        on_exit(&run, list);
+        return list;
+    }
+
+    static void run(int status, void* self) {
+        auto& list = *static_cast<ExitList*>(self);
+        if (getpid() != list.process) return;
+        const auto deadline = Deadline::after_ms(kAllMs);
+        const std::lock_guard lock(list.mutex);
+        for (const AtExit* entry : list.entries) {
+            if (deadline.expired()) return;
+            try {
+                entry->say_(status, deadline);
+            } catch (const std::exception& error) {
+                log(LogLevel::kDebug, "at exit: ", error.what());
+            }
+        }
+    }
+};
+
+AtExit::AtExit(Say say) : say_(std::move(say)) {
+    auto& list = ExitList::get();
+    const std::lock_guard lock(list.mutex);
+    list.entries.push_back(this);
+}
+
+AtExit::~AtExit() {
+    auto& list = ExitList::get();
+    const std::lock_guard lock(list.mutex);
+    list.entries.erase(std::find(list.entries.begin(), list.entries.end(), this));
+}
+
+}  // namespace libddp

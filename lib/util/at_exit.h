@@ -1,0 +1,28 @@
+// What is still to be said when the process ends by exit(): by a call of it, by a return from main, or because a language's
+// runtime calls it after an exception that nobody caught. A process that is killed, crashes, or calls _exit says nothing.
+#pragma once
+
+#include <functional>
+
+#include "util/deadline.h"
+
+namespace libddp {
+
+// While it lives, `say` is called if the process exits, with the exit status, on the thread that exits. It may take until
+// the deadline, which all of them share. A forked child that exits says nothing: what its parent holds is not its own.
+class AtExit {
+public:
+    using Say = std::function<void(int status, const Deadline& deadline)>;
+
+    explicit AtExit(Say say);
+    // Waits for the end of `say`, if the process is exiting.
+    ~AtExit();
+    AtExit(const AtExit&) = delete;
+    AtExit& operator=(const AtExit&) = delete;
+
+private:
+    friend struct ExitList;
+    const Say say_;
+};
+
+}  // namespace libddp

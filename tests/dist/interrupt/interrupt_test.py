@@ -1,0 +1,188 @@
+"""A rank whose program is interrupted while it waits: the wait ends at once, and the other ranks hear who was interrupted.
+
+    interrupt_test.py [--few] [--stdin] WORKER COMMAND...
+
+WORKER COMMAND: as worker.c. --few: for one that starts slowly. --stdin: a line on its standard input interrupts it, not SIGINT.
+"""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from ports import free_port  # noqa: E402  (tests/support)
+
+COMMAND = []
+BY_STDIN = FEW = False
+SLACK = float(os.environ.get("DDP_FAILURE_SLACK", "1"))
+LIMIT_S = 5.0 * SLACK  # for what takes 0.3 s; the timeout of all waits is 60 s
+START_S = 60.0 * SLACK
+VICTIM = 1
+
+
+class Worker:
+    """One process, and the lines that it has written."""
+
+    def __init__(self, *arguments):
+        self.lines = []
+        self.changed = threading.Condition()
+        self.process = subprocess.Popen([*COMMAND, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip("\n"))
+                self.changed.notify_all()
+        with self.changed:
+            self.lines.append("end")
+            self.changed.notify_all()
+
+    def line(self, beginning, within):
+        """Waits for a line that begins so."""
+        def found():
+            return next((line for line in self.lines if line.startswith(beginning)), None)
+
+        with self.changed:
+            self.changed.wait_for(lambda: found() or "end" in self.lines, within)
+            if not found():
+                raise AssertionError(f"no line '{beginning}' within {within} s:\n" + "\n".join(self.lines))
+            return found()
+
+    def interrupt(self):
+        if BY_STDIN:
+            self.process.stdin.write("interrupt\n")
+            self.process.stdin.flush()
+        else:
+            os.kill(self.process.pid, signal.SIGINT)
+        return time.monotonic()
+
+    def end(self):
+        """A good end by itself."""
+        status = self.process.wait(START_S)
+        self.reader.join(5)
+        if status != 0:
+            raise AssertionError(f"ended with {status}:\n" + "\n".join(self.lines))
+
+    def remove(self):
+        self.process.kill()
+        self.process.wait()
+        self.reader.join(5)
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class Interrupt(unittest.TestCase):
+    def setUp(self):
+        self.workers = []
+        self.folder = tempfile.mkdtemp(prefix="ddp-interrupt-")
+
+    def tearDown(self):
+        for worker in self.workers:
+            worker.remove()
+        shutil.rmtree(self.folder)
+
+    def start(self, *arguments):
+        self.workers.append(Worker(*arguments))
+        return self.workers[-1]
+
+    def uri(self, kind):
+        return f"file://{self.folder}/store" if kind == "file" else f"tcp://127.0.0.1:{free_port()}"
+
+    def expect(self, worker, word, since, *texts):
+        """A line of the worker about how its wait ended, in time; returns its fields."""
+        line = worker.line(f"{word} ", LIMIT_S + START_S)
+        _, when, code, rank, message = line.split(" ", 4)
+        self.assertLess(float(when) - since, LIMIT_S, line)
+        self.assertEqual(code, "INTERRUPTED", line)
+        for text in texts:
+            self.assertIn(text, message)
+        return float(when) - since, int(rank)
+
+    def ask_to_stop(self, victim, others=()):
+        """Interrupts the victim when it has waited for a while, and the others that wait are asleep too."""
+        for worker in (victim, *others):
+            worker.line("waiting", START_S)
+        time.sleep(0.5)
+        return victim.interrupt()
+
+    def together(self, case, backend, purpose, kind="tcp"):
+        """Three ranks: 0 waits, 1 waits and is interrupted, 2 does not come."""
+        uri = self.uri(kind)
+        waits, victim, sleeps = (self.start(case, rank, 3, uri, backend) for rank in range(3))
+        since = self.ask_to_stop(victim, [waits])
+        sentence = f"rank {VICTIM} was interrupted while it waited for {purpose}"
+        delays = []
+        for worker, word in ((victim, "interrupted"), (waits, "error"), (sleeps, "error")):
+            delay, rank = self.expect(worker, word, since, sentence)
+            delays.append(delay)
+            self.assertEqual(rank, VICTIM)
+        for worker in self.workers:
+            worker.end()
+        told = ", ".join(f"{1000 * delay:.0f}" for delay in delays)
+        print(f"{case} over {backend}, {kind}: {told} ms (interrupted, waiting, busy)", flush=True)
+
+    def test_join_alone(self):
+        """A rank in a REPL: nobody else is there. Rank 1 has not even a store."""
+        for rank, kind, text in ((0, "tcp", "the other ranks of group"), (1, "tcp", "the store at tcp://"),
+                                 (1, "file", "the other ranks of group")):
+            victim = self.start("join", rank, 2, self.uri(kind), "auto")
+            delay, _ = self.expect(victim, "interrupted", self.ask_to_stop(victim), text)
+            victim.end()
+            print(f"join as rank {rank} alone, {kind}: {1000 * delay:.0f} ms", flush=True)
+            shutil.rmtree(self.folder)
+            os.mkdir(self.folder)
+
+    def test_join(self):
+        """Two of three ranks are there."""
+        uri = self.uri("tcp")
+        waits, victim = (self.start("join", rank, 3, uri, "auto") for rank in range(2))
+        since = self.ask_to_stop(victim, [waits])
+        sentence = f"rank {VICTIM} was interrupted while it waited for the other ranks of group 'world'"
+        delay, _ = self.expect(victim, "interrupted", since, sentence)
+        told, rank = self.expect(waits, "error", since, sentence)
+        self.assertEqual(rank, VICTIM)
+        waits.end()
+        victim.end()
+        print(f"join: {1000 * delay:.0f}, {1000 * told:.0f} ms (interrupted, waiting)", flush=True)
+
+    def test_collectives(self):
+        for case, purpose in (("barrier", "a barrier"), ("allreduce", "an allreduce"), ("work", "an allreduce"),
+                              ("timed", "an allreduce"), ("finalize", "bucket 0 of step 0")):
+            for backend in ("shm", "gloo"):
+                if FEW and case != "finalize" and (case, backend) not in (("allreduce", "shm"), ("work", "gloo")):
+                    continue
+                with self.subTest(case=case, backend=backend):
+                    self.together(case, backend, purpose)
+
+    def test_file_store(self):
+        self.together("allreduce", "shm", "an allreduce", "file")
+
+    def test_store(self):
+        for kind, uri in (("tcp", "tcp://127.0.0.1:0"), ("file", self.uri("file"))):
+            victim = self.start("store", 0, 1, uri, "auto")
+            delay, _ = self.expect(victim, "interrupted", self.ask_to_stop(victim), "a wait for key 'nobody sets this'")
+            victim.line("the store works", START_S)
+            victim.end()
+            print(f"store, {kind}: {1000 * delay:.0f} ms", flush=True)
+
+
+def main():
+    global COMMAND, BY_STDIN, FEW
+    COMMAND = sys.argv[1:]
+    while COMMAND[0].startswith("--"):
+        option = COMMAND.pop(0)
+        FEW, BY_STDIN = FEW or option == "--few", BY_STDIN or option == "--stdin"
+    signal.alarm(int(170 * SLACK))  # before ctest's limit, so that the story of what hangs is not lost
+    unittest.main(argv=sys.argv[:1])
+
+
+main()

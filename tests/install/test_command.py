@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""tools/test as a script: what it passes to ctest, the loops that run meanwhile, and when it stops. The programs that it calls are stubs.
+
+usage: test_command.py TOOLS/TEST
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SCRIPT = pathlib.Path(sys.argv[1])
+# Says how it was called, waits until so many processes of the script's have computed, and fails as often as the test wants.
+CTEST = """#!/bin/bash
+echo "$*" >> called
+cat /proc/$PPID/task/*/children >> children
+for ((look = 0; look < 200; ++look)); do
+    computed=0
+    for child in $(cat children); do
+        read -ra stat < /proc/$child/stat && ((stat[13] > 0)) && computed=$((computed + 1))
+    done 2> /dev/null
+    ((computed < $(cat loops))) || break
+    sleep 0.1
+done
+echo "$computed" >> computed
+echo "100% tests passed, $(cat failures) tests failed out of 3"
+"""
+
+
+class TestCommand(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for name, text in (("tools/setup", "#!/bin/sh\n"), ("tools/build", "#!/bin/sh\nmkdir -p build/$1\necho $1 >> built\n"),
+                           ("bin/ctest", CTEST)):
+            path = self.folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o755)
+        shutil.copy(SCRIPT, self.folder / "tools/test")
+        (self.folder / "failures").write_text("0")
+        (self.folder / "loops").write_text("0")
+
+    def run_it(self, *args):
+        environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        return subprocess.run([self.folder / "tools/test", *args], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, env=environment, timeout=120)
+
+    def lines(self, name):
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def test_all_builds(self):
+        done = self.run_it()
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(self.lines("called"), ["--preset release", "--preset asan", "--preset tsan"])
+        self.assertTrue(done.stdout.endswith("100% tests passed, 0 tests failed out of 9\n"), done.stdout)
+
+    def test_repeat(self):
+        done = self.run_it("--quick", "--repeat", "50", "^java")
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(self.lines("called"),
+                         ["--preset release --tests-regex ^java --repeat until-fail:50 --stop-on-failure"])
+        self.assertIn("each test up to 50 times, beside 0 busy loops\n", done.stdout)
+
+    def test_repeat_stops_at_the_first_failure(self):
+        (self.folder / "failures").write_text("1")
+        done = self.run_it("--repeat", "2")
+        self.assertEqual(done.returncode, 1, done)
+        self.assertEqual(len(self.lines("called")), 1)
+        self.assertIn("builds: release\n", done.stdout)
+        self.assertIn("66% tests passed, 1 tests failed out of 3\n", done.stdout)
+
+    def test_busy_loops_run_and_end(self):
+        (self.folder / "loops").write_text("2")
+        for failures in ("0", "1"):
+            (self.folder / "failures").write_text(failures)
+            self.run_it("--repeat", "3", "--busy", "2", "--quick")
+            self.assertGreaterEqual(int(self.lines("computed")[-1]), 2)
+            children = " ".join(self.lines("children")).split()
+            self.assertGreaterEqual(len(children), 2)
+            end = time.monotonic() + 20
+            while left := [child for child in children if os.path.exists(f"/proc/{child}")]:
+                self.assertLess(time.monotonic(), end, left)
+                time.sleep(0.05)
+
+    def test_usage(self):
+        for args in (["--repeat"], ["--repeat", "0"], ["--repeat", "x"], ["--busy"], ["--busy", "-1"], ["more"]):
+            done = self.run_it(*args)
+            self.assertEqual((done.returncode, self.lines("called")), (2, []), args)
+            self.assertIn("usage: tools/test", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

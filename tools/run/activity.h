@@ -1,0 +1,27 @@
+// Whether a process does anything: it prints or it computes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+#include "loop.h"
+
+namespace ddprun {
+
+class Activity {
+public:
+    // Looks at the process, if the last look was some time ago.
+    void look(pid_t pid, Clock::time_point now);
+    // It has printed something.
+    void printed(Clock::time_point now) { last_ = now; }
+    // When it was last seen to do something; the first look counts as well.
+    Clock::time_point last() const { return last_; }
+
+private:
+    Clock::time_point last_{};
+    Clock::time_point looked_{};
+    std::int64_t cpu_ticks_ = -1;
+};
+
+}  // namespace ddprun
