@@ -21,6 +21,8 @@ constexpr std::int64_t kAnswerMs = 500;
 constexpr std::int64_t kBrieflyMs = 150;
 // How long the store has to answer a failing rank. It may live in the very rank that is stopped.
 constexpr std::int64_t kStoreMs = 1'000;
+// How long after a death the store stays for the rank that is said to have died: it may only have been cut off from the store.
+constexpr std::int64_t kCutOffMs = 500;
 
 }  // namespace
 
@@ -198,6 +200,21 @@ void Monitor::leave() {
     } catch (const Error& error) {
         log(LogLevel::kDebug, "leaving group: ", error.what());
     }
+    let_a_cut_off_rank_read();
+}
+
+// The store ends with this process's group. A rank that was cut off from it would take that for the death of this one.
+void Monitor::let_a_cut_off_rank_read() {
+    std::unique_lock lock(mutex_);
+    if (config_.store_rank != config_.rank || verdict_.code != DDP_ERROR_RANK_FAILED || verdict_.rank == config_.rank) return;
+    const auto dead = verdict_.rank;
+    const auto stays_ms = verdict_stays_.remaining_ms();
+    lock.unlock();
+    try {
+        if (stays_ms > 0) config_.store->wait({key(str("left/", dead))}, stays_ms);
+    } catch (const Error& error) {
+        log(LogLevel::kDebug, "rank ", dead, " has not read the verdict: ", error.what());
+    }
 }
 
 // The process exits and has not left. Whether anybody needs it is not known: it becomes the verdict, as a death does, when the
@@ -259,6 +276,7 @@ void Monitor::accept(ErrorInfo verdict) {
         std::lock_guard lock(mutex_);
         if (!verdict_.ok()) return;
         verdict_ = verdict;
+        verdict_stays_ = Deadline::after_ms(kCutOffMs);
         changed_.notify_all();
     }
     on_verdict_(verdict);
@@ -314,12 +332,15 @@ ErrorInfo Monitor::verdict_on_lost_connection(Store& again, const std::string& r
         claimed = claimed_;
     }
     if (!claimed) return mine;
+    std::string verdict;
     try {
-        return decode_verdict(again.get(key("verdict"), kVerdictMs));
+        verdict = again.get(key("verdict"), kVerdictMs);
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_TIMEOUT) throw;
+        verdict = again.compare_set(key("verdict"), "", encode_verdict(mine));
     }
-    return decode_verdict(again.compare_set(key("verdict"), "", encode_verdict(mine)));
+    again.set(key(str("left/", config_.rank)), config_.identity);  // the store's process waits for it
+    return decode_verdict(verdict);
 }
 
 bool Monitor::wait_for_verdict(std::int64_t ms) {

@@ -23,6 +23,7 @@
 
 #include "rendezvous/store.h"
 #include "util/at_exit.h"
+#include "util/deadline.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -88,6 +89,7 @@ private:
     };
 
     void claim_rank();
+    void let_a_cut_off_rank_read();
     void loop();
     void post(std::function<void()> event);
     ErrorInfo agree_on(const ErrorInfo& error);
@@ -117,6 +119,7 @@ private:
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     ErrorInfo verdict_;
+    Deadline verdict_stays_ = Deadline::after_ms(0);  // until then the store does
     bool store_gone_ = false;    // nothing may wait for it any more
     bool store_silent_ = false;  // that is why
     bool losing_ = false;        // the connection was lost, and the thread finds out why

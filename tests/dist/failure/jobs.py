@@ -18,16 +18,14 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from ports import free_port  # noqa: E402  (tests/support)
+from slack import SLACK  # noqa: E402
 
 WORKER = os.environ["DDP_FAILURE_WORKER"]
 # What the ranks communicate with. Those of a hierarchical group seem to be on two hosts in turn.
 BACKEND = os.environ.get("DDP_FAILURE_BACKEND", "gloo")
-# Sanitizers slow everything down; their runs say by how much.
-SLACK = float(os.environ.get("DDP_FAILURE_SLACK", "1"))
 KINDS = ("tcp", "file", "launcher")
-# How soon a death must be known everywhere, and how long a rank may take to free everything afterwards: far more than it takes, so
-# that other programs may want the processors too, and half of the timeout that it must not wait for.
-DEATH_S = END_S = 10.0
+DEATH_S = 2.0 * SLACK  # how soon a death must be known everywhere
+END_S = 2.0 * SLACK  # how long a rank may take to free everything afterwards
 PATIENCE_S = 30.0 * SLACK  # for whatever is not measured
 
 
@@ -268,5 +266,5 @@ READY = ["join", "params=4", "commit", "steps=2"]  # a rank that has trained for
 
 def main():
     """What each test file ends with."""
-    signal.alarm(int(170 * SLACK))  # before ctest's limit, so that the story of what hangs is not lost
+    signal.alarm(170)  # before ctest's limit, so that the story of what hangs is not lost
     unittest.main(argv=[sys.argv[0]] + sys.argv[1:])

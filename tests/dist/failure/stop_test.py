@@ -3,7 +3,7 @@ import signal
 import unittest
 
 import jobs
-from jobs import DEATH_S, KINDS, READY, Job, expect_error, expect_in_step, run_all
+from jobs import DEATH_S, KINDS, READY, SLACK, Job, expect_error, expect_in_step, run_all
 
 
 class Stop(unittest.TestCase):
@@ -18,7 +18,7 @@ class Stop(unittest.TestCase):
         run_all(scenarios, at_once=4)
 
     def limit(self):
-        return self.TIMEOUT_S + DEATH_S
+        return self.TIMEOUT_S + 3.0 * SLACK
 
     def stopped(self, kind, victim):
         with Job(kind, 3, timeout_ms=int(self.TIMEOUT_S * 1000)) as job:
@@ -52,7 +52,10 @@ class Abort(unittest.TestCase):
 
     def test_from_another_thread(self):
         for kind in KINDS:
-            print(f"abort {kind}: {self.scenario(kind) * 1000:.1f} ms", flush=True)
+            # Other programs may keep this host's cores busy for a moment: the best of three counts.
+            delay = min(self.scenario(kind) for _ in range(3))
+            print(f"abort {kind}: {delay * 1000:.1f} ms", flush=True)
+            self.assertLess(delay, 0.2 * SLACK)
 
     @staticmethod
     def scenario(kind):

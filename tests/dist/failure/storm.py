@@ -25,8 +25,10 @@ import tempfile
 import threading
 import time
 
-from store_proxy import Proxy
-from storm_scenario import CLASSES, TIMEOUT_MS, Outcome, Scenario, fixed_scenarios, judge
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from slack import SLACK  # noqa: E402  (tests/support)
+from store_proxy import Proxy  # noqa: E402
+from storm_scenario import CLASSES, TIMEOUT_MS, Outcome, Scenario, fixed_scenarios, judge  # noqa: E402
 
 BEGIN_S = 60  # until a process is ready
 PR_SET_CHILD_SUBREAPER = 36
@@ -41,7 +43,7 @@ def arguments():
     parser.add_argument("--class", dest="kind", choices=CLASSES, help="only this class")
     parser.add_argument("--fixed", action="store_true", help="the scenarios that are written down")
     parser.add_argument("--jobs", type=int, default=3, help="scenarios at once")
-    parser.add_argument("--slack", type=float, default=float(os.environ.get("DDP_FAILURE_SLACK", "1")), help="how much slower the build is")
+    parser.add_argument("--slack", type=float, default=SLACK, help="how much slower the build is")
     parser.add_argument("--build", type=pathlib.Path, help="a build folder")
     parser.add_argument("--sanitizer", default=os.environ.get("DDP_STORM_SANITIZER", ""), help="the sanitizer of that build")
     parser.add_argument("--verbose", "-v", action="store_true")

@@ -285,9 +285,9 @@ def judge_name(scenario, o):
         if scenario.victim not in text or named not in text:
             yield "name", f"a mismatch names {named}, its text {sorted(text)}"
     elif o.victim:
-        # What a rank that is cut off sees is a store that is gone.
+        # A rank whose connection carries nothing any more sees a store that does not answer.
         blamed = named not in (-1, scenario.victim)
-        cut = scenario.proxy and named == 0
+        cut = scenario.proxy and scenario.proxy[2] == "stall" and named == 0
         apart = "name" in scenario.settings or "secret" in scenario.settings  # it meets nobody
         # One that wakes up when all have gone, and the file with them, finds nobody.
         woken = scenario.kind == "stop and continue" and scenario.store == "file" and len(text) == scenario.world - 1

@@ -7,6 +7,7 @@ processes (worker.cc); every wait is bounded, and nothing stays behind. CMake te
 Most jobs wait most of the time: those of a class run at the same time.
 """
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -16,7 +17,9 @@ import tempfile
 import time
 import unittest
 
-import run_mpi
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import run_mpi  # noqa: E402  (beside this file)
+from slack import SLACK  # noqa: E402  (tests/support)
 
 WORKER = os.environ["DDP_MPI_WORKER"]
 END_S = 20  # how soon a job must have ended; mpirun alone gives processes seconds to end
@@ -137,7 +140,7 @@ class Waits(Test):
             for rank in (0, 2):
                 line = run.of(rank, "allreduce after")
                 self.assertIn("DDP_ERROR_TIMEOUT of rank 1", line)
-                self.assertLess(milliseconds(line), 10_000, line)
+                self.assertLess(milliseconds(line), 2500 + 2000 * SLACK, line)
                 self.assertIn("DDP_ERROR_TIMEOUT of rank 1", run.of(rank, "allreduce again"))
             self.assertIn("DDP_ERROR_TIMEOUT of rank 1", run.of(1, "allreduce after"))
 
@@ -158,7 +161,8 @@ class Waits(Test):
     def test_an_abort_ends_a_running_call_at_once(self):
         for job in self.aborted:
             run = job.finish()
-            self.assertLess(milliseconds(run.of(0, "after the abort")), 10_000, run.story())
+            # 100 ms are promised; the machine may be busy.
+            self.assertLess(milliseconds(run.of(0, "after the abort")), 400 * SLACK, run.story())
             for rank in range(3):
                 line = run.of(rank, "allreduce after")
                 self.assertIn("DDP_ERROR_ABORTED of rank 0", line)

@@ -13,6 +13,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from ports import free_port  # noqa: E402,F401  (tests/support, for the tests)
+from slack import SLACK  # noqa: E402
 
 DDPRUN = os.environ["DDPRUN"]
 RANK = os.environ["DDPRUN_TEST_RANK"]  # rank.c
@@ -119,6 +120,6 @@ class Case(unittest.TestCase):
     def expect(self, result, status):
         self.assertEqual(result.status, status, str(result))
 
-    def expect_gone(self, pids, bound=20.0):
-        left = until(lambda: not [pid for pid in pids if exists(pid)], bound)
+    def expect_gone(self, pids, bound=2.0):
+        left = until(lambda: not [pid for pid in pids if exists(pid)], bound * SLACK)
         self.assertTrue(left, f"still there: {[pid for pid in pids if exists(pid)]}")

@@ -6,7 +6,7 @@ import socket
 import time
 import unittest
 
-from ddprun_support import PYTHON, RANK, Case, Result, run
+from ddprun_support import PYTHON, RANK, SLACK, Case, Result, run
 
 
 class FailureTest(Case):
@@ -25,7 +25,7 @@ class FailureTest(Case):
         result = Result(process)
         self.expect(result, 137)
         self.assertIn(b"rank 2 (pid %d) was killed by signal 9 (SIGKILL)\n" % pids[2], result.err)
-        self.assertLess(time.monotonic() - begin, 30)
+        self.assertLess(time.monotonic() - begin, 4 * SLACK)
         self.expect_gone(pids)
 
     def test_rank_that_crashes(self):
@@ -53,7 +53,7 @@ class FailureTest(Case):
         begin = time.monotonic()
         result = run("-n", 2, "--report-time", 1, "sh", "-c", "test $DDP_RANK = 0 && exit 3; while :; do :; done")
         self.expect(result, 3)
-        self.assertLess(time.monotonic() - begin, 20)
+        self.assertLess(time.monotonic() - begin, 10 * SLACK)
 
     def test_log_file_that_may_not_grow(self):
         """A limit of file sizes (ulimit -f) ends the log, not ddprun."""
@@ -75,7 +75,7 @@ class FailureTest(Case):
         result = run("-n", 2, "--grace", 1, "sh", "-c", code % self.path("pid"))
         self.expect(result, 5)
         self.assertGreater(time.monotonic() - begin, 2.9)  # two seconds to report, one of grace
-        self.assertLess(time.monotonic() - begin, 30)
+        self.assertLess(time.monotonic() - begin, 7 * SLACK)
         self.expect_gone(self.pids(2))
 
     def test_rank_that_cleans_up_on_sigterm(self):

@@ -5,7 +5,7 @@ import subprocess
 import time
 import unittest
 
-from ddprun_support import DDPRUN, PYTHON, Case, Result, exists, run, until
+from ddprun_support import DDPRUN, PYTHON, SLACK, Case, Result, exists, run, until
 
 
 class SignalTest(Case):
@@ -73,7 +73,7 @@ class SignalTest(Case):
         begin = time.monotonic()
         self.interrupt_until_end(process)
         self.expect(Result(process), 130)
-        self.assertLess(time.monotonic() - begin, 30)
+        self.assertLess(time.monotonic() - begin, 5 * SLACK)
         self.expect_gone(pids)
 
     def test_interrupt_while_nobody_reads(self):
@@ -119,27 +119,27 @@ class LeftoverTest(Case):
     def test_grandchildren_end_with_a_failure(self):
         code = f"sleep 600 & echo $! > {self.path('pid')}$DDP_RANK; test $DDP_RANK = 0 && exit 3; wait"
         self.expect(run("-n", 2, "sh", "-c", code), 3)
-        self.expect_gone(self.pids(2))
+        self.expect_gone(self.pids(2), 0.1)
 
     def test_grandchildren_end_with_their_rank(self):
         begin = time.monotonic()
         self.expect(run("-n", 2, "sh", "-c", f"sleep 600 & echo $! > {self.path('pid')}$DDP_RANK"), 0)
-        self.assertLess(time.monotonic() - begin, 30)
-        self.expect_gone(self.pids(2))
+        self.assertLess(time.monotonic() - begin, 4 * SLACK)
+        self.expect_gone(self.pids(2), 0.1)
 
     def test_deaf_grandchildren_are_killed_after_grace(self):
         code = f"sh -c 'trap \"\" TERM; echo $$ > {self.path('pid')}0; while :; do sleep 1; done' & " \
                f"while ! test -s {self.path('pid')}0; do sleep 0.05; done"
         self.expect(run("-n", 1, "--grace", 1, "sh", "-c", code), 0)
-        self.expect_gone(self.pids(1))
+        self.expect_gone(self.pids(1), 0.1)
 
     def test_daemons_end_with_the_job(self):
         code = f"setsid sh -c 'echo $$ > {self.path('pid')}0; exec sleep 600' & " \
                f"while ! test -s {self.path('pid')}0; do sleep 0.05; done"
         begin = time.monotonic()
         self.expect(run("-n", 1, "sh", "-c", code), 0)
-        self.assertLess(time.monotonic() - begin, 30)
-        self.expect_gone(self.pids(1))
+        self.assertLess(time.monotonic() - begin, 4 * SLACK)
+        self.expect_gone(self.pids(1), 0.1)
 
     def test_no_zombies_meanwhile(self):
         # Orphans that end while the job runs become ddprun's children: it has to take their exit status.

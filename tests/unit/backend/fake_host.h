@@ -22,6 +22,7 @@
 #include "comm/shm/shm_backend.h"
 #include "ddp/backend.h"
 #include "ddp/group.h"
+#include "support/slack.h"
 
 namespace libddp::testing_backend {
 
@@ -276,9 +277,6 @@ private:
     MemoryStore store_;
     std::vector<std::unique_ptr<Rank>> ranks_;
 };
-
-// What must not wait for anything takes less, however busy the machine is. The timeouts that it must not wait for are longer.
-constexpr std::int64_t kSoonMs = 10'000;
 
 inline std::int64_t elapsed_ms(std::chrono::steady_clock::time_point since) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - since).count();

@@ -113,7 +113,7 @@ TEST(Create, TimesOutAndNamesTheRankThatDidNotCome) {
         EXPECT_EQ(rank.status, DDP_ERROR_TIMEOUT) << rank.failure.message;
         EXPECT_EQ(rank.failure.rank, r == 0 ? 2 : -1);
     });
-    EXPECT_LT(elapsed_ms(begin), kSoonMs);
+    EXPECT_LT(elapsed_ms(begin), with_slack(2000));
 }
 
 // It said that it is here, but never listens.
@@ -127,7 +127,7 @@ TEST(Create, TimesOutOnARankThatStopsHalfway) {
     EXPECT_THAT(rank.failure.message, HasSubstr("iface="));
     EXPECT_THAT(rank.failure.message, Not(HasSubstr("127.0.0.1")));
     EXPECT_THAT(rank.failure.message, HasSubstr("rank 1"));
-    EXPECT_LT(elapsed_ms(begin), kSoonMs);
+    EXPECT_LT(elapsed_ms(begin), with_slack(1500));
 }
 
 TEST(Create, TheLoopbackIsNoAddressForOtherHosts) {
@@ -151,7 +151,7 @@ TEST(Create, ABrokenGroupEndsTheWait) {
     const auto begin = std::chrono::steady_clock::now();
     Rank rank(store, 0, 2);
     EXPECT_EQ(rank.status, DDP_ERROR_RANK_FAILED);
-    EXPECT_LT(elapsed_ms(begin), kSoonMs);
+    EXPECT_LT(elapsed_ms(begin), with_slack(2000));
     breaker.join();
 }
 

@@ -50,7 +50,7 @@ TEST(Lanes, AMissingRankEndsAllOfThem) {
         const ddp_status status = world[r].allreduce(data);
         EXPECT_TRUE(status == DDP_ERROR_TIMEOUT || status == DDP_ERROR_RANK_FAILED) << world[r].failure.message;
     });
-    EXPECT_LT(elapsed_ms(begin), kSoonMs);
+    EXPECT_LT(elapsed_ms(begin), with_slack(2000));
 }
 
 }  // namespace

@@ -72,15 +72,15 @@ private:
 
 class KilledRank : public testing::TestWithParam<const char*> {};
 
-TEST_P(KilledRank, TheOthersReturnAnErrorSoon) {
+TEST_P(KilledRank, TheOthersReturnAnErrorWithinTwoSeconds) {
     for (int repeat = 0; repeat < 3; ++repeat) {
         Processes processes(4, std::string("algorithm=") + GetParam());
         ASSERT_TRUE(processes.all_going());
         const auto begin = Clock::now();
         processes.signal(2, SIGKILL);
         for (int rank : {0, 1, 3})
-            EXPECT_EQ(processes.wait(rank, kSoonMs), 100 - DDP_ERROR_RANK_FAILED) << "rank " << rank;
-        EXPECT_LT(elapsed_ms(begin), kSoonMs);
+            EXPECT_EQ(processes.wait(rank, with_slack(2000)), 100 - DDP_ERROR_RANK_FAILED) << "rank " << rank;
+        EXPECT_LT(elapsed_ms(begin), with_slack(2000));
     }
 }
 

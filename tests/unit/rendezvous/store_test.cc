@@ -43,7 +43,7 @@ TEST_P(StoreTest, TimeoutsAreKeptAndNameTheKey) {
     auto start = std::chrono::steady_clock::now();
     expect_error(DDP_ERROR_TIMEOUT, {"'absent'", "150 ms"}, [&] { a->get("absent", 150); });
     EXPECT_GE(elapsed_ms(start), 149);
-    EXPECT_LT(elapsed_ms(start), kSoonMs);
+    EXPECT_LT(elapsed_ms(start), with_slack(1500));
     expect_error(DDP_ERROR_TIMEOUT, {"'absent'", "does not exist"}, [&] { a->get("absent", -1); });
     a->set("there", "");
     expect_error(DDP_ERROR_TIMEOUT, {"'absent'"}, [&] { a->wait({"there", "absent", "too"}, 20); });
@@ -182,7 +182,7 @@ TEST_P(StoreTest, CloseEndsBlockedCallsAndLaterOnes) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     auto start = std::chrono::steady_clock::now();
     a->close();
-    EXPECT_LT(elapsed_ms(start), kSoonMs);
+    EXPECT_LT(elapsed_ms(start), with_slack(1500));
     EXPECT_EQ(get.get(), DDP_ERROR_ABORTED);
     EXPECT_EQ(pop.get(), DDP_ERROR_ABORTED);
     EXPECT_EQ(barrier.get(), DDP_ERROR_ABORTED);

@@ -120,7 +120,7 @@ TEST_P(StoreThreads, AStoreMayGoWhileThreadsAreInsideIt) {
         std::this_thread::sleep_for(std::chrono::milliseconds(60));  // they are inside get now
         auto start = std::chrono::steady_clock::now();
         store.reset();
-        EXPECT_LT(elapsed_ms(start), kSoonMs);
+        EXPECT_LT(elapsed_ms(start), with_slack(1500));
         for (auto& thread : threads) thread.join();
     }
 }

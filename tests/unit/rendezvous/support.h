@@ -12,14 +12,13 @@
 #include <vector>
 
 #include "rendezvous/store.h"
+#include "support/slack.h"
 #include "util/error.h"
 
 namespace libddp::testing {
 
 inline constexpr std::int64_t kLongMs =
     20'000;  // the bound of what must happen, also under a sanitizer on a busy machine
-// What must not wait for anything takes less, however busy the machine is. The timeouts that it must not wait for are longer.
-inline constexpr std::int64_t kSoonMs = 10'000;
 
 // The error that `call` throws; code DDP_OK if it throws none.
 ErrorInfo error_of(const std::function<void()>& call);

@@ -47,7 +47,7 @@ TEST_F(TcpSecurity, AnotherSecretIsDenied) {
         auto start = std::chrono::steady_clock::now();
         expect_error(DDP_ERROR_PERMISSION_DENIED, {"DDP_SECRET", server->describe()},
                      [&] { open(server->describe(), false, secret); });
-        EXPECT_LT(elapsed_ms(start), kSoonMs);
+        EXPECT_LT(elapsed_ms(start), with_slack(2000));
     }
     auto unprotected = open("tcp://127.0.0.1:0", true);
     expect_error(DDP_ERROR_PERMISSION_DENIED, {"DDP_SECRET"}, [&] { open(unprotected->describe(), false, "s3cret"); });
@@ -231,7 +231,7 @@ TEST(TcpForeignServer, AnotherProtocolIsUnavailableAtOnce) {
     FakeServer http("HTTP/1.1 400 Bad Request\r\nConnection: close\r\nServer: something\r\n\r\n");
     auto start = std::chrono::steady_clock::now();
     expect_error(DDP_ERROR_UNAVAILABLE, {http.uri(), "not a libddp store"}, [&] { open(http.uri()); });
-    EXPECT_LT(elapsed_ms(start), kSoonMs);
+    EXPECT_LT(elapsed_ms(start), with_slack(2000));
 }
 
 TEST(TcpForeignServer, SilenceIsBounded) {
@@ -239,7 +239,7 @@ TEST(TcpForeignServer, SilenceIsBounded) {
     auto start = std::chrono::steady_clock::now();
     expect_error(DDP_ERROR_UNAVAILABLE, {silent.uri(), "does not answer like a libddp store"},
                  [&] { open(silent.uri(), false, "", 400); });
-    EXPECT_LT(elapsed_ms(start), kSoonMs);
+    EXPECT_LT(elapsed_ms(start), with_slack(3000));
 }
 
 TEST(TcpForeignServer, AnotherVersionIsNamed) {

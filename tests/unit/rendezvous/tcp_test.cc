@@ -67,7 +67,7 @@ TEST(Tcp, HostNamesAndForeignAddresses) {
                  [] { open("tcp://192.0.2.1:0", true); });
     auto start = std::chrono::steady_clock::now();
     ErrorInfo error = error_of([] { open("tcp://no-such-host.invalid:1", false, "", 300); });
-    EXPECT_LT(elapsed_ms(start), kSoonMs);
+    EXPECT_LT(elapsed_ms(start), with_slack(2000));
     // Some resolvers say no at once, others try for long.
     EXPECT_TRUE(error.code == DDP_ERROR_UNAVAILABLE || error.code == DDP_ERROR_TIMEOUT) << error.message;
     EXPECT_NE(error.message.find("no-such-host.invalid"), std::string::npos);
@@ -90,7 +90,7 @@ TEST(Tcp, NobodyThereIsBoundedAndNamesTheAddress) {
     const std::string uri = port.uri();
     auto start = std::chrono::steady_clock::now();
     expect_error(DDP_ERROR_UNAVAILABLE, {uri, " ms", "rank 0", "refused"}, [&] { open(uri, false, "", 300); });
-    EXPECT_LT(elapsed_ms(start), kSoonMs);
+    EXPECT_LT(elapsed_ms(start), with_slack(2000));
 }
 
 TEST(Tcp, AClientWaitsForAServerThatStartsLater) {
@@ -112,7 +112,7 @@ TEST(Tcp, AGracefulEndIsTold) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     auto start = std::chrono::steady_clock::now();
     server.reset();
-    EXPECT_LT(elapsed_ms(start), kSoonMs);
+    EXPECT_LT(elapsed_ms(start), with_slack(1500));
     auto [reason, graceful] = loss.get();
     EXPECT_TRUE(graceful);
     EXPECT_NE(reason.find("ended"), std::string::npos) << reason;
@@ -143,10 +143,10 @@ TEST(Tcp, AStoppedServerDoesNotHangItsClients) {
     auto start = std::chrono::steady_clock::now();
     expect_error(DDP_ERROR_TIMEOUT, {"did not answer", "500 ms"}, [&] { client->set("k", "v"); });
     expect_error(DDP_ERROR_TIMEOUT, {"did not answer"}, [&] { client->get("k", 100); });
-    EXPECT_LT(elapsed_ms(start), kSoonMs);
+    EXPECT_LT(elapsed_ms(start), with_slack(10'000));
     start = std::chrono::steady_clock::now();
     client.reset();
-    EXPECT_LT(elapsed_ms(start), kSoonMs);
+    EXPECT_LT(elapsed_ms(start), with_slack(1500));
 }
 
 TEST(Tcp, NoSignalReachesTheProcessWhenThePeerIsGone) {
