@@ -1,8 +1,9 @@
 """A rank whose program is interrupted while it waits: the wait ends at once, and the other ranks hear who was interrupted.
 
-    interrupt_test.py [--few] [--stdin] WORKER COMMAND...
+    interrupt_test.py [--few] [--stdin] [--beside WORKER] WORKER COMMAND...
 
 WORKER COMMAND: as worker.c. --few: for one that starts slowly. --stdin: a line on its standard input interrupts it, not SIGINT.
+--beside WORKER: a program that takes the other ranks' places in some of the tests, because it starts faster.
 """
 import os
 import pathlib
@@ -22,6 +23,7 @@ from ports import free_port  # noqa: E402  (tests/support)
 from slack import SLACK  # noqa: E402
 
 COMMAND = []
+BESIDE = None
 BY_STDIN = FEW = False
 LIMIT_S = 2.0 * SLACK  # for each wait; the timeout of all is 60 s
 PROMISED_S = 0.3 * SLACK  # half of them end as soon as that
@@ -34,10 +36,10 @@ JOINING = r"rank \d of \d is here and waits for the others"
 class Worker:
     """One process, and the lines that it has written."""
 
-    def __init__(self, *arguments):
+    def __init__(self, command, *arguments):
         self.lines = []
         self.changed = threading.Condition()
-        self.process = subprocess.Popen([*COMMAND, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self.process = subprocess.Popen([*command, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, text=True, env={**os.environ, "DDP_LOG_LEVEL": "info"})
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
@@ -95,8 +97,8 @@ class Interrupt(unittest.TestCase):
             worker.remove()
         shutil.rmtree(self.folder)
 
-    def start(self, *arguments):
-        self.workers.append(Worker(*arguments))
+    def start(self, *arguments, command=None):
+        self.workers.append(Worker(command or COMMAND, *arguments))
         return self.workers[-1]
 
     def uri(self, kind):
@@ -120,10 +122,10 @@ class Interrupt(unittest.TestCase):
         time.sleep(0.5)
         return victim.interrupt()
 
-    def together(self, case, backend, purpose, kind="tcp"):
+    def together(self, case, backend, purpose, kind="tcp", beside=None):
         """Three ranks: 0 waits, 1 waits and is interrupted, 2 does not come."""
         uri = self.uri(kind)
-        waits, victim, sleeps = (self.start(case, rank, 3, uri, backend) for rank in range(3))
+        waits, victim, sleeps = (self.start(case, rank, 3, uri, backend, command=None if rank == VICTIM else beside) for rank in range(3))
         since = self.ask_to_stop(victim, [waits])
         sentence = f"rank {VICTIM} was interrupted while it waited for {purpose}"
         delays = []
@@ -168,7 +170,7 @@ class Interrupt(unittest.TestCase):
                 if FEW and case != "finalize" and (case, backend) not in (("allreduce", "shm"), ("work", "gloo")):
                     continue
                 with self.subTest(case=case, backend=backend):
-                    self.together(case, backend, purpose)
+                    self.together(case, backend, purpose, beside=BESIDE)
 
     def test_file_store(self):
         self.together("allreduce", "shm", "an allreduce", "file")
@@ -188,10 +190,12 @@ def tearDownModule():
 
 
 def main():
-    global COMMAND, BY_STDIN, FEW
+    global COMMAND, BESIDE, BY_STDIN, FEW
     COMMAND = sys.argv[1:]
     while COMMAND[0].startswith("--"):
         option = COMMAND.pop(0)
+        if option == "--beside":
+            BESIDE = [COMMAND.pop(0)]
         FEW, BY_STDIN = FEW or option == "--few", BY_STDIN or option == "--stdin"
     signal.alarm(170)  # before ctest's limit, so that the story of what hangs is not lost
     unittest.main(argv=sys.argv[:1])
