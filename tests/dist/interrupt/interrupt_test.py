@@ -40,18 +40,22 @@ class Worker:
         self.lines = []
         self.changed = threading.Condition()
         self.process = subprocess.Popen([*command, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True, env={**os.environ, "DDP_LOG_LEVEL": "info"})
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
+                                        stderr=subprocess.PIPE, text=True, env={**os.environ, "DDP_LOG_LEVEL": "info"})
+        # Two pipes: some languages write a line in pieces, and the log must not come between.
+        self.streams = [self.process.stdout, self.process.stderr]
+        self.readers = [threading.Thread(target=self.read, args=(stream,), daemon=True) for stream in self.streams]
+        for reader in self.readers:
+            reader.start()
 
-    def read(self):
-        for line in self.process.stdout:
+    def read(self, stream):
+        for line in stream:
             with self.changed:
                 self.lines.append(line.rstrip("\n"))
                 self.changed.notify_all()
-        with self.changed:
-            self.lines.append("end")
-            self.changed.notify_all()
+        if stream is self.process.stdout:
+            with self.changed:
+                self.lines.append("end")
+                self.changed.notify_all()
 
     def line(self, beginning, within):
         """Waits for a line that begins so, but for what the log puts before it."""
@@ -75,16 +79,18 @@ class Worker:
     def end(self):
         """A good end by itself."""
         status = self.process.wait(START_S)
-        self.reader.join(5)
+        for reader in self.readers:
+            reader.join(5)
         if status != 0:
             raise AssertionError(f"ended with {status}:\n" + "\n".join(self.lines))
 
     def remove(self):
         self.process.kill()
         self.process.wait()
-        self.reader.join(5)
-        self.process.stdin.close()
-        self.process.stdout.close()
+        for reader in self.readers:
+            reader.join(5)
+        for stream in (self.process.stdin, *self.streams):
+            stream.close()
 
 
 class Interrupt(unittest.TestCase):
