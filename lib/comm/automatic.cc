@@ -1,9 +1,9 @@
 #include "comm/automatic.h"
 
-#include "comm/backend/topology.h"
-#include "comm/gloo/gloo_backend.h"
-#include "comm/hierarchical/hierarchical_backend.h"
-#include "comm/shm/shm_backend.h"
+#include "backends/common/topology.h"
+#include "backends/gloo/gloo_backend.h"
+#include "backends/hierarchical/hierarchical_backend.h"
+#include "backends/shm/shm_backend.h"
 #include "util/deadline.h"
 #include "util/error.h"
 

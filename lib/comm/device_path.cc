@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 

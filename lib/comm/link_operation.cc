@@ -2,8 +2,8 @@
 
 #include "comm/link.h"
 #include "comm/verdict.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 namespace {

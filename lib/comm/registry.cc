@@ -5,9 +5,9 @@
 #include <map>
 #include <mutex>
 
-#include "comm/gloo/gloo_backend.h"
-#include "comm/hierarchical/hierarchical_backend.h"
-#include "comm/shm/shm_backend.h"
+#include "backends/gloo/gloo_backend.h"
+#include "backends/hierarchical/hierarchical_backend.h"
+#include "backends/shm/shm_backend.h"
 #include "util/error.h"
 #include "util/module.h"
 

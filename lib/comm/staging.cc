@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 #include "util/deadline.h"
 #include "util/error.h"
 

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "comm/pieces.h"
-#include "device/dtype.h"
 #include "device/scratch.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 namespace {

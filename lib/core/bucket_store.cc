@@ -4,7 +4,7 @@
 #include <map>
 
 #include "comm/link.h"
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 

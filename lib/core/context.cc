@@ -5,8 +5,8 @@
 #include "core/plan_text.h"
 #include "core/state_broadcast.h"
 #include "device/device.h"
-#include "device/dtype.h"
 #include "device/host_copy.h"
+#include "kernels/dtype.h"
 #include "util/hash.h"
 
 namespace libddp {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 

@@ -5,7 +5,7 @@
 
 #include "comm/link.h"
 #include "comm/verdict.h"
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 #include "util/hash.h"
 #include "util/interrupt.h"
 

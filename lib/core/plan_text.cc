@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 #include "util/error.h"
 
 namespace libddp {

@@ -40,7 +40,7 @@ typedef struct ddp_segment {
 typedef int32_t ddp_copy_kind;
 enum { DDP_COPY_TO_HOST = 1, DDP_COPY_TO_DEVICE = 2 };
 
-/* How gradients become fewer bytes: lib/device/codec.h. */
+/* How gradients become fewer bytes: lib/kernels/codec.h. */
 typedef int32_t ddp_codec_kind;
 enum { DDP_CODEC_QUANTIZE = 1, DDP_CODEC_ONEBIT = 2, DDP_CODEC_TOPK = 3 };
 
@@ -186,7 +186,7 @@ typedef struct ddp_device_module {
     ddp_status (*event_wait)(int32_t device, void* event, int64_t timeout_ns, int32_t* done,
                              ddp_device_failure* failure);
 
-    /* WORK. Each enqueues. Arithmetic has the rules of lib/device/kernels.h: f16 and bf16 are computed in f32 and rounded
+    /* WORK. Each enqueues. Arithmetic has the rules of lib/kernels/arithmetic.h: f16 and bf16 are computed in f32 and rounded
      * once, to nearest even; integers wrap, and a scale that is not 1 is 1/k with integral k and divides truncating toward
      * zero; NaNs stay NaNs. The bits depend on nothing but the arguments. */
 

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "device/dtype.h"
-#include "device/kernels.h"
 #include "device/scratch.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "device/dtype.h"
 #include "hooks/allreduce.h"
 #include "hooks/plain_part.h"
+#include "kernels/dtype.h"
 #include "util/error.h"
 
 namespace libddp {

@@ -3,11 +3,11 @@
 #include <cstring>
 #include <utility>
 
-#include "device/dtype.h"
 #include "device/host_copy.h"
-#include "device/kernels.h"
 #include "device/memory.h"
-#include "device/transfer.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
+#include "kernels/transfer.h"
 
 namespace libddp {
 

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "device/dtype.h"
-#include "device/low_rank_lists.h"
-#include "device/transfer.h"
 #include "hooks/bucket.h"
+#include "kernels/dtype.h"
+#include "kernels/low_rank_lists.h"
+#include "kernels/transfer.h"
 
 namespace libddp::powersgd {
 

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "comm/verdict.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 #include "util/error_object.h"
 
 namespace libddp {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "ddp/backend.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 #include "support/fake_device/fake_device.h"
 
 namespace {

@@ -7,10 +7,10 @@
 #include <thread>
 #include <vector>
 
-#include "device/codec.h"
 #include "device/device_module.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/codec.h"
+#include "kernels/dtype.h"
 #include "support/fake_device/fake_device.h"
 #include "support/fake_device/low_rank.h"
 #include "support/fake_device/memory.h"

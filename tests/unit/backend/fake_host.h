@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "comm/gloo/gloo_backend.h"
-#include "comm/hierarchical/hierarchical_backend.h"
-#include "comm/shm/shm_backend.h"
+#include "backends/gloo/gloo_backend.h"
+#include "backends/hierarchical/hierarchical_backend.h"
+#include "backends/shm/shm_backend.h"
 #include "ddp/backend.h"
 #include "ddp/group.h"
 #include "support/slack.h"

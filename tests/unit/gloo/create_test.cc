@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "comm/gloo/settings.h"
+#include "backends/gloo/settings.h"
 #include "unit/backend/fake_host.h"
 #include "util/error.h"
 

@@ -5,7 +5,7 @@
 
 #include "benchmarks.h"
 #include "cuda/gpu.h"
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 #include "measure.h"
 #include "models.h"
 
