@@ -7,6 +7,7 @@
 #include "hooks/plain_part.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 namespace {
@@ -26,9 +27,9 @@ struct GatherHook::Job {
     StreamPtr stream;  // null: on the CPU
     double scale = 1;
 
-    void encode() { stream ? stream->encode(batch) : cpu::encode(batch); }
-    void decode() { stream ? stream->decode(batch, scale) : cpu::decode(batch, scale); }
-    std::size_t encode_scratch() const { return stream ? stream->encode_scratch(batch) : cpu::encode_scratch(batch); }
+    void encode() { stream ? on_device::encode(*stream, batch) : cpu::encode(batch); }
+    void decode() { stream ? on_device::decode(*stream, batch, scale) : cpu::decode(batch, scale); }
+    std::size_t encode_scratch() const { return stream ? on_device::encode_scratch(*stream, batch) : cpu::encode_scratch(batch); }
 };
 
 bool GatherHook::packs(const BucketTensor& tensor) const {

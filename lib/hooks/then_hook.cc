@@ -6,6 +6,7 @@
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 #include "util/error_object.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 void bring_home(ddp_bucket& bucket) {
     if (!bucket.result) return;
     if (bucket.stream)
-        bucket.stream->transfer({{bucket.buffer, bucket.result, bucket.count}}, bucket.result_dtype, bucket.dtype, 1);
+        on_device::transfer(*bucket.stream, {{bucket.buffer, bucket.result, bucket.count}}, bucket.result_dtype, bucket.dtype, 1);
     else if (bucket.result_dtype == bucket.dtype)
         std::memcpy(bucket.buffer, bucket.result, bucket.count * dtype_size(bucket.dtype));
     else

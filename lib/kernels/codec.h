@@ -1,5 +1,5 @@
 // Gradients in fewer bytes, for hooks that gather: what each codec is, and the CPU's functions. Those of a device are in
-// device_module.h; all write the same bytes, and come from the same bytes to the same numbers.
+// device_kernels.h; all write the same bytes, and come from the same bytes to the same numbers.
 //
 // Gradients of f64 are computed in f64, all others in f32 ("Real" here). What a rank sends begins with a byte for each part, not 0
 // if the part holds a NaN or an infinity on this rank. The parts follow, each at a place that is aligned to 8:
@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/device_module.h"
+#include "kernels/device_kernels.h"
 
 namespace libddp {
 
@@ -25,7 +25,7 @@ std::size_t topk_count(const ddp_codec& codec, std::size_t count);
 
 namespace cpu {
 
-// As those of device_module.h, for memory of the CPU. Rounding is to nearest, and subnormal numbers are numbers, whatever the
+// As those of device_kernels.h, for memory of the CPU. Rounding is to nearest, and subnormal numbers are numbers, whatever the
 // calling thread has chosen.
 std::size_t encode_scratch(const ddp_codec_batch& batch);
 void encode(const ddp_codec_batch& batch);

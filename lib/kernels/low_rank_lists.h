@@ -1,12 +1,12 @@
-// What a hook does to gradients of low rank, for lists of matrices as device_module.h describes them: here on memory of the
-// CPU, at once, and with DeviceStream's functions of the same names on a device, in the order of a stream.
+// What a hook does to gradients of low rank, for lists of matrices as device_kernels.h describes them: here on memory of the
+// CPU, at once, and with the functions of on_device.h of the same names on a device, in the order of a stream.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "device/device_module.h"
+#include "kernels/device_kernels.h"
 #include "kernels/everywhere.h"
 
 namespace libddp {

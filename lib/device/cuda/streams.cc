@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "device/cuda/door.h"
-#include "kernels/cuda/kernels.h"
 
 namespace libddp::cuda {
 namespace {
@@ -29,21 +28,10 @@ bool is_done(cudaEvent_t event) {
     return true;
 }
 
-void preload_once(int device) {
-    static std::mutex& mutex = *new std::mutex;
-    static auto& done = *new std::set<int>;
-    const std::lock_guard lock(mutex);
-    if (done.count(device)) return;
-    preload_transfer();
-    preload_reduce();
-    done.insert(device);
-}
-
 }  // namespace
 
 ddp_status stream_create(std::int32_t device, void** stream, ddp_device_failure* failure) {
     return guarded_on(device, failure, [&] {
-        preload_once(device);
         int least = 0, greatest = 0;
         check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
         cudaStream_t created = nullptr;

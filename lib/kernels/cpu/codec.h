@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "device/device_module.h"
+#include "kernels/device_kernels.h"
 
 namespace libddp::cpu {
 

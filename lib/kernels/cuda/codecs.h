@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "device/device_module.h"
+#include "kernels/device_kernels.h"
 #include "kernels/codec.h"
 #include "kernels/cuda/codec_blocks.h"
 #include "kernels/cuda/codec_sums.h"

@@ -7,11 +7,11 @@
 #include <cstdint>
 
 #include "ddp/types.h"
-#include "device/device_module.h"
+#include "kernels/device_kernels.h"
 
 namespace libddp::cuda {
 
-// dst[i] = (dst_dtype)(scale * src[i]) for all segments, as device_module.h says: packs, unpacks, scales, converts, zeroes.
+// dst[i] = (dst_dtype)(scale * src[i]) for all segments, as device_kernels.h says: packs, unpacks, scales, converts, zeroes.
 void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtype, ddp_dtype dst_dtype, double scale,
               cudaStream_t stream);
 
@@ -24,7 +24,7 @@ void reduce(void* out, const void* const* inputs, std::size_t input_count, std::
 void preload_transfer();
 void preload_reduce();
 
-// As device_module.h says.
+// As device_kernels.h says.
 void low_rank(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, ddp_dtype dtype, cudaStream_t stream);
 void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dtype, const ddp_thin_rules& rules,
           cudaStream_t stream);

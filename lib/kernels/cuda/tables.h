@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "ddp/types.h"
-#include "device/device_module.h"
+#include "kernels/device_kernels.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/dtype.h"
 #include "util/error.h"

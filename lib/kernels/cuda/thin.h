@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/device_module.h"
+#include "kernels/device_kernels.h"
 #include "kernels/cuda/formats.h"
 #include "kernels/cuda/team.h"
 #include "kernels/thin_team.h"
