@@ -3,7 +3,7 @@
 #include "capi/guard.h"
 #include "core/context.h"
 #include "device/device.h"
-#include "hooks/user_hook.h"
+#include "hooks/plain.h"
 #include "kernels/dtype.h"
 
 using namespace libddp;

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "comm/automatic.h"
+#include "comm/registry.h"
 #include "util/deadline.h"
 #include "util/interrupt.h"
 #include "util/log.h"

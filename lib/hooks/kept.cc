@@ -7,7 +7,6 @@
 #include "device/memory.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
-#include "kernels/transfer.h"
 #include "kernels/on_device.h"
 
 namespace libddp {

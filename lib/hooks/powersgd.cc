@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "hooks/allreduce.h"
+#include "hooks/plain.h"
 #include "hooks/options.h"
 #include "hooks/powersgd_batched.h"
 #include "hooks/powersgd_layers.h"

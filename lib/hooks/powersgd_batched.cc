@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/scratch.h"
-#include "hooks/allreduce.h"
+#include "hooks/plain.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"
 

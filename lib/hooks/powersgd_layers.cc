@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "device/scratch.h"
-#include "hooks/allreduce.h"
+#include "hooks/plain.h"
 #include "hooks/plain_part.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"

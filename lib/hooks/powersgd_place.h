@@ -5,8 +5,7 @@
 
 #include "hooks/bucket.h"
 #include "kernels/dtype.h"
-#include "kernels/low_rank_lists.h"
-#include "kernels/transfer.h"
+#include "kernels/low_rank.h"
 #include "kernels/on_device.h"
 
 namespace libddp::powersgd {

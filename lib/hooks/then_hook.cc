@@ -5,7 +5,7 @@
 #include "comm/verdict.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
-#include "util/error_object.h"
+#include "util/error.h"
 #include "kernels/on_device.h"
 
 namespace libddp {

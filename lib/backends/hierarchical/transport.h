@@ -48,3 +48,10 @@ private:
 };
 
 }  // namespace libddp::hierarchical
+
+namespace libddp {
+
+// The built-in backend "hierarchical": shared memory on each host, Gloo between hosts.
+const ddp_backend* hierarchical_backend();
+
+}  // namespace libddp

@@ -1,6 +1,6 @@
 #include "backends/mpi/batch.h"
 
-#include "backends/mpi/check.h"
+#include "backends/mpi/process.h"
 
 namespace libddp::mpi {
 namespace {

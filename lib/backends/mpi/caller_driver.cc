@@ -1,7 +1,7 @@
 #include <chrono>
 #include <thread>
 
-#include "backends/mpi/check.h"
+#include "backends/mpi/process.h"
 #include "backends/mpi/driver.h"
 
 namespace libddp::mpi {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "backends/mpi/check.h"
+#include "backends/mpi/process.h"
 #include "backends/mpi/collectives.h"
 #include "backends/mpi/pipeline.h"
 #include "kernels/arithmetic.h"

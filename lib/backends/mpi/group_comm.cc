@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backends/common/keys.h"
-#include "backends/mpi/check.h"
+#include "backends/mpi/process.h"
 #include "util/error.h"
 #include "util/hash.h"
 

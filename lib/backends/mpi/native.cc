@@ -1,7 +1,7 @@
 // Collectives of MPI itself.
 #include <cstring>
 
-#include "backends/mpi/check.h"
+#include "backends/mpi/process.h"
 #include "backends/mpi/collectives.h"
 #include "backends/mpi/pipeline.h"
 #include "kernels/arithmetic.h"

@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 
-#include "backends/mpi/check.h"
+#include "util/error.h"
 #include "util/log.h"
 
 namespace libddp::mpi {
@@ -149,6 +150,22 @@ void wait_while_joining(Driver& driver, const BatchPtr& batch, const ddp_backend
         if (status != DDP_ERROR_TIMEOUT) throw Error(ErrorInfo{status, failure.message, failure.rank});
     }
     if (!batch->error.ok()) throw Error(batch->error);
+}
+
+void check(int code, const char* call) {
+    if (code == MPI_SUCCESS) return;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int size = 0;
+    if (MPI_Error_string(code, text, &size) != MPI_SUCCESS) size = 0;
+    fail(DDP_ERROR_UNAVAILABLE, call, " failed: ", std::string(text, static_cast<std::size_t>(size)));
+}
+
+void require_running() {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized)
+        fail(DDP_ERROR_INVALID_STATE,
+             "the program has called MPI_Finalize; create and use groups of the backend mpi before that");
 }
 
 }  // namespace libddp::mpi

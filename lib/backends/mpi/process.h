@@ -5,6 +5,8 @@
 // calls; with less, the program's own threads do while they wait inside libddp, so that MPI is never entered twice at once.
 #pragma once
 
+#include <mpi.h>
+
 #include "backends/mpi/driver.h"
 #include "backends/mpi/places.h"
 #include "ddp/backend.h"
@@ -43,5 +45,12 @@ private:
 // not happened when the time is up, as a sentence.
 void wait_while_joining(Driver& driver, const BatchPtr& batch, const ddp_backend_host& host, const Deadline& deadline,
                         const std::string& what);
+
+// Throws UNAVAILABLE with MPI's own words, unless `code` says success.
+void check(int code, const char* call);
+
+// Throws INVALID_STATE if MPI has been finalized: the program may do that although groups still use it, and any other call
+// would then end the process.
+void require_running();
 
 }  // namespace libddp::mpi

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "backends/mpi/check.h"
+#include "backends/mpi/process.h"
 #include "backends/mpi/driver.h"
 #include "util/quiet_thread.h"
 #include "util/spin.h"

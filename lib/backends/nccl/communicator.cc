@@ -10,7 +10,7 @@
 
 #include "backends/common/keys.h"
 #include "backends/nccl/places.h"
-#include "device/cuda/door.h"
+#include "device/cuda/check.h"
 #include "util/quiet_thread.h"
 
 namespace libddp::cuda {

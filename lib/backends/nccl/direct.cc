@@ -3,8 +3,8 @@
 
 #include "backends/nccl/collectives.h"
 #include "backends/nccl/shares.h"
-#include "device/cuda/door.h"
-#include "device/cuda/pool.h"
+#include "device/cuda/check.h"
+#include "device/cuda/memory.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/dtype.h"
 

@@ -1,6 +1,6 @@
 #include "backends/nccl/memory.h"
 
-#include "device/cuda/door.h"
+#include "device/cuda/check.h"
 
 namespace libddp::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // Collectives of NCCL itself.
 #include "backends/nccl/collectives.h"
-#include "device/cuda/door.h"
+#include "device/cuda/check.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/dtype.h"
 #include "util/error.h"

@@ -31,3 +31,10 @@ private:
 };
 
 }  // namespace libddp::shm
+
+namespace libddp {
+
+// The built-in backend "shm": ranks of one host, through memory that they share.
+const ddp_backend* shm_backend();
+
+}  // namespace libddp

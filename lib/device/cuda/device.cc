@@ -1,7 +1,7 @@
 // Devices, memory, streams and events of NVIDIA GPUs as the table that libddp finds in libddp-cuda.so.
 #include <cstdio>
 
-#include "device/cuda/door.h"
+#include "device/cuda/check.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/streams.h"
 #include "util/version.h"

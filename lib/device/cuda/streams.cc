@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "device/cuda/door.h"
+#include "device/cuda/check.h"
 
 namespace libddp::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/low_rank_lists.h"
+#include "kernels/low_rank.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "kernels/dtype.h"
-#include "kernels/low_rank.h"
 #include "kernels/thin_team.h"
 
 namespace libddp {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/codec_arithmetic.h"
-#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/tables.h"
 #include "kernels/cuda/formats.h"
 #include "kernels/cuda/team.h"
 

@@ -1,7 +1,7 @@
 // The kernels of PowerSGD's three products with a large matrix.
 #include "device/cuda/check.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/low_rank_tables.h"
+#include "kernels/cuda/low_rank.h"
 
 namespace libddp::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #include <mutex>
 #include <set>
 
-#include "device/cuda/door.h"
+#include "device/cuda/check.h"
 #include "kernels/cuda/codecs.h"
 #include "kernels/cuda/kernels.h"
 

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "ddp/types.h"
-#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/tables.h"
 #include "kernels/cuda/formats.h"
 
 namespace libddp::cuda {

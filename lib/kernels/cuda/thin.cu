@@ -1,7 +1,7 @@
 // The kernels for thin matrices, and for what may not be finite: a block each.
 #include "device/cuda/check.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/low_rank_tables.h"
+#include "kernels/cuda/low_rank.h"
 
 namespace libddp::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include "gpu/on_cpu/stream.h"
 #include "gpu/on_cpu/team.h"
 #include "kernels/cuda/codecs.h"
-#include "kernels/cuda/low_rank_tables.h"
+#include "kernels/cuda/low_rank.h"
 #include "kernels/cuda/reduction.h"
 #include "kernels/cuda/tables.h"
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "kernels/dtype.h"
-#include "kernels/low_rank_lists.h"
+#include "kernels/low_rank.h"
 #include "support/fake_device/memory.h"
 #include "support/fake_device/stream.h"
 

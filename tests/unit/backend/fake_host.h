@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "backends/gloo/gloo_backend.h"
-#include "backends/hierarchical/hierarchical_backend.h"
-#include "backends/shm/shm_backend.h"
+#include "backends/gloo/transport.h"
+#include "backends/hierarchical/transport.h"
+#include "backends/shm/transport.h"
 #include "ddp/backend.h"
 #include "ddp/group.h"
 #include "support/slack.h"

@@ -8,7 +8,7 @@
 
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
-#include "kernels/low_rank_lists.h"
+#include "kernels/low_rank.h"
 
 namespace libddp::testing_cuda {
 

@@ -8,7 +8,7 @@
 
 #include "device/memory.h"
 #include "kernels/dtype.h"
-#include "kernels/low_rank_lists.h"
+#include "kernels/low_rank.h"
 
 namespace libddp {
 namespace {

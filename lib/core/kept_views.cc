@@ -1,4 +1,4 @@
-#include "core/write_back.h"
+#include "core/kept_views.h"
 
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"

@@ -1,4 +1,4 @@
-#include "util/error_object.h"
+#include "util/error.h"
 
 #include <memory>
 

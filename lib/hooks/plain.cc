@@ -1,9 +1,18 @@
-#include "hooks/user_hook.h"
+#include "hooks/plain.h"
 
 #include "comm/verdict.h"
-#include "util/error_object.h"
+#include "util/error.h"
 
 namespace libddp {
+
+WorkPtr allreduce(ddp_group& group, const ddp_bucket& bucket) {
+    return group.impl->submit(
+        {DDP_COLLECTIVE_ALLREDUCE, nullptr, bucket.buffer, bucket.count, bucket.dtype, bucket.op(), 0, bucket.device});
+}
+
+WorkPtr AllreduceHook::reduce(ddp_group& group, ddp_bucket& bucket) {
+    return allreduce(group, bucket);
+}
 
 WorkPtr UserHook::reduce(ddp_group& group, ddp_bucket& bucket) {
     ddp_work* work = nullptr;
