@@ -1,4 +1,4 @@
-#include "rendezvous/request.h"
+#include "rendezvous/protocol.h"
 
 #include <algorithm>
 #include <array>
