@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "util/descriptors.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 #include "util/write_signals.h"
@@ -33,6 +34,8 @@ constexpr std::uint64_t kSmallLog = std::uint64_t{8} << 20;
     if (error == EINVAL || error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS)
         fail(DDP_ERROR_UNSUPPORTED, "the store file ", path, " cannot be ", what, ": ", why,
              "; its file system must support open-file-description locks");
+    if (lacks_descriptors(error))
+        fail(DDP_ERROR_LIMIT, "the store file ", path, " cannot be ", what, ": ", why, kRaiseOpenFiles);
     fail(DDP_ERROR_IO, "the store file ", path, " cannot be ", what, ": ", why);
 }
 

@@ -31,7 +31,8 @@ namespace libddp {
 class FileLog {
 public:
     // Opens or creates the file and joins as a participant. A file that no living participant holds is started afresh.
-    // Throws Error: INVALID_ARGUMENT (not a store file), PERMISSION_DENIED, UNSUPPORTED (no such locks), TIMEOUT, IO.
+    // Throws Error: INVALID_ARGUMENT (not a store file), PERMISSION_DENIED, UNSUPPORTED (no such locks), LIMIT (open files),
+    // TIMEOUT, IO.
     FileLog(const std::string& path, const Deadline& deadline);
     // Leaves: closes the file and with it drops the locks.
     ~FileLog();

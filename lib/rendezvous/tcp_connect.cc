@@ -13,6 +13,7 @@
 #include "rendezvous/auth.h"
 #include "rendezvous/sockets.h"
 #include "rendezvous/uri.h"
+#include "util/descriptors.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 #include "util/log.h"
@@ -145,8 +146,7 @@ int attempt(const std::string& host, int port, const std::string& secret, const 
     for (const auto& address : resolve(host, port, deadline)) {
         Socket socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
         if (socket.get() < 0) {
-            if (errno == EMFILE || errno == ENFILE)
-                throw Final{DDP_ERROR_LIMIT, reason(errno) + "; raise the limit of open files (ulimit -n)"};
+            if (lacks_descriptors(errno)) throw Final{DDP_ERROR_LIMIT, reason(errno) + kRaiseOpenFiles};
             last = {DDP_ERROR_UNAVAILABLE, reason(errno)};
             continue;
         }

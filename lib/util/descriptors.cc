@@ -11,6 +11,10 @@
 
 namespace libddp {
 
+bool lacks_descriptors(int error) {
+    return error == EMFILE || error == ENFILE;
+}
+
 void require_descriptors(std::size_t count, std::string_view owner) {
     std::vector<int> spare;
     spare.reserve(count);
@@ -26,10 +30,10 @@ void require_descriptors(std::size_t count, std::string_view owner) {
     if (error != 0) cannot_start(owner, error);
 }
 
-void cannot_start(std::string_view owner, int error) {
-    const bool too_many = error == EMFILE || error == ENFILE;
-    fail(too_many ? DDP_ERROR_LIMIT : DDP_ERROR_IO, owner, " cannot start: ", std::generic_category().message(error),
-         too_many ? "; raise the limit of open files (ulimit -n)" : "");
+void cannot_start(std::string_view owner, int error, ddp_status otherwise) {
+    const bool too_many = lacks_descriptors(error);
+    fail(too_many ? DDP_ERROR_LIMIT : otherwise, owner, " cannot start: ", std::generic_category().message(error),
+         too_many ? kRaiseOpenFiles : "");
 }
 
 }  // namespace libddp

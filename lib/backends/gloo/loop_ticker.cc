@@ -6,16 +6,15 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 
-#include "util/error.h"
+#include "util/descriptors.h"
 
 namespace libddp::gloo_tcp {
 
 LoopTicker::LoopTicker(const std::shared_ptr<::gloo::transport::Device>& device)
     : device_(std::dynamic_pointer_cast<::gloo::transport::tcp::Device>(device)),
       event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (event_ < 0) fail(DDP_ERROR_IO, "eventfd: ", std::strerror(errno));
+    if (event_ < 0) cannot_start("Gloo", errno);
     if (device_) device_->registerDescriptor(event_, EPOLLIN, this);
 }
 

@@ -48,7 +48,8 @@ private:
     std::thread thread_;
 };
 
-// Asks for the descriptor, which the caller owns. Throws TIMEOUT, PERMISSION_DENIED, UNAVAILABLE, RANK_FAILED, LIMIT.
+// Asks for the descriptor, which the caller owns. Throws TIMEOUT, PERMISSION_DENIED, UNAVAILABLE, RANK_FAILED, LIMIT,
+// UNSUPPORTED.
 int receive_descriptor(const std::string& name, const Deadline& deadline);
 
 }  // namespace libddp::shm

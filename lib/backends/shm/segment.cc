@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "util/descriptors.h"
 #include "util/error.h"
 
 // Younger than some C libraries that libddp is built with. Kernels before 5.14 refuse it, and then pages come one by one.
@@ -61,7 +62,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 }
 
 Segment::Segment() : fd_(memfd_create("libddp", MFD_CLOEXEC)) {
-    if (fd_ < 0) fail(DDP_ERROR_UNSUPPORTED, "memfd_create: ", std::strerror(errno));
+    if (fd_ < 0) cannot_start("shared memory (memfd_create)", errno, DDP_ERROR_UNSUPPORTED);
 }
 
 Segment::~Segment() {

@@ -25,7 +25,7 @@ private:
 
 class Segment {
 public:
-    // A new one, empty.
+    // A new one, empty. Throws LIMIT, UNSUPPORTED.
     Segment();
     // One that another process made. Takes the descriptor over.
     explicit Segment(int fd) : fd_(fd) {}
