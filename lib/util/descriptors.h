@@ -13,8 +13,8 @@ bool lacks_descriptors(int error);
 // What helps then: the end of a message.
 inline constexpr const char* kRaiseOpenFiles = "; raise the limit of open files (ulimit -n)";
 
-// Throws LIMIT unless the process can open this many more. Another thread may take them afterwards: that leaves a small
-// window. owner: "the store client", for the message.
+// Throws LIMIT unless the process can open this many more, as far as that can be told. Takes one while it counts, so that other
+// threads hardly notice; they may take what it has counted, which leaves a small window. owner: "the store client", for the message.
 void require_descriptors(std::size_t count, std::string_view owner);
 
 // Throws what an errno value means for `owner`, which cannot start: LIMIT for want of descriptors.
