@@ -25,6 +25,7 @@
 #include "rendezvous/protocol.h"
 #include "rendezvous/store_state.h"
 #include "util/deadline.h"
+#include "util/descriptors.h"
 
 namespace libddp {
 
@@ -77,7 +78,7 @@ private:
     void compact(const StoreState& state);
 
     std::string path_;
-    int fd_ = -1;
+    Descriptor fd_;
     std::uint64_t owner_ = 0;
     Header seen_;  // what `state` of the last replay stands for; generation 0: nothing yet
 };

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -11,6 +12,11 @@
 #include "util/error.h"
 
 namespace libddp {
+
+void Descriptor::reset(int fd) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = fd;
+}
 
 bool lacks_descriptors(int error) {
     return error == EMFILE || error == ENFILE;

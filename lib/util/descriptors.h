@@ -1,12 +1,34 @@
-// File descriptors: when there are too few of them, also for a library below us that does not do without in good order.
+// File descriptors: who closes them, and what happens when there are too few, also to a library below us that does not do
+// without in good order.
 #pragma once
 
 #include <cstddef>
 #include <string_view>
+#include <utility>
 
 #include "ddp/status.h"
 
 namespace libddp {
+
+// Closes what it holds. A negative one stands for none.
+class Descriptor {
+public:
+    explicit Descriptor(int fd = -1) : fd_(fd) {}
+    ~Descriptor() { reset(); }
+    Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+    Descriptor& operator=(Descriptor&& other) noexcept {
+        if (this != &other) reset(other.release());
+        return *this;
+    }
+
+    int get() const { return fd_; }
+    explicit operator bool() const { return fd_ >= 0; }
+    int release() { return std::exchange(fd_, -1); }
+    void reset(int fd = -1);
+
+private:
+    int fd_;
+};
 
 // Whether an errno value says that the process, or the machine, has no descriptor left.
 bool lacks_descriptors(int error);

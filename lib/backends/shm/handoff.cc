@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstring>
 
-#include "util/descriptors.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 #include "util/quiet_thread.h"
@@ -89,11 +88,6 @@ void send_descriptor(int connection, int fd) {
 }
 
 }  // namespace
-
-void Descriptor::reset(int fd) {
-    if (fd_ >= 0) close(fd_);
-    fd_ = fd;
-}
 
 HandoffServer::HandoffServer(int fd)
     : fd_(fd),

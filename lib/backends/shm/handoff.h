@@ -6,24 +6,9 @@
 #include <thread>
 
 #include "util/deadline.h"
+#include "util/descriptors.h"
 
 namespace libddp::shm {
-
-// Closes what it holds.
-class Descriptor {
-public:
-    explicit Descriptor(int fd = -1) : fd_(fd) {}
-    ~Descriptor() { reset(); }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-
-    int get() const { return fd_; }
-    explicit operator bool() const { return fd_ >= 0; }
-    void reset(int fd = -1);
-
-private:
-    int fd_;
-};
 
 // Gives a descriptor to every process of the same user that asks, until it is destroyed.
 class HandoffServer {
