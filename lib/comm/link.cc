@@ -122,8 +122,7 @@ void Link::destroy(Link* link) {
     try {
         quiet_thread([link] { delete link; }).detach();
     } catch (const Error& error) {
-        log(LogLevel::kError, "group '", link->config_.name,
-            "' is not freed: no thread can be started: ", error.what());
+        log(LogLevel::kError, "group '", link->config_.name, "' is not freed: ", error.what());
     }
 }
 
