@@ -9,6 +9,7 @@
 
 #include "rendezvous/protocol.h"
 #include "rendezvous/uri.h"
+#include "util/deadline.h"
 #include "util/error.h"
 #include "util/options.h"
 
@@ -287,7 +288,7 @@ std::optional<std::string> process_env(const std::string& name) {
 std::int64_t default_timeout_ms(const GetEnv& get) {
     constexpr const char* kName = "DDP_TIMEOUT_MS";
     const auto value = get(kName);
-    if (!value || value->empty()) return 300'000;
+    if (!value || value->empty()) return kDefaultTimeoutMs;
     return parse_int(*value, 1, limits::kLongestWaitMs, kName);
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "backends/gloo/host_store.h"
+#include "util/descriptors.h"
 #include "util/error.h"
 
 namespace libddp::gloo_tcp {
@@ -137,14 +138,14 @@ void refuse_loopback(const std::string& address, const char* whose) {
 std::optional<std::string> address_toward(const std::string& peer) {
     const AddressList list = resolve(peer, AI_NUMERICHOST);
     if (!list) return std::nullopt;
-    const int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return std::nullopt;
+    const Descriptor probe(socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!probe) return std::nullopt;
     sockaddr_storage source{};
     socklen_t size = sizeof source;
     // The casts are the sockets interface's own idiom; nothing is read through the wrong type.
     auto* address = reinterpret_cast<sockaddr*>(&source);
-    const bool ok = connect(fd, list->ai_addr, list->ai_addrlen) == 0 && getsockname(fd, address, &size) == 0;
-    close(fd);
+    const bool ok =
+        connect(probe.get(), list->ai_addr, list->ai_addrlen) == 0 && getsockname(probe.get(), address, &size) == 0;
     if (!ok) return std::nullopt;
     return numeric(address);
 }
@@ -165,15 +166,13 @@ std::string address_of_interface(const std::string& name) {
 }
 
 bool can_bind(const addrinfo& address) {
-    const int fd = socket(address.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return false;
+    const Descriptor probe(socket(address.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!probe) return false;
     sockaddr_storage any_port{};
     std::memcpy(&any_port, address.ai_addr, address.ai_addrlen);
     // The port is at the same place in both families.
     reinterpret_cast<sockaddr_in*>(&any_port)->sin_port = 0;
-    const bool ok = bind(fd, reinterpret_cast<sockaddr*>(&any_port), address.ai_addrlen) == 0;
-    close(fd);
-    return ok;
+    return bind(probe.get(), reinterpret_cast<sockaddr*>(&any_port), address.ai_addrlen) == 0;
 }
 
 std::string address_of_host(const std::string& name) {

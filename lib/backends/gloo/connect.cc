@@ -103,8 +103,7 @@ std::shared_ptr<::gloo::transport::Device> create_device(const std::string& addr
     try {
         return ::gloo::transport::tcp::CreateDevice(attributes);
     } catch (const std::system_error& error) {
-        fail(DDP_ERROR_LIMIT, "Gloo cannot start a thread: ", error.code().message(),
-             "; raise the limit of processes (ulimit -u) or of memory (ulimit -v)");
+        no_thread("Gloo", error);
     } catch (const std::exception& error) {
         fail(DDP_ERROR_IO, "cannot listen on ", address, ": ", error.what());
     }

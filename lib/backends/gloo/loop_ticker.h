@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#include "util/descriptors.h"
+
 namespace libddp::gloo_tcp {
 
 // Closing a connection from outside the loop's thread waits for the loop's next turn, which comes with the next event
@@ -35,7 +37,7 @@ private:
     void stop();
 
     std::shared_ptr<::gloo::transport::tcp::Device> device_;  // null if the device is of another kind
-    int event_;
+    const Descriptor event_;
 };
 
 }  // namespace libddp::gloo_tcp

@@ -56,10 +56,17 @@ void ThreadDriver::post_blocking(BatchPtr batch) {
         const std::lock_guard lock(mutex_);
         ++unfinished_;
     }
-    quiet_thread([this, batch = std::move(batch)] {
-        begin(*batch);
-        finish(batch);
-    }).detach();
+    try {
+        quiet_thread([this, batch = std::move(batch)] {
+            begin(*batch);
+            finish(batch);
+        }).detach();
+    } catch (...) {
+        const std::lock_guard lock(mutex_);
+        --unfinished_;
+        finished_.notify_all();
+        throw;
+    }
 }
 
 bool ThreadDriver::wait(const BatchPtr& batch, const Deadline& deadline, const std::atomic<bool>& aborted) {

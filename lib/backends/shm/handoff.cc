@@ -66,6 +66,12 @@ struct Parcel {
     msghdr message{};
 };
 
+// Each one at once: of several that cannot be had, errno tells of the last only.
+int opened(int fd) {
+    if (fd < 0) cannot_start("the hand-over of shared memory", errno, DDP_ERROR_UNSUPPORTED);
+    return fd;
+}
+
 void refuse(int connection) {
     send(connection, &kRefused, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -83,23 +89,17 @@ void send_descriptor(int connection, int fd) {
 
 }  // namespace
 
-void Descriptor::reset(int fd) {
-    if (fd_ >= 0) close(fd_);
-    fd_ = fd;
-}
-
 HandoffServer::HandoffServer(int fd)
     : fd_(fd),
       name_(random_name()),
-      listener_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
-      stop_(eventfd(0, EFD_CLOEXEC)),
-      spare_(fcntl(stop_.get(), F_DUPFD_CLOEXEC, 0)) {
+      listener_(opened(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))),
+      stop_(opened(eventfd(0, EFD_CLOEXEC))),
+      spare_(opened(fcntl(stop_.get(), F_DUPFD_CLOEXEC, 0))) {
     sockaddr_un address;
     const socklen_t size = address_of(name_, address);
-    const bool open = listener_ && stop_ && spare_ &&
-                      bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
-                      listen(listener_.get(), kBacklog) == 0;
-    if (!open) fail(DDP_ERROR_UNSUPPORTED, "a local socket to hand shared memory over: ", std::strerror(errno));
+    const bool listens = bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+                         listen(listener_.get(), kBacklog) == 0;
+    if (!listens) fail(DDP_ERROR_UNSUPPORTED, "a local socket to hand shared memory over: ", std::strerror(errno));
     thread_ = quiet_thread([this] { serve(); });
 }
 
@@ -115,7 +115,7 @@ void HandoffServer::serve() noexcept {
         if (waits[1].revents) return;
         {
             const Descriptor connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-            if (!connection && (errno == EMFILE || errno == ENFILE)) make_room();
+            if (!connection && lacks_descriptors(errno)) make_room();
             if (!connection) continue;
             if (same_user(connection.get()))
                 send_descriptor(connection.get(), fd_);
@@ -135,8 +135,7 @@ void HandoffServer::make_room() noexcept {
 }
 
 int receive_descriptor(const std::string& name, const Deadline& deadline) {
-    const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!socket) fail(DDP_ERROR_UNSUPPORTED, "a local socket: ", std::strerror(errno));
+    const Descriptor socket(opened(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
     sockaddr_un address;
     if (name.empty() || name.size() >= sizeof address.sun_path)
         fail(DDP_ERROR_UNAVAILABLE, "'", name, "' is not the name of a local socket");
@@ -162,8 +161,7 @@ int receive_descriptor(const std::string& name, const Deadline& deadline) {
         fail(DDP_ERROR_RANK_FAILED, "the rank that makes the shared memory went away before it had handed it over");
     const cmsghdr* header = CMSG_FIRSTHDR(&parcel.message);
     if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
-        fail(DDP_ERROR_LIMIT, "shared memory could not be taken over: ", std::strerror(EMFILE),
-             "; raise the limit of open files (ulimit -n)");
+        cannot_start("the hand-over of shared memory", EMFILE);
     int fd;
     std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
     return fd;

@@ -6,24 +6,9 @@
 #include <thread>
 
 #include "util/deadline.h"
+#include "util/descriptors.h"
 
 namespace libddp::shm {
-
-// Closes what it holds.
-class Descriptor {
-public:
-    explicit Descriptor(int fd = -1) : fd_(fd) {}
-    ~Descriptor() { reset(); }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-
-    int get() const { return fd_; }
-    explicit operator bool() const { return fd_ >= 0; }
-    void reset(int fd = -1);
-
-private:
-    int fd_;
-};
 
 // Gives a descriptor to every process of the same user that asks, until it is destroyed.
 class HandoffServer {
@@ -48,7 +33,8 @@ private:
     std::thread thread_;
 };
 
-// Asks for the descriptor, which the caller owns. Throws TIMEOUT, PERMISSION_DENIED, UNAVAILABLE, RANK_FAILED, LIMIT.
+// Asks for the descriptor, which the caller owns. Throws TIMEOUT, PERMISSION_DENIED, UNAVAILABLE, RANK_FAILED, LIMIT,
+// UNSUPPORTED.
 int receive_descriptor(const std::string& name, const Deadline& deadline);
 
 }  // namespace libddp::shm

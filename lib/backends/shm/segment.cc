@@ -61,31 +61,21 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 }
 
 Segment::Segment() : fd_(memfd_create("libddp", MFD_CLOEXEC)) {
-    if (fd_ < 0) fail(DDP_ERROR_UNSUPPORTED, "memfd_create: ", std::strerror(errno));
-}
-
-Segment::~Segment() {
-    if (fd_ >= 0) close(fd_);
-}
-
-Segment::Segment(Segment&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-Segment& Segment::operator=(Segment&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
+    if (!fd_) cannot_start("shared memory (memfd_create)", errno, DDP_ERROR_UNSUPPORTED);
 }
 
 void Segment::reserve(std::uint64_t offset, std::size_t bytes) {
     check_file_size_limit(offset + bytes);
     int result;
     do {
-        result = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+        result = fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
     } while (result != 0 && errno == EINTR);
     if (result != 0) fail(DDP_ERROR_OUT_OF_MEMORY, "no ", bytes, " bytes of shared memory: ", std::strerror(errno));
 }
 
 void Segment::release(std::uint64_t offset, std::size_t bytes) noexcept {
-    fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+              static_cast<off_t>(bytes));
 }
 
 }  // namespace libddp::shm

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "util/descriptors.h"
+
 namespace libddp::shm {
 
 // A part of a segment in this process's memory.
@@ -25,24 +27,21 @@ private:
 
 class Segment {
 public:
-    // A new one, empty.
+    // A new one, empty. Throws LIMIT, UNSUPPORTED.
     Segment();
     // One that another process made. Takes the descriptor over.
     explicit Segment(int fd) : fd_(fd) {}
-    ~Segment();
-    Segment(Segment&& other) noexcept;
-    Segment& operator=(Segment&& other) noexcept;
 
-    int fd() const { return fd_; }
+    int fd() const { return fd_.get(); }
     // Sets memory aside, zeroed, so that using it later cannot fail. Throws OUT_OF_MEMORY.
     void reserve(std::uint64_t offset, std::size_t bytes);
     // Gives it back. The part reads as zeros wherever it is still mapped.
     void release(std::uint64_t offset, std::size_t bytes) noexcept;
     // offset: a multiple of page_size(). Throws OUT_OF_MEMORY.
-    Mapping map(std::uint64_t offset, std::size_t bytes) const { return Mapping(fd_, offset, bytes); }
+    Mapping map(std::uint64_t offset, std::size_t bytes) const { return Mapping(fd_.get(), offset, bytes); }
 
 private:
-    int fd_ = -1;
+    Descriptor fd_;
 };
 
 std::size_t page_size();

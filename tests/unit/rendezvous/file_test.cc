@@ -15,6 +15,7 @@
 
 #include "rendezvous/file_log.h"
 #include "support.h"
+#include "support/few_descriptors.h"
 
 namespace libddp::testing {
 namespace {
@@ -133,6 +134,12 @@ TEST(File, HistoryIsGivenBack) {
     EXPECT_EQ(late->queue_pop("q"), "kept");
     a.reset();
     EXPECT_EQ(late->get("will", kLongMs), "x");
+}
+
+TEST(File, AProcessThatCanOpenNoMoreFilesHearsSo) {
+    TempPath path;
+    const FewDescriptors few(0);
+    expect_error(DDP_ERROR_LIMIT, {path.file(), "ulimit -n"}, [&] { open(path.uri()); });
 }
 
 // The process lives, keeps its handler, and hears which file and which limit.
