@@ -148,6 +148,13 @@ class Scarce(unittest.TestCase):
         run_all([(f"{kind} {left} KiB left", self.scarce, (kind, f"memory={left}"))
                  for kind in KINDS for left in (100, 300, 1000, 3000, 10000, 30000, 100000)], at_once=3)
 
+    def test_no_thread_for_the_resolver(self):
+        """Waiting does not help, so nobody waits for the timeout."""
+        with Job("tcp", 2) as job:
+            begin = time.monotonic()
+            rank1 = job.start(1, ["memory=1000", "join"], init=f"tcp://localhost:{job.port}")
+            expect_error([rank1], "LIMIT", None, begin, 5.0 * SLACK, ["no thread can be started", f"localhost:{job.port}"])
+
     @staticmethod
     def scarce(kind, limit):
         with Job(kind, 3, timeout_ms=2500) as job:
