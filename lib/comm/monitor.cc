@@ -1,5 +1,6 @@
 #include "comm/monitor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 
@@ -108,20 +109,23 @@ ErrorInfo Monitor::report(const ErrorInfo& error) {
 }
 
 ErrorInfo Monitor::report_briefly(const ErrorInfo& error) {
-    post([this, error] {
-        if (look_at_store() != Service::kSilent) accept(agree_on(error));
-    });
-    if (!wait_for_verdict(kBrieflyMs)) accept(error);
+    if (auto known = verdict(); !known.ok()) return known;
+    post([this, error] { accept(agree_on(error)); });
+    {
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, std::chrono::milliseconds(kBrieflyMs), [this] { return nothing_to_wait_for(); });
+    }
+    accept(error);
     return verdict();
 }
 
-// Writes the verdict into the store unless there is one; returns the one that stands.
+// Writes the verdict into the store unless there is one; returns the one that stands. At most kStoreMs where the store is silent.
 ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
     const interrupt::Off off;
+    if (look_at_store() != Service::kAnswers) return error;
     bool may_tell;
     {
         std::lock_guard lock(mutex_);
-        if (store_gone_) return error;
         may_tell = claimed_;  // who has no rank has no say, and may have come too late
     }
     try {
@@ -134,14 +138,15 @@ ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
 }
 
 ErrorInfo Monitor::adopt(const ErrorInfo& error, bool store_silent) {
-    const interrupt::Off off;
     if (store_silent) {
         std::lock_guard lock(mutex_);
         store_gone_ = store_silent_ = true;
-    } else if (verdict().ok()) {
-        look_at_store();  // then report() does not wait for one that is silent
     }
-    return report(error);
+    if (error.code != DDP_ERROR_INTERRUPTED) return report(error);
+    // The program has waited in the other group already.
+    post([this, error] { agree_on(error); });
+    accept(error);
+    return verdict();
 }
 
 bool Monitor::store_gone() const {
@@ -186,6 +191,7 @@ ErrorInfo Monitor::verdict() const {
 
 void Monitor::leave() {
     const interrupt::Off off;
+    const auto deadline = Deadline::after_ms(kStoreMs);
     {
         std::lock_guard lock(mutex_);
         if (left_) return;
@@ -200,15 +206,15 @@ void Monitor::leave() {
     } catch (const Error& error) {
         log(LogLevel::kDebug, "leaving group: ", error.what());
     }
-    let_a_cut_off_rank_read();
+    let_a_cut_off_rank_read(deadline);
 }
 
 // The store ends with this process's group. A rank that was cut off from it would take that for the death of this one.
-void Monitor::let_a_cut_off_rank_read() {
+void Monitor::let_a_cut_off_rank_read(const Deadline& deadline) {
     std::unique_lock lock(mutex_);
     if (config_.store_rank != config_.rank || verdict_.code != DDP_ERROR_RANK_FAILED || verdict_.rank == config_.rank) return;
     const auto dead = verdict_.rank;
-    const auto stays_ms = verdict_stays_.remaining_ms();
+    const auto stays_ms = std::min(verdict_stays_.remaining_ms(), deadline.remaining_ms());
     lock.unlock();
     try {
         if (stays_ms > 0) config_.store->wait({key(str("left/", dead))}, stays_ms);
@@ -345,7 +351,7 @@ ErrorInfo Monitor::verdict_on_lost_connection(Store& again, const std::string& r
 
 bool Monitor::wait_for_verdict(std::int64_t ms) {
     std::unique_lock lock(mutex_);
-    const auto known = [this] { return !verdict_.ok() || store_gone_; };
+    const auto known = [this] { return nothing_to_wait_for(); };
     if (!changed_.wait_for(lock, std::chrono::milliseconds(ms), known) && losing_)
         changed_.wait_for(lock, std::chrono::milliseconds(kStoreMs + kVerdictMs), known);
     return !verdict_.ok();
