@@ -191,12 +191,21 @@ void Work::expire_if_due() {
             {DDP_ERROR_TIMEOUT, str("a work made by ddp_work_create was not completed within ", timeout_ms_, " ms")});
         return;
     }
-    WorkPtr next;
-    {
-        std::lock_guard lock(mutex_);
-        next = next_.lock();
-    }
-    if (next) next->expire_if_due();
+    if (const auto next = waits_for()) next->expire_if_due();
+}
+
+WorkPtr Work::waits_for() {
+    std::lock_guard lock(mutex_);
+    return next_.lock();
+}
+
+// Asks until there is a verdict. A continuation may have begun, or begin meanwhile, an operation of another group, which must let
+// go of its memory as well: that group breaks too.
+void Work::end_if_wanted(std::optional<ErrorInfo>& verdict) {
+    if (!verdict && interrupt::wanted()) verdict = executor_->interrupted(target_);
+    if (!verdict) return;
+    for (auto next = waits_for(); next && !next->done(); next = next->waits_for())
+        if (next->executor_ && !next->executor_->poisoned()) next->executor_->interrupted(next->target_);
 }
 
 }  // namespace libddp
