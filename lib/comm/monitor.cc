@@ -450,7 +450,10 @@ ErrorInfo Monitor::blame_for_loss(const ErrorInfo& local, const std::string& ope
     }
     // A rank that gave up first looks as if it had gone; the cause is the one that it gave up on.
     const auto silent = ask_everyone().silent;
-    return silent.empty() ? local : blame_silent(silent, local, operation);
+    if (!silent.empty()) return blame_silent(silent, local, operation);
+    ErrorInfo verdict = local;
+    verdict.message = str(operation, " on rank ", config_.rank, ": ", local.message);
+    return verdict;
 }
 
 ErrorInfo Monitor::left_too_early(std::int32_t rank, ErrorInfo local, const std::string& operation,
