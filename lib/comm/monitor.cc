@@ -47,11 +47,10 @@ void Monitor::start() {
         }
         post([this, reason = std::move(reason), graceful] { connection_lost(reason, graceful); });
     });
-    if (config_.store_rank >= 0 && config_.store_rank != config_.rank)
-        watches_[3] = store.watch(key("ended"), [this](std::string how) {
-            const std::lock_guard lock(mutex_);
-            store_ended_ = std::move(how);
-        });
+    watches_[3] = store.watch(key("ended"), [this](std::string value) {
+        const std::lock_guard lock(mutex_);
+        ended_ = decode_verdict(value);
+    });
     at_exit_.emplace([this](int status, const Deadline& deadline) { say_exit(status, deadline); });
     // Last, as what throws before must leave no thread behind.
     thread_ = quiet_thread([this] { loop(); });
@@ -232,13 +231,14 @@ void Monitor::say_exit(int status, const Deadline& deadline) {
     }
     auto& store = *config_.store;
     if (!store.answers(deadline.remaining_ms())) return;
-    const std::string how =
-        str("rank ", config_.rank, " (", config_.identity, ") ended: its process exited with status ", status,
-            " and had not left the group (ddp_group_free)", status == 0 ? kUnevenInputs : "");
-    store.set_will(key("verdict"), encode_verdict({DDP_ERROR_RANK_FAILED, how, config_.rank}));
-    if (config_.rank != config_.store_rank) return;
-    // The will ends with the store. The second answer comes when the server has told those who watch.
-    store.set(key("ended"), how);
+    const std::string ended = encode_verdict(
+        {DDP_ERROR_RANK_FAILED,
+         str("rank ", config_.rank, " (", config_.identity, ") ended: its process exited with status ", status,
+             " and had not left the group (ddp_group_free)", status == 0 ? kUnevenInputs : ""),
+         config_.rank});
+    store.set_will(key("verdict"), ended);
+    // The will ends with the store, which may be in this process. The second answer comes when the server has told those who watch.
+    store.set(key("ended"), ended);
     store.answers(deadline.remaining_ms());
 }
 
@@ -305,12 +305,12 @@ void Monitor::connection_lost(const std::string& reason, bool graceful) {
 
 // Either the store has ended, or something between it and this rank cut the connection.
 void Monitor::accept_loss_of_store(const std::string& reason) {
-    std::string ended;
+    ErrorInfo ended;
     {
         std::lock_guard lock(mutex_);
-        ended = store_ended_;
+        ended = ended_;
     }
-    if (ended.empty()) {
+    if (ended.ok() || ended.rank != config_.store_rank) {
         try {
             const auto again = config_.store->reconnect(kStoreMs);
             return accept(verdict_on_lost_connection(*again, reason));
@@ -318,9 +318,10 @@ void Monitor::accept_loss_of_store(const std::string& reason) {
             log(LogLevel::kDebug, "the store is not there again: ", error.what());
         }
     }
-    if (config_.store_rank >= 0)
-        accept({DDP_ERROR_RANK_FAILED,
-                ended.empty() ? str("rank ", config_.store_rank, ", which runs the store, died: ", reason) : ended,
+    if (!ended.ok())
+        accept(ended);
+    else if (config_.store_rank >= 0)
+        accept({DDP_ERROR_RANK_FAILED, str("rank ", config_.store_rank, ", which runs the store, died: ", reason),
                 config_.store_rank});
     else
         accept({DDP_ERROR_UNAVAILABLE, str("the job's store is gone (did the launcher end?): ", reason)});

@@ -130,7 +130,7 @@ private:
     bool left_ = false;
     bool stopping_ = false;
     std::deque<std::function<void()>> events_;
-    std::string store_ended_;       // how the process that runs the store exits, if it says so
+    ErrorInfo ended_;               // how the first process exits that has not left, whose own store may end with it
     Store::Watch watches_[4] = {};  // 0: none
     std::thread thread_;
     std::optional<AtExit> at_exit_;  // until this rank leaves
