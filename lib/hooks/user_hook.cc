@@ -1,6 +1,5 @@
 #include "hooks/user_hook.h"
 
-#include "comm/verdict.h"
 #include "util/error_object.h"
 
 namespace libddp {
@@ -12,7 +11,7 @@ WorkPtr UserHook::reduce(ddp_group& group, ddp_bucket& bucket) {
     WorkPtr result = work ? work->impl : nullptr;
     delete work;
     if (status == DDP_OK) return result;
-    throw Error(on_rank(group.impl->rank(), take_user_error(status, error, "the communication hook")));
+    throw Error(take_user_error(status, error, "the communication hook"));
 }
 
 }  // namespace libddp
