@@ -357,7 +357,7 @@ TEST(Interrupted, EndsWhatAContinuationHasBegunInAnotherGroup) {
             });
         if (in_crew) groups[0]->join(std::make_shared<Crew>(Crew::Members{groups[0]}));
         interrupt::install([](void* at) -> std::int32_t { return *static_cast<std::atomic<bool>*>(at); },
-                           std::shared_ptr<void>(&begun, [](void*) {}), true);
+                           &begun, nullptr, true);
         auto out = submit_function(*groups[0], [] {
                        return ErrorInfo{};
                    })->then(
@@ -377,7 +377,7 @@ TEST(Interrupted, EndsWhatAContinuationHasBegunInAnotherGroup) {
         }
         EXPECT_TRUE(broken[1]);
         EXPECT_TRUE(out->done());
-        interrupt::install(nullptr, nullptr, false);
+        interrupt::install(nullptr, nullptr, nullptr, false);
         for (const auto& group : groups) group->stop({DDP_ERROR_ABORTED, "stopped"});
     }
 }
