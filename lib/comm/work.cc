@@ -6,6 +6,12 @@
 #include "util/interrupt.h"
 
 namespace libddp {
+namespace {
+
+// How long an interrupted wait gives the device to let go of the memory.
+constexpr std::int64_t kLetGoMs = 400;
+
+}  // namespace
 
 WorkPtr Work::user_completed(std::int64_t timeout_ms) {
     auto work = std::make_shared<Work>(nullptr);
@@ -181,7 +187,14 @@ void Work::check_executor() const {
 void Work::interrupted() {
     if (!executor_)
         fail(DDP_ERROR_INTERRUPTED, "a wait for a work that the program completes (ddp_work_create) was interrupted");
-    throw Error(executor_->interrupted(target_));
+    const ErrorInfo verdict = executor_->interrupted(target_);
+    try {
+        // What is aborted ends soon, and uses the caller's memory until then.
+        if (settled_) wait_for(*settled_, Deadline::after_ms(kLetGoMs), [] {});
+    } catch (const Error&) {
+        // A device that has failed uses no memory.
+    }
+    throw Error(verdict);
 }
 
 void Work::expire_if_due() {
