@@ -89,6 +89,8 @@ private:
     void start_all(std::vector<Continuation> continuations);
     void open_gate();
     void expire_if_due();
+    WorkPtr waits_for();
+    void end_if_wanted(std::optional<ErrorInfo>& verdict);
     void check_executor() const;
     [[noreturn]] void interrupted();
 

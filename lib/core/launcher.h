@@ -122,6 +122,7 @@ private:
     WorkPtr ask_for_votes(Slot& slot);
     WorkPtr call_hook(Slot& slot);
     ErrorInfo break_with(ErrorInfo error, const Slot& slot);
+    ErrorInfo in_this_group(ErrorInfo error) const;
     ErrorInfo wait_for(Work& work) const;
     ErrorInfo with_bucket(ErrorInfo error, const Slot& slot, const std::string& text) const;
 

@@ -1,6 +1,5 @@
 #include "hooks/plain.h"
 
-#include "comm/verdict.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -21,7 +20,7 @@ WorkPtr UserHook::reduce(ddp_group& group, ddp_bucket& bucket) {
     WorkPtr result = work ? work->impl : nullptr;
     delete work;
     if (status == DDP_OK) return result;
-    throw Error(on_rank(group.impl->rank(), take_user_error(status, error, "the communication hook")));
+    throw Error(take_user_error(status, error, "the communication hook"));
 }
 
 }  // namespace libddp

@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "comm/verdict.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
@@ -30,7 +29,7 @@ void ThenHook::User::call(ddp_group& group, ddp_bucket& bucket) const {
     ddp_error* error = nullptr;
     const ddp_status status = fn(data.get(), &group, &bucket, &error);
     if (status == DDP_OK) return;
-    throw Error(on_rank(group.impl->rank(), take_user_error(status, error, "the function of ddp_hook_then")));
+    throw Error(take_user_error(status, error, "the function of ddp_hook_then"));
 }
 
 WorkPtr ThenHook::reduce(ddp_group& group, ddp_bucket& bucket) {

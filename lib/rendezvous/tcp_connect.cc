@@ -184,6 +184,7 @@ int connect_to_server(const std::string& host, int port, const std::string& secr
             last = error.info();
         }
         if (last.code == DDP_ERROR_INTERRUPTED) interrupted(name);
+        if (last.code == DDP_ERROR_LIMIT) cannot_be_used(name, {last.code, last.message});
         if (deadline.expired())
             fail(last.code == DDP_ERROR_TIMEOUT ? DDP_ERROR_TIMEOUT : DDP_ERROR_UNAVAILABLE, "the store at ", name,
                  " was not reached within ", waited_ms(), " ms: ", last.message,

@@ -12,6 +12,7 @@
 #include "rendezvous/tcp_connect.h"
 #include "rendezvous/tcp_server.h"
 #include "util/error.h"
+#include "util/interrupt.h"
 
 namespace libddp {
 namespace {
@@ -154,6 +155,7 @@ std::shared_ptr<Store> open_store(StoreConfig config) {
     if (config.is_server) return host_tcp(uri, std::move(config));
     if (uri.port == 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, "uri: '", config.uri, "' has port 0, which only a server can choose");
+    interrupt::refuse_inside_check();
     config.uri = tcp_uri(uri.host, uri.port);
     const auto deadline = Deadline::after_ms(config.timeout_ms);
     return client_of(connect_to_server(uri.host, uri.port, config.secret, deadline), config);

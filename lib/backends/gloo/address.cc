@@ -11,12 +11,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "backends/gloo/host_store.h"
@@ -27,7 +26,9 @@ namespace libddp::gloo_tcp {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
-constexpr std::chrono::milliseconds kInterfacePause{100};
+// How long a link that is down at the moment is given, and how often it is looked for.
+constexpr std::int64_t kLinkMs = 10'000;
+constexpr std::int64_t kLookMs = 100;
 
 struct Interface {
     std::string name;
@@ -107,17 +108,28 @@ std::optional<std::string> address_of_own_name(const std::vector<Interface>& own
     return std::nullopt;
 }
 
-// An address that ranks on other hosts can reach. A link that is down at the moment is given until the deadline.
-std::string own_address(const Deadline& deadline) {
+// Throws if the group has broken meanwhile, or the program wants the wait to end.
+void look_up(const ddp_backend_host& host) {
+    try {
+        store_get(host, "gloo/none", Deadline::after_ms(kLookMs));  // nobody sets this key
+    } catch (const Error& error) {
+        // What has broken the group may be a timeout too, and names a rank.
+        if (error.info().code != DDP_ERROR_TIMEOUT || error.info().rank >= 0) throw;
+    }
+}
+
+// An address that ranks on other hosts can reach. A link that is down at the moment is given a while, but less than the other
+// ranks wait for this one: what is missing here must be known before they give up.
+std::string own_address(const ddp_backend_host& host, const Deadline& deadline) {
+    const auto up = Deadline::after_ms(std::min(kLinkMs, deadline.remaining_ms() / 2));
     for (;;) {
         const std::vector<Interface> own = interfaces();
-        if (auto named = address_of_own_name(own)) return *named;
-        if (!own.empty()) return own.front().address;
-        if (deadline.expired())
-            fail(DDP_ERROR_UNAVAILABLE,
+        if (!own.empty()) return address_of_own_name(own).value_or(own.front().address);
+        if (up.expired())
+            fail(DDP_ERROR_IO,
                  "this host has no network interface that is up, but for the loopback, and the ranks are on several "
                  "hosts");
-        std::this_thread::sleep_for(kInterfacePause);
+        look_up(host);
     }
 }
 
@@ -209,7 +221,7 @@ std::string decide_as_root(const ddp_backend_host& host, const std::string& requ
         }
     }
     std::string aim = requested;
-    if (aim.empty()) aim = one_machine ? kLoopback : own_address(deadline);
+    if (aim.empty()) aim = one_machine ? kLoopback : own_address(host, deadline);
     if (!one_machine) refuse_loopback(aim, "rank 0's address");
     store_set(host, "gloo/aim", (one_machine ? "local " : "remote ") + aim);
     return aim;
@@ -222,7 +234,8 @@ std::string decide_as_other(const ddp_backend_host& host, const std::string& req
     std::string address = requested;
     if (address.empty() && one_machine) address = kLoopback;
     if (address.empty()) address = address_toward(answer.substr(answer.find(' ') + 1)).value_or("");
-    if (address.empty() || (requested.empty() && !one_machine && is_loopback(address))) address = own_address(deadline);
+    if (address.empty() || (requested.empty() && !one_machine && is_loopback(address)))
+        address = own_address(host, deadline);
     if (!one_machine) refuse_loopback(address, "this rank's address");
     return address;
 }

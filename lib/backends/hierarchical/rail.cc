@@ -23,6 +23,7 @@ Rail::Rail(const ddp_backend_host& host, const ddp_backend* backend, const backe
     host_.store_set = &store_set;
     host_.store_get = &store_get;
     host_.log = &write_log;
+    if (host.interrupted) host_.interrupted = &interrupted;
     auto failure = no_failure();
     check(backend_->create(&host_, &transport_, &failure), failure);
 }
@@ -69,6 +70,11 @@ ddp_status Rail::store_get(void* self, const char* key, std::int64_t timeout_ms,
                            ddp_backend_failure* failure) {
     const Rail& rail = *static_cast<Rail*>(self);
     return rail.outer_.store_get(rail.outer_.handle, (rail.prefix_ + key).c_str(), timeout_ms, value, size, failure);
+}
+
+std::int32_t Rail::interrupted(void* self) {
+    const Rail& rail = *static_cast<Rail*>(self);
+    return rail.outer_.interrupted(rail.outer_.handle);
 }
 
 void Rail::write_log(void* self, std::int32_t level, const char* message) {

@@ -161,6 +161,13 @@ class Scarce(unittest.TestCase):
             words = ["rank 1 cannot get its buckets", "memory"]
             return expect_error(job.ranks.values(), "OUT_OF_MEMORY", 1, words=words)
 
+    def test_no_thread_for_the_resolver(self):
+        """Waiting does not help, so nobody waits for the timeout."""
+        with Job("tcp", 2) as job:
+            begin = time.monotonic()
+            rank1 = job.start(1, ["memory=1000", "join"], init=f"tcp://localhost:{job.port}")
+            expect_error([rank1], "LIMIT", None, begin, 5.0 * SLACK, ["cannot start a thread", f"localhost:{job.port}"])
+
     @staticmethod
     def scarce(kind, limit):
         with Job(kind, 3, timeout_ms=2500) as job:

@@ -223,6 +223,7 @@ static int serve(void) {
     options.secret = me.options.secret;
     options.is_server = 1;
     if (check(ddp_store_create(&options, &me.store, &me.error))) return -1;
+    me.options.store = me.store;
     printf("value port %d\n", (int)ddp_store_port(me.store));
     return pause_here("serving");
 }

@@ -190,6 +190,30 @@ class Interrupt(unittest.TestCase):
             print(f"store, {kind}: {1000 * delay:.0f} ms", flush=True)
 
 
+class Silent(unittest.TestCase):
+    """The store's process is stopped: the program does not wait for it."""
+
+    def test_groups_that_take_turns(self):
+        if BESIDE:
+            self.skipTest("one language shows it")
+        uri = f"tcp://127.0.0.1:{free_port()}"
+        workers = [Worker(COMMAND, "turns", rank, 3, uri, "gloo") for rank in range(3)]
+        try:
+            for worker in workers:
+                worker.line("waiting", START_S)
+            time.sleep(0.5)
+            os.kill(workers[0].process.pid, signal.SIGSTOP)
+            since = workers[VICTIM].interrupt()
+            line = workers[VICTIM].line("interrupted ", LIMIT_S + START_S)
+            delay = float(line.split(" ")[1]) - since
+            print(f"groups that take turns, store stopped: {1000 * delay:.0f} ms", flush=True)
+            self.assertIn(" INTERRUPTED 1 rank 1 was interrupted while it waited for a barrier", line)
+            self.assertLess(delay, 0.9 * SLACK, line)
+        finally:
+            for worker in workers:
+                worker.remove()
+
+
 def tearDownModule():
     if delays and statistics.median(delays) > PROMISED_S:
         raise AssertionError(f"the median of {len(delays)} waits took {statistics.median(delays):.2f} s to end")
