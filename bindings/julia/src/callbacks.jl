@@ -91,7 +91,7 @@ end
         outer = raised_here()
         task_local_storage()[RAISED_KEY] = callback.raised
         try
-            with_signals(() -> Base.invokelatest(body, callback))
+            Base.reenable_sigint(() -> Base.invokelatest(body, callback))
             return LibDDP.DDP_OK
         catch exception
             return keep_exception(callback, exception, error)
