@@ -18,7 +18,7 @@ void DeviceGradients::reset_layout(const BucketStore& store) {
         bucket->lane = lanes_.find(planned.device);
         bucket->params = planned.params;
     }
-    fills_ = std::make_unique<Fill[]>(table_.params().size());
+    fills_ = std::vector<Fill>(table_.params().size());
 }
 
 void DeviceGradients::arm(const Participation& participation) {

@@ -52,8 +52,8 @@ void Launcher::tell_hook_buckets() const {
 void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, bool mean) {
     plan_hash_ = store.plan_hash();
     slots_.clear();
-    pending_ = std::make_unique<std::atomic<std::int32_t>[]>(store.size());
-    used_ = std::make_unique<std::atomic<bool>[]>(store.size());
+    pending_ = std::vector<std::atomic<std::int32_t>>(store.size());
+    used_ = std::vector<std::atomic<bool>>(store.size());
     for (std::size_t b = 0; b < store.size(); ++b) {
         Slot slot;
         slot.bucket = store.describe(b, table);

@@ -136,8 +136,8 @@ private:
     LaunchOwner& owner_;
     Step step_;
     std::vector<Slot> slots_;
-    std::unique_ptr<std::atomic<std::int32_t>[]> pending_;
-    std::unique_ptr<std::atomic<bool>[]> used_;  // does this rank have a gradient for the bucket; only for votes
+    std::vector<std::atomic<std::int32_t>> pending_;
+    std::vector<std::atomic<bool>> used_;  // does this rank have a gradient for the bucket; only for votes
     std::atomic<std::uint32_t> requests_{0};
     std::size_t next_ = 0;  // touched only by the launching thread
     // Likewise. With votes on several links: done when the hook was called for the bucket that was launched last.

@@ -38,7 +38,7 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const De
     participation_.freeze(frozen, true);
     sparse_.prepare();
     factors_.prepare();
-    slots_ = std::make_unique<Slot[]>(table_.params().size());
+    slots_ = std::vector<Slot>(table_.params().size());
     change_buckets(planned ? lay_out(plan_params(), *planned) : make_next_plan());
     initial_plan_ = store_->plan();
     agree_on_plan(*group_, store_->plan_hash());

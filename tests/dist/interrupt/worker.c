@@ -1,5 +1,5 @@
-/* worker.c: a rank that waits, and says when and with what its wait ended; interrupt_test.py starts it. Its like in other languages
- * are in tests/bindings.
+/* worker.c: a rank that waits, and says when and with what its wait ended; interrupt_test.py starts it. tests/bindings has the same
+ * worker in Python, Java and Julia.
  *
  *     worker CASE RANK WORLD URI BACKEND
  *
