@@ -1,4 +1,4 @@
-// Matrices for the functions of kernels/low_rank_lists.h, in memory of any place: put(bytes) brings bytes there and says where.
+// Matrices for the functions of kernels/low_rank.h, in memory of any place: put(bytes) brings bytes there and says where.
 #pragma once
 
 #include <cmath>
