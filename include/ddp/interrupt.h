@@ -32,8 +32,8 @@ DDP_EXTERN_C_BEGIN
 /* Says whether the program wants the calling thread's wait to end: 0 no, anything else yes. libddp calls it about ten
  * times a second, on threads of the program that wait inside a libddp call, never on its own threads. Several threads
  * may be inside it. It must return soon, throw nothing, and call no function that waits for other ranks or for
- * a store: such a function, ddp_group_create included, fails with INVALID_STATE. libddp does not call it while the process
- * exits. */
+ * a store: such a function, ddp_group_create included, fails with INVALID_STATE. libddp does not call it while the
+ * process exits. */
 typedef int32_t (*ddp_interrupt_fn)(void* user_data);
 
 enum {
