@@ -24,10 +24,18 @@ def allreduce(section, options):
     for row in rows:
         by_peer.setdefault(row["peer"], {})[row["bytes"]] = row
     ours = next(iter(by_peer))
+    section.open_with(
+        f"An allreduce of {bytes_text(sizes[0])} to {bytes_text(sizes[-1])} between 2 ranks of one host, beside Gloo, Open MPI and "
+        "PyTorch (`torch.distributed` over Gloo), each with its best setting at each size. libddp's data lies in the group's "
+        "memory (`ddp_mem_alloc`), where it works fastest, or in own memory, which is any other.")
+    section.open_with(
+        "The limit of the memory is the time that this machine needs for the memory traffic alone: each rank reads and writes as "
+        f"many bytes as are reduced, and no rank waits. For large messages, from {bytes_text(LIMIT_FROM)} on, the bar is the share "
+        "of this limit that libddp reaches.")
     if options.page:
         section.say(f"![Time against bytes]({options.page.with_suffix('.svg').name})")
-    section.say(f"Milliseconds; in brackets the ratio to {ours}. Of a peer the setting that is best at that size.")
-    section.table(["Bytes", *by_peer, "Limit of the memory", "Of the limit"],
+    section.say(f"Milliseconds, and in parentheses the ratio to {ours}:")
+    section.table(["Bytes", *by_peer, "Limit of the memory", "Share of the limit"],
                   [allreduce_line(size, by_peer, ours) for size in by_peer[ours]])
     judge_allreduce(section, by_peer, ours)
 
@@ -42,7 +50,11 @@ def allreduce_line(size, by_peer, ours):
 
 
 def judge_allreduce(section, by_peer, ours):
-    for peer, least in (("Gloo", FASTER_THAN_GLOO), ("Open MPI", FASTER_THAN_MPI)):
+    large = [(row["fraction"], size) for size, row in by_peer[ours].items() if size >= LIMIT_FROM]
+    fraction, size = min(large)
+    section.judge(f"from {bytes_text(LIMIT_FROM)} at least {100 * OF_LIMIT:g} % of the limit of the memory",
+                  f"at least {100 * fraction:.0f} % ({bytes_text(size)})", fraction >= OF_LIMIT)
+    for peer, least in (("Open MPI", FASTER_THAN_MPI), ("Gloo", FASTER_THAN_GLOO)):
         criterion = f"at every size at least {least:g} times as fast as {peer} at its best"
         if peer not in by_peer:
             section.judge(criterion, f"{peer} is not here", None)
@@ -50,26 +62,25 @@ def judge_allreduce(section, by_peer, ours):
         ratio, size = min((row["ratio"], size) for size, row in by_peer[peer].items())
         section.judge(criterion, f"at least {ratio:.3g} times ({bytes_text(size)})", ratio >= least)
         most, size = min((row["median_ms"] / by_peer[ours][size]["limit_ms"], size) for size, row in by_peer[peer].items())
-        section.note(f"the limit of the memory: as fast as {peer} at its best", f"at least {most:.3g} times ({bytes_text(size)})")
+        section.note(f"for comparison: the limit of the memory against {peer} at its best",
+                     f"at least {most:.3g} times as fast ({bytes_text(size)})")
     for peer, rows in by_peer.items():
         if peer.startswith("libddp") and peer != ours:
             note_other(section, by_peer, peer, rows)
-    large = [(row["fraction"], size) for size, row in by_peer[ours].items() if size >= LIMIT_FROM]
-    fraction, size = min(large)
-    section.judge(f"from {bytes_text(LIMIT_FROM)} at least {100 * OF_LIMIT:g} % of the limit of the memory",
-                  f"at least {100 * fraction:.0f} % ({bytes_text(size)})", fraction >= OF_LIMIT)
 
 
 def note_other(section, by_peer, peer, rows):
     """How libddp compares in memory of another kind."""
-    for other in ("Gloo", "Open MPI"):
+    for other in ("Open MPI", "Gloo"):
         if other in by_peer:
             ratio, size = min((by_peer[other][size]["median_ms"] / row["median_ms"], size) for size, row in rows.items())
-            section.note(f"{peer}: as fast as {other} at its best", f"at least {ratio:.3g} times ({bytes_text(size)})")
+            section.note(f"for comparison: {peer}, against {other} at its best",
+                         f"at least {ratio:.3g} times as fast ({bytes_text(size)})")
 
 
 def tail(section, options):
-    section.say("Microseconds, 2 ranks, messages in the group's memory. Tail: the 99th percentile over the median.")
+    section.open_with("Small allreduces between 2 ranks of one host while something else wants the processors. Messages lie in the "
+                      "group's memory, and times are microseconds. The tail is the 99th percentile divided by the median.")
     rounds = 1 if options.quick else 5
     tail_beside(section, options, "a Gloo group of the same ranks", f"{options.backend},gloo", 0, rounds)
     tail_beside(section, options, "a busy loop", options.backend, 1, rounds)
@@ -111,18 +122,22 @@ def best_over_local(rows):
 
 def replay_table(section, rows):
     best = best_over_local(rows).values()
-    section.table(["", "Setting", "Step", "Without communication", "Over that"],
+    section.table(["", "Setting", "Step", "Local loop", "Over the local loop"],
                   [[row["peer"], row["setting"] + (", best" if row in best else ""), ms(row["median_ms"]),
                     ms(row["local_ms"]), ms(row["over_local_ms"])] for row in rows])
 
 
 def replay(section, options):
+    section.open_with("A step that writes the gradients of a model in the order of a backward pass, without compute, on 2 ranks of one "
+                      "host, beside PyTorch's DistributedDataParallel. The local loop is the same without communication. The criterion "
+                      "compares the time over the local loop, each side with its best setting.")
+    section.open_with("libddp's gradients live in the buckets (view). PyTorch's are copied (copy), live in the buckets (view), or are "
+                      "written into the buckets directly (direct), which no PyTorch program does and the criterion leaves out.")
     for model, rounds, seconds, caps in (("resnet50", 5, 2, "1,5,25"), ("bert-base", 3, 4, "1,25")):
         if options.quick:
             rounds, seconds, caps = 1, 0.1, "25"
         rows = replay_rows(section, options, model, 2, rounds, seconds, caps)
-        section.say(f"{model}, 2 ranks, no compute, gradients in the buckets (PyTorch: also copied, and written into the "
-                    "buckets directly, which no PyTorch program does):")
+        section.say(f"{model}:")
         replay_table(section, rows)
         ours, *peers = best_over_local(rows).values()
         criterion = f"{model}: time over the local loop at most {OF_PYTORCH:g} of PyTorch DDP's"
@@ -137,7 +152,8 @@ def replay(section, options):
 def overhead(section, options):
     rounds, seconds = (1, 0.2) if options.quick else (5, 2)
     rows = replay_rows(section, options, "2000x256", 1, rounds, seconds, "25")
-    section.say("2,000 parameters of 256 floats, 1 rank: what libddp itself costs a step.")
+    section.open_with("A step of 2,000 parameters of 256 floats on 1 rank, beside PyTorch's DistributedDataParallel: what the library "
+                      "itself costs.")
     replay_table(section, rows)
     ours = next(iter(best_over_local(rows).values()))["over_local_ms"]
     section.judge(f"at most {OVERHEAD_MS:g} ms over the local loop", f"{ours:.3f} ms", ours <= OVERHEAD_MS)
@@ -153,6 +169,7 @@ def crowd(section, options):
 
     few, many = running.in_turns(1 if options.quick else 5, [lambda: measure(2), lambda: measure(8)])
     share = many / (4 * few)
-    section.say(f"26,214,400 bytes: {ms(few)} ms with 2 ranks, {ms(many)} ms with 8, on the same cores.")
-    section.judge(f"8 ranks need at most {CROWD:g} times what their 4 times larger traffic takes with 2 ranks",
+    section.open_with(f"An allreduce of 26,214,400 bytes on the same cores: {ms(few)} ms with 2 ranks, {ms(many)} ms with 8 ranks, whose "
+                      "traffic is 4 times as large.")
+    section.judge(f"8 ranks take at most {CROWD:g} times as long as 2 ranks would take for 4 times the traffic",
                   f"{share:.2f} times", share <= CROWD)

@@ -9,7 +9,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
   overhead     2,000 small parameters on one rank
   crowd        8 ranks
   link         two hosts and a slow link: its limit, PyTorch's DistributedDataParallel, overlap
-  round-robin  1, 2 and 4 groups in turn
+  round-robin  1, 2 and 4 round robin groups
 
 Without sections all of them; a page keeps the sections that are not measured again. What is missing here (a backend,
 PyTorch, MPI, the right to make network namespaces) is said and left out. Status 1: a criterion was measured and not met.
@@ -26,11 +26,11 @@ import two_hosts
 SECTIONS = {
     "allreduce": ("Allreduce on one host", one_host.allreduce),
     "replay": ("A model's gradients beside PyTorch", one_host.replay),
-    "tail": ("Small allreduces while others want the processors", one_host.tail),
-    "overhead": ("What a step costs alone", one_host.overhead),
+    "tail": ("Small allreduces on busy processors", one_host.tail),
+    "overhead": ("The cost of a step on one rank", one_host.overhead),
     "crowd": ("More ranks than cores", one_host.crowd),
     "link": ("Two hosts and a slow link", two_hosts.link),
-    "round-robin": ("Several groups in turn", two_hosts.round_robin),
+    "round-robin": ("Round robin groups", two_hosts.round_robin),
 }
 
 

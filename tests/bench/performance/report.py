@@ -8,10 +8,15 @@ import subprocess
 
 HEAD = """# Performance
 
-Written by `tests/bench/performance/performance.py`, which repeats every figure here: `performance.py --page
-docs/performance.md`, or with the names of sections after it. Times are milliseconds, medians over iterations of
-the slowest rank's time; where several programs are compared they ran in turns, and the medians over those rounds are shown.
-A ratio is a time over libddp's in the same round, and of those the median: above 1, libddp is faster.
+libddp is measured against Gloo, Open MPI and PyTorch, and against the limits of the machine: its memory on one host, and the
+wire between two hosts. Each section says what was measured and against what, and then which criteria the figures meet.
+
+- Times are milliseconds: the median over iterations of the slowest rank's time.
+- Programs that are compared run alternately, in rounds. A figure is the median over the rounds.
+- A ratio is a time divided by libddp's time in the same round, as the median over the rounds. Above 1, libddp is faster.
+
+`tests/bench/performance/performance.py` measures every figure again and writes this page: `performance.py --page
+docs/performance.md`, or with the names of sections after it.
 """
 
 
@@ -20,7 +25,11 @@ class Section:
 
     def __init__(self, name, title):
         self.name, self.title = name, title
-        self.body, self.verdicts, self.commands = [], [], []
+        self.opening, self.body, self.verdicts, self.commands = [], [], [], []
+
+    def open_with(self, text):
+        """What is measured and against what: before the verdicts."""
+        self.opening.append(text)
 
     def say(self, text):
         self.body.append(text)
@@ -49,11 +58,11 @@ class Section:
         return any(verdict == "FAIL" for verdict, *_ in self.verdicts)
 
     def markdown(self, facts):
-        parts = [f"## {self.title}", f"{facts['date']}, commit {facts['commit']}."]
+        parts = [f"## {self.title}", *self.opening]
         if self.verdicts:
             lines = [("", "Criterion", "Measured"), ("---",) * 3, *self.verdicts]
             parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
-        parts += self.body
+        parts += [*self.body, f"Measured on {facts['date']} at commit {facts['commit']}."]
         if self.commands:
             parts.append("```\n" + "\n".join(self.commands) + "\n```")
         return "\n\n".join(parts)

@@ -16,7 +16,7 @@ LAST_LAYER_BYTES = 8196000  # of resnet50: the first gradient of the backward pa
 SIZES = [26214400, 64 << 20, RESNET50_BYTES]
 OVER_WIRE, OF_PYTORCH, OVERLAPPED = 1.05, 0.70, 1.08
 BUCKET_MB = 4
-AS_IT_WORKS = "as it works"
+BY_WORK = "by work"
 PORT = 29401
 
 
@@ -61,9 +61,10 @@ def rounds(options):
 
 def link(section, options):
     require_link(options)
-    section.say(f"Two hosts, {options.rate} each way between them (`tests/bench/namespaces.py`). The wire's time is measured "
-                "in the same run: one TCP stream each way at once, with as many bytes as are reduced "
-                "(`tests/bench/performance/wire.py`).")
+    section.open_with(f"Two hosts with {options.rate} each way between them (`tests/bench/namespaces.py`), against the wire's time and "
+                      "PyTorch's DistributedDataParallel. The wire's time is measured in the same run: one TCP stream each way at once, "
+                      "with as many bytes as are reduced (`tests/bench/performance/wire.py`). 2 x 1 ranks are one "
+                      "rank on each host, and 2 x 2 ranks are two on each.")
     with namespaces.Link(options.rate) as hosts:
         wire_limit(section, hosts, options)
         beside_pytorch(section, hosts, options)
@@ -82,7 +83,7 @@ def wire_limit(section, hosts, options):
         lines.append([running.bytes_text(size), ms(wire), ms(mine), f"{mine / wire:.3f}"])
         worst = max(worst, (mine / wire, size))
     section.say("Allreduce, 2 x 1 ranks:")
-    section.table(["Bytes", "Wire", f"libddp {options.link_backend}", "Over the wire's time"], lines)
+    section.table(["Bytes", "Wire", f"libddp {options.link_backend}", "Times the wire"], lines)
     section.judge(f"2 x 1 ranks: within {100 * (OVER_WIRE - 1):.0f} % of the wire's time",
                   f"{worst[0]:.3f} times ({running.bytes_text(worst[1])})", worst[0] <= OVER_WIRE)
 
@@ -135,32 +136,33 @@ def overlap(section, hosts, options):
     by_size = pathlib.Path(options.bench).with_name("resnet50-by-size")
     by_size.write_text(without_uses(processes.run([options.bench, "models", "--model", "resnet50"], 60)[1]))
     cases = [(compute, spread, model, groups) for compute in (400, 800) for spread, model, groups in (
-        (AS_IT_WORKS, "resnet50", 1), (AS_IT_WORKS, "resnet50", 2), (AS_IT_WORKS, "resnet50", 4), ("by size", by_size, 1))]
+        (BY_WORK, "resnet50", 1), (BY_WORK, "resnet50", 2), (BY_WORK, "resnet50", 4), ("by size", by_size, 1))]
     wire, *steps = running.in_turns(rounds(options), [lambda: wire_ms(hosts, options, RESNET50_BYTES, 3), *(
         lambda compute=compute, model=model, groups=groups: replay_ms(
             section, hosts, options, 1, options.link_backend, compute, groups, model)
         for compute, _, model, groups in cases)])
-    section.say(f"A step of resnet50 that computes as well, 2 x 1 ranks; the wire alone takes {ms(wire)} ms. Compute is spread "
-                "over the gradients by the multiply-adds of their layers: the last layers have most of the bytes and little of "
-                "the work. Beside it, spread by size (`ddp-bench models | cut -d@ -f1`), as no such network works: then the "
-                "first gradient alone is 8 % of all, nothing can be sent before it, and no step can take less than 8 % of the "
-                "compute and the wire's time together (\"least\"), even if communication needed no processor:")
+    section.say(f"A step of resnet50 with compute, 2 x 1 ranks. The wire alone takes {ms(wire)} ms. The compute is spread over the "
+                "gradients in one of two ways:")
+    section.say(f"- {BY_WORK}: by the multiply-adds of their layers. The last layers have most of the bytes and little of the work.\n"
+                "- by size (`ddp-bench models | cut -d@ -f1`), as no such network works. The first gradient alone is then 8 % of all, "
+                "and nothing can be sent before it. Even if communication needed no processor, no step could take less than 8 % of "
+                "the compute plus the wire's time: the column \"Least\".")
     table, over = [], {}
     for (compute, spread, _, groups), step in zip(cases, steps):
         longer = max(compute, wire)
-        first = 0 if spread == AS_IT_WORKS else compute * LAST_LAYER_BYTES / RESNET50_BYTES
+        first = 0 if spread == BY_WORK else compute * LAST_LAYER_BYTES / RESNET50_BYTES
         table.append([compute, spread, groups, ms(step), f"{step / longer:.3f}", f"{max(compute, first + wire) / longer:.3f}"])
-        if spread == AS_IT_WORKS:
+        if spread == BY_WORK:
             over.setdefault(compute, []).append(step / longer)
-    section.table(["Compute", "Spread", "Groups in turn", "Step", "Over the longer of compute and wire", "Least"], table)
+    section.table(["Compute", "Spread", "Round robin groups", "Step", "Times the longer of compute and wire", "Least"], table)
     for compute, ratios in over.items():
-        section.judge(f"2 x 1 ranks, computing {compute} ms, with as many groups in turn as are best: a step takes at most "
+        section.judge(f"2 x 1 ranks, {compute} ms of compute, with the best number of round robin groups: a step takes at most "
                       f"{OVERLAPPED:g} times the longer of compute and wire", f"{min(ratios):.3f} times",
                       min(ratios) <= OVERLAPPED)
 
 
 def round_robin(section, options):
-    """Several groups in turn, on one host and on the link."""
+    """Round robin groups, on one host and on the link."""
     if not running.works(options, "gloo", "--groups", "2"):
         raise running.Missing("this build has no round robin groups")
     numbers = (1, 2, 4)
@@ -181,6 +183,6 @@ def round_robin(section, options):
     if not reason:
         with namespaces.Link(options.rate) as hosts:
             slow = running.in_turns(rounds(options), [lambda number=number: linked(hosts, number) for number in numbers])
-    section.say("A step of resnet50 without compute; the groups take the buckets in turn. There is no criterion.")
+    section.open_with("A step of resnet50 over Gloo without compute, with 1, 2 and 4 round robin groups. There is no criterion.")
     section.table(["Groups", "One host, 2 ranks", f"Two hosts, {options.rate}"], [
         [number, ms(one), "" if two is None else ms(two)] for number, one, two in zip(numbers, local, slow)])
