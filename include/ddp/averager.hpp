@@ -32,7 +32,7 @@ public:
         create(context, periods.data(), group_sizes.data(), periods.size(), warmup_steps);
     }
 
-    /* After each step of the optimizer. Returns over how many ranks it averaged; 0: not this time. */
+    /* Call it after each step of the optimizer. Returns over how many ranks it averaged; 0 if it did not. */
     std::int32_t step() {
         std::int32_t ranks = 0;
         detail::call(ddp_averager_step, get(), &ranks);

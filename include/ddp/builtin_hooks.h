@@ -1,14 +1,15 @@
 /* builtin_hooks.h: communication hooks that come with libddp, and the state that some of them keep.
  *
- * All stand on what hook.h offers to everybody. One hook is installed at a time; installing another replaces it, between
- * steps. A hook that a rank installs and another does not is DDP_ERROR_MISMATCH in the next step.
+ * They use only what hook.h offers to everybody. One hook is installed at a time. Installing another replaces it,
+ * between steps. If ranks install different hooks, the next step fails with DDP_ERROR_MISMATCH.
  *
- * LOSSY HOOKS. Error feedback: what a step leaves out is kept on this rank and added to the next step's gradient, for
- * each parameter by itself, so that it survives another layout of the buckets. A gradient of a parameter that holds a
- * NaN or an infinity on any rank becomes NaN on every rank, all of it, and what is kept for that parameter stays as it
- * was before that step. What is kept for a parameter waits while this rank has no gradient for it (unused, frozen,
- * skipped). Gradients of integers and complex numbers, and those of sparse and factored parameters, are reduced as
- * without a hook. f16 and bf16 are computed in f32.
+ * LOSSY HOOKS. powersgd, onebit and topk have error feedback: this rank keeps what a step leaves out, and adds it to
+ * the next step's gradient. It keeps this for each parameter, so that another layout of the buckets changes nothing.
+ * While this rank has no gradient for a parameter (unused, frozen, skipped), what it keeps for it waits.
+ *
+ * If a parameter's gradient holds a NaN or an infinity on any rank, all of it becomes NaN on every rank. What is kept
+ * for the parameter stays as it was before that step. Gradients of integers and complex numbers, and of sparse and
+ * factored parameters, are reduced as without a hook. f16 and bf16 are computed in f32.
  */
 #ifndef DDP_BUILTIN_HOOKS_H
 #define DDP_BUILTIN_HOOKS_H
@@ -17,12 +18,12 @@
 
 DDP_EXTERN_C_BEGIN
 
-/* Installs a hook by name. options: "key=value,key=value", NULL or "" for the defaults (in parentheses).
+/* Installs a hook by name. options: "key=value,key=value". NULL or "": the defaults, in parentheses.
  *
  *   name                   what ranks send                                     options
  *   allreduce              the gradients: libddp's default
  *   fp16, bf16             the gradients in that precision
- *   fp16(NAME), bf16(NAME) what NAME sends for gradients cast to that precision    those of NAME
+ *   fp16(NAME), bf16(NAME) what NAME sends for gradients in that precision     those of NAME
  *   powersgd               two thin matrices for each matrix                   those of ddp_powersgd_options
  *   batched_powersgd       the same for each bucket as one square matrix       the same
  *   quantize_per_tensor    8 bits an element, a range for each parameter       min_elements (0)
@@ -31,61 +32,84 @@ DDP_EXTERN_C_BEGIN
  *   topk                   the largest elements with their places              ratio (0.01), min_elements (1024)
  *   post_local_sgd         the gradients; from step `start` on only within     start (1000), subgroup (1)
  *                          `subgroup` consecutive ranks: see averager.h
- *   noop                   nothing: gradients stay each rank's own. To measure what communication costs at all
+ *   noop                   nothing: each rank keeps its own gradients. Shows what communication costs
  *
- * Parameters with fewer than min_elements elements are reduced as without a hook.
- * Errors: INVALID_ARGUMENT (unknown name or option, value out of range; the hook installed before stays), INVALID_STATE
- * (in the middle of a step).
- * Threads: one. Blocks: no. Collective: no, but every rank must do the same; post_local_sgd with a subgroup other than 1
- * and the world size: yes, and blocks as ddp_group_split. Callbacks: no. */
+ * Parameters with fewer than min_elements elements are reduced as without a hook. Every rank must install the same hook
+ * with the same options. post_local_sgd with a subgroup that is neither 1 nor the world size is collective, and blocks
+ * as ddp_group_split.
+ * Errors: INVALID_ARGUMENT (unknown name or option, value out of range; the old hook stays), INVALID_STATE (during a
+ * step).
+ * Threads: one. Blocks: no, except as above. Collective: no, except as above. Callbacks: no. */
 DDP_API ddp_status ddp_use_hook(ddp_context* context, const char* name, const char* options, ddp_error** error);
+
+/* The installed hook's name: "powersgd", "fp16(allreduce)", "user". Valid until another is installed. NULL for NULL.
+ * Threads: any between steps. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API const char* ddp_hook_name(const ddp_context* context);
+
+/* Wraps the installed hook, a user's or a built-in one. It receives buckets cast to `dtype`, DDP_F16 or DDP_BF16, and
+ * its result is cast back. Buckets of f16, bf16, integers and complex numbers reach it unchanged. Values beyond 65,504
+ * become infinite in f16. Errors and facts as ddp_use_hook. */
+DDP_API ddp_status ddp_compress_hook(ddp_context* context, ddp_dtype dtype, ddp_error** error);
+
+/* libddp calls it when a bucket's gradients are reduced, while later ones still travel: for an optimizer that updates
+ * the bucket's parameters. The bucket's buffer holds the result. */
+typedef ddp_status (*ddp_bucket_fn)(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_error** error);
+
+/* Wraps the installed hook: after it has reduced a bucket, libddp calls fn for the bucket, in bucket order. With a
+ * round robin group this is the order within each of its groups; calls for buckets of different groups may overlap.
+ * flags: 0, and fn runs only on a thread inside a libddp call; or DDP_WORK_ANY_THREAD (group.h). destroy: as in
+ * ddp_set_comm_hook. If fn fails, ddp_finalize returns the error and names the bucket.
+ * Errors and facts as ddp_use_hook; UNSUPPORTED for unknown flags. */
+DDP_API ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data,
+                                 void (*destroy)(void* user_data), uint32_t flags, ddp_error** error);
 
 enum {
     DDP_POWERSGD_NO_ERROR_FEEDBACK = 1u << 0,
-    /* Draw Q anew in every step instead of starting from the one of the step before. */
+    /* Draw Q anew in every step. Otherwise a step starts from the Q of the step before. */
     DDP_POWERSGD_NO_WARM_START = 1u << 1,
     /* The whole bucket as one square matrix: faster, less accurate. */
     DDP_POWERSGD_BATCHED = 1u << 2,
-    /* How P and Q are made orthogonal. Neither: Gram-Schmidt up to rank 2, QR above. */
+    /* How P and Q are made orthogonal. Neither: Gram-Schmidt up to 2 columns, QR above. Both: INVALID_ARGUMENT. */
     DDP_POWERSGD_GRAM_SCHMIDT = 1u << 3,
     DDP_POWERSGD_QR = 1u << 4
 };
 
 /* PowerSGD (Vogels, Karimireddy, Jaggi, NeurIPS 2019), with the options and defaults of PyTorch's PowerSGDState. A
- * gradient of shape (n, ...) is a matrix M of n rows and m columns. It is replaced by P Q^T, with P = M Q summed over
- * ranks and made orthogonal, and Q = M^T P averaged over ranks; P and Q have `rank` columns. Scalars, vectors and what
- * would not shrink enough are averaged as they are. Q starts as normally distributed numbers of the counter-based
- * generator Philox4x32-10 (Salmon et al., SC 2011) and is made orthogonal; docs/hooks.md says how exactly. */
+ * gradient of shape (n, ...) is a matrix M of n rows and m columns. It is replaced by P Q^T: P = M Q is summed over
+ * ranks and made orthogonal, and Q = M^T P is averaged over ranks. P and Q have r = min(n, m, rank) columns. Scalars,
+ * vectors and gradients that would not shrink enough are averaged uncompressed. Q starts as normally distributed
+ * numbers of the counter-based generator Philox4x32-10 (Salmon et al., SC 2011), made orthogonal; docs/hooks.md has the
+ * details. */
 typedef struct ddp_powersgd_options {
     size_t struct_size;
     int32_t rank;                     /* columns of P and Q; at least 1 (1). In options: rank */
     uint32_t flags;                   /* DDP_POWERSGD_*. In options: error_feedback, warm_start (1, or 0 for the flag),
                                          orthogonalization (auto, gram_schmidt, qr) */
     int64_t start_step;               /* synced steps before compression starts (1000). In options: start */
-    double min_compression_rate;      /* compress if (n + m) * rank * this < n * m (2). In options: min_rate */
-    double orthogonalization_epsilon; /* added to the length by which a column is divided (0). In options: epsilon */
+    double min_compression_rate;      /* compress if (n + m) * r * this < n * m (2). In options: min_rate */
+    double orthogonalization_epsilon; /* added to the length that a column is divided by (0). In options: epsilon */
     uint64_t seed;                    /* of Q (0). In options: seed */
-    int64_t stats_interval;           /* log the compression rate every so many steps; 0: never (10000). In options:
-                                         stats_interval */
+    int64_t stats_interval;           /* compressed steps between two log lines with the compression rate; 0: never
+                                         (10000). In options: stats_interval */
 } ddp_powersgd_options;
 
 /* Fills `options` with the defaults. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API void ddp_powersgd_options_init(ddp_powersgd_options* options);
-/* options: NULL takes the defaults. Errors and facts as ddp_use_hook. */
+/* options NULL: the defaults. Errors and facts as ddp_use_hook; UNSUPPORTED for unknown flags. */
 DDP_API ddp_status ddp_use_powersgd(ddp_context* context, const ddp_powersgd_options* options, ddp_error** error);
 
 /* 8-bit quantization. Each rank maps an element to one of 256 evenly spaced numbers between the least and the largest
- * element of its block (0 included, as PyTorch's MinMaxObserver does); an error of at most half a space, averaged over
+ * element of its block (0 included, as PyTorch's MinMaxObserver does). The error is at most half a space, averaged over
  * the ranks. */
 typedef struct ddp_quantize_options {
     size_t struct_size;
-    int64_t block;        /* elements that share a range; 0: all of a parameter (0). In options: block */
+    int64_t block;        /* elements that share a range; 0: the whole parameter (0). In options: block */
     int64_t min_elements; /* (0) */
 } ddp_quantize_options;
 
 /* Fills `options` with the defaults; facts as ddp_powersgd_options_init. */
 DDP_API void ddp_quantize_options_init(ddp_quantize_options* options);
-/* options: NULL takes the defaults. Errors and facts as ddp_use_hook. */
+/* options NULL: the defaults. Errors and facts as ddp_use_hook. */
 DDP_API ddp_status ddp_use_quantize(ddp_context* context, const ddp_quantize_options* options, ddp_error** error);
 
 /* 1-bit SGD with error feedback (Seide et al., Interspeech 2014): an element becomes the mean of the positive elements
@@ -93,12 +117,12 @@ DDP_API ddp_status ddp_use_quantize(ddp_context* context, const ddp_quantize_opt
 typedef struct ddp_onebit_options {
     size_t struct_size;
     int64_t min_elements; /* (1024) */
-    int64_t block;        /* elements that share two levels: a multiple of 8; 0: all of a parameter (512) */
+    int64_t block;        /* elements that share two levels: a multiple of 8; 0: the whole parameter (512) */
 } ddp_onebit_options;
 
 /* Fills `options` with the defaults; facts as ddp_powersgd_options_init. */
 DDP_API void ddp_onebit_options_init(ddp_onebit_options* options);
-/* options: NULL takes the defaults. Errors and facts as ddp_use_hook. */
+/* options NULL: the defaults. Errors and facts as ddp_use_hook. */
 DDP_API ddp_status ddp_use_onebit(ddp_context* context, const ddp_onebit_options* options, ddp_error** error);
 
 /* The k largest elements by magnitude of each parameter on each rank, with error feedback (Stich et al., NeurIPS 2018).
@@ -111,65 +135,51 @@ typedef struct ddp_topk_options {
 
 /* Fills `options` with the defaults; facts as ddp_powersgd_options_init. */
 DDP_API void ddp_topk_options_init(ddp_topk_options* options);
-/* options: NULL takes the defaults. Errors and facts as ddp_use_hook. */
+/* options NULL: the defaults. Errors and facts as ddp_use_hook. */
 DDP_API ddp_status ddp_use_topk(ddp_context* context, const ddp_topk_options* options, ddp_error** error);
 
-/* Post-local SGD (Lin et al., ICLR 2020): after start_step steps gradients are averaged within a subgroup only, and the
- * models are averaged from time to time: averager.h. */
+/* Post-local SGD (Lin et al., ICLR 2020): after start_step steps, gradients are averaged within a subgroup only, and
+ * the models are averaged from time to time (averager.h). */
 typedef struct ddp_local_sgd_options {
     size_t struct_size;
     int64_t start_step;  /* synced steps with the whole group (1000) */
-    ddp_group* subgroup; /* which then averages gradients; kept alive. NULL: none, gradients stay local */
+    ddp_group* subgroup; /* averages gradients afterwards; kept alive. NULL: none, gradients stay local */
 } ddp_local_sgd_options;
 
 /* Fills `options` with the defaults; facts as ddp_powersgd_options_init. */
 DDP_API void ddp_local_sgd_options_init(ddp_local_sgd_options* options);
-/* options: NULL takes the defaults. Errors and facts as ddp_use_hook. */
+/* options NULL: the defaults. Errors and facts as ddp_use_hook. */
 DDP_API ddp_status ddp_use_local_sgd(ddp_context* context, const ddp_local_sgd_options* options, ddp_error** error);
 
-/* Wraps the hook that is installed now, a user's or a built-in one: it is given buckets cast to `dtype`, DDP_F16 or
- * DDP_BF16, and what it leaves is cast back. Buckets of that size or less, of integers and of complex numbers are given
- * to it as they are. Values beyond 65,504 become infinite in f16. Errors and facts as ddp_use_hook. */
-DDP_API ddp_status ddp_compress_hook(ddp_context* context, ddp_dtype dtype, ddp_error** error);
-
-/* Called when a bucket's gradients are reduced, while later ones still travel: an optimizer that updates the bucket's
- * parameters. The bucket's buffer holds the result. */
-typedef ddp_status (*ddp_bucket_fn)(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_error** error);
-
-/* Wraps the hook that is installed now: after it has reduced a bucket, fn is called for it, in bucket order; with a round
- * robin group in the order of each of its groups, and for buckets of different groups perhaps at the same time. flags: 0,
- * and fn runs only on a thread inside a libddp call; or DDP_WORK_ANY_THREAD (group.h). A failure comes out of
- * ddp_finalize with the bucket named. destroy: as in ddp_set_comm_hook. Errors and facts as ddp_use_hook. */
-DDP_API ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data,
-                                 void (*destroy)(void* user_data), uint32_t flags, ddp_error** error);
-
-/* The name of the hook that is installed: "powersgd", "fp16(allreduce)", "user". Valid until another is installed; NULL
- * for NULL. Threads: any between steps. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API const char* ddp_hook_name(const ddp_context* context);
-
 enum {
-    /* Take only what is the same on every rank, for a world of another size: what this rank had kept of its own
-     * gradients starts at zero. */
+    /* Load only what is the same on every rank, for another world size. What this rank had kept of its own gradients
+     * starts at zero. */
     DDP_HOOK_STATE_SHARED_ONLY = 1u << 0
 };
 
-/* The state of the hook of this rank, of which every rank must save its own. Loading it into a hook of the same name,
- * in a context with the same parameters (and the same plan, if hooks of whole buckets are to be bit for bit: plan.h),
- * training goes on as if it had never stopped. *data: owned by the caller, freed with ddp_bytes_free; `*size` bytes in
- * the safetensors format, readable by its tools, in the byte order of this machine. A hook without state gives a file
- * without arrays. It does not matter where the gradients lay: what was saved with parameters on a device is loaded by a
- * context with parameters of the CPU, and the other way round.
- * Errors: INVALID_STATE (before ddp_commit, in the middle of a step), OUT_OF_MEMORY, TIMEOUT and UNAVAILABLE (a device).
- * Threads: one. Blocks: until devices have come to the end of the last step, where something is kept on them, at most for the
- * group's timeout for each array. Collective: no. Callbacks: no. */
+/* Saves the state of this rank's hook. Every rank must save its own. If a hook of the same name loads it, in a context
+ * with the same parameters, training continues as if it had never stopped. Hooks of whole buckets also need the same
+ * plan to continue bit for bit (plan.h).
+ *
+ * *data: `*size` bytes in the safetensors format, readable by its tools, in the byte order of this machine. The caller
+ * owns it and frees it with ddp_bytes_free. A hook without state gives a file without arrays. The file does not depend
+ * on where the gradients lay: a context with parameters of the CPU loads what was saved with parameters on a device,
+ * and the other way round.
+ *
+ * Where state lies on a device, the call waits until the device has reached the end of the last step.
+ * Errors: INVALID_STATE (before ddp_commit, during a step), OUT_OF_MEMORY, TIMEOUT and UNAVAILABLE (a
+ * device).
+ * Threads: one. Blocks: for devices, at most the group's timeout for each array. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_hook_state_save(ddp_context* context, void** data, size_t* size, ddp_error** error);
 /* NULL is allowed. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API void ddp_bytes_free(void* data);
 
-/* Loads it. flags: DDP_HOOK_STATE_*. Errors, after which the hook is as it was: INVALID_ARGUMENT (no such file, cut
- * short or damaged; of another hook, version, world or rank; of parameters with other names, shapes or types),
- * INVALID_STATE, OUT_OF_MEMORY, TIMEOUT and UNAVAILABLE (a device).
- * Threads: one. Blocks: as ddp_hook_state_save. Collective: no, but every rank must do it between the same steps. Callbacks: no. */
+/* Loads a saved state. flags: DDP_HOOK_STATE_*. Every rank must load between the same steps. On an error the hook is as
+ * it was before.
+ * Errors: INVALID_ARGUMENT (not such a file, cut short or damaged; of another hook, version, world or rank; of
+ * parameters with other names, shapes or types), INVALID_STATE, OUT_OF_MEMORY, UNSUPPORTED (unknown flags), TIMEOUT and
+ * UNAVAILABLE (a device).
+ * Threads: one. Blocks: as ddp_hook_state_save. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_hook_state_load(ddp_context* context, const void* data, size_t size, uint32_t flags,
                                        ddp_error** error);
 

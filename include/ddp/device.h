@@ -3,21 +3,22 @@
  *     desc.device = (ddp_device){DDP_DEVICE_CUDA, 1};   for each parameter; a model may lie on several devices
  *     ddp_register_param; ddp_commit
  *     each step:
- *         forward; backward enqueued on `stream`, and for each gradient:  ddp_grad_ready_on(ctx, param, stream, &error);
+ *         forward; backward enqueued on `stream`; for each gradient:  ddp_grad_ready_on(ctx, param, stream, &error);
  *         ddp_finalize_on(ctx, stream, &error);          the optimizer may follow on `stream` at once
  *         optimizer enqueued on `stream`
  *
- * A kind of device is a module, libddp-cuda.so for DDP_DEVICE_CUDA, which is loaded when it is first asked for. Buckets lie on
- * the device of their parameters, and libddp works there on streams of its own, which it orders with the caller's by events.
- * It never synchronises a device. Where the group's backend takes no device memory, data goes through pinned memory of the
- * host, chunk by chunk.
+ * Each kind of device is a module, libddp-cuda.so for DDP_DEVICE_CUDA, which libddp loads when it is first needed.
+ * Buckets lie on the device of their parameters. libddp works there on its own streams, orders them with the caller's
+ * by events, and never synchronises a device. If the group's backend takes no device memory, data goes through pinned
+ * host memory, chunk by chunk.
  *
- * STREAMS are passed as void*: a cudaStream_t for DDP_DEVICE_CUDA, of the device of the parameter. NULL is the device's
- * legacy default stream. A stream that is being captured into a graph is refused (INVALID_STATE): communication cannot be
- * part of a graph; call libddp between graphs. Functions that take no stream are ordered with the stream of ddp_set_stream.
+ * STREAMS. A stream is a void*: for DDP_DEVICE_CUDA a cudaStream_t of the parameter's device. NULL is the device's
+ * legacy default stream. A stream that is being captured into a graph is INVALID_STATE: communication cannot be part of
+ * a graph, so call libddp between graphs. Functions that take no stream use that of ddp_set_stream.
  *
- * ddp_finalize and ddp_wait_param wait on the host until the gradients are there; ddp_finalize_on, ddp_finalize_enqueue and
- * ddp_wait_param_on make streams wait. A context may hold parameters of the CPU as well. Sparse and factored ones must be of the CPU.
+ * ddp_finalize and ddp_wait_param wait on the host until the gradients are there. ddp_finalize_on, ddp_finalize_enqueue
+ * and ddp_wait_param_on make streams wait. A context may also hold CPU parameters; sparse and factored ones must be on
+ * the CPU.
  */
 #ifndef DDP_DEVICE_H
 #define DDP_DEVICE_H
@@ -26,65 +27,70 @@
 
 DDP_EXTERN_C_BEGIN
 
-/* *devices: how many devices of this kind there are, at least 1. The CPU is one.
- * Errors: UNSUPPORTED (no module for this kind: says where it was looked for), UNAVAILABLE (no device: says why).
+/* *devices: the number of devices of this kind, at least 1. The CPU counts as one device.
+ * Errors: UNSUPPORTED (no module for this kind; says where libddp looked), UNAVAILABLE (no device; says why).
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_device_count(ddp_device_kind kind, int32_t* devices, ddp_error** error);
 
-/* A line about a device: its name, memory, driver. *text is owned by the caller and freed with ddp_text_free (plan.h).
- * Errors: as ddp_device_count; UNSUPPORTED also if there is no such index.
+/* *text: a line about a device: its name, memory and driver. The caller frees it with ddp_text_free (plan.h).
+ * Errors: as ddp_device_count; UNSUPPORTED also if there is no device `index`.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_device_describe(ddp_device_kind kind, int32_t index, char** text, ddp_error** error);
 
-/* The stream with which functions of this context that take none are ordered on this device, until another is set: what
- * ddp_commit, ddp_step_begin, ddp_mark_unused, ddp_grad_ready, ddp_average_parameters and the like read and write there
- * comes after what is on the stream when they are called, and before what is enqueued on it after they return. At first
- * NULL, the legacy default stream. It must live until another is set or the context is freed. Where views are new
- * (ddp_commit, a ddp_step_begin that moves them) the host waits until they may be used by every stream.
- * Errors: INVALID_ARGUMENT (the CPU), INVALID_STATE (in the middle of a step), UNSUPPORTED (no such device), UNAVAILABLE.
+/* ddp_grad_ready for a parameter on a device: this step's gradient is complete when `stream` reaches this point. The
+ * stream must live until the end of the step. For a CPU parameter `stream` is ignored.
+ * Errors: as ddp_grad_ready; INVALID_STATE also for a stream that is being captured.
+ * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error);
+
+/* ddp_finalize that does not wait for the device, for a context whose parameters lie on one device and perhaps the CPU.
+ * When it returns, everything is enqueued: what the program enqueues on `stream` afterwards sees the reduced gradients,
+ * and gradients on the CPU are reduced. For gradients that were not announced, the reduction comes after what was on
+ * `stream` before. A callback of ddp_set_reduced_callback runs when its gradient is in order on `stream`.
+ *
+ * The host still waits for other ranks where operations are compared before they run (not with
+ * DDP_GROUP_NO_MATCH_CHECK), where device memory goes through the host, and where the step ends with an exchange of
+ * which parameters were used. An operation that fails or times out later breaks the group; the next call returns the
+ * error.
+ *
+ * Errors: as ddp_finalize; INVALID_STATE also for a stream that is being captured, INVALID_ARGUMENT also for parameters
+ * on several devices.
+ * Threads: one, no ddp_grad_ready at the same time. Blocks: as above. Collective: yes when synced. Callbacks: no. */
+DDP_API ddp_status ddp_finalize_on(ddp_context* context, void* stream, ddp_error** error);
+
+/* Sets the stream on this device for functions that take none: ddp_commit, ddp_step_begin, ddp_mark_unused,
+ * ddp_grad_ready, ddp_average_parameters and others. Their reads and writes on the device come after what is on the
+ * stream when they are called, and before what the program enqueues on it after they return. At first it is NULL, the
+ * legacy default stream. It must live until another is set or the context is freed. Where views are new (ddp_commit, a
+ * ddp_step_begin that moves them), the host waits until every stream may use them.
+ * Errors: INVALID_ARGUMENT (the CPU), INVALID_STATE (during a step), UNSUPPORTED (no such device), UNAVAILABLE.
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_set_stream(ddp_context* context, ddp_device_kind kind, int32_t index, void* stream,
                                   ddp_error** error);
 
-/* ddp_grad_ready for a parameter on a device: this step's gradient is complete when `stream` comes to this point. The
- * stream must live until the end of the step. For a parameter of the CPU `stream` is ignored. Errors: as ddp_grad_ready;
- * INVALID_STATE also for a stream that is being captured.
- * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. */
-DDP_API ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error);
-
-/* ddp_finalize that waits for no device: when it returns everything is enqueued, and what is enqueued from then on on each
- * device's stream of ddp_set_stream sees the reduced gradients of that device. What was on that stream before comes before the
- * reduction, for gradients that were not announced. Gradients on the CPU are reduced when it returns. A callback of
- * ddp_set_reduced_callback runs when its gradient is in order on that stream.
- *
- * The host still waits for other ranks where their operations are compared before they run (not with
- * DDP_GROUP_NO_MATCH_CHECK), where device memory goes through the host, and where the step ends with an exchange of which
- * parameters were used. An operation that fails or times out later breaks the group: the next call says so.
- * Errors: as ddp_finalize; INVALID_STATE also for a stream that is being captured.
- * Threads: one, no ddp_grad_ready at the same time. Blocks: as said. Collective: yes when synced. Callbacks: no. */
+/* ddp_finalize_on for parameters on any number of devices, with each device's stream of ddp_set_stream. Errors and
+ * facts as ddp_finalize_on. */
 DDP_API ddp_status ddp_finalize_enqueue(ddp_context* context, ddp_error** error);
 
-/* The same with this stream, for a context whose parameters lie on one device (and the CPU). Errors and facts as
- * ddp_finalize_enqueue; INVALID_ARGUMENT also if they lie on several. */
-DDP_API ddp_status ddp_finalize_on(ddp_context* context, void* stream, ddp_error** error);
-
-/* ddp_wait_param that waits for no device, so that the optimizer follows parameter by parameter while later buckets still
- * travel: when it returns, what is enqueued from then on on `stream`, of the parameter's device, sees the final gradient. For a
- * parameter of the CPU it is ddp_wait_param, and `stream` is ignored. In an unsynced step there is nothing to wait for: the gradient
- * is in the order of the stream on which it was announced, and of no other. ddp_finalize, or one of the two above, must follow. The
- * program sees to it that what it enqueues there comes before what the next step does with the gradient, ddp_step_begin
- * included.
+/* ddp_wait_param that does not wait for the device: the optimizer can follow parameter by parameter while later buckets
+ * still travel. What the program enqueues on `stream` (of the parameter's device) afterwards sees the final gradient.
+ * For a CPU parameter it is ddp_wait_param, and `stream` is ignored. In an unsynced step there is nothing to wait for:
+ * the gradient is in the order of the stream on which it was announced, and of no other.
  *
- * Callbacks of ddp_set_reduced_callback run as in ddp_finalize_enqueue, on this device in the order of `stream`. The host
- * still waits where ddp_finalize_enqueue says so, as far as that is about this bucket and those before it; for all of them if
- * this rank did not use the parameter.
+ * ddp_finalize, ddp_finalize_on or ddp_finalize_enqueue must follow. The program must order what it enqueues on
+ * `stream` before what the next step, ddp_step_begin included, does with the gradient.
+ *
+ * Callbacks of ddp_set_reduced_callback run as in ddp_finalize_on, on this device in the order of `stream`. The host
+ * waits where ddp_finalize_on does, for this bucket and those before it; for all buckets if this rank did not use the
+ * parameter.
+ *
  * Errors: as ddp_wait_param; INVALID_STATE also for a stream that is being captured.
- * Threads: one. Blocks: as said. Collective: no. Callbacks: no. */
+ * Threads: one. Blocks: as above. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_wait_param_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error);
 
-/* The stream of a bucket on a device, in a communication hook and its continuations: the gradients are there in its order,
- * and so must the result be. Collectives that the hook starts on memory of this device are enqueued in its order, and their continuations
- * run when they are enqueued. NULL for a bucket of the CPU, or NULL.
+/* The stream of a bucket on a device, for a communication hook and its continuations. The gradients are there in its
+ * order, and the result must be too. Collectives that the hook starts on memory of this device are enqueued in its
+ * order, and their continuations run once they are enqueued. NULL for a CPU bucket or NULL.
  * Threads: any, while the bucket is valid. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API void* ddp_bucket_stream(const ddp_bucket* bucket);
 

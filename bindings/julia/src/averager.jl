@@ -3,8 +3,8 @@
 """
     Averager(ctx, periods; group_sizes=nothing, warmup_steps=0)
 
-Averages the parameters every `periods` steps; with several periods, the i-th over group_sizes[i] ranks. `step!(averager)` in each
-step; `averager.steps` are those counted, which a checkpoint sets.
+Averages the parameters every `periods` steps; with several periods, the i-th over group_sizes[i] ranks. Call
+`step!(averager)` in each step. `averager.steps` is the number of counted steps; set it from a checkpoint.
 """
 struct Averager
     handle::Handle
@@ -23,7 +23,7 @@ function Averager(ctx::Context, periods; group_sizes=nothing, warmup_steps::Inte
     return Averager(handle, ctx)
 end
 
-"Counts a step and averages if it is time. Over how many ranks; 0: not this time."
+"Counts a step, and averages if it is due. Returns over how many ranks it averaged; 0 if it did not."
 function step!(averager::Averager)
     enter(averager.context.handle)
     try

@@ -1,12 +1,13 @@
 # What communication hooks see (ddp/hook.h).
 
 """
-A bucket of gradients on its way, valid until the step ends. A hook leaves in it what every rank's gradients are to become: the
-mean, where `bucket.op` is DDP.AVG.
+A bucket of gradients on its way, valid until the step ends. A hook leaves in it what every rank's gradients become: the
+mean, if `bucket.op` is DDP.AVG.
 
-`bucket.index` counts from 0 in the order of launching; `is_last`, `step`, `dtype`, `op`; `buffer`: all gradients as one vector, without a copy,
-with gaps of zeros; `gradients`: each parameter's, see `Gradient`; `device`: where it lies; `stream`: of a bucket on a GPU, the handle of
-the stream in whose order the gradients are there and the result must be.
+`bucket.index` counts from 0 in launch order; `is_last`, `step`, `dtype`, `op`; `buffer`: all gradients as one vector,
+without a copy, with gaps of zeros; `gradients`: those of each parameter, see `Gradient`; `device`: where the bucket
+lies; `stream`: for a bucket on a GPU, the handle of a stream. The gradients are there in its order, and the result must
+be too.
 """
 struct Bucket
     handle::Handle

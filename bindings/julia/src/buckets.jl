@@ -1,6 +1,6 @@
 # Which gradient is in which bucket (ddp/plan.h, ddp/stats.h). Buckets count from 0.
 
-"How many buckets there are; -1 before `commit!`."
+"The number of buckets; -1 before `commit!`."
 bucket_count(ctx::Context) = Int(ask(LibDDP.ddp_context_bucket_count, ctx.handle))
 
 "The bucket that a parameter is in."
@@ -14,7 +14,7 @@ bucket_bytes(ctx::Context, bucket::Integer) = Int(ask(LibDDP.ddp_context_bucket_
 find_param(ctx::Context, name::AbstractString) =
     ctx.parameters[number_from(LibDDP.ddp_context_find_param, Int32, ctx.handle, String(name)) + 1]
 
-"Records the ready order again in the next synced step, and rebuilds the buckets by it."
+"Records the ready order again in the next synced step, and rebuilds the buckets in this order."
 request_rebuild!(ctx::Context) = call(LibDDP.ddp_request_rebuild, ctx.handle)
 
 "The bucket plan, as JSON."
@@ -30,7 +30,7 @@ function bucket_sizes(ctx::Context; initial::Bool=false)
     return Int.(sizes[1:count[]])
 end
 
-"The order in which gradients became ready when it was last recorded."
+"The order in which gradients became ready when libddp last recorded it."
 function ready_order(ctx::Context)
     order, count = zeros(Int32, length(ctx.parameters)), Ref{Csize_t}(0)
     call(LibDDP.ddp_stats_ready_order, ctx.handle, order, Csize_t(length(order)), count)

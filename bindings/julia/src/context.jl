@@ -22,9 +22,10 @@ Base.show(io::IO, parameter::Parameter) = print(io, "Parameter($(parameter.index
             stop_at_first_join, consensus_order, check, check_interval)
     Context(f, group; ...)         closes it after f(ctx)
 
-Register parameters, commit, and in each step announce gradients and finalize. Arguments, alike on every rank, are those of
-ddp_context_options; caps are in bytes, `reduction` is :mean, :sum or :weighted_mean. `check`: look for mistakes that are silent otherwise
-(DDP_CONTEXT_CHECK; DDP_DEBUG=check does so without it). `ctx.parameters` are those registered.
+Register parameters, commit, and in each step announce gradients and finalize. The arguments, the same on every rank,
+are those of ddp_context_options. Caps are in bytes; `reduction` is :mean, :sum or :weighted_mean. `check`: finds
+mistakes that are otherwise silent (DDP_CONTEXT_CHECK; DDP_DEBUG=check does the same). `ctx.parameters`: the registered
+parameters.
 """
 mutable struct Context
     handle::Handle
@@ -79,7 +80,7 @@ function reduction_of(name::Symbol)
     throw(ArgumentError("reduction: there is no $name; there are :mean, :sum and :weighted_mean"))
 end
 
-"Frees it; never waits for other ranks. Arrays over views stay readable."
+"Frees the context. Never waits for other ranks. Arrays over views stay readable."
 function Base.close(ctx::Context)
     end_step(ctx.handle)
     close(ctx.handle)
@@ -164,7 +165,7 @@ commit!(ctx::Context) = call(LibDDP.ddp_commit, ctx.handle)
 
 # A STEP
 
-"Start of a step, before the forward pass; views may move here."
+"Starts a step, before the forward pass. Views may move here."
 function step_begin!(ctx::Context)
     sweep()
     return call(LibDDP.ddp_step_begin, ctx.handle)
@@ -179,7 +180,7 @@ end
     return parameter.index
 end
 
-"This step's gradient of the parameter is complete. What a step calls most: about as fast as in C."
+"This step's gradient of the parameter is complete. A step calls it most often: about as fast as in C."
 function grad_ready(ctx::Context, parameter::Parameter)
     index, handle = index_of(ctx, parameter), ctx.handle
     error = Ref{Ptr{ddp_error}}(C_NULL)
@@ -196,7 +197,7 @@ end
 """
     finalize!(ctx)
 
-The end of the backward pass: waits until every gradient is the mean over ranks. An exception of a hook comes out here.
+The end of the backward pass: waits until every gradient is the mean over ranks. It throws an exception of a hook.
 """
 function finalize!(ctx::Context)
     sweep()
@@ -226,7 +227,7 @@ set_sync!(ctx::Context, sync::Bool) = call(LibDDP.ddp_set_sync, ctx.handle, Int3
 """
     no_sync(ctx) do ... end
 
-Steps in there do not communicate. The program adds gradients up, in its own arrays or in views.
+Steps inside do not communicate. The program adds gradients up, in its own arrays or in views.
 """
 function no_sync(f, ctx::Context)
     set_sync!(ctx, false)
@@ -242,8 +243,8 @@ end
 """
     set_stream!(ctx, device, stream)
 
-The stream of this device (`DDP.cuda(0)`) with which calls that take none are ordered: `commit!`, `step_begin!`, `grad_ready`. At first the
-legacy default stream.
+Sets the stream of this device (`DDP.cuda(0)`) for calls that take none: `commit!`, `step_begin!`, `grad_ready`. At
+first it is the legacy default stream.
 """
 function set_stream!(ctx::Context, device::Device, stream)
     call(LibDDP.ddp_set_stream, ctx.handle, device.kind, device.index, stream_of(stream))
@@ -251,7 +252,7 @@ function set_stream!(ctx::Context, device::Device, stream)
     return nothing
 end
 
-"`grad_ready` for a parameter on a GPU: its gradient is complete when the stream comes to this point."
+"`grad_ready` for a parameter on a GPU: its gradient is complete when the stream reaches this point."
 grad_ready_on(ctx::Context, parameter::Parameter, stream) =
     call(LibDDP.ddp_grad_ready_on, ctx.handle, index_of(ctx, parameter), stream_of(stream))
 
@@ -270,8 +271,8 @@ end
 """
     wait_param_on(ctx, parameter, stream)
 
-`wait_param` that does not wait for the GPU: what is enqueued on the stream afterwards sees this gradient, and must come before what the
-next step does with it.
+`wait_param` that does not wait for the GPU: what is enqueued on the stream afterwards sees this gradient. The program
+must order it before what the next step does with the gradient.
 """
 wait_param_on(ctx::Context, parameter::Parameter, stream) =
     call(LibDDP.ddp_wait_param_on, ctx.handle, index_of(ctx, parameter), stream_of(stream))
@@ -295,7 +296,7 @@ function stats(ctx::Context)
     return Stats(values[])
 end
 
-"Averages the values of all floating-point parameters over the group, nothing: the context's, in place."
+"Averages the values of all floating-point and complex parameters over the group (nothing: the context's), in place."
 function average_parameters!(ctx::Context, group::Union{Group,Nothing}=nothing)
     group === nothing && return call(LibDDP.ddp_average_parameters, ctx.handle, Ptr{ddp_group}(C_NULL))
     return using_group(pointer -> call(LibDDP.ddp_average_parameters, ctx.handle, pointer), group)
@@ -311,7 +312,7 @@ function using_group(f, group::Group)
     end
 end
 
-"Goes on in another group, between steps or after a failure."
+"Continues in another group, between steps or after a failure."
 function set_group!(ctx::Context, group::Group)
     using_group(pointer -> call(LibDDP.ddp_context_set_group, ctx.handle, pointer), group)
     end_step(ctx.handle)

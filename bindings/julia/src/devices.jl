@@ -16,15 +16,15 @@ Base.show(io::IO, device::Device) = print(io, device == CPU ? "cpu" : "cuda:$(de
 """
     DDP.device(array)
 
-Where an array lies. Of a view or a reshaped array that is where its parent does; of all else DDP.CPU, until a program says
-otherwise: `DDP.device(array::CuArray) = DDP.cuda(CUDA.deviceid(CUDA.device(array)))`.
+Where an array lies. A view or a reshaped array lies where its parent does. All others lie on DDP.CPU, unless a program
+says otherwise: `DDP.device(array::CuArray) = DDP.cuda(CUDA.deviceid(CUDA.device(array)))`.
 """
 device(array::AbstractArray) = parent(array) === array ? CPU : device(parent(array))
 
 """
     DDP.pointer_of(array)
 
-The address of the first element of an array on a GPU: that of `pointer(array)`, whatever kind of pointer that is.
+The address of the first element of an array on a GPU: that of `pointer(array)`, for any kind of pointer.
 """
 pointer_of(array::AbstractArray) = Ptr{Cvoid}(reinterpret(UInt, pointer(array)))
 
@@ -66,14 +66,14 @@ Base.getindex(array::DeviceArray, ::Int...) = unreachable(array)
 Base.setindex!(array::DeviceArray, value, ::Int...) = unreachable(array)
 Base.unsafe_convert(::Type{Ptr{T}}, array::DeviceArray{T}) where {T} = unreachable(array)
 
-"How many GPUs there are; an error says why there is none."
+"The number of GPUs; an error says why there is none."
 function device_count()
     devices = Ref{Int32}(0)
     call(LibDDP.ddp_device_count, LibDDP.DDP_DEVICE_CUDA, devices)
     return Int(devices[])
 end
 
-"A line about a device: its name, memory, driver."
+"A line about a device: its name, memory and driver."
 function device_describe(device::Device)
     text = Ref{Ptr{UInt8}}(C_NULL)
     call(LibDDP.ddp_device_describe, device.kind, device.index, text)

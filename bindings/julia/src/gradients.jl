@@ -3,9 +3,9 @@
 """
     grad_view(ctx, parameter)
 
-The gradient's place in its bucket, as an array that is written instead of one's own, so that nothing is ever copied. Valid until
-`layout_generation` changes, in `step_begin!`; an array that is kept longer is harmless, but no longer the gradient. Of a parameter on a
-GPU it is a `DDP.DeviceArray`.
+The gradient's place in its bucket, as an array. Write the gradient there, and nothing is ever copied. Valid until
+`layout_generation` changes, in `step_begin!`. An array that is kept longer is harmless, but no longer the gradient. For
+a parameter on a GPU it is a `DDP.DeviceArray`.
 """
 function grad_view(ctx::Context, parameter::Parameter)
     address = number_from(LibDDP.ddp_grad_view, Ptr{Cvoid}, ctx.handle, index_of(ctx, parameter))
@@ -28,8 +28,8 @@ layout_generation(ctx::Context) = ask(LibDDP.ddp_layout_generation, ctx.handle)
 """
     put!(ctx, parameter, gradient; add=false)
 
-Copies a gradient to its place (the registered `grad`, or its view), and announces it. `add`: to what was put since the last synced step, in
-`no_sync` and where a parameter has several uses; else it takes the place of that.
+Copies a gradient to its place (the registered `grad`, or its view), and announces it. `add`: adds to what was put since
+the last synced step, in `no_sync` and for a parameter with several uses. Otherwise it replaces that.
 """
 function Base.put!(ctx::Context, parameter::Parameter, gradient::AbstractArray; add::Bool=false)
     parameter.device == CPU ||
@@ -49,8 +49,8 @@ end
 """
     grad_ready_sparse(ctx, parameter, indices, values)
 
-The gradient of a parameter of size (..., n) is zero but for these of its n slices along the last dimension (columns of a matrix):
-values[..., i] is that of slice indices[i], from 1 to n. Both are copied.
+The gradient of a parameter of size (..., n) is zero except in these of its n slices along the last dimension (columns
+of a matrix): values[..., i] is that of slice indices[i], from 1 to n. Both are copied.
 """
 function grad_ready_sparse(ctx::Context, parameter::Parameter, indices::AbstractVector{<:Integer}, values)
     from_zero = Int64[index - 1 for index in indices]

@@ -4,7 +4,7 @@
     environment()
 
 What a launcher told this process: a named tuple of rank, world_size, local_rank, local_world_size, restart and launcher; `nothing`
-if nobody launched it.
+without a launcher.
 """
 function environment()
     told = Ref{LibDDP.ddp_environment}()
@@ -22,7 +22,7 @@ function environment()
             local_world_size=Int(told[].local_world_size), restart=Int(told[].restart), launcher=launcher)
 end
 
-"Whether a group could be created with this backend."
+"Whether a group can be created with this backend."
 function backend_available(name::AbstractString)
     error = Ref{Ptr{ddp_error}}(C_NULL)
     found = LibDDP.ddp_backend_available(String(name), error)
@@ -35,10 +35,11 @@ end
           round_robin)
     Group(f; ...)                  closes it after f(group)
 
-A set of ranks. Making one waits until every rank has come. Without arguments everything comes from the launcher's environment;
-where nobody launched this process, it is alone. `rank`, `world_size`, `init_method` ("env://", "tcp://host:port",
-"file:///path") say it instead. `timeout` is in seconds: the bound of joining and of each collective. The other arguments are
-those of ddp_group_options. `group.rank` (from 0), `group.world_size`, `group.backend` and `group.store` are facts about it.
+A set of ranks. Creating one waits until every rank has joined. Without arguments everything comes from the launcher's
+environment; without a launcher it is a group of one. `rank`, `world_size`, `init_method` ("env://", "tcp://host:port",
+"file:///path") replace the environment. `timeout` is in seconds: the bound of joining and of each collective. The other
+arguments are those of ddp_group_options. `group.rank` (from 0), `group.world_size`, `group.backend` and `group.store`
+describe it.
 """
 struct Group
     handle::Handle
@@ -94,7 +95,7 @@ Base.show(io::IO, group::Group) =
 """
     round_robin(groups) -> Group
 
-One group of several of the same ranks, whose collectives take turns (ddp_group_round_robin).
+Makes one group of several groups of the same ranks, and takes turns among them (ddp_group_round_robin).
 """
 function round_robin(groups::AbstractVector{Group})
     made = Ref{Ptr{ddp_group}}()
@@ -123,7 +124,7 @@ function Base.split(group::Group, color::Integer; key::Integer=0)
     return made[] == C_NULL ? nothing : new_group(made[])
 end
 
-"Throws what broke the group, if something did."
+"Throws the error that broke the group, if it is broken."
 check(group::Group) = call(LibDDP.ddp_group_status, group.handle)
 
 "Breaks the group on every rank."
@@ -185,7 +186,7 @@ function bcast!(group::Group, buffer; root::Integer=0, dtype=nothing, async::Boo
     return start(LibDDP.ddp_broadcast, group, async, to, to.pointer, Csize_t(length(to)), to.dtype, Int32(root))
 end
 
-"recv = the ranks' send, one after another: its last dimension; without send each rank's part stands in recv already."
+"recv = the ranks' send, one after another: its last dimension; without send, each rank's part is already in recv."
 function allgather!(group::Group, recv, send=nothing; dtype=nothing, async::Bool=false)
     to = memory_of("recv", recv, dtype; on_gpu=true)
     part, rest = divrem(length(to), group.world_size)

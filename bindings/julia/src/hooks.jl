@@ -14,15 +14,15 @@ end
 """
     set_hook!(function, ctx)
 
-function(group, bucket) leaves in the bucket what gradients become, or returns a `Work` after which it does. `nothing` instead of a
-function: back to the default.
+function(group, bucket) leaves in the bucket what gradients become, or returns a `Work` that ends when the result is
+there. `nothing` instead of a function: back to the default.
 """
 set_hook!(hook, ctx::Context) = install_in(LibDDP.ddp_set_comm_hook, ctx, hook, ENTRY_HOOK[])
 
 """
     hook_then!(function, ctx)
 
-function(group, bucket) is called after the hook installed now has reduced a bucket.
+Wraps the installed hook: function(group, bucket) is called after it has reduced a bucket.
 """
 hook_then!(fn, ctx::Context) = install_in(LibDDP.ddp_hook_then, ctx, fn, ENTRY_BUCKET[], UInt32(0))
 
@@ -50,7 +50,7 @@ function use_hook!(ctx::Context, name::AbstractString; options...)
     return call(LibDDP.ddp_use_hook, ctx.handle, String(name), list)
 end
 
-"Post-local SGD with a group of the caller's."
+"Post-local SGD with the caller's own group."
 function use_local_sgd!(ctx::Context; start_step::Integer=1000, subgroup::Union{Group,Nothing}=nothing)
     install(pointer) = call(LibDDP.ddp_use_local_sgd, ctx.handle,
                             Ref(options(LibDDP.ddp_local_sgd_options_init, LibDDP.ddp_local_sgd_options,
@@ -58,10 +58,10 @@ function use_local_sgd!(ctx::Context; start_step::Integer=1000, subgroup::Union{
     return subgroup === nothing ? install(Ptr{ddp_group}(C_NULL)) : using_group(install, subgroup)
 end
 
-"The hook installed now is given buckets cast to Float16 or DDP.BF16."
+"Wraps the installed hook: it receives buckets cast to Float16 or DDP.BF16."
 compress_hook!(ctx::Context, type) = call(LibDDP.ddp_compress_hook, ctx.handle, dtype_of("type", type))
 
-"Of the hook that is installed: \"allreduce\", \"user\", ..."
+"The installed hook's name: \"allreduce\", \"user\", ..."
 hook_name(ctx::Context) = ask(pointer -> unsafe_string(LibDDP.ddp_hook_name(pointer)), ctx.handle)
 
 "The state of this rank's hook, in the safetensors format."
@@ -71,7 +71,7 @@ function hook_state(ctx::Context)
     return take_bytes(data[], size[], LibDDP.ddp_bytes_free)
 end
 
-"Loads it. shared_only: what is the same on every rank, for a world of another size."
+"Loads a saved state. shared_only: only what is the same on every rank, for another world size."
 load_hook_state!(ctx::Context, state::Vector{UInt8}; shared_only::Bool=false) =
     call(LibDDP.ddp_hook_state_load, ctx.handle, state, Csize_t(length(state)),
          shared_only * LibDDP.DDP_HOOK_STATE_SHARED_ONLY)

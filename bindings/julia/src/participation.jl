@@ -8,7 +8,7 @@ function mark_unused!(ctx::Context, parameters)
     return call(LibDDP.ddp_mark_unused, ctx.handle, list, Csize_t(length(list)))
 end
 
-"Whether any rank used it in the last synced step."
+"Whether any rank used the parameter in the last synced step."
 param_used(ctx::Context, parameter::Parameter) =
     number_from(LibDDP.ddp_param_used, Int32, ctx.handle, index_of(ctx, parameter)) == 1
 
@@ -18,17 +18,17 @@ function set_frozen!(ctx::Context, parameters, frozen::Bool=true)
     return call(LibDDP.ddp_set_frozen, ctx.handle, list, Csize_t(length(list)), Int32(frozen))
 end
 
-"These take no part in the next step. authority: the rank whose choice counts."
+"These parameters take no part in the next step. authority: the rank whose choice counts."
 function skip!(ctx::Context, parameters; authority::Integer=-1)
     list = indices_of(ctx, parameters)
     return call(LibDDP.ddp_skip_params, ctx.handle, list, Csize_t(length(list)), Int32(authority))
 end
 
-"Whether it is skipped in the step that comes or is under way."
+"Whether the parameter is skipped in the step under way or in the next one."
 skipped(ctx::Context, parameter::Parameter) = ask(LibDDP.ddp_skipped, ctx.handle, index_of(ctx, parameter)) == 1
 
 "This rank's weight in the weighted mean: the samples of its batch."
 set_weight!(ctx::Context, weight::Real) = call(LibDDP.ddp_set_weight, ctx.handle, Float64(weight))
 
-"Instead of `step_begin!` where this rank's inputs are used up: takes part until all ranks have joined."
+"Call it instead of `step_begin!` when this rank has no more inputs. It takes part until all ranks have joined."
 join!(ctx::Context) = call(LibDDP.ddp_join, ctx.handle)

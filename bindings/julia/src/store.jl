@@ -74,7 +74,7 @@ Base.get(store::Store, key::AbstractString; timeout=nothing) =
     bytes_from(LibDDP.ddp_store_get, store.handle, String(key), milliseconds(timeout))
 Base.getindex(store::Store, key::AbstractString) = get(store, key)
 
-"Sets key to `desired` if its value is `expected` (\"\": or it does not exist). Returns the value afterwards."
+"Sets key to `desired` if its value is `expected` (\"\": or the key is missing). Returns the value that key then has."
 function compare_set!(store::Store, key::AbstractString, expected, desired)
     old, new = bytes_of("expected", expected), bytes_of("desired", desired)
     return bytes_from(LibDDP.ddp_store_compare_set, store.handle, String(key), old, Csize_t(length(old)), new,
@@ -124,7 +124,7 @@ function multi_get(store::Store, keys; timeout=nothing)
     return [take_bytes(value, size, LibDDP.ddp_store_value_free) for (value, size) in zip(values, sizes)]
 end
 
-"Deletes a key. Whether it existed."
+"Deletes a key. Returns whether it existed."
 Base.delete!(store::Store, key::AbstractString) =
     number_from(LibDDP.ddp_store_delete, Int32, store.handle, String(key)) == 1
 Base.length(store::Store) = Int(number_from(LibDDP.ddp_store_num_keys, Int64, store.handle))
@@ -144,7 +144,7 @@ end
 Base.popfirst!(store::Store, queue::AbstractString; timeout=nothing) =
     bytes_from(LibDDP.ddp_store_queue_pop, store.handle, String(queue), milliseconds(timeout))
 
-"How many elements wait in a queue."
+"The number of elements in a queue."
 queue_size(store::Store, queue::AbstractString) =
     Int(number_from(LibDDP.ddp_store_queue_size, Int64, store.handle, String(queue)))
 

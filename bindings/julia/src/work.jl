@@ -3,7 +3,7 @@
 """
     Work(; timeout=nothing)
 
-An operation under way. It keeps its arrays alive. Forgetting it does not cancel it. `Work()` is one that the program finishes
+An operation under way. It keeps its arrays alive. Forgetting it does not cancel it. The program finishes a `Work()`
 itself, with `complete!`.
 
     wait(work; timeout, yielding)     waits for the end; throws what it failed with
@@ -24,14 +24,14 @@ function new_work(pointer::Ptr{ddp_work}, kept::Vector{Any}=Any[], raised=raised
     return Work(Handle(WORK, pointer; kept=kept, raised=raised === nothing ? Any[] : raised))
 end
 
-"Whether the operation has ended. Throws what it failed with."
+"Whether the operation has ended. Throws its error if it failed."
 isdone(work::Work) = number_from(LibDDP.ddp_work_test, Int32, work.handle) == 1
 
 """
     wait(work; timeout=nothing, yielding=false)
 
-Waits for the end (seconds; nothing: as long as the group's own timeout allows), and throws what it failed with. The thread waits:
-other tasks of the same thread do not run meanwhile, unless `yielding` says that it should ask time and again.
+Waits for the end (seconds; nothing: as long as the group's timeout allows), and throws the operation's error if it
+failed. Other tasks of this thread do not run meanwhile, unless `yielding`: then the wait polls and yields to them.
 """
 function Base.wait(work::Work; timeout=nothing, yielding::Bool=false)
     if yielding
@@ -47,8 +47,8 @@ end
 """
     then(function, work) -> Work
 
-Calls function() after `work` has ended well, on a thread that is inside a libddp call then. If it returns a work, the result ends
-with that one. An exception comes out of the result.
+Calls function() after `work` has ended without error, on a thread inside a libddp call. If it returns a work, the
+result ends with that work. The result throws an exception of function().
 """
 function then(fn, work::Work)
     kept = Any[]

@@ -52,12 +52,12 @@ def features() -> str:
 
 
 def device_count(kind: str = "cuda") -> int:
-    """How many devices there are; an Error says why there is none."""
+    """The number of devices; an Error says why there is none."""
     return _ddp.ddp_device_count(device_of(kind)[0])
 
 
 def device_describe(device: str) -> str:
-    """A line about a device: its name, memory, driver."""
+    """A line about a device: its name, memory and driver."""
     return _ddp.ddp_device_describe(*device_of(device))
 
 

@@ -104,8 +104,8 @@ class UnevenInputsError(Error):
 
 
 class InterruptedError(Error, builtins.InterruptedError):  # pylint: disable=redefined-builtin
-    """The program of a rank ended its wait, by Ctrl-C for example; `rank` says which. On that rank KeyboardInterrupt, or whatever
-    the signal's handler raised, comes instead, with this one as its __context__."""
+    """The program of a rank ended its wait, by Ctrl-C for example; `rank` says which. That rank raises
+    KeyboardInterrupt, or what the signal's handler raised, with this error as its __context__."""
 
 
 _BY_STATUS = {

@@ -1,4 +1,4 @@
-"""Averaging of models that are trained apart for some steps (ddp/averager.h)."""
+"""Averages models that ranks train apart for some steps (ddp/averager.h)."""
 from __future__ import annotations
 
 from typing import Optional, Sequence, Union
@@ -19,12 +19,12 @@ class Averager:
         self._handle.keep(context._handle)
 
     def step(self) -> int:
-        """Counts a step and averages if it is time. Over how many ranks; 0: not this time."""
+        """Counts a step, and averages if it is due. Returns over how many ranks it averaged; 0 if it did not."""
         return _ddp.ddp_averager_step(self._handle)
 
     @property
     def steps(self) -> int:
-        """How many steps were counted; set it from a checkpoint."""
+        """The number of counted steps; set it from a checkpoint."""
         return _ddp.ddp_averager_get_step(self._handle)
 
     @steps.setter

@@ -27,7 +27,7 @@ class Gradient:
 class Bucket:
     """A bucket of gradients on its way, valid until the step ends.
 
-    A hook leaves in it what every rank's gradients are to become: the mean, where `op` is ddp.AVG. numpy.asarray(bucket.buffer)
+    A hook leaves in it what every rank's gradients become: the mean, if `op` is ddp.AVG. numpy.asarray(bucket.buffer)
     and torch.from_dlpack(bucket.buffer) are its elements, without a copy. On a GPU whatever is done with them must run on
     the bucket's own stream, and other streams are refused: with torch.cuda.stream(torch.cuda.ExternalStream(bucket.stream)).
     """
@@ -38,7 +38,7 @@ class Bucket:
 
     @property
     def index(self) -> int:
-        """0, 1, ... in the order of launching."""
+        """0, 1, ... in launch order."""
         return _ddp.ddp_bucket_index(self._handle)
 
     @property
@@ -48,7 +48,7 @@ class Bucket:
 
     @property
     def step(self) -> int:
-        """How many synced steps came before."""
+        """The number of synced steps before this one."""
         return _ddp.ddp_bucket_step(self._handle)
 
     @property
@@ -68,7 +68,7 @@ class Bucket:
 
     @property
     def stream(self) -> Optional[int]:
-        """Of a bucket on a GPU: the gradients are there in the order of this stream, and so must the result be."""
+        """For a bucket on a GPU: the gradients are there in the order of this stream, and the result must be too."""
         return _ddp.ddp_bucket_stream(self._handle)
 
     def _place(self) -> Tuple[int, int]:

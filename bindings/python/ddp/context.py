@@ -1,4 +1,4 @@
-"""A model's parameters, and the averaging of their gradients over ranks (ddp/context.h and its kin)."""
+"""A model's parameters, and the averaging of their gradients over ranks (ddp/context.h and related headers)."""
 from __future__ import annotations
 
 import contextlib
@@ -54,11 +54,12 @@ class Parameter(int):
 class Context(DeviceMethods, HookMethods):
     """Register parameters, commit, and in each step announce gradients and finalize.
 
-    Arguments, alike on every rank, are those of ddp_context_options; caps are in bytes, reduction is "mean", "sum" or
-    "weighted_mean". check: look for mistakes that are silent otherwise (DDP_CONTEXT_CHECK; DDP_DEBUG=check does so without it).
+    The arguments, the same on every rank, are those of ddp_context_options. Caps are in bytes; reduction is "mean",
+    "sum" or "weighted_mean". check: finds mistakes that are otherwise silent (DDP_CONTEXT_CHECK; DDP_DEBUG=check does
+    the same).
     """
 
-    #: This step's gradient of the parameter is complete. What a step calls most: it goes straight to C.
+    #: This step's gradient of the parameter is complete. A step calls it most often: it goes straight to C.
     grad_ready: Callable[[int], None]
 
     def __init__(self, group: Group, *, bucket_cap: int = 0, first_bucket_cap: int = 0,
@@ -156,20 +157,20 @@ class Context(DeviceMethods, HookMethods):
     # A STEP
 
     def step_begin(self) -> None:
-        """Start of a step, before the forward pass; views may move here."""
+        """Starts a step, before the forward pass. Views may move here."""
         _ddp.ddp_step_begin(self._handle)
 
     def put(self, param: int, grad: Any, *, add: bool = False) -> None:
-        """Copies a gradient, of any array of the CPU that can be read, to its place (the registered grad, or the view), and
-        announces it. add: to what was put since the last synced step, in no_sync and where a parameter has several uses; else
-        it takes the place of that."""
+        """Copies a gradient, from any readable array on the CPU, to its place (the registered grad, or the view), and
+        announces it. add: adds to what was put since the last synced step, in no_sync and for a parameter with several
+        uses. Otherwise it replaces that."""
         parameter = self.parameters[param]
         source = memory_of("grad", grad, writable=False)
         same_layout("grad", source, parameter.shape, parameter.dtype)
         _ddp.ddp_put(self._handle, param, source.address, add * _ddp.DDP_PUT_ADD)
 
     def grad_ready_sparse(self, param: int, indices: Any, values: Any) -> None:
-        """The gradient is zero but for these rows (int64); both arrays are copied."""
+        """The gradient is zero except in these rows (int64). Both arrays are copied."""
         rows, each = memory_of("indices", indices, False), memory_of("values", values, False)
         parameter = self.parameters[param]
         same_layout("indices", rows, (rows.count,), _ddp.DDP_I64)
@@ -187,15 +188,15 @@ class Context(DeviceMethods, HookMethods):
         _ddp.ddp_grad_ready_factors(self._handle, param, a.address, b.address, rows)
 
     def finalize(self) -> None:
-        """The end of the backward pass: waits until every gradient is the mean over ranks. An exception of a hook comes
-        out here."""
+        """The end of the backward pass: waits until every gradient is the mean over ranks. It raises an
+        exception of a hook."""
         try:
             _ddp.ddp_finalize(self._handle)
         finally:
             self._handle.end_step()
 
     def finalize_async(self) -> None:
-        """finalize without waiting: wait_param and finalize follow."""
+        """finalize without waiting. wait_param and finalize follow."""
         _ddp.ddp_finalize_async(self._handle)
 
     def wait_param(self, param: int) -> None:
@@ -225,10 +226,11 @@ class Context(DeviceMethods, HookMethods):
     # GRADIENTS
 
     def grad_view(self, param: int) -> Memory:
-        """The gradient's place in its bucket: numpy.asarray(ctx.grad_view(p)) or torch.from_dlpack(...) is written instead
-        of an array of one's own, and nothing is ever copied. Valid until layout_generation changes, in step_begin; an array
-        that is kept longer is harmless, but no longer the gradient. On a GPU taking it makes no stream wait: libddp has waited in
-        commit and finalize, and after finalize_on and wait_param_on the mean is there in the order of their stream."""
+        """The gradient's place in its bucket. Write the gradient to numpy.asarray(ctx.grad_view(p)) or
+        torch.from_dlpack(...), and nothing is ever copied. Valid until layout_generation changes, in step_begin. An
+        array that is kept longer is harmless, but no longer the gradient. On a GPU, taking it makes no stream wait:
+        libddp has waited in commit and finalize, and after finalize_on and wait_param_on the mean is there in the order
+        of their stream."""
         parameter = self.parameters[param]
         return Memory.at(_ddp.ddp_grad_view(self._handle, param), parameter.dtype, parameter.shape, self._layout(), False,
                          device_of(parameter.device))
@@ -258,7 +260,7 @@ class Context(DeviceMethods, HookMethods):
         _ddp.ddp_mark_unused(self._handle, list(params))
 
     def param_used(self, param: int) -> bool:
-        """Whether any rank used it in the last synced step."""
+        """Whether any rank used the parameter in the last synced step."""
         return bool(_ddp.ddp_param_used(self._handle, param))
 
     def set_frozen(self, params: Iterable[int], frozen: bool = True) -> None:
@@ -266,11 +268,11 @@ class Context(DeviceMethods, HookMethods):
         _ddp.ddp_set_frozen(self._handle, list(params), int(frozen))
 
     def skip(self, params: Iterable[int], authority: int = -1) -> None:
-        """These take no part in the next step. authority: the rank whose choice counts."""
+        """These parameters take no part in the next step. authority: the rank whose choice counts."""
         _ddp.ddp_skip_params(self._handle, list(params), authority)
 
     def skipped(self, param: int) -> bool:
-        """Whether it is skipped in the step that comes or is under way."""
+        """Whether the parameter is skipped in the step under way or in the next one."""
         return _ddp.ddp_skipped(self._handle, param) == 1
 
     def set_weight(self, weight: float) -> None:
@@ -278,14 +280,15 @@ class Context(DeviceMethods, HookMethods):
         _ddp.ddp_set_weight(self._handle, weight)
 
     def join(self) -> None:
-        """Instead of step_begin where this rank's inputs are used up: takes part until all ranks have joined."""
+        """Call it instead of step_begin when this rank has no more inputs. It takes part until all ranks have
+        joined."""
         _ddp.ddp_join(self._handle)
 
     # BUCKETS
 
     @property
     def bucket_count(self) -> int:
-        """How many buckets there are; -1 before commit."""
+        """The number of buckets; -1 before commit."""
         return _ddp.ddp_context_bucket_count(self._handle)
 
     def param_bucket(self, param: int) -> int:
@@ -301,7 +304,7 @@ class Context(DeviceMethods, HookMethods):
         return self.parameters[_ddp.ddp_context_find_param(self._handle, name)]
 
     def request_rebuild(self) -> None:
-        """Records the ready order again in the next synced step, and rebuilds the buckets by it."""
+        """Records the ready order again in the next synced step, and rebuilds the buckets in this order."""
         _ddp.ddp_request_rebuild(self._handle)
 
     def plan(self) -> str:
@@ -318,7 +321,7 @@ class Context(DeviceMethods, HookMethods):
         return _ddp.ddp_stats_bucket_sizes(self._handle, int(initial), capacity)
 
     def ready_order(self) -> List[Parameter]:
-        """The order in which gradients became ready when it was last recorded."""
+        """The order in which gradients became ready when libddp last recorded it."""
         found = _ddp.ddp_stats_ready_order(self._handle, len(self.parameters))
         return [self.parameters[param] for param in found]
 
@@ -331,11 +334,11 @@ class Context(DeviceMethods, HookMethods):
     # THE REST
 
     def average_parameters(self, group: Optional[Group] = None) -> None:
-        """Averages the values of all floating-point parameters over the group, in place."""
+        """Averages the values of all floating-point and complex parameters over the group, in place."""
         _ddp.ddp_average_parameters(self._handle, group)
 
     def set_group(self, group: Group) -> None:
-        """Goes on in another group, between steps or after a failure."""
+        """Continues in another group, between steps or after a failure."""
         _ddp.ddp_context_set_group(self._handle, group)
         self._handle.end_step()
 
@@ -344,7 +347,7 @@ class Context(DeviceMethods, HookMethods):
         _ddp.ddp_context_abort(self._handle, reason)
 
     def close(self) -> None:
-        """Frees it; never waits for other ranks. Arrays over views stay readable."""
+        """Frees the context. Never waits for other ranks. Arrays over views stay readable."""
         self._handle.end_step()
         self._handle.close()
         self._held = (-1, None)

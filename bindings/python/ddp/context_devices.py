@@ -1,4 +1,4 @@
-"""The methods of a context that are about parameters on GPUs (ddp/device.h)."""
+"""The methods of a context for parameters on GPUs (ddp/device.h)."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Tuple
@@ -20,9 +20,9 @@ class DeviceMethods:
     parameters: List["Parameter"]
 
     def set_stream(self, device: str, stream: Any) -> None:
-        """The stream of this device ("cuda:0") with which calls that take none are ordered: commit, step_begin,
-        grad_ready. At first the legacy default stream. It comes after what other libraries have under way for the arrays that
-        were registered there: they are asked for anew, as DLPack has it."""
+        """Sets the stream of this device ("cuda:0") for calls that take none: commit, step_begin, grad_ready. At first
+        it is the legacy default stream. It comes after what other libraries have under way for the arrays registered
+        there: libddp asks for these arrays again, as DLPack says."""
         place = device_of(device)
         _ddp.ddp_set_stream(self._handle, *place, stream_of(stream))
         self._streams[place] = stream
@@ -31,7 +31,7 @@ class DeviceMethods:
                 self._take(name, array)
 
     def grad_ready_on(self, param: int, stream: Any) -> None:
-        """grad_ready for a parameter on a GPU: the gradient is complete when the stream comes to this point."""
+        """grad_ready for a parameter on a GPU: the gradient is complete when the stream reaches this point."""
         _ddp.ddp_grad_ready_on(self._handle, param, stream_of(stream))
 
     def finalize_on(self, stream: Any) -> None:

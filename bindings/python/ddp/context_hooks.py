@@ -1,4 +1,4 @@
-"""The methods of a context that are about hooks (ddp/hook.h, ddp/builtin_hooks.h, ddp/overlap.h)."""
+"""The methods of a context for hooks (ddp/hook.h, ddp/builtin_hooks.h, ddp/overlap.h)."""
 from __future__ import annotations
 
 import weakref
@@ -27,8 +27,8 @@ class HookMethods:
     parameters: List["Parameter"]
 
     def set_hook(self, hook: Optional[Hook]) -> None:
-        """hook(group, bucket) leaves in the bucket what gradients become, or returns a Work after which it does. None: back
-        to the default."""
+        """hook(group, bucket) leaves in the bucket what gradients become, or returns a Work that ends when the result
+        is there. None: back to the default."""
         _ddp.ddp_set_comm_hook(self._handle, self._callback("hook", hook, _lend_bucket, _result_of_hook))
 
     def use_hook(self, name: str, **options: Any) -> None:
@@ -37,23 +37,23 @@ class HookMethods:
         _ddp.ddp_use_hook(self._handle, name, ",".join(texts))
 
     def use_local_sgd(self, start_step: int = 1000, subgroup: Optional[Group] = None) -> None:
-        """Post-local SGD with a group of the caller's."""
+        """Post-local SGD with the caller's own group."""
         options = _ddp.ddp_local_sgd_options()
         options.start_step = start_step
         options.subgroup = subgroup
         _ddp.ddp_use_local_sgd(self._handle, options)
 
     def compress_hook(self, dtype: DtypeLike) -> None:
-        """The hook installed now is given buckets cast to f16 or bf16."""
+        """Wraps the installed hook: it receives buckets cast to f16 or bf16."""
         _ddp.ddp_compress_hook(self._handle, dtype_of(dtype))
 
     def hook_then(self, function: Callable[[Group, Bucket], None]) -> None:
-        """function(group, bucket) is called after the hook installed now has reduced a bucket."""
+        """Wraps the installed hook: function(group, bucket) is called after it has reduced a bucket."""
         _ddp.ddp_hook_then(self._handle, self._callback(f"then {len(self._callbacks)}", function, _lend_bucket), 0)
 
     @property
     def hook_name(self) -> str:
-        """Of the hook that is installed: "allreduce", "user", ..."""
+        """The installed hook's name: "allreduce", "user", ..."""
         return _ddp.ddp_hook_name(self._handle)
 
     def hook_state(self) -> bytes:
@@ -61,7 +61,7 @@ class HookMethods:
         return _ddp.ddp_hook_state_save(self._handle)
 
     def load_hook_state(self, state: bytes, shared_only: bool = False) -> None:
-        """Loads it. shared_only: what is the same on every rank, for a world of another size."""
+        """Loads a saved state. shared_only: only what is the same on every rank, for another world size."""
         _ddp.ddp_hook_state_load(self._handle, state, shared_only * _ddp.DDP_HOOK_STATE_SHARED_ONLY)
 
     def set_buffer_hook(self, hook: Optional[Callable[[Group, List[Memory]], None]]) -> None:

@@ -30,7 +30,7 @@ class Environment:
 
 
 def environment() -> Optional[Environment]:
-    """What a launcher told this process, or None if nobody launched it."""
+    """What a launcher told this process, or None without a launcher."""
     told = _ddp.ddp_environment()
     try:
         _ddp.ddp_environment_get(told)
@@ -40,7 +40,7 @@ def environment() -> Optional[Environment]:
 
 
 def backend_available(name: str) -> bool:
-    """Whether a group could be created with this backend."""
+    """Whether a group can be created with this backend."""
     try:
         return bool(_ddp.ddp_backend_available(name))
     except Error:
@@ -48,11 +48,11 @@ def backend_available(name: str) -> bool:
 
 
 class Group:
-    """A set of ranks. Making one waits until every rank has come.
+    """A set of ranks. Creating one waits until every rank has joined.
 
-    Without arguments everything comes from the launcher's environment; where nobody launched this process, it is alone.
-    rank, world_size, init_method ("env://", "tcp://host:port", "file:///path") say it instead. timeout is in seconds: the
-    bound of joining and of each collective. The other arguments are those of ddp_group_options.
+    Without arguments everything comes from the launcher's environment; without a launcher it is a group of one. rank,
+    world_size and init_method ("env://", "tcp://host:port", "file:///path") replace the environment. timeout is in
+    seconds: the bound of joining and of each collective. The other arguments are those of ddp_group_options.
     """
 
     _stream: Optional[int] = None  # in a hook: that of its bucket, in whose order collectives are
@@ -99,7 +99,7 @@ class Group:
 
     @classmethod
     def round_robin(cls, groups: Sequence["Group"]) -> "Group":
-        """One group of several of the same ranks, whose collectives take turns (ddp_group_round_robin)."""
+        """Makes one group of several groups of the same ranks, and takes turns among them (ddp_group_round_robin)."""
         return cls._of(_ddp.ddp_group_round_robin(list(groups)), *groups)
 
     @property
@@ -128,7 +128,7 @@ class Group:
         return None if handle is None else Group._of(handle)
 
     def check(self) -> None:
-        """Raises what broke the group, if something did."""
+        """Raises the error that broke the group, if it is broken."""
         _ddp.ddp_group_status(self._handle)
 
     def abort(self, reason: Optional[str] = None) -> None:
@@ -187,7 +187,7 @@ class Group:
     def allgather(self, recv: Any, send: Any = None, *, async_op: bool) -> Optional[Work]: ...
 
     def allgather(self, recv: Any, send: Any = None, *, async_op: bool = False) -> Optional[Work]:
-        """recv = the ranks' send, one after another; without send each rank's part stands in recv already."""
+        """recv = the ranks' send, one after another; without send, each rank's part is already in recv."""
         to = memory_of("recv", recv, on_gpu=True, stream=self._stream)
         part = to.count // self.world_size
         if part * self.world_size != to.count:

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """Times are in nanoseconds, of the last synced step and (total_) summed over all of them."""
+    """Times are in nanoseconds: of the last synced step, and (total_) of all synced steps."""
 
     steps: int
     synced_steps: int

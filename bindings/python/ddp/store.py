@@ -41,7 +41,7 @@ class Store:
         return _ddp.ddp_store_port(self._handle)
 
     def set(self, key: str, value: Value) -> None:
-        """Sets key to value, replacing what was there."""
+        """Sets key to value, in place of the old value."""
         _ddp.ddp_store_set(self._handle, key, _encoded(value))
 
     def get(self, key: str, timeout: Optional[float] = None) -> bytes:
@@ -49,7 +49,8 @@ class Store:
         return _ddp.ddp_store_get(self._handle, key, milliseconds(timeout))
 
     def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
-        """Sets key to `desired` if its value is `expected` (b"": or it does not exist). Returns the value afterwards."""
+        """Sets key to `desired` if its value is `expected` (b"": or the key is missing). Returns the value that key
+        then has."""
         return _ddp.ddp_store_compare_set(self._handle, key, _encoded(expected), _encoded(desired))
 
     def add(self, key: str, amount: int) -> int:
@@ -77,7 +78,7 @@ class Store:
         return _ddp.ddp_store_multi_get(self._handle, list(keys), milliseconds(timeout))
 
     def delete(self, key: str) -> bool:
-        """Deletes a key. Whether it existed."""
+        """Deletes a key. Returns whether it existed."""
         return bool(_ddp.ddp_store_delete(self._handle, key))
 
     def __len__(self) -> int:
@@ -99,7 +100,7 @@ class Store:
         return _ddp.ddp_store_queue_pop(self._handle, queue, milliseconds(timeout))
 
     def queue_size(self, queue: str) -> int:
-        """How many elements wait."""
+        """The number of elements in a queue."""
         return _ddp.ddp_store_queue_size(self._handle, queue)
 
     def barrier(self, name: str, count: int, timeout: Optional[float] = None) -> None:

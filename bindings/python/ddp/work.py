@@ -73,22 +73,22 @@ class Work:
         return work
 
     def done(self) -> bool:
-        """Whether the operation has ended. Raises what it failed with."""
+        """Whether the operation has ended. Raises its error if it failed."""
         self._over = bool(_ddp.ddp_work_test(self._handle))
         return self._over
 
     def wait(self, timeout: Optional[float] = None) -> None:
-        """Waits for the end (seconds; None: as long as the group's own timeout allows). Raises what it failed with."""
+        """Waits for the end (seconds; None: as long as the group's timeout allows). Raises its error if it failed."""
         _ddp.ddp_work_wait(self._handle, milliseconds(timeout))
         self._over = True
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Waits in a thread of the event loop's, so that the loop goes on."""
+        """Waits in a thread of the event loop, so that the loop keeps running."""
         yield from asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
 
     def then(self, function: Callable[[], Optional["Work"]]) -> "Work":
-        """Calls function() after this has ended well, on a thread that is inside a libddp call then. If it returns a work,
-        the result ends with that one. An exception comes out of the result."""
+        """Calls function() after this work has ended without error, on a thread inside a libddp call. If it returns a
+        work, the result ends with that work. The result raises an exception of function()."""
         if not callable(function):
             raise TypeError(f"a function is expected, not {type(function).__name__}")
 

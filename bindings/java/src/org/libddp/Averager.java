@@ -1,6 +1,6 @@
 package org.libddp;
 
-/** Averages models that are trained apart for some steps (ddp/averager.h). */
+/** Averages models that ranks train apart for some steps (ddp/averager.h). */
 public final class Averager implements AutoCloseable {
     private final Handle<Kind.ddp_averager> handle;
 
@@ -20,14 +20,14 @@ public final class Averager implements AutoCloseable {
         handle.keep(context);
     }
 
-    /** Counts a step and averages if it is time. Over how many ranks; 0: not this time. */
+    /** Counts a step, and averages if it is due. Returns over how many ranks it averaged; 0 if it did not. */
     public int step() {
         int[] ranks = new int[1];
         ddp.ddp_averager_step(handle, ranks);
         return ranks[0];
     }
 
-    /** How many steps were counted. */
+    /** The number of counted steps. */
     public long steps() {
         return ddp.ddp_averager_get_step(handle);
     }

@@ -7,7 +7,7 @@ import java.util.List;
 /**
  * A bucket of gradients on its way, valid until the step ends.
  *
- * <p>A {@link Hook} leaves in it what every rank's gradients are to become: the mean, where {@link #op} is {@link Op#AVG}.
+ * <p>A {@link Hook} leaves in it what every rank's gradients become: the mean, if {@link #op} is {@link Op#AVG}.
  */
 public final class Bucket {
     private final Handle<Kind.ddp_bucket> handle;
@@ -21,7 +21,7 @@ public final class Bucket {
         this.context = context;
     }
 
-    /** 0, 1, ... in the order of launching. */
+    /** 0, 1, ... in launch order. */
     public int index() {
         return ddp.ddp_bucket_index(handle);
     }
@@ -31,7 +31,7 @@ public final class Bucket {
         return ddp.ddp_bucket_is_last(handle) == 1;
     }
 
-    /** How many synced steps came before. */
+    /** The number of synced steps before this one. */
     public long step() {
         return ddp.ddp_bucket_step(handle);
     }
@@ -53,7 +53,7 @@ public final class Bucket {
         }
     }
 
-    /** Of a bucket on a GPU: the gradients are there in the order of this stream, and so must the result be. */
+    /** For a bucket on a GPU: the gradients are there in the order of this stream, and the result must be too. */
     public long stream() {
         return ddp.ddp_bucket_stream(handle);
     }

@@ -6,8 +6,8 @@ import java.util.List;
 @FunctionalInterface
 public interface BufferHook {
     /**
-     * buffers: in the order of registration. The group is valid during the call, and operations end before it returns: libddp waits
-     * for no work of its.
+     * buffers: in the order of registration. The group is valid during the call. The hook's operations must end before
+     * it returns: libddp does not wait for them.
      */
     void synchronize(Group group, List<Memory> buffers) throws Exception;
 }

@@ -9,11 +9,11 @@ import java.util.List;
 
 /**
  * A model's parameters, and the averaging of their gradients over ranks (ddp/context.h): register parameters, commit, and in
- * each step announce gradients and finalize. {@link Hooks} has what there is about communication hooks.
+ * each step announce gradients and finalize. {@link Hooks} has the methods for communication hooks.
  *
- * <p>Threads: one at a time, but gradReady, put and the like any, at once for different parameters. What blocks is bounded by the
- * group's timeout and is not ended by {@link Thread#interrupt}. An exception of a hook comes out of the call that it happened in,
- * of {@link #finalizeStep} at the latest.
+ * <p>Threads: one at a time, except gradReady, put and similar calls: any thread, at once for different parameters. The
+ * group's timeout bounds every wait, and {@link Thread#interrupt} ends one with {@link DdpException.Interrupted}. The
+ * call in which a hook throws an exception throws it again, {@link #finalizeStep} at the latest.
  */
 public final class Context extends Hooks implements AutoCloseable {
     private final List<Parameter> parameters = new ArrayList<>();
@@ -87,7 +87,7 @@ public final class Context extends Hooks implements AutoCloseable {
 
     // A STEP
 
-    /** Start of a step, before the forward pass; views may move here. Collective. */
+    /** Starts a step, before the forward pass. Views may move here. Collective. */
     public void stepBegin() {
         handle.call(() -> ddp.ddp_step_begin(handle));
     }
@@ -97,7 +97,7 @@ public final class Context extends Hooks implements AutoCloseable {
         gradReady(own(parameter));
     }
 
-    /** The same by index: what a step calls most. */
+    /** The same by index: the call that a step makes most often. */
     public void gradReady(int index) {
         try {
             ddp.ddp_grad_ready(handle, index);
@@ -112,8 +112,8 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * The same. add: to what was put since the last synced step, in steps without sync and where a parameter has several uses;
-     * else it takes the place of that.
+     * The same. add: adds to what was put since the last synced step, in steps without sync and for a parameter with
+     * several uses. Otherwise it replaces that.
      */
     public void put(Parameter parameter, Buffer grad, boolean add) {
         int index = own(parameter);
@@ -129,7 +129,7 @@ public final class Context extends Hooks implements AutoCloseable {
         Reference.reachabilityFence(source);
     }
 
-    /** The gradient is zero but for these rows; both buffers are copied. */
+    /** The gradient is zero except in these rows. Both buffers are copied. */
     public void gradReadySparse(Parameter parameter, Buffer indices, Buffer values) {
         int index = own(parameter);
         Memory rows = Memory.of("indices", indices, Dtype.I64);
@@ -204,20 +204,23 @@ public final class Context extends Hooks implements AutoCloseable {
     // ON DEVICES. A stream is the number that its handle is: a cudaStream_t as a long; 0: the legacy default stream.
 
     /**
-     * The stream of this device with which calls that take none are ordered: commit, stepBegin, gradReady. At first the legacy
+     * Sets the stream of this device for calls that take none: commit, stepBegin, gradReady. At first it is the legacy
      * default stream. It must live until another is set or the context is closed.
      */
     public void setStream(Device device, long stream) {
         ddp.ddp_set_stream(handle, device.type().code, device.index(), stream);
     }
 
-    /** gradReady for a parameter on a device: its gradient is complete when the stream comes to this point. */
+    /** gradReady for a parameter on a device: its gradient is complete when the stream reaches this point. */
     public void gradReadyOn(Parameter parameter, long stream) {
         int index = own(parameter);
         handle.call(() -> ddp.ddp_grad_ready_on(handle, index, stream));
     }
 
-    /** finalizeStep that waits for no device: what is enqueued on the stream afterwards sees the mean. Collective. */
+    /**
+     * finalizeStep that does not wait for the device: what is enqueued on the stream afterwards sees the mean.
+     * Collective.
+     */
     public void finalizeOn(long stream) {
         endingStep(() -> ddp.ddp_finalize_on(handle, stream));
     }
@@ -228,8 +231,8 @@ public final class Context extends Hooks implements AutoCloseable {
     }
 
     /**
-     * awaitParameter that waits for no device: what is enqueued on the stream afterwards sees this gradient. What is enqueued
-     * there must come before what the next step does with it.
+     * awaitParameter that does not wait for the device: what is enqueued on the stream afterwards sees this gradient.
+     * The program must order it before what the next step does with the gradient.
      */
     public void awaitParameterOn(Parameter parameter, long stream) {
         int index = own(parameter);
@@ -239,8 +242,9 @@ public final class Context extends Hooks implements AutoCloseable {
     // GRADIENTS
 
     /**
-     * The gradient's place in its bucket, to be written instead of a buffer of one's own, so that nothing is ever copied. Valid
-     * until {@link #layoutGeneration} changes, in stepBegin; a buffer that is kept longer is harmless, but no longer the gradient.
+     * The gradient's place in its bucket. Write the gradient there, and nothing is ever copied. Valid until
+     * {@link #layoutGeneration} changes, in stepBegin. A buffer that is kept longer is harmless, but no longer the
+     * gradient.
      */
     public Memory gradView(Parameter parameter) {
         long[] view = new long[1];
@@ -275,7 +279,7 @@ public final class Context extends Hooks implements AutoCloseable {
         handle.call(() -> ddp.ddp_mark_unused(handle, indices));
     }
 
-    /** Whether any rank used it in the last synced step. */
+    /** Whether any rank used the parameter in the last synced step. */
     public boolean isUsed(Parameter parameter) {
         int[] used = new int[1];
         ddp.ddp_param_used(handle, own(parameter), used);
@@ -287,12 +291,12 @@ public final class Context extends Hooks implements AutoCloseable {
         ddp.ddp_set_frozen(handle, own(which), frozen ? 1 : 0);
     }
 
-    /** These take no part in the next step. authority: the rank whose choice counts, or -1. */
+    /** These parameters take no part in the next step. authority: the rank whose choice counts, or -1. */
     public void skip(Collection<Parameter> which, int authority) {
         ddp.ddp_skip_params(handle, own(which), authority);
     }
 
-    /** Whether it is skipped in the step that comes or is under way. */
+    /** Whether the parameter is skipped in the step under way or in the next one. */
     public boolean isSkipped(Parameter parameter) {
         return ddp.ddp_skipped(handle, own(parameter)) == 1;
     }
@@ -302,19 +306,25 @@ public final class Context extends Hooks implements AutoCloseable {
         ddp.ddp_set_weight(handle, weight);
     }
 
-    /** Instead of stepBegin where this rank's inputs are used up: takes part until all ranks have joined. Collective. */
+    /**
+     * Call it instead of stepBegin when this rank has no more inputs. It takes part until all ranks have joined.
+     * Collective.
+     */
     public void join() {
         handle.call(() -> ddp.ddp_join(handle));
     }
 
     // THE REST
 
-    /** Averages the values of all floating-point parameters over a group (null: the context's), in place. Collective. */
+    /**
+     * Averages the values of all floating-point and complex parameters over a group (null: the context's), in place.
+     * Collective.
+     */
     public void averageParameters(Group group) {
         ddp.ddp_average_parameters(handle, group == null ? null : group.handle);
     }
 
-    /** Goes on in another group, between steps or after a failure. Collective. */
+    /** Continues in another group, between steps or after a failure. Collective. */
     public void setGroup(Group group) {
         ddp.ddp_context_set_group(handle, group.handle);
         handle.keepAs("group", group);
@@ -326,7 +336,7 @@ public final class Context extends Hooks implements AutoCloseable {
         ddp.ddp_context_abort(handle, reason);
     }
 
-    /** Frees it; never waits for other ranks. Buffers over views stay readable. */
+    /** Frees the context. Never waits for other ranks. Buffers over views stay readable. */
     @Override
     public void close() {
         handle.expireLent();

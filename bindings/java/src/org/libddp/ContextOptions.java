@@ -1,6 +1,6 @@
 package org.libddp;
 
-/** How a {@link Context} works, alike on every rank (ddp/context.h). */
+/** How a {@link Context} works; the same on every rank (ddp/context.h). */
 public final class ContextOptions {
     private long bucketCap;
     private long firstBucketCap;
@@ -21,7 +21,7 @@ public final class ContextOptions {
     private boolean check;
     private long checkInterval;
 
-    /** A bucket is closed once it holds so many bytes of gradients. */
+    /** A bucket is closed once it holds at least this many bytes of gradients. */
     public ContextOptions bucketCap(long value) {
         bucketCap = value;
         return this;
@@ -45,7 +45,7 @@ public final class ContextOptions {
         return this;
     }
 
-    /** Every so many synced steps the ready order is recorded again. */
+    /** libddp records the ready order again after every so many synced steps. */
     public ContextOptions rebuildInterval(long value) {
         rebuildInterval = value;
         return this;
@@ -69,13 +69,13 @@ public final class ContextOptions {
         return this;
     }
 
-    /** A gradient that is not announced was not used in this step, instead of missing. */
+    /** A gradient that is not announced counts as unused in this step, not as missing. */
     public ContextOptions findUnused(boolean value) {
         findUnused = value;
         return this;
     }
 
-    /** Which gradients are used is found out in the first synced step. */
+    /** The first synced step records which gradients are used. */
     public ContextOptions staticGraph(boolean value) {
         staticGraph = value;
         return this;
@@ -117,7 +117,7 @@ public final class ContextOptions {
         return this;
     }
 
-    /** Look for mistakes that are silent otherwise (DDP_CONTEXT_CHECK in ddp/context.h). DDP_DEBUG=check does so without it. */
+    /** Finds mistakes that are otherwise silent (DDP_CONTEXT_CHECK in ddp/context.h). So does DDP_DEBUG=check. */
     public ContextOptions check(boolean value) {
         check = value;
         return this;

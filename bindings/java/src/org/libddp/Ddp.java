@@ -8,8 +8,9 @@ public final class Ddp {
     private Ddp() {}
 
     /**
-     * Where the native library is: its file, or the folder that it is in. Before anything else of this package is used. The system
-     * property {@code org.libddp.library} has precedence; without both it is taken from the jar, then from java.library.path.
+     * Says where the native library is: its file, or its folder. Call it before anything else of this package. The
+     * system property {@code org.libddp.library} has precedence. Without both, the library comes from the jar, then
+     * from java.library.path.
      */
     public static void library(Path path) {
         Natives.choose(path);
@@ -25,7 +26,7 @@ public final class Ddp {
         return ddp.ddp_features();
     }
 
-    /** Whether a group could be created with this backend. */
+    /** Whether a group can be created with this backend. */
     public static boolean backendAvailable(String name) {
         try {
             return ddp.ddp_backend_available(name) != 0;
@@ -34,7 +35,10 @@ public final class Ddp {
         }
     }
 
-    /** Makes a transport of the program's own known: the address of a {@code ddp_backend}, a table of C functions (ddp/backend.h). */
+    /**
+     * Registers the program's own transport: the address of a {@code ddp_backend}, a table of C functions
+     * (ddp/backend.h).
+     */
     public static void registerBackend(long address) {
         ddp.ddp_backend_register(address);
     }

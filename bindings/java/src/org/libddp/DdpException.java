@@ -3,8 +3,8 @@ package org.libddp;
 /**
  * What libddp reports: a sentence, and what it names. There is a class for each status.
  *
- * <p>A closed object is an {@link IllegalStateException} and an argument that Java can tell to be wrong an
- * {@link IllegalArgumentException} instead.
+ * <p>Instead of it, the use of a closed object throws {@link IllegalStateException}, and an argument that Java itself
+ * can reject throws {@link IllegalArgumentException}.
  */
 public class DdpException extends RuntimeException {
     private static final long serialVersionUID = 1;
@@ -212,8 +212,8 @@ public class DdpException extends RuntimeException {
     }
 
     /**
-     * The program of a rank ended its wait, with {@link Thread#interrupt} or Ctrl-C; {@link #rank} says which. The thread that
-     * was interrupted stays so.
+     * The program of a rank ended its wait, with {@link Thread#interrupt} or Ctrl-C. {@link #rank} names the rank. The
+     * interrupted thread stays interrupted.
      */
     public static final class Interrupted extends DdpException {
         private static final long serialVersionUID = 1;

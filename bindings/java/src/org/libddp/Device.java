@@ -30,14 +30,14 @@ public record Device(Type type, int index) {
         return new Device(Type.CUDA, index);
     }
 
-    /** How many devices of this type there are; an exception says why there is none. */
+    /** The number of devices of this type; an exception says why there is none. */
     public static int count(Type type) {
         int[] devices = new int[1];
         ddp.ddp_device_count(type.code, devices);
         return devices[0];
     }
 
-    /** A line about it: its name, memory, driver. */
+    /** A line about the device: its name, memory and driver. */
     public String describe() {
         byte[][] text = new byte[1][];
         ddp.ddp_device_describe(type.code, index, text);

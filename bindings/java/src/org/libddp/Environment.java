@@ -4,7 +4,7 @@ import java.util.Optional;
 
 /** What a launcher told this process. */
 public record Environment(int rank, int worldSize, int localRank, int localWorldSize, long restart, String launcher) {
-    /** Empty if nobody launched this process. */
+    /** Empty without a launcher. */
     public static Optional<Environment> get() {
         try (ddp_environment told = new ddp_environment()) {
             ddp.ddp_environment_get(told);

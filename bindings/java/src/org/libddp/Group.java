@@ -9,12 +9,12 @@ import java.util.Set;
 import java.util.WeakHashMap;
 
 /**
- * A set of ranks that communicate (ddp/group.h). Making one waits until every rank has come.
+ * A set of ranks that communicate (ddp/group.h). Creating one waits until every rank has joined.
  *
- * <p>Collectives take direct buffers, from position to limit, or {@link Memory} where it must be said how to read a buffer; they
- * use the memory where it lies, and must be called in the same order on every rank. Those whose names end in Async return a
- * {@link Work} at once; until it has ended the arrays must not be touched. The others return when all is done. None of them is
- * ended by {@link Thread#interrupt}; each is bounded by the group's timeout.
+ * <p>Collectives take direct buffers, from position to limit, or {@link Memory} to say how to read a buffer. They use
+ * the memory in place. Every rank must call them in the same order. A collective with a name in Async returns a
+ * {@link Work} at once; do not touch the arrays until the work has ended. The others return when the operation is done. The
+ * group's timeout bounds every wait, and {@link Thread#interrupt} ends one with {@link DdpException.Interrupted}.
  *
  * <p>Threads: any. Closing takes effect when the calls of other threads on the group have returned.
  */
@@ -31,12 +31,12 @@ public final class Group implements AutoCloseable {
 
     final Handle<Kind.ddp_group> handle;
 
-    /** The group of the launcher's environment; alone where nobody launched this process. */
+    /** The group of the launcher's environment; without a launcher, a group of one. */
     public Group() {
         this(new GroupOptions());
     }
 
-    /** Joins a group. Without ranks, meeting place and launcher it is alone. */
+    /** Joins a group. Without ranks, meeting place and launcher it is a group of one. */
     public Group(GroupOptions options) {
         Store store = options.store();
         long[] made = new long[1];
@@ -73,7 +73,10 @@ public final class Group implements AutoCloseable {
         return new Group(new GroupOptions().rank(0).worldSize(1));
     }
 
-    /** One group of several of the same ranks, whose collectives take turns (ddp_group_round_robin). Collective. */
+    /**
+     * Makes one group of several groups of the same ranks, and takes turns among them (ddp_group_round_robin).
+     * Collective.
+     */
     public static Group roundRobin(List<Group> groups) {
         List<Handle<Kind.ddp_group>> handles = new ArrayList<>();
         for (Group each : groups) handles.add(each.handle);
@@ -111,7 +114,7 @@ public final class Group implements AutoCloseable {
         return made[0] == 0 ? null : of(made[0]);
     }
 
-    /** Throws what broke the group, if something did. */
+    /** Throws the error that broke the group, if it is broken. */
     public void check() {
         ddp.ddp_group_status(handle);
     }
@@ -180,12 +183,12 @@ public final class Group implements AutoCloseable {
         allgather(Memory.of("send", send, null), Memory.of("recv", recv, null));
     }
 
-    /** recv = the ranks' send, one after another; null: each rank's part stands in recv already. */
+    /** recv = the ranks' send, one after another; null: each rank's part is already in recv. */
     public void allgather(Memory send, Memory recv) {
         gather(send, recv, null);
     }
 
-    /** recv = the ranks' send, one after another; null: each rank's part stands in recv already. */
+    /** recv = the ranks' send, one after another; null: each rank's part is already in recv. */
     public Work allgatherAsync(Memory send, Memory recv) {
         return Work.start(handle, work -> gather(send, recv, work), send, recv);
     }

@@ -35,7 +35,7 @@ public final class GroupOptions {
         return this;
     }
 
-    /** The transport: "shm", "gloo", "hierarchical", "mpi" or a registered one; else the one that fits. */
+    /** The transport: "shm", "gloo", "hierarchical", "mpi" or a registered one. Without: libddp chooses. */
     public GroupOptions backend(String value) {
         backend = value;
         return this;
@@ -71,7 +71,7 @@ public final class GroupOptions {
         return this;
     }
 
-    /** Each element is summed in rank order, however data is cut into buckets. */
+    /** Sums each element in rank order, however data is cut into buckets. */
     public GroupOptions deterministic(boolean value) {
         deterministic = value;
         return this;
@@ -83,7 +83,7 @@ public final class GroupOptions {
         return this;
     }
 
-    /** Join so many groups of the same ranks, and take turns among them. */
+    /** Joins this many groups of the same ranks, and takes turns among them. */
     public GroupOptions roundRobin(int value) {
         roundRobin = value;
         return this;

@@ -4,8 +4,9 @@ package org.libddp;
 @FunctionalInterface
 public interface Hook {
     /**
-     * Leaves in the bucket what every rank's gradients are to become, and returns null; or returns a work after which it is
-     * there. Each work can be returned once, and may be of any group. Group and bucket are valid until the step ends.
+     * Leaves in the bucket what every rank's gradients become, and returns null; or returns a work that ends when the
+     * result is there. Each work can be returned once, and may be of any group. Group and bucket are valid until the
+     * step ends.
      */
     Work reduce(Group group, Bucket bucket) throws Exception;
 }

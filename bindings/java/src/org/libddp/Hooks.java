@@ -8,7 +8,9 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.WeakHashMap;
 
-/** The methods of a {@link Context} that are about hooks (ddp/hook.h, builtin_hooks.h, overlap.h), buckets, plans and figures. */
+/**
+ * The methods of a {@link Context} for hooks (ddp/hook.h, builtin_hooks.h, overlap.h), buckets, plans and statistics.
+ */
 public abstract class Hooks {
     final Handle<Kind.ddp_context> handle;
 
@@ -69,7 +71,7 @@ public abstract class Hooks {
         ddp.ddp_use_hook(handle, name, options);
     }
 
-    /** Post-local SGD with a group of the caller's; null: none. */
+    /** Post-local SGD with the caller's own group; null: none. */
     public void useLocalSgd(long startStep, Group subgroup) {
         long at = subgroup == null ? 0 : Handle.enter(subgroup.handle); // the options hold its address
         try (ddp_local_sgd_options options = new ddp_local_sgd_options()) {
@@ -82,12 +84,12 @@ public abstract class Hooks {
         if (subgroup != null) handle.keepAs("subgroup", subgroup);
     }
 
-    /** The hook installed now is given buckets cast to F16 or BF16. */
+    /** Wraps the installed hook: it receives buckets cast to F16 or BF16. */
     public void compressHook(Dtype dtype) {
         ddp.ddp_compress_hook(handle, dtype.code);
     }
 
-    /** The function is called after the hook installed now has reduced a bucket. */
+    /** Wraps the installed hook: the function is called after it has reduced a bucket. */
     public void hookThen(BucketFunction function) {
         Objects.requireNonNull(function, "function");
         Adapter adapter = ofBuckets((group, bucket) -> {
@@ -97,7 +99,7 @@ public abstract class Hooks {
         ddp.ddp_hook_then(handle, callback("function of hookThen", function, adapter), 0);
     }
 
-    /** Of the hook that is installed: "allreduce", "user", ... */
+    /** The installed hook's name: "allreduce", "user", ... */
     public String hookName() {
         return ddp.ddp_hook_name(handle);
     }
@@ -109,7 +111,7 @@ public abstract class Hooks {
         return state[0];
     }
 
-    /** Loads it. sharedOnly: what is the same on every rank, for a world of another size. */
+    /** Loads a saved state. sharedOnly: only what is the same on every rank, for another world size. */
     public void loadHookState(byte[] state, boolean sharedOnly) {
         ddp.ddp_hook_state_load(handle, state, sharedOnly ? ddp.DDP_HOOK_STATE_SHARED_ONLY : 0);
     }
@@ -170,7 +172,7 @@ public abstract class Hooks {
 
     // BUCKETS AND FIGURES
 
-    /** How many buckets there are; -1 before commit. */
+    /** The number of buckets; -1 before commit. */
     public int bucketCount() {
         return ddp.ddp_context_bucket_count(handle);
     }
@@ -192,7 +194,7 @@ public abstract class Hooks {
         return list[0];
     }
 
-    /** The order in which gradients became ready when it was last recorded. */
+    /** The order in which gradients became ready when libddp last recorded it. */
     public List<Parameter> readyOrder() {
         int[][] list = {new int[parameters().size()]};
         ddp.ddp_stats_ready_order(handle, list);
@@ -208,7 +210,7 @@ public abstract class Hooks {
         return parameters().get(found[0]);
     }
 
-    /** Records the ready order again in the next synced step, and rebuilds the buckets by it. */
+    /** Records the ready order again in the next synced step, and rebuilds the buckets in this order. */
     public void requestRebuild() {
         ddp.ddp_request_rebuild(handle);
     }

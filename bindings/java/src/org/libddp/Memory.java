@@ -13,9 +13,9 @@ import java.util.Arrays;
 /**
  * An array that libddp and Java both see: elements of a {@link Dtype}, with a shape.
  *
- * <p>{@link #of} takes a direct buffer, from its position to its limit; {@link #floats} and the like show memory of libddp's,
- * or the same buffer, without a copy. Such a buffer may be kept as long as you like. Memory of a GPU ({@link #onDevice}, and what
- * libddp has there) is only an address, which no buffer shows.
+ * <p>{@link #of} takes a direct buffer, from its position to its limit. {@link #floats} and similar methods show
+ * libddp's memory, or the same buffer, without a copy. You may keep such a buffer as long as you like. Memory of a GPU
+ * ({@link #onDevice}, and libddp's own there) is only an address; no buffer shows it.
  */
 public final class Memory {
     private static final ByteOrder NATIVE = ByteOrder.nativeOrder();
@@ -50,8 +50,8 @@ public final class Memory {
     }
 
     /**
-     * An array in a device's memory, of the program's own: it must stay until the context that it is registered with is closed,
-     * or until the operation has ended that it is given to.
+     * The program's own array in a device's memory. It must stay until its context is closed or its operation has
+     * ended.
      */
     public static Memory onDevice(Device device, long address, Dtype dtype, long... shape) {
         if (device.isCpu()) throw wrong("device", "memory of the CPU is given as a direct buffer: Memory.of");
@@ -203,7 +203,7 @@ public final class Memory {
         return device;
     }
 
-    /** Where it begins there, for a library that works on the device. It stays as long as this object. */
+    /** Its address on the device, for a library that works there. It stays as long as this object. */
     public long address() {
         return address;
     }
@@ -213,7 +213,7 @@ public final class Memory {
         return dtype;
     }
 
-    /** How many elements. */
+    /** The number of elements. */
     public long count() {
         return count;
     }

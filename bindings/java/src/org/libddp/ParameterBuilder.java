@@ -2,7 +2,7 @@ package org.libddp;
 
 import java.nio.Buffer;
 
-/** What there is to say about a parameter before it is registered: {@link Context#parameter}. */
+/** The description of a parameter before it is registered: {@link Context#parameter}. */
 public final class ParameterBuilder {
     private final Context context;
     private final String name;
@@ -83,7 +83,7 @@ public final class ParameterBuilder {
         return this;
     }
 
-    /** How often gradReady is called for it in each step. */
+    /** How often gradReady is called for the parameter in each step. */
     public ParameterBuilder uses(int value) {
         if (value < 0) throw new IllegalArgumentException("uses: " + value + " is negative");
         uses = value;

@@ -1,7 +1,8 @@
 package org.libddp;
 
 /**
- * Figures of a context (ddp/stats.h). Times are in nanoseconds, of the last synced step and (total) summed over all of them.
+ * Statistics of a context (ddp/stats.h). Times are in nanoseconds: of the last synced step, and (total) of all synced
+ * steps.
  */
 public record Stats(long steps, long syncedSteps, long rebuilds, int paramCount, int bucketCount, int unusedParams,
         int unsentBuckets, long paramBytes, long unusedBytes, long sentBytes, long backwardNs, long commNs,

@@ -11,7 +11,7 @@ import java.util.Objects;
 
 /**
  * A connection to the rendezvous store, a small key-value service that the ranks of a job share (ddp/store.h). Values are bytes.
- * Where a time is null, the store's own holds. Threads: any. Waiting is not ended by {@link Thread#interrupt}.
+ * A null time is the store's default. Threads: any. {@link Thread#interrupt} ends a wait.
  */
 public final class Store implements AutoCloseable {
     final Handle<Kind.ddp_store> handle;
@@ -41,7 +41,7 @@ public final class Store implements AutoCloseable {
         return ddp.ddp_store_port(handle);
     }
 
-    /** Sets key to value, replacing what was there. */
+    /** Sets key to value, in place of the old value. */
     public void set(String key, byte[] value) {
         ddp.ddp_store_set(handle, key, value);
     }
@@ -64,7 +64,8 @@ public final class Store implements AutoCloseable {
     }
 
     /**
-     * Sets key to {@code desired} if its value is {@code expected} (empty: or it does not exist). Returns the value afterwards.
+     * Sets key to {@code desired} if its value is {@code expected} (empty: or the key is missing). Returns the value
+     * that key then has.
      */
     public byte[] compareSet(String key, byte[] expected, byte[] desired) {
         byte[][] value = new byte[1][];
@@ -108,14 +109,14 @@ public final class Store implements AutoCloseable {
         return Arrays.asList(values);
     }
 
-    /** Deletes a key. Whether it existed. */
+    /** Deletes a key. Returns whether it existed. */
     public boolean delete(String key) {
         int[] deleted = new int[1];
         ddp.ddp_store_delete(handle, key, deleted);
         return deleted[0] != 0;
     }
 
-    /** How many keys there are, libddp's own included. */
+    /** The number of keys, libddp's own included. */
     public long size() {
         long[] count = new long[1];
         ddp.ddp_store_num_keys(handle, count);
@@ -145,7 +146,7 @@ public final class Store implements AutoCloseable {
         return value[0];
     }
 
-    /** How many elements wait. */
+    /** The number of elements in a queue. */
     public long queueSize(String queue) {
         long[] count = new long[1];
         ddp.ddp_store_queue_size(handle, queue, count);

@@ -5,9 +5,11 @@ import java.util.Objects;
 import java.util.concurrent.Callable;
 
 /**
- * An operation under way. It keeps its arrays alive, also if the work is forgotten or closed; neither cancels the operation.
+ * An operation under way. It keeps its arrays alive, even if the work is forgotten or closed; neither cancels the
+ * operation.
  *
- * <p>Waiting ends when the operation has ended or its time is over. {@link Thread#interrupt} does not end it.
+ * <p>A wait ends when the operation has ended or its time is over. {@link Thread#interrupt} ends it too, and breaks the
+ * group, except for a work of {@link #Work()}.
  */
 public final class Work implements AutoCloseable {
     final Handle<Kind.ddp_work> handle;
@@ -48,7 +50,7 @@ public final class Work implements AutoCloseable {
         return work;
     }
 
-    /** Whether the operation has ended. Throws what it failed with. */
+    /** Whether the operation has ended. Throws its error if it failed. */
     public boolean isDone() {
         int[] done = new int[1];
         handle.call(() -> ddp.ddp_work_test(handle, done));
@@ -56,7 +58,7 @@ public final class Work implements AutoCloseable {
         return done[0] != 0;
     }
 
-    /** Waits for the end, as long as the group's own timeout allows. Throws what the operation failed with. */
+    /** Waits for the end, as long as the group's timeout allows. Throws the operation's error if it failed. */
     public void await() {
         handle.call(() -> ddp.ddp_work_wait(handle, 0));
         handle.ended();
@@ -70,8 +72,8 @@ public final class Work implements AutoCloseable {
     }
 
     /**
-     * Calls the function after this has ended well, on a thread that is inside a libddp call then. The result ends when the work
-     * does that the function returns, or at once for null. What the function throws comes out of the result.
+     * Calls the function after this work has ended without error, on a thread inside a libddp call. The result ends
+     * with the work that the function returns, or at once for null. It throws what the function throws.
      */
     public Work then(Callable<Work> function) {
         Objects.requireNonNull(function, "function");
