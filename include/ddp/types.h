@@ -1,4 +1,4 @@
-/* types.h: element types, reduction operations, devices and the opaque handles. */
+/* types.h: opaque handles, element types, reduction operations and devices. */
 #ifndef DDP_TYPES_H
 #define DDP_TYPES_H
 
@@ -6,17 +6,17 @@
 
 DDP_EXTERN_C_BEGIN
 
-typedef struct ddp_store ddp_store;     /* a rendezvous key-value store: store.h */
-typedef struct ddp_group ddp_group;     /* a set of ranks that communicate: group.h */
-typedef struct ddp_work ddp_work;       /* an asynchronous operation: group.h */
-typedef struct ddp_context ddp_context; /* the parameters of one model and their gradients: context.h */
-typedef struct ddp_layout ddp_layout;   /* the memory of gradients as it once was: context.h */
-typedef struct ddp_bucket ddp_bucket;   /* a bucket as a communication hook sees it: hook.h */
+typedef struct ddp_store ddp_store;     /* store.h */
+typedef struct ddp_group ddp_group;     /* group.h */
+typedef struct ddp_work ddp_work;       /* group.h: an asynchronous operation */
+typedef struct ddp_context ddp_context; /* context.h */
+typedef struct ddp_layout ddp_layout;   /* context.h: a hold on the memory of gradients */
+typedef struct ddp_bucket ddp_bucket;   /* hook.h: gradients that are reduced together */
 
-/* A parameter of a context: its index in registration order, from 0. */
+/* A parameter's index in registration order. */
 typedef int32_t ddp_param;
 
-/* Element types. Complex numbers are (real, imaginary) pairs. Values are pinned. */
+/* Element types. Complex numbers are (real, imaginary) pairs. */
 typedef int32_t ddp_dtype;
 enum {
     DDP_F16 = 1,  /* IEEE 754 binary16 */
@@ -30,28 +30,27 @@ enum {
     DDP_C128 = 9 /* two f64 */
 };
 
-/* Bytes of one element; 0 for an unknown dtype. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+/* Bytes of one element, and the name, such as "f32"; 0 and "unknown" for an unknown dtype.
+ * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API size_t ddp_dtype_size(ddp_dtype dtype);
-/* "f32" and so on; "unknown" otherwise. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API const char* ddp_dtype_name(ddp_dtype dtype);
 
-/* Reductions. Values are pinned.
- * f16 and bf16 are accumulated in f32 wherever the backend reduces in libddp's own kernels, and rounded to nearest
- * even. DDP_AVG divides by the world size; on integers it divides the sum and truncates toward zero. DDP_MIN and
- * DDP_MAX are undefined for complex numbers (DDP_ERROR_UNSUPPORTED). A NaN in any rank's element gives NaN. */
+/* DDP_AVG divides by the world size; for integers it divides the sum and truncates toward zero. DDP_MIN and DDP_MAX of
+ * complex numbers are UNSUPPORTED. NaN on any rank gives NaN. libddp's kernels accumulate f16 and bf16 in f32 and round
+ * to nearest even. */
 typedef int32_t ddp_reduce_op;
 enum { DDP_SUM = 1, DDP_AVG = 2, DDP_PROD = 3, DDP_MIN = 4, DDP_MAX = 5 };
 
 typedef int32_t ddp_device_kind;
 enum {
     DDP_DEVICE_CPU = 0,
-    DDP_DEVICE_CUDA = 1 /* needs the CUDA module; DDP_ERROR_UNSUPPORTED without it */
+    DDP_DEVICE_CUDA = 1 /* UNSUPPORTED without the CUDA module */
 };
 
-/* Where memory lives. {0, 0} is the CPU. */
+/* Where memory is. {0, 0} is the CPU. */
 typedef struct ddp_device {
     ddp_device_kind kind;
-    int32_t index; /* which one, from 0; 0 for the CPU */
+    int32_t index; /* among devices of this kind */
 } ddp_device;
 
 DDP_EXTERN_C_END
