@@ -38,7 +38,7 @@ install(DIRECTORY include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT 
   FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 
 # The pages, and what they link to: the examples with their data, and the headers, by a symbolic link.
-install(FILES README.md DESTINATION ${doc_dir} COMPONENT dev)
+install(FILES README.md CHANGELOG.md CONTRIBUTING.md DESTINATION ${doc_dir} COMPONENT dev)
 install(DIRECTORY docs DESTINATION ${doc_dir} COMPONENT dev FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 install(DIRECTORY examples DESTINATION ${doc_dir} COMPONENT dev PATTERN CMakeLists.txt EXCLUDE PATTERN __pycache__ EXCLUDE)
 cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_INCLUDEDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX} OUTPUT_VARIABLE headers)

@@ -6,6 +6,7 @@ that begins with a room's name is an include of that room; `ddp/...` is the publ
 """
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -89,10 +90,11 @@ def faults_of(path, text):
 
 def tracked_files(root):
     """What git tracks or would track; without git (an unpacked source archive), every file outside the build folders."""
-    listed = subprocess.run(
-        ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True)
-    if listed.returncode == 0:
-        return sorted(set(listed.stdout.decode().split("\0")) - {""})
+    if shutil.which("git"):
+        listed = subprocess.run(
+            ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True)
+        if listed.returncode == 0:
+            return sorted(set(listed.stdout.decode().split("\0")) - {""})
     paths = (p.relative_to(root) for p in root.rglob("*") if p.is_file())
     return sorted(str(p) for p in paths if not p.parts[0].startswith(("build", ".git")))
 

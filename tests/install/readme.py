@@ -47,7 +47,7 @@ def examine_readme(root, pages):
 
 def main():
     root, fix = pathlib.Path(sys.argv[1]), "--fix" in sys.argv[2:]
-    pages = [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
+    pages = [*sorted(root.glob("*.md")), *sorted((root / "docs").glob("**/*.md"))]
     faults = [fault for page in pages for fault in examine(page, root, fix)]
     faults += examine_readme(root, pages)
     print(*faults, f"{len(pages)} pages, {len(faults)} faults", sep="\n")

@@ -35,7 +35,7 @@ class TestCommand(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-        for name, text in (("tools/setup", "#!/bin/sh\n"), ("tools/build", "#!/bin/sh\nmkdir -p build/$1\necho $1 >> built\n"),
+        for name, text in (("tools/setup", "#!/bin/sh\n"), ("tools/build", "#!/bin/sh\nmkdir -p build/$1\necho \"$*\" >> built\n"),
                            ("bin/ctest", CTEST)):
             path = self.folder / name
             path.parent.mkdir(exist_ok=True)
@@ -74,6 +74,26 @@ class TestCommand(unittest.TestCase):
         self.assertEqual(len(self.lines("called")), 1)
         self.assertIn("builds: release\n", done.stdout)
         self.assertIn("66% tests passed, 1 tests failed out of 3\n", done.stdout)
+
+    def test_rooms(self):
+        for folder in ("unit", "unit/rendezvous", "dist/failure", "bindings/python", "support"):
+            path = self.folder / "tests" / folder
+            path.mkdir(parents=True)
+            (path / "CMakeLists.txt").touch()
+        done = self.run_it("rendezvous", "failure", "--repeat", "2", "store")
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(self.lines("built"), ["release --target tests/unit/rendezvous/all --target tests/dist/failure/all"])
+        self.assertEqual(self.lines("called"), ["--preset release --label-regex ^(rendezvous|failure)$ --tests-regex store"
+                                                " --repeat until-fail:2 --stop-on-failure"])
+        self.assertIn("builds: release\nrooms: rendezvous failure\n", done.stdout)
+        self.run_it("unit")
+        self.assertEqual(self.lines("built")[-1], "release --target tests/unit/all")
+        self.run_it("python", "unit")  # Python's tests need the whole build
+        self.assertEqual(self.lines("built")[-1], "release")
+        self.assertEqual(self.lines("called")[-1], "--preset release --label-regex ^(python|unit)$")
+        for room in ("support", "nowhere", "unit/rendezvous", ""):
+            done = self.run_it(room)
+            self.assertEqual((done.returncode, len(self.lines("called"))), (2, 3), room)
 
     def test_busy_loops_run_and_end(self):
         (self.folder / "loops").write_text("2")
