@@ -1,5 +1,6 @@
 #include "comm/monitor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 
@@ -186,6 +187,7 @@ ErrorInfo Monitor::verdict() const {
 
 void Monitor::leave() {
     const interrupt::Off off;
+    const auto deadline = Deadline::after_ms(kStoreMs);
     {
         std::lock_guard lock(mutex_);
         if (left_) return;
@@ -200,15 +202,16 @@ void Monitor::leave() {
     } catch (const Error& error) {
         log(LogLevel::kDebug, "leaving group: ", error.what());
     }
-    let_a_cut_off_rank_read();
+    let_a_cut_off_rank_read(deadline);
 }
 
 // The store ends with this process's group. A rank that was cut off from it would take that for the death of this one.
-void Monitor::let_a_cut_off_rank_read() {
+void Monitor::let_a_cut_off_rank_read(const Deadline& deadline) {
     std::unique_lock lock(mutex_);
-    if (config_.store_rank != config_.rank || verdict_.code != DDP_ERROR_RANK_FAILED || verdict_.rank == config_.rank) return;
+    if (config_.store_rank != config_.rank || verdict_.code != DDP_ERROR_RANK_FAILED || verdict_.rank == config_.rank)
+        return;
     const auto dead = verdict_.rank;
-    const auto stays_ms = verdict_stays_.remaining_ms();
+    const auto stays_ms = std::min(verdict_stays_.remaining_ms(), deadline.remaining_ms());
     lock.unlock();
     try {
         if (stays_ms > 0) config_.store->wait({key(str("left/", dead))}, stays_ms);
