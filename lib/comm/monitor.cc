@@ -129,6 +129,8 @@ ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
         return decode_verdict(may_tell ? config_.store->compare_set(key("verdict"), "", encode_verdict(error))
                                        : config_.store->get(key("verdict"), -1));
     } catch (const Error& failure) {
+        // The store may have ended with a rank that has agreed already. What it said last counts.
+        if (!on_own_thread() && wait_for_verdict(kVerdictMs)) return verdict();
         log(LogLevel::kInfo, "could not tell the other ranks (", failure.what(), "): ", error.message);
         return error;
     }
