@@ -100,8 +100,8 @@ void Link::wait_for_all(const Deadline& deadline) {
     auto& store = *place_.store;
     const auto all_key = place_.prefix + "all";
     if (store.add(place_.prefix + "joined", 1) == place_.world) store.set(all_key, "1");
-    log(LogLevel::kInfo, "group '", config_.name, "' at ", store.describe(), ": rank ", place_.rank, " of ", place_.world,
-        " is here and waits for the others");
+    log(LogLevel::kInfo, "group '", config_.name, "' at ", store.describe(), ": rank ", place_.rank, " of ",
+        place_.world, " is here and waits for the others");
     auto next_word = Deadline::after_ms(kFirstWordMs);
     for (;;) {
         if (auto broken = broken_so_far(); !broken.ok()) throw Error(broken);

@@ -131,6 +131,8 @@ ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
         return decode_verdict(may_tell ? config_.store->compare_set(key("verdict"), "", encode_verdict(error))
                                        : config_.store->get(key("verdict"), -1));
     } catch (const Error& failure) {
+        // The store may have ended with a rank that has agreed already. What it said last counts.
+        if (!on_own_thread() && wait_for_verdict(kVerdictMs)) return verdict();
         log(LogLevel::kInfo, "could not tell the other ranks (", failure.what(), "): ", error.message);
         return error;
     }
@@ -211,7 +213,8 @@ void Monitor::leave() {
 // The store ends with this process's group. A rank that was cut off from it would take that for the death of this one.
 void Monitor::let_a_cut_off_rank_read(const Deadline& deadline) {
     std::unique_lock lock(mutex_);
-    if (config_.store_rank != config_.rank || verdict_.code != DDP_ERROR_RANK_FAILED || verdict_.rank == config_.rank) return;
+    if (config_.store_rank != config_.rank || verdict_.code != DDP_ERROR_RANK_FAILED || verdict_.rank == config_.rank)
+        return;
     const auto dead = verdict_.rank;
     const auto stays_ms = std::min(verdict_stays_.remaining_ms(), deadline.remaining_ms());
     lock.unlock();

@@ -123,10 +123,10 @@ private:
     std::condition_variable changed_;
     ErrorInfo verdict_;
     Deadline verdict_stays_ = Deadline::after_ms(0);  // until then the store does
-    bool store_gone_ = false;    // nothing may wait for it any more
-    bool store_silent_ = false;  // that is why
-    bool losing_ = false;        // the connection was lost, and the thread finds out why
-    bool claimed_ = false;       // this rank is this process's
+    bool store_gone_ = false;                         // nothing may wait for it any more
+    bool store_silent_ = false;                       // that is why
+    bool losing_ = false;                             // the connection was lost, and the thread finds out why
+    bool claimed_ = false;                            // this rank is this process's
     bool left_ = false;
     bool stopping_ = false;
     std::deque<std::function<void()>> events_;

@@ -87,6 +87,11 @@ class Leave(unittest.TestCase):
             job.ranks[1].end()
             return delay
 
+    def test_all_look_for_the_cause_at_once(self):
+        """Rank 0 has agreed with the others on the cause, and its store ends, while rank 2 still asks there."""
+        words = ["rank 1 left the group while rank", "bucket"]
+        run_all([(f"turn {turn}", self.leaves, ("tcp", 1, "free", [], words)) for turn in range(24)], at_once=8)
+
     @staticmethod
     def done_first(kind, victim):
         """Nobody needs a rank after the last step: its end must not disturb those who take longer, nor the store's loss."""
