@@ -121,13 +121,15 @@ ErrorInfo Monitor::report_briefly(const ErrorInfo& error) {
 // Writes the verdict into the store unless there is one; returns the one that stands. At most kStoreMs where the store is silent.
 ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
     const interrupt::Off off;
-    if (look_at_store() != Service::kAnswers) return error;
+    const Service service = look_at_store();
+    if (service == Service::kSilent) return error;
     bool may_tell;
     {
         std::lock_guard lock(mutex_);
         may_tell = claimed_;  // who has no rank has no say, and may have come too late
     }
     try {
+        if (service != Service::kAnswers) fail(DDP_ERROR_UNAVAILABLE, "the store has gone");
         return decode_verdict(may_tell ? config_.store->compare_set(key("verdict"), "", encode_verdict(error))
                                        : config_.store->get(key("verdict"), -1));
     } catch (const Error& failure) {
