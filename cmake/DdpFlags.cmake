@@ -20,7 +20,7 @@ elseif(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   message(STATUS "libddp is not optimised, because CMAKE_BUILD_TYPE is not set")
 endif()
 
-# nvcc has warnings of its own (lib/modules/cuda) and does not know these.
+# nvcc has warnings of its own (lib/device/cuda) and does not know these.
 if(PROJECT_IS_TOP_LEVEL OR DDP_WARNINGS_AS_ERRORS)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wshadow;-Wpointer-arith;-Wcast-qual>")
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)

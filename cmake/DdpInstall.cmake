@@ -22,7 +22,7 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 install(FILES LICENSE DESTINATION ${doc_dir} COMPONENT runtime)
 if(DDP_MPI)
-  # Where lib/comm/plugin looks: beside libddp.so.
+  # Where lib/util/module.cc looks: beside libddp.so.
   install(TARGETS ddp_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp COMPONENT mpi)
   if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")
     # On a cluster MPI often lies where only its own compiler looks.

@@ -115,7 +115,8 @@ enum {
      * `ready`. Not with DDP_BACKEND_ONE_THREAD or DDP_BACKEND_CALLER_THREAD. */
     DDP_BACKEND_DEVICE_ONLY = 1u << 7,
     /* match and run call ddp_backend_host.interrupted while they wait. Without this flag and DDP_BACKEND_CALLER_THREAD,
-     * they do not run on threads of the program whose waits an interrupt check can end (ddp_set_interrupt_check). */
+     * they do not run on threads of the program whose waits an interrupt check can end (ddp_set_interrupt_check). A
+     * backend with DDP_BACKEND_DEVICE_ONLY needs this flag as well as the backend of its host side. */
     DDP_BACKEND_INTERRUPTIBLE = 1u << 8
 };
 

@@ -11,7 +11,7 @@
  *     signal(SIGINT, on_sigint);
  *     ddp_set_interrupt_check(asked, NULL, NULL, 0, &error);
  *
- * The interrupted call fails with DDP_ERROR_INTERRUPTED within 0.3 s.
+ * The interrupted call fails with DDP_ERROR_INTERRUPTED within 0.3 s; docs/limits.md lists the waits that take longer.
  *
  *   - A call of store.h only ends, and the store stays usable. As after a timeout, the caller does not know whether the
  *     store carried out the call.
@@ -31,8 +31,9 @@ DDP_EXTERN_C_BEGIN
 
 /* Says whether the program wants the calling thread's wait to end: 0 no, anything else yes. libddp calls it about ten
  * times a second, on threads of the program that wait inside a libddp call, never on its own threads. Several threads
- * may be inside it. It must return soon, throw nothing, and call no function that waits for other ranks: such a
- * function fails with INVALID_STATE. */
+ * may be inside it. It must return soon, throw nothing, and call no function that waits for other ranks or for
+ * a store: such a function, ddp_group_create included, fails with INVALID_STATE. libddp does not call it while the
+ * process exits. */
 typedef int32_t (*ddp_interrupt_fn)(void* user_data);
 
 enum {

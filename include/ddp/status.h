@@ -44,7 +44,7 @@ enum {
     DDP_ERROR_TIMEOUT = -7,           /* the stated time passed; names the ranks that did not come */
     DDP_ERROR_UNAVAILABLE = -8,       /* the store or a peer cannot be reached */
     DDP_ERROR_PERMISSION_DENIED = -9, /* the store refused the job secret, or the system a resource */
-    DDP_ERROR_RANK_FAILED = -10,      /* a rank died or left: ddp_error_rank */
+    DDP_ERROR_RANK_FAILED = -10,      /* a rank died or left: ddp_error_rank, -1 if unknown */
     DDP_ERROR_MISMATCH = -11,         /* ranks disagree: parameters, plan, or the order or size of a collective */
     DDP_ERROR_ABORTED = -12,          /* ddp_group_abort or ddp_context_abort, or something in use was freed */
     DDP_ERROR_MISSING_GRADIENT = -13, /* a gradient never became ready: ddp_error_param */

@@ -7,7 +7,7 @@
 #include <memory>
 #include <new>
 
-#include "util/error_object.h"
+#include "util/error.h"
 
 namespace libddp {
 

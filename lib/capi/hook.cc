@@ -3,8 +3,8 @@
 #include "capi/guard.h"
 #include "core/context.h"
 #include "device/device.h"
-#include "device/dtype.h"
-#include "hooks/user_hook.h"
+#include "hooks/plain.h"
+#include "kernels/dtype.h"
 
 using namespace libddp;
 

@@ -9,6 +9,6 @@ ddp_status ddp_set_interrupt_check(ddp_interrupt_fn fn, void* user_data, void (*
                                    ddp_error** error) {
     return guard(error, [&] {
         require_flags(flags, DDP_INTERRUPT_THIS_THREAD, "ddp_set_interrupt_check");
-        interrupt::install(fn, owned(user_data, destroy), (flags & DDP_INTERRUPT_THIS_THREAD) != 0);
+        interrupt::install(fn, user_data, destroy, (flags & DDP_INTERRUPT_THIS_THREAD) != 0);
     });
 }

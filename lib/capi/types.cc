@@ -1,6 +1,6 @@
 #include "ddp/types.h"
 
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 
 size_t ddp_dtype_size(ddp_dtype dtype) {
     return libddp::dtype_size(dtype);

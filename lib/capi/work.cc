@@ -2,12 +2,11 @@
 #include "comm/executor.h"
 #include "comm/group.h"
 #include "ddp/group.h"
+#include "util/deadline.h"
 
 using namespace libddp;
 
 namespace {
-
-constexpr std::int64_t kDefaultTimeoutMs = 300'000;
 
 Work& work_of(ddp_work* work, const char* call) {
     return *require(work, call, "work")->impl;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "rendezvous/store.h"
+#include "util/deadline.h"
 
 namespace libddp {
 
@@ -15,7 +16,7 @@ struct GroupConfig {
     std::string init_method = "env://";
     std::string backend = "auto";
     std::string backend_options;
-    std::int64_t timeout_ms = 300'000;
+    std::int64_t timeout_ms = kDefaultTimeoutMs;
     std::string name = "world";
     std::shared_ptr<Store> store;  // set: used instead of init_method
     std::string secret;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "comm/executor.h"
-#include "util/interrupt.h"
 
 namespace libddp {
 
@@ -23,7 +22,7 @@ bool Crew::wait(Work& work, const std::optional<Deadline>& deadline) {
         rung_.wait_until(lock, next_glance(deadline), [&] { return rings_ != seen; });
         lock.unlock();
         work.expire_if_due();
-        if (!verdict && interrupt::wanted()) verdict = work.executor_->interrupted(work.target_);
+        work.end_if_wanted(verdict);
     }
 }
 

@@ -2,11 +2,12 @@
 
 #include <utility>
 
-#include "device/dtype.h"
+#include "kernels/dtype.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 
-DevicePath::DevicePath(Config config) : config_(std::move(config)), stream_(DeviceStream::create(config_.device)) {
+DevicePath::DevicePath(Config config) : config_(std::move(config)), stream_(on_device::make_stream(config_.device)) {
     if (!config_.on_device && config_.world > 1)
         staging_.emplace(stream_, *config_.on_host, config_.rank, config_.world, config_.look);
 }
@@ -15,7 +16,7 @@ void DevicePath::run(ddp_collective collective, double scale_after, const Place&
     stream_->wait(place.begin);
     try {
         if (scale_after != 1 && collective.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(collective.dtype)) {
-            stream_->transfer({{collective.recv, collective.send, collective.count}}, collective.dtype,
+            on_device::transfer(*stream_, {{collective.recv, collective.send, collective.count}}, collective.dtype,
                               collective.dtype, scale_after);
             collective.send = collective.recv;
             scale_after = 1;
@@ -28,7 +29,7 @@ void DevicePath::run(ddp_collective collective, double scale_after, const Place&
             staging_->run(collective);
         if (scale_after != 1) {
             const DeviceStream& end = staging_ ? staging_->up() : *stream_;
-            end.transfer({{collective.recv, collective.recv, collective.count}}, collective.dtype, collective.dtype,
+            on_device::transfer(end, {{collective.recv, collective.recv, collective.count}}, collective.dtype, collective.dtype,
                          scale_after);
         }
     } catch (...) {
@@ -58,7 +59,7 @@ void DevicePath::enqueue(const ddp_collective& collective, const Place& place) {
 
 // A backend's scale is 1 here, and so is that of a mean.
 void DevicePath::run_alone(const ddp_collective& c) {
-    if (c.send != c.recv && c.count > 0) stream_->transfer({{c.recv, c.send, c.count}}, c.dtype, c.dtype, 1);
+    if (c.send != c.recv && c.count > 0) on_device::transfer(*stream_, {{c.recv, c.send, c.count}}, c.dtype, c.dtype, 1);
 }
 
 void DevicePath::give_back_order(const Place& place) const {

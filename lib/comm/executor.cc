@@ -140,7 +140,7 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, b
         --helpers_;
         lock.unlock();
         work.expire_if_due();
-        if (!verdict && interrupt::wanted()) verdict = interrupted(work.target_);
+        work.end_if_wanted(verdict);
         lock.lock();
     }
     // Only now, when the operation uses nobody's memory any more.
@@ -217,6 +217,11 @@ bool Executor::may_lend() const {
 void Executor::check() {
     Lock lock(mutex_);
     if (!poison_.ok()) throw Error(poison_);
+}
+
+bool Executor::poisoned() {
+    Lock lock(mutex_);
+    return !poison_.ok();
 }
 
 void Executor::poison(const ErrorInfo& reason) {

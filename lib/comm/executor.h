@@ -96,6 +96,7 @@ public:
 
     // Throws the reason of poison(), if there was one.
     void check();
+    bool poisoned();
 
     // Fails everything that is queued, and continuations not yet begun, with `reason`; what is submitted later too.
     void poison(const ErrorInfo& reason);

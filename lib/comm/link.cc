@@ -6,9 +6,9 @@
 #include "comm/link_operation.h"
 #include "comm/registry.h"
 #include "comm/verdict.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
 #include "device/memory.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 #include "util/interrupt.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
@@ -68,8 +68,10 @@ void Link::connect(const ddp_backend* backend) {
         host_setup.options = "";
         transport = std::make_shared<Transport>(nullptr, std::move(host_setup));
     }
+    const bool answers =
+        transport->has(DDP_BACKEND_INTERRUPTIBLE) && (!on_device || on_device->has(DDP_BACKEND_INTERRUPTIBLE));
     auto executor = Executor::start(
-        runner_for(*transport), transport->has(DDP_BACKEND_INTERRUPTIBLE),
+        runner_for(*transport), answers,
         [self = std::weak_ptr<Group>(weak_from_this()), this](const WaitTarget& waited_for) {
             const auto alive = self.lock();
             return alive ? interrupted(waited_for) : ErrorInfo{DDP_ERROR_ABORTED, "the group was freed"};
@@ -120,8 +122,7 @@ void Link::destroy(Link* link) {
     try {
         quiet_thread([link] { delete link; }).detach();
     } catch (const Error& error) {
-        log(LogLevel::kError, "group '", link->config_.name,
-            "' is not freed: no thread can be started: ", error.what());
+        log(LogLevel::kError, "group '", link->config_.name, "' is not freed: ", error.what());
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include "comm/link.h"
 #include "comm/verdict.h"
+#include "util/interrupt.h"
 #include "util/log.h"
 #include "util/version.h"
 
@@ -32,6 +33,7 @@ std::string identity() {
 
 // Takes this rank's place, compares options, waits until everyone is here, and connects.
 void Link::join(const ddp_backend* backend) {
+    interrupt::refuse_inside_check();
     const auto deadline = Deadline::after_ms(config_.timeout_ms);
     Monitor::Config config{place_.store,      place_.prefix, place_.rank, place_.world,
                            place_.store_rank, identity(),    config_.name};

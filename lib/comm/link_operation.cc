@@ -2,8 +2,8 @@
 
 #include "comm/link.h"
 #include "comm/verdict.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 namespace {
@@ -85,11 +85,11 @@ ErrorInfo LinkOperation::run() noexcept try {
         run_scaled();
         if (tag_.traffic) tag_.traffic->copied.fetch_add(copied_, std::memory_order_relaxed);
         return {};
-    } catch (const Error& error) {
-        return resolve(error.info());
+    } catch (...) {
+        return resolve(caught());
     }
-} catch (const std::exception& error) {
-    return {DDP_ERROR_INTERNAL, str("a collective failed: ", error.what())};
+} catch (...) {
+    return caught();
 }
 
 // DDP_AVG is a sum with a scale. A backend that cannot apply it gets values divided beforehand, which keeps sums of low

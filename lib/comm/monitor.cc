@@ -47,11 +47,10 @@ void Monitor::start() {
         }
         post([this, reason = std::move(reason), graceful] { connection_lost(reason, graceful); });
     });
-    if (config_.store_rank >= 0 && config_.store_rank != config_.rank)
-        watches_[3] = store.watch(key("ended"), [this](std::string how) {
-            const std::lock_guard lock(mutex_);
-            store_ended_ = std::move(how);
-        });
+    watches_[3] = store.watch(key("ended"), [this](std::string value) {
+        const std::lock_guard lock(mutex_);
+        ended_ = decode_verdict(value);
+    });
     at_exit_.emplace([this](int status, const Deadline& deadline) { say_exit(status, deadline); });
     // Last, as what throws before must leave no thread behind.
     thread_ = quiet_thread([this] { loop(); });
@@ -109,23 +108,28 @@ ErrorInfo Monitor::report(const ErrorInfo& error) {
 }
 
 ErrorInfo Monitor::report_briefly(const ErrorInfo& error) {
-    post([this, error] {
-        if (look_at_store() != Service::kSilent) accept(agree_on(error));
-    });
-    if (!wait_for_verdict(kBrieflyMs)) accept(error);
+    if (auto known = verdict(); !known.ok()) return known;
+    post([this, error] { accept(agree_on(error)); });
+    {
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, std::chrono::milliseconds(kBrieflyMs), [this] { return nothing_to_wait_for(); });
+    }
+    accept(error);
     return verdict();
 }
 
-// Writes the verdict into the store unless there is one; returns the one that stands.
+// Writes the verdict into the store unless there is one; returns the one that stands. At most kStoreMs where the store is silent.
 ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
     const interrupt::Off off;
+    const Service service = look_at_store();
+    if (service == Service::kSilent) return error;
     bool may_tell;
     {
         std::lock_guard lock(mutex_);
-        if (store_gone_) return error;
         may_tell = claimed_;  // who has no rank has no say, and may have come too late
     }
     try {
+        if (service != Service::kAnswers) fail(DDP_ERROR_UNAVAILABLE, "the store has gone");
         return decode_verdict(may_tell ? config_.store->compare_set(key("verdict"), "", encode_verdict(error))
                                        : config_.store->get(key("verdict"), -1));
     } catch (const Error& failure) {
@@ -137,14 +141,15 @@ ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
 }
 
 ErrorInfo Monitor::adopt(const ErrorInfo& error, bool store_silent) {
-    const interrupt::Off off;
     if (store_silent) {
         std::lock_guard lock(mutex_);
         store_gone_ = store_silent_ = true;
-    } else if (verdict().ok()) {
-        look_at_store();  // then report() does not wait for one that is silent
     }
-    return report(error);
+    if (error.code != DDP_ERROR_INTERRUPTED) return report(error);
+    // The program has waited in the other group already.
+    post([this, error] { agree_on(error); });
+    accept(error);
+    return verdict();
 }
 
 bool Monitor::store_gone() const {
@@ -231,13 +236,14 @@ void Monitor::say_exit(int status, const Deadline& deadline) {
     }
     auto& store = *config_.store;
     if (!store.answers(deadline.remaining_ms())) return;
-    const std::string how =
-        str("rank ", config_.rank, " (", config_.identity, ") ended: its process exited with status ", status,
-            " and had not left the group (ddp_group_free)", status == 0 ? kUnevenInputs : "");
-    store.set_will(key("verdict"), encode_verdict({DDP_ERROR_RANK_FAILED, how, config_.rank}));
-    if (config_.rank != config_.store_rank) return;
-    // The will ends with the store. The second answer comes when the server has told those who watch.
-    store.set(key("ended"), how);
+    const std::string ended = encode_verdict(
+        {DDP_ERROR_RANK_FAILED,
+         str("rank ", config_.rank, " (", config_.identity, ") ended: its process exited with status ", status,
+             " and had not left the group (ddp_group_free)", status == 0 ? kUnevenInputs : ""),
+         config_.rank});
+    store.set_will(key("verdict"), ended);
+    // The will ends with the store, which may be in this process. The second answer comes when the server has told those who watch.
+    store.set(key("ended"), ended);
     store.answers(deadline.remaining_ms());
 }
 
@@ -304,12 +310,12 @@ void Monitor::connection_lost(const std::string& reason, bool graceful) {
 
 // Either the store has ended, or something between it and this rank cut the connection.
 void Monitor::accept_loss_of_store(const std::string& reason) {
-    std::string ended;
+    ErrorInfo ended;
     {
         std::lock_guard lock(mutex_);
-        ended = store_ended_;
+        ended = ended_;
     }
-    if (ended.empty()) {
+    if (ended.ok() || ended.rank != config_.store_rank) {
         try {
             const auto again = config_.store->reconnect(kStoreMs);
             return accept(verdict_on_lost_connection(*again, reason));
@@ -317,9 +323,10 @@ void Monitor::accept_loss_of_store(const std::string& reason) {
             log(LogLevel::kDebug, "the store is not there again: ", error.what());
         }
     }
-    if (config_.store_rank >= 0)
-        accept({DDP_ERROR_RANK_FAILED,
-                ended.empty() ? str("rank ", config_.store_rank, ", which runs the store, died: ", reason) : ended,
+    if (!ended.ok())
+        accept(ended);
+    else if (config_.store_rank >= 0)
+        accept({DDP_ERROR_RANK_FAILED, str("rank ", config_.store_rank, ", which runs the store, died: ", reason),
                 config_.store_rank});
     else
         accept({DDP_ERROR_UNAVAILABLE, str("the job's store is gone (did the launcher end?): ", reason)});
@@ -350,7 +357,7 @@ ErrorInfo Monitor::verdict_on_lost_connection(Store& again, const std::string& r
 
 bool Monitor::wait_for_verdict(std::int64_t ms) {
     std::unique_lock lock(mutex_);
-    const auto known = [this] { return !verdict_.ok() || store_gone_; };
+    const auto known = [this] { return nothing_to_wait_for(); };
     if (!changed_.wait_for(lock, std::chrono::milliseconds(ms), known) && losing_)
         changed_.wait_for(lock, std::chrono::milliseconds(kStoreMs + kVerdictMs), known);
     return !verdict_.ok();
@@ -449,7 +456,10 @@ ErrorInfo Monitor::blame_for_loss(const ErrorInfo& local, const std::string& ope
     }
     // A rank that gave up first looks as if it had gone; the cause is the one that it gave up on.
     const auto silent = ask_everyone().silent;
-    return silent.empty() ? local : blame_silent(silent, local, operation);
+    if (!silent.empty()) return blame_silent(silent, local, operation);
+    ErrorInfo verdict = local;
+    verdict.message = str(operation, " on rank ", config_.rank, ": ", local.message);
+    return verdict;
 }
 
 ErrorInfo Monitor::left_too_early(std::int32_t rank, ErrorInfo local, const std::string& operation,

@@ -61,7 +61,8 @@ public:
     // verdict stands here, and the monitor's thread goes on telling the others.
     ErrorInfo report_briefly(const ErrorInfo& error);
 
-    // The same for what broke another group of these ranks. store_silent: their common store did not answer there.
+    // The same for what broke another group of these ranks. store_silent: their common store did not answer there. An interruption
+    // stands here at once, and the monitor's thread tells the others.
     ErrorInfo adopt(const ErrorInfo& error, bool store_silent);
     // Whether the store was found not to answer, though its connection stands.
     bool store_silent() const;
@@ -98,6 +99,8 @@ private:
     void accept_loss_of_store(const std::string& reason);
     ErrorInfo verdict_on_lost_connection(Store& again, const std::string& reason);
     void say_exit(int status, const Deadline& deadline);
+    // With the lock held.
+    bool nothing_to_wait_for() const { return !verdict_.ok() || store_gone_; }
     bool wait_for_verdict(std::int64_t ms);
     bool store_gone() const;
     Service look_at_store();
@@ -127,7 +130,7 @@ private:
     bool left_ = false;
     bool stopping_ = false;
     std::deque<std::function<void()>> events_;
-    std::string store_ended_;       // how the process that runs the store exits, if it says so
+    ErrorInfo ended_;               // how the first process exits that has not left, whose own store may end with it
     Store::Watch watches_[4] = {};  // 0: none
     std::thread thread_;
     std::optional<AtExit> at_exit_;  // until this rank leaves

@@ -1,4 +1,5 @@
 #include "comm/pieces.h"
+#include "kernels/on_device.h"
 
 #include <cstring>
 
@@ -19,7 +20,7 @@ void gather_pieces(std::byte* target, const std::vector<Piece>& pieces, const St
             std::memcpy(target, piece.data, piece.bytes);
         target += piece.bytes;
     }
-    if (stream) stream->transfer(segments, DDP_U8, DDP_U8, 1);
+    if (stream) on_device::transfer(*stream, segments, DDP_U8, DDP_U8, 1);
 }
 
 void scatter_pieces(const std::byte* source, const std::vector<Piece>& pieces, const StreamPtr& stream) {
@@ -31,7 +32,7 @@ void scatter_pieces(const std::byte* source, const std::vector<Piece>& pieces, c
             std::memcpy(piece.data, source, piece.bytes);
         source += piece.bytes;
     }
-    if (stream) stream->transfer(segments, DDP_U8, DDP_U8, 1);
+    if (stream) on_device::transfer(*stream, segments, DDP_U8, DDP_U8, 1);
 }
 
 OpTag tag_on(const StreamPtr& stream) {

@@ -141,7 +141,9 @@ WorkPtr RoundRobin::barrier() {
 // What breaks one link breaks all, on every rank with the same verdict: that of the first link.
 ErrorInfo RoundRobin::decide(const Link& broken, const ErrorInfo& verdict) {
     Link& first = *links_.front();
-    if (&broken != &first) return first.adopt(verdict, broken);
+    if (&broken != &first)
+        // All ranks take what the first link agrees on, so an interruption looks there too whether something was faster.
+        return verdict.code == DDP_ERROR_INTERRUPTED ? first.break_everywhere(verdict) : first.adopt(verdict, broken);
     {
         std::lock_guard lock(verdict_mutex_);
         if (!verdict_.ok()) return verdict_;

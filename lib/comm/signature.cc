@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "comm/verdict.h"
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 #include "util/error.h"
 
 namespace libddp {

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 #include "util/deadline.h"
 #include "util/error.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 namespace {
@@ -62,7 +63,7 @@ struct Staging::Cut {
 
 Staging::Staging(StreamPtr down, Transport& host, std::int32_t rank, std::int32_t world, std::function<void()> look)
     : down_(std::move(down)),
-      up_(DeviceStream::create(down_->device())),
+      up_(on_device::make_stream(down_->device())),
       host_(host),
       rank_(static_cast<std::size_t>(rank)),
       world_(static_cast<std::size_t>(world)),

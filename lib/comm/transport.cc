@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "comm/automatic.h"
+#include "comm/registry.h"
 #include "util/deadline.h"
 #include "util/interrupt.h"
 #include "util/log.h"
@@ -25,7 +25,8 @@ ddp_backend_failure no_failure() {
 
 void set_failure(ddp_backend_failure* failure, const ErrorInfo& error) {
     failure->rank = error.rank;
-    std::strncpy(failure->message, error.message.c_str(), sizeof failure->message - 1);
+    const std::size_t size = error.message.copy(failure->message, sizeof failure->message - 1);
+    failure->message[size] = '\0';
 }
 
 }  // namespace

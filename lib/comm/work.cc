@@ -6,6 +6,12 @@
 #include "util/interrupt.h"
 
 namespace libddp {
+namespace {
+
+// How long an interrupted wait gives the device to let go of the memory.
+constexpr std::int64_t kLetGoMs = 400;
+
+}  // namespace
 
 WorkPtr Work::user_completed(std::int64_t timeout_ms) {
     auto work = std::make_shared<Work>(nullptr);
@@ -181,7 +187,14 @@ void Work::check_executor() const {
 void Work::interrupted() {
     if (!executor_)
         fail(DDP_ERROR_INTERRUPTED, "a wait for a work that the program completes (ddp_work_create) was interrupted");
-    throw Error(executor_->interrupted(target_));
+    const ErrorInfo verdict = executor_->interrupted(target_);
+    try {
+        // What is aborted ends soon, and uses the caller's memory until then.
+        if (settled_) wait_for(*settled_, Deadline::after_ms(kLetGoMs), [] {});
+    } catch (const Error&) {
+        // A device that has failed uses no memory.
+    }
+    throw Error(verdict);
 }
 
 void Work::expire_if_due() {
@@ -191,12 +204,21 @@ void Work::expire_if_due() {
             {DDP_ERROR_TIMEOUT, str("a work made by ddp_work_create was not completed within ", timeout_ms_, " ms")});
         return;
     }
-    WorkPtr next;
-    {
-        std::lock_guard lock(mutex_);
-        next = next_.lock();
-    }
-    if (next) next->expire_if_due();
+    if (const auto next = waits_for()) next->expire_if_due();
+}
+
+WorkPtr Work::waits_for() {
+    std::lock_guard lock(mutex_);
+    return next_.lock();
+}
+
+// Asks until there is a verdict. A continuation may have begun, or begin meanwhile, an operation of another group, which must let
+// go of its memory as well: that group breaks too.
+void Work::end_if_wanted(std::optional<ErrorInfo>& verdict) {
+    if (!verdict && interrupt::wanted()) verdict = executor_->interrupted(target_);
+    if (!verdict) return;
+    for (auto next = waits_for(); next && !next->done(); next = next->waits_for())
+        if (next->executor_ && !next->executor_->poisoned()) next->executor_->interrupted(next->target_);
 }
 
 }  // namespace libddp

@@ -89,6 +89,8 @@ private:
     void start_all(std::vector<Continuation> continuations);
     void open_gate();
     void expire_if_due();
+    WorkPtr waits_for();
+    void end_if_wanted(std::optional<ErrorInfo>& verdict);
     void check_executor() const;
     [[noreturn]] void interrupted();
 
@@ -105,7 +107,7 @@ private:
     bool gated_ = false;        // continuations wait until the executor's queue comes to this work's gate
     std::weak_ptr<Work> next_;  // what this one waits for, so that its deadline is seen
     StreamPtr stream_;          // null: nothing of it is on a device
-    std::int64_t settle_ms_ = 300'000;
+    std::int64_t settle_ms_ = kDefaultTimeoutMs;
     EventPtr settled_;  // recorded when somebody first wants to know
 };
 

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "core/device_lane.h"
+#include "core/param_table.h"
 
 namespace libddp {
 
@@ -16,5 +18,30 @@ void agree_on_model(Group& group, const std::string& header, const std::vector<s
 
 // Collective. Breaks the group with MISMATCH if the hashes of the plans differ.
 void agree_on_plan(Group& group, std::uint64_t hash);
+
+// What ranks tell each other at the beginning of a step, where the step depends on it: weights, and who has inputs.
+struct StepReport {
+    double weight = 1;
+    std::int64_t own_steps = 0;  // steps that this rank had inputs for
+    std::int32_t joined = 0;     // it has no more inputs
+    std::int32_t sync = 1;       // this step is to be synced
+};
+
+struct StepOutcome {
+    double total_weight = 0;         // of the ranks that have inputs
+    std::int32_t present = 0;        // how many they are
+    std::int32_t first_present = 0;  // the lowest of them; 0 if there are none
+    std::int32_t first_joined = -1;  // the lowest that has no inputs; -1 if all have
+    std::int32_t last_to_join = 0;   // the highest of those that had the most steps
+    bool sync = true;
+};
+
+// Collective. A difference in `sync` between ranks with inputs breaks the group.
+StepOutcome exchange_step(Group& group, const StepReport& mine);
+
+// Collective. Overwrites the data of every entry that has any and is not ignored, bit for bit, with that of rank `root`.
+// Small ones of one device travel together. On a device: in the order of its lane.
+void broadcast_state(Group& group, const DeviceLanes& lanes, const std::vector<const Param*>& entries,
+                     std::int32_t root);
 
 }  // namespace libddp

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "comm/pieces.h"
-#include "device/dtype.h"
 #include "device/scratch.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 namespace {
@@ -50,6 +50,16 @@ private:
     std::vector<Piece> pieces_;
     std::size_t used_ = 0;
 };
+
+// What a group of neighbouring ranks, which counts them from 0, says of its ranks.
+ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own_rank) {
+    const std::int32_t first = own_rank - part.rank();
+    if (first == 0) return error;
+    if (error.rank >= 0) error.rank += first;
+    error.message =
+        str("among ranks ", first, " to ", first + part.world() - 1, ", here counted from 0: ", error.message);
+    return error;
+}
 
 }  // namespace
 
@@ -112,16 +122,6 @@ std::int32_t Averager::step() {
     const std::int32_t ranks = level ? average(*level) : 0;
     ++steps_;
     return ranks;
-}
-
-// What a group of neighbouring ranks, which counts them from 0, says of its ranks.
-static ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own_rank) {
-    const std::int32_t first = own_rank - part.rank();
-    if (first == 0) return error;
-    if (error.rank >= 0) error.rank += first;
-    error.message =
-        str("among ranks ", first, " to ", first + part.world() - 1, ", here counted from 0: ", error.message);
-    return error;
 }
 
 // A part of the ranks that fails would leave the others to wait for it in the next step.

@@ -4,7 +4,8 @@
 #include <map>
 
 #include "comm/link.h"
-#include "device/dtype.h"
+#include "kernels/dtype.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 
@@ -56,7 +57,7 @@ void BucketStore::copy_from(const BucketStore& other, const ParamTable& table) {
         else
             std::memcpy(slot(id), other.slot(id), bytes);
     }
-    for (const auto& [stream, segments] : on_devices) stream->transfer(segments, DDP_U8, DDP_U8, 1);
+    for (const auto& [stream, segments] : on_devices) on_device::transfer(*stream, segments, DDP_U8, DDP_U8, 1);
 }
 
 }  // namespace libddp

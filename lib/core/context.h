@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "core/agreement.h"
 #include "core/device_lane.h"
 #include "core/launcher.h"
 #include "core/param_table.h"
 #include "core/reducer.h"
-#include "core/step_exchange.h"
 #include "ddp/hook.h"
-#include "hooks/allreduce.h"
+#include "hooks/plain.h"
 
 namespace libddp {
 

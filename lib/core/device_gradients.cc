@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "device/dtype.h"
+#include "kernels/dtype.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 
@@ -17,7 +18,7 @@ void DeviceGradients::reset_layout(const BucketStore& store) {
         bucket->lane = lanes_.find(planned.device);
         bucket->params = planned.params;
     }
-    fills_ = std::make_unique<Fill[]>(table_.params().size());
+    fills_ = std::vector<Fill>(table_.params().size());
 }
 
 void DeviceGradients::arm(const Participation& participation) {
@@ -77,7 +78,7 @@ std::uint64_t DeviceGradients::pack(const ddp_bucket& described, const Hook::Pla
             segments.push_back({dst, tensor.gradient, count});
         }
     }
-    stream.transfer(segments, described.dtype, place.dtype, scale == 0 ? 1 : scale);
+    on_device::transfer(stream, segments, described.dtype, place.dtype, scale == 0 ? 1 : scale);
     described.stream->wait(*stream.record());
     return copied;
 }
@@ -91,7 +92,7 @@ void DeviceGradients::keep_views(const ddp_bucket& described) {
         kept = stream->allocate(table_[tensor.param].bytes);
         segments.push_back({kept.get(), tensor.gradient, static_cast<std::size_t>(tensor.count)});
     }
-    stream->transfer(segments, described.dtype, described.dtype, 1);
+    on_device::transfer(*stream, segments, described.dtype, described.dtype, 1);
 }
 
 bool DeviceGradients::take_result(const ddp_bucket& described, const BucketTensor& tensor, void* target) {
@@ -127,7 +128,7 @@ void DeviceGradients::deliver(const ddp_bucket& described) {
 void DeviceGradients::deliver() {
     for (const auto& [route, segments] : results_) {
         const auto& [lane, from, to] = route;
-        lane->stream()->transfer(segments, from, to, 1);
+        on_device::transfer(*lane->stream(), segments, from, to, 1);
     }
     results_.clear();
 }

@@ -81,7 +81,7 @@ private:
     const ParamTable& table_;
     const DeviceLanes& lanes_;
     std::vector<std::unique_ptr<Bucket>> buckets_;  // null: of the CPU
-    std::unique_ptr<Fill[]> fills_;                 // by parameter
+    std::vector<Fill> fills_;                       // by parameter
     std::map<std::int32_t, std::shared_ptr<std::byte>> kept_;
     std::map<Route, std::vector<ddp_segment>> results_;
 };

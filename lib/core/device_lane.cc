@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "util/error.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 
 const StreamPtr& DeviceLane::turn(std::size_t link) {
-    while (turns_.size() <= link) turns_.push_back(DeviceStream::create(device()));
+    while (turns_.size() <= link) turns_.push_back(on_device::make_stream(device()));
     return turns_[link];
 }
 

@@ -13,12 +13,13 @@
 #include <vector>
 
 #include "device/stream.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 
 class DeviceLane {
 public:
-    explicit DeviceLane(const ddp_device& device) : stream_(DeviceStream::create(device)) {}
+    explicit DeviceLane(const ddp_device& device) : stream_(on_device::make_stream(device)) {}
 
     const StreamPtr& stream() const { return stream_; }
     // For buckets of one link.

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "core/group_ref.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
 #include "device/scratch.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 namespace {

@@ -6,8 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "device/dtype.h"
 #include "device/host_copy.h"
+#include "kernels/dtype.h"
 #include "util/error.h"
 #include "util/hash.h"
 

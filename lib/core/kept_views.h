@@ -8,6 +8,8 @@
 #include <mutex>
 #include <vector>
 
+#include "hooks/bucket.h"
+
 namespace libddp {
 
 class KeptViews {
@@ -30,5 +32,8 @@ private:
     std::mutex mutex_;
     std::map<std::int32_t, std::vector<std::byte>> kept_;
 };
+
+// Copies from where a hook left a bucket's result into one gradient. target null: the gradient's place in the bucket (view). False if the result was there already.
+bool write_back(const ddp_bucket& bucket, const BucketTensor& tensor, void* target);
 
 }  // namespace libddp

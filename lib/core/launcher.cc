@@ -5,7 +5,7 @@
 
 #include "comm/link.h"
 #include "comm/verdict.h"
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 #include "util/hash.h"
 #include "util/interrupt.h"
 
@@ -52,8 +52,8 @@ void Launcher::tell_hook_buckets() const {
 void Launcher::reset_layout(const BucketStore& store, const ParamTable& table, bool mean) {
     plan_hash_ = store.plan_hash();
     slots_.clear();
-    pending_ = std::make_unique<std::atomic<std::int32_t>[]>(store.size());
-    used_ = std::make_unique<std::atomic<bool>[]>(store.size());
+    pending_ = std::vector<std::atomic<std::int32_t>>(store.size());
+    used_ = std::vector<std::atomic<bool>>(store.size());
     for (std::size_t b = 0; b < store.size(); ++b) {
         Slot slot;
         slot.bucket = store.describe(b, table);
@@ -144,7 +144,7 @@ void Launcher::launch(Slot& slot) {
         if (slot.bucket.stream) mark_end(slot);
     } catch (...) {
         // Tell the others now: they would wait for this bucket.
-        slot.error = break_with(caught(), slot);
+        slot.error = break_with(in_this_group(caught()), slot);
     }
     if (!slot.work) slot.finished_at = Deadline::Clock::now();
 }
@@ -212,13 +212,21 @@ OpTag Launcher::step_tag(Purpose purpose) const {
     return tag;
 }
 
+// The verdict of another group, which a hook has used, counts the ranks of that group. One of this group has broken it by now.
+ErrorInfo Launcher::in_this_group(ErrorInfo error) const {
+    if (error.rank < 0 || group_->broken()) return error;
+    error.rank = -1;
+    error.message = str("in another group, which counts its own ranks: ", error.message);
+    return error;
+}
+
 // The result, or why the wait was ended; a work of the program's own knows nothing of the group.
 ErrorInfo Launcher::wait_for(Work& work) const {
     try {
         work.wait(std::nullopt);
-        return work.result();
+        return in_this_group(work.result());
     } catch (const Error& error) {
-        if (!is_interruption(error.info())) return error.info();
+        if (!is_interruption(error.info())) return in_this_group(error.info());
         return interruption(group_->rank(), "a work that the program completes");
     }
 }

@@ -122,6 +122,7 @@ private:
     WorkPtr ask_for_votes(Slot& slot);
     WorkPtr call_hook(Slot& slot);
     ErrorInfo break_with(ErrorInfo error, const Slot& slot);
+    ErrorInfo in_this_group(ErrorInfo error) const;
     ErrorInfo wait_for(Work& work) const;
     ErrorInfo with_bucket(ErrorInfo error, const Slot& slot, const std::string& text) const;
 
@@ -135,8 +136,8 @@ private:
     LaunchOwner& owner_;
     Step step_;
     std::vector<Slot> slots_;
-    std::unique_ptr<std::atomic<std::int32_t>[]> pending_;
-    std::unique_ptr<std::atomic<bool>[]> used_;  // does this rank have a gradient for the bucket; only for votes
+    std::vector<std::atomic<std::int32_t>> pending_;
+    std::vector<std::atomic<bool>> used_;  // does this rank have a gradient for the bucket; only for votes
     std::atomic<std::uint32_t> requests_{0};
     std::size_t next_ = 0;  // touched only by the launching thread
     // Likewise. With votes on several links: done when the hook was called for the bucket that was launched last.

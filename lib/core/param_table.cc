@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "device/device.h"
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 #include "util/error.h"
 
 namespace libddp {

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "device/device.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 

@@ -232,7 +232,7 @@ private:
     std::unique_ptr<StepCheck> check_;  // null: not asked for
     ReducedCallback reduced_;
     std::unique_ptr<BucketStore> store_;
-    std::unique_ptr<Slot[]> slots_;
+    std::vector<Slot> slots_;
     BucketPlan initial_plan_;
     std::optional<BucketPlan> next_plan_;  // adopted, not yet in use
 

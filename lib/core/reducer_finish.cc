@@ -5,8 +5,8 @@
 #include "comm/link.h"
 #include "comm/verdict.h"
 #include "core/reducer.h"
-#include "core/write_back.h"
-#include "util/error_object.h"
+#include "core/kept_views.h"
+#include "util/error.h"
 
 namespace libddp {
 namespace {

@@ -33,13 +33,12 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const De
       on_devices_(table, lanes),
       sparse_(table),
       factors_(table),
-      check_(options_.check ? std::make_unique<StepCheck>(table, options_.check_interval) : nullptr),
       used_(table.params().size()) {
     launcher_.set_hook(std::move(hook));
     participation_.freeze(frozen, true);
     sparse_.prepare();
     factors_.prepare();
-    slots_ = std::make_unique<Slot[]>(table_.params().size());
+    slots_ = std::vector<Slot>(table_.params().size());
     change_buckets(planned ? lay_out(plan_params(), *planned) : make_next_plan());
     initial_plan_ = store_->plan();
     agree_on_plan(*group_, store_->plan_hash());
@@ -86,10 +85,12 @@ BucketPlan Reducer::make_next_plan() const {
 // The other ranks go on with the new buckets: this one may not stay behind.
 void Reducer::change_buckets(BucketPlan plan) {
     try {
+        // Its memory is as large as that of the buckets.
+        if (options_.check && !check_) check_ = std::make_unique<StepCheck>(table_, options_.check_interval);
         adopt(std::make_unique<BucketStore>(*group_, table_, lanes_, std::move(plan)));
-    } catch (const Error& error) {
+    } catch (...) {
         if (group_->broken()) throw;
-        ErrorInfo info = error.info();
+        ErrorInfo info = caught();
         info.rank = group_->rank();
         info.message = str("rank ", info.rank, " cannot get its buckets: ", info.message);
         throw Error(group_->break_everywhere(info));

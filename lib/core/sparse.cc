@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "core/group_ref.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "comm/verdict.h"
-#include "device/dtype.h"
 #include "device/memory.h"
+#include "kernels/dtype.h"
 #include "util/hash.h"
 #include "util/log.h"
 

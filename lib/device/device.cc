@@ -30,23 +30,21 @@ std::string fault_of(const ddp_device_module* module, ddp_device_kind kind) {
     return {};
 }
 
+[[noreturn]] void refuse_module(ddp_device_kind kind, const std::string& why) {
+    fail(DDP_ERROR_UNSUPPORTED, "memory of the device kind ", kind_name(kind), " needs the module libddp-",
+         kind_name(kind), ".so: ", why);
+}
+
 const ddp_device_module& load(ddp_device_kind kind) {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
     auto& slot = loaded[static_cast<std::size_t>(kind)];
     if (const auto* module = slot.load(std::memory_order_acquire)) return *module;
-    std::string why;
-    auto* entry = reinterpret_cast<ddp_device_entry_fn*>(load_module_entry(kind_name(kind), "ddp_device_entry", &why));
-    if (entry) {
-        const ddp_device_module* module = entry();
-        why = fault_of(module, kind);
-        if (why.empty()) {
-            slot.store(module, std::memory_order_release);
-            return *module;
-        }
-    }
-    fail(DDP_ERROR_UNSUPPORTED, "memory of the device kind ", kind_name(kind), " needs the module libddp-",
-         kind_name(kind), ".so: ", why);
+    const ddp_device_module* module =
+        reinterpret_cast<ddp_device_entry_fn*>(device_module_entry(kind, "ddp_device_entry"))();
+    if (const std::string why = fault_of(module, kind); !why.empty()) refuse_module(kind, why);
+    slot.store(module, std::memory_order_release);
+    return *module;
 }
 
 }  // namespace
@@ -60,6 +58,13 @@ const ddp_device_module& device_module(ddp_device_kind kind) {
         fail(DDP_ERROR_UNSUPPORTED, "device kind ", kind, " is unknown (see types.h)");
     const auto* module = loaded[static_cast<std::size_t>(kind)].load(std::memory_order_acquire);
     return module ? *module : load(kind);
+}
+
+void* device_module_entry(ddp_device_kind kind, const char* entry) {
+    std::string why;
+    void* function = load_module_entry(kind_name(kind), entry, &why);
+    if (!function) refuse_module(kind, why);
+    return function;
 }
 
 std::int32_t device_count(ddp_device_kind kind) {

@@ -24,6 +24,9 @@ std::string device_name(const ddp_device& device);
 // was looked for and why it cannot be used.
 const ddp_device_module& device_module(ddp_device_kind kind);
 
+// Another function that the module of this kind exports. Throws as device_module().
+void* device_module_entry(ddp_device_kind kind, const char* entry);
+
 // How many there are; the CPU is one. Throws UNAVAILABLE with the reason if there is none, or UNSUPPORTED without a module.
 std::int32_t device_count(ddp_device_kind kind);
 // Throws as device_count(), or UNSUPPORTED, unless there is this device. `what` begins the message.

@@ -118,31 +118,6 @@ std::shared_ptr<std::byte> DeviceStream::allocate(std::size_t bytes) {
             }};
 }
 
-void DeviceStream::transfer(const std::vector<ddp_segment>& segments, ddp_dtype src_dtype, ddp_dtype dst_dtype,
-                            double scale) const {
-    if (segments.empty()) return;
-    call_device(device_, "moving gradients", module_.transfer, device_.index, stream_, segments.data(), segments.size(),
-                src_dtype, dst_dtype, scale);
-}
-
-void DeviceStream::reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count,
-                          ddp_dtype dtype, ddp_reduce_op op, double scale) const {
-    call_device(device_, "reducing", module_.reduce, device_.index, stream_, out, inputs, input_count, count, dtype, op,
-                scale);
-}
-
-std::size_t DeviceStream::encode_scratch(const ddp_codec_batch& batch) const {
-    return module_.encode_scratch(&batch);
-}
-
-void DeviceStream::encode(const ddp_codec_batch& batch) const {
-    call_device(device_, "packing gradients", module_.encode, device_.index, stream_, &batch);
-}
-
-void DeviceStream::decode(const ddp_codec_batch& batch, double scale) const {
-    call_device(device_, "unpacking gradients", module_.decode, device_.index, stream_, &batch, scale);
-}
-
 void DeviceStream::copy_to_host(void* host, const void* memory, std::size_t bytes) const {
     if (bytes > 0)
         call_device(device_, "copying to the host", module_.copy, device_.index, stream_, host, memory, bytes,
@@ -153,25 +128,6 @@ void DeviceStream::copy_to_device(void* memory, const void* host, std::size_t by
     if (bytes > 0)
         call_device(device_, "copying to the device", module_.copy, device_.index, stream_, memory, host, bytes,
                     DDP_COPY_TO_DEVICE);
-}
-
-void DeviceStream::low_rank(ddp_low_rank_op op, const std::vector<ddp_low_rank>& items, ddp_dtype dtype) const {
-    if (!items.empty())
-        call_device(device_, "compressing gradients", module_.low_rank, device_.index, stream_, op, items.data(),
-                    items.size(), dtype);
-}
-
-void DeviceStream::thin(ddp_thin_op op, const std::vector<ddp_thin>& items, ddp_dtype dtype,
-                        const ddp_thin_rules& rules) const {
-    if (!items.empty())
-        call_device(device_, "working on P and Q", module_.thin, device_.index, stream_, op, items.data(), items.size(),
-                    dtype, &rules);
-}
-
-void DeviceStream::leave_out(const std::vector<ddp_doubt>& items, ddp_dtype dtype, const std::uint32_t* only_if) const {
-    if (!items.empty())
-        call_device(device_, "looking for gradients that are not finite", module_.leave_out, device_.index, stream_,
-                    items.data(), items.size(), dtype, only_if);
 }
 
 void release_after(std::shared_ptr<std::byte> memory, const EventPtr& event) noexcept {

@@ -74,20 +74,9 @@ public:
     // Zeroed when this stream comes to it; freed in the order of this stream, which it keeps.
     std::shared_ptr<std::byte> allocate(std::size_t bytes);
 
-    // As in device_module.h.
-    void transfer(const std::vector<ddp_segment>& segments, ddp_dtype src_dtype, ddp_dtype dst_dtype,
-                  double scale) const;
-    void reduce(void* out, const void* const* inputs, std::size_t input_count, std::size_t count, ddp_dtype dtype,
-                ddp_reduce_op op, double scale) const;
-    std::size_t encode_scratch(const ddp_codec_batch& batch) const;
-    void encode(const ddp_codec_batch& batch) const;
-    void decode(const ddp_codec_batch& batch, double scale) const;
     // `host` is of allocate_pinned().
     void copy_to_host(void* host, const void* memory, std::size_t bytes) const;
     void copy_to_device(void* memory, const void* host, std::size_t bytes) const;
-    void low_rank(ddp_low_rank_op op, const std::vector<ddp_low_rank>& items, ddp_dtype dtype) const;
-    void thin(ddp_thin_op op, const std::vector<ddp_thin>& items, ddp_dtype dtype, const ddp_thin_rules& rules) const;
-    void leave_out(const std::vector<ddp_doubt>& items, ddp_dtype dtype, const std::uint32_t* only_if) const;
 
 private:
     DeviceStream(const ddp_device& device, const ddp_device_module& module);

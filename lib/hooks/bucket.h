@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "ddp/hook.h"
-#include "device/dtype.h"
 #include "device/stream.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 

@@ -2,9 +2,10 @@
 
 #include <utility>
 
-#include "device/dtype.h"
-#include "device/kernels.h"
 #include "device/scratch.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 
@@ -31,7 +32,7 @@ struct CastHook::Job {
     void fill(const ddp_bucket& wide) {
         if (wide.stream) {
             if (fresh) wide.stream->wait(*wide.home->record());
-            wide.stream->transfer({{narrow.buffer, wide.buffer, wide.count}}, wide.dtype, narrow.dtype, 1);
+            on_device::transfer(*wide.stream, {{narrow.buffer, wide.buffer, wide.count}}, wide.dtype, narrow.dtype, 1);
         } else {
             cpu::convert(narrow.buffer, narrow.dtype, wide.buffer, wide.dtype, wide.count);
         }

@@ -6,11 +6,11 @@
 #include <map>
 #include <string>
 
-#include "device/codec.h"
 #include "hooks/hook.h"
 #include "hooks/job_pool.h"
 #include "hooks/kept.h"
 #include "hooks/state.h"
+#include "kernels/codec.h"
 
 namespace libddp {
 

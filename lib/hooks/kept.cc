@@ -3,11 +3,11 @@
 #include <cstring>
 #include <utility>
 
-#include "device/dtype.h"
 #include "device/host_copy.h"
-#include "device/kernels.h"
 #include "device/memory.h"
-#include "device/transfer.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 
@@ -34,7 +34,7 @@ bool Kept::convert_to(ddp_dtype wanted) {
     if (dtype == wanted) return false;
     Kept other = zeros(wanted, rows, columns, home);
     if (home)
-        home->transfer({{other.memory.get(), memory.get(), count()}}, dtype, wanted, 1);
+        on_device::transfer(*home, {{other.memory.get(), memory.get(), count()}}, dtype, wanted, 1);
     else
         cpu::convert(other.memory.get(), wanted, memory.get(), dtype, count());
     *this = std::move(other);

@@ -1,6 +1,6 @@
 #include "hooks/local_sgd.h"
 
-#include "hooks/allreduce.h"
+#include "hooks/plain.h"
 #include "hooks/options.h"
 #include "hooks/state.h"
 #include "util/error.h"

@@ -3,9 +3,8 @@
 #include <functional>
 #include <map>
 
-#include "hooks/allreduce.h"
+#include "hooks/plain.h"
 #include "hooks/cast.h"
-#include "hooks/noop.h"
 #include "hooks/options.h"
 #include "util/options.h"
 

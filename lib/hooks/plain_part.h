@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "comm/pieces.h"
-#include "device/dtype.h"
 #include "device/scratch.h"
 #include "hooks/hook.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 

@@ -4,12 +4,12 @@
 #include <charconv>
 #include <cmath>
 
-#include "device/default_arithmetic.h"
-#include "device/dtype.h"
-#include "hooks/allreduce.h"
+#include "hooks/plain.h"
 #include "hooks/options.h"
 #include "hooks/powersgd_batched.h"
 #include "hooks/powersgd_layers.h"
+#include "kernels/default_arithmetic.h"
+#include "kernels/dtype.h"
 #include "util/error.h"
 #include "util/log.h"
 

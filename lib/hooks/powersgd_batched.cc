@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "device/default_arithmetic.h"
-#include "device/dtype.h"
 #include "device/scratch.h"
-#include "hooks/allreduce.h"
+#include "hooks/plain.h"
+#include "kernels/default_arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 namespace {

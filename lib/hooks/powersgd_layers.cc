@@ -2,11 +2,11 @@
 
 #include <vector>
 
-#include "device/default_arithmetic.h"
-#include "device/dtype.h"
 #include "device/scratch.h"
-#include "hooks/allreduce.h"
+#include "hooks/plain.h"
 #include "hooks/plain_part.h"
+#include "kernels/default_arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "device/dtype.h"
-#include "device/low_rank_lists.h"
-#include "device/transfer.h"
 #include "hooks/bucket.h"
+#include "kernels/dtype.h"
+#include "kernels/low_rank.h"
+#include "kernels/on_device.h"
 
 namespace libddp::powersgd {
 
@@ -40,13 +40,13 @@ public:
         if (!segments.empty()) libddp::transfer(stream_, segments, dtype);
     }
     void low_rank(ddp_low_rank_op op, const std::vector<ddp_low_rank>& items) const {
-        stream_ ? stream_->low_rank(op, items, dtype_) : cpu::low_rank(op, items, dtype_);
+        stream_ ? on_device::low_rank(*stream_, op, items, dtype_) : cpu::low_rank(op, items, dtype_);
     }
     void thin(ddp_thin_op op, const std::vector<ddp_thin>& items, const ddp_thin_rules& rules = {}) const {
-        stream_ ? stream_->thin(op, items, compute(), rules) : cpu::thin(op, items, compute(), rules);
+        stream_ ? on_device::thin(*stream_, op, items, compute(), rules) : cpu::thin(op, items, compute(), rules);
     }
     void leave_out(const std::vector<ddp_doubt>& items, const std::uint32_t* only_if) const {
-        stream_ ? stream_->leave_out(items, dtype_, only_if) : cpu::leave_out(items, dtype_, only_if);
+        stream_ ? on_device::leave_out(*stream_, items, dtype_, only_if) : cpu::leave_out(items, dtype_, only_if);
     }
 
 private:

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "device/dtype.h"
 #include "device/host_copy.h"
+#include "kernels/dtype.h"
 #include "util/error.h"
 #include "util/options.h"
 

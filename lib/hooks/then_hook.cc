@@ -2,10 +2,10 @@
 
 #include <cstring>
 
-#include "comm/verdict.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
-#include "util/error_object.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
+#include "util/error.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 void bring_home(ddp_bucket& bucket) {
     if (!bucket.result) return;
     if (bucket.stream)
-        bucket.stream->transfer({{bucket.buffer, bucket.result, bucket.count}}, bucket.result_dtype, bucket.dtype, 1);
+        on_device::transfer(*bucket.stream, {{bucket.buffer, bucket.result, bucket.count}}, bucket.result_dtype, bucket.dtype, 1);
     else if (bucket.result_dtype == bucket.dtype)
         std::memcpy(bucket.buffer, bucket.result, bucket.count * dtype_size(bucket.dtype));
     else
@@ -29,7 +29,7 @@ void ThenHook::User::call(ddp_group& group, ddp_bucket& bucket) const {
     ddp_error* error = nullptr;
     const ddp_status status = fn(data.get(), &group, &bucket, &error);
     if (status == DDP_OK) return;
-    throw Error(on_rank(group.impl->rank(), take_user_error(status, error, "the function of ddp_hook_then")));
+    throw Error(take_user_error(status, error, "the function of ddp_hook_then"));
 }
 
 WorkPtr ThenHook::reduce(ddp_group& group, ddp_bucket& bucket) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace libddp {
 
@@ -33,5 +34,13 @@ JobEnvironment discover_environment(const GetEnv& get = process_env);
 
 // False where discover_environment throws NOT_FOUND. Throws INVALID_ARGUMENT as it does.
 bool launched(const GetEnv& get = process_env);
+
+// The two compressed lists of Slurm's environment that discovery needs.
+
+// The first host of a list such as "n[003-007,9],x1": "n003". nullopt: malformed.
+std::optional<std::string> first_slurm_host(std::string_view nodelist);
+
+// The tasks on the node with this index, of a list such as "2(x3),1": 2, 2, 2, 1. nullopt: malformed or no such node.
+std::optional<std::int32_t> slurm_tasks_on_node(std::string_view tasks_per_node, std::int64_t node);
 
 }  // namespace libddp

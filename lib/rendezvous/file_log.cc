@@ -10,7 +10,6 @@
 #include <chrono>
 #include <system_error>
 #include <thread>
-#include <utility>
 
 #include "util/error.h"
 #include "util/interrupt.h"
@@ -33,6 +32,8 @@ constexpr std::uint64_t kSmallLog = std::uint64_t{8} << 20;
     if (error == EINVAL || error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS)
         fail(DDP_ERROR_UNSUPPORTED, "the store file ", path, " cannot be ", what, ": ", why,
              "; its file system must support open-file-description locks");
+    if (lacks_descriptors(error))
+        fail(DDP_ERROR_LIMIT, "the store file ", path, " cannot be ", what, ": ", why, kRaiseOpenFiles);
     fail(DDP_ERROR_IO, "the store file ", path, " cannot be ", what, ": ", why);
 }
 
@@ -105,7 +106,7 @@ FileLog::~FileLog() {
 }
 
 void FileLog::leave() {
-    if (fd_ >= 0) close(std::exchange(fd_, -1));
+    fd_.reset();
 }
 
 // False: the file was deleted by its last participant while this one was on the way in.
@@ -117,14 +118,14 @@ bool FileLog::join(const Deadline& deadline) {
     if (!still_at_path()) return false;
     Header header;
     if (fresh_or_stale()) {
-        if (ftruncate(fd_, 0) != 0) io_error(path_, "written", errno);
+        if (ftruncate(fd_.get(), 0) != 0) io_error(path_, "written", errno);
         header.start = header.end = kFirstRecord;
         header.generation = 1;
     } else {
         header = read_header();
     }
     owner_ = header.next_owner++;
-    if (!lock_byte(fd_, kLiveBytes + static_cast<off_t>(owner_), path_))
+    if (!lock_byte(fd_.get(), kLiveBytes + static_cast<off_t>(owner_), path_))
         fail(DDP_ERROR_IO, "the store file ", path_, " is damaged: participant ", owner_, " exists already");
     write_header(header);
     unlock();
@@ -132,17 +133,17 @@ bool FileLog::join(const Deadline& deadline) {
 }
 
 void FileLog::open_file() {
-    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-    if (fd_ < 0) io_error(path_, "opened", errno);
+    fd_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+    if (!fd_) io_error(path_, "opened", errno);
     struct stat info {};
-    if (fstat(fd_, &info) != 0) io_error(path_, "opened", errno);
+    if (fstat(fd_.get(), &info) != 0) io_error(path_, "opened", errno);
     if (!S_ISREG(info.st_mode)) fail(DDP_ERROR_INVALID_ARGUMENT, "uri: ", path_, " is not a regular file");
 }
 
 bool FileLog::still_at_path() const {
     struct stat mine {};
     struct stat there {};
-    if (fstat(fd_, &mine) != 0) io_error(path_, "opened", errno);
+    if (fstat(fd_.get(), &mine) != 0) io_error(path_, "opened", errno);
     if (lstat(path_.c_str(), &there) != 0) return false;
     return mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
@@ -150,7 +151,7 @@ bool FileLog::still_at_path() const {
 // Whether the file has no living participants, so that this one starts it afresh. Throws rather than overwrite anything
 // that is not a store's.
 bool FileLog::fresh_or_stale() {
-    std::string magic = read_at(fd_, 0, kMagic.size(), path_);
+    std::string magic = read_at(fd_.get(), 0, kMagic.size(), path_);
     if (magic.empty()) return true;
     if (magic.size() != kMagic.size() || magic.compare(0, 7, kMagic, 0, 7) != 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, "uri: ", path_, " exists and is not a libddp store file; name another file");
@@ -165,7 +166,7 @@ bool FileLog::lock(const Deadline& deadline, const std::atomic<bool>& cancelled)
     using std::chrono::microseconds;
     // Waiting in the kernel would have no bound: a stopped process may hold the lock for ever.
     for (microseconds pause(50);; pause = std::min(pause * 2, microseconds(2000))) {
-        if (lock_byte(fd_, kMutexByte, path_)) return true;
+        if (lock_byte(fd_.get(), kMutexByte, path_)) return true;
         if (cancelled || deadline.expired()) return false;
         if (interrupt::wanted())
             fail(DDP_ERROR_INTERRUPTED, "a wait for the store file ", path_,
@@ -175,7 +176,7 @@ bool FileLog::lock(const Deadline& deadline, const std::atomic<bool>& cancelled)
 }
 
 void FileLog::unlock() {
-    unlock_byte(fd_, kMutexByte);
+    unlock_byte(fd_.get(), kMutexByte);
 }
 
 bool FileLog::changed() const {
@@ -184,19 +185,19 @@ bool FileLog::changed() const {
 }
 
 bool FileLog::alive(std::uint64_t owner) const {
-    return owner == owner_ || held_by_others(fd_, kLiveBytes + static_cast<off_t>(owner), 1, path_);
+    return owner == owner_ || held_by_others(fd_.get(), kLiveBytes + static_cast<off_t>(owner), 1, path_);
 }
 
 void FileLog::end_presence() const {
-    unlock_byte(fd_, kLiveBytes + static_cast<off_t>(owner_));
+    unlock_byte(fd_.get(), kLiveBytes + static_cast<off_t>(owner_));
 }
 
 bool FileLog::others_alive() const {
-    return held_by_others(fd_, kLiveBytes, 0, path_);
+    return held_by_others(fd_.get(), kLiveBytes, 0, path_);
 }
 
 FileLog::Header FileLog::read_header() const {
-    std::string bytes = read_at(fd_, 0, kHeaderSize, path_);
+    std::string bytes = read_at(fd_.get(), 0, kHeaderSize, path_);
     if (bytes.size() != kHeaderSize) fail(DDP_ERROR_IO, "the store file ", path_, " was cut short by somebody else");
     ByteReader in(std::string_view(bytes).substr(kMagic.size()));
     Header header;
@@ -220,7 +221,7 @@ void FileLog::write_header(const Header& header) {
 void FileLog::write(std::string_view bytes, std::uint64_t at) {
     const WriteSignalsHeld held;
     while (!bytes.empty()) {
-        ssize_t count = pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(at));
+        ssize_t count = pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(at));
         if (count < 0 && errno == EINTR) continue;
         if (count < 0 && errno == EFBIG) too_large(path_);
         if (count <= 0) io_error(path_, "written", count < 0 ? errno : EIO);
@@ -241,7 +242,7 @@ bool FileLog::replay(StoreState& state) {
     FrameReader reader;
     constexpr std::uint64_t kChunk = 1 << 20;
     for (std::uint64_t at = seen_.end; at < now.end;) {
-        std::string bytes = read_at(fd_, at, static_cast<std::size_t>(std::min(kChunk, now.end - at)), path_);
+        std::string bytes = read_at(fd_.get(), at, static_cast<std::size_t>(std::min(kChunk, now.end - at)), path_);
         if (bytes.empty()) break;
         at += bytes.size();
         reader.feed(bytes);
@@ -284,7 +285,7 @@ void FileLog::compact(const StoreState& state) {
     write_header(next);
     seen_ = next;
     // Where the file system cannot do this, the old bytes stay until the file is deleted.
-    fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(kFirstRecord),
+    fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(kFirstRecord),
               static_cast<off_t>(old_end - kFirstRecord));
 }
 

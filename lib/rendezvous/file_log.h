@@ -25,13 +25,15 @@
 #include "rendezvous/protocol.h"
 #include "rendezvous/store_state.h"
 #include "util/deadline.h"
+#include "util/descriptors.h"
 
 namespace libddp {
 
 class FileLog {
 public:
     // Opens or creates the file and joins as a participant. A file that no living participant holds is started afresh.
-    // Throws Error: INVALID_ARGUMENT (not a store file), PERMISSION_DENIED, UNSUPPORTED (no such locks), TIMEOUT, IO.
+    // Throws Error: INVALID_ARGUMENT (not a store file), PERMISSION_DENIED, UNSUPPORTED (no such locks), LIMIT (open files),
+    // TIMEOUT, IO.
     FileLog(const std::string& path, const Deadline& deadline);
     // Leaves: closes the file and with it drops the locks.
     ~FileLog();
@@ -76,7 +78,7 @@ private:
     void compact(const StoreState& state);
 
     std::string path_;
-    int fd_ = -1;
+    Descriptor fd_;
     std::uint64_t owner_ = 0;
     Header seen_;  // what `state` of the last replay stands for; generation 0: nothing yet
 };

@@ -132,7 +132,9 @@ std::optional<Outcome> FileStore::attempt(Lock& lock, Caller caller, const Reque
     return outcome;
 }
 
+// Others must not count on an arrival at a barrier; nothing else that waits has left a trace.
 Outcome FileStore::give_up(Lock& lock, Caller caller, const Request& request, const Deadline& deadline) {
+    const interrupt::Off off;
     std::optional<Outcome> outcome;
     bool locked = with_file(lock, deadline, [&] {
         catch_up();
@@ -142,9 +144,7 @@ Outcome FileStore::give_up(Lock& lock, Caller caller, const Request& request, co
     return std::move(*outcome);
 }
 
-// Others must not count on an arrival at a barrier; nothing else that waits has left a trace.
 void FileStore::give_up_interrupted(Lock& lock, Caller caller, const Request& request) {
-    const interrupt::Off off;
     if (request.op == Op::kBarrier) give_up(lock, caller, request, Deadline::after_ms(kLeaveBoundMs));
     fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store ", path_, " was interrupted");
 }

@@ -8,12 +8,14 @@
 #include <string_view>
 #include <vector>
 
+#include "util/deadline.h"
+
 namespace libddp {
 
 struct StoreConfig {
     std::string uri;         // "tcp://host:port" or "file:///path"
     bool is_server = false;  // tcp: also run the server in this process
-    std::int64_t timeout_ms = 300'000;
+    std::int64_t timeout_ms = kDefaultTimeoutMs;
     std::string secret;  // empty: none
 };
 

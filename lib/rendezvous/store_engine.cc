@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "util/error.h"
+#include "util/interrupt.h"
 
 namespace libddp {
 namespace {
@@ -43,6 +44,7 @@ EngineStore::~EngineStore() {
 
 Outcome EngineStore::call(Request made) const {
     if (auto failure = invalid(made)) fail(failure->code, failure->message);
+    if (may_wait(made.op) && made.timeout_ms != kNoWait) interrupt::refuse_inside_check();
     auto engine = engine_;
     Outcome outcome = engine->perform(std::move(made));
     if (outcome.code != DDP_OK) fail(outcome.code, outcome.message);

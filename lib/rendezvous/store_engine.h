@@ -6,7 +6,7 @@
 #include <string>
 
 #include "rendezvous/notifier.h"
-#include "rendezvous/request.h"
+#include "rendezvous/protocol.h"
 #include "rendezvous/store.h"
 
 namespace libddp {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/request.h"
+#include "rendezvous/protocol.h"
 
 namespace libddp {
 

@@ -1,8 +1,6 @@
 #include "rendezvous/tcp_connect.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +11,7 @@
 #include "rendezvous/auth.h"
 #include "rendezvous/sockets.h"
 #include "rendezvous/uri.h"
+#include "util/descriptors.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 #include "util/log.h"
@@ -25,21 +24,6 @@ constexpr std::int64_t kAttemptMs = 10'000;
 constexpr std::int64_t kFirstPauseMs = 20;
 constexpr std::int64_t kLongestPauseMs = 500;
 constexpr std::int64_t kSilenceMs = 10'000;
-
-class Socket {
-public:
-    explicit Socket(int fd) : fd_(fd) {}
-    ~Socket() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    Socket(const Socket&) = delete;
-    Socket& operator=(const Socket&) = delete;
-    int get() const { return fd_; }
-    int release() { return std::exchange(fd_, -1); }
-
-private:
-    int fd_;
-};
 
 std::string reason(int error) {
     return std::generic_category().message(error);
@@ -143,10 +127,9 @@ void shake_hands(int fd, const std::string& secret, const Deadline& deadline) {
 int attempt(const std::string& host, int port, const std::string& secret, const Deadline& deadline) {
     ErrorInfo last;
     for (const auto& address : resolve(host, port, deadline)) {
-        Socket socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-        if (socket.get() < 0) {
-            if (errno == EMFILE || errno == ENFILE)
-                throw Final{DDP_ERROR_LIMIT, reason(errno) + "; raise the limit of open files (ulimit -n)"};
+        Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        if (!socket) {
+            if (lacks_descriptors(errno)) throw Final{DDP_ERROR_LIMIT, reason(errno) + kRaiseOpenFiles};
             last = {DDP_ERROR_UNAVAILABLE, reason(errno)};
             continue;
         }
@@ -201,6 +184,7 @@ int connect_to_server(const std::string& host, int port, const std::string& secr
             last = error.info();
         }
         if (last.code == DDP_ERROR_INTERRUPTED) interrupted(name);
+        if (last.code == DDP_ERROR_LIMIT) cannot_be_used(name, {last.code, last.message});
         if (deadline.expired())
             fail(last.code == DDP_ERROR_TIMEOUT ? DDP_ERROR_TIMEOUT : DDP_ERROR_UNAVAILABLE, "the store at ", name,
                  " was not reached within ", waited_ms(), " ms: ", last.message,

@@ -14,6 +14,7 @@
 #include "rendezvous/uri.h"
 #include "rendezvous/uv_tools.h"
 #include "rendezvous/wait_list.h"
+#include "util/descriptors.h"
 #include "util/error.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
@@ -41,6 +42,9 @@ constexpr std::uint64_t kStopMs = 500;
         case UV_EADDRNOTAVAIL:
             fail(DDP_ERROR_INVALID_ARGUMENT, "uri: the store server cannot listen on ", name,
                  ": the host is not an address of this machine");
+        case UV_EMFILE:
+        case UV_ENFILE:
+            fail(DDP_ERROR_LIMIT, "the store server cannot listen on ", name, ": ", why, kRaiseOpenFiles);
         default:
             fail(DDP_ERROR_IO, "the store server cannot listen on ", name, ": ", why);
     }

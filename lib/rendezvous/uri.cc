@@ -1,9 +1,18 @@
 #include "rendezvous/uri.h"
 
 #include <algorithm>
+#include <memory>
 #include <string_view>
+#include <utility>
 
+#include "rendezvous/file_store.h"
+#include "rendezvous/store.h"
+#include "rendezvous/store_engine.h"
+#include "rendezvous/tcp_client.h"
+#include "rendezvous/tcp_connect.h"
+#include "rendezvous/tcp_server.h"
 #include "util/error.h"
+#include "util/interrupt.h"
 
 namespace libddp {
 namespace {
@@ -75,6 +84,88 @@ StoreUri parse_store_uri(const std::string& uri) {
 std::string tcp_uri(const std::string& host, int port) {
     bool v6 = host.find(':') != std::string::npos;
     return str(kTcp, v6 ? "[" : "", host, v6 ? "]" : "", ":", port);
+}
+
+// open_store: from an address to a connected store.
+
+namespace {
+
+// A client together with the server that it belongs to.
+class HostingEngine final : public StoreEngine {
+public:
+    HostingEngine(std::unique_ptr<TcpServer> server, std::unique_ptr<TcpClient> client)
+        : server_(std::move(server)), client_(std::move(client)) {}
+    ~HostingEngine() override { HostingEngine::close(); }
+
+    Outcome perform(Request request) override { return client_->perform(std::move(request)); }
+    bool answers(std::int64_t within_ms) override { return client_->answers(within_ms); }
+    Notifier::Id watch(const std::string& key, Notifier::Callback seen) override {
+        return client_->watch(key, std::move(seen));
+    }
+    Notifier::Id watch_connection(Notifier::Callback lost) override {
+        return client_->watch_connection(std::move(lost));
+    }
+    void unwatch(Notifier::Id id) override { client_->unwatch(id); }
+    // The client first, so that its end is a farewell and not a lost connection.
+    void close() override {
+        client_->close();
+        server_->stop();
+    }
+    int port() const override { return server_->port(); }
+
+private:
+    std::unique_ptr<TcpServer> server_;
+    std::unique_ptr<TcpClient> client_;
+};
+
+// A server answers at once what does not wait for others; even a very busy one does not take longer than 10 s.
+std::int64_t call_bound(const StoreConfig& config) {
+    return std::min<std::int64_t>(config.timeout_ms, 10'000);
+}
+
+std::shared_ptr<Store> client_of(int socket, const StoreConfig& config) {
+    auto client = std::make_shared<TcpClient>(socket, config.uri, call_bound(config));
+    return std::make_shared<EngineStore>(std::move(client), config, config.uri);
+}
+
+std::shared_ptr<Store> host_tcp(const StoreUri& uri, StoreConfig config) {
+    const auto deadline = Deadline::after_ms(config.timeout_ms);
+    auto server = std::make_unique<TcpServer>(uri.host, uri.port, config.secret, deadline);
+    std::string name = tcp_uri(uri.host, server->port());
+    int socket = connect_to_server(server->local_host(), server->port(), config.secret, deadline);
+    auto client = std::make_unique<TcpClient>(socket, name, call_bound(config));
+    config.uri = tcp_uri(server->local_host(), server->port());
+    auto engine = std::make_shared<HostingEngine>(std::move(server), std::move(client));
+    return std::make_shared<EngineStore>(std::move(engine), std::move(config), std::move(name));
+}
+
+}  // namespace
+
+std::shared_ptr<Store> open_store(StoreConfig config) {
+    const StoreUri uri = parse_store_uri(config.uri);
+    config.timeout_ms =
+        config.timeout_ms <= 0 ? StoreConfig().timeout_ms : std::min(config.timeout_ms, limits::kLongestWaitMs);
+    if (uri.is_file) {
+        if (config.is_server)
+            fail(DDP_ERROR_INVALID_ARGUMENT, "is_server: a file store has no server; is_server is for tcp:// only");
+        auto engine = std::make_shared<FileStore>(uri.path, config.timeout_ms);
+        std::string name = config.uri;
+        return std::make_shared<EngineStore>(std::move(engine), std::move(config), std::move(name));
+    }
+    if (config.is_server) return host_tcp(uri, std::move(config));
+    if (uri.port == 0)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "uri: '", config.uri, "' has port 0, which only a server can choose");
+    interrupt::refuse_inside_check();
+    config.uri = tcp_uri(uri.host, uri.port);
+    const auto deadline = Deadline::after_ms(config.timeout_ms);
+    return client_of(connect_to_server(uri.host, uri.port, config.secret, deadline), config);
+}
+
+std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms) {
+    const StoreUri uri = parse_store_uri(config.uri);
+    config.is_server = false;
+    if (uri.is_file) return open_store(std::move(config));
+    return client_of(connect_once(uri.host, uri.port, config.secret, Deadline::after_ms(within_ms)), config);
 }
 
 }  // namespace libddp

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "util/interrupt.h"
 #include "util/log.h"
 
 namespace libddp {
@@ -44,6 +45,7 @@ struct ExitList {
     static void run(int status, void* self) {
         auto& list = *static_cast<ExitList*>(self);
         if (getpid() != list.process) return;
+        const interrupt::Off off;  // what the program's check uses may have ended
         const auto deadline = Deadline::after_ms(kAllMs);
         const std::lock_guard lock(list.mutex);
         for (const AtExit* entry : list.entries) {

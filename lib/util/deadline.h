@@ -6,6 +6,9 @@
 
 namespace libddp {
 
+// How long ranks wait for each other where nobody says otherwise.
+inline constexpr std::int64_t kDefaultTimeoutMs = 300'000;
+
 class Deadline {
 public:
     using Clock = std::chrono::steady_clock;

@@ -1,35 +1,49 @@
 #include "util/descriptors.h"
 
-#include <fcntl.h>
+#include <dirent.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <memory>
 #include <system_error>
-#include <vector>
 
 #include "util/error.h"
 
 namespace libddp {
 
-void require_descriptors(std::size_t count, std::string_view owner) {
-    std::vector<int> spare;
-    spare.reserve(count);
-    int error = 0;
-    while (spare.size() < count && error == 0) {
-        const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            error = errno;
-        else
-            spare.push_back(fd);
-    }
-    for (int fd : spare) close(fd);
-    if (error != 0) cannot_start(owner, error);
+void Descriptor::reset(int fd) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = fd;
 }
 
-void cannot_start(std::string_view owner, int error) {
-    const bool too_many = error == EMFILE || error == ENFILE;
-    fail(too_many ? DDP_ERROR_LIMIT : DDP_ERROR_IO, owner, " cannot start: ", std::generic_category().message(error),
-         too_many ? "; raise the limit of open files (ulimit -n)" : "");
+bool lacks_descriptors(int error) {
+    return error == EMFILE || error == ENFILE;
+}
+
+void require_descriptors(std::size_t count, std::string_view owner) {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir("/proc/self/fd"), closedir);
+    if (!open) {
+        if (lacks_descriptors(errno)) cannot_start(owner, errno);
+        return;
+    }
+    rlim_t used = 0;
+    while (const dirent* entry = readdir(open.get())) {
+        if (entry->d_name[0] == '.') continue;
+        const long fd = std::strtol(entry->d_name, nullptr, 10);
+        // Where the limit was lowered, some are above it.
+        if (fd != dirfd(open.get()) && static_cast<rlim_t>(fd) < limit.rlim_cur) ++used;
+    }
+    if (count > limit.rlim_cur - used) cannot_start(owner, EMFILE);
+}
+
+void cannot_start(std::string_view owner, int error, ddp_status otherwise) {
+    const bool too_many = lacks_descriptors(error);
+    fail(too_many ? DDP_ERROR_LIMIT : otherwise, owner, " cannot start: ", std::generic_category().message(error),
+         too_many ? kRaiseOpenFiles : "");
 }
 
 }  // namespace libddp

@@ -1,5 +1,6 @@
 #include "util/interrupt.h"
 
+#include <memory>
 #include <utility>
 
 #include "util/error.h"
@@ -15,13 +16,24 @@ constexpr std::chrono::milliseconds kBetween{80};
 constexpr std::chrono::milliseconds kNewWait{1'000};
 
 struct Installed {
-    Check check;
-    std::shared_ptr<void> user_data;
+    Check check = nullptr;
+    void* user_data = nullptr;
+    void (*destroy)(void*) = nullptr;
+    std::uint64_t generation = 0;
+    bool one_thread = false;
+
+    Installed() = default;
+    ~Installed() {
+        if (destroy) destroy(user_data);
+    }
+    Installed(const Installed&) = delete;
+    Installed& operator=(const Installed&) = delete;
 };
 
 struct Process {
     std::mutex mutex;
     std::shared_ptr<const Installed> installed;
+    // For a look without the lock. What counts is what stands in `installed`.
     std::atomic<std::uint64_t> generation{0};  // grows with every check
     std::atomic<bool> one_thread{false};
 };
@@ -50,13 +62,18 @@ bool detail::possible_here() {
     return !p.one_thread.load(std::memory_order_relaxed) || here.owns == p.generation.load(std::memory_order_relaxed);
 }
 
-void install(Check check, std::shared_ptr<void> user_data, bool calling_thread_only) {
-    std::shared_ptr<const Installed> made, before;  // destroyed after the lock is gone: user code
-    if (check) made = std::make_shared<const Installed>(Installed{check, std::move(user_data)});
+void install(Check check, void* user_data, void (*destroy)(void*), bool calling_thread_only) {
+    const auto made = std::make_shared<Installed>();
+    std::shared_ptr<const Installed> before;  // both are let go after the lock is gone: user code
     Process& p = process();
     const std::lock_guard lock(p.mutex);
-    before = std::exchange(p.installed, std::move(made));
-    here.owns = p.generation.fetch_add(1) + 1;
+    // Nothing fails from here on.
+    made->check = check;
+    made->user_data = user_data;
+    made->destroy = destroy;
+    made->generation = here.owns = p.generation.fetch_add(1) + 1;
+    made->one_thread = calling_thread_only;
+    before = std::exchange(p.installed, check ? made : nullptr);
     p.one_thread = calling_thread_only;
     detail::installed = check != nullptr;
 }
@@ -71,10 +88,11 @@ bool wanted() {
         const std::lock_guard lock(process().mutex);
         current = process().installed;
     }
-    if (!current) return false;
+    // Another thread may have installed one of its own meanwhile.
+    if (!current || (current->one_thread && here.owns != current->generation)) return false;
     const Off off;
     here.asking = true;
-    const bool yes = current->check(current->user_data.get()) != 0;
+    const bool yes = current->check(current->user_data) != 0;
     here.asking = false;
     here.last_asked = Clock::now();
     return yes;

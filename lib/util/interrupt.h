@@ -7,7 +7,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 
 #include "util/deadline.h"
@@ -25,8 +24,9 @@ bool possible_here();
 bool asking_here();
 }  // namespace detail
 
-// Installs the check; null: none. calling_thread_only: ask on no other thread.
-void install(Check check, std::shared_ptr<void> user_data, bool calling_thread_only);
+// Installs the check; null: none. calling_thread_only: ask on no other thread. destroy (may be null) gets user_data when that is no
+// longer needed, unless this throws.
+void install(Check check, void* user_data, void (*destroy)(void* user_data), bool calling_thread_only);
 
 // Whether a wait of the calling thread can be interrupted. One relaxed load when no check is installed.
 inline bool possible() {

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <type_traits>
@@ -34,6 +35,12 @@ private:
     sigset_t before_;
 };
 
+// Throws LIMIT. owner: whose thread cannot be started.
+[[noreturn]] inline void no_thread(std::string_view owner, const std::system_error& error) {
+    fail(DDP_ERROR_LIMIT, owner, " cannot start a thread: ", error.code().message(),
+         "; raise the limit of processes (ulimit -u) or of memory (ulimit -v)");
+}
+
 template <class Thread = std::thread, class Function>
 Thread quiet_thread(Function function) {
     SignalsBlocked blocked;
@@ -45,8 +52,7 @@ Thread quiet_thread(Function function) {
             function(std::forward<decltype(stop)>(stop)...);
         });
     } catch (const std::system_error& error) {
-        fail(DDP_ERROR_LIMIT, "no thread can be started: ", error.code().message(),
-             "; raise the limit of processes (ulimit -u) or of memory (ulimit -v)");
+        no_thread("libddp", error);
     }
 }
 

@@ -8,8 +8,8 @@
 #include <iterator>
 #include <vector>
 
-#include "device/kernels.h"
 #include "device/memory.h"
+#include "kernels/arithmetic.h"
 
 namespace {
 

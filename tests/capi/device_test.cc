@@ -7,6 +7,7 @@
 #include "ddp/ddp.hpp"
 #include "support/device_model.h"
 #include "support/ranks.h"
+#include "support/stream_backend.h"
 
 using testing::HasSubstr;
 
@@ -308,6 +309,25 @@ TEST_P(DeviceStepTest, ValuesAreAveragedAndBuffersSent) {
         }
         fake::release(buffer);
     });
+}
+
+// Those of its host side ask, those of the device do not.
+TEST_F(DeviceTest, AThreadThatACheckCanEndEnqueuesNothingItself) {
+    const auto go_on = [](void*) { return std::int32_t{0}; };
+    ASSERT_EQ(ddp_set_interrupt_check(go_on, nullptr, nullptr, 0, nullptr), DDP_OK);
+    const long before = stream_backend_runs_on_callers();
+    on_ranks({2, "streams"}, [](int rank, ddp_group* group) {
+        DeviceModel model(group, {5, 300}, true, {rank}, with(0));
+        model.context.commit();
+        for (int step = 0; step < 3; ++step) {
+            model.context.step_begin();
+            for (int p : {1, 0}) model.give(p, gradient(rank, p, step));
+            model.finalize();
+            for (int p : {1, 0}) EXPECT_TRUE(model.holds(p, mean(2, p, step))) << "step " << step;
+        }
+    });
+    EXPECT_EQ(stream_backend_runs_on_callers(), before);
+    EXPECT_EQ(ddp_set_interrupt_check(nullptr, nullptr, nullptr, 0, nullptr), DDP_OK);
 }
 
 TEST_F(DeviceTest, DevicesAreCountedAndDescribed) {

@@ -185,6 +185,35 @@ TEST_P(HookTest, WorksOfOtherGroupsAndNoneAtAll) {
     });
 }
 
+// Rank 0 is rank 2 there, and ends that group while the others wait in it. They tell this group what has happened.
+TEST_P(HookTest, AnErrorOfAnotherGroupNamesARankOfThisOne) {
+    on_ranks({3, "threads"}, [&](int rank, ddp_group* group) {
+        Model m(group, {10}, GetParam(), small_buckets());
+        m.context.commit();
+        ddp_group* other = nullptr;
+        ddp::detail::call(ddp_group_split, group, 0, 2 - rank, &other);
+        m.context.set_comm_hook([&](ddp_group* g, ddp_bucket* b) {
+            if (rank == 0) {
+                ddp::detail::call(ddp_group_abort, other, "the test wants it");
+                for (int i = 0; i < 10'000 && ddp_group_status(g, nullptr) == DDP_OK; ++i)
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            }
+            return average(other, b);
+        });
+        try {
+            step(m, rank);
+            ADD_FAILURE() << "finalize succeeded";
+        } catch (const ddp::Error& e) {
+            EXPECT_EQ(e.status(), DDP_ERROR_ABORTED) << e.what();
+            EXPECT_NE(e.rank(), 0) << e.what();
+            EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(e.rank()) +
+                                            ": in another group, which counts its own ranks: "));
+            EXPECT_THAT(e.what(), HasSubstr("the test wants it"));
+        }
+        ddp_group_free(other);
+    });
+}
+
 TEST(HookOwnership, UserDataIsDestroyedOnceOnReplacementOrFree) {
     struct Data {
         int destroyed = 0;

@@ -154,6 +154,44 @@ TEST_F(Interrupt, RefusesToWaitInsideTheCheck) {
     });
 }
 
+ddp_store* store_of_check = nullptr;
+ddp_status waits_in_check[4];
+std::int32_t use_the_store_inside(void*) {
+    void* value = nullptr;
+    std::size_t size = 0;
+    waits_in_check[0] = ddp_store_get(store_of_check, "nobody sets this", 0, &value, &size, nullptr);
+    waits_in_check[1] = ddp_store_barrier(store_of_check, "nobody comes", 2, 0, nullptr);
+    waits_in_check[2] = ddp_store_get(store_of_check, "nobody sets this", -1, &value, &size, nullptr);
+    ddp_group_options options;
+    ddp_group* group = nullptr;
+    ddp_group_options_init(&options);
+    options.store = store_of_check;
+    options.rank = 0;
+    options.world_size = 2;
+    options.timeout_ms = 5000;
+    waits_in_check[3] = ddp_group_create(&options, &group, nullptr);
+    return 1;
+}
+
+TEST_F(Interrupt, RefusesToWaitForTheStoreInsideTheCheck) {
+    ddp_store_options options;
+    ddp_store_options_init(&options);
+    options.uri = "tcp://127.0.0.1:0";
+    options.is_server = 1;
+    options.timeout_ms = 20'000;
+    ASSERT_EQ(ddp_store_create(&options, &store_of_check, nullptr), DDP_OK);
+    install(&use_the_store_inside);
+    void* value = nullptr;
+    std::size_t size = 0;
+    EXPECT_EQ(ddp_store_get(store_of_check, "nor this", 0, &value, &size, nullptr), DDP_ERROR_INTERRUPTED);
+    EXPECT_EQ(waits_in_check[0], DDP_ERROR_INVALID_STATE);
+    EXPECT_EQ(waits_in_check[1], DDP_ERROR_INVALID_STATE);
+    EXPECT_EQ(waits_in_check[2], DDP_ERROR_TIMEOUT) << "this one does not wait";
+    EXPECT_EQ(waits_in_check[3], DDP_ERROR_INVALID_STATE);
+    install(nullptr);
+    ddp_store_free(store_of_check);
+}
+
 TEST_F(Interrupt, DestroysTheDataOnce) {
     int destroyed = 0;
     const auto destroy = [](void* count) { ++*static_cast<int*>(count); };

@@ -1,6 +1,7 @@
 // The codecs on a GPU, against those of the CPU: the same bytes, the same numbers, the same residuals.
 #include "gpu/gpu.h"
 #include "unit/cuda/codec_world.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 namespace {
@@ -21,7 +22,7 @@ struct Uploaded {
         batch = side.batch;
         batch.parts = parts.data();
         batch.gathered = gathered;
-        scratch = gpu.allocate(gpu.stream().encode_scratch(batch));
+        scratch = gpu.allocate(on_device::encode_scratch(gpu.stream(), batch));
         batch.scratch = scratch.get();
     }
 
@@ -34,9 +35,9 @@ void run_gpu(Gpu& gpu, const Setting& s, World& world) {
     const auto gathered = gpu.upload(world.gathered);
     std::vector<Uploaded> sides;
     for (const Side& side : world.sides) sides.emplace_back(gpu, side, gathered.get());
-    for (Uploaded& side : sides) gpu.stream().encode(side.batch);
+    for (Uploaded& side : sides) on_device::encode(gpu.stream(), side.batch);
     for (Uploaded& side : sides) {
-        gpu.stream().decode(side.batch, s.scale);
+        on_device::decode(gpu.stream(), side.batch, s.scale);
         side.parts.clear();  // nothing has to be kept
     }
     world.gathered = gpu.read(gathered.get(), world.gathered.size());

@@ -12,6 +12,7 @@
 #include "gpu/gpu.h"
 #include "support/model.h"
 #include "support/ranks.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 
@@ -216,7 +217,7 @@ TEST_P(GpuSteps, AGradientThatIsWrittenLateIsInTheSum) {
             model.gpu().write(late.get(), GpuModel::numbers(1, gradient(rank, 1, step)));
             std::optional<Blocked> blocked;
             if (step == 2) blocked.emplace(model.stream());  // earlier steps have launched all that this one launches
-            model.gpu().stream().transfer({{model.grad(1), late.get(), kSizes[1]}}, DDP_F32, DDP_F32, 1);
+            on_device::transfer(model.gpu().stream(), {{model.grad(1), late.get(), kSizes[1]}}, DDP_F32, DDP_F32, 1);
             for (int p = kParams; p-- > 0;) OK(ddp_grad_ready_on(model.context(), p, model.stream(), &error));
             model.finalize();
             if (blocked) blocked->go();

@@ -1,4 +1,4 @@
-// The functions of device_module.h on a GPU, against the same on the CPU.
+// The functions of device_kernels.h on a GPU, against the same on the CPU.
 #include <cuda.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 
 #include "gpu/gpu.h"
 #include "unit/cuda/values.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 
@@ -74,7 +75,7 @@ TEST(Gpu, TransfersEveryPairOfTypesAndAlignments) {
                         const auto source = gpu.upload(values), target = gpu.upload(guarded);
                         auto* first = target.get() + (1 + shift) * dtype_size(to);
                         const auto* begin = source.get() + shift * dtype_size(from);
-                        gpu.stream().transfer({{first, begin, count}}, from, to, scale);
+                        on_device::transfer(gpu.stream(), {{first, begin, count}}, from, to, scale);
                         const auto result = gpu.read(target.get(), guarded.size());
                         const auto expected =
                             expected_of(values.data() + shift * dtype_size(from), count, from, to, scale);
@@ -101,8 +102,8 @@ TEST(Gpu, RoundsAsTheCpuDoes) {
     const auto on_gpu = gpu.upload(source);
     for (const ddp_dtype half : {DDP_F16, DDP_BF16}) {
         auto rounded = gpu.allocate(bits.size() * 2), back = gpu.allocate(bits.size() * 4);
-        gpu.stream().transfer({{rounded.get(), on_gpu.get(), bits.size()}}, DDP_F32, half, 1);
-        gpu.stream().transfer({{back.get(), rounded.get(), bits.size()}}, half, DDP_F32, 1);
+        on_device::transfer(gpu.stream(), {{rounded.get(), on_gpu.get(), bits.size()}}, DDP_F32, half, 1);
+        on_device::transfer(gpu.stream(), {{back.get(), rounded.get(), bits.size()}}, half, DDP_F32, 1);
         std::vector<std::byte> expected(bits.size() * 2), expected_back(bits.size() * 4);
         cpu::convert(expected.data(), half, source.data(), DDP_F32, bits.size());
         cpu::convert(expected_back.data(), DDP_F32, expected.data(), half, bits.size());
@@ -131,7 +132,7 @@ TEST(Gpu, PacksManySegmentsAtOnce) {
     std::vector<ddp_segment> segments;
     for (std::size_t i = 0; i < kSegments; ++i)
         segments.push_back({bucket.get() + offsets[i] * 2, sources[i].get(), values[i].size() / 4});
-    gpu.stream().transfer(segments, DDP_F32, DDP_F16, 0.25);
+    on_device::transfer(gpu.stream(), segments, DDP_F32, DDP_F16, 0.25);
     const auto packed = gpu.read(bucket.get(), total * 2);
     for (std::size_t i = 0; i < kSegments; ++i) {
         const std::size_t count = values[i].size() / 4;
@@ -160,7 +161,7 @@ TEST(Gpu, ReducesInRankOrder) {
                     }
                     std::vector<std::byte> expected(count * dtype_size(dtype));
                     cpu::reduce(expected.data(), on_host.data(), ranks, count, dtype, op, 1.0 / 3);
-                    gpu.stream().reduce(memory[0].get(), on_gpu.data(), ranks, count, dtype, op, 1.0 / 3);
+                    on_device::reduce(gpu.stream(), memory[0].get(), on_gpu.data(), ranks, count, dtype, op, 1.0 / 3);
                     const auto result = gpu.read(memory[0].get(), expected.size());
                     ASSERT_TRUE(same(result.data(), expected.data(), count, dtype))
                         << dtype_name(dtype) << ", op " << op << ", " << ranks << " ranks, count " << count;
@@ -172,7 +173,7 @@ TEST(Gpu, EventsOrderStreamsAndWaitsAreBounded) {
     Gpu first, second;
     auto memory = first.allocate(4);
     const auto value = first.upload(bytes_of(std::vector<float>{7}));
-    const auto twice = [&] { first.stream().transfer({{memory.get(), value.get(), 1}}, DDP_F32, DDP_F32, 2); };
+    const auto twice = [&] { on_device::transfer(first.stream(), {{memory.get(), value.get(), 1}}, DDP_F32, DDP_F32, 2); };
     twice();
     first.write(memory.get(), bytes_of(std::vector<float>{0}));
     Blocked blocked(first.handle());

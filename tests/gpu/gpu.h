@@ -15,6 +15,7 @@
 
 #include "device/device.h"
 #include "device/stream.h"
+#include "kernels/on_device.h"
 #include "util/error.h"
 
 namespace libddp::testing_gpu {
@@ -39,7 +40,7 @@ constexpr ddp_device kFirst{DDP_DEVICE_CUDA, 0};
 // the beginning, and stays to the end.
 class Gpu {
 public:
-    explicit Gpu(const ddp_device& device = kFirst) : stream_(DeviceStream::create(device)) { pinned(kPinnedBytes); }
+    explicit Gpu(const ddp_device& device = kFirst) : stream_(on_device::make_stream(device)) { pinned(kPinnedBytes); }
     const DeviceStream& stream() const { return *stream_; }
     void* handle() const { return stream_->handle(); }
 

@@ -3,6 +3,7 @@
 
 #include "gpu/gpu.h"
 #include "unit/cuda/low_rank_operands.h"
+#include "kernels/on_device.h"
 
 namespace libddp {
 namespace {
@@ -45,8 +46,8 @@ TEST(GpuLowRank, ProductsAreThoseOfTheCpu) {
                 HostMemory on_host;
                 GpuMemory on_gpu(gpu), again(gpu);
                 cpu::low_rank(op, low_rank_items(dtype, shapes(), with_errors, std::ref(on_host)), dtype);
-                gpu.stream().low_rank(op, low_rank_items(dtype, shapes(), with_errors, std::ref(on_gpu)), dtype);
-                gpu.stream().low_rank(op, low_rank_items(dtype, shapes(), with_errors, std::ref(again)), dtype);
+                on_device::low_rank(gpu.stream(), op, low_rank_items(dtype, shapes(), with_errors, std::ref(on_gpu)), dtype);
+                on_device::low_rank(gpu.stream(), op, low_rank_items(dtype, shapes(), with_errors, std::ref(again)), dtype);
                 const auto got = on_gpu.all();
                 ASSERT_EQ(got, again.all()) << "one order of sums";
                 if (op == DDP_LOW_RANK_RESTORE) {
@@ -77,7 +78,7 @@ TEST(GpuLowRank, ThinMatricesHaveTheBitsOfTheCpu) {
             const auto actual = thin_items(dtype, qr, std::ref(on_gpu));
             for (const ddp_thin_op op : kThinWork) {
                 cpu::thin(op, expected, dtype, rules);
-                gpu.stream().thin(op, actual, dtype, rules);
+                on_device::thin(gpu.stream(), op, actual, dtype, rules);
                 EXPECT_EQ(on_gpu.all(), on_host.all()) << op;
             }
         }
@@ -91,7 +92,7 @@ TEST(GpuLowRank, PartsThatAreNotFiniteAreLeftOut) {
         cpu::convert(bad.data() + 70'000 * dtype_size(dtype), dtype, &nan, DDP_F64, 1);
         const auto good_there = gpu.upload(good), bad_there = gpu.upload(bad), marks = gpu.allocate(16),
                    flag = gpu.upload(bytes_of(std::vector<std::uint32_t>{1}));
-        gpu.stream().leave_out({{good_there.get(), 100'000, marks.get()}, {bad_there.get(), 100'000, marks.get() + 8}},
+        on_device::leave_out(gpu.stream(), {{good_there.get(), 100'000, marks.get()}, {bad_there.get(), 100'000, marks.get() + 8}},
                                dtype, reinterpret_cast<const std::uint32_t*>(flag.get()));
         EXPECT_EQ(gpu.read(good_there.get(), good.size()), good);
         EXPECT_EQ(gpu.read(bad_there.get(), bad.size()), Bytes(bad.size()));

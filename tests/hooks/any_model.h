@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 #include "support/model.h"
 #include "support/ranks.h"
 

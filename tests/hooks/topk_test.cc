@@ -7,8 +7,8 @@
 #include <numeric>
 #include <random>
 
-#include "device/cpu/largest.h"
 #include "hooks/any_model.h"
+#include "kernels/cpu/largest.h"
 #include "support/ranks.h"
 
 namespace {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks rules that a compiler does not: which room may include which, and what no tracked file may hold.
 
-The arrows point one way: capi -> core -> {hooks, comm, device, rendezvous} -> util. A name in double quotes or angle brackets
+The arrows point one way: capi -> core -> hooks -> comm -> {backends, rendezvous, device} and backends -> kernels -> device -> util.
+A name in double quotes or angle brackets
 that begins with a room's name is an include of that room; `ddp/...` is the public interface, which all may include.
 """
 import pathlib
@@ -14,30 +15,30 @@ import sys
 ROOMS = {
     "util": set(),
     "device": {"util"},
+    "kernels": {"device", "util"},
     "rendezvous": {"util"},
-    "comm": {"rendezvous", "device", "util"},
-    "hooks": {"comm", "device", "util"},
-    "core": {"hooks", "comm", "rendezvous", "device", "util"},
-    "capi": {"core", "hooks", "comm", "rendezvous", "device", "util"},
-    "modules": {"comm", "device", "util"},
+    "backends": {"kernels", "device", "util"},
+    "comm": {"backends", "rendezvous", "kernels", "device", "util"},
+    "hooks": {"comm", "kernels", "device", "util"},
+    "core": {"hooks", "comm", "rendezvous", "kernels", "device", "util"},
+    "capi": {"core", "hooks", "comm", "rendezvous", "kernels", "device", "util"},
 }
-# A backend is written against the public vtable in ddp/backend.h, as a user's own would be, and sees nothing of comm/.
-BACKENDS = {"comm/gloo": set(), "comm/shm": set(), "comm/hierarchical": {"comm/shm", "comm/gloo"}, "modules/mpi": set(),
-            "modules/cuda": set()}
-# What all of them share.
-OF_BACKENDS = "comm/backend"
+# A backend is written against the public vtable in ddp/backend.h, as a user's own would be. It sees what all backends share, and no
+# other backend: only `hierarchical` is made of two.
+SHARED_BY_BACKENDS = "backends/common"
+MADE_OF = {"backends/hierarchical": {"backends/shm", "backends/gloo"}}
 # comm sees the interfaces of rendezvous; which stores and launchers exist is no business of a group.
 ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h", "rendezvous/environment.h"}}
 # Third-party headers, and the only folders that may know them: the one that wraps each, and its unit tests.
 THIRD_PARTY = {
-    r"gloo/": {"lib/comm/gloo", "tools/bench/peers"},
+    r"gloo/": {"lib/backends/gloo", "tools/bench/peers"},
     r"uv\.h": {"lib/rendezvous", "tools"},
     r"openssl/": {"lib/rendezvous", "tools"},
     r"nlohmann/": {"lib/core", "tests/hooks", "tools"},
-    r"hwy/": {"lib/device/cpu", "tests/unit/device"},
-    r"Random123/": {"lib/device"},
-    r"(cuda|cublas|nccl)[a-z0-9_]*\.h": {"lib/modules/cuda", "tests/gpu", "examples/cuda", "tools/bench/cuda"},
-    r"mpi\.h": {"lib/modules/mpi", "tests/dist/mpi", "tools/bench/peers"},
+    r"hwy/": {"lib/kernels/cpu", "tests/unit/device"},
+    r"Random123/": {"lib/kernels"},
+    r"(cuda|cublas|nccl)[a-z0-9_]*\.h": {"lib/device/cuda", "lib/kernels/cuda", "lib/backends/nccl", "tests/gpu", "examples/cuda", "tools/bench/cuda"},
+    r"mpi\.h": {"lib/backends/mpi", "tests/dist/mpi", "tools/bench/peers"},
 }
 
 # Written in pieces, so that this file passes its own test.
@@ -64,9 +65,9 @@ def include_fault(folder, header):
     if room not in ROOMS:
         return f"the room {room} is not in the table of this test"
     backend = "/".join(parts[1:3])
-    homes = (backend, OF_BACKENDS, *BACKENDS.get(backend, ()))
-    if backend in BACKENDS and target == "comm" and not header.startswith(tuple(home + "/" for home in homes)):
-        return f"{backend} is a backend and may include of comm only its own headers; the interface is ddp/backend.h"
+    homes = (backend, SHARED_BY_BACKENDS, *MADE_OF.get(backend, ()))
+    if room == target == "backends" and not header.startswith(tuple(home + "/" for home in homes)):
+        return f"{backend} may include of the backends only {', '.join(homes)}"
     if target != room and target not in ROOMS[room]:
         return f"{room} may not include {target}"
     allowed = ONLY_HEADERS.get((room, target))

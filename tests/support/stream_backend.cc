@@ -1,5 +1,8 @@
 #include "support/stream_backend.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -12,13 +15,21 @@
 #include <vector>
 
 #include "ddp/backend.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 #include "support/fake_device/fake_device.h"
 
 namespace {
 
 std::atomic<bool> failing{false};
+std::atomic<long> runs_on_callers{0};
+
+// Such threads block every signal; those of the tests block none.
+bool on_a_thread_of_libddp() {
+    sigset_t blocked;
+    pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+    return sigismember(&blocked, SIGTERM) == 1;
+}
 
 // Where the ranks of one group meet, each on one stream.
 struct Hub {
@@ -145,6 +156,7 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
         std::snprintf(failure->message, sizeof failure->message, "not a collective for this backend");
         return DDP_ERROR_INTERNAL;
     }
+    if (!on_a_thread_of_libddp()) ++runs_on_callers;
     auto& m = *static_cast<Member*>(transport);
     fake::launch(c->device.index, c->stream,
                  [hubs = m.hubs, rank = m.rank, hub = &m.hub(c->device.index), operation = *c] {
@@ -191,4 +203,8 @@ void register_stream_backend() {
 
 void fail_stream_backend(bool fails) {
     failing = fails;
+}
+
+long stream_backend_runs_on_callers() {
+    return runs_on_callers;
 }

@@ -6,3 +6,5 @@
 void register_stream_backend();
 // From now on its `check` fails in every group that exists, until it is called with false.
 void fail_stream_backend(bool fails);
+// How often threads of the program's have called its `run`, ever.
+long stream_backend_runs_on_callers();

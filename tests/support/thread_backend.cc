@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace {
 

@@ -1,9 +1,10 @@
-// Whether a process does anything: it prints or it computes.
+// Whether a process does anything: it prints, or it or one that descends from it computes. A rank may be a shell that waits.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "loop.h"
 
@@ -11,7 +12,7 @@ namespace ddprun {
 
 class Activity {
 public:
-    // Looks at the process, if the last look was some time ago.
+    // Looks at the processes, if the last look was some time ago.
     void look(pid_t pid, Clock::time_point now);
     // It has printed something.
     void printed(Clock::time_point now) { last_ = now; }
@@ -21,7 +22,7 @@ public:
 private:
     Clock::time_point last_{};
     Clock::time_point looked_{};
-    std::int64_t cpu_ticks_ = -1;
+    std::optional<std::int64_t> cpu_ticks_;
 };
 
 }  // namespace ddprun

@@ -19,7 +19,7 @@ public:
 
     // What add() writes to, for a rank that is being started.
     int pipe() const { return pipe_; }
-    // A rank says so itself: if ddprun did after starting it, ddprun could be killed before it has.
+    // The rank announces its own process group. If ddprun did so after starting the rank, ddprun could be killed in between.
     static void add(int pipe, pid_t group);
     void remove(pid_t group);
     pid_t pid() const { return process_->pid; }

@@ -144,7 +144,9 @@ void Job::begin_report() {
 
 bool Job::report_is_over() {
     const auto now = Clock::now();
-    bool quiet = true;
+    // Ranks that wait until somebody reads what they have to say are not quiet.
+    if (output_.congested()) congested_ = now;
+    bool quiet = now - congested_ >= kQuietTime;
     for (const Rank& rank : ranks_) {
         if (rank.process->running() && now - rank.process->last_active() < kQuietTime) quiet = false;
     }
@@ -172,7 +174,7 @@ void Job::advance() {
     for (Rank& rank : ranks_) end_leftovers(rank);
     const bool gathering = phase_ == Phase::kReporting && !decided_ && Clock::now() < decide_at_;
     // Another node may know better even when all ranks of this one have gone.
-    if (gathering && plan_.spans_nodes) return;
+    if (gathering && plan_.spans_nodes && Clock::now() < deadline_) return;
     if (phase_ != Phase::kDraining && all_gone()) enter(Phase::kDraining, kDrainTime);
     if (phase_ > Phase::kReporting || (phase_ == Phase::kReporting && !gathering)) decide();
     const bool late = phase_ != Phase::kRunning && Clock::now() >= deadline_;

@@ -93,6 +93,7 @@ private:
     const Plan plan_;
     Phase phase_ = Phase::kRunning;
     Clock::time_point deadline_{};
+    Clock::time_point congested_{};  // when ddprun's own output last was, while ranks report
     std::optional<Failure> failure_;
     std::vector<Failure> gathered_;  // in the order in which they were seen
     bool decided_ = false;           // the failures that follow are not the cause

@@ -81,7 +81,7 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->check(CLI::Range(kShortestTimeout, kLongestTimeout))
         ->type_name("SECONDS");
     app.add_option("--report-time", raw.report_seconds,
-                   "Time after a failure in which the other ranks, as long as they do something, may report it")
+                   "Longest time after a failure in which other ranks that print or compute may report it")
         ->check(CLI::Range(0.0, kLongestReport))
         ->type_name("SECONDS")
         ->capture_default_str();

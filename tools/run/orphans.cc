@@ -8,27 +8,24 @@
 #include <fstream>
 
 namespace ddprun {
-namespace {
 
-// The children of all threads of this process. Empty where the kernel does not tell (CONFIG_PROC_CHILDREN).
-std::set<pid_t> children() {
+std::set<pid_t> children_of(const std::string& process) {
     std::set<pid_t> found;
-    std::error_code ignored;
-    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
-        std::ifstream list(thread.path() / "children");
+    std::error_code gone;  // the process may end meanwhile
+    for (std::filesystem::directory_iterator thread("/proc/" + process + "/task", gone), end; thread != end;
+         thread.increment(gone)) {
+        std::ifstream list(thread->path() / "children");
         for (pid_t pid = 0; list >> pid;) found.insert(pid);
     }
     return found;
 }
 
-}  // namespace
-
-Orphans::Orphans() : excluded_(children()) {
+Orphans::Orphans() : excluded_(children_of("self")) {
     prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
 std::set<pid_t> Orphans::adopted() const {
-    std::set<pid_t> found = children();
+    std::set<pid_t> found = children_of("self");
     for (const pid_t pid : excluded_) found.erase(pid);
     return found;
 }

@@ -5,8 +5,12 @@
 #include <sys/types.h>
 
 #include <set>
+#include <string>
 
 namespace ddprun {
+
+// The children of all threads of a process: a pid or "self". Empty where the kernel does not tell (CONFIG_PROC_CHILDREN).
+std::set<pid_t> children_of(const std::string& process);
 
 class Orphans {
 public:

@@ -74,7 +74,7 @@ std::vector<Place> divide(const std::vector<std::vector<int>>& groups, std::size
 
 std::vector<Place> on_nodes(const std::vector<std::vector<int>>& nodes, std::size_t ranks, std::string& why_not) {
     // A rank with fewer processors than the others would hold all of them up.
-    if (nodes.empty() || !alike(nodes)) {
+    if (nodes.empty() || (ranks > 1 && !alike(nodes))) {
         why_not = "NUMA nodes have different numbers of processors";
     } else if (ranks % nodes.size() != 0 && nodes.size() % ranks != 0) {
         why_not = count(ranks, "rank") + " cannot be divided evenly among " + count(nodes.size(), "NUMA node");

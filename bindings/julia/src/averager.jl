@@ -17,10 +17,13 @@ function Averager(ctx::Context, periods; group_sizes=nothing, warmup_steps::Inte
     sizes isa Ptr || length(sizes) == length(every) ||
         throw(ArgumentError("group_sizes: there are $(length(sizes)), but $(length(every)) periods"))
     made = Ref{Ptr{ddp_averager}}()
-    call(LibDDP.ddp_averager_create, ctx.handle, every, sizes, Csize_t(length(every)), Int64(warmup_steps), made)
-    handle = Handle(AVERAGER, made[]; kept=Any[ctx])
-    push!(ctx.handle.dependents, handle)
-    return Averager(handle, ctx)
+    function make()
+        handle = Handle(AVERAGER, made[]; kept=Any[ctx])
+        push!(ctx.handle.dependents, handle)
+        return Averager(handle, ctx)
+    end
+    return call(LibDDP.ddp_averager_create, ctx.handle, every, sizes, Csize_t(length(every)), Int64(warmup_steps), made;
+                keep=make)
 end
 
 "Counts a step, and averages if it is due. Returns over how many ranks it averaged; 0 if it did not."

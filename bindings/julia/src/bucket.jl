@@ -67,7 +67,7 @@ function set_buffer!(bucket::Bucket, array; dtype=nothing)
     memory = memory_of("array", array, dtype; on_gpu=true)
     count = ask(LibDDP.ddp_bucket_count, bucket.handle)
     length(memory) == count || throw(ArgumentError("array: it has $(length(memory)) elements, the bucket $count"))
-    call(LibDDP.ddp_bucket_set_buffer, bucket.handle, memory.pointer, memory.dtype)
-    bucket.context.results[bucket.index] = held(array)
+    results, index = bucket.context.results, bucket.index
+    call(LibDDP.ddp_bucket_set_buffer, bucket.handle, memory.pointer, memory.dtype; keep=() -> results[index] = held(array))
     return nothing
 end

@@ -18,7 +18,7 @@ find_param(ctx::Context, name::AbstractString) =
 request_rebuild!(ctx::Context) = call(LibDDP.ddp_request_rebuild, ctx.handle)
 
 "The bucket plan, as JSON."
-plan(ctx::Context) = take_text(number_from(LibDDP.ddp_plan_save, Ptr{UInt8}, ctx.handle))
+plan(ctx::Context) = made_from(take_text, LibDDP.ddp_plan_save, Ptr{UInt8}, ctx.handle)
 
 "Uses a saved plan."
 adopt_plan!(ctx::Context, plan::AbstractString) = call(LibDDP.ddp_plan_adopt, ctx.handle, String(plan))

@@ -50,12 +50,13 @@ function drop_unused_callbacks()
     return nothing
 end
 
-"Runs `install(fn, user_data, destroy)` for a callback, which is dropped if that fails."
-function install(install::F, entry::Ptr{Cvoid}, callback::Callback) where {F}
+"Runs `install(fn, user_data, destroy, keep)`, a call, for a callback, which is dropped if C has not taken it over."
+function install(install::F, entry::Ptr{Cvoid}, callback::Callback, keep::K=nothing_made) where {F,K}
+    taken = Ref(false)
     try
-        install(entry, callback.cell, cglobal(:sem_post))
+        return install(entry, callback.cell, cglobal(:sem_post), () -> (taken[] = true; keep()))
     catch
-        drop(callback)
+        taken[] || drop(callback)
         rethrow()
     end
 end
@@ -91,7 +92,7 @@ end
         outer = raised_here()
         task_local_storage()[RAISED_KEY] = callback.raised
         try
-            with_signals(() -> Base.invokelatest(body, callback))
+            Base.reenable_sigint(() -> Base.invokelatest(body, callback))
             return LibDDP.DDP_OK
         catch exception
             return keep_exception(callback, exception, error)
@@ -133,8 +134,8 @@ function pass_on(callback::Callback, fn, result::Work, work::Ptr{Ptr{ddp_work}},
     isopen(result.handle) ||
         throw(DDPError(LibDDP.DDP_ERROR_INVALID_STATE, "the $what $(name_of(fn)) returned a Work that libddp has taken over before, " *
                                                        "or that is closed: each Work can be returned once; $instead"))
-    unsafe_store!(work, Ptr{ddp_work}(give_away(result.handle)))
     lock(() -> push!(callback.lent, result.handle), RAISED_LOCK)
+    unsafe_store!(work, Ptr{ddp_work}(give_away(result.handle)))
     return nothing
 end
 pass_on(callback::Callback, fn, result, work::Ptr{Ptr{ddp_work}}, what, instead) =

@@ -19,8 +19,13 @@ end
 @inline raw(x::String) = Base.unsafe_convert(Cstring, x)
 @inline raw(::Nothing) = Cstring(C_NULL)
 
-"Calls f(pointer, args..., error), which may wait, about an object; throws what it fails with."
-function call(f::F, handle::Handle, args::Vararg{Any,N}) where {F,N}
+nothing_made() = nothing
+
+"""
+Calls f(pointer, args..., error), which may wait, about an object; throws what it fails with. When it has not failed, the result is what
+keep() makes of it, before a Ctrl-C is thrown: nothing else would know any more what C made.
+"""
+function call(f::F, handle::Handle, args::Vararg{Any,N}; keep::K=nothing_made) where {F,N,K}
     error = Ref{Ptr{ddp_error}}(C_NULL)
     Base.sigatomic_begin()
     status = GC.@preserve args error begin
@@ -31,14 +36,15 @@ function call(f::F, handle::Handle, args::Vararg{Any,N}) where {F,N}
         leave(handle)
         result
     end
-    was_interrupted() && throw_interrupt(status, error[])
     status == 0 || fail(status, error[], handle)
+    made = keep()
+    was_interrupted() && throw_interrupt(status, error[])
     Base.sigatomic_end()
-    return nothing
+    return made
 end
 
 "Calls f(args..., error), about nothing that is there yet."
-function call(f::F, args::Vararg{Any,N}) where {F,N}
+function call(f::F, args::Vararg{Any,N}; keep::K=nothing_made) where {F,N,K}
     error = Ref{Ptr{ddp_error}}(C_NULL)
     Base.sigatomic_begin()
     status = GC.@preserve args error begin
@@ -46,10 +52,11 @@ function call(f::F, args::Vararg{Any,N}) where {F,N}
         report = raw(error)
         gc_safe(f, plain..., report)
     end
-    was_interrupted() && throw_interrupt(status, error[])
     status == 0 || fail(status, error[])
+    made = keep()
+    was_interrupted() && throw_interrupt(status, error[])
     Base.sigatomic_end()
-    return nothing
+    return made
 end
 
 "Asks f(pointer, args...), which only reads."
@@ -63,6 +70,7 @@ end
 const RAISED_LOCK = ReentrantLock()
 
 @noinline function fail(status::Int32, error::Ptr{ddp_error})
+    was_interrupted() && throw_interrupt(status, error)
     failure = take_error(error, status)
     Base.sigatomic_end()
     throw(failure)
@@ -70,6 +78,7 @@ end
 
 "Throws what a call failed with: if it was a callback's exception, that exception, caused by libddp's error."
 @noinline function fail(status::Int32, error::Ptr{ddp_error}, handle::Handle)
+    was_interrupted() && throw_interrupt(status, error)
     failure = take_error(error, status)
     Base.sigatomic_end()
     raised = lock(RAISED_LOCK) do

@@ -66,12 +66,13 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
                             bucket_cap_count=UInt64(length(caps)), reduction=reduction_of(reduction),
                             rebuild_interval=Int64(rebuild_interval), check_interval=Int64(check_interval),
                             flags=flags))
-        call(LibDDP.ddp_context_create, group.handle, Ref(settings), made)
+        return call(LibDDP.ddp_context_create, group.handle, Ref(settings), made; keep=() -> new_context(made[]))
     end
-    return Context(Handle(CONTEXT, made[]), Parameter[], [], Dict{Ptr{Cvoid},Any}(), nothing, -1, Dict{Int,Any}(),
-                   Dict{Device,Any}())
 end
 Context(f::Function, group::Group; keywords...) = closing(f, Context(group; keywords...))
+
+new_context(pointer::Ptr{ddp_context}) = Context(Handle(CONTEXT, pointer), Parameter[], [], Dict{Ptr{Cvoid},Any}(), nothing,
+                                                 -1, Dict{Int,Any}(), Dict{Device,Any}())
 
 function reduction_of(name::Symbol)
     name === :mean && return LibDDP.DDP_REDUCTION_MEAN
@@ -118,12 +119,13 @@ function register!(ctx::Context, name::AbstractString, data=nothing, grad=nothin
     flags = ignored * LibDDP.DDP_PARAM_IGNORED | delayed * LibDDP.DDP_PARAM_DELAYED | sparse * LibDDP.DDP_PARAM_SPARSE |
             factored * LibDDP.DDP_PARAM_FACTORED
     index = Ref{Int32}()
-    describe(ctx, String(name), dims, code, values, grads, flags, UInt32(uses), place) do description
-        call(LibDDP.ddp_register_param, ctx.handle, description, index)
+    function remember_it()
+        push!(ctx.parameters, Parameter(name, index[], dims, code, data, grad, place, ctx.handle))
+        return ctx.parameters[end]
     end
-    parameter = Parameter(name, index[], dims, code, data, grad, place, ctx.handle)
-    push!(ctx.parameters, parameter)
-    return parameter
+    return describe(ctx, String(name), dims, code, values, grads, flags, UInt32(uses), place) do description
+        call(LibDDP.ddp_register_param, ctx.handle, description, index; keep=remember_it)
+    end
 end
 
 function one_place(name, given...)
@@ -137,9 +139,8 @@ function register_buffer!(ctx::Context, name::AbstractString, data; dtype=nothin
     values = memory_of("data", data, dtype; on_gpu=true)
     describe(ctx, String(name), values.dims, values.dtype, values, nothing, UInt32(0), UInt32(0),
              values.device) do description
-        call(LibDDP.ddp_register_buffer, ctx.handle, description)
+        call(LibDDP.ddp_register_buffer, ctx.handle, description; keep=() -> push!(ctx.buffers, data))
     end
-    push!(ctx.buffers, data)
     return nothing
 end
 
@@ -148,16 +149,15 @@ function describe(f, ctx::Context, name::String, dims::Dims, dtype::Int32, value
                   place::Device)
     shape = Int64[reverse(dims)...]
     roots = (held(values === nothing ? nothing : values.root), held(grads === nothing ? nothing : grads.root))
+    push!(ctx.handle.kept, roots)
     GC.@preserve name shape roots begin
         description = options(LibDDP.ddp_param_desc_init, LibDDP.ddp_param_desc,
                               (name=text("name", name), shape=isempty(shape) ? Ptr{Int64}(C_NULL) : pointer(shape),
                                ndim=Int32(length(shape)), dtype=dtype, data=values === nothing ? C_NULL : values.pointer,
                                grad=grads === nothing ? C_NULL : grads.pointer, flags=flags, uses=uses,
                                device=LibDDP.ddp_device(place.kind, place.index)))
-        f(Ref(description))
+        return f(Ref(description))
     end
-    push!(ctx.handle.kept, roots)
-    return nothing
 end
 
 "Ends registration: ranks compare their parameters, and rank 0's values go to everyone."
@@ -247,8 +247,8 @@ Sets the stream of this device (`DDP.cuda(0)`) for calls that take none: `commit
 first it is the legacy default stream.
 """
 function set_stream!(ctx::Context, device::Device, stream)
-    call(LibDDP.ddp_set_stream, ctx.handle, device.kind, device.index, stream_of(stream))
-    ctx.streams[device] = stream
+    call(LibDDP.ddp_set_stream, ctx.handle, device.kind, device.index, stream_of(stream);
+         keep=() -> ctx.streams[device] = stream)
     return nothing
 end
 

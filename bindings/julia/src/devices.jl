@@ -76,6 +76,5 @@ end
 "A line about a device: its name, memory and driver."
 function device_describe(device::Device)
     text = Ref{Ptr{UInt8}}(C_NULL)
-    call(LibDDP.ddp_device_describe, device.kind, device.index, text)
-    return take_text(text[])
+    return call(LibDDP.ddp_device_describe, device.kind, device.index, text; keep=() -> take_text(text[]))
 end

@@ -16,7 +16,7 @@ end
 function layout(ctx::Context)
     generation = layout_generation(ctx)
     if ctx.layout === nothing || ctx.generation != generation
-        ctx.layout = Handle(LAYOUT, number_from(LibDDP.ddp_layout_hold, Ptr{ddp_layout}, ctx.handle))
+        ctx.layout = made_from(held -> Handle(LAYOUT, held), LibDDP.ddp_layout_hold, Ptr{ddp_layout}, ctx.handle)
         ctx.generation = generation
     end
     return ctx.layout

@@ -64,12 +64,11 @@ function Group(; rank::Union{Integer,Nothing}=nothing, world_size::Union{Integer
                                 secret=text("secret", texts[5]), timeout_ms=milliseconds(timeout), store=store_pointer,
                                 flags=LibDDP.DDP_GROUP_OR_ALONE | deterministic * LibDDP.DDP_GROUP_DETERMINISTIC |
                                       !match_check * LibDDP.DDP_GROUP_NO_MATCH_CHECK, round_robin=UInt32(round_robin)))
-            call(LibDDP.ddp_group_create, Ref(settings), made)
+            return call(LibDDP.ddp_group_create, Ref(settings), made; keep=() -> new_group(made[], store))
         end
     finally
         store === nothing || leave(store.handle)
     end
-    return new_group(made[], store)
 end
 Group(f::Function; keywords...) = closing(f, Group(; keywords...))
 
@@ -86,7 +85,7 @@ function Base.getproperty(group::Group, name::Symbol)
     name === :rank && return Int(ask(LibDDP.ddp_group_rank, handle))
     name === :world_size && return Int(ask(LibDDP.ddp_group_world_size, handle))
     name === :backend && return ask(pointer -> unsafe_string(LibDDP.ddp_group_backend(pointer)), handle)
-    name === :store && return Store(Handle(STORE, number_from(LibDDP.ddp_group_store, Ptr{ddp_store}, handle)))
+    name === :store && return made_from(store -> Store(Handle(STORE, store)), LibDDP.ddp_group_store, Ptr{ddp_store}, handle)
     return getfield(group, name)
 end
 Base.show(io::IO, group::Group) =
@@ -106,11 +105,10 @@ function round_robin(groups::AbstractVector{Group})
             push!(entered, group.handle)
         end
         pointers = Ptr{ddp_group}[handle.pointer for handle in entered]
-        call(LibDDP.ddp_group_round_robin, pointers, Csize_t(length(pointers)), made)
+        return call(LibDDP.ddp_group_round_robin, pointers, Csize_t(length(pointers)), made; keep=() -> new_group(made[]))
     finally
         foreach(leave, entered)
     end
-    return new_group(made[])
 end
 
 """
@@ -119,9 +117,8 @@ end
 Ranks that give the same color form a group, ordered by key, then by rank. -1 joins none: `nothing`.
 """
 function Base.split(group::Group, color::Integer; key::Integer=0)
-    made = Ref{Ptr{ddp_group}}()
-    call(LibDDP.ddp_group_split, group.handle, Int32(color), Int32(key), made)
-    return made[] == C_NULL ? nothing : new_group(made[])
+    return made_from(made -> made == C_NULL ? nothing : new_group(made), LibDDP.ddp_group_split, Ptr{ddp_group}, group.handle,
+                     Int32(color), Int32(key))
 end
 
 "Throws the error that broke the group, if it is broken."
@@ -138,8 +135,9 @@ An array of zeros in which this group's collectives are fastest. `type`: a Julia
 function alloc(group::Group, type, dims::Integer...)
     code, extents = dtype_of("type", type), Dims(dims)
     bytes = Csize_t(prod(extents) * LibDDP.ddp_dtype_size(code))
-    address = number_from(LibDDP.ddp_mem_alloc, Ptr{Cvoid}, group.handle, bytes)
-    return array_over(address, code, extents, Handle(MEMORY, address))
+    return made_from(LibDDP.ddp_mem_alloc, Ptr{Cvoid}, group.handle, bytes) do address
+        array_over(address, code, extents, Handle(MEMORY, address))
+    end
 end
 
 # COLLECTIVES. Each array is used where it lies. With async=true they return a Work at once; until it has ended the arrays must
@@ -159,13 +157,9 @@ function start(f::F, group::Group, async::Bool, arrays, args...) where {F}
     sweep()
     made = Ref{Ptr{ddp_work}}()
     GC.@preserve arrays begin
-        if async
-            call(f, group.handle, args..., made)
-            return new_work(made[], Any[arrays])
-        end
-        call(f, group.handle, args..., Ptr{Ptr{ddp_work}}(C_NULL))
+        async && return call(f, group.handle, args..., made; keep=() -> new_work(made[], Any[arrays]))
+        return call(f, group.handle, args..., Ptr{Ptr{ddp_work}}(C_NULL))
     end
-    return nothing
 end
 
 """

@@ -151,7 +151,12 @@ end
 function sweep()
     CALLBACKS_RUNNING[] == 0 || return nothing
     drop_unused_callbacks()
-    GARBAGE_COUNT[] == 0 && return nothing
+    GARBAGE_COUNT[] == 0 || Base.disable_sigint(free_garbage)
+    return nothing
+end
+
+"With signals deferred: a Ctrl-C would lose what has been taken, and inside `ddp_work_test` callbacks expect it (`guarded_body`)."
+function free_garbage()
     for handle in take_garbage()
         if handle.kind == WORK && handle.freed[] == 0 && !ended(handle)
             discard(handle)

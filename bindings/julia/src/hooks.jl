@@ -6,8 +6,8 @@ function install_in(f::F, ctx::Context, fn, entry::Ptr{Cvoid}, more...) where {F
     fn === nothing && return call(f, ctx.handle, C_NULL, C_NULL, C_NULL, more...)
     callback = Callback(nothing, WeakRef(ctx), ctx.handle.raised, ctx.handle.lent)
     ctx.functions[callback.cell] = fn
-    return install(entry, callback) do entry, data, destroy
-        call(f, ctx.handle, entry, data, destroy, more...)
+    return install(entry, callback) do entry, data, destroy, keep
+        call(f, ctx.handle, entry, data, destroy, more...; keep=keep)
     end
 end
 
@@ -67,8 +67,7 @@ hook_name(ctx::Context) = ask(pointer -> unsafe_string(LibDDP.ddp_hook_name(poin
 "The state of this rank's hook, in the safetensors format."
 function hook_state(ctx::Context)
     data, size = Ref{Ptr{Cvoid}}(C_NULL), Ref{Csize_t}(0)
-    call(LibDDP.ddp_hook_state_save, ctx.handle, data, size)
-    return take_bytes(data[], size[], LibDDP.ddp_bytes_free)
+    return call(LibDDP.ddp_hook_state_save, ctx.handle, data, size; keep=() -> take_bytes(data[], size[], LibDDP.ddp_bytes_free))
 end
 
 "Loads a saved state. shared_only: only what is the same on every rank, for another world size."

@@ -1,9 +1,8 @@
 # Ctrl-C while a call of libddp's waits.
 #
-# Julia throws a SIGINT on its first thread, at any point of its own that is safe for that, which coming back from C is too: but nothing
-# may be thrown through C, nor before a call has put away what it came back with. So a call defers signals from its beginning to its
-# end, with Base.sigatomic_begin and sigatomic_end. In between, libddp asks the check below, which makes such an end, and catches what
-# is thrown there. Where the program has disabled signals itself, nothing is.
+# Julia throws SIGINT on its first thread, at any safe point, also on return from C. Nothing may be thrown through C, nor before
+# a call has stored its result. So every call defers signals from begin to end. Meanwhile libddp asks the check below, which ends
+# the deferral for a moment and catches what Julia throws. If the program itself has disabled signals, nothing is thrown.
 
 const INTERRUPTED = Ref(false)  # of the first thread, the only one that is asked
 
@@ -39,14 +38,6 @@ end
     catch
         throw(InterruptException())
     end
-end
-
-"Runs a callback of the program's inside a call, with signals as they are outside."
-function with_signals(f::F) where {F}
-    Base.sigatomic_end()
-    result = f()
-    Base.sigatomic_begin()
-    return result
 end
 
 function watch_interrupts()

@@ -26,9 +26,8 @@ function Store(uri::AbstractString; server::Bool=false, timeout=nothing, secret=
         settings = options(LibDDP.ddp_store_options_init, LibDDP.ddp_store_options,
                            (uri=text("uri", uri), is_server=Int32(server), timeout_ms=milliseconds(timeout),
                             secret=text("secret", secret)))
-        call(LibDDP.ddp_store_create, Ref(settings), made)
+        return call(LibDDP.ddp_store_create, Ref(settings), made; keep=() -> Store(Handle(STORE, made[])))
     end
-    return Store(Handle(STORE, made[]))
 end
 Store(f::Function, args...; keywords...) = closing(f, Store(args...; keywords...))
 
@@ -49,8 +48,13 @@ Base.getproperty(store::Store, name::Symbol) =
 
 function bytes_from(f::F, handle::Handle, args...) where {F}
     value, size = Ref{Ptr{Cvoid}}(C_NULL), Ref{Csize_t}(0)
-    call(f, handle, args..., value, size)
-    return take_bytes(value[], size[], LibDDP.ddp_store_value_free)
+    return call(f, handle, args..., value, size; keep=() -> take_bytes(value[], size[], LibDDP.ddp_store_value_free))
+end
+
+"What wrap makes of the number or pointer that f gives."
+function made_from(wrap::W, f::F, ::Type{T}, handle::Handle, args...) where {W,F,T}
+    result = Ref{T}(0)
+    return call(f, handle, args..., result; keep=() -> wrap(result[]))
 end
 
 function number_from(f::F, ::Type{T}, handle::Handle, args...) where {F,T}
@@ -119,9 +123,9 @@ end
 function multi_get(store::Store, keys; timeout=nothing)
     kept, list = texts("key", keys)
     values, sizes = fill(C_NULL, length(list)), zeros(Csize_t, length(list))
-    GC.@preserve kept call(LibDDP.ddp_store_multi_get, store.handle, list, Csize_t(length(list)), milliseconds(timeout),
-                           values, sizes)
-    return [take_bytes(value, size, LibDDP.ddp_store_value_free) for (value, size) in zip(values, sizes)]
+    take() = [take_bytes(value, size, LibDDP.ddp_store_value_free) for (value, size) in zip(values, sizes)]
+    return GC.@preserve kept call(LibDDP.ddp_store_multi_get, store.handle, list, Csize_t(length(list)),
+                                  milliseconds(timeout), values, sizes; keep=take)
 end
 
 "Deletes a key. Returns whether it existed."

@@ -16,8 +16,7 @@ end
 
 function Work(; timeout=nothing)
     made = Ref{Ptr{ddp_work}}()
-    call(LibDDP.ddp_work_create, milliseconds(timeout), made)
-    return new_work(made[])
+    return call(LibDDP.ddp_work_create, milliseconds(timeout), made; keep=() -> new_work(made[]))
 end
 
 function new_work(pointer::Ptr{ddp_work}, kept::Vector{Any}=Any[], raised=raised_here())
@@ -55,10 +54,9 @@ function then(fn, work::Work)
     raised = work.handle.raised
     callback = Callback(fn, WeakRef(nothing), raised, kept)
     made = Ref{Ptr{ddp_work}}()
-    install(ENTRY_WORK[], callback) do entry, data, destroy
-        call(LibDDP.ddp_work_then, work.handle, entry, data, destroy, UInt32(0), made)
+    return install(ENTRY_WORK[], callback, () -> new_work(made[], kept, raised)) do entry, data, destroy, keep
+        call(LibDDP.ddp_work_then, work.handle, entry, data, destroy, UInt32(0), made; keep=keep)
     end
-    return new_work(made[], kept, raised)
 end
 
 "Finishes a work of `Work()`: well, or badly with a message."

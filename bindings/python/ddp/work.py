@@ -48,7 +48,7 @@ def checked_work(what: str, function: Any, result: Any, instead: str) -> Optiona
 
 
 def checked_nothing(what: str, function: Any, result: Any) -> None:
-    """The result of a function that must have finished when it returns: nobody would wait for a work of its."""
+    """The result of a function that must have finished when it returns: nobody would wait for a Work that it returned."""
     if isinstance(result, Work) or inspect.isawaitable(result):
         kind = type(result)
         raise TypeError(f"the {what} {name_of(function)} returned a {kind.__module__}.{kind.__qualname__}, which libddp does not "

@@ -67,11 +67,18 @@ static ddp_status status_of(PyObject* exception) {
     return status < 0 && status >= DDP_ERROR_INTERRUPTED ? (ddp_status)status : DDP_ERROR_CALLBACK;
 }
 
-ddp_status ddp_py_keep_exception(PyObject* list, ddp_error** error) {
+PyObject* ddp_py_fetch_exception(void) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
     if (traceback) PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
+ddp_status ddp_py_keep_exception(PyObject* list, ddp_error** error) {
+    PyObject* value = ddp_py_fetch_exception();
     const ddp_status status = status_of(value);
     PyObject* text = PyUnicode_FromFormat("%s: %S", Py_TYPE(value)->tp_name, value);
     const char* message = text ? PyUnicode_AsUTF8(text) : NULL;
@@ -79,9 +86,7 @@ ddp_status ddp_py_keep_exception(PyObject* list, ddp_error** error) {
     Py_XDECREF(text);
     if (list) PyList_Append(list, value);
     PyErr_Clear();
-    Py_XDECREF(type);
     Py_XDECREF(value);
-    Py_XDECREF(traceback);
     return status;
 }
 

@@ -15,6 +15,9 @@ void ddp_py_raise(ddp_error* error, uintptr_t about);
 /* Raises an error of the binding's own. */
 void ddp_py_fail(ddp_status status, const char* message);
 
+/* Takes the exception that was raised, with its traceback. */
+PyObject* ddp_py_fetch_exception(void);
+
 /* A callback raised: keeps the exception in the list, and returns what it tells libddp. */
 ddp_status ddp_py_keep_exception(PyObject* list, ddp_error** error);
 

@@ -1,5 +1,7 @@
 #include "interrupt.h"
 
+#include "failure.h"
+
 /* Both belong to the main thread, the only one on which Python runs signal handlers. */
 static unsigned long main_thread;
 static PyObject* raised;
@@ -8,21 +10,11 @@ static int on_main_thread(void) {
     return PyThread_get_thread_ident() == main_thread;
 }
 
-static PyObject* fetch_exception(void) {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback) PyException_SetTraceback(value, traceback);
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return value;
-}
-
 int32_t ddp_py_interrupted(void* user_data) {
     (void)user_data;
     if (!on_main_thread() || !Py_IsInitialized()) return 0;
     const PyGILState_STATE lock = PyGILState_Ensure();
-    if (!raised && PyErr_CheckSignals() != 0) raised = fetch_exception();
+    if (!raised && PyErr_CheckSignals() != 0) raised = ddp_py_fetch_exception();
     const int32_t yes = raised != NULL;
     PyGILState_Release(lock);
     return yes;
@@ -55,5 +47,6 @@ int ddp_py_watch_interrupts(void) {
     if (find_main_thread() != 0) return -1;
     const uint32_t flags = on_main_thread() ? DDP_INTERRUPT_THIS_THREAD : 0;
     if (ddp_set_interrupt_check(ddp_py_interrupted, NULL, NULL, flags, NULL) == DDP_OK) return 0;
-    return PyErr_NoMemory() ? 0 : -1;
+    PyErr_NoMemory();
+    return -1;
 }

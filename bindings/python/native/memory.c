@@ -83,7 +83,7 @@ enum { ALIGNMENT = 64 };
 /* Copies elements, without the interpreter lock. */
 static void copy_elements(DdpMemory* to, const DdpMemory* from) {
     const size_t bytes = (size_t)to->count * ddp_dtype_size(to->dtype);
-    if (bytes == 0 || to->address == from->address) return; /* a gradient that is in its bucket already, for one */
+    if (bytes == 0) return;
     Py_BEGIN_ALLOW_THREADS memmove(to->address, from->address, bytes);
     Py_END_ALLOW_THREADS
 }

@@ -4,6 +4,7 @@ import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.Locale;
 import org.libddp.Context;
 import org.libddp.DdpException;
 import org.libddp.Group;
@@ -27,7 +28,8 @@ class InterruptWorker {
 
     private static void tell(String word, DdpException error) {
         String name = error instanceof DdpException.Interrupted ? "INTERRUPTED" : error.getClass().getSimpleName();
-        System.out.printf("%s %.6f %s %d %s%n", word, System.nanoTime() / 1e9, name, error.rank(), error.getMessage());
+        System.out.printf(Locale.ROOT, "%s %.6f %s %d %s%n", word, System.nanoTime() / 1e9, name, error.rank(),
+                error.getMessage());
     }
 
     private static void waiting(Runnable call) {

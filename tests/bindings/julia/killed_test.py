@@ -8,6 +8,9 @@ import re
 import subprocess
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from slack import SLACK  # noqa: E402  (tests/support)
+
 RANKS = 3
 
 
@@ -23,8 +26,8 @@ def check(output, status):
 
 
 for _ in range(int(sys.argv[1])):
-    done = subprocess.run([os.environ["DDPRUN"], "-n", str(RANKS), os.environ["JULIA"], "--startup-file=no",
-                           str(pathlib.Path(__file__).with_name("killed.jl"))],
+    done = subprocess.run([os.environ["DDPRUN"], "-n", str(RANKS), "--report-time", str(40 * SLACK), os.environ["JULIA"],
+                           "--startup-file=no", str(pathlib.Path(__file__).with_name("killed.jl"))],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
     try:
         check(done.stdout, done.returncode)

@@ -65,6 +65,19 @@ end
     @test (told.rank, told.world_size, told.launcher) == (rank, world, "ddprun")
 end
 
+@testset "a callback runs where a forgotten work is looked after" begin
+    @noinline forget(f) = (f(); nothing)
+    seen = []
+    rank == 1 && sleep(0.3)
+    after = then(() -> (push!(seen, rank); nothing), allreduce!(group, values_of(rank); async=true))
+    forget(() -> allreduce!(group, values_of(rank); async=true))  # does not end before the callback has run
+    GC.gc()
+    rank == 0 && sleep(1)
+    barrier(group)
+    wait(after)
+    @test seen == [rank]
+end
+
 @testset "split and round robin" begin
     half = split(group, rank % 2; key=-rank)
     members = [r for r in (world - 1):-1:0 if r % 2 == rank % 2]

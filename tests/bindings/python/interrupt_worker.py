@@ -24,6 +24,8 @@ def waiting(call):
     try:
         call()
     except KeyboardInterrupt as interrupt:
+        if interrupt.__context__ is None:
+            sys.exit("the interrupt did not end a wait of libddp's: it has no context")
         tell("interrupted", interrupt.__context__)
     except ddp.Error as error:
         tell("error", error)

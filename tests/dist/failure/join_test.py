@@ -148,6 +148,26 @@ class Scarce(unittest.TestCase):
         run_all([(f"{kind} {left} KiB left", self.scarce, (kind, f"memory={left}"))
                  for kind in KINDS for left in (100, 300, 1000, 3000, 10000, 30000, 100000)], at_once=3)
 
+    def test_memory_of_buckets(self):
+        """A rank that has joined, and then has too little for its buckets or for what DDP_CONTEXT_CHECK needs beside them."""
+        run_all([(f"checked {checked}", self.without_buckets, (checked,)) for checked in (0, 1)], at_once=1)
+
+    @staticmethod
+    def without_buckets(checked):
+        # More than malloc may have left in what it has set aside for threads (64 MiB).
+        with Job("launcher", 2, timeout_ms=20_000, size=20_000_000, checked=checked) as job:
+            job.start(0, ["join", "params=1", "commit"])
+            job.start(1, ["join", "params=1", "memory=4000", "commit"])
+            words = ["rank 1 cannot get its buckets", "memory"]
+            return expect_error(job.ranks.values(), "OUT_OF_MEMORY", 1, words=words)
+
+    def test_no_thread_for_the_resolver(self):
+        """Waiting does not help, so nobody waits for the timeout."""
+        with Job("tcp", 2) as job:
+            begin = time.monotonic()
+            rank1 = job.start(1, ["memory=1000", "join"], init=f"tcp://localhost:{job.port}")
+            expect_error([rank1], "LIMIT", None, begin, 5.0 * SLACK, ["cannot start a thread", f"localhost:{job.port}"])
+
     @staticmethod
     def scarce(kind, limit):
         with Job(kind, 3, timeout_ms=2500) as job:
@@ -159,6 +179,9 @@ class Scarce(unittest.TestCase):
                 worker.end()
             if job.ranks[1].error is None:
                 return expect_fine(job.ranks.values())
+            # While it connects with a server, a library below may fail first, and in words of its own.
+            if limit.startswith("files") and kind != "tcp" and job.ranks[1].error.code != "LIMIT":
+                raise Failure(f"it lacks files, and does not say so:\n{job.ranks[1].story()}")
             # Where the rank cannot reach the store the others miss it.
             if job.ranks[1].error.rank not in (1, -1) or not job.ranks[1].error.message:
                 raise Failure(f"the rank blames another one:\n{job.ranks[1].story()}")

@@ -50,6 +50,25 @@ class Leave(unittest.TestCase):
             job.ranks[victim].end(status=int(how.partition("=")[2] or 0))
             return expect_error(job.others(victim).values(), "RANK_FAILED", victim, left, DEATH_S, words, never)
 
+    def test_exit_of_the_process_with_the_programs_own_store(self):
+        """libddp does not know which rank has the store; that rank tells how it ends all the same."""
+        run_all([(f"exit={status}", self.exits_with_the_store, (status,)) for status in (0, 3)], at_once=2)
+
+    @staticmethod
+    def exits_with_the_store(status):
+        with Job("tcp", 3) as job:
+            rank0 = job.start(0, ["serve"] + READY + ["pause=leaving", f"exit={status}"])
+            rank0.wait_for("serving")
+            for rank in (1, 2):
+                job.start(rank, ["open"] + READY + ["mark=leaving", "watch=20000"])
+            rank0.go()
+            job.all_at("leaving")
+            left = time.monotonic()
+            rank0.go()
+            rank0.end(status=status)
+            return expect_error(job.others(0).values(), "RANK_FAILED", 0, left, DEATH_S,
+                                ["rank 0 (pid", f"ended: its process exited with status {status}"], ["died"])
+
     def test_dropping_the_context(self):
         """In the middle of a step: whether a bucket is on its way or not, the others need not wait for the timeout."""
         run_all([(f"{kind} {' '.join(before)}", self.drops, (kind, before))

@@ -1,9 +1,10 @@
 """Ranks that stop, are busy elsewhere or abort: the same error on every rank, in time, naming the culprit."""
 import signal
+import time
 import unittest
 
 import jobs
-from jobs import DEATH_S, KINDS, READY, SLACK, Job, expect_error, expect_in_step, run_all
+from jobs import DEATH_S, KINDS, READY, SLACK, Failure, Job, expect_error, expect_in_step, run_all
 
 
 class Stop(unittest.TestCase):
@@ -44,6 +45,29 @@ class Stop(unittest.TestCase):
             delay = expect_error(others, "TIMEOUT", victim, ready, self.limit(),
                                  ["alive but did not get there", "DDP_CONTEXT_JOIN", "ddp_join"])
             expect_error([job.ranks[victim]], "TIMEOUT", victim)
+            return delay
+
+    def test_freeing_beside_a_stopped_store(self):
+        """In the middle of a step, where a rank tells the others why it goes: a second at most, as the header says."""
+        run_all([(f"drop {kind}", self.drops, (kind,)) for kind in ("tcp", "launcher")], at_once=2)
+
+    @staticmethod
+    def drops(kind):
+        with Job(kind, 3) as job:
+            for rank in range(3):
+                job.start(rank, READY + ["begin", "fill=2", "pause=dropping", "drop", "mark=dropped"])
+            job.all_at("dropping")
+            server = job.extra[0] if kind == "launcher" else job.ranks[0]
+            server.signal(signal.SIGSTOP)
+            begin = time.monotonic()
+            others = [worker for worker in job.ranks.values() if worker is not server]
+            for worker in others:
+                worker.go()
+            delay = max(worker.wait_for("dropped") for worker in others) - begin
+            if delay > 1.0 + 1.5 * SLACK:
+                raise Failure(f"freeing the context took {delay:.2f} s")
+            for worker in others:
+                worker.end()
             return delay
 
 

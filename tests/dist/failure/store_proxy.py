@@ -11,7 +11,7 @@ CHUNK = 4096
 class Proxy:
     """Passes bytes on in both directions. When `after` bytes have gone in one of them ("up" to the store, "down" from it), it acts
     once: "rst", "fin" and "half" (only that direction's end is shut) end the connection, "stall" passes nothing more on, and a
-    function is called and then bytes go on. Later connections stay whole."""
+    function is called and then bytes go on. Later connections stay whole. Those that the store refuses do not count."""
 
     def __init__(self, port, direction, after, action):
         self.port_of_store = port
@@ -46,12 +46,11 @@ class Proxy:
 
     def _accept(self, selector):
         client, _ = self._listener.accept()
-        self._all.append(client)
         try:
             server = socket.create_connection(("127.0.0.1", self.port_of_store), timeout=5)
         except OSError:
             return client.close()  # as where nobody listens
-        self._all.append(server)
+        self._all += [client, server]
         for end in (client, server):
             end.settimeout(5)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

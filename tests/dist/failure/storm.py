@@ -7,7 +7,7 @@
     storm.py --fixed          those that are not left to chance; with --seed only one of these
 
 Each scenario is made of its seed alone, but the moment of a signal among the events of the ranks is not. CMake tells where the worker
-and ddprun are through DDP_FAILURE_WORKER and DDPRUN; --build does so by hand: storm.py --build build/asan --slack 6.
+and ddprun are through DDP_FAILURE_WORKER and DDPRUN; --build does so by hand: storm.py --build build/asan --slack 2.
 """
 import argparse
 import collections
@@ -28,7 +28,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from slack import SLACK  # noqa: E402  (tests/support)
 from store_proxy import Proxy  # noqa: E402
-from storm_scenario import CLASSES, TIMEOUT_MS, Outcome, Scenario, fixed_scenarios, judge  # noqa: E402
+from storm_scenario import CLASSES, Outcome, Scenario, fixed_scenarios, judge  # noqa: E402
 
 BEGIN_S = 60  # until a process is ready
 PR_SET_CHILD_SUBREAPER = 36
@@ -61,7 +61,7 @@ import jobs  # noqa: E402  (needs the worker's place)
 class Process:
     """A worker: what it says, and how it ends."""
 
-    def __init__(self, scenario, rank, settings, env, victim):
+    def __init__(self, rank, settings, env, victim):
         self.rank, self.victim = rank, victim
         self.result, self.text, self.freed_ms = None, [], None
         self._said = threading.Condition()
@@ -158,7 +158,6 @@ class Run:
     def __init__(self, scenario):
         self.scenario = scenario
         self.complaints, self.outcomes = [], []
-        self.stopped_at = None
 
     def __call__(self):
         s = self.scenario
@@ -209,7 +208,7 @@ class Run:
         processes, self.victims = [], []
         for rank, victim in plan:
             port = port_of_victim if victim else self.port
-            process = Process(s, rank, self._settings(rank, victim, folder, port), self._environment(env, rank, port), victim)
+            process = Process(rank, self._settings(rank, victim, folder, port), self._environment(env, rank, port), victim)
             open_things.append(process)
             processes.append(process)
             if victim:
@@ -222,7 +221,7 @@ class Run:
     def _settings(self, rank, victim, folder, port):
         s = self.scenario
         backend, _, groups = s.backend.partition(" x")
-        settings = {"timeout": int(TIMEOUT_MS * max(1, GIVEN.slack / 2)), "backend": backend, "count": s.count}
+        settings = {"timeout": int(s.timeout_ms(GIVEN.slack)), "backend": backend, "count": s.count}
         if groups:
             settings["groups"] = groups
         if s.store != "launcher":
@@ -268,8 +267,8 @@ class Run:
 
     def _collect(self, processes):
         s = self.scenario
-        groups = int(s.backend.partition(" x")[2] or 1)
-        bound = (3 + groups) * TIMEOUT_MS / 1000 * max(1, GIVEN.slack / 2) + 15 * GIVEN.slack
+        groups = s.groups
+        bound = (3 + groups) * s.timeout_ms(GIVEN.slack) / 1000 + 15 * GIVEN.slack
         end = time.monotonic() + bound
         waited_for = [p for p in processes if not (p.victim and s.stays_stopped)]
         hung = {}

@@ -10,6 +10,8 @@ TIMEOUT_MS = 3000
 # What a call may take beyond the timeout of its group, to learn who is to blame: the store's answer (1 s), the verdict (1 s), the
 # others' answers (0.5 s), and the grace of the store's client (2 s).
 GRACE_MS = 4500
+# Freeing takes 1 s at most, and half a second more where a rank that was cut off from this one's store still has to read the verdict.
+FREE_MS = 1500
 
 # Functions of the C library that take part in a join, by what needs them, and the errors with which they may really fail.
 POINTS = ("socket", "connect", "bind", "listen", "accept4", "send", "sendmsg", "recvmsg", "write", "pwrite64", "memfd_create", "epoll_create1",
@@ -25,7 +27,7 @@ class Scenario:
 
     def __init__(self, seed, sanitized="", given=None):
         self.seed = seed
-        source = self.source = random.Random(seed)
+        source = random.Random(seed)
         # Every class, store and backend comes often; their combinations vary with the seed.
         self.kind = CLASSES[seed % len(CLASSES)]
         self.store = source.choice(STORES)
@@ -144,8 +146,20 @@ class Scenario:
         return ", " + ", ".join(parts + ([] if self.hold else ["no hold"])) if parts else ""
 
     @property
-    def limited(self):
-        return "limit" in self.settings or self.kind == "call fails"
+    def groups(self):
+        return int(self.backend.partition(" x")[2] or 1)
+
+    @property
+    def must_succeed(self):
+        return self.kind in ("locked memory", "two of one rank") or self.stops_briefly
+
+    @property
+    def stops_briefly(self):
+        return self.kind == "stop and continue" and self.continue_after < 2
+
+    def timeout_ms(self, slack):
+        """That of the groups. Where every rank is to succeed a slow build has as much longer; elsewhere many wait for the timeout."""
+        return TIMEOUT_MS * max(1, slack if self.must_succeed else slack / 2)
 
     @property
     def may_end_by_signal(self):
@@ -220,6 +234,9 @@ def judge(scenario, outcomes, slack=1.0):
         complaints.append((kind, f"{f'rank {outcome.rank}: ' if outcome else ''}{text}"))
 
     for o in outcomes:
+        # A store that is stopped holds up those that leave it, and a rank that is stopped is not to blame for its time.
+        if o.freed_ms and o.freed_ms > FREE_MS * slack * scenario.groups and not scenario.kind.startswith("stop"):
+            complain("slow", o, f"freeing took {o.freed_ms:.0f} ms")
         if o.hung:
             complain("hang", o, "no result in time, or no end")
         elif o.status is not None and o.status < 0 and not (o.victim and scenario.may_end_by_signal):
@@ -229,7 +246,7 @@ def judge(scenario, outcomes, slack=1.0):
         if o.result is None:
             continue
         r = o.result
-        longest = TIMEOUT_MS * max(1, slack / 2) * (5 if r["at"] == "create" and " x" in scenario.backend else 1) + GRACE_MS * slack
+        longest = scenario.timeout_ms(slack) * (5 if r["at"] == "create" and " x" in scenario.backend else 1) + GRACE_MS * slack
         if r["ms"] > longest and not (o.victim and scenario.kind == "stop and continue"):
             complain("slow", o, f"{r['at']} took {r['ms']:.0f} ms")
         if o.fine:
@@ -313,7 +330,7 @@ def expectations(scenario, outcomes, survivors, failed):
             yield "needless", f"{len(refused)} of the two were refused"
     elif kind == "absent" and len(failed) < len(survivors):
         yield "mixed", "ranks succeeded without one of them"
-    elif kind == "stop and continue" and scenario.continue_after < 2 and any(not o.fine for o in outcomes):
+    elif scenario.stops_briefly and any(not o.fine for o in outcomes):
         yield "needless", "a short stop made ranks fail"
     elif kind == "locked memory" and any(not o.fine for o in outcomes):
         yield "needless", "locked memory is not needed"

@@ -36,6 +36,7 @@ static struct {
     int32_t ndim;
     ddp_dtype dtype;
     char prefix[32]; /* of parameter names */
+    int checked;     /* with DDP_CONTEXT_CHECK, gradients in views */
 } me;
 
 static double now(void) {
@@ -81,6 +82,7 @@ static int add_params(const char* text) {
     ddp_context_options_init(&options);
     options.bucket_cap_bytes = options.first_bucket_cap_bytes =
         1; /* a bucket for each: steps in which something remains to do */
+    if (me.checked) options.flags |= DDP_CONTEXT_CHECK;
     if (!me.context && check(ddp_context_create(me.group, &options, &me.context, &me.error))) return -1;
     int count = atoi(text);
     for (int i = 0; i < count; ++i) {
@@ -93,7 +95,7 @@ static int add_params(const char* text) {
         desc.shape = me.shape;
         desc.ndim = me.ndim;
         desc.dtype = me.dtype;
-        desc.grad = me.grad[me.params] = calloc((size_t)(me.shape[0] * me.shape[1]), 16);
+        if (!me.checked) desc.grad = me.grad[me.params] = calloc((size_t)(me.shape[0] * me.shape[1]), 16);
         if (check(ddp_register_param(me.context, &desc, &param, &me.error))) return -1;
         ++me.params;
     }
@@ -221,6 +223,7 @@ static int serve(void) {
     options.secret = me.options.secret;
     options.is_server = 1;
     if (check(ddp_store_create(&options, &me.store, &me.error))) return -1;
+    me.options.store = me.store;
     printf("value port %d\n", (int)ddp_store_port(me.store));
     return pause_here("serving");
 }
@@ -318,6 +321,8 @@ static void set(const char* name, const char* value) {
         me.shape[1] = atol(value), me.ndim = 2;
     else if (is(name, "dtype"))
         me.dtype = atoi(value);
+    else if (is(name, "checked"))
+        me.checked = atoi(value);
     else if (is(name, "prefix"))
         snprintf(me.prefix, sizeof me.prefix, "%s", value);
     else

@@ -125,7 +125,7 @@ class Interrupt(unittest.TestCase):
         """Interrupts the victim when it has waited for a while, and the others that wait are asleep too."""
         for worker in (victim, *others):
             worker.line(sign, START_S)
-        time.sleep(0.5)
+        time.sleep(0.5 * SLACK)
         return victim.interrupt()
 
     def together(self, case, backend, purpose, kind="tcp", beside=None):
@@ -134,14 +134,14 @@ class Interrupt(unittest.TestCase):
         waits, victim, sleeps = (self.start(case, rank, 3, uri, backend, command=None if rank == VICTIM else beside) for rank in range(3))
         since = self.ask_to_stop(victim, [waits])
         sentence = f"rank {VICTIM} was interrupted while it waited for {purpose}"
-        delays = []
+        took = []
         for worker, word in ((victim, "interrupted"), (waits, "error"), (sleeps, "error")):
             delay, rank = self.expect(worker, word, since, sentence)
-            delays.append(delay)
+            took.append(delay)
             self.assertEqual(rank, VICTIM)
         for worker in self.workers:
             worker.end()
-        told = ", ".join(f"{1000 * delay:.0f}" for delay in delays)
+        told = ", ".join(f"{1000 * delay:.0f}" for delay in took)
         print(f"{case} over {backend}, {kind}: {told} ms (interrupted, waiting, busy)", flush=True)
 
     def test_join_alone(self):
@@ -188,6 +188,30 @@ class Interrupt(unittest.TestCase):
             victim.line("the store works", START_S)
             victim.end()
             print(f"store, {kind}: {1000 * delay:.0f} ms", flush=True)
+
+
+class Silent(unittest.TestCase):
+    """The store's process is stopped: the program does not wait for it."""
+
+    def test_groups_that_take_turns(self):
+        if BESIDE:
+            self.skipTest("one language shows it")
+        uri = f"tcp://127.0.0.1:{free_port()}"
+        workers = [Worker(COMMAND, "turns", rank, 3, uri, "gloo") for rank in range(3)]
+        try:
+            for worker in workers:
+                worker.line("waiting", START_S)
+            time.sleep(0.5)
+            os.kill(workers[0].process.pid, signal.SIGSTOP)
+            since = workers[VICTIM].interrupt()
+            line = workers[VICTIM].line("interrupted ", LIMIT_S + START_S)
+            delay = float(line.split(" ")[1]) - since
+            print(f"groups that take turns, store stopped: {1000 * delay:.0f} ms", flush=True)
+            self.assertIn(" INTERRUPTED 1 rank 1 was interrupted while it waited for a barrier", line)
+            self.assertLess(delay, 0.9 * SLACK, line)
+        finally:
+            for worker in workers:
+                worker.remove()
 
 
 def tearDownModule():

@@ -1,10 +1,11 @@
-/* worker.c: a rank that waits, and says when and with what its wait ended; interrupt_test.py starts it. Its like in other languages
- * are in tests/bindings.
+/* worker.c: a rank that waits, and says when and with what its wait ended; interrupt_test.py starts it. tests/bindings has the same
+ * worker in Python, Java and Julia.
  *
  *     worker CASE RANK WORLD URI BACKEND
  *
  * It prints "waiting" before it waits for what the case says, and then "interrupted TIME CODE RANK MESSAGE" or "error ...". TIME is
- * that of CLOCK_MONOTONIC. The last rank of a group sleeps until the group breaks instead.
+ * that of CLOCK_MONOTONIC. The last rank of a group sleeps until the group breaks instead. "turns" is a barrier of several groups that
+ * take turns; rank 0 sleeps too.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <ddp/ddp.h>
@@ -122,7 +123,9 @@ static void collective(ddp_group* group, const char* name) {
     float data[COUNT] = {0};
     ddp_work* work = NULL;
     ddp_error* error = NULL;
-    if (ddp_group_rank(group) == ddp_group_world_size(group) - 1) {
+    const int turns = strcmp(name, "turns") == 0;
+    if (ddp_group_rank(group) == ddp_group_world_size(group) - 1 || (turns && ddp_group_rank(group) == 0)) {
+        waiting();
         sleep_until_broken(group);
         return;
     }
@@ -131,7 +134,7 @@ static void collective(ddp_group* group, const char* name) {
     waiting();
     if (async)
         expect_failure(ddp_work_wait(work, strcmp(name, "timed") == 0 ? TIMEOUT_MS : 0, &error), &error);
-    else if (strcmp(name, "barrier") == 0)
+    else if (turns || strcmp(name, "barrier") == 0)
         expect_failure(ddp_barrier(group, NULL, &error), &error);
     else
         expect_failure(ddp_allreduce(group, NULL, data, COUNT, DDP_F32, DDP_SUM, NULL, &error), &error);
@@ -154,6 +157,7 @@ int main(int argc, char** argv) {
     ddp_group_options_init(&options);
     options.rank = atoi(argv[2]), options.world_size = atoi(argv[3]);
     options.init_method = argv[4], options.backend = argv[5], options.timeout_ms = TIMEOUT_MS;
+    if (strcmp(name, "turns") == 0) options.round_robin = 3;
     if (strcmp(name, "join") == 0) waiting();
     const ddp_status status = ddp_group_create(&options, &group, &error);
     if (strcmp(name, "join") == 0) {

@@ -181,6 +181,7 @@ class Ends(Test):
         cls.ended = [cls.launch(3, *killed, *how) for how in ([abort, "level=-1"], [kill, "level=2"])]
         # Ranks that disagree would make Open MPI crash: they are compared even if the program asks for the opposite.
         cls.disagreeing = cls.launch(3, "disagreeing", "unchecked=1", "timeout_ms=8000", flags=LET_LIVE)
+        cls.threadless = cls.launch(2, "threadless", "timeout_ms=8000")
         cls.lingering = cls.launch(3, "join", "linger_rank=1", "linger=700")
         cls.too_long = cls.launch(2, "join", "linger_rank=1", "linger=1200", "options=finalize_timeout_ms=200", flags=LET_LIVE)
 
@@ -201,6 +202,14 @@ class Ends(Test):
         run = self.disagreeing.finish()
         for rank in range(3):
             self.assertIn("DDP_ERROR_MISMATCH", run.of(rank, "allreduce after"))
+
+    def test_a_communicator_for_which_there_is_no_thread(self):
+        """Nothing is under way then: MPI is finalized, without which mpirun would fail."""
+        run = self.threadless.finish()
+        self.assertEqual(run.status, 0, run.story())
+        for rank in range(2):
+            self.assertTrue(run.of(rank, "joining after").endswith("fine"), run.story())
+            self.assertIn("DDP_ERROR_LIMIT", run.of(rank, "joining again"))
 
     def test_processes_that_end_at_different_times(self):
         run = self.lingering.finish()

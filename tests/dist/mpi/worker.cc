@@ -5,10 +5,15 @@
 // join_only=0,1: only these processes of the job do that, the others wait for idle_ms. level=N: the program initialises MPI.
 // Every line that it prints begins with "rank R: ". It exits with 0 unless something happens that the case does not expect:
 // the failure of another rank must never keep a process from ending well.
+#include <dlfcn.h>
+#include <execinfo.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -21,6 +26,19 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+std::atomic<bool> module_has_no_threads{false};
+
+bool called_by_module() {
+    void* frames[32];
+    const int count = backtrace(frames, 32);
+    for (int i = 0; i < count; ++i) {
+        Dl_info info{};
+        if (dladdr(frames[i], &info) != 0 && std::string(info.dli_fname).find("libddp-mpi") != std::string::npos)
+            return true;
+    }
+    return false;
+}
 
 std::map<std::string, std::string> settings;
 
@@ -145,6 +163,14 @@ void disagreeing() {
     });
 }
 
+// The backend has begun to work when it can start no thread any more.
+void threadless() {
+    report("joining", [] { join(my_rank(), "first"); });
+    module_has_no_threads = true;
+    report("joining again", [] { join(my_rank()); });
+    module_has_no_threads = false;
+}
+
 // Two ranks in one process.
 void threads() {
     std::thread other([] { report("joining as rank 1", [] { join(1); }); });
@@ -176,12 +202,20 @@ void run(const std::string& name) {
         killed();
     } else if (name == "disagreeing") {
         disagreeing();
+    } else if (name == "threadless") {
+        threadless();
     } else if (name == "threads") {
         threads();
     }
 }
 
 }  // namespace
+
+// The program's own definition stands before the C library's.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*body)(void*), void* data) noexcept {
+    static const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+    return module_has_no_threads && called_by_module() ? EAGAIN : real(thread, how, body, data);
+}
 
 int main(int argc, char** argv) {
     for (int i = 2; i < argc; ++i) {

@@ -40,14 +40,25 @@ class FailureTest(Case):
         self.assertIn(b"[1] rank 0 has gone\n", result.err)
 
     def test_ranks_that_go_on_are_not_interrupted(self):
-        # Longer than a rank may be quiet: one prints now and then, the other computes.
+        # Longer than a rank may be quiet: one prints now and then, one computes, and one waits for a child that computes.
+        computes = f"{PYTHON} -c 'import time; end = time.monotonic() + 3.5\nwhile time.monotonic() < end: pass\nprint(\"done\")'"
         code = "test $DDP_RANK = 0 && exit 3\n" \
                "if test $DDP_RANK = 1; then for i in 1 2 3 4 5; do sleep 0.7; echo report $i; done; exit 4; fi\n" \
-               f"exec {PYTHON} -c 'import time; end = time.monotonic() + 3.5\nwhile time.monotonic() < end: pass\nprint(\"done\")'"
-        result = run("-n", 3, "--report-time", 50, "sh", "-c", code)
+               f"if test $DDP_RANK = 2; then exec {computes}; fi\n" \
+               f"{computes}; echo its child has ended"
+        result = run("-n", 4, "--report-time", 50, "sh", "-c", code)
         self.expect(result, 3)
         self.assertIn(b"[1] report 5\n", result.out)
         self.assertIn(b"[2] done\n", result.out)
+        self.assertIn(b"[3] done\n[3] its child has ended\n", result.out)
+
+    def test_rank_whose_output_waits_for_its_reader_is_not_interrupted(self):
+        code = "test $DDP_RANK = 0 && exit 3; yes report | head -n 600000; echo the end"
+        process = self.start("-n", 2, "--report-time", 50, "sh", "-c", code)
+        time.sleep(4)  # longer than a rank may be quiet
+        result = Result(process)
+        self.expect(result, 3)
+        self.assertTrue(result.out.endswith(b"[1] the end\n"), str(result))
 
     def test_report_time_has_a_bound(self):
         begin = time.monotonic()
@@ -133,9 +144,9 @@ class CauseTest(Case):
         """The cause is the last to end."""
         code = "ulimit -c 0; after() { until test -e $0$1; do sleep 0.01; done; }\n" \
                "case $DDP_RANK in\n" \
-               "0) touch ${0}0; exit 3;;\n" \
-               "1) after 0; touch ${0}1; kill -ABRT $$;;\n" \
-               "2) after 1; kill -SEGV $$;;\n" \
+               "0) after 1-is-here; after 2-is-here; touch ${0}0; exit 3;;\n" \
+               "1) touch ${0}1-is-here; after 0; touch ${0}1; kill -ABRT $$;;\n" \
+               "2) touch ${0}2-is-here; after 1; kill -SEGV $$;;\n" \
                "esac; exec sleep 60"
         result = run("-n", 4, "sh", "-c", code, self.path("gone"))
         self.expect(result, 139)

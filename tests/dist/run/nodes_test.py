@@ -60,6 +60,17 @@ class NodesTest(Case):
                     self.assertRegex(first, rb": rank %d \(pid \d+\) was killed by signal 9 \(SIGKILL\)$" % victim, str(result))
                 self.address = "127.0.0.1:%d" % free_port()
 
+    def test_report_time_of_zero(self):
+        """Nothing is gathered then: what is seen first is the cause."""
+        here = self.path("here")
+        code = "ulimit -c 0; case $DDP_RANK in\n" \
+               f"0) until test -e {here}; do sleep 0.01; done; exit 3;;\n" \
+               f"1) touch {here}; sleep 0.8; kill -SEGV $$;;\n" \
+               "esac; exec sleep 60"
+        for result in self.results(*(self.node(node, "--report-time", 0, "sh", "-c", code) for node in range(2))):
+            self.expect(result, 3)
+            self.assertNotIn(b"SIGSEGV", result.err)
+
     def test_restart_on_both(self):
         code = "echo rank $DDP_RANK try $DDP_RESTART; test $DDP_RESTART = 2 && exit 0; sleep 3; " \
                "test $DDP_RANK = $((DDP_RESTART + 1)) && exit 1; exec sleep 60"

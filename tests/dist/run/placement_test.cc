@@ -54,6 +54,11 @@ TEST(Placement, ARankMayHaveSeveralNodes) {
     EXPECT_EQ(alone.threads, std::vector<int>{16});
     const Placed pairs = place("package:4 [numa] core:2 pu:1", Placing::kNuma, 2);
     EXPECT_EQ(pairs.processors, (Processors{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+    std::string why_not;  // one that has all of them has them whatever their sizes
+    const std::vector<Place> uneven = place_ranks({{{0, 1, 2}, {3}}, {}}, Placing::kNuma, 1, why_not);
+    ASSERT_EQ(uneven.size(), 1u) << why_not;
+    EXPECT_EQ(uneven[0].processors, (std::vector<int>{0, 1, 2, 3}));
+    EXPECT_EQ(uneven[0].threads(), 4);
 }
 
 TEST(Placement, UnevenRanksAreNotPlaced) {

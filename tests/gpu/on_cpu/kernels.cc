@@ -1,14 +1,14 @@
 // The kernels of the module, block after block and thread after thread, in the order of a stream.
-#include "modules/cuda/kernels.h"
+#include "kernels/cuda/kernels.h"
 
 #include <cstring>
 
 #include "gpu/on_cpu/stream.h"
 #include "gpu/on_cpu/team.h"
-#include "modules/cuda/codecs.h"
-#include "modules/cuda/low_rank_tables.h"
-#include "modules/cuda/reduction.h"
-#include "modules/cuda/tables.h"
+#include "kernels/cuda/codecs.h"
+#include "kernels/cuda/low_rank.h"
+#include "kernels/cuda/reduction.h"
+#include "kernels/cuda/tables.h"
 
 namespace libddp::cuda {
 

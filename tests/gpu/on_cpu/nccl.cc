@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "device/dtype.h"
-#include "device/kernels.h"
 #include "gpu/on_cpu/stream.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace {
 

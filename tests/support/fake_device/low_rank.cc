@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "device/dtype.h"
-#include "device/low_rank_lists.h"
+#include "kernels/dtype.h"
+#include "kernels/low_rank.h"
 #include "support/fake_device/memory.h"
 #include "support/fake_device/stream.h"
 

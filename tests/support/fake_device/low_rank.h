@@ -1,7 +1,7 @@
 // Gradients of low rank on the fake devices: the CPU's own functions, on the second mapping, in the order of a stream.
 #pragma once
 
-#include "device/device_module.h"
+#include "kernels/device_kernels.h"
 
 namespace fake {
 

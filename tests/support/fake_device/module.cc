@@ -7,10 +7,11 @@
 #include <thread>
 #include <vector>
 
-#include "device/codec.h"
 #include "device/device_module.h"
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/device_kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/codec.h"
+#include "kernels/dtype.h"
 #include "support/fake_device/fake_device.h"
 #include "support/fake_device/low_rank.h"
 #include "support/fake_device/memory.h"
@@ -43,6 +44,10 @@ ddp_status describe(int32_t device, char* text, size_t size, ddp_device_failure*
 ddp_status device_of(const void* pointer, ddp_device* device, ddp_device_failure*) {
     const int index = Memory::instance().device_of(pointer);
     *device = index < 0 ? ddp_device{DDP_DEVICE_CPU, 0} : ddp_device{DDP_DEVICE_CUDA, index};
+    return DDP_OK;
+}
+
+ddp_status prepare(int32_t, ddp_device_failure*) {
     return DDP_OK;
 }
 
@@ -302,14 +307,12 @@ extern "C" __attribute__((visibility("default"))) const ddp_device_module* ddp_d
                                              stream_wait,
                                              event_query,
                                              event_wait,
-                                             transfer,
-                                             reduce,
-                                             encode_scratch,
-                                             encode,
-                                             decode,
-                                             copy,
-                                             fake::low_rank,
-                                             fake::thin,
-                                             fake::leave_out};
+                                             copy};
     return &module;
+}
+
+extern "C" __attribute__((visibility("default"))) const ddp_device_kernels* ddp_kernels_entry(void) {
+    static const ddp_device_kernels kernels = {sizeof(ddp_device_kernels), prepare, transfer, reduce, encode_scratch, encode, decode,
+                                               fake::low_rank, fake::thin, fake::leave_out};
+    return &kernels;
 }

@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "comm/gloo/gloo_backend.h"
-#include "comm/hierarchical/hierarchical_backend.h"
-#include "comm/shm/shm_backend.h"
+#include "backends/gloo/transport.h"
+#include "backends/hierarchical/transport.h"
+#include "backends/shm/transport.h"
 #include "ddp/backend.h"
 #include "ddp/group.h"
 #include "support/slack.h"

@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace libddp::testing_backend {
 

@@ -7,7 +7,9 @@
 #include <chrono>
 #include <thread>
 
+#include "comm/crew.h"
 #include "function_operation.h"
+#include "util/interrupt.h"
 
 using namespace libddp;
 using testing::ElementsAre;
@@ -339,6 +341,45 @@ TEST_P(ExecutorTest, WhatIsReadyDoesNotOvertake) {
     release();
     ASSERT_TRUE(second->wait(Deadline::after_ms(5000)));
     EXPECT_TRUE(first->done());
+}
+
+// A hook may go on with an operation of another group.
+TEST(Interrupted, EndsWhatAContinuationHasBegunInAnotherGroup) {
+    for (const bool in_crew : {false, true}) {
+        std::shared_ptr<Executor> groups[2];
+        std::atomic<bool> broken[2] = {false, false}, begun{false};
+        for (std::size_t g = 0; g < 2; ++g)
+            groups[g] = Executor::start(Runner::kAnyone, false, [&, g](const WaitTarget&) {
+                const ErrorInfo verdict{DDP_ERROR_INTERRUPTED, g == 0 ? "the first" : "the other", 0};
+                broken[g] = true;
+                groups[g]->poison(verdict);
+                return verdict;
+            });
+        if (in_crew) groups[0]->join(std::make_shared<Crew>(Crew::Members{groups[0]}));
+        interrupt::install([](void* at) -> std::int32_t { return *static_cast<std::atomic<bool>*>(at); },
+                           &begun, nullptr, true);
+        auto out = submit_function(*groups[0], [] {
+                       return ErrorInfo{};
+                   })->then(
+            [&] {
+                return submit_function(*groups[1], [&] {
+                    begun = true;
+                    for (int i = 0; i < 5000 && !broken[1]; ++i) std::this_thread::sleep_for(1ms);
+                    return ErrorInfo{DDP_ERROR_ABORTED, "aborted"};
+                });
+            },
+            true);
+        try {
+            out->wait(std::nullopt);
+            ADD_FAILURE() << "was not interrupted";
+        } catch (const Error& error) {
+            EXPECT_STREQ(error.what(), "the first");
+        }
+        EXPECT_TRUE(broken[1]);
+        EXPECT_TRUE(out->done());
+        interrupt::install(nullptr, nullptr, nullptr, false);
+        for (const auto& group : groups) group->stop({DDP_ERROR_ABORTED, "stopped"});
+    }
 }
 
 }  // namespace

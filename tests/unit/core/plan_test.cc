@@ -6,8 +6,8 @@
 
 #include <numeric>
 
-#include "device/dtype.h"
 #include "device/memory.h"
+#include "kernels/dtype.h"
 
 using namespace libddp;
 using testing::ElementsAre;

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "gpu/on_cpu/team.h"
-#include "modules/cuda/codecs.h"
+#include "kernels/cuda/codecs.h"
 #include "unit/cuda/codec_world.h"
 
 namespace libddp::cuda {

@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include "device/codec.h"
-#include "device/dtype.h"
+#include "kernels/codec.h"
+#include "kernels/dtype.h"
 #include "unit/cuda/values.h"
 
 namespace libddp::testing_cuda {

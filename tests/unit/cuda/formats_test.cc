@@ -1,4 +1,4 @@
-#include "modules/cuda/formats.h"
+#include "kernels/cuda/formats.h"
 
 #include <bit>
 #include <limits>

@@ -1,4 +1,4 @@
-// Matrices for the functions of device/low_rank_lists.h, in memory of any place: put(bytes) brings bytes there and says where.
+// Matrices for the functions of kernels/low_rank.h, in memory of any place: put(bytes) brings bytes there and says where.
 #pragma once
 
 #include <cmath>
@@ -6,9 +6,9 @@
 #include <list>
 #include <vector>
 
-#include "device/dtype.h"
-#include "device/kernels.h"
-#include "device/low_rank_lists.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
+#include "kernels/low_rank.h"
 
 namespace libddp::testing_cuda {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "gpu/on_cpu/team.h"
-#include "modules/cuda/low_rank_tables.h"
+#include "kernels/cuda/low_rank.h"
 #include "unit/cuda/low_rank_operands.h"
 #include "unit/cuda/values.h"
 

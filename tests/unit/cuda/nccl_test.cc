@@ -1,10 +1,10 @@
 // What the backend nccl decides before it calls NCCL.
 #include <gmock/gmock.h>
 
+#include "backends/nccl/places.h"
+#include "backends/nccl/settings.h"
+#include "backends/nccl/shares.h"
 #include "ddp/group.h"
-#include "modules/cuda/nccl/places.h"
-#include "modules/cuda/nccl/settings.h"
-#include "modules/cuda/nccl/shares.h"
 #include "unit/cuda/values.h"
 #include "util/error.h"
 

@@ -1,5 +1,5 @@
 // The reduce kernel, its threads one after another on the CPU, against the CPU's own reduction.
-#include "modules/cuda/reduction.h"
+#include "kernels/cuda/reduction.h"
 #include "unit/cuda/values.h"
 #include "util/error.h"
 

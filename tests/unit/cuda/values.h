@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "device/dtype.h"
-#include "device/kernels.h"
-#include "modules/cuda/tables.h"
+#include "kernels/arithmetic.h"
+#include "kernels/cuda/tables.h"
+#include "kernels/dtype.h"
 
 namespace libddp::testing_cuda {
 

@@ -1,5 +1,5 @@
 // The CPU's codecs against their definitions (codec.h, codec_arithmetic.h), written down plainly.
-#include "device/codec.h"
+#include "kernels/codec.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "device/cpu/onebit.h"
+#include "kernels/cpu/onebit.h"
 #include "unit/device/reference.h"
 #include "util/error.h"
 

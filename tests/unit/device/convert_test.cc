@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
 #include "unit/device/reference.h"
 #include "util/error.h"
 

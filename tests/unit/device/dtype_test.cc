@@ -1,8 +1,8 @@
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 
 #include <gtest/gtest.h>
 
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
 
 namespace libddp {
 namespace {

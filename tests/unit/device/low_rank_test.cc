@@ -1,5 +1,5 @@
 // The thin products of PowerSGD against plain sums in double, on every instruction set.
-#include "device/low_rank.h"
+#include "kernels/low_rank.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 #include "unit/device/reference.h"
 #include "util/error.h"
 

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
 #include "unit/device/reference.h"
 #include "util/error.h"
 

@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "device/dtype.h"
-#include "device/kernels.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 #include "unit/device/reference.h"
 #include "util/error.h"
 

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <limits>
 
-#include "device/dtype.h"
-#include "device/low_rank_lists.h"
 #include "device/memory.h"
+#include "kernels/dtype.h"
+#include "kernels/low_rank.h"
 
 namespace libddp {
 namespace {

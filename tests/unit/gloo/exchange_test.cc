@@ -1,11 +1,11 @@
 // Who is missing when the wait for one rank ended before the deadline and that for another did not.
-#include "comm/gloo/exchange.h"
+#include "backends/gloo/exchange.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/backend/adapter.h"
-#include "comm/gloo/signals.h"
+#include "backends/common/adapter.h"
+#include "backends/gloo/signals.h"
 #include "unit/backend/fake_host.h"
 
 namespace libddp {

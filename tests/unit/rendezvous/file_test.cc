@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +17,8 @@
 
 #include "rendezvous/file_log.h"
 #include "support.h"
+#include "support/few_descriptors.h"
+#include "util/interrupt.h"
 
 namespace libddp::testing {
 namespace {
@@ -135,6 +139,12 @@ TEST(File, HistoryIsGivenBack) {
     EXPECT_EQ(late->get("will", kLongMs), "x");
 }
 
+TEST(File, AProcessThatCanOpenNoMoreFilesHearsSo) {
+    TempPath path;
+    const FewDescriptors few(0);
+    expect_error(DDP_ERROR_LIMIT, {path.file(), "ulimit -n"}, [&] { open(path.uri()); });
+}
+
 // The process lives, keeps its handler, and hears which file and which limit.
 TEST(File, ALimitOfFileSizesIsAnError) {
     TempPath path;
@@ -180,6 +190,28 @@ TEST(File, AStoppedHolderOfTheLockDoesNotHangTheOthers) {
     store.reset();
     EXPECT_LT(elapsed_ms(start), with_slack(1500));
     other.unlock();
+}
+
+// The program wants the wait to end just when its time is over, and while another process has the file locked.
+TEST(File, ATimeoutTakesAnArrivalBackWhateverTheProgramWants) {
+    constexpr std::int64_t kWaitMs = 300;
+    TempPath path;
+    auto store = open(path.uri());
+    const std::atomic<bool> never{false};
+    FileLog other(path.file(), Deadline::after_ms(kLongMs));
+    auto wanted = Deadline::after_ms(kWaitMs + 100);
+    interrupt::install([](void* since) -> std::int32_t { return static_cast<Deadline*>(since)->expired(); }, &wanted,
+                       nullptr, true);
+    std::thread holder([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(kWaitMs / 2));
+        EXPECT_TRUE(other.lock(Deadline::after_ms(kLongMs), never));
+        std::this_thread::sleep_until(wanted.at() + std::chrono::milliseconds(150));
+        other.unlock();
+    });
+    expect_error(DDP_ERROR_TIMEOUT, {"'b'", "1 of 2"}, [&] { store->barrier("b", 2, kWaitMs); });
+    holder.join();
+    interrupt::install(nullptr, nullptr, nullptr, false);
+    expect_error(DDP_ERROR_TIMEOUT, {"'b'", "1 of 2"}, [&] { open(path.uri())->barrier("b", 2, 20); });
 }
 
 }  // namespace

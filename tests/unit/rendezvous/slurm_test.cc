@@ -1,4 +1,4 @@
-#include "rendezvous/slurm.h"
+#include "rendezvous/environment.h"
 
 #include <gtest/gtest.h>
 

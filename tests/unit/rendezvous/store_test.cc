@@ -3,7 +3,7 @@
 #include <limits>
 #include <thread>
 
-#include "rendezvous/request.h"
+#include "rendezvous/protocol.h"
 #include "support.h"
 
 namespace libddp::testing {

@@ -13,6 +13,7 @@
 #include "measure.h"
 #include "models.h"
 #include "traced.h"
+#include "kernels/on_device.h"
 
 namespace bench {
 namespace {
@@ -33,7 +34,7 @@ constexpr int kTimed = 20;
 class Backward {
 public:
     Backward(const Model& model, const ddp_device& device, int rank)
-        : stream_(libddp::DeviceStream::create(device)), shares_(work_shares(model)), extra_(model.size(), 0) {
+        : stream_(libddp::on_device::make_stream(device)), shares_(work_shares(model)), extra_(model.size(), 0) {
         count_ = kWork;
         for (const Parameter& p : model) count_ = std::max(count_, static_cast<std::size_t>(p.count()));
         source_ = allocate_on(device, 4 * count_);
@@ -63,7 +64,7 @@ public:
     void run(const std::vector<Gradient>& gradients, Ready ready) const {
         for (std::size_t i = gradients.size(); i-- > 0;) {
             for (std::size_t left = extra_[i]; left > 0; left -= std::min(left, count_)) play(std::min(left, count_));
-            stream_->transfer({{gradients[i].data, source_.get(), gradients[i].count}}, DDP_F32, DDP_F32, 1);
+            libddp::on_device::transfer(*stream_, {{gradients[i].data, source_.get(), gradients[i].count}}, DDP_F32, DDP_F32, 1);
             ready(i);
         }
     }
@@ -73,7 +74,7 @@ public:
 
 private:
     void play(std::size_t elements) const {
-        stream_->transfer({{elsewhere_.get(), source_.get(), elements}}, DDP_F32, DDP_F32, 1);
+        libddp::on_device::transfer(*stream_, {{elsewhere_.get(), source_.get(), elements}}, DDP_F32, DDP_F32, 1);
     }
     // Milliseconds that work takes on the GPU, not for the first time.
     template <class Work>
@@ -181,7 +182,7 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
     row["enqueue_ms"] = median(counted(host));
     row["compute_ms"] = options.compute_ms;
     if (!options.trace.empty()) {
-        const libddp::StreamPtr probe = libddp::DeviceStream::create(device);
+        const libddp::StreamPtr probe = libddp::on_device::make_stream(device);
         GpuMoments moments(backward.stream());
         Traced traced(shared, moments, options, probe->handle());
         traced.run([&](const std::vector<Gradient>& gradients, const Traced::Ready& ready) {

@@ -5,9 +5,10 @@
 
 #include "benchmarks.h"
 #include "cuda/gpu.h"
-#include "device/dtype.h"
+#include "kernels/dtype.h"
 #include "measure.h"
 #include "models.h"
+#include "kernels/on_device.h"
 
 namespace bench {
 namespace {
@@ -21,7 +22,7 @@ constexpr double kWarmUpMs = 1000;
 class Job {
 public:
     Job(const Model& model, const Options& options, const ddp_device& device)
-        : stream_(libddp::DeviceStream::create(device)) {
+        : stream_(libddp::on_device::make_stream(device)) {
         const auto cap = static_cast<std::size_t>(options.bucket_mb * 1048576);
         for (std::size_t i = model.size(); i-- > 0;) {
             const auto count = static_cast<std::size_t>(model[i].count());
@@ -55,10 +56,10 @@ public:
                        "cudaMemcpyAsync");
     }
     void pack(ddp_dtype to, double scale) const {
-        for (const Bucket& bucket : buckets_) stream_->transfer(bucket.segments(to, true), DDP_F32, to, scale);
+        for (const Bucket& bucket : buckets_) libddp::on_device::transfer(*stream_, bucket.segments(to, true), DDP_F32, to, scale);
     }
     void unpack(ddp_dtype from) const {
-        for (const Bucket& bucket : buckets_) stream_->transfer(bucket.segments(from, false), from, DDP_F32, 1);
+        for (const Bucket& bucket : buckets_) libddp::on_device::transfer(*stream_, bucket.segments(from, false), from, DDP_F32, 1);
     }
 
 private:

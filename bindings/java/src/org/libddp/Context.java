@@ -122,9 +122,7 @@ public final class Context extends Hooks implements AutoCloseable {
             throw new IllegalArgumentException("parameter: " + parameter + " is on " + parameter.device()
                     + ", and put copies memory of the CPU; write the gradient to view().address() there, and call gradReadyOn");
         }
-        long count = 1;
-        for (long extent : parameter.shape()) count *= extent;
-        source.counted("grad", count);
+        source.counted("grad", Memory.count(parameter.shape()));
         handle.call(() -> ddp.ddp_put(handle, index, source.address, add ? ddp.DDP_PUT_ADD : 0));
         Reference.reachabilityFence(source);
     }

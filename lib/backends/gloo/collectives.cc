@@ -1,0 +1,72 @@
+// Broadcast and allgather.
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/gloo/operations.h"
+#include "kernels/dtype.h"
+
+namespace libddp::gloo_tcp {
+namespace {
+
+// A rank forwards one piece while the next arrives.
+constexpr std::size_t kBroadcastPiece = std::size_t{512} << 10;
+
+// In a binomial tree over ranks counted from the root, a rank's parent is the rank without its lowest set bit, and its
+// children add one bit below that.
+struct Tree {
+    int parent = -1;
+    std::vector<int> children;  // the largest subtree first
+
+    Tree(int rank, int size, int root) {
+        const int relative = (rank - root + size) % size;
+        int bit = 1;
+        while (bit < size && !(relative & bit)) bit *= 2;
+        if (relative != 0) parent = (relative - bit + root) % size;
+        for (bit /= 2; bit > 0; bit /= 2)
+            if (relative + bit < size) children.push_back((relative + bit + root) % size);
+    }
+};
+
+}  // namespace
+
+void broadcast(Mesh& mesh, const ddp_collective& c, const Deadline& deadline) {
+    const Tree tree(mesh.rank(), mesh.size(), c.root);
+    const std::size_t bytes = c.count * dtype_size(c.dtype);
+    const std::uint64_t tag = mesh.new_tag();
+    const auto buffer = mesh.buffer(c.recv, bytes);
+    const auto piece_at = [bytes](std::size_t begin) { return std::min(kBroadcastPiece, bytes - begin); };
+    // The root may hand its data over in `send`; everyone's result is in `recv`.
+    if (tree.parent < 0 && c.send != c.recv) std::memcpy(c.recv, c.send, bytes);
+    if (tree.parent >= 0)
+        for (std::size_t begin = 0; begin < bytes; begin += kBroadcastPiece)
+            buffer->recv(tree.parent, tag, begin, piece_at(begin));
+    std::size_t sends = 0;
+    for (std::size_t begin = 0; begin < bytes; begin += kBroadcastPiece) {
+        if (tree.parent >= 0) wait_recv(*buffer, deadline);
+        for (int child : tree.children) buffer->send(child, tag, begin, piece_at(begin));
+        sends += tree.children.size();
+    }
+    for (; sends > 0; --sends) wait_send(*buffer, deadline);
+}
+
+void allgather(Mesh& mesh, const ddp_collective& c, const Deadline& deadline) {
+    const int size = mesh.size(), rank = mesh.rank();
+    const std::size_t bytes = c.count * dtype_size(c.dtype);
+    const std::uint64_t tag = mesh.new_tag();
+    char* mine = static_cast<char*>(c.recv) + static_cast<std::size_t>(rank) * bytes;
+    if (c.send != mine) std::memcpy(mine, c.send, bytes);
+    const auto buffer = mesh.buffer(c.recv, bytes * static_cast<std::size_t>(size));
+    // Each rank starts with another peer, so that they do not all send to the same one first.
+    for (int distance = 1; distance < size; ++distance) {
+        const int from = (rank + size - distance) % size;
+        buffer->recv(from, tag, static_cast<std::size_t>(from) * bytes, bytes);
+    }
+    for (int distance = 1; distance < size; ++distance)
+        buffer->send((rank + distance) % size, tag, static_cast<std::size_t>(rank) * bytes, bytes);
+    for (int peer = 1; peer < size; ++peer) wait_recv(*buffer, deadline);
+    for (int peer = 1; peer < size; ++peer) wait_send(*buffer, deadline);
+}
+
+}  // namespace libddp::gloo_tcp

@@ -1,0 +1,38 @@
+// The collectives, each for a world of at least 2 and a count of at least 1. They throw what Gloo throws, or Error.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "backends/gloo/mesh.h"
+#include "backends/gloo/settings.h"
+#include "backends/gloo/watchdog.h"
+#include "ddp/backend.h"
+
+namespace libddp::gloo_tcp {
+
+// Memory for what arrives before it is reduced. Kept between operations: fresh pages cost more than a small reduction.
+class Staging {
+public:
+    // At least `bytes`, aligned to 64 bytes. Invalidates what it returned before.
+    char* reserve(std::size_t bytes);
+
+private:
+    std::vector<char> memory_;
+};
+
+// Each rank reduces its slice of the vector, strictly in rank order, and sends it to all: the bits depend on nothing
+// but the inputs.
+void direct_allreduce(Mesh& mesh, Staging& staging, const ddp_collective& c, const Deadline& deadline);
+void direct_reduce_scatter(Mesh& mesh, Staging& staging, const ddp_collective& c, const Deadline& deadline);
+
+// Gloo's ring or bcube, with libddp's kernels.
+void gloo_allreduce(Mesh& mesh, Watchdog& watchdog, Algorithm algorithm, const ddp_collective& c,
+                    const Deadline& deadline);
+
+// Down a binomial tree, in pieces.
+void broadcast(Mesh& mesh, const ddp_collective& c, const Deadline& deadline);
+// Every rank sends its part to every other.
+void allgather(Mesh& mesh, const ddp_collective& c, const Deadline& deadline);
+
+}  // namespace libddp::gloo_tcp

@@ -1,0 +1,104 @@
+#include "backends/gloo/settings.h"
+
+#include <bit>
+#include <cstdlib>
+
+#include "ddp/group.h"
+#include "util/error.h"
+#include "util/options.h"
+
+namespace libddp::gloo_tcp {
+namespace {
+
+// Above this, the P - 1 connections that `direct` keeps busy and its P-way staging cost more than the ring's extra
+// rounds.
+constexpr int kLargestDirectWorld = 16;
+
+// One set of connections has one thread that moves bytes. While it waits for the peer's, nothing moves.
+constexpr int kLanes = 2;
+constexpr int kMostLanes = 8;
+
+Algorithm automatic(int world_size, bool deterministic) {
+    return deterministic || world_size <= kLargestDirectWorld ? Algorithm::kDirect : Algorithm::kRing;
+}
+
+Algorithm parse_algorithm(const std::string& name, const ddp_backend_host& host) {
+    const bool deterministic = (host.flags & DDP_GROUP_DETERMINISTIC) != 0;
+    if (name == "auto") return automatic(host.world_size, deterministic);
+    if (name == "direct") return Algorithm::kDirect;
+    if (name == "ring") {
+        if (deterministic && host.world_size > 2)
+            fail(DDP_ERROR_INVALID_ARGUMENT,
+                 "backend_options: algorithm=ring is not deterministic above 2 ranks; use algorithm=direct");
+        return Algorithm::kRing;
+    }
+    if (name == "bcube") {
+        if (deterministic && !std::has_single_bit(static_cast<unsigned>(host.world_size)))
+            fail(DDP_ERROR_INVALID_ARGUMENT,
+                 "backend_options: algorithm=bcube is deterministic only when the world size is a ",
+                 "power of two, and it is ", host.world_size, "; use algorithm=direct");
+        return Algorithm::kBcube;
+    }
+    fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: algorithm '", name, "' is not one of auto, direct, ring, bcube");
+}
+
+int lanes_for(const std::string& text, Algorithm algorithm) {
+    if (text == "auto") return algorithm == Algorithm::kDirect ? kLanes : 1;
+    const auto lanes = static_cast<int>(parse_int(text, 1, kMostLanes, "backend_options: lanes"));
+    if (lanes > 1 && algorithm != Algorithm::kDirect)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: lanes=", lanes,
+             " needs algorithm=direct; ring and bcube have one");
+    return lanes;
+}
+
+// The first name of a list such as PyTorch allows; "" if the variable is not set.
+std::string interface_from(const char* variable) {
+    const char* value = std::getenv(variable);
+    if (!value) return "";
+    const std::string list = value;
+    return list.substr(0, list.find(','));
+}
+
+}  // namespace
+
+Settings read_settings(const ddp_backend_host& host) {
+    Settings settings;
+    std::string algorithm = "auto", lanes = "auto";
+    for (const auto& [key, value] : parse_options(host.options ? host.options : "", "backend_options")) {
+        if (key == "algorithm")
+            algorithm = value;
+        else if (key == "lanes")
+            lanes = value;
+        else if (key == "iface" && !value.empty())
+            settings.iface = value;
+        else if (key == "host" && !value.empty())
+            settings.host = value;
+        else if (key == "iface" || key == "host")
+            fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: '", key, "' has no value");
+        else
+            fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: gloo knows no option '", key,
+                 "'; it knows algorithm, lanes, iface, host");
+    }
+    if (!settings.iface.empty() && !settings.host.empty())
+        fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: give 'iface' or 'host', not both");
+    settings.algorithm = parse_algorithm(algorithm, host);
+    settings.lanes = lanes_for(lanes, settings.algorithm);
+    if (settings.iface.empty() && settings.host.empty()) {
+        settings.iface = interface_from("DDP_GLOO_IFACE");
+        if (settings.iface.empty()) settings.iface = interface_from("GLOO_SOCKET_IFNAME");
+    }
+    return settings;
+}
+
+std::uint32_t capabilities_of(Algorithm algorithm, int world_size) {
+    // Gloo's event loop ends the process when a message is longer than its receiver expects.
+    constexpr std::uint32_t always = DDP_BACKEND_NEEDS_MATCH;
+    // One rank only copies and scales, whatever the algorithm.
+    if (world_size == 1 || algorithm == Algorithm::kDirect)
+        return always | DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC;
+    const bool deterministic =
+        algorithm == Algorithm::kRing ? world_size == 2 : std::has_single_bit(static_cast<unsigned>(world_size));
+    return deterministic ? always | DDP_BACKEND_DETERMINISTIC : always;
+}
+
+}  // namespace libddp::gloo_tcp

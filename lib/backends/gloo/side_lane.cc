@@ -1,0 +1,106 @@
+#include "backends/gloo/side_lane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/dtype.h"
+#include "util/quiet_thread.h"
+
+namespace libddp::gloo_tcp {
+namespace {
+
+// A lane that has less than this for each peer costs more than it brings.
+constexpr std::size_t kLeastSlice = std::size_t{256} << 10;
+// Parts begin where a cache line does, whatever the type.
+constexpr std::size_t kUnit = 64;
+
+ddp_collective part_of(const ddp_collective& c, std::size_t begin, std::size_t count) {
+    ddp_collective part = c;
+    const std::size_t offset = begin * dtype_size(c.dtype);
+    part.send = static_cast<const char*>(c.send) + offset;
+    part.recv = static_cast<char*>(c.recv) + offset;
+    part.count = count;
+    return part;
+}
+
+}  // namespace
+
+SideLane::SideLane(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number,
+                   Mesh& main)
+    : main_(main), mesh_(host, address, deadline, number) {
+    thread_ = quiet_thread<std::jthread>([this](const std::stop_token& stop) { loop(stop); });
+    main_.also_poison(mesh_);
+}
+
+// Later the main mesh would poison what is no more.
+SideLane::~SideLane() {
+    main_.poison();
+}
+
+void SideLane::start(const ddp_collective& part, const Deadline& deadline) {
+    {
+        const std::lock_guard lock(mutex_);
+        part_ = &part;
+        deadline_ = &deadline;
+    }
+    changed_.notify_all();
+}
+
+void SideLane::finish() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return part_ == nullptr; });
+    if (const auto error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+}
+
+void SideLane::loop(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (changed_.wait(lock, stop, [this] { return part_ != nullptr; })) {
+        lock.unlock();
+        std::exception_ptr error = run(*part_, *deadline_);
+        lock.lock();
+        error_ = std::move(error);
+        part_ = nullptr;
+        changed_.notify_all();
+    }
+}
+
+std::exception_ptr SideLane::run(const ddp_collective& part, const Deadline& deadline) {
+    try {
+        direct_allreduce(mesh_, staging_, part, deadline);
+        return nullptr;
+    } catch (...) {
+        // The other parts would wait for ranks that wait for this one.
+        main_.poison();
+        return std::current_exception();
+    }
+}
+
+void allreduce_over_lanes(Mesh& main, Staging& staging, const SideLanes& sides, const ddp_collective& c,
+                          const Deadline& deadline) {
+    const std::size_t slice = c.count / static_cast<std::size_t>(main.size()) * dtype_size(c.dtype);
+    const std::size_t lanes = std::clamp<std::size_t>(slice / kLeastSlice, 1, sides.size() + 1);
+    if (lanes == 1) return direct_allreduce(main, staging, c, deadline);
+
+    const std::size_t even = ((c.count + lanes - 1) / lanes + kUnit - 1) / kUnit * kUnit;
+    std::vector<ddp_collective> parts;
+    for (std::size_t begin = 0; begin < c.count; begin += even)
+        parts.push_back(part_of(c, begin, std::min(even, c.count - begin)));
+    for (std::size_t i = 1; i < parts.size(); ++i) sides[i - 1]->start(parts[i], deadline);
+
+    std::exception_ptr error;
+    try {
+        direct_allreduce(main, staging, parts[0], deadline);
+    } catch (...) {
+        error = std::current_exception();
+        main.poison();
+    }
+    // Nothing of this operation may touch the caller's memory when it returns.
+    for (std::size_t i = 1; i < parts.size(); ++i) try {
+            sides[i - 1]->finish();
+        } catch (...) {
+            if (!error) error = std::current_exception();
+        }
+    if (error) std::rethrow_exception(error);
+}
+
+}  // namespace libddp::gloo_tcp

@@ -1,0 +1,185 @@
+#include "backends/gloo/transport.h"
+
+#include <cstring>
+#include <string>
+
+#include "backends/common/adapter.h"
+#include "backends/common/alone.h"
+#include "backends/gloo/address.h"
+#include "backends/gloo/signals.h"
+#include "util/descriptors.h"
+
+namespace libddp::gloo_tcp {
+namespace {
+
+// Gloo begins its messages with a file and a line of its own source.
+std::string without_location(const std::string& message) {
+    const auto end = message.find("] ");
+    return message.starts_with('[') && end != std::string::npos ? message.substr(end + 2) : message;
+}
+
+}  // namespace
+
+Transport::Transport(const ddp_backend_host& host) : world_size_(host.world_size), settings_(read_settings(host)) {
+    if (world_size_ == 1) return;
+    // Where one is missing in the middle, Gloo may end the process. A loop needs 6, and each peer one.
+    require_descriptors(static_cast<std::size_t>(settings_.lanes) * static_cast<std::size_t>(world_size_ + 5), "Gloo");
+    const Deadline deadline = Deadline::after_ms(host.timeout_ms);
+    const std::string address = choose_address(host, settings_, deadline);
+    mesh_ = std::make_unique<Mesh>(host, address, deadline);
+    for (int lane = 1; lane < settings_.lanes; ++lane)
+        sides_.push_back(std::make_unique<SideLane>(host, address, deadline, lane, *mesh_));
+    sentinel_ = std::make_unique<Sentinel>(*mesh_);
+    exchange_ = std::make_unique<Exchange>(*mesh_);
+    if (settings_.algorithm != Algorithm::kDirect) watchdog_ = std::make_unique<Watchdog>(*mesh_);
+}
+
+Transport::~Transport() {
+    if (!mesh_) return;
+    // After a mismatch, too: peers may still be finding out, and a broken connection would hide the reason from them.
+    if (!failure_.failed() || failure_.get().code == DDP_ERROR_MISMATCH) sentinel_->say_goodbye();
+    mesh_->poison();
+}
+
+void Transport::run(const ddp_collective& c) {
+    const Deadline deadline = Deadline::after_ms(c.timeout_ms);
+    guarded(deadline, [&] {
+        if (world_size_ == 1)
+            backend::run_alone(c);
+        else
+            dispatch(c, deadline);
+    });
+}
+
+void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
+    if (c.kind == DDP_COLLECTIVE_BARRIER) return barrier(deadline);
+    if (c.count == 0) return;
+    switch (c.kind) {
+        case DDP_COLLECTIVE_ALLREDUCE:
+            if (settings_.algorithm == Algorithm::kDirect)
+                return allreduce_over_lanes(*mesh_, staging_, sides_, c, deadline);
+            return gloo_allreduce(*mesh_, *watchdog_, settings_.algorithm, c, deadline);
+        case DDP_COLLECTIVE_BROADCAST:
+            return broadcast(*mesh_, c, deadline);
+        case DDP_COLLECTIVE_ALLGATHER:
+            return allgather(*mesh_, c, deadline);
+        case DDP_COLLECTIVE_REDUCE_SCATTER:
+            return direct_reduce_scatter(*mesh_, staging_, c, deadline);
+        default:
+            fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
+    }
+}
+
+void Transport::barrier(const Deadline& deadline) {
+    static constexpr char kBarrier[] = "barrier";
+    if (auto difference = exchange_->compare(kBarrier, sizeof kBarrier, deadline))
+        throw Error(
+            ErrorInfo{DDP_ERROR_MISMATCH,
+                      str("rank ", difference->rank, " is not in the barrier that rank ", mesh_->rank(), " is in"),
+                      difference->rank});
+}
+
+void Transport::match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms) {
+    if (size > Exchange::kMaxBytes) fail(DDP_ERROR_INTERNAL, "a signature of ", size, " bytes is too long");
+    const Deadline deadline = Deadline::after_ms(timeout_ms);
+    guarded(deadline, [&] {
+        if (world_size_ == 1) return;
+        if (auto difference = exchange_->compare(mine, size, deadline)) {
+            std::memcpy(theirs, difference->bytes.data(), size);
+            throw Error(
+                ErrorInfo{DDP_ERROR_MISMATCH,
+                          str("rank ", difference->rank, " is about to do something else than rank ", mesh_->rank()),
+                          difference->rank});
+        }
+    });
+}
+
+void Transport::abort() {
+    failure_.set({DDP_ERROR_ABORTED, "the group was aborted"});
+    if (mesh_) mesh_->poison();
+}
+
+// Whose connection broke first says little about who caused it: survivors close theirs too, to tell the others.
+ErrorInfo Transport::lost_peer(const std::string& detail) const {
+    const int departed = sentinel_->departed();
+    if (departed >= 0) return {DDP_ERROR_RANK_FAILED, str("rank ", departed, " left the group"), departed};
+    return {DDP_ERROR_RANK_FAILED, "a rank went away: " + detail};
+}
+
+template <class Operation>
+void Transport::guarded(const Deadline& deadline, Operation operation) {
+    failure_.check();
+    try {
+        operation();
+    } catch (const std::exception&) {
+        break_with(std::current_exception(), deadline);
+    }
+    // An abort during a world of one, or after the last byte: it promised that this call fails.
+    failure_.check();
+}
+
+void Transport::break_with(std::exception_ptr cause, const Deadline& deadline) {
+    ErrorInfo info;
+    try {
+        std::rethrow_exception(cause);
+    } catch (const Error& error) {
+        info = error.info();
+    } catch (const std::bad_alloc&) {
+        info = {DDP_ERROR_OUT_OF_MEMORY, "out of memory"};
+    } catch (const std::exception& error) {
+        if (deadline.expired())
+            info = {DDP_ERROR_TIMEOUT, "the collective did not finish before its timeout"};
+        else
+            info = lost_peer(without_location(error.what()));
+    }
+    info = failure_.set(info);
+    // After a mismatch every rank finds it out by itself, from messages that closing might destroy. All other failures
+    // are passed on by closing. Either way nothing of this operation touches the caller's memory any more.
+    if (mesh_ && info.code != DDP_ERROR_MISMATCH) mesh_->poison();
+    throw Error(info);
+}
+
+}  // namespace libddp::gloo_tcp
+
+namespace libddp {
+namespace {
+
+// SIGPIPE stays inside every call.
+using Adapter = backend::Adapter<gloo_tcp::Transport, gloo_tcp::SigpipeGuard>;
+
+ddp_status match(void* handle, const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
+                 std::int32_t* rank, ddp_backend_failure* failure) {
+    const ddp_status status =
+        Adapter::guarded(failure, [&] { Adapter::of(handle).match(mine, theirs, size, timeout_ms); });
+    if (status == DDP_ERROR_MISMATCH) *rank = failure->rank;
+    return status;
+}
+
+constexpr ddp_backend kBackend = {
+    sizeof(ddp_backend),
+    DDP_BACKEND_ABI_VERSION,
+    0,
+    "gloo",
+    Adapter::create,
+    Adapter::destroy,
+    Adapter::capabilities,
+    Adapter::abort,
+    Adapter::run,
+    match,
+    nullptr,  // buckets are ordinary memory: the kernel copies them into sockets from anywhere
+    nullptr,
+    nullptr,  // what takes a round trip is no work for the thread that computes
+    nullptr,
+};
+
+}  // namespace
+
+const ddp_backend* gloo_backend() {
+    return &kBackend;
+}
+
+void check_gloo_options(const ddp_backend_host& host) {
+    gloo_tcp::read_settings(host);
+}
+
+}  // namespace libddp

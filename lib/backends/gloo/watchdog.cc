@@ -1,0 +1,53 @@
+#include "backends/gloo/watchdog.h"
+
+#include "util/quiet_thread.h"
+
+namespace libddp::gloo_tcp {
+
+Watchdog::Watchdog(Mesh& mesh) : mesh_(mesh) {
+    thread_ = quiet_thread([this] { loop(); });
+}
+
+Watchdog::~Watchdog() {
+    {
+        const std::lock_guard lock(mutex_);
+        stop_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+}
+
+void Watchdog::arm(const Deadline& deadline) {
+    {
+        const std::lock_guard lock(mutex_);
+        deadline_ = deadline;
+        fired_ = false;
+    }
+    changed_.notify_one();
+}
+
+bool Watchdog::disarm() {
+    // No wake-up: at worst the thread wakes once more, at the old deadline, and finds nothing to do.
+    const std::lock_guard lock(mutex_);
+    deadline_.reset();
+    return fired_;
+}
+
+void Watchdog::loop() {
+    std::unique_lock lock(mutex_);
+    while (!stop_) {
+        if (!deadline_) {
+            changed_.wait(lock);
+        } else if (!deadline_->expired()) {
+            changed_.wait_until(lock, deadline_->at());
+        } else {
+            deadline_.reset();
+            fired_ = true;
+            lock.unlock();
+            mesh_.poison();
+            lock.lock();
+        }
+    }
+}
+
+}  // namespace libddp::gloo_tcp

@@ -1,0 +1,247 @@
+#include "backends/hierarchical/transport.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "backends/common/adapter.h"
+#include "backends/common/alone.h"
+#include "backends/gloo/transport.h"
+#include "backends/shm/operations.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
+
+namespace libddp::hierarchical {
+namespace {
+
+// Of messages that do not lie in shared memory. Larger than on one host, because each chunk takes a round trip between
+// hosts.
+constexpr std::size_t kStagingBytes = 1 << 20;
+
+ddp_collective bytes_of(const ddp_collective& like, ddp_collective_kind kind, void* memory, std::size_t bytes) {
+    ddp_collective c = like;
+    c.kind = kind;
+    c.dtype = DDP_U8;
+    c.op = DDP_SUM;
+    c.root = 0;
+    c.send = c.recv = memory;
+    c.count = bytes;
+    c.scale = 1;
+    return c;
+}
+
+}  // namespace
+
+Transport::Transport(const ddp_backend_host& host)
+    : topology_(host.world_size == 1 ? backend::Topology({0}, 0)
+                                     : backend::find_topology(host, Deadline::after_ms(host.timeout_ms))) {
+    capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC;
+    if (host.world_size == 1) return;
+    const shm::Team::Place place{topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
+                                 str("host/", topology_.host(), "/"), kStagingBytes, topology_.local_ranks()};
+    team_ = std::make_unique<shm::Team>(host, place, failure_);
+    if (topology_.local_rank() < topology_.fewest())
+        rail_ = std::make_unique<Rail>(host, gloo_backend(), topology_, topology_.local_rank());
+    // Ranks without a rail learn from the first of their host what rails can do.
+    std::uint32_t rails_can = rail_ ? rail_->capabilities() : 0;
+    ddp_collective c{};
+    c.timeout_ms = host.timeout_ms;
+    on_host(bytes_of(c, DDP_COLLECTIVE_BROADCAST, &rails_can, sizeof rails_can));
+    rails_fuse_scale_ = (rails_can & DDP_BACKEND_FUSES_SCALE) != 0;
+    capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES |
+                    (rails_can & (DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_NEEDS_MATCH));
+}
+
+void Transport::run(const ddp_collective& c) {
+    failure_.check();
+    try {
+        if (team_)
+            dispatch(c);
+        else
+            backend::run_alone(c);
+    } catch (...) {
+        fail_with(caught());
+    }
+    // Also an abort after the last byte: it promised that this call fails.
+    failure_.check();
+}
+
+void Transport::dispatch(const ddp_collective& c) {
+    agree(c);
+    switch (c.kind) {
+        case DDP_COLLECTIVE_ALLREDUCE:
+            return allreduce(c);
+        case DDP_COLLECTIVE_BROADCAST:
+            return broadcast(c);
+        case DDP_COLLECTIVE_ALLGATHER:
+            return allgather(c);
+        case DDP_COLLECTIVE_REDUCE_SCATTER:
+            return reduce_scatter(c);
+        default:
+            return barrier(c);
+    }
+}
+
+// First the ranks of each host, then, on every rail, the hosts.
+void Transport::agree(const ddp_collective& c) {
+    ddp_collective meeting = c;
+    meeting.kind = DDP_COLLECTIVE_BARRIER;
+    on_host_do([&] { shm::perform(*team_, meeting); });
+    if (rail_) rail_->match(c);
+}
+
+// The host's sum is rounded to the message's type before it goes on the wire. That of f16 is halved as often as keeps it
+// finite, which loses nothing, and the rest of the scale comes with the sum over hosts.
+void Transport::allreduce(const ddp_collective& c) {
+    if (c.count == 0) return;
+    ddp_collective local = c;
+    local.signature_size = 0;
+    local.scale = 1;
+    if (c.dtype == DDP_F16 && c.scale != 1) local.scale = std::exp2(-std::ceil(std::log2(topology_.most())));
+    const double rest = c.scale / local.scale;
+    const shm::Between between{topology_.fewest(), [&](void* slice, std::size_t count) {
+                                   ddp_collective outer = c;
+                                   outer.send = outer.recv = slice;
+                                   outer.count = count;
+                                   outer.copied_bytes = nullptr;
+                                   outer.scale = rails_fuse_scale_ ? rest : 1;
+                                   rail_->run(outer);
+                                   if (!rails_fuse_scale_) cpu::scale_copy(slice, slice, count, c.dtype, rest);
+                               }};
+    on_host_do([&] { shm::perform(*team_, local, &between); });
+}
+
+// To the first rank of the root's host, from there to those of the other hosts, and there to all.
+void Transport::broadcast(const ddp_collective& c) {
+    if (c.count == 0) return;
+    const int host = topology_.host_of(c.root);
+    const bool here = topology_.host() == host;
+    const auto& ranks = topology_.local_ranks();
+    ddp_collective local = c;
+    local.root = here ? static_cast<int>(std::find(ranks.begin(), ranks.end(), c.root) - ranks.begin()) : 0;
+    if (here) on_host(local);
+    if (leads()) {
+        ddp_collective outer = c;
+        outer.root = host;
+        outer.send = outer.recv;
+        rail_->run(outer);
+    }
+    local.send = local.recv;
+    if (!here) on_host(local);
+}
+
+// All that a host gives goes between hosts in one piece, as long as that of the largest.
+void Transport::allgather(const ddp_collective& c) {
+    const std::size_t own = c.count * dtype_size(c.dtype);
+    if (own == 0) return;
+    const std::size_t per_host = own * static_cast<std::size_t>(topology_.most());
+    std::vector<std::byte> all(per_host * static_cast<std::size_t>(topology_.hosts()));
+    const auto of_host = [&](int host) { return all.data() + per_host * static_cast<std::size_t>(host); };
+
+    ddp_collective local = bytes_of(c, DDP_COLLECTIVE_ALLGATHER, of_host(topology_.host()), own);
+    local.send = c.send;
+    on_host(local);
+    if (leads()) {
+        ddp_collective outer = bytes_of(c, DDP_COLLECTIVE_ALLGATHER, all.data(), per_host);
+        outer.send = of_host(topology_.host());
+        rail_->run(outer);
+    }
+    on_host(bytes_of(c, DDP_COLLECTIVE_BROADCAST, all.data(), all.size()));
+
+    for (int host = 0; host < topology_.hosts(); ++host)
+        for (std::size_t i = 0; i < topology_.ranks(host).size(); ++i)
+            std::memcpy(static_cast<std::byte*>(c.recv) + static_cast<std::size_t>(topology_.ranks(host)[i]) * own,
+                        of_host(host) + i * own, own);
+}
+
+// Everyone's part of an allreduce. Twice the bytes that would be needed: no step of a context does this.
+void Transport::reduce_scatter(const ddp_collective& c) {
+    const std::size_t own = c.count * dtype_size(c.dtype);
+    if (own == 0) return;
+    const auto world = static_cast<std::size_t>(topology_.world());
+    std::vector<std::byte> all(own * world);
+    ddp_collective whole = c;
+    whole.kind = DDP_COLLECTIVE_ALLREDUCE;
+    whole.count = c.count * world;
+    whole.recv = all.data();
+    allreduce(whole);
+    const int rank = topology_.local_ranks()[static_cast<std::size_t>(topology_.local_rank())];
+    std::memcpy(c.recv, all.data() + own * static_cast<std::size_t>(rank), own);
+}
+
+// All ranks of this host have come: agree() has seen that.
+void Transport::barrier(const ddp_collective& c) {
+    ddp_collective plain = bytes_of(c, DDP_COLLECTIVE_BARRIER, nullptr, 0);
+    if (leads()) rail_->run(plain);
+    on_host(plain);
+}
+
+// One of the steps between the ranks of this host.
+void Transport::on_host(ddp_collective c) {
+    c.signature_size = 0;
+    on_host_do([&] { shm::perform(*team_, c); });
+}
+
+// Ranks in errors of the team count on this host; those of a rail are the group's already.
+template <class Operation>
+void Transport::on_host_do(Operation operation) {
+    try {
+        operation();
+    } catch (const shm::TeamError& error) {
+        ErrorInfo info = error.info();
+        if (info.rank >= 0) info.rank = topology_.local_ranks()[static_cast<std::size_t>(info.rank)];
+        throw Error(std::move(info));
+    }
+}
+
+void Transport::abort() {
+    fail_with({DDP_ERROR_ABORTED, "the group was aborted"});
+}
+
+void Transport::fail_with(const ErrorInfo& reason) {
+    const ddp_status code = failure_.set(reason).code;
+    // After a mismatch every rank finds out by itself, from what the others have posted.
+    if (team_) team_->give_up(code != DDP_ERROR_MISMATCH);
+    if (rail_ && code != DDP_ERROR_MISMATCH) rail_->abort();
+}
+
+}  // namespace libddp::hierarchical
+
+namespace libddp {
+namespace {
+
+using Adapter = backend::Adapter<hierarchical::Transport>;
+
+ddp_status allocate(void* handle, std::size_t bytes, ddp_device, void** memory, ddp_backend_failure* failure) {
+    return Adapter::guarded(failure, [&] { *memory = Adapter::of(handle).allocate(bytes); });
+}
+
+void deallocate(void* handle, void* memory) {
+    ddp_backend_failure ignored{};
+    Adapter::guarded(&ignored, [&] { Adapter::of(handle).deallocate(memory); });
+}
+
+constexpr ddp_backend kBackend = {
+    sizeof(ddp_backend),
+    DDP_BACKEND_ABI_VERSION,
+    0,
+    "hierarchical",
+    Adapter::create,
+    Adapter::destroy,
+    Adapter::capabilities,
+    Adapter::abort,
+    Adapter::run,
+    nullptr,  // run() compares
+    allocate,
+    deallocate,
+    nullptr,  // the wire takes longer than handing over
+    nullptr,
+};
+
+}  // namespace
+
+const ddp_backend* hierarchical_backend() {
+    return &kBackend;
+}
+
+}  // namespace libddp

@@ -1,0 +1,139 @@
+// Where MPI is called: on which thread, and who waits how.
+//
+// Nothing here waits in MPI itself: calls are nonblocking, MPI is polled, and who waits does so in libddp, up to a
+// deadline or an abort. An operation of MPI cannot be taken back. One that is given up keeps its requests, and the memory
+// that MPI may still write, until it ends, which may be never: that is why operations work on memory of the module's own.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "backends/mpi/backoff.h"
+#include "backends/mpi/batch.h"
+#include "ddp/backend.h"
+#include "util/deadline.h"
+#include "util/spin.h"
+
+namespace libddp::mpi {
+
+// Throws INTERRUPTED if the program wants the calling thread's wait to end.
+void ask_program(const ddp_backend_host& host);
+
+class Driver {
+public:
+    virtual ~Driver() = default;
+
+    // Has the batch begun, soon.
+    virtual void post(BatchPtr batch) = 0;
+    // The same for a call that blocks until other ranks make it too. The other batches go on meanwhile, if MPI allows.
+    virtual void post_blocking(BatchPtr batch) = 0;
+    // Until the batch is done. False if the deadline passed or `aborted` was set first.
+    virtual bool wait(const BatchPtr& batch, const Deadline& deadline, const std::atomic<bool>& aborted) = 0;
+    // Nobody will wait for it any more.
+    virtual void give_up(BatchPtr batch) = 0;
+    // After an `aborted` was set.
+    virtual void wake() = 0;
+    // Frees a communicator at some time.
+    virtual void release(MPI_Comm comm) = 0;
+    // Whether MPI may be called only by threads that the program itself lends.
+    virtual bool needs_caller() const = 0;
+};
+
+// On one thread of its own, which serves all groups of the process: for an MPI that this module has initialised, or that
+// lets any thread call it at any time.
+class ThreadDriver : public Driver {
+public:
+    ThreadDriver();
+    // Whether other threads may call MPI as well (MPI_THREAD_MULTIPLE). Before that is known they may not.
+    void set_any_thread(bool any_thread) { any_thread_ = any_thread; }
+
+    void post(BatchPtr batch) override;
+    void post_blocking(BatchPtr batch) override;
+    bool wait(const BatchPtr& batch, const Deadline& deadline, const std::atomic<bool>& aborted) override;
+    void give_up(BatchPtr batch) override;
+    void wake() override;
+    void release(MPI_Comm comm) override;
+    bool needs_caller() const override { return false; }
+
+    // Waits until nothing is under way, as the process exits. False if something is: MPI_Finalize might not return.
+    bool quiet_within(const Deadline& deadline);
+    // Ends the thread, unless it is stuck in MPI: nobody may be there while the process exits.
+    void stop();
+
+private:
+    using Lock = std::unique_lock<std::mutex>;
+
+    // Short: mpirun likes to bind a process to one core, which who waits here needs to work on the data.
+    static constexpr std::chrono::microseconds kEager{10};
+
+    void loop();
+    void take_new(Lock& lock);
+    void serve_all();
+    void rest(Lock& lock);
+    void finish(const BatchPtr& batch);
+
+    std::mutex mutex_;
+    std::condition_variable posted_;    // for the thread
+    std::condition_variable finished_;  // for those who wait
+    std::deque<BatchPtr> new_;
+    std::atomic<std::size_t> new_count_{0};
+    std::size_t unfinished_ = 0;
+    std::vector<BatchPtr> left_to_mpi_;  // after an error: kept for ever
+    std::vector<BatchPtr> active_;       // touched by the thread alone
+    Backoff backoff_{kEager};            // so is this
+    LastSeen thread_seen_, caller_seen_;
+    std::atomic<bool> leaving_{false};
+    bool stopping_ = false, stopped_ = false;
+    std::atomic<bool> any_thread_{false};
+};
+
+// On the thread that waits, which is one of the program's: for an MPI that the program has initialised and that no two
+// threads may call at a time.
+class CallerDriver : public Driver {
+public:
+    // main_only: only the thread that initialised MPI may call it.
+    explicit CallerDriver(bool main_only) : main_only_(main_only) {}
+
+    void post(BatchPtr batch) override;
+    void post_blocking(BatchPtr batch) override { post(std::move(batch)); }
+    bool wait(const BatchPtr& batch, const Deadline& deadline, const std::atomic<bool>& aborted) override;
+    void give_up(BatchPtr batch) override;
+    void wake() override {}  // waiters look often enough
+    void release(MPI_Comm comm) override;
+    bool needs_caller() const override { return true; }
+
+private:
+    void require_right_thread() const;
+    void finish(const BatchPtr& batch);
+
+    const bool main_only_;
+    std::mutex mutex_;  // held while in MPI: several threads of the program may wait, each for a group of its own
+    std::vector<MPI_Comm> to_free_;
+    std::vector<BatchPtr> left_to_mpi_;
+};
+
+// A batch under way that this object is responsible for: given up if nobody waited for its end.
+class Pending {
+public:
+    Pending() = default;
+    Pending(Driver& driver, Start start, std::shared_ptr<const void> memory);
+    Pending(Pending&& other) noexcept : driver_(other.driver_), batch_(std::move(other.batch_)) {}
+    Pending& operator=(Pending&& other) noexcept;
+    ~Pending() { give_up(); }
+
+    // Throws TIMEOUT, ABORTED or what MPI said; INTERRUPTED if there is a host to ask whether the program wants that.
+    void wait(const Deadline& deadline, const std::atomic<bool>& aborted, const ddp_backend_host* host = nullptr);
+
+private:
+    void give_up();
+
+    Driver* driver_ = nullptr;
+    BatchPtr batch_;
+};
+
+}  // namespace libddp::mpi

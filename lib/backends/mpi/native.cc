@@ -1,0 +1,154 @@
+// Collectives of MPI itself.
+#include <cstring>
+
+#include "backends/mpi/process.h"
+#include "backends/mpi/collectives.h"
+#include "backends/mpi/pipeline.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
+#include "util/error.h"
+
+namespace libddp::mpi {
+namespace {
+
+// Long enough for MPI's own algorithms, far below the 2^31 - 1 elements that it counts to.
+constexpr std::size_t kBlockBytes = std::size_t{4} << 20;
+
+// What elements are while MPI reduces them. It has no f16 and bf16; in f32 their sum is also rounded but once.
+ddp_dtype carried_as(ddp_dtype dtype) {
+    return dtype == DDP_F16 || dtype == DDP_BF16 ? DDP_F32 : dtype;
+}
+
+MPI_Datatype mpi_type(ddp_dtype dtype) {
+    switch (dtype) {
+        case DDP_F32:
+            return MPI_FLOAT;
+        case DDP_F64:
+            return MPI_DOUBLE;
+        case DDP_I32:
+            return MPI_INT32_T;
+        case DDP_I64:
+            return MPI_INT64_T;
+        case DDP_U8:
+            return MPI_UINT8_T;
+        case DDP_C64:
+            return MPI_C_FLOAT_COMPLEX;
+        case DDP_C128:
+            return MPI_C_DOUBLE_COMPLEX;
+        default:
+            fail(DDP_ERROR_INTERNAL, "MPI has no type for ", dtype_name(dtype));
+    }
+}
+
+MPI_Op mpi_op(ddp_reduce_op op) {
+    switch (op) {
+        case DDP_PROD:
+            return MPI_PROD;
+        case DDP_MIN:
+            return MPI_MIN;
+        case DDP_MAX:
+            return MPI_MAX;
+        default:
+            return MPI_SUM;
+    }
+}
+
+void add(Requests& requests, int code, MPI_Request request, const char* call) {
+    check(code, call);
+    requests.push_back(request);
+}
+
+}  // namespace
+
+bool mpi_can_reduce(ddp_dtype dtype, ddp_reduce_op op) {
+    return op == DDP_SUM || !is_floating(dtype);
+}
+
+void mpi_allreduce(Channel& channel, const ddp_collective& c, const Deadline& deadline) {
+    const ddp_dtype carried = carried_as(c.dtype);
+    const std::size_t item = dtype_size(c.dtype), carried_item = dtype_size(carried);
+    const auto staged = [&](const Block& block) {
+        return channel.staging.require(block.slot, block.count * carried_item);
+    };
+    pipeline(
+        channel, Blocks(c.count, carried_item, kBlockBytes), deadline,
+        [&](const Block& block) {
+            std::byte* data = staged(block);
+            const auto* source = static_cast<const std::byte*>(c.send) + block.at * item;
+            note_copy(c, block.count * item);
+            if (carried == c.dtype)
+                std::memcpy(data, source, block.count * item);
+            else
+                cpu::convert(data, carried, source, c.dtype, block.count);
+            return channel.begin(block.slot, [comm = channel.comm, data, count = static_cast<int>(block.count),
+                                              op = mpi_op(c.op), type = mpi_type(carried)](Requests& requests) {
+                MPI_Request request = MPI_REQUEST_NULL;
+                const int code = MPI_Iallreduce(MPI_IN_PLACE, data, count, type, op, comm, &request);
+                add(requests, code, request, "MPI_Iallreduce");
+            });
+        },
+        [&](const Block& block) {
+            std::byte* data = staged(block);
+            std::byte* target = static_cast<std::byte*>(c.recv) + block.at * item;
+            note_copy(c, block.count * item);
+            if (carried == c.dtype) return cpu::scale_copy(target, data, block.count, c.dtype, c.scale);
+            cpu::scale_copy(data, data, block.count, carried, c.scale);
+            cpu::convert(target, c.dtype, data, carried, block.count);
+        });
+}
+
+void broadcast(Channel& channel, const ddp_collective& c, const Deadline& deadline) {
+    const bool is_root = channel.rank == c.root;
+    const std::size_t bytes = c.count * dtype_size(c.dtype);
+    pipeline(
+        channel, Blocks(bytes, 1, kBlockBytes), deadline,
+        [&](const Block& block) {
+            std::byte* data = channel.staging.require(block.slot, block.count);
+            if (is_root) copy(c, data, static_cast<const std::byte*>(c.send) + block.at, block.count);
+            return channel.begin(block.slot, [comm = channel.comm, data, count = static_cast<int>(block.count),
+                                              root = c.root](Requests& requests) {
+                MPI_Request request = MPI_REQUEST_NULL;
+                const int code = MPI_Ibcast(data, count, MPI_BYTE, root, comm, &request);
+                add(requests, code, request, "MPI_Ibcast");
+            });
+        },
+        [&](const Block& block) {
+            const std::byte* data = channel.staging.require(block.slot, block.count);
+            // The root may hand its data over in `send`; everyone's result is in `recv`.
+            if (!is_root || c.send != c.recv) copy(c, static_cast<std::byte*>(c.recv) + block.at, data, block.count);
+        });
+}
+
+void allgather(Channel& channel, const ddp_collective& c, const Deadline& deadline) {
+    const std::size_t bytes = c.count * dtype_size(c.dtype), ranks = channel.ranks();
+    pipeline(
+        channel, Blocks(bytes, ranks, kBlockBytes), deadline,
+        [&](const Block& block) {
+            std::byte* all = channel.staging.require(block.slot, block.count * ranks);
+            copy(c, all + channel.self() * block.count, static_cast<const std::byte*>(c.send) + block.at, block.count);
+            return channel.begin(
+                block.slot, [comm = channel.comm, all, count = static_cast<int>(block.count)](Requests& requests) {
+                    MPI_Request request = MPI_REQUEST_NULL;
+                    const int code =
+                        MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, count, MPI_BYTE, comm, &request);
+                    add(requests, code, request, "MPI_Iallgather");
+                });
+        },
+        [&](const Block& block) {
+            const std::byte* all = channel.staging.require(block.slot, block.count * ranks);
+            for (std::size_t rank = 0; rank < ranks; ++rank)
+                copy(c, static_cast<std::byte*>(c.recv) + rank * bytes + block.at, all + rank * block.count,
+                     block.count);
+        });
+}
+
+void barrier(Channel& channel, const Deadline& deadline) {
+    Pending met = channel.begin(0, [comm = channel.comm](Requests& requests) {
+        MPI_Request request = MPI_REQUEST_NULL;
+        const int code = MPI_Ibarrier(comm, &request);
+        add(requests, code, request, "MPI_Ibarrier");
+    });
+    channel.wait(met, deadline);
+}
+
+}  // namespace libddp::mpi

@@ -1,0 +1,56 @@
+// MPI in this process: who has initialised it, and what follows from that.
+//
+// If the program has not, this module does, on a thread that then makes all calls and, when the process exits, finalizes
+// MPI. If the program has, what it was granted decides: with MPI_THREAD_MULTIPLE a thread of the module's own makes the
+// calls; with less, the program's own threads do while they wait inside libddp, so that MPI is never entered twice at once.
+#pragma once
+
+#include <mpi.h>
+
+#include "backends/mpi/driver.h"
+#include "backends/mpi/places.h"
+#include "ddp/backend.h"
+
+namespace libddp::mpi {
+
+class Process {
+public:
+    static Process& instance();
+
+    // Initialises MPI if nobody has. Throws INVALID_STATE, TIMEOUT, or what broke the group meanwhile.
+    Driver& driver(const ddp_backend_host& host, const Deadline& deadline);
+    // Which process this is. After driver().
+    Place place(const Deadline& deadline);
+    // At exit MPI_Finalize may take this long at least. The longest time that anybody asks for counts.
+    void allow_finalizing(std::int64_t timeout_ms);
+    // A group broke: its other ranks may have left without MPI_Finalize, so that waiting for them is in vain.
+    void expect_leavers();
+
+private:
+    void adopt();
+    void initialise();
+    void finalize();
+    static void at_exit();
+
+    std::mutex mutex_;
+    std::unique_ptr<Driver> driver_;
+    ThreadDriver* own_thread_ = nullptr;  // if this module has initialised MPI
+    BatchPtr initialising_;
+    std::int64_t finalize_timeout_ms_ = 0;
+    bool leavers_ = false;
+    int pid_ = 0;
+};
+
+// Waits for a batch while a group is being made; returns early, with the reason, if the group breaks. `what`: what has
+// not happened when the time is up, as a sentence.
+void wait_while_joining(Driver& driver, const BatchPtr& batch, const ddp_backend_host& host, const Deadline& deadline,
+                        const std::string& what);
+
+// Throws UNAVAILABLE with MPI's own words, unless `code` says success.
+void check(int code, const char* call);
+
+// Throws INVALID_STATE if MPI has been finalized: the program may do that although groups still use it, and any other call
+// would then end the process.
+void require_running();
+
+}  // namespace libddp::mpi

@@ -1,0 +1,107 @@
+#include "backends/mpi/transport.h"
+
+#include "backends/common/adapter.h"
+#include "backends/common/alone.h"
+#include "backends/mpi/collectives.h"
+#include "backends/mpi/process.h"
+#include "ddp/backend.h"
+
+namespace libddp::mpi {
+
+Transport::Transport(const ddp_backend_host& host) : settings_(read_settings(host)) {
+    if (host.world_size == 1) return;
+    const Deadline deadline = Deadline::after_ms(host.timeout_ms);
+    Driver& driver = Process::instance().driver(host, deadline);
+    Process::instance().allow_finalizing(settings_.finalize_timeout_ms);
+    comm_.emplace(driver, host, deadline);
+    channel_.emplace(Channel{driver, comm_->get(), host.rank, host.world_size, aborted_, host});
+}
+
+Transport::~Transport() {
+    if (!comm_ || !failure_.failed()) return;
+    comm_->abandon();
+    Process::instance().expect_leavers();
+}
+
+std::uint32_t Transport::capabilities() const {
+    // A collective of Open MPI writes past the end of memory when another rank sends more than it expects.
+    std::uint32_t flags = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_NEEDS_MATCH | DDP_BACKEND_INTERRUPTIBLE;
+    if (settings_.algorithm == Algorithm::kDirect || !channel_) flags |= DDP_BACKEND_DETERMINISTIC;
+    if (channel_ && channel_->driver.needs_caller()) flags |= DDP_BACKEND_CALLER_THREAD;
+    return flags;
+}
+
+void Transport::run(const ddp_collective& c) {
+    failure_.check();
+    try {
+        if (channel_)
+            dispatch(c, Deadline::after_ms(c.timeout_ms));
+        else
+            backend::run_alone(c);
+    } catch (...) {
+        failure_.set(caught());  // the first one stands
+    }
+    // An abort after the last byte, too: it promised that this call fails.
+    failure_.check();
+}
+
+void Transport::abort() {
+    failure_.set({DDP_ERROR_ABORTED, "the group was aborted"});
+    aborted_ = true;
+    if (channel_) channel_->driver.wake();
+}
+
+void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
+    if (c.kind == DDP_COLLECTIVE_BARRIER) return barrier(*channel_, deadline);
+    if (c.count == 0) return;
+    switch (c.kind) {
+        case DDP_COLLECTIVE_ALLREDUCE:
+            return allreduce(c, deadline);
+        case DDP_COLLECTIVE_BROADCAST:
+            return broadcast(*channel_, c, deadline);
+        case DDP_COLLECTIVE_ALLGATHER:
+            return allgather(*channel_, c, deadline);
+        case DDP_COLLECTIVE_REDUCE_SCATTER:
+            return direct_reduce_scatter(*channel_, c, deadline);
+        default:
+            fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
+    }
+}
+
+void Transport::allreduce(const ddp_collective& c, const Deadline& deadline) {
+    if (settings_.algorithm == Algorithm::kMpi && mpi_can_reduce(c.dtype, c.op))
+        mpi_allreduce(*channel_, c, deadline);
+    else
+        direct_allreduce(*channel_, c, deadline);
+}
+
+}  // namespace libddp::mpi
+
+// The module's door: the table of C functions that libddp finds in libddp-mpi.so.
+
+namespace {
+
+using Adapter = libddp::backend::Adapter<libddp::mpi::Transport>;
+
+constexpr ddp_backend kBackend = {
+    sizeof(ddp_backend),
+    DDP_BACKEND_ABI_VERSION,
+    0,
+    "mpi",
+    Adapter::create,
+    Adapter::destroy,
+    Adapter::capabilities,
+    Adapter::abort,
+    Adapter::run,
+    nullptr,  // libddp compares signatures with an allgather
+    nullptr,  // buckets are ordinary memory: data goes through staging anyway
+    nullptr,
+    nullptr,  // what takes a round trip is no work for the thread that computes
+    nullptr,
+};
+
+}  // namespace
+
+extern "C" DDP_API const ddp_backend* ddp_backend_entry(void) {
+    return &kBackend;
+}

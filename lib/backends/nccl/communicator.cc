@@ -1,0 +1,177 @@
+#include "backends/nccl/communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "backends/common/keys.h"
+#include "backends/nccl/places.h"
+#include "device/cuda/check.h"
+#include "util/quiet_thread.h"
+
+namespace libddp::cuda {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long the destructor waits for NCCL to end, and NCCL for its own threads before it is aborted.
+constexpr milliseconds kFree{300}, kFinalize{200};
+// How long an abort waits for a thread that is inside NCCL. It comes out sooner, unless NCCL itself hangs: then the abort is what
+// gets it out.
+constexpr milliseconds kInside{50};
+// NCCL mostly needs some ten microseconds. A sleep, however short, takes a hundred.
+constexpr std::chrono::microseconds kLooking{200}, kPause{50};
+
+}  // namespace
+
+struct Communicator::Shared {
+    // Guards comm. NCCL's calls on one communicator exclude each other.
+    std::timed_mutex mutex;
+    ncclComm_t comm = nullptr;
+
+    std::mutex end_mutex;
+    std::condition_variable end_changed;
+    bool ending = false, ended = false;
+
+    // On a thread of its own. NCCL waits for its own threads here, and, in the worst case, for ever.
+    void finish(int device, bool abort) noexcept {
+        try {
+            const OnDevice current(device);
+            const BesideCaptures beside;
+            const std::unique_lock inside(mutex, kInside);
+            const ncclComm_t ended_comm = std::exchange(comm, nullptr);
+            if (ended_comm) {
+                if (!abort && finalized(ended_comm))
+                    nccl().ncclCommDestroy(ended_comm);
+                else
+                    nccl().ncclCommAbort(ended_comm);
+            }
+        } catch (const std::exception&) {
+            // The device is gone, and the communicator with it.
+        }
+        const std::lock_guard lock(end_mutex);
+        ended = true;
+        end_changed.notify_all();
+    }
+
+    static bool finalized(ncclComm_t comm) {
+        const Deadline deadline = Deadline::after_ms(kFinalize.count());
+        ncclResult_t result = nccl().ncclCommFinalize(comm);
+        while (result == ncclInProgress && !deadline.expired()) {
+            std::this_thread::sleep_for(kPause);
+            if (nccl().ncclCommGetAsyncError(comm, &result) != ncclSuccess) return false;
+        }
+        return result == ncclSuccess;
+    }
+};
+
+Communicator::Communicator(const ddp_backend_host& host, int number, int device, const Deadline& deadline,
+                           std::function<void()> look)
+    : device_(device), look_(std::move(look)), shared_(std::make_shared<Shared>()) {
+    ncclUniqueId id;
+    meet(host, number, deadline, id);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const OnDevice current(device);
+    const BesideCaptures beside;
+    try {
+        const std::lock_guard lock(shared_->mutex);
+        settle(nccl().ncclCommInitRankConfig(&shared_->comm, host.world_size, id, host.rank, &config),
+               "connecting the GPUs", deadline);
+    } catch (...) {
+        end(true);
+        throw;
+    }
+}
+
+Communicator::~Communicator() {
+    end(false);
+    std::unique_lock lock(shared_->end_mutex);
+    shared_->end_changed.wait_for(lock, kFree, [&] { return shared_->ended; });
+}
+
+// Rank 0 hears from all where they are, and then tells either the id under which NCCL meets or why it cannot.
+void Communicator::meet(const ddp_backend_host& host, int number, const Deadline& deadline, ncclUniqueId& id) const {
+    constexpr char kGo = '+', kRefuse = '-';
+    if (host.world_size == 1) return check(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
+    backend::Keys keys(host, str("nccl/", number, "/"));
+    const Place mine = place_on(device_, nccl().version);
+    std::string answer;
+    if (host.rank == 0) {
+        std::vector<Place> places{mine};
+        for (int rank = 1; rank < host.world_size; ++rank)
+            places.push_back(decode(keys.get(std::to_string(rank), deadline)));
+        int culprit = -1;
+        const std::string fault = fault_of(places, &culprit);
+        if (fault.empty()) {
+            check(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
+            answer = kGo + std::string(id.internal, sizeof id.internal);
+        } else {
+            answer = str(kRefuse, culprit, ' ', fault);
+        }
+        keys.set("id", answer);
+    } else {
+        keys.set(std::to_string(host.rank), encode(mine));
+        answer = keys.get("id", deadline);
+    }
+    if (answer.size() == 1 + sizeof id.internal && answer[0] == kGo) {
+        std::memcpy(id.internal, answer.data() + 1, sizeof id.internal);
+        return;
+    }
+    const std::size_t space = std::min(answer.find(' '), answer.size() - 1);
+    ErrorInfo error{DDP_ERROR_INVALID_ARGUMENT, answer.substr(space + 1)};
+    error.rank = std::atoi(answer.c_str() + 1);
+    throw Error(error);
+}
+
+void Communicator::enqueue(const char* name, const Deadline& deadline,
+                           const std::function<ncclResult_t(ncclComm_t)>& calls) {
+    const std::lock_guard lock(shared_->mutex);
+    look_();
+    if (!shared_->comm) fail(DDP_ERROR_ABORTED, "the group was aborted");
+    settle(calls(shared_->comm), name, deadline);
+}
+
+// With the mutex held.
+void Communicator::settle(ncclResult_t result, const char* name, const Deadline& deadline) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (result == ncclInProgress) {
+        look_();
+        if (deadline.expired())
+            fail(DDP_ERROR_TIMEOUT, name, ": NCCL was not ready in time; another rank may not have come");
+        if (std::chrono::steady_clock::now() - begin < kLooking)
+            std::this_thread::yield();
+        else
+            std::this_thread::sleep_for(kPause);
+        check(nccl().ncclCommGetAsyncError(shared_->comm, &result), "ncclCommGetAsyncError", shared_->comm);
+    }
+    check(result, name, shared_->comm);
+}
+
+void Communicator::check_enqueued() {
+    // Who is inside NCCL just now learns of an error, too.
+    const std::unique_lock inside(shared_->mutex, std::try_to_lock);
+    if (!inside || !shared_->comm) return;
+    ncclResult_t result = ncclSuccess;
+    check(nccl().ncclCommGetAsyncError(shared_->comm, &result), "ncclCommGetAsyncError", shared_->comm);
+    if (result != ncclInProgress) check(result, "an operation of NCCL", shared_->comm);
+}
+
+void Communicator::abort() {
+    end(true);
+}
+
+void Communicator::end(bool abort) {
+    {
+        const std::lock_guard lock(shared_->end_mutex);
+        if (shared_->ending) return;
+        shared_->ending = true;
+    }
+    quiet_thread([shared = shared_, device = device_, abort] { shared->finish(device, abort); }).detach();
+}
+
+}  // namespace libddp::cuda

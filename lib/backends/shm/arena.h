@@ -1,0 +1,70 @@
+// Memory for gradients that all processes of a host see: this rank's own blocks, and those of the others as they are met.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "backends/shm/segment.h"
+
+namespace libddp::shm {
+
+// Where something lies, in terms that hold in every process. bytes == 0: in memory that is not shared.
+struct Location {
+    std::uint64_t block;   // offset of its block in the segment
+    std::uint64_t bytes;   // of the block
+    std::uint64_t within;  // offset in the block
+    bool shared() const { return bytes != 0; }
+};
+
+// In shared memory, one for each rank: the blocks that it has freed, so that others unmap them.
+struct FreedBlocks {
+    static constexpr std::size_t kRemembered = 64;
+    std::atomic<std::uint64_t> count;
+    std::atomic<std::uint64_t> blocks[kRemembered];  // number n at n % kRemembered
+};
+
+class Arena {
+public:
+    // This rank's blocks lie between `begin` and `end` of the segment. No place is used twice, which costs nothing in a
+    // file of which only the used parts exist.
+    Arena(Segment& segment, std::uint64_t begin, std::uint64_t end, FreedBlocks& freed, int ranks)
+        : segment_(segment), next_(begin), end_(end), freed_(freed), others_(static_cast<std::size_t>(ranks)) {}
+
+    // Zeroed, page-aligned. Any thread.
+    void* allocate(std::size_t bytes);
+    // Throws INVALID_ARGUMENT for memory that is not of allocate().
+    void deallocate(void* memory);
+
+    // Where this memory lies, if all of it is in one of this rank's blocks. Any thread.
+    Location locate(const void* memory, std::size_t bytes) const;
+
+    // What another rank has told about, in this process. One thread at a time, as the next.
+    std::byte* reach(int rank, const Location& location);
+    // Unmaps what that rank has freed meanwhile.
+    void follow(int rank, const FreedBlocks& freed);
+
+private:
+    struct Block {
+        std::uint64_t offset;
+        Mapping mapping;
+    };
+    struct Other {
+        std::unordered_map<std::uint64_t, Mapping> blocks;  // by offset
+        std::uint64_t freed = 0;                            // how many of its freed blocks are unmapped
+    };
+
+    Segment& segment_;
+    mutable std::mutex mutex_;
+    std::uint64_t next_;
+    const std::uint64_t end_;
+    std::map<const std::byte*, Block> own_;  // by address
+    FreedBlocks& freed_;
+    std::vector<Other> others_;
+};
+
+}  // namespace libddp::shm

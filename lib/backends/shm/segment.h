@@ -1,0 +1,50 @@
+// Memory that processes share: a file without a name, which goes when the last of them has gone, however that ends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "util/descriptors.h"
+
+namespace libddp::shm {
+
+// A part of a segment in this process's memory.
+class Mapping {
+public:
+    Mapping() = default;
+    Mapping(int fd, std::uint64_t offset, std::size_t bytes);
+    ~Mapping();
+    Mapping(Mapping&& other) noexcept;
+    Mapping& operator=(Mapping&& other) noexcept;
+
+    std::byte* data() const { return data_; }
+    std::size_t bytes() const { return bytes_; }
+
+private:
+    std::byte* data_ = nullptr;
+    std::size_t bytes_ = 0;
+};
+
+class Segment {
+public:
+    // A new one, empty. Throws LIMIT, UNSUPPORTED.
+    Segment();
+    // One that another process made. Takes the descriptor over.
+    explicit Segment(int fd) : fd_(fd) {}
+
+    int fd() const { return fd_.get(); }
+    // Sets memory aside, zeroed, so that using it later cannot fail. Throws OUT_OF_MEMORY.
+    void reserve(std::uint64_t offset, std::size_t bytes);
+    // Gives it back. The part reads as zeros wherever it is still mapped.
+    void release(std::uint64_t offset, std::size_t bytes) noexcept;
+    // offset: a multiple of page_size(). Throws OUT_OF_MEMORY.
+    Mapping map(std::uint64_t offset, std::size_t bytes) const { return Mapping(fd_.get(), offset, bytes); }
+
+private:
+    Descriptor fd_;
+};
+
+std::size_t page_size();
+std::size_t whole_pages(std::size_t bytes);
+
+}  // namespace libddp::shm

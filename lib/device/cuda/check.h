@@ -1,0 +1,99 @@
+// The CUDA runtime's errors as libddp's.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "device/device_module.h"
+#include "util/error.h"
+
+namespace libddp::cuda {
+
+// Throws what a call of the CUDA runtime has returned: OUT_OF_MEMORY, or UNAVAILABLE. `call`: its name.
+void check(cudaError_t code, const char* call);
+
+// How many devices there are, at least 1. Throws UNAVAILABLE, which says why there is none: no driver, an older one than the module
+// needs, none visible.
+int device_count();
+
+// "13.0" from 13000.
+std::string version_text(int version);
+
+// Which device the calling thread works on. A device's primary context is pushed and popped, because going back by cudaSetDevice
+// would begin to use the device that a fresh thread has by default, GPU 0: some hundred MB of it for every rank, or an
+// error where a GPU may have one process only.
+
+// Makes a device the calling thread's current one while it lives. Throws INVALID_ARGUMENT if there is no such device.
+class OnDevice {
+public:
+    explicit OnDevice(int device);
+    ~OnDevice();
+    OnDevice(const OnDevice&) = delete;
+    OnDevice& operator=(const OnDevice&) = delete;
+};
+
+// For calls that need some device, whichever: one that libddp uses already, if there is one.
+class OnSomeDevice {
+public:
+    OnSomeDevice();
+    ~OnSomeDevice();
+    OnSomeDevice(const OnSomeDevice&) = delete;
+    OnSomeDevice& operator=(const OnSomeDevice&) = delete;
+    // Whether libddp uses a device.
+    explicit operator bool() const { return pushed_; }
+
+private:
+    bool pushed_ = false;
+};
+
+// From C++ that throws to the module's C functions.
+
+// Calls of the CUDA runtime that are forbidden while another thread captures a stream into a graph, unless this thread says that
+// they have nothing to do with that.
+class BesideCaptures {
+public:
+    BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+    ~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+    BesideCaptures(const BesideCaptures&) = delete;
+    BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+private:
+    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // the thread's own while this lives
+};
+
+template <class Call>
+ddp_status guarded(ddp_device_failure* failure, Call call) noexcept {
+    try {
+        call();
+        return DDP_OK;
+    } catch (...) {
+        const ErrorInfo info = caught();
+        const std::size_t size = std::min(info.message.size(), sizeof failure->message - 1);
+        std::memcpy(failure->message, info.message.data(), size);
+        failure->message[size] = '\0';
+        return info.code;
+    }
+}
+
+template <class Call>
+ddp_status guarded_on(int device, ddp_device_failure* failure, Call call) noexcept {
+    return guarded(failure, [&] {
+        const OnDevice current(device);
+        const BesideCaptures beside;
+        // What a call left whose result nobody wants would be taken for the error of the next kernel.
+        cudaGetLastError();
+        call();
+    });
+}
+
+inline cudaStream_t stream_of(void* stream) {
+    return static_cast<cudaStream_t>(stream);
+}
+inline cudaEvent_t event_of(void* event) {
+    return static_cast<cudaEvent_t>(event);
+}
+
+}  // namespace libddp::cuda

@@ -1,0 +1,26 @@
+#include "hooks/plain.h"
+
+#include "util/error.h"
+
+namespace libddp {
+
+WorkPtr allreduce(ddp_group& group, const ddp_bucket& bucket) {
+    return group.impl->submit(
+        {DDP_COLLECTIVE_ALLREDUCE, nullptr, bucket.buffer, bucket.count, bucket.dtype, bucket.op(), 0, bucket.device});
+}
+
+WorkPtr AllreduceHook::reduce(ddp_group& group, ddp_bucket& bucket) {
+    return allreduce(group, bucket);
+}
+
+WorkPtr UserHook::reduce(ddp_group& group, ddp_bucket& bucket) {
+    ddp_work* work = nullptr;
+    ddp_error* error = nullptr;
+    const ddp_status status = fn_(user_data_.get(), &group, &bucket, &work, &error);
+    WorkPtr result = work ? work->impl : nullptr;
+    delete work;
+    if (status == DDP_OK) return result;
+    throw Error(take_user_error(status, error, "the communication hook"));
+}
+
+}  // namespace libddp

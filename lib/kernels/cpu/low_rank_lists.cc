@@ -1,0 +1,166 @@
+#include "kernels/low_rank.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/dtype.h"
+#include "kernels/thin_team.h"
+
+namespace libddp {
+namespace thin {
+namespace {
+
+// A team of one.
+struct Alone {
+    static constexpr std::uint32_t rank() { return 0; }
+    static constexpr std::uint32_t size() { return 1; }
+    static void sync() {}
+    static std::uint32_t add(std::uint32_t* to, std::uint32_t n) {
+        *to += n;
+        return *to - n;
+    }
+};
+
+// All lanes of a piece, eight at a time: what vectors the baseline has add them.
+template <class T>
+double sum_of_piece(const T* a, const T* b, std::size_t count) {
+    constexpr std::size_t kTogether = 8;
+    double lanes[kLanes];
+    if (count == kPiece) {
+        for (std::size_t first = 0; first < kLanes; first += kTogether) {
+            double sums[kTogether] = {};
+            for (std::size_t i = first; i < kPiece; i += kLanes)
+                for (std::size_t lane = 0; lane < kTogether; ++lane)
+                    sums[lane] += static_cast<double>(a[i + lane]) * static_cast<double>(b[i + lane]);
+            std::copy_n(sums, kTogether, lanes + first);
+        }
+    } else {
+        for (std::uint32_t lane = 0; lane < kLanes; ++lane) lanes[lane] = sum_of_lane(a, b, count, lane);
+    }
+    return sum_of_lanes(lanes);
+}
+
+// What a team does together, one after another.
+template <class T>
+void dots(const Alone&, Shared&, const T* a, const T* b, std::size_t stride, std::size_t columns, std::size_t count,
+          double* out) {
+    for (std::size_t c = 0; c < columns; ++c) {
+        out[c] = 0;
+        for (std::size_t i = 0; i < count; i += kPiece)
+            out[c] += sum_of_piece(a + i, b + c * stride + i, std::min<std::size_t>(kPiece, count - i));
+    }
+}
+
+}  // namespace
+}  // namespace thin
+
+namespace cpu {
+namespace {
+
+// An exponent of ones only is that of infinities and NaNs.
+struct Half {
+    static constexpr std::uint16_t kNan = 0x7e00;
+    static bool finite(std::uint16_t x) { return (x & 0x7c00) != 0x7c00; }
+};
+struct Brain {
+    static constexpr std::uint16_t kNan = 0x7fc0;
+    static bool finite(std::uint16_t x) { return (x & 0x7f80) != 0x7f80; }
+};
+template <class T>
+struct Real {
+    static constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
+    static bool finite(T x) { return std::isfinite(x); }
+};
+
+// Calls use(Format(), element) with a null pointer to an element.
+template <class Use>
+void with_elements(ddp_dtype dtype, Use use) {
+    switch (dtype) {
+        case DDP_F64:
+            return use(Real<double>(), static_cast<double*>(nullptr));
+        case DDP_F32:
+            return use(Real<float>(), static_cast<float*>(nullptr));
+        case DDP_F16:
+            return use(Half(), static_cast<std::uint16_t*>(nullptr));
+        default:
+            return use(Brain(), static_cast<std::uint16_t*>(nullptr));
+    }
+}
+
+bool all_finite(const void* data, ddp_dtype dtype, std::size_t count) {
+    std::uint32_t bad = 0;
+    with_elements(dtype, [&](auto format, auto* element) {
+        const auto* values = static_cast<decltype(element)>(const_cast<void*>(data));
+        // Without an early exit, which would keep the compiler from using vectors.
+        for (std::size_t i = 0; i < count; ++i) bad |= format.finite(values[i]) ? 0u : 1u;
+    });
+    return bad == 0;
+}
+
+void fill_nan(void* data, ddp_dtype dtype, std::size_t count) {
+    with_elements(dtype, [&](auto format, auto* element) {
+        std::fill_n(static_cast<decltype(element)>(data), count, format.kNan);
+    });
+}
+
+bool is_left_out(const ddp_low_rank& item) {
+    return std::any_of(item.left_out, item.left_out + 2, [](const std::uint32_t* flag) { return flag && *flag; });
+}
+
+template <class T>
+void thin_one(ddp_thin_op op, const ddp_thin& a, const ddp_thin_rules& rules) {
+    const thin::Alone team;
+    thin::Shared shared;
+    T* data = static_cast<T*>(a.data);
+    switch (op) {
+        case DDP_THIN_DRAW:
+            return thin::draw(team, shared, data, a.rows, a.columns, rules.seed, a.owner, rules.step);
+        case DDP_THIN_ORTHOGONALIZE:
+            if (a.bad && *a.bad) return;
+            return a.qr ? thin::householder(team, shared, data, a.rows, a.columns, a.workspace)
+                        : thin::gram_schmidt(team, shared, data, a.rows, a.columns, rules.epsilon, a.workspace);
+        case DDP_THIN_CHECK:
+            if (!all_finite(data, sizeof(T) == 8 ? DDP_F64 : DDP_F32, a.rows * a.columns)) *a.bad = 1;
+            return;
+        default:
+            if ((a.bad && *a.bad) || thin::all_zero(team, shared, data, a.rows * a.columns)) return;
+            std::copy_n(data, a.rows * a.columns, static_cast<T*>(a.kept));
+    }
+}
+
+}  // namespace
+
+void low_rank(ddp_low_rank_op op, const std::vector<ddp_low_rank>& items, ddp_dtype dtype) {
+    for (const ddp_low_rank& item : items) {
+        if (item.only_if && !*item.only_if) continue;
+        const LowRankMatrix m{item.gradient, dtype, item.error, item.rows, item.columns};
+        const ThinMatrix p{item.p, item.p_stride}, q{item.q, item.q_stride}, own_q{item.own_q, item.q_stride};
+        if (op == DDP_LOW_RANK_PROJECT)
+            low_rank_project(m, q, p, item.rank);
+        else if (op == DDP_LOW_RANK_PROJECT_BACK)
+            low_rank_project_back(m, p, own_q, item.rank);
+        else if (is_left_out(item))
+            fill_nan(item.gradient, dtype, item.rows * item.columns);
+        else
+            low_rank_restore(m, p, q, own_q, item.rank);
+    }
+}
+
+void thin(ddp_thin_op op, const std::vector<ddp_thin>& items, ddp_dtype dtype, const ddp_thin_rules& rules) {
+    for (const ddp_thin& item : items)
+        dtype == DDP_F64 ? thin_one<double>(op, item, rules) : thin_one<float>(op, item, rules);
+}
+
+void leave_out(const std::vector<ddp_doubt>& items, ddp_dtype dtype, const std::uint32_t* only_if) {
+    if (only_if && !*only_if) return;
+    for (const ddp_doubt& item : items) {
+        if (all_finite(item.gradient, dtype, item.count)) continue;
+        std::memset(item.gradient, 0, item.count * dtype_size(dtype));
+        fill_nan(item.mark, compute_dtype(dtype), 1);
+    }
+}
+
+}  // namespace cpu
+}  // namespace libddp

@@ -1,0 +1,44 @@
+// The kernels of the codecs.
+#include <algorithm>
+
+#include "device/cuda/check.h"
+#include "kernels/cuda/codecs.h"
+#include "kernels/cuda/kernels.h"
+
+namespace libddp::cuda {
+namespace {
+
+constexpr std::uint64_t kMostTeams = 1u << 20;  // of one kernel; a team may have several chunks
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads) team_kernel(const __grid_constant__ CodecTable table) {
+    __shared__ typename Kernel::Shared shared;
+    work_on_chunks<Kernel>(BlockTeam(), shared, table, blockIdx.x, gridDim.x);
+}
+
+struct OnStream {
+    template <class Kernel>
+    void start(const CodecTable& table) const {
+        if (table.chunks == 0) return;
+        const auto teams = static_cast<unsigned>(std::min(table.chunks, kMostTeams));
+        team_kernel<Kernel><<<teams, Kernel::kThreads, 0, stream>>>(table);
+        check(cudaGetLastError(), "launching a codec's kernel");
+    }
+    void zero(void* memory, std::size_t bytes) const {
+        check(cudaMemsetAsync(memory, 0, bytes, stream), "cudaMemsetAsync");
+    }
+
+    cudaStream_t stream;
+};
+
+}  // namespace
+
+void encode(const ddp_codec_batch& batch, cudaStream_t stream) {
+    encode_batch(batch, OnStream{stream});
+}
+
+void decode(const ddp_codec_batch& batch, double scale, cudaStream_t stream) {
+    decode_batch(batch, scale, OnStream{stream});
+}
+
+}  // namespace libddp::cuda

@@ -1,0 +1,140 @@
+// What the kernels of codecs (kernels/codec.h) are told, and what they have in common. Each is written for a team (team.h) that takes
+// one chunk of work after another: all chunks of all parts are counted through, so that work is divided by bytes whatever the
+// sizes of the parts. Plain C++ can include these files: tests run the kernels on the CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/codec_arithmetic.h"
+#include "kernels/cuda/tables.h"
+#include "kernels/cuda/formats.h"
+#include "kernels/cuda/team.h"
+
+namespace libddp::cuda {
+
+using codec::kLanes;
+
+struct CodecRow {
+    void* gradient;
+    void* residual;  // null: none
+    std::uint64_t count;
+    std::uint64_t packed;         // where its bytes begin in what a rank sends
+    std::uint64_t kept;           // top-k: how many are sent
+    std::uint64_t first_chunk;    // of this part, among all
+    std::uint64_t first_partial;  // its place among what chunks leave in the scratch
+};
+
+constexpr int kCodecRows = 64;
+
+struct CodecTable {
+    std::uint64_t chunks;  // of all rows
+    unsigned char* gathered;
+    std::uint64_t size;  // bytes that a rank sends
+    void* partials;      // what chunks leave for later kernels
+    void* searches;      // top-k: one for each row
+    std::uint64_t block;
+    double scale;
+    std::int32_t rank, world;
+    std::int32_t rows;
+    std::int32_t first_part;   // the number of the first row's part
+    std::int32_t left, digit;  // top-k: bits below the digit that is looked for, and in it
+    CodecRow row[kCodecRows];
+};
+static_assert(sizeof(CodecTable) <= 4096);  // parameters of a kernel are 4 KiB at most
+
+LIBDDP_EVERYWHERE unsigned char* sent_by(const CodecTable& table, std::uint64_t rank) {
+    return table.gathered + rank * table.size;
+}
+
+// A chunk's row, and its number in it.
+struct ChunkPlace {
+    LIBDDP_EVERYWHERE ChunkPlace(const CodecTable& table, std::uint64_t chunk)
+        : index(find_row(table, chunk, 0, table.rows - 1)),
+          row(table.row[index]),
+          number(chunk - row.first_chunk),
+          part(static_cast<std::uint64_t>(table.first_part + index)) {}
+
+    const int index;
+    const CodecRow& row;
+    const std::uint64_t number;
+    const std::uint64_t part;
+};
+
+// The elements of a chunk where each has as many, but for the last.
+struct Stretch {
+    LIBDDP_EVERYWHERE Stretch(std::uint64_t number, std::uint64_t elements, std::uint64_t end)
+        : begin(number * elements),
+          count(static_cast<std::uint32_t>(end - begin < elements ? end - begin : elements)) {}
+
+    const std::uint64_t begin;
+    const std::uint32_t count;
+};
+
+// A gradient, with what was left out of earlier ones.
+template <class Format>
+class Input {
+public:
+    using Stored = typename Format::Stored;
+    using Real = typename Format::Compute;
+
+    LIBDDP_EVERYWHERE explicit Input(const CodecRow& row)
+        : gradient_(static_cast<Stored*>(row.gradient)), residual_(static_cast<Real*>(row.residual)) {}
+
+    LIBDDP_EVERYWHERE Real operator[](std::uint64_t i) const {
+        const Real x = Format::load(gradient_[i]);
+        return residual_ ? x + residual_[i] : x;
+    }
+    LIBDDP_EVERYWHERE Stored* gradient(std::uint64_t i) const { return gradient_ + i; }
+    // Null: none is kept.
+    LIBDDP_EVERYWHERE Real* residual(std::uint64_t i) const { return residual_ ? residual_ + i : nullptr; }
+
+private:
+    Stored* const gradient_;
+    Real* const residual_;
+};
+
+// Of bytes that are aligned to it.
+template <class Word>
+LIBDDP_EVERYWHERE Word load_word(const unsigned char* from) {
+#if defined(__CUDA_ARCH__)
+    return *reinterpret_cast<const Word*>(from);
+#else
+    Word word;
+    memcpy(&word, from, sizeof word);
+    return word;
+#endif
+}
+
+// What one team does of a kernel's work on a table: every so many chunks, beginning with one of them.
+template <class Kernel, class Team>
+LIBDDP_TEAMWORK void work_on_chunks(const Team& team, typename Kernel::Shared& shared, const CodecTable& table,
+                                    std::uint64_t first, std::uint64_t stride) {
+    for (std::uint64_t chunk = first; chunk < table.chunks; chunk += stride) {
+        Kernel::work(team, shared, table, chunk);
+        team.sync();  // what is shared is written anew
+    }
+}
+
+// Calls combine(lane, other) until lane 0 has what all lanes hold: in halves, as codec_arithmetic.h says. All see the result.
+template <class Team, class Combine>
+LIBDDP_TEAMWORK void fold_lanes(const Team& team, Combine combine) {
+    for (std::uint32_t half = kLanes / 2; half > 0; half /= 2) {
+        team.sync();
+        for (std::uint32_t lane = team.rank(); lane < half; lane += team.size()) combine(lane, lane + half);
+    }
+    team.sync();
+}
+
+// Whether a rank has marked the part as not finite. flag: of the team.
+template <class Team>
+LIBDDP_TEAMWORK bool is_spoilt(const Team& team, const CodecTable& table, std::uint64_t part, std::uint8_t& flag) {
+    if (team.rank() == 0) flag = 0;
+    team.sync();
+    for (std::uint32_t r = team.rank(); r < static_cast<std::uint32_t>(table.world); r += team.size())
+        if (sent_by(table, r)[part] != 0) team.mark(&flag);
+    team.sync();
+    return flag != 0;
+}
+
+}  // namespace libddp::cuda

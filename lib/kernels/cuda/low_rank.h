@@ -1,0 +1,372 @@
+// The products of a large matrix with thin ones, as blocks of a kernel do them. Plain C++ can include this file: a test runs
+// it on the CPU.
+//
+// M = gradient + error is formed where it is read, and all matrices of a list are in one launch: a library's products
+// would need M in memory and a launch each. Work is divided into blocks of like size, counted through all matrices. All three
+// are bound by memory. Every sum has one order, whatever the team: each lane adds up its elements, then lanes are added.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/tables.h"
+#include "kernels/cuda/formats.h"
+#include "kernels/cuda/team.h"
+#include "kernels/cuda/thin.h"
+#include "kernels/dtype.h"
+#include "kernels/low_rank.h"
+#include "util/error.h"
+
+namespace libddp::cuda {
+
+struct LowRankRow {
+    ddp_low_rank m;
+    std::uint64_t first_chunk;  // the number of its first block, among all
+};
+
+constexpr int kLowRankRows = 34;  // parameters of a kernel are 4 KiB at most
+
+struct LowRankTable {
+    std::uint64_t blocks;  // of all rows
+    std::int32_t rows;
+    LowRankRow row[kLowRankRows];
+};
+static_assert(sizeof(LowRankTable) <= 4096);
+
+// A matrix with its types.
+template <class Format>
+struct LowRankView {
+    using T = typename Format::Compute;
+    typename Format::Stored* gradient;
+    T* error;
+    T *p, *q, *own_q;
+
+    explicit LIBDDP_EVERYWHERE LowRankView(const ddp_low_rank& m)
+        : gradient(static_cast<typename Format::Stored*>(m.gradient)),
+          error(static_cast<T*>(m.error)),
+          p(static_cast<T*>(m.p)),
+          q(static_cast<T*>(m.q)),
+          own_q(static_cast<T*>(m.own_q)) {}
+    LIBDDP_EVERYWHERE T load(std::uint64_t i) const {
+        const T value = Format::load(gradient[i]);
+        return error ? value + error[i] : value;
+    }
+};
+
+// P = M Q. A block has a few rows: two groups of threads, each with four rows, so that what is loaded of Q serves them all.
+struct Project {
+    static constexpr bool kTiled = true;
+    static constexpr std::uint32_t kTeam = 256, kLanes = 128, kHeight = 4, kRows = kTeam / kLanes * kHeight;
+    static constexpr std::uint32_t kParts = 8;  // in which the lanes of a sum are added up first
+
+    // For kTile columns at a time.
+    template <class T, int kTile>
+    struct Shared {
+        static constexpr std::uint32_t kSums = kRows * kTile;
+        T lanes[kSums][kLanes + 1];
+        T parts[kSums][kParts + 1];
+    };
+
+    static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) { return (m.rows + kRows - 1) / kRows; }
+
+    template <class Format, int kTile, class Team>
+    static LIBDDP_TEAMWORK void run(const Team& team, Shared<typename Format::Compute, kTile>& shared,
+                                    const ddp_low_rank& m, std::uint64_t block) {
+        for (std::uint32_t k = 0; k < m.rank; k += kTile) run_tile<Format, kTile>(team, shared, m, block * kRows, k);
+    }
+
+private:
+    template <class Format, int kTile, class Team>
+    static LIBDDP_TEAMWORK void run_tile(const Team& team, Shared<typename Format::Compute, kTile>& shared,
+                                         const ddp_low_rank& m, std::uint64_t top, std::uint32_t column) {
+        using T = typename Format::Compute;
+        const LowRankView<Format> view(m);
+        for (std::uint32_t v = team.rank(); v < kTeam; v += team.size()) {
+            const std::uint32_t lane = v % kLanes, first = v / kLanes * kHeight;
+            T sums[kHeight][kTile] = {};
+            for (std::uint64_t j = lane; j < m.columns; j += kLanes) {
+                T factors[kTile];
+                LIBDDP_UNROLL
+                for (int k = 0; k < kTile; ++k)
+                    factors[k] = column + k < m.rank ? view.q[(column + k) * m.q_stride + j] : T{0};
+                LIBDDP_UNROLL
+                for (std::uint32_t r = 0; r < kHeight; ++r) {
+                    if (top + first + r >= m.rows) continue;
+                    const T value = view.load((top + first + r) * m.columns + j);
+                    LIBDDP_UNROLL
+                    for (int k = 0; k < kTile; ++k) sums[r][k] += value * factors[k];
+                }
+            }
+            LIBDDP_UNROLL
+            for (std::uint32_t r = 0; r < kHeight; ++r) {
+                LIBDDP_UNROLL
+                for (int k = 0; k < kTile; ++k) shared.lanes[(first + r) * kTile + k][lane] = sums[r][k];
+            }
+        }
+        team.sync();
+        for (std::uint32_t v = team.rank(); v < shared.kSums * kParts; v += team.size()) {
+            const std::uint32_t sum = v / kParts, part = v % kParts;
+            T total = 0;
+            for (std::uint32_t lane = part; lane < kLanes; lane += kParts) total += shared.lanes[sum][lane];
+            shared.parts[sum][part] = total;
+        }
+        team.sync();
+        for (std::uint32_t v = team.rank(); v < shared.kSums; v += team.size()) {
+            const std::uint64_t row = top + v / kTile;
+            const std::uint32_t k = column + v % kTile;
+            T total = 0;
+            for (std::uint32_t part = 0; part < kParts; ++part) total += shared.parts[v][part];
+            if (row < m.rows && k < m.rank) view.p[k * m.p_stride + row] = total;
+        }
+        team.sync();
+    }
+};
+
+// own_q += M^T P. A block has as many columns as a warp has lanes, and a part of the rows: each warp adds up every kWarps-th.
+// Where there are several parts they are added up afterwards.
+struct ProjectBack {
+    static constexpr bool kTiled = true;
+    static constexpr std::uint32_t kTeam = 512, kColumns = 32, kWarps = kTeam / kColumns;
+
+    template <class T, int kTile>
+    struct Shared {
+        T sums[kTile][kWarps][kColumns];
+    };
+
+    static LIBDDP_EVERYWHERE std::uint64_t blocks_across(const ddp_low_rank& m) {
+        return (m.columns + kColumns - 1) / kColumns;
+    }
+    static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) {
+        return blocks_across(m) * low_rank_parts(m.rows);
+    }
+
+    template <class Format, int kTile, class Team>
+    static LIBDDP_TEAMWORK void run(const Team& team, Shared<typename Format::Compute, kTile>& shared,
+                                    const ddp_low_rank& m, std::uint64_t block) {
+        const std::uint64_t part = block / blocks_across(m), left = block % blocks_across(m) * kColumns;
+        for (std::uint32_t k = 0; k < m.rank; k += kTile) run_tile<Format, kTile>(team, shared, m, part, left, k);
+    }
+
+private:
+    template <class Format, int kTile, class Team>
+    static LIBDDP_TEAMWORK void run_tile(const Team& team, Shared<typename Format::Compute, kTile>& shared,
+                                         const ddp_low_rank& m, std::uint64_t part, std::uint64_t left,
+                                         std::uint32_t column) {
+        using T = typename Format::Compute;
+        const LowRankView<Format> view(m);
+        const std::uint64_t top = part * DDP_LOW_RANK_PART_ROWS;
+        const std::uint64_t bottom = top + DDP_LOW_RANK_PART_ROWS < m.rows ? top + DDP_LOW_RANK_PART_ROWS : m.rows;
+        for (std::uint32_t v = team.rank(); v < kTeam; v += team.size()) {
+            const std::uint32_t lane = v % kColumns, warp = v / kColumns;
+            const std::uint64_t j = left + lane;
+            T sums[kTile] = {};
+            for (std::uint64_t i = top + warp; i < bottom && j < m.columns; i += kWarps) {
+                const T value = view.load(i * m.columns + j);
+                LIBDDP_UNROLL
+                for (int k = 0; k < kTile; ++k)
+                    if (column + k < m.rank) sums[k] += value * view.p[(column + k) * m.p_stride + i];
+            }
+            LIBDDP_UNROLL
+            for (int k = 0; k < kTile; ++k) shared.sums[k][warp][lane] = sums[k];
+        }
+        team.sync();
+        for (std::uint32_t v = team.rank(); v < kTile * kColumns; v += team.size()) {
+            const std::uint32_t lane = v % kColumns, k = column + v / kColumns;
+            const std::uint64_t j = left + lane;
+            if (j >= m.columns || k >= m.rank) continue;
+            T total = 0;
+            for (std::uint32_t warp = 0; warp < kWarps; ++warp) total += shared.sums[k - column][warp][lane];
+            if (low_rank_parts(m.rows) == 1)
+                view.own_q[k * m.q_stride + j] += total;
+            else
+                static_cast<T*>(m.parts)[(part * m.rank + k) * m.columns + j] = total;
+        }
+        team.sync();
+    }
+};
+
+// own_q += the sum of the parts, where there are several.
+struct AddParts {
+    static constexpr bool kTiled = false;
+    static constexpr std::uint32_t kTeam = 256;
+
+    template <class T, int kTile>
+    struct Shared {};
+
+    static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) {
+        return low_rank_parts(m.rows) > 1 ? (m.columns + kTeam - 1) / kTeam : 0;
+    }
+
+    template <class Format, int kTile, class Team>
+    static LIBDDP_TEAMWORK void run(const Team& team, Shared<typename Format::Compute, kTile>&, const ddp_low_rank& m,
+                                    std::uint64_t block) {
+        using T = typename Format::Compute;
+        const LowRankView<Format> view(m);
+        for (std::uint64_t j = block * kTeam + team.rank(); j < (block + 1) * kTeam && j < m.columns; j += team.size())
+            for (std::uint32_t k = 0; k < m.rank; ++k) {
+                T total = 0;
+                for (std::uint64_t part = 0; part < low_rank_parts(m.rows); ++part)
+                    total += static_cast<const T*>(m.parts)[(part * m.rank + k) * m.columns + j];
+                view.own_q[k * m.q_stride + j] += total;
+            }
+    }
+};
+
+// gradient = P Q^T and error = M - P own_q^T, with the bits of the CPU. Threads have four rows each, and do not wait for others.
+struct Restore {
+    static constexpr bool kTiled = false;
+    static constexpr std::uint32_t kTeam = 256, kLanes = 128, kHeight = 4, kRows = kTeam / kLanes * kHeight;
+    static constexpr std::uint32_t kColumns = 4 * kLanes;
+
+    static LIBDDP_EVERYWHERE std::uint64_t blocks_across(const ddp_low_rank& m) {
+        return (m.columns + kColumns - 1) / kColumns;
+    }
+    static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) {
+        return (m.rows + kRows - 1) / kRows * blocks_across(m);
+    }
+
+    template <class T, int kTile>
+    struct Shared {};
+
+    template <class Format, int kTile, class Team>
+    static LIBDDP_TEAMWORK void run(const Team& team, Shared<typename Format::Compute, kTile>&, const ddp_low_rank& m,
+                                    std::uint64_t block) {
+        const std::uint64_t top = block / blocks_across(m) * kRows, left = block % blocks_across(m) * kColumns;
+        const bool left_out = is_set(m.left_out[0]) || is_set(m.left_out[1]);
+        for (std::uint32_t v = team.rank(); v < kTeam; v += team.size())
+            for (std::uint64_t j = left + v % kLanes; j < left + kColumns && j < m.columns; j += kLanes)
+                if (left_out)
+                    fill<Format>(m, top + v / kLanes * kHeight, j);
+                else
+                    restore<Format>(m, top + v / kLanes * kHeight, j);
+    }
+
+private:
+    static LIBDDP_EVERYWHERE bool is_set(const std::uint32_t* flag) { return flag != nullptr && *flag != 0; }
+
+    template <class Format>
+    static LIBDDP_EVERYWHERE void fill(const ddp_low_rank& m, std::uint64_t top, std::uint64_t j) {
+        const LowRankView<Format> view(m);
+        for (std::uint64_t row = top; row < top + kHeight && row < m.rows; ++row)
+            view.gradient[row * m.columns + j] = Format::store(quiet_nan<typename Format::Compute>());
+    }
+
+    template <class Format>
+    static LIBDDP_EVERYWHERE void restore(const ddp_low_rank& m, std::uint64_t top, std::uint64_t j) {
+        using T = typename Format::Compute;
+        const LowRankView<Format> view(m);
+        T result[kHeight] = {}, sent[kHeight] = {};
+        for (std::uint32_t k = 0; k < m.rank; ++k) {
+            const T q = view.q[k * m.q_stride + j], own_q = view.error ? view.own_q[k * m.q_stride + j] : T{0};
+            LIBDDP_UNROLL
+            for (std::uint32_t r = 0; r < kHeight; ++r) {
+                if (top + r >= m.rows) continue;
+                const T p = view.p[k * m.p_stride + top + r];
+                result[r] = k == 0 ? p * q : result[r] + p * q;  // so that -0 stays what it is
+                sent[r] = k == 0 ? p * own_q : sent[r] + p * own_q;
+            }
+        }
+        LIBDDP_UNROLL
+        for (std::uint32_t r = 0; r < kHeight; ++r) {
+            if (top + r >= m.rows) continue;
+            const std::uint64_t at = (top + r) * m.columns + j;
+            if (view.error) view.error[at] = view.load(at) - sent[r];
+            view.gradient[at] = Format::store(result[r]);
+        }
+    }
+};
+
+// What a team does of one block of a table. The bits do not depend on kTile.
+template <class Product, class Format, int kTile, class Team>
+LIBDDP_TEAMWORK void run_block(const Team& team,
+                               typename Product::template Shared<typename Format::Compute, kTile>& shared,
+                               const LowRankTable& table, std::uint64_t block) {
+    const LowRankRow& row = table.row[find_row(table, block, 0, table.rows - 1)];
+    if (row.m.only_if != nullptr && *row.m.only_if == 0) return;
+    Product::template run<Format, kTile>(team, shared, row.m, block - row.first_chunk);
+}
+
+// From lists of matrices to the parameters of kernels. Plain C++.
+
+// Calls use(table) for tables that hold all items in rows; `table` is empty. add(table, row, item): fills in a row.
+template <class AnyTable, class Item, class Add, class Use>
+void each_filled(AnyTable table, const Item* items, std::size_t count, Add add, Use use) {
+    constexpr std::size_t kMost = sizeof table.row / sizeof *table.row;
+    for (std::size_t begin = 0; begin < count; begin += kMost) {
+        const std::size_t rows = count - begin < kMost ? count - begin : kMost;
+        AnyTable filled = table;
+        filled.rows = static_cast<std::int32_t>(rows);
+        for (std::size_t i = 0; i < rows; ++i) add(filled, filled.row[i], items[begin + i]);
+        use(filled);
+    }
+}
+
+// Product: Project, ProjectBack, AddParts or Restore. Calls use(table).
+template <class Product, class Use>
+void each_low_rank_table(const ddp_low_rank* items, std::size_t count, Use use) {
+    const auto add = [](LowRankTable& table, LowRankRow& row, const ddp_low_rank& item) {
+        row = {item, table.blocks};
+        table.blocks += Product::blocks_of(item);
+    };
+    each_filled(LowRankTable{}, items, count, add, [&](const LowRankTable& table) {
+        if (table.blocks > 0) use(table);
+    });
+}
+
+template <class Use>
+void each_thin_table(const ddp_thin* items, std::size_t count, const ddp_thin_rules& rules, Use use) {
+    ThinTable table{};
+    table.rules = rules;
+    each_filled(
+        table, items, count, [](ThinTable&, ddp_thin& row, const ddp_thin& item) { row = item; }, use);
+}
+
+template <class Use>
+void each_doubt_table(const ddp_doubt* items, std::size_t count, const std::uint32_t* only_if, Use use) {
+    DoubtTable table{};
+    table.only_if = only_if;
+    each_filled(
+        table, items, count, [](DoubtTable&, ddp_doubt& row, const ddp_doubt& item) { row = item; }, use);
+}
+
+// Calls use(Format()). Throws UNSUPPORTED.
+template <class Use>
+void with_real_format(ddp_dtype dtype, Use use) {
+    if (!is_real(dtype)) fail(DDP_ERROR_UNSUPPORTED, "low-rank products of ", dtype_name(dtype), " are not supported");
+    with_floating(dtype, use);
+}
+
+// Calls use(tile) with a compile-time number of columns that a thread works on at a time.
+template <class Product, class Use>
+void with_tile(const LowRankTable& table, Use use) {
+    std::size_t rank = 0;
+    for (std::int32_t i = 0; i < table.rows; ++i) rank = table.row[i].m.rank > rank ? table.row[i].m.rank : rank;
+    if (!Product::kTiled || rank <= 1) return use(std::integral_constant<int, 1>());
+    if constexpr (Product::kTiled) {
+        if (rank <= 2) return use(std::integral_constant<int, 2>());
+        use(std::integral_constant<int, 4>());
+    }
+}
+
+// Calls use(Product(), Format(), tile, table) for each launch that a list needs.
+template <class Use>
+void each_low_rank_launch(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, ddp_dtype dtype, Use use) {
+    const auto launch = [&](auto product) {
+        each_low_rank_table<decltype(product)>(items, count, [&](const LowRankTable& table) {
+            with_tile<decltype(product)>(table, [&](auto tile) {
+                with_real_format(dtype, [&](auto format) { use(product, format, tile, table); });
+            });
+        });
+    };
+    if (op == DDP_LOW_RANK_PROJECT) {
+        launch(Project());
+    } else if (op == DDP_LOW_RANK_PROJECT_BACK) {
+        launch(ProjectBack());
+        launch(AddParts());
+    } else {
+        launch(Restore());
+    }
+}
+
+}  // namespace libddp::cuda

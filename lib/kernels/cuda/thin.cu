@@ -1,0 +1,44 @@
+// The kernels for thin matrices, and for what may not be finite: a block each.
+#include "device/cuda/check.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/low_rank.h"
+
+namespace libddp::cuda {
+namespace {
+
+template <class Format>
+__global__ void __launch_bounds__(kThinTeam) thin_kernel(ddp_thin_op op, const __grid_constant__ ThinTable table) {
+    __shared__ thin::Shared shared;
+    run_thin<Format>(BlockTeam(), shared, op, table.row[blockIdx.x], table.rules);
+}
+
+template <class Format>
+__global__ void __launch_bounds__(kThinTeam) leave_out_kernel(const __grid_constant__ DoubtTable table) {
+    __shared__ thin::Shared shared;
+    run_leave_out<Format>(BlockTeam(), shared, table.row[blockIdx.x], table.only_if);
+}
+
+}  // namespace
+
+void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dtype, const ddp_thin_rules& rules,
+          cudaStream_t stream) {
+    each_thin_table(items, count, rules, [&](const ThinTable& table) {
+        const auto launch = [&](auto format) {
+            thin_kernel<decltype(format)><<<static_cast<unsigned>(table.rows), kThinTeam, 0, stream>>>(op, table);
+        };
+        dtype == DDP_F64 ? launch(F64()) : launch(F32());
+        check(cudaGetLastError(), "launching the kernel for P and Q");
+    });
+}
+
+void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype, const std::uint32_t* only_if,
+               cudaStream_t stream) {
+    each_doubt_table(items, count, only_if, [&](const DoubtTable& table) {
+        with_real_format(dtype, [&](auto format) {
+            leave_out_kernel<decltype(format)><<<static_cast<unsigned>(table.rows), kThinTeam, 0, stream>>>(table);
+        });
+        check(cudaGetLastError(), "launching the kernel that looks for NaN");
+    });
+}
+
+}  // namespace libddp::cuda

@@ -1,0 +1,86 @@
+// What becomes of a backend's failures of which the working ones show little.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <new>
+#include <string>
+#include <thread>
+
+#include "ddp/ddp.h"
+#include "support/ranks.h"
+
+using testing::HasSubstr;
+
+namespace {
+
+std::atomic<bool> out_of_memory{false};
+
+ddp_status run(void*, const ddp_collective*, ddp_backend_failure* failure) {
+    if (out_of_memory) throw std::bad_alloc();  // as libddp's own code may on the way
+    failure->rank = -1;
+    std::snprintf(failure->message, sizeof failure->message, "the cable is cut");
+    return DDP_ERROR_RANK_FAILED;
+}
+
+void register_failing_backend() {
+    static const ddp_backend* const backend = [] {
+        static ddp_backend made{};
+        made.struct_size = sizeof made;
+        made.abi_version = DDP_BACKEND_ABI_VERSION;
+        made.name = "failing";
+        made.create = [](const ddp_backend_host*, void** transport, ddp_backend_failure*) {
+            *transport = &made;
+            return ddp_status{DDP_OK};
+        };
+        made.destroy = [](void*) {};
+        made.capabilities = [](void*) { return std::uint32_t{0}; };
+        made.abort = [](void*) {};
+        made.run = &run;
+        EXPECT_EQ(ddp_backend_register(&made, nullptr), DDP_OK);
+        return &made;
+    }();
+    (void)backend;
+}
+
+// Rank 0 begins an allreduce. For each rank: what it says of that.
+void fail_on_rank_0(const std::function<void(ddp_error* error)>& examine) {
+    register_failing_backend();
+    on_ranks({2, "failing"}, [&](int rank, ddp_group* group) {
+        ddp_error* error = nullptr;
+        float value = 1;
+        if (rank == 0) {
+            EXPECT_NE(ddp_allreduce(group, nullptr, &value, 1, DDP_F32, DDP_SUM, nullptr, &error), DDP_OK);
+        } else {
+            for (int i = 0; i < 10'000 && ddp_group_status(group, nullptr) == DDP_OK; ++i)
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            EXPECT_NE(ddp_group_status(group, &error), DDP_OK);
+        }
+        examine(error);
+        ddp_error_free(error);
+    });
+}
+
+TEST(FailingBackend, ALossWithoutACulpritSaysWhoSawItAndWhere) {
+    out_of_memory = false;
+    fail_on_rank_0([](ddp_error* error) {
+        EXPECT_EQ(ddp_error_code(error), DDP_ERROR_RANK_FAILED);
+        EXPECT_EQ(ddp_error_rank(error), -1);
+        EXPECT_THAT(ddp_error_message(error), HasSubstr("allreduce"));
+        EXPECT_THAT(ddp_error_message(error), HasSubstr(" on rank 0: backend failing: the cable is cut"));
+    });
+}
+
+TEST(FailingBackend, AnExceptionBreaksTheGroup) {
+    out_of_memory = true;
+    fail_on_rank_0([](ddp_error* error) {
+        EXPECT_EQ(ddp_error_code(error), DDP_ERROR_OUT_OF_MEMORY);
+        EXPECT_EQ(ddp_error_rank(error), 0);
+    });
+}
+
+}  // namespace

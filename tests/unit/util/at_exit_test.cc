@@ -1,0 +1,38 @@
+// What is said when the process exits.
+#include "util/at_exit.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <thread>
+
+#include "util/interrupt.h"
+
+namespace libddp {
+namespace {
+
+constexpr int kAsked = 7;
+
+// Looks up as a wait does, for longer than one goes without asking.
+void wait_a_while(int, const Deadline&) {
+    for (int i = 0; i < 10; ++i) {
+        if (interrupt::wanted()) _exit(kAsked);
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    }
+}
+
+[[noreturn]] void exit_with_a_check() {
+    interrupt::install([](void*) -> std::int32_t { return 1; }, nullptr, nullptr, false);
+    new AtExit(wait_a_while);  // NOLINT: lives when the process exits
+    std::exit(0);
+}
+
+TEST(AtExit, DoesNotAskTheProgram) {
+    EXPECT_EXIT(exit_with_a_check(), ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace libddp

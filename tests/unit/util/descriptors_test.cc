@@ -1,0 +1,68 @@
+#include "util/descriptors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "support/few_descriptors.h"
+#include "util/error.h"
+
+namespace libddp {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+ErrorInfo wish(std::size_t count) {
+    try {
+        require_descriptors(count, "the test");
+    } catch (const Error& error) {
+        return error.info();
+    }
+    return {};
+}
+
+TEST(RequireDescriptors, SaysWhetherThereAreSoMany) {
+    for (const int left : {0, 1, 2, 5, 20}) {
+        const FewDescriptors few(left);
+        const auto count = static_cast<std::size_t>(left);
+        EXPECT_EQ(wish(count).ok(), left > 0) << left;  // it takes one while it counts
+        const ErrorInfo error = wish(count + 1);
+        EXPECT_EQ(error.code, DDP_ERROR_LIMIT) << left;
+        EXPECT_THAT(error.message, AllOf(HasSubstr("the test cannot start"), HasSubstr("ulimit -n"))) << left;
+    }
+}
+
+TEST(RequireDescriptors, OnesAboveTheLimitTakeNothingOfIt) {
+    const int high = fcntl(0, F_DUPFD, 200);
+    {
+        const FewDescriptors few(3);
+        EXPECT_TRUE(wish(3).ok());
+        EXPECT_FALSE(wish(4).ok());
+    }
+    close(high);
+}
+
+TEST(RequireDescriptors, LeavesThemToOtherThreads) {
+    std::atomic<bool> over{false};
+    long refused = 0, opened = 0;
+    const FewDescriptors few(8);
+    std::thread other([&] {
+        for (; !over; ++opened)
+            if (const int fd = dup(0); fd >= 0)
+                close(fd);
+            else
+                ++refused;
+    });
+    for (int i = 0; i < 3000; ++i) (void)wish(8);  // no, while the other thread has one
+    over = true;
+    other.join();
+    EXPECT_GT(opened, 0);
+    EXPECT_EQ(refused, 0);
+}
+
+}  // namespace
+}  // namespace libddp
