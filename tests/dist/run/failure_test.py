@@ -50,7 +50,7 @@ class FailureTest(Case):
         self.expect(result, 3)
         self.assertIn(b"[1] report 5\n", result.out)
         self.assertIn(b"[2] done\n", result.out)
-        self.assertIn(b"[3] done\n[3] its child has ended\n", result.out)
+        self.assertIn(b"[3] its child has ended\n", result.out)
 
     def test_rank_whose_output_waits_for_its_reader_is_not_interrupted(self):
         code = "test $DDP_RANK = 0 && exit 3; yes report | head -n 600000; echo the end"
