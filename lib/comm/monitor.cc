@@ -130,9 +130,14 @@ ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
     }
     try {
         if (service != Service::kAnswers) fail(DDP_ERROR_UNAVAILABLE, "the store has gone");
-        return decode_verdict(may_tell ? config_.store->compare_set(key("verdict"), "", encode_verdict(error))
-                                       : config_.store->get(key("verdict"), -1));
+        const auto store = config_.store->bounded(kStoreMs);  // it may stop even now
+        return decode_verdict(may_tell ? store->compare_set(key("verdict"), "", encode_verdict(error))
+                                       : store->get(key("verdict"), -1));
     } catch (const Error& failure) {
+        if (failure.info().code == DDP_ERROR_TIMEOUT) {
+            note_silence();
+            return error;
+        }
         // The store may have ended with a rank that has agreed already. What it said last counts.
         if (!on_own_thread() && wait_for_verdict(kVerdictMs)) return verdict();
         log(LogLevel::kInfo, "could not tell the other ranks (", failure.what(), "): ", error.message);
@@ -204,8 +209,9 @@ void Monitor::leave() {
     at_exit_.reset();  // it may be about to replace the will that is taken back below
     if (look_at_store() != Service::kAnswers) return;
     try {
-        config_.store->set(key(str("left/", config_.rank)), config_.identity);
-        config_.store->remove_will(key("verdict"));
+        const auto store = config_.store->bounded(std::max<std::int64_t>(deadline.remaining_ms(), 1));
+        store->set(key(str("left/", config_.rank)), config_.identity);
+        store->remove_will(key("verdict"));
     } catch (const Error& error) {
         log(LogLevel::kDebug, "leaving group: ", error.what());
     }
@@ -374,6 +380,10 @@ Monitor::Service Monitor::look_at_store() {
     } catch (const Error&) {
         return Service::kLost;
     }
+    return note_silence();
+}
+
+Monitor::Service Monitor::note_silence() {
     std::lock_guard lock(mutex_);
     if (!store_gone_) store_gone_ = store_silent_ = true;
     return store_silent_ ? Service::kSilent : Service::kGone;

@@ -104,6 +104,7 @@ private:
     bool wait_for_verdict(std::int64_t ms);
     bool store_gone() const;
     Service look_at_store();
+    Service note_silence();  // the store did not answer in time; kGone if the connection has ended meanwhile
     ErrorInfo blame_store_rank(const ErrorInfo& local, const std::string& operation);
     ErrorInfo blame_for_timeout(const ErrorInfo& local, const std::string& operation, const std::string& advice);
     ErrorInfo blame_silent(const std::vector<std::int32_t>& silent, const ErrorInfo& local,

@@ -170,10 +170,11 @@ bool FileStore::would_wait(Caller caller, const Request& request) const {
     return state_.first_missing(request.keys) != request.keys.size();
 }
 
-Outcome FileStore::perform(Request request) {
+Outcome FileStore::perform(Request request, std::int64_t within_ms) {
     const bool waits = may_wait(request.op) && request.timeout_ms != kNoWait;
     const auto deadline = Deadline::after_ms(request.timeout_ms);
-    const auto bound = Deadline::after_ms(waits ? request.timeout_ms + kGraceMs : call_timeout_ms_);
+    const std::int64_t call_ms = within_ms > 0 ? within_ms : call_timeout_ms_;
+    const auto bound = Deadline::after_ms(waits ? request.timeout_ms + kGraceMs : call_ms);
 
     Lock lock(mutex_);
     check_usable();

@@ -27,7 +27,7 @@ public:
     FileStore(const std::string& path, std::int64_t timeout_ms);
     ~FileStore() override;
 
-    Outcome perform(Request request) override;
+    Outcome perform(Request request, std::int64_t within_ms) override;
     Notifier::Id watch(const std::string& key, Notifier::Callback seen) override;
     // There is no service that could be lost: the callback never runs.
     Notifier::Id watch_connection(Notifier::Callback lost) override;

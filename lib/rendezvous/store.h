@@ -76,6 +76,10 @@ public:
     // connection was lost can tell a cut connection from a service that is gone.
     virtual std::shared_ptr<Store> reconnect(std::int64_t within_ms) = 0;
 
+    // The same service over the same connection, which stays this store's: a call that does not wait for a key, a queue or ranks
+    // fails with TIMEOUT after this time. For a caller that must not stay if the service is stopped.
+    virtual std::shared_ptr<Store> bounded(std::int64_t within_ms) = 0;
+
     virtual int port() const { return -1; }    // of the server, tcp only
     virtual std::string describe() const = 0;  // "tcp://127.0.0.1:29500", for messages
 };

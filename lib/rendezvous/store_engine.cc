@@ -36,17 +36,22 @@ std::string only_value(Outcome outcome) {
 }  // namespace
 
 EngineStore::EngineStore(std::shared_ptr<StoreEngine> engine, StoreConfig config, std::string description)
-    : engine_(std::move(engine)), config_(std::move(config)), description_(std::move(description)) {}
+    : engine_(std::move(engine)), config_(std::move(config)), description_(std::move(description)),
+      owns_connection_(true), within_ms_(0) {}
+
+EngineStore::EngineStore(const EngineStore& owner, std::int64_t within_ms)
+    : engine_(owner.engine_), config_(owner.config_), description_(owner.description_), owns_connection_(false),
+      within_ms_(within_ms) {}
 
 EngineStore::~EngineStore() {
-    engine_->close();
+    if (owns_connection_) engine_->close();
 }
 
 Outcome EngineStore::call(Request made) const {
     if (auto failure = invalid(made)) fail(failure->code, failure->message);
     if (may_wait(made.op) && made.timeout_ms != kNoWait) interrupt::refuse_inside_check();
     auto engine = engine_;
-    Outcome outcome = engine->perform(std::move(made));
+    Outcome outcome = engine->perform(std::move(made), within_ms_);
     if (outcome.code != DDP_OK) fail(outcome.code, outcome.message);
     return outcome;
 }
@@ -157,6 +162,10 @@ bool EngineStore::answers(std::int64_t within_ms) {
 
 std::shared_ptr<Store> EngineStore::reconnect(std::int64_t within_ms) {
     return reopen_store(config_, within_ms);
+}
+
+std::shared_ptr<Store> EngineStore::bounded(std::int64_t within_ms) {
+    return std::make_shared<EngineStore>(*this, within_ms);
 }
 
 void EngineStore::close() {

@@ -15,9 +15,10 @@ class StoreEngine {
 public:
     virtual ~StoreEngine() = default;
 
-    // Performs a valid request, waiting as long as it says (kForever is not used here). Throws Error when the service
-    // cannot be asked; what the service says is in the outcome.
-    virtual Outcome perform(Request request) = 0;
+    // Performs a valid request, waiting as long as it says (kForever is not used here). One that does not wait takes at most
+    // within_ms, or as long as this kind of store allows if that is 0. Throws Error when the service cannot be asked; what the
+    // service says is in the outcome.
+    virtual Outcome perform(Request request, std::int64_t within_ms) = 0;
     virtual Notifier::Id watch(const std::string& key, Notifier::Callback seen) = 0;
     virtual Notifier::Id watch_connection(Notifier::Callback lost) = 0;
     virtual void unwatch(Notifier::Id id) = 0;
@@ -32,6 +33,7 @@ class EngineStore final : public Store {
 public:
     // config: how a client reaches the service again.
     EngineStore(std::shared_ptr<StoreEngine> engine, StoreConfig config, std::string description);
+    EngineStore(const EngineStore& owner, std::int64_t within_ms);  // owner.bounded(within_ms)
     ~EngineStore() override;
 
     void set(const std::string& key, std::string_view value) override;
@@ -60,6 +62,7 @@ public:
     void close() override;
     bool answers(std::int64_t within_ms) override;
     std::shared_ptr<Store> reconnect(std::int64_t within_ms) override;
+    std::shared_ptr<Store> bounded(std::int64_t within_ms) override;
     int port() const override;
     std::string describe() const override { return description_; }
 
@@ -71,6 +74,8 @@ private:
     std::shared_ptr<StoreEngine> engine_;
     const StoreConfig config_;
     std::string description_;
+    const bool owns_connection_;
+    const std::int64_t within_ms_;  // 0: as long as the engine allows
 };
 
 }  // namespace libddp

@@ -74,9 +74,10 @@ void TcpClient::enqueue_cancel(std::uint64_t id) {
     enqueue(encode_request(0, request));
 }
 
-Outcome TcpClient::perform(Request request) {
+Outcome TcpClient::perform(Request request, std::int64_t within_ms) {
     const bool waits = may_wait(request.op) && request.timeout_ms != kNoWait;
-    return perform_within(std::move(request), waits ? request.timeout_ms + kGraceMs : call_timeout_ms_);
+    const std::int64_t call_ms = within_ms > 0 ? within_ms : call_timeout_ms_;
+    return perform_within(std::move(request), waits ? request.timeout_ms + kGraceMs : call_ms);
 }
 
 bool TcpClient::answers(std::int64_t within_ms) {

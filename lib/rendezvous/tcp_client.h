@@ -28,7 +28,7 @@ public:
     TcpClient(int socket, std::string name, std::int64_t call_timeout_ms);
     ~TcpClient() override;
 
-    Outcome perform(Request request) override;
+    Outcome perform(Request request, std::int64_t within_ms) override;
     bool answers(std::int64_t within_ms) override;
     Notifier::Id watch(const std::string& key, Notifier::Callback seen) override;
     Notifier::Id watch_connection(Notifier::Callback lost) override;

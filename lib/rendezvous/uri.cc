@@ -97,7 +97,9 @@ public:
         : server_(std::move(server)), client_(std::move(client)) {}
     ~HostingEngine() override { HostingEngine::close(); }
 
-    Outcome perform(Request request) override { return client_->perform(std::move(request)); }
+    Outcome perform(Request request, std::int64_t within_ms) override {
+        return client_->perform(std::move(request), within_ms);
+    }
     bool answers(std::int64_t within_ms) override { return client_->answers(within_ms); }
     Notifier::Id watch(const std::string& key, Notifier::Callback seen) override {
         return client_->watch(key, std::move(seen));

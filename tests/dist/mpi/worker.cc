@@ -212,7 +212,8 @@ void run(const std::string& name) {
 }  // namespace
 
 // The program's own definition stands before the C library's.
-extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*body)(void*), void* data) noexcept {
+extern "C" [[gnu::visibility("default")]] int pthread_create(pthread_t* thread, const pthread_attr_t* how,
+                                                             void* (*body)(void*), void* data) noexcept {
     static const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
     return module_has_no_threads && called_by_module() ? EAGAIN : real(thread, how, body, data);
 }
