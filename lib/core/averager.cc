@@ -11,7 +11,7 @@ namespace libddp {
 namespace {
 
 // Values travel together, at most this much at a time. A multiple of the size of every element.
-constexpr std::size_t kChunkBytes = std::size_t{25} << 20;
+constexpr std::size_t kMessageBytes = std::size_t{25} << 20;
 
 // Values of one dtype and device on their way to the average and back.
 class Chunk {
@@ -20,12 +20,12 @@ public:
 
     void add(Piece piece) {
         while (piece.bytes > 0) {
-            const std::size_t part = std::min(piece.bytes, kChunkBytes - used_);
+            const std::size_t part = std::min(piece.bytes, kMessageBytes - used_);
             pieces_.push_back({piece.data, part});
             used_ += part;
             piece.data += part;
             piece.bytes -= part;
-            if (used_ == kChunkBytes) flush();
+            if (used_ == kMessageBytes) flush();
         }
     }
 
