@@ -15,7 +15,7 @@
 namespace ddprun {
 namespace {
 
-constexpr const char* kMode = "--child";
+constexpr const char* kChildMode = "--child";
 // argv: ddprun --child PARENT OPEN_FILES PROGRAM...
 constexpr int kParent = 2;
 constexpr int kOpenFiles = 3;
@@ -31,13 +31,13 @@ void limit_open_files(rlim_t count) {
 }  // namespace
 
 std::vector<std::string> child_arguments(const std::vector<std::string>& program, rlim_t open_files) {
-    std::vector<std::string> arguments = {"ddprun", kMode, std::to_string(getpid()), std::to_string(open_files)};
+    std::vector<std::string> arguments = {"ddprun", kChildMode, std::to_string(getpid()), std::to_string(open_files)};
     arguments.insert(arguments.end(), program.begin(), program.end());
     return arguments;
 }
 
 bool is_child_mode(int argc, char** argv) {
-    return argc > kProgram && std::strcmp(argv[1], kMode) == 0;
+    return argc > kProgram && std::strcmp(argv[1], kChildMode) == 0;
 }
 
 int run_child(int, char** argv) {

@@ -14,7 +14,7 @@
 namespace ddprun {
 namespace {
 
-constexpr const char* kMode = "--guard";
+constexpr const char* kGuardMode = "--guard";
 constexpr char kAdd = '+';
 constexpr char kRemove = '-';
 constexpr Milliseconds kFarewell{1000};
@@ -63,7 +63,7 @@ Guard::Guard(uv_loop_t* loop) {
     const PipeEnds ends = make_pipe(0, UV_NONBLOCK_PIPE);
     pipe_ = ends.write;
     char name[] = "ddprun";
-    std::string mode = kMode;
+    std::string mode = kGuardMode;
     char* arguments[] = {name, mode.data(), nullptr};
     uv_stdio_container_t input{};
     input.flags = UV_INHERIT_FD;
@@ -98,7 +98,7 @@ void Guard::remove(pid_t group) {
 }
 
 bool is_guard_mode(int argc, char** argv) {
-    return argc == 2 && std::strcmp(argv[1], kMode) == 0;
+    return argc == 2 && std::strcmp(argv[1], kGuardMode) == 0;
 }
 
 int run_guard() {

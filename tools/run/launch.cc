@@ -12,7 +12,6 @@
 namespace ddprun {
 namespace {
 
-constexpr Milliseconds kJoinTime{300'000};
 // Ranks react within milliseconds to a death, and only a busy machine takes longer to show it.
 constexpr Milliseconds kGatherTime{500};
 // What another node has seen comes with the next exchanges, four times a second on either side.

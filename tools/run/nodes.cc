@@ -8,8 +8,6 @@ namespace ddprun {
 namespace {
 
 constexpr Milliseconds kPeriod{250};
-// How long node 0 waits for a node that never came: the time that libddp gives ranks to join.
-constexpr Milliseconds kJoinTime{300'000};
 
 constexpr const char* kShapeKey = "ddp/run/shape";
 constexpr const char* kOrderKey = "ddp/run/order";

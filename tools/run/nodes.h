@@ -20,6 +20,9 @@
 
 namespace ddprun {
 
+// How long node 0 waits for a node that never came, and a node for node 0: the time that libddp gives ranks to join.
+constexpr Milliseconds kJoinTime{300'000};
+
 struct Report {
     enum class State { kRunning, kFailed, kStopped, kSucceeded, kLeft };
 
