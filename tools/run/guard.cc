@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kGuardMode = "--guard";
 constexpr char kAdd = '+';
 constexpr char kRemove = '-';
-constexpr Milliseconds kFarewell{1000};
+constexpr Milliseconds kGuardEndTime{1000};
 
 // "+4711" or "-4711".
 void obey(const std::string& command, std::set<pid_t>& groups) {
@@ -53,7 +53,7 @@ void tell(int pipe, char verb, pid_t group) {
 
 // Gives the guard time to end, and takes its exit status so that no zombie stays.
 void reap(pid_t pid) {
-    const auto give_up = Clock::now() + kFarewell;
+    const auto give_up = Clock::now() + kGuardEndTime;
     while (waitpid(pid, nullptr, WNOHANG) == 0 && Clock::now() < give_up) usleep(1000);
 }
 

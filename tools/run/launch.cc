@@ -19,7 +19,7 @@ constexpr Milliseconds kGatherTimeOfNodes{1000};
 // After a second interrupt, output that nobody reads is given up.
 constexpr Milliseconds kLastPatience{200};
 // How long a node that leaves waits for the others to see it.
-constexpr Milliseconds kFarewell{5000};
+constexpr Milliseconds kLeaveTime{5000};
 
 std::string host_name() {
     char name[256] = "";
@@ -246,7 +246,7 @@ void Launch::take_leave(Nodes& nodes) {
     Report last = report();
     last.state = Report::State::kLeft;
     nodes.report(last);
-    const auto give_up = Clock::now() + kFarewell;
+    const auto give_up = Clock::now() + kLeaveTime;
     const bool wait_for_absent = interrupted_ == 0;
     while (!nodes.may_go(wait_for_absent) && !impatient_ && Clock::now() < give_up) loop_.run_once();
 }
