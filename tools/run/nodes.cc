@@ -159,11 +159,15 @@ void Nodes::begin_exchange() {
 // On a thread of the pool; touches nothing of Nodes that changes.
 void Nodes::run_exchange(Exchange& exchange) {
     exchange.read.clear();
+    exchange.came.clear();
     exchange.error.clear();
     try {
         if (leads()) {
             store_.set(kOrderKey, exchange.write);
-            for (int node = 0; node < shape_.nodes; ++node) exchange.read.push_back(store_.get(report_key(node)));
+            for (int node = 0; node < shape_.nodes; ++node) {
+                exchange.read.push_back(store_.get(report_key(node)));
+                exchange.came.push_back(exchange.read.back() || store_.get(hello_key(node)));
+            }
         } else {
             // Before its first report a node counts as not there yet.
             if (exchange.version > 0) store_.set(report_key(shape_.node_rank), exchange.write);
@@ -196,6 +200,10 @@ void Nodes::end_exchange(const Exchange& exchange) {
 void Nodes::take_reports(const Exchange& exchange) {
     for (std::size_t node = 1; node < peers_.size(); ++node) {
         Peer& peer = peers_[node];
+        if (exchange.came[node] && !peer.came) {
+            peer.came = true;
+            peer.last_change = Clock::now();
+        }
         if (!exchange.read[node] || *exchange.read[node] == peer.last_text) continue;
         peer.last_text = *exchange.read[node];
         peer.report = decode_report(peer.last_text);
@@ -214,8 +222,8 @@ void Nodes::decide() {
     order_ = next_order(order_, reports, shape_.max_restarts);
     for (int node = 1; node < shape_.nodes && order_.kind != Order::Kind::kEnd; ++node) {
         const Peer& peer = peers_[static_cast<std::size_t>(node)];
-        if (peer.report && now - peer.last_change > shape_.lost_after) give_up_on(node, "does not answer any more");
-        if (!peer.report && now - peer.last_change > kJoinTime) give_up_on(node, "has not come");
+        if (peer.came && now - peer.last_change > shape_.lost_after) give_up_on(node, "does not answer any more");
+        if (!peer.came && now - peer.last_change > kJoinTime) give_up_on(node, "has not come");
     }
     if (before.kind != order_.kind || before.generation != order_.generation || before.code != order_.code) ++version_;
 }

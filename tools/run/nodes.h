@@ -81,6 +81,7 @@ public:
 
 private:
     struct Peer {
+        bool came = false;  // it has said hello
         std::optional<Report> report;
         std::string last_text;  // with its counter
         Clock::time_point last_change = Clock::now();
@@ -91,6 +92,7 @@ private:
         std::string write;
         std::int64_t version = 0;
         std::vector<std::optional<std::string>> read;
+        std::vector<bool> came;  // at node 0: which nodes have said hello
         std::string error;
     };
 

@@ -111,6 +111,21 @@ TEST(NextOrder, TheEndIsTheEnd) {
     EXPECT_EQ(end.code, 1);
 }
 
+TEST(Nodes, ANodeThatDiesBeforeItsFirstReportIsLostSoon) {
+    uv_loop_t loop;
+    ASSERT_EQ(uv_loop_init(&loop), 0);
+    {
+        Store store = Store::serve({"127.0.0.1", 0}, "");
+        Nodes nodes(&loop, store, {0, 2, 1, 0, Milliseconds{300}});
+        store.add("ddp/run/hello/1", 1);  // and nothing more
+        const auto give_up = Clock::now() + std::chrono::seconds(20);
+        while (nodes.order().kind != Kind::kEnd && Clock::now() < give_up) uv_run(&loop, UV_RUN_ONCE);
+        EXPECT_EQ(nodes.order().text, "node 1 does not answer any more");
+    }
+    uv_run(&loop, UV_RUN_DEFAULT);
+    EXPECT_EQ(uv_loop_close(&loop), 0);
+}
+
 TEST(ParseEndpoint, ReadsHostsAndAddresses) {
     EXPECT_EQ(parse_endpoint("host0:29500")->uri(), "tcp://host0:29500");
     EXPECT_EQ(parse_endpoint("10.0.0.1:1")->uri(), "tcp://10.0.0.1:1");
