@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/crew.h"
+#include "comm/executor.h"
 #include "comm/link.h"
 
 namespace libddp {

@@ -1,5 +1,5 @@
 // Executors whose waiters serve each other.
-#include "comm/crew.h"
+#include "comm/executor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 #include <atomic>
 #include <thread>
 
-#include "comm/executor.h"
 #include "function_operation.h"
 
 using namespace libddp;

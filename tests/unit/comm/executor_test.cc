@@ -7,7 +7,6 @@
 #include <chrono>
 #include <thread>
 
-#include "comm/crew.h"
 #include "function_operation.h"
 #include "util/interrupt.h"
 
