@@ -5,7 +5,6 @@
 
 #include "comm/link_operation.h"
 #include "comm/registry.h"
-#include "comm/verdict.h"
 #include "device/memory.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"

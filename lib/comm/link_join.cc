@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "comm/link.h"
-#include "comm/verdict.h"
 #include "util/interrupt.h"
 #include "util/log.h"
 #include "util/version.h"

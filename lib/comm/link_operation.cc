@@ -1,7 +1,7 @@
 #include "comm/link_operation.h"
 
 #include "comm/link.h"
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/pieces.h"
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 #include "device/scratch.h"
 #include "util/hash.h"
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 #include "core/agreement.h"
 #include "core/hook_state.h"
 #include "core/plan.h"

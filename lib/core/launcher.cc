@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "comm/link.h"
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 #include "kernels/dtype.h"
 #include "util/hash.h"
 #include "util/interrupt.h"

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "comm/link.h"
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 #include "core/reducer.h"
 #include "core/kept_views.h"
 #include "util/error.h"

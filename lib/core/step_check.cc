@@ -6,7 +6,7 @@
 #include <map>
 #include <string_view>
 
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 #include "device/memory.h"
 #include "kernels/dtype.h"
 #include "util/hash.h"

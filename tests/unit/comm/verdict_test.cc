@@ -1,5 +1,5 @@
 // Verdicts survive the store; malformed ones do not get past.
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
