@@ -19,6 +19,7 @@
 namespace libddp {
 
 class LinkOperation;
+
 // Decides what the links of a group that is made of several take for their verdict.
 class Arbiter {
 public:
