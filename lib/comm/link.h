@@ -13,7 +13,6 @@
 #include "comm/executor.h"
 #include "comm/group.h"
 #include "comm/monitor.h"
-#include "comm/stream_watch.h"
 #include "comm/transport.h"
 
 namespace libddp {
