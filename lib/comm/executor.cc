@@ -63,9 +63,9 @@ WorkPtr Executor::add_gate(WorkPtr work) {
     return work;
 }
 
-std::shared_ptr<Executor> Executor::current() {
+std::shared_ptr<Executor> Executor::in_order(const OpTag& tag) {
     if (turn_holder) return turn_holder->shared_from_this();
-    return current_tag().executor;
+    return tag.executor;
 }
 
 // Puts a task into the queue: at its end, or in front for the continuation that is running. Returns why not.

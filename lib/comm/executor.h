@@ -61,9 +61,9 @@ public:
     // crew, where nobody who waits may be inside an operation that not all ranks have come to: then submit it.
     std::optional<ErrorInfo> run_now(Operation& operation);
 
-    // The executor whose order the calling thread's continuations must keep to: that of the turn it holds or of the
-    // hook it is in.
-    static std::shared_ptr<Executor> current();
+    // The executor whose order must be kept to by what continues operations with this tag: that of the turn that the
+    // calling thread holds, or the tag's. May be null.
+    static std::shared_ptr<Executor> in_order(const OpTag& tag);
 
     // Holds up the queue, from this place in it, until `work` (a new one if null) is done and what continues it has
     // run.

@@ -52,9 +52,8 @@ Executor::Runner runner_for(const Transport& transport) {
 }
 
 // Adds what this rank contributes.
-void count_sent(const Collective& c) {
-    if (const auto& traffic = current_tag().traffic)
-        traffic->sent.fetch_add(c.count * dtype_size(c.dtype), std::memory_order_relaxed);
+void count_sent(const Collective& c, const OpTag& tag) {
+    if (tag.traffic) tag.traffic->sent.fetch_add(c.count * dtype_size(c.dtype), std::memory_order_relaxed);
 }
 
 bool reduces(ddp_collective_kind kind) {
@@ -249,7 +248,7 @@ std::string Link::joining() const {
     return str("joining group '", config_.name, "'");
 }
 
-std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const Links& earlier) {
+std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const OpTag& tag, const Links& earlier) {
     if (color < -1) fail(DDP_ERROR_INVALID_ARGUMENT, "color is ", color, "; it is at least 0, or -1 to join no group");
     require_unbroken("ddp_group_split");
     struct Choice {
@@ -257,8 +256,7 @@ std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const L
     };
     std::vector<Choice> choices(static_cast<std::size_t>(world()));
     choices[static_cast<std::size_t>(rank())] = {color, key, rank()};
-    const ScopedPurpose scope(Purpose::kSplit);
-    run({DDP_COLLECTIVE_ALLGATHER, nullptr, choices.data(), sizeof(Choice), DDP_U8});
+    run({DDP_COLLECTIVE_ALLGATHER, nullptr, choices.data(), sizeof(Choice), DDP_U8}, tag.with(Purpose::kSplit));
     ++splits_;
     if (color < 0) return nullptr;
 
@@ -348,36 +346,37 @@ private:
     std::uint64_t copied_ = 0;
 };
 
-WorkPtr Link::submit(const Collective& collective) {
-    validate(collective);
+WorkPtr Link::submit(const Collective& collective, OpTag tag) {
+    validate(collective, tag);
     check();
     interrupt::refuse_inside_check();
-    count_sent(collective);
+    count_sent(collective, tag);
     // The operation runs while the executor lives, which the group's destructor ends first.
-    const WaitTarget target{current_tag().step, current_tag().bucket, collective.kind};
-    auto work = executor_->submit(std::make_unique<LinkOperation>(*this, collective, current_tag()), target);
-    if (!is_cpu(collective.device)) work->enqueued_on(current_tag().stream, config_.timeout_ms);
+    const WaitTarget target{tag.step, tag.bucket, collective.kind};
+    const StreamPtr stream = tag.stream;
+    auto work = executor_->submit(std::make_unique<LinkOperation>(*this, collective, std::move(tag)), target);
+    if (!is_cpu(collective.device)) work->enqueued_on(stream, config_.timeout_ms);
     return work;
 }
 
 // Who waits needs no work to hold, if nothing else is under way.
-void Link::perform(const Collective& collective) {
-    validate(collective);
+void Link::perform(const Collective& collective, const OpTag& tag) {
+    validate(collective, tag);
     check();
     interrupt::refuse_inside_check();
-    LinkOperation operation(*this, collective, current_tag());
+    LinkOperation operation(*this, collective, tag);
     const auto result = executor_->run_now(operation);
-    if (!result) return Group::perform(collective);
+    if (!result) return Group::perform(collective, tag);
     if (!result->ok()) throw Error(*result);
-    count_sent(collective);
+    count_sent(collective, tag);
 }
 
-void Group::run(const Collective& collective) {
-    link(0)->perform(collective);
+void Group::run(const Collective& collective, const OpTag& tag) {
+    link(0)->perform(collective, tag);
 }
 
-void Group::perform(const Collective& collective) {
-    const auto work = submit(collective);
+void Group::perform(const Collective& collective, const OpTag& tag) {
+    const auto work = submit(collective, tag);
     work->wait(std::nullopt);
     if (!work->result().ok()) throw Error(work->result());
 }
@@ -387,7 +386,7 @@ void Group::check_in_wait(const char* waited_for) {
     if (interrupt::wanted()) throw Error(break_everywhere(interruption(rank(), waited_for)));
 }
 
-void Link::validate(const Collective& c) const {
+void Link::validate(const Collective& c, const OpTag& tag) const {
     if (dtype_size(c.dtype) == 0) fail(DDP_ERROR_INVALID_ARGUMENT, "dtype ", c.dtype, " is unknown");
     if (!c.recv && c.count > 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, c.kind == DDP_COLLECTIVE_BROADCAST ? "buffer" : "recv",
@@ -399,8 +398,7 @@ void Link::validate(const Collective& c) const {
     if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER && !c.send && c.count > 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, "send is NULL: reduce_scatter does not work in place");
     if (!is_cpu(c.device)) {
-        const auto& stream = current_tag().stream;
-        if (!stream || !same_device(stream->device(), c.device))
+        if (!tag.stream || !same_device(tag.stream->device(), c.device))
             fail(DDP_ERROR_INTERNAL, "a collective on ", device_name(c.device), " without a stream of that device");
     }
     if (!reduces(c.kind)) return;

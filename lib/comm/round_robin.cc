@@ -64,16 +64,16 @@ ErrorInfo find_difference(const std::vector<Claim>& claims, const char* call) {
 }
 
 // On all links at once: where ranks give them in another order, each would wait for the other otherwise.
-void compare(const Links& links, const char* call) {
+void compare(const Links& links, const char* call, const OpTag& tag) {
     const auto world = static_cast<std::size_t>(links[0]->world());
     const Claim mine = claim_of(links);
-    const ScopedPurpose scope(Purpose::kRoundRobin);
     std::vector<std::shared_ptr<std::vector<Claim>>> claims;
     std::vector<WorkPtr> works;
     for (const auto& link : links) {
         auto all = std::make_shared<std::vector<Claim>>(world);
         (*all)[static_cast<std::size_t>(link->rank())] = mine;
-        works.push_back(link->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, all->data(), sizeof(Claim), DDP_U8}, all));
+        works.push_back(link->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, all->data(), sizeof(Claim), DDP_U8},
+                                     tag.with(Purpose::kRoundRobin).keeping(all)));
         claims.push_back(std::move(all));
     }
     for (std::size_t i = 0; i < links.size(); ++i) {
@@ -183,35 +183,36 @@ std::int64_t RoundRobin::timeout_ms() const {
     return links_.front()->timeout_ms();
 }
 
-std::shared_ptr<Group> RoundRobin::split(std::int32_t color, std::int32_t key) {
+std::shared_ptr<Group> RoundRobin::split(std::int32_t color, std::int32_t key, const OpTag& tag) {
     Links parts;
-    for (const auto& link : links_) parts.push_back(link->divide(color, key, parts));
+    for (const auto& link : links_) parts.push_back(link->divide(color, key, tag, parts));
     return color < 0 ? nullptr : of(std::move(parts));
 }
 
-WorkPtr RoundRobin::submit(const Collective& collective) {
-    if (Link* here = link_of_this_thread()) return here->submit(collective);
-    if (collective.kind == DDP_COLLECTIVE_BARRIER) return barrier();
+WorkPtr RoundRobin::submit(const Collective& collective, OpTag tag) {
+    if (Link* here = link_in_order(tag)) return here->submit(collective, std::move(tag));
+    if (collective.kind == DDP_COLLECTIVE_BARRIER) return barrier(tag);
     std::lock_guard lock(turn_mutex_);
-    WorkPtr work = links_[next_]->submit(collective);
+    WorkPtr work = links_[next_]->submit(collective, std::move(tag));
     next_ = (next_ + 1) % links_.size();  // what was refused took no turn
     return work;
 }
 
 // That of the hook or continuation that runs, or null.
-Link* RoundRobin::link_of_this_thread() const {
-    for (const auto& executor : {current_tag().executor, Executor::current()})
+Link* RoundRobin::link_in_order(const OpTag& tag) const {
+    for (const auto& executor : {tag.executor, Executor::in_order(tag)})
         for (const auto& link : links_)
             if (executor && link->executor() == executor) return link.get();
     return nullptr;
 }
 
 // Done when it is on every link.
-WorkPtr RoundRobin::barrier() {
+WorkPtr RoundRobin::barrier(const OpTag& tag) {
     std::vector<WorkPtr> works;
-    for (const auto& link : links_) works.push_back(link->submit({}));
+    for (const auto& link : links_) works.push_back(link->submit({}, tag));
     WorkPtr all = works.front();
-    for (std::size_t i = 1; i < works.size(); ++i) all = all->then([work = works[i]] { return work; }, true);
+    for (std::size_t i = 1; i < works.size(); ++i)
+        all = all->then([work = works[i]](const OpTag&) { return work; }, true, tag);
     return all;
 }
 
@@ -237,13 +238,13 @@ ErrorInfo RoundRobin::verdict() const {
     return verdict_;
 }
 
-std::shared_ptr<Group> compose_round_robin(const Groups& groups, const char* call) {
+std::shared_ptr<Group> compose_round_robin(const Groups& groups, const char* call, const OpTag& tag) {
     if (groups.empty() || groups.size() > RoundRobin::kMostLinks)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": n is ", groups.size(), "; it must be from 1 to ",
              RoundRobin::kMostLinks);
     Links links = links_of(groups, call);
     try {
-        compare(links, call);
+        compare(links, call, tag);
     } catch (const Error& error) {
         // Nobody may be left waiting for this rank in another of the groups.
         ErrorInfo agreed = error.info();

@@ -29,11 +29,10 @@ public:
     std::int64_t timeout_ms() const override;
     bool reduces_at_once() const override { return links_.front()->reduces_at_once(); }
     bool shares_memory() const override { return links_.front()->shares_memory(); }
-    std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) override;
+    std::shared_ptr<Group> split(std::int32_t color, std::int32_t key, const OpTag& tag) override;
     std::size_t link_count() const override { return links_.size(); }
     std::shared_ptr<Link> link(std::size_t turn) override { return links_[turn % links_.size()]; }
-    using Group::submit;
-    WorkPtr submit(const Collective& collective) override;
+    WorkPtr submit(const Collective& collective, OpTag tag) override;
     ErrorInfo break_everywhere(const ErrorInfo& error) override { return links_.front()->break_everywhere(error); }
     ErrorInfo verdict() const override;
 
@@ -42,8 +41,8 @@ private:
 
     void run_waiting_callbacks() override { crew_->run_callbacks(); }
     explicit RoundRobin(Links links);
-    Link* link_of_this_thread() const;
-    WorkPtr barrier();
+    Link* link_in_order(const OpTag& tag) const;
+    WorkPtr barrier(const OpTag& tag);
     ErrorInfo decide(const Link& broken, const ErrorInfo& verdict);
 
     const Links links_;
@@ -57,7 +56,9 @@ private:
 };
 
 // A round robin group of existing groups. Collective: compares with the other ranks. `call` names the public function.
-std::shared_ptr<Group> compose_round_robin(const std::vector<std::shared_ptr<Group>>& groups, const char* call);
+// tag: what the comparison belongs to.
+std::shared_ptr<Group> compose_round_robin(const std::vector<std::shared_ptr<Group>>& groups, const char* call,
+                                           const OpTag& tag);
 
 // A link, or as many as config.round_robin says.
 std::shared_ptr<Group> create_group(const GroupConfig& config);
