@@ -154,7 +154,7 @@ private:
     std::thread thread_;
 };
 
-// The executors of links that take turns. Whoever waits for a work of one runs the callbacks of all, and never lends
+// The executors of links that are one group. Whoever waits for a work of one runs the callbacks of all, and never lends
 // itself to an operation: from inside one it could not, and two ranks, each inside an operation of another link, would
 // wait for each other's callbacks. Operations run on the progress threads.
 class Crew {

@@ -55,14 +55,14 @@ public:
 
     // The links of which it is made; a link consists of itself.
     virtual std::size_t link_count() const = 0;
-    // The link for turn 0, 1, 2, ...: they come round. Work of one link runs in the order of its submission.
-    virtual std::shared_ptr<Link> link(std::size_t turn) = 0;
+    // Link 0, 1, 2, ...; after the last comes the first again. Work of one link runs in the order of its submission.
+    virtual std::shared_ptr<Link> link(std::size_t number) = 0;
 
     // Queues a collective. Throws INVALID_ARGUMENT or UNSUPPORTED, or what broke the group.
     virtual WorkPtr submit(const Collective& collective, OpTag tag) = 0;
-    // Runs one on the first link, as who waits needs no turn; throws what went wrong.
+    // Runs a collective on link 0, and waits for it; throws what went wrong.
     void run(const Collective& collective, const OpTag& tag);
-    // Submits a collective, which takes its turn, and waits for it; throws what went wrong.
+    // Submits a collective, and waits for it; throws what went wrong.
     virtual void perform(const Collective& collective, const OpTag& tag);
 
     // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.

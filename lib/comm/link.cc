@@ -226,7 +226,7 @@ void Link::say_who_is_missing() const {
         place_.world, " still waits for ", ranks_text(missing), "; the timeout is ", config_.timeout_ms, " ms");
 }
 
-// What broke this link or, while it is joined, one that it will take turns with.
+// What broke this link or, while it is joined, an earlier one of its group.
 ErrorInfo Link::broken_so_far() const {
     Links earlier;
     {

@@ -30,8 +30,8 @@ class Link final : public Group {
 public:
     using Links = std::vector<std::shared_ptr<Link>>;
 
-    // earlier: links of the same ranks that were created just before, in this order, and with which this one will take turns.
-    // What breaks one of them ends the join of this one.
+    // earlier: links of the same ranks that were created just before, in this order, and that will be one group with this
+    // one. What breaks one of them ends the join of this one.
     static std::shared_ptr<Link> create(const GroupConfig& config, const Links& earlier = {});
     ~Link() override;
 

@@ -192,9 +192,9 @@ std::shared_ptr<Group> RoundRobin::split(std::int32_t color, std::int32_t key, c
 WorkPtr RoundRobin::submit(const Collective& collective, OpTag tag) {
     if (Link* here = link_in_order(tag)) return here->submit(collective, std::move(tag));
     if (collective.kind == DDP_COLLECTIVE_BARRIER) return barrier(tag);
-    std::lock_guard lock(turn_mutex_);
+    std::lock_guard lock(next_mutex_);
     WorkPtr work = links_[next_]->submit(collective, std::move(tag));
-    next_ = (next_ + 1) % links_.size();  // what was refused took no turn
+    next_ = (next_ + 1) % links_.size();  // what was refused took no link
     return work;
 }
 

@@ -1,4 +1,4 @@
-// Links of the same ranks as one group, whose collectives take turns, so that several run at once (Li et al. 2020,
+// Links of the same ranks as one group. Each collective takes the next link, so that several run at once (Li et al. 2020,
 // section 5.4).
 //
 // What must stay in order stays on one link: a continuation's collectives run on the link of what it continues. Which
@@ -31,7 +31,7 @@ public:
     bool shares_memory() const override { return links_.front()->shares_memory(); }
     std::shared_ptr<Group> split(std::int32_t color, std::int32_t key, const OpTag& tag) override;
     std::size_t link_count() const override { return links_.size(); }
-    std::shared_ptr<Link> link(std::size_t turn) override { return links_[turn % links_.size()]; }
+    std::shared_ptr<Link> link(std::size_t number) override { return links_[number % links_.size()]; }
     WorkPtr submit(const Collective& collective, OpTag tag) override;
     ErrorInfo break_everywhere(const ErrorInfo& error) override { return links_.front()->break_everywhere(error); }
     ErrorInfo verdict() const override;
@@ -49,8 +49,8 @@ private:
     const std::string backend_name_;
     const std::shared_ptr<Bond> bond_;
     const std::shared_ptr<Crew> crew_;
-    std::mutex turn_mutex_;
-    std::size_t next_ = 0;
+    std::mutex next_mutex_;
+    std::size_t next_ = 0;  // the link for the next collective
     mutable std::mutex verdict_mutex_;
     ErrorInfo verdict_;
 };
