@@ -64,19 +64,19 @@ bool reduces(ddp_collective_kind kind) {
 
 std::shared_ptr<Link> Link::create(const GroupConfig& config, const Links& earlier) {
     const ddp_backend* backend = find_backend(config.backend);
-    std::shared_ptr<Link> group(new Link(config, find_meeting_place(config)), &Link::destroy);
-    group->earlier_ = earlier;
-    const auto& place = group->place_;
+    std::shared_ptr<Link> link(new Link(config, find_meeting_place(config)), &Link::destroy);
+    link->earlier_ = earlier;
+    const auto& place = link->place_;
     if (place.world > 1)
-        group->join(backend);
+        link->join(backend);
     else
-        group->connect(backend);
-    group->take_earlier();
+        link->connect(backend);
+    link->take_earlier();
     // A verdict that came while there was no transport yet found nothing to abort.
-    if (auto verdict = group->verdict(); !verdict.ok()) group->on_verdict(verdict);
+    if (auto verdict = link->verdict(); !verdict.ok()) link->on_verdict(verdict);
     log(LogLevel::kInfo, "group '", config.name, "': rank ", place.rank, " of ", place.world, ", backend ",
-        group->backend_name());
-    return group;
+        link->backend_name());
+    return link;
 }
 
 void Link::connect(const ddp_backend* backend) {
