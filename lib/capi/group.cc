@@ -44,14 +44,14 @@ GroupConfig read_config(const ddp_group_options* options, const char* call) {
 }
 
 // Device memory is reduced in the order of a bucket's stream, which only a hook and its continuations have.
-void place(Collective& collective) {
+void place(Collective& collective, const OpTag& tag) {
     collective.device = device_of(collective.recv);
     const ddp_device from = collective.send ? device_of(collective.send) : collective.device;
     if (!same_device(from, collective.device))
         fail(DDP_ERROR_INVALID_ARGUMENT, "send is memory of ", device_name(from), " and recv of ",
              device_name(collective.device), "; both must be in one place");
     if (is_cpu(collective.device)) return;
-    const auto& stream = current_tag().stream;
+    const StreamPtr& stream = tag.stream;
     if (!stream || !same_device(stream->device(), collective.device))
         fail(DDP_ERROR_UNSUPPORTED, "the memory is on ", device_name(collective.device),
              stream ? ", the bucket on " : "", stream ? device_name(stream->device()) : "",
@@ -60,11 +60,12 @@ void place(Collective& collective) {
 
 // Hands the work to the caller, or waits for the end when the caller wants none.
 void start(Group& group, Collective collective, ddp_work** out) {
-    place(collective);
+    const OpTag& tag = current_tag();
+    place(collective, tag);
     if (out)
-        *out = new ddp_work{group.submit(collective)};
+        *out = new ddp_work{group.submit(collective, tag)};
     else
-        group.perform(collective);
+        group.perform(collective, tag);
 }
 
 // What ddp_mem_alloc gave out, and the group's hold on it.
@@ -139,7 +140,7 @@ ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_gro
     return guard(error, [&] {
         constexpr const char* call = "ddp_group_split";
         require(out, call, "out");
-        auto part = group_of(group, call).split(color, key);
+        auto part = group_of(group, call).split(color, key, current_tag());
         *out = part ? new ddp_group{std::move(part)} : nullptr;
     });
 }
@@ -152,7 +153,7 @@ ddp_status ddp_group_round_robin(ddp_group* const* groups, size_t n, ddp_group**
         std::vector<std::shared_ptr<Group>> all;
         for (std::size_t i = 0; i < n; ++i)
             all.push_back(require(groups[i], call, str("groups[", i, "]").c_str())->impl);
-        *out = new ddp_group{compose_round_robin(all, call)};
+        *out = new ddp_group{compose_round_robin(all, call, current_tag())};
     });
 }
 

@@ -65,7 +65,8 @@ ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (
             }
         };
         auto owned = std::make_shared<UserData>();
-        auto run = [fn, owned]() -> WorkPtr {
+        auto run = [fn, owned](const OpTag& tag) -> WorkPtr {
+            const ScopedTag scope(tag);
             ddp_work* next = nullptr;
             ddp_error* failure = nullptr;
             ddp_status status = fn(owned->data, &next, &failure);
@@ -77,7 +78,7 @@ ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (
         owned->data = user_data;
         owned->destroy = destroy;
         owned.reset();
-        handle->impl = w.then(std::move(continuation), (flags & DDP_WORK_ANY_THREAD) != 0);
+        handle->impl = w.then(std::move(continuation), (flags & DDP_WORK_ANY_THREAD) != 0, current_tag());
         *out = handle.release();
     });
 }

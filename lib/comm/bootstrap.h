@@ -22,7 +22,7 @@ struct GroupConfig {
     std::string secret;
     std::uint32_t flags = 0;
     bool or_alone = false;          // alone, if everything is to come from the environment and there is no launcher's
-    std::uint32_t round_robin = 0;  // how many links take turns; 0: one
+    std::uint32_t round_robin = 0;  // how many links the group gets; 0: one
     std::string prefix;             // set: of this group's keys, instead of one made from the name
 };
 

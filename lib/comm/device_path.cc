@@ -1,55 +1,336 @@
 #include "comm/device_path.h"
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "kernels/dtype.h"
 #include "kernels/on_device.h"
+#include "util/log.h"
+#include "util/quiet_thread.h"
 
 namespace libddp {
+namespace {
+
+// Bytes of a chunk in pinned memory. Small enough that copies overlap with the backend already in a bucket of the usual
+// size, large enough that the start of a copy costs little.
+constexpr std::size_t kChunkBytes = std::size_t{2} << 20;
+
+// Often enough for errors and memory; a step takes about as long.
+constexpr std::chrono::milliseconds kInterval{10};
+
+// A device that has failed does nothing more.
+bool ended(const EventPtr& event) {
+    try {
+        return event->done();
+    } catch (const Error&) {
+        return true;
+    }
+}
+
+}  // namespace
+
+StreamWatch::StreamWatch(std::function<void()> check, std::function<void(const ErrorInfo&, const std::string&)> fail)
+    : check_(std::move(check)), fail_(std::move(fail)) {
+    thread_ = quiet_thread([this] { loop(); });
+}
+
+StreamWatch::~StreamWatch() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+        changed_.notify_all();
+    }
+    thread_.join();
+    if (entries_.empty()) return;
+    log(LogLevel::kWarn, entries_.size(),
+        " operations on a device did not end when their group was freed; their memory is not freed");
+    new std::deque<Entry>(std::move(entries_));  // NOLINT: a kernel may still write there
+}
+
+void StreamWatch::add(Entry entry) {
+    const std::lock_guard lock(mutex_);
+    const bool idle = entries_.empty();
+    entries_.push_back(std::move(entry));
+    if (idle) changed_.notify_all();
+}
+
+bool StreamWatch::drain(const Deadline& deadline) {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        remove_ended(lock);
+        if (entries_.empty()) return true;
+        if (deadline.expired()) return false;
+        changed_.wait_for(lock, std::chrono::milliseconds(1));
+    }
+}
+
+void StreamWatch::stop_checking() {
+    const std::lock_guard lock(mutex_);
+    checking_ = false;
+}
+
+void StreamWatch::loop() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+        if (entries_.empty()) {
+            changed_.wait(lock);
+            continue;
+        }
+        changed_.wait_for(lock, kInterval);
+        remove_ended(lock);
+        if (stopping_) return;
+        if (!checking_ || entries_.empty()) continue;
+        std::string what;
+        const ErrorInfo error = look(what);
+        if (error.ok()) continue;
+        checking_ = false;
+        lock.unlock();
+        fail_(error, what);
+        lock.lock();
+    }
+}
+
+// Called with the lock held, and without it while memory is freed: that may wait for a device, and add() may not.
+void StreamWatch::remove_ended(std::unique_lock<std::mutex>& lock) {
+    const auto first =
+        std::stable_partition(entries_.begin(), entries_.end(), [](const Entry& entry) { return !ended(entry.end); });
+    std::vector<Entry> gone(std::make_move_iterator(first), std::make_move_iterator(entries_.end()));
+    entries_.erase(first, entries_.end());
+    if (gone.empty()) return;
+    lock.unlock();
+    gone.clear();
+    lock.lock();
+}
+
+// Called with the lock held. What the backend says comes first: it knows more than that time has passed.
+ErrorInfo StreamWatch::look(std::string& what) {
+    what = entries_.front().what;
+    try {
+        check_();
+        for (Entry& entry : entries_) {
+            if (!entry.deadline && entry.begin->done()) entry.deadline = Deadline::after_ms(entry.timeout_ms);
+            if (!entry.deadline || !entry.deadline->expired()) continue;
+            what = entry.what;
+            return {DDP_ERROR_TIMEOUT, str("an operation on the device did not end within ", entry.timeout_ms, " ms")};
+        }
+    } catch (const Error& error) {
+        return error.info();
+    }
+    return {};
+}
+
+// Collectives of a backend that takes host memory only, on device memory: chunk after chunk is copied to pinned memory,
+// reduced there, and copied back, so that copies in both directions and the backend work at the same time.
+class DevicePath::HostRelay {
+public:
+    // down: the stream on which data comes to the host. look: throws when the group is broken.
+    HostRelay(StreamPtr down, Transport& host, std::int32_t rank, std::int32_t world, std::function<void()> look);
+    ~HostRelay();
+    HostRelay(const HostRelay&) = delete;
+    HostRelay& operator=(const HostRelay&) = delete;
+
+    // Returns when the backend is done and the rest is enqueued on up(). Ranks cut alike.
+    void run(const ddp_collective& collective);
+    // The stream on which results go back to the device.
+    const DeviceStream& up() const { return *up_; }
+
+private:
+    struct Pinned {
+        std::shared_ptr<std::byte> memory;
+        std::size_t bytes = 0;
+        EventPtr fetched;  // the chunk has come to the host
+        EventPtr free;     // its result is back on the device
+    };
+    // How a collective is cut: which part of each piece of the input and the output a chunk is.
+    struct Cut;
+
+    void make_room(const Cut& cut);
+    void fetch(const Cut& cut, std::size_t chunk);
+    void reduce(const Cut& cut, std::size_t chunk);
+    void give_back(const Cut& cut, std::size_t chunk);
+    void wait_for(const Cut& cut, const DeviceEvent& event) const;
+    Pinned& pinned(std::size_t chunk) { return pinned_[chunk % pinned_.size()]; }
+
+    const StreamPtr down_, up_;
+    Transport& host_;
+    const std::size_t rank_, world_;
+    const std::function<void()> look_;
+    std::array<Pinned, 3> pinned_;
+};
+
+// A collective's input is `in` pieces and its output `out` pieces of `count` elements, one after another; each chunk takes
+// the same `step` elements of every piece. In pinned memory the input stands first. The output takes its place if they are
+// alike.
+struct DevicePath::HostRelay::Cut {
+    Cut(const ddp_collective& op, std::size_t rank, std::size_t world)
+        : collective(op), item(dtype_size(op.dtype)), deadline(Deadline::after_ms(op.timeout_ms)) {
+        switch (op.kind) {
+            case DDP_COLLECTIVE_ALLGATHER:
+                out = world;
+                own = rank;  // where this rank's input stands in the output
+                break;
+            case DDP_COLLECTIVE_REDUCE_SCATTER:
+                in = world;
+                break;
+            case DDP_COLLECTIVE_BROADCAST:
+                (static_cast<std::size_t>(op.root) == rank ? out : in) = 0;
+                break;
+            case DDP_COLLECTIVE_BARRIER:
+                in = out = 0;
+                break;
+            default:
+                break;
+        }
+        step = std::max<std::size_t>(kChunkBytes / item / std::max({in, out, std::size_t{1}}), 1);
+        step = std::min(step, std::max<std::size_t>(op.count, 1));
+    }
+
+    std::size_t chunks() const { return std::max<std::size_t>((collective.count + step - 1) / step, 1); }
+    std::size_t begin(std::size_t chunk) const { return chunk * step; }
+    std::size_t size(std::size_t chunk) const { return std::min(step, collective.count - begin(chunk)); }
+    std::size_t bytes() const { return step * item * (in > 1 ? in + out : std::max({in, out, std::size_t{1}})); }
+    // Where the output stands in pinned memory, in elements.
+    std::size_t output(std::size_t chunk) const { return in > 1 ? in * size(chunk) : 0; }
+    // Where a chunk's part of a piece stands in device memory.
+    std::size_t offset(std::size_t piece, std::size_t chunk) const {
+        return (piece * collective.count + begin(chunk)) * item;
+    }
+
+    const ddp_collective& collective;
+    const std::size_t item;
+    const Deadline deadline;
+    std::size_t in = 1, out = 1, own = 0;
+    std::size_t step = 0;
+};
+
+DevicePath::HostRelay::HostRelay(StreamPtr down, Transport& host, std::int32_t rank, std::int32_t world,
+                                 std::function<void()> look)
+    : down_(std::move(down)),
+      up_(on_device::make_stream(down_->device())),
+      host_(host),
+      rank_(static_cast<std::size_t>(rank)),
+      world_(static_cast<std::size_t>(world)),
+      look_(std::move(look)) {}
+
+DevicePath::HostRelay::~HostRelay() {
+    for (Pinned& buffer : pinned_) {
+        release_after(buffer.memory, buffer.fetched);
+        release_after(std::move(buffer.memory), buffer.free);
+    }
+}
+
+void DevicePath::HostRelay::run(const ddp_collective& collective) {
+    const Cut cut(collective, rank_, world_);
+    up_->wait(*down_->record());
+    make_room(cut);
+    const std::size_t chunks = cut.chunks();
+    for (std::size_t chunk = 0; chunk < std::min(chunks, pinned_.size() - 1); ++chunk) fetch(cut, chunk);
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+        if (const std::size_t ahead = chunk + pinned_.size() - 1; ahead < chunks) fetch(cut, ahead);
+        reduce(cut, chunk);
+        give_back(cut, chunk);
+    }
+}
+
+void DevicePath::HostRelay::make_room(const Cut& cut) {
+    for (Pinned& buffer : pinned_) {
+        if (buffer.bytes >= cut.bytes()) continue;
+        if (buffer.free) wait_for(cut, *buffer.free);
+        buffer.memory = allocate_pinned(down_->device().kind, cut.bytes());
+        buffer.bytes = cut.bytes();
+    }
+}
+
+void DevicePath::HostRelay::fetch(const Cut& cut, std::size_t chunk) {
+    Pinned& buffer = pinned(chunk);
+    if (buffer.free) down_->wait(*buffer.free);
+    for (std::size_t piece = 0; piece < cut.in; ++piece)
+        down_->copy_to_host(buffer.memory.get() + (cut.own + piece) * cut.size(chunk) * cut.item,
+                            static_cast<const std::byte*>(cut.collective.send) + cut.offset(piece, chunk),
+                            cut.size(chunk) * cut.item);
+    buffer.fetched = down_->record();
+}
+
+// Ranks are compared before the first chunk.
+void DevicePath::HostRelay::reduce(const Cut& cut, std::size_t chunk) {
+    Pinned& buffer = pinned(chunk);
+    wait_for(cut, *buffer.fetched);
+    ddp_collective part = cut.collective;
+    part.device = {DDP_DEVICE_CPU, 0};
+    part.stream = nullptr;
+    part.count = cut.size(chunk);
+    part.send = buffer.memory.get() + cut.own * part.count * cut.item;
+    part.recv = buffer.memory.get() + cut.output(chunk) * cut.item;
+    if (chunk > 0) part.signature_size = 0;
+    host_.run(part);
+}
+
+// What an allgather brings of this rank itself is there already, unless it came from elsewhere.
+void DevicePath::HostRelay::give_back(const Cut& cut, std::size_t chunk) {
+    Pinned& buffer = pinned(chunk);
+    for (std::size_t piece = 0; piece < cut.out; ++piece)
+        up_->copy_to_device(static_cast<std::byte*>(cut.collective.recv) + cut.offset(piece, chunk),
+                            buffer.memory.get() + (cut.output(chunk) + piece * cut.size(chunk)) * cut.item,
+                            cut.size(chunk) * cut.item);
+    buffer.free = up_->record();
+}
+
+void DevicePath::HostRelay::wait_for(const Cut& cut, const DeviceEvent& event) const {
+    if (!libddp::wait_for(event, cut.deadline, look_))
+        fail(DDP_ERROR_TIMEOUT, device_name(down_->device()), ": the work before a collective did not end within ",
+             cut.collective.timeout_ms, " ms");
+}
 
 DevicePath::DevicePath(Config config) : config_(std::move(config)), stream_(on_device::make_stream(config_.device)) {
     if (!config_.on_device && config_.world > 1)
-        staging_.emplace(stream_, *config_.on_host, config_.rank, config_.world, config_.look);
+        relay_ = std::make_unique<HostRelay>(stream_, *config_.on_host, config_.rank, config_.world, config_.look);
 }
 
-void DevicePath::run(ddp_collective collective, double scale_after, const Place& place) {
-    stream_->wait(place.begin);
+DevicePath::~DevicePath() = default;
+
+void DevicePath::run(ddp_collective collective, double scale_after, const Submitted& submitted) {
+    stream_->wait(submitted.begin);
     try {
         if (scale_after != 1 && collective.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(collective.dtype)) {
             on_device::transfer(*stream_, {{collective.recv, collective.send, collective.count}}, collective.dtype,
-                              collective.dtype, scale_after);
+                                collective.dtype, scale_after);
             collective.send = collective.recv;
             scale_after = 1;
         }
         if (config_.world == 1)
             run_alone(collective);
         else if (config_.on_device)
-            enqueue(collective, place);
+            enqueue(collective, submitted);
         else
-            staging_->run(collective);
+            relay_->run(collective);
         if (scale_after != 1) {
-            const DeviceStream& end = staging_ ? staging_->up() : *stream_;
-            on_device::transfer(end, {{collective.recv, collective.recv, collective.count}}, collective.dtype, collective.dtype,
-                         scale_after);
+            const DeviceStream& end = relay_ ? relay_->up() : *stream_;
+            on_device::transfer(end, {{collective.recv, collective.recv, collective.count}}, collective.dtype,
+                                collective.dtype, scale_after);
         }
     } catch (...) {
         // Copies may be under way: whoever frees the memory comes after them.
         try {
-            give_back_order(place);
+            give_back_order(submitted);
         } catch (const Error&) {
             // A device that fails does nothing more.
         }
         throw;
     }
-    give_back_order(place);
+    give_back_order(submitted);
 }
 
-void DevicePath::enqueue(const ddp_collective& collective, const Place& place) {
+void DevicePath::enqueue(const ddp_collective& collective, const Submitted& submitted) {
     StreamWatch::Entry entry;
     entry.begin = stream_->record();
     entry.timeout_ms = collective.timeout_ms;
-    entry.memory = place.memory;
-    entry.what = place.what;
+    entry.memory = submitted.memory;
+    entry.what = submitted.what;
     ddp_collective op = collective;
     op.stream = stream_->handle();
     config_.on_device->run(op);
@@ -59,12 +340,13 @@ void DevicePath::enqueue(const ddp_collective& collective, const Place& place) {
 
 // A backend's scale is 1 here, and so is that of a mean.
 void DevicePath::run_alone(const ddp_collective& c) {
-    if (c.send != c.recv && c.count > 0) on_device::transfer(*stream_, {{c.recv, c.send, c.count}}, c.dtype, c.dtype, 1);
+    if (c.send != c.recv && c.count > 0)
+        on_device::transfer(*stream_, {{c.recv, c.send, c.count}}, c.dtype, c.dtype, 1);
 }
 
-void DevicePath::give_back_order(const Place& place) const {
-    place.stream.wait(*stream_->record());
-    if (staging_) place.stream.wait(*staging_->up().record());
+void DevicePath::give_back_order(const Submitted& submitted) const {
+    submitted.stream.wait(*stream_->record());
+    if (relay_) submitted.stream.wait(*relay_->up().record());
 }
 
 }  // namespace libddp

@@ -1,6 +1,5 @@
 #include "comm/executor.h"
 
-#include "comm/crew.h"
 #include "util/interrupt.h"
 #include "util/quiet_thread.h"
 
@@ -64,9 +63,9 @@ WorkPtr Executor::add_gate(WorkPtr work) {
     return work;
 }
 
-std::shared_ptr<Executor> Executor::current() {
+std::shared_ptr<Executor> Executor::in_order(const OpTag& tag) {
     if (turn_holder) return turn_holder->shared_from_this();
-    return current_tag().executor;
+    return tag.executor;
 }
 
 // Puts a task into the queue: at its end, or in front for the continuation that is running. Returns why not.
@@ -348,6 +347,39 @@ void Executor::ring() {
 
 bool Executor::holds_turn() const {
     return turn_holder == this;
+}
+
+bool Crew::wait(Work& work, const std::optional<Deadline>& deadline) {
+    std::optional<ErrorInfo> verdict;
+    for (;;) {
+        std::unique_lock lock(mutex_);
+        const std::uint64_t seen = rings_;
+        lock.unlock();
+        if (work.done()) {
+            if (verdict) throw Error(*verdict);
+            return true;
+        }
+        if (deadline && deadline->expired() && !verdict) return false;
+        if (run_callbacks()) continue;
+        lock.lock();
+        rung_.wait_until(lock, next_glance(deadline), [&] { return rings_ != seen; });
+        lock.unlock();
+        work.expire_if_due();
+        work.end_if_wanted(verdict);
+    }
+}
+
+bool Crew::run_callbacks() {
+    bool ran = false;
+    for (const auto& member : members_)
+        if (auto executor = member.lock()) ran = executor->run_callbacks() || ran;
+    return ran;
+}
+
+void Crew::ring() {
+    std::lock_guard lock(mutex_);
+    ++rings_;
+    rung_.notify_all();
 }
 
 }  // namespace libddp

@@ -14,12 +14,14 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "comm/work.h"
 
@@ -56,12 +58,12 @@ public:
     // Queues an operation; the result finishes when it has run.
     WorkPtr submit(OperationPtr operation, const WaitTarget& target = {});
     // Runs an operation here and now, for a caller that has nothing else to do. Nothing if others are before it, or in a
-    // crew, where nobody who waits may be inside an operation that not all ranks have come to (crew.h): then submit it.
+    // crew, where nobody who waits may be inside an operation that not all ranks have come to: then submit it.
     std::optional<ErrorInfo> run_now(Operation& operation);
 
-    // The executor whose order the calling thread's continuations must keep to: that of the turn it holds or of the
-    // hook it is in.
-    static std::shared_ptr<Executor> current();
+    // The executor whose order must be kept to by what continues operations with this tag: that of the turn that the
+    // calling thread holds, or the tag's. May be null.
+    static std::shared_ptr<Executor> in_order(const OpTag& tag);
 
     // Holds up the queue, from this place in it, until `work` (a new one if null) is done and what continues it has
     // run.
@@ -150,6 +152,32 @@ private:
     ErrorInfo poison_;
     std::shared_ptr<Crew> crew_;  // null: none
     std::thread thread_;
+};
+
+// The executors of links that are one group. Whoever waits for a work of one runs the callbacks of all, and never lends
+// itself to an operation: from inside one it could not, and two ranks, each inside an operation of another link, would
+// wait for each other's callbacks. Operations run on the progress threads.
+class Crew {
+public:
+    using Members = std::vector<std::weak_ptr<Executor>>;
+
+    explicit Crew(Members members) : members_(std::move(members)) {}
+
+    // Waits until `work` of a member is done; false if the deadline passed first.
+    bool wait(Work& work, const std::optional<Deadline>& deadline);
+    // Runs the continuations of all members that wait for a thread inside a libddp call. False if there were none.
+    bool run_callbacks();
+    const std::atomic<std::int64_t>& waiting_callbacks() const { return waiting_callbacks_; }
+    void count_callbacks(std::int64_t change) { waiting_callbacks_.fetch_add(change, std::memory_order_relaxed); }
+    // A work is done, or a callback can run.
+    void ring();
+
+private:
+    const Members members_;
+    std::atomic<std::int64_t> waiting_callbacks_{0};
+    std::mutex mutex_;
+    std::condition_variable rung_;
+    std::uint64_t rings_ = 0;
 };
 
 }  // namespace libddp

@@ -18,7 +18,7 @@ namespace libddp {
 
 class Link;
 
-// A collective as callers ask for it. send null: in place. Memory of a device: under a tag with a stream of that device.
+// A collective as callers ask for it. send null: in place. Memory of a device: with a tag that has a stream of that device.
 struct Collective {
     ddp_collective_kind kind = DDP_COLLECTIVE_BARRIER;
     const void* send = nullptr;
@@ -50,30 +50,20 @@ public:
     // True if buckets lie in memory of the backend, where other ranks reach them.
     virtual bool shares_memory() const = 0;
 
-    // Null for a rank of color -1.
-    virtual std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) = 0;
+    // Null for a rank of color -1. tag: what the exchange of colors belongs to.
+    virtual std::shared_ptr<Group> split(std::int32_t color, std::int32_t key, const OpTag& tag) = 0;
 
     // The links of which it is made; a link consists of itself.
     virtual std::size_t link_count() const = 0;
-    // The link for turn 0, 1, 2, ...: they come round. Work of one link runs in the order of its submission.
-    virtual std::shared_ptr<Link> link(std::size_t turn) = 0;
+    // Link 0, 1, 2, ...; after the last comes the first again. Work of one link runs in the order of its submission.
+    virtual std::shared_ptr<Link> link(std::size_t number) = 0;
 
     // Queues a collective. Throws INVALID_ARGUMENT or UNSUPPORTED, or what broke the group.
-    virtual WorkPtr submit(const Collective& collective) = 0;
-    // The same, keeping `memory` as long as the operation may use it, and once it is enqueued on a device only `enqueued`, if
-    // that is not null.
-    WorkPtr submit(const Collective& collective, std::shared_ptr<const void> memory,
-                   std::shared_ptr<const void> enqueued = nullptr) {
-        OpTag tag = current_tag();
-        tag.memory = std::move(memory);
-        tag.enqueued = std::move(enqueued);
-        const ScopedTag scope(std::move(tag));
-        return submit(collective);
-    }
-    // Runs one on the first link, as who waits needs no turn; throws what went wrong.
-    void run(const Collective& collective);
-    // Submits a collective, which takes its turn, and waits for it; throws what went wrong.
-    virtual void perform(const Collective& collective);
+    virtual WorkPtr submit(const Collective& collective, OpTag tag) = 0;
+    // Runs a collective on link 0, and waits for it; throws what went wrong.
+    void run(const Collective& collective, const OpTag& tag);
+    // Submits a collective, and waits for it; throws what went wrong.
+    virtual void perform(const Collective& collective, const OpTag& tag);
 
     // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.
     void run_callbacks() {

@@ -1,20 +1,45 @@
 #include "comm/link.h"
 
-#include <cstring>
-#include <vector>
+#include <unistd.h>
 
-#include "comm/link_operation.h"
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
 #include "comm/registry.h"
-#include "comm/verdict.h"
+#include "comm/signature.h"
 #include "device/memory.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 #include "util/interrupt.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
+#include "util/version.h"
 
 namespace libddp {
 namespace {
+
+// How long a failing rank waits in the store before it looks again whether the group has broken.
+constexpr std::int64_t kStoreSliceMs = 200;
+// How long the store has to answer a rank that wants to know who is missing.
+constexpr std::int64_t kStoreAnswerMs = 1'000;
+// How long ranks that chose differently keep the store for one that comes late. Some load a framework first.
+constexpr std::int64_t kLatecomerMs = 10'000;
+// When a rank that waits for others says whom it waits for, and how often again.
+constexpr std::int64_t kFirstWordMs = 5'000;
+constexpr std::int64_t kNextWordMs = 30'000;
+// How long operations that are enqueued on a device have to end by themselves when the group is freed, and after an abort.
+constexpr std::int64_t kDrainMs = 400;
+// How long the thread that computes looks for the other ranks. Ranks that compute the same come within this, and then stay
+// in step: each reduces a part of every bucket. One that gave up early would run ahead and leave all reducing to the other.
+// Who is early has to wait at the end of the step anyway.
+constexpr std::int64_t kPatienceNs = 1'000'000;
+
+std::string identity() {
+    char host[256] = "?";
+    gethostname(host, sizeof host - 1);
+    return str("pid ", getpid(), " on ", host);
+}
 
 Executor::Runner runner_for(const Transport& transport) {
     const bool callers = transport.has(DDP_BACKEND_CALLER_THREAD);
@@ -27,28 +52,31 @@ Executor::Runner runner_for(const Transport& transport) {
 }
 
 // Adds what this rank contributes.
-void count_sent(const Collective& c) {
-    if (const auto& traffic = current_tag().traffic)
-        traffic->sent.fetch_add(c.count * dtype_size(c.dtype), std::memory_order_relaxed);
+void count_sent(const Collective& c, const OpTag& tag) {
+    if (tag.traffic) tag.traffic->sent.fetch_add(c.count * dtype_size(c.dtype), std::memory_order_relaxed);
+}
+
+bool reduces(ddp_collective_kind kind) {
+    return kind == DDP_COLLECTIVE_ALLREDUCE || kind == DDP_COLLECTIVE_REDUCE_SCATTER;
 }
 
 }  // namespace
 
 std::shared_ptr<Link> Link::create(const GroupConfig& config, const Links& earlier) {
     const ddp_backend* backend = find_backend(config.backend);
-    std::shared_ptr<Link> group(new Link(config, find_meeting_place(config)), &Link::destroy);
-    group->earlier_ = earlier;
-    const auto& place = group->place_;
+    std::shared_ptr<Link> link(new Link(config, find_meeting_place(config)), &Link::destroy);
+    link->earlier_ = earlier;
+    const auto& place = link->place_;
     if (place.world > 1)
-        group->join(backend);
+        link->join(backend);
     else
-        group->connect(backend);
-    group->take_earlier();
+        link->connect(backend);
+    link->take_earlier();
     // A verdict that came while there was no transport yet found nothing to abort.
-    if (auto verdict = group->verdict(); !verdict.ok()) group->on_verdict(verdict);
+    if (auto verdict = link->verdict(); !verdict.ok()) link->on_verdict(verdict);
     log(LogLevel::kInfo, "group '", config.name, "': rank ", place.rank, " of ", place.world, ", backend ",
-        group->backend_name());
-    return group;
+        link->backend_name());
+    return link;
 }
 
 void Link::connect(const ddp_backend* backend) {
@@ -83,7 +111,144 @@ void Link::connect(const ddp_backend* backend) {
     watch_callbacks(executor_->waiting_callbacks());
 }
 
-std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const Links& earlier) {
+// Takes this rank's place, compares options, waits until everyone is here, and connects.
+void Link::join(const ddp_backend* backend) {
+    interrupt::refuse_inside_check();
+    const auto deadline = Deadline::after_ms(config_.timeout_ms);
+    Monitor::Config config{place_.store,      place_.prefix, place_.rank, place_.world,
+                           place_.store_rank, identity(),    config_.name};
+    monitor_ = std::make_unique<Monitor>(std::move(config), [this](const ErrorInfo& verdict) { on_verdict(verdict); });
+    try {
+        monitor_->start();
+        check_same_options();
+        wait_for_all(deadline);
+        connect(backend);
+    } catch (...) {
+        throw Error(join_failed(caught(), deadline));
+    }
+}
+
+// What all ranks say of a failure here.
+ErrorInfo Link::join_failed(ErrorInfo error, const Deadline& deadline) {
+    if (error.code == DDP_ERROR_ALREADY_EXISTS) return error;
+    if (is_interruption(error)) return monitor_->report_briefly(interrupted_joining());
+    for (const auto& link : take_earlier())
+        if (auto broken = link->verdict(); !broken.ok()) return adopt(broken, *link);
+    const bool here = error.rank < 0 && !may_be_an_echo(error.code);
+    if (here) {
+        error.rank = place_.rank;
+        error.message =
+            str("rank ", place_.rank, " (", identity(), ") could not join group '", config_.name, "': ", error.message);
+    }
+    const ErrorInfo agreed = monitor_->resolve(error, joining());
+    // Without the store, who comes late would not learn why nobody is there.
+    if (place_.store_may_end && (here || agreed.code == DDP_ERROR_MISMATCH))
+        monitor_->leave_last(std::clamp<std::int64_t>(deadline.remaining_ms(), 1, kLatecomerMs));
+    return agreed;
+}
+
+void Link::check_same_options() {
+    struct Field {
+        const char* name;
+        std::string value;
+    };
+    const Field fields[] = {
+        {"libddp version", kVersion},
+        {"world_size", std::to_string(place_.world)},
+        {"backend", config_.backend},
+        {"backend_options", config_.backend_options},
+        {"flags", std::to_string(config_.flags)},
+        {"round_robin", std::to_string(std::max(config_.round_robin, 1u))},
+    };
+    for (const auto& field : fields) {
+        auto key = place_.prefix + "option/" + field.name;
+        // compare_set cannot tell an empty value from an absent key, so values get a mark.
+        std::string mine = "=" + field.value;
+        std::string first = place_.store->compare_set(key, "", str(mine, "\n", place_.rank));
+        auto end = first.rfind('\n');
+        if (first.substr(0, end) == mine) continue;
+        ErrorInfo error{DDP_ERROR_MISMATCH,
+                        str("group '", config_.name, "': rank ", first.substr(end + 1), " has ", field.name, " '",
+                            first.substr(1, end - 1), "', but rank ", place_.rank, " has '", field.value,
+                            "'; all ranks must give the same"),
+                        place_.rank};
+        throw Error(monitor_->report(error));
+    }
+}
+
+void Link::wait_for_all(const Deadline& deadline) {
+    auto& store = *place_.store;
+    const auto all_key = place_.prefix + "all";
+    if (store.add(place_.prefix + "joined", 1) == place_.world) store.set(all_key, "1");
+    log(LogLevel::kInfo, "group '", config_.name, "' at ", store.describe(), ": rank ", place_.rank, " of ",
+        place_.world, " is here and waits for the others");
+    auto next_word = Deadline::after_ms(kFirstWordMs);
+    for (;;) {
+        if (auto broken = broken_so_far(); !broken.ok()) throw Error(broken);
+        try {
+            store.wait({all_key}, std::min(kStoreSliceMs, std::max<std::int64_t>(1, deadline.remaining_ms())));
+            return;
+        } catch (const Error& error) {
+            if (error.info().code != DDP_ERROR_TIMEOUT) throw;
+        }
+        if (deadline.expired()) break;
+        if (!next_word.expired()) continue;
+        say_who_is_missing();
+        next_word = Deadline::after_ms(kNextWordMs);
+    }
+    if (!store.answers(kStoreAnswerMs)) fail(DDP_ERROR_TIMEOUT, "the store at ", store.describe(), " does not answer");
+    const auto missing = missing_ranks(0, place_.world);
+    // All came, but not all went on.
+    if (missing.empty()) fail(DDP_ERROR_TIMEOUT, "not every rank was ready within ", config_.timeout_ms, " ms");
+    const ErrorInfo absent{DDP_ERROR_TIMEOUT,
+                           str("group '", config_.name, "' at ", store.describe(), ": of ", place_.world,
+                               " ranks these did not come within ", config_.timeout_ms, " ms: ", ranks_text(missing)),
+                           missing.front()};
+    // Some of them may be waiting for others in the link before, where all have a monitor that answers.
+    if (!earlier_.empty()) throw Error(earlier_.back()->monitor_->resolve(absent, joining()));
+    throw Error(monitor_->report(absent));
+}
+
+std::vector<std::int32_t> Link::missing_ranks(std::int32_t first, std::int32_t end) const {
+    std::vector<std::int32_t> missing;
+    for (std::int32_t r = first; r < end; ++r)
+        if (!monitor_->has_come(r)) missing.push_back(r);
+    return missing;
+}
+
+// One rank speaks for all: the lowest that is here.
+void Link::say_who_is_missing() const {
+    for (std::int32_t r = 0; r < place_.rank; ++r)
+        if (monitor_->has_come(r)) return;
+    const auto missing = missing_ranks(0, place_.world);
+    if (missing.empty()) return;
+    log(LogLevel::kWarn, "group '", config_.name, "' at ", place_.store->describe(), ": rank ", place_.rank, " of ",
+        place_.world, " still waits for ", ranks_text(missing), "; the timeout is ", config_.timeout_ms, " ms");
+}
+
+// What broke this link or, while it is joined, an earlier one of its group.
+ErrorInfo Link::broken_so_far() const {
+    Links earlier;
+    {
+        std::lock_guard lock(mutex_);
+        if (!verdict_.ok()) return verdict_;
+        earlier = earlier_;
+    }
+    for (const auto& link : earlier)
+        if (auto broken = link->verdict(); !broken.ok()) return broken;
+    return {};
+}
+
+Link::Links Link::take_earlier() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(earlier_, {});
+}
+
+std::string Link::joining() const {
+    return str("joining group '", config_.name, "'");
+}
+
+std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const OpTag& tag, const Links& earlier) {
     if (color < -1) fail(DDP_ERROR_INVALID_ARGUMENT, "color is ", color, "; it is at least 0, or -1 to join no group");
     require_unbroken("ddp_group_split");
     struct Choice {
@@ -91,8 +256,7 @@ std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const L
     };
     std::vector<Choice> choices(static_cast<std::size_t>(world()));
     choices[static_cast<std::size_t>(rank())] = {color, key, rank()};
-    const ScopedPurpose scope(Purpose::kSplit);
-    run({DDP_COLLECTIVE_ALLGATHER, nullptr, choices.data(), sizeof(Choice), DDP_U8});
+    run({DDP_COLLECTIVE_ALLGATHER, nullptr, choices.data(), sizeof(Choice), DDP_U8}, tag.with(Purpose::kSplit));
     ++splits_;
     if (color < 0) return nullptr;
 
@@ -151,36 +315,68 @@ std::shared_ptr<Store> Link::store() {
     return lone_store_;
 }
 
-WorkPtr Link::submit(const Collective& collective) {
-    validate(collective);
+// One collective on its way: numbered, compared, scaled, run. Every function runs with the turn of the link's executor.
+class LinkOperation final : public Operation {
+public:
+    LinkOperation(Link& link, const Collective& collective, OpTag tag)
+        : link_(link), collective_(collective), tag_(std::move(tag)) {
+        if (on_device()) submitted_ = tag_.stream->record();
+    }
+
+    bool ready() override;
+    ErrorInfo run() noexcept override;
+
+private:
+    bool on_device() const { return !is_cpu(collective_.device); }
+    void begin();
+    bool ready_on_device();
+    void run_scaled();
+    ErrorInfo disagree(std::int32_t other);
+    ErrorInfo resolve(ErrorInfo error);
+
+    Link& link_;
+    const Collective collective_;
+    const OpTag tag_;
+    EventPtr submitted_;  // on a device: where the tag's stream was then
+    bool begun_ = false;
+    bool checked_ = false;  // ranks compare what they are about to do
+    double scale_after_ = 1;
+    Signature mine_{}, theirs_{};
+    ddp_collective op_{};
+    std::uint64_t copied_ = 0;
+};
+
+WorkPtr Link::submit(const Collective& collective, OpTag tag) {
+    validate(collective, tag);
     check();
     interrupt::refuse_inside_check();
-    count_sent(collective);
+    count_sent(collective, tag);
     // The operation runs while the executor lives, which the group's destructor ends first.
-    const WaitTarget target{current_tag().step, current_tag().bucket, collective.kind};
-    auto work = executor_->submit(std::make_unique<LinkOperation>(*this, collective, current_tag()), target);
-    if (!is_cpu(collective.device)) work->enqueued_on(current_tag().stream, config_.timeout_ms);
+    const WaitTarget target{tag.step, tag.bucket, collective.kind};
+    const StreamPtr stream = tag.stream;
+    auto work = executor_->submit(std::make_unique<LinkOperation>(*this, collective, std::move(tag)), target);
+    if (!is_cpu(collective.device)) work->enqueued_on(stream, config_.timeout_ms);
     return work;
 }
 
 // Who waits needs no work to hold, if nothing else is under way.
-void Link::perform(const Collective& collective) {
-    validate(collective);
+void Link::perform(const Collective& collective, const OpTag& tag) {
+    validate(collective, tag);
     check();
     interrupt::refuse_inside_check();
-    LinkOperation operation(*this, collective, current_tag());
+    LinkOperation operation(*this, collective, tag);
     const auto result = executor_->run_now(operation);
-    if (!result) return Group::perform(collective);
+    if (!result) return Group::perform(collective, tag);
     if (!result->ok()) throw Error(*result);
-    count_sent(collective);
+    count_sent(collective, tag);
 }
 
-void Group::run(const Collective& collective) {
-    link(0)->perform(collective);
+void Group::run(const Collective& collective, const OpTag& tag) {
+    link(0)->perform(collective, tag);
 }
 
-void Group::perform(const Collective& collective) {
-    const auto work = submit(collective);
+void Group::perform(const Collective& collective, const OpTag& tag) {
+    const auto work = submit(collective, tag);
     work->wait(std::nullopt);
     if (!work->result().ok()) throw Error(work->result());
 }
@@ -190,7 +386,7 @@ void Group::check_in_wait(const char* waited_for) {
     if (interrupt::wanted()) throw Error(break_everywhere(interruption(rank(), waited_for)));
 }
 
-void Link::validate(const Collective& c) const {
+void Link::validate(const Collective& c, const OpTag& tag) const {
     if (dtype_size(c.dtype) == 0) fail(DDP_ERROR_INVALID_ARGUMENT, "dtype ", c.dtype, " is unknown");
     if (!c.recv && c.count > 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, c.kind == DDP_COLLECTIVE_BROADCAST ? "buffer" : "recv",
@@ -202,14 +398,124 @@ void Link::validate(const Collective& c) const {
     if (c.kind == DDP_COLLECTIVE_REDUCE_SCATTER && !c.send && c.count > 0)
         fail(DDP_ERROR_INVALID_ARGUMENT, "send is NULL: reduce_scatter does not work in place");
     if (!is_cpu(c.device)) {
-        const auto& stream = current_tag().stream;
-        if (!stream || !same_device(stream->device(), c.device))
+        if (!tag.stream || !same_device(tag.stream->device(), c.device))
             fail(DDP_ERROR_INTERNAL, "a collective on ", device_name(c.device), " without a stream of that device");
     }
     if (!reduces(c.kind)) return;
     if (c.op < DDP_SUM || c.op > DDP_MAX) fail(DDP_ERROR_INVALID_ARGUMENT, "op ", c.op, " is unknown");
     if (!cpu::can_reduce(c.dtype, c.op == DDP_AVG ? DDP_SUM : c.op))
         fail(DDP_ERROR_UNSUPPORTED, "this op cannot be applied to ", dtype_name(c.dtype));
+}
+
+// The number is given when the turn comes, and so counts the same on every rank.
+void LinkOperation::begin() {
+    if (begun_) return;
+    begun_ = true;
+    const Collective& c = collective_;
+    const std::int64_t sequence = link_.next_sequence_++;
+    if (link_.monitor_) link_.monitor_->set_progress(sequence + 1);
+    mine_ = {tag_.plan, tag_.step, tag_.synced_steps, sequence,     c.count, tag_.bucket, c.kind, c.dtype,
+             c.op,      c.root,    c.device.kind,     tag_.purpose, 0};
+    const bool unchecked =
+        (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
+    checked_ = link_.world() > 1 && !unchecked;
+
+    op_.struct_size = sizeof op_;
+    op_.kind = c.kind;
+    op_.dtype = c.dtype;
+    op_.op = c.op;
+    op_.root = c.root;
+    op_.send = c.send ? c.send : c.recv;
+    op_.recv = c.recv;
+    op_.count = c.count;
+    op_.scale = 1;
+    op_.timeout_ms = link_.config_.timeout_ms;
+    op_.device = c.device;
+    op_.copied_bytes = &copied_;
+    if (c.kind == DDP_COLLECTIVE_ALLGATHER && !c.send)
+        op_.send = static_cast<const std::byte*>(c.recv) +
+                   dtype_size(c.dtype) * c.count * static_cast<std::size_t>(link_.rank());
+    if (reduces(c.kind) && c.op == DDP_AVG) {
+        op_.op = DDP_SUM;
+        (link_.fuses_scale(c.device.kind) ? op_.scale : scale_after_) = 1.0 / link_.world();
+    }
+    // What a device's own backend runs is compared before, on the host.
+    if (checked_ && link_.transport_->has(DDP_BACKEND_COMPARES) && !(on_device() && link_.on_device_)) {
+        op_.signature = &mine_;
+        op_.theirs = &theirs_;
+        op_.signature_size = sizeof mine_;
+    }
+}
+
+bool LinkOperation::ready() {
+    if (on_device()) return ready_on_device();
+    if (!link_.transport_->has_ready()) return false;
+    begin();
+    if (scale_after_ != 1) return false;
+    try {
+        return link_.transport_->ready(op_, kPatienceNs);
+    } catch (const std::exception&) {
+        return false;  // run() fails in the same way, and says why
+    }
+}
+
+// Nothing to wait for: at once, in order with what the calling thread enqueues before and after.
+bool LinkOperation::ready_on_device() {
+    begin();
+    return !checked_ && (link_.on_device_ || link_.world() == 1);
+}
+
+ErrorInfo LinkOperation::run() noexcept try {
+    if (link_.broken()) return link_.verdict();
+    begin();
+    try {
+        if (checked_ && !op_.signature) {
+            std::int32_t other = -1;
+            if (!link_.transport_->match(&mine_, &theirs_, sizeof mine_, op_.timeout_ms, &other))
+                return disagree(other);
+        }
+        run_scaled();
+        if (tag_.traffic) tag_.traffic->copied.fetch_add(copied_, std::memory_order_relaxed);
+        return {};
+    } catch (...) {
+        return resolve(caught());
+    }
+} catch (...) {
+    return caught();
+}
+
+// DDP_AVG is a sum with a scale. A backend that cannot apply it gets values divided beforehand, which keeps sums of low
+// precision finite; integers, which that would ruin, and reduce_scatter, whose input is not ours to change, are divided
+// afterwards.
+void LinkOperation::run_scaled() {
+    if (on_device())
+        return link_.path(collective_.device)
+            .run(op_, scale_after_,
+                 {*tag_.stream, *submitted_, tag_.enqueued ? tag_.enqueued : tag_.memory, describe(mine_)});
+    if (scale_after_ != 1 && op_.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(op_.dtype)) {
+        cpu::scale_copy(op_.recv, op_.send, op_.count, op_.dtype, scale_after_);
+        op_.send = op_.recv;
+        scale_after_ = 1;
+    }
+    link_.transport_->run(op_);
+    if (scale_after_ != 1) cpu::scale_copy(op_.recv, op_.recv, op_.count, op_.dtype, scale_after_);
+}
+
+ErrorInfo LinkOperation::disagree(std::int32_t other) {
+    return link_.break_everywhere(
+        {DDP_ERROR_MISMATCH, describe_mismatch(mine_, link_.rank(), theirs_, other, tag_.label ? *tag_.label : ""),
+         other, -1, tag_.bucket, tag_.step});
+}
+
+ErrorInfo LinkOperation::resolve(ErrorInfo error) {
+    const auto alive = link_.weak_from_this().lock();  // what fails now may own the group
+    if (error.code == DDP_ERROR_MISMATCH && op_.signature) return disagree(error.rank);
+    if (is_interruption(error)) return link_.interrupted({tag_.step, tag_.bucket, collective_.kind});
+    error.bucket = tag_.bucket;
+    error.step = tag_.step;
+    if (!may_be_an_echo(error.code)) error = on_rank(link_.rank(), std::move(error));
+    return link_.break_everywhere(link_.monitor_ ? link_.monitor_->resolve(error, describe(mine_), advice_for(mine_))
+                                                 : error);
 }
 
 ErrorInfo Link::break_everywhere(const ErrorInfo& error) {
@@ -283,6 +589,64 @@ std::shared_ptr<std::byte> Link::allocate(std::size_t bytes) {
     if (void* memory = transport_->allocate(bytes, {DDP_DEVICE_CPU, 0}))
         return {static_cast<std::byte*>(memory), [owner = transport_](std::byte* m) { owner->deallocate(m); }};
     return allocate_zeroed(bytes);
+}
+
+void Link::abort_transports() {
+    transport_->abort();
+    if (on_device_ && on_device_ != transport_) on_device_->abort();
+}
+
+// What is enqueued on devices belongs to other ranks as well: it is aborted only if it does not end by itself.
+void Link::end_enqueued() {
+    watch_->stop_checking();
+    if (!watch_->drain(Deadline::after_ms(kDrainMs))) {
+        on_device_->abort();
+        watch_->drain(Deadline::after_ms(kDrainMs));
+    }
+    watch_.reset();
+}
+
+// Memory of the backend goes back to it when the stream is done with it.
+std::shared_ptr<std::byte> Link::allocate(std::size_t bytes, const StreamPtr& stream) {
+    void* memory = on_device_ ? on_device_->allocate(std::max<std::size_t>(bytes, 1), stream->device()) : nullptr;
+    if (!memory) return stream->allocate(bytes);
+    return {static_cast<std::byte*>(memory), [owner = on_device_, stream](std::byte* m) {
+                if (stream->idle_within(kDrainMs))
+                    owner->deallocate(m);
+                else
+                    log(LogLevel::kWarn, device_name(stream->device()),
+                        ": a bucket is not freed, because work on it does not end");
+            }};
+}
+
+DevicePath& Link::path(const ddp_device& device) {
+    if (on_device_ && !watch_)
+        watch_ = std::make_unique<StreamWatch>(
+            [transport = on_device_.get()] { transport->check_enqueued(); },
+            [this](const ErrorInfo& error, const std::string& what) { enqueued_failed(error, what); });
+    auto& path = paths_[{device.kind, device.index}];
+    if (!path)
+        path = std::make_unique<DevicePath>(DevicePath::Config{device, on_device_.get(), transport_.get(), watch_.get(),
+                                                               rank(), world(), [this] { check(); }});
+    return *path;
+}
+
+void Link::check_enqueued() {
+    check();
+    if (!on_device_) return;
+    try {
+        on_device_->check_enqueued();
+    } catch (const Error& error) {
+        enqueued_failed(error.info(), "operations on a device");
+    }
+    check();
+}
+
+// On the watch's thread, or on one that has waited for a device.
+void Link::enqueued_failed(const ErrorInfo& error, const std::string& what) {
+    const auto alive = weak_from_this().lock();
+    if (!alive || broken()) return;
+    break_everywhere(monitor_ ? monitor_->resolve(error, what) : error);
 }
 
 }  // namespace libddp

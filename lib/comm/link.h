@@ -13,12 +13,12 @@
 #include "comm/executor.h"
 #include "comm/group.h"
 #include "comm/monitor.h"
-#include "comm/stream_watch.h"
 #include "comm/transport.h"
 
 namespace libddp {
 
 class LinkOperation;
+
 // Decides what the links of a group that is made of several take for their verdict.
 class Arbiter {
 public:
@@ -30,8 +30,8 @@ class Link final : public Group {
 public:
     using Links = std::vector<std::shared_ptr<Link>>;
 
-    // earlier: links of the same ranks that were created just before, in this order, and with which this one will take turns.
-    // What breaks one of them ends the join of this one.
+    // earlier: links of the same ranks that were created just before, in this order, and that will be one group with this
+    // one. What breaks one of them ends the join of this one.
     static std::shared_ptr<Link> create(const GroupConfig& config, const Links& earlier = {});
     ~Link() override;
 
@@ -41,17 +41,18 @@ public:
     std::int64_t timeout_ms() const override { return config_.timeout_ms; }
     bool reduces_at_once() const override { return !on_device_ && transport_->has_ready(); }
     bool shares_memory() const override { return transport_->has_memory(); }
-    std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) override { return divide(color, key); }
+    std::shared_ptr<Group> split(std::int32_t color, std::int32_t key, const OpTag& tag) override {
+        return divide(color, key, tag);
+    }
     std::size_t link_count() const override { return 1; }
     std::shared_ptr<Link> link(std::size_t) override { return std::static_pointer_cast<Link>(shared_from_this()); }
-    using Group::submit;
-    WorkPtr submit(const Collective& collective) override;
-    void perform(const Collective& collective) override;
+    WorkPtr submit(const Collective& collective, OpTag tag) override;
+    void perform(const Collective& collective, const OpTag& tag) override;
     ErrorInfo break_everywhere(const ErrorInfo& error) override;
     ErrorInfo verdict() const override;
 
     // As split(). earlier: as for create().
-    std::shared_ptr<Link> divide(std::int32_t color, std::int32_t key, const Links& earlier = {});
+    std::shared_ptr<Link> divide(std::int32_t color, std::int32_t key, const OpTag& tag, const Links& earlier = {});
 
     const std::string& name() const { return config_.name; }
     // What distinguishes it from other links of its store. The same on every rank.
@@ -90,7 +91,7 @@ private:
     std::string joining() const;
     void on_verdict(const ErrorInfo& verdict);
     void take_verdict(const ErrorInfo& decided);
-    void validate(const Collective& collective) const;
+    void validate(const Collective& collective, const OpTag& tag) const;
     // The program ends a wait: breaks the link everywhere, and returns the verdict.
     ErrorInfo interrupted(const WaitTarget& waited_for);
     ErrorInfo interrupted_joining() const;

@@ -1,10 +1,10 @@
 #include "comm/monitor.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <random>
 
-#include "comm/verdict.h"
 #include "util/deadline.h"
 #include "util/interrupt.h"
 #include "util/log.h"
@@ -26,6 +26,43 @@ constexpr std::int64_t kStoreMs = 1'000;
 constexpr std::int64_t kCutOffMs = 500;
 
 }  // namespace
+
+std::string encode_verdict(const ErrorInfo& e) {
+    return str(e.code, " ", e.rank, " ", e.param, " ", e.bucket, " ", e.step, " ", e.message);
+}
+
+ErrorInfo decode_verdict(std::string_view text) {
+    const std::string_view whole = text;
+    bool good = true;
+    auto number = [&](auto& value) {
+        auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+        good = good && code == std::errc() && end != text.data() + text.size() && *end == ' ';
+        if (good) text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
+    };
+    ErrorInfo e;
+    number(e.code);
+    number(e.rank);
+    number(e.param);
+    number(e.bucket);
+    number(e.step);
+    if (!good || e.ok()) return {DDP_ERROR_INTERNAL, str("the store holds a malformed verdict: '", whole, "'")};
+    e.message = text;
+    return e;
+}
+
+std::string ranks_text(const std::vector<std::int32_t>& ranks) {
+    constexpr std::size_t kShown = 20;
+    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < std::min(ranks.size(), kShown); ++i) text += str(i ? ", " : "", ranks[i]);
+    return ranks.size() > kShown ? str(text, " and ", ranks.size() - kShown, " more") : text;
+}
+
+ErrorInfo on_rank(std::int32_t rank, ErrorInfo error) {
+    if (error.rank >= 0) return error;
+    error.rank = rank;
+    error.message = str("rank ", rank, ": ", error.message);
+    return error;
+}
 
 Monitor::Monitor(Config config, std::function<void(const ErrorInfo&)> on_verdict)
     : config_(std::move(config)), on_verdict_(std::move(on_verdict)) {}
@@ -242,11 +279,11 @@ void Monitor::say_exit(int status, const Deadline& deadline) {
     }
     auto& store = *config_.store;
     if (!store.answers(deadline.remaining_ms())) return;
-    const std::string ended = encode_verdict(
-        {DDP_ERROR_RANK_FAILED,
-         str("rank ", config_.rank, " (", config_.identity, ") ended: its process exited with status ", status,
-             " and had not left the group (ddp_group_free)", status == 0 ? kUnevenInputs : ""),
-         config_.rank});
+    const std::string ended =
+        encode_verdict({DDP_ERROR_RANK_FAILED,
+                        str("rank ", config_.rank, " (", config_.identity, ") ended: its process exited with status ",
+                            status, " and had not left the group (ddp_group_free)", status == 0 ? kUnevenInputs : ""),
+                        config_.rank});
     store.set_will(key("verdict"), ended);
     // The will ends with the store, which may be in this process. The second answer comes when the server has told those who watch.
     store.set(key("ended"), ended);

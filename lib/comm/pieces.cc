@@ -1,7 +1,8 @@
 #include "comm/pieces.h"
-#include "kernels/on_device.h"
 
 #include <cstring>
+
+#include "kernels/on_device.h"
 
 namespace libddp {
 
@@ -33,12 +34,6 @@ void scatter_pieces(const std::byte* source, const std::vector<Piece>& pieces, c
         source += piece.bytes;
     }
     if (stream) on_device::transfer(*stream, segments, DDP_U8, DDP_U8, 1);
-}
-
-OpTag tag_on(const StreamPtr& stream) {
-    OpTag tag = current_tag();
-    tag.stream = stream;
-    return tag;
 }
 
 ddp_device device_of_stream(const StreamPtr& stream) {

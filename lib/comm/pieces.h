@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "comm/tag.h"
+#include "ddp/types.h"
 #include "device/stream.h"
 
 namespace libddp {
@@ -20,9 +20,7 @@ std::size_t total_bytes(const std::vector<Piece>& pieces);
 void gather_pieces(std::byte* target, const std::vector<Piece>& pieces, const StreamPtr& stream);
 void scatter_pieces(const std::byte* source, const std::vector<Piece>& pieces, const StreamPtr& stream);
 
-// The calling thread's tag, for operations on memory of this stream's device (null: of the CPU).
-OpTag tag_on(const StreamPtr& stream);
-// Where such memory lives.
+// Where the memory is that is used in the order of this stream; null: on the CPU.
 ddp_device device_of_stream(const StreamPtr& stream);
 
 }  // namespace libddp

@@ -1,4 +1,4 @@
-// Links of the same ranks as one group, whose collectives take turns, so that several run at once (Li et al. 2020,
+// Links of the same ranks as one group. Each collective takes the next link, so that several run at once (Li et al. 2020,
 // section 5.4).
 //
 // What must stay in order stays on one link: a continuation's collectives run on the link of what it continues. Which
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/crew.h"
+#include "comm/executor.h"
 #include "comm/link.h"
 
 namespace libddp {
@@ -29,11 +29,10 @@ public:
     std::int64_t timeout_ms() const override;
     bool reduces_at_once() const override { return links_.front()->reduces_at_once(); }
     bool shares_memory() const override { return links_.front()->shares_memory(); }
-    std::shared_ptr<Group> split(std::int32_t color, std::int32_t key) override;
+    std::shared_ptr<Group> split(std::int32_t color, std::int32_t key, const OpTag& tag) override;
     std::size_t link_count() const override { return links_.size(); }
-    std::shared_ptr<Link> link(std::size_t turn) override { return links_[turn % links_.size()]; }
-    using Group::submit;
-    WorkPtr submit(const Collective& collective) override;
+    std::shared_ptr<Link> link(std::size_t number) override { return links_[number % links_.size()]; }
+    WorkPtr submit(const Collective& collective, OpTag tag) override;
     ErrorInfo break_everywhere(const ErrorInfo& error) override { return links_.front()->break_everywhere(error); }
     ErrorInfo verdict() const override;
 
@@ -42,22 +41,24 @@ private:
 
     void run_waiting_callbacks() override { crew_->run_callbacks(); }
     explicit RoundRobin(Links links);
-    Link* link_of_this_thread() const;
-    WorkPtr barrier();
+    Link* link_in_order(const OpTag& tag) const;
+    WorkPtr barrier(const OpTag& tag);
     ErrorInfo decide(const Link& broken, const ErrorInfo& verdict);
 
     const Links links_;
     const std::string backend_name_;
     const std::shared_ptr<Bond> bond_;
     const std::shared_ptr<Crew> crew_;
-    std::mutex turn_mutex_;
-    std::size_t next_ = 0;
+    std::mutex next_mutex_;
+    std::size_t next_ = 0;  // the link for the next collective
     mutable std::mutex verdict_mutex_;
     ErrorInfo verdict_;
 };
 
 // A round robin group of existing groups. Collective: compares with the other ranks. `call` names the public function.
-std::shared_ptr<Group> compose_round_robin(const std::vector<std::shared_ptr<Group>>& groups, const char* call);
+// tag: what the comparison belongs to.
+std::shared_ptr<Group> compose_round_robin(const std::vector<std::shared_ptr<Group>>& groups, const char* call,
+                                           const OpTag& tag);
 
 // A link, or as many as config.round_robin says.
 std::shared_ptr<Group> create_group(const GroupConfig& config);

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
 

@@ -5,7 +5,7 @@
 namespace libddp {
 namespace {
 
-OpTag& slot() {
+OpTag& tag_of_this_thread() {
     static thread_local OpTag tag;
     return tag;
 }
@@ -13,12 +13,12 @@ OpTag& slot() {
 }  // namespace
 
 const OpTag& current_tag() {
-    return slot();
+    return tag_of_this_thread();
 }
 
-ScopedTag::ScopedTag(OpTag tag) : previous_(std::exchange(slot(), std::move(tag))) {}
+ScopedTag::ScopedTag(OpTag tag) : previous_(std::exchange(tag_of_this_thread(), std::move(tag))) {}
 ScopedTag::~ScopedTag() {
-    slot() = std::move(previous_);
+    tag_of_this_thread() = std::move(previous_);
 }
 
 }  // namespace libddp

@@ -1,11 +1,12 @@
-// What an operation is for. It travels in the signature that ranks compare and in messages; hooks and continuations
-// inherit it.
+// What an operation is for. It travels in the signature that ranks compare and in messages. Every call that submits an
+// operation takes it as an argument, and hooks and continuations are given the one for what they submit.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "device/stream.h"
 
@@ -42,11 +43,11 @@ struct OpTag {
     std::uint64_t plan = 0;  // hash of the bucket plan, 0 outside a context
     std::int64_t step = -1;
     std::int32_t bucket = -1;
-    std::shared_ptr<const std::string> label;  // "parameters 'a' to 'f'"; not compared
-    std::shared_ptr<const void> memory;        // what the operation reads and writes: kept as long as it runs
+    std::shared_ptr<const std::string> label{};  // "parameters 'a' to 'f'"; not compared
+    std::shared_ptr<const void> memory{};        // what the operation reads and writes: kept as long as it runs
     // Whose order must be kept to: in a hook and its continuations the bucket's, in other continuations that of the work
     // they continue, wherever they run. Null elsewhere.
-    std::shared_ptr<Executor> executor;
+    std::shared_ptr<Executor> executor{};
     std::shared_ptr<Traffic> traffic{};  // of a hook; may be null
     // With whose order operations on device memory, and their continuations, keep in step. Null: there are none.
     StreamPtr stream{};
@@ -54,11 +55,34 @@ struct OpTag {
     std::shared_ptr<const void> enqueued{};
     std::int64_t synced_steps = -1;  // of the context before this step
     Purpose purpose = Purpose::kProgram;
+
+    // Of an operation of libddp's own that belongs to nothing else.
+    static OpTag of(Purpose purpose) { return OpTag{}.with(purpose); }
+    OpTag with(Purpose other) const {
+        OpTag tag = *this;
+        tag.purpose = other;
+        return tag;
+    }
+    // For an operation on memory of this stream's device; null: of the CPU.
+    OpTag on(StreamPtr other) const {
+        OpTag tag = *this;
+        tag.stream = std::move(other);
+        return tag;
+    }
+    // For an operation that uses this memory, and once it is enqueued on a device only `still_used`, if not null.
+    OpTag keeping(std::shared_ptr<const void> used, std::shared_ptr<const void> still_used = nullptr) const {
+        OpTag tag = *this;
+        tag.memory = std::move(used);
+        tag.enqueued = std::move(still_used);
+        return tag;
+    }
 };
 
-// The tag that operations submitted by this thread get.
+// The tag for what the program submits on this thread: that of the hook or continuation which it is in. Only the C ABI
+// reads it, because the program has no argument for it.
 const OpTag& current_tag();
 
+// Sets it while a function of the program runs.
 class ScopedTag {
 public:
     explicit ScopedTag(OpTag tag);
@@ -68,21 +92,6 @@ public:
 
 private:
     OpTag previous_;
-};
-
-// The calling thread's tag with another purpose.
-class ScopedPurpose {
-public:
-    explicit ScopedPurpose(Purpose purpose) : tag_(with(purpose)) {}
-
-private:
-    static OpTag with(Purpose purpose) {
-        OpTag tag = current_tag();
-        tag.purpose = purpose;
-        return tag;
-    }
-
-    const ScopedTag tag_;
 };
 
 }  // namespace libddp

@@ -79,20 +79,20 @@ bool Work::wait(const std::optional<Deadline>& deadline, bool lend) {
     return true;
 }
 
-WorkPtr Work::then(ContinuationFn fn, bool any_thread) {
-    auto executor = executor_ ? executor_ : Executor::current();
+WorkPtr Work::then(ContinuationFn fn, bool any_thread, OpTag tag) {
+    auto executor = executor_ ? executor_ : Executor::in_order(tag);
     if (!executor_ && executor && !done()) {
         // The program finishes this work whenever it likes, on each rank at another time. What follows may start
         // collectives, so it gets its place in the queue now.
         auto gate = executor->add_gate();
         gate->follow(*this);
-        return gate->then(std::move(fn), any_thread);
+        return gate->then(std::move(fn), any_thread, std::move(tag));
     }
     auto out = std::make_shared<Work>(executor);
-    out->enqueued_on(stream_ ? stream_ : current_tag().stream, settle_ms_);
+    out->enqueued_on(stream_ ? stream_ : tag.stream, settle_ms_);
     out->set_target(target_);
-    Continuation continuation{std::move(fn), out, current_tag(), any_thread};
-    if (!continuation.tag.executor) continuation.tag.executor = executor;
+    if (!tag.executor) tag.executor = executor;
+    Continuation continuation{std::move(fn), out, std::move(tag), any_thread};
     if (attach(continuation)) return out;
     // Already done. The caller's thread is inside a libddp call, so any continuation may run here.
     continuation.any_thread = true;
@@ -131,8 +131,7 @@ void Work::start(Continuation continuation) {
 void Work::run(Continuation continuation) {
     WorkPtr next;
     try {
-        ScopedTag tag(continuation.tag);
-        next = continuation.fn();
+        next = continuation.fn(continuation.tag);
     } catch (...) {
         continuation.out->complete(caught());
         return;

@@ -28,8 +28,9 @@ inline constexpr std::chrono::milliseconds kGlance{100};
 // When a waiter with this deadline looks up next.
 Deadline::Clock::time_point next_glance(const std::optional<Deadline>& deadline);
 
-// What runs after a work. Returns the work to wait for next (may be null); throws Error to fail.
-using ContinuationFn = std::function<WorkPtr()>;
+// What runs after a work. tag: for what it submits. Returns the work to wait for next, which may be null. Throws Error to
+// fail.
+using ContinuationFn = std::function<WorkPtr(const OpTag& tag)>;
 
 class Work : public std::enable_shared_from_this<Work> {
 public:
@@ -68,8 +69,9 @@ public:
     // Waits for that; false if the deadline passed first.
     bool settle(const std::optional<Deadline>& deadline);
 
-    // See ddp_work_then.
-    WorkPtr then(ContinuationFn fn, bool any_thread);
+    // See ddp_work_then. fn gets this tag, with this work's executor if it has none. The tag keeps its memory until fn has
+    // run.
+    WorkPtr then(ContinuationFn fn, bool any_thread, OpTag tag);
 
 private:
     friend class Executor;

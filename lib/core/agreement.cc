@@ -6,8 +6,8 @@
 #include <sstream>
 #include <vector>
 
+#include "comm/monitor.h"
 #include "comm/pieces.h"
-#include "comm/verdict.h"
 #include "device/scratch.h"
 #include "util/hash.h"
 
@@ -17,9 +17,8 @@ namespace {
 // This rank's numbers side by side with everyone's.
 template <class T>
 std::vector<T> gather(Group& group, Purpose purpose, const std::vector<T>& mine) {
-    const ScopedPurpose scope(purpose);
     std::vector<T> all(mine.size() * static_cast<std::size_t>(group.world()));
-    group.run({DDP_COLLECTIVE_ALLGATHER, mine.data(), all.data(), mine.size() * sizeof(T), DDP_U8});
+    group.run({DDP_COLLECTIVE_ALLGATHER, mine.data(), all.data(), mine.size() * sizeof(T), DDP_U8}, OpTag::of(purpose));
     return all;
 }
 
@@ -140,8 +139,7 @@ static_assert(sizeof(StepReport) == 24, "it travels as bytes: no padding");
 
 StepOutcome exchange_step(Group& group, const StepReport& mine) {
     std::vector<StepReport> all(static_cast<std::size_t>(group.world()));
-    const ScopedPurpose scope(Purpose::kStepBegin);
-    group.run({DDP_COLLECTIVE_ALLGATHER, &mine, all.data(), sizeof mine, DDP_U8});
+    group.run({DDP_COLLECTIVE_ALLGATHER, &mine, all.data(), sizeof mine, DDP_U8}, OpTag::of(Purpose::kStepBegin));
     StepOutcome outcome;
     std::int64_t most_steps = -1;
     for (std::int32_t rank = 0; rank < group.world(); ++rank) {
@@ -200,10 +198,11 @@ public:
 
 private:
     void broadcast(std::byte* memory, std::size_t bytes) {
-        const ScopedTag tag(tag_on(stream_));
+        const OpTag tag = OpTag::of(Purpose::kState).on(stream_);
         for (std::size_t at = 0; at < bytes; at += kChunkBytes)
             group_.run({DDP_COLLECTIVE_BROADCAST, nullptr, memory + at, std::min(kChunkBytes, bytes - at), DDP_U8,
-                        DDP_SUM, root_, device_of_stream(stream_)});
+                        DDP_SUM, root_, device_of_stream(stream_)},
+                       tag);
     }
 
     Group& group_;
@@ -219,7 +218,6 @@ private:
 void broadcast_state(Group& group, const DeviceLanes& lanes, const std::vector<const Param*>& entries,
                      std::int32_t root) {
     if (group.world() == 1) return;
-    const ScopedPurpose scope(Purpose::kState);
     std::list<Sender> senders;
     for (const Param* p : entries) {
         if (!p->data || p->bytes == 0 || p->ignored) continue;

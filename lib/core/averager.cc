@@ -16,7 +16,8 @@ constexpr std::size_t kMessageBytes = std::size_t{25} << 20;
 // Values of one dtype and device on their way to the average and back.
 class Chunk {
 public:
-    Chunk(Group& group, ddp_dtype dtype, StreamPtr stream) : group_(group), dtype_(dtype), stream_(std::move(stream)) {}
+    Chunk(Group& group, ddp_dtype dtype, StreamPtr stream, const OpTag& tag)
+        : group_(group), dtype_(dtype), stream_(std::move(stream)), tag_(tag.on(stream_)) {}
 
     void add(Piece piece) {
         while (piece.bytes > 0) {
@@ -34,9 +35,9 @@ public:
         if (used_ == 0) return;
         std::byte* together = memory_.require(used_, stream_);
         gather_pieces(together, pieces_, stream_);
-        const ScopedTag tag(tag_on(stream_));
         group_.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, together, used_ / dtype_size(dtype_), dtype_, DDP_AVG, 0,
-                    device_of_stream(stream_)});
+                    device_of_stream(stream_)},
+                   tag_);
         scatter_pieces(together, pieces_, stream_);
         pieces_.clear();
         used_ = 0;
@@ -46,6 +47,7 @@ private:
     Group& group_;
     const ddp_dtype dtype_;
     const StreamPtr stream_;
+    const OpTag tag_;
     ScratchMemory memory_;
     std::vector<Piece> pieces_;
     std::size_t used_ = 0;
@@ -76,14 +78,12 @@ void average_parameters(const ParamTable& table, const DeviceLanes& lanes, Group
         if (found == devices.end()) found = devices.insert(devices.end(), {stream, {}});
         found->second.push_back({static_cast<std::byte*>(p.data), p.bytes});
     }
-    OpTag tag;
+    OpTag tag = OpTag::of(Purpose::kAverage);
     tag.step = step;
-    tag.purpose = Purpose::kAverage;
-    const ScopedTag scope(std::move(tag));
     const LaneScope order(lanes, "ddp_average_parameters");
     for (const auto& [dtype, devices] : by_dtype)
         for (const auto& [stream, pieces] : devices) {
-            Chunk chunk(group, dtype, stream);
+            Chunk chunk(group, dtype, stream, tag);
             for (const Piece& piece : pieces) chunk.add(piece);
             chunk.flush();
         }
@@ -93,7 +93,8 @@ Averager::Averager(Context& context, std::vector<Level> levels, std::int64_t war
     : context_(context), levels_(std::move(levels)), warmup_steps_(warmup_steps), made_for_(context.group()) {
     Group& all = *context.group();
     for (Level& level : levels_)
-        if (level.ranks > 1 && level.ranks < all.world()) level.group = all.split(all.rank() / level.ranks, all.rank());
+        if (level.ranks > 1 && level.ranks < all.world())
+            level.group = all.split(all.rank() / level.ranks, all.rank(), {});
 }
 
 // Smaller groups are parts of the group that the context had then.

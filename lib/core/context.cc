@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 #include "core/agreement.h"
 #include "core/hook_state.h"
 #include "core/plan.h"
@@ -169,12 +169,13 @@ void Context::skip(std::vector<std::int32_t> params, std::int32_t authority) {
              group_->world() - 1, ", or -1");
     for (auto id : params) table_.require(id, call);
     if (authority >= 0) {
-        const ScopedPurpose scope(Purpose::kSkip);
+        const OpTag tag = OpTag::of(Purpose::kSkip);
         auto count = static_cast<std::int64_t>(params.size());
-        group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, &count, 1, DDP_I64, DDP_SUM, authority});
+        group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, &count, 1, DDP_I64, DDP_SUM, authority}, tag);
         params.resize(static_cast<std::size_t>(count));
         if (count > 0)
-            group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, params.data(), params.size(), DDP_I32, DDP_SUM, authority});
+            group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, params.data(), params.size(), DDP_I32, DDP_SUM, authority},
+                        tag);
     }
     reducer.skip(params);
 }

@@ -75,22 +75,22 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
     std::size_t longest() const { return static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())); }
     std::byte* part(std::size_t rank) const { return all.get() + rank * longest() * matrix.row_bytes(); }
 
-    WorkPtr start() {
+    WorkPtr start(const OpTag& tag) {
         counts.assign(static_cast<std::size_t>(group.get()->world()), 0);
         counts[own()] = mine.whole || !mine.sum.empty() ? kWhole : static_cast<std::int64_t>(mine.rows);
         auto self = shared_from_this();
         return group.get()
-            ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, counts.data(), 1, DDP_I64}, self)
-            ->then([self] { return self->reduce(); }, true);
+            ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, counts.data(), 1, DDP_I64}, tag.keeping(self))
+            ->then([self](const OpTag& inherited) { return self->reduce(inherited); }, true, tag);
     }
 
     // The same choice on every rank.
-    WorkPtr reduce() {
+    WorkPtr reduce(const OpTag& tag) {
         const bool factors = *std::min_element(counts.begin(), counts.end()) != kWhole;
-        return factors && matrix.larger_than(longest()) ? gather() : materialize();
+        return factors && matrix.larger_than(longest()) ? gather(tag) : materialize(tag);
     }
 
-    WorkPtr gather() {
+    WorkPtr gather(const OpTag& tag) {
         const std::size_t most = longest();
         if (most == 0) {
             clear_memory(place, matrix.bytes());
@@ -105,13 +105,14 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
         std::copy(mine.right.begin(), mine.right.end(), right);
         auto self = shared_from_this();
         return group.get()
-            ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, all.get(), own_bytes / matrix.item, matrix.dtype}, self)
+            ->submit({DDP_COLLECTIVE_ALLGATHER, nullptr, all.get(), own_bytes / matrix.item, matrix.dtype},
+                     tag.keeping(self))
             ->then(
-                [self]() -> WorkPtr {
+                [self](const OpTag&) -> WorkPtr {
                     self->add_up();
                     return nullptr;
                 },
-                true);
+                true, tag);
     }
 
     // In the order of the ranks, and on a rank in the order of its rows: the same bits everywhere.
@@ -126,7 +127,7 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
         matrix.multiply(place, mine.left, mine.right, mine.rows, false, mean ? 1.0 / group.get()->world() : 1.0);
     }
 
-    WorkPtr materialize() {
+    WorkPtr materialize(const OpTag& tag) {
         const std::size_t count = matrix.n * matrix.m;
         own_bytes = matrix.bytes();
         bool add = mine.whole;
@@ -138,7 +139,7 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
         if (!add || mine.rows > 0) matrix.multiply(place, mine.left, mine.right, mine.rows, add, 1);
         return group.get()->submit(
             {DDP_COLLECTIVE_ALLREDUCE, nullptr, place, count, matrix.dtype, mean ? DDP_AVG : DDP_SUM},
-            shared_from_this());
+            tag.keeping(shared_from_this()));
     }
 };
 
@@ -186,13 +187,14 @@ void FactorGradients::add(std::int32_t param, const void* left, const void* righ
     given.rows += rows;
 }
 
-WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* place, double factor, bool mean) {
+WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* place, double factor, bool mean,
+                                const OpTag& tag) {
     const Param& p = table_[param];
     Slot& s = slot(param);
     if (!s.reduction || s.reduction.use_count() > 1) s.reduction = std::make_shared<Reduction>(p);
     Reduction& reduction = *s.reduction;
     reduction.group = GroupRef(group);
-    reduction.bucket = current_tag().memory;
+    reduction.bucket = tag.memory;
     reduction.place = place;
     reduction.mean = mean;
     std::swap(reduction.mine, s.given);
@@ -202,7 +204,7 @@ WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* pla
     for (auto* part : {&mine.left, &mine.sum})
         if (factor != 1)
             cpu::scale_copy(part->data(), part->data(), part->size() / dtype_size(p.dtype), p.dtype, factor);
-    return reduction.start();
+    return reduction.start(tag);
 }
 
 std::uint64_t FactorGradients::collect(std::int32_t param) {

@@ -27,7 +27,7 @@ public:
     bool whole(std::int32_t param) { return slot(param).given.whole; }
     // Starts the reduction of this rank's gradient, times `factor`, with those of the others. The result, and before it
     // what add_whole() announced (multiplied already), is in `place`. Called under the bucket's tag.
-    WorkPtr launch(Group& group, std::int32_t param, std::byte* place, double factor, bool mean);
+    WorkPtr launch(Group& group, std::int32_t param, std::byte* place, double factor, bool mean, const OpTag& tag);
     // The work, if there was one, is done. Returns how many bytes this rank gave.
     std::uint64_t collect(std::int32_t param);
     void discard(std::int32_t param) { slot(param).given.clear(); }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "comm/link.h"
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 #include "kernels/dtype.h"
 #include "util/hash.h"
 #include "util/interrupt.h"
@@ -136,12 +136,12 @@ void Launcher::launch(Slot& slot) {
     if (!slot.live) return;
     slot.launched_at = Deadline::Clock::now();
     const auto executor = group_->link(static_cast<std::size_t>(slot.bucket.index))->executor();
-    const ScopedTag tag({step_.agreement, step_.step, slot.bucket.index, slot.label, slot.memory, executor, nullptr,
-                         slot.bucket.stream, nullptr, step_.synced_steps});
+    const OpTag tag{step_.agreement, step_.step, slot.bucket.index,  slot.label, slot.memory,
+                    executor,        nullptr,    slot.bucket.stream, nullptr,    step_.synced_steps};
     try {
         if (slot.has_absent || slot.bucket.stream) owner_.complete_bucket(slot.bucket, place_of(slot));
-        slot.work = step_.votes ? start_with_vote(slot) : call_hook(slot);
-        if (slot.bucket.stream) mark_end(slot);
+        slot.work = step_.votes ? start_with_vote(slot, tag) : call_hook(slot, tag);
+        if (slot.bucket.stream) mark_end(slot, tag);
     } catch (...) {
         // Tell the others now: they would wait for this bucket.
         slot.error = break_with(in_this_group(caught()), slot);
@@ -156,53 +156,51 @@ Hook::Place Launcher::place_of(Slot& slot) const {
 
 // Later buckets may have the same stream, so the place is marked when all of this one is enqueued. With a work of the
 // program's own Launcher::wait() does that: a continuation would keep its place in the queue, and hold up what follows.
-void Launcher::mark_end(Slot& slot) {
-    const auto mark = [&slot]() -> WorkPtr {
+void Launcher::mark_end(Slot& slot, const OpTag& tag) {
+    const auto mark = [&slot](const OpTag&) -> WorkPtr {
         slot.bucket.done = slot.bucket.stream->record();
         return nullptr;
     };
     if (!slot.work)
-        mark();
+        mark(tag);
     else if (!slot.work->is_user_completed())
-        slot.work = slot.work->then(mark, true);
+        slot.work = slot.work->then(mark, true, tag);
 }
 
 // The hook is called in a continuation of the ranks' votes. Where buckets have different queues, each waits until the hook was
 // called for those before it.
-WorkPtr Launcher::start_with_vote(Slot& slot) {
-    WorkPtr turn = ask_for_votes(slot);
+WorkPtr Launcher::start_with_vote(Slot& slot, const OpTag& tag) {
+    WorkPtr turn = ask_for_votes(slot, tag);
     WorkPtr called;
     if (group_->link_count() > 1) {
         called = std::make_shared<Work>(nullptr);
-        turn = turn->then([before = std::exchange(last_called_, called)] { return before; }, true);
+        turn = turn->then([before = std::exchange(last_called_, called)](const OpTag&) { return before; }, true, tag);
     }
     return turn->then(
-        [this, &slot, called]() -> WorkPtr {
+        [this, &slot, called](const OpTag& inherited) -> WorkPtr {
             const Completion at_end{called};
             slot.voted_out = *slot.ballot == 0;
             if (slot.voted_out) return nullptr;
-            return call_hook(slot);
+            return call_hook(slot, inherited);
         },
-        hook_->any_thread());
+        hook_->any_thread(), tag);
 }
 
 // One byte, the maximum over ranks: 1 if any rank used the bucket. Only then it is sent, in the place of the queue where
 // the vote stood.
-WorkPtr Launcher::ask_for_votes(Slot& slot) {
+WorkPtr Launcher::ask_for_votes(Slot& slot, const OpTag& tag) {
     const auto index = static_cast<std::size_t>(slot.bucket.index);
     slot.ballot = std::make_shared<std::uint8_t>(used_[index].load(std::memory_order_relaxed) ? 1 : 0);
     return link_of(slot).impl->submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, slot.ballot.get(), 1, DDP_U8, DDP_MAX},
-                                      slot.ballot);
+                                      tag.keeping(slot.ballot));
 }
 
-WorkPtr Launcher::call_hook(Slot& slot) {
+WorkPtr Launcher::call_hook(Slot& slot, OpTag tag) {
     ddp_group& link = link_of(slot);
-    if (slot.alone) return owner_.reduce_alone(*link.impl, slot.bucket.tensors.front().param);
+    if (slot.alone) return owner_.reduce_alone(*link.impl, slot.bucket.tensors.front().param, tag);
     hook_bytes_in_ += slot.content;
-    OpTag tag = current_tag();
     tag.traffic = traffic_;
-    const ScopedTag scope(std::move(tag));
-    return hook_->reduce(link, slot.bucket);
+    return hook_->reduce(link, slot.bucket, tag);
 }
 
 OpTag Launcher::step_tag(Purpose purpose) const {

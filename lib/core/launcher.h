@@ -30,7 +30,7 @@ public:
     // brings gradients of devices to `place`.
     virtual void complete_bucket(const ddp_bucket& bucket, const Hook::Place& place) = 0;
     // Reduces a parameter that is alone in its bucket, because it goes a way of its own, without the hook.
-    virtual WorkPtr reduce_alone(Group& group, std::int32_t param) = 0;
+    virtual WorkPtr reduce_alone(Group& group, std::int32_t param, const OpTag& tag) = 0;
 
 protected:
     ~LaunchOwner() = default;
@@ -117,10 +117,10 @@ private:
     void launch_consecutive();
     void launch(Slot& slot);
     Hook::Place place_of(Slot& slot) const;
-    WorkPtr start_with_vote(Slot& slot);
-    static void mark_end(Slot& slot);
-    WorkPtr ask_for_votes(Slot& slot);
-    WorkPtr call_hook(Slot& slot);
+    WorkPtr start_with_vote(Slot& slot, const OpTag& tag);
+    static void mark_end(Slot& slot, const OpTag& tag);
+    WorkPtr ask_for_votes(Slot& slot, const OpTag& tag);
+    WorkPtr call_hook(Slot& slot, OpTag tag);
     ErrorInfo break_with(ErrorInfo error, const Slot& slot);
     ErrorInfo in_this_group(ErrorInfo error) const;
     ErrorInfo wait_for(Work& work) const;

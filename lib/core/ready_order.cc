@@ -22,10 +22,10 @@ void ReadyOrder::finish() {
 
 void ReadyOrder::agree(Group& group, std::int32_t root, bool consensus) {
     // A rank that has recorded nothing (it joined a running job) says what it knows.
-    const ScopedPurpose scope(Purpose::kReadyOrder);
+    const OpTag tag = OpTag::of(Purpose::kReadyOrder);
     std::vector<std::int32_t> order = own_.empty() ? agreed_ : own_;
     if (!consensus) {
-        group.run({DDP_COLLECTIVE_BROADCAST, nullptr, order.data(), order.size(), DDP_I32, DDP_SUM, root});
+        group.run({DDP_COLLECTIVE_BROADCAST, nullptr, order.data(), order.size(), DDP_I32, DDP_SUM, root}, tag);
         agreed_ = std::move(order);
         return;
     }
@@ -34,7 +34,7 @@ void ReadyOrder::agree(Group& group, std::int32_t root, bool consensus) {
     std::vector<std::int64_t> places(static_cast<std::size_t>(largest + 1));
     for (std::size_t place = 0; place < order.size(); ++place)
         places[static_cast<std::size_t>(order[place])] = static_cast<std::int64_t>(place);
-    group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, places.data(), places.size(), DDP_I64, DDP_SUM});
+    group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, places.data(), places.size(), DDP_I64, DDP_SUM}, tag);
     std::sort(order.begin(), order.end());
     std::stable_sort(order.begin(), order.end(), [&places](std::int32_t a, std::int32_t b) {
         return places[static_cast<std::size_t>(a)] < places[static_cast<std::size_t>(b)];

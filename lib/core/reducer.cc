@@ -303,10 +303,10 @@ void Reducer::complete_with_zeros(const ddp_bucket& bucket) {
     }
 }
 
-WorkPtr Reducer::reduce_alone(Group& group, std::int32_t param) {
+WorkPtr Reducer::reduce_alone(Group& group, std::int32_t param, const OpTag& tag) {
     const double factor = is_floating(table_[param].dtype) ? factor_ : 1.0;
-    if (table_[param].sparse) return sparse_.launch(group, param, factor, options_.mean);
-    return factors_.launch(group, param, slot(param).place, factor, options_.mean);
+    if (table_[param].sparse) return sparse_.launch(group, param, factor, options_.mean, tag);
+    return factors_.launch(group, param, slot(param).place, factor, options_.mean, tag);
 }
 
 }  // namespace libddp

@@ -181,7 +181,7 @@ private:
     [[noreturn]] void refuse(std::int32_t param, const Slot& slot, std::int32_t calls, const char* call) const;
     void complete_bucket(const ddp_bucket& bucket, const Hook::Place& place) override;
     void complete_with_zeros(const ddp_bucket& bucket);
-    WorkPtr reduce_alone(Group& group, std::int32_t param) override;
+    WorkPtr reduce_alone(Group& group, std::int32_t param, const OpTag& tag) override;
 
     // Gradients leave.
     void start_draining(const char* call);

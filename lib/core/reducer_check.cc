@@ -25,16 +25,15 @@ void Reducer::start_comparison() {
     const bool discards = discarding_ && !shadowing_;
     if (discards || group_->world() == 1 || !check_->compares_in(synced_steps_)) return;
     if (options_.keep_local_unused || !launcher_.hook()->keeps_models_alike()) return;
-    const ScopedTag tag(launcher_.step_tag(Purpose::kValues));
-    check_->start_comparison(*group_, !shadowing_);
+    check_->start_comparison(*group_, !shadowing_, launcher_.step_tag(Purpose::kValues));
 }
 
 // No rank goes on before all have found nothing: an error that one of them finds is that of this step on each.
 void Reducer::end_check() {
     if (group_->world() == 1) return;
-    const ScopedTag tag(launcher_.step_tag(Purpose::kEndOfCheck));
-    if (const auto error = check_->end_comparison(*group_, steps_)) throw Error(group_->break_everywhere(*error));
-    group_->run({});
+    const OpTag tag = launcher_.step_tag(Purpose::kEndOfCheck);
+    if (const auto error = check_->end_comparison(*group_, steps_, tag)) throw Error(group_->break_everywhere(*error));
+    group_->run({}, tag);
 }
 
 }  // namespace libddp

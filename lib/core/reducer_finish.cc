@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "comm/link.h"
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 #include "core/reducer.h"
 #include "core/kept_views.h"
 #include "util/error.h"
@@ -142,8 +142,8 @@ void Reducer::discard() {
     finish_devices();
     // A rank that finalized meets this message in its next step.
     std::uint8_t agreed = 0;
-    const ScopedTag tag(launcher_.step_tag(Purpose::kDiscard));
-    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &agreed, 1, DDP_U8, DDP_MAX});
+    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &agreed, 1, DDP_U8, DDP_MAX},
+                launcher_.step_tag(Purpose::kDiscard));
     end_synced_step();
 }
 
@@ -226,8 +226,7 @@ void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
 void Reducer::ask_who_used() {
     if (!discovering()) return;
     if (group_->world() == 1) return used_map_.assume_local();
-    const ScopedTag tag(launcher_.step_tag(Purpose::kUsedMap));
-    used_map_.exchange(*group_);
+    used_map_.exchange(*group_, launcher_.step_tag(Purpose::kUsedMap));
 }
 
 void Reducer::drain_until(std::size_t bucket_count) {

@@ -229,10 +229,7 @@ void Reducer::set_group(std::shared_ptr<Group> group) {
     factors_.prepare();
     // Ranks that come from elsewhere have counted differently.
     std::int64_t counts[] = {steps_, synced_steps_};
-    {
-        const ScopedPurpose scope(Purpose::kSetGroup);
-        group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, 2, DDP_I64, DDP_MAX});
-    }
+    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, 2, DDP_I64, DDP_MAX}, OpTag::of(Purpose::kSetGroup));
     steps_ = counts[0];
     synced_steps_ = counts[1];
     forget_step();

@@ -26,24 +26,26 @@ struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients
     std::size_t row_bytes() const { return row * dtype_size(dtype); }
     std::size_t longest() const { return static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())); }
 
-    WorkPtr submit(const Collective& collective) { return group.get()->submit(collective, shared_from_this()); }
+    WorkPtr submit(const Collective& collective, const OpTag& tag) {
+        return group.get()->submit(collective, tag.keeping(shared_from_this()));
+    }
 
-    WorkPtr start() {
+    WorkPtr start(const OpTag& tag) {
         counts.resize(static_cast<std::size_t>(group.get()->world()));
         const auto own = static_cast<std::size_t>(group.get()->rank());
         counts[own] = static_cast<std::int64_t>(mine.indices.size());
         auto self = shared_from_this();
-        return submit({DDP_COLLECTIVE_ALLGATHER, nullptr, counts.data(), 1, DDP_I64})
-            ->then([self] { return self->gather(); }, true)
+        return submit({DDP_COLLECTIVE_ALLGATHER, nullptr, counts.data(), 1, DDP_I64}, tag)
+            ->then([self](const OpTag& inherited) { return self->gather(inherited); }, true, tag)
             ->then(
-                [self]() -> WorkPtr {
+                [self](const OpTag&) -> WorkPtr {
                     self->merge();
                     return nullptr;
                 },
-                true);
+                true, tag);
     }
 
-    WorkPtr gather() {
+    WorkPtr gather(const OpTag& tag) {
         const std::size_t most = longest();
         if (most == 0) return nullptr;
         const auto world = static_cast<std::size_t>(group.get()->world());
@@ -51,9 +53,9 @@ struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients
         mine.values.resize(most * row_bytes());
         all_indices.resize(most * world);
         all_values.resize(most * world * row_bytes());
-        auto indices = submit({DDP_COLLECTIVE_ALLGATHER, mine.indices.data(), all_indices.data(), most, DDP_I64});
+        auto indices = submit({DDP_COLLECTIVE_ALLGATHER, mine.indices.data(), all_indices.data(), most, DDP_I64}, tag);
         if (row == 0) return indices;
-        return submit({DDP_COLLECTIVE_ALLGATHER, mine.values.data(), all_values.data(), most * row, dtype});
+        return submit({DDP_COLLECTIVE_ALLGATHER, mine.values.data(), all_values.data(), most * row, dtype}, tag);
     }
 
     // Each row of the union is summed in the order of the ranks, and on a rank in the order it was given.
@@ -105,7 +107,7 @@ void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const
     mine.values.insert(mine.values.end(), bytes, bytes + size);
 }
 
-WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor, bool mean) {
+WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor, bool mean, const OpTag& tag) {
     const Param& p = table_[param];
     auto reduction = std::make_shared<Reduction>();
     reduction->group = GroupRef(group);
@@ -119,7 +121,7 @@ WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor,
     if (factor != 1)
         cpu::scale_copy(values.data(), values.data(), values.size() / dtype_size(p.dtype), p.dtype, factor);
     slot(param).reduction = reduction;
-    return reduction->start();
+    return reduction->start(tag);
 }
 
 std::uint64_t SparseGradients::collect(std::int32_t param) {

@@ -27,7 +27,7 @@ public:
     void add(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count);
     // Starts the reduction of this rank's rows, each times `factor`, with those of the others. Called under the bucket's
     // tag.
-    WorkPtr launch(Group& group, std::int32_t param, double factor, bool mean);
+    WorkPtr launch(Group& group, std::int32_t param, double factor, bool mean, const OpTag& tag);
     // The work is done: its result is this parameter's gradient now. Returns how many bytes this rank gave.
     std::uint64_t collect(std::int32_t param);
     void discard(std::int32_t param) { slot(param).mine = {}; }

@@ -6,7 +6,7 @@
 #include <map>
 #include <string_view>
 
-#include "comm/verdict.h"
+#include "comm/monitor.h"
 #include "device/memory.h"
 #include "kernels/dtype.h"
 #include "util/hash.h"
@@ -167,7 +167,7 @@ void StepCheck::forget_step() {
     comparison_ = nullptr;
 }
 
-void StepCheck::start_comparison(Group& group, bool counts) {
+void StepCheck::start_comparison(Group& group, bool counts, const OpTag& tag) {
     values_.clear();
     Hash all;
     for (const Param& p : table_.params()) {
@@ -176,10 +176,11 @@ void StepCheck::start_comparison(Group& group, bool counts) {
     }
     claims_ = std::make_shared<std::vector<Claim>>(static_cast<std::size_t>(group.world()));
     (*claims_)[static_cast<std::size_t>(group.rank())] = {counts ? 1u : 0u, all.value()};
-    comparison_ = group.submit({DDP_COLLECTIVE_ALLGATHER, nullptr, claims_->data(), sizeof(Claim), DDP_U8}, claims_);
+    comparison_ =
+        group.submit({DDP_COLLECTIVE_ALLGATHER, nullptr, claims_->data(), sizeof(Claim), DDP_U8}, tag.keeping(claims_));
 }
 
-std::optional<ErrorInfo> StepCheck::end_comparison(Group& group, std::int64_t step) {
+std::optional<ErrorInfo> StepCheck::end_comparison(Group& group, std::int64_t step, const OpTag& tag) {
     if (!comparison_) return std::nullopt;
     const WorkPtr work = std::move(comparison_);
     work->wait(std::nullopt);
@@ -194,7 +195,7 @@ std::optional<ErrorInfo> StepCheck::end_comparison(Group& group, std::int64_t st
     }
     if (same) return std::nullopt;
     std::vector<std::uint64_t> all(values_.size() * static_cast<std::size_t>(group.world()));
-    group.run({DDP_COLLECTIVE_ALLGATHER, values_.data(), all.data(), values_.size() * sizeof values_[0], DDP_U8});
+    group.run({DDP_COLLECTIVE_ALLGATHER, values_.data(), all.data(), values_.size() * sizeof values_[0], DDP_U8}, tag);
     return describe_difference(all, ranks, step);
 }
 

@@ -13,13 +13,10 @@ void UsedMap::clear() {
 }
 
 // The maximum, not the sum: it fits a byte in a world of any size.
-void UsedMap::exchange(Group& group) {
+void UsedMap::exchange(Group& group, const OpTag& tag) {
     travelling_ = std::make_shared<std::vector<std::uint8_t>>(here_);
-    OpTag tag = current_tag();
-    tag.memory = travelling_;
-    const ScopedTag scope(std::move(tag));
     Collective c{DDP_COLLECTIVE_ALLREDUCE, nullptr, travelling_->data(), travelling_->size(), DDP_U8, DDP_MAX};
-    work_ = group.submit(c);
+    work_ = group.submit(c, tag.keeping(travelling_));
 }
 
 void UsedMap::wait() {

@@ -15,8 +15,8 @@ public:
 
     void clear();
     void mark(std::int32_t param) { here_[static_cast<std::size_t>(param)] = 1; }
-    // Asks the other ranks. The answer is there after wait(). Called under the step's tag.
-    void exchange(Group& group);
+    // Asks the other ranks. The answer is there after wait(). tag: the step's.
+    void exchange(Group& group, const OpTag& tag);
     // Throws what went wrong.
     void wait();
     // Instead of an exchange: what is used here is what counts.

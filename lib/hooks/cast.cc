@@ -39,8 +39,8 @@ struct CastHook::Job {
     }
 };
 
-WorkPtr CastHook::reduce(ddp_group& group, ddp_bucket& bucket) {
-    if (!narrows(bucket)) return inner_->reduce(group, bucket);
+WorkPtr CastHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
+    if (!narrows(bucket)) return inner_->reduce(group, bucket, tag);
     auto job = jobs_.take(bucket.index);
     const bool filled = std::exchange(job->filled, false);
     job->describe(bucket, dtype_);
@@ -50,21 +50,18 @@ WorkPtr CastHook::reduce(ddp_group& group, ddp_bucket& bucket) {
         bucket.result = narrow.result ? narrow.result : narrow.buffer;
         bucket.result_dtype = narrow.result ? narrow.result_dtype : narrow.dtype;
     };
-    OpTag tag = current_tag();
-    tag.memory = job;
-    tag.enqueued = job->memory.on_device();
-    const ScopedTag scope(std::move(tag));
-    const WorkPtr work = inner_->reduce(group, job->narrow);
+    const OpTag narrow_tag = tag.keeping(job, job->memory.on_device());
+    const WorkPtr work = inner_->reduce(group, job->narrow, narrow_tag);
     if (!work) {
         give_back();
         return nullptr;
     }
     return work->then(
-        [give_back]() -> WorkPtr {
+        [give_back](const OpTag&) -> WorkPtr {
             give_back();
             return nullptr;
         },
-        true);
+        true, narrow_tag);
 }
 
 bool CastHook::narrows(const ddp_bucket& bucket) {

@@ -12,7 +12,7 @@ public:
     // dtype: DDP_F16 or DDP_BF16.
     CastHook(HookPtr inner, ddp_dtype dtype) : inner_(std::move(inner)), dtype_(dtype) {}
 
-    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
+    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     Place place(ddp_bucket& bucket) override;
     void set_buckets(const Buckets& buckets) override {
         jobs_.clear();

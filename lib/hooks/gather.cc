@@ -39,24 +39,24 @@ bool GatherHook::packs(const BucketTensor& tensor) const {
     return tensor.count > 0 && tensor.count >= setup_.min_elements;
 }
 
-WorkPtr GatherHook::reduce(ddp_group& group, ddp_bucket& bucket) {
+WorkPtr GatherHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
     const bool any = std::any_of(bucket.tensors.begin(), bucket.tensors.end(),
                                  [this](const BucketTensor& tensor) { return packs(tensor); });
-    if (!is_real(bucket.dtype) || !any) return allreduce(group, bucket);
+    if (!is_real(bucket.dtype) || !any) return allreduce(group, bucket, tag);
     const std::shared_ptr<Job> job = jobs_.take(bucket.index);
     lay_out(*group.impl, bucket, *job);
     job->encode();
     WorkPtr last = group.impl->submit(
         {DDP_COLLECTIVE_ALLGATHER, nullptr, job->batch.gathered, job->batch.size, DDP_U8, DDP_SUM, 0, bucket.device},
-        job, job->gathered.on_device());
-    if (const WorkPtr plain = job->plain.submit(*group.impl, bucket, job)) last = plain;
+        tag.keeping(job, job->gathered.on_device()));
+    if (const WorkPtr plain = job->plain.submit(*group.impl, bucket, job, tag)) last = plain;
     return last->then(
-        [job]() -> WorkPtr {
+        [job](const OpTag&) -> WorkPtr {
             job->decode();
             job->plain.give_back();
             return nullptr;
         },
-        true);
+        true, tag);
 }
 
 void GatherHook::lay_out(const Group& group, const ddp_bucket& bucket, Job& job) {

@@ -25,7 +25,7 @@ public:
 
     explicit GatherHook(Setup setup) : setup_(std::move(setup)) {}
 
-    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
+    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     void set_buckets(const Buckets&) override { jobs_.clear(); }
     std::string name() const override { return setup_.name; }
     std::string options() const override { return setup_.options; }

@@ -12,10 +12,10 @@ constexpr const char* kSteps = "steps";
 
 }  // namespace
 
-WorkPtr LocalSgdHook::reduce(ddp_group& group, ddp_bucket& bucket) {
+WorkPtr LocalSgdHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
     steps_.note(bucket.step);
-    if (steps_.begun() <= start_step_) return allreduce(group, bucket);
-    return subgroup_.impl ? allreduce(subgroup_, bucket) : nullptr;
+    if (steps_.begun() <= start_step_) return allreduce(group, bucket, tag);
+    return subgroup_.impl ? allreduce(subgroup_, bucket, tag) : nullptr;
 }
 
 void LocalSgdHook::save(HookState& state) const {

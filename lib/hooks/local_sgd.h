@@ -12,7 +12,7 @@ public:
     LocalSgdHook(std::int64_t start_step, std::shared_ptr<Group> subgroup)
         : start_step_(start_step), subgroup_{std::move(subgroup)} {}
 
-    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
+    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     std::string name() const override { return "post_local_sgd"; }
     bool keeps_models_alike() const override { return false; }
     // Without the subgroup: those of different ranks may differ in size.

@@ -92,7 +92,7 @@ HookPtr local_sgd(Text& text) {
     if (size == world)
         subgroup = text.group;
     else if (size > 1)
-        subgroup = text.group->split(text.group->rank() / size, text.group->rank());
+        subgroup = text.group->split(text.group->rank() / size, text.group->rank(), {});
     return make_local_sgd(o.start_step, std::move(subgroup), kCall);
 }
 

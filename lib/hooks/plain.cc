@@ -4,16 +4,18 @@
 
 namespace libddp {
 
-WorkPtr allreduce(ddp_group& group, const ddp_bucket& bucket) {
+WorkPtr allreduce(ddp_group& group, const ddp_bucket& bucket, const OpTag& tag) {
     return group.impl->submit(
-        {DDP_COLLECTIVE_ALLREDUCE, nullptr, bucket.buffer, bucket.count, bucket.dtype, bucket.op(), 0, bucket.device});
+        {DDP_COLLECTIVE_ALLREDUCE, nullptr, bucket.buffer, bucket.count, bucket.dtype, bucket.op(), 0, bucket.device},
+        tag);
 }
 
-WorkPtr AllreduceHook::reduce(ddp_group& group, ddp_bucket& bucket) {
-    return allreduce(group, bucket);
+WorkPtr AllreduceHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
+    return allreduce(group, bucket, tag);
 }
 
-WorkPtr UserHook::reduce(ddp_group& group, ddp_bucket& bucket) {
+WorkPtr UserHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
+    const ScopedTag scope(tag);
     ddp_work* work = nullptr;
     ddp_error* error = nullptr;
     const ddp_status status = fn_(user_data_.get(), &group, &bucket, &work, &error);

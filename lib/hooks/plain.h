@@ -9,18 +9,18 @@ namespace libddp {
 // The default: the mean (or sum) over ranks.
 class AllreduceHook final : public Hook {
 public:
-    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
+    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     std::string name() const override { return "allreduce"; }
     bool sums_prescaled() const override { return true; }
 };
 
 // The mean (or sum), as the context asks, of a bucket's buffer.
-WorkPtr allreduce(ddp_group& group, const ddp_bucket& bucket);
+WorkPtr allreduce(ddp_group& group, const ddp_bucket& bucket, const OpTag& tag);
 
 // Communicates nothing: every rank keeps its own gradients. For measuring how much time communication costs at all.
 class NoopHook final : public Hook {
 public:
-    WorkPtr reduce(ddp_group&, ddp_bucket&) override { return nullptr; }
+    WorkPtr reduce(ddp_group&, ddp_bucket&, const OpTag&) override { return nullptr; }
     std::string name() const override { return "noop"; }
     bool keeps_models_alike() const override { return false; }
 };
@@ -31,7 +31,7 @@ public:
     // user_data: its deleter is the user's destroy function.
     UserHook(ddp_comm_hook_fn fn, std::shared_ptr<void> user_data) : fn_(fn), user_data_(std::move(user_data)) {}
 
-    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
+    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     std::string name() const override { return "user"; }
     bool any_thread() const override { return false; }
 

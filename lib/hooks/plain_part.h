@@ -19,7 +19,7 @@ public:
     }
 
     // Null if there is nothing to send. owner: whoever holds this; it must last as long.
-    WorkPtr submit(Group& group, const ddp_bucket& bucket, std::shared_ptr<const void> owner) {
+    WorkPtr submit(Group& group, const ddp_bucket& bucket, std::shared_ptr<const void> owner, const OpTag& tag) {
         const std::size_t bytes = total_bytes(gradients_);
         if (bytes == 0) return nullptr;
         stream_ = bucket.stream;
@@ -27,7 +27,7 @@ public:
         gather_pieces(memory_.get(), gradients_, stream_);
         return group.submit({DDP_COLLECTIVE_ALLREDUCE, nullptr, memory_.get(), bytes / dtype_size(bucket.dtype),
                              bucket.dtype, bucket.op(), 0, bucket.device},
-                            std::move(owner), memory_.on_device());
+                            tag.keeping(std::move(owner), memory_.on_device()));
     }
     // Once it has arrived.
     void give_back() const { scatter_pieces(memory_.get(), gradients_, stream_); }

@@ -40,11 +40,11 @@ std::string PowerSgdHook::options() const {
                ",orthogonalization=", method);
 }
 
-WorkPtr PowerSgdHook::reduce(ddp_group& group, ddp_bucket& bucket) {
+WorkPtr PowerSgdHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
     state_.note_step(bucket.step);
-    if (state_.step() < options_.start_step) return allreduce(group, bucket);
+    if (state_.step() < options_.start_step) return allreduce(group, bucket, tag);
     const DefaultArithmeticScope arithmetic;
-    WorkPtr work = is_real(bucket.dtype) ? compress(group, bucket) : allreduce(group, bucket);
+    WorkPtr work = is_real(bucket.dtype) ? compress(group, bucket, tag) : allreduce(group, bucket, tag);
     if (bucket.is_last) log_statistics(group);
     return work;
 }

@@ -23,7 +23,7 @@ namespace libddp {
 
 class PowerSgdHook : public Hook {
 public:
-    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) final;
+    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) final;
     void set_buckets(const Buckets& buckets) override { state_.set_buckets(buckets.homes, buckets.timeout_ms); }
     std::string name() const final { return name_; }
     std::string options() const final;
@@ -33,7 +33,7 @@ public:
 protected:
     PowerSgdHook(const ddp_powersgd_options& options, const char* name);
 
-    virtual WorkPtr compress(ddp_group& group, ddp_bucket& bucket) = 0;
+    virtual WorkPtr compress(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) = 0;
 
     // Columns of P and Q for a matrix of n x m, or 0 if it is not worth it.
     std::size_t columns_for(std::size_t n, std::size_t m) const;
@@ -53,27 +53,27 @@ protected:
     // The sum of all P, the sum or mean of all Q, and what follows each.
     template <class Job, class Back, class End>
     static WorkPtr exchange(Group& group, const std::shared_ptr<Job>& job, std::size_t p_count, std::size_t q_count,
-                            ddp_reduce_op op, Back project_back, End restore) {
-        const auto submit = [&group, job](const void* from, const ScratchMemory& to, std::size_t count,
-                                          ddp_reduce_op how) {
+                            ddp_reduce_op op, const OpTag& tag, Back project_back, End restore) {
+        const auto submit = [&group, job](const OpTag& with, const void* from, const ScratchMemory& to,
+                                          std::size_t count, ddp_reduce_op how) {
             return group.submit(
                 {DDP_COLLECTIVE_ALLREDUCE, from, to.get(), count, job->place.compute(), how, 0, job->place.device()},
-                job, to.on_device());
+                with.keeping(job, to.on_device()));
         };
-        return submit(nullptr, job->all_p, p_count, DDP_SUM)
+        return submit(tag, nullptr, job->all_p, p_count, DDP_SUM)
             ->then(
-                [job, submit, q_count, op, project_back] {
+                [job, submit, q_count, op, project_back](const OpTag& inherited) {
                     project_back(*job);
-                    return submit(job->all_own_q.get(), job->all_q, q_count, op);
+                    return submit(inherited, job->all_own_q.get(), job->all_q, q_count, op);
                 },
-                true)
+                true, tag)
             ->then(
                 // The bucket's memory too must last until here.
-                [job, restore, gradients = current_tag().memory]() -> WorkPtr {
+                [job, restore, gradients = tag.memory](const OpTag&) -> WorkPtr {
                     restore(*job);
                     return nullptr;
                 },
-                true);
+                true, tag);
     }
     // For the log: elements of gradients, and what was sent in their place.
     void count_elements(std::size_t before, std::size_t after);

@@ -115,16 +115,16 @@ void BatchedPowerSgdHook::set_buckets(const Buckets& buckets) {
     PowerSgdHook::set_buckets(buckets);
 }
 
-WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
+WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
     const std::size_t side = side_of(bucket.count), columns = bucket.count > 0 ? columns_for(side, side) : 0;
     std::size_t content = 0;
     for (const BucketTensor& tensor : bucket.tensors) content += static_cast<std::size_t>(tensor.count);
     count_elements(content, columns > 0 ? 2 * side * columns : content);
-    if (columns == 0) return allreduce(group, bucket);
+    if (columns == 0) return allreduce(group, bucket, tag);
     auto job = jobs_.take(bucket.index);
     lay_out(bucket, side, columns, *job);
     project(*job);
-    return exchange(*group.impl, job, job->sent_with_p(), job->elements(), bucket.op(), project_back, restore);
+    return exchange(*group.impl, job, job->sent_with_p(), job->elements(), bucket.op(), tag, project_back, restore);
 }
 
 // The errors are moved together when the bucket has other parameters than in the last step, or new ones were loaded.

@@ -18,7 +18,7 @@ private:
     struct Job;
 
     void set_buckets(const Buckets& buckets) override;
-    WorkPtr compress(ddp_group& group, ddp_bucket& bucket) override;
+    WorkPtr compress(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     std::shared_ptr<std::byte> errors_of(const ddp_bucket& bucket, powersgd::Place& place);
     void lay_out(const ddp_bucket& bucket, std::size_t side, std::size_t columns, Job& job);
     static void project(const Job& job);

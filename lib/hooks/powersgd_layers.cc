@@ -75,13 +75,13 @@ void LayeredPowerSgdHook::set_buckets(const Buckets& buckets) {
 }
 
 // The order is the same on all ranks: what is not compressed, the sum of all P, the sum of all Q.
-WorkPtr LayeredPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket) {
+WorkPtr LayeredPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
     auto job = jobs_.take(bucket.index);
     lay_out(bucket, *job);
-    if (job->layers.empty()) return allreduce(group, bucket);
-    job->plain.submit(*group.impl, bucket, job);
+    if (job->layers.empty()) return allreduce(group, bucket, tag);
+    job->plain.submit(*group.impl, bucket, job, tag);
     project(*job);
-    return exchange(*group.impl, job, job->p_count, job->q_count, bucket.op(), project_back, restore);
+    return exchange(*group.impl, job, job->p_count, job->q_count, bucket.op(), tag, project_back, restore);
 }
 
 void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {

@@ -14,7 +14,7 @@ private:
     struct Job;
 
     void set_buckets(const Buckets& buckets) override;
-    WorkPtr compress(ddp_group& group, ddp_bucket& bucket) override;
+    WorkPtr compress(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     void lay_out(const ddp_bucket& bucket, Job& job);
     static void project(const Job& job);
     static void project_back(const Job& job);

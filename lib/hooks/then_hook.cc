@@ -24,27 +24,28 @@ void bring_home(ddp_bucket& bucket) {
 
 }  // namespace
 
-void ThenHook::User::call(ddp_group& group, ddp_bucket& bucket) const {
+void ThenHook::User::call(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) const {
     bring_home(bucket);
+    const ScopedTag scope(tag);
     ddp_error* error = nullptr;
     const ddp_status status = fn(data.get(), &group, &bucket, &error);
     if (status == DDP_OK) return;
     throw Error(take_user_error(status, error, "the function of ddp_hook_then"));
 }
 
-WorkPtr ThenHook::reduce(ddp_group& group, ddp_bucket& bucket) {
-    const WorkPtr work = inner_->reduce(group, bucket);
+WorkPtr ThenHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
+    const WorkPtr work = inner_->reduce(group, bucket, tag);
     if (!work) {
-        user_.call(group, bucket);
+        user_.call(group, bucket, tag);
         return nullptr;
     }
     // By reference: the hook outlives its works, and the user's data must go when the hook does.
     return work->then(
-        [&user = user_, &group, &bucket]() -> WorkPtr {
-            user.call(group, bucket);
+        [&user = user_, &group, &bucket](const OpTag& inherited) -> WorkPtr {
+            user.call(group, bucket, inherited);
             return nullptr;
         },
-        user_.any_thread);
+        user_.any_thread, tag);
 }
 
 }  // namespace libddp

@@ -12,7 +12,7 @@ public:
     ThenHook(HookPtr inner, ddp_bucket_fn fn, std::shared_ptr<void> user_data, bool any_thread)
         : inner_(std::move(inner)), user_{fn, std::move(user_data), any_thread} {}
 
-    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
+    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
     Place place(ddp_bucket& bucket) override { return inner_->place(bucket); }
     void set_buckets(const Buckets& buckets) override { inner_->set_buckets(buckets); }
     std::string name() const override { return str("then(", inner_->name(), ")"); }
@@ -29,7 +29,7 @@ private:
         std::shared_ptr<void> data;
         bool any_thread;
 
-        void call(ddp_group& group, ddp_bucket& bucket) const;
+        void call(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) const;
     };
 
     const HookPtr inner_;

@@ -1,6 +1,4 @@
 // Executors whose waiters serve each other.
-#include "comm/crew.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,12 +51,12 @@ TEST_F(CrewTest, WhoWaitsRunsTheCallbacksOfAll) {
     for (auto& executor : executors_) held.push_back(block(*executor));
     for (const auto& work : held)
         outs.push_back(work->then(
-            [&]() -> WorkPtr {
+            [&](const OpTag&) -> WorkPtr {
                 EXPECT_EQ(std::this_thread::get_id(), me);
                 ++ran;
                 return nullptr;
             },
-            false));
+            false, {}));
     // It has no callback itself, and is not done before those of the others are.
     auto last = submit_function(*executors_[0], [&] {
         while (ran < 3) std::this_thread::sleep_for(1ms);
@@ -78,11 +76,11 @@ TEST_F(CrewTest, PollingServesAllToo) {
     bool ran = false;
     auto held = block(*executors_[1]);
     auto out = held->then(
-        [&]() -> WorkPtr {
+        [&](const OpTag&) -> WorkPtr {
             ran = true;
             return nullptr;
         },
-        false);
+        false, {});
     auto other = nothing(*executors_[2]);
     released_ = true;
     const auto give_up = Deadline::after_ms(5000);
@@ -106,12 +104,12 @@ TEST_F(CrewTest, WhoWaitsDoesNotLendItself) {
 TEST_F(CrewTest, AContinuationMayWaitForItsOwnOperations) {
     auto held = block(*executors_[1]);
     auto out = held->then(
-        [&]() -> WorkPtr {
+        [&](const OpTag&) -> WorkPtr {
             EXPECT_TRUE(nothing(*executors_[1])->wait(Deadline::after_ms(5000)));
             EXPECT_TRUE(nothing(*executors_[2])->wait(Deadline::after_ms(5000)));
             return nothing(*executors_[1]);
         },
-        false);
+        false, {});
     released_ = true;
     EXPECT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_TRUE(out->result().ok());
@@ -121,7 +119,7 @@ TEST_F(CrewTest, WaitIsBounded) {
     auto held = block(*executors_[0]);
     EXPECT_FALSE(held->wait(Deadline::after_ms(30)));
     auto mine = Work::user_completed(50);
-    auto out = nothing(*executors_[1])->then([&] { return mine; }, true);
+    auto out = nothing(*executors_[1])->then([&](const OpTag&) { return mine; }, true, {});
     EXPECT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
 }
@@ -145,7 +143,7 @@ TEST_F(CrewTest, ManyWaitersAndSubmitters) {
         threads.emplace_back([&, t] {
             for (std::size_t i = 0; i < 200; ++i) {
                 auto work = nothing(*executors_[(t + i) % 3]);
-                auto out = work->then([]() -> WorkPtr { return nullptr; }, i % 2 == 0);
+                auto out = work->then([](const OpTag&) -> WorkPtr { return nullptr; }, i % 2 == 0, {});
                 if (out->wait(Deadline::after_ms(10'000))) ++done;
             }
         });

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <thread>
 
-#include "comm/crew.h"
 #include "function_operation.h"
 #include "util/interrupt.h"
 
@@ -73,11 +72,12 @@ TEST_P(ExecutorTest, AChainRunsBeforeWhatWasQueuedAfterIt) {
         auto hold = block();
         auto first = submit_function(*executor_, note("a1"));
         auto chain = first->then(
-            [&] {
+            [&](const OpTag&) {
                 auto second = submit_function(*executor_, note("a2"));
-                return second->then([&] { return submit_function(*executor_, note("a3")); }, any_thread);
+                return second->then([&](const OpTag&) { return submit_function(*executor_, note("a3")); }, any_thread,
+                                    {});
             },
-            any_thread);
+            any_thread, {});
         auto later = submit_function(*executor_, note("b"));
         if (!any_thread) std::this_thread::sleep_for(20ms);
         release();
@@ -92,12 +92,12 @@ TEST_P(ExecutorTest, SeveralOperationsOfOneContinuationKeepTheirOrder) {
     auto hold = block();
     auto chain = submit_function(*executor_, note("a"))
                      ->then(
-                         [&] {
+                         [&](const OpTag&) {
                              submit_function(*executor_, note("a1"));
                              submit_function(*executor_, note("a2"));
                              return submit_function(*executor_, note("a3"));
                          },
-                         true);
+                         true, {});
     auto later = submit_function(*executor_, note("b"));
     release();
     ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
@@ -111,11 +111,11 @@ TEST_P(ExecutorTest, ContinuationsStayOnThreadsInsideALibddpCall) {
     auto hold = block();  // or "a" may be done so early that then() itself runs the continuation
     auto out = submit_function(*executor_, note("a"))
                    ->then(
-                       [&]() -> WorkPtr {
+                       [&](const OpTag&) -> WorkPtr {
                            seen = std::this_thread::get_id();
                            return nullptr;
                        },
-                       false);
+                       false, {});
     release();
     std::this_thread::sleep_for(20ms);
     EXPECT_FALSE(out->done()) << "the progress thread may not run it";
@@ -129,11 +129,11 @@ TEST_P(ExecutorTest, IsIdleAsSoonAsTheLastWorkIsDone) {
     std::atomic<bool> busy{true};
     auto last = submit_function(*executor_, note("a"));
     auto after = last->then(
-        [&]() -> WorkPtr {
+        [&](const OpTag&) -> WorkPtr {
             while (busy) std::this_thread::sleep_for(1ms);
             return nullptr;
         },
-        true);
+        true, {});
     EXPECT_FALSE(executor_->idle());
     release();
     auto helper = wait_elsewhere(after);
@@ -146,7 +146,7 @@ TEST_P(ExecutorTest, IsIdleAsSoonAsTheLastWorkIsDone) {
 }
 
 TEST_P(ExecutorTest, PollRunsContinuationsToo) {
-    auto out = submit_function(*executor_, note("a"))->then([]() -> WorkPtr { return nullptr; }, false);
+    auto out = submit_function(*executor_, note("a"))->then([](const OpTag&) -> WorkPtr { return nullptr; }, false, {});
     auto deadline = Deadline::after_ms(5000);
     while (!out->done() && !deadline.expired()) out->poll();
     EXPECT_TRUE(out->done());
@@ -159,12 +159,12 @@ TEST_P(ExecutorTest, ErrorsSkipContinuationsAndTravelAlong) {
                                    return ErrorInfo{DDP_ERROR_TIMEOUT, "late", 3};
                                })
                    ->then(
-                       [&]() -> WorkPtr {
+                       [&](const OpTag&) -> WorkPtr {
                            called = true;
                            return nullptr;
                        },
-                       true)
-                   ->then([]() -> WorkPtr { return nullptr; }, false);
+                       true, {})
+                   ->then([](const OpTag&) -> WorkPtr { return nullptr; }, false, {});
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
     EXPECT_EQ(out->result().rank, 3);
@@ -172,7 +172,8 @@ TEST_P(ExecutorTest, ErrorsSkipContinuationsAndTravelAlong) {
 }
 
 TEST_P(ExecutorTest, AThrowingContinuationFailsItsResult) {
-    auto out = submit_function(*executor_, note("a"))->then([]() -> WorkPtr { fail(DDP_ERROR_CALLBACK, "no"); }, false);
+    auto out = submit_function(*executor_, note("a"))
+                   ->then([](const OpTag&) -> WorkPtr { fail(DDP_ERROR_CALLBACK, "no"); }, false, {});
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_EQ(out->result().message, "no");
 }
@@ -181,12 +182,12 @@ TEST_P(ExecutorTest, AContinuationMayWaitForItsOwnOperations) {
     if (GetParam() == Runner::kProgressThread) GTEST_SKIP() << "operations are bound to the progress thread";
     auto out = submit_function(*executor_, note("a"))
                    ->then(
-                       [&]() -> WorkPtr {
+                       [&](const OpTag&) -> WorkPtr {
                            auto inner = submit_function(*executor_, note("a1"));
                            EXPECT_TRUE(inner->wait(Deadline::after_ms(5000)));
                            return submit_function(*executor_, note("a2"));
                        },
-                       false);
+                       false, {});
     auto later = submit_function(*executor_, note("b"));
     ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
@@ -206,11 +207,11 @@ TEST_P(ExecutorTest, WaitIsBounded) {
 
 TEST_P(ExecutorTest, UserCompletedWorkBoundsTheChainThatWaitsForIt) {
     auto mine = Work::user_completed(50);
-    auto out = submit_function(*executor_, note("a"))->then([&] { return mine; }, true);
+    auto out = submit_function(*executor_, note("a"))->then([&](const OpTag&) { return mine; }, true, {});
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
     auto good = Work::user_completed(5000);
-    auto second = submit_function(*executor_, note("b"))->then([&] { return good; }, true);
+    auto second = submit_function(*executor_, note("b"))->then([&](const OpTag&) { return good; }, true, {});
     std::thread completer([&] { good->complete({}); });
     EXPECT_TRUE(second->wait(Deadline::after_ms(5000)));
     EXPECT_TRUE(second->result().ok());
@@ -226,21 +227,18 @@ TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
             auto mine = Work::user_completed(5000);
             auto hold = block();
             auto before = submit_function(*executor_, note("x"));
-            WorkPtr chain;
-            {
-                OpTag tag;
-                tag.executor = executor_;  // as in a hook
-                ScopedTag scope(tag);
-                chain = mine->then([&] { return submit_function(*executor_, note("a1")); }, any_thread)
-                            ->then(
-                                [&] {
-                                    auto second = Work::user_completed(5000);
-                                    std::thread([second] { second->complete({}); }).detach();
-                                    return second;
-                                },
-                                any_thread)
-                            ->then([&] { return submit_function(*executor_, note("a2")); }, any_thread);
-            }
+            OpTag tag;
+            tag.executor = executor_;  // as in a hook
+            auto chain =
+                mine->then([&](const OpTag&) { return submit_function(*executor_, note("a1")); }, any_thread, tag)
+                    ->then(
+                        [&](const OpTag&) {
+                            auto second = Work::user_completed(5000);
+                            std::thread([second] { second->complete({}); }).detach();
+                            return second;
+                        },
+                        any_thread, tag)
+                    ->then([&](const OpTag&) { return submit_function(*executor_, note("a2")); }, any_thread, tag);
             auto later = submit_function(*executor_, note("b"));
             if (early) mine->complete({});
             release();
@@ -258,7 +256,7 @@ TEST_P(ExecutorTest, PoisonFailsEverythingQueued) {
     auto hold = block();
     std::this_thread::sleep_for(10ms);
     auto queued = submit_function(*executor_, note("a"));
-    auto chained = queued->then([]() -> WorkPtr { return nullptr; }, false);
+    auto chained = queued->then([](const OpTag&) -> WorkPtr { return nullptr; }, false, {});
     executor_->poison({DDP_ERROR_RANK_FAILED, "rank 1 died", 1});
     EXPECT_TRUE(queued->done());
     EXPECT_EQ(chained->result().rank, 1);
@@ -274,7 +272,7 @@ TEST_P(ExecutorTest, ManyWaitersAndSubmitters) {
         threads.emplace_back([&] {
             for (int i = 0; i < 200; ++i) {
                 auto work = submit_function(*executor_, [] { return ErrorInfo{}; });
-                auto out = work->then([]() -> WorkPtr { return nullptr; }, i % 2 == 0);
+                auto out = work->then([](const OpTag&) -> WorkPtr { return nullptr; }, i % 2 == 0, {});
                 if (out->wait(Deadline::after_ms(10'000))) ++done;
             }
         });
@@ -356,19 +354,18 @@ TEST(Interrupted, EndsWhatAContinuationHasBegunInAnotherGroup) {
                 return verdict;
             });
         if (in_crew) groups[0]->join(std::make_shared<Crew>(Crew::Members{groups[0]}));
-        interrupt::install([](void* at) -> std::int32_t { return *static_cast<std::atomic<bool>*>(at); },
-                           &begun, nullptr, true);
-        auto out = submit_function(*groups[0], [] {
-                       return ErrorInfo{};
-                   })->then(
-            [&] {
-                return submit_function(*groups[1], [&] {
-                    begun = true;
-                    for (int i = 0; i < 5000 && !broken[1]; ++i) std::this_thread::sleep_for(1ms);
-                    return ErrorInfo{DDP_ERROR_ABORTED, "aborted"};
-                });
-            },
-            true);
+        interrupt::install([](void* at) -> std::int32_t { return *static_cast<std::atomic<bool>*>(at); }, &begun,
+                           nullptr, true);
+        auto out = submit_function(*groups[0], [] { return ErrorInfo{}; })
+                       ->then(
+                           [&](const OpTag&) {
+                               return submit_function(*groups[1], [&] {
+                                   begun = true;
+                                   for (int i = 0; i < 5000 && !broken[1]; ++i) std::this_thread::sleep_for(1ms);
+                                   return ErrorInfo{DDP_ERROR_ABORTED, "aborted"};
+                               });
+                           },
+                           true, {});
         try {
             out->wait(std::nullopt);
             ADD_FAILURE() << "was not interrupted";

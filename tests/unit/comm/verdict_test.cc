@@ -1,9 +1,8 @@
 // Verdicts survive the store; malformed ones do not get past.
-#include "comm/verdict.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/monitor.h"
 #include "comm/signature.h"
 
 using namespace libddp;

@@ -39,7 +39,7 @@ protected:
 
 TEST_F(WaitingThreadTest, NothingRunsUnlessSomebodyWaits) {
     auto work = submit_function(*executor_, note_thread());
-    auto chain = work->then([this] { return submit_function(*executor_, note_thread()); }, true);
+    auto chain = work->then([this](const OpTag&) { return submit_function(*executor_, note_thread()); }, true, {});
     executor_->run_callbacks();  // as ddp_grad_ready does
     std::this_thread::sleep_for(30ms);
     EXPECT_FALSE(work->done());
@@ -73,13 +73,9 @@ TEST_F(WaitingThreadTest, PollRunsOperationsAsFarAsTheWorkInQuestion) {
 // A gate opens, and what follows runs, on the waiting thread too: the thread that completed the work may not.
 TEST_F(WaitingThreadTest, WhatFollowsAWorkOfTheProgramWaitsForAWaitingThread) {
     auto mine = Work::user_completed(5000);
-    WorkPtr chain;
-    {
-        OpTag tag;
-        tag.executor = executor_;
-        ScopedTag scope(tag);
-        chain = mine->then([this] { return submit_function(*executor_, note_thread()); }, true);
-    }
+    OpTag tag;
+    tag.executor = executor_;
+    auto chain = mine->then([this](const OpTag&) { return submit_function(*executor_, note_thread()); }, true, tag);
     std::thread([&] { mine->complete({}); }).join();
     std::this_thread::sleep_for(20ms);
     EXPECT_FALSE(chain->done());
