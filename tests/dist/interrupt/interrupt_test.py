@@ -38,6 +38,7 @@ class Worker:
 
     def __init__(self, command, *arguments):
         self.lines = []
+        self.launched_by_java = BY_STDIN and command is COMMAND
         self.changed = threading.Condition()
         self.process = subprocess.Popen([*command, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True, env={**os.environ, "DDP_LOG_LEVEL": "info"})
@@ -67,6 +68,20 @@ class Worker:
             if not found():
                 raise AssertionError(f"no line '{beginning}' within {within} s:\n" + "\n".join(self.lines))
             return found()
+
+    def sleeps(self, within):
+        """Waits until the program's thread has slept for a while: it has come to the call that waits, however long that was compiled."""
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task")
+        # Java's launcher calls main() on a second thread.
+        thread = sorted(int(task.name) for task in tasks.iterdir())[1 if self.launched_by_java else 0]
+        asleep = 0
+        end = time.monotonic() + within
+        while asleep < 10:
+            if time.monotonic() > end:
+                raise AssertionError(f"the program does not come to wait within {within} s:\n" + "\n".join(self.lines))
+            state = (tasks / str(thread) / "stat").read_text().rpartition(")")[2].split()[0]
+            asleep = asleep + 1 if state == "S" else 0
+            time.sleep(0.02)
 
     def interrupt(self):
         if BY_STDIN:
@@ -126,6 +141,8 @@ class Interrupt(unittest.TestCase):
         for worker in (victim, *others):
             worker.line(sign, START_S)
         time.sleep(0.5 * SLACK)
+        for worker in (victim, *others):
+            worker.sleeps(START_S)
         return victim.interrupt()
 
     def together(self, case, backend, purpose, kind="tcp", beside=None):
@@ -202,6 +219,8 @@ class Silent(unittest.TestCase):
             for worker in workers:
                 worker.line("waiting", START_S)
             time.sleep(0.5)
+            for worker in workers:
+                worker.sleeps(START_S)
             os.kill(workers[0].process.pid, signal.SIGSTOP)
             since = workers[VICTIM].interrupt()
             line = workers[VICTIM].line("interrupted ", LIMIT_S + START_S)
