@@ -21,12 +21,12 @@
 namespace libddp::gloo_tcp {
 
 // The first failure ends the transport: every later call throws the same error.
-class Transport {
+class GlooTransport {
 public:
-    explicit Transport(const ddp_backend_host& host);
-    ~Transport();
-    Transport(const Transport&) = delete;
-    Transport& operator=(const Transport&) = delete;
+    explicit GlooTransport(const ddp_backend_host& host);
+    ~GlooTransport();
+    GlooTransport(const GlooTransport&) = delete;
+    GlooTransport& operator=(const GlooTransport&) = delete;
 
     std::uint32_t capabilities() const { return capabilities_of(settings_.algorithm, world_size_); }
 

@@ -13,12 +13,12 @@
 
 namespace libddp::mpi {
 
-class Transport {
+class MpiTransport {
 public:
-    explicit Transport(const ddp_backend_host& host);
-    ~Transport();
-    Transport(const Transport&) = delete;
-    Transport& operator=(const Transport&) = delete;
+    explicit MpiTransport(const ddp_backend_host& host);
+    ~MpiTransport();
+    MpiTransport(const MpiTransport&) = delete;
+    MpiTransport& operator=(const MpiTransport&) = delete;
 
     std::uint32_t capabilities() const;
     void run(const ddp_collective& collective);

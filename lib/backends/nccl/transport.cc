@@ -16,20 +16,20 @@ constexpr int kAllocatesExactly = 22602;  // NCCL 2.26.2
 
 }  // namespace
 
-Transport::Transport(const ddp_backend_host& host) : host_(host), settings_(read_settings(host)) {
+NcclTransport::NcclTransport(const ddp_backend_host& host) : host_(host), settings_(read_settings(host)) {
     device_count();
     const Nccl& library = nccl();
     if (host.rank == 0) host.log(host.handle, 3, str("NCCL ", nccl_version_text(library.version)).c_str());
 }
 
-std::uint32_t Transport::capabilities() const {
+std::uint32_t NcclTransport::capabilities() const {
     std::uint32_t flags = DDP_BACKEND_CUDA | DDP_BACKEND_DEVICE_ONLY;
     if (settings_.direct) flags |= DDP_BACKEND_DETERMINISTIC;
     if (settings_.direct || settings_.averages) flags |= DDP_BACKEND_FUSES_SCALE;
     return flags;
 }
 
-void Transport::run(const ddp_collective& c) {
+void NcclTransport::run(const ddp_collective& c) {
     failure_.check();
     try {
         if (c.device.kind != DDP_DEVICE_CUDA)
@@ -41,7 +41,7 @@ void Transport::run(const ddp_collective& c) {
     failure_.check();
 }
 
-void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
+void NcclTransport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     if (c.count == 0 || c.kind == DDP_COLLECTIVE_BARRIER) return;
     const auto communicator = on(c.device.index, deadline);
     const OnDevice current(c.device.index);
@@ -62,13 +62,13 @@ void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     }
 }
 
-std::shared_ptr<Communicator> Transport::find(int device) {
+std::shared_ptr<Communicator> NcclTransport::find(int device) {
     const std::lock_guard lock(mutex_);
     const auto found = communicators_.find(device);
     return found == communicators_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<Communicator> Transport::on(int device, const Deadline& deadline) {
+std::shared_ptr<Communicator> NcclTransport::on(int device, const Deadline& deadline) {
     if (auto known = find(device)) return known;
     const std::lock_guard creating(creating_);
     if (auto known = find(device)) return known;
@@ -87,7 +87,7 @@ std::shared_ptr<Communicator> Transport::on(int device, const Deadline& deadline
     return created;
 }
 
-void Transport::check_enqueued() {
+void NcclTransport::check_enqueued() {
     std::vector<std::shared_ptr<Communicator>> all;
     {
         const std::lock_guard lock(mutex_);
@@ -102,13 +102,13 @@ void Transport::check_enqueued() {
     failure_.check();
 }
 
-void Transport::abort() {
+void NcclTransport::abort() {
     failure_.set({DDP_ERROR_ABORTED, "the group was aborted"});
     const std::lock_guard lock(mutex_);
     for (const auto& [device, communicator] : communicators_) communicator->abort();
 }
 
-void* Transport::allocate(std::size_t bytes, const ddp_device& device) {
+void* NcclTransport::allocate(std::size_t bytes, const ddp_device& device) {
     if (!settings_.registers || host_.world_size == 1 || device.kind != DDP_DEVICE_CUDA) return nullptr;
     // Before, each bucket takes a multiple of what a multicast object does: 512 MiB on an H100.
     if (nccl().version < kAllocatesExactly) return nullptr;
@@ -130,7 +130,7 @@ void* Transport::allocate(std::size_t bytes, const ddp_device& device) {
     return memory;
 }
 
-void Transport::deallocate(void* memory) {
+void NcclTransport::deallocate(void* memory) {
     Registered registered;
     {
         const std::lock_guard lock(mutex_);
@@ -146,7 +146,7 @@ void Transport::deallocate(void* memory) {
 
 namespace {
 
-using Adapter = backend::Adapter<Transport>;
+using Adapter = backend::Adapter<NcclTransport>;
 
 ddp_status allocate(void* handle, std::size_t bytes, ddp_device device, void** memory, ddp_backend_failure* failure) {
     return Adapter::guarded(failure, [&] { *memory = Adapter::of(handle).allocate(bytes, device); });

@@ -15,9 +15,9 @@ namespace libddp::cuda {
 
 // A rank may have parameters on several devices. Its first collective on a device connects that with the device that each
 // other rank uses in the same collective.
-class Transport {
+class NcclTransport {
 public:
-    explicit Transport(const ddp_backend_host& host);
+    explicit NcclTransport(const ddp_backend_host& host);
 
     std::uint32_t capabilities() const;
     void run(const ddp_collective& collective);
