@@ -37,9 +37,9 @@ HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
                                      : backend::find_topology(host, Deadline::after_ms(host.timeout_ms))) {
     capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC;
     if (host.world_size == 1) return;
-    const shm::Team::Place place{topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
-                                 str("host/", topology_.host(), "/"), kStagingBytes, topology_.local_ranks()};
-    team_ = std::make_unique<shm::Team>(host, place, failure_);
+    const shm::Team::Options options{topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
+                                     str("host/", topology_.host(), "/"), kStagingBytes, topology_.local_ranks()};
+    team_ = std::make_unique<shm::Team>(host, options, failure_);
     if (topology_.local_rank() < topology_.fewest())
         rail_ = std::make_unique<Rail>(host, gloo_backend(), topology_, topology_.local_rank());
     // Ranks without a rail learn from the first of their host what rails can do.

@@ -5,7 +5,7 @@
 #include "backends/common/adapter.h"
 #include "backends/nccl/collectives.h"
 #include "backends/nccl/memory.h"
-#include "backends/nccl/places.h"
+#include "backends/nccl/rank_gpu.h"
 #include "ddp/backend.h"
 #include "device/cuda/check.h"
 

@@ -18,14 +18,14 @@
 namespace libddp::shm {
 
 // What a team throws where its ranks are concerned. Numbers of ranks, here and below, are those within the team;
-// in messages they are place.names.
+// in messages they are options.names.
 class TeamError : public Error {
     using Error::Error;
 };
 
 class Team {
 public:
-    struct Place {
+    struct Options {
         int rank;
         int size;
         std::string prefix;         // of its keys in the store
@@ -34,13 +34,13 @@ public:
     };
 
     // Meets the others; at most host.timeout_ms. Throws Error. failure: ends every wait once it is set.
-    Team(const ddp_backend_host& host, const Place& place, const backend::Failure& failure);
+    Team(const ddp_backend_host& host, const Options& options, const backend::Failure& failure);
     ~Team();
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
-    int rank() const { return place_.rank; }
-    int size() const { return place_.size; }
+    int rank() const { return options_.rank; }
+    int size() const { return options_.size; }
     Arena& arena() { return *arena_; }
 
     // A collective begins with this: the others learn that this rank has come, and where its message lies. A short one
@@ -65,7 +65,7 @@ public:
     std::byte* staging(int rank, int slot) const {
         return staging_[static_cast<std::size_t>(rank * Layout::kSlots + slot)];
     }
-    std::size_t staging_bytes() const { return place_.staging_bytes; }
+    std::size_t staging_bytes() const { return options_.staging_bytes; }
 
     // The failure is set: wakes whoever waits here, and unless others must find out by themselves tells them to give
     // up too. Any thread.
@@ -82,11 +82,13 @@ private:
     ErrorInfo describe_timeout() const;
     void check_others(Counter& counter, std::uint32_t target) const;
     void compare_signatures(const ddp_collective& c) const;
-    int name_of(int rank) const { return place_.names.empty() ? rank : place_.names[static_cast<std::size_t>(rank)]; }
+    int name_of(int rank) const {
+        return options_.names.empty() ? rank : options_.names[static_cast<std::size_t>(rank)];
+    }
     std::byte* reach(int rank, const Location& location);
     RankState& state(int rank) const { return *states_[static_cast<std::size_t>(rank)]; }
 
-    const Place place_;
+    const Options options_;
     const Layout layout_;
     const bool crowded_;  // more ranks than processors: who spins keeps others from coming
     Segment segment_;

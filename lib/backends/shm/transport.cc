@@ -31,7 +31,7 @@ ShmTransport::ShmTransport(const ddp_backend_host& host) {
     OptionReader(host.options, "backend_options of shm").finish();
     if (host.world_size == 1) return;
     require_one_host(host, Deadline::after_ms(host.timeout_ms));
-    team_ = std::make_unique<Team>(host, Team::Place{host.rank, host.world_size, "shm/", kStagingBytes}, failure_);
+    team_ = std::make_unique<Team>(host, Team::Options{host.rank, host.world_size, "shm/", kStagingBytes}, failure_);
 }
 
 std::uint32_t ShmTransport::capabilities() const {
