@@ -1,12 +1,41 @@
-#include "backends/mpi/transport.h"
+// One group over MPI, and the table of C functions that libddp finds in libddp-mpi.so.
+#include <atomic>
+#include <cstdint>
+#include <optional>
 
 #include "backends/common/adapter.h"
 #include "backends/common/alone.h"
+#include "backends/common/failure.h"
+#include "backends/mpi/channel.h"
 #include "backends/mpi/collectives.h"
+#include "backends/mpi/group_comm.h"
 #include "backends/mpi/process.h"
+#include "backends/mpi/settings.h"
 #include "ddp/backend.h"
 
 namespace libddp::mpi {
+
+class MpiTransport {
+public:
+    explicit MpiTransport(const ddp_backend_host& host);
+    ~MpiTransport();
+    MpiTransport(const MpiTransport&) = delete;
+    MpiTransport& operator=(const MpiTransport&) = delete;
+
+    std::uint32_t capabilities() const;
+    void run(const ddp_collective& collective);
+    void abort();
+
+private:
+    void dispatch(const ddp_collective& collective, const Deadline& deadline);
+    void allreduce(const ddp_collective& collective, const Deadline& deadline);
+
+    const Settings settings_;
+    std::atomic<bool> aborted_{false};
+    backend::Failure failure_;
+    std::optional<GroupComm> comm_;   // none when alone
+    std::optional<Channel> channel_;  // goes first: what it has under way stays with MPI
+};
 
 MpiTransport::MpiTransport(const ddp_backend_host& host) : settings_(read_settings(host)) {
     if (host.world_size == 1) return;
@@ -77,8 +106,6 @@ void MpiTransport::allreduce(const ddp_collective& c, const Deadline& deadline) 
 
 }  // namespace libddp::mpi
 
-// The module's door: the table of C functions that libddp finds in libddp-mpi.so.
-
 namespace {
 
 using Adapter = libddp::backend::Adapter<libddp::mpi::MpiTransport>;
@@ -94,7 +121,7 @@ constexpr ddp_backend kBackend = {
     Adapter::abort,
     Adapter::run,
     nullptr,  // libddp compares signatures with an allgather
-    nullptr,  // buckets are ordinary memory: data goes through staging anyway
+    nullptr,  // buckets are ordinary memory: data goes through MpiBuffers anyway
     nullptr,
     nullptr,  // what takes a round trip is no work for the thread that computes
     nullptr,
