@@ -5,7 +5,7 @@
 
 #include "backends/common/adapter.h"
 #include "backends/common/alone.h"
-#include "backends/gloo/address.h"
+#include "backends/gloo/connect.h"
 #include "backends/gloo/signals.h"
 #include "util/descriptors.h"
 
@@ -28,8 +28,8 @@ GlooTransport::GlooTransport(const ddp_backend_host& host)
     const Deadline deadline = Deadline::after_ms(host.timeout_ms);
     const std::string address = choose_address(host, settings_, deadline);
     mesh_ = std::make_unique<Mesh>(host, address, deadline);
-    for (int lane = 1; lane < settings_.lanes; ++lane)
-        sides_.push_back(std::make_unique<SideLane>(host, address, deadline, lane, *mesh_));
+    for (int number = 1; number < settings_.lanes; ++number)
+        sides_.push_back(std::make_unique<SideMesh>(host, address, deadline, number, *mesh_));
     sentinel_ = std::make_unique<Sentinel>(*mesh_);
     exchange_ = std::make_unique<Exchange>(*mesh_);
     if (settings_.algorithm != Algorithm::kDirect) watchdog_ = std::make_unique<Watchdog>(*mesh_);
@@ -58,14 +58,14 @@ void GlooTransport::dispatch(const ddp_collective& c, const Deadline& deadline) 
     switch (c.kind) {
         case DDP_COLLECTIVE_ALLREDUCE:
             if (settings_.algorithm == Algorithm::kDirect)
-                return allreduce_over_lanes(*mesh_, staging_, sides_, c, deadline);
+                return allreduce_over_meshes(*mesh_, memory_, sides_, c, deadline);
             return gloo_allreduce(*mesh_, *watchdog_, settings_.algorithm, c, deadline);
         case DDP_COLLECTIVE_BROADCAST:
             return broadcast(*mesh_, c, deadline);
         case DDP_COLLECTIVE_ALLGATHER:
             return allgather(*mesh_, c, deadline);
         case DDP_COLLECTIVE_REDUCE_SCATTER:
-            return direct_reduce_scatter(*mesh_, staging_, c, deadline);
+            return direct_reduce_scatter(*mesh_, memory_, c, deadline);
         default:
             fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
     }

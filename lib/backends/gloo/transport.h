@@ -13,7 +13,7 @@
 #include "backends/gloo/operations.h"
 #include "backends/gloo/sentinel.h"
 #include "backends/gloo/settings.h"
-#include "backends/gloo/side_lane.h"
+#include "backends/gloo/side_mesh.h"
 #include "backends/gloo/watchdog.h"
 #include "ddp/backend.h"
 #include "util/error.h"
@@ -50,11 +50,11 @@ private:
     const Settings settings_;
     // Null in a world of one, which needs no sockets.
     std::unique_ptr<Mesh> mesh_;
-    SideLanes sides_;
+    SideMeshes sides_;
     std::unique_ptr<Sentinel> sentinel_;
     std::unique_ptr<Exchange> exchange_;
     std::unique_ptr<Watchdog> watchdog_;
-    Staging staging_;
+    ReceiveMemory memory_;
     backend::Failure failure_;
 };
 
