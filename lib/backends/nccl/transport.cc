@@ -1,11 +1,16 @@
-#include "backends/nccl/transport.h"
-
+// One group over NCCL, and the table of C functions that libddp finds in libddp-cuda.so.
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "backends/common/adapter.h"
+#include "backends/common/failure.h"
 #include "backends/nccl/collectives.h"
-#include "backends/nccl/memory.h"
+#include "backends/nccl/communicator.h"
 #include "backends/nccl/rank_gpu.h"
+#include "backends/nccl/settings.h"
 #include "ddp/backend.h"
 #include "device/cuda/check.h"
 
@@ -13,8 +18,90 @@ namespace libddp::cuda {
 namespace {
 
 constexpr int kAllocatesExactly = 22602;  // NCCL 2.26.2
+constexpr std::int64_t kUnregisterMs = 100;
+
+// Zeroes on a stream of its own, so that no other is waited for.
+bool zero(void* memory, std::size_t bytes) {
+    cudaStream_t stream = nullptr;
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return false;
+    const bool done =
+        cudaMemsetAsync(memory, 0, bytes, stream) == cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess;
+    cudaStreamDestroy(stream);
+    return done;
+}
+
+// Memory that NCCL reads and writes without copies of its own, where the hardware can. On the current device, ready for every
+// stream. Null if NCCL has none.
+void* allocate_zeroed_for_nccl(std::size_t bytes) {
+    void* memory = nullptr;
+    const bool there = nccl().ncclMemAlloc(&memory, bytes) == ncclSuccess && memory;
+    if (there && zero(memory, bytes)) return memory;
+    if (there) nccl().ncclMemFree(memory);
+    cudaGetLastError();
+    return nullptr;
+}
+
+void free_for_nccl(void* memory) {
+    nccl().ncclMemFree(memory);
+}
+
+// Null if it cannot be registered, which costs speed alone. Throws if the communicator is broken.
+void* register_memory(Communicator& communicator, void* memory, std::size_t bytes, const Deadline& deadline) {
+    void* handle = nullptr;
+    communicator.enqueue("registering a bucket", deadline, [&](ncclComm_t comm) {
+        const ncclResult_t result = nccl().ncclCommRegister(comm, memory, bytes, &handle);
+        if (result == ncclSuccess || result == ncclInProgress) return result;
+        handle = nullptr;
+        return ncclSuccess;
+    });
+    return handle;
+}
+
+// Does nothing if the communicator has ended: its registrations have, too.
+void unregister_memory(Communicator& communicator, void* handle) {
+    try {
+        communicator.enqueue("releasing a bucket", Deadline::after_ms(kUnregisterMs),
+                             [&](ncclComm_t comm) { return nccl().ncclCommDeregister(comm, handle); });
+    } catch (const Error&) {
+        // The communicator has ended.
+    }
+}
 
 }  // namespace
+
+// A rank may have parameters on several devices. Its first collective on a device connects that with the device that each
+// other rank uses in the same collective.
+class NcclTransport {
+public:
+    explicit NcclTransport(const ddp_backend_host& host);
+
+    std::uint32_t capabilities() const;
+    void run(const ddp_collective& collective);
+    void check_enqueued();
+    void abort();
+
+    // Null where NCCL has no better memory than anybody.
+    void* allocate(std::size_t bytes, const ddp_device& device);
+    void deallocate(void* memory);
+
+private:
+    struct Registered {
+        std::shared_ptr<Communicator> communicator;
+        void* handle;  // null: not registered
+    };
+
+    void dispatch(const ddp_collective& collective, const Deadline& deadline);
+    std::shared_ptr<Communicator> on(int device, const Deadline& deadline);
+    std::shared_ptr<Communicator> find(int device);
+
+    const ddp_backend_host& host_;
+    const Settings settings_;
+    backend::Failure failure_;
+    std::mutex creating_;  // held while a communicator is created, and so for long
+    std::mutex mutex_;     // guards what follows
+    std::map<int, std::shared_ptr<Communicator>> communicators_;
+    std::map<void*, Registered> registered_;
+};
 
 NcclTransport::NcclTransport(const ddp_backend_host& host) : host_(host), settings_(read_settings(host)) {
     device_count();
@@ -141,8 +228,6 @@ void NcclTransport::deallocate(void* memory) {
     if (registered.handle) unregister_memory(*registered.communicator, registered.handle);
     free_for_nccl(memory);
 }
-
-// The door to NCCL: the table of C functions that libddp finds in libddp-cuda.so.
 
 namespace {
 
