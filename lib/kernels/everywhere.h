@@ -1,8 +1,8 @@
 // Marks what the CPU and a GPU both run, so that it is written once and gives the same bits.
 //
-// Some of it is the work of cooperating threads, which share memory and wait for each other: those of a block of a kernel. It is
-// written for any class with the members of BlockThreads and any number of threads, in plain C++. The CPU does it with a single
-// thread. A test plays a block with threads of the CPU, where a sanitizer sees races.
+// Some of it is the work of cooperating threads, which share memory and wait for each other: those of a block of a
+// kernel. It is written for any class with the members of BlockThreads and any number of threads, in plain C++. The CPU
+// does it with a single thread. A test plays a block with threads of the CPU, where a sanitizer sees races.
 #pragma once
 
 #include <cstdint>

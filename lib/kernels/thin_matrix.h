@@ -1,5 +1,6 @@
-// What is done to a thin matrix, by cooperating threads (everywhere.h): a block of a GPU's, or one thread of the CPU. Ranks compute this from the same numbers and must get the same bits, wherever their gradients lie, so that
-// every sum has one order.
+// What is done to a thin matrix, by cooperating threads (everywhere.h): those of a block on a GPU, or one on the CPU.
+// Ranks compute this from the same numbers and must get the same bits, wherever their gradients lie, so that every sum
+// has one order.
 //
 // A sum over a column is that of pieces, one after another. In a piece each of 32 lanes adds up every 32nd element, and the
 // lanes are added in a tree. All in f64.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that names which the code has given up do not come back: in lib/ and include/, in lines, comments and names of files.
+"""Checks that retired names do not come back to lib/ and include/: in code, comments and names of files.
 
 - No line and no path holds a name of RETIRED, but in the files where the rule allows it.
 - The names of ONE_MEANING are so general that each new class wants them. At most one class of lib/ has each.
@@ -41,8 +41,8 @@ RETIRED = [
 ]
 ONE_MEANING = ("Place", "Slot", "Staging", "Lane", "Turn")
 
-DEFINITION = re.compile(
-    rf"\b(?:class|struct)\s+({'|'.join(ONE_MEANING)})\b(?=\s*(?:$|final\b|\{{|:(?!:)))|\busing\s+({'|'.join(ONE_MEANING)})\s*=")
+NAME = f"({'|'.join(ONE_MEANING)})"
+DEFINITION = re.compile(rf"\b(?:class|struct)\s+{NAME}\b(?=\s*(?:$|final\b|\{{|:(?!:)))|\busing\s+{NAME}\s*=")
 
 
 def files(root):
@@ -90,8 +90,9 @@ def self_test():
         for path in rule.allowed:
             assert not list(faults_of([(path, rule.example)])), rule.example
     assert list(faults_of([("lib/backends/gloo/side_lane.h", "")])), "a name of a file"
-    fine = ("class Transport;", "struct Transport::Host {", "class GlooTransport {", "the team's ranks", "struct Place::Hidden {", "class Place;",
-            "template <class Place>", "ChunkPlace place(table);", "int lane = 0;", "class DeviceStreams {")
+    fine = ("class Transport;", "struct Transport::Host {", "class GlooTransport {", "the team's ranks",
+            "struct Place::Hidden {", "class Place;", "template <class Place>", "ChunkPlace place(table);",
+            "int lane = 0;", "class DeviceStreams {")
     for line in fine:
         assert not list(faults_of([("lib/core/a.h", line), ("lib/core/b.h", line)])), line
     for line in ("class Place {", "    struct Place {", "struct Place final : Base {", "enum class Place : int {",

@@ -15,8 +15,8 @@ namespace libddp::backend {
 
 struct NoGuard {};
 
-// BackendTransport: a constructor from ddp_backend_host, run(collective), abort() from any thread, capabilities(). Whatever it
-// throws becomes a status. Guard: lives on the stack of every call.
+// BackendTransport: a constructor from ddp_backend_host, run(collective), abort() from any thread, capabilities().
+// Whatever it throws becomes a status. Guard: lives on the stack of every call.
 template <class BackendTransport, class Guard = NoGuard>
 class Adapter {
 public:

@@ -27,9 +27,9 @@ std::chrono::milliseconds remaining(const Deadline& deadline) {
 
 }  // namespace
 
-// Closing a connection from outside the loop's thread waits for the loop's next iteration, which comes with the next event
-// or after 10 ms: for 16 peers too long to keep the promise that an abort takes less than 100 ms. While this handler's
-// descriptor is readable, the loop iterates without pause.
+// Closing a connection from outside the loop's thread waits for the loop's next iteration, which comes with the next
+// event or after 10 ms: for 16 peers too long to keep the promise that an abort takes less than 100 ms. While this
+// handler's descriptor is readable, the loop iterates without pause.
 class Mesh::LoopTicker final : private ::gloo::transport::tcp::Handler {
 public:
     explicit LoopTicker(const std::shared_ptr<::gloo::transport::Device>& device);

@@ -1,5 +1,5 @@
-// What a collective needs of its group: who is in it, how to have MPI called, and memory to call it with. How a long message
-// passes through that memory in blocks.
+// What a collective needs of its group: who is in it, how to have MPI called, and memory to call it with. How a long
+// message passes through that memory in blocks.
 #pragma once
 
 #include <mpi.h>

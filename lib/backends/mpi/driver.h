@@ -47,7 +47,8 @@ using BatchPtr = std::shared_ptr<Batch>;
 
 // Runs start; false if it failed, with the reason in `error`.
 bool begin(Batch& batch) noexcept;
-// Whether requests may be on their way although the batch is done, as after an error of one: MPI may still use its memory.
+// Whether requests may be on their way although the batch is done, as after an error of one: MPI may still use its
+// memory.
 bool belongs_to_mpi(const Batch& batch);
 // Looks whether every request is complete, or one failed (then `error` is set). Lets MPI make progress.
 bool poll(Batch& batch) noexcept;

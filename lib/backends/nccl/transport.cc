@@ -30,8 +30,8 @@ bool zero(void* memory, std::size_t bytes) {
     return done;
 }
 
-// Memory that NCCL reads and writes without copies of its own, where the hardware can. On the current device, ready for every
-// stream. Null if NCCL has none.
+// Memory that NCCL reads and writes without copies of its own, where the hardware can. On the current device, ready for
+// every stream. Null if NCCL has none.
 void* allocate_zeroed_for_nccl(std::size_t bytes) {
     void* memory = nullptr;
     const bool there = nccl().ncclMemAlloc(&memory, bytes) == ncclSuccess && memory;
@@ -69,8 +69,8 @@ void unregister_memory(Communicator& communicator, void* handle) {
 
 }  // namespace
 
-// A rank may have parameters on several devices. Its first collective on a device connects that with the device that each
-// other rank uses in the same collective.
+// A rank may have parameters on several devices. Its first collective on a device connects that with the device that
+// each other rank uses in the same collective.
 class NcclTransport {
 public:
     explicit NcclTransport(const ddp_backend_host& host);

@@ -18,8 +18,8 @@
 
 namespace libddp::shm {
 
-// A message of at most this many bytes travels with the announcement of its collective. Of a longer one it pays that each
-// rank sums only a part.
+// A message of at most this many bytes travels with the announcement of its collective. Of a longer one it pays that
+// each rank sums only a part.
 constexpr std::size_t kInlineBytes = 1 << 10;
 constexpr std::size_t kSignatureBytes = 128;
 
@@ -46,7 +46,8 @@ struct Shared {
     Counter arrivals;   // one for each rank and collective
     Counter barrier;    // one for each rank and barrier inside a collective
     Counter completed;  // number of the last collective whose parts are all done
-    // Which part of the current collective comes next, and how many are done. The upper half is the collective's number.
+    // Which part of the current collective comes next, and how many are done. The upper half is the collective's
+    // number.
     alignas(kApart) std::atomic<std::uint64_t> claimed;
     alignas(kApart) std::atomic<std::uint64_t> done;
     alignas(kApart) std::atomic<std::uint32_t> broken;

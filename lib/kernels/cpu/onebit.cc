@@ -1,7 +1,7 @@
 // 1 bit an element: whether it is positive. The positive ones become their mean, and so do the others.
 //
-// The sums and the bits of a chunk are compiled for every instruction set and chosen at run time. The order of the sums is that of
-// codec_arithmetic.h, whatever the width of the vectors.
+// The sums and the bits of a chunk are compiled for every instruction set and chosen at run time. The order of the sums
+// is that of codec_arithmetic.h, whatever the width of the vectors.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/onebit.cc"
 // The order of these two matters.

@@ -1,5 +1,5 @@
-// The front of the arithmetic: what is supported, and which path does it. The plain path, of integers and of products of complex
-// numbers: templated loops that the compiler vectorises where it can.
+// The front of the arithmetic: what is supported, and which path does it. Here is the plain path too, for integers and
+// products of complex numbers: templated loops that the compiler vectorises where it can.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,11 +1,11 @@
 // Kernels of the codecs that cut a part into blocks, quantize and 1-bit.
 //
-// Packing: a block is cut into chunks of 1,024 elements, and cooperating threads take one. Where a block is a single chunk they do all of it. Otherwise
-// chunks leave what they have found, a second kernel puts that together for each block, and quantization, whose bytes depend on it,
-// needs a third.
+// Packing: a block is cut into chunks of 1,024 elements, and cooperating threads take one. Where a block is a single
+// chunk they do all of it. Otherwise chunks leave what they have found, a second kernel puts that together for each
+// block, and quantization, whose bytes depend on it, needs a third.
 //
-// Unpacking: one kernel adds up what all ranks have packed, in the order of the ranks. A thread takes 8 elements of one part, which lie
-// in one byte, or word, of every rank.
+// Unpacking: one kernel adds up what all ranks have packed, in the order of the ranks. A thread takes 8 elements of one
+// part, which lie in one byte, or word, of every rank.
 #pragma once
 
 #include "kernels/cuda/codec_table.h"

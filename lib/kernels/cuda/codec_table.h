@@ -1,6 +1,7 @@
-// What the kernels of codecs (kernels/codec.h) are told, and what they have in common. Each is the work of cooperating threads
-// (everywhere.h), which take one chunk of work after another: all chunks of all parts are counted through, so that work is divided by bytes whatever the
-// sizes of the parts. Plain C++ can include these files: tests run the kernels on the CPU.
+// What the kernels of codecs (kernels/codec.h) are told, and what they have in common. Each is the work of cooperating
+// threads (everywhere.h), which take one chunk of work after another: all chunks of all parts are counted through, so
+// that work is divided by bytes whatever the sizes of the parts. Plain C++ can include these files: tests run the
+// kernels on the CPU.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
-// Kernels of top-k. The bound, the k-th largest magnitude, is found from its highest bits down: for each digit all blocks count which
-// digits the numbers have that begin as the bound does, and one block for each part chooses. Then chunks are told where their numbers
-// go, which are written in ascending order of their places, those at the bound as long as there is room.
+// Kernels of top-k. The bound, the k-th largest magnitude, is found from its highest bits down: for each digit all
+// blocks count which digits the numbers have that begin as the bound does, and one block for each part chooses. Then
+// chunks are told where their numbers go, which are written in ascending order of their places, those at the bound as
+// long as there is room.
 #pragma once
 
 #include "kernels/cuda/codec_table.h"

@@ -1,9 +1,10 @@
-// The products of a large matrix with thin ones, and the work on thin ones, as blocks of a kernel do them. Plain C++ can include this file: a test runs
-// it on the CPU.
+// The products of a large matrix with thin ones, and the work on thin ones, as blocks of a kernel do them. Plain C++
+// can include this file: a test runs it on the CPU.
 //
 // M = gradient + error is formed where it is read, and all matrices of a list are in one launch: a library's products
-// would need M in memory and a launch each. Work is divided into blocks of like size, counted through all matrices. All three
-// products are bound by memory. Every sum has one order, whatever the number of threads: each lane adds up its elements, then lanes are added.
+// would need M in memory and a launch each. Work is divided into blocks of like size, counted through all matrices. All
+// three products are bound by memory. Every sum has one order, whatever the number of threads: each lane adds up its
+// elements, then lanes are added.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The kernels of the codecs, played by threads of the CPU, against the CPU's own codecs: the same bytes, the same numbers,
-// the same residuals.
+// The kernels of the codecs, played by threads of the CPU, against the CPU's own codecs: the same bytes, the same
+// numbers, the same residuals.
 #include <cstring>
 
 #include "gpu/on_cpu/block_threads.h"
