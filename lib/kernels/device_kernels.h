@@ -92,7 +92,7 @@ typedef struct ddp_thin {
     int32_t qr;        /* ORTHOGONALIZE: Householder's QR and not Gram-Schmidt */
 } ddp_thin;
 
-/* On every device, and on the CPU, the bits are the same: the work on a matrix has one order (thin_team.h). */
+/* On every device, and on the CPU, the bits are the same: the work on a matrix has one order (thin_matrix.h). */
 typedef int32_t ddp_thin_op;
 enum {
     DDP_THIN_DRAW = 1, /* columns that are zero get random numbers, by the formula of docs/hooks.md */

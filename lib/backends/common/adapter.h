@@ -15,13 +15,13 @@ namespace libddp::backend {
 
 struct NoGuard {};
 
-// Transport: a constructor from ddp_backend_host, run(collective), abort() from any thread, capabilities(). Whatever it
-// throws becomes a status. Guard: lives on the stack of every call.
-template <class Transport, class Guard = NoGuard>
+// BackendTransport: a constructor from ddp_backend_host, run(collective), abort() from any thread, capabilities().
+// Whatever it throws becomes a status. Guard: lives on the stack of every call.
+template <class BackendTransport, class Guard = NoGuard>
 class Adapter {
 public:
     static ddp_status create(const ddp_backend_host* host, void** transport, ddp_backend_failure* failure) noexcept {
-        return guarded(failure, [&] { *transport = live().add(std::make_shared<Transport>(*host)); });
+        return guarded(failure, [&] { *transport = live().add(std::make_shared<BackendTransport>(*host)); });
     }
 
     static void destroy(void* handle) {
@@ -52,25 +52,25 @@ public:
         }
     }
 
-    static Transport& of(void* handle) { return *static_cast<Transport*>(handle); }
+    static BackendTransport& of(void* handle) { return *static_cast<BackendTransport*>(handle); }
 
 private:
     // An abort may come from any thread while another destroys the transport. It works on a reference of its own, or
     // finds nothing.
     class LiveTransports {
     public:
-        void* add(std::shared_ptr<Transport> transport) {
+        void* add(std::shared_ptr<BackendTransport> transport) {
             void* handle = transport.get();
             const std::lock_guard lock(mutex_);
             transports_.emplace(handle, std::move(transport));
             return handle;
         }
-        std::shared_ptr<Transport> find(void* handle) {
+        std::shared_ptr<BackendTransport> find(void* handle) {
             const std::lock_guard lock(mutex_);
             const auto it = transports_.find(handle);
             return it == transports_.end() ? nullptr : it->second;
         }
-        std::shared_ptr<Transport> take(void* handle) {
+        std::shared_ptr<BackendTransport> take(void* handle) {
             const std::lock_guard lock(mutex_);
             const auto node = transports_.extract(handle);
             return node.empty() ? nullptr : std::move(node.mapped());
@@ -78,7 +78,7 @@ private:
 
     private:
         std::mutex mutex_;
-        std::map<void*, std::shared_ptr<Transport>> transports_;
+        std::map<void*, std::shared_ptr<BackendTransport>> transports_;
     };
 
     static LiveTransports& live() {

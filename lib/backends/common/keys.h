@@ -15,27 +15,30 @@ public:
     // prefix: of all keys.
     explicit Keys(const ddp_backend_host& host, std::string prefix = "") : host_(host), prefix_(std::move(prefix)) {}
 
-    void set(const std::string& key, const std::string& value) {
-        check(host_.store_set(host_.handle, (prefix_ + key).c_str(), value.data(), value.size(), &failure_));
+    // Both throw Error with the store's own status: so a group that breaks while it is made ends the making.
+    void set(const std::string& key, const std::string& value) const {
+        ddp_backend_failure failure{-1, ""};
+        check(host_.store_set(host_.handle, (prefix_ + key).c_str(), value.data(), value.size(), &failure), failure);
     }
-    std::string get(const std::string& key, const Deadline& deadline) {
+    std::string get(const std::string& key, const Deadline& deadline) const {
+        ddp_backend_failure failure{-1, ""};
         void* value = nullptr;
         std::size_t size = 0;
         check(host_.store_get(host_.handle, (prefix_ + key).c_str(), std::max<std::int64_t>(1, deadline.remaining_ms()),
-                              &value, &size, &failure_));
+                              &value, &size, &failure),
+              failure);
         std::string result(static_cast<const char*>(value), size);
         host_.store_value_free(value);
         return result;
     }
 
 private:
-    void check(ddp_status status) {
-        if (status != DDP_OK) throw Error(ErrorInfo{status, failure_.message, failure_.rank});
+    static void check(ddp_status status, const ddp_backend_failure& failure) {
+        if (status != DDP_OK) throw Error(ErrorInfo{status, failure.message, failure.rank});
     }
 
     const ddp_backend_host& host_;
     const std::string prefix_;
-    ddp_backend_failure failure_{};
 };
 
 }  // namespace libddp::backend

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kRank0FirstMs = 300;
 
-std::string host_of_rank(Keys& keys, int rank, const Deadline& deadline) {
+std::string host_of_rank(const Keys& keys, int rank, const Deadline& deadline) {
     try {
         return keys.get(std::to_string(rank), deadline);
     } catch (const Error& error) {
@@ -37,7 +37,7 @@ Topology::Topology(std::vector<int> host_of, int rank) : host_of_(std::move(host
 
 // Rank 0 collects and tells, so that the store answers a few questions a rank and not one for each pair.
 Topology find_topology(const ddp_backend_host& host, const Deadline& deadline) {
-    Keys keys(host, "topology/");
+    const Keys keys(host, "topology/");
     std::vector<int> host_of;
     if (host.rank == 0) {
         std::map<std::string, int> known;

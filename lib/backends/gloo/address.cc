@@ -1,5 +1,3 @@
-#include "backends/gloo/address.h"
-
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <limits.h>
@@ -18,7 +16,8 @@
 #include <optional>
 #include <vector>
 
-#include "backends/gloo/host_store.h"
+#include "backends/common/keys.h"
+#include "backends/gloo/connect.h"
 #include "util/descriptors.h"
 #include "util/error.h"
 
@@ -111,7 +110,7 @@ std::optional<std::string> address_of_own_name(const std::vector<Interface>& own
 // Throws if the group has broken meanwhile, or the program wants the wait to end.
 void look_up(const ddp_backend_host& host) {
     try {
-        store_get(host, "gloo/none", Deadline::after_ms(kLookMs));  // nobody sets this key
+        backend::Keys(host, "gloo/").get("none", Deadline::after_ms(kLookMs));  // nobody sets this key
     } catch (const Error& error) {
         // What has broken the group may be a timeout too, and names a rank.
         if (error.info().code != DDP_ERROR_TIMEOUT || error.info().rank >= 0) throw;
@@ -202,17 +201,18 @@ std::string requested_address(const Settings& settings) {
     return "";
 }
 
-std::string info_key(int rank) {
-    return str("gloo/machine/", rank);
+std::string machine_key(int rank) {
+    return str("machine/", rank);
 }
 
 // Rank 0 hears from everyone and answers with the address to aim at.
 std::string decide_as_root(const ddp_backend_host& host, const std::string& requested, const Deadline& deadline) {
+    const backend::Keys keys(host, "gloo/");
     const std::string mine = machine_identity();
     bool one_machine = true;
     for (int rank = 1; rank < host.world_size; ++rank) {
         try {
-            if (store_get(host, info_key(rank), deadline) != mine) one_machine = false;
+            if (keys.get(machine_key(rank), deadline) != mine) one_machine = false;
         } catch (const Error& error) {
             if (error.info().code != DDP_ERROR_TIMEOUT) throw;
             throw Error(ErrorInfo{DDP_ERROR_TIMEOUT,
@@ -223,13 +223,14 @@ std::string decide_as_root(const ddp_backend_host& host, const std::string& requ
     std::string aim = requested;
     if (aim.empty()) aim = one_machine ? kLoopback : own_address(host, deadline);
     if (!one_machine) refuse_loopback(aim, "rank 0's address");
-    store_set(host, "gloo/aim", (one_machine ? "local " : "remote ") + aim);
+    keys.set("aim", (one_machine ? "local " : "remote ") + aim);
     return aim;
 }
 
 std::string decide_as_other(const ddp_backend_host& host, const std::string& requested, const Deadline& deadline) {
-    store_set(host, info_key(host.rank), machine_identity());
-    const std::string answer = store_get(host, "gloo/aim", deadline);
+    const backend::Keys keys(host, "gloo/");
+    keys.set(machine_key(host.rank), machine_identity());
+    const std::string answer = keys.get("aim", deadline);
     const bool one_machine = answer.starts_with("local ");
     std::string address = requested;
     if (address.empty() && one_machine) address = kLoopback;

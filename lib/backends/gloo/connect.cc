@@ -12,7 +12,7 @@
 #include <system_error>
 #include <vector>
 
-#include "backends/gloo/host_store.h"
+#include "backends/common/keys.h"
 #include "util/error.h"
 #include "util/quiet_thread.h"
 
@@ -24,11 +24,11 @@ using std::chrono::milliseconds;
 // Gloo's view of the group's store. Every wait ends at the deadline, whatever timeout Gloo passes or does not pass.
 class StoreAdapter final : public ::gloo::rendezvous::Store {
 public:
-    StoreAdapter(const ddp_backend_host& host, const Deadline& deadline, int lane)
-        : host_(host), deadline_(deadline), prefix_(str("gloo/", lane, "/pairs/")) {}
+    StoreAdapter(const ddp_backend_host& host, const Deadline& deadline, int number)
+        : keys_(host, str("gloo/", number, "/pairs/")), deadline_(deadline) {}
 
     void set(const std::string& key, const std::vector<char>& data) override {
-        store_set(host_, prefixed(key), std::string(data.begin(), data.end()));
+        keys_.set(key, std::string(data.begin(), data.end()));
     }
 
     std::vector<char> get(const std::string& key) override {
@@ -36,7 +36,7 @@ public:
         // A store that still has the key answers at once, also when time is up: then no further connection may be
         // tried.
         if (deadline_.expired()) fail(DDP_ERROR_TIMEOUT, "time ran out");
-        const std::string value = store_get(host_, prefixed(key), deadline_);
+        const std::string value = keys_.get(key, deadline_);
         return {value.begin(), value.end()};
     }
 
@@ -55,11 +55,8 @@ public:
     }
 
 private:
-    std::string prefixed(const std::string& key) const { return prefix_ + key; }
-
-    const ddp_backend_host& host_;
+    const backend::Keys keys_;
     const Deadline& deadline_;
-    const std::string prefix_;
     std::string last_key_;
 };
 
@@ -75,8 +72,9 @@ void connect_full_mesh(Context& context, const std::shared_ptr<StoreAdapter>& st
         context.connectFullMesh(*store, device);
 }
 
-std::string listening_key(int rank, int lane) {
-    return str("gloo/", lane, "/listening/", rank);
+// Where the ranks say which address they listen on.
+backend::Keys listening(const ddp_backend_host& host, int number) {
+    return backend::Keys(host, str("gloo/", number, "/listening/"));
 }
 
 // Gloo says what the system refused this process only in words.
@@ -86,10 +84,11 @@ bool lacks_resources(const std::string& reason) {
     return false;
 }
 
-std::string peer_description(const ddp_backend_host& host, int peer, int lane) {
+std::string peer_description(const ddp_backend_host& host, int peer, int number) {
     if (peer < 0) return "another rank";
     try {
-        return str("rank ", peer, " (", store_get(host, listening_key(peer, lane), Deadline::after_ms(100)), ")");
+        return str("rank ", peer, " (", listening(host, number).get(std::to_string(peer), Deadline::after_ms(100)),
+                   ")");
     } catch (const Error&) {
         return str("rank ", peer);
     }
@@ -111,8 +110,8 @@ std::shared_ptr<::gloo::transport::Device> create_device(const std::string& addr
 
 std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
                                              std::shared_ptr<::gloo::transport::Device> device,
-                                             const Deadline& deadline, int lane) {
-    store_set(host, listening_key(host.rank, lane), device->str());
+                                             const Deadline& deadline, int number) {
+    listening(host, number).set(std::to_string(host.rank), device->str());
     auto context = std::make_shared<::gloo::rendezvous::Context>(host.rank, host.world_size);
     // All ranks have arrived (choose_address), so a connection takes milliseconds. Gloo allows each one 5 times the
     // context's timeout, and asks the store before each: no new one after half of the time, and half for the last,
@@ -120,7 +119,7 @@ std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
     const std::int64_t left = std::max<std::int64_t>(2, deadline.remaining_ms());
     const Deadline last_start = Deadline::after_ms(left / 2);
     context->setTimeout(milliseconds(std::max<std::int64_t>(1, left / 10)));
-    const auto store = std::make_shared<StoreAdapter>(host, last_start, lane);
+    const auto store = std::make_shared<StoreAdapter>(host, last_start, number);
     std::string reason;
     try {
         connect_full_mesh(*context, store, device);
@@ -138,7 +137,7 @@ std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
     throw Error(ErrorInfo{
         DDP_ERROR_UNAVAILABLE,
         str("rank ", host.rank, ", listening on ", device->str(), ", could not connect with ",
-            peer_description(host, peer, lane), ": ", reason,
+            peer_description(host, peer, number), ": ", reason,
             "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_GLOO_IFACE"),
         peer});
 }

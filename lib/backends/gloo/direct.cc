@@ -45,13 +45,13 @@ Cut make_cut(std::size_t total, std::size_t slice, ddp_dtype dtype) {
 // The reduce-scatter: this rank's slice arrives from every peer in chunks and is reduced in rank order.
 class SliceReduction {
 public:
-    SliceReduction(Mesh& mesh, Staging& staging, const ddp_collective& c, const Cut& cut, const Deadline& deadline)
+    SliceReduction(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Cut& cut, const Deadline& deadline)
         : mesh_(mesh), c_(c), cut_(cut), deadline_(deadline), tag_(mesh.new_tag()) {
         const std::size_t largest = std::min(cut_.chunk, std::max<std::size_t>(1, cut_.size(mesh.rank())));
         slot_bytes_ = round_up(largest * cut_.element, kAlignment);
         const std::size_t slots = std::min(kWindow, std::max<std::size_t>(1, cut_.chunks(mesh.rank())));
         per_peer_ = slots * slot_bytes_;
-        staging_ = staging.reserve(per_peer_ * static_cast<std::size_t>(mesh.size()));
+        staged_ = memory.reserve(per_peer_ * static_cast<std::size_t>(mesh.size()));
         for (int peer = 0; peer < mesh.size(); ++peer) incoming_.push_back(mesh.buffer(slot(peer, 0), per_peer_));
         outgoing_ = mesh.buffer(c.send, cut.total * cut.element);
     }
@@ -97,7 +97,7 @@ private:
     int peer_before(int distance) const { return (mesh_.rank() + mesh_.size() - distance) % mesh_.size(); }
 
     char* slot(int peer, std::size_t k) const {
-        return staging_ + static_cast<std::size_t>(peer) * per_peer_ + k % kWindow * slot_bytes_;
+        return staged_ + static_cast<std::size_t>(peer) * per_peer_ + k % kWindow * slot_bytes_;
     }
 
     void receive(int peer, std::size_t k) {
@@ -120,22 +120,22 @@ private:
     std::size_t slot_bytes_;
     std::size_t per_peer_;
     std::size_t sends_ = 0;
-    char* staging_;
+    char* staged_;
     std::vector<BufferPtr> incoming_;
     BufferPtr outgoing_;
 };
 
-void small_allreduce(Mesh& mesh, Staging& staging, const ddp_collective& c, const Deadline& deadline) {
+void small_allreduce(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
     const int size = mesh.size(), rank = mesh.rank();
     const std::size_t bytes = c.count * dtype_size(c.dtype), stride = round_up(bytes, kAlignment);
-    char* memory = staging.reserve(stride * static_cast<std::size_t>(size));
+    char* all = memory.reserve(stride * static_cast<std::size_t>(size));
     const std::uint64_t tag = mesh.new_tag();
-    const auto incoming = mesh.buffer(memory, stride * static_cast<std::size_t>(size));
+    const auto incoming = mesh.buffer(all, stride * static_cast<std::size_t>(size));
     const auto outgoing = mesh.buffer(c.send, bytes);
     std::vector<const void*> inputs(static_cast<std::size_t>(size));
     for (int peer = 0; peer < size; ++peer) {
         const std::size_t at = static_cast<std::size_t>(peer) * stride;
-        inputs[static_cast<std::size_t>(peer)] = peer == rank ? c.send : memory + at;
+        inputs[static_cast<std::size_t>(peer)] = peer == rank ? c.send : all + at;
         if (peer != rank) incoming->recv(peer, tag, at, bytes);
     }
     for (int distance = 1; distance < size; ++distance) outgoing->send((rank + distance) % size, tag, 0, bytes);
@@ -147,7 +147,7 @@ void small_allreduce(Mesh& mesh, Staging& staging, const ddp_collective& c, cons
 
 // In place, a peer's result arrives where this rank's own input for that peer stood. That is safe: the peer sends a
 // chunk of the result only after it has received this rank's input for the same chunk.
-void large_allreduce(Mesh& mesh, Staging& staging, const ddp_collective& c, const Deadline& deadline) {
+void large_allreduce(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
     const int size = mesh.size(), rank = mesh.rank();
     const std::size_t even = (c.count + static_cast<std::size_t>(size) - 1) / static_cast<std::size_t>(size);
     const Cut cut = make_cut(c.count, round_up(even, kAlignment), c.dtype);
@@ -155,7 +155,7 @@ void large_allreduce(Mesh& mesh, Staging& staging, const ddp_collective& c, cons
     const auto result = mesh.buffer(c.recv, c.count * cut.element);
     const auto offset = [&cut](int of, std::size_t k) { return (cut.begin(of) + k * cut.chunk) * cut.element; };
 
-    SliceReduction reduction(mesh, staging, c, cut, deadline);
+    SliceReduction reduction(mesh, memory, c, cut, deadline);
     reduction.start();
     std::size_t receives = 0, sends = 0;
     for (int distance = 1; distance < size; ++distance) {
@@ -174,7 +174,7 @@ void large_allreduce(Mesh& mesh, Staging& staging, const ddp_collective& c, cons
 
 }  // namespace
 
-char* Staging::reserve(std::size_t bytes) {
+char* ReceiveMemory::reserve(std::size_t bytes) {
     if (memory_.size() < bytes + kAlignment) {
         memory_.clear();
         memory_.resize(bytes + kAlignment);
@@ -183,16 +183,16 @@ char* Staging::reserve(std::size_t bytes) {
     return memory_.data() + (round_up(address, kAlignment) - address);
 }
 
-void direct_allreduce(Mesh& mesh, Staging& staging, const ddp_collective& c, const Deadline& deadline) {
+void direct_allreduce(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
     if (c.count * dtype_size(c.dtype) <= kSmall)
-        small_allreduce(mesh, staging, c, deadline);
+        small_allreduce(mesh, memory, c, deadline);
     else
-        large_allreduce(mesh, staging, c, deadline);
+        large_allreduce(mesh, memory, c, deadline);
 }
 
-void direct_reduce_scatter(Mesh& mesh, Staging& staging, const ddp_collective& c, const Deadline& deadline) {
+void direct_reduce_scatter(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
     const Cut cut = make_cut(c.count * static_cast<std::size_t>(mesh.size()), c.count, c.dtype);
-    SliceReduction reduction(mesh, staging, c, cut, deadline);
+    SliceReduction reduction(mesh, memory, c, cut, deadline);
     reduction.start();
     reduction.reduce_into(static_cast<char*>(c.recv), [](std::size_t) {});
     reduction.finish_sends();

@@ -41,10 +41,10 @@ Exchange::Exchange(Mesh& mesh) : mesh_(mesh) {
     for (std::size_t i = 0; i < rounds_.size(); ++i) {
         const std::uint64_t tag = mesh_.new_tag();
         send_.push_back(mesh_.buffer(&outgoing_[i], sizeof(Frame)));
-        for (Link& link : rounds_[i]) {
-            link.tag = tag;
-            link.receive = mesh_.buffer(&link.incoming, sizeof(Frame));
-            post(link);
+        for (Partner& partner : rounds_[i]) {
+            partner.tag = tag;
+            partner.receive = mesh_.buffer(&partner.incoming, sizeof(Frame));
+            post(partner);
         }
     }
 }
@@ -53,12 +53,12 @@ Exchange::~Exchange() = default;
 
 // Receives are posted one exchange ahead: then a sender need not wait to hear that there is room for its message.
 // A peer that left after the last collective is missed only by the next exchange, if there is one.
-void Exchange::post(Link& link) {
+void Exchange::post(Partner& partner) {
     try {
-        link.receive->recv(link.from, link.tag, 0, sizeof(Frame));
-        link.posted = true;
+        partner.receive->recv(partner.from, partner.tag, 0, sizeof(Frame));
+        partner.posted = true;
     } catch (const std::exception&) {
-        link.posted = false;
+        partner.posted = false;
     }
 }
 
@@ -80,18 +80,18 @@ std::optional<Exchange::Difference> Exchange::compare(const void* bytes, std::si
     for (std::size_t i = 0; i < rounds_.size(); ++i)
         for (std::size_t n = rounds_[i].size(); n > 0; --n) wait_send(*send_[i], deadline);
     for (auto& round : rounds_)
-        for (Link& link : round) post(link);
+        for (Partner& partner : round) post(partner);
     return std::nullopt;
 }
 
-void Exchange::run_round(std::vector<Link>& round, const Deadline& deadline) {
+void Exchange::run_round(std::vector<Partner>& round, const Deadline& deadline) {
     Buffer& send = *send_[static_cast<std::size_t>(&round - rounds_.data())];
     // A peer that disagreed may have left already. What the others (and it) sent before is here or on its way, and says
     // more than the broken connection does.
     std::exception_ptr broken;
-    for (Link& link : round) {
+    for (Partner& partner : round) {
         try {
-            send.send(link.to, link.tag, 0, sizeof(Frame));
+            send.send(partner.to, partner.tag, 0, sizeof(Frame));
         } catch (const std::exception&) {
             broken = std::current_exception();
         }
@@ -111,20 +111,20 @@ void Exchange::run_round(std::vector<Link>& round, const Deadline& deadline) {
     if (broken && state_.culprit < 0) std::rethrow_exception(broken);
 }
 
-void Exchange::absorb(const Link& link) {
+void Exchange::absorb(const Partner& partner) {
     if (state_.culprit >= 0) return;
-    if (!(link.incoming.own == state_.own)) {
-        state_.culprit = link.from;
-        state_.culprits = link.incoming.own;
-    } else if (link.incoming.culprit >= 0) {
-        state_.culprit = link.incoming.culprit;
-        state_.culprits = link.incoming.culprits;
+    if (!(partner.incoming.own == state_.own)) {
+        state_.culprit = partner.from;
+        state_.culprits = partner.incoming.own;
+    } else if (partner.incoming.culprit >= 0) {
+        state_.culprit = partner.incoming.culprit;
+        state_.culprits = partner.incoming.culprits;
     }
 }
 
 // The first wait that timed out has broken all connections, but what came before then is still to be had. Connections that
 // broke before, to ranks that had sent nothing, may be the work of a rank whose own wait timed out a moment earlier.
-void Exchange::report_missing(std::vector<Link>& round, std::size_t rest, std::vector<int> silent) {
+void Exchange::report_missing(std::vector<Partner>& round, std::size_t rest, std::vector<int> silent) {
     for (std::size_t i = rest; i < round.size(); ++i) {
         try {
             round[i].receive->waitRecv(std::chrono::milliseconds(1));

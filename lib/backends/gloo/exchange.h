@@ -44,7 +44,7 @@ private:
         std::int32_t culprit;  // a rank whose signature is not the sender's, or -1
         Signature culprits;
     };
-    struct Link {
+    struct Partner {
         int to;
         int from;
         std::uint64_t tag;
@@ -53,15 +53,15 @@ private:
         bool posted;
     };
 
-    void post(Link& link);
-    void run_round(std::vector<Link>& round, const Deadline& deadline);
-    void absorb(const Link& link);
+    void post(Partner& partner);
+    void run_round(std::vector<Partner>& round, const Deadline& deadline);
+    void absorb(const Partner& partner);
     // silent: the ranks that sent nothing, of those before `rest` in the round.
-    [[noreturn]] void report_missing(std::vector<Link>& round, std::size_t rest, std::vector<int> silent);
+    [[noreturn]] void report_missing(std::vector<Partner>& round, std::size_t rest, std::vector<int> silent);
 
     Mesh& mesh_;
-    std::vector<std::vector<Link>> rounds_;
-    // One message for all links of a round. A frame stays untouched until its sends are complete.
+    std::vector<std::vector<Partner>> rounds_;
+    // One message for all partners of a round. A frame stays untouched until its sends are complete.
     std::vector<Frame> outgoing_;
     std::vector<BufferPtr> send_;
     Frame state_;

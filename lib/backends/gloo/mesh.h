@@ -22,8 +22,6 @@ class UnboundBuffer;
 
 namespace libddp::gloo_tcp {
 
-class LoopTicker;
-
 using Buffer = ::gloo::transport::UnboundBuffer;
 
 class Mesh;
@@ -37,9 +35,9 @@ using BufferPtr = std::unique_ptr<Buffer, BufferDeleter>;
 
 class Mesh {
 public:
-    // Listens on `address` and connects with every rank before the deadline. lane: which of the meshes between these
-    // ranks this is.
-    Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int lane = 0);
+    // Listens on `address` and connects with every rank before the deadline. number: of this mesh among
+    // those between these ranks.
+    Mesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number = 0);
     ~Mesh();
     Mesh(const Mesh&) = delete;
     Mesh& operator=(const Mesh&) = delete;
@@ -74,6 +72,8 @@ public:
     void end_waits();
 
 private:
+    class LoopTicker;
+
     // Gloo's own collectives keep tags below 0x09 in the upper byte.
     static constexpr std::uint64_t kOwnTags = std::uint64_t{0x40} << 56;
 

@@ -12,7 +12,7 @@
 namespace libddp::gloo_tcp {
 
 // Memory for what arrives before it is reduced. Kept between operations: fresh pages cost more than a small reduction.
-class Staging {
+class ReceiveMemory {
 public:
     // At least `bytes`, aligned to 64 bytes. Invalidates what it returned before.
     char* reserve(std::size_t bytes);
@@ -23,8 +23,8 @@ private:
 
 // Each rank reduces its slice of the vector, strictly in rank order, and sends it to all: the bits depend on nothing
 // but the inputs.
-void direct_allreduce(Mesh& mesh, Staging& staging, const ddp_collective& c, const Deadline& deadline);
-void direct_reduce_scatter(Mesh& mesh, Staging& staging, const ddp_collective& c, const Deadline& deadline);
+void direct_allreduce(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline);
+void direct_reduce_scatter(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline);
 
 // Gloo's ring or bcube, with libddp's kernels.
 void gloo_allreduce(Mesh& mesh, Watchdog& watchdog, Algorithm algorithm, const ddp_collective& c,

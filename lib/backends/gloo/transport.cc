@@ -5,7 +5,7 @@
 
 #include "backends/common/adapter.h"
 #include "backends/common/alone.h"
-#include "backends/gloo/address.h"
+#include "backends/gloo/connect.h"
 #include "backends/gloo/signals.h"
 #include "util/descriptors.h"
 
@@ -20,28 +20,29 @@ std::string without_location(const std::string& message) {
 
 }  // namespace
 
-Transport::Transport(const ddp_backend_host& host) : world_size_(host.world_size), settings_(read_settings(host)) {
+GlooTransport::GlooTransport(const ddp_backend_host& host)
+    : world_size_(host.world_size), settings_(read_settings(host)) {
     if (world_size_ == 1) return;
     // Where one is missing in the middle, Gloo may end the process. A loop needs 6, and each peer one.
     require_descriptors(static_cast<std::size_t>(settings_.lanes) * static_cast<std::size_t>(world_size_ + 5), "Gloo");
     const Deadline deadline = Deadline::after_ms(host.timeout_ms);
     const std::string address = choose_address(host, settings_, deadline);
     mesh_ = std::make_unique<Mesh>(host, address, deadline);
-    for (int lane = 1; lane < settings_.lanes; ++lane)
-        sides_.push_back(std::make_unique<SideLane>(host, address, deadline, lane, *mesh_));
+    for (int number = 1; number < settings_.lanes; ++number)
+        sides_.push_back(std::make_unique<SideMesh>(host, address, deadline, number, *mesh_));
     sentinel_ = std::make_unique<Sentinel>(*mesh_);
     exchange_ = std::make_unique<Exchange>(*mesh_);
     if (settings_.algorithm != Algorithm::kDirect) watchdog_ = std::make_unique<Watchdog>(*mesh_);
 }
 
-Transport::~Transport() {
+GlooTransport::~GlooTransport() {
     if (!mesh_) return;
     // After a mismatch, too: peers may still be finding out, and a broken connection would hide the reason from them.
     if (!failure_.failed() || failure_.get().code == DDP_ERROR_MISMATCH) sentinel_->say_goodbye();
     mesh_->poison();
 }
 
-void Transport::run(const ddp_collective& c) {
+void GlooTransport::run(const ddp_collective& c) {
     const Deadline deadline = Deadline::after_ms(c.timeout_ms);
     guarded(deadline, [&] {
         if (world_size_ == 1)
@@ -51,26 +52,26 @@ void Transport::run(const ddp_collective& c) {
     });
 }
 
-void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
+void GlooTransport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     if (c.kind == DDP_COLLECTIVE_BARRIER) return barrier(deadline);
     if (c.count == 0) return;
     switch (c.kind) {
         case DDP_COLLECTIVE_ALLREDUCE:
             if (settings_.algorithm == Algorithm::kDirect)
-                return allreduce_over_lanes(*mesh_, staging_, sides_, c, deadline);
+                return allreduce_over_meshes(*mesh_, memory_, sides_, c, deadline);
             return gloo_allreduce(*mesh_, *watchdog_, settings_.algorithm, c, deadline);
         case DDP_COLLECTIVE_BROADCAST:
             return broadcast(*mesh_, c, deadline);
         case DDP_COLLECTIVE_ALLGATHER:
             return allgather(*mesh_, c, deadline);
         case DDP_COLLECTIVE_REDUCE_SCATTER:
-            return direct_reduce_scatter(*mesh_, staging_, c, deadline);
+            return direct_reduce_scatter(*mesh_, memory_, c, deadline);
         default:
             fail(DDP_ERROR_UNSUPPORTED, "unknown collective ", c.kind);
     }
 }
 
-void Transport::barrier(const Deadline& deadline) {
+void GlooTransport::barrier(const Deadline& deadline) {
     static constexpr char kBarrier[] = "barrier";
     if (auto difference = exchange_->compare(kBarrier, sizeof kBarrier, deadline))
         throw Error(
@@ -79,7 +80,7 @@ void Transport::barrier(const Deadline& deadline) {
                       difference->rank});
 }
 
-void Transport::match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms) {
+void GlooTransport::match(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms) {
     if (size > Exchange::kMaxBytes) fail(DDP_ERROR_INTERNAL, "a signature of ", size, " bytes is too long");
     const Deadline deadline = Deadline::after_ms(timeout_ms);
     guarded(deadline, [&] {
@@ -94,20 +95,20 @@ void Transport::match(const void* mine, void* theirs, std::size_t size, std::int
     });
 }
 
-void Transport::abort() {
+void GlooTransport::abort() {
     failure_.set({DDP_ERROR_ABORTED, "the group was aborted"});
     if (mesh_) mesh_->poison();
 }
 
 // Whose connection broke first says little about who caused it: survivors close theirs too, to tell the others.
-ErrorInfo Transport::lost_peer(const std::string& detail) const {
+ErrorInfo GlooTransport::lost_peer(const std::string& detail) const {
     const int departed = sentinel_->departed();
     if (departed >= 0) return {DDP_ERROR_RANK_FAILED, str("rank ", departed, " left the group"), departed};
     return {DDP_ERROR_RANK_FAILED, "a rank went away: " + detail};
 }
 
 template <class Operation>
-void Transport::guarded(const Deadline& deadline, Operation operation) {
+void GlooTransport::guarded(const Deadline& deadline, Operation operation) {
     failure_.check();
     try {
         operation();
@@ -118,7 +119,7 @@ void Transport::guarded(const Deadline& deadline, Operation operation) {
     failure_.check();
 }
 
-void Transport::break_with(std::exception_ptr cause, const Deadline& deadline) {
+void GlooTransport::break_with(std::exception_ptr cause, const Deadline& deadline) {
     ErrorInfo info;
     try {
         std::rethrow_exception(cause);
@@ -145,7 +146,7 @@ namespace libddp {
 namespace {
 
 // SIGPIPE stays inside every call.
-using Adapter = backend::Adapter<gloo_tcp::Transport, gloo_tcp::SigpipeGuard>;
+using Adapter = backend::Adapter<gloo_tcp::GlooTransport, gloo_tcp::SigpipeGuard>;
 
 ddp_status match(void* handle, const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
                  std::int32_t* rank, ddp_backend_failure* failure) {

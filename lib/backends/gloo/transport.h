@@ -13,7 +13,7 @@
 #include "backends/gloo/operations.h"
 #include "backends/gloo/sentinel.h"
 #include "backends/gloo/settings.h"
-#include "backends/gloo/side_lane.h"
+#include "backends/gloo/side_mesh.h"
 #include "backends/gloo/watchdog.h"
 #include "ddp/backend.h"
 #include "util/error.h"
@@ -21,12 +21,12 @@
 namespace libddp::gloo_tcp {
 
 // The first failure ends the transport: every later call throws the same error.
-class Transport {
+class GlooTransport {
 public:
-    explicit Transport(const ddp_backend_host& host);
-    ~Transport();
-    Transport(const Transport&) = delete;
-    Transport& operator=(const Transport&) = delete;
+    explicit GlooTransport(const ddp_backend_host& host);
+    ~GlooTransport();
+    GlooTransport(const GlooTransport&) = delete;
+    GlooTransport& operator=(const GlooTransport&) = delete;
 
     std::uint32_t capabilities() const { return capabilities_of(settings_.algorithm, world_size_); }
 
@@ -50,11 +50,11 @@ private:
     const Settings settings_;
     // Null in a world of one, which needs no sockets.
     std::unique_ptr<Mesh> mesh_;
-    SideLanes sides_;
+    SideMeshes sides_;
     std::unique_ptr<Sentinel> sentinel_;
     std::unique_ptr<Exchange> exchange_;
     std::unique_ptr<Watchdog> watchdog_;
-    Staging staging_;
+    ReceiveMemory memory_;
     backend::Failure failure_;
 };
 

@@ -32,14 +32,14 @@ ddp_collective bytes_of(const ddp_collective& like, ddp_collective_kind kind, vo
 
 }  // namespace
 
-Transport::Transport(const ddp_backend_host& host)
+HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
     : topology_(host.world_size == 1 ? backend::Topology({0}, 0)
                                      : backend::find_topology(host, Deadline::after_ms(host.timeout_ms))) {
     capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC;
     if (host.world_size == 1) return;
-    const shm::Team::Place place{topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
-                                 str("host/", topology_.host(), "/"), kStagingBytes, topology_.local_ranks()};
-    team_ = std::make_unique<shm::Team>(host, place, failure_);
+    const shm::Team::Options options{topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
+                                     str("host/", topology_.host(), "/"), kStagingBytes, topology_.local_ranks()};
+    team_ = std::make_unique<shm::Team>(host, options, failure_);
     if (topology_.local_rank() < topology_.fewest())
         rail_ = std::make_unique<Rail>(host, gloo_backend(), topology_, topology_.local_rank());
     // Ranks without a rail learn from the first of their host what rails can do.
@@ -52,7 +52,7 @@ Transport::Transport(const ddp_backend_host& host)
                     (rails_can & (DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_NEEDS_MATCH));
 }
 
-void Transport::run(const ddp_collective& c) {
+void HierarchicalTransport::run(const ddp_collective& c) {
     failure_.check();
     try {
         if (team_)
@@ -66,7 +66,7 @@ void Transport::run(const ddp_collective& c) {
     failure_.check();
 }
 
-void Transport::dispatch(const ddp_collective& c) {
+void HierarchicalTransport::dispatch(const ddp_collective& c) {
     agree(c);
     switch (c.kind) {
         case DDP_COLLECTIVE_ALLREDUCE:
@@ -83,7 +83,7 @@ void Transport::dispatch(const ddp_collective& c) {
 }
 
 // First the ranks of each host, then, on every rail, the hosts.
-void Transport::agree(const ddp_collective& c) {
+void HierarchicalTransport::agree(const ddp_collective& c) {
     ddp_collective meeting = c;
     meeting.kind = DDP_COLLECTIVE_BARRIER;
     on_host_do([&] { shm::perform(*team_, meeting); });
@@ -92,7 +92,7 @@ void Transport::agree(const ddp_collective& c) {
 
 // The host's sum is rounded to the message's type before it goes on the wire. That of f16 is halved as often as keeps it
 // finite, which loses nothing, and the rest of the scale comes with the sum over hosts.
-void Transport::allreduce(const ddp_collective& c) {
+void HierarchicalTransport::allreduce(const ddp_collective& c) {
     if (c.count == 0) return;
     ddp_collective local = c;
     local.signature_size = 0;
@@ -112,7 +112,7 @@ void Transport::allreduce(const ddp_collective& c) {
 }
 
 // To the first rank of the root's host, from there to those of the other hosts, and there to all.
-void Transport::broadcast(const ddp_collective& c) {
+void HierarchicalTransport::broadcast(const ddp_collective& c) {
     if (c.count == 0) return;
     const int host = topology_.host_of(c.root);
     const bool here = topology_.host() == host;
@@ -131,7 +131,7 @@ void Transport::broadcast(const ddp_collective& c) {
 }
 
 // All that a host gives goes between hosts in one piece, as long as that of the largest.
-void Transport::allgather(const ddp_collective& c) {
+void HierarchicalTransport::allgather(const ddp_collective& c) {
     const std::size_t own = c.count * dtype_size(c.dtype);
     if (own == 0) return;
     const std::size_t per_host = own * static_cast<std::size_t>(topology_.most());
@@ -155,7 +155,7 @@ void Transport::allgather(const ddp_collective& c) {
 }
 
 // Everyone's part of an allreduce. Twice the bytes that would be needed: no step of a context does this.
-void Transport::reduce_scatter(const ddp_collective& c) {
+void HierarchicalTransport::reduce_scatter(const ddp_collective& c) {
     const std::size_t own = c.count * dtype_size(c.dtype);
     if (own == 0) return;
     const auto world = static_cast<std::size_t>(topology_.world());
@@ -170,21 +170,21 @@ void Transport::reduce_scatter(const ddp_collective& c) {
 }
 
 // All ranks of this host have come: agree() has seen that.
-void Transport::barrier(const ddp_collective& c) {
+void HierarchicalTransport::barrier(const ddp_collective& c) {
     ddp_collective plain = bytes_of(c, DDP_COLLECTIVE_BARRIER, nullptr, 0);
     if (leads()) rail_->run(plain);
     on_host(plain);
 }
 
 // One of the steps between the ranks of this host.
-void Transport::on_host(ddp_collective c) {
+void HierarchicalTransport::on_host(ddp_collective c) {
     c.signature_size = 0;
     on_host_do([&] { shm::perform(*team_, c); });
 }
 
 // Ranks in errors of the team count on this host; those of a rail are the group's already.
 template <class Operation>
-void Transport::on_host_do(Operation operation) {
+void HierarchicalTransport::on_host_do(Operation operation) {
     try {
         operation();
     } catch (const shm::TeamError& error) {
@@ -194,11 +194,11 @@ void Transport::on_host_do(Operation operation) {
     }
 }
 
-void Transport::abort() {
+void HierarchicalTransport::abort() {
     fail_with({DDP_ERROR_ABORTED, "the group was aborted"});
 }
 
-void Transport::fail_with(const ErrorInfo& reason) {
+void HierarchicalTransport::fail_with(const ErrorInfo& reason) {
     const ddp_status code = failure_.set(reason).code;
     // After a mismatch every rank finds out by itself, from what the others have posted.
     if (team_) team_->give_up(code != DDP_ERROR_MISMATCH);
@@ -210,7 +210,7 @@ void Transport::fail_with(const ErrorInfo& reason) {
 namespace libddp {
 namespace {
 
-using Adapter = backend::Adapter<hierarchical::Transport>;
+using Adapter = backend::Adapter<hierarchical::HierarchicalTransport>;
 
 ddp_status allocate(void* handle, std::size_t bytes, ddp_device, void** memory, ddp_backend_failure* failure) {
     return Adapter::guarded(failure, [&] { *memory = Adapter::of(handle).allocate(bytes); });

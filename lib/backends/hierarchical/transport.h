@@ -15,9 +15,9 @@ namespace libddp::hierarchical {
 // As many rails connect the hosts as the smallest host has ranks: its ranks 0, 1, ... each with those of the same place
 // elsewhere. Each rail carries its own slice of a message, so a message crosses the wire once for each host and not once for
 // each rank. The first failure ends the transport.
-class Transport {
+class HierarchicalTransport {
 public:
-    explicit Transport(const ddp_backend_host& host);
+    explicit HierarchicalTransport(const ddp_backend_host& host);
 
     std::uint32_t capabilities() const { return capabilities_; }
     void run(const ddp_collective& c);

@@ -1,4 +1,4 @@
-// The collectives. Each moves its data in blocks, through staging memory, and works on one block while MPI moves another.
+// The collectives. Each moves its data in blocks, through MpiBuffers, and works on one block while MPI moves another.
 #pragma once
 
 #include "backends/mpi/channel.h"

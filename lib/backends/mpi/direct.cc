@@ -2,16 +2,15 @@
 #include <algorithm>
 #include <vector>
 
-#include "backends/mpi/process.h"
 #include "backends/mpi/collectives.h"
-#include "backends/mpi/pipeline.h"
+#include "backends/mpi/process.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 
 namespace libddp::mpi {
 namespace {
 
-// Small enough to stay in a core's cache between staging, transfer and reduction.
+// Small enough to stay in a core's cache between copy, transfer and reduction.
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
 // Up to this many bytes from all ranks together, everyone sends everything to everyone: one round instead of two.
 constexpr std::size_t kOneRoundBytes = std::size_t{32} << 10;
@@ -115,9 +114,9 @@ private:
     // Slots 0 and 1: a copy of the block, then what others send of this rank's share. 2 and 3: the results.
     std::size_t whole_bytes(const Block& block) const { return align_up(block.count * item_); }
     std::byte* staged(const Block& block) {
-        return channel_.staging.require(block.slot, whole_bytes(block) + shares(block).all_places(channel_.ranks()));
+        return channel_.buffers.require(block.slot, whole_bytes(block) + shares(block).all_places(channel_.ranks()));
     }
-    std::byte* results(const Block& block) { return channel_.staging.require(2 + block.slot, block.count * item_); }
+    std::byte* results(const Block& block) { return channel_.buffers.require(2 + block.slot, block.count * item_); }
 
     Pending scatter(const Block& block) {
         const Shares share = shares(block);
@@ -159,7 +158,7 @@ private:
 // Everyone reduces everything.
 void one_round(Channel& channel, const ddp_collective& c, const Deadline& deadline) {
     const std::size_t bytes = c.count * dtype_size(c.dtype), stride = align_up(bytes);
-    std::byte* all = channel.staging.require(0, stride * channel.ranks());
+    std::byte* all = channel.buffers.require(0, stride * channel.ranks());
     std::byte* mine = all + channel.self() * stride;
     copy(c, mine, c.send, bytes);
     Pending exchanged =
@@ -191,7 +190,7 @@ void direct_reduce_scatter(Channel& channel, const ddp_collective& c, const Dead
         channel, Blocks(c.count, item * ranks, kBlockBytes), deadline,
         [&](const Block& block) {
             const std::size_t bytes = block.count * item;
-            std::byte* out = channel.staging.require(block.slot, 2 * half(block));
+            std::byte* out = channel.buffers.require(block.slot, 2 * half(block));
             std::byte* in = out + half(block);
             for (std::size_t rank = 0; rank < ranks; ++rank)
                 copy(c, out + rank * bytes, send + (rank * c.count + block.at) * item, bytes);
@@ -202,7 +201,7 @@ void direct_reduce_scatter(Channel& channel, const ddp_collective& c, const Dead
         },
         [&](const Block& block) {
             const std::size_t bytes = block.count * item;
-            const std::byte* out = channel.staging.require(block.slot, 2 * half(block));
+            const std::byte* out = channel.buffers.require(block.slot, 2 * half(block));
             const std::byte* in = out + half(block);
             std::vector<const void*> inputs;
             for (std::size_t rank = 0; rank < ranks; ++rank) inputs.push_back((rank == self ? out : in) + rank * bytes);

@@ -5,21 +5,88 @@
 // that MPI may still write, until it ends, which may be never: that is why operations work on memory of the module's own.
 #pragma once
 
+#include <mpi.h>
+
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-#include "backends/mpi/backoff.h"
-#include "backends/mpi/batch.h"
 #include "ddp/backend.h"
 #include "util/deadline.h"
+#include "util/error.h"
 #include "util/spin.h"
 
 namespace libddp::mpi {
+
+using Requests = std::vector<MPI_Request>;
+
+// Makes the calls and appends the requests of those that go on. It may run when the operation that it belongs to has
+// been given up, so it holds everything by value, and what the calls read and write belongs to the batch.
+using Start = std::function<void(Requests&)>;
+
+// A few calls of MPI that are made together and waited for together.
+struct Batch {
+    Batch(Start start_, std::shared_ptr<const void> memory_) : start(std::move(start_)), memory(std::move(memory_)) {}
+
+    Start start;
+    const std::shared_ptr<const void> memory;
+    Requests requests;
+    std::vector<MPI_Status> statuses;
+    ErrorInfo error;                    // read once done
+    std::atomic<bool> done{false};      // every request is complete, or there is an error
+    std::atomic<bool> given_up{false};  // nobody waits any more
+};
+
+using BatchPtr = std::shared_ptr<Batch>;
+
+// Runs start; false if it failed, with the reason in `error`.
+bool begin(Batch& batch) noexcept;
+// Whether requests may be on their way although the batch is done, as after an error of one: MPI may still use its
+// memory.
+bool belongs_to_mpi(const Batch& batch);
+// Looks whether every request is complete, or one failed (then `error` is set). Lets MPI make progress.
+bool poll(Batch& batch) noexcept;
+
+// How to wait for something that nobody announces: first look again at once, then let others run, then sleep.
+class Backoff {
+public:
+    using Clock = std::chrono::steady_clock;
+
+    // eager: how long to look again at once. Yielding may cost a whole time slice if another program wants the core.
+    explicit Backoff(std::chrono::microseconds eager) : eager_(eager) {}
+
+    // How long to sleep before looking again; zero: not at all.
+    std::chrono::microseconds next() {
+        const auto now = Clock::now();
+        if (!waiting_) since_ = now;
+        waiting_ = true;
+        const auto waited = now - since_;
+        if (waited < eager_) return {};
+        if (waited < kYielding) {
+            std::this_thread::yield();
+            return {};
+        }
+        return waited < kNapping ? kNap : kLongNap;
+    }
+    // Something happened: the next thing may be near.
+    void reset() { waiting_ = false; }
+
+private:
+    static constexpr auto kYielding = std::chrono::milliseconds(2);
+    static constexpr auto kNapping = std::chrono::seconds(1);
+    // Short enough that the kernel's socket buffers bridge it: MPI moves data only while it is called.
+    static constexpr std::chrono::microseconds kNap{50}, kLongNap{500};
+
+    const std::chrono::microseconds eager_;
+    bool waiting_ = false;
+    Clock::time_point since_;
+};
 
 // Throws INTERRUPTED if the program wants the calling thread's wait to end.
 void ask_program(const ddp_backend_host& host);

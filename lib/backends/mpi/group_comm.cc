@@ -1,5 +1,6 @@
 #include "backends/mpi/group_comm.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -7,25 +8,70 @@
 #include "backends/mpi/process.h"
 #include "util/error.h"
 #include "util/hash.h"
+#include "util/options.h"
 
 namespace libddp::mpi {
 namespace {
 
+std::string quoted_or_unnamed(const std::string& job) {
+    return job.empty() ? "one without a name" : str("'", job, "'");
+}
+
+std::string encode(const RankProcess& one) {
+    return str(one.process, '\n', one.processes, '\n', one.job);
+}
+
+RankProcess decode(const std::string& text) {
+    const auto first = text.find('\n');
+    const auto second = first == std::string::npos ? first : text.find('\n', first + 1);
+    if (second == std::string::npos) fail(DDP_ERROR_INTERNAL, "'", text, "' does not say which MPI process a rank is");
+    RankProcess one;
+    one.process = static_cast<int>(parse_int(text.substr(0, first), 0, INT32_MAX, "MPI process"));
+    one.processes =
+        static_cast<int>(parse_int(text.substr(first + 1, second - first - 1), 1, INT32_MAX, "MPI_COMM_WORLD"));
+    one.job = text.substr(second + 1);
+    return one;
+}
+
+// Throws INVALID_ARGUMENT, naming the ranks, unless all[r], rank r's, are different processes of one MPI job.
+void check_processes(const std::vector<RankProcess>& all) {
+    const RankProcess& first = all.front();
+    std::map<int, std::size_t> rank_of;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        const RankProcess& one = all[rank];
+        if (one.job != first.job || one.processes != first.processes) {
+            ErrorInfo error{DDP_ERROR_INVALID_ARGUMENT,
+                            str("rank ", rank, " is a process of another MPI job (", quoted_or_unnamed(one.job), ", ",
+                                one.processes, " processes) than rank 0 (", quoted_or_unnamed(first.job), ", ",
+                                first.processes, " processes); one mpirun must start all ranks of a group")};
+            error.rank = static_cast<std::int32_t>(rank);
+            throw Error(error);
+        }
+        if (const auto [taken, fresh] = rank_of.emplace(one.process, rank); !fresh) {
+            ErrorInfo error{DDP_ERROR_INVALID_ARGUMENT,
+                            str("ranks ", taken->second, " and ", rank, " are both process ", one.process,
+                                " of MPI_COMM_WORLD; with the backend mpi each rank is a process of its own")};
+            error.rank = static_cast<std::int32_t>(rank);
+            throw Error(error);
+        }
+    }
+}
+
 // Every rank comes to the same verdict from the same facts.
-std::vector<int> exchange_places(const Place& mine, const ddp_backend_host& host, const Deadline& deadline) {
+std::vector<int> exchange_processes(const RankProcess& mine, const ddp_backend_host& host, const Deadline& deadline) {
     if (mine.processes < host.world_size)
         fail(DDP_ERROR_INVALID_ARGUMENT, "the group has ", host.world_size, " ranks, but the MPI job of rank ",
              host.rank, " has ", mine.processes, mine.processes == 1 ? " process" : " processes",
              "; start all ranks with one mpirun (mpirun -n ", host.world_size, " ./program)");
     backend::Keys keys(host, "place/");
     keys.set(std::to_string(host.rank), encode(mine));
-    std::vector<Place> places;
+    std::vector<RankProcess> all;
     std::vector<int> processes;
     for (std::int32_t rank = 0; rank < host.world_size; ++rank) {
-        places.push_back(rank == host.rank ? mine : decode(keys.get(std::to_string(rank), deadline)));
-        processes.push_back(places.back().process);
+        all.push_back(rank == host.rank ? mine : decode(keys.get(std::to_string(rank), deadline)));
+        processes.push_back(all.back().process);
     }
-    check_places(places);
+    check_processes(all);
     return processes;
 }
 
@@ -77,7 +123,7 @@ MPI_Comm make(const std::vector<int>& processes, int tag) {
 }  // namespace
 
 GroupComm::GroupComm(Driver& driver, const ddp_backend_host& host, const Deadline& deadline) : driver_(driver) {
-    const auto processes = exchange_places(Process::instance().place(deadline), host, deadline);
+    const auto processes = exchange_processes(Process::instance().rank_process(deadline), host, deadline);
     // The one call that blocks. Every rank is about to make it: each has told where it is.
     auto comm = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
     auto batch = std::make_shared<Batch>(

@@ -1,9 +1,8 @@
 // Collectives of MPI itself.
 #include <cstring>
 
-#include "backends/mpi/process.h"
 #include "backends/mpi/collectives.h"
-#include "backends/mpi/pipeline.h"
+#include "backends/mpi/process.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
@@ -68,7 +67,7 @@ void mpi_allreduce(Channel& channel, const ddp_collective& c, const Deadline& de
     const ddp_dtype carried = carried_as(c.dtype);
     const std::size_t item = dtype_size(c.dtype), carried_item = dtype_size(carried);
     const auto staged = [&](const Block& block) {
-        return channel.staging.require(block.slot, block.count * carried_item);
+        return channel.buffers.require(block.slot, block.count * carried_item);
     };
     pipeline(
         channel, Blocks(c.count, carried_item, kBlockBytes), deadline,
@@ -103,7 +102,7 @@ void broadcast(Channel& channel, const ddp_collective& c, const Deadline& deadli
     pipeline(
         channel, Blocks(bytes, 1, kBlockBytes), deadline,
         [&](const Block& block) {
-            std::byte* data = channel.staging.require(block.slot, block.count);
+            std::byte* data = channel.buffers.require(block.slot, block.count);
             if (is_root) copy(c, data, static_cast<const std::byte*>(c.send) + block.at, block.count);
             return channel.begin(block.slot, [comm = channel.comm, data, count = static_cast<int>(block.count),
                                               root = c.root](Requests& requests) {
@@ -113,7 +112,7 @@ void broadcast(Channel& channel, const ddp_collective& c, const Deadline& deadli
             });
         },
         [&](const Block& block) {
-            const std::byte* data = channel.staging.require(block.slot, block.count);
+            const std::byte* data = channel.buffers.require(block.slot, block.count);
             // The root may hand its data over in `send`; everyone's result is in `recv`.
             if (!is_root || c.send != c.recv) copy(c, static_cast<std::byte*>(c.recv) + block.at, data, block.count);
         });
@@ -124,7 +123,7 @@ void allgather(Channel& channel, const ddp_collective& c, const Deadline& deadli
     pipeline(
         channel, Blocks(bytes, ranks, kBlockBytes), deadline,
         [&](const Block& block) {
-            std::byte* all = channel.staging.require(block.slot, block.count * ranks);
+            std::byte* all = channel.buffers.require(block.slot, block.count * ranks);
             copy(c, all + channel.self() * block.count, static_cast<const std::byte*>(c.send) + block.at, block.count);
             return channel.begin(
                 block.slot, [comm = channel.comm, all, count = static_cast<int>(block.count)](Requests& requests) {
@@ -135,7 +134,7 @@ void allgather(Channel& channel, const ddp_collective& c, const Deadline& deadli
                 });
         },
         [&](const Block& block) {
-            const std::byte* all = channel.staging.require(block.slot, block.count * ranks);
+            const std::byte* all = channel.buffers.require(block.slot, block.count * ranks);
             for (std::size_t rank = 0; rank < ranks; ++rank)
                 copy(c, static_cast<std::byte*>(c.recv) + rank * bytes + block.at, all + rank * block.count,
                      block.count);

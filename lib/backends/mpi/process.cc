@@ -22,6 +22,26 @@ constexpr std::int64_t kQuietMs = 1'000;
 // How long MPI_Finalize may wait for processes that may have left without it.
 constexpr std::int64_t kLeaversMs = 1'000;
 
+// Open MPI and what builds on PMIx; MPICH, Intel MPI, Cray MPICH and Slurm's PMI-2; MVAPICH.
+constexpr const char* kMarks[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_FD", "MV2_COMM_WORLD_RANK"};
+// The same in all processes of an MPI job, and others in another job.
+constexpr const char* kJobNames[] = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID",
+                                     "SLURM_STEP_ID"};
+
+// MPI_Init in a process that no launcher has started may end it.
+bool started_by_launcher() {
+    for (const char* name : kMarks)
+        if (const char* value = std::getenv(name); value && *value) return true;
+    return false;
+}
+
+std::string job_name() {
+    std::string name;
+    for (const char* variable : kJobNames)
+        if (const char* value = std::getenv(variable); value && *value) name += str(name.empty() ? "" : "/", value);
+    return name;
+}
+
 // Open MPI loads components that expect to find its libraries among the global symbols, but a module is loaded with
 // RTLD_LOCAL. This makes the symbols of the MPI that is already loaded global.
 void make_symbols_global() {
@@ -91,18 +111,18 @@ void Process::initialise() {
     std::atexit(at_exit);
 }
 
-Place Process::place(const Deadline& deadline) {
-    auto place = std::make_shared<Place>();
+RankProcess Process::rank_process(const Deadline& deadline) {
+    auto result = std::make_shared<RankProcess>();
     Pending asking(
         *driver_,
-        [place](Requests&) {
-            check(MPI_Comm_rank(MPI_COMM_WORLD, &place->process), "MPI_Comm_rank");
-            check(MPI_Comm_size(MPI_COMM_WORLD, &place->processes), "MPI_Comm_size");
+        [result](Requests&) {
+            check(MPI_Comm_rank(MPI_COMM_WORLD, &result->process), "MPI_Comm_rank");
+            check(MPI_Comm_size(MPI_COMM_WORLD, &result->processes), "MPI_Comm_size");
         },
         nullptr);
     asking.wait(deadline, kNever);
-    place->job = job_name();
-    return *place;
+    result->job = job_name();
+    return *result;
 }
 
 void Process::allow_finalizing(std::int64_t timeout_ms) {

@@ -7,11 +7,22 @@
 
 #include <mpi.h>
 
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
 #include "backends/mpi/driver.h"
-#include "backends/mpi/places.h"
 #include "ddp/backend.h"
 
 namespace libddp::mpi {
+
+// Which process of MPI a rank is.
+struct RankProcess {
+    int process = 0;    // rank in MPI_COMM_WORLD
+    int processes = 1;  // size of MPI_COMM_WORLD
+    std::string job;    // what the launcher calls this MPI job; "" if it does not say
+};
 
 class Process {
 public:
@@ -20,7 +31,7 @@ public:
     // Initialises MPI if nobody has. Throws INVALID_STATE, TIMEOUT, or what broke the group meanwhile.
     Driver& driver(const ddp_backend_host& host, const Deadline& deadline);
     // Which process this is. After driver().
-    Place place(const Deadline& deadline);
+    RankProcess rank_process(const Deadline& deadline);
     // At exit MPI_Finalize may take this long at least. The longest time that anybody asks for counts.
     void allow_finalizing(std::int64_t timeout_ms);
     // A group broke: its other ranks may have left without MPI_Finalize, so that waiting for them is in vain.

@@ -1,14 +1,43 @@
-#include "backends/mpi/transport.h"
+// One group over MPI, and the table of C functions that libddp finds in libddp-mpi.so.
+#include <atomic>
+#include <cstdint>
+#include <optional>
 
 #include "backends/common/adapter.h"
 #include "backends/common/alone.h"
+#include "backends/common/failure.h"
+#include "backends/mpi/channel.h"
 #include "backends/mpi/collectives.h"
+#include "backends/mpi/group_comm.h"
 #include "backends/mpi/process.h"
+#include "backends/mpi/settings.h"
 #include "ddp/backend.h"
 
 namespace libddp::mpi {
 
-Transport::Transport(const ddp_backend_host& host) : settings_(read_settings(host)) {
+class MpiTransport {
+public:
+    explicit MpiTransport(const ddp_backend_host& host);
+    ~MpiTransport();
+    MpiTransport(const MpiTransport&) = delete;
+    MpiTransport& operator=(const MpiTransport&) = delete;
+
+    std::uint32_t capabilities() const;
+    void run(const ddp_collective& collective);
+    void abort();
+
+private:
+    void dispatch(const ddp_collective& collective, const Deadline& deadline);
+    void allreduce(const ddp_collective& collective, const Deadline& deadline);
+
+    const Settings settings_;
+    std::atomic<bool> aborted_{false};
+    backend::Failure failure_;
+    std::optional<GroupComm> comm_;   // none when alone
+    std::optional<Channel> channel_;  // goes first: what it has under way stays with MPI
+};
+
+MpiTransport::MpiTransport(const ddp_backend_host& host) : settings_(read_settings(host)) {
     if (host.world_size == 1) return;
     const Deadline deadline = Deadline::after_ms(host.timeout_ms);
     Driver& driver = Process::instance().driver(host, deadline);
@@ -17,13 +46,13 @@ Transport::Transport(const ddp_backend_host& host) : settings_(read_settings(hos
     channel_.emplace(Channel{driver, comm_->get(), host.rank, host.world_size, aborted_, host});
 }
 
-Transport::~Transport() {
+MpiTransport::~MpiTransport() {
     if (!comm_ || !failure_.failed()) return;
     comm_->abandon();
     Process::instance().expect_leavers();
 }
 
-std::uint32_t Transport::capabilities() const {
+std::uint32_t MpiTransport::capabilities() const {
     // A collective of Open MPI writes past the end of memory when another rank sends more than it expects.
     std::uint32_t flags = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_NEEDS_MATCH | DDP_BACKEND_INTERRUPTIBLE;
     if (settings_.algorithm == Algorithm::kDirect || !channel_) flags |= DDP_BACKEND_DETERMINISTIC;
@@ -31,7 +60,7 @@ std::uint32_t Transport::capabilities() const {
     return flags;
 }
 
-void Transport::run(const ddp_collective& c) {
+void MpiTransport::run(const ddp_collective& c) {
     failure_.check();
     try {
         if (channel_)
@@ -45,13 +74,13 @@ void Transport::run(const ddp_collective& c) {
     failure_.check();
 }
 
-void Transport::abort() {
+void MpiTransport::abort() {
     failure_.set({DDP_ERROR_ABORTED, "the group was aborted"});
     aborted_ = true;
     if (channel_) channel_->driver.wake();
 }
 
-void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
+void MpiTransport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     if (c.kind == DDP_COLLECTIVE_BARRIER) return barrier(*channel_, deadline);
     if (c.count == 0) return;
     switch (c.kind) {
@@ -68,7 +97,7 @@ void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     }
 }
 
-void Transport::allreduce(const ddp_collective& c, const Deadline& deadline) {
+void MpiTransport::allreduce(const ddp_collective& c, const Deadline& deadline) {
     if (settings_.algorithm == Algorithm::kMpi && mpi_can_reduce(c.dtype, c.op))
         mpi_allreduce(*channel_, c, deadline);
     else
@@ -77,11 +106,9 @@ void Transport::allreduce(const ddp_collective& c, const Deadline& deadline) {
 
 }  // namespace libddp::mpi
 
-// The module's door: the table of C functions that libddp finds in libddp-mpi.so.
-
 namespace {
 
-using Adapter = libddp::backend::Adapter<libddp::mpi::Transport>;
+using Adapter = libddp::backend::Adapter<libddp::mpi::MpiTransport>;
 
 constexpr ddp_backend kBackend = {
     sizeof(ddp_backend),
@@ -94,7 +121,7 @@ constexpr ddp_backend kBackend = {
     Adapter::abort,
     Adapter::run,
     nullptr,  // libddp compares signatures with an allgather
-    nullptr,  // buckets are ordinary memory: data goes through staging anyway
+    nullptr,  // buckets are ordinary memory: data goes through MpiBuffers anyway
     nullptr,
     nullptr,  // what takes a round trip is no work for the thread that computes
     nullptr,

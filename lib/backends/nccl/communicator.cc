@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "backends/common/keys.h"
-#include "backends/nccl/places.h"
+#include "backends/nccl/rank_gpu.h"
 #include "device/cuda/check.h"
+#include "util/host.h"
 #include "util/quiet_thread.h"
 
 namespace libddp::cuda {
@@ -25,6 +28,27 @@ constexpr milliseconds kFree{300}, kFinalize{200};
 constexpr milliseconds kInside{50};
 // NCCL mostly needs some ten microseconds. A sleep, however short, takes a hundred.
 constexpr std::chrono::microseconds kLooking{200}, kPause{50};
+
+// What this rank tells the others about its GPU.
+RankGpu rank_gpu(int device, int nccl_version) {
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    RankGpu gpu;
+    // A MIG slice has a number of its own, and the bus address of the GPU that it is part of.
+    gpu.id = host_id() + " ";
+    for (const char byte : properties.uuid.bytes) {
+        char digits[3];
+        std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+        gpu.id += digits;
+    }
+    char bus[32] = "";
+    check(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "cudaDeviceGetPCIBusId");
+    gpu.name = str("GPU ", bus);
+    gpu.nccl = nccl_version;
+    const char* share = std::getenv(kShareVariable);
+    gpu.shares = share && std::string(share) == "1";
+    return gpu;
+}
 
 }  // namespace
 
@@ -99,14 +123,14 @@ void Communicator::meet(const ddp_backend_host& host, int number, const Deadline
     constexpr char kGo = '+', kRefuse = '-';
     if (host.world_size == 1) return check(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
     backend::Keys keys(host, str("nccl/", number, "/"));
-    const Place mine = place_on(device_, nccl().version);
+    const RankGpu mine = rank_gpu(device_, nccl().version);
     std::string answer;
     if (host.rank == 0) {
-        std::vector<Place> places{mine};
+        std::vector<RankGpu> gpus{mine};
         for (int rank = 1; rank < host.world_size; ++rank)
-            places.push_back(decode(keys.get(std::to_string(rank), deadline)));
+            gpus.push_back(decode(keys.get(std::to_string(rank), deadline)));
         int culprit = -1;
-        const std::string fault = fault_of(places, &culprit);
+        const std::string fault = fault_of(gpus, &culprit);
         if (fault.empty()) {
             check(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
             answer = kGo + std::string(id.internal, sizeof id.internal);

@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include "backends/nccl/places.h"
+#include "backends/nccl/rank_gpu.h"
 #include "util/error.h"
 
 namespace libddp::cuda {

@@ -1,11 +1,16 @@
-#include "backends/nccl/transport.h"
-
+// One group over NCCL, and the table of C functions that libddp finds in libddp-cuda.so.
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "backends/common/adapter.h"
+#include "backends/common/failure.h"
 #include "backends/nccl/collectives.h"
-#include "backends/nccl/memory.h"
-#include "backends/nccl/places.h"
+#include "backends/nccl/communicator.h"
+#include "backends/nccl/rank_gpu.h"
+#include "backends/nccl/settings.h"
 #include "ddp/backend.h"
 #include "device/cuda/check.h"
 
@@ -13,23 +18,105 @@ namespace libddp::cuda {
 namespace {
 
 constexpr int kAllocatesExactly = 22602;  // NCCL 2.26.2
+constexpr std::int64_t kUnregisterMs = 100;
+
+// Zeroes on a stream of its own, so that no other is waited for.
+bool zero(void* memory, std::size_t bytes) {
+    cudaStream_t stream = nullptr;
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return false;
+    const bool done =
+        cudaMemsetAsync(memory, 0, bytes, stream) == cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess;
+    cudaStreamDestroy(stream);
+    return done;
+}
+
+// Memory that NCCL reads and writes without copies of its own, where the hardware can. On the current device, ready for
+// every stream. Null if NCCL has none.
+void* allocate_zeroed_for_nccl(std::size_t bytes) {
+    void* memory = nullptr;
+    const bool there = nccl().ncclMemAlloc(&memory, bytes) == ncclSuccess && memory;
+    if (there && zero(memory, bytes)) return memory;
+    if (there) nccl().ncclMemFree(memory);
+    cudaGetLastError();
+    return nullptr;
+}
+
+void free_for_nccl(void* memory) {
+    nccl().ncclMemFree(memory);
+}
+
+// Null if it cannot be registered, which costs speed alone. Throws if the communicator is broken.
+void* register_memory(Communicator& communicator, void* memory, std::size_t bytes, const Deadline& deadline) {
+    void* handle = nullptr;
+    communicator.enqueue("registering a bucket", deadline, [&](ncclComm_t comm) {
+        const ncclResult_t result = nccl().ncclCommRegister(comm, memory, bytes, &handle);
+        if (result == ncclSuccess || result == ncclInProgress) return result;
+        handle = nullptr;
+        return ncclSuccess;
+    });
+    return handle;
+}
+
+// Does nothing if the communicator has ended: its registrations have, too.
+void unregister_memory(Communicator& communicator, void* handle) {
+    try {
+        communicator.enqueue("releasing a bucket", Deadline::after_ms(kUnregisterMs),
+                             [&](ncclComm_t comm) { return nccl().ncclCommDeregister(comm, handle); });
+    } catch (const Error&) {
+        // The communicator has ended.
+    }
+}
 
 }  // namespace
 
-Transport::Transport(const ddp_backend_host& host) : host_(host), settings_(read_settings(host)) {
+// A rank may have parameters on several devices. Its first collective on a device connects that with the device that
+// each other rank uses in the same collective.
+class NcclTransport {
+public:
+    explicit NcclTransport(const ddp_backend_host& host);
+
+    std::uint32_t capabilities() const;
+    void run(const ddp_collective& collective);
+    void check_enqueued();
+    void abort();
+
+    // Null where NCCL has no better memory than anybody.
+    void* allocate(std::size_t bytes, const ddp_device& device);
+    void deallocate(void* memory);
+
+private:
+    struct Registered {
+        std::shared_ptr<Communicator> communicator;
+        void* handle;  // null: not registered
+    };
+
+    void dispatch(const ddp_collective& collective, const Deadline& deadline);
+    std::shared_ptr<Communicator> on(int device, const Deadline& deadline);
+    std::shared_ptr<Communicator> find(int device);
+
+    const ddp_backend_host& host_;
+    const Settings settings_;
+    backend::Failure failure_;
+    std::mutex creating_;  // held while a communicator is created, and so for long
+    std::mutex mutex_;     // guards what follows
+    std::map<int, std::shared_ptr<Communicator>> communicators_;
+    std::map<void*, Registered> registered_;
+};
+
+NcclTransport::NcclTransport(const ddp_backend_host& host) : host_(host), settings_(read_settings(host)) {
     device_count();
     const Nccl& library = nccl();
     if (host.rank == 0) host.log(host.handle, 3, str("NCCL ", nccl_version_text(library.version)).c_str());
 }
 
-std::uint32_t Transport::capabilities() const {
+std::uint32_t NcclTransport::capabilities() const {
     std::uint32_t flags = DDP_BACKEND_CUDA | DDP_BACKEND_DEVICE_ONLY;
     if (settings_.direct) flags |= DDP_BACKEND_DETERMINISTIC;
     if (settings_.direct || settings_.averages) flags |= DDP_BACKEND_FUSES_SCALE;
     return flags;
 }
 
-void Transport::run(const ddp_collective& c) {
+void NcclTransport::run(const ddp_collective& c) {
     failure_.check();
     try {
         if (c.device.kind != DDP_DEVICE_CUDA)
@@ -41,7 +128,7 @@ void Transport::run(const ddp_collective& c) {
     failure_.check();
 }
 
-void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
+void NcclTransport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     if (c.count == 0 || c.kind == DDP_COLLECTIVE_BARRIER) return;
     const auto communicator = on(c.device.index, deadline);
     const OnDevice current(c.device.index);
@@ -62,13 +149,13 @@ void Transport::dispatch(const ddp_collective& c, const Deadline& deadline) {
     }
 }
 
-std::shared_ptr<Communicator> Transport::find(int device) {
+std::shared_ptr<Communicator> NcclTransport::find(int device) {
     const std::lock_guard lock(mutex_);
     const auto found = communicators_.find(device);
     return found == communicators_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<Communicator> Transport::on(int device, const Deadline& deadline) {
+std::shared_ptr<Communicator> NcclTransport::on(int device, const Deadline& deadline) {
     if (auto known = find(device)) return known;
     const std::lock_guard creating(creating_);
     if (auto known = find(device)) return known;
@@ -87,7 +174,7 @@ std::shared_ptr<Communicator> Transport::on(int device, const Deadline& deadline
     return created;
 }
 
-void Transport::check_enqueued() {
+void NcclTransport::check_enqueued() {
     std::vector<std::shared_ptr<Communicator>> all;
     {
         const std::lock_guard lock(mutex_);
@@ -102,13 +189,13 @@ void Transport::check_enqueued() {
     failure_.check();
 }
 
-void Transport::abort() {
+void NcclTransport::abort() {
     failure_.set({DDP_ERROR_ABORTED, "the group was aborted"});
     const std::lock_guard lock(mutex_);
     for (const auto& [device, communicator] : communicators_) communicator->abort();
 }
 
-void* Transport::allocate(std::size_t bytes, const ddp_device& device) {
+void* NcclTransport::allocate(std::size_t bytes, const ddp_device& device) {
     if (!settings_.registers || host_.world_size == 1 || device.kind != DDP_DEVICE_CUDA) return nullptr;
     // Before, each bucket takes a multiple of what a multicast object does: 512 MiB on an H100.
     if (nccl().version < kAllocatesExactly) return nullptr;
@@ -130,7 +217,7 @@ void* Transport::allocate(std::size_t bytes, const ddp_device& device) {
     return memory;
 }
 
-void Transport::deallocate(void* memory) {
+void NcclTransport::deallocate(void* memory) {
     Registered registered;
     {
         const std::lock_guard lock(mutex_);
@@ -142,11 +229,9 @@ void Transport::deallocate(void* memory) {
     free_for_nccl(memory);
 }
 
-// The door to NCCL: the table of C functions that libddp finds in libddp-cuda.so.
-
 namespace {
 
-using Adapter = backend::Adapter<Transport>;
+using Adapter = backend::Adapter<NcclTransport>;
 
 ddp_status allocate(void* handle, std::size_t bytes, ddp_device device, void** memory, ddp_backend_failure* failure) {
     return Adapter::guarded(failure, [&] { *memory = Adapter::of(handle).allocate(bytes, device); });

@@ -64,9 +64,9 @@ void scatter_staged(Team& team, const ddp_collective& c) {
     pipeline(team, c, pieces_of(c.count, length), copy_in, reduce);
 }
 
-// Every giver's message goes into its place at every rank. place: where in recv; null: nowhere.
-template <class IsGiver, class Place>
-void spread_staged(Team& team, const ddp_collective& c, IsGiver is_giver, Place place) {
+// Every giver's message goes to every rank. into(giver): where in recv.
+template <class IsGiver, class Into>
+void spread_staged(Team& team, const ddp_collective& c, IsGiver is_giver, Into into) {
     const std::size_t total = c.count * dtype_size(c.dtype), length = team.staging_bytes();
     const auto copy_in = [&](std::size_t chunk) {
         const Range range = piece(total, length, chunk);
@@ -77,7 +77,7 @@ void spread_staged(Team& team, const ddp_collective& c, IsGiver is_giver, Place 
         const Range range = piece(total, length, chunk);
         for (int rank = 0; rank < team.size(); ++rank)
             if (rank != team.rank() && is_giver(rank))
-                copy(c, place(rank) + range.begin, team.staging(rank, slot_of(chunk)), range.count());
+                copy(c, into(rank) + range.begin, team.staging(rank, slot_of(chunk)), range.count());
     };
     pipeline(team, c, pieces_of(total, length), copy_in, copy_out);
 }

@@ -61,18 +61,18 @@ inline void note_copy(const ddp_collective& c, std::size_t bytes) {
     if (c.copied_bytes) *c.copied_bytes += bytes;
 }
 
-// Passes a message through the ranks' staging memory in chunks. In each turn one chunk goes through each stage; a
+// Passes a message through the ranks' staging memory in chunks. In each round one chunk goes through each stage; a
 // chunk is in slot `chunk % Layout::kSlots`. All ranks have ended a stage of a chunk before any begins its next.
 template <class... Stages>
 void pipeline(Team& team, const ddp_collective& c, std::size_t chunks, Stages... stages) {
     static_assert(sizeof...(Stages) <= Layout::kSlots);
-    const std::size_t turns = chunks + sizeof...(Stages) - 1;
-    for (std::size_t turn = 0; turn < turns; ++turn) {
-        // The next collective begins with a meeting, which the last turn can do without.
-        if (turn > 0) team.barrier(c);
+    const std::size_t rounds = chunks + sizeof...(Stages) - 1;
+    for (std::size_t round = 0; round < rounds; ++round) {
+        // The next collective begins with a meeting, which the last round can do without.
+        if (round > 0) team.barrier(c);
         std::size_t behind = 0;
         const auto run = [&](auto& stage) {
-            if (turn >= behind && turn - behind < chunks) stage(turn - behind);
+            if (round >= behind && round - behind < chunks) stage(round - behind);
             ++behind;
         };
         (run(stages), ...);

@@ -28,50 +28,50 @@ int processors() {
 
 }  // namespace
 
-Team::Team(const ddp_backend_host& host, const Place& place, const backend::Failure& failure)
-    : place_(place),
-      layout_(place.size, place.staging_bytes, page_size()),
-      crowded_(place.size > processors()),
+Team::Team(const ddp_backend_host& host, const Options& options, const backend::Failure& failure)
+    : options_(options),
+      layout_(options.size, options.staging_bytes, page_size()),
+      crowded_(options.size > processors()),
       failure_(failure) {
-    if (place.size > kMostRanks)
-        fail(DDP_ERROR_UNSUPPORTED, place.size, " ranks of one host; shared memory takes at most ", kMostRanks);
+    if (options.size > kMostRanks)
+        fail(DDP_ERROR_UNSUPPORTED, options.size, " ranks of one host; shared memory takes at most ", kMostRanks);
     const Deadline deadline = Deadline::after_ms(host.timeout_ms);
-    if (place_.rank == 0)
+    if (options_.rank == 0)
         make_segment(host, deadline);
     else
         join_segment(host, deadline);
-    arena_ = std::make_unique<Arena>(segment_, layout_.blocks(place_.rank), layout_.blocks(place_.rank + 1),
-                                     state(place_.rank).freed, place_.size);
+    arena_ = std::make_unique<Arena>(segment_, layout_.blocks(options_.rank), layout_.blocks(options_.rank + 1),
+                                     state(options_.rank).freed, options_.size);
 }
 
 Team::~Team() {
     if (!shared_) return;
     take_seat(-1);
-    state(place_.rank).left.store(1);
+    state(options_.rank).left.store(1);
     for (Counter* counter : {&shared_->arrivals, &shared_->barrier, &shared_->completed}) counter->wake_all();
 }
 
 void Team::make_segment(const ddp_backend_host& host, const Deadline& deadline) {
-    backend::Keys keys(host, place_.prefix);
+    backend::Keys keys(host, options_.prefix);
     segment_.reserve(0, layout_.control_bytes());
     map_control();
     const HandoffServer server(segment_.fd());
     keys.set("address", server.name());
-    for (int rank = 1; rank < place_.size; ++rank) keys.get(str("attached/", rank), deadline);
+    for (int rank = 1; rank < options_.size; ++rank) keys.get(str("attached/", rank), deadline);
 }
 
 void Team::join_segment(const ddp_backend_host& host, const Deadline& deadline) {
-    backend::Keys keys(host, place_.prefix);
+    backend::Keys keys(host, options_.prefix);
     segment_ = Segment(receive_descriptor(keys.get("address", deadline), deadline));
     map_control();
-    keys.set(str("attached/", place_.rank), "1");
+    keys.set(str("attached/", options_.rank), "1");
 }
 
 void Team::map_control() {
     control_ = segment_.map(0, layout_.control_bytes());
     const auto at = [this](std::uint64_t offset) { return control_.data() + offset; };
     shared_ = reinterpret_cast<Shared*>(at(0));
-    for (int rank = 0; rank < place_.size; ++rank) {
+    for (int rank = 0; rank < options_.size; ++rank) {
         states_.push_back(reinterpret_cast<RankState*>(at(layout_.rank_state(rank))));
         for (std::uint32_t parity : {0u, 1u}) posts_.push_back(reinterpret_cast<Post*>(at(layout_.post(rank, parity))));
         for (int slot = 0; slot < Layout::kSlots; ++slot) staging_.push_back(at(layout_.staging(rank, slot)));
@@ -87,37 +87,37 @@ void Team::post(const ddp_collective& c, std::size_t inline_bytes, Location send
     ++sequence_;
     take_seat(this_processor());
     posted_ = true;
-    Post& post = *posts_[static_cast<std::size_t>(2 * place_.rank) + (sequence_ & 1)];
+    Post& post = *posts_[static_cast<std::size_t>(2 * options_.rank) + (sequence_ & 1)];
     post.send = send;
     post.recv = recv;
     post.signature_bytes = c.signature_size;
     if (c.signature_size > 0) std::memcpy(post.signature, c.signature, c.signature_size);
     if (inline_bytes > 0) std::memcpy(post.data, c.send, inline_bytes);
-    state(place_.rank).posted.store(sequence_, std::memory_order_relaxed);
+    state(options_.rank).posted.store(sequence_, std::memory_order_relaxed);
     shared_->arrivals.add();
 }
 
 bool Team::all_here(std::int64_t patience_ns) {
-    const std::uint32_t target = sequence_ * static_cast<std::uint32_t>(place_.size);
+    const std::uint32_t target = sequence_ * static_cast<std::uint32_t>(options_.size);
     return shared_->arrivals.reached(target) || spin(shared_->arrivals, target, crowded_ ? 0 : patience_ns);
 }
 
 void Team::meet(const ddp_collective& c) {
-    wait(shared_->arrivals, sequence_ * static_cast<std::uint32_t>(place_.size), c);
+    wait(shared_->arrivals, sequence_ * static_cast<std::uint32_t>(options_.size), c);
     posted_ = false;
     compare_signatures(c);
 }
 
 void Team::compare_signatures(const ddp_collective& c) const {
     if (c.signature_size == 0) return;
-    for (int other = 0; other < place_.size; ++other) {
+    for (int other = 0; other < options_.size; ++other) {
         const Post& post = post_of(other);
         if (post.signature_bytes == c.signature_size && std::memcmp(post.signature, c.signature, c.signature_size) == 0)
             continue;
         std::memcpy(c.theirs, post.signature, c.signature_size);
         throw TeamError(ErrorInfo{
             DDP_ERROR_MISMATCH,
-            str("rank ", name_of(other), " is about to do something else than rank ", name_of(place_.rank)), other});
+            str("rank ", name_of(other), " is about to do something else than rank ", name_of(options_.rank)), other});
     }
 }
 
@@ -150,7 +150,7 @@ void Team::wait_for_parts(const ddp_collective& c) {
 void Team::barrier(const ddp_collective& c) {
     ++barriers_;
     shared_->barrier.add();
-    wait(shared_->barrier, barriers_ * static_cast<std::uint32_t>(place_.size), c);
+    wait(shared_->barrier, barriers_ * static_cast<std::uint32_t>(options_.size), c);
 }
 
 // True once the counter got there. Gives up early while another rank may need the processor that this one spins on.
@@ -195,7 +195,7 @@ void Team::sleep(Counter& counter, std::uint32_t target, std::int64_t timeout_ms
 
 ErrorInfo Team::describe_timeout() const {
     ErrorInfo info{DDP_ERROR_TIMEOUT, ""};
-    for (int other = 0; other < place_.size; ++other) {
+    for (int other = 0; other < options_.size; ++other) {
         if (state(other).posted.load() == sequence_) continue;
         if (info.rank < 0) info.rank = other;
         info.message += str(info.message.empty() ? "" : ", ", name_of(other));
@@ -210,7 +210,7 @@ ErrorInfo Team::describe_timeout() const {
 void Team::check_others(Counter& counter, std::uint32_t target) const {
     if (shared_->broken.load() && !counter.reached(target))
         fail(DDP_ERROR_RANK_FAILED, "a rank went away: another rank of the same host gave up");
-    for (int other = 0; other < place_.size; ++other) {
+    for (int other = 0; other < options_.size; ++other) {
         if (!state(other).left.load() || counter.reached(target)) continue;
         throw TeamError(ErrorInfo{DDP_ERROR_RANK_FAILED, str("rank ", name_of(other), " left the group"), other});
     }

@@ -1,7 +1,8 @@
-// The ranks of one host: their shared memory, and how they wait for each other.
+// The ranks of one host: their shared memory, what lies where in it, and how they wait for each other.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,22 +11,108 @@
 
 #include "backends/common/failure.h"
 #include "backends/shm/arena.h"
-#include "backends/shm/layout.h"
+#include "backends/shm/counter.h"
 #include "backends/shm/segment.h"
 #include "ddp/backend.h"
 #include "util/deadline.h"
 
 namespace libddp::shm {
 
+// A message of at most this many bytes travels with the announcement of its collective. Of a longer one it pays that
+// each rank sums only a part.
+constexpr std::size_t kInlineBytes = 1 << 10;
+constexpr std::size_t kSignatureBytes = 128;
+
+// How many ranks were last seen on each processor. It changes only when the scheduler moves a rank.
+class Seats {
+public:
+    // A rank is here, and no more there; negative: nowhere.
+    void move(int there, int here) {
+        if (there >= 0) ranks_[index(there)].fetch_sub(1, std::memory_order_relaxed);
+        if (here >= 0) ranks_[index(here)].fetch_add(1, std::memory_order_relaxed);
+    }
+    // Whether more than one rank is here.
+    bool shared(int here) const { return here >= 0 && ranks_[index(here)].load(std::memory_order_relaxed) > 1; }
+
+private:
+    static constexpr std::size_t kProcessors = 1024;  // more share
+    static std::size_t index(int processor) { return static_cast<std::size_t>(processor) % kProcessors; }
+
+    std::atomic<std::uint32_t> ranks_[kProcessors];
+};
+
+// In the segment, for all ranks. All zeros is the initial state of everything there.
+struct Shared {
+    Counter arrivals;   // one for each rank and collective
+    Counter barrier;    // one for each rank and barrier inside a collective
+    Counter completed;  // number of the last collective whose parts are all done
+    // Which part of the current collective comes next, and how many are done. The upper half is the collective's
+    // number.
+    alignas(kApart) std::atomic<std::uint64_t> claimed;
+    alignas(kApart) std::atomic<std::uint64_t> done;
+    alignas(kApart) std::atomic<std::uint32_t> broken;
+    alignas(kApart) Seats seats;
+};
+
+// Of one rank.
+struct alignas(kApart) RankState {
+    std::atomic<std::uint32_t> left;    // it will take part in nothing more
+    std::atomic<std::uint32_t> posted;  // number of the last collective that it has come to
+    FreedBlocks freed;
+};
+
+// What one rank says about a collective. A rank has two and uses them in turn: by the time it comes to the collective
+// after the next, everyone has come to the next and so is done with this one.
+struct alignas(kApart) Post {
+    Location send, recv;
+    std::uint64_t signature_bytes;
+    std::byte signature[kSignatureBytes];
+    alignas(kApart) std::byte data[kInlineBytes];
+};
+
+// Offsets of these in the segment.
+class Layout {
+public:
+    static constexpr int kSlots = 3;  // of staging memory: one is filled, one reduced, one emptied
+
+    // staging_bytes: of one slot, a multiple of the page size.
+    Layout(int ranks, std::size_t staging_bytes, std::size_t page)
+        : ranks_(static_cast<std::uint64_t>(ranks)), staging_bytes_(staging_bytes), page_(page) {}
+
+    std::uint64_t rank_state(int rank) const { return sizeof(Shared) + index(rank) * sizeof(RankState); }
+    std::uint64_t post(int rank, std::uint32_t parity) const {
+        return rank_state(0) + ranks_ * sizeof(RankState) + (2 * index(rank) + parity) * sizeof(Post);
+    }
+    std::uint64_t staging(int rank, int slot) const {
+        const std::uint64_t start = round_up(post(0, 0) + 2 * ranks_ * sizeof(Post));
+        return start + (index(rank) * kSlots + index(slot)) * staging_bytes_;
+    }
+    // All of the above.
+    std::size_t control_bytes() const { return staging(static_cast<int>(ranks_), 0); }
+    // Where a rank's blocks begin; they end where the next rank's begin.
+    std::uint64_t blocks(int rank) const { return (index(rank) + 1) << kBlockRangeBits; }
+
+private:
+    static constexpr int kBlockRangeBits = 44;  // 16 TiB of addresses in the file for all that a rank ever allocates
+
+    static std::uint64_t index(int i) { return static_cast<std::uint64_t>(i); }
+    std::uint64_t round_up(std::uint64_t bytes) const { return (bytes + page_ - 1) / page_ * page_; }
+
+    const std::uint64_t ranks_, staging_bytes_, page_;
+};
+
+// Of one host. Staging memory must hold an element for each of them.
+constexpr int kMostRanks = 4096;
+
 // What a team throws where its ranks are concerned. Numbers of ranks, here and below, are those within the team;
-// in messages they are place.names.
+// in messages they are options.names.
 class TeamError : public Error {
     using Error::Error;
 };
 
 class Team {
 public:
-    struct Place {
+    struct Options {
         int rank;
         int size;
         std::string prefix;         // of its keys in the store
@@ -34,13 +121,13 @@ public:
     };
 
     // Meets the others; at most host.timeout_ms. Throws Error. failure: ends every wait once it is set.
-    Team(const ddp_backend_host& host, const Place& place, const backend::Failure& failure);
+    Team(const ddp_backend_host& host, const Options& options, const backend::Failure& failure);
     ~Team();
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
-    int rank() const { return place_.rank; }
-    int size() const { return place_.size; }
+    int rank() const { return options_.rank; }
+    int size() const { return options_.size; }
     Arena& arena() { return *arena_; }
 
     // A collective begins with this: the others learn that this rank has come, and where its message lies. A short one
@@ -65,7 +152,7 @@ public:
     std::byte* staging(int rank, int slot) const {
         return staging_[static_cast<std::size_t>(rank * Layout::kSlots + slot)];
     }
-    std::size_t staging_bytes() const { return place_.staging_bytes; }
+    std::size_t staging_bytes() const { return options_.staging_bytes; }
 
     // The failure is set: wakes whoever waits here, and unless others must find out by themselves tells them to give
     // up too. Any thread.
@@ -82,11 +169,13 @@ private:
     ErrorInfo describe_timeout() const;
     void check_others(Counter& counter, std::uint32_t target) const;
     void compare_signatures(const ddp_collective& c) const;
-    int name_of(int rank) const { return place_.names.empty() ? rank : place_.names[static_cast<std::size_t>(rank)]; }
+    int name_of(int rank) const {
+        return options_.names.empty() ? rank : options_.names[static_cast<std::size_t>(rank)];
+    }
     std::byte* reach(int rank, const Location& location);
     RankState& state(int rank) const { return *states_[static_cast<std::size_t>(rank)]; }
 
-    const Place place_;
+    const Options options_;
     const Layout layout_;
     const bool crowded_;  // more ranks than processors: who spins keeps others from coming
     Segment segment_;

@@ -27,25 +27,25 @@ void require_one_host(const ddp_backend_host& host, const Deadline& deadline) {
 
 }  // namespace
 
-Transport::Transport(const ddp_backend_host& host) {
+ShmTransport::ShmTransport(const ddp_backend_host& host) {
     OptionReader(host.options, "backend_options of shm").finish();
     if (host.world_size == 1) return;
     require_one_host(host, Deadline::after_ms(host.timeout_ms));
-    team_ = std::make_unique<Team>(host, Team::Place{host.rank, host.world_size, "shm/", kStagingBytes}, failure_);
+    team_ = std::make_unique<Team>(host, Team::Options{host.rank, host.world_size, "shm/", kStagingBytes}, failure_);
 }
 
-std::uint32_t Transport::capabilities() const {
+std::uint32_t ShmTransport::capabilities() const {
     return DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_COMPARES | DDP_BACKEND_INTERRUPTIBLE;
 }
 
-void Transport::run(const ddp_collective& c) {
+void ShmTransport::run(const ddp_collective& c) {
     guarded([&] {
         if (!team_) return backend::run_alone(c);
         perform(*team_, c);
     });
 }
 
-bool Transport::ready(const ddp_collective& c, std::int64_t patience_ns) {
+bool ShmTransport::ready(const ddp_collective& c, std::int64_t patience_ns) {
     if (!team_) return true;
     bool all_here = false;
     guarded([&] {
@@ -55,26 +55,26 @@ bool Transport::ready(const ddp_collective& c, std::int64_t patience_ns) {
     return all_here;
 }
 
-void Transport::abort() {
+void ShmTransport::abort() {
     fail_with({DDP_ERROR_ABORTED, "the group was aborted"});
 }
 
-void Transport::fail_with(const ErrorInfo& reason) {
+void ShmTransport::fail_with(const ErrorInfo& reason) {
     const ddp_status code = failure_.set(reason).code;
     // After a mismatch every rank finds out by itself, from what the others have posted.
     if (team_) team_->give_up(code != DDP_ERROR_MISMATCH);
 }
 
-void* Transport::allocate(std::size_t bytes) {
+void* ShmTransport::allocate(std::size_t bytes) {
     return team_ ? team_->arena().allocate(bytes) : nullptr;
 }
 
-void Transport::deallocate(void* memory) {
+void ShmTransport::deallocate(void* memory) {
     team_->arena().deallocate(memory);
 }
 
 template <class Operation>
-void Transport::guarded(Operation operation) {
+void ShmTransport::guarded(Operation operation) {
     failure_.check();
     try {
         operation();
@@ -90,7 +90,7 @@ void Transport::guarded(Operation operation) {
 namespace libddp {
 namespace {
 
-using Adapter = backend::Adapter<shm::Transport>;
+using Adapter = backend::Adapter<shm::ShmTransport>;
 
 ddp_status allocate(void* handle, std::size_t bytes, ddp_device, void** memory, ddp_backend_failure* failure) {
     return Adapter::guarded(failure, [&] { *memory = Adapter::of(handle).allocate(bytes); });

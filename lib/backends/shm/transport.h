@@ -10,9 +10,9 @@
 namespace libddp::shm {
 
 // The first failure ends the transport: every later call throws the same error.
-class Transport {
+class ShmTransport {
 public:
-    explicit Transport(const ddp_backend_host& host);
+    explicit ShmTransport(const ddp_backend_host& host);
 
     std::uint32_t capabilities() const;
     void run(const ddp_collective& c);

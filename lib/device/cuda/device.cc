@@ -1,13 +1,32 @@
-// Devices, memory, streams and events of NVIDIA GPUs as the table that libddp finds in libddp-cuda.so.
+// Devices, streams and events of NVIDIA GPUs. The table of these and of memory.h, which libddp finds in libddp-cuda.so.
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "device/cuda/check.h"
 #include "device/cuda/memory.h"
-#include "device/cuda/streams.h"
 #include "util/version.h"
 
 namespace libddp::cuda {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A wait first looks again and again, about as long as a thread needs to wake, and then sleeps between looks.
+constexpr auto kLooking = std::chrono::microseconds(50);
+constexpr auto kFirstSleep = std::chrono::microseconds(20);
+constexpr auto kLongestSleep = std::chrono::microseconds(200);
+
+bool is_done(cudaEvent_t event) {
+    const cudaError_t code = cudaEventQuery(event);
+    if (code == cudaErrorNotReady) {
+        cudaGetLastError();
+        return false;
+    }
+    check(code, "an operation on the GPU");
+    return true;
+}
 
 ddp_status count(std::int32_t* count, ddp_device_failure* failure) {
     return guarded(failure, [&] { *count = device_count(); });
@@ -27,6 +46,83 @@ ddp_status describe(std::int32_t device, char* text, std::size_t size, ddp_devic
             str(properties.name, ", sm_", properties.major, properties.minor, ", ", properties.totalGlobalMem >> 20,
                 " MiB, driver for CUDA ", version_text(driver), ", runtime ", version_text(CUDART_VERSION))
                 .c_str());
+    });
+}
+
+ddp_status stream_create(std::int32_t device, void** stream, ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] {
+        int least = 0, greatest = 0;
+        check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+        cudaStream_t created = nullptr;
+        check(cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
+        *stream = created;
+    });
+}
+
+void stream_destroy(std::int32_t device, void* stream) {
+    ddp_device_failure ignored;
+    guarded_on(device, &ignored, [&] { cudaStreamDestroy(stream_of(stream)); });
+}
+
+ddp_status stream_capturing(std::int32_t device, void* stream, std::int32_t* capturing, ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        const cudaError_t code = cudaStreamIsCapturing(stream_of(stream), &status);
+        // What is asked of the legacy stream while another stream captures: it takes part in the capture.
+        if (code == cudaErrorStreamCaptureImplicit) {
+            cudaGetLastError();
+            *capturing = 1;
+            return;
+        }
+        check(code, "cudaStreamIsCapturing");
+        *capturing = status == cudaStreamCaptureStatusNone ? 0 : 1;
+    });
+}
+
+ddp_status event_create(std::int32_t device, void** event, ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] {
+        cudaEvent_t created = nullptr;
+        check(cudaEventCreateWithFlags(&created, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+        *event = created;
+    });
+}
+
+void event_destroy(std::int32_t device, void* event) {
+    ddp_device_failure ignored;
+    guarded_on(device, &ignored, [&] { cudaEventDestroy(event_of(event)); });
+}
+
+ddp_status event_record(std::int32_t device, void* event, void* stream, ddp_device_failure* failure) {
+    return guarded_on(device, failure,
+                      [&] { check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord"); });
+}
+
+ddp_status stream_wait(std::int32_t device, void* stream, void* event, ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] {
+        check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
+    });
+}
+
+ddp_status event_query(std::int32_t device, void* event, std::int32_t* done, ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] { *done = is_done(event_of(event)) ? 1 : 0; });
+}
+
+ddp_status event_wait(std::int32_t device, void* event, std::int64_t timeout_ns, std::int32_t* done,
+                      ddp_device_failure* failure) {
+    return guarded_on(device, failure, [&] {
+        const auto begin = Clock::now(), end = begin + std::chrono::nanoseconds(timeout_ns);
+        auto pause = kFirstSleep;
+        for (;;) {
+            *done = is_done(event_of(event)) ? 1 : 0;
+            const auto now = Clock::now();
+            if (*done || now >= end) return;
+            if (now - begin < kLooking) {
+                std::this_thread::yield();
+            } else {
+                std::this_thread::sleep_until(std::min(now + pause, end));
+                pause = std::min(2 * pause, kLongestSleep);
+            }
+        }
     });
 }
 

@@ -1,20 +1,19 @@
-#include "kernels/low_rank.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "kernels/dtype.h"
-#include "kernels/thin_team.h"
+#include "kernels/low_rank.h"
+#include "kernels/thin_matrix.h"
 
 namespace libddp {
 namespace thin {
 namespace {
 
-// A team of one.
+// Threads that are only one.
 struct Alone {
-    static constexpr std::uint32_t rank() { return 0; }
+    static constexpr std::uint32_t index() { return 0; }
     static constexpr std::uint32_t size() { return 1; }
     static void sync() {}
     static std::uint32_t add(std::uint32_t* to, std::uint32_t n) {
@@ -42,7 +41,7 @@ double sum_of_piece(const T* a, const T* b, std::size_t count) {
     return sum_of_lanes(lanes);
 }
 
-// What a team does together, one after another.
+// What threads do together, one after another.
 template <class T>
 void dots(const Alone&, Shared&, const T* a, const T* b, std::size_t stride, std::size_t columns, std::size_t count,
           double* out) {
@@ -111,21 +110,21 @@ bool is_left_out(const ddp_low_rank& item) {
 
 template <class T>
 void thin_one(ddp_thin_op op, const ddp_thin& a, const ddp_thin_rules& rules) {
-    const thin::Alone team;
+    const thin::Alone threads;
     thin::Shared shared;
     T* data = static_cast<T*>(a.data);
     switch (op) {
         case DDP_THIN_DRAW:
-            return thin::draw(team, shared, data, a.rows, a.columns, rules.seed, a.owner, rules.step);
+            return thin::draw(threads, shared, data, a.rows, a.columns, rules.seed, a.owner, rules.step);
         case DDP_THIN_ORTHOGONALIZE:
             if (a.bad && *a.bad) return;
-            return a.qr ? thin::householder(team, shared, data, a.rows, a.columns, a.workspace)
-                        : thin::gram_schmidt(team, shared, data, a.rows, a.columns, rules.epsilon, a.workspace);
+            return a.qr ? thin::householder(threads, shared, data, a.rows, a.columns, a.workspace)
+                        : thin::gram_schmidt(threads, shared, data, a.rows, a.columns, rules.epsilon, a.workspace);
         case DDP_THIN_CHECK:
             if (!all_finite(data, sizeof(T) == 8 ? DDP_F64 : DDP_F32, a.rows * a.columns)) *a.bad = 1;
             return;
         default:
-            if ((a.bad && *a.bad) || thin::all_zero(team, shared, data, a.rows * a.columns)) return;
+            if ((a.bad && *a.bad) || thin::all_zero(threads, shared, data, a.rows * a.columns)) return;
             std::copy_n(data, a.rows * a.columns, static_cast<T*>(a.kept));
     }
 }

@@ -8,8 +8,9 @@
 #include "kernels/cpu/half-inl.h"
 // clang-format on
 
+#include "kernels/cpu/reduce_simd.h"
+
 #include "kernels/arithmetic.h"
-#include "kernels/cpu/paths.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace libddp::cpu {

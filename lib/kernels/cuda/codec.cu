@@ -8,20 +8,20 @@
 namespace libddp::cuda {
 namespace {
 
-constexpr std::uint64_t kMostTeams = 1u << 20;  // of one kernel; a team may have several chunks
+constexpr std::uint64_t kMostBlocks = 1u << 20;  // of one kernel; a block may have several chunks
 
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads) team_kernel(const __grid_constant__ CodecTable table) {
+__global__ void __launch_bounds__(Kernel::kThreads) codec_kernel(const __grid_constant__ CodecTable table) {
     __shared__ typename Kernel::Shared shared;
-    work_on_chunks<Kernel>(BlockTeam(), shared, table, blockIdx.x, gridDim.x);
+    work_on_chunks<Kernel>(BlockThreads(), shared, table, blockIdx.x, gridDim.x);
 }
 
 struct OnStream {
     template <class Kernel>
     void start(const CodecTable& table) const {
         if (table.chunks == 0) return;
-        const auto teams = static_cast<unsigned>(std::min(table.chunks, kMostTeams));
-        team_kernel<Kernel><<<teams, Kernel::kThreads, 0, stream>>>(table);
+        const auto blocks = static_cast<unsigned>(std::min(table.chunks, kMostBlocks));
+        codec_kernel<Kernel><<<blocks, Kernel::kThreads, 0, stream>>>(table);
         check(cudaGetLastError(), "launching a codec's kernel");
     }
     void zero(void* memory, std::size_t bytes) const {

@@ -1,15 +1,16 @@
-// What the kernels of codecs (kernels/codec.h) are told, and what they have in common. Each is written for a team (team.h) that takes
-// one chunk of work after another: all chunks of all parts are counted through, so that work is divided by bytes whatever the
-// sizes of the parts. Plain C++ can include these files: tests run the kernels on the CPU.
+// What the kernels of codecs (kernels/codec.h) are told, and what they have in common. Each is the work of cooperating
+// threads (everywhere.h), which take one chunk of work after another: all chunks of all parts are counted through, so
+// that work is divided by bytes whatever the sizes of the parts. Plain C++ can include these files: tests run the
+// kernels on the CPU.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/codec_arithmetic.h"
-#include "kernels/cuda/tables.h"
 #include "kernels/cuda/formats.h"
-#include "kernels/cuda/team.h"
+#include "kernels/cuda/tables.h"
+#include "kernels/everywhere.h"
 
 namespace libddp::cuda {
 
@@ -106,34 +107,35 @@ LIBDDP_EVERYWHERE Word load_word(const unsigned char* from) {
 #endif
 }
 
-// What one team does of a kernel's work on a table: every so many chunks, beginning with one of them.
-template <class Kernel, class Team>
-LIBDDP_TEAMWORK void work_on_chunks(const Team& team, typename Kernel::Shared& shared, const CodecTable& table,
-                                    std::uint64_t first, std::uint64_t stride) {
+// What the threads of one block do of a kernel's work on a table: every so many chunks, beginning with one of them.
+template <class Kernel, class Threads>
+LIBDDP_COOPERATIVE void work_on_chunks(const Threads& threads, typename Kernel::Shared& shared, const CodecTable& table,
+                                       std::uint64_t first, std::uint64_t stride) {
     for (std::uint64_t chunk = first; chunk < table.chunks; chunk += stride) {
-        Kernel::work(team, shared, table, chunk);
-        team.sync();  // what is shared is written anew
+        Kernel::work(threads, shared, table, chunk);
+        threads.sync();  // what is shared is written anew
     }
 }
 
 // Calls combine(lane, other) until lane 0 has what all lanes hold: in halves, as codec_arithmetic.h says. All see the result.
-template <class Team, class Combine>
-LIBDDP_TEAMWORK void fold_lanes(const Team& team, Combine combine) {
+template <class Threads, class Combine>
+LIBDDP_COOPERATIVE void fold_lanes(const Threads& threads, Combine combine) {
     for (std::uint32_t half = kLanes / 2; half > 0; half /= 2) {
-        team.sync();
-        for (std::uint32_t lane = team.rank(); lane < half; lane += team.size()) combine(lane, lane + half);
+        threads.sync();
+        for (std::uint32_t lane = threads.index(); lane < half; lane += threads.size()) combine(lane, lane + half);
     }
-    team.sync();
+    threads.sync();
 }
 
-// Whether a rank has marked the part as not finite. flag: of the team.
-template <class Team>
-LIBDDP_TEAMWORK bool is_spoilt(const Team& team, const CodecTable& table, std::uint64_t part, std::uint8_t& flag) {
-    if (team.rank() == 0) flag = 0;
-    team.sync();
-    for (std::uint32_t r = team.rank(); r < static_cast<std::uint32_t>(table.world); r += team.size())
-        if (sent_by(table, r)[part] != 0) team.mark(&flag);
-    team.sync();
+// Whether a rank has marked the part as not finite. flag: what the threads share.
+template <class Threads>
+LIBDDP_COOPERATIVE bool is_spoilt(const Threads& threads, const CodecTable& table, std::uint64_t part,
+                                  std::uint8_t& flag) {
+    if (threads.index() == 0) flag = 0;
+    threads.sync();
+    for (std::uint32_t r = threads.index(); r < static_cast<std::uint32_t>(table.world); r += threads.size())
+        if (sent_by(table, r)[part] != 0) threads.mark(&flag);
+    threads.sync();
     return flag != 0;
 }
 

@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "kernels/device_kernels.h"
 #include "kernels/codec.h"
 #include "kernels/cuda/codec_blocks.h"
-#include "kernels/cuda/codec_sums.h"
 #include "kernels/cuda/codec_topk.h"
 #include "kernels/cuda/tables.h"
+#include "kernels/device_kernels.h"
 
 namespace libddp::cuda {
 

@@ -1,21 +1,22 @@
-// The products of a large matrix with thin ones, as blocks of a kernel do them. Plain C++ can include this file: a test runs
-// it on the CPU.
+// The products of a large matrix with thin ones, and the work on thin ones, as blocks of a kernel do them. Plain C++
+// can include this file: a test runs it on the CPU.
 //
 // M = gradient + error is formed where it is read, and all matrices of a list are in one launch: a library's products
-// would need M in memory and a launch each. Work is divided into blocks of like size, counted through all matrices. All three
-// are bound by memory. Every sum has one order, whatever the team: each lane adds up its elements, then lanes are added.
+// would need M in memory and a launch each. Work is divided into blocks of like size, counted through all matrices. All
+// three products are bound by memory. Every sum has one order, whatever the number of threads: each lane adds up its
+// elements, then lanes are added.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/tables.h"
 #include "kernels/cuda/formats.h"
-#include "kernels/cuda/team.h"
-#include "kernels/cuda/thin.h"
+#include "kernels/cuda/tables.h"
+#include "kernels/device_kernels.h"
 #include "kernels/dtype.h"
 #include "kernels/low_rank.h"
+#include "kernels/thin_matrix.h"
 #include "util/error.h"
 
 namespace libddp::cuda {
@@ -57,7 +58,7 @@ struct LowRankView {
 // P = M Q. A block has a few rows: two groups of threads, each with four rows, so that what is loaded of Q serves them all.
 struct Project {
     static constexpr bool kTiled = true;
-    static constexpr std::uint32_t kTeam = 256, kLanes = 128, kHeight = 4, kRows = kTeam / kLanes * kHeight;
+    static constexpr std::uint32_t kThreads = 256, kLanes = 128, kHeight = 4, kRows = kThreads / kLanes * kHeight;
     static constexpr std::uint32_t kParts = 8;  // in which the lanes of a sum are added up first
 
     // For kTile columns at a time.
@@ -70,19 +71,19 @@ struct Project {
 
     static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) { return (m.rows + kRows - 1) / kRows; }
 
-    template <class Format, int kTile, class Team>
-    static LIBDDP_TEAMWORK void run(const Team& team, Shared<typename Format::Compute, kTile>& shared,
-                                    const ddp_low_rank& m, std::uint64_t block) {
-        for (std::uint32_t k = 0; k < m.rank; k += kTile) run_tile<Format, kTile>(team, shared, m, block * kRows, k);
+    template <class Format, int kTile, class Threads>
+    static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
+                                       const ddp_low_rank& m, std::uint64_t block) {
+        for (std::uint32_t k = 0; k < m.rank; k += kTile) run_tile<Format, kTile>(threads, shared, m, block * kRows, k);
     }
 
 private:
-    template <class Format, int kTile, class Team>
-    static LIBDDP_TEAMWORK void run_tile(const Team& team, Shared<typename Format::Compute, kTile>& shared,
-                                         const ddp_low_rank& m, std::uint64_t top, std::uint32_t column) {
+    template <class Format, int kTile, class Threads>
+    static LIBDDP_COOPERATIVE void run_tile(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
+                                            const ddp_low_rank& m, std::uint64_t top, std::uint32_t column) {
         using T = typename Format::Compute;
         const LowRankView<Format> view(m);
-        for (std::uint32_t v = team.rank(); v < kTeam; v += team.size()) {
+        for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size()) {
             const std::uint32_t lane = v % kLanes, first = v / kLanes * kHeight;
             T sums[kHeight][kTile] = {};
             for (std::uint64_t j = lane; j < m.columns; j += kLanes) {
@@ -104,22 +105,22 @@ private:
                 for (int k = 0; k < kTile; ++k) shared.lanes[(first + r) * kTile + k][lane] = sums[r][k];
             }
         }
-        team.sync();
-        for (std::uint32_t v = team.rank(); v < shared.kSums * kParts; v += team.size()) {
+        threads.sync();
+        for (std::uint32_t v = threads.index(); v < shared.kSums * kParts; v += threads.size()) {
             const std::uint32_t sum = v / kParts, part = v % kParts;
             T total = 0;
             for (std::uint32_t lane = part; lane < kLanes; lane += kParts) total += shared.lanes[sum][lane];
             shared.parts[sum][part] = total;
         }
-        team.sync();
-        for (std::uint32_t v = team.rank(); v < shared.kSums; v += team.size()) {
+        threads.sync();
+        for (std::uint32_t v = threads.index(); v < shared.kSums; v += threads.size()) {
             const std::uint64_t row = top + v / kTile;
             const std::uint32_t k = column + v % kTile;
             T total = 0;
             for (std::uint32_t part = 0; part < kParts; ++part) total += shared.parts[v][part];
             if (row < m.rows && k < m.rank) view.p[k * m.p_stride + row] = total;
         }
-        team.sync();
+        threads.sync();
     }
 };
 
@@ -127,7 +128,7 @@ private:
 // Where there are several parts they are added up afterwards.
 struct ProjectBack {
     static constexpr bool kTiled = true;
-    static constexpr std::uint32_t kTeam = 512, kColumns = 32, kWarps = kTeam / kColumns;
+    static constexpr std::uint32_t kThreads = 512, kColumns = 32, kWarps = kThreads / kColumns;
 
     template <class T, int kTile>
     struct Shared {
@@ -141,23 +142,23 @@ struct ProjectBack {
         return blocks_across(m) * low_rank_parts(m.rows);
     }
 
-    template <class Format, int kTile, class Team>
-    static LIBDDP_TEAMWORK void run(const Team& team, Shared<typename Format::Compute, kTile>& shared,
-                                    const ddp_low_rank& m, std::uint64_t block) {
+    template <class Format, int kTile, class Threads>
+    static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
+                                       const ddp_low_rank& m, std::uint64_t block) {
         const std::uint64_t part = block / blocks_across(m), left = block % blocks_across(m) * kColumns;
-        for (std::uint32_t k = 0; k < m.rank; k += kTile) run_tile<Format, kTile>(team, shared, m, part, left, k);
+        for (std::uint32_t k = 0; k < m.rank; k += kTile) run_tile<Format, kTile>(threads, shared, m, part, left, k);
     }
 
 private:
-    template <class Format, int kTile, class Team>
-    static LIBDDP_TEAMWORK void run_tile(const Team& team, Shared<typename Format::Compute, kTile>& shared,
-                                         const ddp_low_rank& m, std::uint64_t part, std::uint64_t left,
-                                         std::uint32_t column) {
+    template <class Format, int kTile, class Threads>
+    static LIBDDP_COOPERATIVE void run_tile(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
+                                            const ddp_low_rank& m, std::uint64_t part, std::uint64_t left,
+                                            std::uint32_t column) {
         using T = typename Format::Compute;
         const LowRankView<Format> view(m);
         const std::uint64_t top = part * DDP_LOW_RANK_PART_ROWS;
         const std::uint64_t bottom = top + DDP_LOW_RANK_PART_ROWS < m.rows ? top + DDP_LOW_RANK_PART_ROWS : m.rows;
-        for (std::uint32_t v = team.rank(); v < kTeam; v += team.size()) {
+        for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size()) {
             const std::uint32_t lane = v % kColumns, warp = v / kColumns;
             const std::uint64_t j = left + lane;
             T sums[kTile] = {};
@@ -170,8 +171,8 @@ private:
             LIBDDP_UNROLL
             for (int k = 0; k < kTile; ++k) shared.sums[k][warp][lane] = sums[k];
         }
-        team.sync();
-        for (std::uint32_t v = team.rank(); v < kTile * kColumns; v += team.size()) {
+        threads.sync();
+        for (std::uint32_t v = threads.index(); v < kTile * kColumns; v += threads.size()) {
             const std::uint32_t lane = v % kColumns, k = column + v / kColumns;
             const std::uint64_t j = left + lane;
             if (j >= m.columns || k >= m.rank) continue;
@@ -182,28 +183,29 @@ private:
             else
                 static_cast<T*>(m.parts)[(part * m.rank + k) * m.columns + j] = total;
         }
-        team.sync();
+        threads.sync();
     }
 };
 
 // own_q += the sum of the parts, where there are several.
 struct AddParts {
     static constexpr bool kTiled = false;
-    static constexpr std::uint32_t kTeam = 256;
+    static constexpr std::uint32_t kThreads = 256;
 
     template <class T, int kTile>
     struct Shared {};
 
     static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) {
-        return low_rank_parts(m.rows) > 1 ? (m.columns + kTeam - 1) / kTeam : 0;
+        return low_rank_parts(m.rows) > 1 ? (m.columns + kThreads - 1) / kThreads : 0;
     }
 
-    template <class Format, int kTile, class Team>
-    static LIBDDP_TEAMWORK void run(const Team& team, Shared<typename Format::Compute, kTile>&, const ddp_low_rank& m,
-                                    std::uint64_t block) {
+    template <class Format, int kTile, class Threads>
+    static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>&,
+                                       const ddp_low_rank& m, std::uint64_t block) {
         using T = typename Format::Compute;
         const LowRankView<Format> view(m);
-        for (std::uint64_t j = block * kTeam + team.rank(); j < (block + 1) * kTeam && j < m.columns; j += team.size())
+        for (std::uint64_t j = block * kThreads + threads.index(); j < (block + 1) * kThreads && j < m.columns;
+             j += threads.size())
             for (std::uint32_t k = 0; k < m.rank; ++k) {
                 T total = 0;
                 for (std::uint64_t part = 0; part < low_rank_parts(m.rows); ++part)
@@ -216,7 +218,7 @@ struct AddParts {
 // gradient = P Q^T and error = M - P own_q^T, with the bits of the CPU. Threads have four rows each, and do not wait for others.
 struct Restore {
     static constexpr bool kTiled = false;
-    static constexpr std::uint32_t kTeam = 256, kLanes = 128, kHeight = 4, kRows = kTeam / kLanes * kHeight;
+    static constexpr std::uint32_t kThreads = 256, kLanes = 128, kHeight = 4, kRows = kThreads / kLanes * kHeight;
     static constexpr std::uint32_t kColumns = 4 * kLanes;
 
     static LIBDDP_EVERYWHERE std::uint64_t blocks_across(const ddp_low_rank& m) {
@@ -229,12 +231,12 @@ struct Restore {
     template <class T, int kTile>
     struct Shared {};
 
-    template <class Format, int kTile, class Team>
-    static LIBDDP_TEAMWORK void run(const Team& team, Shared<typename Format::Compute, kTile>&, const ddp_low_rank& m,
-                                    std::uint64_t block) {
+    template <class Format, int kTile, class Threads>
+    static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>&,
+                                       const ddp_low_rank& m, std::uint64_t block) {
         const std::uint64_t top = block / blocks_across(m) * kRows, left = block % blocks_across(m) * kColumns;
         const bool left_out = is_set(m.left_out[0]) || is_set(m.left_out[1]);
-        for (std::uint32_t v = team.rank(); v < kTeam; v += team.size())
+        for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size())
             for (std::uint64_t j = left + v % kLanes; j < left + kColumns && j < m.columns; j += kLanes)
                 if (left_out)
                     fill<Format>(m, top + v / kLanes * kHeight, j);
@@ -277,14 +279,83 @@ private:
     }
 };
 
-// What a team does of one block of a table. The bits do not depend on kTile.
-template <class Product, class Format, int kTile, class Team>
-LIBDDP_TEAMWORK void run_block(const Team& team,
-                               typename Product::template Shared<typename Format::Compute, kTile>& shared,
-                               const LowRankTable& table, std::uint64_t block) {
+// What the threads of a block do of a table. The bits do not depend on kTile.
+template <class Product, class Format, int kTile, class Threads>
+LIBDDP_COOPERATIVE void run_block(const Threads& threads,
+                                  typename Product::template Shared<typename Format::Compute, kTile>& shared,
+                                  const LowRankTable& table, std::uint64_t block) {
     const LowRankRow& row = table.row[find_row(table, block, 0, table.rows - 1)];
     if (row.m.only_if != nullptr && *row.m.only_if == 0) return;
-    Product::template run<Format, kTile>(team, shared, row.m, block - row.first_chunk);
+    Product::template run<Format, kTile>(threads, shared, row.m, block - row.first_chunk);
+}
+
+// What is done to thin matrices and flags: one block each.
+
+constexpr std::uint32_t kThinThreads = 512;
+constexpr int kThinRows = 72;  // parameters of a kernel are 4 KiB at most
+
+struct ThinTable {
+    ddp_thin_rules rules;
+    std::int32_t rows;
+    ddp_thin row[kThinRows];
+};
+static_assert(sizeof(ThinTable) + sizeof(std::uint64_t) <= 4096);  // and the operation
+
+constexpr int kDoubtRows = 169;
+
+struct DoubtTable {
+    const std::uint32_t* only_if;
+    std::int32_t rows;
+    ddp_doubt row[kDoubtRows];
+};
+static_assert(sizeof(DoubtTable) <= 4096);
+
+// Whether all are finite; all threads are told.
+template <class Format, class Threads>
+LIBDDP_COOPERATIVE bool all_finite(const Threads& threads, thin::Shared& shared, const typename Format::Stored* values,
+                                   std::uint64_t count) {
+    bool bad = false;
+    for (std::uint64_t i = threads.index(); i < count; i += threads.size()) {
+        const auto value = Format::load(values[i]);
+        bad = bad || value - value != 0;
+    }
+    return !thin::any(threads, shared, bad);
+}
+
+// Format: F32 or F64.
+template <class Format, class Threads>
+LIBDDP_COOPERATIVE void run_thin(const Threads& threads, thin::Shared& shared, ddp_thin_op op, const ddp_thin& a,
+                                 const ddp_thin_rules& rules) {
+    using T = typename Format::Stored;
+    T* data = static_cast<T*>(a.data);
+    const std::uint64_t count = std::uint64_t{a.rows} * a.columns;
+    const bool bad = op != DDP_THIN_CHECK && a.bad != nullptr && *a.bad != 0;
+    switch (op) {
+        case DDP_THIN_DRAW:
+            return thin::draw(threads, shared, data, a.rows, a.columns, rules.seed, a.owner, rules.step);
+        case DDP_THIN_ORTHOGONALIZE:
+            if (bad) return;
+            return a.qr ? thin::householder(threads, shared, data, a.rows, a.columns, a.workspace)
+                        : thin::gram_schmidt(threads, shared, data, a.rows, a.columns, rules.epsilon, a.workspace);
+        case DDP_THIN_CHECK:
+            if (!all_finite<Format>(threads, shared, data, count) && threads.index() == 0) *a.bad = 1;
+            return;
+        default:
+            if (bad || thin::all_zero(threads, shared, data, count)) return;
+            for (std::uint64_t i = threads.index(); i < count; i += threads.size())
+                static_cast<T*>(a.kept)[i] = data[i];
+    }
+}
+
+template <class Format, class Threads>
+LIBDDP_COOPERATIVE void run_leave_out(const Threads& threads, thin::Shared& shared, const ddp_doubt& part,
+                                      const std::uint32_t* only_if) {
+    if (only_if != nullptr && *only_if == 0) return;
+    using T = typename Format::Compute;
+    auto* values = static_cast<typename Format::Stored*>(part.gradient);
+    if (all_finite<Format>(threads, shared, values, part.count)) return;
+    for (std::uint64_t i = threads.index(); i < part.count; i += threads.size()) values[i] = {};
+    if (threads.index() == 0) *static_cast<T*>(part.mark) = quiet_nan<T>();
 }
 
 // From lists of matrices to the parameters of kernels. Plain C++.

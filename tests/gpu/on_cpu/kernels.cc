@@ -3,8 +3,8 @@
 
 #include <cstring>
 
+#include "gpu/on_cpu/block_threads.h"
 #include "gpu/on_cpu/stream.h"
-#include "gpu/on_cpu/team.h"
 #include "kernels/cuda/codecs.h"
 #include "kernels/cuda/low_rank.h"
 #include "kernels/cuda/reduction.h"
@@ -50,9 +50,9 @@ void low_rank(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, 
         constexpr int kTile = decltype(tile)::value;
         on_cpu::stream_of(stream).enqueue([table] {
             typename Product::template Shared<typename Format::Compute, kTile> shared;
-            on_cpu::run_team(1, [&](const on_cpu::Team& team) {
+            on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {
                 for (std::uint64_t block = 0; block < table.blocks; ++block)
-                    run_block<Product, Format, kTile>(team, shared, table, block);
+                    run_block<Product, Format, kTile>(threads, shared, table, block);
             });
         });
     });
@@ -63,10 +63,10 @@ void thin(ddp_thin_op op, const ddp_thin* items, std::size_t count, ddp_dtype dt
     each_thin_table(items, count, rules, [&](const ThinTable& table) {
         on_cpu::stream_of(stream).enqueue([op, dtype, table] {
             thin::Shared shared;
-            on_cpu::run_team(1, [&](const on_cpu::Team& team) {
+            on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {
                 for (int i = 0; i < table.rows; ++i)
-                    dtype == DDP_F64 ? run_thin<F64>(team, shared, op, table.row[i], table.rules)
-                                     : run_thin<F32>(team, shared, op, table.row[i], table.rules);
+                    dtype == DDP_F64 ? run_thin<F64>(threads, shared, op, table.row[i], table.rules)
+                                     : run_thin<F32>(threads, shared, op, table.row[i], table.rules);
             });
         });
     });
@@ -78,9 +78,9 @@ void leave_out(const ddp_doubt* items, std::size_t count, ddp_dtype dtype, const
         with_real_format(dtype, [&](auto format) {
             on_cpu::stream_of(stream).enqueue([table] {
                 thin::Shared shared;
-                on_cpu::run_team(1, [&](const on_cpu::Team& team) {
+                on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {
                     for (int i = 0; i < table.rows; ++i)
-                        run_leave_out<decltype(format)>(team, shared, table.row[i], table.only_if);
+                        run_leave_out<decltype(format)>(threads, shared, table.row[i], table.only_if);
                 });
             });
         });
@@ -94,7 +94,8 @@ struct OnStream {
     void start(const CodecTable& table) const {
         on_cpu::stream_of(stream).enqueue([table] {
             typename Kernel::Shared shared;
-            on_cpu::run_team(1, [&](const on_cpu::Team& team) { work_on_chunks<Kernel>(team, shared, table, 0, 1); });
+            on_cpu::play_block(
+                1, [&](const on_cpu::BlockThreads& threads) { work_on_chunks<Kernel>(threads, shared, table, 0, 1); });
         });
     }
     void zero(void* memory, std::size_t bytes) const {

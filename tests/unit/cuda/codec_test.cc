@@ -1,8 +1,8 @@
-// The kernels of the codecs, played by teams of threads of the CPU, against the CPU's own codecs: the same bytes, the same numbers,
-// the same residuals.
+// The kernels of the codecs, played by threads of the CPU, against the CPU's own codecs: the same bytes, the same
+// numbers, the same residuals.
 #include <cstring>
 
-#include "gpu/on_cpu/team.h"
+#include "gpu/on_cpu/block_threads.h"
 #include "kernels/cuda/codecs.h"
 #include "unit/cuda/codec_world.h"
 
@@ -11,21 +11,23 @@ namespace {
 
 using namespace testing_cuda;
 
-// Runs kernels with so many threads in a team.
+// Runs kernels with so many threads in a block.
 struct OnCpu {
     template <class Kernel>
     void start(const CodecTable& table) const {
         if (table.chunks == 0) return;
         typename Kernel::Shared shared;
-        on_cpu::run_team(threads, [&](const on_cpu::Team& team) { work_on_chunks<Kernel>(team, shared, table, 0, 1); });
+        on_cpu::play_block(thread_count, [&](const on_cpu::BlockThreads& threads) {
+            work_on_chunks<Kernel>(threads, shared, table, 0, 1);
+        });
     }
     void zero(void* memory, std::size_t bytes) const { std::memset(memory, 0, bytes); }
 
-    std::uint32_t threads;
+    std::uint32_t thread_count;
 };
 
-void run_kernels(const Setting& s, World& world, std::uint32_t threads) {
-    const OnCpu run{threads};
+void run_kernels(const Setting& s, World& world, std::uint32_t thread_count) {
+    const OnCpu run{thread_count};
     for (auto& side : world.sides) {
         side.scratch = Bytes(codec_scratch(side.batch) + 64, std::byte{0xee});
         side.batch.scratch = side.scratch.data() + (64 - address(side.scratch.data()) % 64);
@@ -34,10 +36,10 @@ void run_kernels(const Setting& s, World& world, std::uint32_t threads) {
     for (auto& side : world.sides) decode_batch(side.batch, s.scale, run);
 }
 
-void compare(const Setting& s, std::uint32_t seed, std::uint32_t threads = 1) {
+void compare(const Setting& s, std::uint32_t seed, std::uint32_t thread_count = 1) {
     World expected(s, seed), actual(s, seed);
     run_cpu(s, expected);
-    run_kernels(s, actual, threads);
+    run_kernels(s, actual, thread_count);
     testing_cuda::compare(s, expected, actual);
 }
 
@@ -81,10 +83,10 @@ TEST_P(CudaCodec, ManyParts) {
 }
 
 // Threads that work together, for whoever sees races.
-TEST_P(CudaCodec, ATeamOfThreads) {
+TEST_P(CudaCodec, CooperatingThreads) {
     for (const ddp_dtype dtype : {DDP_BF16, DDP_F64}) {
         Setting s{GetParam().codec, dtype, {1, 9, 70}};
-        // Blocks of a few elements make teams wait at every few.
+        // Blocks of a few elements make threads wait at every few.
         const bool tiny = s.codec.block > 0 && s.codec.block < 100;
         if (!tiny) s.counts.insert(s.counts.end(), {1025, 3500});
         s.spoilt = true;

@@ -1,8 +1,9 @@
 // The kernels of PowerSGD, their blocks played by one thread or several, against the CPU's own functions.
+#include "kernels/cuda/low_rank.h"
+
 #include <algorithm>
 
-#include "gpu/on_cpu/team.h"
-#include "kernels/cuda/low_rank.h"
+#include "gpu/on_cpu/block_threads.h"
 #include "unit/cuda/low_rank_operands.h"
 #include "unit/cuda/values.h"
 
@@ -21,15 +22,15 @@ struct Matrices {
     std::vector<ddp_low_rank> items;
 };
 
-void run_on_team(std::uint32_t threads, ddp_low_rank_op op, const std::vector<ddp_low_rank>& items, ddp_dtype dtype) {
+void run_with(std::uint32_t thread_count, ddp_low_rank_op op, const std::vector<ddp_low_rank>& items, ddp_dtype dtype) {
     each_low_rank_launch(op, items.data(), items.size(), dtype,
                          [&](auto product, auto format, auto tile, const LowRankTable& table) {
                              using Product = decltype(product);
                              using Format = decltype(format);
                              typename Product::template Shared<typename Format::Compute, tile> shared;
-                             on_cpu::run_team(threads, [&](const on_cpu::Team& team) {
+                             on_cpu::play_block(thread_count, [&](const on_cpu::BlockThreads& threads) {
                                  for (std::uint64_t block = 0; block < table.blocks; ++block)
-                                     run_block<Product, Format, tile>(team, shared, table, block);
+                                     run_block<Product, Format, tile>(threads, shared, table, block);
                              });
                          });
 }
@@ -37,7 +38,7 @@ void run_on_team(std::uint32_t threads, ddp_low_rank_op op, const std::vector<dd
 void expect_like_the_cpu(ddp_low_rank_op op, ddp_dtype dtype, bool with_errors) {
     Matrices expected(dtype, kShapes, with_errors), actual(dtype, kShapes, with_errors);
     cpu::low_rank(op, expected.items, dtype);
-    run_on_team(1, op, actual.items, dtype);
+    run_with(1, op, actual.items, dtype);
     if (op == DDP_LOW_RANK_RESTORE) {
         EXPECT_EQ(actual.memory.all(), expected.memory.all()) << dtype_name(dtype);
         return;
@@ -66,8 +67,8 @@ TEST(CudaLowRank, TheNumberOfThreadsChangesNoBit) {
         for (const ddp_dtype dtype : {DDP_BF16, DDP_F64}) {
             const std::vector<Shape> shapes{{9, 150, 3}, {17, 40, 2}};
             Matrices one(dtype, shapes, true), several(dtype, shapes, true);
-            run_on_team(1, op, one.items, dtype);
-            run_on_team(3, op, several.items, dtype);
+            run_with(1, op, one.items, dtype);
+            run_with(3, op, several.items, dtype);
             EXPECT_EQ(one.memory.all(), several.memory.all());
         }
 }
@@ -78,8 +79,8 @@ TEST(CudaLowRank, WhatElseIsInAListChangesNoBit) {
     many[77] = {17, 40, 1};
     for (const ddp_low_rank_op op : kProducts) {
         Matrices all(DDP_F32, many, true), alone(DDP_F32, many, true);
-        run_on_team(1, op, all.items, DDP_F32);
-        for (const ddp_low_rank& item : alone.items) run_on_team(1, op, {item}, DDP_F32);
+        run_with(1, op, all.items, DDP_F32);
+        for (const ddp_low_rank& item : alone.items) run_with(1, op, {item}, DDP_F32);
         EXPECT_EQ(all.memory.all(), alone.memory.all());
     }
 }
@@ -89,12 +90,12 @@ TEST(CudaLowRank, FlagsSayWhatIsDone) {
     for (const ddp_dtype dtype : kRealTypes) {
         Matrices before(dtype, {{9, 20, 2}}, true), m(dtype, {{9, 20, 2}}, true);
         m.items[0].only_if = &no;
-        for (const ddp_low_rank_op op : kProducts) run_on_team(1, op, m.items, dtype);
+        for (const ddp_low_rank_op op : kProducts) run_with(1, op, m.items, dtype);
         EXPECT_EQ(m.memory.all(), before.memory.all());
         m.items[0].only_if = &yes;
         m.items[0].left_out[0] = &no;
         m.items[0].left_out[1] = &yes;
-        run_on_team(1, DDP_LOW_RANK_RESTORE, m.items, dtype);
+        run_with(1, DDP_LOW_RANK_RESTORE, m.items, dtype);
         for (const double x : numbers_of(m.memory.all().front(), dtype)) EXPECT_TRUE(std::isnan(x));
         EXPECT_EQ(m.memory.all().back(), before.memory.all().back()) << "the error stays";
     }
@@ -106,7 +107,7 @@ TEST(CudaLowRank, ARowThatIsNotFiniteIsSeenInP) {
             Matrices m(DDP_F32, {{6, 37, 2}}, true);
             static_cast<float*>(m.items[0].gradient)[3 * 37 + column] = bad;
             std::fill_n(static_cast<float*>(m.items[0].q), 2 * 38, 0.0f);
-            run_on_team(1, DDP_LOW_RANK_PROJECT, m.items, DDP_F32);
+            run_with(1, DDP_LOW_RANK_PROJECT, m.items, DDP_F32);
             for (std::size_t i = 0; i < 6; ++i)
                 EXPECT_EQ(std::isfinite(static_cast<float*>(m.items[0].p)[i]), i != 3) << i;
         }
@@ -115,7 +116,7 @@ TEST(CudaLowRank, ARowThatIsNotFiniteIsSeenInP) {
 TEST(CudaLowRank, OtherTypesAreRefused) {
     const Matrices m(DDP_F32, {{2, 2, 1}}, false);
     for (const ddp_dtype dtype : {DDP_I32, DDP_C64})
-        EXPECT_THROW(run_on_team(1, DDP_LOW_RANK_PROJECT, m.items, dtype), Error);
+        EXPECT_THROW(run_with(1, DDP_LOW_RANK_PROJECT, m.items, dtype), Error);
 }
 
 struct Thins {
@@ -127,51 +128,51 @@ struct Thins {
     std::vector<ddp_thin> items;
 };
 
-void run_on_team(std::uint32_t threads, ddp_thin_op op, const std::vector<ddp_thin>& items, ddp_dtype dtype,
-                 const ddp_thin_rules& rules) {
+void run_with(std::uint32_t thread_count, ddp_thin_op op, const std::vector<ddp_thin>& items, ddp_dtype dtype,
+              const ddp_thin_rules& rules) {
     each_thin_table(items.data(), items.size(), rules, [&](const ThinTable& table) {
         thin::Shared shared;
-        on_cpu::run_team(threads, [&](const on_cpu::Team& team) {
+        on_cpu::play_block(thread_count, [&](const on_cpu::BlockThreads& threads) {
             for (int i = 0; i < table.rows; ++i)
-                dtype == DDP_F64 ? run_thin<F64>(team, shared, op, table.row[i], table.rules)
-                                 : run_thin<F32>(team, shared, op, table.row[i], table.rules);
+                dtype == DDP_F64 ? run_thin<F64>(threads, shared, op, table.row[i], table.rules)
+                                 : run_thin<F32>(threads, shared, op, table.row[i], table.rules);
         });
     });
 }
 
 // The CPU has a way of its own to add up a whole piece.
-TEST(CudaThin, TeamsOfAnySizeHaveTheBitsOfTheCpu) {
+TEST(CudaThin, AnyNumberOfThreadsHasTheBitsOfTheCpu) {
     const ddp_thin_rules rules{77, 0.01, 5};
     for (const ddp_dtype dtype : {DDP_F32, DDP_F64})
         for (const bool qr : {false, true})
-            for (const std::uint32_t threads : {1u, 3u}) {
+            for (const std::uint32_t thread_count : {1u, 3u}) {
                 Thins expected(dtype, qr), actual(dtype, qr);
                 for (const ddp_thin_op op : kThinWork) {
                     cpu::thin(op, expected.items, dtype, rules);
-                    run_on_team(threads, op, actual.items, dtype, rules);
-                    EXPECT_EQ(expected.memory.all(), actual.memory.all()) << op << ", " << threads << " threads";
+                    run_with(thread_count, op, actual.items, dtype, rules);
+                    EXPECT_EQ(expected.memory.all(), actual.memory.all()) << op << ", " << thread_count << " threads";
                 }
             }
 }
 
 TEST(CudaThin, WhatIsBadIsMarkedAndLeftAlone) {
     for (const float bad : {NAN, INFINITY})
-        for (const std::uint32_t threads : {1u, 3u}) {
+        for (const std::uint32_t thread_count : {1u, 3u}) {
             Thins thins(DDP_F32, false);
             ddp_thin& last = thins.items.back();
             static_cast<float*>(last.data)[12345] = bad;
-            run_on_team(threads, DDP_THIN_CHECK, thins.items, DDP_F32, {});
+            run_with(thread_count, DDP_THIN_CHECK, thins.items, DDP_F32, {});
             for (const ddp_thin& item : thins.items) EXPECT_EQ(*item.bad, &item == &last ? 1u : 0u);
             const auto before = thins.memory.all();
             for (const ddp_thin_op op : {DDP_THIN_ORTHOGONALIZE, DDP_THIN_KEEP})
-                run_on_team(threads, op, {last}, DDP_F32, {});
+                run_with(thread_count, op, {last}, DDP_F32, {});
             EXPECT_EQ(thins.memory.all(), before);
         }
 }
 
 TEST(CudaThin, PartsThatAreNotFiniteAreLeftOut) {
     for (const ddp_dtype dtype : kRealTypes)
-        for (const std::uint32_t threads : {1u, 3u}) {
+        for (const std::uint32_t thread_count : {1u, 3u}) {
             const Bytes good_before = waves(1000, dtype, 0.3);
             Bytes good = good_before, bad = good;
             const double nan = NAN;
@@ -183,9 +184,9 @@ TEST(CudaThin, PartsThatAreNotFiniteAreLeftOut) {
                 each_doubt_table(parts.data(), parts.size(), &only_if, [&](const DoubtTable& table) {
                     with_real_format(dtype, [&](auto format) {
                         thin::Shared shared;
-                        on_cpu::run_team(threads, [&](const on_cpu::Team& team) {
+                        on_cpu::play_block(thread_count, [&](const on_cpu::BlockThreads& threads) {
                             for (int i = 0; i < table.rows; ++i)
-                                run_leave_out<decltype(format)>(team, shared, table.row[i], table.only_if);
+                                run_leave_out<decltype(format)>(threads, shared, table.row[i], table.only_if);
                         });
                     });
                 });

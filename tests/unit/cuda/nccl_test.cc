@@ -1,7 +1,7 @@
 // What the backend nccl decides before it calls NCCL.
 #include <gmock/gmock.h>
 
-#include "backends/nccl/places.h"
+#include "backends/nccl/rank_gpu.h"
 #include "backends/nccl/settings.h"
 #include "backends/nccl/shares.h"
 #include "ddp/group.h"
@@ -14,13 +14,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-Place place(const char* gpu, int nccl = 22809, bool shares = false) {
+RankGpu rank_gpu(const char* gpu, int nccl = 22809, bool shares = false) {
     return {gpu, "GPU 0000:01:00.0", nccl, shares};
 }
 
-TEST(NcclPlaces, AreWrittenAndRead) {
-    const Place before = place("host 1 00ff", 23001, true), after = decode(encode(before));
-    EXPECT_EQ(after.gpu, before.gpu);
+TEST(NcclRankGpu, AreWrittenAndRead) {
+    const RankGpu before = rank_gpu("host 1 00ff", 23001, true), after = decode(encode(before));
+    EXPECT_EQ(after.id, before.id);
     EXPECT_EQ(after.name, before.name);
     EXPECT_EQ(after.nccl, before.nccl);
     EXPECT_EQ(after.shares, before.shares);
@@ -28,25 +28,25 @@ TEST(NcclPlaces, AreWrittenAndRead) {
     EXPECT_THROW(decode("1\n0\nGPU"), Error);
 }
 
-TEST(NcclPlaces, RanksOnGpusOfTheirOwnMeet) {
+TEST(NcclRankGpu, RanksOnGpusOfTheirOwnMeet) {
     int rank = 0;
-    EXPECT_EQ(fault_of({place("a"), place("b"), place("c")}, &rank), "");
+    EXPECT_EQ(fault_of({rank_gpu("a"), rank_gpu("b"), rank_gpu("c")}, &rank), "");
     EXPECT_EQ(rank, -1);
 }
 
-TEST(NcclPlaces, SharingIsAMatterOfTheVersion) {
+TEST(NcclRankGpu, SharingIsAMatterOfTheVersion) {
     int rank = -1;
-    EXPECT_THAT(fault_of({place("a"), place("b"), place("a")}, &rank),
+    EXPECT_THAT(fault_of({rank_gpu("a"), rank_gpu("b"), rank_gpu("a")}, &rank),
                 AllOf(HasSubstr("ranks 0 and 2 both use GPU 0000:01:00.0"), HasSubstr("NCCL 2.28.9 does not")));
     EXPECT_EQ(rank, 2);
-    EXPECT_THAT(fault_of({place("a", 23000, true), place("a", 23000, false)}, &rank),
+    EXPECT_THAT(fault_of({rank_gpu("a", 23000, true), rank_gpu("a", 23000, false)}, &rank),
                 HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment of both"));
-    EXPECT_EQ(fault_of({place("a", 23000, true), place("a", 23000, true)}, &rank), "");
+    EXPECT_EQ(fault_of({rank_gpu("a", 23000, true), rank_gpu("a", 23000, true)}, &rank), "");
 }
 
-TEST(NcclPlaces, VersionsAreEqual) {
+TEST(NcclRankGpu, VersionsAreEqual) {
     int rank = -1;
-    EXPECT_THAT(fault_of({place("a"), place("b", 22905)}, &rank),
+    EXPECT_THAT(fault_of({rank_gpu("a"), rank_gpu("b", 22905)}, &rank),
                 HasSubstr("rank 1 has NCCL 2.29.5, and rank 0 has 2.28.9"));
     EXPECT_EQ(rank, 1);
 }

@@ -1,4 +1,4 @@
-// What reduce() and convert() are made of: the vectorised path for real floating point and the plain path for the rest.
+// The vectorised path of reduce(), for real floating point.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,5 @@ struct Reduction {
 
 // f16, bf16, f32, f64 and SUM, PROD, MIN, MAX.
 void reduce_simd(const Reduction& r);
-
-// i32, i64, u8 and all four; c64, c128 and PROD.
-void reduce_plain(const Reduction& r);
 
 }  // namespace libddp::cpu

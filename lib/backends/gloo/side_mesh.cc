@@ -1,4 +1,4 @@
-#include "backends/gloo/side_lane.h"
+#include "backends/gloo/side_mesh.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,7 +9,7 @@
 namespace libddp::gloo_tcp {
 namespace {
 
-// A lane that has less than this for each peer costs more than it brings.
+// A mesh that has less than this for each peer costs more than it brings.
 constexpr std::size_t kLeastSlice = std::size_t{256} << 10;
 // Parts begin where a cache line does, whatever the type.
 constexpr std::size_t kUnit = 64;
@@ -25,7 +25,7 @@ ddp_collective part_of(const ddp_collective& c, std::size_t begin, std::size_t c
 
 }  // namespace
 
-SideLane::SideLane(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number,
+SideMesh::SideMesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number,
                    Mesh& main)
     : main_(main), mesh_(host, address, deadline, number) {
     thread_ = quiet_thread<std::jthread>([this](const std::stop_token& stop) { loop(stop); });
@@ -33,11 +33,11 @@ SideLane::SideLane(const ddp_backend_host& host, const std::string& address, con
 }
 
 // Later the main mesh would poison what is no more.
-SideLane::~SideLane() {
+SideMesh::~SideMesh() {
     main_.poison();
 }
 
-void SideLane::start(const ddp_collective& part, const Deadline& deadline) {
+void SideMesh::start(const ddp_collective& part, const Deadline& deadline) {
     {
         const std::lock_guard lock(mutex_);
         part_ = &part;
@@ -46,13 +46,13 @@ void SideLane::start(const ddp_collective& part, const Deadline& deadline) {
     changed_.notify_all();
 }
 
-void SideLane::finish() {
+void SideMesh::finish() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return part_ == nullptr; });
     if (const auto error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
 }
 
-void SideLane::loop(const std::stop_token& stop) {
+void SideMesh::loop(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (changed_.wait(lock, stop, [this] { return part_ != nullptr; })) {
         lock.unlock();
@@ -64,9 +64,9 @@ void SideLane::loop(const std::stop_token& stop) {
     }
 }
 
-std::exception_ptr SideLane::run(const ddp_collective& part, const Deadline& deadline) {
+std::exception_ptr SideMesh::run(const ddp_collective& part, const Deadline& deadline) {
     try {
-        direct_allreduce(mesh_, staging_, part, deadline);
+        direct_allreduce(mesh_, memory_, part, deadline);
         return nullptr;
     } catch (...) {
         // The other parts would wait for ranks that wait for this one.
@@ -75,13 +75,13 @@ std::exception_ptr SideLane::run(const ddp_collective& part, const Deadline& dea
     }
 }
 
-void allreduce_over_lanes(Mesh& main, Staging& staging, const SideLanes& sides, const ddp_collective& c,
-                          const Deadline& deadline) {
+void allreduce_over_meshes(Mesh& main, ReceiveMemory& memory, const SideMeshes& sides, const ddp_collective& c,
+                           const Deadline& deadline) {
     const std::size_t slice = c.count / static_cast<std::size_t>(main.size()) * dtype_size(c.dtype);
-    const std::size_t lanes = std::clamp<std::size_t>(slice / kLeastSlice, 1, sides.size() + 1);
-    if (lanes == 1) return direct_allreduce(main, staging, c, deadline);
+    const std::size_t meshes = std::clamp<std::size_t>(slice / kLeastSlice, 1, sides.size() + 1);
+    if (meshes == 1) return direct_allreduce(main, memory, c, deadline);
 
-    const std::size_t even = ((c.count + lanes - 1) / lanes + kUnit - 1) / kUnit * kUnit;
+    const std::size_t even = ((c.count + meshes - 1) / meshes + kUnit - 1) / kUnit * kUnit;
     std::vector<ddp_collective> parts;
     for (std::size_t begin = 0; begin < c.count; begin += even)
         parts.push_back(part_of(c, begin, std::min(even, c.count - begin)));
@@ -89,7 +89,7 @@ void allreduce_over_lanes(Mesh& main, Staging& staging, const SideLanes& sides, 
 
     std::exception_ptr error;
     try {
-        direct_allreduce(main, staging, parts[0], deadline);
+        direct_allreduce(main, memory, parts[0], deadline);
     } catch (...) {
         error = std::current_exception();
         main.poison();

@@ -1,6 +1,6 @@
-// What is done to a thin matrix, by a team of threads (kernels/cuda/team.h) of any size: a block of a GPU, or one thread of
-// the CPU. Ranks compute this from the same numbers and must get the same bits, wherever their gradients lie, so that
-// every sum has one order.
+// What is done to a thin matrix, by cooperating threads (everywhere.h): those of a block on a GPU, or one on the CPU.
+// Ranks compute this from the same numbers and must get the same bits, wherever their gradients lie, so that every sum
+// has one order.
 //
 // A sum over a column is that of pieces, one after another. In a piece each of 32 lanes adds up every 32nd element, and the
 // lanes are added in a tree. All in f64.
@@ -18,17 +18,17 @@ namespace libddp::thin {
 
 constexpr std::uint32_t kLanes = 32;
 constexpr std::uint32_t kPiece = 8 * kLanes;
-constexpr std::uint32_t kUnits = 32;        // pieces that a team works on at a time
+constexpr std::uint32_t kUnits = 32;        // pieces that all threads work on at a time
 constexpr std::uint32_t kRow = kLanes + 1;  // so that threads with a piece each read different banks
-constexpr std::uint32_t kLargestTeam = 1024;
+constexpr std::uint32_t kMostThreads = 1024;
 
-// Memory that a team shares.
+// Memory that the threads share.
 struct Shared {
     double lanes[kUnits * kRow];
     double pieces[kUnits];
     std::uint32_t count;
 };
-static_assert(kUnits * kRow >= kLargestTeam);
+static_assert(kUnits * kRow >= kMostThreads);
 
 LIBDDP_EVERYWHERE double sum_of_lanes(const double* lanes) {
     double sums[kLanes / 2];
@@ -50,50 +50,50 @@ LIBDDP_EVERYWHERE std::size_t smaller(std::size_t a, std::size_t b) {
     return a < b ? a : b;
 }
 
-// out[c] = the sum of a[i] * b[c * stride + i] over i < count, for c < columns. All of the team see it when this returns.
-template <class Team, class T>
-LIBDDP_TEAMWORK void dots(const Team& team, Shared& shared, const T* a, const T* b, std::size_t stride,
-                          std::size_t columns, std::size_t count, double* out) {
+// out[c] = the sum of a[i] * b[c * stride + i] over i < count, for c < columns. All threads see it when this returns.
+template <class Threads, class T>
+LIBDDP_COOPERATIVE void dots(const Threads& threads, Shared& shared, const T* a, const T* b, std::size_t stride,
+                             std::size_t columns, std::size_t count, double* out) {
     const std::size_t pieces = (count + kPiece - 1) / kPiece, units = pieces * columns;
-    for (std::size_t c = team.rank(); c < columns; c += team.size()) out[c] = 0;
+    for (std::size_t c = threads.index(); c < columns; c += threads.size()) out[c] = 0;
     for (std::size_t first = 0; first < units; first += kUnits) {
         const auto here = static_cast<std::uint32_t>(smaller(kUnits, units - first));
-        for (std::uint32_t item = team.rank(); item < here * kLanes; item += team.size()) {
+        for (std::uint32_t item = threads.index(); item < here * kLanes; item += threads.size()) {
             const std::uint32_t unit = item / kLanes, lane = item % kLanes;
             const std::size_t column = (first + unit) / pieces, begin = (first + unit) % pieces * kPiece;
             shared.lanes[unit * kRow + lane] =
                 sum_of_lane(a + begin, b + column * stride + begin, smaller(kPiece, count - begin), lane);
         }
-        team.sync();
-        for (std::uint32_t unit = team.rank(); unit < here; unit += team.size())
+        threads.sync();
+        for (std::uint32_t unit = threads.index(); unit < here; unit += threads.size())
             shared.pieces[unit] = sum_of_lanes(shared.lanes + unit * kRow);
-        team.sync();
-        for (std::size_t c = team.rank(); c < columns; c += team.size()) {
+        threads.sync();
+        for (std::size_t c = threads.index(); c < columns; c += threads.size()) {
             const std::size_t begin = c * pieces < first ? first : c * pieces;
             const std::size_t end = smaller((c + 1) * pieces, first + here);
             for (std::size_t unit = begin; unit < end; ++unit) out[c] += shared.pieces[unit - first];
         }
     }
-    team.sync();
+    threads.sync();
 }
 
-// Whether any of the team says so.
-template <class Team>
-LIBDDP_TEAMWORK bool any(const Team& team, Shared& shared, bool mine) {
-    if (team.rank() == 0) shared.count = 0;
-    team.sync();
-    if (mine) team.add(&shared.count, 1);
-    team.sync();
+// Whether any of the threads says so.
+template <class Threads>
+LIBDDP_COOPERATIVE bool any(const Threads& threads, Shared& shared, bool mine) {
+    if (threads.index() == 0) shared.count = 0;
+    threads.sync();
+    if (mine) threads.add(&shared.count, 1);
+    threads.sync();
     const bool result = shared.count != 0;
-    team.sync();
+    threads.sync();
     return result;
 }
 
-template <class Team, class T>
-LIBDDP_TEAMWORK bool all_zero(const Team& team, Shared& shared, const T* values, std::size_t count) {
+template <class Threads, class T>
+LIBDDP_COOPERATIVE bool all_zero(const Threads& threads, Shared& shared, const T* values, std::size_t count) {
     bool other = false;
-    for (std::size_t i = team.rank(); i < count; i += team.size()) other = other || values[i] != 0;
-    return !any(team, shared, other);
+    for (std::size_t i = threads.index(); i < count; i += threads.size()) other = other || values[i] != 0;
+    return !any(threads, shared, other);
 }
 
 // The sum of four uniform numbers of 32 bits, minus its mean, and scaled from its variance of 1/3 to 1. The sum is exact, so
@@ -112,72 +112,73 @@ LIBDDP_EVERYWHERE double normal(std::uint64_t seed, std::uint32_t owner, std::ui
 
 // Draws the columns that are zero. A column that is zero once would be so for good: it yields nothing, and from nothing
 // its successor is made.
-template <class Team, class T>
-LIBDDP_TEAMWORK void draw(const Team& team, Shared& shared, T* q, std::size_t rows, std::size_t columns,
-                          std::uint64_t seed, std::uint32_t owner, std::uint32_t step) {
+template <class Threads, class T>
+LIBDDP_COOPERATIVE void draw(const Threads& threads, Shared& shared, T* q, std::size_t rows, std::size_t columns,
+                             std::uint64_t seed, std::uint32_t owner, std::uint32_t step) {
     for (std::size_t k = 0; k < columns; ++k) {
         T* values = q + k * rows;
-        if (!all_zero(team, shared, values, rows)) continue;
-        for (std::size_t i = team.rank(); i < rows; i += team.size())
+        if (!all_zero(threads, shared, values, rows)) continue;
+        for (std::size_t i = threads.index(); i < rows; i += threads.size())
             values[i] = static_cast<T>(normal(seed, owner, step, std::uint64_t{i} * columns + k));
     }
 }
 
-template <class Team, class T>
-LIBDDP_TEAMWORK double length(const Team& team, Shared& shared, const T* a, std::size_t count, double* work) {
-    dots(team, shared, a, a, 0, 1, count, work);
+template <class Threads, class T>
+LIBDDP_COOPERATIVE double length(const Threads& threads, Shared& shared, const T* a, std::size_t count, double* work) {
+    dots(threads, shared, a, a, 0, 1, count, work);
     const double result = sqrt(work[0]);
-    team.sync();
+    threads.sync();
     return result;
 }
 
 // Removes from `values` what lies along the unit vector `along`.
-template <class Team, class T>
-LIBDDP_TEAMWORK void remove(const Team& team, Shared& shared, T* values, const T* along, std::size_t count,
-                            double* work) {
-    dots(team, shared, along, values, 0, 1, count, work);
+template <class Threads, class T>
+LIBDDP_COOPERATIVE void remove(const Threads& threads, Shared& shared, T* values, const T* along, std::size_t count,
+                               double* work) {
+    dots(threads, shared, along, values, 0, 1, count, work);
     const T part = static_cast<T>(work[0]);
-    for (std::size_t i = team.rank(); i < count; i += team.size()) values[i] -= part * along[i];
-    team.sync();
+    for (std::size_t i = threads.index(); i < count; i += threads.size()) values[i] -= part * along[i];
+    threads.sync();
 }
 
 // What is left of a column may be little beside what was removed from it, and then holds the rounding errors of that: it is
 // cleaned once more, and below a few units in the last place it is nothing but error.
-template <class Team, class T>
-LIBDDP_TEAMWORK void gram_schmidt(const Team& team, Shared& shared, T* a, std::size_t rows, std::size_t columns,
-                                  double epsilon, double* work) {
+template <class Threads, class T>
+LIBDDP_COOPERATIVE void gram_schmidt(const Threads& threads, Shared& shared, T* a, std::size_t rows,
+                                     std::size_t columns, double epsilon, double* work) {
     constexpr double kClean = 0.125;
     constexpr double kNothing = 16 * (sizeof(T) == 8 ? 0x1p-52 : 0x1p-23);
     for (std::size_t k = 0; k < columns; ++k) {
         T* values = a + k * rows;
-        const double before = length(team, shared, values, rows, work);
-        for (std::size_t other = 0; other < k; ++other) remove(team, shared, values, a + other * rows, rows, work);
-        double after = length(team, shared, values, rows, work);
+        const double before = length(threads, shared, values, rows, work);
+        for (std::size_t other = 0; other < k; ++other) remove(threads, shared, values, a + other * rows, rows, work);
+        double after = length(threads, shared, values, rows, work);
         if (after < kClean * before) {
-            for (std::size_t other = 0; other < k; ++other) remove(team, shared, values, a + other * rows, rows, work);
-            after = length(team, shared, values, rows, work);
+            for (std::size_t other = 0; other < k; ++other)
+                remove(threads, shared, values, a + other * rows, rows, work);
+            after = length(threads, shared, values, rows, work);
         }
         const bool nothing = !(after > kNothing * before);
         const double divisor = after + epsilon;
-        for (std::size_t i = team.rank(); i < rows; i += team.size())
+        for (std::size_t i = threads.index(); i < rows; i += threads.size())
             values[i] = nothing ? T{0} : static_cast<T>(static_cast<double>(values[i]) / divisor);
-        team.sync();
+        threads.sync();
     }
 }
 
 // A power of two by which the largest element comes near 1, so that no square of an element overflows or vanishes.
-template <class Team, class T>
-LIBDDP_TEAMWORK T scale_of(const Team& team, Shared& shared, const T* values, std::size_t count) {
+template <class Threads, class T>
+LIBDDP_COOPERATIVE T scale_of(const Threads& threads, Shared& shared, const T* values, std::size_t count) {
     double most = 0;
-    for (std::size_t i = team.rank(); i < count; i += team.size()) {
+    for (std::size_t i = threads.index(); i < count; i += threads.size()) {
         const double size = fabs(static_cast<double>(values[i]));
         most = size > most ? size : most;
     }
-    shared.lanes[team.rank()] = most;
-    team.sync();
-    for (std::uint32_t other = 0; other < team.size(); ++other)
+    shared.lanes[threads.index()] = most;
+    threads.sync();
+    for (std::uint32_t other = 0; other < threads.size(); ++other)
         most = shared.lanes[other] > most ? shared.lanes[other] : most;
-    team.sync();
+    threads.sync();
     if (!(most > 0)) return T{1};
     int exponent = -ilogb(most);
     exponent = exponent < -120 ? -120 : exponent > 120 ? 120 : exponent;
@@ -185,53 +186,53 @@ LIBDDP_TEAMWORK T scale_of(const Team& team, Shared& shared, const T* values, st
 }
 
 // Columns b[c * stride ...] become (I - tau v v^T) times what they were.
-template <class Team, class T>
-LIBDDP_TEAMWORK void reflect(const Team& team, Shared& shared, const T* v, double tau, T* b, std::size_t stride,
-                             std::size_t columns, std::size_t count, double* work) {
-    dots(team, shared, v, b, stride, columns, count, work);
+template <class Threads, class T>
+LIBDDP_COOPERATIVE void reflect(const Threads& threads, Shared& shared, const T* v, double tau, T* b,
+                                std::size_t stride, std::size_t columns, std::size_t count, double* work) {
+    dots(threads, shared, v, b, stride, columns, count, work);
     for (std::size_t c = 0; c < columns; ++c) {
         T* values = b + c * stride;
         const T part = static_cast<T>(tau * work[c]);
-        for (std::size_t i = team.rank(); i < count; i += team.size()) values[i] -= part * v[i];
+        for (std::size_t i = threads.index(); i < count; i += threads.size()) values[i] -= part * v[i];
     }
-    team.sync();
+    threads.sync();
 }
 
 // The Q of a QR factorization by Householder's reflections, in place. Never divides by what may be zero.
-template <class Team, class T>
-LIBDDP_TEAMWORK void householder(const Team& team, Shared& shared, T* a, std::size_t rows, std::size_t columns,
-                                 double* work) {
+template <class Threads, class T>
+LIBDDP_COOPERATIVE void householder(const Threads& threads, Shared& shared, T* a, std::size_t rows, std::size_t columns,
+                                    double* work) {
     double* const tau = work + columns;
-    const T scale = scale_of(team, shared, a, rows * columns);
-    for (std::size_t i = team.rank(); i < rows * columns; i += team.size()) a[i] *= scale;
-    team.sync();
+    const T scale = scale_of(threads, shared, a, rows * columns);
+    for (std::size_t i = threads.index(); i < rows * columns; i += threads.size()) a[i] *= scale;
+    threads.sync();
     // Column k becomes the k-th reflection's vector, whose first element is 1.
     for (std::size_t k = 0; k < columns; ++k) {
         T* v = a + k * rows + k;
         const std::size_t count = rows - k;
-        const double size = length(team, shared, v, count, work), first = static_cast<double>(v[0]);
+        const double size = length(threads, shared, v, count, work), first = static_cast<double>(v[0]);
         const double target = first > 0 ? -size : size;
-        team.sync();
-        for (std::size_t i = team.rank(); i < count; i += team.size())
+        threads.sync();
+        for (std::size_t i = threads.index(); i < count; i += threads.size())
             if (i == 0)
                 v[0] = 1;
             else if (size > 0)
                 v[i] = static_cast<T>(static_cast<double>(v[i]) / (first - target));
-        if (team.rank() == 0) tau[k] = size > 0 ? (target - first) / target : 0;
-        team.sync();
-        reflect(team, shared, v, tau[k], v + rows, rows, columns - k - 1, count, work);
+        if (threads.index() == 0) tau[k] = size > 0 ? (target - first) / target : 0;
+        threads.sync();
+        reflect(threads, shared, v, tau[k], v + rows, rows, columns - k - 1, count, work);
     }
     // Their product, from the last to the first: only columns that it has changed already need it.
     for (std::size_t k = columns; k-- > 0;) {
         T* v = a + k * rows + k;
         const std::size_t count = rows - k;
-        for (std::size_t c = k + 1 + team.rank(); c < columns; c += team.size()) a[c * rows + k] = 0;
-        team.sync();
-        reflect(team, shared, v, tau[k], v + rows, rows, columns - k - 1, count, work);
-        for (std::size_t i = team.rank(); i < count; i += team.size())
+        for (std::size_t c = k + 1 + threads.index(); c < columns; c += threads.size()) a[c * rows + k] = 0;
+        threads.sync();
+        reflect(threads, shared, v, tau[k], v + rows, rows, columns - k - 1, count, work);
+        for (std::size_t i = threads.index(); i < count; i += threads.size())
             v[i] = static_cast<T>(i == 0 ? 1 - tau[k] : -tau[k] * static_cast<double>(v[i]));
     }
-    team.sync();
+    threads.sync();
 }
 
 }  // namespace libddp::thin

@@ -9,12 +9,12 @@
 
 namespace on_cpu {
 
-class Team {
+class BlockThreads {
 public:
-    Team(std::uint32_t rank, std::uint32_t size, std::barrier<>& barrier)
-        : rank_(rank), size_(size), barrier_(barrier) {}
+    BlockThreads(std::uint32_t index, std::uint32_t size, std::barrier<>& barrier)
+        : index_(index), size_(size), barrier_(barrier) {}
 
-    std::uint32_t rank() const { return rank_; }
+    std::uint32_t index() const { return index_; }
     std::uint32_t size() const { return size_; }
     void sync() const { barrier_.arrive_and_wait(); }
     static std::uint32_t add(std::uint32_t* to, std::uint32_t n) { return std::atomic_ref(*to).fetch_add(n); }
@@ -22,18 +22,18 @@ public:
     static void mark(std::uint8_t* flag) { std::atomic_ref(*flag).store(1); }
 
 private:
-    const std::uint32_t rank_, size_;
+    const std::uint32_t index_, size_;
     std::barrier<>& barrier_;
 };
 
-// Calls work(team) in so many threads, which are done when it returns. One: the calling thread.
+// Calls work(BlockThreads) in so many threads, which are done when it returns. One: the calling thread.
 template <class Work>
-void run_team(std::uint32_t threads, const Work& work) {
-    std::barrier<> barrier(threads);
+void play_block(std::uint32_t count, const Work& work) {
+    std::barrier<> barrier(count);
     std::vector<std::jthread> others;
-    for (std::uint32_t rank = 1; rank < threads; ++rank)
-        others.emplace_back([&, rank] { work(Team(rank, threads, barrier)); });
-    work(Team(0, threads, barrier));
+    for (std::uint32_t index = 1; index < count; ++index)
+        others.emplace_back([&, index] { work(BlockThreads(index, count, barrier)); });
+    work(BlockThreads(0, count, barrier));
 }
 
 }  // namespace on_cpu

@@ -17,17 +17,17 @@
 namespace libddp::gloo_tcp {
 
 // One mesh has one thread that moves bytes and one that reduces. While they wait for the peer's, the processors idle and
-// the wire is empty. A side lane has connections and both threads of its own.
-class SideLane {
+// the wire is empty. A side mesh has connections and both threads of its own.
+class SideMesh {
 public:
     // Poisons `main` when its part of an operation fails, and is poisoned with it. Both live until the operation ends.
-    SideLane(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number,
+    SideMesh(const ddp_backend_host& host, const std::string& address, const Deadline& deadline, int number,
              Mesh& main);
-    ~SideLane();
-    SideLane(const SideLane&) = delete;
-    SideLane& operator=(const SideLane&) = delete;
+    ~SideMesh();
+    SideMesh(const SideMesh&) = delete;
+    SideMesh& operator=(const SideMesh&) = delete;
 
-    // Allreduces a part on this lane's thread.
+    // Allreduces a part on the thread of this mesh.
     void start(const ddp_collective& part, const Deadline& deadline);
     // Waits for it, and throws what it threw.
     void finish();
@@ -38,7 +38,7 @@ private:
 
     Mesh& main_;
     Mesh mesh_;
-    Staging staging_;
+    ReceiveMemory memory_;
     std::mutex mutex_;
     std::condition_variable_any changed_;
     const ddp_collective* part_ = nullptr;  // null: nothing to do
@@ -47,10 +47,10 @@ private:
     std::jthread thread_;
 };
 
-using SideLanes = std::vector<std::unique_ptr<SideLane>>;
+using SideMeshes = std::vector<std::unique_ptr<SideMesh>>;
 
-// direct_allreduce, with a long message divided among the main mesh and the side lanes.
-void allreduce_over_lanes(Mesh& main, Staging& staging, const SideLanes& sides, const ddp_collective& c,
-                          const Deadline& deadline);
+// direct_allreduce, with a long message divided among the main mesh and the side meshes.
+void allreduce_over_meshes(Mesh& main, ReceiveMemory& memory, const SideMeshes& sides, const ddp_collective& c,
+                           const Deadline& deadline);
 
 }  // namespace libddp::gloo_tcp
