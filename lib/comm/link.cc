@@ -85,7 +85,7 @@ void Link::connect(const ddp_backend* backend) {
 
 std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const Links& earlier) {
     if (color < -1) fail(DDP_ERROR_INVALID_ARGUMENT, "color is ", color, "; it is at least 0, or -1 to join no group");
-    require_unbroken("ddp_group_split");
+    in_call("ddp_group_split", [this] { require_unbroken(); });
     struct Choice {
         std::int32_t color, key, rank;
     };

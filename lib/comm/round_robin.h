@@ -56,8 +56,8 @@ private:
     ErrorInfo verdict_;
 };
 
-// A round robin group of existing groups. Collective: compares with the other ranks. `call` names the public function.
-std::shared_ptr<Group> compose_round_robin(const std::vector<std::shared_ptr<Group>>& groups, const char* call);
+// A round robin group of existing groups. Collective: compares with the other ranks.
+std::shared_ptr<Group> compose_round_robin(const std::vector<std::shared_ptr<Group>>& groups);
 
 // A link, or as many as config.round_robin says.
 std::shared_ptr<Group> create_group(const GroupConfig& config);

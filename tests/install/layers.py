@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks rules that a compiler does not: which room may include which, and what no tracked file may hold.
+"""Checks rules that a compiler does not: which room may include which, what no tracked file may hold, and that each function of the
+C ABI gives its own name to guard(), which puts it into messages.
 
 The arrows point one way: capi -> core -> hooks -> comm -> {backends, rendezvous, device} and backends -> kernels -> device -> util.
 A name in double quotes or angle brackets
@@ -47,6 +48,10 @@ FORBIDDEN = {
     "a path of one machine": re.compile(r"(?<![\w.$}-])/" + r"work/"),
 }
 
+# A function of the C ABI, and the name that it gives to guard().
+PUBLIC = re.compile(r"^[a-z]\w*[\w* ]* \*?(ddp_\w+)\(")
+GUARD = re.compile(r"(?<!ddp_status )\bguard\((?:error|nullptr), (\S*),")
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -79,6 +84,7 @@ def include_fault(folder, header):
 def faults_of(path, text):
     lines = text.splitlines()
     folder = str(pathlib.PurePosixPath(path).parent)
+    public = None
     for number, line in enumerate(lines, 1):
         for what, pattern in FORBIDDEN.items():
             if pattern.search(line):
@@ -87,6 +93,11 @@ def faults_of(path, text):
         fault = match and include_fault(folder, match.group(1))
         if fault:
             yield number, f"{fault}: {line.strip()}"
+        if folder == "lib/capi":
+            public = match[1] if (match := PUBLIC.match(line)) else public
+            for name in GUARD.findall(line):
+                if name != f'"{public}"':
+                    yield number, f"{public} gives guard() the name {name}"
 
 
 def tracked_files(root):
