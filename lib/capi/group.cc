@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "capi/guard.h"
-#include "capi/store_handle.h"
 #include "comm/round_robin.h"
 #include "device/device.h"
 #include "rendezvous/environment.h"
+#include "rendezvous/store.h"
 
 using namespace libddp;
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "capi/guard.h"
-#include "capi/store_handle.h"
+#include "rendezvous/store.h"
 
 using namespace libddp;
 

@@ -7,8 +7,8 @@
 
 typedef struct DdpCallback {
     PyObject* callable;
-    PyObject* raised;  /* list: where an exception waits for the call that it comes out of */
-    PyObject* borrows; /* list: what the callable was lent, and works that it has passed on */
+    PyObject* raised;         /* list: where an exception waits for the call that it comes out of */
+    PyObject* borrows;        /* list: what the callable was lent, and works that it has passed on */
     struct DdpCallback* next; /* among the unused */
 } DdpCallback;
 
