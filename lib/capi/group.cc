@@ -80,7 +80,7 @@ public:
         std::lock_guard lock(mutex_);
         auto node = held_.extract(key);
         if (node.empty())
-            fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_mem_free: this memory is not of ddp_mem_alloc, or was freed before");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "this memory is not of ddp_mem_alloc, or was freed before");
         return std::move(node.mapped());
     }
 
