@@ -9,10 +9,12 @@
 #include "failure.h"
 #include "handle.h"
 #include "interrupt.h"
+#include "memory_type.h"
 %}
 
 %init %{
-    if (ddp_py_add_types(m) != 0 || ddp_py_watch_interrupts() != 0) return NULL;
+    if (ddp_py_add_handle(m) != 0 || ddp_py_add_memory(m) != 0 || ddp_py_add_failure(m) != 0) return NULL;
+    if (ddp_py_watch_interrupts() != 0) return NULL;
 %}
 
 /* FAILURE. A status is an exception or nothing; `error` carries it. arg1 is the object that the call is about, where a
@@ -23,7 +25,7 @@
 }
 %typemap(argout) ddp_error** error {
     if (*$1 || ddp_py_was_interrupted()) {
-        ddp_py_raise(*$1, (uintptr_t)arg1);
+        ddp_py_raise_about(*$1, (uintptr_t)arg1);
         Py_CLEAR($result);
         SWIG_fail;
     }

@@ -14,37 +14,37 @@ namespace {
 // Periods double at least, so there cannot be more of them.
 constexpr std::size_t kMostPeriods = 63;
 
-Context& between_steps(ddp_context* context, const char* call) {
-    Context& c = require(context, call, "context")->impl;
-    c.committed(call);
-    c.require_between_steps(call);
+Context& between_steps(ddp_context* context) {
+    Context& c = require(context, "context")->impl;
+    c.committed();
+    c.require_between_steps();
     return c;
 }
 
 // Growing, and each a multiple of the one before.
 template <class Integer>
-void check_growing(const Integer* values, std::size_t count, const char* name, const char* call) {
+void check_growing(const Integer* values, std::size_t count, const char* name) {
     for (std::size_t i = 0; i < count; ++i) {
         if (values[i] < 1)
-            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": ", name, "[", i, "] is ", values[i], "; it must be at least 1");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, name, "[", i, "] is ", values[i], "; it must be at least 1");
         if (i > 0 && (values[i] <= values[i - 1] || values[i] % values[i - 1] != 0))
-            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": ", name, "[", i, "] is ", values[i],
-                 "; it must be a multiple of the one before, ", values[i - 1], ", and larger");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, name, "[", i, "] is ", values[i],
+                      "; it must be a multiple of the one before, ", values[i - 1], ", and larger");
     }
 }
 
-std::vector<Averager::Level> read_levels(const int64_t* periods, const int32_t* sizes, size_t count, std::int32_t world,
-                                         const char* call) {
-    require(periods, call, "periods");
+std::vector<Averager::Level> read_levels(const int64_t* periods, const int32_t* sizes, size_t count,
+                                         std::int32_t world) {
+    require(periods, "periods");
     if (count < 1 || count > kMostPeriods)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": count is ", count, "; give 1 to ", kMostPeriods, " periods");
-    if (count > 1) require(sizes, call, "group_sizes");
-    check_growing(periods, count, "periods", call);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; give 1 to ", kMostPeriods, " periods");
+    if (count > 1) require(sizes, "group_sizes");
+    check_growing(periods, count, "periods");
     if (sizes) {
-        check_growing(sizes, count, "group_sizes", call);
+        check_growing(sizes, count, "group_sizes");
         if (sizes[count - 1] != world)
-            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": group_sizes[", count - 1, "] is ", sizes[count - 1],
-                 "; the last one must be the world size, ", world);
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "group_sizes[", count - 1, "] is ", sizes[count - 1],
+                      "; the last one must be the world size, ", world);
     }
     std::vector<Averager::Level> levels;
     for (std::size_t i = 0; i < count; ++i) levels.push_back({periods[i], sizes ? sizes[i] : world, nullptr});
@@ -54,21 +54,20 @@ std::vector<Averager::Level> read_levels(const int64_t* periods, const int32_t* 
 }  // namespace
 
 ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group, ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = between_steps(context, "ddp_average_parameters");
+    return guard(error, "ddp_average_parameters", [&] {
+        Context& c = between_steps(context);
         average_parameters(c.table(), c.lanes(), group ? *group->impl : *c.group(), -1);
     });
 }
 
 ddp_status ddp_averager_create(ddp_context* context, const int64_t* periods, const int32_t* group_sizes, size_t count,
                                int64_t warmup_steps, ddp_averager** averager, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_averager_create";
-        Context& c = between_steps(context, call);
-        auto levels = read_levels(periods, group_sizes, count, c.group()->world(), call);
+    return guard(error, "ddp_averager_create", [&] {
+        Context& c = between_steps(context);
+        auto levels = read_levels(periods, group_sizes, count, c.group()->world());
         if (warmup_steps < 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": warmup_steps is ", warmup_steps, "; it must not be negative");
-        require(averager, call, "averager");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "warmup_steps is ", warmup_steps, "; it must not be negative");
+        require(averager, "averager");
         *averager = new ddp_averager{Averager(c, std::move(levels), warmup_steps)};
     });
 }
@@ -78,8 +77,8 @@ void ddp_averager_free(ddp_averager* averager) {
 }
 
 ddp_status ddp_averager_step(ddp_averager* averager, int32_t* ranks, ddp_error** error) {
-    return guard(error, [&] {
-        const std::int32_t averaged = require(averager, "ddp_averager_step", "averager")->impl.step();
+    return guard(error, "ddp_averager_step", [&] {
+        const std::int32_t averaged = require(averager, "averager")->impl.step();
         if (ranks) *ranks = averaged;
     });
 }
@@ -89,10 +88,9 @@ int64_t ddp_averager_get_step(const ddp_averager* averager) {
 }
 
 ddp_status ddp_averager_set_step(ddp_averager* averager, int64_t step, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_averager_set_step";
-        Averager& a = require(averager, call, "averager")->impl;
-        if (step < 0) fail(DDP_ERROR_INVALID_ARGUMENT, call, ": step is ", step, "; it must not be negative");
+    return guard(error, "ddp_averager_set_step", [&] {
+        Averager& a = require(averager, "averager")->impl;
+        if (step < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "step is ", step, "; it must not be negative");
         a.set_steps(step);
     });
 }

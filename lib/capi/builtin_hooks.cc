@@ -12,34 +12,31 @@ using namespace libddp;
 namespace {
 
 // What a context has to be for a hook to be installed.
-Context& between_steps(ddp_context* context, const char* call) {
-    Context& c = require(context, call, "context")->impl;
-    c.require_between_steps(call);
+Context& between_steps(ddp_context* context) {
+    Context& c = require(context, "context")->impl;
+    c.require_between_steps();
     return c;
 }
 
 template <class Options>
-Options read_or_default(const Options* options, Options defaults, const char* call) {
-    if (options) read_struct(options, &defaults, call, "options");
+Options read_or_default(const Options* options, Options defaults) {
+    if (options) read_struct(options, &defaults, "options");
     return defaults;
 }
 
 // Installs what `make` makes of the options.
 template <class Options, class Make>
-ddp_status use(ddp_context* context, const Options* options, Options defaults, Make make, const char* call,
-               ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = between_steps(context, call);
-        c.set_hook(make(read_or_default(options, defaults, call), call));
-    });
+void use(ddp_context* context, const Options* options, Options defaults, Make make) {
+    Context& c = between_steps(context);
+    c.set_hook(make(read_or_default(options, defaults)));
 }
 
 }  // namespace
 
 ddp_status ddp_use_hook(ddp_context* context, const char* name, const char* options, ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = between_steps(context, "ddp_use_hook");
-        require(name, "ddp_use_hook", "name");
+    return guard(error, "ddp_use_hook", [&] {
+        Context& c = between_steps(context);
+        require(name, "name");
         c.set_hook(make_hook(name, text_or(options, ""), c.group()));
     });
 }
@@ -48,53 +45,53 @@ void ddp_powersgd_options_init(ddp_powersgd_options* options) {
     if (options) *options = powersgd_defaults();
 }
 ddp_status ddp_use_powersgd(ddp_context* context, const ddp_powersgd_options* options, ddp_error** error) {
-    return use(context, options, powersgd_defaults(), make_powersgd, "ddp_use_powersgd", error);
+    return guard(error, "ddp_use_powersgd", [&] { use(context, options, powersgd_defaults(), make_powersgd); });
 }
 
 void ddp_quantize_options_init(ddp_quantize_options* options) {
     if (options) *options = quantize_defaults();
 }
 ddp_status ddp_use_quantize(ddp_context* context, const ddp_quantize_options* options, ddp_error** error) {
-    return use(context, options, quantize_defaults(), make_quantize, "ddp_use_quantize", error);
+    return guard(error, "ddp_use_quantize", [&] { use(context, options, quantize_defaults(), make_quantize); });
 }
 
 void ddp_onebit_options_init(ddp_onebit_options* options) {
     if (options) *options = onebit_defaults();
 }
 ddp_status ddp_use_onebit(ddp_context* context, const ddp_onebit_options* options, ddp_error** error) {
-    return use(context, options, onebit_defaults(), make_onebit, "ddp_use_onebit", error);
+    return guard(error, "ddp_use_onebit", [&] { use(context, options, onebit_defaults(), make_onebit); });
 }
 
 void ddp_topk_options_init(ddp_topk_options* options) {
     if (options) *options = topk_defaults();
 }
 ddp_status ddp_use_topk(ddp_context* context, const ddp_topk_options* options, ddp_error** error) {
-    return use(context, options, topk_defaults(), make_topk, "ddp_use_topk", error);
+    return guard(error, "ddp_use_topk", [&] { use(context, options, topk_defaults(), make_topk); });
 }
 
 void ddp_local_sgd_options_init(ddp_local_sgd_options* options) {
     if (options) *options = local_sgd_defaults();
 }
 ddp_status ddp_use_local_sgd(ddp_context* context, const ddp_local_sgd_options* options, ddp_error** error) {
-    const auto make = [](const ddp_local_sgd_options& o, const char* call) {
-        return make_local_sgd(o.start_step, o.subgroup ? o.subgroup->impl : nullptr, call);
+    const auto make = [](const ddp_local_sgd_options& o) {
+        return make_local_sgd(o.start_step, o.subgroup ? o.subgroup->impl : nullptr);
     };
-    return use(context, options, local_sgd_defaults(), make, "ddp_use_local_sgd", error);
+    return guard(error, "ddp_use_local_sgd", [&] { use(context, options, local_sgd_defaults(), make); });
 }
 
 ddp_status ddp_compress_hook(ddp_context* context, ddp_dtype dtype, ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = between_steps(context, "ddp_compress_hook");
-        c.set_hook(make_cast(c.hook(), dtype, "ddp_compress_hook"));
+    return guard(error, "ddp_compress_hook", [&] {
+        Context& c = between_steps(context);
+        c.set_hook(make_cast(c.hook(), dtype));
     });
 }
 
 ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data, void (*destroy)(void*),
                          uint32_t flags, ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = between_steps(context, "ddp_hook_then");
-        require(fn, "ddp_hook_then", "fn");
-        require_flags(flags, DDP_WORK_ANY_THREAD, "ddp_hook_then");
+    return guard(error, "ddp_hook_then", [&] {
+        Context& c = between_steps(context);
+        require(fn, "fn");
+        require_flags(flags, DDP_WORK_ANY_THREAD);
         c.set_hook(
             std::make_shared<ThenHook>(c.hook(), fn, owned(user_data, destroy), (flags & DDP_WORK_ANY_THREAD) != 0));
     });
@@ -105,11 +102,10 @@ const char* ddp_hook_name(const ddp_context* context) {
 }
 
 ddp_status ddp_hook_state_save(ddp_context* context, void** data, size_t* size, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_hook_state_save";
-        Context& c = between_steps(context, call);
-        require(data, call, "data");
-        require(size, call, "size");
+    return guard(error, "ddp_hook_state_save", [&] {
+        Context& c = between_steps(context);
+        require(data, "data");
+        require(size, "size");
         const std::vector<std::byte> state = c.hook_state();
         void* copy = std::malloc(state.size());
         if (!copy) throw std::bad_alloc();
@@ -124,11 +120,10 @@ void ddp_bytes_free(void* data) {
 }
 
 ddp_status ddp_hook_state_load(ddp_context* context, const void* data, size_t size, uint32_t flags, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_hook_state_load";
-        Context& c = between_steps(context, call);
-        require(data, call, "data");
-        require_flags(flags, DDP_HOOK_STATE_SHARED_ONLY, call);
+    return guard(error, "ddp_hook_state_load", [&] {
+        Context& c = between_steps(context);
+        require(data, "data");
+        require_flags(flags, DDP_HOOK_STATE_SHARED_ONLY);
         c.load_hook_state(static_cast<const std::byte*>(data), size, (flags & DDP_HOOK_STATE_SHARED_ONLY) != 0);
     });
 }

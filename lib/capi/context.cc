@@ -16,8 +16,8 @@ struct ddp_layout {
 
 namespace {
 
-Context& context_of(ddp_context* context, const char* call) {
-    return require(context, call, "context")->impl;
+Context& context_of(ddp_context* context) {
+    return require(context, "context")->impl;
 }
 
 constexpr std::uint32_t kContextFlags =
@@ -30,7 +30,7 @@ constexpr std::uint64_t kMostCaps = 1u << 20;
 constexpr std::uint32_t kParamFlags = DDP_PARAM_IGNORED | DDP_PARAM_DELAYED | DDP_PARAM_SPARSE | DDP_PARAM_FACTORED;
 
 // Flags that mean nothing without another are mistakes, not preferences.
-void check_flags(std::uint32_t flags, const char* call) {
+void check_flags(std::uint32_t flags) {
     struct Rule {
         std::uint32_t flag, needs;
         const char* text;
@@ -43,21 +43,21 @@ void check_flags(std::uint32_t flags, const char* call) {
         {DDP_CONTEXT_STOP_AT_FIRST_JOIN, DDP_CONTEXT_JOIN, "STOP_AT_FIRST_JOIN needs DDP_CONTEXT_JOIN"}};
     for (const Rule& rule : rules)
         if ((flags & rule.flag) && !(flags & rule.needs))
-            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->flags: DDP_CONTEXT_", rule.text);
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->flags: DDP_CONTEXT_", rule.text);
     if ((flags & unused) == unused)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call,
-             ": options->flags: DDP_CONTEXT_FIND_UNUSED and DDP_CONTEXT_STATIC_GRAPH exclude each other");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT,
+                  "options->flags: DDP_CONTEXT_FIND_UNUSED and DDP_CONTEXT_STATIC_GRAPH exclude each other");
 }
 
-std::vector<std::size_t> read_caps(const ddp_context_options& o, const Group& group, const char* call) {
+std::vector<std::size_t> read_caps(const ddp_context_options& o, const Group& group) {
     if (o.bucket_cap_count > 0) {
         if (o.bucket_cap_count > kMostCaps)
-            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->bucket_cap_count is ", o.bucket_cap_count,
-                 "; that is more than is plausible");
-        require(o.bucket_caps, call, "options->bucket_caps");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->bucket_cap_count is ", o.bucket_cap_count,
+                      "; that is more than is plausible");
+        require(o.bucket_caps, "options->bucket_caps");
         std::vector<std::size_t> caps(o.bucket_caps, o.bucket_caps + o.bucket_cap_count);
         for (std::size_t i = 0; i < caps.size(); ++i)
-            if (caps[i] == 0) fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->bucket_caps[", i, "] is 0");
+            if (caps[i] == 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->bucket_caps[", i, "] is 0");
         return caps;
     }
     const std::vector<std::size_t> usual = ReducerOptions().caps;
@@ -69,46 +69,46 @@ std::vector<std::size_t> read_caps(const ddp_context_options& o, const Group& gr
 constexpr std::int64_t kCheckInterval = 10;
 
 // What DDP_DEBUG asks for: the interval of a check (0: that of the options), if it asks for one.
-std::optional<std::int64_t> check_of_environment(const char* call) {
+std::optional<std::int64_t> check_of_environment() {
     const std::string text = text_or(std::getenv("DDP_DEBUG"), "");
     if (text.empty() || text == "off" || text == "0") return std::nullopt;
     if (text == "check") return 0;
     const std::string with_interval = "check=";
     if (text.rfind(with_interval, 0) != 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": the environment variable DDP_DEBUG is '", text,
-             "'; it is check, check=N (values are compared every N steps, -1 for never) or off");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the environment variable DDP_DEBUG is '", text,
+                  "'; it is check, check=N (values are compared every N steps, -1 for never) or off");
     return parse_int(text.substr(with_interval.size()), -1, INT64_MAX, "DDP_DEBUG=check");
 }
 
-void read_check(const ddp_context_options& o, ReducerOptions& reducer, const char* call) {
+void read_check(const ddp_context_options& o, ReducerOptions& reducer) {
     if (o.check_interval < -1)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->check_interval is ", o.check_interval,
-             "; it must be positive, 0 (for ", kCheckInterval, ") or -1 (never)");
-    const auto asked = check_of_environment(call);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->check_interval is ", o.check_interval,
+                  "; it must be positive, 0 (for ", kCheckInterval, ") or -1 (never)");
+    const auto asked = check_of_environment();
     reducer.check = asked || (o.flags & DDP_CONTEXT_CHECK) != 0;
     if (!reducer.check) return;
     const std::int64_t interval = asked && *asked != 0 ? *asked : o.check_interval;
     reducer.check_interval = interval != 0 ? interval : kCheckInterval;
 }
 
-ContextOptions read_options(const ddp_context_options* options, const Group& group, const char* call) {
+ContextOptions read_options(const ddp_context_options* options, const Group& group) {
     ddp_context_options o;
     ddp_context_options_init(&o);
-    if (options) read_struct(options, &o, call, "options");
-    require_flags(o.flags, kContextFlags, call);
-    check_flags(o.flags, call);
+    if (options) read_struct(options, &o, "options");
+    require_flags(o.flags, kContextFlags);
+    check_flags(o.flags);
     if (o.reduction < DDP_REDUCTION_MEAN || o.reduction > DDP_REDUCTION_WEIGHTED_MEAN)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->reduction ", o.reduction, " is unknown");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->reduction ", o.reduction, " is unknown");
     if (o.reduction == DDP_REDUCTION_SUM && (o.flags & DDP_CONTEXT_DIVIDE_BY_PRESENT))
-        fail(DDP_ERROR_INVALID_ARGUMENT, call,
-             ": options->flags: DDP_CONTEXT_DIVIDE_BY_PRESENT divides, but options->reduction is DDP_REDUCTION_SUM");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT,
+                  "options->flags: DDP_CONTEXT_DIVIDE_BY_PRESENT divides, but options->reduction is DDP_REDUCTION_SUM");
     if (o.rebuild_interval < 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": options->rebuild_interval is ", o.rebuild_interval,
-             "; it must not be negative");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->rebuild_interval is ", o.rebuild_interval,
+                  "; it must not be negative");
     auto has = [&o](std::uint32_t flag) { return (o.flags & flag) != 0; };
     ContextOptions result;
     auto& reducer = result.reducer;
-    reducer.caps = read_caps(o, group, call);
+    reducer.caps = read_caps(o, group);
     reducer.mean = o.reduction != DDP_REDUCTION_SUM;
     reducer.rebuild = !has(DDP_CONTEXT_NO_REBUILD);
     reducer.consensus_order = has(DDP_CONTEXT_CONSENSUS_ORDER);
@@ -117,7 +117,7 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     reducer.static_graph = has(DDP_CONTEXT_STATIC_GRAPH);
     reducer.keep_local_unused = has(DDP_CONTEXT_KEEP_LOCAL_UNUSED);
     reducer.votes = has(DDP_CONTEXT_SKIP_UNUSED_BUCKETS);
-    read_check(o, reducer, call);
+    read_check(o, reducer);
     result.initial_broadcast = !has(DDP_CONTEXT_NO_INITIAL_BROADCAST);
     result.buffer_broadcast = !has(DDP_CONTEXT_NO_BUFFER_BROADCAST);
     result.weighted = o.reduction == DDP_REDUCTION_WEIGHTED_MEAN;
@@ -128,20 +128,20 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     return result;
 }
 
-Param read_param(const ddp_param_desc* desc, std::uint32_t flags, const char* call) {
+Param read_param(const ddp_param_desc* desc, std::uint32_t flags) {
     ddp_param_desc d;
     ddp_param_desc_init(&d);
-    read_struct(require(desc, call, "desc"), &d, call, "desc");
-    require(d.name, call, "desc->name");
-    require_flags(d.flags, flags, call);
+    read_struct(require(desc, "desc"), &d, "desc");
+    require(d.name, "desc->name");
+    require_flags(d.flags, flags);
     if (d.uses > kMostUses || (d.uses > 1 && flags == 0))
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", d.name, "': uses is ", d.uses,
-             flags == 0 ? "; a buffer is not announced" : "; that is more than is plausible");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", d.name, "': uses is ", d.uses,
+                  flags == 0 ? "; a buffer is not announced" : "; that is more than is plausible");
     if (d.ndim < 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", d.name, "': ndim is ", d.ndim, "; it must not be negative");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", d.name, "': ndim is ", d.ndim, "; it must not be negative");
     if (d.ndim > 16)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", d.name, "': ndim is ", d.ndim, "; at most 16 are allowed");
-    if (d.ndim > 0) require(d.shape, call, "desc->shape");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", d.name, "': ndim is ", d.ndim, "; at most 16 are allowed");
+    if (d.ndim > 0) require(d.shape, "desc->shape");
     Param param;
     param.name = d.name;
     if (d.ndim > 0) param.shape.assign(d.shape, d.shape + d.ndim);
@@ -167,11 +167,10 @@ void ddp_context_options_init(ddp_context_options* options) {
 
 ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* options, ddp_context** context,
                               ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_context_create";
-        require(group, call, "group")->impl->require_unbroken(call);
-        require(context, call, "context");
-        *context = new ddp_context{Context(group->impl, read_options(options, *group->impl, call))};
+    return guard(error, "ddp_context_create", [&] {
+        require(group, "group")->impl->require_unbroken();
+        require(context, "context");
+        *context = new ddp_context{Context(group->impl, read_options(options, *group->impl))};
     });
 }
 
@@ -180,7 +179,7 @@ void ddp_context_free(ddp_context* context) {
 }
 
 ddp_status ddp_context_abort(ddp_context* context, const char* reason, ddp_error** error) {
-    return guard(error, [&] { context_of(context, "ddp_context_abort").abort(text_or(reason, "")); });
+    return guard(error, "ddp_context_abort", [&] { context_of(context).abort(text_or(reason, "")); });
 }
 
 void ddp_param_desc_init(ddp_param_desc* desc) {
@@ -191,37 +190,33 @@ void ddp_param_desc_init(ddp_param_desc* desc) {
 }
 
 ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, ddp_param* param, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_register_param";
-        Context& c = context_of(context, call);
-        require(param, call, "param");
-        *param = c.register_param(read_param(desc, kParamFlags, call));
+    return guard(error, "ddp_register_param", [&] {
+        Context& c = context_of(context);
+        require(param, "param");
+        *param = c.register_param(read_param(desc, kParamFlags));
     });
 }
 
 ddp_status ddp_register_buffer(ddp_context* context, const ddp_param_desc* desc, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_register_buffer";
-        context_of(context, call).register_buffer(read_param(desc, 0, call));
-    });
+    return guard(error, "ddp_register_buffer", [&] { context_of(context).register_buffer(read_param(desc, 0)); });
 }
 
 ddp_status ddp_commit(ddp_context* context, ddp_error** error) {
-    return guard(error, [&] { context_of(context, "ddp_commit").commit(); });
+    return guard(error, "ddp_commit", [&] { context_of(context).commit(); });
 }
 
 ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** view, ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = context_of(context, "ddp_grad_view");
-        require(view, "ddp_grad_view", "view");
+    return guard(error, "ddp_grad_view", [&] {
+        Context& c = context_of(context);
+        require(view, "view");
         *view = c.grad_view(param);
     });
 }
 
 ddp_status ddp_layout_hold(ddp_context* context, ddp_layout** layout, ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = context_of(context, "ddp_layout_hold");
-        require(layout, "ddp_layout_hold", "layout");
+    return guard(error, "ddp_layout_hold", [&] {
+        Context& c = context_of(context);
+        require(layout, "layout");
         *layout = new ddp_layout{c.hold_layout()};
     });
 }
@@ -247,72 +242,66 @@ int32_t ddp_context_param_bucket(const ddp_context* context, ddp_param param) {
 }
 
 ddp_status ddp_context_find_param(const ddp_context* context, const char* name, ddp_param* param, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_context_find_param";
-        require(context, call, "context");
-        require(name, call, "name");
-        require(param, call, "param");
+    return guard(error, "ddp_context_find_param", [&] {
+        require(context, "context");
+        require(name, "name");
+        require(param, "param");
         auto found = context->impl.table().find(name);
-        if (found < 0) fail(DDP_ERROR_NOT_FOUND, call, ": no parameter is named '", name, "'");
+        if (found < 0) fail_call(DDP_ERROR_NOT_FOUND, "no parameter is named '", name, "'");
         *param = found;
     });
 }
 
 ddp_status ddp_step_begin(ddp_context* context, ddp_error** error) {
-    return guard(error, [&] { context_of(context, "ddp_step_begin").step_begin(); });
+    return guard(error, "ddp_step_begin", [&] { context_of(context).step_begin(); });
 }
 
 ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error) {
-    return guard(error, [&] { context_of(context, "ddp_set_sync").set_sync(sync != 0); });
+    return guard(error, "ddp_set_sync", [&] { context_of(context).set_sync(sync != 0); });
 }
 
 ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error) {
-    return guard(error, [&] {
-        context_of(context, "ddp_grad_ready").step_call("ddp_grad_ready", [&](Reducer& r) { r.grad_ready(param); });
-    });
+    return guard(error, "ddp_grad_ready",
+                 [&] { context_of(context).step_call([&](Reducer& r) { r.grad_ready(param); }); });
 }
 
 ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_put";
-        Context& c = context_of(context, call);
-        require_flags(flags, DDP_PUT_ADD, call);
-        c.step_call(call, [&](Reducer& r) { r.put(param, gradient, (flags & DDP_PUT_ADD) != 0); });
+    return guard(error, "ddp_put", [&] {
+        Context& c = context_of(context);
+        require_flags(flags, DDP_PUT_ADD);
+        c.step_call([&](Reducer& r) { r.put(param, gradient, (flags & DDP_PUT_ADD) != 0); });
     });
 }
 
 ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const int64_t* indices, const void* values,
                                  size_t count, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_grad_ready_sparse";
-        Context& c = context_of(context, call);
-        if (count > 0) require(indices, call, "indices");
-        if (count > 0) require(values, call, "values");
-        c.step_call(call, [&](Reducer& r) { r.grad_ready_sparse(param, indices, values, count); });
+    return guard(error, "ddp_grad_ready_sparse", [&] {
+        Context& c = context_of(context);
+        if (count > 0) require(indices, "indices");
+        if (count > 0) require(values, "values");
+        c.step_call([&](Reducer& r) { r.grad_ready_sparse(param, indices, values, count); });
     });
 }
 
 ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const void* left, const void* right,
                                   size_t rows, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_grad_ready_factors";
-        Context& c = context_of(context, call);
-        if (rows > 0) require(left, call, "left");
-        if (rows > 0) require(right, call, "right");
-        c.step_call(call, [&](Reducer& r) { r.grad_ready_factors(param, left, right, rows); });
+    return guard(error, "ddp_grad_ready_factors", [&] {
+        Context& c = context_of(context);
+        if (rows > 0) require(left, "left");
+        if (rows > 0) require(right, "right");
+        c.step_call([&](Reducer& r) { r.grad_ready_factors(param, left, right, rows); });
     });
 }
 
 ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int64_t** indices, const void** values,
                                size_t* count, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_sparse_gradient";
-        Context& c = context_of(context, call);
-        Reducer& reducer = c.committed(call);
-        c.table().require(param, call);
+    return guard(error, "ddp_sparse_gradient", [&] {
+        Context& c = context_of(context);
+        Reducer& reducer = c.committed();
+        c.table().require(param);
         if (!c.table()[param].sparse)
-            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", c.table()[param].name,
-                 "' was not registered with DDP_PARAM_SPARSE");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", c.table()[param].name,
+                      "' was not registered with DDP_PARAM_SPARSE");
         const SparseRows& rows = reducer.sparse_result(param);
         if (indices) *indices = rows.indices.data();
         if (values) *values = rows.values.data();
@@ -321,20 +310,16 @@ ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int6
 }
 
 ddp_status ddp_finalize(ddp_context* context, ddp_error** error) {
-    return guard(error, [&] {
-        context_of(context, "ddp_finalize").step_call("ddp_finalize", [](Reducer& r) { r.finalize(); });
-    });
+    return guard(error, "ddp_finalize", [&] { context_of(context).step_call([](Reducer& r) { r.finalize(); }); });
 }
 
 ddp_status ddp_step_discard(ddp_context* context, ddp_error** error) {
-    return guard(error, [&] {
-        context_of(context, "ddp_step_discard").step_call("ddp_step_discard", [](Reducer& r) { r.discard(); });
-    });
+    return guard(error, "ddp_step_discard", [&] { context_of(context).step_call([](Reducer& r) { r.discard(); }); });
 }
 
 ddp_status ddp_context_set_group(ddp_context* context, ddp_group* group, ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = context_of(context, "ddp_context_set_group");
-        c.set_group(require(group, "ddp_context_set_group", "group")->impl);
+    return guard(error, "ddp_context_set_group", [&] {
+        Context& c = context_of(context);
+        c.set_group(require(group, "group")->impl);
     });
 }

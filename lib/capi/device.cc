@@ -10,51 +10,44 @@
 using namespace libddp;
 
 ddp_status ddp_device_count(ddp_device_kind kind, int32_t* devices, ddp_error** error) {
-    return guard(error, [&] {
-        require(devices, "ddp_device_count", "devices");
+    return guard(error, "ddp_device_count", [&] {
+        require(devices, "devices");
         *devices = device_count(kind);
     });
 }
 
 ddp_status ddp_device_describe(ddp_device_kind kind, int32_t index, char** text, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_device_describe";
-        require(text, call, "text");
+    return guard(error, "ddp_device_describe", [&] {
+        require(text, "text");
         const std::string line = describe_device({kind, index});
         auto* copy = static_cast<char*>(std::malloc(line.size() + 1));
-        if (!copy) fail(DDP_ERROR_OUT_OF_MEMORY, call, ": no memory for ", line.size(), " bytes");
+        if (!copy) fail_call(DDP_ERROR_OUT_OF_MEMORY, "no memory for ", line.size(), " bytes");
         std::memcpy(copy, line.c_str(), line.size() + 1);
         *text = copy;
     });
 }
 
 ddp_status ddp_set_stream(ddp_context* context, ddp_device_kind kind, int32_t index, void* stream, ddp_error** error) {
-    return guard(error, [&] { require(context, "ddp_set_stream", "context")->impl.set_stream({kind, index}, stream); });
+    return guard(error, "ddp_set_stream", [&] { require(context, "context")->impl.set_stream({kind, index}, stream); });
 }
 
 ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_grad_ready_on";
-        require(context, call, "context")->impl.step_call(call, [&](Reducer& r) {
-            r.grad_ready_on(param, stream, call);
-        });
+    return guard(error, "ddp_grad_ready_on", [&] {
+        require(context, "context")->impl.step_call([&](Reducer& r) { r.grad_ready_on(param, stream); });
     });
 }
 
 ddp_status ddp_finalize_enqueue(ddp_context* context, ddp_error** error) {
-    return guard(error, [&] { require(context, "ddp_finalize_enqueue", "context")->impl.finalize_enqueue(); });
+    return guard(error, "ddp_finalize_enqueue", [&] { require(context, "context")->impl.finalize_enqueue(); });
 }
 
 ddp_status ddp_finalize_on(ddp_context* context, void* stream, ddp_error** error) {
-    return guard(error, [&] { require(context, "ddp_finalize_on", "context")->impl.finalize_on(stream); });
+    return guard(error, "ddp_finalize_on", [&] { require(context, "context")->impl.finalize_on(stream); });
 }
 
 ddp_status ddp_wait_param_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_wait_param_on";
-        require(context, call, "context")->impl.step_call(call, [&](Reducer& r) {
-            r.wait_param_on(param, stream, call);
-        });
+    return guard(error, "ddp_wait_param_on", [&] {
+        require(context, "context")->impl.step_call([&](Reducer& r) { r.wait_param_on(param, stream); });
     });
 }
 

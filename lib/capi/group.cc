@@ -8,24 +8,24 @@
 #include <vector>
 
 #include "capi/guard.h"
-#include "capi/store_handle.h"
 #include "comm/round_robin.h"
 #include "device/device.h"
 #include "rendezvous/environment.h"
+#include "rendezvous/store.h"
 
 using namespace libddp;
 
 namespace {
 
-Group& group_of(ddp_group* group, const char* call) {
-    return *require(group, call, "group")->impl;
+Group& group_of(ddp_group* group) {
+    return *require(group, "group")->impl;
 }
 
-GroupConfig read_config(const ddp_group_options* options, const char* call) {
+GroupConfig read_config(const ddp_group_options* options) {
     ddp_group_options o;
     ddp_group_options_init(&o);
-    if (options) read_struct(options, &o, call, "options");
-    require_flags(o.flags, DDP_GROUP_DETERMINISTIC | DDP_GROUP_NO_MATCH_CHECK | DDP_GROUP_OR_ALONE, call);
+    if (options) read_struct(options, &o, "options");
+    require_flags(o.flags, DDP_GROUP_DETERMINISTIC | DDP_GROUP_NO_MATCH_CHECK | DDP_GROUP_OR_ALONE);
     GroupConfig config;
     config.rank = o.rank;
     config.world = o.world_size;
@@ -81,7 +81,7 @@ public:
         std::lock_guard lock(mutex_);
         auto node = held_.extract(key);
         if (node.empty())
-            fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_mem_free: this memory is not of ddp_mem_alloc, or was freed before");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "this memory is not of ddp_mem_alloc, or was freed before");
         return std::move(node.mapped());
     }
 
@@ -107,13 +107,12 @@ void ddp_group_options_init(ddp_group_options* options) {
 }
 
 ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_environment_get";
-        require(environment, call, "environment");
+    return guard(error, "ddp_environment_get", [&] {
+        require(environment, "environment");
         const std::size_t size = environment->struct_size;
         if (size < sizeof size)
-            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": environment->struct_size is ", size,
-                 "; set it to sizeof(ddp_environment)");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "environment->struct_size is ", size,
+                      "; set it to sizeof(ddp_environment)");
         JobEnvironment job = discover_environment();
         ddp_environment found;
         std::memset(&found, 0, sizeof found);
@@ -129,31 +128,27 @@ ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) 
 }
 
 ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_group_create";
-        require(group, call, "group");
-        *group = new ddp_group{create_group(read_config(options, call))};
+    return guard(error, "ddp_group_create", [&] {
+        require(group, "group");
+        *group = new ddp_group{create_group(read_config(options))};
     });
 }
 
 ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_group** out, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_group_split";
-        require(out, call, "out");
-        auto part = group_of(group, call).split(color, key, current_tag());
+    return guard(error, "ddp_group_split", [&] {
+        require(out, "out");
+        auto part = group_of(group).split(color, key, current_tag());
         *out = part ? new ddp_group{std::move(part)} : nullptr;
     });
 }
 
 ddp_status ddp_group_round_robin(ddp_group* const* groups, size_t n, ddp_group** out, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_group_round_robin";
-        require(out, call, "out");
-        if (n > 0) require(groups, call, "groups");
+    return guard(error, "ddp_group_round_robin", [&] {
+        require(out, "out");
+        if (n > 0) require(groups, "groups");
         std::vector<std::shared_ptr<Group>> all;
-        for (std::size_t i = 0; i < n; ++i)
-            all.push_back(require(groups[i], call, str("groups[", i, "]").c_str())->impl);
-        *out = new ddp_group{compose_round_robin(all, call, current_tag())};
+        for (std::size_t i = 0; i < n; ++i) all.push_back(require(groups[i], str("groups[", i, "]").c_str())->impl);
+        *out = new ddp_group{compose_round_robin(all, current_tag())};
     });
 }
 
@@ -162,8 +157,8 @@ void ddp_group_free(ddp_group* group) {
 }
 
 ddp_status ddp_group_abort(ddp_group* group, const char* reason, ddp_error** error) {
-    return guard(error, [&] {
-        Group& g = group_of(group, "ddp_group_abort");
+    return guard(error, "ddp_group_abort", [&] {
+        Group& g = group_of(group);
         g.break_everywhere({DDP_ERROR_ABORTED,
                             str("rank ", g.rank(), " called ddp_group_abort", reason ? ": " : "", text_or(reason, "")),
                             g.rank()});
@@ -181,63 +176,61 @@ const char* ddp_group_backend(const ddp_group* group) {
 }
 
 ddp_status ddp_group_status(ddp_group* group, ddp_error** error) {
-    return guard(error, [&] { group_of(group, "ddp_group_status").check(); });
+    return guard(error, "ddp_group_status", [&] { group_of(group).check(); });
 }
 
 ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_group_store";
-        require(store, call, "store");
-        *store = new ddp_store{group_of(group, call).store()};
+    return guard(error, "ddp_group_store", [&] {
+        require(store, "store");
+        *store = new ddp_store{group_of(group).store()};
     });
 }
 
 ddp_status ddp_mem_alloc(ddp_group* group, size_t bytes, void** memory, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_mem_alloc";
-        require(memory, call, "memory");
-        *memory = allocations().add(group_of(group, call).link(0)->allocate(std::max<std::size_t>(1, bytes)));
+    return guard(error, "ddp_mem_alloc", [&] {
+        require(memory, "memory");
+        *memory = allocations().add(group_of(group).link(0)->allocate(std::max<std::size_t>(1, bytes)));
     });
 }
 
 ddp_status ddp_mem_free(void* memory, ddp_error** error) {
-    return guard(error, [&] {
+    return guard(error, "ddp_mem_free", [&] {
         if (memory) allocations().take(memory);
     });
 }
 
 ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
                          ddp_reduce_op op, ddp_work** work, ddp_error** error) {
-    return guard(error, [&] {
+    return guard(error, "ddp_allreduce", [&] {
         Collective c{DDP_COLLECTIVE_ALLREDUCE, send, recv, count, dtype, op};
-        start(group_of(group, "ddp_allreduce"), c, work);
+        start(group_of(group), c, work);
     });
 }
 
 ddp_status ddp_broadcast(ddp_group* group, void* buffer, size_t count, ddp_dtype dtype, int32_t root, ddp_work** work,
                          ddp_error** error) {
-    return guard(error, [&] {
+    return guard(error, "ddp_broadcast", [&] {
         Collective c{DDP_COLLECTIVE_BROADCAST, nullptr, buffer, count, dtype, DDP_SUM, root};
-        start(group_of(group, "ddp_broadcast"), c, work);
+        start(group_of(group), c, work);
     });
 }
 
 ddp_status ddp_allgather(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype, ddp_work** work,
                          ddp_error** error) {
-    return guard(error, [&] {
+    return guard(error, "ddp_allgather", [&] {
         Collective c{DDP_COLLECTIVE_ALLGATHER, send, recv, count, dtype};
-        start(group_of(group, "ddp_allgather"), c, work);
+        start(group_of(group), c, work);
     });
 }
 
 ddp_status ddp_reduce_scatter(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
                               ddp_reduce_op op, ddp_work** work, ddp_error** error) {
-    return guard(error, [&] {
+    return guard(error, "ddp_reduce_scatter", [&] {
         Collective c{DDP_COLLECTIVE_REDUCE_SCATTER, send, recv, count, dtype, op};
-        start(group_of(group, "ddp_reduce_scatter"), c, work);
+        start(group_of(group), c, work);
     });
 }
 
 ddp_status ddp_barrier(ddp_group* group, ddp_work** work, ddp_error** error) {
-    return guard(error, [&] { start(group_of(group, "ddp_barrier"), {}, work); });
+    return guard(error, "ddp_barrier", [&] { start(group_of(group), {}, work); });
 }

@@ -1,5 +1,5 @@
-// What every function of the C ABI goes through: no exception gets out, every error gets its object, every struct its
-// size checked.
+// What every function of the C ABI goes through: no exception gets out, every error gets its object and the name of the
+// function, every struct its size checked.
 #pragma once
 
 #include <cstring>
@@ -15,10 +15,11 @@ inline void give_error(ddp_error** error, const ErrorInfo& info) noexcept {
     if (error) *error = make_error(info);
 }
 
+// call: the name of the public function.
 template <class Body>
-ddp_status guard(ddp_error** error, Body&& body) noexcept {
+ddp_status guard(ddp_error** error, const char* call, Body&& body) noexcept {
     try {
-        body();
+        in_call(call, body);
         return DDP_OK;
     } catch (...) {
         const ErrorInfo info = caught();
@@ -27,37 +28,37 @@ ddp_status guard(ddp_error** error, Body&& body) noexcept {
     }
 }
 
-// Throws INVALID_ARGUMENT "ddp_foo: `name` is NULL".
+// Throws INVALID_ARGUMENT "`name` is NULL".
 template <class T>
-T* require(T* pointer, const char* call, const char* name) {
-    if (!pointer) fail(DDP_ERROR_INVALID_ARGUMENT, call, ": ", name, " is NULL");
+T* require(T* pointer, const char* name) {
+    if (!pointer) fail_call(DDP_ERROR_INVALID_ARGUMENT, name, " is NULL");
     return pointer;
 }
 
 // Copies a caller's versioned struct: as many bytes as both sides know. `target` holds the defaults. What a newer
 // caller has more must be zero.
 template <class Struct>
-void read_struct(const Struct* source, Struct* target, const char* call, const char* name) {
+void read_struct(const Struct* source, Struct* target, const char* name) {
     const std::size_t size = source->struct_size;
     if (size < sizeof(std::size_t))
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": ", name, "->struct_size is ", size,
-             "; fill the struct with its _init function");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, name, "->struct_size is ", size,
+                  "; fill the struct with its _init function");
     const std::size_t common = size < sizeof(Struct) ? size : sizeof(Struct);
     std::memcpy(target, source, common);
     target->struct_size = sizeof(Struct);
     const char* tail = reinterpret_cast<const char*>(source) + common;
     for (std::size_t i = 0; i < size - common; ++i)
         if (tail[i] != 0)
-            fail(DDP_ERROR_UNSUPPORTED, call, ": ", name, " has fields that libddp ", ddp_version(),
-                 " does not know; run with a newer library or leave them zero");
+            fail_call(DDP_ERROR_UNSUPPORTED, name, " has fields that libddp ", ddp_version(),
+                      " does not know; run with a newer library or leave them zero");
 }
 
-inline void require_zero(unsigned long long value, const char* call, const char* field) {
-    if (value != 0) fail(DDP_ERROR_INVALID_ARGUMENT, call, ": ", field, " is ", value, "; it must be 0");
+inline void require_zero(unsigned long long value, const char* field) {
+    if (value != 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, field, " is ", value, "; it must be 0");
 }
 
-inline void require_flags(std::uint32_t flags, std::uint32_t known, const char* call) {
-    if (flags & ~known) fail(DDP_ERROR_UNSUPPORTED, call, ": flags has unknown bits 0x", std::hex, flags & ~known);
+inline void require_flags(std::uint32_t flags, std::uint32_t known) {
+    if (flags & ~known) fail_call(DDP_ERROR_UNSUPPORTED, "flags has unknown bits 0x", std::hex, flags & ~known);
 }
 
 // A user's pointer with the function that ends it (may be NULL).

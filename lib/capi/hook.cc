@@ -10,15 +10,15 @@ using namespace libddp;
 
 namespace {
 
-void give_tensor(const ddp_bucket* bucket, int32_t i, bool gradient, ddp_tensor* out, const char* call) {
-    require(bucket, call, "bucket");
-    require(out, call, "tensor");
+void give_tensor(const ddp_bucket* bucket, int32_t i, bool gradient, ddp_tensor* out) {
+    require(bucket, "bucket");
+    require(out, "tensor");
     const auto count = static_cast<int32_t>(bucket->tensors.size());
     if (i < 0 || i >= count)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": i is ", i, ", but the bucket holds ", count, " parameters");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "i is ", i, ", but the bucket holds ", count, " parameters");
     if (out->struct_size < sizeof(std::size_t))
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": tensor->struct_size is ", out->struct_size,
-             "; set it to sizeof(ddp_tensor)");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "tensor->struct_size is ", out->struct_size,
+                  "; set it to sizeof(ddp_tensor)");
     const BucketTensor& t = bucket->tensors[static_cast<std::size_t>(i)];
     ddp_tensor tensor{out->struct_size,
                       gradient ? t.gradient : t.value,
@@ -36,9 +36,9 @@ void give_tensor(const ddp_bucket* bucket, int32_t i, bool gradient, ddp_tensor*
 
 ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, void* user_data, void (*destroy)(void*),
                              ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = require(context, "ddp_set_comm_hook", "context")->impl;
-        c.require_between_steps("ddp_set_comm_hook");
+    return guard(error, "ddp_set_comm_hook", [&] {
+        Context& c = require(context, "context")->impl;
+        c.require_between_steps();
         auto state = owned(user_data, destroy);
         c.set_hook(fn ? std::make_shared<UserHook>(fn, std::move(state)) : nullptr);
     });
@@ -46,9 +46,9 @@ ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, void* us
 
 ddp_status ddp_set_buffer_hook(ddp_context* context, ddp_buffer_hook_fn fn, void* user_data, void (*destroy)(void*),
                                ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = require(context, "ddp_set_buffer_hook", "context")->impl;
-        c.require_between_steps("ddp_set_buffer_hook");
+    return guard(error, "ddp_set_buffer_hook", [&] {
+        Context& c = require(context, "context")->impl;
+        c.require_between_steps();
         c.set_buffer_hook({fn, owned(user_data, destroy)});
     });
 }
@@ -82,27 +82,26 @@ int32_t ddp_bucket_param_count(const ddp_bucket* bucket) {
 }
 
 ddp_status ddp_bucket_gradient(const ddp_bucket* bucket, int32_t i, ddp_tensor* tensor, ddp_error** error) {
-    return guard(error, [&] { give_tensor(bucket, i, true, tensor, "ddp_bucket_gradient"); });
+    return guard(error, "ddp_bucket_gradient", [&] { give_tensor(bucket, i, true, tensor); });
 }
 
 ddp_status ddp_bucket_parameter(const ddp_bucket* bucket, int32_t i, ddp_tensor* tensor, ddp_error** error) {
-    return guard(error, [&] { give_tensor(bucket, i, false, tensor, "ddp_bucket_parameter"); });
+    return guard(error, "ddp_bucket_parameter", [&] { give_tensor(bucket, i, false, tensor); });
 }
 
 ddp_status ddp_bucket_set_buffer(ddp_bucket* bucket, void* buffer, ddp_dtype dtype, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_bucket_set_buffer";
-        require(bucket, call, "bucket");
-        require(buffer, call, "buffer");
+    return guard(error, "ddp_bucket_set_buffer", [&] {
+        require(bucket, "bucket");
+        require(buffer, "buffer");
         const bool convertible =
             is_floating(dtype) && is_floating(bucket->dtype) && is_complex(dtype) == is_complex(bucket->dtype);
         if (dtype != bucket->dtype && !convertible)
-            fail(DDP_ERROR_UNSUPPORTED, call, ": ", dtype_name(dtype), " cannot become the bucket's ",
-                 dtype_name(bucket->dtype));
+            fail_call(DDP_ERROR_UNSUPPORTED, dtype_name(dtype), " cannot become the bucket's ",
+                      dtype_name(bucket->dtype));
         const ddp_device where = device_of(buffer);
         if (!same_device(where, bucket->device))
-            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": buffer is memory of ", device_name(where),
-                 ", and the bucket is on ", device_name(bucket->device));
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "buffer is memory of ", device_name(where), ", and the bucket is on ",
+                      device_name(bucket->device));
         bucket->result = buffer == bucket->buffer ? nullptr : buffer;
         bucket->result_dtype = dtype;
     });

@@ -14,16 +14,14 @@ int64_t ddp_context_bucket_bytes(const ddp_context* context, int32_t bucket) {
 }
 
 ddp_status ddp_request_rebuild(ddp_context* context, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_request_rebuild";
-        require(context, call, "context")->impl.committed(call).request_rebuild();
-    });
+    return guard(error, "ddp_request_rebuild",
+                 [&] { require(context, "context")->impl.committed().request_rebuild(); });
 }
 
 ddp_status ddp_plan_save(ddp_context* context, char** text, ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = require(context, "ddp_plan_save", "context")->impl;
-        require(text, "ddp_plan_save", "text");
+    return guard(error, "ddp_plan_save", [&] {
+        Context& c = require(context, "context")->impl;
+        require(text, "text");
         const std::string plan = c.plan_text();
         auto* copy = static_cast<char*>(std::malloc(plan.size() + 1));
         if (!copy) throw std::bad_alloc();
@@ -37,8 +35,8 @@ void ddp_text_free(char* text) {
 }
 
 ddp_status ddp_plan_adopt(ddp_context* context, const char* text, ddp_error** error) {
-    return guard(error, [&] {
-        Context& c = require(context, "ddp_plan_adopt", "context")->impl;
-        c.adopt_plan(require(text, "ddp_plan_adopt", "text"));
+    return guard(error, "ddp_plan_adopt", [&] {
+        Context& c = require(context, "context")->impl;
+        c.adopt_plan(require(text, "text"));
     });
 }

@@ -31,10 +31,9 @@ void add_params(ddp_stats& s, const Context& context, const Reducer& reducer) {
 
 // As many elements as fit; the count tells how many there are.
 template <class Target, class Source, class Read>
-void give_list(Target* target, size_t capacity, size_t* count, const Source& source, Read read, const char* call,
-               const char* name) {
-    require(count, call, "count");
-    if (capacity > 0) require(target, call, name);
+void give_list(Target* target, size_t capacity, size_t* count, const Source& source, Read read, const char* name) {
+    require(count, "count");
+    if (capacity > 0) require(target, name);
     for (std::size_t i = 0; i < std::min(capacity, source.size()); ++i) target[i] = read(source[i]);
     *count = source.size();
 }
@@ -42,13 +41,12 @@ void give_list(Target* target, size_t capacity, size_t* count, const Source& sou
 }  // namespace
 
 ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_stats_get";
-        Context& c = require(context, call, "context")->impl;
-        require(stats, call, "stats");
+    return guard(error, "ddp_stats_get", [&] {
+        Context& c = require(context, "context")->impl;
+        require(stats, "stats");
         if (stats->struct_size < sizeof(std::size_t))
-            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": stats->struct_size is ", stats->struct_size,
-                 "; set it to sizeof(ddp_stats)");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "stats->struct_size is ", stats->struct_size,
+                      "; set it to sizeof(ddp_stats)");
         ddp_stats s{};
         s.struct_size = stats->struct_size;
         s.param_count = c.table().size();
@@ -72,21 +70,19 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
 
 ddp_status ddp_stats_bucket_sizes(ddp_context* context, int32_t initial, uint64_t* bytes, size_t capacity,
                                   size_t* count, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_stats_bucket_sizes";
-        const Reducer& reducer = require(context, call, "context")->impl.committed(call);
+    return guard(error, "ddp_stats_bucket_sizes", [&] {
+        const Reducer& reducer = require(context, "context")->impl.committed();
         const BucketPlan& plan = initial != 0 ? reducer.initial_plan() : reducer.buckets().plan();
         give_list(
-            bytes, capacity, count, plan.buckets, [](const PlanBucket& b) { return b.content; }, call, "bytes");
+            bytes, capacity, count, plan.buckets, [](const PlanBucket& b) { return b.content; }, "bytes");
     });
 }
 
 ddp_status ddp_stats_ready_order(ddp_context* context, ddp_param* params, size_t capacity, size_t* count,
                                  ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_stats_ready_order";
-        const Reducer& reducer = require(context, call, "context")->impl.committed(call);
+    return guard(error, "ddp_stats_ready_order", [&] {
+        const Reducer& reducer = require(context, "context")->impl.committed();
         give_list(
-            params, capacity, count, reducer.ready_order().own(), [](std::int32_t id) { return id; }, call, "params");
+            params, capacity, count, reducer.ready_order().own(), [](std::int32_t id) { return id; }, "params");
     });
 }

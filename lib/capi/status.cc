@@ -31,7 +31,9 @@ int64_t ddp_error_step(const ddp_error* error) {
 ddp_error* ddp_error_create(ddp_status code, const char* message) {
     ErrorInfo info;
     const bool known = code < DDP_OK && code >= kLastError;
-    const auto status = guard(nullptr, [&] { info = {known ? code : DDP_ERROR_CALLBACK, text_or(message, "")}; });
+    const auto status = guard(nullptr, "ddp_error_create", [&] {
+        info = {known ? code : DDP_ERROR_CALLBACK, text_or(message, "")};
+    });
     if (status != DDP_OK) info.code = status;
     return make_error(info);
 }

@@ -3,14 +3,14 @@
 #include <cstdlib>
 
 #include "capi/guard.h"
-#include "capi/store_handle.h"
+#include "rendezvous/store.h"
 
 using namespace libddp;
 
 namespace {
 
-std::string_view bytes(const void* value, size_t size, const char* call, const char* name) {
-    if (size > 0) require(value, call, name);
+std::string_view bytes(const void* value, size_t size, const char* name) {
+    if (size > 0) require(value, name);
     return {static_cast<const char*>(value), size};
 }
 
@@ -22,16 +22,16 @@ void* give_bytes(const std::string& value) {
     return copy;
 }
 
-Store::Keys key_list(const char* const* keys, size_t count, const char* call) {
+Store::Keys key_list(const char* const* keys, size_t count) {
     Store::Keys result;
-    if (count > 0) require(keys, call, "keys");
-    for (size_t i = 0; i < count; ++i) result.emplace_back(require(keys[i], call, "a key"));
+    if (count > 0) require(keys, "keys");
+    for (size_t i = 0; i < count; ++i) result.emplace_back(require(keys[i], "a key"));
     return result;
 }
 
 // A reference of the call's own: another thread may free the handle meanwhile.
-std::shared_ptr<Store> store_of(ddp_store* store, const char* call) {
-    return require(store, call, "store")->impl;
+std::shared_ptr<Store> store_of(ddp_store* store) {
+    return require(store, "store")->impl;
 }
 
 }  // namespace
@@ -43,17 +43,16 @@ void ddp_store_options_init(ddp_store_options* options) {
 }
 
 ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store, ddp_error** error) {
-    return guard(error, [&] {
+    return guard(error, "ddp_store_create", [&] {
         ddp_store_options o;
         ddp_store_options_init(&o);
-        read_struct(require(options, "ddp_store_create", "options"), &o, "ddp_store_create", "options");
-        require(store, "ddp_store_create", "store");
-        require_zero(static_cast<unsigned>(o.reserved0), "ddp_store_create", "options->reserved0");
+        read_struct(require(options, "options"), &o, "options");
+        require(store, "store");
+        require_zero(static_cast<unsigned>(o.reserved0), "options->reserved0");
         if (o.timeout_ms < 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_store_create: timeout_ms is ", o.timeout_ms,
-                 "; it must not be negative");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", o.timeout_ms, "; it must not be negative");
         StoreConfig config;
-        config.uri = require(o.uri, "ddp_store_create", "options->uri");
+        config.uri = require(o.uri, "options->uri");
         config.is_server = o.is_server != 0;
         if (o.timeout_ms > 0) config.timeout_ms = o.timeout_ms;
         const char* from_env = std::getenv("DDP_SECRET");
@@ -64,7 +63,7 @@ ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store,
 
 void ddp_store_free(ddp_store* store) {
     if (!store) return;
-    guard(nullptr, [&] {
+    guard(nullptr, "ddp_store_free", [&] {
         if (store->owned) store->impl->close();  // wakes calls that still wait in other threads
     });
     delete store;
@@ -75,19 +74,16 @@ int32_t ddp_store_port(const ddp_store* store) {
 }
 
 ddp_status ddp_store_set(ddp_store* store, const char* key, const void* value, size_t size, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_set";
-        store_of(store, call)->set(require(key, call, "key"), bytes(value, size, call, "value"));
-    });
+    return guard(error, "ddp_store_set",
+                 [&] { store_of(store)->set(require(key, "key"), bytes(value, size, "value")); });
 }
 
 ddp_status ddp_store_get(ddp_store* store, const char* key, int64_t timeout_ms, void** value, size_t* size,
                          ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_get";
-        require(value, call, "value");
-        require(size, call, "size");
-        auto found = store_of(store, call)->get(require(key, call, "key"), timeout_ms);
+    return guard(error, "ddp_store_get", [&] {
+        require(value, "value");
+        require(size, "size");
+        auto found = store_of(store)->get(require(key, "key"), timeout_ms);
         *value = give_bytes(found);
         *size = found.size();
     });
@@ -96,75 +92,64 @@ ddp_status ddp_store_get(ddp_store* store, const char* key, int64_t timeout_ms, 
 ddp_status ddp_store_compare_set(ddp_store* store, const char* key, const void* expected, size_t expected_size,
                                  const void* desired, size_t desired_size, void** value, size_t* size,
                                  ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_compare_set";
-        require(value, call, "value");
-        require(size, call, "size");
-        auto now = store_of(store, call)
-                       ->compare_set(require(key, call, "key"), bytes(expected, expected_size, call, "expected"),
-                                     bytes(desired, desired_size, call, "desired"));
+    return guard(error, "ddp_store_compare_set", [&] {
+        require(value, "value");
+        require(size, "size");
+        auto now = store_of(store)->compare_set(require(key, "key"), bytes(expected, expected_size, "expected"),
+                                                bytes(desired, desired_size, "desired"));
         *value = give_bytes(now);
         *size = now.size();
     });
 }
 
 ddp_status ddp_store_add(ddp_store* store, const char* key, int64_t amount, int64_t* sum, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_add";
-        require(sum, call, "sum");
-        *sum = store_of(store, call)->add(require(key, call, "key"), amount);
+    return guard(error, "ddp_store_add", [&] {
+        require(sum, "sum");
+        *sum = store_of(store)->add(require(key, "key"), amount);
     });
 }
 
 ddp_status ddp_store_append(ddp_store* store, const char* key, const void* value, size_t size, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_append";
-        store_of(store, call)->append(require(key, call, "key"), bytes(value, size, call, "value"));
-    });
+    return guard(error, "ddp_store_append",
+                 [&] { store_of(store)->append(require(key, "key"), bytes(value, size, "value")); });
 }
 
 ddp_status ddp_store_check(ddp_store* store, const char* const* keys, size_t count, int32_t* exists,
                            ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_check";
-        require(exists, call, "exists");
-        *exists = store_of(store, call)->check(key_list(keys, count, call)) ? 1 : 0;
+    return guard(error, "ddp_store_check", [&] {
+        require(exists, "exists");
+        *exists = store_of(store)->check(key_list(keys, count)) ? 1 : 0;
     });
 }
 
 ddp_status ddp_store_wait(ddp_store* store, const char* const* keys, size_t count, int64_t timeout_ms,
                           ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_wait";
-        store_of(store, call)->wait(key_list(keys, count, call), timeout_ms);
-    });
+    return guard(error, "ddp_store_wait", [&] { store_of(store)->wait(key_list(keys, count), timeout_ms); });
 }
 
 ddp_status ddp_store_multi_set(ddp_store* store, const char* const* keys, const void* const* values,
                                const size_t* sizes, size_t count, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_multi_set";
-        auto names = key_list(keys, count, call);
+    return guard(error, "ddp_store_multi_set", [&] {
+        auto names = key_list(keys, count);
         Store::Values contents;
         if (count > 0) {
-            require(values, call, "values");
-            require(sizes, call, "sizes");
+            require(values, "values");
+            require(sizes, "sizes");
         }
-        for (size_t i = 0; i < count; ++i) contents.emplace_back(bytes(values[i], sizes[i], call, "a value"));
-        store_of(store, call)->multi_set(names, contents);
+        for (size_t i = 0; i < count; ++i) contents.emplace_back(bytes(values[i], sizes[i], "a value"));
+        store_of(store)->multi_set(names, contents);
     });
 }
 
 ddp_status ddp_store_multi_get(ddp_store* store, const char* const* keys, size_t count, int64_t timeout_ms,
                                void** values, size_t* sizes, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_multi_get";
-        auto names = key_list(keys, count, call);
+    return guard(error, "ddp_store_multi_get", [&] {
+        auto names = key_list(keys, count);
         if (count > 0) {
-            require(values, call, "values");
-            require(sizes, call, "sizes");
+            require(values, "values");
+            require(sizes, "sizes");
         }
-        auto contents = store_of(store, call)->multi_get(names, timeout_ms);
+        auto contents = store_of(store)->multi_get(names, timeout_ms);
         // All copies before any output: a failing allocation must not leave half of them behind.
         std::vector<std::unique_ptr<void, decltype(&std::free)>> copies;
         for (const auto& content : contents) copies.emplace_back(give_bytes(content), &std::free);
@@ -176,29 +161,25 @@ ddp_status ddp_store_multi_get(ddp_store* store, const char* const* keys, size_t
 }
 
 ddp_status ddp_store_delete(ddp_store* store, const char* key, int32_t* deleted, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_delete";
-        bool existed = store_of(store, call)->remove(require(key, call, "key"));
+    return guard(error, "ddp_store_delete", [&] {
+        bool existed = store_of(store)->remove(require(key, "key"));
         if (deleted) *deleted = existed ? 1 : 0;
     });
 }
 
 ddp_status ddp_store_num_keys(ddp_store* store, int64_t* count, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_num_keys";
-        require(count, call, "count");
-        *count = store_of(store, call)->num_keys();
+    return guard(error, "ddp_store_num_keys", [&] {
+        require(count, "count");
+        *count = store_of(store)->num_keys();
     });
 }
 
 ddp_status ddp_store_list_keys(ddp_store* store, const char* prefix, void** keys, size_t* size, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_list_keys";
-        require(keys, call, "keys");
-        require(size, call, "size");
+    return guard(error, "ddp_store_list_keys", [&] {
+        require(keys, "keys");
+        require(size, "size");
         std::string joined;
-        for (const auto& key : store_of(store, call)->list_keys(text_or(prefix, "")))
-            joined.append(key).push_back('\0');
+        for (const auto& key : store_of(store)->list_keys(text_or(prefix, ""))) joined.append(key).push_back('\0');
         *keys = give_bytes(joined);
         *size = joined.size();
     });
@@ -206,37 +187,32 @@ ddp_status ddp_store_list_keys(ddp_store* store, const char* prefix, void** keys
 
 ddp_status ddp_store_queue_push(ddp_store* store, const char* queue, const void* value, size_t size,
                                 ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_queue_push";
-        store_of(store, call)->queue_push(require(queue, call, "queue"), bytes(value, size, call, "value"));
-    });
+    return guard(error, "ddp_store_queue_push",
+                 [&] { store_of(store)->queue_push(require(queue, "queue"), bytes(value, size, "value")); });
 }
 
 ddp_status ddp_store_queue_pop(ddp_store* store, const char* queue, int64_t timeout_ms, void** value, size_t* size,
                                ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_queue_pop";
-        require(value, call, "value");
-        require(size, call, "size");
-        auto element = store_of(store, call)->queue_pop(require(queue, call, "queue"), timeout_ms);
+    return guard(error, "ddp_store_queue_pop", [&] {
+        require(value, "value");
+        require(size, "size");
+        auto element = store_of(store)->queue_pop(require(queue, "queue"), timeout_ms);
         *value = give_bytes(element);
         *size = element.size();
     });
 }
 
 ddp_status ddp_store_queue_size(ddp_store* store, const char* queue, int64_t* count, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_queue_size";
-        require(count, call, "count");
-        *count = store_of(store, call)->queue_size(require(queue, call, "queue"));
+    return guard(error, "ddp_store_queue_size", [&] {
+        require(count, "count");
+        *count = store_of(store)->queue_size(require(queue, "queue"));
     });
 }
 
 ddp_status ddp_store_barrier(ddp_store* store, const char* name, int64_t count, int64_t timeout_ms, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_store_barrier";
-        if (count < 1) fail(DDP_ERROR_INVALID_ARGUMENT, call, ": count is ", count, "; it must be at least 1");
-        store_of(store, call)->barrier(require(name, call, "name"), count, timeout_ms);
+    return guard(error, "ddp_store_barrier", [&] {
+        if (count < 1) fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; it must be at least 1");
+        store_of(store)->barrier(require(name, "name"), count, timeout_ms);
     });
 }
 

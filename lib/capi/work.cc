@@ -8,8 +8,8 @@ using namespace libddp;
 
 namespace {
 
-Work& work_of(ddp_work* work, const char* call) {
-    return *require(work, call, "work")->impl;
+Work& work_of(ddp_work* work) {
+    return *require(work, "work")->impl;
 }
 
 void throw_if_failed(const Work& work) {
@@ -19,9 +19,9 @@ void throw_if_failed(const Work& work) {
 }  // namespace
 
 ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** error) {
-    return guard(error, [&] {
-        Work& w = work_of(work, "ddp_work_test");
-        require(done, "ddp_work_test", "done");
+    return guard(error, "ddp_work_test", [&] {
+        Work& w = work_of(work);
+        require(done, "done");
         w.poll();
         *done = w.done() ? 1 : 0;
         if (!w.done()) return;
@@ -31,30 +31,28 @@ ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** error) {
 }
 
 ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error) {
-    return guard(error, [&] {
-        Work& w = work_of(work, "ddp_work_wait");
+    return guard(error, "ddp_work_wait", [&] {
+        Work& w = work_of(work);
         if (timeout_ms < 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_work_wait: timeout_ms is ", timeout_ms, "; it must not be negative");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", timeout_ms, "; it must not be negative");
         std::optional<Deadline> deadline;
         if (timeout_ms > 0) deadline = Deadline::after_ms(timeout_ms);
         if (!w.wait(deadline))
-            fail(DDP_ERROR_TIMEOUT, "ddp_work_wait: the operation did not finish within ", timeout_ms,
-                 " ms; it goes on");
+            fail_call(DDP_ERROR_TIMEOUT, "the operation did not finish within ", timeout_ms, " ms; it goes on");
         throw_if_failed(w);
         if (!w.settle(deadline))
-            fail(DDP_ERROR_TIMEOUT, "ddp_work_wait: the device did not come to the result within ", timeout_ms,
-                 " ms; it goes on");
+            fail_call(DDP_ERROR_TIMEOUT, "the device did not come to the result within ", timeout_ms,
+                      " ms; it goes on");
     });
 }
 
 ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (*destroy)(void*), uint32_t flags,
                          ddp_work** out, ddp_error** error) {
-    return guard(error, [&] {
-        constexpr const char* call = "ddp_work_then";
-        Work& w = work_of(work, call);
-        require(fn, call, "fn");
-        require(out, call, "out");
-        require_flags(flags, DDP_WORK_ANY_THREAD, call);
+    return guard(error, "ddp_work_then", [&] {
+        Work& w = work_of(work);
+        require(fn, "fn");
+        require(out, "out");
+        require_flags(flags, DDP_WORK_ANY_THREAD);
         // Everything that can fail comes before user_data changes hands.
         auto handle = std::make_unique<ddp_work>();
         struct UserData {
@@ -84,28 +82,26 @@ ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (
 }
 
 ddp_status ddp_work_create(int64_t timeout_ms, ddp_work** work, ddp_error** error) {
-    return guard(error, [&] {
-        require(work, "ddp_work_create", "work");
+    return guard(error, "ddp_work_create", [&] {
+        require(work, "work");
         if (timeout_ms < 0)
-            fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_work_create: timeout_ms is ", timeout_ms,
-                 "; it must not be negative");
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", timeout_ms, "; it must not be negative");
         *work = new ddp_work{Work::user_completed(timeout_ms > 0 ? timeout_ms : kDefaultTimeoutMs)};
     });
 }
 
 ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* message, ddp_error** error) {
-    return guard(error, [&] {
-        Work& w = work_of(work, "ddp_work_complete");
+    return guard(error, "ddp_work_complete", [&] {
+        Work& w = work_of(work);
         if (!w.is_user_completed())
-            fail(DDP_ERROR_INVALID_STATE,
-                 "ddp_work_complete: this work is an operation of libddp; only works of ddp_work_create "
-                 "are completed by the program");
+            fail_call(DDP_ERROR_INVALID_STATE,
+                      "this work is an operation of libddp; only works of ddp_work_create "
+                      "are completed by the program");
         ErrorInfo result;
         const bool known = status < DDP_OK && status >= kLastError;
         if (status != DDP_OK)
             result = {known ? status : DDP_ERROR_CALLBACK, text_or(message, "a work was completed with an error")};
-        if (!w.complete(std::move(result)))
-            fail(DDP_ERROR_INVALID_STATE, "ddp_work_complete: the work is finished already");
+        if (!w.complete(std::move(result))) fail_call(DDP_ERROR_INVALID_STATE, "the work is finished already");
     });
 }
 

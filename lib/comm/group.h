@@ -80,14 +80,14 @@ public:
     }
     // The same, now and then, for a thread that waits for something else than a work; and where the program ends the wait.
     void check_in_wait(const char* waited_for);
-    // The same for `call`, which begins something new with the group: it says that nothing has just happened.
-    void require_unbroken(const char* call) const {
+    // The same for a call that begins something new with the group: it says that nothing has just happened.
+    void require_unbroken() const {
         if (!broken()) return;
         ErrorInfo error = verdict();
-        error.message = str(
-            call, ": the group is broken since an earlier failure and stays so; create a new group. It broke because: ",
-            error.message);
-        throw Error(error);
+        error.message =
+            str("the group is broken since an earlier failure and stays so; create a new group. It broke because: ",
+                error.message);
+        throw CallError(error);
     }
 
 protected:

@@ -250,7 +250,7 @@ std::string Link::joining() const {
 
 std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const OpTag& tag, const Links& earlier) {
     if (color < -1) fail(DDP_ERROR_INVALID_ARGUMENT, "color is ", color, "; it is at least 0, or -1 to join no group");
-    require_unbroken("ddp_group_split");
+    in_call("ddp_group_split", [this] { require_unbroken(); });
     struct Choice {
         std::int32_t color, key, rank;
     };

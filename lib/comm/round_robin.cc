@@ -19,11 +19,11 @@ struct Claim {
 };
 
 // What is wrong with one group among those before it, if anything.
-Links links_of(const Groups& groups, const char* call) {
+Links links_of(const Groups& groups) {
     Links links;
     for (std::size_t i = 0; i < groups.size(); ++i) {
         const auto refuse = [&](const auto&... what) {
-            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": groups[", i, "] ", what...);
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "groups[", i, "] ", what...);
         };
         const auto link = std::dynamic_pointer_cast<Link>(groups[i]);
         if (!link) refuse("is a round robin group itself; give the groups of which it is made");
@@ -45,17 +45,17 @@ Claim claim_of(const Links& links) {
 }
 
 // Every rank computes this from the same claims, so every rank says the same.
-ErrorInfo find_difference(const std::vector<Claim>& claims, const char* call) {
+ErrorInfo find_difference(const std::vector<Claim>& claims) {
     for (std::size_t r = 1; r < claims.size(); ++r) {
         const auto rank = static_cast<std::int32_t>(r);
         if (claims[r].count != claims[0].count)
             return {DDP_ERROR_MISMATCH,
-                    str(call, ": rank 0 gives ", claims[0].count, " groups and rank ", r, " gives ", claims[r].count,
-                        "; every rank must give the same groups in the same order"),
+                    str("ddp_group_round_robin: rank 0 gives ", claims[0].count, " groups and rank ", r, " gives ",
+                        claims[r].count, "; every rank must give the same groups in the same order"),
                     rank};
         if (claims[r].groups != claims[0].groups)
             return {DDP_ERROR_MISMATCH,
-                    str(call, ": rank 0 and rank ", r,
+                    str("ddp_group_round_robin: rank 0 and rank ", r,
                         " give different groups, or the same in another order; every rank must give the same groups in "
                         "the same order"),
                     rank};
@@ -64,7 +64,7 @@ ErrorInfo find_difference(const std::vector<Claim>& claims, const char* call) {
 }
 
 // On all links at once: where ranks give them in another order, each would wait for the other otherwise.
-void compare(const Links& links, const char* call, const OpTag& tag) {
+void compare(const Links& links, const OpTag& tag) {
     const auto world = static_cast<std::size_t>(links[0]->world());
     const Claim mine = claim_of(links);
     std::vector<std::shared_ptr<std::vector<Claim>>> claims;
@@ -79,7 +79,7 @@ void compare(const Links& links, const char* call, const OpTag& tag) {
     for (std::size_t i = 0; i < links.size(); ++i) {
         works[i]->wait(std::nullopt);
         ErrorInfo error = works[i]->result();
-        if (error.ok()) error = find_difference(*claims[i], call);
+        if (error.ok()) error = find_difference(*claims[i]);
         if (!error.ok()) throw Error(error);
     }
 }
@@ -238,13 +238,13 @@ ErrorInfo RoundRobin::verdict() const {
     return verdict_;
 }
 
-std::shared_ptr<Group> compose_round_robin(const Groups& groups, const char* call, const OpTag& tag) {
+std::shared_ptr<Group> compose_round_robin(const Groups& groups, const OpTag& tag) {
     if (groups.empty() || groups.size() > RoundRobin::kMostLinks)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": n is ", groups.size(), "; it must be from 1 to ",
-             RoundRobin::kMostLinks);
-    Links links = links_of(groups, call);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "n is ", groups.size(), "; it must be from 1 to ",
+                  RoundRobin::kMostLinks);
+    Links links = links_of(groups);
     try {
-        compare(links, call, tag);
+        compare(links, tag);
     } catch (const Error& error) {
         // Nobody may be left waiting for this rank in another of the groups.
         ErrorInfo agreed = error.info();

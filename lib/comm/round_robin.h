@@ -55,10 +55,8 @@ private:
     ErrorInfo verdict_;
 };
 
-// A round robin group of existing groups. Collective: compares with the other ranks. `call` names the public function.
-// tag: what the comparison belongs to.
-std::shared_ptr<Group> compose_round_robin(const std::vector<std::shared_ptr<Group>>& groups, const char* call,
-                                           const OpTag& tag);
+// A round robin group of existing groups. Collective: compares with the other ranks. tag: what the comparison belongs to.
+std::shared_ptr<Group> compose_round_robin(const std::vector<std::shared_ptr<Group>>& groups, const OpTag& tag);
 
 // A link, or as many as config.round_robin says.
 std::shared_ptr<Group> create_group(const GroupConfig& config);

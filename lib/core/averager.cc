@@ -80,7 +80,7 @@ void average_parameters(const ParamTable& table, const DeviceLanes& lanes, Group
     }
     OpTag tag = OpTag::of(Purpose::kAverage);
     tag.step = step;
-    const LaneScope order(lanes, "ddp_average_parameters");
+    const LaneScope order(lanes);
     for (const auto& [dtype, devices] : by_dtype)
         for (const auto& [stream, pieces] : devices) {
             Chunk chunk(group, dtype, stream, tag);
@@ -98,10 +98,10 @@ Averager::Averager(Context& context, std::vector<Level> levels, std::int64_t war
 }
 
 // Smaller groups are parts of the group that the context had then.
-void Averager::require_same_group(const char* call) const {
+void Averager::require_same_group() const {
     if (levels_.size() > 1 && made_for_.lock() != context_.group())
-        fail(DDP_ERROR_INVALID_STATE, call,
-             ": the context has another group since the averager was made; make a new averager");
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "the context has another group since the averager was made; make a new averager");
 }
 
 // Of several periods that end at once the longest counts. PyTorch counts a single period from the end of the warm-up, and
@@ -115,10 +115,9 @@ const Averager::Level* Averager::due() const {
 }
 
 std::int32_t Averager::step() {
-    constexpr const char* call = "ddp_averager_step";
-    context_.require_between_steps(call);
+    context_.require_between_steps();
     context_.group()->check();
-    require_same_group(call);
+    require_same_group();
     const Level* level = due();
     const std::int32_t ranks = level ? average(*level) : 0;
     ++steps_;
@@ -129,12 +128,16 @@ std::int32_t Averager::step() {
 std::int32_t Averager::average(const Level& level) {
     const auto& all = context_.group();
     if (level.ranks == 1 && levels_.size() > 1) return 1;
+    const auto average_over = [this](Group& group) {
+        in_call("ddp_average_parameters",
+                [&] { average_parameters(context_.table(), context_.lanes(), group, steps_); });
+    };
     if (!level.group) {
-        average_parameters(context_.table(), context_.lanes(), *all, steps_);
+        average_over(*all);
         return all->world();
     }
     try {
-        average_parameters(context_.table(), context_.lanes(), *level.group, steps_);
+        average_over(*level.group);
     } catch (const Error& error) {
         if (!level.group->broken()) throw;
         throw Error(all->break_everywhere(in_numbers_of_all(error.info(), *level.group, all->rank())));

@@ -35,7 +35,7 @@ public:
     void set_steps(std::int64_t steps) { steps_ = steps; }
 
 private:
-    void require_same_group(const char* call) const;
+    void require_same_group() const;
     const Level* due() const;
     std::int32_t average(const Level& level);
 

@@ -15,27 +15,27 @@
 namespace libddp {
 
 std::int32_t Context::register_param(Param param) {
-    building("ddp_register_param");
+    building();
     return table_.add_param(std::move(param));
 }
 
 void Context::register_buffer(Param buffer) {
-    building("ddp_register_buffer");
+    building();
     table_.add_buffer(std::move(buffer));
 }
 
 void Context::commit() {
-    constexpr const char* call = "ddp_commit";
-    building(call);
-    group_->require_unbroken(call);
+    building();
+    group_->require_unbroken();
     std::string header = options_.text();
     if (plan_text_) header += str(", adopted plan ", std::hex, Hash().add(*plan_text_).value());
     agree_on_model(*group_, header, table_.lines());
     check_table();
     for (const Param* p : state()) lanes_.require(p->device);
-    const LaneScope order(lanes_, call);
+    const LaneScope order(lanes_);
     std::optional<std::vector<std::vector<std::int32_t>>> planned;
-    if (plan_text_) planned = plan_from_text(*plan_text_, table_, "ddp_plan_adopt, read by ddp_commit");
+    if (plan_text_)
+        in_call("ddp_plan_adopt, read by ddp_commit", [&] { planned = plan_from_text(*plan_text_, table_); });
     if (options_.initial_broadcast) broadcast_state(*group_, lanes_, state(), 0);
     reducer_ = std::make_unique<Reducer>(group_, table_, lanes_, options_.reducer, hook_, frozen_, std::move(planned));
     hook_ = {};
@@ -51,16 +51,16 @@ void Context::check_table() const {
     for (const Param& p : table_.params()) {
         any = any || !p.ignored;
         if (options_.reducer.check && !p.ignored && !is_cpu(p.device))
-            fail(DDP_ERROR_UNSUPPORTED, "ddp_commit: parameter '", p.name, "' is on ", device_name(p.device),
-                 ", and DDP_CONTEXT_CHECK (or DDP_DEBUG=check) looks at memory of the CPU only; train without it, or "
-                 "on the CPU");
+            fail_call(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "' is on ", device_name(p.device),
+                      ", and DDP_CONTEXT_CHECK (or DDP_DEBUG=check) looks at memory of the CPU only; "
+                      "train without it, or on the CPU");
         if (p.ignored || is_floating(p.dtype)) continue;
         if (options_.weighted || options_.divide_by_present)
-            fail(DDP_ERROR_UNSUPPORTED, "ddp_commit: parameter '", p.name, "' is ", dtype_name(p.dtype), ", and ",
-                 options_.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
-                 " needs floating-point gradients");
+            fail_call(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "' is ", dtype_name(p.dtype), ", and ",
+                      options_.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
+                      " needs floating-point gradients");
     }
-    if (!any) fail(DDP_ERROR_INVALID_STATE, "ddp_commit: no parameter was registered that is not ignored");
+    if (!any) fail_call(DDP_ERROR_INVALID_STATE, "no parameter was registered that is not ignored");
 }
 
 std::vector<const Param*> Context::state() const {
@@ -76,25 +76,22 @@ void Context::wait_for_devices() const {
 }
 
 void Context::set_stream(const ddp_device& device, void* stream) {
-    if (is_cpu(device))
-        fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_set_stream: kind is DDP_DEVICE_CPU, which has no streams");
-    require_between_steps("ddp_set_stream");
+    if (is_cpu(device)) fail_call(DDP_ERROR_INVALID_ARGUMENT, "kind is DDP_DEVICE_CPU, which has no streams");
+    require_between_steps();
     lanes_.require(device)->set_caller(stream);
 }
 
 void Context::finalize_enqueue() {
-    constexpr const char* call = "ddp_finalize_enqueue";
-    step_call(call, [](Reducer& r) { r.finalize_enqueue(call); });
+    step_call([](Reducer& r) { r.finalize_enqueue(); });
 }
 
 void Context::finalize_on(void* stream) {
-    constexpr const char* call = "ddp_finalize_on";
-    committed(call);
+    committed();
     if (lanes_.all().size() > 1)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": the parameters lie on ", lanes_.all().size(),
-             " devices; name each one's stream with ddp_set_stream, and call ddp_finalize_enqueue");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the parameters lie on ", lanes_.all().size(),
+                  " devices; name each one's stream with ddp_set_stream, and call ddp_finalize_enqueue");
     const CallerScope scope(lanes_.all().empty() ? nullptr : lanes_.all().front().get(), stream);
-    step_call(call, [](Reducer& r) { r.finalize_enqueue(call); });
+    step_call([](Reducer& r) { r.finalize_enqueue(); });
 }
 
 void Context::set_sync(bool sync) {
@@ -104,8 +101,8 @@ void Context::set_sync(bool sync) {
         sync_ = sync;
 }
 
-void Context::require_between_steps(const char* call) const {
-    if (auto* reducer = this->reducer()) reducer->require_idle(call);
+void Context::require_between_steps() const {
+    if (auto* reducer = this->reducer()) reducer->require_idle();
 }
 
 const HookPtr& Context::hook() const {
@@ -123,7 +120,7 @@ void Context::set_hook(HookPtr hook) {
 }
 
 std::vector<std::byte> Context::hook_state() const {
-    committed("ddp_hook_state_save");
+    committed();
     lanes_.gather();
     HookState state;
     hook()->save(state);
@@ -131,10 +128,8 @@ std::vector<std::byte> Context::hook_state() const {
 }
 
 void Context::load_hook_state(const std::byte* data, std::size_t size, bool shared_only) {
-    constexpr const char* call = "ddp_hook_state_load";
-    committed(call);
-    HookState state =
-        read_hook_state(data, size, {hook_name_, group_->rank(), group_->world()}, table_, shared_only, call);
+    committed();
+    HookState state = read_hook_state(data, size, {hook_name_, group_->rank(), group_->world()}, table_, shared_only);
     lanes_.gather();
     state.copies = std::make_shared<HostCopies>(group_->timeout_ms());
     for (auto& array : state.arrays)
@@ -150,7 +145,7 @@ void Context::set_reduced_callback(ReducedCallback callback) {
 }
 
 void Context::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
-    for (auto id : params) table_.require(id, "ddp_set_frozen");
+    for (auto id : params) table_.require(id);
     if (auto* reducer = this->reducer()) return reducer->set_frozen(params, frozen);
     for (auto id : params) {
         std::erase(frozen_, id);
@@ -159,15 +154,14 @@ void Context::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
 }
 
 void Context::skip(std::vector<std::int32_t> params, std::int32_t authority) {
-    constexpr const char* call = "ddp_skip_params";
-    Reducer& reducer = committed(call);
-    reducer.require_idle(call);
+    Reducer& reducer = committed();
+    reducer.require_idle();
     if (options_.join)
-        fail(DDP_ERROR_UNSUPPORTED, call, ": with DDP_CONTEXT_JOIN a rank without inputs could not know the choice");
+        fail_call(DDP_ERROR_UNSUPPORTED, "with DDP_CONTEXT_JOIN a rank without inputs could not know the choice");
     if (authority < -1 || authority >= group_->world())
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": authority is ", authority, "; it must be a rank from 0 to ",
-             group_->world() - 1, ", or -1");
-    for (auto id : params) table_.require(id, call);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "authority is ", authority, "; it must be a rank from 0 to ",
+                  group_->world() - 1, ", or -1");
+    for (auto id : params) table_.require(id);
     if (authority >= 0) {
         const OpTag tag = OpTag::of(Purpose::kSkip);
         auto count = static_cast<std::int64_t>(params.size());
@@ -181,25 +175,24 @@ void Context::skip(std::vector<std::int32_t> params, std::int32_t authority) {
 }
 
 void Context::set_group(std::shared_ptr<Group> group) {
-    Reducer& reducer = committed("ddp_context_set_group");
-    if (!group_->broken()) reducer.require_idle("ddp_context_set_group");
-    group->require_unbroken("ddp_context_set_group");
+    Reducer& reducer = committed();
+    if (!group_->broken()) reducer.require_idle();
+    group->require_unbroken();
     agree_on_model(*group, str(options_.text(), ", bucket plan ", std::hex, reducer.buckets().plan_hash()),
                    table_.lines());
     group_ = group;
-    const LaneScope order(lanes_, "ddp_context_set_group");
+    const LaneScope order(lanes_);
     reducer.set_group(std::move(group));
     buffers_sent_after_ = reducer.synced_steps();
     last_error_ = DDP_OK;
 }
 
 std::string Context::plan_text() const {
-    return plan_to_text(committed("ddp_plan_save").buckets().plan(), table_);
+    return plan_to_text(committed().buckets().plan(), table_);
 }
 
 void Context::adopt_plan(const std::string& text) {
-    constexpr const char* call = "ddp_plan_adopt";
-    if (auto* reducer = this->reducer()) return reducer->adopt_plan(plan_from_text(text, table_, call));
+    if (auto* reducer = this->reducer()) return reducer->adopt_plan(plan_from_text(text, table_));
     plan_text_ = text;
 }
 
@@ -211,27 +204,27 @@ void Context::abort(const std::string& reason) {
 }
 
 std::vector<std::shared_ptr<const void>> Context::hold_layout() {
-    return committed("ddp_layout_hold").view_memory();
+    return committed().view_memory();
 }
 
 void* Context::grad_view(std::int32_t param) {
-    Reducer& reducer = committed("ddp_grad_view");
-    table_.require(param, "ddp_grad_view");
+    Reducer& reducer = committed();
+    table_.require(param);
     if (table_[param].sparse || table_[param].ignored)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "ddp_grad_view: '", table_[param].name, "' is ",
-             table_[param].sparse ? "sparse" : "ignored", " and has no place in a bucket");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", table_[param].name, "' is ",
+                  table_[param].sparse ? "sparse" : "ignored", " and has no place in a bucket");
     return reducer.view(param);
 }
 
-Reducer& Context::committed(const char* call) const {
+Reducer& Context::committed() const {
     auto* reducer = this->reducer();
-    if (!reducer) fail(DDP_ERROR_INVALID_STATE, call, ": the context is still being built; call ddp_commit first");
+    if (!reducer) fail_call(DDP_ERROR_INVALID_STATE, "the context is still being built; call ddp_commit first");
     return *reducer;
 }
 
-void Context::building(const char* call) const {
+void Context::building() const {
     if (reducer())
-        fail(DDP_ERROR_INVALID_STATE, call, ": the context is committed already; its parameters can no longer change");
+        fail_call(DDP_ERROR_INVALID_STATE, "the context is committed already; its parameters can no longer change");
 }
 
 // The beginning of a step: what ranks exchange there, rebuilds, buffers; and ranks that run out of inputs.
@@ -261,11 +254,10 @@ std::string ContextOptions::text() const {
 }
 
 void Context::step_begin() {
-    constexpr const char* call = "ddp_step_begin";
-    Reducer& reducer = committed(call);
+    Reducer& reducer = committed();
     group_->check();
-    reducer.require_idle(call);
-    const LaneScope order(lanes_, call);
+    reducer.require_idle();
+    const LaneScope order(lanes_);
     if (!exchanges()) {
         rebuild_if_due(0);
         send_buffers(0);
@@ -273,25 +265,24 @@ void Context::step_begin() {
     }
     const StepOutcome outcome = exchange(false);
     if (!has_mean(outcome))
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": the weights of all ranks (ddp_set_weight) sum to ",
-             outcome.total_weight, ", so there is no mean");
-    follow(outcome, call);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the weights of all ranks (ddp_set_weight) sum to ", outcome.total_weight,
+                  ", so there is no mean");
+    follow(outcome);
     ++own_steps_;
 }
 
 void Context::join() {
-    constexpr const char* call = "ddp_join";
-    Reducer& reducer = committed(call);
+    Reducer& reducer = committed();
     group_->check();
-    reducer.require_idle(call);
+    reducer.require_idle();
     if (!options_.join)
-        fail(DDP_ERROR_INVALID_STATE, call,
-             ": create the context with DDP_CONTEXT_JOIN, so that the other ranks expect this");
-    const LaneScope order(lanes_, call);
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "create the context with DDP_CONTEXT_JOIN, so that the other ranks expect this");
+    const LaneScope order(lanes_);
     StepOutcome outcome;
     for (outcome = exchange(true); outcome.present > 0; outcome = exchange(true)) {
         if (!has_mean(outcome)) continue;  // the others were told in ddp_step_begin and begin again
-        follow(outcome, call);
+        follow(outcome);
         reducer.shadow();
     }
     broadcast_state(*group_, lanes_, state(), outcome.last_to_join);
@@ -307,13 +298,12 @@ StepOutcome Context::exchange(bool joined) {
     return exchange_step(*group_, {weight_, own_steps_, joined, reducer_->sync()});
 }
 
-void Context::follow(const StepOutcome& outcome, const char* call) {
+void Context::follow(const StepOutcome& outcome) {
     if (options_.stop_at_first_join && outcome.first_joined >= 0)
-        throw Error({DDP_ERROR_UNEVEN_INPUTS,
-                     str(call, ": rank ", outcome.first_joined,
-                         " has no more inputs, and with "
-                         "DDP_CONTEXT_STOP_AT_FIRST_JOIN all ranks stop then"),
-                     outcome.first_joined, -1, -1, reducer_->steps()});
+        throw CallError({DDP_ERROR_UNEVEN_INPUTS,
+                         str("rank ", outcome.first_joined,
+                             " has no more inputs, and with DDP_CONTEXT_STOP_AT_FIRST_JOIN all ranks stop then"),
+                         outcome.first_joined, -1, -1, reducer_->steps()});
     rebuild_if_due(outcome.first_present);
     send_buffers(outcome.first_present);
     reducer_->begin(pack_factor(outcome), outcome.sync);
@@ -357,13 +347,12 @@ void Context::call_buffer_hook() {
 }
 
 void Context::set_weight(double weight) {
-    constexpr const char* call = "ddp_set_weight";
-    require_between_steps(call);
+    require_between_steps();
     if (!options_.weighted)
-        fail(DDP_ERROR_INVALID_STATE, call, ": the context was not created with DDP_REDUCTION_WEIGHTED_MEAN");
+        fail_call(DDP_ERROR_INVALID_STATE, "the context was not created with DDP_REDUCTION_WEIGHTED_MEAN");
     if (!std::isfinite(weight) || weight < 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": weight is ", weight, "; it must be finite and not negative");
-    if (auto* reducer = this->reducer()) reducer->require_not_begun(call);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "weight is ", weight, "; it must be finite and not negative");
+    if (auto* reducer = this->reducer()) reducer->require_not_begun();
     weight_ = weight;
 }
 

@@ -52,8 +52,8 @@ public:
     void join();
     void set_sync(bool sync);
     void set_weight(double weight);
-    // Throws INVALID_STATE naming `call` in the middle of a step.
-    void require_between_steps(const char* call) const;
+    // Throws INVALID_STATE in the middle of a step.
+    void require_between_steps() const;
     // Null: the default.
     void set_hook(HookPtr hook);
     // The hook installed now.
@@ -71,17 +71,17 @@ public:
     void adopt_plan(const std::string& text);
     void abort(const std::string& reason);
 
-    // Runs `body` on the reducer, which `call` needs, and remembers the error it ends with.
+    // Runs `body` on the reducer and remembers the error it ends with.
     template <class Body>
-    auto step_call(const char* call, Body&& body) {
+    auto step_call(Body&& body) {
         try {
-            return body(committed(call));
+            return body(committed());
         } catch (const Error& error) {
             last_error_.store(error.info().code, std::memory_order_relaxed);
             throw;
         }
     }
-    Reducer& committed(const char* call) const;
+    Reducer& committed() const;
     // Null before commit.
     Reducer* reducer() const { return committed_.load(std::memory_order_acquire); }
 
@@ -102,12 +102,12 @@ public:
     ddp_status last_error() const { return last_error_.load(std::memory_order_relaxed); }
 
 private:
-    void building(const char* call) const;
+    void building() const;
     void check_table() const;
     bool exchanges() const { return options_.join || options_.weighted; }
     StepOutcome exchange(bool joined);
     bool has_mean(const StepOutcome& outcome) const;
-    void follow(const StepOutcome& outcome, const char* call);
+    void follow(const StepOutcome& outcome);
     void rebuild_if_due(std::int32_t root);
     void wait_for_devices() const;
     void send_buffers(std::int32_t root);

@@ -32,13 +32,13 @@ public:
     void set_caller(void* stream) { caller_ = stream; }
 
     // What is enqueued from now on comes after what is on the caller's stream, or the other way round.
-    void enter(const char* call) const {
-        follow_caller(call);
+    void enter() const {
+        follow_caller();
         gather();
     }
     // What comes here is after what is on the caller's stream now; buckets may be on their way.
-    void follow_caller(const char* call) const {
-        stream_->refuse_capture(caller_, call);
+    void follow_caller() const {
+        stream_->refuse_capture(caller_);
         stream_->follow(caller_);
     }
     void leave() const { stream_->lead(caller_); }
@@ -73,14 +73,14 @@ public:
     StreamPtr stream(const ddp_device& device) const;
 
     // Throws INVALID_STATE if a caller's stream is being captured.
-    void refuse_capture(const char* call) const {
-        for (const auto& lane : lanes_) lane->stream()->refuse_capture(lane->caller(), call);
+    void refuse_capture() const {
+        for (const auto& lane : lanes_) lane->stream()->refuse_capture(lane->caller());
     }
-    void enter(const char* call) const {
-        for (const auto& lane : lanes_) lane->enter(call);
+    void enter() const {
+        for (const auto& lane : lanes_) lane->enter();
     }
-    void follow_callers(const char* call) const {
-        for (const auto& lane : lanes_) lane->follow_caller(call);
+    void follow_callers() const {
+        for (const auto& lane : lanes_) lane->follow_caller();
     }
     void leave() const {
         for (const auto& lane : lanes_) lane->leave();
@@ -98,7 +98,7 @@ private:
 // A call between steps: in the order of the caller's streams from its beginning to its end, however that is.
 class LaneScope {
 public:
-    LaneScope(const DeviceLanes& lanes, const char* call) : lanes_(lanes) { lanes_.enter(call); }
+    explicit LaneScope(const DeviceLanes& lanes) : lanes_(lanes) { lanes_.enter(); }
     ~LaneScope() {
         try {
             lanes_.leave();

@@ -162,10 +162,8 @@ void FactorGradients::require_rows(std::int32_t param, std::size_t rows) const {
     const std::size_t most = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max()) /
                              std::max(matrix.row_bytes(), std::size_t{1});
     if (rows > most)
-        throw Error(
-            {DDP_ERROR_INVALID_ARGUMENT,
-             str("ddp_grad_ready_factors: '", p.name, "': rows is ", rows, "; no memory holds more than ", most), -1,
-             param});
+        throw CallError({DDP_ERROR_INVALID_ARGUMENT,
+                         str("'", p.name, "': rows is ", rows, "; no memory holds more than ", most), -1, param});
 }
 
 // Rows that are no less than the gradient are replaced by their products before more of them come.

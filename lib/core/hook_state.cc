@@ -50,8 +50,8 @@ std::size_t padded(std::size_t bytes) {
 
 class Reader {
 public:
-    Reader(const std::byte* file, std::size_t size, const ParamTable& table, const char* call)
-        : file_(file), size_(size), table_(table), call_(call) {}
+    Reader(const std::byte* file, std::size_t size, const ParamTable& table)
+        : file_(file), size_(size), table_(table) {}
 
     HookState read(const HookStateOwner& owner, bool shared_only) {
         open();
@@ -70,7 +70,7 @@ public:
 private:
     template <class... Parts>
     [[noreturn]] void refuse(const Parts&... parts) const {
-        fail(DDP_ERROR_INVALID_ARGUMENT, call_, ": ", parts...);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, parts...);
     }
     [[noreturn]] std::int64_t damaged(const char* what) const {
         refuse("the state is damaged (", what, "); nothing was loaded");
@@ -174,7 +174,6 @@ private:
     const std::byte* const file_;
     const std::size_t size_;
     const ParamTable& table_;
-    const char* const call_;
     Json header_;
     const std::byte* data_ = nullptr;
     std::size_t data_size_ = 0;
@@ -227,8 +226,8 @@ std::vector<std::byte> write_hook_state(const HookState& state, const HookStateO
 }
 
 HookState read_hook_state(const std::byte* file, std::size_t size, const HookStateOwner& owner, const ParamTable& table,
-                          bool shared_only, const char* call) {
-    return Reader(file, size, table, call).read(owner, shared_only);
+                          bool shared_only) {
+    return Reader(file, size, table).read(owner, shared_only);
 }
 
 }  // namespace libddp

@@ -21,8 +21,8 @@ std::vector<std::byte> write_hook_state(const HookState& state, const HookStateO
                                         std::int64_t timeout_ms);
 
 // The arrays point into `file`. shared_only: those that belong to one rank are left out, and rank and world may be
-// others. Throws INVALID_ARGUMENT, naming `call` and what is wrong.
+// others. Throws INVALID_ARGUMENT, naming what is wrong.
 HookState read_hook_state(const std::byte* file, std::size_t size, const HookStateOwner& owner, const ParamTable& table,
-                          bool shared_only, const char* call);
+                          bool shared_only);
 
 }  // namespace libddp

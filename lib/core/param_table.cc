@@ -56,9 +56,9 @@ void ParamTable::add_buffer(Param buffer) {
     buffers_.push_back(std::move(buffer));
 }
 
-void ParamTable::require(std::int32_t id, const char* call) const {
+void ParamTable::require(std::int32_t id) const {
     if (id < 0 || id >= size())
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": parameter ", id, " does not exist; there are ", size());
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "parameter ", id, " does not exist; there are ", size());
 }
 
 std::int32_t ParamTable::find(std::string_view name) const {

@@ -39,8 +39,8 @@ public:
     void add_buffer(Param buffer);
 
     const Param& operator[](std::int32_t id) const { return params_[static_cast<std::size_t>(id)]; }
-    // Throws INVALID_ARGUMENT, naming `call`, if there is no such parameter.
-    void require(std::int32_t id, const char* call) const;
+    // Throws INVALID_ARGUMENT if there is no such parameter.
+    void require(std::int32_t id) const;
     const std::vector<Param>& params() const { return params_; }
     const std::vector<Param>& buffers() const { return buffers_; }
     std::int32_t size() const { return static_cast<std::int32_t>(params_.size()); }

@@ -15,35 +15,35 @@ void Reducer::begin(double factor, bool sync) {
 }
 
 // Where a step stands for a gradient that comes now: idle, or filling, synced or not. Otherwise it throws.
-Reducer::Phase Reducer::look(const char* call) const {
+Reducer::Phase Reducer::look() const {
     if (group_->broken()) group_->check();
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase != Phase::kIdle) require_filling(phase, call);
+    if (phase != Phase::kIdle) require_filling(phase);
     return phase;
 }
 
 // Begins the step if this is its first gradient. What is wrong with the gradient itself is found out between look() and
 // this: a gradient that is refused begins no step.
-Reducer::Phase Reducer::enter(Phase phase, const char* call) {
+Reducer::Phase Reducer::enter(Phase phase) {
     if (phase != Phase::kIdle) return phase;
-    phase = begin_phase(call);
-    require_filling(phase, call);
+    phase = begin_phase();
+    require_filling(phase);
     return phase;
 }
 
-void Reducer::require_filling(Phase phase, const char* call) const {
+void Reducer::require_filling(Phase phase) const {
     if (phase == Phase::kFilling || phase == Phase::kFillingLocal) return;
-    fail(DDP_ERROR_INVALID_STATE, call, ": ddp_finalize of step ", steps_,
-         phase == Phase::kDraining ? " is running" : " must follow ddp_finalize_async",
-         "; announce every gradient before the end of the backward pass");
+    fail_call(DDP_ERROR_INVALID_STATE, "ddp_finalize of step ", steps_,
+              phase == Phase::kDraining ? " is running" : " must follow ddp_finalize_async",
+              "; announce every gradient before the end of the backward pass");
 }
 
 // The first gradient of a step decides whether the step communicates.
-Reducer::Phase Reducer::begin_phase(const char* call) {
+Reducer::Phase Reducer::begin_phase() {
     if (options_.needs_begin && !begun_)
-        fail(DDP_ERROR_INVALID_STATE, call, ": step ", steps_,
-             " has not begun; with DDP_CONTEXT_JOIN or DDP_REDUCTION_WEIGHTED_MEAN every step starts with "
-             "ddp_step_begin");
+        fail_call(DDP_ERROR_INVALID_STATE, "step ", steps_,
+                  " has not begun; with DDP_CONTEXT_JOIN or DDP_REDUCTION_WEIGHTED_MEAN every step starts with "
+                  "ddp_step_begin");
     Phase expected = Phase::kIdle;
     const Phase wanted = (begun_ ? begun_sync_ : sync_) ? Phase::kFilling : Phase::kFillingLocal;
     if (!phase_.compare_exchange_strong(expected, wanted, std::memory_order_acq_rel)) return expected;
@@ -52,60 +52,54 @@ Reducer::Phase Reducer::begin_phase(const char* call) {
 }
 
 void Reducer::grad_ready(std::int32_t param) {
-    if (param < 0 || param >= table_.size()) table_.require(param, "ddp_grad_ready");
-    constexpr const char* call = "ddp_grad_ready";
-    const Phase phase = look(call);
+    if (param < 0 || param >= table_.size()) table_.require(param);
+    const Phase phase = look();
     Slot& s = slot(param);
-    if (s.lane) return grad_ready_on(param, s.lane->caller(), call);
-    if (!expects(param, s, call)) return;
+    if (s.lane) return grad_ready_on(param, s.lane->caller());
+    if (!expects(param, s)) return;
     if (s.sparse)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param),
-             "' is sparse; give its rows to ddp_grad_ready_sparse");
-    const Phase entered = enter(phase, call);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' is sparse; give its rows to ddp_grad_ready_sparse");
+    const Phase entered = enter(phase);
     if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
-    take(param, s, entered, call);
+    take(param, s, entered);
 }
 
 void Reducer::put(std::int32_t param, const void* gradient, bool add) {
-    constexpr const char* call = "ddp_put";
-    table_.require(param, call);
+    table_.require(param);
     Slot& s = slot(param);
-    const Phase phase = look(call);
-    if (!expects(param, s, call)) return;
+    const Phase phase = look();
+    if (!expects(param, s)) return;
     if (s.lane)
-        fail(DDP_ERROR_UNSUPPORTED, call, ": '", name(param), "' is on ", device_name(s.lane->device()),
-             ", where only the program knows the stream; copy the gradient to desc.grad or ddp_grad_view there, and "
-             "call "
-             "ddp_grad_ready_on");
+        fail_call(DDP_ERROR_UNSUPPORTED, "'", name(param), "' is on ", device_name(s.lane->device()),
+                  ", where only the program knows the stream; copy the gradient to desc.grad or ddp_grad_view there, "
+                  "and call ddp_grad_ready_on");
     if (s.sparse)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param),
-             "' is sparse; give its rows to ddp_grad_ready_sparse");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' is sparse; give its rows to ddp_grad_ready_sparse");
     require_copyable(s, gradient, add, param);
-    const Phase entered = enter(phase, call);
+    const Phase entered = enter(phase);
     const std::int32_t calls = s.calls.load(std::memory_order_acquire);
-    if (calls >= s.uses) refuse(param, s, calls, call);  // its bucket may be on its way
+    if (calls >= s.uses) refuse(param, s, calls);  // its bucket may be on its way
     const bool begun =
         s.factored ? factors_.whole(param) : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
     copy_given(s, gradient, add && begun);
     if (s.factored) factors_.add_whole(param);
-    take(param, s, entered, call);
+    take(param, s, entered);
 }
 
 // What is given lies elsewhere, or it is what is there already.
 void Reducer::require_copyable(const Slot& s, const void* gradient, bool add, std::int32_t param) const {
-    constexpr const char* call = "ddp_put";
     if (s.bytes == 0) return;
     if (!gradient)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": gradient is NULL, but '", name(param), "' has ", s.count,
-             s.count == 1 ? " element" : " elements");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient is NULL, but '", name(param), "' has ", s.count,
+                  s.count == 1 ? " element" : " elements");
     if (const ddp_device device = device_of(gradient); !is_cpu(device))
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": gradient is memory of ", device_name(device), ", but '", name(param),
-             "' is on the CPU");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient is memory of ", device_name(device), ", but '", name(param),
+                  "' is on the CPU");
     const auto from = reinterpret_cast<std::uintptr_t>(gradient);
     const auto to = reinterpret_cast<std::uintptr_t>(home(s));
     if (from < to + s.bytes && to < from + s.bytes && (add || from != to))
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": gradient overlaps the place of the gradient of '", name(param),
-             "'; where the program writes there itself it calls ddp_grad_ready");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient overlaps the place of the gradient of '", name(param),
+                  "'; where the program writes there itself it calls ddp_grad_ready");
 }
 
 void Reducer::copy_given(Slot& s, const void* gradient, bool add) {
@@ -121,59 +115,57 @@ void Reducer::copy_given(Slot& s, const void* gradient, bool add) {
 }
 
 // Where gradients of a device have come is noted before they are counted: the last of them records events for all.
-void Reducer::grad_ready_on(std::int32_t param, void* stream, const char* call) {
-    table_.require(param, call);
+void Reducer::grad_ready_on(std::int32_t param, void* stream) {
+    table_.require(param);
     Slot& s = slot(param);
-    if (!s.lane) return grad_ready(param);
-    const Phase phase = look(call);
-    if (!expects(param, s, call)) return;
-    s.lane->stream()->refuse_capture(stream, call);
-    const Phase entered = enter(phase, call);
+    if (!s.lane) return in_call("ddp_grad_ready", [&] { grad_ready(param); });
+    const Phase phase = look();
+    if (!expects(param, s)) return;
+    s.lane->stream()->refuse_capture(stream);
+    const Phase entered = enter(phase);
     if (entered == Phase::kFillingLocal)
         s.lane->note(stream);
     else
         on_devices_.come(s.bucket, stream);
-    take(param, s, entered, call);
+    take(param, s, entered);
 }
 
 void Reducer::grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values,
                                 std::size_t count) {
-    constexpr const char* call = "ddp_grad_ready_sparse";
-    table_.require(param, call);
+    table_.require(param);
     if (!slot(param).sparse)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param), "' was not registered with DDP_PARAM_SPARSE");
-    Phase phase = look(call);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_SPARSE");
+    Phase phase = look();
     Slot& s = slot(param);
-    if (!expects(param, s, call)) return;
+    if (!expects(param, s)) return;
     sparse_.require_rows(param, indices, count);
-    phase = enter(phase, call);
+    phase = enter(phase);
     if (s.calls.load(std::memory_order_acquire) == 0) sparse_.add(param, indices, values, count);
-    take(param, s, phase, call);
+    take(param, s, phase);
 }
 
 void Reducer::grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows) {
-    constexpr const char* call = "ddp_grad_ready_factors";
-    table_.require(param, call);
+    table_.require(param);
     if (!slot(param).factored)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param), "' was not registered with DDP_PARAM_FACTORED");
-    Phase phase = look(call);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_FACTORED");
+    Phase phase = look();
     Slot& s = slot(param);
-    if (!expects(param, s, call)) return;
+    if (!expects(param, s)) return;
     factors_.require_rows(param, rows);
-    phase = enter(phase, call);
+    phase = enter(phase);
     if (s.calls.load(std::memory_order_acquire) < s.uses) factors_.add(param, left, right, rows);
-    take(param, s, phase, call);
+    take(param, s, phase);
 }
 
 // False: there is nothing to do. A gradient that must not come throws.
-bool Reducer::expects(std::int32_t param, const Slot& s, const char* call) const {
-    if (s.role != Role::kExpected && s.role != Role::kIgnored) refuse(param, s, 0, call);
+bool Reducer::expects(std::int32_t param, const Slot& s) const {
+    if (s.role != Role::kExpected && s.role != Role::kIgnored) refuse(param, s, 0);
     return s.role == Role::kExpected;
 }
 
-void Reducer::take(std::int32_t param, Slot& s, Phase phase, const char* call) {
+void Reducer::take(std::int32_t param, Slot& s, Phase phase) {
     const std::int32_t before = s.calls.fetch_add(1, std::memory_order_acq_rel);
-    if (before >= s.uses) refuse(param, s, before, call);
+    if (before >= s.uses) refuse(param, s, before);
     if (phase == Phase::kFillingLocal) {
         s.waits_for_sync.store(true, std::memory_order_relaxed);
         return;
@@ -183,7 +175,7 @@ void Reducer::take(std::int32_t param, Slot& s, Phase phase, const char* call) {
     group_->run_callbacks();
 }
 
-void Reducer::refuse(std::int32_t param, const Slot& s, std::int32_t calls, const char* call) const {
+void Reducer::refuse(std::int32_t param, const Slot& s, std::int32_t calls) const {
     std::string why;
     if (participation_.frozen(param))
         why = "is frozen; thaw it with ddp_set_frozen before the step";
@@ -201,23 +193,21 @@ void Reducer::refuse(std::int32_t param, const Slot& s, std::int32_t calls, cons
         why =
             "was announced twice; announce it once it is complete, and call ddp_finalize at the end of the backward "
             "pass";
-    throw Error({s.role == Role::kExpected ? DDP_ERROR_INVALID_STATE : DDP_ERROR_MISMATCH,
-                 str(call, ": step ", steps_, ": the gradient of '", name(param), "' ", why), -1, param, s.bucket,
-                 steps_});
+    throw CallError({s.role == Role::kExpected ? DDP_ERROR_INVALID_STATE : DDP_ERROR_MISMATCH,
+                     str("step ", steps_, ": the gradient of '", name(param), "' ", why), -1, param, s.bucket, steps_});
 }
 
 // All or none: what is wrong with one of them is found out first.
 void Reducer::mark_unused(const std::vector<std::int32_t>& params) {
-    constexpr const char* call = "ddp_mark_unused";
-    for (auto id : params) table_.require(id, call);
+    for (auto id : params) table_.require(id);
     if (!discovering())
-        fail(DDP_ERROR_INVALID_STATE, call,
-             ": the context does not look for unused parameters; create it with DDP_CONTEXT_FIND_UNUSED");
-    Phase phase = look(call);
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "the context does not look for unused parameters; create it with DDP_CONTEXT_FIND_UNUSED");
+    Phase phase = look();
     if (phase == Phase::kFilling)
         for (auto id : params) require_unannounced(id, slot(id).calls.load(std::memory_order_acquire));
     if (params.empty()) return;
-    phase = enter(phase, call);
+    phase = enter(phase);
     if (phase == Phase::kFillingLocal) return;
     for (auto id : params) mark_unused(id);
     group_->run_callbacks();
@@ -225,9 +215,9 @@ void Reducer::mark_unused(const std::vector<std::int32_t>& params) {
 
 void Reducer::require_unannounced(std::int32_t param, std::int32_t calls) const {
     if (calls == 0 || calls >= kClosed) return;
-    throw Error({DDP_ERROR_INVALID_STATE,
-                 str("ddp_mark_unused: the gradient of '", name(param), "' was announced already in step ", steps_), -1,
-                 param, slots_[static_cast<std::size_t>(param)].bucket, steps_});
+    throw CallError({DDP_ERROR_INVALID_STATE,
+                     str("the gradient of '", name(param), "' was announced already in step ", steps_), -1, param,
+                     slots_[static_cast<std::size_t>(param)].bucket, steps_});
 }
 
 // A second time changes nothing.

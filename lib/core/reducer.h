@@ -70,7 +70,7 @@ public:
     // mean (or sum) over ranks.
     void begin(double factor, bool sync);
     void grad_ready(std::int32_t param);
-    void grad_ready_on(std::int32_t param, void* stream, const char* call);
+    void grad_ready_on(std::int32_t param, void* stream);
     // add: to what is there since the last synced step, if anything is.
     void put(std::int32_t param, const void* gradient, bool add);
     void grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count);
@@ -78,20 +78,20 @@ public:
     void mark_unused(const std::vector<std::int32_t>& params);
     void finalize();
     // The host does not wait for devices: the callers' streams do.
-    void finalize_enqueue(const char* call);
+    void finalize_enqueue();
     void finalize_async();
-    void wait_param(std::int32_t param, const char* call);
+    void wait_param(std::int32_t param);
     // The host does not wait for devices: this stream of the parameter's does.
-    void wait_param_on(std::int32_t param, void* stream, const char* call);
+    void wait_param_on(std::int32_t param, void* stream);
     void discard();
     // A whole step with gradients of zero, for a rank that has no more inputs.
     void shadow();
 
-    // Between steps. Each throws INVALID_STATE, naming the public call, in the middle of one.
+    // Between steps. Each throws INVALID_STATE in the middle of one.
     // On a broken group: what the next group starts with.
     void set_sync(bool sync);
     // Throws if ranks have exchanged already what they do in this step.
-    void require_not_begun(const char* call) const;
+    void require_not_begun() const;
     bool sync() const { return sync_; }
     void set_hook(HookPtr hook);
     const Launcher& launcher() const { return launcher_; }
@@ -109,8 +109,8 @@ public:
     void rebuild(std::int32_t root);
 
     bool idle() const { return phase_.load(std::memory_order_acquire) == Phase::kIdle; }
-    // Throws INVALID_STATE, saying what `call` would have to wait for, unless idle.
-    void require_idle(const char* call) const;
+    // Throws INVALID_STATE, saying what the call would have to wait for, unless idle.
+    void require_idle() const;
     std::int64_t steps() const { return steps_; }
     std::int64_t synced_steps() const { return synced_steps_; }
     std::int64_t rebuilds() const { return rebuilds_; }
@@ -161,14 +161,14 @@ private:
     bool discovering() const { return options_.find_unused || (options_.static_graph && !participation_.recorded()); }
 
     // Gradients come in.
-    Phase look(const char* call) const;
-    Phase enter(Phase phase, const char* call);
-    void require_filling(Phase phase, const char* call) const;
-    Phase begin_phase(const char* call);
-    bool expects(std::int32_t param, const Slot& slot, const char* call) const;
+    Phase look() const;
+    Phase enter(Phase phase);
+    void require_filling(Phase phase) const;
+    Phase begin_phase();
+    bool expects(std::int32_t param, const Slot& slot) const;
     void require_unannounced(std::int32_t param, std::int32_t calls) const;
     void mark_unused(std::int32_t param);
-    void take(std::int32_t param, Slot& slot, Phase phase, const char* call);
+    void take(std::int32_t param, Slot& slot, Phase phase);
     void put_in_place(std::int32_t param, Slot& slot);
     void copy_in(Slot& slot, double scale);
     static void clear(Slot& slot);
@@ -178,13 +178,13 @@ private:
     void copy_given(Slot& slot, const void* gradient, bool add);
     void put_zeros(std::int32_t param, Slot& slot, bool keep);
     double pack_scale(ddp_dtype dtype, bool prescale) const;
-    [[noreturn]] void refuse(std::int32_t param, const Slot& slot, std::int32_t calls, const char* call) const;
+    [[noreturn]] void refuse(std::int32_t param, const Slot& slot, std::int32_t calls) const;
     void complete_bucket(const ddp_bucket& bucket, const Hook::Place& place) override;
     void complete_with_zeros(const ddp_bucket& bucket);
     WorkPtr reduce_alone(Group& group, std::int32_t param, const OpTag& tag) override;
 
     // Gradients leave.
-    void start_draining(const char* call);
+    void start_draining();
     void collect_accumulated();
     [[noreturn]] void report_missing(const std::vector<std::int32_t>& missing);
     void ask_who_used();
@@ -201,7 +201,7 @@ private:
     void settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted);
     void finish_unused();
     void finish_devices();
-    void wait_until_final(std::int32_t param, const char* call);
+    void wait_until_final(std::int32_t param);
     void call_reduced(std::int32_t param, bool used);
     void end_local_step();
     void learn();

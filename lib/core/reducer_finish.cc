@@ -4,8 +4,8 @@
 
 #include "comm/link.h"
 #include "comm/monitor.h"
-#include "core/reducer.h"
 #include "core/kept_views.h"
+#include "core/reducer.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -45,7 +45,8 @@ private:
 void Reducer::finalize() {
     group_->check();
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase != Phase::kAnnounced && phase != Phase::kAnnouncedLocal) start_draining("ddp_finalize");
+    if (phase != Phase::kAnnounced && phase != Phase::kAnnouncedLocal)
+        in_call("ddp_finalize", [this] { start_draining(); });
     if (phase_.load(std::memory_order_acquire) == Phase::kAnnouncedLocal) return end_local_step();
     phase_.store(Phase::kDraining, std::memory_order_release);
     {
@@ -59,8 +60,8 @@ void Reducer::finalize() {
     end_synced_step();
 }
 
-void Reducer::finalize_enqueue(const char* call) {
-    lanes_.refuse_capture(call);
+void Reducer::finalize_enqueue() {
+    lanes_.refuse_capture();
     const Enqueueing scope(enqueue_, true);
     finalize();
 }
@@ -82,32 +83,32 @@ void Reducer::finish_devices() {
 
 void Reducer::finalize_async() {
     group_->check();
-    start_draining("ddp_finalize_async");
+    start_draining();
 }
 
 // Wherever it is called, the host waits.
-void Reducer::wait_param(std::int32_t param, const char* call) {
+void Reducer::wait_param(std::int32_t param) {
     const Enqueueing scope(enqueue_, false);
-    wait_until_final(param, call);
+    wait_until_final(param);
 }
 
-void Reducer::wait_param_on(std::int32_t param, void* stream, const char* call) {
-    table_.require(param, call);
+void Reducer::wait_param_on(std::int32_t param, void* stream) {
+    table_.require(param);
     DeviceLane* lane = slot(param).lane;
-    if (!lane) return wait_param(param, call);
+    if (!lane) return wait_param(param);
     const CallerScope caller(lane, stream);
-    lanes_.refuse_capture(call);
+    lanes_.refuse_capture();
     const Enqueueing scope(enqueue_, true);
-    wait_until_final(param, call);
+    wait_until_final(param);
 }
 
-void Reducer::wait_until_final(std::int32_t param, const char* call) {
-    table_.require(param, call);
+void Reducer::wait_until_final(std::int32_t param) {
+    table_.require(param);
     group_->check();
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::kAnnouncedLocal) return;
     if (phase != Phase::kAnnounced)
-        fail(DDP_ERROR_INVALID_STATE, call, ": call it between ddp_finalize_async and ddp_finalize");
+        fail_call(DDP_ERROR_INVALID_STATE, "call it between ddp_finalize_async and ddp_finalize");
     const Slot& s = slot(param);
     if (s.bucket < 0) return;
     const Waiting waiting(clock_);
@@ -123,14 +124,13 @@ void Reducer::wait_until_final(std::int32_t param, const char* call) {
 }
 
 void Reducer::discard() {
-    constexpr const char* call = "ddp_step_discard";
     group_->check();
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::kAnnounced || phase == Phase::kAnnouncedLocal)
-        fail(DDP_ERROR_INVALID_STATE, call, ": ddp_finalize must follow ddp_finalize_async of step ", steps_);
-    if (phase == Phase::kIdle) begin_phase(call);  // where it throws nothing is discarded
+        fail_call(DDP_ERROR_INVALID_STATE, "ddp_finalize must follow ddp_finalize_async of step ", steps_);
+    if (phase == Phase::kIdle) begin_phase();  // where it throws nothing is discarded
     discarding_ = true;
-    start_draining(call);
+    start_draining();
     for (std::int32_t id = 0; id < table_.size(); ++id) {
         slot(id).waits_for_sync.store(false, std::memory_order_relaxed);
         forget_given(id);
@@ -153,15 +153,15 @@ void Reducer::shadow() {
 }
 
 // Up to here a step can be told to be wrong without a wait. Afterwards all of its operations are under way.
-void Reducer::start_draining(const char* call) {
-    lanes_.follow_callers(call);  // what is not announced in this step comes after the callers' streams as they are now
+void Reducer::start_draining() {
+    lanes_.follow_callers();  // what is not announced in this step comes after the callers' streams as they are now
     Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::kIdle) phase = begin_phase(call);
+    if (phase == Phase::kIdle) phase = begin_phase();
     const bool local = phase == Phase::kFillingLocal;
     if ((!local && phase != Phase::kFilling) ||
         !phase_.compare_exchange_strong(phase, local ? Phase::kAnnouncedLocal : Phase::kAnnounced,
                                         std::memory_order_acq_rel))
-        fail(DDP_ERROR_INVALID_STATE, call, ": the end of step ", steps_, " has been called before");
+        fail_call(DDP_ERROR_INVALID_STATE, "the end of step ", steps_, " has been called before");
     const Waiting waiting(clock_);
     clock_.draining();
     drained_ = 0;

@@ -169,18 +169,17 @@ void Reducer::rebuild(std::int32_t root) {
 }
 
 void Reducer::set_sync(bool sync) {
-    constexpr const char* call = "ddp_set_sync";
     if (!group_->broken()) {
-        require_idle(call);
-        require_not_begun(call);
+        require_idle();
+        require_not_begun();
     }
     sync_ = sync;
 }
 
-void Reducer::require_not_begun(const char* call) const {
+void Reducer::require_not_begun() const {
     if (begun_)
-        fail(DDP_ERROR_INVALID_STATE, call, ": step ", steps_,
-             " has begun; where ranks exchange what they do, call it before ddp_step_begin");
+        fail_call(DDP_ERROR_INVALID_STATE, "step ", steps_,
+                  " has begun; where ranks exchange what they do, call it before ddp_step_begin");
 }
 
 void Reducer::set_hook(HookPtr hook) {
@@ -190,31 +189,31 @@ void Reducer::set_hook(HookPtr hook) {
 }
 
 void Reducer::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
-    require_idle("ddp_set_frozen");
+    require_idle();
     participation_.freeze(params, frozen);
     rebuild_due_ = true;
     arm();
 }
 
 void Reducer::skip(const std::vector<std::int32_t>& params) {
-    require_idle("ddp_skip_params");
+    require_idle();
     participation_.skip(params);
     arm();
 }
 
 void Reducer::request_rebuild() {
-    require_idle("ddp_request_rebuild");
+    require_idle();
     order_.start();
 }
 
 void Reducer::adopt_plan(std::vector<std::vector<std::int32_t>> buckets) {
-    require_idle("ddp_plan_adopt");
+    require_idle();
     next_plan_ = lay_out(plan_params(), buckets);
     rebuild_due_ = true;
 }
 
 void Reducer::set_group(std::shared_ptr<Group> group) {
-    if (!group_->broken()) require_idle("ddp_context_set_group");
+    if (!group_->broken()) require_idle();
     launcher_.drain(Deadline::after_ms(kDrainMs));
     // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
     // may reach only memory of its own.
@@ -241,11 +240,11 @@ void Reducer::set_group(std::shared_ptr<Group> group) {
     phase_.store(Phase::kIdle, std::memory_order_release);
 }
 
-void Reducer::require_idle(const char* call) const {
+void Reducer::require_idle() const {
     if (idle()) return;
     group_->check();  // a broken step does not end
-    fail(DDP_ERROR_INVALID_STATE, call, ": step ", steps_,
-         " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize");
+    fail_call(DDP_ERROR_INVALID_STATE, "step ", steps_,
+              " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize");
 }
 
 }  // namespace libddp

@@ -92,10 +92,10 @@ void SparseGradients::require_rows(std::int32_t param, const std::int64_t* indic
     const std::int64_t rows = p.shape[0];
     for (std::size_t i = 0; i < count; ++i)
         if (indices[i] < 0 || indices[i] >= rows)
-            throw Error({DDP_ERROR_INVALID_ARGUMENT,
-                         str("ddp_grad_ready_sparse: '", p.name, "': indices[", i, "] is ", indices[i],
-                             "; the parameter has ", rows, " rows"),
-                         -1, param});
+            throw CallError(
+                {DDP_ERROR_INVALID_ARGUMENT,
+                 str("'", p.name, "': indices[", i, "] is ", indices[i], "; the parameter has ", rows, " rows"), -1,
+                 param});
 }
 
 void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count) {

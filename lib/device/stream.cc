@@ -83,14 +83,13 @@ DeviceStream::~DeviceStream() {
     module_.stream_destroy(device_.index, stream_);
 }
 
-void DeviceStream::refuse_capture(void* stream, const char* call) const {
+void DeviceStream::refuse_capture(void* stream) const {
     std::int32_t capturing = 0;
     call_device(device_, "asking a stream", module_.stream_capturing, device_.index, stream, &capturing);
     if (capturing)
-        fail(DDP_ERROR_INVALID_STATE, call, ": the stream of ", device_name(device_),
-             " is being captured into a graph, which cannot hold libddp's communication; end the capture first, and "
-             "call "
-             "libddp between graphs");
+        fail_call(DDP_ERROR_INVALID_STATE, "the stream of ", device_name(device_),
+                  " is being captured into a graph, which cannot hold libddp's communication; "
+                  "end the capture first, and call libddp between graphs");
 }
 
 EventPtr DeviceStream::record(void* stream) const {

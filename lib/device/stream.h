@@ -55,8 +55,8 @@ public:
     const ddp_device& device() const { return device_; }
     void* handle() const { return stream_; }
 
-    // Throws INVALID_STATE, naming `call`, if `stream` (of this device) is being captured into a graph.
-    void refuse_capture(void* stream, const char* call) const;
+    // Throws INVALID_STATE if `stream` (of this device) is being captured into a graph.
+    void refuse_capture(void* stream) const;
 
     // A point of this stream, or of another one of the device.
     EventPtr record() const { return record(stream_); }

@@ -1,7 +1,7 @@
 #include "hooks/local_sgd.h"
 
-#include "hooks/plain.h"
 #include "hooks/options.h"
+#include "hooks/plain.h"
 #include "hooks/state.h"
 #include "util/error.h"
 
@@ -33,9 +33,9 @@ ddp_local_sgd_options local_sgd_defaults() {
     return {sizeof(ddp_local_sgd_options), 1000, nullptr};
 }
 
-HookPtr make_local_sgd(std::int64_t start_step, std::shared_ptr<Group> subgroup, const char* call) {
+HookPtr make_local_sgd(std::int64_t start_step, std::shared_ptr<Group> subgroup) {
     if (start_step < 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": start_step is ", start_step, "; it must not be negative");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "start_step is ", start_step, "; it must not be negative");
     return std::make_shared<LocalSgdHook>(start_step, std::move(subgroup));
 }
 

@@ -3,15 +3,14 @@
 #include <functional>
 #include <map>
 
-#include "hooks/plain.h"
 #include "hooks/cast.h"
 #include "hooks/options.h"
+#include "hooks/plain.h"
 #include "util/options.h"
 
 namespace libddp {
 namespace {
 
-constexpr const char* kCall = "ddp_use_hook";
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
 // Options on their way from text into a hook.
@@ -47,7 +46,7 @@ HookPtr powersgd(Text& text, std::uint32_t flags) {
                  "' is none of auto, gram_schmidt, qr");
     }
     text.reader.finish();
-    return make_powersgd(o, kCall);
+    return make_powersgd(o);
 }
 
 HookPtr quantize(Text& text, bool channels) {
@@ -58,7 +57,7 @@ HookPtr quantize(Text& text, bool channels) {
     }
     text.reader.integer("min_elements", o.min_elements, 0, kMost);
     text.reader.finish();
-    return make_quantize(o, kCall);
+    return make_quantize(o);
 }
 
 HookPtr onebit(Text& text) {
@@ -66,7 +65,7 @@ HookPtr onebit(Text& text) {
     text.reader.integer("block", o.block, 0, kMost);
     text.reader.integer("min_elements", o.min_elements, 0, kMost);
     text.reader.finish();
-    return make_onebit(o, kCall);
+    return make_onebit(o);
 }
 
 HookPtr topk(Text& text) {
@@ -74,7 +73,7 @@ HookPtr topk(Text& text) {
     text.reader.real("ratio", o.ratio);
     text.reader.integer("min_elements", o.min_elements, 0, kMost);
     text.reader.finish();
-    return make_topk(o, kCall);
+    return make_topk(o);
 }
 
 // A subgroup of all ranks is the group itself, and one of a single rank is none.
@@ -93,7 +92,7 @@ HookPtr local_sgd(Text& text) {
         subgroup = text.group;
     else if (size > 1)
         subgroup = text.group->split(text.group->rank() / size, text.group->rank(), {});
-    return make_local_sgd(o.start_step, std::move(subgroup), kCall);
+    return make_local_sgd(o.start_step, std::move(subgroup));
 }
 
 template <class Plain>
@@ -134,9 +133,9 @@ ddp_dtype unwrap(std::string& name) {
 
 }  // namespace
 
-HookPtr make_cast(HookPtr inner, ddp_dtype dtype, const char* call) {
+HookPtr make_cast(HookPtr inner, ddp_dtype dtype) {
     if (dtype != DDP_F16 && dtype != DDP_BF16)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": dtype is ", dtype, "; it must be DDP_F16 or DDP_BF16");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "dtype is ", dtype, "; it must be DDP_F16 or DDP_BF16");
     return std::make_shared<CastHook>(std::move(inner), dtype);
 }
 
@@ -147,11 +146,11 @@ HookPtr make_hook(const std::string& name, const std::string& options, const std
     if (maker == makers().end()) {
         std::string known = "fp16, bf16, fp16(NAME), bf16(NAME)";
         for (const auto& [other, _] : makers()) known += ", " + other;
-        fail(DDP_ERROR_INVALID_ARGUMENT, kCall, ": there is no hook '", name, "'; there are: ", known);
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "there is no hook '", name, "'; there are: ", known);
     }
-    Text text{OptionReader(options, str(kCall, ": ", name)), group};
+    Text text{OptionReader(options, str("ddp_use_hook: ", name)), group};
     HookPtr hook = maker->second(text);
-    return cast ? make_cast(std::move(hook), cast, kCall) : hook;
+    return cast ? make_cast(std::move(hook), cast) : hook;
 }
 
 }  // namespace libddp

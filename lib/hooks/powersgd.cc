@@ -4,8 +4,8 @@
 #include <charconv>
 #include <cmath>
 
-#include "hooks/plain.h"
 #include "hooks/options.h"
+#include "hooks/plain.h"
 #include "hooks/powersgd_batched.h"
 #include "hooks/powersgd_layers.h"
 #include "kernels/default_arithmetic.h"
@@ -103,14 +103,14 @@ ddp_powersgd_options powersgd_defaults() {
     return options;
 }
 
-HookPtr make_powersgd(const ddp_powersgd_options& options, const char* call) {
+HookPtr make_powersgd(const ddp_powersgd_options& options) {
     constexpr std::uint32_t kMethods = DDP_POWERSGD_GRAM_SCHMIDT | DDP_POWERSGD_QR;
     constexpr std::uint32_t kFlags =
         DDP_POWERSGD_NO_ERROR_FEEDBACK | DDP_POWERSGD_NO_WARM_START | DDP_POWERSGD_BATCHED | kMethods;
-    const auto refuse = [call](const auto&... parts) { fail(DDP_ERROR_INVALID_ARGUMENT, call, ": ", parts...); };
+    const auto refuse = [](const auto&... parts) { fail_call(DDP_ERROR_INVALID_ARGUMENT, parts...); };
     const auto in_range = [](double value) { return std::isfinite(value) && value >= 0; };
     if (options.flags & ~kFlags)
-        fail(DDP_ERROR_UNSUPPORTED, call, ": flags has unknown bits 0x", std::hex, options.flags & ~kFlags);
+        fail_call(DDP_ERROR_UNSUPPORTED, "flags has unknown bits 0x", std::hex, options.flags & ~kFlags);
     if (options.rank < 1) refuse("rank is ", options.rank, "; it must be at least 1");
     if ((options.flags & kMethods) == kMethods)
         refuse("flags has both DDP_POWERSGD_GRAM_SCHMIDT and DDP_POWERSGD_QR; give one of them, or neither");

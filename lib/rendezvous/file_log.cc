@@ -11,9 +11,9 @@
 #include <system_error>
 #include <thread>
 
+#include "util/descriptors.h"
 #include "util/error.h"
 #include "util/interrupt.h"
-#include "util/write_signals.h"
 
 namespace libddp {
 namespace {

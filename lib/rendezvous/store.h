@@ -95,3 +95,9 @@ std::shared_ptr<Store> open_store(StoreConfig config);
 std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms);
 
 }  // namespace libddp
+
+// The ddp_store of the C ABI.
+struct ddp_store {
+    std::shared_ptr<libddp::Store> impl;
+    bool owned = false;  // made by ddp_store_create; otherwise a group's
+};

@@ -1,4 +1,4 @@
-// The tcp store's client: one connection, one thread that reads and writes, any number of threads that call.
+// The tcp store's client: how it connects; then one connection, one thread that reads and writes, any number of threads that call.
 #pragma once
 
 #include <uv.h>
@@ -18,12 +18,13 @@
 #include "rendezvous/notifier.h"
 #include "rendezvous/protocol.h"
 #include "rendezvous/store_engine.h"
+#include "util/deadline.h"
 
 namespace libddp {
 
 class TcpClient final : public StoreEngine {
 public:
-    // socket: connected and past the handshake (tcp_connect.h); owned from here on. call_timeout_ms: the bound of calls
+    // socket: connected and past the handshake (connect_to_server); owned from here on. call_timeout_ms: the bound of calls
     // that do not wait for others.
     TcpClient(int socket, std::string name, std::int64_t call_timeout_ms);
     ~TcpClient() override;
@@ -84,5 +85,14 @@ private:
     std::atomic<bool> close_called_{false};
     Notifier notifier_;
 };
+
+// Opens an authenticated connection to a store server: blocking and bounded. Retries with jittered, growing pauses until
+// the server answers or the deadline passes: the server's process may start later than this one. Returns a connected
+// socket that has passed the handshake; the caller owns it. Throws Error: UNAVAILABLE (nobody listens, or not a libddp
+// store), TIMEOUT (no answer at all), PERMISSION_DENIED (other secret), UNSUPPORTED (other protocol version).
+int connect_to_server(const std::string& host, int port, const std::string& secret, const Deadline& deadline);
+
+// The same without another try.
+int connect_once(const std::string& host, int port, const std::string& secret, const Deadline& deadline);
 
 }  // namespace libddp

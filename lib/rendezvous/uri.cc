@@ -9,7 +9,6 @@
 #include "rendezvous/store.h"
 #include "rendezvous/store_engine.h"
 #include "rendezvous/tcp_client.h"
-#include "rendezvous/tcp_connect.h"
 #include "rendezvous/tcp_server.h"
 #include "util/error.h"
 #include "util/interrupt.h"

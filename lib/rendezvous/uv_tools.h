@@ -5,13 +5,23 @@
 
 #include <cstddef>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <utility>
 
+#include "util/descriptors.h"
+
 namespace libddp {
 
-// uv_loop_init that throws Error where libuv would end the process for want of descriptors. owner: "the store client".
-void init_loop(uv_loop_t* loop, const char* owner);
+// uv_loop_init that throws Error where libuv would end the process: if it cannot open the pipe of its signal handling,
+// which the first loop does. owner: "the store client".
+inline void init_loop(uv_loop_t* loop, const char* owner) {
+    constexpr std::size_t kDescriptors = 6;  // the first loop of a process opens so many
+    static std::mutex mutex;
+    std::lock_guard lock(mutex);
+    require_descriptors(kDescriptors, owner);
+    if (int status = uv_loop_init(loop); status != 0) cannot_start(owner, -status);
+}
 
 // Writes the bytes and owns them until they are out; `done` gets libuv's status. A failure to start the write is also
 // told to `done`, at once.

@@ -9,6 +9,12 @@ ddp_error no_memory{{DDP_ERROR_OUT_OF_MEMORY, "out of memory"}};
 
 }  // namespace
 
+Error CallError::named(const char* call) const {
+    ErrorInfo named = info();
+    named.message = str(call, ": ", named.message);
+    return Error(std::move(named));
+}
+
 ddp_error* make_error(const ErrorInfo& info) noexcept {
     try {
         return new ddp_error{info};

@@ -1,4 +1,4 @@
-// The one exception type of the library. It is thrown anywhere below lib/capi and becomes a ddp_error there.
+// The exceptions of the library. They are thrown anywhere below lib/capi and become a ddp_error there.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +44,25 @@ private:
     ErrorInfo info_;
 };
 
+// An error of the public call that is under way. Its message does not name the call: in_call() puts the name before it.
+class CallError : public Error {
+public:
+    using Error::Error;
+    // The same with the name.
+    Error named(const char* call) const;
+};
+
+// Runs `body` as the public function `call`: a CallError leaves it with that name. guard() does so for every public
+// function. Where one of them is a part of another, it keeps its own name in messages.
+template <class Body>
+void in_call(const char* call, Body&& body) {
+    try {
+        body();
+    } catch (const CallError& error) {
+        throw error.named(call);
+    }
+}
+
 // What the exception means that is being handled. Only inside a catch block.
 inline ErrorInfo caught() noexcept {
     try {
@@ -69,6 +88,12 @@ inline ErrorInfo caught() noexcept {
 template <class... Parts>
 [[noreturn]] void fail(ddp_status code, const Parts&... parts) {
     throw Error(code, str(parts...));
+}
+
+// throw CallError from parts.
+template <class... Parts>
+[[noreturn]] void fail_call(ddp_status code, const Parts&... parts) {
+    throw CallError(code, str(parts...));
 }
 
 }  // namespace libddp

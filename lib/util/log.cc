@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "util/write_signals.h"
+#include "util/descriptors.h"
 
 namespace libddp {
 

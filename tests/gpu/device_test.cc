@@ -5,8 +5,8 @@
 #include <future>
 
 #include "gpu/gpu.h"
-#include "unit/cuda/values.h"
 #include "kernels/on_device.h"
+#include "unit/cuda/values.h"
 
 namespace libddp {
 
@@ -173,7 +173,9 @@ TEST(Gpu, EventsOrderStreamsAndWaitsAreBounded) {
     Gpu first, second;
     auto memory = first.allocate(4);
     const auto value = first.upload(bytes_of(std::vector<float>{7}));
-    const auto twice = [&] { on_device::transfer(first.stream(), {{memory.get(), value.get(), 1}}, DDP_F32, DDP_F32, 2); };
+    const auto twice = [&] {
+        on_device::transfer(first.stream(), {{memory.get(), value.get(), 1}}, DDP_F32, DDP_F32, 2);
+    };
     twice();
     first.write(memory.get(), bytes_of(std::vector<float>{0}));
     Blocked blocked(first.handle());
@@ -233,9 +235,9 @@ TEST(Gpu, ACapturedStreamIsRefusedAndOthersGoOn) {
     Gpu gpu;
     cudaStream_t captured = nullptr;
     ASSERT_EQ(cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking), cudaSuccess);
-    gpu.stream().refuse_capture(captured, "a test");
+    gpu.stream().refuse_capture(captured);
     ASSERT_EQ(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal), cudaSuccess);
-    EXPECT_THROW(gpu.stream().refuse_capture(captured, "a test"), Error);
+    EXPECT_THROW(gpu.stream().refuse_capture(captured), Error);
     // What another thread of libddp does meanwhile must not break the capture.
     std::async(std::launch::async, [&] {
         auto memory = gpu.allocate(1000);

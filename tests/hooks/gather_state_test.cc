@@ -48,7 +48,7 @@ std::map<std::int32_t, std::vector<float>> kept(const libddp::Hook& hook) {
 
 TEST(GatherState, LoadsAllOrNothing) {
     for (const auto& hook :
-         {libddp::make_onebit(libddp::onebit_defaults(), "call"), libddp::make_topk(libddp::topk_defaults(), "call")}) {
+         {libddp::make_onebit(libddp::onebit_defaults()), libddp::make_topk(libddp::topk_defaults())}) {
         EXPECT_TRUE(kept(*hook).empty());
         HookState good, bad;
         good.arrays = {error_of(2), error_of(7)};
@@ -76,7 +76,7 @@ TEST(GatherState, LoadsAllOrNothing) {
 }
 
 TEST(GatherState, QuantizationKeepsNothing) {
-    const auto hook = libddp::make_quantize(libddp::quantize_defaults(), "call");
+    const auto hook = libddp::make_quantize(libddp::quantize_defaults());
     HookState state;
     hook->save(state);
     EXPECT_TRUE(state.arrays.empty());

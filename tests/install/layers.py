@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks rules that a compiler does not: which room may include which, and what no tracked file may hold.
+"""Checks rules that a compiler does not: which room may include which, which file of a binding may include which, what no tracked
+file may hold, and that each function of the C ABI gives its own name to guard(), which puts it into messages.
 
 The arrows point one way: capi -> core -> hooks -> comm -> {backends, rendezvous, device} and backends -> kernels -> device -> util.
 A name in double quotes or angle brackets
@@ -29,6 +30,13 @@ SHARED_BY_BACKENDS = "backends/common"
 MADE_OF = {"backends/hierarchical": {"backends/shm", "backends/gloo"}}
 # comm sees the interfaces of rendezvous; which stores and launchers exist is no business of a group.
 ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h", "rendezvous/environment.h"}}
+# The files of a binding, in an order in which each includes or imports only those before it. A file is named without its suffix.
+ORDERS = {
+    "bindings/python/native": "base dlpack_abi unused interrupt failure handle callbacks convert jax memory take show memory_type",
+    "bindings/python/ddp":
+        "_ddp _errors _arrays stats store work group _context_state bucket context_hooks context_devices context averager __init__",
+    "bindings/java/native": "memory failure convert callbacks",
+}
 # Third-party headers, and the only folders that may know them: the one that wraps each, and its unit tests.
 THIRD_PARTY = {
     r"gloo/": {"lib/backends/gloo", "tools/bench/peers"},
@@ -47,7 +55,13 @@ FORBIDDEN = {
     "a path of one machine": re.compile(r"(?<![\w.$}-])/" + r"work/"),
 }
 
+# A function of the C ABI, and the name that it gives to guard().
+PUBLIC = re.compile(r"^[a-z]\w*[\w* ]* \*?(ddp_\w+)\(")
+GUARD = re.compile(r"(?<!ddp_status )\bguard\((?:error|nullptr), (\S*),")
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+# from .work import Work; from . import _ddp
+IMPORT = re.compile(r"^\s*from \.(\w*) import ([\w, ]*)")
 
 
 def include_fault(folder, header):
@@ -76,17 +90,42 @@ def include_fault(folder, header):
     return None
 
 
+def order_fault(path, line):
+    """Why a file of a binding may not hold this line, or None."""
+    path = pathlib.PurePosixPath(path)
+    order = ORDERS.get(str(path.parent), "").split()
+    if not order or path.suffix not in (".c", ".h", ".py"):
+        return None
+    if path.stem not in order:
+        return f"{path.stem} is not in the table of this test"
+    named = []
+    if match := INCLUDE.match(line):
+        named = [pathlib.PurePosixPath(match[1]).stem]
+    elif match := IMPORT.match(line):
+        named = [match[1]] if match[1] else match[2].replace(" ", "").split(",")
+    for target in named:
+        if target in order and order.index(target) > order.index(path.stem):
+            return f"{path.stem} may not include {target}, which comes after it"
+    return None
+
+
 def faults_of(path, text):
     lines = text.splitlines()
     folder = str(pathlib.PurePosixPath(path).parent)
+    public = None
     for number, line in enumerate(lines, 1):
         for what, pattern in FORBIDDEN.items():
             if pattern.search(line):
                 yield number, f"holds {what}: {line.strip()}"
         match = INCLUDE.match(line)
-        fault = match and include_fault(folder, match.group(1))
+        fault = (match and include_fault(folder, match.group(1))) or order_fault(path, line)
         if fault:
             yield number, f"{fault}: {line.strip()}"
+        if folder == "lib/capi":
+            public = match[1] if (match := PUBLIC.match(line)) else public
+            for name in GUARD.findall(line):
+                if name != f'"{public}"':
+                    yield number, f"{public} gives guard() the name {name}"
 
 
 def tracked_files(root):

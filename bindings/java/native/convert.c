@@ -119,17 +119,6 @@ void ddp_java_pairs_free(DdpPairs* pairs) {
     free(pairs->sizes);
 }
 
-jbyteArray ddp_java_bytes(JNIEnv* env, const void* bytes, size_t size) {
-    if (!bytes) return NULL;
-    if (size > INT32_MAX - 8) {
-        ddp_java_throw_named(env, "java/lang/OutOfMemoryError", "libddp: a result is larger than a Java array can be");
-        return NULL;
-    }
-    jbyteArray made = (*env)->NewByteArray(env, (jsize)size);
-    if (made) (*env)->SetByteArrayRegion(env, made, 0, (jsize)size, bytes);
-    return made;
-}
-
 void ddp_java_give(JNIEnv* env, jlongArray result, jlong value) {
     if (!(*env)->ExceptionCheck(env)) (*env)->SetLongArrayRegion(env, result, 0, 1, &value);
 }

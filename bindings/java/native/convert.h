@@ -34,9 +34,6 @@ typedef struct DdpPairs {
 int ddp_java_pairs(JNIEnv* env, jobjectArray both, DdpPairs* pairs);
 void ddp_java_pairs_free(DdpPairs* pairs);
 
-/* A new byte[], or null for NULL. */
-jbyteArray ddp_java_bytes(JNIEnv* env, const void* bytes, size_t size);
-
 /* RESULTS. Nothing where an exception is under way. */
 
 /* result[0] = value */

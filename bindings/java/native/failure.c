@@ -3,8 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "convert.h"
-
 enum { JNI_VERSION = JNI_VERSION_10 };
 
 DdpJava ddp_java;
@@ -48,6 +46,17 @@ int32_t ddp_java_interrupted(void* user_data) {
     if ((*env)->ExceptionCheck(env)) (*env)->ExceptionClear(env);
     (*env)->DeleteLocalRef(env, thread);
     return yes;
+}
+
+jbyteArray ddp_java_bytes(JNIEnv* env, const void* bytes, size_t size) {
+    if (!bytes) return NULL;
+    if (size > INT32_MAX - 8) {
+        ddp_java_throw_named(env, "java/lang/OutOfMemoryError", "libddp: a result is larger than a Java array can be");
+        return NULL;
+    }
+    jbyteArray made = (*env)->NewByteArray(env, (jsize)size);
+    if (made) (*env)->SetByteArrayRegion(env, made, 0, (jsize)size, bytes);
+    return made;
 }
 
 void ddp_java_throw(JNIEnv* env, ddp_error* error) {

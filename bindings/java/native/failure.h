@@ -1,4 +1,4 @@
-/* failure.h: libddp's errors as Java's exceptions. */
+/* failure.h: libddp's errors as Java's exceptions. convert.h and callbacks.h include this, and never the other way round. */
 #ifndef DDP_JAVA_FAILURE_H
 #define DDP_JAVA_FAILURE_H
 
@@ -19,6 +19,9 @@ typedef struct DdpJava {
     jmethodID current, interrupted;
 } DdpJava;
 extern DdpJava ddp_java;
+
+/* A new byte[], or null for NULL. */
+jbyteArray ddp_java_bytes(JNIEnv* env, const void* bytes, size_t size);
 
 /* Throws and frees `error`. */
 void ddp_java_throw(JNIEnv* env, ddp_error* error);

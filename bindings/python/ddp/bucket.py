@@ -2,16 +2,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from . import _ddp
 from ._arrays import device_name, memory_of
+from ._context_state import ContextState, Parameter
 from ._ddp import Memory
 from .group import Group
 from .work import Work
-
-if TYPE_CHECKING:
-    from .context import Context, Parameter
 
 Hook = Callable[[Group, "Bucket"], Optional[Work]]
 
@@ -20,7 +18,7 @@ Hook = Callable[[Group, "Bucket"], Optional[Work]]
 class Gradient:
     """One parameter's gradient inside a bucket; parameter.data is its value."""
 
-    parameter: "Parameter"
+    parameter: Parameter
     array: Memory
 
 
@@ -32,7 +30,7 @@ class Bucket:
     the bucket's own stream, and other streams are refused: with torch.cuda.stream(torch.cuda.ExternalStream(bucket.stream)).
     """
 
-    def __init__(self, handle: _ddp.Handle, context: "Context"):
+    def __init__(self, handle: _ddp.Handle, context: ContextState):
         self._handle = handle
         self._context = context
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from . import _ddp
 from ._arrays import DtypeLike, copied, count_of, device_name, device_of, dtype_of, memory_of, same_layout
+from ._context_state import Parameter as Parameter
 from ._ddp import Memory
-from ._errors import InvalidStateError
 from .context_devices import DeviceMethods
 from .context_hooks import HookMethods
 from .group import Group
@@ -16,39 +16,6 @@ from .stats import Stats
 
 _REDUCTIONS = {"mean": _ddp.DDP_REDUCTION_MEAN, "sum": _ddp.DDP_REDUCTION_SUM,
                "weighted_mean": _ddp.DDP_REDUCTION_WEIGHTED_MEAN}
-
-
-class Parameter(int):
-    """A parameter: its index, which is what methods take, and what was registered under it."""
-
-    name: str
-    shape: Tuple[int, ...]
-    dtype: int
-    device: str
-    data: Any
-    grad: Any
-    _context_ref: "weakref.ref[Context]"
-
-    @property
-    def _context(self) -> "Context":
-        context = self._context_ref()
-        if context is None:
-            raise InvalidStateError(f"the context of {self.name!r} is gone")
-        return context
-
-    def view(self) -> Memory:
-        """Context.grad_view of it."""
-        return self._context.grad_view(self)
-
-    def ready(self, grad: Any = None) -> None:
-        """Context.put or, without an array, Context.grad_ready of it."""
-        if grad is None:
-            self._context.grad_ready(self)
-        else:
-            self._context.put(self, grad)
-
-    def __repr__(self) -> str:
-        return f"<ddp.Parameter {int(self)} {self.name!r}>"
 
 
 class Context(DeviceMethods, HookMethods):
@@ -90,18 +57,8 @@ class Context(DeviceMethods, HookMethods):
                          | stop_at_first_join * _ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN
                          | consensus_order * _ddp.DDP_CONTEXT_CONSENSUS_ORDER
                          | check * _ddp.DDP_CONTEXT_CHECK)
-        self._handle = _ddp.ddp_context_create(group, options)
+        super().__init__(_ddp.ddp_context_create(group, options))
         self.grad_ready = self._handle.grad_ready
-        #: What was registered, by index.
-        self.parameters: List[Parameter] = []
-        self._buffers: List[Memory] = []
-        self._buffer_arrays: List[Any] = []  # whose memory that is
-        self._held: Tuple[int, Any] = (-1, None)  # the layout of a generation, for arrays over it
-        self._results: Dict[int, Memory] = {}     # of Bucket.set_buffer
-        self._streams: Dict[Tuple[int, int], Any] = {}  # held while they may be used
-        # What the C library calls knows the context weakly, so that a hook that refers to it makes a circle that the
-        # garbage collector sees.
-        self._callbacks: Dict[str, Callable[..., Any]] = {}
 
     # REGISTRATION
 
@@ -234,12 +191,6 @@ class Context(DeviceMethods, HookMethods):
         parameter = self.parameters[param]
         return Memory.at(_ddp.ddp_grad_view(self._handle, param), parameter.dtype, parameter.shape, self._layout(), False,
                          device_of(parameter.device))
-
-    def _layout(self) -> Any:
-        generation = self.layout_generation
-        if self._held[0] != generation:
-            self._held = (generation, _ddp.ddp_layout_hold(self._handle))
-        return self._held[1]
 
     @property
     def layout_generation(self) -> int:

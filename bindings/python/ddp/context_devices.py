@@ -1,23 +1,16 @@
 """The methods of a context for parameters on GPUs (ddp/device.h)."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Tuple
+from typing import Any, Iterator, Tuple
 
 from . import _ddp
 from ._arrays import device_of, gpu_of, memory_of, stream_of
+from ._context_state import ContextState
 from ._ddp import Memory
 
-if TYPE_CHECKING:
-    from .context import Parameter
 
-
-class DeviceMethods:
+class DeviceMethods(ContextState):
     """Part of Context. A stream is a number, a stream of PyTorch's or CuPy's, or None for the legacy default stream."""
-
-    _handle: Any
-    _streams: Dict[Tuple[int, int], Any]
-    _buffer_arrays: List[Any]
-    parameters: List["Parameter"]
 
     def set_stream(self, device: str, stream: Any) -> None:
         """Sets the stream of this device ("cuda:0") for calls that take none: commit, step_begin, grad_ready. At first

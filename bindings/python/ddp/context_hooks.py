@@ -2,29 +2,22 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from . import _ddp
 from ._arrays import DtypeLike, dtype_of
+from ._context_state import ContextState, Parameter
 from ._ddp import Memory
 from ._errors import InvalidStateError
 from .bucket import Bucket, Hook
 from .group import Group
 from .work import checked_nothing, checked_work
 
-if TYPE_CHECKING:
-    from .context import Context, Parameter
-
 Function = Callable[..., Any]  # of the program's
 
 
-class HookMethods:
+class HookMethods(ContextState):
     """Part of Context."""
-
-    _handle: Any
-    _callbacks: Dict[str, Function]
-    _buffers: List[Memory]
-    parameters: List["Parameter"]
 
     def set_hook(self, hook: Optional[Hook]) -> None:
         """hook(group, bucket) leaves in the bucket what gradients become, or returns a Work that ends when the result
@@ -98,14 +91,14 @@ def _result_of_hook(what: str, hook: Function, result: Any) -> Any:
     return checked_work(what, hook, result, "leave the result in the bucket and return None, or return a Work after which it is there")
 
 
-def _lend_bucket(context: Context, group: _ddp.Handle, handle: _ddp.Handle) -> Tuple[Group, Bucket]:
+def _lend_bucket(context: ContextState, group: _ddp.Handle, handle: _ddp.Handle) -> Tuple[Group, Bucket]:
     bucket = Bucket(handle, context)
     return Group._lent(group, bucket.stream), bucket
 
 
-def _lend_buffers(context: Context, group: _ddp.Handle, unused_buffers: Any) -> Tuple[Group, List[Memory]]:
+def _lend_buffers(context: ContextState, group: _ddp.Handle, unused_buffers: Any) -> Tuple[Group, List[Memory]]:
     return Group._lent(group), list(context._buffers)  # in the order of registration, as C gives them
 
 
-def _name_parameter(context: Context, param: int, used: bool) -> Tuple[Parameter, bool]:
+def _name_parameter(context: ContextState, param: int, used: bool) -> Tuple[Parameter, bool]:
     return context.parameters[param], used

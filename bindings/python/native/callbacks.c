@@ -1,18 +1,6 @@
 #include "callbacks.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 #include "failure.h"
-
-struct DdpCallback {
-    PyObject* callable;
-    PyObject* raised;  /* list: where an exception waits for the call that it comes out of */
-    PyObject* borrows; /* list: what the callable was lent, and works that it has passed on */
-    DdpCallback* next; /* among the unused */
-};
-
-static _Atomic(DdpCallback*) unused = NULL;
 
 static PyObject* new_or_shared(PyObject* shared) {
     if (shared) Py_INCREF(shared);
@@ -35,29 +23,6 @@ int ddp_py_callback(PyObject* callable, uintptr_t about, DdpCallback** callback)
     made->callable = callable;
     *callback = made;
     return 1;
-}
-
-void ddp_py_callback_unused(void* callback) {
-    DdpCallback* mine = callback;
-    mine->next = atomic_load(&unused);
-    while (!atomic_compare_exchange_weak(&unused, &mine->next, mine)) {
-    }
-}
-
-void ddp_py_drop_unused_callbacks(void) {
-    if (!atomic_load_explicit(&unused, memory_order_relaxed)) return;
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    DdpCallback* each = atomic_exchange(&unused, NULL);
-    while (each) {
-        DdpCallback* next = each->next;
-        Py_XDECREF(each->callable);
-        Py_XDECREF(each->raised);
-        Py_XDECREF(each->borrows);
-        free(each);
-        each = next;
-    }
-    PyErr_Restore(type, value, traceback);
 }
 
 /* A thread inside a callback: with the lock, and with the list that works made meanwhile share. */

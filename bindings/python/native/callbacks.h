@@ -4,17 +4,11 @@
 #define DDP_PYTHON_CALLBACKS_H
 
 #include "handle.h"
-
-typedef struct DdpCallback DdpCallback;
+#include "unused.h"
 
 /* For a callable; *callback is NULL for None. about: the context or work that the callback belongs to; exceptions come out
  * of calls about it, or about works that are made from it. */
 int ddp_py_callback(PyObject* callable, uintptr_t about, DdpCallback** callback);
-
-/* The `destroy` of libddp's functions: on any thread, without the lock. What it held is dropped by the next call that
- * holds the lock, ddp_py_drop_unused_callbacks. */
-void ddp_py_callback_unused(void* callback);
-void ddp_py_drop_unused_callbacks(void);
 
 /* callable(group, bucket) -> None, or a work. */
 ddp_status ddp_py_call_ddp_comm_hook_fn(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_work** work,

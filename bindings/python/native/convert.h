@@ -3,7 +3,7 @@
 #ifndef DDP_PYTHON_CONVERT_H
 #define DDP_PYTHON_CONVERT_H
 
-#include "handle.h"
+#include "base.h"
 
 int ddp_py_int32_list(PyObject* sequence, int32_t** list, size_t* count);
 int ddp_py_int64_list(PyObject* sequence, int64_t** list, size_t* count);

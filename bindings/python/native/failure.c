@@ -16,13 +16,12 @@ static void raise_exception(PyObject* exception) {
     Py_XDECREF(exception);
 }
 
-/* The first exception that a callback of this object raised: a new reference, or NULL. */
-static PyObject* take_raised(uintptr_t about) {
-    const DdpHandle* handle = ddp_py_owner(about);
-    if (!handle || !handle->raised || PyList_GET_SIZE(handle->raised) == 0) return NULL;
-    PyObject* first = PyList_GET_ITEM(handle->raised, 0);
+/* The first exception in the list: a new reference, or NULL. */
+static PyObject* take_first(PyObject* list) {
+    if (!list || PyList_GET_SIZE(list) == 0) return NULL;
+    PyObject* first = PyList_GET_ITEM(list, 0);
     Py_INCREF(first);
-    if (PyList_SetSlice(handle->raised, 0, PyList_GET_SIZE(handle->raised), NULL) != 0) PyErr_Clear();
+    if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), NULL) != 0) PyErr_Clear();
     return first;
 }
 
@@ -40,9 +39,9 @@ static int raise_interrupt(ddp_error* error) {
     return 1;
 }
 
-void ddp_py_raise(ddp_error* error, uintptr_t about) {
+void ddp_py_raise(ddp_error* error, PyObject* of_callbacks) {
     if (raise_interrupt(error)) return;
-    PyObject* raised = take_raised(about);
+    PyObject* raised = take_first(of_callbacks);
     PyObject* exception = exception_of(ddp_error_code(error), ddp_error_message(error), error);
     ddp_error_free(error);
     if (raised && exception && raised != exception) {
@@ -65,16 +64,6 @@ static ddp_status status_of(PyObject* exception) {
     Py_XDECREF(value);
     PyErr_Clear();
     return status < 0 && status >= DDP_ERROR_INTERRUPTED ? (ddp_status)status : DDP_ERROR_CALLBACK;
-}
-
-PyObject* ddp_py_fetch_exception(void) {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback) PyException_SetTraceback(value, traceback);
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return value;
 }
 
 ddp_status ddp_py_keep_exception(PyObject* list, ddp_error** error) {

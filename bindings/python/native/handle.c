@@ -2,9 +2,8 @@
 
 #include <pthread.h>
 
-#include "callbacks.h"
 #include "failure.h"
-#include "memory.h"
+#include "unused.h"
 
 #define KIND(TYPE, FREE)                     \
     static void free_##TYPE(void* pointer) { \
@@ -53,6 +52,11 @@ DdpHandle* ddp_py_owner(uintptr_t pointer) {
     PyObject* found = key ? PyDict_GetItemWithError(owners, key) : NULL;
     Py_XDECREF(key);
     return found ? (DdpHandle*)PyLong_AsVoidPtr(found) : NULL;
+}
+
+void ddp_py_raise_about(ddp_error* error, uintptr_t about) {
+    const DdpHandle* handle = ddp_py_owner(about);
+    ddp_py_raise(error, handle ? handle->raised : NULL);
 }
 
 static int enter_owner(DdpHandle* handle) {
@@ -278,7 +282,7 @@ static PyObject* grad_ready_method(PyObject* self, PyObject* param) {
                                           &error);
     Py_END_ALLOW_THREADS-- handle->calls;
     if (error) {
-        ddp_py_raise(error, (uintptr_t)handle->pointer);
+        ddp_py_raise_about(error, (uintptr_t)handle->pointer);
         free_if_idle(handle);
         return NULL;
     }
@@ -319,10 +323,9 @@ static PyType_Slot slots[] = {
 static PyType_Spec spec = {"ddp._ddp.Handle", sizeof(DdpHandle), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
-int ddp_py_add_types(PyObject* module) {
+int ddp_py_add_handle(PyObject* module) {
     owners = PyDict_New();
     handle_type = (PyTypeObject*)PyType_FromSpec(&spec);
     if (!owners || !handle_type || pthread_atfork(NULL, NULL, after_fork_in_child) != 0) return -1;
-    if (PyModule_AddObjectRef(module, "Handle", (PyObject*)handle_type) != 0) return -1;
-    return ddp_py_add_memory(module) || ddp_py_add_failure(module);
+    return PyModule_AddObjectRef(module, "Handle", (PyObject*)handle_type);
 }

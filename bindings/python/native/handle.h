@@ -6,11 +6,7 @@
 #ifndef DDP_PYTHON_HANDLE_H
 #define DDP_PYTHON_HANDLE_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-
-#include "ddp/ddp.h"
+#include "base.h"
 
 typedef struct DdpKind {
     const char* name;
@@ -32,8 +28,8 @@ typedef struct DdpHandle {
     PyObject* kept;    /* list, or NULL: what must live as long as this does, such as arrays */
 } DdpHandle;
 
-/* Adds the types to the module. Returns 0, or -1 with an exception. */
-int ddp_py_add_types(PyObject* module);
+/* Adds the type to the module. Returns 0, or -1 with an exception. */
+int ddp_py_add_handle(PyObject* module);
 
 /* False, with an exception, in a process that was forked while libddp was in use. */
 int ddp_py_may_call(void);
@@ -59,6 +55,9 @@ void* ddp_py_give_away(PyObject* object, const DdpKind* kind);
 
 /* The handle that owns this pointer (borrowed reference), or NULL. */
 DdpHandle* ddp_py_owner(uintptr_t pointer);
+
+/* ddp_py_raise with the exceptions of callbacks of the object `about`. */
+void ddp_py_raise_about(ddp_error* error, uintptr_t about);
 
 /* While a callback runs on this thread: the list that new works share, or NULL. */
 extern _Thread_local PyObject* ddp_py_running_raised;

@@ -1,13 +1,21 @@
 #include "interrupt.h"
 
-#include "failure.h"
-
 /* Both belong to the main thread, the only one on which Python runs signal handlers. */
 static unsigned long main_thread;
 static PyObject* raised;
 
 static int on_main_thread(void) {
     return PyThread_get_thread_ident() == main_thread;
+}
+
+PyObject* ddp_py_fetch_exception(void) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback) PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
 }
 
 int32_t ddp_py_interrupted(void* user_data) {

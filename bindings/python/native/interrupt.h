@@ -2,7 +2,7 @@
 #ifndef DDP_PYTHON_INTERRUPT_H
 #define DDP_PYTHON_INTERRUPT_H
 
-#include "handle.h"
+#include "base.h"
 
 /* Installs the check. Called once, when the module is loaded. 0, or -1 with an exception. */
 int ddp_py_watch_interrupts(void);
@@ -14,5 +14,8 @@ int32_t ddp_py_interrupted(void* user_data);
 PyObject* ddp_py_take_interrupt(void);
 /* Whether there is something. */
 int ddp_py_was_interrupted(void);
+
+/* Takes the exception that was raised, with its traceback. */
+PyObject* ddp_py_fetch_exception(void);
 
 #endif /* DDP_PYTHON_INTERRUPT_H */

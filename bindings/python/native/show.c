@@ -1,5 +1,6 @@
-/* show.c: shows memory to other libraries: the buffer protocol and DLPack. */
-#include "memory.h"
+#include "show.h"
+
+#include "jax.h"
 
 static const char* format_of(ddp_dtype dtype) {
     switch (dtype) {
