@@ -1,4 +1,4 @@
-/* minimal.c: a whole distributed trainer. It fits y = w0 + w1 x to samples, other ones on every rank.
+/* minimal.c: a whole distributed trainer. It fits y = w0 + w1 x to samples; each rank has its own.
  *
  *     ddprun -n 2 ./minimal          every rank ends with the same w, trained on both ranks' samples
  */

@@ -1,4 +1,4 @@
-# minimal.jl: a whole distributed trainer. It fits y = w1 + w2 x to samples, other ones on every rank.
+# minimal.jl: a whole distributed trainer. It fits y = w1 + w2 x to samples; each rank has its own.
 #
 #     ddprun -n 2 julia minimal.jl          every rank ends with the same w, trained on both ranks' samples
 using DDP, Printf

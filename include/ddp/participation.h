@@ -11,6 +11,8 @@
  *                         holds the mean of the last step that used it.
  * The optimizer must not step parameters that no rank used; ddp_param_used tells it. Do not write the view of an unused
  * gradient from the step's first ddp_grad_ready to the step's end: it holds zeros meanwhile.
+ * With DDP_CONTEXT_SKIP_UNUSED_BUCKETS the ranks first exchange one byte for each bucket, and do not send a bucket that
+ * no rank uses.
  *
  * STATIC GRAPH. With DDP_CONTEXT_STATIC_GRAPH the first synced step records which gradients are used. Later steps rely
  * on the record: they exchange nothing and leave out buckets that no rank uses. A gradient that comes against the
@@ -50,10 +52,9 @@ DDP_API ddp_status ddp_set_frozen(ddp_context* context, const ddp_param* params,
  * After its end all parameters take part again. libddp does not expect, send or touch their gradients, and does not
  * send a bucket that holds nothing else. ddp_skipped tells which parameters are skipped.
  * authority: the rank whose choice counts. All ranks receive it; params and count of the others are ignored. The call
- * is
- *     then collective and waits for the authority, at most the group's timeout an exchange. -1: nothing is exchanged.
- *     Every rank gives the same set, for example drawn from a shared seed; a difference is a MISMATCH in the next
- *     synced step.
+ *     is then collective and waits for the authority, at most the group's timeout for each exchange. -1: nothing is
+ *     exchanged. Every rank gives the same set, for example drawn from a shared seed; a difference is a MISMATCH in the
+ *     next synced step.
  * Errors: INVALID_ARGUMENT, INVALID_STATE (before ddp_commit, during a step), UNSUPPORTED (with DDP_CONTEXT_JOIN), or
  * the group's error.
  * Threads: one. Blocks: with an authority. Collective: with an authority. Callbacks: no. */

@@ -1,24 +1,28 @@
 /* status.h: conventions of all functions, status codes, errors, and the version.
  *
- * - A function that can fail returns ddp_status and takes `ddp_error** error`, which may be NULL. On failure *error
- *   receives a new object, for ddp_error_free, and no other output is written. On success *error is neither read nor
- *   written. There is no "last error".
- * - Any call may return INVALID_ARGUMENT, OUT_OF_MEMORY or UNSUPPORTED (unknown flags). Error lists omit DDP_ERROR_.
+ * - A function that can fail returns ddp_status and takes `ddp_error** error`, which may be NULL. On failure it stores
+ *   a new object there, for ddp_error_free. It never reads *error, and on success does not write it.
+ * - A call that fails writes no other output, except ddp_work_test's *done.
+ * - Any call may return INVALID_ARGUMENT, OUT_OF_MEMORY, or UNSUPPORTED (unknown flags). Error lists name the others,
+ *   and omit DDP_ERROR_.
  * - No function ends the process, raises a signal in it or lets a C++ exception out.
- * - Strings end with NUL. libddp copies those it gets. A `const char*` result is static or belongs to the object asked.
- * - The caller owns a handle that a call writes, and frees it with ddp_*_free, which accepts NULL. A free is not
- *   collective and depends on no other rank, so a garbage collector may call it at any time.
+ * - Strings end with NUL. libddp copies those it gets. A `const char*` result is static, or valid while its object is.
+ * - The caller owns a handle that a call writes, and frees it with ddp_*_free, which accepts NULL. A free waits for no
+ *   other rank and needs no order, so a garbage collector may call it. But freeing a group that other ranks still need,
+ *   or a context in mid-step, breaks the group.
  * - A callback fails by returning an error status. It may set *error to an object of ddp_error_create, which libddp
- *   then owns. `destroy` (may be NULL) is called exactly once when user_data is no longer needed, but not if the call
- *   fails.
- * - Fill an option struct with its ddp_*_init function and change what you need. Fields are only appended: structs from
- *   older headers work, from newer ones if all fields unknown here are 0 (else UNSUPPORTED).
- * - Sizes are in bytes, times in milliseconds (_ms) or nanoseconds (_ns). Indices start at 0. Constants are fixed.
- * - Four facts end the comment of each function, or of its section:
+ *   then owns. `destroy` (may be NULL) is called exactly once when user_data is no longer needed. If the call that
+ *   takes user_data fails, it is not called.
+ * - Fill an option struct with its ddp_*_init function and change what you need. In a struct that a call fills, set
+ *   only struct_size first. Structs grow at the end: those of older headers work, those of newer headers if all fields
+ *   unknown here are 0 (else UNSUPPORTED).
+ * - Sizes are in bytes, times in milliseconds (_ms) or nanoseconds (_ns), negative only in store.h.
+ * - Four facts end the comment of each function, or the comment that stands alone above its section:
  *     Threads:    "any": any thread at any time. "one": one thread at a time for this handle.
- *     Blocks:     whether the call may wait, and for what. Every wait has a bound, and interrupt.h can end it.
+ *     Blocks:     whether the call may wait, and for what. Every wait has a bound; interrupt.h can end most.
  *     Collective: "yes": every rank of the group must call it, in the same order.
  *     Callbacks:  "yes": a hook or continuation may call it.
+ * - Platforms, fork(), security: docs/limits.md. Environment variables, log: docs/ddprun.md.
  */
 #ifndef DDP_STATUS_H
 #define DDP_STATUS_H
@@ -41,8 +45,8 @@ enum {
     DDP_ERROR_ALREADY_EXISTS = -4,    /* a name or rank is taken */
     DDP_ERROR_UNSUPPORTED = -5,       /* this build, backend or version cannot do it */
     DDP_ERROR_OUT_OF_MEMORY = -6,     /* an allocation failed */
-    DDP_ERROR_TIMEOUT = -7,           /* the stated time passed; names the ranks that did not come */
-    DDP_ERROR_UNAVAILABLE = -8,       /* the store or a peer cannot be reached */
+    DDP_ERROR_TIMEOUT = -7,           /* the stated time passed; names the late ranks */
+    DDP_ERROR_UNAVAILABLE = -8,       /* the store or another rank cannot be reached */
     DDP_ERROR_PERMISSION_DENIED = -9, /* the store refused the job secret, or the system a resource */
     DDP_ERROR_RANK_FAILED = -10,      /* a rank died or left: ddp_error_rank, -1 if unknown */
     DDP_ERROR_MISMATCH = -11,         /* ranks disagree: parameters, plan, or the order or size of a collective */
@@ -50,44 +54,43 @@ enum {
     DDP_ERROR_MISSING_GRADIENT = -13, /* a gradient never became ready: ddp_error_param */
     DDP_ERROR_CALLBACK = -14,         /* a hook or continuation failed without a code of its own */
     DDP_ERROR_IO = -15,               /* a file or socket operation failed */
-    DDP_ERROR_LIMIT = -16,            /* beyond a documented limit (key length), or open files, threads */
+    DDP_ERROR_LIMIT = -16,            /* a limit of libddp (docs/limits.md), or of open files or threads */
     DDP_ERROR_INTERNAL = -17,         /* a defect in libddp: please report the message */
-    DDP_ERROR_UNEVEN_INPUTS = -18,    /* a rank has no more inputs, and the context stops then */
-    DDP_ERROR_INTERRUPTED = -19       /* a rank's program ended its wait (interrupt.h): ddp_error_rank */
+    DDP_ERROR_UNEVEN_INPUTS = -18,    /* a rank has no more inputs: DDP_CONTEXT_STOP_AT_FIRST_JOIN */
+    DDP_ERROR_INTERRUPTED = -19       /* a rank's program ended its wait: ddp_error_rank, interrupt.h */
 };
 
 /* All functions below:
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 
-/* "DDP_ERROR_TIMEOUT", for example; "DDP_ERROR_UNKNOWN" for an unknown value. */
+/* Such as "DDP_ERROR_TIMEOUT"; "DDP_ERROR_UNKNOWN" for unknown values. */
 DDP_API const char* ddp_status_name(ddp_status status);
 
-/* An error: a code, a sentence, and what it names. Immutable. NULL reads as DDP_OK, "" and -1. */
+/* Never changes. For NULL the functions below return DDP_OK, "" and -1. */
 typedef struct ddp_error ddp_error;
 
 DDP_API ddp_status ddp_error_code(const ddp_error* error);
-/* A sentence in UTF-8 for a person. Its wording may change between versions. */
+/* UTF-8. Its wording may change between versions. */
 DDP_API const char* ddp_error_message(const ddp_error* error);
-/* What it names, or -1: the rank that caused it, the parameter, the bucket, the step (how many ddp_finalize calls
- * returned before). */
+/* The rank at fault (or one of several: the message names all), the parameter, the bucket, the step (how many had
+ * ended). -1: none or unknown. */
 DDP_API int32_t ddp_error_rank(const ddp_error* error);
 DDP_API int32_t ddp_error_param(const ddp_error* error);
 DDP_API int32_t ddp_error_bucket(const ddp_error* error);
 DDP_API int64_t ddp_error_step(const ddp_error* error);
 
-/* Makes an error for a hook or continuation to return. code: DDP_OK and unknown values become CALLBACK. message: NULL
- * means "". Never NULL: without memory the error is OUT_OF_MEMORY. The caller owns it until it returns it. */
+/* Makes an error for a callback to return. code: DDP_OK and unknown values become CALLBACK. message: NULL means "".
+ * Never returns NULL: without memory, an OUT_OF_MEMORY error. The caller owns it until a callback returns it. */
 DDP_API ddp_error* ddp_error_create(ddp_status code, const char* message);
 DDP_API void ddp_error_free(ddp_error* error);
 
 #define DDP_VERSION_MAJOR 0
 #define DDP_VERSION_MINOR 1
 #define DDP_VERSION_PATCH 0
-/* Grows with every incompatible change of the ABI; the SONAME's number. */
+/* The SONAME's number. It grows with every incompatible change from the first release on: docs/abi.md. */
 #define DDP_ABI_VERSION 0
 
-/* The loaded library: its version, such as "0.1.0", its DDP_ABI_VERSION, and what it was built with, such as "gloo
- * tcp-store file-store". */
+/* The loaded library's version ("0.1.0"), its DDP_ABI_VERSION, and what it has built in ("gloo tcp-store ..."). */
 DDP_API const char* ddp_version(void);
 DDP_API int32_t ddp_abi_version(void);
 DDP_API const char* ddp_features(void);
