@@ -59,7 +59,8 @@ struct Maximum {
 template <class T>
 void finish(T* values, std::size_t count, double scale) {
     if (scale == 1) return;
-    const T divisor = static_cast<T>(std::llround(1 / scale));
+    // Wider than T: a world of 256 is 0 as a u8.
+    const auto divisor = static_cast<std::common_type_t<T, std::int32_t>>(std::llround(1 / scale));
     for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(values[i] / divisor);
 }
 

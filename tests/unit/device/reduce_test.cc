@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -244,6 +245,15 @@ TEST(ReduceInteger, DividesTowardZeroAndWraps) {
     EXPECT_EQ(out[3], INT32_MAX);
     cpu::scale_copy(out, a, 4, DDP_I32, 1.0 / 49);  // 1 / (1.0 / 49) is not 49 exactly
     EXPECT_EQ(out[2], INT32_MAX / 49);
+}
+
+TEST(ReduceInteger, DividesByMoreThanTheTypeHolds) {
+    const std::uint8_t a[] = {0, 44, 255};
+    for (const int world : {256, 300, 65536}) {
+        std::uint8_t out[] = {1, 1, 1};
+        cpu::scale_copy(out, a, 3, DDP_U8, 1.0 / world);
+        EXPECT_THAT(out, testing::Each(0)) << world;
+    }
 }
 
 TEST(ReduceInteger, LargeI64SumsAreExact) {
