@@ -63,7 +63,7 @@ ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own
 
 }  // namespace
 
-void average_parameters(const ParamTable& table, const DeviceLanes& lanes, Group& group, std::int64_t step) {
+void average_parameters(const ParamTable& table, const ContextStreams& streams, Group& group, std::int64_t step) {
     group.check();
     if (group.world() == 1) return;
     // Devices in the order in which they come first, as their numbers may differ between ranks.
@@ -71,7 +71,7 @@ void average_parameters(const ParamTable& table, const DeviceLanes& lanes, Group
     for (const Param& p : table.params()) {
         if (!p.data || p.bytes == 0 || p.ignored || !is_floating(p.dtype)) continue;
         auto& devices = by_dtype[p.dtype];
-        const StreamPtr stream = lanes.stream(p.device);
+        const StreamPtr stream = streams.stream(p.device);
         auto found = std::find_if(devices.begin(), devices.end(), [&](const auto& d) { return d.first == stream; });
         if (found == devices.end()) found = devices.insert(devices.end(), {stream, {}});
         found->second.push_back({static_cast<std::byte*>(p.data), p.bytes});
@@ -80,7 +80,7 @@ void average_parameters(const ParamTable& table, const DeviceLanes& lanes, Group
     tag.step = step;
     tag.purpose = Purpose::kAverage;
     const ScopedTag scope(std::move(tag));
-    const LaneScope order(lanes, "ddp_average_parameters");
+    const StreamScope order(streams, "ddp_average_parameters");
     for (const auto& [dtype, devices] : by_dtype)
         for (const auto& [stream, pieces] : devices) {
             Chunk chunk(group, dtype, stream);
@@ -129,11 +129,11 @@ std::int32_t Averager::average(const Level& level) {
     const auto& all = context_.group();
     if (level.ranks == 1 && levels_.size() > 1) return 1;
     if (!level.group) {
-        average_parameters(context_.table(), context_.lanes(), *all, steps_);
+        average_parameters(context_.table(), context_.streams(), *all, steps_);
         return all->world();
     }
     try {
-        average_parameters(context_.table(), context_.lanes(), *level.group, steps_);
+        average_parameters(context_.table(), context_.streams(), *level.group, steps_);
     } catch (const Error& error) {
         if (!level.group->broken()) throw;
         throw Error(all->break_everywhere(in_numbers_of_all(error.info(), *level.group, all->rank())));

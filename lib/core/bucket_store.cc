@@ -9,8 +9,8 @@
 
 namespace libddp {
 
-BucketStore::BucketStore(Group& group, const ParamTable& table, const DeviceLanes& lanes, BucketPlan plan)
-    : lanes_(lanes),
+BucketStore::BucketStore(Group& group, const ParamTable& table, const ContextStreams& streams, BucketPlan plan)
+    : streams_(streams),
       link_count_(group.link_count()),
       plan_(std::move(plan)),
       plan_hash_(hash_plan(plan_)),
@@ -18,7 +18,7 @@ BucketStore::BucketStore(Group& group, const ParamTable& table, const DeviceLane
     for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
         const auto& bucket = plan_.buckets[b];
         // Of the link that will reduce it.
-        const StreamPtr stream = lanes_.stream(bucket.device);
+        const StreamPtr stream = streams_.stream(bucket.device);
         const auto link = group.link(b);
         memory_.push_back(stream ? link->allocate(bucket.bytes, stream) : link->allocate(bucket.bytes));
         for (std::size_t i = 0; i < bucket.params.size(); ++i)
@@ -33,9 +33,9 @@ ddp_bucket BucketStore::describe(std::size_t index, const ParamTable& table) con
     bucket.index = static_cast<std::int32_t>(index);
     bucket.dtype = planned.dtype;
     bucket.device = planned.device;
-    if (auto* lane = lanes_.find(planned.device)) {
-        bucket.stream = lane->turn(index % link_count_);
-        bucket.home = lane->stream();
+    if (auto* on_device = streams_.find(planned.device)) {
+        bucket.stream = on_device->of_link(index % link_count_);
+        bucket.home = on_device->stream();
     }
     bucket.buffer = memory_[index].get();
     bucket.count = planned.bytes / dtype_size(planned.dtype);
@@ -52,7 +52,7 @@ void BucketStore::copy_from(const BucketStore& other, const ParamTable& table) {
     for (std::int32_t id = 0; id < table.size(); ++id) {
         const auto bytes = table[id].bytes;
         if (bytes == 0 || !slot(id)) continue;
-        if (const StreamPtr stream = lanes_.stream(table[id].device))
+        if (const StreamPtr stream = streams_.stream(table[id].device))
             on_devices[stream].push_back({slot(id), other.slot(id), bytes});
         else
             std::memcpy(slot(id), other.slot(id), bytes);

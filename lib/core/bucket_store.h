@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/group.h"
-#include "core/device_lane.h"
+#include "core/device_streams.h"
 #include "core/param_table.h"
 #include "core/plan.h"
 #include "hooks/bucket.h"
@@ -16,7 +16,7 @@ namespace libddp {
 class BucketStore {
 public:
     // Allocates zeroed memory for the plan. Throws OUT_OF_MEMORY.
-    BucketStore(Group& group, const ParamTable& table, const DeviceLanes& lanes, BucketPlan plan);
+    BucketStore(Group& group, const ParamTable& table, const ContextStreams& streams, BucketPlan plan);
 
     const BucketPlan& plan() const { return plan_; }
     std::uint64_t plan_hash() const { return plan_hash_; }
@@ -40,7 +40,7 @@ private:
         std::int32_t bucket = -1;
     };
 
-    const DeviceLanes& lanes_;
+    const ContextStreams& streams_;
     std::size_t link_count_;
     BucketPlan plan_;
     std::uint64_t plan_hash_;

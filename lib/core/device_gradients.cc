@@ -9,13 +9,13 @@
 namespace libddp {
 
 void DeviceGradients::reset_layout(const BucketStore& store) {
-    if (lanes_.empty()) return;
+    if (streams_.empty()) return;
     buckets_.clear();
     for (const PlanBucket& planned : store.plan().buckets) {
         auto& bucket = buckets_.emplace_back();
         if (is_cpu(planned.device)) continue;
         bucket = std::make_unique<Bucket>();
-        bucket->lane = lanes_.find(planned.device);
+        bucket->device_streams = streams_.find(planned.device);
         bucket->params = planned.params;
     }
     fills_ = std::vector<Fill>(table_.params().size());
@@ -38,7 +38,7 @@ void DeviceGradients::arm(const Participation& participation) {
 void DeviceGradients::come(std::int32_t index, void* stream) {
     Bucket& b = bucket(index);
     if (names_thread_stream(stream)) {
-        EventPtr here = b.lane->stream()->record(stream);
+        EventPtr here = b.device_streams->stream()->record(stream);
         const std::lock_guard lock(b.mutex);
         b.complete.push_back(std::move(here));
         return;
@@ -54,12 +54,12 @@ void DeviceGradients::decide(std::int32_t index, std::int32_t param, Fill fill) 
     fills_[static_cast<std::size_t>(param)] = fill;
     if (b.missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     const std::lock_guard lock(b.mutex);
-    for (void* stream : b.streams) b.complete.push_back(b.lane->stream()->record(stream));
+    for (void* stream : b.streams) b.complete.push_back(b.device_streams->stream()->record(stream));
 }
 
 std::uint64_t DeviceGradients::pack(const ddp_bucket& described, const Hook::Place& place, double scale) {
     Bucket& b = bucket(described.index);
-    const DeviceStream& stream = *b.lane->stream();
+    const DeviceStream& stream = *b.device_streams->stream();
     for (const EventPtr& event : b.take_complete()) stream.wait(*event);
     const bool elsewhere = place.buffer != described.buffer;
     if (!elsewhere) keep_views(described);
@@ -84,7 +84,7 @@ std::uint64_t DeviceGradients::pack(const ddp_bucket& described, const Hook::Pla
 }
 
 void DeviceGradients::keep_views(const ddp_bucket& described) {
-    const StreamPtr& stream = bucket(described.index).lane->stream();
+    const StreamPtr& stream = bucket(described.index).device_streams->stream();
     std::vector<ddp_segment> segments;
     for (const BucketTensor& tensor : described.tensors) {
         if (tensor.count == 0 || fill_of(tensor) != Fill::kKeptZeros || !is_view(tensor)) continue;
@@ -117,18 +117,18 @@ void DeviceGradients::give_back(const ddp_bucket& described, const BucketTensor&
 }
 
 void DeviceGradients::add_result(const ddp_bucket& described, ddp_dtype from, const ddp_segment& segment) {
-    if (segment.count > 0) results_[{bucket(described.index).lane, from, described.dtype}].push_back(segment);
+    if (segment.count > 0) results_[{bucket(described.index).device_streams, from, described.dtype}].push_back(segment);
 }
 
 void DeviceGradients::deliver(const ddp_bucket& described) {
-    bucket(described.index).lane->stream()->wait(*described.done);
+    bucket(described.index).device_streams->stream()->wait(*described.done);
     deliver();
 }
 
 void DeviceGradients::deliver() {
     for (const auto& [route, segments] : results_) {
-        const auto& [lane, from, to] = route;
-        on_device::transfer(*lane->stream(), segments, from, to, 1);
+        const auto& [device_streams, from, to] = route;
+        on_device::transfer(*device_streams->stream(), segments, from, to, 1);
     }
     results_.clear();
 }

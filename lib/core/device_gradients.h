@@ -3,7 +3,7 @@
 //
 // A gradient of the CPU is in its bucket when ddp_grad_ready returns. One of a device need not even be computed then: what
 // is known is the stream on which it will be. When all of a bucket are announced, events are recorded on their streams; when
-// the bucket is launched, the lane's stream waits for the events and then fills the bucket.
+// the bucket is launched, the context's stream there waits for the events and then fills the bucket.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/bucket_store.h"
-#include "core/device_lane.h"
+#include "core/device_streams.h"
 #include "core/param_table.h"
 #include "core/participation.h"
 #include "hooks/bucket.h"
@@ -30,7 +30,7 @@ public:
     // How a gradient's place is filled. kept: a view's contents may have to come back.
     enum class Fill : std::uint8_t { kGradient, kZeros, kKeptZeros };
 
-    DeviceGradients(const ParamTable& table, const DeviceLanes& lanes) : table_(table), lanes_(lanes) {}
+    DeviceGradients(const ParamTable& table, const ContextStreams& streams) : table_(table), streams_(streams) {}
 
     // New buckets. Not while a step is under way.
     void reset_layout(const BucketStore& store);
@@ -58,7 +58,7 @@ public:
 
 private:
     struct Bucket {
-        DeviceLane* lane = nullptr;
+        DeviceStreams* device_streams = nullptr;
         std::vector<std::int32_t> params;
         std::atomic<std::int32_t> missing{0};
         std::mutex mutex;
@@ -70,7 +70,7 @@ private:
             return std::exchange(complete, {});
         }
     };
-    using Route = std::tuple<const DeviceLane*, ddp_dtype, ddp_dtype>;
+    using Route = std::tuple<const DeviceStreams*, ddp_dtype, ddp_dtype>;
 
     Bucket& bucket(std::int32_t index) { return *buckets_[static_cast<std::size_t>(index)]; }
     void keep_views(const ddp_bucket& bucket);
@@ -79,7 +79,7 @@ private:
     void add_result(const ddp_bucket& bucket, ddp_dtype from, const ddp_segment& segment);
 
     const ParamTable& table_;
-    const DeviceLanes& lanes_;
+    const ContextStreams& streams_;
     std::vector<std::unique_ptr<Bucket>> buckets_;  // null: of the CPU
     std::vector<Fill> fills_;                       // by parameter
     std::map<std::int32_t, std::shared_ptr<std::byte>> kept_;

@@ -56,7 +56,7 @@ void Reducer::grad_ready(std::int32_t param) {
     constexpr const char* call = "ddp_grad_ready";
     const Phase phase = look(call);
     Slot& s = slot(param);
-    if (s.lane) return grad_ready_on(param, s.lane->caller(), call);
+    if (s.streams) return grad_ready_on(param, s.streams->caller(), call);
     if (!expects(param, s, call)) return;
     if (s.sparse)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param),
@@ -72,8 +72,8 @@ void Reducer::put(std::int32_t param, const void* gradient, bool add) {
     Slot& s = slot(param);
     const Phase phase = look(call);
     if (!expects(param, s, call)) return;
-    if (s.lane)
-        fail(DDP_ERROR_UNSUPPORTED, call, ": '", name(param), "' is on ", device_name(s.lane->device()),
+    if (s.streams)
+        fail(DDP_ERROR_UNSUPPORTED, call, ": '", name(param), "' is on ", device_name(s.streams->device()),
              ", where only the program knows the stream; copy the gradient to desc.grad or ddp_grad_view there, and "
              "call "
              "ddp_grad_ready_on");
@@ -124,13 +124,13 @@ void Reducer::copy_given(Slot& s, const void* gradient, bool add) {
 void Reducer::grad_ready_on(std::int32_t param, void* stream, const char* call) {
     table_.require(param, call);
     Slot& s = slot(param);
-    if (!s.lane) return grad_ready(param);
+    if (!s.streams) return grad_ready(param);
     const Phase phase = look(call);
     if (!expects(param, s, call)) return;
-    s.lane->stream()->refuse_capture(stream, call);
+    s.streams->stream()->refuse_capture(stream, call);
     const Phase entered = enter(phase, call);
     if (entered == Phase::kFillingLocal)
-        s.lane->note(stream);
+        s.streams->note(stream);
     else
         on_devices_.come(s.bucket, stream);
     take(param, s, entered, call);
@@ -237,7 +237,7 @@ void Reducer::mark_unused(std::int32_t param) {
     std::int32_t none = 0;
     if (!s.calls.compare_exchange_strong(none, kClosed, std::memory_order_acq_rel))
         return require_unannounced(param, none);
-    if (s.lane) on_devices_.come(s.bucket, s.lane->caller());
+    if (s.streams) on_devices_.come(s.bucket, s.streams->caller());
     if (s.waits_for_sync.load(std::memory_order_relaxed))
         put_in_place(param, s);  // earlier local steps used it
     else
@@ -246,7 +246,7 @@ void Reducer::mark_unused(std::int32_t param) {
 
 void Reducer::put_in_place(std::int32_t param, Slot& s) {
     if (order_.recording()) order_.note(param);
-    if (s.lane) {
+    if (s.streams) {
         on_devices_.decide(s.bucket, param, DeviceGradients::Fill::kGradient);
     } else if (!s.sparse && (!s.factored || factors_.whole(param))) {
         if (check_) check_->announce(param, s.grad);
@@ -272,7 +272,7 @@ void Reducer::clear(Slot& s) {
 
 // keep: a view's contents may have to come back, if no rank used it.
 void Reducer::put_zeros(std::int32_t param, Slot& s, bool keep) {
-    if (s.lane) {
+    if (s.streams) {
         on_devices_.decide(s.bucket, param, keep ? DeviceGradients::Fill::kKeptZeros : DeviceGradients::Fill::kZeros);
     } else if (!s.sparse) {
         if (keep && !s.grad) kept_.keep(param, s.place, s.bytes);

@@ -18,7 +18,7 @@
 #include "comm/group.h"
 #include "core/bucket_store.h"
 #include "core/device_gradients.h"
-#include "core/device_lane.h"
+#include "core/device_streams.h"
 #include "core/factors.h"
 #include "core/kept_views.h"
 #include "core/launcher.h"
@@ -60,8 +60,8 @@ struct ReducedCallback {
 class Reducer final : private LaunchOwner {
 public:
     // Plans (`planned`: these buckets), checks the plan with the other ranks, allocates. Collective.
-    // lanes: of all devices in the table.
-    Reducer(std::shared_ptr<Group> group, const ParamTable& table, const DeviceLanes& lanes, ReducerOptions options,
+    // streams: of all devices in the table.
+    Reducer(std::shared_ptr<Group> group, const ParamTable& table, const ContextStreams& streams, ReducerOptions options,
             HookPtr hook, const std::vector<std::int32_t>& frozen,
             std::optional<std::vector<std::vector<std::int32_t>>> planned);
     ~Reducer();
@@ -146,7 +146,7 @@ private:
         Role role = Role::kExpected;
         std::int32_t bucket = -1;
         bool sparse = false, factored = false;
-        DeviceLane* lane = nullptr;  // null: the CPU
+        DeviceStreams* streams = nullptr;  // null: the CPU
         std::byte* place = nullptr;
         void* grad = nullptr;  // null: view. With a check never null: then it is memory of the check's
         std::size_t count = 0;
@@ -218,7 +218,7 @@ private:
 
     std::shared_ptr<Group> group_;
     const ParamTable& table_;
-    const DeviceLanes& lanes_;
+    const ContextStreams& streams_;
     const ReducerOptions options_;
     Launcher launcher_;
     Participation participation_;

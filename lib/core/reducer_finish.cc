@@ -52,7 +52,7 @@ void Reducer::finalize() {
         const Waiting waiting(clock_);
         drain_until(store_->size());
         finish_unused();
-        lanes_.gather();
+        streams_.gather();
         finish_devices();
         if (check_) end_check();
     }
@@ -60,7 +60,7 @@ void Reducer::finalize() {
 }
 
 void Reducer::finalize_enqueue(const char* call) {
-    lanes_.refuse_capture(call);
+    streams_.refuse_capture(call);
     const Enqueueing scope(enqueue_, true);
     finalize();
 }
@@ -68,11 +68,11 @@ void Reducer::finalize_enqueue(const char* call) {
 // What is enqueued to finish buckets becomes true: for the host, or for the callers' streams. Other buckets may travel on.
 void Reducer::finish_devices() {
     on_devices_.deliver();
-    if (enqueue_) return lanes_.leave();
+    if (enqueue_) return streams_.leave();
     try {
-        lanes_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
+        streams_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
         // Operations that are aborted end as well.
-        for (std::size_t i = 0; i < group_->link_count() && !lanes_.empty(); ++i) group_->link(i)->check_enqueued();
+        for (std::size_t i = 0; i < group_->link_count() && !streams_.empty(); ++i) group_->link(i)->check_enqueued();
     } catch (const Error& error) {
         ErrorInfo info = on_rank(group_->rank(), error.info());
         info.step = steps_;
@@ -93,10 +93,10 @@ void Reducer::wait_param(std::int32_t param, const char* call) {
 
 void Reducer::wait_param_on(std::int32_t param, void* stream, const char* call) {
     table_.require(param, call);
-    DeviceLane* lane = slot(param).lane;
-    if (!lane) return wait_param(param, call);
-    const CallerScope caller(lane, stream);
-    lanes_.refuse_capture(call);
+    DeviceStreams* streams = slot(param).streams;
+    if (!streams) return wait_param(param, call);
+    const CallerScope caller(streams, stream);
+    streams_.refuse_capture(call);
     const Enqueueing scope(enqueue_, true);
     wait_until_final(param, call);
 }
@@ -112,14 +112,14 @@ void Reducer::wait_until_final(std::int32_t param, const char* call) {
     if (s.bucket < 0) return;
     const Waiting waiting(clock_);
     drain_until(static_cast<std::size_t>(s.bucket) + 1);
-    if (s.lane) finish_devices();
+    if (s.streams) finish_devices();
     const bool undecided = std::any_of(undecided_.begin(), undecided_.end(),
                                        [param](const BucketTensor& tensor) { return tensor.param == param; });
     // The answer who used it comes after the last bucket.
     if (!undecided) return;
     drain_until(store_->size());
     finish_unused();
-    if (s.lane) finish_devices();
+    if (s.streams) finish_devices();
 }
 
 void Reducer::discard() {
@@ -138,7 +138,7 @@ void Reducer::discard() {
     if (phase_.load(std::memory_order_acquire) == Phase::kAnnouncedLocal) return end_local_step();
     phase_.store(Phase::kDraining, std::memory_order_release);
     drain_until(store_->size());
-    lanes_.gather();
+    streams_.gather();
     finish_devices();
     // A rank that finalized meets this message in its next step.
     std::uint8_t agreed = 0;
@@ -154,7 +154,7 @@ void Reducer::shadow() {
 
 // Up to here a step can be told to be wrong without a wait. Afterwards all of its operations are under way.
 void Reducer::start_draining(const char* call) {
-    lanes_.follow_callers(call);  // what is not announced in this step comes after the callers' streams as they are now
+    streams_.follow_callers(call);  // what is not announced in this step comes after the callers' streams as they are now
     Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::kIdle) phase = begin_phase(call);
     const bool local = phase == Phase::kFillingLocal;
@@ -292,8 +292,8 @@ void Reducer::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool 
     if (s.sparse) return;  // ddp_sparse_gradient has the result
     bool copied = false;
     if (wanted)
-        copied = s.lane ? on_devices_.take_result(bucket, tensor, s.grad) : write_back(bucket, tensor, s.grad);
-    else if (s.lane)
+        copied = s.streams ? on_devices_.take_result(bucket, tensor, s.grad) : write_back(bucket, tensor, s.grad);
+    else if (s.streams)
         on_devices_.give_back(bucket, tensor);
     else if (!s.grad)
         kept_.give_back(tensor.param, s.place);
@@ -329,7 +329,7 @@ void Reducer::end_local_step() {
     for (std::int32_t id = 0; id < table_.size(); ++id) slot(id).calls.store(0, std::memory_order_relaxed);
     ++steps_;
     clock_.reset();
-    for (const auto& lane : lanes_.all()) lane->follow_noted();
+    for (const auto& device : streams_.all()) device->follow_noted();
     participation_.end_skipping();
     forget_step();
     arm();

@@ -19,18 +19,18 @@ std::vector<std::int32_t> reduced_in_reverse(const ParamTable& table) {
 
 }  // namespace
 
-Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const DeviceLanes& lanes,
+Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const ContextStreams& streams,
                  ReducerOptions options, HookPtr hook, const std::vector<std::int32_t>& frozen,
                  std::optional<std::vector<std::vector<std::int32_t>>> planned)
     : group_(std::move(group)),
       table_(table),
-      lanes_(lanes),
+      streams_(streams),
       options_(std::move(options)),
       launcher_(group_, *this),
       participation_(table),
       order_(reduced_in_reverse(table)),
       used_map_(table.params().size()),
-      on_devices_(table, lanes),
+      on_devices_(table, streams),
       sparse_(table),
       factors_(table),
       used_(table.params().size()) {
@@ -48,7 +48,7 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const De
 Reducer::~Reducer() {
     end_work();
     try {
-        lanes_.gather();  // buckets are freed in the order of the lanes' streams
+        streams_.gather();  // buckets are freed in the order of the streams' streams
     } catch (const Error& error) {
         log(LogLevel::kWarn, "a context is freed on a device that has failed: ", error.what());
     }
@@ -87,7 +87,7 @@ void Reducer::change_buckets(BucketPlan plan) {
     try {
         // Its memory is as large as that of the buckets.
         if (options_.check && !check_) check_ = std::make_unique<StepCheck>(table_, options_.check_interval);
-        adopt(std::make_unique<BucketStore>(*group_, table_, lanes_, std::move(plan)));
+        adopt(std::make_unique<BucketStore>(*group_, table_, streams_, std::move(plan)));
     } catch (...) {
         if (group_->broken()) throw;
         ErrorInfo info = caught();
@@ -103,7 +103,7 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
         if (check_) check_->move_views();
         // Views are there for every stream then. And registered memory is given back when its device is done with it, which each
         // bucket would wait for by itself.
-        lanes_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
+        streams_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
     }
     store_ = std::move(store);
     layouts_.fetch_add(1, std::memory_order_acq_rel);
@@ -113,7 +113,7 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
         s.bucket = store_->bucket_of(id);
         s.sparse = p.sparse;
         s.factored = p.factored;
-        s.lane = lanes_.find(p.device);
+        s.streams = streams_.find(p.device);
         s.place = store_->slot(id);
         s.grad = check_ && !p.grad ? check_->view(id) : p.grad;
         s.count = static_cast<std::size_t>(p.count);
@@ -132,7 +132,7 @@ void Reducer::forget_step() {
     used_map_.clear();
     kept_.clear();
     on_devices_.forget_step();
-    for (const auto& lane : lanes_.all()) lane->forget_noted();
+    for (const auto& device : streams_.all()) device->forget_noted();
     if (check_) check_->forget_step();
     undecided_.clear();
     discarding_ = shadowing_ = false;
@@ -143,7 +143,7 @@ void Reducer::forget_step() {
 void Reducer::arm() {
     const bool may_prescale = options_.mean && launcher_.hook()->sums_prescaled() && group_->world() > 1;
     prescale_ = may_prescale && !group_->fuses_scale(DDP_DEVICE_CPU);
-    prescale_on_devices_ = may_prescale && !lanes_.empty() && !group_->fuses_scale(lanes_.all().front()->device().kind);
+    prescale_on_devices_ = may_prescale && !streams_.empty() && !group_->fuses_scale(streams_.all().front()->device().kind);
     for (std::int32_t id = 0; id < table_.size(); ++id) slot(id).role = participation_.role(id);
     on_devices_.arm(participation_);
     launcher_.arm({synced_steps_, steps_, participation_.hash(), prescale_, prescale_on_devices_,
@@ -184,7 +184,7 @@ void Reducer::require_not_begun(const char* call) const {
 }
 
 void Reducer::set_hook(HookPtr hook) {
-    lanes_.gather();  // what the hook before has kept is freed in the order of the lanes' streams
+    streams_.gather();  // what the hook before has kept is freed in the order of the streams' streams
     launcher_.set_hook(std::move(hook));
     arm();
 }
@@ -218,7 +218,7 @@ void Reducer::set_group(std::shared_ptr<Group> group) {
     launcher_.drain(Deadline::after_ms(kDrainMs));
     // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
     // may reach only memory of its own.
-    const bool move = launcher_.in_flight() || group_->shares_memory() || group->shares_memory() || !lanes_.empty();
+    const bool move = launcher_.in_flight() || group_->shares_memory() || group->shares_memory() || !streams_.empty();
     group_ = std::move(group);
     launcher_.set_group(group_);
     for (std::int32_t id = 0; id < table_.size(); ++id) {
