@@ -14,12 +14,12 @@
 namespace libddp {
 namespace {
 
-using Key = std::tuple<Lane, ddp_dtype, ddp_device_kind, std::int32_t>;
+using Key = std::tuple<BucketClass, ddp_dtype, ddp_device_kind, std::int32_t>;
 
 // A bucket that is still being filled, and what orders it among the others.
 struct Open {
     PlanBucket bucket;
-    Lane lane = Lane::kNormal;
+    BucketClass bucket_class = BucketClass::kNormal;
     std::size_t last = 0;  // position in the order of its last gradient
 };
 
@@ -61,12 +61,12 @@ BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std
         const std::int32_t id = order[position];
         const PlanParam& p = params[static_cast<std::size_t>(id)];
         if (p.alone) {
-            append(finished.emplace_back(Open{{}, p.lane, position}).bucket, id, p);
+            append(finished.emplace_back(Open{{}, p.bucket_class, position}).bucket, id, p);
             continue;
         }
-        Row& row = rows[{p.lane, p.dtype, p.device.kind, p.device.index}];
+        Row& row = rows[{p.bucket_class, p.dtype, p.device.kind, p.device.index}];
         append(row.open.bucket, id, p);
-        row.open.lane = p.lane;
+        row.open.bucket_class = p.bucket_class;
         row.open.last = position;
         if (row.open.bucket.content >= caps[std::min(row.closed, caps.size() - 1)]) {
             finished.push_back(std::move(row.open));
@@ -77,8 +77,9 @@ BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std
     for (auto& [_, row] : rows)
         if (!row.open.bucket.params.empty()) finished.push_back(std::move(row.open));
 
-    std::sort(finished.begin(), finished.end(),
-              [](const Open& a, const Open& b) { return std::tie(a.lane, a.last) < std::tie(b.lane, b.last); });
+    std::sort(finished.begin(), finished.end(), [](const Open& a, const Open& b) {
+        return std::tie(a.bucket_class, a.last) < std::tie(b.bucket_class, b.last);
+    });
     BucketPlan plan;
     for (auto& open : finished) plan.buckets.push_back(std::move(open.bucket));
     return plan;

@@ -12,15 +12,15 @@
 
 namespace libddp {
 
-// Parameters of different lanes never share a bucket; buckets are launched lane by lane.
-enum class Lane : std::uint8_t { kNormal, kDelayed, kFrozen };
+// Parameters of different classes never share a bucket; buckets are launched class by class.
+enum class BucketClass : std::uint8_t { kNormal, kDelayed, kFrozen };
 
 // What planning needs to know of a parameter.
 struct PlanParam {
     std::size_t bytes = 0;
     ddp_dtype dtype = DDP_F32;
     ddp_device device{DDP_DEVICE_CPU, 0};
-    Lane lane = Lane::kNormal;
+    BucketClass bucket_class = BucketClass::kNormal;
     bool alone = false;   // in a bucket of its own
     bool sparse = false;  // in a bucket without memory
 };
@@ -45,9 +45,9 @@ struct BucketPlan {
 // Reverse registration order: gradients come roughly from the last layer to the first (Li et al. 2020, section 3.2.3).
 std::vector<std::int32_t> reverse_order(std::size_t count);
 
-// Walks `order` and fills one open bucket for each (lane, dtype, device). A parameter is added first, and then the
+// Walks `order` and fills one open bucket for each (class, dtype, device). A parameter is added first, and then the
 // bucket is closed if it has reached the cap, so a bucket may exceed it. caps[i] is the cap in bytes of the i-th bucket
-// of each (lane, dtype, device); the last one repeats. Buckets of a lane are launched in the order in which their last
+// of each (class, dtype, device); the last one repeats. Buckets of a class are launched in the order in which their last
 // gradient is expected.
 BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std::int32_t>& order,
                      const std::vector<std::size_t>& caps);

@@ -1,7 +1,7 @@
 // The reducer: one step after another from gradients that become ready to gradients that are averaged.
 //
-//     idle --first gradient--> filling --finalize(_async)--> draining --finalize--> idle
-//                              filling (no_sync) --finalize--> idle
+//     idle --first gradient--> filling --finalize(_async)--> closing --finalize--> draining --> idle
+//                              filling and closing (no_sync) --finalize--> idle
 //
 // grad_ready is lock-free: an increment of the parameter's count of announcements and a decrement of its bucket's count
 // of gradients that it waits for. reducer.cc: gradients come in. reducer_finish.cc: they leave. reducer_layout.cc: what
@@ -136,7 +136,8 @@ public:
     const SparseRows& sparse_result(std::int32_t param) { return sparse_.result(param); }
 
 private:
-    enum class Phase : std::uint8_t { kIdle, kFilling, kFillingLocal, kAnnounced, kAnnouncedLocal, kDraining };
+    // Closing: no gradient may come any more. Draining: results are on their way back.
+    enum class Phase : std::uint8_t { kIdle, kFilling, kFillingLocal, kClosing, kClosingLocal, kDraining };
 
     // All that grad_ready touches, in one place.
     struct Slot {

@@ -45,8 +45,8 @@ private:
 void Reducer::finalize() {
     group_->check();
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase != Phase::kAnnounced && phase != Phase::kAnnouncedLocal) start_draining("ddp_finalize");
-    if (phase_.load(std::memory_order_acquire) == Phase::kAnnouncedLocal) return end_local_step();
+    if (phase != Phase::kClosing && phase != Phase::kClosingLocal) start_draining("ddp_finalize");
+    if (phase_.load(std::memory_order_acquire) == Phase::kClosingLocal) return end_local_step();
     phase_.store(Phase::kDraining, std::memory_order_release);
     {
         const Waiting waiting(clock_);
@@ -105,8 +105,8 @@ void Reducer::wait_until_final(std::int32_t param, const char* call) {
     table_.require(param, call);
     group_->check();
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::kAnnouncedLocal) return;
-    if (phase != Phase::kAnnounced)
+    if (phase == Phase::kClosingLocal) return;
+    if (phase != Phase::kClosing)
         fail(DDP_ERROR_INVALID_STATE, call, ": call it between ddp_finalize_async and ddp_finalize");
     const Slot& s = slot(param);
     if (s.bucket < 0) return;
@@ -126,7 +126,7 @@ void Reducer::discard() {
     constexpr const char* call = "ddp_step_discard";
     group_->check();
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::kAnnounced || phase == Phase::kAnnouncedLocal)
+    if (phase == Phase::kClosing || phase == Phase::kClosingLocal)
         fail(DDP_ERROR_INVALID_STATE, call, ": ddp_finalize must follow ddp_finalize_async of step ", steps_);
     if (phase == Phase::kIdle) begin_phase(call);  // where it throws nothing is discarded
     discarding_ = true;
@@ -135,7 +135,7 @@ void Reducer::discard() {
         slot(id).waits_for_sync.store(false, std::memory_order_relaxed);
         forget_given(id);
     }
-    if (phase_.load(std::memory_order_acquire) == Phase::kAnnouncedLocal) return end_local_step();
+    if (phase_.load(std::memory_order_acquire) == Phase::kClosingLocal) return end_local_step();
     phase_.store(Phase::kDraining, std::memory_order_release);
     drain_until(store_->size());
     streams_.gather();
@@ -159,7 +159,7 @@ void Reducer::start_draining(const char* call) {
     if (phase == Phase::kIdle) phase = begin_phase(call);
     const bool local = phase == Phase::kFillingLocal;
     if ((!local && phase != Phase::kFilling) ||
-        !phase_.compare_exchange_strong(phase, local ? Phase::kAnnouncedLocal : Phase::kAnnounced,
+        !phase_.compare_exchange_strong(phase, local ? Phase::kClosingLocal : Phase::kClosing,
                                         std::memory_order_acq_rel))
         fail(DDP_ERROR_INVALID_STATE, call, ": the end of step ", steps_, " has been called before");
     const Waiting waiting(clock_);

@@ -72,8 +72,8 @@ std::vector<PlanParam> Reducer::plan_params() const {
     std::vector<PlanParam> result;
     for (std::int32_t id = 0; id < table_.size(); ++id) {
         const Param& p = table_[id];
-        const Lane lane = participation_.frozen(id) ? Lane::kFrozen : p.delayed ? Lane::kDelayed : Lane::kNormal;
-        result.push_back({p.bytes, p.dtype, p.device, lane, p.alone(), p.sparse});
+        const BucketClass bucket_class = participation_.frozen(id) ? BucketClass::kFrozen : p.delayed ? BucketClass::kDelayed : BucketClass::kNormal;
+        result.push_back({p.bytes, p.dtype, p.device, bucket_class, p.alone(), p.sparse});
     }
     return result;
 }
