@@ -14,7 +14,7 @@ BucketStore::BucketStore(Group& group, const ParamTable& table, const ContextStr
       link_count_(group.link_count()),
       plan_(std::move(plan)),
       plan_hash_(hash_plan(plan_)),
-      places_(table.params().size()) {
+      locations_(table.params().size()) {
     for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
         const auto& bucket = plan_.buckets[b];
         // Of the link that will reduce it.
@@ -22,7 +22,7 @@ BucketStore::BucketStore(Group& group, const ParamTable& table, const ContextStr
         const auto link = group.link(b);
         memory_.push_back(stream ? link->allocate(bucket.bytes, stream) : link->allocate(bucket.bytes));
         for (std::size_t i = 0; i < bucket.params.size(); ++i)
-            places_[static_cast<std::size_t>(bucket.params[i])] = {
+            locations_[static_cast<std::size_t>(bucket.params[i])] = {
                 bucket.sparse ? nullptr : memory_[b].get() + bucket.offsets[i], static_cast<std::int32_t>(b)};
     }
 }
@@ -42,7 +42,7 @@ ddp_bucket BucketStore::describe(std::size_t index, const ParamTable& table) con
     for (auto id : planned.params) {
         const Param& p = table.params()[static_cast<std::size_t>(id)];
         bucket.tensors.push_back(
-            {id, slot(id), p.data, p.shape.data(), static_cast<std::int32_t>(p.shape.size()), p.count});
+            {id, place(id), p.data, p.shape.data(), static_cast<std::int32_t>(p.shape.size()), p.count});
     }
     return bucket;
 }
@@ -51,11 +51,11 @@ void BucketStore::copy_from(const BucketStore& other, const ParamTable& table) {
     std::map<StreamPtr, std::vector<ddp_segment>> on_devices;
     for (std::int32_t id = 0; id < table.size(); ++id) {
         const auto bytes = table[id].bytes;
-        if (bytes == 0 || !slot(id)) continue;
+        if (bytes == 0 || !place(id)) continue;
         if (const StreamPtr stream = streams_.stream(table[id].device))
-            on_devices[stream].push_back({slot(id), other.slot(id), bytes});
+            on_devices[stream].push_back({place(id), other.place(id), bytes});
         else
-            std::memcpy(slot(id), other.slot(id), bytes);
+            std::memcpy(place(id), other.place(id), bytes);
     }
     for (const auto& [stream, segments] : on_devices) on_device::transfer(*stream, segments, DDP_U8, DDP_U8, 1);
 }

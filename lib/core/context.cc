@@ -110,7 +110,7 @@ void Context::require_between_steps(const char* call) const {
 
 const HookPtr& Context::hook() const {
     auto* reducer = this->reducer();
-    return reducer ? reducer->launcher().hook() : hook_;
+    return reducer ? reducer->queue().hook() : hook_;
 }
 
 void Context::set_hook(HookPtr hook) {

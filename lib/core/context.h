@@ -11,7 +11,7 @@
 #include "comm/group.h"
 #include "core/agreement.h"
 #include "core/device_streams.h"
-#include "core/launcher.h"
+#include "core/launch_queue.h"
 #include "core/param_table.h"
 #include "core/reducer.h"
 #include "ddp/hook.h"

@@ -57,18 +57,18 @@ void DeviceGradients::decide(std::int32_t index, std::int32_t param, Fill fill) 
     for (void* stream : b.streams) b.complete.push_back(b.device_streams->stream()->record(stream));
 }
 
-std::uint64_t DeviceGradients::pack(const ddp_bucket& described, const Hook::Place& place, double scale) {
+std::uint64_t DeviceGradients::pack(const ddp_bucket& described, const Hook::Target& target, double scale) {
     Bucket& b = bucket(described.index);
     const DeviceStream& stream = *b.device_streams->stream();
     for (const EventPtr& event : b.take_complete()) stream.wait(*event);
-    const bool elsewhere = place.buffer != described.buffer;
+    const bool elsewhere = target.buffer != described.buffer;
     if (!elsewhere) keep_views(described);
     std::uint64_t copied = 0;
     std::vector<ddp_segment> segments;
     for (const BucketTensor& tensor : described.tensors) {
         const auto count = static_cast<std::size_t>(tensor.count);
         if (count == 0) continue;
-        void* dst = static_cast<std::byte*>(place.buffer) + described.first_element(tensor) * dtype_size(place.dtype);
+        void* dst = static_cast<std::byte*>(target.buffer) + described.first_element(tensor) * dtype_size(target.dtype);
         if (fill_of(tensor) != Fill::kGradient || scale == 0) {  // not 0 * infinity
             segments.push_back({dst, nullptr, count});
         } else if (!is_view(tensor)) {
@@ -78,7 +78,7 @@ std::uint64_t DeviceGradients::pack(const ddp_bucket& described, const Hook::Pla
             segments.push_back({dst, tensor.gradient, count});
         }
     }
-    on_device::transfer(stream, segments, described.dtype, place.dtype, scale == 0 ? 1 : scale);
+    on_device::transfer(stream, segments, described.dtype, target.dtype, scale == 0 ? 1 : scale);
     described.stream->wait(*stream.record());
     return copied;
 }

@@ -39,12 +39,12 @@ public:
 
     // A gradient of this bucket will be complete when the stream comes to this point. Any thread.
     void come(std::int32_t bucket, void* stream);
-    // The last that is said about a gradient in this step, after come(). Before the launcher is told.
+    // The last that is said about a gradient in this step, after come(). Before the queue is told.
     void decide(std::int32_t bucket, std::int32_t param, Fill fill);
 
     // On the launching thread. scale: of the gradients; those that are absent become zeros. Returns how many bytes were
     // copied.
-    std::uint64_t pack(const ddp_bucket& bucket, const Hook::Place& place, double scale);
+    std::uint64_t pack(const ddp_bucket& bucket, const Hook::Target& target, double scale);
 
     // The result of a tensor goes into target (null: its view); deliver() enqueues all of that. False if it is there already.
     bool take_result(const ddp_bucket& bucket, const BucketTensor& tensor, void* target);

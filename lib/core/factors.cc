@@ -152,7 +152,7 @@ void FactorGradients::Given::clear() {
 
 void FactorGradients::prepare() {
     for (std::int32_t id = 0; id < table_.size(); ++id)
-        if (table_[id].factored) slots_[id] = {};
+        if (table_[id].factored) params_[id] = {};
 }
 
 void FactorGradients::require_rows(std::int32_t param, std::size_t rows) const {
@@ -170,7 +170,7 @@ void FactorGradients::require_rows(std::int32_t param, std::size_t rows) const {
 // Rows that are no less than the gradient are replaced by their products before more of them come.
 void FactorGradients::add(std::int32_t param, const void* left, const void* right, std::size_t rows) {
     const Matrix matrix(table_[param]);
-    Given& given = slot(param).given;
+    Given& given = of(param).given;
     if (given.rows > 0 && rows > 0 && !matrix.larger_than(given.rows)) {
         const bool more = !given.sum.empty();
         given.sum.resize(matrix.bytes());
@@ -188,7 +188,7 @@ void FactorGradients::add(std::int32_t param, const void* left, const void* righ
 
 WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* place, double factor, bool mean) {
     const Param& p = table_[param];
-    Slot& s = slot(param);
+    PerParam& s = of(param);
     if (!s.reduction || s.reduction.use_count() > 1) s.reduction = std::make_shared<Reduction>(p);
     Reduction& reduction = *s.reduction;
     reduction.group = GroupRef(group);
@@ -206,7 +206,7 @@ WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* pla
 }
 
 std::uint64_t FactorGradients::collect(std::int32_t param) {
-    const auto& reduction = slot(param).reduction;
+    const auto& reduction = of(param).reduction;
     if (!reduction) return 0;
     reduction->group = {};
     reduction->bucket = nullptr;

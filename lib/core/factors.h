@@ -23,14 +23,14 @@ public:
     // Adds left^T right to what this rank gives, which is kept until launch() or discard(). One thread a parameter.
     void add(std::int32_t param, const void* left, const void* right, std::size_t rows);
     // The caller's gradient is a part of it too; put_in_place() or its like brings it into the bucket before launch().
-    void add_whole(std::int32_t param) { slot(param).given.whole = true; }
-    bool whole(std::int32_t param) { return slot(param).given.whole; }
+    void add_whole(std::int32_t param) { of(param).given.whole = true; }
+    bool whole(std::int32_t param) { return of(param).given.whole; }
     // Starts the reduction of this rank's gradient, times `factor`, with those of the others. The result, and before it
     // what add_whole() announced (multiplied already), is in `place`. Called under the bucket's tag.
     WorkPtr launch(Group& group, std::int32_t param, std::byte* place, double factor, bool mean);
     // The work, if there was one, is done. Returns how many bytes this rank gave.
     std::uint64_t collect(std::int32_t param);
-    void discard(std::int32_t param) { slot(param).given.clear(); }
+    void discard(std::int32_t param) { of(param).given.clear(); }
 
     // Makes room for every such parameter, so that threads never change the map. Forgets what was given before, and the
     // group that it was given to.
@@ -47,14 +47,14 @@ private:
 
         void clear();
     };
-    struct Slot {
+    struct PerParam {
         Given given;
         std::shared_ptr<Reduction> reduction;  // kept from step to step for its memory
     };
-    Slot& slot(std::int32_t param) { return slots_.at(param); }
+    PerParam& of(std::int32_t param) { return params_.at(param); }
 
     const ParamTable& table_;
-    std::map<std::int32_t, Slot> slots_;
+    std::map<std::int32_t, PerParam> params_;
 };
 
 }  // namespace libddp

@@ -55,7 +55,7 @@ void Reducer::grad_ready(std::int32_t param) {
     if (param < 0 || param >= table_.size()) table_.require(param, "ddp_grad_ready");
     constexpr const char* call = "ddp_grad_ready";
     const Phase phase = look(call);
-    Slot& s = slot(param);
+    ParamState& s = state(param);
     if (s.streams) return grad_ready_on(param, s.streams->caller(), call);
     if (!expects(param, s, call)) return;
     if (s.sparse)
@@ -69,7 +69,7 @@ void Reducer::grad_ready(std::int32_t param) {
 void Reducer::put(std::int32_t param, const void* gradient, bool add) {
     constexpr const char* call = "ddp_put";
     table_.require(param, call);
-    Slot& s = slot(param);
+    ParamState& s = state(param);
     const Phase phase = look(call);
     if (!expects(param, s, call)) return;
     if (s.streams)
@@ -92,7 +92,7 @@ void Reducer::put(std::int32_t param, const void* gradient, bool add) {
 }
 
 // What is given lies elsewhere, or it is what is there already.
-void Reducer::require_copyable(const Slot& s, const void* gradient, bool add, std::int32_t param) const {
+void Reducer::require_copyable(const ParamState& s, const void* gradient, bool add, std::int32_t param) const {
     constexpr const char* call = "ddp_put";
     if (s.bytes == 0) return;
     if (!gradient)
@@ -108,7 +108,7 @@ void Reducer::require_copyable(const Slot& s, const void* gradient, bool add, st
              "'; where the program writes there itself it calls ddp_grad_ready");
 }
 
-void Reducer::copy_given(Slot& s, const void* gradient, bool add) {
+void Reducer::copy_given(ParamState& s, const void* gradient, bool add) {
     void* const to = home(s);
     if (s.bytes == 0 || gradient == to) return;
     if (add) {
@@ -123,7 +123,7 @@ void Reducer::copy_given(Slot& s, const void* gradient, bool add) {
 // Where gradients of a device have come is noted before they are counted: the last of them records events for all.
 void Reducer::grad_ready_on(std::int32_t param, void* stream, const char* call) {
     table_.require(param, call);
-    Slot& s = slot(param);
+    ParamState& s = state(param);
     if (!s.streams) return grad_ready(param);
     const Phase phase = look(call);
     if (!expects(param, s, call)) return;
@@ -140,10 +140,10 @@ void Reducer::grad_ready_sparse(std::int32_t param, const std::int64_t* indices,
                                 std::size_t count) {
     constexpr const char* call = "ddp_grad_ready_sparse";
     table_.require(param, call);
-    if (!slot(param).sparse)
+    if (!state(param).sparse)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param), "' was not registered with DDP_PARAM_SPARSE");
     Phase phase = look(call);
-    Slot& s = slot(param);
+    ParamState& s = state(param);
     if (!expects(param, s, call)) return;
     sparse_.require_rows(param, indices, count);
     phase = enter(phase, call);
@@ -154,10 +154,10 @@ void Reducer::grad_ready_sparse(std::int32_t param, const std::int64_t* indices,
 void Reducer::grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows) {
     constexpr const char* call = "ddp_grad_ready_factors";
     table_.require(param, call);
-    if (!slot(param).factored)
+    if (!state(param).factored)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param), "' was not registered with DDP_PARAM_FACTORED");
     Phase phase = look(call);
-    Slot& s = slot(param);
+    ParamState& s = state(param);
     if (!expects(param, s, call)) return;
     factors_.require_rows(param, rows);
     phase = enter(phase, call);
@@ -166,12 +166,12 @@ void Reducer::grad_ready_factors(std::int32_t param, const void* left, const voi
 }
 
 // False: there is nothing to do. A gradient that must not come throws.
-bool Reducer::expects(std::int32_t param, const Slot& s, const char* call) const {
+bool Reducer::expects(std::int32_t param, const ParamState& s, const char* call) const {
     if (s.role != Role::kExpected && s.role != Role::kIgnored) refuse(param, s, 0, call);
     return s.role == Role::kExpected;
 }
 
-void Reducer::take(std::int32_t param, Slot& s, Phase phase, const char* call) {
+void Reducer::take(std::int32_t param, ParamState& s, Phase phase, const char* call) {
     const std::int32_t before = s.calls.fetch_add(1, std::memory_order_acq_rel);
     if (before >= s.uses) refuse(param, s, before, call);
     if (phase == Phase::kFillingLocal) {
@@ -183,7 +183,7 @@ void Reducer::take(std::int32_t param, Slot& s, Phase phase, const char* call) {
     group_->run_callbacks();
 }
 
-void Reducer::refuse(std::int32_t param, const Slot& s, std::int32_t calls, const char* call) const {
+void Reducer::refuse(std::int32_t param, const ParamState& s, std::int32_t calls, const char* call) const {
     std::string why;
     if (participation_.frozen(param))
         why = "is frozen; thaw it with ddp_set_frozen before the step";
@@ -215,7 +215,7 @@ void Reducer::mark_unused(const std::vector<std::int32_t>& params) {
              ": the context does not look for unused parameters; create it with DDP_CONTEXT_FIND_UNUSED");
     Phase phase = look(call);
     if (phase == Phase::kFilling)
-        for (auto id : params) require_unannounced(id, slot(id).calls.load(std::memory_order_acquire));
+        for (auto id : params) require_unannounced(id, state(id).calls.load(std::memory_order_acquire));
     if (params.empty()) return;
     phase = enter(phase, call);
     if (phase == Phase::kFillingLocal) return;
@@ -227,12 +227,12 @@ void Reducer::require_unannounced(std::int32_t param, std::int32_t calls) const 
     if (calls == 0 || calls >= kClosed) return;
     throw Error({DDP_ERROR_INVALID_STATE,
                  str("ddp_mark_unused: the gradient of '", name(param), "' was announced already in step ", steps_), -1,
-                 param, slots_[static_cast<std::size_t>(param)].bucket, steps_});
+                 param, states_[static_cast<std::size_t>(param)].bucket, steps_});
 }
 
 // A second time changes nothing.
 void Reducer::mark_unused(std::int32_t param) {
-    Slot& s = slot(param);
+    ParamState& s = state(param);
     if (s.role != Role::kExpected) return;
     std::int32_t none = 0;
     if (!s.calls.compare_exchange_strong(none, kClosed, std::memory_order_acq_rel))
@@ -244,7 +244,7 @@ void Reducer::mark_unused(std::int32_t param) {
         put_zeros(param, s, true);
 }
 
-void Reducer::put_in_place(std::int32_t param, Slot& s) {
+void Reducer::put_in_place(std::int32_t param, ParamState& s) {
     if (order_.recording()) order_.note(param);
     if (s.streams) {
         on_devices_.decide(s.bucket, param, DeviceGradients::Fill::kGradient);
@@ -258,20 +258,20 @@ void Reducer::put_in_place(std::int32_t param, Slot& s) {
         else if (scale != 1)
             cpu::scale_copy(s.place, s.place, s.count, s.dtype, scale);  // still in this core's cache
     }
-    launcher_.gradient_in_place(s.bucket);
+    queue_.gradient_in_place(s.bucket);
 }
 
-void Reducer::copy_in(Slot& s, double scale) {
+void Reducer::copy_in(ParamState& s, double scale) {
     cpu::scale_copy(s.place, s.grad, s.count, s.dtype, scale);
     copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
 }
 
-void Reducer::clear(Slot& s) {
+void Reducer::clear(ParamState& s) {
     if (s.bytes > 0) std::memset(s.place, 0, s.bytes);
 }
 
 // keep: a view's contents may have to come back, if no rank used it.
-void Reducer::put_zeros(std::int32_t param, Slot& s, bool keep) {
+void Reducer::put_zeros(std::int32_t param, ParamState& s, bool keep) {
     if (s.streams) {
         on_devices_.decide(s.bucket, param, keep ? DeviceGradients::Fill::kKeptZeros : DeviceGradients::Fill::kZeros);
     } else if (!s.sparse) {
@@ -279,7 +279,7 @@ void Reducer::put_zeros(std::int32_t param, Slot& s, bool keep) {
         clear(s);
     }
     forget_given(param);
-    launcher_.gradient_absent(s.bucket, param);
+    queue_.gradient_absent(s.bucket, param);
 }
 
 // Integers are never divided beforehand: that would lose everything. The group divides their sum.
@@ -288,15 +288,15 @@ double Reducer::pack_scale(ddp_dtype dtype, bool prescale) const {
     return prescale ? factor_ / group_->world() : factor_;
 }
 
-void Reducer::complete_bucket(const ddp_bucket& bucket, const Hook::Place& place) {
+void Reducer::complete_bucket(const ddp_bucket& bucket, const Hook::Target& target) {
     if (!bucket.stream) return complete_with_zeros(bucket);
-    const std::uint64_t copied = on_devices_.pack(bucket, place, pack_scale(bucket.dtype, prescale_on_devices_));
+    const std::uint64_t copied = on_devices_.pack(bucket, target, pack_scale(bucket.dtype, prescale_on_devices_));
     copied_bytes_.fetch_add(copied, std::memory_order_relaxed);
 }
 
 void Reducer::complete_with_zeros(const ddp_bucket& bucket) {
     for (const auto& tensor : bucket.tensors) {
-        Slot& s = slot(tensor.param);
+        ParamState& s = state(tensor.param);
         if (s.role == Role::kExpected || s.sparse) continue;
         if (!s.grad) kept_.keep(tensor.param, s.place, s.bytes);
         clear(s);
@@ -306,7 +306,7 @@ void Reducer::complete_with_zeros(const ddp_bucket& bucket) {
 WorkPtr Reducer::reduce_alone(Group& group, std::int32_t param) {
     const double factor = is_floating(table_[param].dtype) ? factor_ : 1.0;
     if (table_[param].sparse) return sparse_.launch(group, param, factor, options_.mean);
-    return factors_.launch(group, param, slot(param).place, factor, options_.mean);
+    return factors_.launch(group, param, state(param).place, factor, options_.mean);
 }
 
 }  // namespace libddp

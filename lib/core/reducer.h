@@ -21,7 +21,7 @@
 #include "core/device_streams.h"
 #include "core/factors.h"
 #include "core/kept_views.h"
-#include "core/launcher.h"
+#include "core/launch_queue.h"
 #include "core/param_table.h"
 #include "core/participation.h"
 #include "core/plan.h"
@@ -94,7 +94,7 @@ public:
     void require_not_begun(const char* call) const;
     bool sync() const { return sync_; }
     void set_hook(HookPtr hook);
-    const Launcher& launcher() const { return launcher_; }
+    const LaunchQueue& queue() const { return queue_; }
     void set_reduced_callback(ReducedCallback callback) { reduced_ = std::move(callback); }
     void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
     void skip(const std::vector<std::int32_t>& params);
@@ -119,7 +119,7 @@ public:
     std::uint64_t sent_bytes() const { return sent_bytes_; }
     // Of gradients that were copied: into buckets and back, and by the transport.
     std::uint64_t copied_bytes() const {
-        return copied_bytes_.load(std::memory_order_relaxed) + launcher_.copied_bytes();
+        return copied_bytes_.load(std::memory_order_relaxed) + queue_.copied_bytes();
     }
     std::int32_t unsent_buckets() const { return unsent_buckets_; }
     const BucketStore& buckets() const { return *store_; }
@@ -140,7 +140,7 @@ private:
     enum class Phase : std::uint8_t { kIdle, kFilling, kFillingLocal, kClosing, kClosingLocal, kDraining };
 
     // All that grad_ready touches, in one place.
-    struct Slot {
+    struct ParamState {
         std::atomic<std::int32_t> calls{0};       // announcements in this step
         std::int32_t uses = 1;                    // announcements that complete the gradient
         std::atomic<bool> waits_for_sync{false};  // announced in a local step, not yet reduced
@@ -157,7 +157,7 @@ private:
     // Added to `calls` where no announcement may follow any more.
     static constexpr std::int32_t kClosed = 1 << 24;
 
-    Slot& slot(std::int32_t param) { return slots_[static_cast<std::size_t>(param)]; }
+    ParamState& state(std::int32_t param) { return states_[static_cast<std::size_t>(param)]; }
     const std::string& name(std::int32_t param) const { return table_[param].name; }
     bool discovering() const { return options_.find_unused || (options_.static_graph && !participation_.recorded()); }
 
@@ -166,21 +166,21 @@ private:
     Phase enter(Phase phase, const char* call);
     void require_filling(Phase phase, const char* call) const;
     Phase begin_phase(const char* call);
-    bool expects(std::int32_t param, const Slot& slot, const char* call) const;
+    bool expects(std::int32_t param, const ParamState& s, const char* call) const;
     void require_unannounced(std::int32_t param, std::int32_t calls) const;
     void mark_unused(std::int32_t param);
-    void take(std::int32_t param, Slot& slot, Phase phase, const char* call);
-    void put_in_place(std::int32_t param, Slot& slot);
-    void copy_in(Slot& slot, double scale);
-    static void clear(Slot& slot);
+    void take(std::int32_t param, ParamState& s, Phase phase, const char* call);
+    void put_in_place(std::int32_t param, ParamState& s);
+    void copy_in(ParamState& s, double scale);
+    static void clear(ParamState& s);
     // Where the program's gradient is, between steps too.
-    static void* home(const Slot& slot) { return slot.grad ? slot.grad : slot.place; }
-    void require_copyable(const Slot& slot, const void* gradient, bool add, std::int32_t param) const;
-    void copy_given(Slot& slot, const void* gradient, bool add);
-    void put_zeros(std::int32_t param, Slot& slot, bool keep);
+    static void* home(const ParamState& s) { return s.grad ? s.grad : s.place; }
+    void require_copyable(const ParamState& s, const void* gradient, bool add, std::int32_t param) const;
+    void copy_given(ParamState& s, const void* gradient, bool add);
+    void put_zeros(std::int32_t param, ParamState& s, bool keep);
     double pack_scale(ddp_dtype dtype, bool prescale) const;
-    [[noreturn]] void refuse(std::int32_t param, const Slot& slot, std::int32_t calls, const char* call) const;
-    void complete_bucket(const ddp_bucket& bucket, const Hook::Place& place) override;
+    [[noreturn]] void refuse(std::int32_t param, const ParamState& s, std::int32_t calls, const char* call) const;
+    void complete_bucket(const ddp_bucket& bucket, const Hook::Target& target) override;
     void complete_with_zeros(const ddp_bucket& bucket);
     WorkPtr reduce_alone(Group& group, std::int32_t param) override;
 
@@ -221,7 +221,7 @@ private:
     const ParamTable& table_;
     const ContextStreams& streams_;
     const ReducerOptions options_;
-    Launcher launcher_;
+    LaunchQueue queue_;
     Participation participation_;
     ReadyOrder order_;
     UsedMap used_map_;
@@ -233,7 +233,7 @@ private:
     std::unique_ptr<StepCheck> check_;  // null: not asked for
     ReducedCallback reduced_;
     std::unique_ptr<BucketStore> store_;
-    std::vector<Slot> slots_;
+    std::vector<ParamState> states_;
     BucketPlan initial_plan_;
     std::optional<BucketPlan> next_plan_;  // adopted, not yet in use
 

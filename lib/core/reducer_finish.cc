@@ -93,7 +93,7 @@ void Reducer::wait_param(std::int32_t param, const char* call) {
 
 void Reducer::wait_param_on(std::int32_t param, void* stream, const char* call) {
     table_.require(param, call);
-    DeviceStreams* streams = slot(param).streams;
+    DeviceStreams* streams = state(param).streams;
     if (!streams) return wait_param(param, call);
     const CallerScope caller(streams, stream);
     streams_.refuse_capture(call);
@@ -108,7 +108,7 @@ void Reducer::wait_until_final(std::int32_t param, const char* call) {
     if (phase == Phase::kClosingLocal) return;
     if (phase != Phase::kClosing)
         fail(DDP_ERROR_INVALID_STATE, call, ": call it between ddp_finalize_async and ddp_finalize");
-    const Slot& s = slot(param);
+    const ParamState& s = state(param);
     if (s.bucket < 0) return;
     const Waiting waiting(clock_);
     drain_until(static_cast<std::size_t>(s.bucket) + 1);
@@ -132,7 +132,7 @@ void Reducer::discard() {
     discarding_ = true;
     start_draining(call);
     for (std::int32_t id = 0; id < table_.size(); ++id) {
-        slot(id).waits_for_sync.store(false, std::memory_order_relaxed);
+        state(id).waits_for_sync.store(false, std::memory_order_relaxed);
         forget_given(id);
     }
     if (phase_.load(std::memory_order_acquire) == Phase::kClosingLocal) return end_local_step();
@@ -142,7 +142,7 @@ void Reducer::discard() {
     finish_devices();
     // A rank that finalized meets this message in its next step.
     std::uint8_t agreed = 0;
-    const ScopedTag tag(launcher_.step_tag(Purpose::kDiscard));
+    const ScopedTag tag(queue_.step_tag(Purpose::kDiscard));
     group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &agreed, 1, DDP_U8, DDP_MAX});
     end_synced_step();
 }
@@ -168,7 +168,7 @@ void Reducer::start_draining(const char* call) {
     undecided_.clear();
     if (local) return;
     collect_accumulated();
-    launcher_.launch_ready();
+    queue_.launch_ready();
     ask_who_used();
     if (check_) start_comparison();
 }
@@ -177,16 +177,16 @@ void Reducer::start_draining(const char* call) {
 void Reducer::collect_accumulated() {
     const bool zeros = discarding_ || discovering();
     std::vector<std::int32_t> missing;
-    auto complete = [](const Slot& s) { return s.calls.load(std::memory_order_acquire) >= s.uses; };
+    auto complete = [](const ParamState& s) { return s.calls.load(std::memory_order_acquire) >= s.uses; };
     if (!zeros)
         for (std::int32_t id = 0; id < table_.size(); ++id) {
-            const Slot& s = slot(id);
+            const ParamState& s = state(id);
             if (s.role == Role::kExpected && !complete(s) && !s.waits_for_sync.load(std::memory_order_relaxed))
                 missing.push_back(id);
         }
     if (!missing.empty()) report_missing(missing);
     for (std::int32_t id = 0; id < table_.size(); ++id) {
-        Slot& s = slot(id);
+        ParamState& s = state(id);
         if (s.role != Role::kExpected) continue;
         const bool waits = s.waits_for_sync.load(std::memory_order_relaxed);
         const std::int32_t calls = s.calls.load(std::memory_order_acquire);
@@ -203,7 +203,7 @@ void Reducer::collect_accumulated() {
 void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
     std::string names;
     for (std::size_t i = 0; i < missing.size() && i < kNamedParams; ++i) {
-        const Slot& s = slot(missing[i]);
+        const ParamState& s = state(missing[i]);
         names += str(i ? ", '" : "'", name(missing[i]), "'");
         if (s.uses > 1) names += str(" (", s.calls.load(), " of ", s.uses, " times)");
     }
@@ -217,7 +217,7 @@ void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
                         " never announced with ddp_grad_ready: ", names, advice),
                     group_->rank(),
                     missing.front(),
-                    slot(missing.front()).bucket,
+                    state(missing.front()).bucket,
                     steps_};
     throw Error(group_->break_everywhere(error));
 }
@@ -226,13 +226,13 @@ void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
 void Reducer::ask_who_used() {
     if (!discovering()) return;
     if (group_->world() == 1) return used_map_.assume_local();
-    const ScopedTag tag(launcher_.step_tag(Purpose::kUsedMap));
+    const ScopedTag tag(queue_.step_tag(Purpose::kUsedMap));
     used_map_.exchange(*group_);
 }
 
 void Reducer::drain_until(std::size_t bucket_count) {
     while (drained_ < bucket_count) {
-        const ddp_bucket& bucket = launcher_.wait(drained_);
+        const ddp_bucket& bucket = queue_.wait(drained_);
         ++drained_;  // before callbacks, which may wait for parameters themselves
         finish_bucket(bucket);
     }
@@ -243,7 +243,7 @@ void Reducer::finish_bucket(const ddp_bucket& bucket) {
     const auto& planned = store_->plan().buckets[index];
     if (planned.alone)
         sent_bytes_ += collect(planned.params.front());
-    else if (launcher_.sent(index))
+    else if (queue_.sent(index))
         sent_bytes_ += planned.content;
     if (check_ && !discarding_) examine(bucket);
     for (const auto& tensor : bucket.tensors) finish_param(bucket, tensor);
@@ -266,7 +266,7 @@ void Reducer::forget_given(std::int32_t param) {
 
 // A gradient that this rank used gets the result. What happens to one that it did not use depends on the others.
 void Reducer::finish_param(const ddp_bucket& bucket, const BucketTensor& tensor) {
-    Slot& s = slot(tensor.param);
+    ParamState& s = state(tensor.param);
     if (discarding_) return;
     if (waits_for_answer(tensor.param)) {
         undecided_.push_back(tensor);
@@ -278,17 +278,17 @@ void Reducer::finish_param(const ddp_bucket& bucket, const BucketTensor& tensor)
 
 // After finish_param(), when the gradient is final.
 void Reducer::report_param(const BucketTensor& tensor) {
-    const Slot& s = slot(tensor.param);
+    const ParamState& s = state(tensor.param);
     if (discarding_ || waits_for_answer(tensor.param)) return;
     call_reduced(tensor.param, s.role == Role::kExpected || s.role == Role::kAbsentHere);
 }
 
 bool Reducer::waits_for_answer(std::int32_t param) {
-    return slot(param).role == Role::kExpected && discovering() && !used_map_.here()[static_cast<std::size_t>(param)];
+    return state(param).role == Role::kExpected && discovering() && !used_map_.here()[static_cast<std::size_t>(param)];
 }
 
 void Reducer::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted) {
-    const Slot& s = slot(tensor.param);
+    const ParamState& s = state(tensor.param);
     if (s.sparse) return;  // ddp_sparse_gradient has the result
     bool copied = false;
     if (wanted)
@@ -309,7 +309,7 @@ void Reducer::finish_unused() {
         return used_map_.anywhere()[static_cast<std::size_t>(tensor.param)] != 0;
     };
     for (const auto& tensor : undecided)
-        settle(launcher_.wait(static_cast<std::size_t>(slot(tensor.param).bucket)), tensor,
+        settle(queue_.wait(static_cast<std::size_t>(state(tensor.param).bucket)), tensor,
                used(tensor) && !options_.keep_local_unused);
     if (reduced_.fn) finish_devices();
     for (const auto& tensor : undecided) call_reduced(tensor.param, used(tensor));
@@ -322,11 +322,11 @@ void Reducer::call_reduced(std::int32_t param, bool used) {
     if (status == DDP_OK) return;
     ErrorInfo info = take_user_error(status, error, "the reduced callback");
     if (info.param < 0) info.param = param;
-    throw Error(launcher_.break_with(std::move(info), static_cast<std::size_t>(slot(param).bucket)));
+    throw Error(queue_.break_with(std::move(info), static_cast<std::size_t>(state(param).bucket)));
 }
 
 void Reducer::end_local_step() {
-    for (std::int32_t id = 0; id < table_.size(); ++id) slot(id).calls.store(0, std::memory_order_relaxed);
+    for (std::int32_t id = 0; id < table_.size(); ++id) state(id).calls.store(0, std::memory_order_relaxed);
     ++steps_;
     clock_.reset();
     for (const auto& device : streams_.all()) device->follow_noted();
@@ -353,9 +353,9 @@ void Reducer::learn() {
 
 void Reducer::end_synced_step() {
     unsent_buckets_ = 0;
-    for (std::size_t b = 0; b < store_->size(); ++b) unsent_buckets_ += launcher_.sent(b) ? 0 : 1;
+    for (std::size_t b = 0; b < store_->size(); ++b) unsent_buckets_ += queue_.sent(b) ? 0 : 1;
     for (std::int32_t id = 0; id < table_.size(); ++id) {
-        Slot& s = slot(id);
+        ParamState& s = state(id);
         const auto i = static_cast<std::size_t>(id);
         used_[i] = discovering() && s.role == Role::kExpected
                        ? used_map_.anywhere()[i]
@@ -363,7 +363,7 @@ void Reducer::end_synced_step() {
         s.calls.store(0, std::memory_order_relaxed);
         s.waits_for_sync.store(false, std::memory_order_relaxed);
     }
-    launcher_.tell_travel(clock_);
+    queue_.tell_travel(clock_);
     clock_.end();
     learn();
     ++steps_;

@@ -82,7 +82,7 @@ struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients
 
 void SparseGradients::prepare() {
     for (std::int32_t id = 0; id < table_.size(); ++id)
-        if (table_[id].sparse) slots_[id];
+        if (table_[id].sparse) params_[id];
 }
 
 void SparseGradients::require_rows(std::int32_t param, const std::int64_t* indices, std::size_t count) const {
@@ -98,7 +98,7 @@ void SparseGradients::require_rows(std::int32_t param, const std::int64_t* indic
 
 void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count) {
     const Param& p = table_[param];
-    SparseRows& mine = slot(param).mine;
+    SparseRows& mine = of(param).mine;
     mine.indices.insert(mine.indices.end(), indices, indices + count);
     const auto* bytes = static_cast<const std::byte*>(values);
     const std::size_t size = count * static_cast<std::size_t>(p.row_count()) * dtype_size(p.dtype);
@@ -112,18 +112,18 @@ WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor,
     reduction->dtype = p.dtype;
     reduction->row = static_cast<std::size_t>(p.row_count());
     reduction->scale = mean ? 1.0 / group.world() : 1.0;
-    reduction->mine = std::move(slot(param).mine);
-    slot(param).mine = {};
+    reduction->mine = std::move(of(param).mine);
+    of(param).mine = {};
     auto& values = reduction->mine.values;
     reduction->own_bytes = values.size() + reduction->mine.indices.size() * sizeof(std::int64_t);
     if (factor != 1)
         cpu::scale_copy(values.data(), values.data(), values.size() / dtype_size(p.dtype), p.dtype, factor);
-    slot(param).reduction = reduction;
+    of(param).reduction = reduction;
     return reduction->start();
 }
 
 std::uint64_t SparseGradients::collect(std::int32_t param) {
-    Slot& s = slot(param);
+    PerParam& s = of(param);
     s.result = s.reduction ? std::move(s.reduction->result) : SparseRows{};
     const std::uint64_t bytes = s.reduction ? s.reduction->own_bytes : 0;
     s.reduction = nullptr;

@@ -30,22 +30,22 @@ public:
     WorkPtr launch(Group& group, std::int32_t param, double factor, bool mean);
     // The work is done: its result is this parameter's gradient now. Returns how many bytes this rank gave.
     std::uint64_t collect(std::int32_t param);
-    void discard(std::int32_t param) { slot(param).mine = {}; }
+    void discard(std::int32_t param) { of(param).mine = {}; }
 
-    const SparseRows& result(std::int32_t param) { return slot(param).result; }
+    const SparseRows& result(std::int32_t param) { return of(param).result; }
     // Makes room for every sparse parameter, so that threads never change the map.
     void prepare();
 
 private:
     struct Reduction;
-    struct Slot {
+    struct PerParam {
         SparseRows mine, result;
         std::shared_ptr<Reduction> reduction;
     };
-    Slot& slot(std::int32_t param) { return slots_.at(param); }
+    PerParam& of(std::int32_t param) { return params_.at(param); }
 
     const ParamTable& table_;
-    std::map<std::int32_t, Slot> slots_;
+    std::map<std::int32_t, PerParam> params_;
 };
 
 }  // namespace libddp

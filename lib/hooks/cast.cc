@@ -71,8 +71,8 @@ bool CastHook::narrows(const ddp_bucket& bucket) {
     return is_real(bucket.dtype) && dtype_size(bucket.dtype) > 2;
 }
 
-Hook::Place CastHook::place(ddp_bucket& bucket) {
-    if (!narrows(bucket)) return inner_->place(bucket);
+Hook::Target CastHook::target(ddp_bucket& bucket) {
+    if (!narrows(bucket)) return inner_->target(bucket);
     const auto job = jobs_.take(bucket.index);
     job->filled = true;
     return {job->memory.require(bucket.count * dtype_size(dtype_), bucket.home), dtype_};

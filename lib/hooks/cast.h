@@ -13,7 +13,7 @@ public:
     CastHook(HookPtr inner, ddp_dtype dtype) : inner_(std::move(inner)), dtype_(dtype) {}
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
-    Place place(ddp_bucket& bucket) override;
+    Target target(ddp_bucket& bucket) override;
     void set_buckets(const Buckets& buckets) override {
         jobs_.clear();
         inner_->set_buckets(buckets);

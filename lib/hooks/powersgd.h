@@ -16,7 +16,7 @@
 #include "ddp/builtin_hooks.h"
 #include "device/scratch.h"
 #include "hooks/hook.h"
-#include "hooks/powersgd_place.h"
+#include "hooks/powersgd_site.h"
 #include "hooks/powersgd_state.h"
 
 namespace libddp {
@@ -47,9 +47,9 @@ protected:
     }
     bool uses_qr(std::size_t columns) const;
     // The owner's last Q of this shape, or zeros; null without a warm start.
-    void* last_q(std::int32_t owner, std::size_t rows, std::size_t columns, powersgd::Place& place);
+    void* last_q(std::int32_t owner, std::size_t rows, std::size_t columns, powersgd::Site& site);
     // The Q that M is multiplied with: the last one, in which columns of zeros are drawn anew, orthogonalized.
-    static void begin(const powersgd::Place& place, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules);
+    static void begin(const powersgd::Site& site, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules);
     // The sum of all P, the sum or mean of all Q, and what follows each.
     template <class Job, class Back, class End>
     static WorkPtr exchange(Group& group, const std::shared_ptr<Job>& job, std::size_t p_count, std::size_t q_count,
@@ -57,7 +57,7 @@ protected:
         const auto submit = [&group, job](const void* from, const ScratchMemory& to, std::size_t count,
                                           ddp_reduce_op how) {
             return group.submit(
-                {DDP_COLLECTIVE_ALLREDUCE, from, to.get(), count, job->place.compute(), how, 0, job->place.device()},
+                {DDP_COLLECTIVE_ALLREDUCE, from, to.get(), count, job->site.compute(), how, 0, job->site.device()},
                 job, to.on_device());
         };
         return submit(nullptr, job->all_p, p_count, DDP_SUM)

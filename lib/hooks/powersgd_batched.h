@@ -19,7 +19,7 @@ private:
 
     void set_buckets(const Buckets& buckets) override;
     WorkPtr compress(ddp_group& group, ddp_bucket& bucket) override;
-    std::shared_ptr<std::byte> errors_of(const ddp_bucket& bucket, powersgd::Place& place);
+    std::shared_ptr<std::byte> errors_of(const ddp_bucket& bucket, powersgd::Site& site);
     void lay_out(const ddp_bucket& bucket, std::size_t side, std::size_t columns, Job& job);
     static void project(const Job& job);
     static void project_back(const Job& job);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "hooks/kept.h"
-#include "hooks/powersgd_place.h"
+#include "hooks/powersgd_site.h"
 #include "hooks/state.h"
 #include "hooks/step_counter.h"
 
@@ -25,8 +25,8 @@ public:
     // How many steps came before the current one.
     std::int64_t step() const { return steps_.begun() - 1; }
 
-    // What earlier steps left out of a parameter; zeros at first. References stay valid until load(). place: of its bucket.
-    Kept& error(std::int32_t param, std::size_t count, Place& place);
+    // What earlier steps left out of a parameter; zeros at first. References stay valid until load(). site: of its bucket.
+    Kept& error(std::int32_t param, std::size_t count, Site& site);
     // The last Q of a parameter or a bucket; without columns at first, and zero where there has been none.
     Kept& q(std::int32_t owner) { return qs_[owner]; }
 

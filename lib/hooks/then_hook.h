@@ -13,7 +13,7 @@ public:
         : inner_(std::move(inner)), user_{fn, std::move(user_data), any_thread} {}
 
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket) override;
-    Place place(ddp_bucket& bucket) override { return inner_->place(bucket); }
+    Target target(ddp_bucket& bucket) override { return inner_->target(bucket); }
     void set_buckets(const Buckets& buckets) override { inner_->set_buckets(buckets); }
     std::string name() const override { return str("then(", inner_->name(), ")"); }
     std::string options() const override { return inner_->options(); }

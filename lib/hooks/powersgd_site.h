@@ -10,10 +10,10 @@
 
 namespace libddp::powersgd {
 
-class Place {
+class Site {
 public:
-    Place() = default;
-    explicit Place(const ddp_bucket& bucket)
+    Site() = default;
+    explicit Site(const ddp_bucket& bucket)
         : device_(bucket.device), stream_(bucket.stream), home_(bucket.home), dtype_(bucket.dtype) {}
 
     const ddp_device& device() const { return device_; }
