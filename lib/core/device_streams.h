@@ -85,7 +85,13 @@ public:
     void leave() const {
         for (const auto& device : devices_) device->leave();
     }
-    // As DeviceStreams::wait.
+    // As the functions of DeviceStreams.
+    void follow_noted() const {
+        for (const auto& device : devices_) device->follow_noted();
+    }
+    void forget_noted() const {
+        for (const auto& device : devices_) device->forget_noted();
+    }
     void wait(std::int64_t timeout_ms, const std::function<void()>& look) const {
         for (const auto& device : devices_) device->wait(timeout_ms, look);
     }

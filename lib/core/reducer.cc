@@ -1,9 +1,5 @@
 #include "core/reducer.h"
 
-#include <cstring>
-
-#include "device/device.h"
-#include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 
 namespace libddp {
@@ -53,16 +49,29 @@ Reducer::Phase Reducer::begin_phase(const char* call) {
 
 void Reducer::grad_ready(std::int32_t param) {
     if (param < 0 || param >= table_.size()) table_.require(param, "ddp_grad_ready");
-    constexpr const char* call = "ddp_grad_ready";
-    const Phase phase = look(call);
     ParamState& s = state(param);
-    if (s.streams) return grad_ready_on(param, s.streams->caller(), call);
+    at(s, [&](auto& side) { announce(side, param, s, side.caller(s), "ddp_grad_ready"); });
+}
+
+void Reducer::grad_ready_on(std::int32_t param, void* stream, const char* call) {
+    table_.require(param, call);
+    ParamState& s = state(param);
+    if (!s.streams) return grad_ready(param);  // the CPU has no streams
+    announce(on_devices_, param, s, stream, call);
+}
+
+// Where a gradient has come is noted before it is counted: the last of a bucket's records events for all.
+template <class Side>
+void Reducer::announce(Side& side, std::int32_t param, ParamState& s, void* stream, const char* call) {
+    const Phase phase = look(call);
     if (!expects(param, s, call)) return;
     if (s.sparse)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param),
              "' is sparse; give its rows to ddp_grad_ready_sparse");
+    side.refuse_capture(s, stream, call);
     const Phase entered = enter(phase, call);
     if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
+    side.come(s, stream, entered == Phase::kFillingLocal);
     take(param, s, entered, call);
 }
 
@@ -72,67 +81,17 @@ void Reducer::put(std::int32_t param, const void* gradient, bool add) {
     ParamState& s = state(param);
     const Phase phase = look(call);
     if (!expects(param, s, call)) return;
-    if (s.streams)
-        fail(DDP_ERROR_UNSUPPORTED, call, ": '", name(param), "' is on ", device_name(s.streams->device()),
-             ", where only the program knows the stream; copy the gradient to desc.grad or ddp_grad_view there, and "
-             "call "
-             "ddp_grad_ready_on");
     if (s.sparse)
         fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param),
              "' is sparse; give its rows to ddp_grad_ready_sparse");
-    require_copyable(s, gradient, add, param);
+    at(s, [&](auto& side) { side.require_copyable(param, s, gradient, add); });
     const Phase entered = enter(phase, call);
     const std::int32_t calls = s.calls.load(std::memory_order_acquire);
     if (calls >= s.uses) refuse(param, s, calls, call);  // its bucket may be on its way
     const bool begun =
         s.factored ? factors_.whole(param) : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
-    copy_given(s, gradient, add && begun);
+    on_host_.copy_given(s, gradient, add && begun);
     if (s.factored) factors_.add_whole(param);
-    take(param, s, entered, call);
-}
-
-// What is given lies elsewhere, or it is what is there already.
-void Reducer::require_copyable(const ParamState& s, const void* gradient, bool add, std::int32_t param) const {
-    constexpr const char* call = "ddp_put";
-    if (s.bytes == 0) return;
-    if (!gradient)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": gradient is NULL, but '", name(param), "' has ", s.count,
-             s.count == 1 ? " element" : " elements");
-    if (const ddp_device device = device_of(gradient); !is_cpu(device))
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": gradient is memory of ", device_name(device), ", but '", name(param),
-             "' is on the CPU");
-    const auto from = reinterpret_cast<std::uintptr_t>(gradient);
-    const auto to = reinterpret_cast<std::uintptr_t>(home(s));
-    if (from < to + s.bytes && to < from + s.bytes && (add || from != to))
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": gradient overlaps the place of the gradient of '", name(param),
-             "'; where the program writes there itself it calls ddp_grad_ready");
-}
-
-void Reducer::copy_given(ParamState& s, const void* gradient, bool add) {
-    void* const to = home(s);
-    if (s.bytes == 0 || gradient == to) return;
-    if (add) {
-        const void* const terms[] = {to, gradient};
-        cpu::reduce(to, terms, 2, s.count, s.dtype, DDP_SUM, 1);
-    } else {
-        std::memcpy(to, gradient, s.bytes);
-    }
-    copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
-}
-
-// Where gradients of a device have come is noted before they are counted: the last of them records events for all.
-void Reducer::grad_ready_on(std::int32_t param, void* stream, const char* call) {
-    table_.require(param, call);
-    ParamState& s = state(param);
-    if (!s.streams) return grad_ready(param);
-    const Phase phase = look(call);
-    if (!expects(param, s, call)) return;
-    s.streams->stream()->refuse_capture(stream, call);
-    const Phase entered = enter(phase, call);
-    if (entered == Phase::kFillingLocal)
-        s.streams->note(stream);
-    else
-        on_devices_.come(s.bucket, stream);
     take(param, s, entered, call);
 }
 
@@ -237,7 +196,7 @@ void Reducer::mark_unused(std::int32_t param) {
     std::int32_t none = 0;
     if (!s.calls.compare_exchange_strong(none, kClosed, std::memory_order_acq_rel))
         return require_unannounced(param, none);
-    if (s.streams) on_devices_.come(s.bucket, s.streams->caller());
+    at(s, [&](auto& side) { side.come(s, side.caller(s), false); });
     if (s.waits_for_sync.load(std::memory_order_relaxed))
         put_in_place(param, s);  // earlier local steps used it
     else
@@ -246,38 +205,17 @@ void Reducer::mark_unused(std::int32_t param) {
 
 void Reducer::put_in_place(std::int32_t param, ParamState& s) {
     if (order_.recording()) order_.note(param);
-    if (s.streams) {
-        on_devices_.decide(s.bucket, param, DeviceGradients::Fill::kGradient);
-    } else if (!s.sparse && (!s.factored || factors_.whole(param))) {
+    if (!s.sparse && (!s.factored || factors_.whole(param))) {
         if (check_) check_->announce(param, s.grad);
         const double scale = s.factored ? factor_ : pack_scale(s.dtype, prescale_);
-        if (scale == 0)
-            clear(s);  // not 0 * infinity
-        else if (s.grad)
-            copy_in(s, scale);
-        else if (scale != 1)
-            cpu::scale_copy(s.place, s.place, s.count, s.dtype, scale);  // still in this core's cache
+        at(s, [&](auto& side) { side.fill(param, s, scale); });
     }
     queue_.gradient_in_place(s.bucket);
 }
 
-void Reducer::copy_in(ParamState& s, double scale) {
-    cpu::scale_copy(s.place, s.grad, s.count, s.dtype, scale);
-    copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
-}
-
-void Reducer::clear(ParamState& s) {
-    if (s.bytes > 0) std::memset(s.place, 0, s.bytes);
-}
-
 // keep: a view's contents may have to come back, if no rank used it.
 void Reducer::put_zeros(std::int32_t param, ParamState& s, bool keep) {
-    if (s.streams) {
-        on_devices_.decide(s.bucket, param, keep ? DeviceGradients::Fill::kKeptZeros : DeviceGradients::Fill::kZeros);
-    } else if (!s.sparse) {
-        if (keep && !s.grad) kept_.keep(param, s.place, s.bytes);
-        clear(s);
-    }
+    if (!s.sparse) at(s, [&](auto& side) { side.fill_with_zeros(param, s, keep); });
     forget_given(param);
     queue_.gradient_absent(s.bucket, param);
 }
@@ -289,18 +227,13 @@ double Reducer::pack_scale(ddp_dtype dtype, bool prescale) const {
 }
 
 void Reducer::complete_bucket(const ddp_bucket& bucket, const Hook::Target& target) {
-    if (!bucket.stream) return complete_with_zeros(bucket);
-    const std::uint64_t copied = on_devices_.pack(bucket, target, pack_scale(bucket.dtype, prescale_on_devices_));
-    copied_bytes_.fetch_add(copied, std::memory_order_relaxed);
-}
-
-void Reducer::complete_with_zeros(const ddp_bucket& bucket) {
-    for (const auto& tensor : bucket.tensors) {
-        ParamState& s = state(tensor.param);
-        if (s.role == Role::kExpected || s.sparse) continue;
-        if (!s.grad) kept_.keep(tensor.param, s.place, s.bytes);
-        clear(s);
-    }
+    at(bucket, [&](auto& side) {
+        for (const auto& tensor : bucket.tensors) {
+            const ParamState& s = state(tensor.param);
+            if (s.role != Role::kExpected && !s.sparse) side.fill_absent(tensor.param, s);
+        }
+        side.pack(bucket, target, pack_scale(bucket.dtype, bucket.prescaled));
+    });
 }
 
 WorkPtr Reducer::reduce_alone(Group& group, std::int32_t param) {

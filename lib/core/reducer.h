@@ -17,10 +17,9 @@
 
 #include "comm/group.h"
 #include "core/bucket_store.h"
-#include "core/device_gradients.h"
 #include "core/device_streams.h"
 #include "core/factors.h"
-#include "core/kept_views.h"
+#include "core/gradients.h"
 #include "core/launch_queue.h"
 #include "core/param_table.h"
 #include "core/participation.h"
@@ -61,8 +60,8 @@ class Reducer final : private LaunchOwner {
 public:
     // Plans (`planned`: these buckets), checks the plan with the other ranks, allocates. Collective.
     // streams: of all devices in the table.
-    Reducer(std::shared_ptr<Group> group, const ParamTable& table, const ContextStreams& streams, ReducerOptions options,
-            HookPtr hook, const std::vector<std::int32_t>& frozen,
+    Reducer(std::shared_ptr<Group> group, const ParamTable& table, const ContextStreams& streams,
+            ReducerOptions options, HookPtr hook, const std::vector<std::int32_t>& frozen,
             std::optional<std::vector<std::vector<std::int32_t>>> planned);
     ~Reducer();
 
@@ -119,7 +118,7 @@ public:
     std::uint64_t sent_bytes() const { return sent_bytes_; }
     // Of gradients that were copied: into buckets and back, and by the transport.
     std::uint64_t copied_bytes() const {
-        return copied_bytes_.load(std::memory_order_relaxed) + queue_.copied_bytes();
+        return on_host_.copied_bytes() + on_devices_.copied_bytes() + queue_.copied_bytes();
     }
     std::int32_t unsent_buckets() const { return unsent_buckets_; }
     const BucketStore& buckets() const { return *store_; }
@@ -140,25 +139,27 @@ private:
     enum class Phase : std::uint8_t { kIdle, kFilling, kFillingLocal, kClosing, kClosingLocal, kDraining };
 
     // All that grad_ready touches, in one place.
-    struct ParamState {
+    struct ParamState : Gradient {
         std::atomic<std::int32_t> calls{0};       // announcements in this step
         std::int32_t uses = 1;                    // announcements that complete the gradient
         std::atomic<bool> waits_for_sync{false};  // announced in a local step, not yet reduced
         Role role = Role::kExpected;
-        std::int32_t bucket = -1;
         bool sparse = false, factored = false;
-        DeviceStreams* streams = nullptr;  // null: the CPU
-        std::byte* place = nullptr;
-        void* grad = nullptr;  // null: view. With a check never null: then it is memory of the check's
-        std::size_t count = 0;
-        std::size_t bytes = 0;
-        ddp_dtype dtype = DDP_F32;
     };
     // Added to `calls` where no announcement may follow any more.
     static constexpr std::int32_t kClosed = 1 << 24;
 
     ParamState& state(std::int32_t param) { return states_[static_cast<std::size_t>(param)]; }
     const std::string& name(std::int32_t param) const { return table_[param].name; }
+    // Here alone a step tells the CPU from devices. body: called with the gradients of one of them.
+    template <class Body>
+    void at(const Gradient& gradient, Body body) {
+        gradient.streams ? body(on_devices_) : body(on_host_);
+    }
+    template <class Body>
+    void at(const ddp_bucket& bucket, Body body) {
+        bucket.stream ? body(on_devices_) : body(on_host_);
+    }
     bool discovering() const { return options_.find_unused || (options_.static_graph && !participation_.recorded()); }
 
     // Gradients come in.
@@ -169,19 +170,14 @@ private:
     bool expects(std::int32_t param, const ParamState& s, const char* call) const;
     void require_unannounced(std::int32_t param, std::int32_t calls) const;
     void mark_unused(std::int32_t param);
+    template <class Side>
+    void announce(Side& side, std::int32_t param, ParamState& s, void* stream, const char* call);
     void take(std::int32_t param, ParamState& s, Phase phase, const char* call);
     void put_in_place(std::int32_t param, ParamState& s);
-    void copy_in(ParamState& s, double scale);
-    static void clear(ParamState& s);
-    // Where the program's gradient is, between steps too.
-    static void* home(const ParamState& s) { return s.grad ? s.grad : s.place; }
-    void require_copyable(const ParamState& s, const void* gradient, bool add, std::int32_t param) const;
-    void copy_given(ParamState& s, const void* gradient, bool add);
     void put_zeros(std::int32_t param, ParamState& s, bool keep);
     double pack_scale(ddp_dtype dtype, bool prescale) const;
     [[noreturn]] void refuse(std::int32_t param, const ParamState& s, std::int32_t calls, const char* call) const;
     void complete_bucket(const ddp_bucket& bucket, const Hook::Target& target) override;
-    void complete_with_zeros(const ddp_bucket& bucket);
     WorkPtr reduce_alone(Group& group, std::int32_t param) override;
 
     // Gradients leave.
@@ -225,7 +221,7 @@ private:
     Participation participation_;
     ReadyOrder order_;
     UsedMap used_map_;
-    KeptViews kept_;
+    HostGradients on_host_;
     DeviceGradients on_devices_;
     SparseGradients sparse_;
     FactorGradients factors_;
@@ -241,9 +237,8 @@ private:
     bool sync_ = true;
     bool begun_ = false, begun_sync_ = true;
     double factor_ = 1;
-    // Divide while packing: default hook, mean, backend does not do it for such memory.
-    bool prescale_ = false, prescale_on_devices_ = false;
-    bool enqueue_ = false;  // callers' streams wait for devices, not the host
+    bool prescale_ = false;  // divide while filling on the CPU: default hook, mean, the backend does not do it
+    bool enqueue_ = false;   // callers' streams wait for devices, not the host
 
     // Draining: buckets before this one are finished; gradients that wait for the answer who used them; no result is
     // wanted.
@@ -256,7 +251,6 @@ private:
     std::int64_t steps_ = 0, synced_steps_ = 0, rebuilds_ = 0;
     std::atomic<std::int64_t> layouts_{0};
     std::uint64_t sent_bytes_ = 0;
-    std::atomic<std::uint64_t> copied_bytes_{0};  // between gradients and buckets
     std::int32_t unsent_buckets_ = 0;
 };
 

@@ -2,10 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/link.h"
-#include "comm/verdict.h"
 #include "core/reducer.h"
-#include "core/kept_views.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -65,19 +62,8 @@ void Reducer::finalize_enqueue(const char* call) {
     finalize();
 }
 
-// What is enqueued to finish buckets becomes true: for the host, or for the callers' streams. Other buckets may travel on.
 void Reducer::finish_devices() {
-    on_devices_.deliver();
-    if (enqueue_) return streams_.leave();
-    try {
-        streams_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
-        // Operations that are aborted end as well.
-        for (std::size_t i = 0; i < group_->link_count() && !streams_.empty(); ++i) group_->link(i)->check_enqueued();
-    } catch (const Error& error) {
-        ErrorInfo info = on_rank(group_->rank(), error.info());
-        info.step = steps_;
-        throw Error(group_->break_everywhere(info));
-    }
+    on_devices_.finish(*group_, steps_, enqueue_);
 }
 
 void Reducer::finalize_async() {
@@ -112,14 +98,14 @@ void Reducer::wait_until_final(std::int32_t param, const char* call) {
     if (s.bucket < 0) return;
     const Waiting waiting(clock_);
     drain_until(static_cast<std::size_t>(s.bucket) + 1);
-    if (s.streams) finish_devices();
+    at(s, [this](auto& side) { side.finish(*group_, steps_, enqueue_); });
     const bool undecided = std::any_of(undecided_.begin(), undecided_.end(),
                                        [param](const BucketTensor& tensor) { return tensor.param == param; });
     // The answer who used it comes after the last bucket.
     if (!undecided) return;
     drain_until(store_->size());
     finish_unused();
-    if (s.streams) finish_devices();
+    at(s, [this](auto& side) { side.finish(*group_, steps_, enqueue_); });
 }
 
 void Reducer::discard() {
@@ -247,9 +233,9 @@ void Reducer::finish_bucket(const ddp_bucket& bucket) {
         sent_bytes_ += planned.content;
     if (check_ && !discarding_) examine(bucket);
     for (const auto& tensor : bucket.tensors) finish_param(bucket, tensor);
-    if (bucket.done) on_devices_.deliver(bucket);
+    at(bucket, [&bucket](auto& side) { side.deliver(bucket); });
     if (!reduced_.fn) return;
-    if (bucket.stream) finish_devices();
+    at(bucket, [this](auto& side) { side.finish(*group_, steps_, enqueue_); });
     for (const auto& tensor : bucket.tensors) report_param(tensor);
 }
 
@@ -290,14 +276,7 @@ bool Reducer::waits_for_answer(std::int32_t param) {
 void Reducer::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted) {
     const ParamState& s = state(tensor.param);
     if (s.sparse) return;  // ddp_sparse_gradient has the result
-    bool copied = false;
-    if (wanted)
-        copied = s.streams ? on_devices_.take_result(bucket, tensor, s.grad) : write_back(bucket, tensor, s.grad);
-    else if (s.streams)
-        on_devices_.give_back(bucket, tensor);
-    else if (!s.grad)
-        kept_.give_back(tensor.param, s.place);
-    if (copied) copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
+    at(s, [&](auto& side) { wanted ? side.take_result(bucket, tensor, s) : side.give_back(bucket, tensor, s); });
     if (check_) check_->remember(tensor.param, s.grad);
 }
 
@@ -329,7 +308,7 @@ void Reducer::end_local_step() {
     for (std::int32_t id = 0; id < table_.size(); ++id) state(id).calls.store(0, std::memory_order_relaxed);
     ++steps_;
     clock_.reset();
-    for (const auto& device : streams_.all()) device->follow_noted();
+    on_devices_.end_local_step();
     participation_.end_skipping();
     forget_step();
     arm();

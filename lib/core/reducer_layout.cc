@@ -30,6 +30,7 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const Co
       participation_(table),
       order_(reduced_in_reverse(table)),
       used_map_(table.params().size()),
+      on_host_(table),
       on_devices_(table, streams),
       sparse_(table),
       factors_(table),
@@ -72,7 +73,9 @@ std::vector<PlanParam> Reducer::plan_params() const {
     std::vector<PlanParam> result;
     for (std::int32_t id = 0; id < table_.size(); ++id) {
         const Param& p = table_[id];
-        const BucketClass bucket_class = participation_.frozen(id) ? BucketClass::kFrozen : p.delayed ? BucketClass::kDelayed : BucketClass::kNormal;
+        const BucketClass bucket_class = participation_.frozen(id) ? BucketClass::kFrozen
+                                         : p.delayed               ? BucketClass::kDelayed
+                                                                   : BucketClass::kNormal;
         result.push_back({p.bytes, p.dtype, p.device, bucket_class, p.alone(), p.sparse});
     }
     return result;
@@ -130,9 +133,8 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
 // Nothing of a step is left: neither what it learnt nor how it was begun.
 void Reducer::forget_step() {
     used_map_.clear();
-    kept_.clear();
+    on_host_.forget_step();
     on_devices_.forget_step();
-    for (const auto& device : streams_.all()) device->forget_noted();
     if (check_) check_->forget_step();
     undecided_.clear();
     discarding_ = shadowing_ = false;
@@ -143,12 +145,13 @@ void Reducer::forget_step() {
 void Reducer::arm() {
     const bool may_prescale = options_.mean && queue_.hook()->sums_prescaled() && group_->world() > 1;
     prescale_ = may_prescale && !group_->fuses_scale(DDP_DEVICE_CPU);
-    prescale_on_devices_ = may_prescale && !streams_.empty() && !group_->fuses_scale(streams_.all().front()->device().kind);
+    const bool on_devices =
+        may_prescale && !streams_.empty() && !group_->fuses_scale(streams_.all().front()->device().kind);
     for (std::int32_t id = 0; id < table_.size(); ++id) state(id).role = participation_.role(id);
     on_devices_.arm(participation_);
-    queue_.arm({synced_steps_, steps_, participation_.hash(), prescale_, prescale_on_devices_,
-                   options_.votes && group_->world() > 1},
-                  participation_);
+    queue_.arm(
+        {synced_steps_, steps_, participation_.hash(), prescale_, on_devices, options_.votes && group_->world() > 1},
+        participation_);
 }
 
 void Reducer::rebuild(std::int32_t root) {
