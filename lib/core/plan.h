@@ -1,7 +1,8 @@
-// The bucket plan: which gradient stands where, and in which order buckets are launched. A value; pure functions make
-// it.
+// The bucket plan: which gradient stands where, and in which order buckets are launched. A value; pure functions make it of the
+// order in which gradients become ready.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -11,6 +12,8 @@
 #include "ddp/types.h"
 
 namespace libddp {
+
+class Group;
 
 // Parameters of different classes never share a bucket; buckets are launched class by class.
 enum class BucketClass : std::uint8_t { kNormal, kDelayed, kFrozen };
@@ -64,5 +67,32 @@ std::string plan_to_text(const BucketPlan& plan, const ParamTable& table);
 // The buckets as lists of parameters. Throws INVALID_ARGUMENT, naming `call` and what is wrong.
 std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text, const ParamTable& table,
                                                       const char* call);
+
+// The order in which gradients become ready: recorded now and then, agreed between ranks, and followed by the next plan.
+class ReadyOrder {
+public:
+    // Until something is recorded the order is `initial`.
+    explicit ReadyOrder(std::vector<std::int32_t> initial);
+
+    void start();
+    bool recording() const { return recording_; }
+    // One call a parameter; any thread.
+    void note(std::int32_t param) { heard_[count_.fetch_add(1, std::memory_order_relaxed)] = param; }
+    // Ends recording. Parameters that were not heard of follow in the order so far.
+    void finish();
+
+    // This rank's own, as last recorded. Empty before.
+    const std::vector<std::int32_t>& own() const { return own_; }
+    // What all ranks last agreed on.
+    const std::vector<std::int32_t>& agreed() const { return agreed_; }
+    // Collective: that of rank `root`, or (consensus) by the mean place that a parameter has on the ranks (section
+    // 6.2.1 of the paper asks for such a consensus).
+    void agree(Group& group, std::int32_t root, bool consensus);
+
+private:
+    std::vector<std::int32_t> agreed_, own_, heard_;
+    std::atomic<std::uint32_t> count_{0};
+    bool recording_ = false;
+};
 
 }  // namespace libddp

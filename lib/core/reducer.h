@@ -5,7 +5,7 @@
 //
 // grad_ready is lock-free: an increment of the parameter's count of announcements and a decrement of its bucket's count
 // of gradients that it waits for. reducer.cc: gradients come in. reducer_finish.cc: they leave. reducer_layout.cc: what
-// happens between steps. reducer_check.cc: what DDP_CONTEXT_CHECK adds.
+// happens between steps.
 #pragma once
 
 #include <atomic>
@@ -18,17 +18,14 @@
 #include "comm/group.h"
 #include "core/bucket_store.h"
 #include "core/device_streams.h"
-#include "core/factors.h"
 #include "core/gradients.h"
 #include "core/launch_queue.h"
 #include "core/param_table.h"
 #include "core/participation.h"
 #include "core/plan.h"
-#include "core/ready_order.h"
-#include "core/sparse.h"
+#include "core/rows_and_factors.h"
 #include "core/step_check.h"
 #include "core/step_clock.h"
-#include "core/used_map.h"
 #include "ddp/overlap.h"
 
 namespace libddp {

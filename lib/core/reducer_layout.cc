@@ -154,6 +154,16 @@ void Reducer::arm() {
         participation_);
 }
 
+std::byte* Reducer::view(std::int32_t param) const {
+    return check_ && !table_[param].grad ? check_->view(param) : store_->place(param);
+}
+
+std::vector<std::shared_ptr<const void>> Reducer::view_memory() const {
+    auto memory = store_->all_memory();
+    if (check_) memory.push_back(check_->memory());
+    return memory;
+}
+
 void Reducer::rebuild(std::int32_t root) {
     rebuild_due_ = false;
     BucketPlan plan;

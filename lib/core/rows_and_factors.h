@@ -1,7 +1,5 @@
-// Gradients announced as two factors, whose outer products sum up to them: the factors are gathered from all ranks where
-// that is less than the gradients themselves.
-//
-// A rank counts as sent what it gives to the gathering of factors (as many rows as the longest rank has), or its gradient.
+// Gradients that are alone in their buckets, because they are reduced in a way of their own and without the hook: rows, as of
+// embeddings, and pairs of factors.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +12,48 @@
 
 namespace libddp {
 
+// Rows of one parameter: indices.size() rows, one after another.
+struct SparseRows {
+    std::vector<std::int64_t> indices;
+    std::vector<std::byte> values;
+};
+
+// Gradients that are a set of rows: gathered from all ranks and summed row by row.
+class SparseGradients {
+public:
+    explicit SparseGradients(const ParamTable& table) : table_(table) {}
+
+    // Throws INVALID_ARGUMENT for an index out of range.
+    void require_rows(std::int32_t param, const std::int64_t* indices, std::size_t count) const;
+    // Adds rows to what this rank gives; they are kept until discard() or collect(). One thread a parameter.
+    void add(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count);
+    // Starts the reduction of this rank's rows, each times `factor`, with those of the others. Called under the bucket's
+    // tag.
+    WorkPtr launch(Group& group, std::int32_t param, double factor, bool mean);
+    // The work is done: its result is this parameter's gradient now. Returns how many bytes this rank gave.
+    std::uint64_t collect(std::int32_t param);
+    void discard(std::int32_t param) { of(param).mine = {}; }
+
+    const SparseRows& result(std::int32_t param) { return of(param).result; }
+    // Makes room for every sparse parameter, so that threads never change the map.
+    void prepare();
+
+private:
+    struct Reduction;
+    struct PerParam {
+        SparseRows mine, result;
+        std::shared_ptr<Reduction> reduction;
+    };
+    PerParam& of(std::int32_t param) { return params_.at(param); }
+
+    const ParamTable& table_;
+    std::map<std::int32_t, PerParam> params_;
+};
+
+// Gradients announced as two factors, whose outer products sum up to them: the factors are gathered from all ranks where
+// that is less than the gradients themselves.
+//
+// A rank counts as sent what it gives to the gathering of factors (as many rows as the longest rank has), or its gradient.
 class FactorGradients {
 public:
     explicit FactorGradients(const ParamTable& table) : table_(table) {}
