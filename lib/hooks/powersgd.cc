@@ -4,10 +4,8 @@
 #include <charconv>
 #include <cmath>
 
-#include "hooks/plain.h"
 #include "hooks/options.h"
-#include "hooks/powersgd_batched.h"
-#include "hooks/powersgd_layers.h"
+#include "hooks/plain.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"
 #include "util/error.h"

@@ -1,4 +1,4 @@
-#include "hooks/powersgd_batched.h"
+#include "hooks/powersgd.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,10 +1,9 @@
-#include "hooks/powersgd_layers.h"
+#include "hooks/powersgd.h"
 
 #include <vector>
 
 #include "device/scratch.h"
 #include "hooks/plain.h"
-#include "hooks/plain_part.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"
 
