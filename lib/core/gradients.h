@@ -55,12 +55,12 @@ public:
 
     // Brings a gradient into its bucket, times `scale`.
     void fill(std::int32_t, const Gradient& gradient, double scale) {
-        if (scale == 0)
-            clear(gradient);  // not 0 * infinity
-        else if (gradient.grad)
-            copy_in(gradient, scale);
-        else if (scale != 1)  // still in this core's cache
-            cpu::scale_copy(gradient.place, gradient.place, gradient.count, gradient.dtype, scale);
+        if (scale == 0) return clear(gradient);  // not 0 * infinity
+        if (!gradient.grad && scale == 1) return;
+        // A view is still in this core's cache.
+        const void* const source = gradient.grad ? gradient.grad : gradient.place;
+        cpu::scale_copy(gradient.place, source, gradient.count, gradient.dtype, scale);
+        if (gradient.grad) count_copied(gradient);
     }
     // Zeros stand for a gradient that this rank does not have. keep: a view's contents.
     void fill_with_zeros(std::int32_t param, const Gradient& gradient, bool keep);
@@ -90,10 +90,6 @@ public:
     std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
 
 private:
-    void copy_in(const Gradient& gradient, double scale) {
-        cpu::scale_copy(gradient.place, gradient.grad, gradient.count, gradient.dtype, scale);
-        count_copied(gradient);
-    }
     static void clear(const Gradient& gradient) {
         if (gradient.bytes > 0) std::memset(gradient.place, 0, gradient.bytes);
     }

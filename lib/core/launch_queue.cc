@@ -114,19 +114,16 @@ void LaunchQueue::gradient_absent(std::int32_t bucket, std::int32_t param) {
 // The first to come launches; whoever comes while it does leaves a request, and it looks again before it goes.
 void LaunchQueue::launch_ready() {
     if (requests_.fetch_add(1, std::memory_order_acq_rel) != 0) return;
+    const auto may_launch = [this] {
+        if (next_ == entries_.size() || pending_[next_].load(std::memory_order_acquire) != 0) return false;
+        return next_ == 0 || entries_[next_ - 1].error.ok();  // a hook failed: nothing after it makes sense
+    };
     std::uint32_t served = 1;
     for (;;) {
-        launch_consecutive();
+        while (may_launch()) launch(entries_[next_++]);
         std::uint32_t before = requests_.fetch_sub(served, std::memory_order_acq_rel);
         if (before == served) return;
         served = before - served;
-    }
-}
-
-void LaunchQueue::launch_consecutive() {
-    while (next_ < entries_.size() && pending_[next_].load(std::memory_order_acquire) == 0) {
-        if (next_ > 0 && !entries_[next_ - 1].error.ok()) return;  // a hook failed: nothing after it makes sense
-        launch(entries_[next_++]);
     }
 }
 
@@ -219,21 +216,18 @@ ErrorInfo LaunchQueue::in_this_group(ErrorInfo error) const {
     return error;
 }
 
-// The result, or why the wait was ended; a work of the program's own knows nothing of the group.
-ErrorInfo LaunchQueue::wait_for(Work& work) const {
-    try {
-        work.wait(std::nullopt);
-        return in_this_group(work.result());
-    } catch (const Error& error) {
-        if (!is_interruption(error.info())) return in_this_group(error.info());
-        return interruption(group_->rank(), "a work that the program completes");
-    }
-}
-
 const ddp_bucket& LaunchQueue::wait(std::size_t index) {
     Entry& entry = entries_[index];
     if (entry.error.ok() && entry.work) {
-        entry.error = wait_for(*entry.work);
+        try {
+            entry.work->wait(std::nullopt);
+            entry.error = in_this_group(entry.work->result());
+        } catch (const Error& error) {
+            // A work of the program's own knows nothing of the group.
+            entry.error = is_interruption(error.info())
+                              ? interruption(group_->rank(), "a work that the program completes")
+                              : in_this_group(error.info());
+        }
         if (!entry.error.ok()) entry.error = break_with(entry.error, entry);
     }
     if (!entry.error.ok()) throw Error(entry.error);

@@ -114,7 +114,6 @@ private:
 
     // All operations of a bucket run on one link, whichever buckets are left out: the one that its memory comes from.
     ddp_group& link_of(const Entry& entry) const;
-    void launch_consecutive();
     void launch(Entry& entry);
     Hook::Target target_of(Entry& entry) const;
     WorkPtr start_with_vote(Entry& entry);
@@ -123,7 +122,6 @@ private:
     WorkPtr call_hook(Entry& entry);
     ErrorInfo break_with(ErrorInfo error, const Entry& entry);
     ErrorInfo in_this_group(ErrorInfo error) const;
-    ErrorInfo wait_for(Work& work) const;
     ErrorInfo with_bucket(ErrorInfo error, const Entry& entry, const std::string& text) const;
 
     std::shared_ptr<Group> group_;

@@ -47,32 +47,29 @@ Reducer::Phase Reducer::begin_phase(const char* call) {
     return wanted;
 }
 
-void Reducer::grad_ready(std::int32_t param) {
-    if (param < 0 || param >= table_.size()) table_.require(param, "ddp_grad_ready");
+void Reducer::grad_ready(std::int32_t param, std::optional<void*> stream, const char* call) {
+    if (param < 0 || param >= table_.size()) table_.require(param, call);
     ParamState& s = state(param);
-    at(s, [&](auto& side) { announce(side, param, s, side.caller(s), "ddp_grad_ready"); });
+    at(s, [&](auto& side) {
+        const Phase phase = look(call);
+        if (!expects(param, s, call)) return;
+        if (s.sparse)
+            fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param),
+                 "' is sparse; give its rows to ddp_grad_ready_sparse");
+        void* const from = stream ? *stream : side.caller(s);
+        side.refuse_capture(s, from, call);
+        const Phase entered = enter(phase, call);
+        if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
+        // Noted before it is counted: the last gradient of a bucket records events for all.
+        side.come(s, from, entered == Phase::kFillingLocal);
+        take(param, s, entered, call);
+    });
 }
 
 void Reducer::grad_ready_on(std::int32_t param, void* stream, const char* call) {
     table_.require(param, call);
-    ParamState& s = state(param);
-    if (!s.streams) return grad_ready(param);  // the CPU has no streams
-    announce(on_devices_, param, s, stream, call);
-}
-
-// Where a gradient has come is noted before it is counted: the last of a bucket's records events for all.
-template <class Side>
-void Reducer::announce(Side& side, std::int32_t param, ParamState& s, void* stream, const char* call) {
-    const Phase phase = look(call);
-    if (!expects(param, s, call)) return;
-    if (s.sparse)
-        fail(DDP_ERROR_INVALID_ARGUMENT, call, ": '", name(param),
-             "' is sparse; give its rows to ddp_grad_ready_sparse");
-    side.refuse_capture(s, stream, call);
-    const Phase entered = enter(phase, call);
-    if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
-    side.come(s, stream, entered == Phase::kFillingLocal);
-    take(param, s, entered, call);
+    if (!state(param).streams) return grad_ready(param);  // the CPU has no streams
+    grad_ready(param, stream, call);
 }
 
 void Reducer::put(std::int32_t param, const void* gradient, bool add) {

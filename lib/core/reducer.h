@@ -65,7 +65,8 @@ public:
     // What ranks have agreed on before the first gradient of a step. factor: by which gradients are multiplied before the
     // mean (or sum) over ranks.
     void begin(double factor, bool sync);
-    void grad_ready(std::int32_t param);
+    // stream: none: the caller's.
+    void grad_ready(std::int32_t param, std::optional<void*> stream = {}, const char* call = "ddp_grad_ready");
     void grad_ready_on(std::int32_t param, void* stream, const char* call);
     // add: to what is there since the last synced step, if anything is.
     void put(std::int32_t param, const void* gradient, bool add);
@@ -167,8 +168,6 @@ private:
     bool expects(std::int32_t param, const ParamState& s, const char* call) const;
     void require_unannounced(std::int32_t param, std::int32_t calls) const;
     void mark_unused(std::int32_t param);
-    template <class Side>
-    void announce(Side& side, std::int32_t param, ParamState& s, void* stream, const char* call);
     void take(std::int32_t param, ParamState& s, Phase phase, const char* call);
     void put_in_place(std::int32_t param, ParamState& s);
     void put_zeros(std::int32_t param, ParamState& s, bool keep);
@@ -189,7 +188,6 @@ private:
     void examine(const ddp_bucket& bucket);
     void start_comparison();
     void end_check();
-    void finish_param(const ddp_bucket& bucket, const BucketTensor& tensor);
     void report_param(const BucketTensor& tensor);
     bool waits_for_answer(std::int32_t param);
     void settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted);

@@ -232,7 +232,16 @@ void Reducer::finish_bucket(const ddp_bucket& bucket) {
     else if (queue_.sent(index))
         sent_bytes_ += planned.content;
     if (check_ && !discarding_) examine(bucket);
-    for (const auto& tensor : bucket.tensors) finish_param(bucket, tensor);
+    for (const auto& tensor : bucket.tensors) {
+        if (discarding_) break;
+        const Role role = state(tensor.param).role;
+        // A gradient that this rank used gets the result. What happens to one that it did not use depends on the others.
+        if (waits_for_answer(tensor.param))
+            undecided_.push_back(tensor);
+        else
+            settle(bucket, tensor,
+                   role == Role::kExpected || (role == Role::kAbsentHere && !options_.keep_local_unused));
+    }
     at(bucket, [&bucket](auto& side) { side.deliver(bucket); });
     if (!reduced_.fn) return;
     at(bucket, [this](auto& side) { side.finish(*group_, steps_, enqueue_); });
@@ -250,19 +259,7 @@ void Reducer::forget_given(std::int32_t param) {
     if (table_[param].factored) factors_.discard(param);
 }
 
-// A gradient that this rank used gets the result. What happens to one that it did not use depends on the others.
-void Reducer::finish_param(const ddp_bucket& bucket, const BucketTensor& tensor) {
-    ParamState& s = state(tensor.param);
-    if (discarding_) return;
-    if (waits_for_answer(tensor.param)) {
-        undecided_.push_back(tensor);
-        return;
-    }
-    const bool wanted = s.role == Role::kExpected || (s.role == Role::kAbsentHere && !options_.keep_local_unused);
-    settle(bucket, tensor, wanted);
-}
-
-// After finish_param(), when the gradient is final.
+// After settle(), when the gradient is final.
 void Reducer::report_param(const BucketTensor& tensor) {
     const ParamState& s = state(tensor.param);
     if (discarding_ || waits_for_answer(tensor.param)) return;
