@@ -37,7 +37,8 @@ void Context::commit() {
     std::optional<std::vector<std::vector<std::int32_t>>> planned;
     if (plan_text_) planned = plan_from_text(*plan_text_, table_, "ddp_plan_adopt, read by ddp_commit");
     if (options_.initial_broadcast) broadcast_state(*group_, streams_, state(), 0);
-    reducer_ = std::make_unique<Reducer>(group_, table_, streams_, options_.reducer, hook_, frozen_, std::move(planned));
+    reducer_ =
+        std::make_unique<Reducer>(group_, table_, streams_, options_.reducer, hook_, frozen_, std::move(planned));
     hook_ = {};
     reducer_->set_reduced_callback(std::move(reduced_));
     reducer_->set_sync(sync_);

@@ -149,7 +149,7 @@ private:
 
     ParamState& state(std::int32_t param) { return states_[static_cast<std::size_t>(param)]; }
     const std::string& name(std::int32_t param) const { return table_[param].name; }
-    // Here alone a step tells the CPU from devices. body: called with the gradients of one of them.
+    // Where a step tells the CPU from devices. body: called with the gradients of one of them.
     template <class Body>
     void at(const Gradient& gradient, Body body) {
         gradient.streams ? body(on_devices_) : body(on_host_);

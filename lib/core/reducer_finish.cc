@@ -140,7 +140,8 @@ void Reducer::shadow() {
 
 // Up to here a step can be told to be wrong without a wait. Afterwards all of its operations are under way.
 void Reducer::start_draining(const char* call) {
-    streams_.follow_callers(call);  // what is not announced in this step comes after the callers' streams as they are now
+    // What is not announced in this step comes after the callers' streams as they are now.
+    streams_.follow_callers(call);
     Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::kIdle) phase = begin_phase(call);
     const bool local = phase == Phase::kFillingLocal;

@@ -1,5 +1,3 @@
-#include "hooks/powersgd.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -7,6 +5,7 @@
 
 #include "device/scratch.h"
 #include "hooks/plain.h"
+#include "hooks/powersgd.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"
 

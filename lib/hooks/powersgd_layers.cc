@@ -1,9 +1,8 @@
-#include "hooks/powersgd.h"
-
 #include <vector>
 
 #include "device/scratch.h"
 #include "hooks/plain.h"
+#include "hooks/powersgd.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"
 
