@@ -56,7 +56,7 @@ std::vector<Averager::Level> read_levels(const int64_t* periods, const int32_t* 
 ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group, ddp_error** error) {
     return guard(error, "ddp_average_parameters", [&] {
         Context& c = between_steps(context);
-        average_parameters(c.table(), c.lanes(), group ? *group->impl : *c.group(), -1);
+        average_parameters(c.table(), c.streams(), group ? *group->impl : *c.group(), -1);
     });
 }
 

@@ -5,7 +5,7 @@
 #include "capi/guard.h"
 #include "core/context.h"
 #include "hooks/options.h"
-#include "hooks/then_hook.h"
+#include "hooks/wrappers.h"
 
 using namespace libddp;
 

@@ -59,8 +59,8 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
             s.unsent_buckets = reducer->unsent_buckets();
             s.sent_bytes = reducer->sent_bytes();
             s.copied_bytes = reducer->copied_bytes();
-            s.hook_bytes_in = reducer->launcher().hook_bytes_in();
-            s.hook_bytes_out = reducer->launcher().hook_bytes_out();
+            s.hook_bytes_in = reducer->queue().hook_bytes_in();
+            s.hook_bytes_out = reducer->queue().hook_bytes_out();
             add_params(s, c, *reducer);
             add_times(s, reducer->clock());
         }

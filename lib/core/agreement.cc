@@ -215,13 +215,13 @@ private:
 }  // namespace
 
 // Devices in the order in which they come first, as their numbers may differ between ranks.
-void broadcast_state(Group& group, const DeviceLanes& lanes, const std::vector<const Param*>& entries,
+void broadcast_state(Group& group, const ContextStreams& streams, const std::vector<const Param*>& entries,
                      std::int32_t root) {
     if (group.world() == 1) return;
     std::list<Sender> senders;
     for (const Param* p : entries) {
         if (!p->data || p->bytes == 0 || p->ignored) continue;
-        const StreamPtr stream = lanes.stream(p->device);
+        const StreamPtr stream = streams.stream(p->device);
         auto sender =
             std::find_if(senders.begin(), senders.end(), [&](const Sender& s) { return s.stream() == stream; });
         if (sender == senders.end()) sender = senders.emplace(senders.end(), group, stream, root);

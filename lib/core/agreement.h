@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/group.h"
-#include "core/device_lane.h"
+#include "core/device_streams.h"
 #include "core/param_table.h"
 
 namespace libddp {
@@ -40,8 +40,8 @@ struct StepOutcome {
 StepOutcome exchange_step(Group& group, const StepReport& mine);
 
 // Collective. Overwrites the data of every entry that has any and is not ignored, bit for bit, with that of rank `root`.
-// Small ones of one device travel together. On a device: in the order of its lane.
-void broadcast_state(Group& group, const DeviceLanes& lanes, const std::vector<const Param*>& entries,
+// Small ones of one device travel together. On a device: in the order of the context's stream there.
+void broadcast_state(Group& group, const ContextStreams& streams, const std::vector<const Param*>& entries,
                      std::int32_t root);
 
 }  // namespace libddp

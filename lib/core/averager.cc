@@ -65,7 +65,7 @@ ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own
 
 }  // namespace
 
-void average_parameters(const ParamTable& table, const DeviceLanes& lanes, Group& group, std::int64_t step) {
+void average_parameters(const ParamTable& table, const ContextStreams& streams, Group& group, std::int64_t step) {
     group.check();
     if (group.world() == 1) return;
     // Devices in the order in which they come first, as their numbers may differ between ranks.
@@ -73,14 +73,14 @@ void average_parameters(const ParamTable& table, const DeviceLanes& lanes, Group
     for (const Param& p : table.params()) {
         if (!p.data || p.bytes == 0 || p.ignored || !is_floating(p.dtype)) continue;
         auto& devices = by_dtype[p.dtype];
-        const StreamPtr stream = lanes.stream(p.device);
+        const StreamPtr stream = streams.stream(p.device);
         auto found = std::find_if(devices.begin(), devices.end(), [&](const auto& d) { return d.first == stream; });
         if (found == devices.end()) found = devices.insert(devices.end(), {stream, {}});
         found->second.push_back({static_cast<std::byte*>(p.data), p.bytes});
     }
     OpTag tag = OpTag::of(Purpose::kAverage);
     tag.step = step;
-    const LaneScope order(lanes);
+    const StreamScope order(streams);
     for (const auto& [dtype, devices] : by_dtype)
         for (const auto& [stream, pieces] : devices) {
             Chunk chunk(group, dtype, stream, tag);
@@ -130,7 +130,7 @@ std::int32_t Averager::average(const Level& level) {
     if (level.ranks == 1 && levels_.size() > 1) return 1;
     const auto average_over = [this](Group& group) {
         in_call("ddp_average_parameters",
-                [&] { average_parameters(context_.table(), context_.lanes(), group, steps_); });
+                [&] { average_parameters(context_.table(), context_.streams(), group, steps_); });
     };
     if (!level.group) {
         average_over(*all);

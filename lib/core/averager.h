@@ -7,13 +7,13 @@
 
 #include "comm/group.h"
 #include "core/context.h"
-#include "core/device_lane.h"
+#include "core/device_streams.h"
 
 namespace libddp {
 
 // The mean over the ranks of `group` of all values that have one, in place. step: compared between ranks; -1: none.
 // Collective.
-void average_parameters(const ParamTable& table, const DeviceLanes& lanes, Group& group, std::int64_t step);
+void average_parameters(const ParamTable& table, const ContextStreams& streams, Group& group, std::int64_t step);
 
 class Averager {
 public:

@@ -9,20 +9,20 @@
 
 namespace libddp {
 
-BucketStore::BucketStore(Group& group, const ParamTable& table, const DeviceLanes& lanes, BucketPlan plan)
-    : lanes_(lanes),
+BucketStore::BucketStore(Group& group, const ParamTable& table, const ContextStreams& streams, BucketPlan plan)
+    : streams_(streams),
       link_count_(group.link_count()),
       plan_(std::move(plan)),
       plan_hash_(hash_plan(plan_)),
-      places_(table.params().size()) {
+      locations_(table.params().size()) {
     for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
         const auto& bucket = plan_.buckets[b];
         // Of the link that will reduce it.
-        const StreamPtr stream = lanes_.stream(bucket.device);
+        const StreamPtr stream = streams_.stream(bucket.device);
         const auto link = group.link(b);
         memory_.push_back(stream ? link->allocate(bucket.bytes, stream) : link->allocate(bucket.bytes));
         for (std::size_t i = 0; i < bucket.params.size(); ++i)
-            places_[static_cast<std::size_t>(bucket.params[i])] = {
+            locations_[static_cast<std::size_t>(bucket.params[i])] = {
                 bucket.sparse ? nullptr : memory_[b].get() + bucket.offsets[i], static_cast<std::int32_t>(b)};
     }
 }
@@ -33,16 +33,16 @@ ddp_bucket BucketStore::describe(std::size_t index, const ParamTable& table) con
     bucket.index = static_cast<std::int32_t>(index);
     bucket.dtype = planned.dtype;
     bucket.device = planned.device;
-    if (auto* lane = lanes_.find(planned.device)) {
-        bucket.stream = lane->turn(index % link_count_);
-        bucket.home = lane->stream();
+    if (auto* on_device = streams_.find(planned.device)) {
+        bucket.stream = on_device->of_link(index % link_count_);
+        bucket.home = on_device->stream();
     }
     bucket.buffer = memory_[index].get();
     bucket.count = planned.bytes / dtype_size(planned.dtype);
     for (auto id : planned.params) {
         const Param& p = table.params()[static_cast<std::size_t>(id)];
         bucket.tensors.push_back(
-            {id, slot(id), p.data, p.shape.data(), static_cast<std::int32_t>(p.shape.size()), p.count});
+            {id, place(id), p.data, p.shape.data(), static_cast<std::int32_t>(p.shape.size()), p.count});
     }
     return bucket;
 }
@@ -51,11 +51,11 @@ void BucketStore::copy_from(const BucketStore& other, const ParamTable& table) {
     std::map<StreamPtr, std::vector<ddp_segment>> on_devices;
     for (std::int32_t id = 0; id < table.size(); ++id) {
         const auto bytes = table[id].bytes;
-        if (bytes == 0 || !slot(id)) continue;
-        if (const StreamPtr stream = lanes_.stream(table[id].device))
-            on_devices[stream].push_back({slot(id), other.slot(id), bytes});
+        if (bytes == 0 || !place(id)) continue;
+        if (const StreamPtr stream = streams_.stream(table[id].device))
+            on_devices[stream].push_back({place(id), other.place(id), bytes});
         else
-            std::memcpy(slot(id), other.slot(id), bytes);
+            std::memcpy(place(id), other.place(id), bytes);
     }
     for (const auto& [stream, segments] : on_devices) on_device::transfer(*stream, segments, DDP_U8, DDP_U8, 1);
 }

@@ -31,13 +31,14 @@ void Context::commit() {
     if (plan_text_) header += str(", adopted plan ", std::hex, Hash().add(*plan_text_).value());
     agree_on_model(*group_, header, table_.lines());
     check_table();
-    for (const Param* p : state()) lanes_.require(p->device);
-    const LaneScope order(lanes_);
+    for (const Param* p : state()) streams_.require(p->device);
+    const StreamScope order(streams_);
     std::optional<std::vector<std::vector<std::int32_t>>> planned;
     if (plan_text_)
         in_call("ddp_plan_adopt, read by ddp_commit", [&] { planned = plan_from_text(*plan_text_, table_); });
-    if (options_.initial_broadcast) broadcast_state(*group_, lanes_, state(), 0);
-    reducer_ = std::make_unique<Reducer>(group_, table_, lanes_, options_.reducer, hook_, frozen_, std::move(planned));
+    if (options_.initial_broadcast) broadcast_state(*group_, streams_, state(), 0);
+    reducer_ =
+        std::make_unique<Reducer>(group_, table_, streams_, options_.reducer, hook_, frozen_, std::move(planned));
     hook_ = {};
     reducer_->set_reduced_callback(std::move(reduced_));
     reducer_->set_sync(sync_);
@@ -72,13 +73,13 @@ std::vector<const Param*> Context::state() const {
 
 // New views are there for every stream of the caller's, not only for those that libddp knows.
 void Context::wait_for_devices() const {
-    lanes_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
+    streams_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
 }
 
 void Context::set_stream(const ddp_device& device, void* stream) {
     if (is_cpu(device)) fail_call(DDP_ERROR_INVALID_ARGUMENT, "kind is DDP_DEVICE_CPU, which has no streams");
     require_between_steps();
-    lanes_.require(device)->set_caller(stream);
+    streams_.require(device)->set_caller(stream);
 }
 
 void Context::finalize_enqueue() {
@@ -87,10 +88,10 @@ void Context::finalize_enqueue() {
 
 void Context::finalize_on(void* stream) {
     committed();
-    if (lanes_.all().size() > 1)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the parameters lie on ", lanes_.all().size(),
+    if (streams_.all().size() > 1)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the parameters lie on ", streams_.all().size(),
                   " devices; name each one's stream with ddp_set_stream, and call ddp_finalize_enqueue");
-    const CallerScope scope(lanes_.all().empty() ? nullptr : lanes_.all().front().get(), stream);
+    const CallerScope scope(streams_.all().empty() ? nullptr : streams_.all().front().get(), stream);
     step_call([](Reducer& r) { r.finalize_enqueue(); });
 }
 
@@ -107,7 +108,7 @@ void Context::require_between_steps() const {
 
 const HookPtr& Context::hook() const {
     auto* reducer = this->reducer();
-    return reducer ? reducer->launcher().hook() : hook_;
+    return reducer ? reducer->queue().hook() : hook_;
 }
 
 void Context::set_hook(HookPtr hook) {
@@ -121,7 +122,7 @@ void Context::set_hook(HookPtr hook) {
 
 std::vector<std::byte> Context::hook_state() const {
     committed();
-    lanes_.gather();
+    streams_.gather();
     HookState state;
     hook()->save(state);
     return write_hook_state(state, {hook_name_, group_->rank(), group_->world()}, table_, group_->timeout_ms());
@@ -130,10 +131,10 @@ std::vector<std::byte> Context::hook_state() const {
 void Context::load_hook_state(const std::byte* data, std::size_t size, bool shared_only) {
     committed();
     HookState state = read_hook_state(data, size, {hook_name_, group_->rank(), group_->world()}, table_, shared_only);
-    lanes_.gather();
+    streams_.gather();
     state.copies = std::make_shared<HostCopies>(group_->timeout_ms());
     for (auto& array : state.arrays)
-        if (array.param >= 0) array.home = lanes_.stream(table_[array.param].device);
+        if (array.param >= 0) array.home = streams_.stream(table_[array.param].device);
     hook()->load(state);
 }
 
@@ -181,7 +182,7 @@ void Context::set_group(std::shared_ptr<Group> group) {
     agree_on_model(*group, str(options_.text(), ", bucket plan ", std::hex, reducer.buckets().plan_hash()),
                    table_.lines());
     group_ = group;
-    const LaneScope order(lanes_);
+    const StreamScope order(streams_);
     reducer.set_group(std::move(group));
     buffers_sent_after_ = reducer.synced_steps();
     last_error_ = DDP_OK;
@@ -257,7 +258,7 @@ void Context::step_begin() {
     Reducer& reducer = committed();
     group_->check();
     reducer.require_idle();
-    const LaneScope order(lanes_);
+    const StreamScope order(streams_);
     if (!exchanges()) {
         rebuild_if_due(0);
         send_buffers(0);
@@ -278,14 +279,14 @@ void Context::join() {
     if (!options_.join)
         fail_call(DDP_ERROR_INVALID_STATE,
                   "create the context with DDP_CONTEXT_JOIN, so that the other ranks expect this");
-    const LaneScope order(lanes_);
+    const StreamScope order(streams_);
     StepOutcome outcome;
     for (outcome = exchange(true); outcome.present > 0; outcome = exchange(true)) {
         if (!has_mean(outcome)) continue;  // the others were told in ddp_step_begin and begin again
         follow(outcome);
         reducer.shadow();
     }
-    broadcast_state(*group_, lanes_, state(), outcome.last_to_join);
+    broadcast_state(*group_, streams_, state(), outcome.last_to_join);
     buffers_sent_after_ = reducer.synced_steps();
     own_steps_ = 0;
 }
@@ -328,7 +329,7 @@ void Context::send_buffers(std::int32_t root) {
     } else {
         std::vector<const Param*> entries;
         for (const auto& b : table_.buffers()) entries.push_back(&b);
-        broadcast_state(*group_, lanes_, entries, root);
+        broadcast_state(*group_, streams_, entries, root);
     }
     buffers_sent_after_ = reducer_->synced_steps();
 }

@@ -10,8 +10,8 @@
 
 #include "comm/group.h"
 #include "core/agreement.h"
-#include "core/device_lane.h"
-#include "core/launcher.h"
+#include "core/device_streams.h"
+#include "core/launch_queue.h"
 #include "core/param_table.h"
 #include "core/reducer.h"
 #include "ddp/hook.h"
@@ -93,7 +93,7 @@ public:
         return reducer ? reducer->layouts() : 0;
     }
     const ParamTable& table() const { return table_; }
-    const DeviceLanes& lanes() const { return lanes_; }
+    const ContextStreams& streams() const { return streams_; }
     // The caller's stream for calls that name none.
     void set_stream(const ddp_device& device, void* stream);
     void finalize_enqueue();
@@ -118,7 +118,7 @@ private:
     std::shared_ptr<Group> group_;
     const ContextOptions options_;
     ParamTable table_;
-    DeviceLanes lanes_;
+    ContextStreams streams_;
     BufferHook buffer_hook_;
     double weight_ = 1;
 

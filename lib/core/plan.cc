@@ -6,6 +6,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "comm/group.h"
 #include "device/memory.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
@@ -14,12 +15,12 @@
 namespace libddp {
 namespace {
 
-using Key = std::tuple<Lane, ddp_dtype, ddp_device_kind, std::int32_t>;
+using Key = std::tuple<BucketClass, ddp_dtype, ddp_device_kind, std::int32_t>;
 
 // A bucket that is still being filled, and what orders it among the others.
 struct Open {
     PlanBucket bucket;
-    Lane lane = Lane::kNormal;
+    BucketClass bucket_class = BucketClass::kNormal;
     std::size_t last = 0;  // position in the order of its last gradient
 };
 
@@ -61,12 +62,12 @@ BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std
         const std::int32_t id = order[position];
         const PlanParam& p = params[static_cast<std::size_t>(id)];
         if (p.alone) {
-            append(finished.emplace_back(Open{{}, p.lane, position}).bucket, id, p);
+            append(finished.emplace_back(Open{{}, p.bucket_class, position}).bucket, id, p);
             continue;
         }
-        Row& row = rows[{p.lane, p.dtype, p.device.kind, p.device.index}];
+        Row& row = rows[{p.bucket_class, p.dtype, p.device.kind, p.device.index}];
         append(row.open.bucket, id, p);
-        row.open.lane = p.lane;
+        row.open.bucket_class = p.bucket_class;
         row.open.last = position;
         if (row.open.bucket.content >= caps[std::min(row.closed, caps.size() - 1)]) {
             finished.push_back(std::move(row.open));
@@ -77,8 +78,9 @@ BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std
     for (auto& [_, row] : rows)
         if (!row.open.bucket.params.empty()) finished.push_back(std::move(row.open));
 
-    std::sort(finished.begin(), finished.end(),
-              [](const Open& a, const Open& b) { return std::tie(a.lane, a.last) < std::tie(b.lane, b.last); });
+    std::sort(finished.begin(), finished.end(), [](const Open& a, const Open& b) {
+        return std::tie(a.bucket_class, a.last) < std::tie(b.bucket_class, b.last);
+    });
     BucketPlan plan;
     for (auto& open : finished) plan.buckets.push_back(std::move(open.bucket));
     return plan;
@@ -108,7 +110,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kVersion = 1;
+constexpr int kPlanVersion = 1;
 constexpr std::size_t kQuotedBytes = 80;
 
 // The beginning of any text, in quotation marks, as UTF-8.
@@ -149,7 +151,7 @@ std::string plan_to_text(const BucketPlan& plan, const ParamTable& table) {
         buckets.push_back(std::move(names));
     }
     try {
-        return Json{{"libddp_plan", kVersion}, {"buckets", std::move(buckets)}}.dump(1);
+        return Json{{"libddp_plan", kPlanVersion}, {"buckets", std::move(buckets)}}.dump(1);
     } catch (const Json::type_error&) {
         fail_call(DDP_ERROR_UNSUPPORTED, "the name of a parameter is not UTF-8, which JSON needs");
     }
@@ -162,9 +164,9 @@ std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text, c
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
                   "text is no plan; it must be an object with \"libddp_plan\" and a list \"buckets\", as ddp_plan_save "
                   "makes it");
-    if (json["libddp_plan"] != kVersion)
+    if (json["libddp_plan"] != kPlanVersion)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan has version ", describe(json["libddp_plan"]),
-                  "; this library reads version ", kVersion);
+                  "; this library reads version ", kPlanVersion);
     std::vector<std::vector<std::int32_t>> buckets;
     std::vector<bool> seen(table.params().size());
     for (const Json& names : json["buckets"]) {
@@ -188,6 +190,44 @@ std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text, c
         if (!seen[static_cast<std::size_t>(id)] && !table[id].ignored)
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan does not name '", table[id].name, "'");
     return buckets;
+}
+
+ReadyOrder::ReadyOrder(std::vector<std::int32_t> initial) : agreed_(std::move(initial)), heard_(agreed_.size()) {}
+
+void ReadyOrder::start() {
+    count_.store(0, std::memory_order_relaxed);
+    recording_ = true;
+}
+
+void ReadyOrder::finish() {
+    recording_ = false;
+    own_.assign(heard_.begin(), heard_.begin() + count_.load(std::memory_order_relaxed));
+    std::vector<std::int32_t> sorted = own_;
+    std::sort(sorted.begin(), sorted.end());
+    for (auto id : agreed_)
+        if (!std::binary_search(sorted.begin(), sorted.end(), id)) own_.push_back(id);
+}
+
+void ReadyOrder::agree(Group& group, std::int32_t root, bool consensus) {
+    // A rank that has recorded nothing (it joined a running job) says what it knows.
+    const OpTag tag = OpTag::of(Purpose::kReadyOrder);
+    std::vector<std::int32_t> order = own_.empty() ? agreed_ : own_;
+    if (!consensus) {
+        group.run({DDP_COLLECTIVE_BROADCAST, nullptr, order.data(), order.size(), DDP_I32, DDP_SUM, root}, tag);
+        agreed_ = std::move(order);
+        return;
+    }
+    std::int32_t largest = -1;
+    for (auto id : order) largest = std::max(largest, id);
+    std::vector<std::int64_t> places(static_cast<std::size_t>(largest + 1));
+    for (std::size_t place = 0; place < order.size(); ++place)
+        places[static_cast<std::size_t>(order[place])] = static_cast<std::int64_t>(place);
+    group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, places.data(), places.size(), DDP_I64, DDP_SUM}, tag);
+    std::sort(order.begin(), order.end());
+    std::stable_sort(order.begin(), order.end(), [&places](std::int32_t a, std::int32_t b) {
+        return places[static_cast<std::size_t>(a)] < places[static_cast<std::size_t>(b)];
+    });
+    agreed_ = std::move(order);
 }
 
 }  // namespace libddp

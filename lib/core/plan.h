@@ -1,7 +1,8 @@
-// The bucket plan: which gradient stands where, and in which order buckets are launched. A value; pure functions make
-// it.
+// The bucket plan: which gradient stands where, and in which order buckets are launched. A value; pure functions make it of the
+// order in which gradients become ready.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,15 +13,17 @@
 
 namespace libddp {
 
-// Parameters of different lanes never share a bucket; buckets are launched lane by lane.
-enum class Lane : std::uint8_t { kNormal, kDelayed, kFrozen };
+class Group;
+
+// Parameters of different classes never share a bucket; buckets are launched class by class.
+enum class BucketClass : std::uint8_t { kNormal, kDelayed, kFrozen };
 
 // What planning needs to know of a parameter.
 struct PlanParam {
     std::size_t bytes = 0;
     ddp_dtype dtype = DDP_F32;
     ddp_device device{DDP_DEVICE_CPU, 0};
-    Lane lane = Lane::kNormal;
+    BucketClass bucket_class = BucketClass::kNormal;
     bool alone = false;   // in a bucket of its own
     bool sparse = false;  // in a bucket without memory
 };
@@ -45,9 +48,9 @@ struct BucketPlan {
 // Reverse registration order: gradients come roughly from the last layer to the first (Li et al. 2020, section 3.2.3).
 std::vector<std::int32_t> reverse_order(std::size_t count);
 
-// Walks `order` and fills one open bucket for each (lane, dtype, device). A parameter is added first, and then the
+// Walks `order` and fills one open bucket for each (class, dtype, device). A parameter is added first, and then the
 // bucket is closed if it has reached the cap, so a bucket may exceed it. caps[i] is the cap in bytes of the i-th bucket
-// of each (lane, dtype, device); the last one repeats. Buckets of a lane are launched in the order in which their last
+// of each (class, dtype, device); the last one repeats. Buckets of a class are launched in the order in which their last
 // gradient is expected.
 BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std::int32_t>& order,
                      const std::vector<std::size_t>& caps);
@@ -63,5 +66,32 @@ std::string plan_to_text(const BucketPlan& plan, const ParamTable& table);
 
 // The buckets as lists of parameters. Throws INVALID_ARGUMENT, naming what is wrong.
 std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text, const ParamTable& table);
+
+// The order in which gradients become ready: recorded now and then, agreed between ranks, and followed by the next plan.
+class ReadyOrder {
+public:
+    // Until something is recorded the order is `initial`.
+    explicit ReadyOrder(std::vector<std::int32_t> initial);
+
+    void start();
+    bool recording() const { return recording_; }
+    // One call a parameter; any thread.
+    void note(std::int32_t param) { heard_[count_.fetch_add(1, std::memory_order_relaxed)] = param; }
+    // Ends recording. Parameters that were not heard of follow in the order so far.
+    void finish();
+
+    // This rank's own, as last recorded. Empty before.
+    const std::vector<std::int32_t>& own() const { return own_; }
+    // What all ranks last agreed on.
+    const std::vector<std::int32_t>& agreed() const { return agreed_; }
+    // Collective: that of rank `root`, or (consensus) by the mean place that a parameter has on the ranks (section
+    // 6.2.1 of the paper asks for such a consensus).
+    void agree(Group& group, std::int32_t root, bool consensus);
+
+private:
+    std::vector<std::int32_t> agreed_, own_, heard_;
+    std::atomic<std::uint32_t> count_{0};
+    bool recording_ = false;
+};
 
 }  // namespace libddp

@@ -1,9 +1,5 @@
 #include "core/reducer.h"
 
-#include <cstring>
-
-#include "device/device.h"
-#include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 
 namespace libddp {
@@ -51,92 +47,56 @@ Reducer::Phase Reducer::begin_phase() {
     return wanted;
 }
 
-void Reducer::grad_ready(std::int32_t param) {
+void Reducer::grad_ready(std::int32_t param, std::optional<void*> stream) {
     if (param < 0 || param >= table_.size()) table_.require(param);
-    const Phase phase = look();
-    Slot& s = slot(param);
-    if (s.lane) return grad_ready_on(param, s.lane->caller());
-    if (!expects(param, s)) return;
-    if (s.sparse)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' is sparse; give its rows to ddp_grad_ready_sparse");
-    const Phase entered = enter(phase);
-    if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
-    take(param, s, entered);
+    ParamState& s = state(param);
+    at(s, [&](auto& side) {
+        const Phase phase = look();
+        if (!expects(param, s)) return;
+        if (s.sparse)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param),
+                      "' is sparse; give its rows to ddp_grad_ready_sparse");
+        void* const from = stream ? *stream : side.caller(s);
+        side.refuse_capture(s, from);
+        const Phase entered = enter(phase);
+        if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
+        // Noted before it is counted: the last gradient of a bucket records events for all.
+        side.come(s, from, entered == Phase::kFillingLocal);
+        take(param, s, entered);
+    });
+}
+
+void Reducer::grad_ready_on(std::int32_t param, void* stream) {
+    table_.require(param);
+    if (!state(param).streams) return in_call("ddp_grad_ready", [&] { grad_ready(param); });  // the CPU has no streams
+    grad_ready(param, stream);
 }
 
 void Reducer::put(std::int32_t param, const void* gradient, bool add) {
     table_.require(param);
-    Slot& s = slot(param);
+    ParamState& s = state(param);
     const Phase phase = look();
     if (!expects(param, s)) return;
-    if (s.lane)
-        fail_call(DDP_ERROR_UNSUPPORTED, "'", name(param), "' is on ", device_name(s.lane->device()),
-                  ", where only the program knows the stream; copy the gradient to desc.grad or ddp_grad_view there, "
-                  "and call ddp_grad_ready_on");
     if (s.sparse)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' is sparse; give its rows to ddp_grad_ready_sparse");
-    require_copyable(s, gradient, add, param);
+    at(s, [&](auto& side) { side.require_copyable(param, s, gradient, add); });
     const Phase entered = enter(phase);
     const std::int32_t calls = s.calls.load(std::memory_order_acquire);
     if (calls >= s.uses) refuse(param, s, calls);  // its bucket may be on its way
     const bool begun =
         s.factored ? factors_.whole(param) : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
-    copy_given(s, gradient, add && begun);
+    on_host_.copy_given(s, gradient, add && begun);
     if (s.factored) factors_.add_whole(param);
-    take(param, s, entered);
-}
-
-// What is given lies elsewhere, or it is what is there already.
-void Reducer::require_copyable(const Slot& s, const void* gradient, bool add, std::int32_t param) const {
-    if (s.bytes == 0) return;
-    if (!gradient)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient is NULL, but '", name(param), "' has ", s.count,
-                  s.count == 1 ? " element" : " elements");
-    if (const ddp_device device = device_of(gradient); !is_cpu(device))
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient is memory of ", device_name(device), ", but '", name(param),
-                  "' is on the CPU");
-    const auto from = reinterpret_cast<std::uintptr_t>(gradient);
-    const auto to = reinterpret_cast<std::uintptr_t>(home(s));
-    if (from < to + s.bytes && to < from + s.bytes && (add || from != to))
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient overlaps the place of the gradient of '", name(param),
-                  "'; where the program writes there itself it calls ddp_grad_ready");
-}
-
-void Reducer::copy_given(Slot& s, const void* gradient, bool add) {
-    void* const to = home(s);
-    if (s.bytes == 0 || gradient == to) return;
-    if (add) {
-        const void* const terms[] = {to, gradient};
-        cpu::reduce(to, terms, 2, s.count, s.dtype, DDP_SUM, 1);
-    } else {
-        std::memcpy(to, gradient, s.bytes);
-    }
-    copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
-}
-
-// Where gradients of a device have come is noted before they are counted: the last of them records events for all.
-void Reducer::grad_ready_on(std::int32_t param, void* stream) {
-    table_.require(param);
-    Slot& s = slot(param);
-    if (!s.lane) return in_call("ddp_grad_ready", [&] { grad_ready(param); });
-    const Phase phase = look();
-    if (!expects(param, s)) return;
-    s.lane->stream()->refuse_capture(stream);
-    const Phase entered = enter(phase);
-    if (entered == Phase::kFillingLocal)
-        s.lane->note(stream);
-    else
-        on_devices_.come(s.bucket, stream);
     take(param, s, entered);
 }
 
 void Reducer::grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values,
                                 std::size_t count) {
     table_.require(param);
-    if (!slot(param).sparse)
+    if (!state(param).sparse)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_SPARSE");
     Phase phase = look();
-    Slot& s = slot(param);
+    ParamState& s = state(param);
     if (!expects(param, s)) return;
     sparse_.require_rows(param, indices, count);
     phase = enter(phase);
@@ -146,10 +106,10 @@ void Reducer::grad_ready_sparse(std::int32_t param, const std::int64_t* indices,
 
 void Reducer::grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows) {
     table_.require(param);
-    if (!slot(param).factored)
+    if (!state(param).factored)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_FACTORED");
     Phase phase = look();
-    Slot& s = slot(param);
+    ParamState& s = state(param);
     if (!expects(param, s)) return;
     factors_.require_rows(param, rows);
     phase = enter(phase);
@@ -158,12 +118,12 @@ void Reducer::grad_ready_factors(std::int32_t param, const void* left, const voi
 }
 
 // False: there is nothing to do. A gradient that must not come throws.
-bool Reducer::expects(std::int32_t param, const Slot& s) const {
+bool Reducer::expects(std::int32_t param, const ParamState& s) const {
     if (s.role != Role::kExpected && s.role != Role::kIgnored) refuse(param, s, 0);
     return s.role == Role::kExpected;
 }
 
-void Reducer::take(std::int32_t param, Slot& s, Phase phase) {
+void Reducer::take(std::int32_t param, ParamState& s, Phase phase) {
     const std::int32_t before = s.calls.fetch_add(1, std::memory_order_acq_rel);
     if (before >= s.uses) refuse(param, s, before);
     if (phase == Phase::kFillingLocal) {
@@ -175,7 +135,7 @@ void Reducer::take(std::int32_t param, Slot& s, Phase phase) {
     group_->run_callbacks();
 }
 
-void Reducer::refuse(std::int32_t param, const Slot& s, std::int32_t calls) const {
+void Reducer::refuse(std::int32_t param, const ParamState& s, std::int32_t calls) const {
     std::string why;
     if (participation_.frozen(param))
         why = "is frozen; thaw it with ddp_set_frozen before the step";
@@ -205,7 +165,7 @@ void Reducer::mark_unused(const std::vector<std::int32_t>& params) {
                   "the context does not look for unused parameters; create it with DDP_CONTEXT_FIND_UNUSED");
     Phase phase = look();
     if (phase == Phase::kFilling)
-        for (auto id : params) require_unannounced(id, slot(id).calls.load(std::memory_order_acquire));
+        for (auto id : params) require_unannounced(id, state(id).calls.load(std::memory_order_acquire));
     if (params.empty()) return;
     phase = enter(phase);
     if (phase == Phase::kFillingLocal) return;
@@ -217,59 +177,38 @@ void Reducer::require_unannounced(std::int32_t param, std::int32_t calls) const 
     if (calls == 0 || calls >= kClosed) return;
     throw CallError({DDP_ERROR_INVALID_STATE,
                      str("the gradient of '", name(param), "' was announced already in step ", steps_), -1, param,
-                     slots_[static_cast<std::size_t>(param)].bucket, steps_});
+                     states_[static_cast<std::size_t>(param)].bucket, steps_});
 }
 
 // A second time changes nothing.
 void Reducer::mark_unused(std::int32_t param) {
-    Slot& s = slot(param);
+    ParamState& s = state(param);
     if (s.role != Role::kExpected) return;
     std::int32_t none = 0;
     if (!s.calls.compare_exchange_strong(none, kClosed, std::memory_order_acq_rel))
         return require_unannounced(param, none);
-    if (s.lane) on_devices_.come(s.bucket, s.lane->caller());
+    at(s, [&](auto& side) { side.come(s, side.caller(s), false); });
     if (s.waits_for_sync.load(std::memory_order_relaxed))
         put_in_place(param, s);  // earlier local steps used it
     else
         put_zeros(param, s, true);
 }
 
-void Reducer::put_in_place(std::int32_t param, Slot& s) {
+void Reducer::put_in_place(std::int32_t param, ParamState& s) {
     if (order_.recording()) order_.note(param);
-    if (s.lane) {
-        on_devices_.decide(s.bucket, param, DeviceGradients::Fill::kGradient);
-    } else if (!s.sparse && (!s.factored || factors_.whole(param))) {
+    if (!s.sparse && (!s.factored || factors_.whole(param))) {
         if (check_) check_->announce(param, s.grad);
         const double scale = s.factored ? factor_ : pack_scale(s.dtype, prescale_);
-        if (scale == 0)
-            clear(s);  // not 0 * infinity
-        else if (s.grad)
-            copy_in(s, scale);
-        else if (scale != 1)
-            cpu::scale_copy(s.place, s.place, s.count, s.dtype, scale);  // still in this core's cache
+        at(s, [&](auto& side) { side.fill(param, s, scale); });
     }
-    launcher_.gradient_in_place(s.bucket);
-}
-
-void Reducer::copy_in(Slot& s, double scale) {
-    cpu::scale_copy(s.place, s.grad, s.count, s.dtype, scale);
-    copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
-}
-
-void Reducer::clear(Slot& s) {
-    if (s.bytes > 0) std::memset(s.place, 0, s.bytes);
+    queue_.gradient_in_place(s.bucket);
 }
 
 // keep: a view's contents may have to come back, if no rank used it.
-void Reducer::put_zeros(std::int32_t param, Slot& s, bool keep) {
-    if (s.lane) {
-        on_devices_.decide(s.bucket, param, keep ? DeviceGradients::Fill::kKeptZeros : DeviceGradients::Fill::kZeros);
-    } else if (!s.sparse) {
-        if (keep && !s.grad) kept_.keep(param, s.place, s.bytes);
-        clear(s);
-    }
+void Reducer::put_zeros(std::int32_t param, ParamState& s, bool keep) {
+    if (!s.sparse) at(s, [&](auto& side) { side.fill_with_zeros(param, s, keep); });
     forget_given(param);
-    launcher_.gradient_absent(s.bucket, param);
+    queue_.gradient_absent(s.bucket, param);
 }
 
 // Integers are never divided beforehand: that would lose everything. The group divides their sum.
@@ -278,25 +217,20 @@ double Reducer::pack_scale(ddp_dtype dtype, bool prescale) const {
     return prescale ? factor_ / group_->world() : factor_;
 }
 
-void Reducer::complete_bucket(const ddp_bucket& bucket, const Hook::Place& place) {
-    if (!bucket.stream) return complete_with_zeros(bucket);
-    const std::uint64_t copied = on_devices_.pack(bucket, place, pack_scale(bucket.dtype, prescale_on_devices_));
-    copied_bytes_.fetch_add(copied, std::memory_order_relaxed);
-}
-
-void Reducer::complete_with_zeros(const ddp_bucket& bucket) {
-    for (const auto& tensor : bucket.tensors) {
-        Slot& s = slot(tensor.param);
-        if (s.role == Role::kExpected || s.sparse) continue;
-        if (!s.grad) kept_.keep(tensor.param, s.place, s.bytes);
-        clear(s);
-    }
+void Reducer::complete_bucket(const ddp_bucket& bucket, const Hook::Target& target) {
+    at(bucket, [&](auto& side) {
+        for (const auto& tensor : bucket.tensors) {
+            const ParamState& s = state(tensor.param);
+            if (s.role != Role::kExpected && !s.sparse) side.fill_absent(tensor.param, s);
+        }
+        side.pack(bucket, target, pack_scale(bucket.dtype, bucket.prescaled));
+    });
 }
 
 WorkPtr Reducer::reduce_alone(Group& group, std::int32_t param, const OpTag& tag) {
     const double factor = is_floating(table_[param].dtype) ? factor_ : 1.0;
     if (table_[param].sparse) return sparse_.launch(group, param, factor, options_.mean, tag);
-    return factors_.launch(group, param, slot(param).place, factor, options_.mean, tag);
+    return factors_.launch(group, param, state(param).place, factor, options_.mean, tag);
 }
 
 }  // namespace libddp

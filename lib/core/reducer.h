@@ -1,11 +1,11 @@
 // The reducer: one step after another from gradients that become ready to gradients that are averaged.
 //
-//     idle --first gradient--> filling --finalize(_async)--> draining --finalize--> idle
-//                              filling (no_sync) --finalize--> idle
+//     idle --first gradient--> filling --finalize(_async)--> closing --finalize--> draining --> idle
+//                              filling and closing (no_sync) --finalize--> idle
 //
 // grad_ready is lock-free: an increment of the parameter's count of announcements and a decrement of its bucket's count
 // of gradients that it waits for. reducer.cc: gradients come in. reducer_finish.cc: they leave. reducer_layout.cc: what
-// happens between steps. reducer_check.cc: what DDP_CONTEXT_CHECK adds.
+// happens between steps.
 #pragma once
 
 #include <atomic>
@@ -17,19 +17,15 @@
 
 #include "comm/group.h"
 #include "core/bucket_store.h"
-#include "core/device_gradients.h"
-#include "core/device_lane.h"
-#include "core/factors.h"
-#include "core/kept_views.h"
-#include "core/launcher.h"
+#include "core/device_streams.h"
+#include "core/gradients.h"
+#include "core/launch_queue.h"
 #include "core/param_table.h"
 #include "core/participation.h"
 #include "core/plan.h"
-#include "core/ready_order.h"
-#include "core/sparse.h"
+#include "core/rows_and_factors.h"
 #include "core/step_check.h"
 #include "core/step_clock.h"
-#include "core/used_map.h"
 #include "ddp/overlap.h"
 
 namespace libddp {
@@ -60,16 +56,17 @@ struct ReducedCallback {
 class Reducer final : private LaunchOwner {
 public:
     // Plans (`planned`: these buckets), checks the plan with the other ranks, allocates. Collective.
-    // lanes: of all devices in the table.
-    Reducer(std::shared_ptr<Group> group, const ParamTable& table, const DeviceLanes& lanes, ReducerOptions options,
-            HookPtr hook, const std::vector<std::int32_t>& frozen,
+    // streams: of all devices in the table.
+    Reducer(std::shared_ptr<Group> group, const ParamTable& table, const ContextStreams& streams,
+            ReducerOptions options, HookPtr hook, const std::vector<std::int32_t>& frozen,
             std::optional<std::vector<std::vector<std::int32_t>>> planned);
     ~Reducer();
 
     // What ranks have agreed on before the first gradient of a step. factor: by which gradients are multiplied before the
     // mean (or sum) over ranks.
     void begin(double factor, bool sync);
-    void grad_ready(std::int32_t param);
+    // stream: none: the caller's.
+    void grad_ready(std::int32_t param, std::optional<void*> stream = {});
     void grad_ready_on(std::int32_t param, void* stream);
     // add: to what is there since the last synced step, if anything is.
     void put(std::int32_t param, const void* gradient, bool add);
@@ -94,7 +91,7 @@ public:
     void require_not_begun() const;
     bool sync() const { return sync_; }
     void set_hook(HookPtr hook);
-    const Launcher& launcher() const { return launcher_; }
+    const LaunchQueue& queue() const { return queue_; }
     void set_reduced_callback(ReducedCallback callback) { reduced_ = std::move(callback); }
     void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
     void skip(const std::vector<std::int32_t>& params);
@@ -119,7 +116,7 @@ public:
     std::uint64_t sent_bytes() const { return sent_bytes_; }
     // Of gradients that were copied: into buckets and back, and by the transport.
     std::uint64_t copied_bytes() const {
-        return copied_bytes_.load(std::memory_order_relaxed) + launcher_.copied_bytes();
+        return on_host_.copied_bytes() + on_devices_.copied_bytes() + queue_.copied_bytes();
     }
     std::int32_t unsent_buckets() const { return unsent_buckets_; }
     const BucketStore& buckets() const { return *store_; }
@@ -136,28 +133,31 @@ public:
     const SparseRows& sparse_result(std::int32_t param) { return sparse_.result(param); }
 
 private:
-    enum class Phase : std::uint8_t { kIdle, kFilling, kFillingLocal, kAnnounced, kAnnouncedLocal, kDraining };
+    // Closing: no gradient may come any more. Draining: results are on their way back.
+    enum class Phase : std::uint8_t { kIdle, kFilling, kFillingLocal, kClosing, kClosingLocal, kDraining };
 
     // All that grad_ready touches, in one place.
-    struct Slot {
+    struct ParamState : Gradient {
         std::atomic<std::int32_t> calls{0};       // announcements in this step
         std::int32_t uses = 1;                    // announcements that complete the gradient
         std::atomic<bool> waits_for_sync{false};  // announced in a local step, not yet reduced
         Role role = Role::kExpected;
-        std::int32_t bucket = -1;
         bool sparse = false, factored = false;
-        DeviceLane* lane = nullptr;  // null: the CPU
-        std::byte* place = nullptr;
-        void* grad = nullptr;  // null: view. With a check never null: then it is memory of the check's
-        std::size_t count = 0;
-        std::size_t bytes = 0;
-        ddp_dtype dtype = DDP_F32;
     };
     // Added to `calls` where no announcement may follow any more.
     static constexpr std::int32_t kClosed = 1 << 24;
 
-    Slot& slot(std::int32_t param) { return slots_[static_cast<std::size_t>(param)]; }
+    ParamState& state(std::int32_t param) { return states_[static_cast<std::size_t>(param)]; }
     const std::string& name(std::int32_t param) const { return table_[param].name; }
+    // Where a step tells the CPU from devices. body: called with the gradients of one of them.
+    template <class Body>
+    void at(const Gradient& gradient, Body body) {
+        gradient.streams ? body(on_devices_) : body(on_host_);
+    }
+    template <class Body>
+    void at(const ddp_bucket& bucket, Body body) {
+        bucket.stream ? body(on_devices_) : body(on_host_);
+    }
     bool discovering() const { return options_.find_unused || (options_.static_graph && !participation_.recorded()); }
 
     // Gradients come in.
@@ -165,22 +165,15 @@ private:
     Phase enter(Phase phase);
     void require_filling(Phase phase) const;
     Phase begin_phase();
-    bool expects(std::int32_t param, const Slot& slot) const;
+    bool expects(std::int32_t param, const ParamState& s) const;
     void require_unannounced(std::int32_t param, std::int32_t calls) const;
     void mark_unused(std::int32_t param);
-    void take(std::int32_t param, Slot& slot, Phase phase);
-    void put_in_place(std::int32_t param, Slot& slot);
-    void copy_in(Slot& slot, double scale);
-    static void clear(Slot& slot);
-    // Where the program's gradient is, between steps too.
-    static void* home(const Slot& slot) { return slot.grad ? slot.grad : slot.place; }
-    void require_copyable(const Slot& slot, const void* gradient, bool add, std::int32_t param) const;
-    void copy_given(Slot& slot, const void* gradient, bool add);
-    void put_zeros(std::int32_t param, Slot& slot, bool keep);
+    void take(std::int32_t param, ParamState& s, Phase phase);
+    void put_in_place(std::int32_t param, ParamState& s);
+    void put_zeros(std::int32_t param, ParamState& s, bool keep);
     double pack_scale(ddp_dtype dtype, bool prescale) const;
-    [[noreturn]] void refuse(std::int32_t param, const Slot& slot, std::int32_t calls) const;
-    void complete_bucket(const ddp_bucket& bucket, const Hook::Place& place) override;
-    void complete_with_zeros(const ddp_bucket& bucket);
+    [[noreturn]] void refuse(std::int32_t param, const ParamState& s, std::int32_t calls) const;
+    void complete_bucket(const ddp_bucket& bucket, const Hook::Target& target) override;
     WorkPtr reduce_alone(Group& group, std::int32_t param, const OpTag& tag) override;
 
     // Gradients leave.
@@ -195,7 +188,6 @@ private:
     void examine(const ddp_bucket& bucket);
     void start_comparison();
     void end_check();
-    void finish_param(const ddp_bucket& bucket, const BucketTensor& tensor);
     void report_param(const BucketTensor& tensor);
     bool waits_for_answer(std::int32_t param);
     void settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted);
@@ -218,13 +210,13 @@ private:
 
     std::shared_ptr<Group> group_;
     const ParamTable& table_;
-    const DeviceLanes& lanes_;
+    const ContextStreams& streams_;
     const ReducerOptions options_;
-    Launcher launcher_;
+    LaunchQueue queue_;
     Participation participation_;
     ReadyOrder order_;
     UsedMap used_map_;
-    KeptViews kept_;
+    HostGradients on_host_;
     DeviceGradients on_devices_;
     SparseGradients sparse_;
     FactorGradients factors_;
@@ -232,7 +224,7 @@ private:
     std::unique_ptr<StepCheck> check_;  // null: not asked for
     ReducedCallback reduced_;
     std::unique_ptr<BucketStore> store_;
-    std::vector<Slot> slots_;
+    std::vector<ParamState> states_;
     BucketPlan initial_plan_;
     std::optional<BucketPlan> next_plan_;  // adopted, not yet in use
 
@@ -240,9 +232,8 @@ private:
     bool sync_ = true;
     bool begun_ = false, begun_sync_ = true;
     double factor_ = 1;
-    // Divide while packing: default hook, mean, backend does not do it for such memory.
-    bool prescale_ = false, prescale_on_devices_ = false;
-    bool enqueue_ = false;  // callers' streams wait for devices, not the host
+    bool prescale_ = false;  // divide while filling on the CPU: default hook, mean, the backend does not do it
+    bool enqueue_ = false;   // callers' streams wait for devices, not the host
 
     // Draining: buckets before this one are finished; gradients that wait for the answer who used them; no result is
     // wanted.
@@ -255,7 +246,6 @@ private:
     std::int64_t steps_ = 0, synced_steps_ = 0, rebuilds_ = 0;
     std::atomic<std::int64_t> layouts_{0};
     std::uint64_t sent_bytes_ = 0;
-    std::atomic<std::uint64_t> copied_bytes_{0};  // between gradients and buckets
     std::int32_t unsent_buckets_ = 0;
 };
 

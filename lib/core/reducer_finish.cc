@@ -2,9 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/link.h"
-#include "comm/monitor.h"
-#include "core/kept_views.h"
 #include "core/reducer.h"
 #include "util/error.h"
 
@@ -45,15 +42,15 @@ private:
 void Reducer::finalize() {
     group_->check();
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase != Phase::kAnnounced && phase != Phase::kAnnouncedLocal)
+    if (phase != Phase::kClosing && phase != Phase::kClosingLocal)
         in_call("ddp_finalize", [this] { start_draining(); });
-    if (phase_.load(std::memory_order_acquire) == Phase::kAnnouncedLocal) return end_local_step();
+    if (phase_.load(std::memory_order_acquire) == Phase::kClosingLocal) return end_local_step();
     phase_.store(Phase::kDraining, std::memory_order_release);
     {
         const Waiting waiting(clock_);
         drain_until(store_->size());
         finish_unused();
-        lanes_.gather();
+        streams_.gather();
         finish_devices();
         if (check_) end_check();
     }
@@ -61,24 +58,13 @@ void Reducer::finalize() {
 }
 
 void Reducer::finalize_enqueue() {
-    lanes_.refuse_capture();
+    streams_.refuse_capture();
     const Enqueueing scope(enqueue_, true);
     finalize();
 }
 
-// What is enqueued to finish buckets becomes true: for the host, or for the callers' streams. Other buckets may travel on.
 void Reducer::finish_devices() {
-    on_devices_.deliver();
-    if (enqueue_) return lanes_.leave();
-    try {
-        lanes_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
-        // Operations that are aborted end as well.
-        for (std::size_t i = 0; i < group_->link_count() && !lanes_.empty(); ++i) group_->link(i)->check_enqueued();
-    } catch (const Error& error) {
-        ErrorInfo info = on_rank(group_->rank(), error.info());
-        info.step = steps_;
-        throw Error(group_->break_everywhere(info));
-    }
+    on_devices_.finish(*group_, steps_, enqueue_);
 }
 
 void Reducer::finalize_async() {
@@ -94,10 +80,10 @@ void Reducer::wait_param(std::int32_t param) {
 
 void Reducer::wait_param_on(std::int32_t param, void* stream) {
     table_.require(param);
-    DeviceLane* lane = slot(param).lane;
-    if (!lane) return wait_param(param);
-    const CallerScope caller(lane, stream);
-    lanes_.refuse_capture();
+    DeviceStreams* streams = state(param).streams;
+    if (!streams) return wait_param(param);
+    const CallerScope caller(streams, stream);
+    streams_.refuse_capture();
     const Enqueueing scope(enqueue_, true);
     wait_until_final(param);
 }
@@ -106,44 +92,43 @@ void Reducer::wait_until_final(std::int32_t param) {
     table_.require(param);
     group_->check();
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::kAnnouncedLocal) return;
-    if (phase != Phase::kAnnounced)
+    if (phase == Phase::kClosingLocal) return;
+    if (phase != Phase::kClosing)
         fail_call(DDP_ERROR_INVALID_STATE, "call it between ddp_finalize_async and ddp_finalize");
-    const Slot& s = slot(param);
+    const ParamState& s = state(param);
     if (s.bucket < 0) return;
     const Waiting waiting(clock_);
     drain_until(static_cast<std::size_t>(s.bucket) + 1);
-    if (s.lane) finish_devices();
+    at(s, [this](auto& side) { side.finish(*group_, steps_, enqueue_); });
     const bool undecided = std::any_of(undecided_.begin(), undecided_.end(),
                                        [param](const BucketTensor& tensor) { return tensor.param == param; });
     // The answer who used it comes after the last bucket.
     if (!undecided) return;
     drain_until(store_->size());
     finish_unused();
-    if (s.lane) finish_devices();
+    at(s, [this](auto& side) { side.finish(*group_, steps_, enqueue_); });
 }
 
 void Reducer::discard() {
     group_->check();
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::kAnnounced || phase == Phase::kAnnouncedLocal)
+    if (phase == Phase::kClosing || phase == Phase::kClosingLocal)
         fail_call(DDP_ERROR_INVALID_STATE, "ddp_finalize must follow ddp_finalize_async of step ", steps_);
     if (phase == Phase::kIdle) begin_phase();  // where it throws nothing is discarded
     discarding_ = true;
     start_draining();
     for (std::int32_t id = 0; id < table_.size(); ++id) {
-        slot(id).waits_for_sync.store(false, std::memory_order_relaxed);
+        state(id).waits_for_sync.store(false, std::memory_order_relaxed);
         forget_given(id);
     }
-    if (phase_.load(std::memory_order_acquire) == Phase::kAnnouncedLocal) return end_local_step();
+    if (phase_.load(std::memory_order_acquire) == Phase::kClosingLocal) return end_local_step();
     phase_.store(Phase::kDraining, std::memory_order_release);
     drain_until(store_->size());
-    lanes_.gather();
+    streams_.gather();
     finish_devices();
     // A rank that finalized meets this message in its next step.
     std::uint8_t agreed = 0;
-    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &agreed, 1, DDP_U8, DDP_MAX},
-                launcher_.step_tag(Purpose::kDiscard));
+    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &agreed, 1, DDP_U8, DDP_MAX}, queue_.step_tag(Purpose::kDiscard));
     end_synced_step();
 }
 
@@ -154,12 +139,13 @@ void Reducer::shadow() {
 
 // Up to here a step can be told to be wrong without a wait. Afterwards all of its operations are under way.
 void Reducer::start_draining() {
-    lanes_.follow_callers();  // what is not announced in this step comes after the callers' streams as they are now
+    // What is not announced in this step comes after the callers' streams as they are now.
+    streams_.follow_callers();
     Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::kIdle) phase = begin_phase();
     const bool local = phase == Phase::kFillingLocal;
     if ((!local && phase != Phase::kFilling) ||
-        !phase_.compare_exchange_strong(phase, local ? Phase::kAnnouncedLocal : Phase::kAnnounced,
+        !phase_.compare_exchange_strong(phase, local ? Phase::kClosingLocal : Phase::kClosing,
                                         std::memory_order_acq_rel))
         fail_call(DDP_ERROR_INVALID_STATE, "the end of step ", steps_, " has been called before");
     const Waiting waiting(clock_);
@@ -168,7 +154,7 @@ void Reducer::start_draining() {
     undecided_.clear();
     if (local) return;
     collect_accumulated();
-    launcher_.launch_ready();
+    queue_.launch_ready();
     ask_who_used();
     if (check_) start_comparison();
 }
@@ -177,16 +163,16 @@ void Reducer::start_draining() {
 void Reducer::collect_accumulated() {
     const bool zeros = discarding_ || discovering();
     std::vector<std::int32_t> missing;
-    auto complete = [](const Slot& s) { return s.calls.load(std::memory_order_acquire) >= s.uses; };
+    auto complete = [](const ParamState& s) { return s.calls.load(std::memory_order_acquire) >= s.uses; };
     if (!zeros)
         for (std::int32_t id = 0; id < table_.size(); ++id) {
-            const Slot& s = slot(id);
+            const ParamState& s = state(id);
             if (s.role == Role::kExpected && !complete(s) && !s.waits_for_sync.load(std::memory_order_relaxed))
                 missing.push_back(id);
         }
     if (!missing.empty()) report_missing(missing);
     for (std::int32_t id = 0; id < table_.size(); ++id) {
-        Slot& s = slot(id);
+        ParamState& s = state(id);
         if (s.role != Role::kExpected) continue;
         const bool waits = s.waits_for_sync.load(std::memory_order_relaxed);
         const std::int32_t calls = s.calls.load(std::memory_order_acquire);
@@ -203,7 +189,7 @@ void Reducer::collect_accumulated() {
 void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
     std::string names;
     for (std::size_t i = 0; i < missing.size() && i < kNamedParams; ++i) {
-        const Slot& s = slot(missing[i]);
+        const ParamState& s = state(missing[i]);
         names += str(i ? ", '" : "'", name(missing[i]), "'");
         if (s.uses > 1) names += str(" (", s.calls.load(), " of ", s.uses, " times)");
     }
@@ -217,7 +203,7 @@ void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
                         " never announced with ddp_grad_ready: ", names, advice),
                     group_->rank(),
                     missing.front(),
-                    slot(missing.front()).bucket,
+                    state(missing.front()).bucket,
                     steps_};
     throw Error(group_->break_everywhere(error));
 }
@@ -226,12 +212,12 @@ void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
 void Reducer::ask_who_used() {
     if (!discovering()) return;
     if (group_->world() == 1) return used_map_.assume_local();
-    used_map_.exchange(*group_, launcher_.step_tag(Purpose::kUsedMap));
+    used_map_.exchange(*group_, queue_.step_tag(Purpose::kUsedMap));
 }
 
 void Reducer::drain_until(std::size_t bucket_count) {
     while (drained_ < bucket_count) {
-        const ddp_bucket& bucket = launcher_.wait(drained_);
+        const ddp_bucket& bucket = queue_.wait(drained_);
         ++drained_;  // before callbacks, which may wait for parameters themselves
         finish_bucket(bucket);
     }
@@ -242,13 +228,22 @@ void Reducer::finish_bucket(const ddp_bucket& bucket) {
     const auto& planned = store_->plan().buckets[index];
     if (planned.alone)
         sent_bytes_ += collect(planned.params.front());
-    else if (launcher_.sent(index))
+    else if (queue_.sent(index))
         sent_bytes_ += planned.content;
     if (check_ && !discarding_) examine(bucket);
-    for (const auto& tensor : bucket.tensors) finish_param(bucket, tensor);
-    if (bucket.done) on_devices_.deliver(bucket);
+    for (const auto& tensor : bucket.tensors) {
+        if (discarding_) break;
+        const Role role = state(tensor.param).role;
+        // A gradient that this rank used gets the result. What happens to one that it did not use depends on the others.
+        if (waits_for_answer(tensor.param))
+            undecided_.push_back(tensor);
+        else
+            settle(bucket, tensor,
+                   role == Role::kExpected || (role == Role::kAbsentHere && !options_.keep_local_unused));
+    }
+    at(bucket, [&bucket](auto& side) { side.deliver(bucket); });
     if (!reduced_.fn) return;
-    if (bucket.stream) finish_devices();
+    at(bucket, [this](auto& side) { side.finish(*group_, steps_, enqueue_); });
     for (const auto& tensor : bucket.tensors) report_param(tensor);
 }
 
@@ -263,40 +258,21 @@ void Reducer::forget_given(std::int32_t param) {
     if (table_[param].factored) factors_.discard(param);
 }
 
-// A gradient that this rank used gets the result. What happens to one that it did not use depends on the others.
-void Reducer::finish_param(const ddp_bucket& bucket, const BucketTensor& tensor) {
-    Slot& s = slot(tensor.param);
-    if (discarding_) return;
-    if (waits_for_answer(tensor.param)) {
-        undecided_.push_back(tensor);
-        return;
-    }
-    const bool wanted = s.role == Role::kExpected || (s.role == Role::kAbsentHere && !options_.keep_local_unused);
-    settle(bucket, tensor, wanted);
-}
-
-// After finish_param(), when the gradient is final.
+// After settle(), when the gradient is final.
 void Reducer::report_param(const BucketTensor& tensor) {
-    const Slot& s = slot(tensor.param);
+    const ParamState& s = state(tensor.param);
     if (discarding_ || waits_for_answer(tensor.param)) return;
     call_reduced(tensor.param, s.role == Role::kExpected || s.role == Role::kAbsentHere);
 }
 
 bool Reducer::waits_for_answer(std::int32_t param) {
-    return slot(param).role == Role::kExpected && discovering() && !used_map_.here()[static_cast<std::size_t>(param)];
+    return state(param).role == Role::kExpected && discovering() && !used_map_.here()[static_cast<std::size_t>(param)];
 }
 
 void Reducer::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted) {
-    const Slot& s = slot(tensor.param);
+    const ParamState& s = state(tensor.param);
     if (s.sparse) return;  // ddp_sparse_gradient has the result
-    bool copied = false;
-    if (wanted)
-        copied = s.lane ? on_devices_.take_result(bucket, tensor, s.grad) : write_back(bucket, tensor, s.grad);
-    else if (s.lane)
-        on_devices_.give_back(bucket, tensor);
-    else if (!s.grad)
-        kept_.give_back(tensor.param, s.place);
-    if (copied) copied_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
+    at(s, [&](auto& side) { wanted ? side.take_result(bucket, tensor, s) : side.give_back(bucket, tensor, s); });
     if (check_) check_->remember(tensor.param, s.grad);
 }
 
@@ -308,7 +284,7 @@ void Reducer::finish_unused() {
         return used_map_.anywhere()[static_cast<std::size_t>(tensor.param)] != 0;
     };
     for (const auto& tensor : undecided)
-        settle(launcher_.wait(static_cast<std::size_t>(slot(tensor.param).bucket)), tensor,
+        settle(queue_.wait(static_cast<std::size_t>(state(tensor.param).bucket)), tensor,
                used(tensor) && !options_.keep_local_unused);
     if (reduced_.fn) finish_devices();
     for (const auto& tensor : undecided) call_reduced(tensor.param, used(tensor));
@@ -321,14 +297,37 @@ void Reducer::call_reduced(std::int32_t param, bool used) {
     if (status == DDP_OK) return;
     ErrorInfo info = take_user_error(status, error, "the reduced callback");
     if (info.param < 0) info.param = param;
-    throw Error(launcher_.break_with(std::move(info), static_cast<std::size_t>(slot(param).bucket)));
+    throw Error(queue_.break_with(std::move(info), static_cast<std::size_t>(state(param).bucket)));
+}
+
+// Before results overwrite what the program has written.
+void Reducer::examine(const ddp_bucket& bucket) {
+    for (const auto& tensor : bucket.tensors)
+        if (auto error = check_->examine(tensor.param, state(tensor.param).grad, group_->rank(), steps_))
+            throw Error(queue_.break_with(std::move(*error), static_cast<std::size_t>(bucket.index)));
+}
+
+// Behind the buckets, and before any of their results can have changed a value. A rank without inputs trails behind.
+void Reducer::start_comparison() {
+    const bool discards = discarding_ && !shadowing_;
+    if (discards || group_->world() == 1 || !check_->compares_in(synced_steps_)) return;
+    if (options_.keep_local_unused || !queue_.hook()->keeps_models_alike()) return;
+    check_->start_comparison(*group_, !shadowing_, queue_.step_tag(Purpose::kValues));
+}
+
+// No rank goes on before all have found nothing: an error that one of them finds is that of this step on each.
+void Reducer::end_check() {
+    if (group_->world() == 1) return;
+    const OpTag tag = queue_.step_tag(Purpose::kEndOfCheck);
+    if (const auto error = check_->end_comparison(*group_, steps_, tag)) throw Error(group_->break_everywhere(*error));
+    group_->run({}, tag);
 }
 
 void Reducer::end_local_step() {
-    for (std::int32_t id = 0; id < table_.size(); ++id) slot(id).calls.store(0, std::memory_order_relaxed);
+    for (std::int32_t id = 0; id < table_.size(); ++id) state(id).calls.store(0, std::memory_order_relaxed);
     ++steps_;
     clock_.reset();
-    for (const auto& lane : lanes_.all()) lane->follow_noted();
+    on_devices_.end_local_step();
     participation_.end_skipping();
     forget_step();
     arm();
@@ -352,9 +351,9 @@ void Reducer::learn() {
 
 void Reducer::end_synced_step() {
     unsent_buckets_ = 0;
-    for (std::size_t b = 0; b < store_->size(); ++b) unsent_buckets_ += launcher_.sent(b) ? 0 : 1;
+    for (std::size_t b = 0; b < store_->size(); ++b) unsent_buckets_ += queue_.sent(b) ? 0 : 1;
     for (std::int32_t id = 0; id < table_.size(); ++id) {
-        Slot& s = slot(id);
+        ParamState& s = state(id);
         const auto i = static_cast<std::size_t>(id);
         used_[i] = discovering() && s.role == Role::kExpected
                        ? used_map_.anywhere()[i]
@@ -362,7 +361,7 @@ void Reducer::end_synced_step() {
         s.calls.store(0, std::memory_order_relaxed);
         s.waits_for_sync.store(false, std::memory_order_relaxed);
     }
-    launcher_.tell_travel(clock_);
+    queue_.tell_travel(clock_);
     clock_.end();
     learn();
     ++steps_;

@@ -19,26 +19,27 @@ std::vector<std::int32_t> reduced_in_reverse(const ParamTable& table) {
 
 }  // namespace
 
-Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const DeviceLanes& lanes,
+Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const ContextStreams& streams,
                  ReducerOptions options, HookPtr hook, const std::vector<std::int32_t>& frozen,
                  std::optional<std::vector<std::vector<std::int32_t>>> planned)
     : group_(std::move(group)),
       table_(table),
-      lanes_(lanes),
+      streams_(streams),
       options_(std::move(options)),
-      launcher_(group_, *this),
+      queue_(group_, *this),
       participation_(table),
       order_(reduced_in_reverse(table)),
       used_map_(table.params().size()),
-      on_devices_(table, lanes),
+      on_host_(table),
+      on_devices_(table, streams),
       sparse_(table),
       factors_(table),
       used_(table.params().size()) {
-    launcher_.set_hook(std::move(hook));
+    queue_.set_hook(std::move(hook));
     participation_.freeze(frozen, true);
     sparse_.prepare();
     factors_.prepare();
-    slots_ = std::vector<Slot>(table_.params().size());
+    states_ = std::vector<ParamState>(table_.params().size());
     change_buckets(planned ? lay_out(plan_params(), *planned) : make_next_plan());
     initial_plan_ = store_->plan();
     agree_on_plan(*group_, store_->plan_hash());
@@ -48,7 +49,7 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const De
 Reducer::~Reducer() {
     end_work();
     try {
-        lanes_.gather();  // buckets are freed in the order of the lanes' streams
+        streams_.gather();  // buckets are freed in the order of the context's streams
     } catch (const Error& error) {
         log(LogLevel::kWarn, "a context is freed on a device that has failed: ", error.what());
     }
@@ -56,24 +57,26 @@ Reducer::~Reducer() {
 
 void Reducer::end_work() {
     // The others wait for gradients that this rank will never announce, unless there are no others.
-    const bool missed = phase_.load(std::memory_order_acquire) == Phase::kFilling && !launcher_.all_launched();
+    const bool missed = phase_.load(std::memory_order_acquire) == Phase::kFilling && !queue_.all_launched();
     if (!missed || group_->world() == 1) {
-        if (launcher_.in_flight() && !group_->broken()) launcher_.drain(Deadline::after_ms(kDrainMs));
-        if (!launcher_.in_flight()) return;
+        if (queue_.in_flight() && !group_->broken()) queue_.drain(Deadline::after_ms(kDrainMs));
+        if (!queue_.in_flight()) return;
     }
     // Buckets are about to go: no operation may still write into them.
     group_->break_everywhere({DDP_ERROR_ABORTED,
                               str("rank ", group_->rank(), " freed its context in the middle of step ", steps_),
                               group_->rank(), -1, -1, steps_});
-    launcher_.drain(Deadline::after_ms(kDrainMs));
+    queue_.drain(Deadline::after_ms(kDrainMs));
 }
 
 std::vector<PlanParam> Reducer::plan_params() const {
     std::vector<PlanParam> result;
     for (std::int32_t id = 0; id < table_.size(); ++id) {
         const Param& p = table_[id];
-        const Lane lane = participation_.frozen(id) ? Lane::kFrozen : p.delayed ? Lane::kDelayed : Lane::kNormal;
-        result.push_back({p.bytes, p.dtype, p.device, lane, p.alone(), p.sparse});
+        const BucketClass bucket_class = participation_.frozen(id) ? BucketClass::kFrozen
+                                         : p.delayed               ? BucketClass::kDelayed
+                                                                   : BucketClass::kNormal;
+        result.push_back({p.bytes, p.dtype, p.device, bucket_class, p.alone(), p.sparse});
     }
     return result;
 }
@@ -87,7 +90,7 @@ void Reducer::change_buckets(BucketPlan plan) {
     try {
         // Its memory is as large as that of the buckets.
         if (options_.check && !check_) check_ = std::make_unique<StepCheck>(table_, options_.check_interval);
-        adopt(std::make_unique<BucketStore>(*group_, table_, lanes_, std::move(plan)));
+        adopt(std::make_unique<BucketStore>(*group_, table_, streams_, std::move(plan)));
     } catch (...) {
         if (group_->broken()) throw;
         ErrorInfo info = caught();
@@ -103,18 +106,18 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
         if (check_) check_->move_views();
         // Views are there for every stream then. And registered memory is given back when its device is done with it, which each
         // bucket would wait for by itself.
-        lanes_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
+        streams_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
     }
     store_ = std::move(store);
     layouts_.fetch_add(1, std::memory_order_acq_rel);
     for (std::int32_t id = 0; id < table_.size(); ++id) {
         const Param& p = table_[id];
-        Slot& s = slot(id);
+        ParamState& s = state(id);
         s.bucket = store_->bucket_of(id);
         s.sparse = p.sparse;
         s.factored = p.factored;
-        s.lane = lanes_.find(p.device);
-        s.place = store_->slot(id);
+        s.streams = streams_.find(p.device);
+        s.place = store_->place(id);
         s.grad = check_ && !p.grad ? check_->view(id) : p.grad;
         s.count = static_cast<std::size_t>(p.count);
         s.bytes = p.bytes;
@@ -122,17 +125,16 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
         s.uses = p.uses;
     }
     on_devices_.reset_layout(*store_);
-    launcher_.reset_layout(*store_, table_, options_.mean);
+    queue_.reset_layout(*store_, table_, options_.mean);
     arm();
-    launcher_.tell_hook_buckets();
+    queue_.tell_hook_buckets();
 }
 
 // Nothing of a step is left: neither what it learnt nor how it was begun.
 void Reducer::forget_step() {
     used_map_.clear();
-    kept_.clear();
+    on_host_.forget_step();
     on_devices_.forget_step();
-    for (const auto& lane : lanes_.all()) lane->forget_noted();
     if (check_) check_->forget_step();
     undecided_.clear();
     discarding_ = shadowing_ = false;
@@ -141,14 +143,25 @@ void Reducer::forget_step() {
 }
 
 void Reducer::arm() {
-    const bool may_prescale = options_.mean && launcher_.hook()->sums_prescaled() && group_->world() > 1;
+    const bool may_prescale = options_.mean && queue_.hook()->sums_prescaled() && group_->world() > 1;
     prescale_ = may_prescale && !group_->fuses_scale(DDP_DEVICE_CPU);
-    prescale_on_devices_ = may_prescale && !lanes_.empty() && !group_->fuses_scale(lanes_.all().front()->device().kind);
-    for (std::int32_t id = 0; id < table_.size(); ++id) slot(id).role = participation_.role(id);
+    const bool on_devices =
+        may_prescale && !streams_.empty() && !group_->fuses_scale(streams_.all().front()->device().kind);
+    for (std::int32_t id = 0; id < table_.size(); ++id) state(id).role = participation_.role(id);
     on_devices_.arm(participation_);
-    launcher_.arm({synced_steps_, steps_, participation_.hash(), prescale_, prescale_on_devices_,
-                   options_.votes && group_->world() > 1},
-                  participation_);
+    queue_.arm(
+        {synced_steps_, steps_, participation_.hash(), prescale_, on_devices, options_.votes && group_->world() > 1},
+        participation_);
+}
+
+std::byte* Reducer::view(std::int32_t param) const {
+    return check_ && !table_[param].grad ? check_->view(param) : store_->place(param);
+}
+
+std::vector<std::shared_ptr<const void>> Reducer::view_memory() const {
+    auto memory = store_->all_memory();
+    if (check_) memory.push_back(check_->memory());
+    return memory;
 }
 
 void Reducer::rebuild(std::int32_t root) {
@@ -183,8 +196,8 @@ void Reducer::require_not_begun() const {
 }
 
 void Reducer::set_hook(HookPtr hook) {
-    lanes_.gather();  // what the hook before has kept is freed in the order of the lanes' streams
-    launcher_.set_hook(std::move(hook));
+    streams_.gather();  // what the hook before has kept is freed in the order of the context's streams
+    queue_.set_hook(std::move(hook));
     arm();
 }
 
@@ -214,15 +227,15 @@ void Reducer::adopt_plan(std::vector<std::vector<std::int32_t>> buckets) {
 
 void Reducer::set_group(std::shared_ptr<Group> group) {
     if (!group_->broken()) require_idle();
-    launcher_.drain(Deadline::after_ms(kDrainMs));
+    queue_.drain(Deadline::after_ms(kDrainMs));
     // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
     // may reach only memory of its own.
-    const bool move = launcher_.in_flight() || group_->shares_memory() || group->shares_memory() || !lanes_.empty();
+    const bool move = queue_.in_flight() || group_->shares_memory() || group->shares_memory() || !streams_.empty();
     group_ = std::move(group);
-    launcher_.set_group(group_);
+    queue_.set_group(group_);
     for (std::int32_t id = 0; id < table_.size(); ++id) {
-        slot(id).calls.store(0, std::memory_order_relaxed);
-        slot(id).waits_for_sync.store(false, std::memory_order_relaxed);
+        state(id).calls.store(0, std::memory_order_relaxed);
+        state(id).waits_for_sync.store(false, std::memory_order_relaxed);
         forget_given(id);
     }
     factors_.prepare();

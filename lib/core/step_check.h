@@ -38,7 +38,8 @@ public:
     void forget_step();
 
     bool compares_in(std::int64_t synced_step) const { return interval_ > 0 && synced_step % interval_ == 0; }
-    // Starts the comparison of values. counts: whether those of this rank must be like the others'. Collective, with the step's tag.
+    // Starts the comparison of values. counts: whether those of this rank must be like the others'. Collective. tag: the
+    // step's.
     void start_comparison(Group& group, bool counts, const OpTag& tag);
     // Ends it, if one was started: what differs, the same on every rank.
     std::optional<ErrorInfo> end_comparison(Group& group, std::int64_t step, const OpTag& tag);

@@ -1,7 +1,7 @@
 // When the phases of a step happened, and the sums over all steps. Semantics: include/ddp/stats.h.
 #pragma once
 
-#include <atomic>
+#include <algorithm>
 #include <cstdint>
 
 #include "util/deadline.h"
@@ -21,9 +21,23 @@ public:
     void draining(Point at = Deadline::Clock::now()) { draining_ = at; }
     void waited_since(Point start) { wait_ns_ += ns(Deadline::Clock::now() - start); }
     // A bucket was on its way from its launch to its end. At the end of the step, in the order of launches.
-    void travelled(Point launch, Point finish);
+    // Times at which several buckets are on their way count once.
+    void travelled(Point launch, Point finish) {
+        launch = std::max(launch, travelled_until_);
+        if (finish <= launch) return;
+        comm_ns_ += ns(finish - launch);
+        overlap_ns_ += std::max<std::int64_t>(0, ns(std::min(finish, draining_) - launch));
+        travelled_until_ = finish;
+    }
     // A synced step has ended.
-    void end();
+    void end() {
+        last_ = {ns(draining_ - first_gradient_), comm_ns_, overlap_ns_, wait_ns_};
+        total_.backward_ns += last_.backward_ns;
+        total_.comm_ns += last_.comm_ns;
+        total_.overlap_ns += last_.overlap_ns;
+        total_.wait_ns += last_.wait_ns;
+        reset();
+    }
     // Forgets the step under way.
     void reset() {
         wait_ns_ = comm_ns_ = overlap_ns_ = 0;

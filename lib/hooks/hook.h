@@ -1,5 +1,5 @@
 // A communication hook: what happens to a bucket between "ready" and "reduced". Built-in hooks and a user's are the same
-// to the launcher; what a built-in one knows and may do is what ddp/hook.h offers to everybody.
+// to the queue that calls them; what a built-in one knows and may do is what ddp/hook.h offers to everybody.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ public:
 
     // Where the gradients of a bucket of a device are to be put, converted, before reduce(): its buffer, or a place of the
     // hook's, in the order of ddp_bucket::home. Not asked where reduce() may run on another thread than the one that launches.
-    struct Place {
+    struct Target {
         void* buffer = nullptr;
         ddp_dtype dtype = DDP_F32;
     };
-    virtual Place place(ddp_bucket& bucket) { return {bucket.buffer, bucket.dtype}; }
+    virtual Target target(ddp_bucket& bucket) { return {bucket.buffer, bucket.dtype}; }
 
     // Starts what turns this rank's gradients into those of all ranks. Returns the work to wait for; null: done
     // already. Throws Error. Buckets come in the same order on every rank, from one thread at a time. What is read and written of

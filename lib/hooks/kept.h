@@ -1,7 +1,8 @@
-// Numbers that a hook keeps from step to step, of f32 or f64: an error (one column), or a Q.
+// What hooks keep from step to step: numbers, and how many steps they have seen.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "device/stream.h"
@@ -9,6 +10,7 @@
 
 namespace libddp {
 
+// Numbers of f32 or f64: an error (one column), or a Q.
 struct Kept {
     ddp_dtype dtype = DDP_F32;
     std::size_t rows = 0, columns = 0;
@@ -27,6 +29,26 @@ struct Kept {
     void bring_to(const StreamPtr& wanted, HostCopies& copies);
     // Goes to memory of its own, from a block that others have too.
     void separate();
+};
+
+// How many synced steps a hook has seen, also before it was saved and loaded again.
+class StepCounter {
+public:
+    // number: what the bucket says. Buckets of one step come with the same; resumed contexts number theirs from 0 again.
+    void note(std::int64_t number) {
+        if (number == seen_) return;
+        seen_ = number;
+        ++begun_;
+    }
+    // Steps begun, the current one included.
+    std::int64_t begun() const { return begun_; }
+    void resume(std::int64_t begun) {
+        begun_ = begun;
+        seen_ = -1;
+    }
+
+private:
+    std::int64_t begun_ = 0, seen_ = -1;
 };
 
 }  // namespace libddp

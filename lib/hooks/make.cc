@@ -3,9 +3,9 @@
 #include <functional>
 #include <map>
 
-#include "hooks/cast.h"
 #include "hooks/options.h"
 #include "hooks/plain.h"
+#include "hooks/wrappers.h"
 #include "util/options.h"
 
 namespace libddp {

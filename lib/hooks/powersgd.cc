@@ -6,8 +6,6 @@
 
 #include "hooks/options.h"
 #include "hooks/plain.h"
-#include "hooks/powersgd_batched.h"
-#include "hooks/powersgd_layers.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"
 #include "util/error.h"
@@ -61,23 +59,23 @@ bool PowerSgdHook::uses_qr(std::size_t columns) const {
            ((options_.flags & DDP_POWERSGD_QR) || columns > kMostColumnsOfGramSchmidt);
 }
 
-void* PowerSgdHook::last_q(std::int32_t owner, std::size_t rows, std::size_t columns, powersgd::Place& place) {
+void* PowerSgdHook::last_q(std::int32_t owner, std::size_t rows, std::size_t columns, powersgd::Site& site) {
     if (!starts_warm()) return nullptr;
     Kept& kept = state_.q(owner);
     if (!kept.memory || kept.rows != rows || kept.columns != columns) {
-        kept = Kept::zeros(place.compute(), rows, columns, place.home());
-        place.use_home();
+        kept = Kept::zeros(site.compute(), rows, columns, site.home());
+        site.use_home();
     }
-    if (kept.convert_to(place.compute())) place.use_home();
+    if (kept.convert_to(site.compute())) site.use_home();
     return kept.memory.get();
 }
 
-void PowerSgdHook::begin(const powersgd::Place& place, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules) {
+void PowerSgdHook::begin(const powersgd::Site& site, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules) {
     std::vector<ddp_segment> last;
     for (const ddp_thin& q : qs) last.push_back({q.data, q.kept, q.rows * q.columns});
-    place.transfer(last, place.compute());
-    place.thin(DDP_THIN_DRAW, qs, rules);
-    place.thin(DDP_THIN_ORTHOGONALIZE, qs, rules);
+    site.transfer(last, site.compute());
+    site.thin(DDP_THIN_DRAW, qs, rules);
+    site.thin(DDP_THIN_ORTHOGONALIZE, qs, rules);
 }
 
 void PowerSgdHook::count_elements(std::size_t before, std::size_t after) {

@@ -1,5 +1,5 @@
-// PowerSGD (Vogels, Karimireddy, Jaggi, NeurIPS 2019): a gradient M travels as P Q^T, two thin matrices. This is what is
-// common to its two ways, one matrix for each parameter and one for each bucket.
+// PowerSGD (Vogels, Karimireddy, Jaggi, NeurIPS 2019): a gradient M travels as P Q^T, two thin matrices. It has two
+// ways, one matrix for each parameter and one for each bucket.
 //
 // Error feedback. Rank r adds to its gradient G_r what it has kept: M_r = G_r + E_r. It sends Q_r = M_r^T P, ranks get
 // the same R = P Q^T with Q the mean (or sum) of all Q_r, and it keeps its own E_r = M_r - P Q_r^T. The mean (or sum) of
@@ -11,16 +11,18 @@
 // have to keep -R, where it now keeps what it had.
 #pragma once
 
+#include <map>
 #include <memory>
 
 #include "ddp/builtin_hooks.h"
 #include "device/scratch.h"
 #include "hooks/hook.h"
-#include "hooks/powersgd_place.h"
+#include "hooks/job.h"
 #include "hooks/powersgd_state.h"
 
 namespace libddp {
 
+// What is common to both.
 class PowerSgdHook : public Hook {
 public:
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) final;
@@ -47,9 +49,9 @@ protected:
     }
     bool uses_qr(std::size_t columns) const;
     // The owner's last Q of this shape, or zeros; null without a warm start.
-    void* last_q(std::int32_t owner, std::size_t rows, std::size_t columns, powersgd::Place& place);
+    void* last_q(std::int32_t owner, std::size_t rows, std::size_t columns, powersgd::Site& site);
     // The Q that M is multiplied with: the last one, in which columns of zeros are drawn anew, orthogonalized.
-    static void begin(const powersgd::Place& place, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules);
+    static void begin(const powersgd::Site& site, const std::vector<ddp_thin>& qs, const ddp_thin_rules& rules);
     // The sum of all P, the sum or mean of all Q, and what follows each.
     template <class Job, class Back, class End>
     static WorkPtr exchange(Group& group, const std::shared_ptr<Job>& job, std::size_t p_count, std::size_t q_count,
@@ -57,7 +59,7 @@ protected:
         const auto submit = [&group, job](const OpTag& with, const void* from, const ScratchMemory& to,
                                           std::size_t count, ddp_reduce_op how) {
             return group.submit(
-                {DDP_COLLECTIVE_ALLREDUCE, from, to.get(), count, job->place.compute(), how, 0, job->place.device()},
+                {DDP_COLLECTIVE_ALLREDUCE, from, to.get(), count, job->site.compute(), how, 0, job->site.device()},
                 with.keeping(job, to.on_device()));
         };
         return submit(tag, nullptr, job->all_p, p_count, DDP_SUM)
@@ -86,6 +88,47 @@ private:
     powersgd::State state_;
     std::uint64_t elements_before_ = 0, elements_after_ = 0;
     std::int64_t compressed_steps_ = 0;
+};
+
+// One matrix for each parameter.
+class LayeredPowerSgdHook final : public PowerSgdHook {
+public:
+    explicit LayeredPowerSgdHook(const ddp_powersgd_options& options) : PowerSgdHook(options, "powersgd") {}
+
+private:
+    struct Job;
+
+    void set_buckets(const Buckets& buckets) override;
+    WorkPtr compress(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
+    void lay_out(const ddp_bucket& bucket, Job& job);
+    static void project(const Job& job);
+    static void project_back(const Job& job);
+    static void restore(const Job& job);
+
+    JobPool<Job> jobs_;
+};
+
+// One square matrix for each bucket: its elements in order, with zeros after them. Errors still belong to parameters, so that
+// other buckets may hold them in a later step.
+class BatchedPowerSgdHook final : public PowerSgdHook {
+public:
+    explicit BatchedPowerSgdHook(const ddp_powersgd_options& options) : PowerSgdHook(options, "batched_powersgd") {}
+
+private:
+    struct Job;
+
+    void set_buckets(const Buckets& buckets) override;
+    WorkPtr compress(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
+    std::shared_ptr<std::byte> errors_of(const ddp_bucket& bucket, powersgd::Site& site);
+    void lay_out(const ddp_bucket& bucket, std::size_t side, std::size_t columns, Job& job);
+    static void project(const Job& job);
+    static void project_back(const Job& job);
+    static void restore(const Job& job);
+
+    JobPool<Job> jobs_;
+    // By bucket: the errors of its parameters, laid out as the bucket is, and so a matrix of the same shape. They are
+    // kept alive by the parameters' states, which point into them.
+    std::map<std::int32_t, std::weak_ptr<std::byte>> blocks_;
 };
 
 }  // namespace libddp

@@ -1,5 +1,3 @@
-#include "hooks/powersgd_batched.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -7,6 +5,7 @@
 
 #include "device/scratch.h"
 #include "hooks/plain.h"
+#include "hooks/powersgd.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"
 
@@ -29,7 +28,7 @@ struct BatchedPowerSgdHook::Job {
         bool absent;  // this rank has no gradient: its error waits
     };
 
-    powersgd::Place place;
+    powersgd::Site site;
     ddp_thin_rules rules{};
     bool keeps_q = true;
     std::byte* gradients = nullptr;
@@ -44,8 +43,8 @@ struct BatchedPowerSgdHook::Job {
     ScratchMemory all_p, all_q, all_own_q, parts, flags, workspace, fed_errors;
 
     std::size_t elements() const { return p.rows * p.columns; }
-    std::size_t gradient_size() const { return dtype_size(place.dtype()); }
-    std::size_t error_size() const { return dtype_size(place.compute()); }
+    std::size_t gradient_size() const { return dtype_size(site.dtype()); }
+    std::size_t error_size() const { return dtype_size(site.compute()); }
     // After the elements of P one for each piece: NaN if a rank found it not finite.
     std::size_t sent_with_p() const { return elements() + pieces.size(); }
     std::byte* mark(std::size_t piece) const {
@@ -103,7 +102,7 @@ struct BatchedPowerSgdHook::Job {
             end = piece.begin + piece.count;
         }
         add(nullptr, end, count - end);
-        place.transfer(moves, place.compute());
+        site.transfer(moves, site.compute());
     }
 };
 
@@ -128,36 +127,36 @@ WorkPtr BatchedPowerSgdHook::compress(ddp_group& group, ddp_bucket& bucket, cons
 }
 
 // The errors are moved together when the bucket has other parameters than in the last step, or new ones were loaded.
-std::shared_ptr<std::byte> BatchedPowerSgdHook::errors_of(const ddp_bucket& bucket, powersgd::Place& place) {
-    const std::size_t item = dtype_size(place.compute());
+std::shared_ptr<std::byte> BatchedPowerSgdHook::errors_of(const ddp_bucket& bucket, powersgd::Site& site) {
+    const std::size_t item = dtype_size(site.compute());
     std::shared_ptr<std::byte> memory = blocks_[bucket.index].lock();
     std::vector<std::pair<Kept*, std::size_t>> places;
     bool in_place = true;
     for (const BucketTensor& tensor : bucket.tensors) {
         if (tensor.count == 0) continue;
-        Kept& kept = state().error(tensor.param, static_cast<std::size_t>(tensor.count), place);
+        Kept& kept = state().error(tensor.param, static_cast<std::size_t>(tensor.count), site);
         const std::size_t offset = bucket.first_element(tensor) * item;
         in_place = in_place && memory && kept.memory.get() == memory.get() + offset;
         places.emplace_back(&kept, offset);
     }
     if (in_place) return memory;
-    memory = Kept::zeros(place.compute(), bucket.count, 1, place.home()).memory;
+    memory = Kept::zeros(site.compute(), bucket.count, 1, site.home()).memory;
     std::vector<ddp_segment> moves;
     for (const auto& [kept, offset] : places)
         moves.push_back({memory.get() + offset, kept->memory.get(), kept->count()});
-    transfer(place.home(), moves, place.compute());
-    place.use_home();
+    transfer(site.home(), moves, site.compute());
+    site.use_home();
     for (const auto& [kept, offset] : places) kept->memory = {memory, memory.get() + offset};
     blocks_[bucket.index] = memory;
     return memory;
 }
 
 void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, std::size_t columns, Job& job) {
-    job.place = powersgd::Place(bucket);
+    job.site = powersgd::Site(bucket);
     job.rules = rules();
     job.keeps_q = starts_warm();
     job.gradients = static_cast<std::byte*>(bucket.buffer);
-    job.errors = feeds_back() ? errors_of(bucket, job.place) : nullptr;
+    job.errors = feeds_back() ? errors_of(bucket, job.site) : nullptr;
     job.count = bucket.count;
     job.pieces.clear();
     job.gaps.clear();
@@ -175,7 +174,7 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
     add_gap(bucket.count);
     const std::size_t item = job.error_size(), elements = side * columns;
     const auto take = [&](ScratchMemory& memory, std::size_t bytes) {
-        return memory.require(bytes, job.place.stream());
+        return memory.require(bytes, job.site.stream());
     };
     job.p = job.q = {};
     job.p.rows = job.q.rows = side;
@@ -187,41 +186,41 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
     take(job.flags, job.flag_count() * sizeof(std::uint32_t));
     job.p.bad = job.q.bad = job.flag(0);
     job.p.workspace = job.q.workspace = reinterpret_cast<double*>(take(job.workspace, 2 * columns * sizeof(double)));
-    take(job.parts, job.place.part_elements(job.matrix(nullptr, 0, side, side)) * item);
+    take(job.parts, job.site.part_elements(job.matrix(nullptr, 0, side, side)) * item);
     if (!job.errors || absent == job.pieces.size())
         job.fed = nullptr;
     else
         job.fed = absent == 0 ? job.errors.get() : take(job.fed_errors, job.count * item);
     job.q.owner = static_cast<std::uint32_t>(bucket.index);
-    job.q.kept = last_q(bucket.index, side, columns, job.place);
+    job.q.kept = last_q(bucket.index, side, columns, job.site);
 }
 
 // A row of P says that something in a row of M is not finite, but not in which parameter. That parameter's gradient is
 // left out, and all ranks are told. What was kept of it takes part: nothing of the result reaches it, on any rank.
 void BatchedPowerSgdHook::project(const Job& job) {
-    const powersgd::Place& place = job.place;
-    place.follow_home();
-    place.transfer(job.gaps, place.dtype());
-    place.transfer({{job.flags.get(), nullptr, job.flag_count()}}, DDP_I32);
-    place.transfer({{job.p.data, nullptr, job.sent_with_p()}}, place.compute());
+    const powersgd::Site& site = job.site;
+    site.follow_home();
+    site.transfer(job.gaps, site.dtype());
+    site.transfer({{job.flags.get(), nullptr, job.flag_count()}}, DDP_I32);
+    site.transfer({{job.p.data, nullptr, job.sent_with_p()}}, site.compute());
     job.copy_fed_errors();
-    begin(place, {job.q}, job.rules);
+    begin(site, {job.q}, job.rules);
     std::vector<ddp_low_rank> rows = job.rows();
-    place.low_rank(DDP_LOW_RANK_PROJECT, rows);
-    place.thin(DDP_THIN_CHECK, {job.p});
+    site.low_rank(DDP_LOW_RANK_PROJECT, rows);
+    site.thin(DDP_THIN_CHECK, {job.p});
     std::vector<ddp_doubt> doubts;
     for (std::size_t i = 0; i < job.pieces.size(); ++i)
         doubts.push_back({job.gradients + job.pieces[i].begin * job.gradient_size(), job.pieces[i].count, job.mark(i)});
-    place.leave_out(doubts, job.flag(0));
+    site.leave_out(doubts, job.flag(0));
     for (ddp_low_rank& m : rows) m.only_if = job.flag(0);
-    place.low_rank(DDP_LOW_RANK_PROJECT, rows);
+    site.low_rank(DDP_LOW_RANK_PROJECT, rows);
 }
 
 // From here on all ranks know the same parameters that are left out.
 void BatchedPowerSgdHook::project_back(const Job& job) {
     const DefaultArithmeticScope arithmetic;
-    const powersgd::Place& place = job.place;
-    place.transfer({{job.flags.get(), nullptr, 1}}, DDP_I32);
+    const powersgd::Site& site = job.site;
+    site.transfer({{job.flags.get(), nullptr, 1}}, DDP_I32);
     std::vector<ddp_thin> checks{job.p};
     for (std::size_t i = 0; i < job.pieces.size(); ++i) {
         ddp_thin mark{};
@@ -230,17 +229,17 @@ void BatchedPowerSgdHook::project_back(const Job& job) {
         mark.bad = job.flag(1 + i);
         checks.push_back(mark);
     }
-    place.thin(DDP_THIN_CHECK, checks);
-    place.thin(DDP_THIN_ORTHOGONALIZE, {job.p}, job.rules);
-    place.transfer({{job.own_q, nullptr, job.elements()}}, place.compute());
+    site.thin(DDP_THIN_CHECK, checks);
+    site.thin(DDP_THIN_ORTHOGONALIZE, {job.p}, job.rules);
+    site.transfer({{job.own_q, nullptr, job.elements()}}, site.compute());
     // One after the other: both add to all of Q.
-    for (const ddp_low_rank& m : job.rows()) place.low_rank(DDP_LOW_RANK_PROJECT_BACK, {m});
+    for (const ddp_low_rank& m : job.rows()) site.low_rank(DDP_LOW_RANK_PROJECT_BACK, {m});
 }
 
 // Gaps, which belong to nobody, stay zero.
 void BatchedPowerSgdHook::restore(const Job& job) {
     const DefaultArithmeticScope arithmetic;
-    job.place.thin(DDP_THIN_CHECK, {job.q});
+    job.site.thin(DDP_THIN_CHECK, {job.q});
     std::vector<ddp_low_rank> parts;
     for (std::size_t i = 0; i < job.pieces.size(); ++i) {
         std::byte* const error = job.pieces[i].absent ? nullptr : job.errors.get();
@@ -250,8 +249,8 @@ void BatchedPowerSgdHook::restore(const Job& job) {
             parts.push_back(m);
         }
     }
-    job.place.low_rank(DDP_LOW_RANK_RESTORE, parts);
-    if (job.keeps_q) job.place.thin(DDP_THIN_KEEP, {job.q});
+    job.site.low_rank(DDP_LOW_RANK_RESTORE, parts);
+    if (job.keeps_q) job.site.thin(DDP_THIN_KEEP, {job.q});
 }
 
 }  // namespace libddp

@@ -1,10 +1,8 @@
-#include "hooks/powersgd_layers.h"
-
 #include <vector>
 
 #include "device/scratch.h"
 #include "hooks/plain.h"
-#include "hooks/plain_part.h"
+#include "hooks/powersgd.h"
 #include "kernels/default_arithmetic.h"
 #include "kernels/dtype.h"
 
@@ -19,7 +17,7 @@ std::size_t padded(std::size_t elements) {
 }  // namespace
 
 struct LayeredPowerSgdHook::Job {
-    powersgd::Place place;
+    powersgd::Site site;
     ddp_thin_rules rules{};
     bool keeps_q = true;
     // Of each parameter that is compressed.
@@ -30,7 +28,7 @@ struct LayeredPowerSgdHook::Job {
     ScratchMemory all_p, all_q, all_own_q, parts, flags, workspace;
 
     void clear(const ddp_bucket& bucket) {
-        place = powersgd::Place(bucket);
+        site = powersgd::Site(bucket);
         layers.clear();
         ps.clear();
         qs.clear();
@@ -39,19 +37,19 @@ struct LayeredPowerSgdHook::Job {
     }
     // After all are laid out, because memory moves when it grows.
     void find_memory() {
-        const std::size_t item = dtype_size(place.compute());
+        const std::size_t item = dtype_size(site.compute());
         std::size_t columns = 0, part_count = 0;
         for (const ddp_low_rank& layer : layers) {
             columns += layer.rank;
-            part_count += place.part_elements(layer);
+            part_count += site.part_elements(layer);
         }
-        std::byte* p = all_p.require(p_count * item, place.stream());
-        std::byte* q = all_q.require(q_count * item, place.stream());
-        std::byte* own_q = all_own_q.require(q_count * item, place.stream());
-        std::byte* part = parts.require(part_count * item, place.stream());
-        auto* work = reinterpret_cast<double*>(workspace.require(2 * columns * sizeof(double), place.stream()));
+        std::byte* p = all_p.require(p_count * item, site.stream());
+        std::byte* q = all_q.require(q_count * item, site.stream());
+        std::byte* own_q = all_own_q.require(q_count * item, site.stream());
+        std::byte* part = parts.require(part_count * item, site.stream());
+        auto* work = reinterpret_cast<double*>(workspace.require(2 * columns * sizeof(double), site.stream()));
         auto* flag =
-            reinterpret_cast<std::uint32_t*>(flags.require(layers.size() * sizeof(std::uint32_t), place.stream()));
+            reinterpret_cast<std::uint32_t*>(flags.require(layers.size() * sizeof(std::uint32_t), site.stream()));
         for (std::size_t i = 0; i < layers.size(); ++i, ++flag) {
             ddp_low_rank& layer = layers[i];
             layer.p = ps[i].data = p;
@@ -63,7 +61,7 @@ struct LayeredPowerSgdHook::Job {
             p += padded(layer.rows * layer.rank) * item;
             q += padded(layer.columns * layer.rank) * item;
             own_q += padded(layer.columns * layer.rank) * item;
-            part += place.part_elements(layer) * item;
+            part += site.part_elements(layer) * item;
             work += 2 * layer.rank;
         }
     }
@@ -103,7 +101,7 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
         const bool has_error = feeds_back() && !tensor.absent;
         ddp_low_rank layer{};
         layer.gradient = tensor.gradient;
-        if (has_error) layer.error = state().error(tensor.param, count, job.place).memory.get();
+        if (has_error) layer.error = state().error(tensor.param, count, job.site).memory.get();
         layer.rows = layer.p_stride = n;
         layer.columns = layer.q_stride = m;
         layer.rank = columns;
@@ -114,7 +112,7 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
         thin.rows = n;
         job.ps.push_back(thin);
         thin.rows = m;
-        thin.kept = last_q(tensor.param, m, columns, job.place);
+        thin.kept = last_q(tensor.param, m, columns, job.site);
         job.qs.push_back(thin);
         job.layers.push_back(layer);
         job.p_count += padded(n * columns);
@@ -125,10 +123,10 @@ void LayeredPowerSgdHook::lay_out(const ddp_bucket& bucket, Job& job) {
 }
 
 void LayeredPowerSgdHook::project(const Job& job) {
-    job.place.follow_home();
-    job.place.transfer({{job.flags.get(), nullptr, job.layers.size()}}, DDP_I32);
-    begin(job.place, job.qs, job.rules);
-    job.place.low_rank(DDP_LOW_RANK_PROJECT, job.layers);
+    job.site.follow_home();
+    job.site.transfer({{job.flags.get(), nullptr, job.layers.size()}}, DDP_I32);
+    begin(job.site, job.qs, job.rules);
+    job.site.low_rank(DDP_LOW_RANK_PROJECT, job.layers);
 }
 
 // P now has the same bits on every rank, and so every rank comes to the same decisions. What a rank sent before P has
@@ -136,10 +134,10 @@ void LayeredPowerSgdHook::project(const Job& job) {
 void LayeredPowerSgdHook::project_back(const Job& job) {
     const DefaultArithmeticScope arithmetic;
     job.plain.give_back();
-    job.place.thin(DDP_THIN_CHECK, job.ps);
-    job.place.thin(DDP_THIN_ORTHOGONALIZE, job.ps, job.rules);
-    job.place.transfer({{job.all_own_q.get(), nullptr, job.q_count}}, job.place.compute());
-    job.place.low_rank(DDP_LOW_RANK_PROJECT_BACK, job.layers);
+    job.site.thin(DDP_THIN_CHECK, job.ps);
+    job.site.thin(DDP_THIN_ORTHOGONALIZE, job.ps, job.rules);
+    job.site.transfer({{job.all_own_q.get(), nullptr, job.q_count}}, job.site.compute());
+    job.site.low_rank(DDP_LOW_RANK_PROJECT_BACK, job.layers);
 }
 
 // A rank whose own gradient was finite could not tell from its error that another's was not: nothing has been changed up
@@ -147,9 +145,9 @@ void LayeredPowerSgdHook::project_back(const Job& job) {
 // gradient of zeros, which nobody had perhaps, says nothing about the next one.
 void LayeredPowerSgdHook::restore(const Job& job) {
     const DefaultArithmeticScope arithmetic;
-    job.place.thin(DDP_THIN_CHECK, job.qs);
-    job.place.low_rank(DDP_LOW_RANK_RESTORE, job.layers);
-    if (job.keeps_q) job.place.thin(DDP_THIN_KEEP, job.qs);
+    job.site.thin(DDP_THIN_CHECK, job.qs);
+    job.site.low_rank(DDP_LOW_RANK_RESTORE, job.layers);
+    if (job.keeps_q) job.site.thin(DDP_THIN_KEEP, job.qs);
 }
 
 }  // namespace libddp

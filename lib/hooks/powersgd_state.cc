@@ -28,16 +28,16 @@ const StreamPtr* home_of(const std::vector<StreamPtr>& homes, std::int32_t bucke
 
 }  // namespace
 
-Kept& State::error(std::int32_t param, std::size_t count, Place& place) {
+Kept& State::error(std::int32_t param, std::size_t count, Site& site) {
     Kept& kept = errors_[param];
     if (!kept.memory) {
-        kept = Kept::zeros(place.compute(), count, 1, place.home());
-        place.use_home();
+        kept = Kept::zeros(site.compute(), count, 1, site.home());
+        site.use_home();
     }
     if (kept.rows != count)
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state that was loaded has ", kept.rows,
              " elements of error for parameter ", param, ", whose gradient has ", count);
-    if (kept.convert_to(place.compute())) place.use_home();
+    if (kept.convert_to(site.compute())) site.use_home();
     return kept;
 }
 

@@ -93,7 +93,7 @@ TEST_F(PowerSgdLoad, ChecksAQAgainstItsErrorInAHookThatIsNew) {
     HookState shared = good;
     shared.arrays.erase(shared.arrays.begin());
     fresh.load(shared);
-    Place on_cpu;
+    Site on_cpu;
     EXPECT_EQ(fresh.error(0, 24, on_cpu).count(), 24u) << "a missing error is zero";
     EXPECT_THROW(fresh.error(0, 25, on_cpu), Error);
     EXPECT_EQ(fresh.q(0).columns, 2u);

@@ -1,20 +1,179 @@
-#include "core/factors.h"
+#include "core/rows_and_factors.h"
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
 
-#include "core/group_ref.h"
 #include "device/scratch.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "util/error.h"
 
 namespace libddp {
+// The group of an operation that waits in that group's own queue. It does not keep the group alive: a group that its user has
+// freed would live as long as the queue, and be destroyed by whichever thread empties that, the group's own.
+class GroupRef {
+public:
+    GroupRef() = default;
+    explicit GroupRef(Group& group) : group_(group.weak_from_this()) {}
+
+    // Throws ABORTED once the group was freed.
+    std::shared_ptr<Group> get() const {
+        if (auto group = group_.lock()) return group;
+        fail(DDP_ERROR_ABORTED, "the group was freed");
+    }
+
+private:
+    std::weak_ptr<Group> group_;
+};
+
 namespace {
 
+void clear_memory(std::byte* memory, std::size_t bytes) {
+    if (bytes > 0) std::memset(memory, 0, bytes);
+}
+
+void make_room(std::vector<std::byte>& target, std::size_t bytes) {
+    const std::size_t needed = target.size() + bytes;
+    if (needed > target.capacity()) target.reserve(std::max(needed, 2 * target.capacity()));
+}
+
+void append(std::vector<std::byte>& target, const void* source, std::size_t bytes) {
+    const auto* begin = static_cast<const std::byte*>(source);
+    target.insert(target.end(), begin, begin + bytes);
+}
+
+// What a rank says instead of its number of rows when it has more to give than factors.
+constexpr std::int64_t kWhole = -1;
+
+}  // namespace
+
+// One reduction on its way: how many rows each rank has, then the rows, then their union. Ranks send as many rows as the
+// longest of them has, because a collective moves the same number everywhere.
+struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients::Reduction> {
+    GroupRef group;
+    ddp_dtype dtype = DDP_F32;
+    std::size_t row = 0;  // elements of a row
+    double scale = 1;
+    SparseRows mine;
+    std::uint64_t own_bytes = 0;
+    std::vector<std::int64_t> counts;
+    std::vector<std::int64_t> all_indices;
+    std::vector<std::byte> all_values;
+    SparseRows result;
+
+    std::size_t row_bytes() const { return row * dtype_size(dtype); }
+    std::size_t longest() const { return static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())); }
+
+    WorkPtr submit(const Collective& collective, const OpTag& tag) {
+        return group.get()->submit(collective, tag.keeping(shared_from_this()));
+    }
+
+    WorkPtr start(const OpTag& tag) {
+        counts.resize(static_cast<std::size_t>(group.get()->world()));
+        const auto own = static_cast<std::size_t>(group.get()->rank());
+        counts[own] = static_cast<std::int64_t>(mine.indices.size());
+        auto self = shared_from_this();
+        return submit({DDP_COLLECTIVE_ALLGATHER, nullptr, counts.data(), 1, DDP_I64}, tag)
+            ->then([self](const OpTag& inherited) { return self->gather(inherited); }, true, tag)
+            ->then(
+                [self](const OpTag&) -> WorkPtr {
+                    self->merge();
+                    return nullptr;
+                },
+                true, tag);
+    }
+
+    WorkPtr gather(const OpTag& tag) {
+        const std::size_t most = longest();
+        if (most == 0) return nullptr;
+        const auto world = static_cast<std::size_t>(group.get()->world());
+        mine.indices.resize(most);
+        mine.values.resize(most * row_bytes());
+        all_indices.resize(most * world);
+        all_values.resize(most * world * row_bytes());
+        auto indices = submit({DDP_COLLECTIVE_ALLGATHER, mine.indices.data(), all_indices.data(), most, DDP_I64}, tag);
+        if (row == 0) return indices;
+        return submit({DDP_COLLECTIVE_ALLGATHER, mine.values.data(), all_values.data(), most * row, dtype}, tag);
+    }
+
+    // Each row of the union is summed in the order of the ranks, and on a rank in the order it was given.
+    void merge() {
+        const std::size_t most = longest();
+        std::vector<std::pair<std::int64_t, const void*>> rows;
+        for (std::size_t r = 0; r < counts.size(); ++r)
+            for (std::size_t i = 0; i < static_cast<std::size_t>(counts[r]); ++i)
+                rows.emplace_back(all_indices[r * most + i], all_values.data() + (r * most + i) * row_bytes());
+        std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+        std::vector<const void*> inputs;
+        for (std::size_t i = 0; i < rows.size();) {
+            inputs.clear();
+            const std::int64_t index = rows[i].first;
+            for (; i < rows.size() && rows[i].first == index; ++i) inputs.push_back(rows[i].second);
+            result.indices.push_back(index);
+            result.values.resize(result.values.size() + row_bytes());
+            if (row > 0)
+                cpu::reduce(result.values.data() + result.values.size() - row_bytes(), inputs.data(), inputs.size(),
+                            row, dtype, DDP_SUM, scale);
+        }
+        all_indices = {};
+        all_values = {};
+    }
+};
+
+void SparseGradients::prepare() {
+    for (std::int32_t id = 0; id < table_.size(); ++id)
+        if (table_[id].sparse) params_[id];
+}
+
+void SparseGradients::require_rows(std::int32_t param, const std::int64_t* indices, std::size_t count) const {
+    const Param& p = table_[param];
+    const std::int64_t rows = p.shape[0];
+    for (std::size_t i = 0; i < count; ++i)
+        if (indices[i] < 0 || indices[i] >= rows)
+            throw CallError(
+                {DDP_ERROR_INVALID_ARGUMENT,
+                 str("'", p.name, "': indices[", i, "] is ", indices[i], "; the parameter has ", rows, " rows"), -1,
+                 param});
+}
+
+void SparseGradients::add(std::int32_t param, const std::int64_t* indices, const void* values, std::size_t count) {
+    const Param& p = table_[param];
+    SparseRows& mine = of(param).mine;
+    mine.indices.insert(mine.indices.end(), indices, indices + count);
+    const auto* bytes = static_cast<const std::byte*>(values);
+    const std::size_t size = count * static_cast<std::size_t>(p.row_count()) * dtype_size(p.dtype);
+    mine.values.insert(mine.values.end(), bytes, bytes + size);
+}
+
+WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor, bool mean, const OpTag& tag) {
+    const Param& p = table_[param];
+    auto reduction = std::make_shared<Reduction>();
+    reduction->group = GroupRef(group);
+    reduction->dtype = p.dtype;
+    reduction->row = static_cast<std::size_t>(p.row_count());
+    reduction->scale = mean ? 1.0 / group.world() : 1.0;
+    reduction->mine = std::move(of(param).mine);
+    of(param).mine = {};
+    auto& values = reduction->mine.values;
+    reduction->own_bytes = values.size() + reduction->mine.indices.size() * sizeof(std::int64_t);
+    if (factor != 1)
+        cpu::scale_copy(values.data(), values.data(), values.size() / dtype_size(p.dtype), p.dtype, factor);
+    of(param).reduction = reduction;
+    return reduction->start(tag);
+}
+
+std::uint64_t SparseGradients::collect(std::int32_t param) {
+    PerParam& s = of(param);
+    s.result = s.reduction ? std::move(s.reduction->result) : SparseRows{};
+    const std::uint64_t bytes = s.reduction ? s.reduction->own_bytes : 0;
+    s.reduction = nullptr;
+    return bytes;
+}
+
 // A gradient of n rows and m columns.
-struct Matrix {
+struct FactorGradients::Matrix {
     explicit Matrix(const Param& p)
         : dtype(p.dtype),
           item(dtype_size(p.dtype)),
@@ -35,25 +194,6 @@ struct Matrix {
     ddp_dtype dtype;
     std::size_t item, n, m;
 };
-
-void clear_memory(std::byte* memory, std::size_t bytes) {
-    if (bytes > 0) std::memset(memory, 0, bytes);
-}
-
-void make_room(std::vector<std::byte>& target, std::size_t bytes) {
-    const std::size_t needed = target.size() + bytes;
-    if (needed > target.capacity()) target.reserve(std::max(needed, 2 * target.capacity()));
-}
-
-void append(std::vector<std::byte>& target, const void* source, std::size_t bytes) {
-    const auto* begin = static_cast<const std::byte*>(source);
-    target.insert(target.end(), begin, begin + bytes);
-}
-
-// What a rank says instead of its number of rows when it has more to give than factors.
-constexpr std::int64_t kWhole = -1;
-
-}  // namespace
 
 // One reduction on its way. First every rank learns what the others have. Then either the factors of all ranks, with rows
 // of zeros up to the longest, go to everyone, and each rank adds up the products itself; or each rank does that for its
@@ -153,7 +293,7 @@ void FactorGradients::Given::clear() {
 
 void FactorGradients::prepare() {
     for (std::int32_t id = 0; id < table_.size(); ++id)
-        if (table_[id].factored) slots_[id] = {};
+        if (table_[id].factored) params_[id] = {};
 }
 
 void FactorGradients::require_rows(std::int32_t param, std::size_t rows) const {
@@ -169,7 +309,7 @@ void FactorGradients::require_rows(std::int32_t param, std::size_t rows) const {
 // Rows that are no less than the gradient are replaced by their products before more of them come.
 void FactorGradients::add(std::int32_t param, const void* left, const void* right, std::size_t rows) {
     const Matrix matrix(table_[param]);
-    Given& given = slot(param).given;
+    Given& given = of(param).given;
     if (given.rows > 0 && rows > 0 && !matrix.larger_than(given.rows)) {
         const bool more = !given.sum.empty();
         given.sum.resize(matrix.bytes());
@@ -188,7 +328,7 @@ void FactorGradients::add(std::int32_t param, const void* left, const void* righ
 WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* place, double factor, bool mean,
                                 const OpTag& tag) {
     const Param& p = table_[param];
-    Slot& s = slot(param);
+    PerParam& s = of(param);
     if (!s.reduction || s.reduction.use_count() > 1) s.reduction = std::make_shared<Reduction>(p);
     Reduction& reduction = *s.reduction;
     reduction.group = GroupRef(group);
@@ -206,7 +346,7 @@ WorkPtr FactorGradients::launch(Group& group, std::int32_t param, std::byte* pla
 }
 
 std::uint64_t FactorGradients::collect(std::int32_t param) {
-    const auto& reduction = slot(param).reduction;
+    const auto& reduction = of(param).reduction;
     if (!reduction) return 0;
     reduction->group = {};
     reduction->bucket = nullptr;

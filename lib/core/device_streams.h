@@ -1,5 +1,4 @@
-// A context's side of each device that holds its parameters: its own streams there, and the caller's that they are ordered
-// with.
+// A context's own streams on each device that holds its parameters, and the caller's stream that they are ordered with.
 //
 // One stream fills buckets and empties them. What happens to a bucket in between is in the order of another one, of which
 // there is one for each link of the group: so buckets are filled while others travel, and those of different links travel at
@@ -17,13 +16,13 @@
 
 namespace libddp {
 
-class DeviceLane {
+class DeviceStreams {
 public:
-    explicit DeviceLane(const ddp_device& device) : stream_(on_device::make_stream(device)) {}
+    explicit DeviceStreams(const ddp_device& device) : stream_(on_device::make_stream(device)) {}
 
     const StreamPtr& stream() const { return stream_; }
     // For buckets of one link.
-    const StreamPtr& turn(std::size_t link);
+    const StreamPtr& of_link(std::size_t link);
     // The first stream comes after all that is on the others.
     void gather() const;
     const ddp_device& device() const { return stream_->device(); }
@@ -54,79 +53,87 @@ public:
 
 private:
     const StreamPtr stream_;
-    std::vector<StreamPtr> turns_;
+    std::vector<StreamPtr> link_streams_;
     void* caller_ = nullptr;
     std::mutex mutex_;
     std::vector<void*> noted_;
 };
 
-class DeviceLanes {
+// Those of all devices.
+class ContextStreams {
 public:
     // Null for the CPU, and for a device that was never required.
-    DeviceLane* find(const ddp_device& device) const;
-    DeviceLane* require(const ddp_device& device);
-    bool empty() const { return lanes_.empty(); }
+    DeviceStreams* find(const ddp_device& device) const;
+    DeviceStreams* require(const ddp_device& device);
+    bool empty() const { return devices_.empty(); }
     void gather() const {
-        for (const auto& lane : lanes_) lane->gather();
+        for (const auto& device : devices_) device->gather();
     }
     // Null for the CPU.
     StreamPtr stream(const ddp_device& device) const;
 
     // Throws INVALID_STATE if a caller's stream is being captured.
     void refuse_capture() const {
-        for (const auto& lane : lanes_) lane->stream()->refuse_capture(lane->caller());
+        for (const auto& device : devices_) device->stream()->refuse_capture(device->caller());
     }
     void enter() const {
-        for (const auto& lane : lanes_) lane->enter();
+        for (const auto& device : devices_) device->enter();
     }
     void follow_callers() const {
-        for (const auto& lane : lanes_) lane->follow_caller();
+        for (const auto& device : devices_) device->follow_caller();
     }
     void leave() const {
-        for (const auto& lane : lanes_) lane->leave();
+        for (const auto& device : devices_) device->leave();
     }
-    // As DeviceLane::wait.
+    // As the functions of DeviceStreams.
+    void follow_noted() const {
+        for (const auto& device : devices_) device->follow_noted();
+    }
+    void forget_noted() const {
+        for (const auto& device : devices_) device->forget_noted();
+    }
     void wait(std::int64_t timeout_ms, const std::function<void()>& look) const {
-        for (const auto& lane : lanes_) lane->wait(timeout_ms, look);
+        for (const auto& device : devices_) device->wait(timeout_ms, look);
     }
-    const std::vector<std::unique_ptr<DeviceLane>>& all() const { return lanes_; }
+    const std::vector<std::unique_ptr<DeviceStreams>>& all() const { return devices_; }
 
 private:
-    std::vector<std::unique_ptr<DeviceLane>> lanes_;  // few
+    std::vector<std::unique_ptr<DeviceStreams>> devices_;  // few
 };
 
 // A call between steps: in the order of the caller's streams from its beginning to its end, however that is.
-class LaneScope {
+class StreamScope {
 public:
-    explicit LaneScope(const DeviceLanes& lanes) : lanes_(lanes) { lanes_.enter(); }
-    ~LaneScope() {
+    explicit StreamScope(const ContextStreams& streams) : streams_(streams) { streams_.enter(); }
+    ~StreamScope() {
         try {
-            lanes_.leave();
+            streams_.leave();
         } catch (...) {
             // A device that has failed says so in the next call.
         }
     }
-    LaneScope(const LaneScope&) = delete;
-    LaneScope& operator=(const LaneScope&) = delete;
+    StreamScope(const StreamScope&) = delete;
+    StreamScope& operator=(const StreamScope&) = delete;
 
 private:
-    const DeviceLanes& lanes_;
+    const ContextStreams& streams_;
 };
 
 // The caller of this device (null: of the CPU) is this stream as long as the scope lasts.
 class CallerScope {
 public:
-    CallerScope(DeviceLane* lane, void* stream) : lane_(lane), before_(lane ? lane->caller() : nullptr) {
-        if (lane_) lane_->set_caller(stream);
+    CallerScope(DeviceStreams* streams, void* stream)
+        : streams_(streams), before_(streams ? streams->caller() : nullptr) {
+        if (streams_) streams_->set_caller(stream);
     }
     ~CallerScope() {
-        if (lane_) lane_->set_caller(before_);
+        if (streams_) streams_->set_caller(before_);
     }
     CallerScope(const CallerScope&) = delete;
     CallerScope& operator=(const CallerScope&) = delete;
 
 private:
-    DeviceLane* const lane_;
+    DeviceStreams* const streams_;
     void* const before_;
 };
 

@@ -1,5 +1,5 @@
-// Launches buckets: calls the communication hook for each bucket once all of its gradients are there, strictly in plan
-// order.
+// The buckets of a step, in the order of the plan: calls the communication hook for each once all of its gradients are
+// there, strictly in that order.
 //
 // A bucket that no rank uses is left out. A bucket in which this rank lacks gradients is completed with zeros first. On
 // request ranks vote before each bucket whether any of them used it.
@@ -23,12 +23,12 @@
 
 namespace libddp {
 
-// What the launcher leaves to its owner, on the thread that launches.
+// What the queue leaves to its owner, on the thread that launches.
 class LaunchOwner {
 public:
     // The last thing before a bucket is sent: puts zeros where this rank has no gradient and knew so before the step, and
     // brings gradients of devices to `place`.
-    virtual void complete_bucket(const ddp_bucket& bucket, const Hook::Place& place) = 0;
+    virtual void complete_bucket(const ddp_bucket& bucket, const Hook::Target& target) = 0;
     // Reduces a parameter that is alone in its bucket, because it goes a way of its own, without the hook.
     virtual WorkPtr reduce_alone(Group& group, std::int32_t param, const OpTag& tag) = 0;
 
@@ -36,7 +36,7 @@ protected:
     ~LaunchOwner() = default;
 };
 
-class Launcher {
+class LaunchQueue {
 public:
     struct Step {
         std::int64_t synced_steps = 0;  // for hooks, and compared
@@ -46,7 +46,7 @@ public:
         bool votes = false;
     };
 
-    Launcher(std::shared_ptr<Group> group, LaunchOwner& owner) : owner_(owner) { set_group(std::move(group)); }
+    LaunchQueue(std::shared_ptr<Group> group, LaunchOwner& owner) : owner_(owner) { set_group(std::move(group)); }
 
     void set_group(std::shared_ptr<Group> group);
     // New buckets. Not while a step is under way.
@@ -82,20 +82,20 @@ public:
     // group.
     const ddp_bucket& wait(std::size_t bucket);
     // Whether no bucket waits for a gradient any more.
-    bool all_launched() const { return next_ == slots_.size(); }
+    bool all_launched() const { return next_ == entries_.size(); }
     // True if work of the current step is still under way.
     bool in_flight() const;
     // Waits for all launched buckets, well or badly, at most until the deadline.
     void drain(const Deadline& deadline);
 
     // Whether the bucket is, or was, sent in this step. After wait() it is final.
-    bool sent(std::size_t bucket) const { return slots_[bucket].live && !slots_[bucket].voted_out; }
+    bool sent(std::size_t bucket) const { return entries_[bucket].live && !entries_[bucket].voted_out; }
     // Tells the clock when each bucket was on its way. After all were waited for.
     void tell_travel(StepClock& clock) const;
-    ErrorInfo break_with(ErrorInfo error, std::size_t bucket) { return break_with(std::move(error), slots_[bucket]); }
+    ErrorInfo break_with(ErrorInfo error, std::size_t bucket) { return break_with(std::move(error), entries_[bucket]); }
 
 private:
-    struct Slot {
+    struct Entry {
         ddp_bucket bucket;
         std::uint64_t content = 0;  // bytes of gradients, without gaps
         WorkPtr work;               // null: the hook finished at once
@@ -113,18 +113,16 @@ private:
     };
 
     // All operations of a bucket run on one link, whichever buckets are left out: the one that its memory comes from.
-    ddp_group& link_of(const Slot& slot) const;
-    void launch_consecutive();
-    void launch(Slot& slot);
-    Hook::Place place_of(Slot& slot) const;
-    WorkPtr start_with_vote(Slot& slot, const OpTag& tag);
-    static void mark_end(Slot& slot, const OpTag& tag);
-    WorkPtr ask_for_votes(Slot& slot, const OpTag& tag);
-    WorkPtr call_hook(Slot& slot, OpTag tag);
-    ErrorInfo break_with(ErrorInfo error, const Slot& slot);
+    ddp_group& link_of(const Entry& entry) const;
+    void launch(Entry& entry);
+    Hook::Target target_of(Entry& entry) const;
+    WorkPtr start_with_vote(Entry& entry, const OpTag& tag);
+    static void mark_end(Entry& entry, const OpTag& tag);
+    WorkPtr ask_for_votes(Entry& entry, const OpTag& tag);
+    WorkPtr call_hook(Entry& entry, OpTag tag);
+    ErrorInfo break_with(ErrorInfo error, const Entry& entry);
     ErrorInfo in_this_group(ErrorInfo error) const;
-    ErrorInfo wait_for(Work& work) const;
-    ErrorInfo with_bucket(ErrorInfo error, const Slot& slot, const std::string& text) const;
+    ErrorInfo with_bucket(ErrorInfo error, const Entry& entry, const std::string& text) const;
 
     std::shared_ptr<Group> group_;
     std::vector<std::unique_ptr<ddp_group>> links_;  // hooks borrow them: they stay where they are
@@ -135,7 +133,7 @@ private:
     std::uint64_t copied_before_ = 0;  // under earlier hooks
     LaunchOwner& owner_;
     Step step_;
-    std::vector<Slot> slots_;
+    std::vector<Entry> entries_;
     std::vector<std::atomic<std::int32_t>> pending_;
     std::vector<std::atomic<bool>> used_;  // does this rank have a gradient for the bucket; only for votes
     std::atomic<std::uint32_t> requests_{0};

@@ -1,0 +1,231 @@
+#include "core/gradients.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/link.h"
+#include "comm/monitor.h"
+#include "device/device.h"
+#include "kernels/dtype.h"
+#include "kernels/on_device.h"
+
+namespace libddp {
+namespace {
+
+// Where the program finds it.
+void* home(const Gradient& gradient) {
+    return gradient.grad ? gradient.grad : gradient.place;
+}
+
+}  // namespace
+
+void HostGradients::require_copyable(std::int32_t param, const Gradient& gradient, const void* given, bool add) const {
+    if (gradient.bytes == 0) return;
+    const std::string& name = table_[param].name;
+    if (!given)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient is NULL, but '", name, "' has ", gradient.count,
+                  gradient.count == 1 ? " element" : " elements");
+    if (const ddp_device device = device_of(given); !is_cpu(device))
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient is memory of ", device_name(device), ", but '", name,
+                  "' is on the CPU");
+    const auto from = reinterpret_cast<std::uintptr_t>(given);
+    const auto to = reinterpret_cast<std::uintptr_t>(home(gradient));
+    if (from < to + gradient.bytes && to < from + gradient.bytes && (add || from != to))
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "gradient overlaps the place of the gradient of '", name,
+                  "'; where the program writes there itself it calls ddp_grad_ready");
+}
+
+void HostGradients::copy_given(const Gradient& gradient, const void* given, bool add) {
+    void* const to = home(gradient);
+    if (gradient.bytes == 0 || given == to) return;
+    if (add) {
+        const void* const terms[] = {to, given};
+        cpu::reduce(to, terms, 2, gradient.count, gradient.dtype, DDP_SUM, 1);
+    } else {
+        std::memcpy(to, given, gradient.bytes);
+    }
+    count_copied(gradient);
+}
+
+void HostGradients::fill_with_zeros(std::int32_t param, const Gradient& gradient, bool keep) {
+    if (keep && !gradient.grad) {
+        std::vector<std::byte> copy(gradient.place, gradient.place + gradient.bytes);
+        const std::lock_guard lock(mutex_);
+        kept_.insert_or_assign(param, std::move(copy));
+    }
+    clear(gradient);
+}
+
+void HostGradients::convert_result(const ddp_bucket& bucket, const BucketTensor& tensor, void* target) {
+    const auto count = static_cast<std::size_t>(tensor.count);
+    const auto* source =
+        static_cast<const std::byte*>(bucket.result) + bucket.first_element(tensor) * dtype_size(bucket.result_dtype);
+    if (bucket.result_dtype == bucket.dtype)
+        cpu::scale_copy(target, source, count, bucket.dtype, 1);
+    else
+        cpu::convert(target, bucket.dtype, source, bucket.result_dtype, count);
+}
+
+void HostGradients::give_back(const ddp_bucket&, const BucketTensor& tensor, const Gradient& gradient) {
+    if (gradient.grad) return;
+    const std::lock_guard lock(mutex_);
+    const auto found = kept_.find(tensor.param);
+    if (found != kept_.end() && !found->second.empty())
+        std::memcpy(gradient.place, found->second.data(), found->second.size());
+}
+
+void DeviceGradients::reset_layout(const BucketStore& store) {
+    if (streams_.empty()) return;
+    buckets_.clear();
+    for (const PlanBucket& planned : store.plan().buckets) {
+        auto& bucket = buckets_.emplace_back();
+        if (is_cpu(planned.device)) continue;
+        bucket = std::make_unique<Bucket>();
+        bucket->device_streams = streams_.find(planned.device);
+        bucket->params = planned.params;
+    }
+    fills_ = std::vector<Fill>(table_.params().size());
+}
+
+void DeviceGradients::require_copyable(std::int32_t param, const Gradient& gradient, const void*, bool) const {
+    fail_call(
+        DDP_ERROR_UNSUPPORTED, "'", table_[param].name, "' is on ", device_name(gradient.streams->device()),
+        ", where only the program knows the stream; copy the gradient to desc.grad or ddp_grad_view there, and call "
+        "ddp_grad_ready_on");
+}
+
+void DeviceGradients::arm(const Participation& participation) {
+    for (auto& bucket : buckets_) {
+        if (!bucket) continue;
+        std::int32_t expected = 0;
+        for (const std::int32_t param : bucket->params) {
+            if (participation.role(param) == Role::kExpected) ++expected;
+            fills_[static_cast<std::size_t>(param)] = Fill::kKeptZeros;  // what is absent says nothing more
+        }
+        bucket->missing.store(expected, std::memory_order_relaxed);
+        bucket->streams.clear();
+        bucket->complete.clear();
+    }
+}
+
+void DeviceGradients::come(const Gradient& gradient, void* stream, bool later) {
+    if (later) return gradient.streams->note(stream);
+    Bucket& b = bucket(gradient.bucket);
+    if (names_thread_stream(stream)) {
+        EventPtr here = b.device_streams->stream()->record(stream);
+        const std::lock_guard lock(b.mutex);
+        b.complete.push_back(std::move(here));
+        return;
+    }
+    const std::lock_guard lock(b.mutex);
+    if (std::find(b.streams.begin(), b.streams.end(), stream) == b.streams.end()) b.streams.push_back(stream);
+}
+
+// Events only now, and one for each stream: it stands for all gradients that came on it. But a stream that only the thread
+// knows has its events already.
+void DeviceGradients::decide(std::int32_t param, const Gradient& gradient, Fill fill) {
+    Bucket& b = bucket(gradient.bucket);
+    fills_[static_cast<std::size_t>(param)] = fill;
+    if (b.missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    const std::lock_guard lock(b.mutex);
+    for (void* stream : b.streams) b.complete.push_back(b.device_streams->stream()->record(stream));
+}
+
+void DeviceGradients::pack(const ddp_bucket& described, const Hook::Target& target, double scale) {
+    Bucket& b = bucket(described.index);
+    const DeviceStream& stream = *b.device_streams->stream();
+    for (const EventPtr& event : b.take_complete()) stream.wait(*event);
+    const bool elsewhere = target.buffer != described.buffer;
+    if (!elsewhere) keep_views(described);
+    std::uint64_t copied = 0;
+    std::vector<ddp_segment> segments;
+    for (const BucketTensor& tensor : described.tensors) {
+        const auto count = static_cast<std::size_t>(tensor.count);
+        if (count == 0) continue;
+        void* dst = static_cast<std::byte*>(target.buffer) + described.first_element(tensor) * dtype_size(target.dtype);
+        if (fill_of(tensor) != Fill::kGradient || scale == 0) {  // not 0 * infinity
+            segments.push_back({dst, nullptr, count});
+        } else if (!is_view(tensor)) {
+            segments.push_back({dst, table_[tensor.param].grad, count});
+            copied += table_[tensor.param].bytes;
+        } else if (elsewhere || scale != 1) {
+            segments.push_back({dst, tensor.gradient, count});
+        }
+    }
+    on_device::transfer(stream, segments, described.dtype, target.dtype, scale == 0 ? 1 : scale);
+    described.stream->wait(*stream.record());
+    copied_bytes_.fetch_add(copied, std::memory_order_relaxed);
+}
+
+void DeviceGradients::keep_views(const ddp_bucket& described) {
+    const StreamPtr& stream = bucket(described.index).device_streams->stream();
+    std::vector<ddp_segment> segments;
+    for (const BucketTensor& tensor : described.tensors) {
+        if (tensor.count == 0 || fill_of(tensor) != Fill::kKeptZeros || !is_view(tensor)) continue;
+        auto& kept = kept_[tensor.param];
+        kept = stream->allocate(table_[tensor.param].bytes);
+        segments.push_back({kept.get(), tensor.gradient, static_cast<std::size_t>(tensor.count)});
+    }
+    on_device::transfer(*stream, segments, described.dtype, described.dtype, 1);
+}
+
+void DeviceGradients::take_result(const ddp_bucket& described, const BucketTensor& tensor, const Gradient& gradient) {
+    void* const target = gradient.grad ? gradient.grad : tensor.gradient;
+    if (described.result) {
+        const auto* source = static_cast<const std::byte*>(described.result) +
+                             described.first_element(tensor) * dtype_size(described.result_dtype);
+        add_result(described, described.result_dtype, {target, source, gradient.count});
+    } else if (target != tensor.gradient) {
+        add_result(described, described.dtype, {target, tensor.gradient, gradient.count});
+    } else {
+        return;  // it is there
+    }
+    copied_bytes_.fetch_add(gradient.bytes, std::memory_order_relaxed);
+}
+
+void DeviceGradients::give_back(const ddp_bucket& described, const BucketTensor& tensor, const Gradient&) {
+    const auto kept = kept_.find(tensor.param);
+    if (kept != kept_.end())
+        add_result(described, described.dtype,
+                   {tensor.gradient, kept->second.get(), static_cast<std::size_t>(tensor.count)});
+}
+
+void DeviceGradients::add_result(const ddp_bucket& described, ddp_dtype from, const ddp_segment& segment) {
+    if (segment.count > 0) results_[{bucket(described.index).device_streams, from, described.dtype}].push_back(segment);
+}
+
+void DeviceGradients::deliver(const ddp_bucket& described) {
+    if (!described.done) return;  // no rank uses the bucket
+    bucket(described.index).device_streams->stream()->wait(*described.done);
+    deliver();
+}
+
+void DeviceGradients::deliver() {
+    for (const auto& [route, segments] : results_) {
+        const auto& [device_streams, from, to] = route;
+        on_device::transfer(*device_streams->stream(), segments, from, to, 1);
+    }
+    results_.clear();
+}
+
+void DeviceGradients::finish(Group& group, std::int64_t step, bool enqueue) {
+    deliver();
+    if (enqueue) return streams_.leave();
+    try {
+        streams_.wait(group.timeout_ms(), [&group] { group.check_in_wait("a device"); });
+        // Operations that are aborted end as well.
+        for (std::size_t i = 0; i < group.link_count() && !streams_.empty(); ++i) group.link(i)->check_enqueued();
+    } catch (const Error& error) {
+        ErrorInfo info = on_rank(group.rank(), error.info());
+        info.step = step;
+        throw Error(group.break_everywhere(info));
+    }
+}
+
+void DeviceGradients::forget_step() {
+    kept_.clear();
+    results_.clear();
+    streams_.forget_noted();
+}
+
+}  // namespace libddp

@@ -1,0 +1,185 @@
+// How dense gradients get into their buckets and out again: HostGradients for those in the CPU's memory, DeviceGradients for
+// those on devices. Both have the same functions, and the reducer chooses between them in one place (Reducer::at).
+//
+// A gradient of the CPU is in its bucket when ddp_grad_ready returns. One of a device need not even be computed then: what
+// is known is the stream on which it will be. When all of a bucket are announced, events are recorded on their streams; when
+// the bucket is launched, the context's stream there waits for the events and then fills the bucket.
+//
+// A view that this rank does not use travels as zeros, and may have to become again what it was: its contents are kept.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/bucket_store.h"
+#include "core/device_streams.h"
+#include "core/param_table.h"
+#include "core/participation.h"
+#include "hooks/bucket.h"
+#include "hooks/hook.h"
+#include "kernels/arithmetic.h"
+
+namespace libddp {
+
+// Where a gradient is: in its bucket, and with the program.
+struct Gradient {
+    std::byte* place = nullptr;        // in the bucket; null: sparse
+    void* grad = nullptr;              // null: view. With a check never null: then it is memory of the check's
+    DeviceStreams* streams = nullptr;  // null: the CPU
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+    ddp_dtype dtype = DDP_F32;
+    std::int32_t bucket = -1;
+};
+
+class HostGradients {
+public:
+    explicit HostGradients(const ParamTable& table) : table_(table) {}
+
+    // The CPU has no streams, and what is announced is complete.
+    static void* caller(const Gradient&) { return nullptr; }
+    static void refuse_capture(const Gradient&, void*) {}
+    static void come(const Gradient&, void*, bool) {}
+
+    // Throws unless what is given to ddp_put lies elsewhere, or is what is there already.
+    void require_copyable(std::int32_t param, const Gradient& gradient, const void* given, bool add) const;
+    void copy_given(const Gradient& gradient, const void* given, bool add);
+
+    // Brings a gradient into its bucket, times `scale`.
+    void fill(std::int32_t, const Gradient& gradient, double scale) {
+        if (scale == 0) return clear(gradient);  // not 0 * infinity
+        if (!gradient.grad && scale == 1) return;
+        // A view is still in this core's cache.
+        const void* const source = gradient.grad ? gradient.grad : gradient.place;
+        cpu::scale_copy(gradient.place, source, gradient.count, gradient.dtype, scale);
+        if (gradient.grad) count_copied(gradient);
+    }
+    // Zeros stand for a gradient that this rank does not have. keep: a view's contents.
+    void fill_with_zeros(std::int32_t param, const Gradient& gradient, bool keep);
+    // The same for one of which this was known before the step.
+    void fill_absent(std::int32_t param, const Gradient& gradient) { fill_with_zeros(param, gradient, true); }
+    // Everything is in the bucket already.
+    static void pack(const ddp_bucket&, const Hook::Target&, double) {}
+
+    // Copies the result of a tensor from where the hook left it to the program's memory, or into the view.
+    void take_result(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient) {
+        void* const target = gradient.grad ? gradient.grad : tensor.gradient;
+        if (bucket.result)
+            convert_result(bucket, tensor, target);
+        else if (target != tensor.gradient)
+            cpu::scale_copy(target, tensor.gradient, gradient.count, bucket.dtype, 1);
+        else
+            return;  // it is there
+        count_copied(gradient);
+    }
+    // A view becomes again what it was.
+    void give_back(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient);
+    static void deliver(const ddp_bucket&) {}
+    static void finish(Group&, std::int64_t, bool) {}
+    // Nothing of a step is left.
+    void forget_step() { kept_.clear(); }
+
+    std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
+
+private:
+    static void clear(const Gradient& gradient) {
+        if (gradient.bytes > 0) std::memset(gradient.place, 0, gradient.bytes);
+    }
+    static void convert_result(const ddp_bucket& bucket, const BucketTensor& tensor, void* target);
+    void count_copied(const Gradient& gradient) { copied_bytes_.fetch_add(gradient.bytes, std::memory_order_relaxed); }
+
+    const ParamTable& table_;
+    std::atomic<std::uint64_t> copied_bytes_{0};
+    std::mutex mutex_;
+    std::map<std::int32_t, std::vector<std::byte>> kept_;
+};
+
+// Each bucket is filled with one transfer, and emptied with another.
+class DeviceGradients {
+public:
+    DeviceGradients(const ParamTable& table, const ContextStreams& streams) : table_(table), streams_(streams) {}
+
+    // New buckets. Not while a step is under way.
+    void reset_layout(const BucketStore& store);
+    // All wait for their gradients again.
+    void arm(const Participation& participation);
+
+    // The program's stream for calls that name none.
+    static void* caller(const Gradient& gradient) { return gradient.streams->caller(); }
+    static void refuse_capture(const Gradient& gradient, void* stream) {
+        gradient.streams->stream()->refuse_capture(stream);
+    }
+    // A gradient will be complete when the stream comes to this point. later: a later step reduces it. Any thread.
+    void come(const Gradient& gradient, void* stream, bool later);
+
+    // Throws UNSUPPORTED: only the program knows the stream.
+    [[noreturn]] void require_copyable(std::int32_t param, const Gradient& gradient, const void* given, bool add) const;
+
+    // The last that is said about a gradient in this step, after come(), and before the queue is told. pack() fills and scales.
+    void fill(std::int32_t param, const Gradient& gradient, double) { decide(param, gradient, Fill::kGradient); }
+    void fill_with_zeros(std::int32_t param, const Gradient& gradient, bool keep) {
+        decide(param, gradient, keep ? Fill::kKeptZeros : Fill::kZeros);
+    }
+    static void fill_absent(std::int32_t, const Gradient&) {}  // arm() did
+    // On the launching thread. scale: of the gradients; those that are absent become zeros.
+    void pack(const ddp_bucket& bucket, const Hook::Target& target, double scale);
+
+    // deliver() enqueues what these two ask for.
+    void take_result(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient);
+    void give_back(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient);
+    void deliver();
+    // The same when this bucket is done.
+    void deliver(const ddp_bucket& bucket);
+    // What is enqueued to finish buckets becomes true: for the host, or (enqueue) for the callers' streams. Other buckets may
+    // travel on. An error breaks the group; step is for its message.
+    void finish(Group& group, std::int64_t step, bool enqueue);
+    // Gradients of a step that did not sync: what comes next is ordered after them.
+    void end_local_step() { streams_.follow_noted(); }
+    void forget_step();
+
+    std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
+
+private:
+    // How a gradient's place is filled. kept: a view's contents may have to come back.
+    enum class Fill : std::uint8_t { kGradient, kZeros, kKeptZeros };
+
+    struct Bucket {
+        DeviceStreams* device_streams = nullptr;
+        std::vector<std::int32_t> params;
+        std::atomic<std::int32_t> missing{0};
+        std::mutex mutex;
+        std::vector<void*> streams;
+        std::vector<EventPtr> complete;  // where the streams were when the last gradient came
+
+        std::vector<EventPtr> take_complete() {
+            const std::lock_guard lock(mutex);
+            return std::exchange(complete, {});
+        }
+    };
+    using Route = std::tuple<const DeviceStreams*, ddp_dtype, ddp_dtype>;
+
+    Bucket& bucket(std::int32_t index) { return *buckets_[static_cast<std::size_t>(index)]; }
+    void decide(std::int32_t param, const Gradient& gradient, Fill fill);
+    void keep_views(const ddp_bucket& bucket);
+    Fill fill_of(const BucketTensor& tensor) const { return fills_[static_cast<std::size_t>(tensor.param)]; }
+    bool is_view(const BucketTensor& tensor) const { return !table_[tensor.param].grad; }
+    void add_result(const ddp_bucket& bucket, ddp_dtype from, const ddp_segment& segment);
+
+    const ParamTable& table_;
+    const ContextStreams& streams_;
+    std::vector<std::unique_ptr<Bucket>> buckets_;  // null: of the CPU
+    std::vector<Fill> fills_;                       // by parameter
+    std::map<std::int32_t, std::shared_ptr<std::byte>> kept_;
+    std::map<Route, std::vector<ddp_segment>> results_;
+    std::atomic<std::uint64_t> copied_bytes_{0};
+};
+
+}  // namespace libddp

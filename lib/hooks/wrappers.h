@@ -1,0 +1,71 @@
+// Hooks around another hook: one in lower precision, and one with a function of the user's after it.
+#pragma once
+
+#include "ddp/builtin_hooks.h"
+#include "hooks/hook.h"
+#include "hooks/job.h"
+
+namespace libddp {
+
+// The bucket is cast to f16 or bf16, given to the other hook, and what that leaves is cast back while it is copied into the
+// gradients.
+class CastHook final : public Hook {
+public:
+    // dtype: DDP_F16 or DDP_BF16.
+    CastHook(HookPtr inner, ddp_dtype dtype) : inner_(std::move(inner)), dtype_(dtype) {}
+
+    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
+    Target target(ddp_bucket& bucket) override;
+    void set_buckets(const Buckets& buckets) override {
+        jobs_.clear();
+        inner_->set_buckets(buckets);
+    }
+    std::string name() const override;
+    std::string options() const override { return inner_->options(); }
+    bool any_thread() const override { return inner_->any_thread(); }
+    bool keeps_models_alike() const override { return inner_->keeps_models_alike(); }
+    void save(HookState& state) const override { inner_->save(state); }
+    void load(const HookState& state) override { inner_->load(state); }
+
+private:
+    struct Job;
+
+    static bool narrows(const ddp_bucket& bucket);
+
+    const HookPtr inner_;
+    const ddp_dtype dtype_;
+    JobPool<Job> jobs_;
+};
+
+// The other hook, and then a function of the user's on its result, while later buckets still travel.
+class ThenHook final : public Hook {
+public:
+    // user_data: its deleter is the user's destroy function.
+    ThenHook(HookPtr inner, ddp_bucket_fn fn, std::shared_ptr<void> user_data, bool any_thread)
+        : inner_(std::move(inner)), user_{fn, std::move(user_data), any_thread} {}
+
+    WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) override;
+    Target target(ddp_bucket& bucket) override { return inner_->target(bucket); }
+    void set_buckets(const Buckets& buckets) override { inner_->set_buckets(buckets); }
+    std::string name() const override { return str("then(", inner_->name(), ")"); }
+    std::string options() const override { return inner_->options(); }
+    bool any_thread() const override { return inner_->any_thread() && user_.any_thread; }
+    bool sums_prescaled() const override { return inner_->sums_prescaled(); }
+    bool keeps_models_alike() const override { return inner_->keeps_models_alike(); }
+    void save(HookState& state) const override { inner_->save(state); }
+    void load(const HookState& state) override { inner_->load(state); }
+
+private:
+    struct User {
+        ddp_bucket_fn fn;
+        std::shared_ptr<void> data;
+        bool any_thread;
+
+        void call(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) const;
+    };
+
+    const HookPtr inner_;
+    const User user_;
+};
+
+}  // namespace libddp
