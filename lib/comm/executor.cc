@@ -99,7 +99,7 @@ auto Executor::inside_operation(Lock& lock, Function function) {
 std::optional<ErrorInfo> Executor::run_now(Operation& operation) {
     if (runner_ == Runner::kProgressThread || !may_lend()) return std::nullopt;
     Lock lock(mutex_);
-    if (anything_before() || crew_) return std::nullopt;
+    if (anything_before() || siblings_) return std::nullopt;
     auto result = inside_operation(lock, [&] { return operation.run(); });
     wake_others();
     return result;
@@ -126,9 +126,9 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, b
     const bool operations = holds_turn() || (lend && may_lend() && (!deadline || runner_ == Runner::kWaitingThread));
     Lock lock(mutex_);
     // A thread that holds the turn is the only one that can run what it waits for.
-    if (const auto crew = crew_; crew && !holds_turn()) {
+    if (const auto siblings = siblings_; siblings && !holds_turn()) {
         lock.unlock();
-        return crew->wait(work, deadline);
+        return siblings->wait(work, deadline);
     }
     std::optional<ErrorInfo> verdict;
     while (!work.done()) {
@@ -162,9 +162,9 @@ bool Executor::run_callbacks() {
 
 void Executor::advance(Work& work) {
     Lock lock(mutex_);
-    if (const auto crew = crew_) {
+    if (const auto siblings = siblings_) {
         lock.unlock();
-        crew->run_callbacks();
+        siblings->run_callbacks();
     } else if (runner_ == Runner::kWaitingThread) {
         while (!work.done() && step(lock, /*user_thread=*/true, /*operations=*/true)) {
         }
@@ -174,27 +174,27 @@ void Executor::advance(Work& work) {
     }
 }
 
-void Executor::join(std::shared_ptr<Crew> crew) {
+void Executor::join(std::shared_ptr<SiblingExecutors> siblings) {
     Lock lock(mutex_);
-    set_crew(std::move(crew));
+    set_siblings(std::move(siblings));
 }
 
-void Executor::leave(const std::shared_ptr<Crew>& crew) {
+void Executor::leave(const std::shared_ptr<SiblingExecutors>& siblings) {
     Lock lock(mutex_);
-    if (crew_ == crew) set_crew(nullptr);
+    if (siblings_ == siblings) set_siblings(nullptr);
 }
 
 // Called with the lock held, as is all that counts callbacks.
-void Executor::set_crew(std::shared_ptr<Crew> crew) {
+void Executor::set_siblings(std::shared_ptr<SiblingExecutors> siblings) {
     const auto waiting = static_cast<std::int64_t>(callbacks_.size());
     count_callbacks(-waiting);
-    crew_ = std::move(crew);
+    siblings_ = std::move(siblings);
     count_callbacks(waiting);
 }
 
 void Executor::count_callbacks(std::int64_t change) {
     callback_count_.fetch_add(change, std::memory_order_relaxed);
-    if (crew_) crew_->count_callbacks(change);
+    if (siblings_) siblings_->count_callbacks(change);
 }
 
 bool Executor::idle() {
@@ -342,14 +342,14 @@ void Executor::wake_others() {
 
 // Called with the lock held.
 void Executor::ring() {
-    if (crew_) crew_->ring();
+    if (siblings_) siblings_->ring();
 }
 
 bool Executor::holds_turn() const {
     return turn_holder == this;
 }
 
-bool Crew::wait(Work& work, const std::optional<Deadline>& deadline) {
+bool SiblingExecutors::wait(Work& work, const std::optional<Deadline>& deadline) {
     std::optional<ErrorInfo> verdict;
     for (;;) {
         std::unique_lock lock(mutex_);
@@ -369,14 +369,14 @@ bool Crew::wait(Work& work, const std::optional<Deadline>& deadline) {
     }
 }
 
-bool Crew::run_callbacks() {
+bool SiblingExecutors::run_callbacks() {
     bool ran = false;
     for (const auto& member : members_)
         if (auto executor = member.lock()) ran = executor->run_callbacks() || ran;
     return ran;
 }
 
-void Crew::ring() {
+void SiblingExecutors::ring() {
     std::lock_guard lock(mutex_);
     ++rings_;
     rung_.notify_all();

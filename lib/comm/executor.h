@@ -37,7 +37,7 @@ public:
 };
 using OperationPtr = std::unique_ptr<Operation>;
 
-class Crew;
+class SiblingExecutors;
 
 class Executor : public std::enable_shared_from_this<Executor> {
 public:
@@ -57,8 +57,8 @@ public:
 
     // Queues an operation; the result finishes when it has run.
     WorkPtr submit(OperationPtr operation, const WaitTarget& target = {});
-    // Runs an operation here and now, for a caller that has nothing else to do. Nothing if others are before it, or in a
-    // crew, where nobody who waits may be inside an operation that not all ranks have come to: then submit it.
+    // Runs an operation here and now, for a caller that has nothing else to do. Nothing if others are before it, or
+    // with siblings, where nobody who waits may be inside an operation that not all ranks have come to: then submit it.
     std::optional<ErrorInfo> run_now(Operation& operation);
 
     // The executor whose order must be kept to by what continues operations with this tag: that of the turn that the
@@ -70,23 +70,23 @@ public:
     WorkPtr add_gate(WorkPtr work = nullptr);
 
     // Waits until `work` is done; false if the deadline passed first. If `lend`, the calling thread lends itself, unless
-    // this executor is one of a crew: without a deadline always, with one only where nobody else runs operations (an
+    // this executor has siblings: without a deadline always, with one only where nobody else runs operations (an
     // operation then may outlast the deadline). Throws the verdict if the program ends the wait.
     bool help_until(Work& work, const std::optional<Deadline>& deadline, bool lend);
 
     // Runs continuations that wait for a thread inside a libddp call. False if there were none. Cheap then.
     bool run_callbacks();
-    // Those of the whole crew; and where nobody else runs operations those too, until `work` is done or must wait for
+    // Those of all siblings; and where nobody else runs operations those too, until `work` is done or must wait for
     // something else.
     void advance(Work& work);
     // How many there are.
     const std::atomic<std::int64_t>& waiting_callbacks() const { return callback_count_; }
 
-    // From now on threads that wait do what they can for the crew, for which they may not be the only ones that run
-    // operations.
-    void join(std::shared_ptr<Crew> crew);
-    // Until then. Nothing if it is another's crew.
-    void leave(const std::shared_ptr<Crew>& crew);
+    // From now on threads that wait do what they can for all siblings, this executor among them. They may not be the only ones
+    // that run operations.
+    void join(std::shared_ptr<SiblingExecutors> siblings);
+    // Until then. Nothing if it has others by now.
+    void leave(const std::shared_ptr<SiblingExecutors>& siblings);
 
     Runner runner() const { return runner_; }
 
@@ -128,7 +128,7 @@ private:
     void run_task(Lock& lock, Task task);
     void run_callback(Lock& lock, Work::Continuation continuation);
     void add_callback(Work::Continuation continuation);
-    void set_crew(std::shared_ptr<Crew> crew);
+    void set_siblings(std::shared_ptr<SiblingExecutors> siblings);
     void count_callbacks(std::int64_t change);
     void notify();
     void wake_others();
@@ -150,18 +150,18 @@ private:
     std::size_t front_position_ = 0;      // where the running continuation's next operation goes
     bool stopping_ = false;
     ErrorInfo poison_;
-    std::shared_ptr<Crew> crew_;  // null: none
+    std::shared_ptr<SiblingExecutors> siblings_;  // null: none. Otherwise this executor is one of them
     std::thread thread_;
 };
 
-// The executors of links that are one group. Whoever waits for a work of one runs the callbacks of all, and never lends
+// The executors of links that are one group: siblings. Whoever waits for a work of one runs the callbacks of all, and never lends
 // itself to an operation: from inside one it could not, and two ranks, each inside an operation of another link, would
 // wait for each other's callbacks. Operations run on the progress threads.
-class Crew {
+class SiblingExecutors {
 public:
     using Members = std::vector<std::weak_ptr<Executor>>;
 
-    explicit Crew(Members members) : members_(std::move(members)) {}
+    explicit SiblingExecutors(Members members) : members_(std::move(members)) {}
 
     // Waits until `work` of a member is done; false if the deadline passed first.
     bool wait(Work& work, const std::optional<Deadline>& deadline);

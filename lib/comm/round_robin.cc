@@ -94,8 +94,8 @@ std::string names_of(const Links& links) {
     return text;
 }
 
-Crew::Members executors_of(const Links& links) {
-    Crew::Members members;
+SiblingExecutors::Members executors_of(const Links& links) {
+    SiblingExecutors::Members members;
     for (const auto& link : links) members.emplace_back(link->executor());
     return members;
 }
@@ -150,8 +150,8 @@ RoundRobin::RoundRobin(Links links)
       links_(std::move(links)),
       backend_name_(names_of(links_)),
       bond_(std::make_shared<Bond>(*this)),
-      crew_(std::make_shared<Crew>(executors_of(links_))) {
-    watch_callbacks(crew_->waiting_callbacks());
+      executors_(std::make_shared<SiblingExecutors>(executors_of(links_))) {
+    watch_callbacks(executors_->waiting_callbacks());
 }
 
 std::shared_ptr<RoundRobin> RoundRobin::of(Links links) {
@@ -166,12 +166,12 @@ std::shared_ptr<RoundRobin> RoundRobin::of(Links links) {
     // What broke before nobody has decided about.
     for (const auto& link : group->links_)
         if (auto verdict = link->verdict(); !verdict.ok()) throw Error(group->decide(*link, verdict));
-    for (const auto& link : group->links_) link->executor()->join(group->crew_);
+    for (const auto& link : group->links_) link->executor()->join(group->executors_);
     return group;
 }
 
 RoundRobin::~RoundRobin() {
-    for (const auto& link : links_) link->executor()->leave(crew_);
+    for (const auto& link : links_) link->executor()->leave(executors_);
     bond_->end();
 }
 

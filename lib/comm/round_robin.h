@@ -39,7 +39,7 @@ public:
 private:
     class Bond;
 
-    void run_waiting_callbacks() override { crew_->run_callbacks(); }
+    void run_waiting_callbacks() override { executors_->run_callbacks(); }
     explicit RoundRobin(Links links);
     Link* link_in_order(const OpTag& tag) const;
     WorkPtr barrier(const OpTag& tag);
@@ -48,7 +48,7 @@ private:
     const Links links_;
     const std::string backend_name_;
     const std::shared_ptr<Bond> bond_;
-    const std::shared_ptr<Crew> crew_;
+    const std::shared_ptr<SiblingExecutors> executors_;
     std::mutex next_mutex_;
     std::size_t next_ = 0;  // the link for the next collective
     mutable std::mutex verdict_mutex_;

@@ -75,7 +75,7 @@ public:
 
 private:
     friend class Executor;
-    friend class Crew;
+    friend class SiblingExecutors;
 
     struct Continuation {
         ContinuationFn fn;  // empty: pass the result on to `out`

@@ -36,7 +36,7 @@ RETIRED = [
     Rule(r"DeviceLane|device_lane", "DeviceStreams, device_streams", "DeviceLane& lane"),
     Rule(r"\bkAnnounced\b", "kClosing", "case Phase::kAnnounced:"),
     Rule(r"\blink_operation\b", "comm/link.cc, which holds LinkOperation", '#include "comm/link_operation.h"'),
-    Rule(r"\bCrew\b", "Executor (comm/executor.h)", "std::shared_ptr<Crew> crew"),
+    Rule(r"\bCrew\b", "SiblingExecutors (comm/executor.h)", "std::shared_ptr<Crew> crew"),
     Rule(r"\blib/modules\b", "lib/backends/NAME, lib/device/cuda, lib/kernels/cuda", "// lib/modules/mpi makes it"),
 ]
 ONE_MEANING = ("Place", "Slot", "Staging", "Lane", "Turn")

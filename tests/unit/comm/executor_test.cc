@@ -343,7 +343,7 @@ TEST_P(ExecutorTest, WhatIsReadyDoesNotOvertake) {
 
 // A hook may go on with an operation of another group.
 TEST(Interrupted, EndsWhatAContinuationHasBegunInAnotherGroup) {
-    for (const bool in_crew : {false, true}) {
+    for (const bool with_siblings : {false, true}) {
         std::shared_ptr<Executor> groups[2];
         std::atomic<bool> broken[2] = {false, false}, begun{false};
         for (std::size_t g = 0; g < 2; ++g)
@@ -353,7 +353,7 @@ TEST(Interrupted, EndsWhatAContinuationHasBegunInAnotherGroup) {
                 groups[g]->poison(verdict);
                 return verdict;
             });
-        if (in_crew) groups[0]->join(std::make_shared<Crew>(Crew::Members{groups[0]}));
+        if (with_siblings) groups[0]->join(std::make_shared<SiblingExecutors>(SiblingExecutors::Members{groups[0]}));
         interrupt::install([](void* at) -> std::int32_t { return *static_cast<std::atomic<bool>*>(at); }, &begun,
                            nullptr, true);
         auto out = submit_function(*groups[0], [] { return ErrorInfo{}; })

@@ -13,16 +13,16 @@ using namespace std::chrono_literals;
 
 namespace {
 
-class CrewTest : public testing::Test {
+class SiblingExecutorsTest : public testing::Test {
 protected:
     void SetUp() override {
-        Crew::Members members;
+        SiblingExecutors::Members members;
         for (auto& executor : executors_) {
             executor = Executor::start(Executor::Runner::kAnyone);
             members.emplace_back(executor);
         }
-        const auto crew = std::make_shared<Crew>(std::move(members));
-        for (auto& executor : executors_) executor->join(crew);
+        const auto siblings = std::make_shared<SiblingExecutors>(std::move(members));
+        for (auto& executor : executors_) executor->join(siblings);
     }
     void TearDown() override {
         released_ = true;
@@ -44,7 +44,7 @@ protected:
     std::atomic<bool> released_{false};
 };
 
-TEST_F(CrewTest, WhoWaitsRunsTheCallbacksOfAll) {
+TEST_F(SiblingExecutorsTest, WhoWaitsRunsTheCallbacksOfAll) {
     const auto me = std::this_thread::get_id();
     std::atomic<int> ran{0};
     std::vector<WorkPtr> held, outs;
@@ -72,7 +72,7 @@ TEST_F(CrewTest, WhoWaitsRunsTheCallbacksOfAll) {
     releaser.join();
 }
 
-TEST_F(CrewTest, PollingServesAllToo) {
+TEST_F(SiblingExecutorsTest, PollingServesAllToo) {
     bool ran = false;
     auto held = block(*executors_[1]);
     auto out = held->then(
@@ -89,7 +89,7 @@ TEST_F(CrewTest, PollingServesAllToo) {
     EXPECT_TRUE(out->wait(Deadline::after_ms(5000)));
 }
 
-TEST_F(CrewTest, WhoWaitsDoesNotLendItself) {
+TEST_F(SiblingExecutorsTest, WhoWaitsDoesNotLendItself) {
     for (int i = 0; i < 100; ++i) {
         std::thread::id seen;
         auto work = submit_function(*executors_[0], [&] {
@@ -101,7 +101,7 @@ TEST_F(CrewTest, WhoWaitsDoesNotLendItself) {
     }
 }
 
-TEST_F(CrewTest, AContinuationMayWaitForItsOwnOperations) {
+TEST_F(SiblingExecutorsTest, AContinuationMayWaitForItsOwnOperations) {
     auto held = block(*executors_[1]);
     auto out = held->then(
         [&](const OpTag&) -> WorkPtr {
@@ -115,7 +115,7 @@ TEST_F(CrewTest, AContinuationMayWaitForItsOwnOperations) {
     EXPECT_TRUE(out->result().ok());
 }
 
-TEST_F(CrewTest, WaitIsBounded) {
+TEST_F(SiblingExecutorsTest, WaitIsBounded) {
     auto held = block(*executors_[0]);
     EXPECT_FALSE(held->wait(Deadline::after_ms(30)));
     auto mine = Work::user_completed(50);
@@ -124,7 +124,7 @@ TEST_F(CrewTest, WaitIsBounded) {
     EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
 }
 
-TEST_F(CrewTest, PoisonWakesWaiters) {
+TEST_F(SiblingExecutorsTest, PoisonWakesWaiters) {
     auto held = block(*executors_[0]);
     auto queued = nothing(*executors_[0]);
     std::thread breaker([&] {
@@ -136,7 +136,7 @@ TEST_F(CrewTest, PoisonWakesWaiters) {
     breaker.join();
 }
 
-TEST_F(CrewTest, ManyWaitersAndSubmitters) {
+TEST_F(SiblingExecutorsTest, ManyWaitersAndSubmitters) {
     std::vector<std::thread> threads;
     std::atomic<int> done{0};
     for (std::size_t t = 0; t < 6; ++t)
