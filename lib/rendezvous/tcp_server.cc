@@ -24,9 +24,6 @@
 #include "util/quiet_thread.h"
 
 namespace libddp {
-namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // The server's end of one connection: handshake, framing, back pressure. Lives on the server's loop thread.
 class TcpConnection {
@@ -39,6 +36,7 @@ public:
         // The connection is over and its memory may go.
         virtual void on_closed(TcpConnection& connection) = 0;
     };
+    using Clock = std::chrono::steady_clock;
 
     // loop->data: a buffer as read_into_shared (uv_tools.h) wants it.
     TcpConnection(uv_loop_t* loop, std::uint64_t id, const std::string& secret, Listener& listener);
@@ -218,6 +216,10 @@ void TcpConnection::drain_frames() {
         close();
     }
 }
+
+namespace {
+
+using Clock = TcpConnection::Clock;
 
 constexpr int kBacklog = 4096;
 // A stranger may stay this long and send 76 bytes; an honest client proves itself at once.
