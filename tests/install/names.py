@@ -34,6 +34,8 @@ RETIRED = [
     Rule(r"SideLane|side_lane|allreduce_over_lanes", "SideMesh, side_mesh, allreduce_over_meshes", "SideLane& side"),
     Rule(r"\bhost_store\b", "backends/common/keys.h", '#include "backends/gloo/host_store.h"'),
     Rule(r"DeviceLane|device_lane", "DeviceStreams, device_streams", "DeviceLane& lane"),
+    Rule(r"\bLauncher\b", "LaunchQueue (core/launch_queue.h); a launcher is the program that starts the ranks",
+         "Launcher launcher_;", ("lib/rendezvous/",)),
     Rule(r"\bkAnnounced\b", "kClosing", "case Phase::kAnnounced:"),
     Rule(r"\blink_operation\b", "comm/link.cc, which holds LinkOperation", '#include "comm/link_operation.h"'),
     Rule(r"\bCrew\b", "SiblingExecutors (comm/executor.h)", "std::shared_ptr<Crew> crew"),
