@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -185,33 +186,46 @@ TEST_P(HookTest, WorksOfOtherGroupsAndNoneAtAll) {
     });
 }
 
-// Rank 0 is rank 2 there, and ends that group while the others wait in it. They tell this group what has happened.
+// Rank 0 is rank 2 there, and ends that group while the others wait in it. They tell this group what has happened. If the group has
+// ended before they come, the error of their own call is the hook's.
 TEST_P(HookTest, AnErrorOfAnotherGroupNamesARankOfThisOne) {
-    on_ranks({3, "threads"}, [&](int rank, ddp_group* group) {
-        Model m(group, {10}, GetParam(), small_buckets());
-        m.context.commit();
-        ddp_group* other = nullptr;
-        ddp::detail::call(ddp_group_split, group, 0, 2 - rank, &other);
-        m.context.set_comm_hook([&](ddp_group* g, ddp_bucket* b) {
-            if (rank == 0) {
-                ddp::detail::call(ddp_group_abort, other, "the test wants it");
-                for (int i = 0; i < 10'000 && ddp_group_status(g, nullptr) == DDP_OK; ++i)
+    for (const bool before_they_come : {false, true}) {
+        std::atomic<int> waiting{0};
+        on_ranks({3, "threads"}, [&](int rank, ddp_group* group) {
+            Model m(group, {10}, GetParam(), small_buckets());
+            m.context.commit();
+            ddp_group* other = nullptr;
+            ddp::detail::call(ddp_group_split, group, 0, 2 - rank, &other);
+            const auto wait_for = [](const auto& condition) {
+                for (int i = 0; i < 10'000 && !condition(); ++i)
                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            };
+            m.context.set_comm_hook([&](ddp_group* g, ddp_bucket* b) {
+                if (rank == 0) {
+                    wait_for([&] { return before_they_come || waiting == 2; });
+                    ddp::detail::call(ddp_group_abort, other, "the test wants it");
+                    wait_for([&] { return ddp_group_status(g, nullptr) != DDP_OK; });
+                } else if (before_they_come) {
+                    wait_for([&] { return ddp_group_status(other, nullptr) != DDP_OK; });
+                }
+                auto work = average(other, b);
+                ++waiting;
+                return work;
+            });
+            try {
+                step(m, rank);
+                ADD_FAILURE() << "finalize succeeded";
+            } catch (const ddp::Error& e) {
+                EXPECT_EQ(e.status(), DDP_ERROR_ABORTED) << e.what();
+                EXPECT_NE(e.rank(), 0) << e.what();
+                const std::string cause = before_they_come ? ": the communication hook failed: "
+                                                           : ": in another group, which counts its own ranks: ";
+                EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(e.rank()) + cause));
+                EXPECT_THAT(e.what(), HasSubstr("the test wants it"));
             }
-            return average(other, b);
+            ddp_group_free(other);
         });
-        try {
-            step(m, rank);
-            ADD_FAILURE() << "finalize succeeded";
-        } catch (const ddp::Error& e) {
-            EXPECT_EQ(e.status(), DDP_ERROR_ABORTED) << e.what();
-            EXPECT_NE(e.rank(), 0) << e.what();
-            EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(e.rank()) +
-                                            ": in another group, which counts its own ranks: "));
-            EXPECT_THAT(e.what(), HasSubstr("the test wants it"));
-        }
-        ddp_group_free(other);
-    });
+    }
 }
 
 TEST(HookOwnership, UserDataIsDestroyedOnceOnReplacementOrFree) {
