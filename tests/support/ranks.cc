@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
 #include <exception>
 #include <filesystem>
 #include <thread>
@@ -37,6 +38,7 @@ void on_ranks(const RankOptions& options, const std::function<void(int rank, ddp
     auto path = std::filesystem::temp_directory_path() /
                 ("ddp-test-" + std::to_string(getpid()) + "-" + std::to_string(counter++));
     const std::string uri = "file://" + path.string();
+    std::barrier all_have_joined(options.world);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < options.world; ++rank)
         threads.emplace_back([&, rank] {
@@ -45,8 +47,11 @@ void on_ranks(const RankOptions& options, const std::function<void(int rank, ddp
             ddp_error* error = nullptr;
             if (ddp_group_create(&o, &group, &error) != DDP_OK) {
                 ADD_FAILURE() << "rank " << rank << ": " << take_message(error);
+                all_have_joined.arrive_and_drop();
                 return;
             }
+            // A rank that still joins would take what `body` does to the group for a failure of joining.
+            all_have_joined.arrive_and_wait();
             try {
                 body(rank, group);
             } catch (const std::exception& e) {
