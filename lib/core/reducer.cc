@@ -47,29 +47,32 @@ Reducer::Phase Reducer::begin_phase() {
     return wanted;
 }
 
-void Reducer::grad_ready(std::int32_t param, std::optional<void*> stream) {
+void Reducer::grad_ready(std::int32_t param) {
     if (param < 0 || param >= table_.size()) table_.require(param);
     ParamState& s = state(param);
-    at(s, [&](auto& side) {
-        const Phase phase = look();
-        if (!expects(param, s)) return;
-        if (s.sparse)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param),
-                      "' is sparse; give its rows to ddp_grad_ready_sparse");
-        void* const from = stream ? *stream : side.caller(s);
-        side.refuse_capture(s, from);
-        const Phase entered = enter(phase);
-        if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
-        // Noted before it is counted: the last gradient of a bucket records events for all.
-        side.come(s, from, entered == Phase::kFillingLocal);
-        take(param, s, entered);
-    });
+    at(s, [&](auto& side) { announce(side, param, s, side.caller(s)); });
 }
 
 void Reducer::grad_ready_on(std::int32_t param, void* stream) {
     table_.require(param);
-    if (!state(param).streams) return in_call("ddp_grad_ready", [&] { grad_ready(param); });  // the CPU has no streams
-    grad_ready(param, stream);
+    ParamState& s = state(param);
+    if (!s.streams) return in_call("ddp_grad_ready", [&] { grad_ready(param); });  // the CPU has no streams
+    announce(on_devices_, param, s, stream);
+}
+
+// from: the stream that the program works on, for gradients on a device.
+template <class Side>
+void Reducer::announce(Side& side, std::int32_t param, ParamState& s, void* from) {
+    const Phase phase = look();
+    if (!expects(param, s)) return;
+    if (s.sparse)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' is sparse; give its rows to ddp_grad_ready_sparse");
+    side.refuse_capture(s, from);
+    const Phase entered = enter(phase);
+    if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
+    // Noted before it is counted: the last gradient of a bucket records events for all.
+    side.come(s, from, entered == Phase::kFillingLocal);
+    take(param, s, entered);
 }
 
 void Reducer::put(std::int32_t param, const void* gradient, bool add) {

@@ -66,7 +66,7 @@ public:
     // mean (or sum) over ranks.
     void begin(double factor, bool sync);
     // stream: none: the caller's.
-    void grad_ready(std::int32_t param, std::optional<void*> stream = {});
+    void grad_ready(std::int32_t param);
     void grad_ready_on(std::int32_t param, void* stream);
     // add: to what is there since the last synced step, if anything is.
     void put(std::int32_t param, const void* gradient, bool add);
@@ -152,7 +152,10 @@ private:
     // Where a step tells the CPU from devices. body: called with the gradients of one of them.
     template <class Body>
     void at(const Gradient& gradient, Body body) {
-        gradient.streams ? body(on_devices_) : body(on_host_);
+        if (gradient.streams) [[unlikely]]
+            body(on_devices_);
+        else
+            body(on_host_);
     }
     template <class Body>
     void at(const ddp_bucket& bucket, Body body) {
@@ -161,6 +164,8 @@ private:
     bool discovering() const { return options_.find_unused || (options_.static_graph && !participation_.recorded()); }
 
     // Gradients come in.
+    template <class Side>
+    void announce(Side& side, std::int32_t param, ParamState& state, void* from);
     Phase look() const;
     Phase enter(Phase phase);
     void require_filling(Phase phase) const;
