@@ -4,7 +4,7 @@
  *     for each parameter:  ddp_register_param(ctx, &desc, &param, &error);
  *     ddp_commit(ctx, &error);
  *     each step:
- *         ddp_step_begin(ctx, &error);     needed with JOIN and WEIGHTED_MEAN
+ *         ddp_step_begin(ctx, &error);     optional without JOIN and WEIGHTED_MEAN
  *         forward; backward, and as soon as a gradient is complete:  ddp_grad_ready(ctx, param, &error);
  *         ddp_finalize(ctx, &error);       now every gradient is the mean over all ranks
  *         optimizer
@@ -13,13 +13,13 @@
  *   copy   desc.grad. ddp_grad_ready copies it into a bucket, ddp_finalize copies the result back.
  *   view   in its bucket, at ddp_grad_view, if desc.grad is NULL. Nothing is copied.
  * libddp does not zero gradients between steps. The plan says which gradients form a bucket. libddp reduces buckets in
- * the background, in the same order on all ranks, each once all of its gradients are announced (ddp_grad_ready,
- * ddp_put) and the buckets before it have started.
+ * the background, in the same order on all ranks. A bucket starts when all of its gradients are announced
+ * (ddp_grad_ready, ddp_put) and the buckets before it have started.
  *
  * A STEP lasts from its first announcement to the end of ddp_finalize or ddp_step_discard. A synced step communicates
- * (ddp_set_sync). A context breaks with its group, or if ranks differ in a step. The calls of a step then return that
- * error, whatever their error lists say, until ddp_context_set_group. Calls that need ddp_commit return INVALID_STATE
- * before it. docs/steps.md has the details.
+ * (ddp_set_sync). A context breaks when its group breaks, or when ranks differ in a step. The calls of a step then
+ * return the error that broke it, until ddp_context_set_group. Calls that need ddp_commit return INVALID_STATE before
+ * it. Details: docs/steps.md.
  */
 #ifndef DDP_CONTEXT_H
 #define DDP_CONTEXT_H
@@ -32,11 +32,11 @@ typedef int32_t ddp_reduction;
 enum {
     DDP_REDUCTION_MEAN = 0, /* the sum over ranks divided by the world size */
     DDP_REDUCTION_SUM = 1,
-    DDP_REDUCTION_WEIGHTED_MEAN = 2 /* ddp_set_weight: sum of weight * gradient / sum of weights. Not for integers */
+    DDP_REDUCTION_WEIGHTED_MEAN = 2 /* sum of weight * gradient / sum of weights: participation.h. Not for integers */
 };
 
 enum {
-    /* Keep the first plan. Otherwise the order in which rank 0 first announces, its ready order, makes the next. */
+    /* Keep the first plan. Otherwise libddp rebuilds it in the order in which gradients became complete on rank 0. */
     DDP_CONTEXT_NO_REBUILD = 1u << 0,
     /* ddp_commit does not send rank 0's values: the program made them equal. */
     DDP_CONTEXT_NO_INITIAL_BROADCAST = 1u << 1,
@@ -45,14 +45,14 @@ enum {
     /* These seven are explained in participation.h. */
     DDP_CONTEXT_FIND_UNUSED = 1u << 3,         /* what is not announced before ddp_finalize is unused, not missing */
     DDP_CONTEXT_STATIC_GRAPH = 1u << 4,        /* every step uses what the first synced step used */
-    DDP_CONTEXT_KEEP_LOCAL_UNUSED = 1u << 5,   /* with either: one that only other ranks used stays as it is */
+    DDP_CONTEXT_KEEP_LOCAL_UNUSED = 1u << 5,   /* with either flag: a gradient that only others used is unchanged */
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS = 1u << 6, /* with FIND_UNUSED: ranks agree on each bucket before sending it */
     DDP_CONTEXT_JOIN = 1u << 7,                /* ranks may run out of inputs before others */
     DDP_CONTEXT_DIVIDE_BY_PRESENT = 1u << 8,   /* with JOIN: the mean over ranks with inputs; not for sums */
     DDP_CONTEXT_STOP_AT_FIRST_JOIN = 1u << 9,  /* with JOIN: UNEVEN_INPUTS once a rank has none */
-    /* Rebuild by the mean of all ranks' ready orders. */
+    /* Rebuild in the mean of this order over all ranks. */
     DDP_CONTEXT_CONSENSUS_ORDER = 1u << 10,
-    /* Find silent mistakes, as DDP_DEBUG=check does: docs/check.md. */
+    /* Find silent mistakes: docs/check.md. */
     DDP_CONTEXT_CHECK = 1u << 11
 };
 
@@ -65,10 +65,10 @@ typedef struct ddp_context_options {
     uint64_t first_bucket_cap_bytes;
     ddp_reduction reduction;
     uint32_t flags;
-    /* Instead of both, if bucket_cap_count > 0: caps of the first, second, ... bucket; the last repeats. Copied. */
+    /* If bucket_cap_count > 0, replaces both: caps of the first, second, ... bucket; the last repeats. Copied. */
     const uint64_t* bucket_caps;
     uint64_t bucket_cap_count;
-    /* Rebuild the plan after each so many synced steps. 0: only after the first, and on ddp_request_rebuild. */
+    /* Rebuild the plan after every `rebuild_interval` synced steps. 0: only after the first. See also plan.h. */
     int64_t rebuild_interval;
     int64_t check_interval; /* with CHECK: synced steps between comparisons of values. 0: 10. -1: never */
 } ddp_context_options;
@@ -99,14 +99,14 @@ typedef struct ddp_param_desc {
 
 DDP_API void ddp_context_options_init(ddp_context_options* options);
 
-/* Makes a context on a group, which it keeps alive. options: NULL takes the defaults.
+/* Makes a context on a group, which it keeps alive. options NULL: defaults.
  * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* options, ddp_context** context,
                                       ddp_error** error);
 
-/* Frees a context and its views. The group breaks if reductions under way take too long, or if a synced step lacks
- * gradients of this rank: ABORTED.
- * Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
+/* Frees a context and its views. The group breaks with ABORTED if reductions under way take longer than 1 s, or if a
+ * synced step lacks gradients of this rank.
+ * Threads: any, once. Blocks: at most 1 s, for reductions. Collective: no. Callbacks: no. */
 DDP_API void ddp_context_free(ddp_context* context);
 
 /* Fills `desc` with zeros, F32 and the CPU. */
@@ -118,73 +118,74 @@ DDP_API void ddp_param_desc_init(ddp_param_desc* desc);
 DDP_API ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, ddp_param* param,
                                       ddp_error** error);
 
-/* Adds a buffer: untrained state, such as running means. `grad` must be NULL, `data` must not. ddp_commit and
- * ddp_step_begin send one rank's values to all. Errors and facts as ddp_register_param. */
+/* Adds a buffer: untrained state, such as running means. `grad` must be NULL, `data` must not. Errors and facts as
+ * ddp_register_param. */
 DDP_API ddp_status ddp_register_buffer(ddp_context* context, const ddp_param_desc* desc, ddp_error** error);
 
 /* Ends registration: ranks compare parameters, buffers and options, rank 0 sends its values, and libddp makes buckets.
  * Errors: MISMATCH (names the first difference; context and group stay usable), INVALID_STATE (committed already, no
- * parameters), UNSUPPORTED (integers with WEIGHTED_MEAN or DIVIDE_BY_PRESENT), INVALID_ARGUMENT (an adopted plan).
+ * parameters), UNSUPPORTED (integers with WEIGHTED_MEAN or DIVIDE_BY_PRESENT), INVALID_ARGUMENT (a plan of plan.h).
  * Threads: one. Blocks: for all ranks, each exchange at most the group's timeout. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_commit(ddp_context* context, ddp_error** error);
 
 /* The gradient's place in its bucket: aligned to 64 bytes, zero at first, valid until ddp_layout_generation changes.
- * Errors: INVALID_ARGUMENT (sparse or ignored). */
+ * Errors: INVALID_ARGUMENT (a sparse or ignored parameter). */
 DDP_API ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** view, ddp_error** error);
-/* Grows when views and their contents move: ddp_commit, ddp_step_begin, ddp_join, ddp_context_set_group. NULL: -1. */
+/* Grows when views and their contents move: in ddp_commit, ddp_step_begin, ddp_context_set_group, and ddp_join
+ * (participation.h). NULL: -1. */
 DDP_API int64_t ddp_layout_generation(const ddp_context* context);
 
 /* STEPS.
  * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. */
 
-/* Prepares a step, before the forward pass: rebuilds buckets if due, and after a synced step sends rank 0's buffers
- * (JOIN: of the lowest rank with inputs). JOIN and WEIGHTED_MEAN need it; otherwise all ranks call it or none.
+/* Prepares the next step: rebuilds buckets if due, and after a synced step sends rank 0's buffers (JOIN: those of the
+ * lowest rank with inputs). JOIN and WEIGHTED_MEAN need it. Otherwise all ranks call it or none: libddp then keeps the
+ * first plan, and only ddp_commit sends buffers.
  * Errors: INVALID_STATE (in a step), INVALID_ARGUMENT (weights that sum to 0), UNEVEN_INPUTS, MISMATCH, CALLBACK (the
  * buffer hook's).
  * Threads: one. Blocks: for all ranks if there is something to exchange. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_step_begin(ddp_context* context, ddp_error** error);
 
-/* Announces that this step's gradient is complete. The last one of a bucket starts its reduction. Leave the gradient
- * alone until ddp_finalize, or ddp_wait_param for it (overlap.h), returns. A call that is refused neither breaks the
- * context nor begins a step. Lock-free.
- * Errors: INVALID_ARGUMENT (sparse too), INVALID_STATE (more than `uses` in a step; during ddp_finalize), MISMATCH
- * (frozen, skipped or not in the static graph: participation.h). */
+/* Announces that this step's gradient is complete. Leave the gradient alone until ddp_finalize, or ddp_wait_param for
+ * it (overlap.h), returns. Lock-free.
+ * Errors: INVALID_ARGUMENT (a sparse parameter), INVALID_STATE (more than `uses` in a step; during ddp_finalize),
+ * MISMATCH (frozen, skipped or not in the static graph: participation.h). */
 DDP_API ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error);
 
 enum {
-    /* Add to what was announced since the last synced step, also by other `uses`. Without it, replace that. */
+    /* Add the gradient to what this parameter's announcements gave since the last synced step. Without this flag, the
+     * gradient replaces that. */
     DDP_PUT_ADD = 1u << 0
 };
 
 /* Copies a gradient to its place (desc.grad or view), where the result will be too, and announces it. gradient:
- * contiguous CPU memory of the parameter's shape and dtype, not used after the call. NULL: only without elements. It
- * may be the place itself, without DDP_PUT_ADD; then nothing is copied.
+ * contiguous CPU memory of the parameter's shape and dtype, not used after the call. NULL: only for a parameter without
+ * elements. Without DDP_PUT_ADD it may be the place itself; then nothing is copied.
  * Errors, and nothing is copied: as ddp_grad_ready; INVALID_ARGUMENT (device memory, other overlap with the place);
- * UNSUPPORTED (a parameter on a device: copy, then ddp_grad_ready_on). */
+ * UNSUPPORTED (device parameter: copy, then ddp_grad_ready_on of device.h). */
 DDP_API ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags,
                            ddp_error** error);
 
-/* Ends the backward pass: waits until every bucket is reduced, running operations and continuations meanwhile, and
- * (copy) writes gradients back. A gradient that was announced neither in this step nor in unsynced ones before it is
- * MISSING_GRADIENT, at once on every rank, and breaks the context, unless unused gradients are allowed
- * (participation.h). Nothing may be announced meanwhile.
+/* Ends the backward pass: waits until every bucket is reduced, and (copy) writes gradients back. Every gradient must
+ * have been announced, in this step or in unsynced ones before it, unless unused gradients are allowed
+ * (participation.h). Otherwise the context breaks with MISSING_GRADIENT, at once on every rank.
  * Errors: MISSING_GRADIENT, MISMATCH, RANK_FAILED, TIMEOUT, ABORTED, INVALID_STATE, CALLBACK or a hook's.
  * Threads: one. Blocks: for all ranks, the group's timeout for each bucket. Collective: if synced. Callbacks: no. */
 DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);
 
 /* no_sync: with sync 0 the following steps do not communicate, and the next synced step reduces the sums. The program
- * adds up gradients; libddp adds up sparse rows, factors and DDP_PUT_ADD. The first announcement of a step reads the
- * switch; with JOIN or WEIGHTED_MEAN, ddp_step_begin does. Errors: INVALID_STATE (in a step).
- * Threads: one. Blocks: no. Collective: no, but alike on all ranks for a step. Callbacks: no. */
+ * adds up gradients; libddp adds up sparse rows, factors and DDP_PUT_ADD. Call it before ddp_step_begin and the first
+ * announcement of a step. Errors: INVALID_STATE (in a step).
+ * Threads: one. Blocks: no. Collective: no, but all ranks must set the same value. Callbacks: no. */
 DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error);
 
-/* Ends a step that went wrong for the program (NaN in the loss), before ddp_finalize, and forgets unsynced steps. No
- * result is written: copied gradients stay, views hold unspecified finite values. If not all ranks discard, contexts
- * break with MISMATCH in the next step. Errors and facts as ddp_finalize, without MISSING_GRADIENT. */
+/* Ends a step that went wrong for the program, before ddp_finalize, and forgets unsynced steps. No result is written:
+ * copied gradients stay, views hold unspecified finite values. If not all ranks discard, contexts break with MISMATCH
+ * in the next step. Errors and facts as ddp_finalize, without MISSING_GRADIENT. */
 DDP_API ddp_status ddp_step_discard(ddp_context* context, ddp_error** error);
 
 /* ddp_grad_ready for DDP_PARAM_SPARSE of shape [rows, ...]: gives `count` rows; all others are zero. indices: 0 to rows
- * - 1; repeated ones add up. values: row after row. Both are copied. Ranks may give different counts, 0 too. */
+ * - 1; repeated ones add up. values: row after row. Both are copied: docs/steps.md. */
 DDP_API ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const int64_t* indices,
                                          const void* values, size_t count, ddp_error** error);
 
@@ -195,8 +196,7 @@ DDP_API ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, co
                                        const void** values, size_t* count, ddp_error** error);
 
 /* ddp_grad_ready for DDP_PARAM_FACTORED of shape [n, ...], m the product of the other extents: the gradient is left^T
- * right. left: rows x n, right: rows x m, row-major, both copied. Ranks may give different rows, 0 too, or call
- * ddp_grad_ready: docs/steps.md. */
+ * right. left: rows x n, right: rows x m, row-major, both copied: docs/steps.md. */
 DDP_API ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const void* left, const void* right,
                                           size_t rows, ddp_error** error);
 
@@ -214,13 +214,13 @@ DDP_API ddp_status ddp_context_find_param(const ddp_context* context, const char
 /* As ddp_group_abort, for the context and its group. */
 DDP_API ddp_status ddp_context_abort(ddp_context* context, const char* reason, ddp_error** error);
 
-/* Keeps the memory of views for arrays that outlive them: after views move or the context is freed, using such an array
- * does no harm and has no effect. The same facts as ddp_sparse_gradient. */
+/* Keeps today's views readable and writable until ddp_layout_free, even after views move or the context is freed.
+ * libddp does not read old views. The same facts as ddp_sparse_gradient. */
 DDP_API ddp_status ddp_layout_hold(ddp_context* context, ddp_layout** layout, ddp_error** error);
 DDP_API void ddp_layout_free(ddp_layout* layout);
 
 /* Moves the context to another group, of any size, between steps or after it broke. Ranks compare parameters and plan,
- * which stay. A step under way is forgotten. Values are not sent (ddp_broadcast).
+ * which stay. A step under way is forgotten. Values are not sent: use ddp_broadcast.
  * Errors: INVALID_STATE (in a step, unless broken), MISMATCH (the old group stays).
  * Threads: one. Blocks: as ddp_commit, plus 1 s for the old group. Collective: yes, in the new group. Callbacks: no. */
 DDP_API ddp_status ddp_context_set_group(ddp_context* context, ddp_group* group, ddp_error** error);

@@ -1,15 +1,17 @@
-/* group.h: groups of ranks, their collectives, and works, the handles of operations under way.
+/* group.h: groups of ranks, their collectives, and ddp_work, the handle of an asynchronous operation.
  *
  * A group is what NCCL calls a communicator and PyTorch a process group. All ranks call the same collectives in the
  * same order. Ranks compare their calls before data moves: a difference is MISMATCH on every rank, not a hang.
  *
- * Collectives are asynchronous: they wait in the group's queue and run one after another, on the progress thread, which
- * is libddp's, or on a thread of the program inside a libddp call (with "mpi" sometimes only there). Contexts and the
- * program may share a group, but not during a synced step: docs/steps.md.
+ * Collectives are asynchronous. They wait in the group's queue and run one after another, on libddp's progress thread
+ * or on a thread of the program inside a libddp call. With "mpi", a group has no progress thread if the program
+ * initialised MPI without MPI_THREAD_MULTIPLE: docs/backends.md, "Threads". During a context's synced step, nothing
+ * else may use its group: docs/steps.md.
  *
- * FAILURE. If a rank dies, hangs, disagrees or aborts, every rank that reaches the store gets the same error, which
- * names that rank: at once after a death, after the timeout for a hang. The group then stays broken: every operation
- * returns this error, whatever its error list says. docs/steps.md says how to go on.
+ * FAILURE. If a rank dies, hangs, aborts, cannot join, or disagrees about a collective or step, every rank gets the
+ * same error, which names that rank: at once after a death, after the timeout for a hang. "Every rank" means every one
+ * that reaches the store, the key-value service where ranks meet. The group then stays broken: every operation returns
+ * this error, whatever its error list says. docs/steps.md says how to go on.
  */
 #ifndef DDP_GROUP_H
 #define DDP_GROUP_H
@@ -20,21 +22,20 @@
 DDP_EXTERN_C_BEGIN
 
 enum {
-    /* Sum in rank order, so that results do not depend on how data is cut into buckets. For "hierarchical" see
-     * docs/backends.md. */
+    /* Sum in rank order, so that results do not depend on how data is cut into buckets. Without it, the last bits may
+     * differ from run to run: docs/backends.md, "Bits". */
     DDP_GROUP_DETERMINISTIC = 1u << 0,
-    /* Do not compare calls, which saves a small message for each. A disagreement may then hang until the timeout or
-     * corrupt sums. "gloo", "hierarchical" and "mpi" compare all the same. */
+    /* Do not compare calls: a disagreement may hang until the timeout or corrupt sums. "gloo", "hierarchical" and "mpi"
+     * ignore this flag. */
     DDP_GROUP_NO_MATCH_CHECK = 1u << 1,
-    /* Without a launcher make a group of one, instead of failing with NOT_FOUND: docs/ddprun.md. Ranks may differ in
-     * this flag. */
+    /* Without a launcher make a group of one, instead of failing with NOT_FOUND: docs/ddprun.md. */
     DDP_GROUP_OR_ALONE = 1u << 2
 };
 
 typedef struct ddp_group_options {
     size_t struct_size;
     int32_t rank;       /* 0 <= rank < world_size. -1 (default): from the environment */
-    int32_t world_size; /* at least 1, or -1 (default) */
+    int32_t world_size; /* at least 1. -1 (default): from the environment */
     /* Where ranks meet: "tcp://host:port", where rank 0 runs a store; "file:///path", which all ranks see; "env://"
      * (NULL), as ddprun, torchrun, Open MPI, PMI, Slurm or Kubernetes says: docs/ddprun.md. */
     const char* init_method;
@@ -42,14 +43,16 @@ typedef struct ddp_group_options {
      * chooses by where ranks are: docs/backends.md. */
     const char* backend;
     const char* backend_options; /* "key=value,key=value": docs/backends.md. Unknown keys are an error */
-    int64_t timeout_ms; /* bounds joining, and each collective from its turn on. 0: DDP_TIMEOUT_MS, else 300,000 */
-    /* Keeps groups in one store apart. NULL: "world". At most 256 bytes. The n-th use of a name meets the n-th on the
-     * other ranks. */
+    /* Bounds each collective, from when it reaches the head of the queue, and each wait of joining. 0: DDP_TIMEOUT_MS,
+     * else 300,000. */
+    int64_t timeout_ms;
+    /* Keeps groups in one store apart. NULL: "world". At most 256 bytes. A rank's n-th group of a name joins the n-th
+     * group of this name on the other ranks. */
     const char* group_name;
-    ddp_store* store;   /* instead of init_method; the caller keeps it open while the group lives */
+    ddp_store* store;   /* instead of init_method; keep it open while the group, or one split from it, lives */
     const char* secret; /* the job secret (store.h). NULL: DDP_SECRET, else none: then any process may join */
     uint32_t flags;
-    uint32_t round_robin; /* join this many groups as one, at most 64: ddp_group_round_robin */
+    uint32_t round_robin; /* 0 or 1: one group. 2 to 64: join this many as one: ddp_group_round_robin */
 } ddp_group_options;
 
 /* What a launcher told this process: ddp_environment_get. */
@@ -68,15 +71,15 @@ typedef struct ddp_environment {
 
 DDP_API void ddp_group_options_init(ddp_group_options* options);
 
-/* Joins a group and waits until every rank has joined. options: NULL takes the defaults. If a rank cannot join, all
- * that reach the store get the same error, which names it.
+/* Joins a group and waits until every rank has joined. options NULL: defaults.
  * Errors: ALREADY_EXISTS (another process has this rank), MISMATCH (ranks differ in options or libddp version),
  * TIMEOUT, NOT_FOUND (unknown backend; no launcher), LIMIT, UNAVAILABLE, PERMISSION_DENIED, RANK_FAILED.
- * Threads: any. Blocks: at most twice timeout_ms (docs/limits.md, "Times"). Collective: yes. Callbacks: no. */
+ * Threads: any. Blocks: at most timeout_ms for the store, and again for the ranks (docs/limits.md, "Times").
+ * Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error);
 
-/* Frees the handle. Unless a context or round robin group keeps the group, this rank leaves it, and aborts work under
- * way. Ranks that still need this one get RANK_FAILED. A process that ends without this call breaks the group.
+/* Frees the handle. If no context or round robin group holds the group, this rank leaves it and aborts its works. Ranks
+ * that still need this one get RANK_FAILED. A process that ends without this call breaks the group.
  * Threads: any, once. Blocks: at most 1 s (round robin: for each group). Collective: no. Callbacks: no. */
 DDP_API void ddp_group_free(ddp_group* group);
 
@@ -85,12 +88,12 @@ DDP_API int32_t ddp_group_rank(const ddp_group* group);
 DDP_API int32_t ddp_group_world_size(const ddp_group* group);
 DDP_API const char* ddp_group_backend(const ddp_group* group);
 
-/* COLLECTIVES. `send` and `recv` are CPU memory of at least `count` elements (0 is allowed) of `dtype`, aligned to the
- * element; in a hook also memory of the bucket's device (device.h). Leave them alone until the work is done; if it
- * fails, `recv` is unspecified. send NULL: the input is in `recv`. Otherwise they must not overlap. work NULL: the call
- * waits, and may run the operation itself. Free every work, even after a wait.
+/* COLLECTIVES. `send` and `recv` hold `count` elements (0 is allowed) of `dtype`; where a comment indexes one by rank,
+ * it holds world_size * count. They are CPU memory, or in a hook memory of the bucket's device (device.h), aligned to
+ * the element. Leave them alone until the work is done. send NULL: the input is in `recv`. Otherwise they must not
+ * overlap. work NULL: the call waits, and may run the operation itself. Free every work, even after a wait.
  * Errors: at once UNSUPPORTED (op or dtype); of the work MISMATCH, RANK_FAILED, TIMEOUT, ABORTED.
- * Threads: any; the program keeps the order. Blocks: if work is NULL, until done. Collective: yes. Callbacks: yes. */
+ * Threads: any, in one order on all ranks. Blocks: if work is NULL, until done. Collective: yes. Callbacks: yes. */
 
 /* recv = op over ranks of send, the same bits on every rank. */
 DDP_API ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
@@ -98,7 +101,7 @@ DDP_API ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv,
 /* Sends the buffer of rank `root` to every rank, in place. */
 DDP_API ddp_status ddp_broadcast(ddp_group* group, void* buffer, size_t count, ddp_dtype dtype, int32_t root,
                                  ddp_work** work, ddp_error** error);
-/* recv[r * count .. (r + 1) * count) = send of rank r. send NULL: the input is at its own place in recv. */
+/* recv[r * count .. (r + 1) * count) = send of rank r, for every r. send NULL: the input is at this rank's place. */
 DDP_API ddp_status ddp_allgather(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
                                  ddp_work** work, ddp_error** error);
 /* recv[0 .. count) = op over ranks of send[rank * count .. (rank + 1) * count). `send` must not be NULL. */
@@ -107,16 +110,16 @@ DDP_API ddp_status ddp_reduce_scatter(ddp_group* group, const void* send, void* 
 /* Done when every rank has called it. */
 DDP_API ddp_status ddp_barrier(ddp_group* group, ddp_work** work, ddp_error** error);
 
-/* WORKS, and all else.
+/* WORKS, and all else. A work is done when its operation has ended, successfully or not.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 
-/* Waits for the end and returns the operation's status. timeout_ms > 0: TIMEOUT after that time, and the operation goes
- * on. 0: until the group's timeout ends it. INTERRUPTED (interrupt.h) ends it and breaks the group.
+/* Waits until the work is done and returns its status. timeout_ms > 0: TIMEOUT after that time, and the operation goes
+ * on. 0: the group's timeout ends the operation. INTERRUPTED (interrupt.h) also ends it, and breaks the group.
  * Threads: any. Blocks: yes; may run queued operations and continuations. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_work_wait(ddp_work* work, int64_t timeout_ms, ddp_error** error);
 
-/* *done: 1 once the operation has ended, even if it failed; the call then returns its status. May run continuations,
- * and without a progress thread operations up to this one. */
+/* *done: 1 if the work is done; the call then returns its status. May run continuations. If the group has no progress
+ * thread, also runs queued operations, up to this one. Blocks: only in what it runs. */
 DDP_API ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** error);
 
 /* Frees the handle, at any time. The operation goes on. */
@@ -126,53 +129,54 @@ DDP_API void ddp_work_free(ddp_work* work);
  * Errors: NOT_FOUND (no launcher), INVALID_ARGUMENT (names incomplete or malformed variables). */
 DDP_API ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error);
 
-/* DDP_OK while the group works, else the error that broke it. */
+/* DDP_OK, or the error that broke the group. */
 DDP_API ddp_status ddp_group_status(ddp_group* group, ddp_error** error);
 
-/* Breaks the group on every rank with ABORTED and this reason (NULL: none). Waiting calls return.
+/* Breaks the group on every rank with ABORTED and this reason (NULL: none).
  * Threads: any. Blocks: for the store, at most 2 s. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_group_abort(ddp_group* group, const char* reason, ddp_error** error);
 
-/* The store that the ranks met in, for the program's own keys. Free it with ddp_store_free; it may outlive the group.
- * Errors: as ddp_store_create, if a group of one opens it here. */
+/* The store that the ranks met in, for the program's own keys. Free it with ddp_store_free; it may outlive the group. A
+ * group of one may open it only now. Errors: as ddp_store_create. Blocks: while opening. */
 DDP_API ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** error);
 
 /* Divides a group: ranks of one color (>= 0) form a new group with the old one's options, ordered by key, then by old
- * rank. Color -1: NULL. Errors: as ddp_group_create.
+ * rank. Color -1: *out is NULL. The old group may be freed afterwards. Errors: as ddp_group_create.
  * Threads: one. Blocks: as ddp_group_create. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_group** out, ddp_error** error);
 
 /* CPU memory in which this group's collectives are fastest (docs/backends.md, "shm"). Zeroed, aligned to 64 bytes, may
  * outlive the group. Free it with ddp_mem_free once no operation uses it. */
 DDP_API ddp_status ddp_mem_alloc(ddp_group* group, size_t bytes, void** memory, ddp_error** error);
-/* NULL is allowed. INVALID_ARGUMENT: not of ddp_mem_alloc, or freed before. */
+/* NULL is allowed. Errors: INVALID_ARGUMENT (not of ddp_mem_alloc, or freed before). */
 DDP_API ddp_status ddp_mem_free(void* memory, ddp_error** error);
 
-/* A continuation: a function to call when a work is done. Its collectives go to the front of the queue. If it sets
- * *next, which libddp then owns, the work of ddp_work_then ends with that one. */
+/* A continuation: libddp calls it when a work has succeeded. Its collectives go to the front of the queue. It may set
+ * *next to a work, which libddp then owns. */
 typedef ddp_status (*ddp_work_fn)(void* user_data, ddp_work** next, ddp_error** error);
 
 enum {
     /* The progress thread may run it too. Without this flag the queue stops until a thread of the program announces a
-     * gradient (context.h), tests a work or waits for an operation of the group. */
+     * gradient, or tests or waits for a work of the group. */
     DDP_WORK_ANY_THREAD = 1u << 0
 };
 
-/* Calls fn after `work` succeeds, inside this call if it is done already. *out ends after fn and its *next. If `work`
- * fails, *out fails in the same way, without fn. */
+/* Calls fn when `work` has succeeded, inside this call if it already has. *out is done after fn and *next, with their
+ * result. If `work` fails, *out fails in the same way, without fn. Blocks: only in fn. */
 DDP_API ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (*destroy)(void* user_data),
                                  uint32_t flags, ddp_work** out, ddp_error** error);
 
 /* A work that the program finishes, for a hook with its own transport. It fails with TIMEOUT after timeout_ms (0:
  * 300,000). */
 DDP_API ddp_status ddp_work_create(int64_t timeout_ms, ddp_work** work, ddp_error** error);
-/* Finishes it, with DDP_OK or an error and a message (may be NULL). Errors: INVALID_STATE (finished, or another
- * work). */
+/* Finishes it, with DDP_OK or an error and a message (may be NULL). Errors: INVALID_STATE (finished already, or not of
+ * ddp_work_create). */
 DDP_API ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* message, ddp_error** error);
 
 /* Makes one group of n groups (1 to 64) of the same ranks. Each collective runs on the next of them, so n run at once
  * and may finish out of order: docs/backends.md.
- * groups: kept alive. The caller may free its handles, or use them in the same order on every rank.
+ * groups: kept alive. The caller may free its handles at any time. Collectives on them and on *out must have one order
+ * on every rank.
  * Errors: INVALID_ARGUMENT (names the unfit group), UNSUPPORTED (no progress thread), MISMATCH (ranks give different
  * groups or orders), TIMEOUT. The last two break the groups.
  * Threads: one. Blocks: as a collective. Collective: yes. Callbacks: no. */

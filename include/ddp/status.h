@@ -1,28 +1,29 @@
 /* status.h: conventions of all functions, status codes, errors, and the version.
  *
  * - A function that can fail returns ddp_status and takes `ddp_error** error`, which may be NULL. On failure it stores
- *   a new object there, for ddp_error_free. It never reads *error, and on success does not write it.
- * - A call that fails writes no other output, except ddp_work_test's *done.
- * - Any call may return INVALID_ARGUMENT, OUT_OF_MEMORY, or UNSUPPORTED (unknown flags). Error lists name the others,
- *   and omit DDP_ERROR_.
+ *   a new object there: free it with ddp_error_free. On success it leaves *error alone. It never reads *error.
+ * - A failed call writes no other output parameter, except ddp_work_test's *done. Data that ranks were exchanging is
+ *   then unspecified.
+ * - Any call may return INVALID_ARGUMENT, OUT_OF_MEMORY, or UNSUPPORTED (unknown flags). Error lists add other codes
+ *   and special causes, and omit DDP_ERROR_.
  * - No function ends the process, raises a signal in it or lets a C++ exception out.
  * - Strings end with NUL. libddp copies those it gets. A `const char*` result is static, or valid while its object is.
- * - The caller owns a handle that a call writes, and frees it with ddp_*_free, which accepts NULL. A free waits for no
- *   other rank and needs no order, so a garbage collector may call it. But freeing a group that other ranks still need,
- *   or a context in mid-step, breaks the group.
+ * - The caller owns a handle that a call writes, and frees it with ddp_*_free, which accepts NULL. A free needs no
+ *   order and waits briefly at most, so a garbage collector may call it. But freeing a group that other ranks still
+ *   need, or a context in mid-step, breaks the group.
  * - A callback fails by returning an error status. It may set *error to an object of ddp_error_create, which libddp
- *   then owns. `destroy` (may be NULL) is called exactly once when user_data is no longer needed. If the call that
- *   takes user_data fails, it is not called.
- * - Fill an option struct with its ddp_*_init function and change what you need. In a struct that a call fills, set
- *   only struct_size first. Structs grow at the end: those of older headers work, those of newer headers if all fields
- *   unknown here are 0 (else UNSUPPORTED).
- * - Sizes are in bytes, times in milliseconds (_ms) or nanoseconds (_ns), negative only in store.h.
- * - Four facts end the comment of each function, or the comment that stands alone above its section:
+ *   then owns. libddp calls `destroy` (may be NULL) exactly once, when it no longer needs user_data, but not if the
+ *   call that takes user_data fails.
+ * - Fill an option struct with its ddp_*_init function and change what you need. Before a call that fills a struct, set
+ *   its struct_size. Structs grow only at the end. A program with an older header works. One with a newer header must
+ *   leave fields that this library does not know at 0 (else UNSUPPORTED).
+ * - Sizes are in bytes, times in milliseconds (_ms) or nanoseconds (_ns). A negative timeout_ms is INVALID_ARGUMENT,
+ *   except in a wait of store.h.
+ * - Four facts end the comment of each function or of its section. A function's own facts replace the section's:
  *     Threads:    "any": any thread at any time. "one": one thread at a time for this handle.
  *     Blocks:     whether the call may wait, and for what. Every wait has a bound; interrupt.h can end most.
  *     Collective: "yes": every rank of the group must call it, in the same order.
  *     Callbacks:  "yes": a hook or continuation may call it.
- * - Platforms, fork(), security: docs/limits.md. Environment variables, log: docs/ddprun.md.
  */
 #ifndef DDP_STATUS_H
 #define DDP_STATUS_H
@@ -47,10 +48,10 @@ enum {
     DDP_ERROR_OUT_OF_MEMORY = -6,     /* an allocation failed */
     DDP_ERROR_TIMEOUT = -7,           /* the stated time passed; names the late ranks */
     DDP_ERROR_UNAVAILABLE = -8,       /* the store or another rank cannot be reached */
-    DDP_ERROR_PERMISSION_DENIED = -9, /* the store refused the job secret, or the system a resource */
-    DDP_ERROR_RANK_FAILED = -10,      /* a rank died or left: ddp_error_rank, -1 if unknown */
+    DDP_ERROR_PERMISSION_DENIED = -9, /* wrong job secret, or the system refused access */
+    DDP_ERROR_RANK_FAILED = -10,      /* a rank died or freed its group: ddp_error_rank */
     DDP_ERROR_MISMATCH = -11,         /* ranks disagree: parameters, plan, or the order or size of a collective */
-    DDP_ERROR_ABORTED = -12,          /* ddp_group_abort or ddp_context_abort, or something in use was freed */
+    DDP_ERROR_ABORTED = -12,          /* an abort, a context freed in mid-step, or a group or store freed here in use */
     DDP_ERROR_MISSING_GRADIENT = -13, /* a gradient never became ready: ddp_error_param */
     DDP_ERROR_CALLBACK = -14,         /* a hook or continuation failed without a code of its own */
     DDP_ERROR_IO = -15,               /* a file or socket operation failed */
@@ -66,28 +67,28 @@ enum {
 /* Such as "DDP_ERROR_TIMEOUT"; "DDP_ERROR_UNKNOWN" for unknown values. */
 DDP_API const char* ddp_status_name(ddp_status status);
 
-/* Never changes. For NULL the functions below return DDP_OK, "" and -1. */
+/* An immutable error. For NULL the functions below return DDP_OK, "" and -1. */
 typedef struct ddp_error ddp_error;
 
 DDP_API ddp_status ddp_error_code(const ddp_error* error);
 /* UTF-8. Its wording may change between versions. */
 DDP_API const char* ddp_error_message(const ddp_error* error);
-/* The rank at fault (or one of several: the message names all), the parameter, the bucket, the step (how many had
- * ended). -1: none or unknown. */
+/* The rank at fault, the parameter, the bucket, and the step, counted from 0. -1: none or unknown. If several ranks are
+ * at fault, the message names them all. */
 DDP_API int32_t ddp_error_rank(const ddp_error* error);
 DDP_API int32_t ddp_error_param(const ddp_error* error);
 DDP_API int32_t ddp_error_bucket(const ddp_error* error);
 DDP_API int64_t ddp_error_step(const ddp_error* error);
 
 /* Makes an error for a callback to return. code: DDP_OK and unknown values become CALLBACK. message: NULL means "".
- * Never returns NULL: without memory, an OUT_OF_MEMORY error. The caller owns it until a callback returns it. */
+ * Never returns NULL: without memory, an OUT_OF_MEMORY error. */
 DDP_API ddp_error* ddp_error_create(ddp_status code, const char* message);
 DDP_API void ddp_error_free(ddp_error* error);
 
 #define DDP_VERSION_MAJOR 0
 #define DDP_VERSION_MINOR 1
 #define DDP_VERSION_PATCH 0
-/* The SONAME's number. It grows with every incompatible change from the first release on: docs/abi.md. */
+/* The SONAME's number: docs/abi.md. */
 #define DDP_ABI_VERSION 0
 
 /* The loaded library's version ("0.1.0"), its DDP_ABI_VERSION, and what it has built in ("gloo tcp-store ..."). */

@@ -35,9 +35,8 @@ enum {
 DDP_API size_t ddp_dtype_size(ddp_dtype dtype);
 DDP_API const char* ddp_dtype_name(ddp_dtype dtype);
 
-/* DDP_AVG divides the sum by the world size; for integers it truncates toward zero. Sums of integers wrap around, for
- * DDP_AVG too. DDP_MIN and DDP_MAX of complex numbers are UNSUPPORTED. For every operation, NaN on any rank gives NaN.
- * f16 and bf16 are added in f32 and rounded to nearest even: docs/limits.md, "Sums". */
+/* DDP_AVG divides the sum by the world size; for integers it truncates toward zero. DDP_MIN and DDP_MAX of complex
+ * numbers are UNSUPPORTED. NaN on any rank gives NaN. Overflow, rounding: docs/limits.md, "Sums". */
 typedef int32_t ddp_reduce_op;
 enum { DDP_SUM = 1, DDP_AVG = 2, DDP_PROD = 3, DDP_MIN = 4, DDP_MAX = 5 };
 

@@ -36,11 +36,17 @@ std::string only_value(Outcome outcome) {
 }  // namespace
 
 EngineStore::EngineStore(std::shared_ptr<StoreEngine> engine, StoreConfig config, std::string description)
-    : engine_(std::move(engine)), config_(std::move(config)), description_(std::move(description)),
-      owns_connection_(true), within_ms_(0) {}
+    : engine_(std::move(engine)),
+      config_(std::move(config)),
+      description_(std::move(description)),
+      owns_connection_(true),
+      within_ms_(0) {}
 
 EngineStore::EngineStore(const EngineStore& owner, std::int64_t within_ms)
-    : engine_(owner.engine_), config_(owner.config_), description_(owner.description_), owns_connection_(false),
+    : engine_(owner.engine_),
+      config_(owner.config_),
+      description_(owner.description_),
+      owns_connection_(false),
       within_ms_(within_ms) {}
 
 EngineStore::~EngineStore() {

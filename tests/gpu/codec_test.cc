@@ -1,7 +1,7 @@
 // The codecs on a GPU, against those of the CPU: the same bytes, the same numbers, the same residuals.
 #include "gpu/gpu.h"
-#include "unit/cuda/codec_world.h"
 #include "kernels/on_device.h"
+#include "unit/cuda/codec_world.h"
 
 namespace libddp {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "ddp/ddp.h"
 #include "gpu/gpu.h"
+#include "kernels/on_device.h"
 #include "support/model.h"
 #include "support/ranks.h"
-#include "kernels/on_device.h"
 
 namespace libddp {
 

@@ -2,8 +2,8 @@
 #include <list>
 
 #include "gpu/gpu.h"
-#include "unit/cuda/low_rank_operands.h"
 #include "kernels/on_device.h"
+#include "unit/cuda/low_rank_operands.h"
 
 namespace libddp {
 namespace {
@@ -46,8 +46,10 @@ TEST(GpuLowRank, ProductsAreThoseOfTheCpu) {
                 HostMemory on_host;
                 GpuMemory on_gpu(gpu), again(gpu);
                 cpu::low_rank(op, low_rank_items(dtype, shapes(), with_errors, std::ref(on_host)), dtype);
-                on_device::low_rank(gpu.stream(), op, low_rank_items(dtype, shapes(), with_errors, std::ref(on_gpu)), dtype);
-                on_device::low_rank(gpu.stream(), op, low_rank_items(dtype, shapes(), with_errors, std::ref(again)), dtype);
+                on_device::low_rank(gpu.stream(), op, low_rank_items(dtype, shapes(), with_errors, std::ref(on_gpu)),
+                                    dtype);
+                on_device::low_rank(gpu.stream(), op, low_rank_items(dtype, shapes(), with_errors, std::ref(again)),
+                                    dtype);
                 const auto got = on_gpu.all();
                 ASSERT_EQ(got, again.all()) << "one order of sums";
                 if (op == DDP_LOW_RANK_RESTORE) {
@@ -92,8 +94,9 @@ TEST(GpuLowRank, PartsThatAreNotFiniteAreLeftOut) {
         cpu::convert(bad.data() + 70'000 * dtype_size(dtype), dtype, &nan, DDP_F64, 1);
         const auto good_there = gpu.upload(good), bad_there = gpu.upload(bad), marks = gpu.allocate(16),
                    flag = gpu.upload(bytes_of(std::vector<std::uint32_t>{1}));
-        on_device::leave_out(gpu.stream(), {{good_there.get(), 100'000, marks.get()}, {bad_there.get(), 100'000, marks.get() + 8}},
-                               dtype, reinterpret_cast<const std::uint32_t*>(flag.get()));
+        on_device::leave_out(gpu.stream(),
+                             {{good_there.get(), 100'000, marks.get()}, {bad_there.get(), 100'000, marks.get() + 8}},
+                             dtype, reinterpret_cast<const std::uint32_t*>(flag.get()));
         EXPECT_EQ(gpu.read(good_there.get(), good.size()), good);
         EXPECT_EQ(gpu.read(bad_there.get(), bad.size()), Bytes(bad.size()));
         const Bytes mark = gpu.read(marks.get() + 8, dtype_size(compute_dtype(dtype)));

@@ -1,8 +1,8 @@
 #include <chrono>
 #include <thread>
 
-#include "backends/mpi/process.h"
 #include "backends/mpi/driver.h"
+#include "backends/mpi/process.h"
 
 namespace libddp::mpi {
 namespace {

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "backends/mpi/process.h"
 #include "backends/mpi/driver.h"
+#include "backends/mpi/process.h"
 #include "util/quiet_thread.h"
 #include "util/spin.h"
 

@@ -62,7 +62,16 @@ ddp_status decode_on(std::int32_t device, void* stream, const ddp_codec_batch* b
 }
 
 constexpr ddp_device_kernels kKernels = {
-    sizeof(ddp_device_kernels), prepare, transfer_on, reduce_on, encode_scratch, encode_on, decode_on, low_rank_on, thin_on, leave_out_on,
+    sizeof(ddp_device_kernels),
+    prepare,
+    transfer_on,
+    reduce_on,
+    encode_scratch,
+    encode_on,
+    decode_on,
+    low_rank_on,
+    thin_on,
+    leave_out_on,
 };
 
 }  // namespace

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "device/device_module.h"
-#include "kernels/device_kernels.h"
 #include "kernels/arithmetic.h"
 #include "kernels/codec.h"
+#include "kernels/device_kernels.h"
 #include "kernels/dtype.h"
 #include "support/fake_device/fake_device.h"
 #include "support/fake_device/low_rank.h"
@@ -312,7 +312,15 @@ extern "C" __attribute__((visibility("default"))) const ddp_device_module* ddp_d
 }
 
 extern "C" __attribute__((visibility("default"))) const ddp_device_kernels* ddp_kernels_entry(void) {
-    static const ddp_device_kernels kernels = {sizeof(ddp_device_kernels), prepare, transfer, reduce, encode_scratch, encode, decode,
-                                               fake::low_rank, fake::thin, fake::leave_out};
+    static const ddp_device_kernels kernels = {sizeof(ddp_device_kernels),
+                                               prepare,
+                                               transfer,
+                                               reduce,
+                                               encode_scratch,
+                                               encode,
+                                               decode,
+                                               fake::low_rank,
+                                               fake::thin,
+                                               fake::leave_out};
     return &kernels;
 }

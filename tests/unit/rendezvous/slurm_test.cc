@@ -1,6 +1,6 @@
-#include "rendezvous/environment.h"
-
 #include <gtest/gtest.h>
+
+#include "rendezvous/environment.h"
 
 namespace libddp {
 namespace {

@@ -10,10 +10,10 @@
 #include "cuda/gpu_moments.h"
 #include "gradients.h"
 #include "groups.h"
+#include "kernels/on_device.h"
 #include "measure.h"
 #include "models.h"
 #include "traced.h"
-#include "kernels/on_device.h"
 
 namespace bench {
 namespace {
@@ -64,7 +64,8 @@ public:
     void run(const std::vector<Gradient>& gradients, Ready ready) const {
         for (std::size_t i = gradients.size(); i-- > 0;) {
             for (std::size_t left = extra_[i]; left > 0; left -= std::min(left, count_)) play(std::min(left, count_));
-            libddp::on_device::transfer(*stream_, {{gradients[i].data, source_.get(), gradients[i].count}}, DDP_F32, DDP_F32, 1);
+            libddp::on_device::transfer(*stream_, {{gradients[i].data, source_.get(), gradients[i].count}}, DDP_F32,
+                                        DDP_F32, 1);
             ready(i);
         }
     }

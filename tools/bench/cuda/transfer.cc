@@ -6,9 +6,9 @@
 #include "benchmarks.h"
 #include "cuda/gpu.h"
 #include "kernels/dtype.h"
+#include "kernels/on_device.h"
 #include "measure.h"
 #include "models.h"
-#include "kernels/on_device.h"
 
 namespace bench {
 namespace {
@@ -56,10 +56,12 @@ public:
                        "cudaMemcpyAsync");
     }
     void pack(ddp_dtype to, double scale) const {
-        for (const Bucket& bucket : buckets_) libddp::on_device::transfer(*stream_, bucket.segments(to, true), DDP_F32, to, scale);
+        for (const Bucket& bucket : buckets_)
+            libddp::on_device::transfer(*stream_, bucket.segments(to, true), DDP_F32, to, scale);
     }
     void unpack(ddp_dtype from) const {
-        for (const Bucket& bucket : buckets_) libddp::on_device::transfer(*stream_, bucket.segments(from, false), from, DDP_F32, 1);
+        for (const Bucket& bucket : buckets_)
+            libddp::on_device::transfer(*stream_, bucket.segments(from, false), from, DDP_F32, 1);
     }
 
 private:

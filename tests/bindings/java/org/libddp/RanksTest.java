@@ -151,7 +151,8 @@ class RanksTest {
                 Context ctx = make(own, new ContextOptions().check(true).checkInterval(1))) {
             train(ctx, 3, mean());
             DdpException late = raises(DdpException.InvalidState.class, "p2", () -> {
-                ctx.parameters().forEach(Ranks::announce);  // another rank may hear of the mistake while it still announces
+                ctx.parameters().forEach(
+                        Ranks::announce); // another rank may hear of the mistake while it still announces
                 if (rank == 1) ctx.find("p2").view().floats().put(5, 99);
                 ctx.finalizeStep();
             });
