@@ -9,7 +9,7 @@
  *         ddp_finalize(ctx, &error);       now every gradient is the mean over all ranks
  *         optimizer
  *
- * A gradient lives in one of two places:
+ * A dense gradient lives in one of two places:
  *   copy   desc.grad. ddp_grad_ready copies it into a bucket, ddp_finalize copies the result back.
  *   view   in its bucket, at ddp_grad_view, if desc.grad is NULL. Nothing is copied.
  * libddp does not zero gradients between steps. The plan says which gradients form a bucket. libddp reduces buckets in
@@ -18,8 +18,8 @@
  *
  * A STEP lasts from its first announcement to the end of ddp_finalize or ddp_step_discard. A synced step communicates
  * (ddp_set_sync). A context breaks when its group breaks, or when ranks differ in a step. The calls of a step then
- * return the error that broke it, until ddp_context_set_group. Calls that need ddp_commit return INVALID_STATE before
- * it. Details: docs/steps.md.
+ * return the error that broke it, until ddp_context_set_group. Before ddp_commit, calls that need it return
+ * INVALID_STATE. Details: docs/steps.md.
  */
 #ifndef DDP_CONTEXT_H
 #define DDP_CONTEXT_H
@@ -45,12 +45,12 @@ enum {
     /* These seven are explained in participation.h. */
     DDP_CONTEXT_FIND_UNUSED = 1u << 3,         /* what is not announced before ddp_finalize is unused, not missing */
     DDP_CONTEXT_STATIC_GRAPH = 1u << 4,        /* every step uses what the first synced step used */
-    DDP_CONTEXT_KEEP_LOCAL_UNUSED = 1u << 5,   /* with either flag: a gradient that only others used is unchanged */
+    DDP_CONTEXT_KEEP_LOCAL_UNUSED = 1u << 5,   /* with either flag above: a gradient not used here is unchanged */
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS = 1u << 6, /* with FIND_UNUSED: ranks agree on each bucket before sending it */
     DDP_CONTEXT_JOIN = 1u << 7,                /* ranks may run out of inputs before others */
     DDP_CONTEXT_DIVIDE_BY_PRESENT = 1u << 8,   /* with JOIN: the mean over ranks with inputs; not for sums */
     DDP_CONTEXT_STOP_AT_FIRST_JOIN = 1u << 9,  /* with JOIN: UNEVEN_INPUTS once a rank has none */
-    /* Rebuild in the mean of this order over all ranks. */
+    /* Rebuild in the mean of all ranks' orders. */
     DDP_CONTEXT_CONSENSUS_ORDER = 1u << 10,
     /* Find silent mistakes: docs/check.md. */
     DDP_CONTEXT_CHECK = 1u << 11
@@ -139,8 +139,8 @@ DDP_API int64_t ddp_layout_generation(const ddp_context* context);
  * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. */
 
 /* Prepares the next step: rebuilds buckets if due, and after a synced step sends rank 0's buffers (JOIN: those of the
- * lowest rank with inputs). JOIN and WEIGHTED_MEAN need it. Otherwise all ranks call it or none: libddp then keeps the
- * first plan, and only ddp_commit sends buffers.
+ * lowest rank with inputs). JOIN and WEIGHTED_MEAN need it. Otherwise all ranks call it or none; if none, libddp keeps
+ * the first plan, and only ddp_commit sends buffers.
  * Errors: INVALID_STATE (in a step), INVALID_ARGUMENT (weights that sum to 0), UNEVEN_INPUTS, MISMATCH, CALLBACK (the
  * buffer hook's).
  * Threads: one. Blocks: for all ranks if there is something to exchange. Collective: yes. Callbacks: no. */
@@ -153,15 +153,14 @@ DDP_API ddp_status ddp_step_begin(ddp_context* context, ddp_error** error);
 DDP_API ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error);
 
 enum {
-    /* Add the gradient to what this parameter's announcements gave since the last synced step. Without this flag, the
-     * gradient replaces that. */
+    /* Add to what this parameter has accumulated since the last synced step. Without this flag, replace it. */
     DDP_PUT_ADD = 1u << 0
 };
 
 /* Copies a gradient to its place (desc.grad or view), where the result will be too, and announces it. gradient:
  * contiguous CPU memory of the parameter's shape and dtype, not used after the call. NULL: only for a parameter without
- * elements. Without DDP_PUT_ADD it may be the place itself; then nothing is copied.
- * Errors, and nothing is copied: as ddp_grad_ready; INVALID_ARGUMENT (device memory, other overlap with the place);
+ * elements. Without DDP_PUT_ADD, gradient may be the place itself; then nothing is copied. An error copies nothing.
+ * Errors: as ddp_grad_ready; INVALID_ARGUMENT (device memory, other overlap with the place);
  * UNSUPPORTED (device parameter: copy, then ddp_grad_ready_on of device.h). */
 DDP_API ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags,
                            ddp_error** error);
@@ -174,8 +173,8 @@ DDP_API ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gr
 DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);
 
 /* no_sync: with sync 0 the following steps do not communicate, and the next synced step reduces the sums. The program
- * adds up gradients; libddp adds up sparse rows, factors and DDP_PUT_ADD. Call it before ddp_step_begin and the first
- * announcement of a step. Errors: INVALID_STATE (in a step).
+ * adds up gradients; libddp adds up sparse rows, factors, and gradients put with DDP_PUT_ADD. Call it before
+ * ddp_step_begin and the first announcement of a step. Errors: INVALID_STATE (in a step).
  * Threads: one. Blocks: no. Collective: no, but all ranks must set the same value. Callbacks: no. */
 DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error);
 

@@ -9,9 +9,9 @@
  * else may use its group: docs/steps.md.
  *
  * FAILURE. If a rank dies, hangs, aborts, cannot join, or disagrees about a collective or step, every rank gets the
- * same error, which names that rank: at once after a death, after the timeout for a hang. "Every rank" means every one
- * that reaches the store, the key-value service where ranks meet. The group then stays broken: every operation returns
- * this error, whatever its error list says. docs/steps.md says how to go on.
+ * same error, which names that rank. It comes at once after a death, after the timeout for a hang. "Every rank" means
+ * every one that reaches the store, the key-value service where ranks meet. The group then stays broken: every
+ * operation returns this error, whatever its error list says. docs/steps.md says how to go on.
  */
 #ifndef DDP_GROUP_H
 #define DDP_GROUP_H
@@ -46,8 +46,8 @@ typedef struct ddp_group_options {
     /* Bounds each collective, from when it reaches the head of the queue, and each wait of joining. 0: DDP_TIMEOUT_MS,
      * else 300,000. */
     int64_t timeout_ms;
-    /* Keeps groups in one store apart. NULL: "world". At most 256 bytes. A rank's n-th group of a name joins the n-th
-     * group of this name on the other ranks. */
+    /* Keeps groups in one store apart. NULL: "world". At most 256 bytes. The n-th group that a rank creates under a
+     * name joins the other ranks' n-th under that name. */
     const char* group_name;
     ddp_store* store;   /* instead of init_method; keep it open while the group, or one split from it, lives */
     const char* secret; /* the job secret (store.h). NULL: DDP_SECRET, else none: then any process may join */
@@ -88,9 +88,9 @@ DDP_API int32_t ddp_group_rank(const ddp_group* group);
 DDP_API int32_t ddp_group_world_size(const ddp_group* group);
 DDP_API const char* ddp_group_backend(const ddp_group* group);
 
-/* COLLECTIVES. `send` and `recv` hold `count` elements (0 is allowed) of `dtype`; where a comment indexes one by rank,
- * it holds world_size * count. They are CPU memory, or in a hook memory of the bucket's device (device.h), aligned to
- * the element. Leave them alone until the work is done. send NULL: the input is in `recv`. Otherwise they must not
+/* COLLECTIVES. `send` and `recv` hold `count` elements (0 is allowed) of `dtype`; a buffer that a comment indexes by
+ * rank holds world_size * count. They are CPU memory or, in a hook, memory of the bucket's device (device.h), aligned
+ * to the element. Leave them alone until the work is done. send NULL: the input is in `recv`. Otherwise they must not
  * overlap. work NULL: the call waits, and may run the operation itself. Free every work, even after a wait.
  * Errors: at once UNSUPPORTED (op or dtype); of the work MISMATCH, RANK_FAILED, TIMEOUT, ABORTED.
  * Threads: any, in one order on all ranks. Blocks: if work is NULL, until done. Collective: yes. Callbacks: yes. */
@@ -126,7 +126,7 @@ DDP_API ddp_status ddp_work_test(ddp_work* work, int32_t* done, ddp_error** erro
 DDP_API void ddp_work_free(ddp_work* work);
 
 /* Reads the environment as "env://" does, without joining.
- * Errors: NOT_FOUND (no launcher), INVALID_ARGUMENT (names incomplete or malformed variables). */
+ * Errors: NOT_FOUND (no launcher), INVALID_ARGUMENT (incomplete or malformed variables). */
 DDP_API ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error);
 
 /* DDP_OK, or the error that broke the group. */
@@ -137,7 +137,7 @@ DDP_API ddp_status ddp_group_status(ddp_group* group, ddp_error** error);
 DDP_API ddp_status ddp_group_abort(ddp_group* group, const char* reason, ddp_error** error);
 
 /* The store that the ranks met in, for the program's own keys. Free it with ddp_store_free; it may outlive the group. A
- * group of one may open it only now. Errors: as ddp_store_create. Blocks: while opening. */
+ * group of one may open it here. Errors: as ddp_store_create. Blocks: while opening. */
 DDP_API ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** error);
 
 /* Divides a group: ranks of one color (>= 0) form a new group with the old one's options, ordered by key, then by old
@@ -156,8 +156,8 @@ DDP_API ddp_status ddp_mem_free(void* memory, ddp_error** error);
 typedef ddp_status (*ddp_work_fn)(void* user_data, ddp_work** next, ddp_error** error);
 
 enum {
-    /* The progress thread may run it too. Without this flag the queue stops until a thread of the program announces a
-     * gradient, or tests or waits for a work of the group. */
+    /* The progress thread may run it too. Without this flag, a due continuation stops the queue until the program
+     * announces a gradient, or tests or waits for a work. */
     DDP_WORK_ANY_THREAD = 1u << 0
 };
 

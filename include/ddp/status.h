@@ -8,18 +8,18 @@
  *   and special causes, and omit DDP_ERROR_.
  * - No function ends the process, raises a signal in it or lets a C++ exception out.
  * - Strings end with NUL. libddp copies those it gets. A `const char*` result is static, or valid while its object is.
- * - The caller owns a handle that a call writes, and frees it with ddp_*_free, which accepts NULL. A free needs no
- *   order and waits briefly at most, so a garbage collector may call it. But freeing a group that other ranks still
- *   need, or a context in mid-step, breaks the group.
+ * - The caller owns a handle that a call writes, and frees it with ddp_*_free, which accepts NULL. Frees need no
+ *   order, except that a store outlives its groups, and wait only briefly, so a garbage collector may call them. But
+ *   freeing a group that other ranks still need, or a context in a synced step, breaks the group.
  * - A callback fails by returning an error status. It may set *error to an object of ddp_error_create, which libddp
  *   then owns. libddp calls `destroy` (may be NULL) exactly once, when it no longer needs user_data, but not if the
  *   call that takes user_data fails.
  * - Fill an option struct with its ddp_*_init function and change what you need. Before a call that fills a struct, set
- *   its struct_size. Structs grow only at the end. A program with an older header works. One with a newer header must
- *   leave fields that this library does not know at 0 (else UNSUPPORTED).
+ *   its struct_size. Structs grow only at the end: older headers work. A program with a newer header must set
+ *   to 0 the fields that this library does not know (else UNSUPPORTED).
  * - Sizes are in bytes, times in milliseconds (_ms) or nanoseconds (_ns). A negative timeout_ms is INVALID_ARGUMENT,
  *   except in a wait of store.h.
- * - Four facts end the comment of each function or of its section. A function's own facts replace the section's:
+ * - The comment of each function, or of its section, ends with four facts. A function's fact overrides its section's:
  *     Threads:    "any": any thread at any time. "one": one thread at a time for this handle.
  *     Blocks:     whether the call may wait, and for what. Every wait has a bound; interrupt.h can end most.
  *     Collective: "yes": every rank of the group must call it, in the same order.
@@ -51,7 +51,7 @@ enum {
     DDP_ERROR_PERMISSION_DENIED = -9, /* wrong job secret, or the system refused access */
     DDP_ERROR_RANK_FAILED = -10,      /* a rank died or freed its group: ddp_error_rank */
     DDP_ERROR_MISMATCH = -11,         /* ranks disagree: parameters, plan, or the order or size of a collective */
-    DDP_ERROR_ABORTED = -12,          /* an abort, a context freed in mid-step, or a group or store freed here in use */
+    DDP_ERROR_ABORTED = -12,          /* an abort; this process freed a step's context, or a group or store in use */
     DDP_ERROR_MISSING_GRADIENT = -13, /* a gradient never became ready: ddp_error_param */
     DDP_ERROR_CALLBACK = -14,         /* a hook or continuation failed without a code of its own */
     DDP_ERROR_IO = -15,               /* a file or socket operation failed */

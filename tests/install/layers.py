@@ -3,8 +3,8 @@
 file may hold, and that each function of the C ABI gives its own name to guard(), which puts it into messages.
 
 The arrows point one way: capi -> core -> hooks -> comm -> {backends, rendezvous, device} and backends -> kernels -> device -> util.
-A name in double quotes or angle brackets
-that begins with a room's name is an include of that room; `ddp/...` is the public interface, which all may include.
+A name in quotes or angle brackets that begins with a room's name is an include of that room. `ddp/...` is the public interface,
+which all may include.
 """
 import pathlib
 import re
