@@ -118,13 +118,25 @@ class Steps(unittest.TestCase):
             while not (self.logs / "context.log").exists() or "\n" not in self.log("context"):
                 self.assertLess(time.monotonic(), until)
                 time.sleep(0.05)
+            pid = self.log("context").split()[1]
+            _, start = self.state(pid)
             job.terminate()
             self.assertNotEqual(job.wait(10), 0)
         self.assertTrue((self.logs / "logs.tgz").exists())
-        until = time.monotonic() + 10  # an orphan is gone when somebody has taken notice of its end
-        while pathlib.Path(f"/proc/{self.log('context').split()[1]}").exists():
-            self.assertLess(time.monotonic(), until)
+        until = time.monotonic() + 10
+        # Another process may get the number; an orphan stays in the table until somebody has taken notice of its end.
+        while self.state(pid) not in ((None, None), ("Z", start)) and self.state(pid)[1] == start:
+            self.assertLess(time.monotonic(), until, f"process {pid}: {self.state(pid)}")
             time.sleep(0.05)
+
+    @staticmethod
+    def state(pid):
+        """The state of a process, such as S, and when it started; None and None if there is none."""
+        try:
+            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None, None
+        return fields[0], fields[19]
 
     def test_two_ranks_share_a_gpu_where_nccl_allows_it(self):
         job = self.run_steps("nccl-two-ranks mnist-2-nccl-direct trace-nccl")

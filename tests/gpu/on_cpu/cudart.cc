@@ -77,7 +77,8 @@ struct Block {
     bool host;
 };
 std::mutex memory_mutex;
-std::map<const char*, Block> memory;
+// Never freed: threads that destroy streams may still use it when the process exits.
+std::map<const char*, Block>& memory = *new std::map<const char*, Block>;
 
 // The middle of a block is part of it as well.
 const Block* block_of(const void* pointer) {

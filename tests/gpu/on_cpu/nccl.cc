@@ -159,7 +159,8 @@ struct ncclComm {
 namespace {
 
 std::mutex cliques_mutex;
-std::map<std::string, std::weak_ptr<Clique>> cliques;
+// Never freed: as ncclComm.
+std::map<std::string, std::weak_ptr<Clique>>& cliques = *new std::map<std::string, std::weak_ptr<Clique>>;
 thread_local int group_depth = 0;
 thread_local Calls group_calls;
 thread_local ncclComm_t group_comm = nullptr;
