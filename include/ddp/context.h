@@ -10,8 +10,8 @@
  *         optimizer
  *
  * A dense gradient lives in one of two places:
- *   copy   desc.grad. ddp_grad_ready copies it into a bucket, ddp_finalize copies the result back.
- *   view   in its bucket, at ddp_grad_view, if desc.grad is NULL. Nothing is copied.
+ *   copy:  at desc.grad. ddp_grad_ready copies it into a bucket, ddp_finalize copies the result back.
+ *   view:  in its bucket, at ddp_grad_view, if desc.grad is NULL. Nothing is copied.
  * libddp does not zero gradients between steps. The plan says which gradients form a bucket. libddp reduces buckets in
  * the background, in the same order on all ranks. A bucket starts when all of its gradients are announced
  * (ddp_grad_ready, ddp_put) and the buckets before it have started.
@@ -45,12 +45,12 @@ enum {
     /* These seven are explained in participation.h. */
     DDP_CONTEXT_FIND_UNUSED = 1u << 3,         /* what is not announced before ddp_finalize is unused, not missing */
     DDP_CONTEXT_STATIC_GRAPH = 1u << 4,        /* every step uses what the first synced step used */
-    DDP_CONTEXT_KEEP_LOCAL_UNUSED = 1u << 5,   /* with either flag above: a gradient not used here is unchanged */
+    DDP_CONTEXT_KEEP_LOCAL_UNUSED = 1u << 5,   /* with either above: gradients unused on this rank are kept */
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS = 1u << 6, /* with FIND_UNUSED: ranks agree on each bucket before sending it */
     DDP_CONTEXT_JOIN = 1u << 7,                /* ranks may run out of inputs before others */
     DDP_CONTEXT_DIVIDE_BY_PRESENT = 1u << 8,   /* with JOIN: the mean over ranks with inputs; not for sums */
     DDP_CONTEXT_STOP_AT_FIRST_JOIN = 1u << 9,  /* with JOIN: UNEVEN_INPUTS once a rank has none */
-    /* Rebuild in the mean of all ranks' orders. */
+    /* Rebuild the plan in the mean order of all ranks. */
     DDP_CONTEXT_CONSENSUS_ORDER = 1u << 10,
     /* Find silent mistakes: docs/check.md. */
     DDP_CONTEXT_CHECK = 1u << 11
@@ -65,7 +65,7 @@ typedef struct ddp_context_options {
     uint64_t first_bucket_cap_bytes;
     ddp_reduction reduction;
     uint32_t flags;
-    /* If bucket_cap_count > 0, replaces both: caps of the first, second, ... bucket; the last repeats. Copied. */
+    /* If bucket_cap_count > 0, replaces both caps above: one per bucket, in order; the last repeats. Copied. */
     const uint64_t* bucket_caps;
     uint64_t bucket_cap_count;
     /* Rebuild the plan after every `rebuild_interval` synced steps. 0: only after the first. See also plan.h. */
@@ -89,7 +89,7 @@ typedef struct ddp_param_desc {
     ddp_device device;
     /* The value: contiguous, aligned to its element (at most 8 bytes), outlives the context. NULL: never sent. */
     void* data;
-    void* grad;     /* the gradient (copy): memory like data, shared with no other gradient. NULL: view */
+    void* grad;     /* the gradient (copy): as `data`, shared with no other gradient. NULL: view */
     uint32_t flags; /* 0 for a buffer */
     uint32_t uses;  /* announcements in each step, one for each layer that shares it. 0 means 1 */
 } ddp_param_desc;
@@ -172,19 +172,19 @@ DDP_API ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gr
  * Threads: one. Blocks: for all ranks, the group's timeout for each bucket. Collective: if synced. Callbacks: no. */
 DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);
 
-/* no_sync: with sync 0 the following steps do not communicate, and the next synced step reduces the sums. The program
- * adds up gradients; libddp adds up sparse rows, factors, and gradients put with DDP_PUT_ADD. Call it before
+/* no_sync: with sync 0 the following steps do not communicate, and the next synced step reduces the sums. libddp adds
+ * up sparse rows, factors, and gradients put with DDP_PUT_ADD; the program adds up the rest. Call it before
  * ddp_step_begin and the first announcement of a step. Errors: INVALID_STATE (in a step).
  * Threads: one. Blocks: no. Collective: no, but all ranks must set the same value. Callbacks: no. */
 DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error);
 
-/* Ends a step that went wrong for the program, before ddp_finalize, and forgets unsynced steps. No result is written:
+/* Instead of ddp_finalize: ends a step that went wrong for the program, and forgets unsynced steps. Writes no result:
  * copied gradients stay, views hold unspecified finite values. If not all ranks discard, contexts break with MISMATCH
  * in the next step. Errors and facts as ddp_finalize, without MISSING_GRADIENT. */
 DDP_API ddp_status ddp_step_discard(ddp_context* context, ddp_error** error);
 
-/* ddp_grad_ready for DDP_PARAM_SPARSE of shape [rows, ...]: gives `count` rows; all others are zero. indices: 0 to rows
- * - 1; repeated ones add up. values: row after row. Both are copied: docs/steps.md. */
+/* ddp_grad_ready for DDP_PARAM_SPARSE of shape [rows, ...]: gives `count` rows; all others are zero. indices: in
+ * [0, rows); repeated ones add up. values: row after row. Both are copied: docs/steps.md. */
 DDP_API ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const int64_t* indices,
                                          const void* values, size_t count, ddp_error** error);
 
@@ -194,8 +194,8 @@ DDP_API ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, 
 DDP_API ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int64_t** indices,
                                        const void** values, size_t* count, ddp_error** error);
 
-/* ddp_grad_ready for DDP_PARAM_FACTORED of shape [n, ...], m the product of the other extents: the gradient is left^T
- * right. left: rows x n, right: rows x m, row-major, both copied: docs/steps.md. */
+/* ddp_grad_ready for DDP_PARAM_FACTORED of shape [n, ...]: the gradient is left^T * right. left: rows x n;
+ * right: rows x m, where m is the product of the other extents. Row-major, both copied: docs/steps.md. */
 DDP_API ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const void* left, const void* right,
                                           size_t rows, ddp_error** error);
 

@@ -8,10 +8,10 @@
  * initialised MPI without MPI_THREAD_MULTIPLE: docs/backends.md, "Threads". During a context's synced step, nothing
  * else may use its group: docs/steps.md.
  *
- * FAILURE. If a rank dies, hangs, aborts, cannot join, or disagrees about a collective or step, every rank gets the
- * same error, which names that rank. It comes at once after a death, after the timeout for a hang. "Every rank" means
- * every one that reaches the store, the key-value service where ranks meet. The group then stays broken: every
- * operation returns this error, whatever its error list says. docs/steps.md says how to go on.
+ * FAILURE. If a rank dies, hangs, aborts, cannot join, or disagrees about a collective, every rank gets the same error,
+ * which names that rank. A death is reported at once, a hang after the timeout. "Every rank" means every one that
+ * reaches the store, the key-value service where ranks meet. The group then stays broken: every operation returns this
+ * error, whatever its "Errors:" says. docs/steps.md says how to go on.
  */
 #ifndef DDP_GROUP_H
 #define DDP_GROUP_H
@@ -25,8 +25,8 @@ enum {
     /* Sum in rank order, so that results do not depend on how data is cut into buckets. Without it, the last bits may
      * differ from run to run: docs/backends.md, "Bits". */
     DDP_GROUP_DETERMINISTIC = 1u << 0,
-    /* Do not compare calls: a disagreement may hang until the timeout or corrupt sums. "gloo", "hierarchical" and "mpi"
-     * ignore this flag. */
+    /* Do not compare calls: a disagreement may corrupt sums, or hang until the timeout. "gloo", "hierarchical" and
+     * "mpi" ignore this flag. */
     DDP_GROUP_NO_MATCH_CHECK = 1u << 1,
     /* Without a launcher make a group of one, instead of failing with NOT_FOUND: docs/ddprun.md. */
     DDP_GROUP_OR_ALONE = 1u << 2
@@ -36,21 +36,21 @@ typedef struct ddp_group_options {
     size_t struct_size;
     int32_t rank;       /* 0 <= rank < world_size. -1 (default): from the environment */
     int32_t world_size; /* at least 1. -1 (default): from the environment */
-    /* Where ranks meet: "tcp://host:port", where rank 0 runs a store; "file:///path", which all ranks see; "env://"
-     * (NULL), as ddprun, torchrun, Open MPI, PMI, Slurm or Kubernetes says: docs/ddprun.md. */
+    /* Where ranks meet. "tcp://host:port": a store in rank 0. "file:///path": a file that all ranks see.
+     * "env://" (NULL): ddprun, torchrun, Open MPI, PMI, Slurm or Kubernetes says where: docs/ddprun.md. */
     const char* init_method;
     /* "shm", "gloo", "hierarchical", "mpi", "nccl", one of the program's own (backend.h), or "auto" (NULL), which
      * chooses by where ranks are: docs/backends.md. */
     const char* backend;
     const char* backend_options; /* "key=value,key=value": docs/backends.md. Unknown keys are an error */
-    /* Bounds each collective, from when it reaches the head of the queue, and each wait of joining. 0: DDP_TIMEOUT_MS,
-     * else 300,000. */
+    /* Bounds each wait of joining, and each collective from when it reaches the head of the queue. 0: $DDP_TIMEOUT_MS,
+     * or 300,000. */
     int64_t timeout_ms;
-    /* Keeps groups in one store apart. NULL: "world". At most 256 bytes. The n-th group that a rank creates under a
+    /* Separates groups that share a store. NULL: "world". At most 256 bytes. The n-th group that a rank creates under a
      * name joins the other ranks' n-th under that name. */
     const char* group_name;
     ddp_store* store;   /* instead of init_method; keep it open while the group, or one split from it, lives */
-    const char* secret; /* the job secret (store.h). NULL: DDP_SECRET, else none: then any process may join */
+    const char* secret; /* the job secret (store.h). NULL: $DDP_SECRET, or none: then any process may join */
     uint32_t flags;
     uint32_t round_robin; /* 0 or 1: one group. 2 to 64: join this many as one: ddp_group_round_robin */
 } ddp_group_options;
@@ -79,7 +79,7 @@ DDP_API void ddp_group_options_init(ddp_group_options* options);
 DDP_API ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error);
 
 /* Frees the handle. If no context or round robin group holds the group, this rank leaves it and aborts its works. Ranks
- * that still need this one get RANK_FAILED. A process that ends without this call breaks the group.
+ * that still need this rank get RANK_FAILED. A process that ends without this call breaks the group.
  * Threads: any, once. Blocks: at most 1 s (round robin: for each group). Collective: no. Callbacks: no. */
 DDP_API void ddp_group_free(ddp_group* group);
 
@@ -88,14 +88,14 @@ DDP_API int32_t ddp_group_rank(const ddp_group* group);
 DDP_API int32_t ddp_group_world_size(const ddp_group* group);
 DDP_API const char* ddp_group_backend(const ddp_group* group);
 
-/* COLLECTIVES. `send` and `recv` hold `count` elements (0 is allowed) of `dtype`; a buffer that a comment indexes by
- * rank holds world_size * count. They are CPU memory or, in a hook, memory of the bucket's device (device.h), aligned
- * to the element. Leave them alone until the work is done. send NULL: the input is in `recv`. Otherwise they must not
- * overlap. work NULL: the call waits, and may run the operation itself. Free every work, even after a wait.
- * Errors: at once UNSUPPORTED (op or dtype); of the work MISMATCH, RANK_FAILED, TIMEOUT, ABORTED.
+/* COLLECTIVES. `send` and `recv` hold `count` elements (0 is allowed) of `dtype`, or world_size * count where the
+ * comments below index them by rank. They are CPU memory or, in a hook, memory of the bucket's device (device.h),
+ * aligned to the element. Leave them alone until the work is done. send NULL: the input is in `recv`. Otherwise they
+ * must not overlap. work NULL: the call waits, and may run the operation itself. Free every work, even after a wait.
+ * Errors: UNSUPPORTED (op or dtype) at once. The work ends with MISMATCH, RANK_FAILED, TIMEOUT or ABORTED.
  * Threads: any, in one order on all ranks. Blocks: if work is NULL, until done. Collective: yes. Callbacks: yes. */
 
-/* recv = op over ranks of send, the same bits on every rank. */
+/* recv = op over every rank's `send`, the same bits on each. */
 DDP_API ddp_status ddp_allreduce(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
                                  ddp_reduce_op op, ddp_work** work, ddp_error** error);
 /* Sends the buffer of rank `root` to every rank, in place. */
@@ -104,7 +104,7 @@ DDP_API ddp_status ddp_broadcast(ddp_group* group, void* buffer, size_t count, d
 /* recv[r * count .. (r + 1) * count) = send of rank r, for every r. send NULL: the input is at this rank's place. */
 DDP_API ddp_status ddp_allgather(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
                                  ddp_work** work, ddp_error** error);
-/* recv[0 .. count) = op over ranks of send[rank * count .. (rank + 1) * count). `send` must not be NULL. */
+/* recv[0 .. count) = op over every rank's send[rank * count .. (rank + 1) * count). `send` must not be NULL. */
 DDP_API ddp_status ddp_reduce_scatter(ddp_group* group, const void* send, void* recv, size_t count, ddp_dtype dtype,
                                       ddp_reduce_op op, ddp_work** work, ddp_error** error);
 /* Done when every rank has called it. */
@@ -136,8 +136,8 @@ DDP_API ddp_status ddp_group_status(ddp_group* group, ddp_error** error);
  * Threads: any. Blocks: for the store, at most 2 s. Collective: no. Callbacks: yes. */
 DDP_API ddp_status ddp_group_abort(ddp_group* group, const char* reason, ddp_error** error);
 
-/* The store that the ranks met in, for the program's own keys. Free it with ddp_store_free; it may outlive the group. A
- * group of one may open it here. Errors: as ddp_store_create. Blocks: while opening. */
+/* The store that the ranks met in, for the program's own keys. Free it with ddp_store_free; it may outlive the group.
+ * With one rank, this call may open it. Errors: as ddp_store_create. Blocks: while opening. */
 DDP_API ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** error);
 
 /* Divides a group: ranks of one color (>= 0) form a new group with the old one's options, ordered by key, then by old

@@ -4,13 +4,13 @@
  *   a new object there: free it with ddp_error_free. On success it leaves *error alone. It never reads *error.
  * - A failed call writes no other output parameter, except ddp_work_test's *done. Data that ranks were exchanging is
  *   then unspecified.
- * - Any call may return INVALID_ARGUMENT, OUT_OF_MEMORY, or UNSUPPORTED (unknown flags). Error lists add other codes
- *   and special causes, and omit DDP_ERROR_.
+ * - Any call may return INVALID_ARGUMENT, OUT_OF_MEMORY, or UNSUPPORTED (unknown flags). A comment's "Errors:" adds
+ *   more codes (without DDP_ERROR_) and special causes.
  * - No function ends the process, raises a signal in it or lets a C++ exception out.
  * - Strings end with NUL. libddp copies those it gets. A `const char*` result is static, or valid while its object is.
- * - The caller owns a handle that a call writes, and frees it with ddp_*_free, which accepts NULL. Frees need no
- *   order, except that a store outlives its groups, and wait only briefly, so a garbage collector may call them. But
- *   freeing a group that other ranks still need, or a context in a synced step, breaks the group.
+ * - The caller owns a handle that a call writes, and frees it with ddp_*_free, which accepts NULL. Free handles in
+ *   any order, but a store after its groups. Frees wait only briefly: a garbage collector may call them. Freeing a
+ *   group that other ranks need breaks it; freeing a context in a step may break its group.
  * - A callback fails by returning an error status. It may set *error to an object of ddp_error_create, which libddp
  *   then owns. libddp calls `destroy` (may be NULL) exactly once, when it no longer needs user_data, but not if the
  *   call that takes user_data fails.
@@ -51,7 +51,7 @@ enum {
     DDP_ERROR_PERMISSION_DENIED = -9, /* wrong job secret, or the system refused access */
     DDP_ERROR_RANK_FAILED = -10,      /* a rank died or freed its group: ddp_error_rank */
     DDP_ERROR_MISMATCH = -11,         /* ranks disagree: parameters, plan, or the order or size of a collective */
-    DDP_ERROR_ABORTED = -12,          /* an abort; this process freed a step's context, or a group or store in use */
+    DDP_ERROR_ABORTED = -12,          /* aborted, or freed: a context in a step, or a group or store in use */
     DDP_ERROR_MISSING_GRADIENT = -13, /* a gradient never became ready: ddp_error_param */
     DDP_ERROR_CALLBACK = -14,         /* a hook or continuation failed without a code of its own */
     DDP_ERROR_IO = -15,               /* a file or socket operation failed */

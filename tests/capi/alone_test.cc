@@ -13,7 +13,7 @@
 
 extern char** environ;
 
-namespace {
+namespace alone_test {
 
 using Variables = std::map<std::string, std::string>;
 
@@ -132,4 +132,4 @@ TEST_F(OrAlone, MayDifferBetweenRanks) {
     }
 }
 
-}  // namespace
+}  // namespace alone_test

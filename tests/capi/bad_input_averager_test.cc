@@ -3,7 +3,7 @@
 
 #include "capi/lone_context.h"
 
-namespace {
+namespace bad_input_averager_test {
 
 class BadAverager : public LoneContext {
 protected:
@@ -137,4 +137,4 @@ TEST_F(BadAverager, OnABrokenGroup) {
     });
 }
 
-}  // namespace
+}  // namespace bad_input_averager_test

@@ -3,7 +3,7 @@
 
 #include "capi/lone_context.h"
 
-namespace {
+namespace bad_input_context_test {
 
 class BadContext : public LoneContext {
 protected:
@@ -354,4 +354,4 @@ TEST_F(BadContext, AContextAbortNeedsNoReason) {
     expect_refused({{"finalize", DDP_ERROR_ABORTED, {"ddp_context_abort"}, calling(ddp_finalize, context)}});
 }
 
-}  // namespace
+}  // namespace bad_input_context_test

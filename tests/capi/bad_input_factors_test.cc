@@ -3,7 +3,7 @@
 
 #include "capi/lone_context.h"
 
-namespace {
+namespace bad_input_factors_test {
 
 class BadFactors : public LoneContext {
 protected:
@@ -151,4 +151,4 @@ TEST_F(BadFactors, SharedBuckets) {
     expect_good_factors();
 }
 
-}  // namespace
+}  // namespace bad_input_factors_test

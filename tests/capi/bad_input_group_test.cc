@@ -7,7 +7,7 @@
 #include "capi/bad_input.h"
 #include "support/thread_backend.h"
 
-namespace {
+namespace bad_input_group_test {
 
 ddp_group_options lone_options() {
     ddp_group_options options;
@@ -351,4 +351,4 @@ TEST_F(BadWork, AStatusThatIsNoErrorCodeBecomesCallback) {
     }
 }
 
-}  // namespace
+}  // namespace bad_input_group_test

@@ -2,7 +2,7 @@
 #include "capi/lone_context.h"
 #include "support/thread_backend.h"
 
-namespace {
+namespace bad_input_hook_test {
 
 ddp_status nothing(void*, ddp_group*, ddp_bucket*, ddp_work**, ddp_error**) {
     return DDP_OK;
@@ -209,4 +209,4 @@ TEST(BadBackend, OneThatCannotConnectSaysSo) {
         {{"create", DDP_ERROR_UNSUPPORTED, {"bad-input", "connecting"}, calling(ddp_group_create, &options, &out)}});
 }
 
-}  // namespace
+}  // namespace bad_input_hook_test

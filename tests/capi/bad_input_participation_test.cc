@@ -5,7 +5,7 @@
 #include "ddp/ddp.hpp"
 #include "support/model.h"
 
-namespace {
+namespace bad_input_participation_test {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -280,4 +280,4 @@ TEST_F(BadParticipation, SyncAfterTheRanksHaveExchangedIt) {
     expect_good_step();
 }
 
-}  // namespace
+}  // namespace bad_input_participation_test

@@ -5,7 +5,7 @@
 #include "ddp/ddp.hpp"
 #include "support/model.h"
 
-namespace {
+namespace bad_input_plan_test {
 
 class BadPlan : public LoneContext {
 protected:
@@ -299,4 +299,4 @@ TEST_F(BadPlan, Lists) {
     EXPECT_EQ(first[1], -7) << "beyond the capacity";
 }
 
-}  // namespace
+}  // namespace bad_input_plan_test

@@ -3,7 +3,7 @@
 
 #include "capi/bad_input.h"
 
-namespace {
+namespace bad_input_status_test {
 
 TEST(BadStatus, UnknownValuesHaveNames) {
     for (ddp_status status : {1, INT_MAX, -20, INT_MIN}) EXPECT_STREQ(ddp_status_name(status), "DDP_ERROR_UNKNOWN");
@@ -38,4 +38,4 @@ TEST(BadTypes, UnknownDtypes) {
     }
 }
 
-}  // namespace
+}  // namespace bad_input_status_test

@@ -4,7 +4,7 @@
 #include "ddp/ddp.hpp"
 #include "support/model.h"
 
-namespace {
+namespace bad_input_step_test {
 
 class BadStep : public LoneContext {
 protected:
@@ -182,4 +182,4 @@ TEST(BadGroups, ADifferentModelIsNamedAndTheOldGroupStays) {
     });
 }
 
-}  // namespace
+}  // namespace bad_input_step_test

@@ -5,7 +5,7 @@
 
 #include "capi/bad_input.h"
 
-namespace {
+namespace bad_input_store_test {
 
 std::string temporary_uri(const char* name) {
     return "file://" +
@@ -263,4 +263,4 @@ TEST_P(BadStoreCall, EmptyListsAndOptionalOutputsAreFine) {
     expect_accepted(calling(ddp_store_delete, store, "absent", nullptr));
 }
 
-}  // namespace
+}  // namespace bad_input_store_test

@@ -15,7 +15,7 @@
 using testing::AllOf;
 using testing::HasSubstr;
 
-namespace {
+namespace check_test {
 
 ddp_context_options checking(std::int64_t interval = 0, std::uint32_t flags = 0) {
     auto options = ddp::Context::defaults();
@@ -362,4 +362,4 @@ TEST_F(CheckEnvironment, IsReadStrictly) {
                      calling(ddp_context_create, group, &options, &none)}});
 }
 
-}  // namespace
+}  // namespace check_test

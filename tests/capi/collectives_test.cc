@@ -10,7 +10,7 @@
 #include "ddp/ddp.hpp"
 #include "support/ranks.h"
 
-namespace {
+namespace collectives_test {
 
 struct Case {
     int world;
@@ -265,4 +265,4 @@ TEST(Split, ColorsMayBeUsedAgain) {
         });
 }
 
-}  // namespace
+}  // namespace collectives_test

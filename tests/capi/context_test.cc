@@ -12,7 +12,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace context_test {
 
 struct Case {
     int world;
@@ -358,4 +358,4 @@ TEST_P(ContextTest, AbortEndsEveryRanksStep) {
     });
 }
 
-}  // namespace
+}  // namespace context_test

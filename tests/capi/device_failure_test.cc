@@ -15,7 +15,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace device_failure_test {
 
 using Clock = std::chrono::steady_clock;
 
@@ -54,7 +54,9 @@ void wait_until_broken(ddp_group* group) {
 }
 
 // The caller of an interrupted wait leaves the function that owns the memory.
-TEST_F(DeviceTest, AnInterruptedWaitLetsTheDeviceGoOnFirst) {
+using DeviceInterruptTest = DeviceTest;
+
+TEST_F(DeviceInterruptTest, AnInterruptedWaitLetsTheDeviceGoOnFirst) {
     on_ranks({1, "streams"}, [&](int, ddp_group* group) {
         DeviceModel model(group, {64}, true, {0});
         std::promise<void> asked;
@@ -271,4 +273,4 @@ TEST_F(DeviceFailureTest, RanksWithOtherKindsOfMemoryDisagree) {
     });
 }
 
-}  // namespace
+}  // namespace device_failure_test

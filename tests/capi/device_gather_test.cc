@@ -12,7 +12,7 @@
 #include "support/device_model.h"
 #include "support/ranks.h"
 
-namespace {
+namespace device_gather_test {
 
 // Several buckets, in which some parameters are packed and others are not.
 const std::vector<std::int64_t> kSizes{5, 3000, 64, 1, 700, 9000, 33, 200};
@@ -280,4 +280,4 @@ TEST_F(DeviceHookMemoryTest, IsUsedAgainBeforeTheDeviceIsDone) {
     }
 }
 
-}  // namespace
+}  // namespace device_gather_test

@@ -8,7 +8,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace device_hook_test {
 
 struct Case {
     const char* hook;
@@ -160,7 +160,9 @@ TEST_P(DeviceUserHookTest, AWaitInsideTheHookIsForTheData) {
     });
 }
 
-TEST_F(DeviceTest, DeviceMemoryOutsideAHookIsRefused) {
+using DeviceMemoryTest = DeviceTest;
+
+TEST_F(DeviceMemoryTest, DeviceMemoryOutsideAHookIsRefused) {
     on_ranks({1, "threads"}, [&](int, ddp_group* group) {
         std::int32_t devices = 0;
         ASSERT_EQ(ddp_device_count(DDP_DEVICE_CUDA, &devices, nullptr), DDP_OK);
@@ -172,4 +174,4 @@ TEST_F(DeviceTest, DeviceMemoryOutsideAHookIsRefused) {
     });
 }
 
-}  // namespace
+}  // namespace device_hook_test

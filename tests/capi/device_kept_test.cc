@@ -14,7 +14,7 @@
 #include "support/device_model.h"
 #include "support/ranks.h"
 
-namespace {
+namespace device_kept_test {
 
 using Values = std::vector<float>;
 
@@ -286,4 +286,4 @@ TEST_F(DeviceKeptTest, AStateMayBeOfBucketsThatComeLater) {
         });
 }
 
-}  // namespace
+}  // namespace device_kept_test

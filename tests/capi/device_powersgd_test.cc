@@ -9,7 +9,7 @@
 #include "support/device_model.h"
 #include "support/ranks.h"
 
-namespace {
+namespace device_powersgd_test {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int kOnCpu = -1;
@@ -366,4 +366,4 @@ TEST_F(DevicesPowerSgdTest, OneModelOnTwoDevicesAndTheCpu) {
     });
 }
 
-}  // namespace
+}  // namespace device_powersgd_test

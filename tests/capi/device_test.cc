@@ -11,7 +11,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace device_test {
 
 // Several buckets, one of them longer than a chunk of staging memory.
 const std::vector<std::int64_t> kSizes{5, 700'000, 3, 1, 64, 200};
@@ -351,4 +351,4 @@ TEST_F(DeviceTest, DevicesAreCountedAndDescribed) {
     EXPECT_THAT(take_message(error), HasSubstr("kind 7"));
 }
 
-}  // namespace
+}  // namespace device_test

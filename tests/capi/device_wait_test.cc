@@ -8,7 +8,7 @@
 #include "support/device_model.h"
 #include "support/ranks.h"
 
-namespace {
+namespace device_wait_test {
 
 constexpr int kWorld = 2;
 
@@ -136,7 +136,9 @@ TEST_P(DeviceWaitTest, CallbacksRunInTheOrderOfAnotherStream) {
 
 // Whoever waits, the host or a stream, goes on while a later bucket is on its way: rank 1 computes it only when rank 0 has seen
 // the one before.
-TEST_F(DeviceTest, AParameterIsFinalBeforeLaterBuckets) {
+using DeviceFinalTest = DeviceTest;
+
+TEST_F(DeviceFinalTest, AParameterIsFinalBeforeLaterBuckets) {
     std::promise<void> seen[2];
     const std::shared_future<void> later[2] = {seen[0].get_future().share(), seen[1].get_future().share()};
     on_ranks({kWorld, "streams"}, [&](int rank, ddp_group* group) {
@@ -164,4 +166,4 @@ TEST_F(DeviceTest, AParameterIsFinalBeforeLaterBuckets) {
     });
 }
 
-}  // namespace
+}  // namespace device_wait_test

@@ -12,7 +12,7 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-namespace {
+namespace factors_test {
 
 INSTANTIATE_TEST_SUITE_P(All, FactorsTest,
                          testing::Combine(testing::Values(Ranks{1, "threads"}, Ranks{2, "threads"},
@@ -377,4 +377,4 @@ TEST(FactorThreads, DifferentParametersAtOnce) {
     });
 }
 
-}  // namespace
+}  // namespace factors_test

@@ -16,7 +16,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace failing_backend_test {
 
 std::atomic<bool> out_of_memory{false};
 
@@ -83,4 +83,4 @@ TEST(FailingBackend, AnExceptionBreaksTheGroup) {
     });
 }
 
-}  // namespace
+}  // namespace failing_backend_test

@@ -14,7 +14,7 @@
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-namespace {
+namespace hook_test {
 
 ddp_context_options small_buckets() {
     auto options = ddp::Context::defaults();
@@ -277,4 +277,4 @@ TEST(FailedHook, TheNextContextSaysThatTheGroupIsBroken) {
     });
 }
 
-}  // namespace
+}  // namespace hook_test

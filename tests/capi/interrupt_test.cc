@@ -15,7 +15,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace interrupt_test {
 
 std::mutex asked_mutex;
 std::set<std::thread::id> asked_threads;
@@ -204,4 +204,4 @@ TEST_F(Interrupt, DestroysTheDataOnce) {
     EXPECT_EQ(destroyed, 1);
 }
 
-}  // namespace
+}  // namespace interrupt_test

@@ -8,7 +8,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace participation_test {
 
 ddp_context_options with(std::uint32_t flags, ddp_reduction reduction = DDP_REDUCTION_MEAN) {
     auto options = ddp::Context::defaults();
@@ -274,4 +274,4 @@ TEST_P(ParticipationTest, AStaticGraphMayNotChange) {
     });
 }
 
-}  // namespace
+}  // namespace participation_test

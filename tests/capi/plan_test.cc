@@ -12,7 +12,7 @@
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-namespace {
+namespace plan_test {
 
 ddp_context_options small_buckets(std::uint32_t flags = 0) {
     auto options = ddp::Context::defaults();
@@ -224,4 +224,4 @@ TEST(Stats, CommunicationIsWhatWasOnTheWay) {
     });
 }
 
-}  // namespace
+}  // namespace plan_test

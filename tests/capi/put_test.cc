@@ -7,7 +7,7 @@
 #include "support/model.h"
 #include "support/ranks.h"
 
-namespace {
+namespace put_test {
 
 std::vector<float> counting(std::size_t count, float first) {
     std::vector<float> values(count);
@@ -176,4 +176,4 @@ TEST_F(PutErrors, NothingHappensForIgnoredAndEmptyParameters) {
     EXPECT_EQ(ddp_finalize(context, nullptr), DDP_OK);
 }
 
-}  // namespace
+}  // namespace put_test

@@ -8,7 +8,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace recovery_test {
 
 class RecoveryTest : public testing::TestWithParam<bool> {
 protected:
@@ -180,4 +180,4 @@ TEST_P(RecoveryTest, ADifferentPlanIsRefusedAndTheOldGroupStays) {
     });
 }
 
-}  // namespace
+}  // namespace recovery_test

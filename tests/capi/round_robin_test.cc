@@ -17,7 +17,7 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-namespace {
+namespace round_robin_test {
 
 // Groups of the same ranks.
 std::vector<ddp::Group> copies_of(ddp_group* group, std::size_t n) {
@@ -392,4 +392,4 @@ TEST(RoundRobin, ADisagreementNamesBothSides) {
     });
 }
 
-}  // namespace
+}  // namespace round_robin_test

@@ -10,7 +10,7 @@
 #include "support/model.h"
 #include "support/ranks.h"
 
-namespace {
+namespace shared_memory_test {
 
 using ddp::detail::call;
 
@@ -134,4 +134,4 @@ TEST(GroupMemory, BadInput) {
     });
 }
 
-}  // namespace
+}  // namespace shared_memory_test

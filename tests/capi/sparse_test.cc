@@ -10,7 +10,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace sparse_test {
 
 constexpr std::int64_t kRows = 10, kWidth = 3;
 
@@ -157,4 +157,4 @@ TEST_P(SparseTest, MistakesAreNamed) {
     });
 }
 
-}  // namespace
+}  // namespace sparse_test

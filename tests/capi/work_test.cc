@@ -13,7 +13,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace work_test {
 
 struct Counter {
     int runs = 0;
@@ -205,4 +205,4 @@ TEST(Work, AGroupMayBeFreedByWhatItsFailureDestroys) {
     }
 }
 
-}  // namespace
+}  // namespace work_test

@@ -3,7 +3,7 @@
 
 using namespace equivalence;
 
-namespace {
+namespace control_flow_test {
 
 class ControlFlow : public Equivalence {};
 INSTANTIATE_TEST_SUITE_P(All, ControlFlow, testing::ValuesIn(all_cases()), name_of);
@@ -105,4 +105,4 @@ TEST_P(ControlFlow, WhatUnsyncedStepsUseCounts) {
     });
 }
 
-}  // namespace
+}  // namespace control_flow_test

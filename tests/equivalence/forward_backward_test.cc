@@ -3,7 +3,7 @@
 
 using namespace equivalence;
 
-namespace {
+namespace forward_backward_test {
 
 class ForwardBackward : public Equivalence {
 protected:
@@ -186,4 +186,4 @@ TEST_P(ForwardBackward, ACheckpointContinuesBitForBit) {
     });
 }
 
-}  // namespace
+}  // namespace forward_backward_test

@@ -4,7 +4,7 @@
 
 using namespace equivalence;
 
-namespace {
+namespace groups_test {
 
 // A group of one's own, freed after what uses it.
 class PartOf : public ddp::Group {
@@ -133,4 +133,4 @@ TEST_P(Groups, ANewContextGoesOnAfterAFailure) {
     });
 }
 
-}  // namespace
+}  // namespace groups_test

@@ -8,7 +8,7 @@
 using namespace equivalence;
 using testing::HasSubstr;
 
-namespace {
+namespace hooks_test {
 
 class Hooks : public Equivalence {
 protected:
@@ -240,4 +240,4 @@ TEST_P(Hooks, SparseGradientsWithAndWithoutAHook) {
     });
 }
 
-}  // namespace
+}  // namespace hooks_test

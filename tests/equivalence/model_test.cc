@@ -7,7 +7,7 @@ using namespace equivalence;
 using testing::Each;
 using testing::ElementsAre;
 
-namespace {
+namespace model_test {
 
 class ModelState : public Equivalence {
 protected:
@@ -238,4 +238,4 @@ TEST_P(ModelState, StatisticsTellWhatHappened) {
     });
 }
 
-}  // namespace
+}  // namespace model_test

@@ -4,7 +4,7 @@
 
 using namespace equivalence;
 
-namespace {
+namespace no_sync_test {
 
 class NoSync : public Equivalence {
 protected:
@@ -121,4 +121,4 @@ TEST_P(NoSync, TheScopeEndsWhereItEnds) {
     });
 }
 
-}  // namespace
+}  // namespace no_sync_test

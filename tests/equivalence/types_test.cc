@@ -4,7 +4,7 @@
 using namespace equivalence;
 using testing::ElementsAre;
 
-namespace {
+namespace types_test {
 
 class Types : public Equivalence {
 protected:
@@ -148,4 +148,4 @@ TEST_P(Types, ListOfBucketCaps) {
     });
 }
 
-}  // namespace
+}  // namespace types_test

@@ -6,7 +6,7 @@
 using namespace equivalence;
 using testing::HasSubstr;
 
-namespace {
+namespace uneven_test {
 
 // Three or more, and the ranks take turns at having most.
 int inputs_of(int rank, int world, int epoch = 0) {
@@ -203,4 +203,4 @@ TEST_P(Uneven, WithoutJoinEvenInputsTrain) {
     });
 }
 
-}  // namespace
+}  // namespace uneven_test

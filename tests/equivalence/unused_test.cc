@@ -9,7 +9,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-namespace {
+namespace unused_test {
 
 class Unused : public Equivalence {};
 INSTANTIATE_TEST_SUITE_P(All, Unused, testing::ValuesIn(all_cases()), name_of);
@@ -248,4 +248,4 @@ TEST_P(Unused, AStepThatHasEndedIsOver) {
     });
 }
 
-}  // namespace
+}  // namespace unused_test

@@ -5,7 +5,7 @@ using namespace equivalence;
 using testing::AllOf;
 using testing::HasSubstr;
 
-namespace {
+namespace verify_test {
 
 struct Described {
     std::string name;
@@ -117,4 +117,4 @@ TEST_P(Verify, DifferentOptionsAreNamed) {
     check(kModel, kModel, HasSubstr("bucket caps"), small_buckets(4096));
 }
 
-}  // namespace
+}  // namespace verify_test

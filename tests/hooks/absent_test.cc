@@ -7,7 +7,7 @@
 #include "support/model.h"
 #include "support/ranks.h"
 
-namespace {
+namespace absent_test {
 
 struct Kept {
     const char* hook;
@@ -132,4 +132,4 @@ TEST_P(AbsentGradients, KeepTheirErrorInAStepThatIsDiscarded) {
     });
 }
 
-}  // namespace
+}  // namespace absent_test

@@ -10,7 +10,7 @@
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-namespace {
+namespace averager_test {
 
 // A model whose only value is a number, so that averages show who took part.
 struct Number : Model {
@@ -205,4 +205,4 @@ TEST(AverageParameters, OverAnotherGroup) {
     });
 }
 
-}  // namespace
+}  // namespace averager_test

@@ -3,7 +3,7 @@
 
 #include "capi/lone_context.h"
 
-namespace {
+namespace bad_hooks_test {
 
 class BadHooks : public LoneContext {
 protected:
@@ -162,4 +162,4 @@ TEST_F(BadHooks, AtTheWrongTime) {
     expect_good_step();
 }
 
-}  // namespace
+}  // namespace bad_hooks_test

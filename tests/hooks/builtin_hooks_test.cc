@@ -13,7 +13,7 @@
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-namespace {
+namespace builtin_hooks_test {
 
 ddp_context_options small_buckets() {
     auto options = ddp::Context::defaults();
@@ -295,4 +295,4 @@ TEST(HookByName, RanksMustChooseTheSame) {
     });
 }
 
-}  // namespace
+}  // namespace builtin_hooks_test

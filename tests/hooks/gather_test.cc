@@ -9,7 +9,7 @@
 #include "hooks/any_model.h"
 #include "support/ranks.h"
 
-namespace {
+namespace gather_test {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
@@ -204,4 +204,4 @@ TEST_P(Gather, RoundingModesOfThreadsDoNotMatter) {
     EXPECT_TRUE(results[0] == results[1]);
 }
 
-}  // namespace
+}  // namespace gather_test

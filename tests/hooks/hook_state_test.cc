@@ -13,7 +13,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace hook_state_test {
 
 using Json = nlohmann::json;
 using File = std::vector<unsigned char>;
@@ -292,4 +292,4 @@ TEST(HookStateFiles, OfAnotherWorldGiveWhatIsShared) {
     });
 }
 
-}  // namespace
+}  // namespace hook_state_test

@@ -11,7 +11,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace local_sgd_test {
 
 ddp_context_options small_buckets(ddp_reduction reduction = DDP_REDUCTION_MEAN) {
     auto options = ddp::Context::defaults();
@@ -256,4 +256,4 @@ TEST(LocalSgdTraining, EqualsASimulationBitForBit) {
     });
 }
 
-}  // namespace
+}  // namespace local_sgd_test

@@ -7,7 +7,7 @@
 #include "hooks/any_model.h"
 #include "support/ranks.h"
 
-namespace {
+namespace onebit_test {
 
 TEST(OneBit, LevelsAreTheMeansOfPositivesAndOthers) {
     on_ranks({1}, [](int, ddp_group* group) {
@@ -61,4 +61,4 @@ TEST(OneBit, SendsOneBitAnElement) {
     });
 }
 
-}  // namespace
+}  // namespace onebit_test

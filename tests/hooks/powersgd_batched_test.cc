@@ -6,7 +6,7 @@
 
 #include "hooks/matrix_model.h"
 
-namespace {
+namespace powersgd_batched_test {
 
 // Sizes that leave gaps in a bucket, and an empty parameter.
 const std::vector<Shape> kShapes{{20, 30}, {13}, {6, 4, 3, 3}, {0}, {7, 5}, {1}, {50}};
@@ -95,4 +95,4 @@ TEST(BatchedPowerSgd, SmallBucketsAreExact) {
     });
 }
 
-}  // namespace
+}  // namespace powersgd_batched_test

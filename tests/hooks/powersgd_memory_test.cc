@@ -10,7 +10,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace powersgd_memory_test {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
 const std::vector<Shape> kShapes{{20, 30}, {12}, {6, 4, 3, 3}, {16, 16}};
@@ -189,4 +189,4 @@ TEST(PowerSgdState, AFileThatDoesNotFitIsRefusedAndChangesNothing) {
     });
 }
 
-}  // namespace
+}  // namespace powersgd_memory_test

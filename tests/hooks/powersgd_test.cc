@@ -10,7 +10,7 @@
 
 using testing::HasSubstr;
 
-namespace {
+namespace powersgd_test {
 
 // Two matrices, a convolution's weight of 6 x 36, and what is never compressed.
 const std::vector<Shape> kShapes{{20, 30}, {12}, {6, 4, 3, 3}, {}, {7, 5}, {64, 3}};
@@ -324,4 +324,4 @@ TEST(PowerSgd, RanksWithOtherOptionsAreToldSo) {
     });
 }
 
-}  // namespace
+}  // namespace powersgd_test

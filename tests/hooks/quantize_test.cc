@@ -8,7 +8,7 @@
 #include "hooks/any_model.h"
 #include "support/ranks.h"
 
-namespace {
+namespace quantize_test {
 
 const std::vector<AnyParam> kParams{{DDP_F32, 3000}, {DDP_F16, 700}, {DDP_F64, 1025}, {DDP_F32, 1},
                                     {DDP_F32, 0},    {DDP_BF16, 64}, {DDP_F64, 5000}};
@@ -154,4 +154,4 @@ TEST(QuantizeSize, OneByteAnElementAndTwoNumbersABlock) {
     });
 }
 
-}  // namespace
+}  // namespace quantize_test

@@ -9,7 +9,7 @@
 #include "ddp/averager.hpp"
 #include "hooks/matrix_model.h"
 
-namespace {
+namespace round_robin_test {
 
 const std::vector<Shape> kShapes = {{40, 30}, {30}, {64, 16}, {7, 9}, {1}, {20, 20, 2}, {33, 12}, {128}};
 constexpr int kWorld = 3, kSteps = 4;
@@ -220,4 +220,4 @@ TEST(RoundRobinHooks, AFailureNamesTheBucketEverywhere) {
     });
 }
 
-}  // namespace
+}  // namespace round_robin_test

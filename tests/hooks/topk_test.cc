@@ -11,7 +11,7 @@
 #include "kernels/cpu/largest.h"
 #include "support/ranks.h"
 
-namespace {
+namespace topk_test {
 
 // By sorting.
 template <class Real>
@@ -165,4 +165,4 @@ TEST(TopKSize, EightBytesAKeptElement) {
     });
 }
 
-}  // namespace
+}  // namespace topk_test

@@ -32,6 +32,14 @@ bool is_ignored(int signal) {
     return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
+// The status stands. A signal that comes while handles are closed, when nobody watches any more, is not to replace it.
+void hold_signals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int number : {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&signals, number);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
 // A server that listens on every address is reached on this host by the loopback address.
 std::string reachable(const std::string& bound) {
     if (bound == "0.0.0.0") return "127.0.0.1";
@@ -73,6 +81,7 @@ int Launch::run() {
     watch_signals();
     const int status = spans_nodes() ? run_with_nodes() : run_here();
     flush();
+    hold_signals();
     return status;
 }
 

@@ -3,10 +3,13 @@
 
 Exits with mpirun's status. Nothing stays behind: when the time is up, mpirun and then every process that it started is ended.
 """
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 MPIRUN = os.environ.get("DDP_MPIRUN", "mpirun")
@@ -57,8 +60,11 @@ def end(process):
 
 
 def start(ranks, program, flags=(), **options):
-    """flags: further ones of mpirun."""
-    return subprocess.Popen(command_line(ranks, program, flags), **options)
+    """flags: further ones of mpirun. Each has a folder of its own for its files: in a common one, which Open MPI makes when it
+    begins and removes when it ends, an mpirun that begins fails while another ends."""
+    folder = tempfile.mkdtemp(prefix="ddp-mpirun-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return subprocess.Popen(command_line(ranks, program, ["--mca", "orte_tmpdir_base", folder, *flags]), **options)
 
 
 def main():

@@ -76,6 +76,16 @@ class SignalTest(Case):
         self.assertLess(time.monotonic() - begin, 5 * SLACK)
         self.expect_gone(pids)
 
+    def test_interrupts_until_the_process_is_gone(self):
+        """Also those that come while ddprun closes what it had open do not change its status."""
+        process = self.start("-n", 1, "sh", "-c", f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 50")
+        pids = self.pids(1)
+        end = time.monotonic() + 10 * SLACK
+        while process.poll() is None and time.monotonic() < end:
+            process.send_signal(signal.SIGINT)
+        self.expect(Result(process), 130)
+        self.expect_gone(pids)
+
     def test_interrupt_while_nobody_reads(self):
         process = self.start("-n", 1, "--grace", 1, "sh", "-c", f"echo $$ > {self.path('pid')}$DDP_RANK; exec yes")
         pids = self.pids(1)
