@@ -92,7 +92,7 @@ constexpr std::size_t kCounts[] = {0, 1, 3, 64, 1001, 70000};
 // smallest, of the usual and of the largest elements shows it. What a sanitizer must see, the usual ones do.
 bool moves_alike(std::size_t count, ddp_dtype dtype) {
 #ifdef DDP_SANITIZED
-    return count > 1001 && dtype != DDP_F32;
+    return count > 64 && dtype != DDP_F32;
 #else
     return count > 1001 && dtype != DDP_U8 && dtype != DDP_F32 && dtype != DDP_C128;
 #endif
