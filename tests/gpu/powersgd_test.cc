@@ -83,7 +83,7 @@ public:
     ddp::Context context;
 };
 
-struct Case {
+struct Job {
     int world;
     const char* backend;
     const char* hook;
@@ -91,7 +91,7 @@ struct Case {
     ddp_dtype dtype = DDP_F32;
 };
 
-class GpuPowerSgd : public ::testing::TestWithParam<Case> {
+class GpuPowerSgd : public ::testing::TestWithParam<Job> {
 protected:
     void run(const std::function<void(int rank, ddp_group* group)>& body) {
         RankOptions options(GetParam().world, GetParam().backend);
@@ -103,12 +103,12 @@ protected:
 };
 
 INSTANTIATE_TEST_SUITE_P(All, GpuPowerSgd,
-                         ::testing::Values(Case{1, "shm", "powersgd", "rank=1,start=0"},
-                                           Case{2, "shm", "powersgd", "rank=2,start=0"},
-                                           Case{3, "shm", "powersgd", "rank=4,start=1", DDP_F64},
-                                           Case{2, "gloo", "powersgd", "rank=2,start=0,orthogonalization=qr", DDP_BF16},
-                                           Case{2, "shm", "batched_powersgd", "rank=4,start=0", DDP_F64},
-                                           Case{2, "shm", "batched_powersgd", "rank=2,start=0", DDP_F16}),
+                         ::testing::Values(Job{1, "shm", "powersgd", "rank=1,start=0"},
+                                           Job{2, "shm", "powersgd", "rank=2,start=0"},
+                                           Job{3, "shm", "powersgd", "rank=4,start=1", DDP_F64},
+                                           Job{2, "gloo", "powersgd", "rank=2,start=0,orthogonalization=qr", DDP_BF16},
+                                           Job{2, "shm", "batched_powersgd", "rank=4,start=0", DDP_F64},
+                                           Job{2, "shm", "batched_powersgd", "rank=2,start=0", DDP_F16}),
                          [](const auto& test) {
                              return std::to_string(test.index) + test.param.backend + std::to_string(test.param.world) +
                                     test.param.hook;
