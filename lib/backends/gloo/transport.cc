@@ -1,5 +1,7 @@
 #include "backends/gloo/transport.h"
 
+#include <gloo/common/error.h>
+
 #include <cstring>
 #include <string>
 
@@ -30,8 +32,13 @@ GlooTransport::GlooTransport(const ddp_backend_host& host)
     mesh_ = std::make_unique<Mesh>(host, address, deadline);
     for (int number = 1; number < settings_.lanes; ++number)
         sides_.push_back(std::make_unique<SideMesh>(host, address, deadline, number, *mesh_));
-    sentinel_ = std::make_unique<Sentinel>(*mesh_);
-    exchange_ = std::make_unique<Exchange>(*mesh_);
+    try {
+        sentinel_ = std::make_unique<Sentinel>(*mesh_);
+        exchange_ = std::make_unique<Exchange>(*mesh_);
+    } catch (const ::gloo::IoException& error) {
+        // Another rank has failed since it connected, and has closed its connections.
+        throw Error(ErrorInfo{DDP_ERROR_RANK_FAILED, "a rank went away: " + without_location(error.what())});
+    }
     if (settings_.algorithm != Algorithm::kDirect) watchdog_ = std::make_unique<Watchdog>(*mesh_);
 }
 
