@@ -29,7 +29,10 @@ endif()
 if(DDP_WARNINGS_AS_ERRORS)
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
-if(DDP_SANITIZE)
+# Processors with SSSE3 and without SSE4 are older than 2008; they take the code without SIMD.
+if(NOT DDP_SANITIZE)
+  add_compile_definitions(HWY_DISABLED_TARGETS=HWY_SSSE3)
+else()
   # The optimised build has every instruction set; a sanitizer learns nothing new from more than two.
   add_compile_definitions("HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL)")
   add_compile_options(-fsanitize=${DDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -34,7 +34,7 @@ class ExamplesCase(unittest.TestCase):
 
     def check_as_good_as(self, in_c, *command):
         """A trainer that is given --compare-local is at most half a point worse than the one in C."""
-        epochs = ("--epochs", "3")
+        epochs = ("--epochs", "2")
         self.check(self.run_ranks(2, *command, *epochs), accuracy(self.run_ranks(2, in_c, *epochs)) - 0.5)
 
     def check_minimal(self, *command):

@@ -83,6 +83,7 @@ class SignalTest(Case):
         end = time.monotonic() + 10 * SLACK
         while process.poll() is None and time.monotonic() < end:
             process.send_signal(signal.SIGINT)
+            time.sleep(2e-4)  # ddprun has to get on
         self.expect(Result(process), 130)
         self.expect_gone(pids)
 
