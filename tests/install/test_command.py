@@ -75,6 +75,23 @@ class TestCommand(unittest.TestCase):
         self.assertIn("builds: release\n", done.stdout)
         self.assertIn("66% tests passed, 1 tests failed out of 3\n", done.stdout)
 
+    def test_the_build_of_the_next_preset_ends_with_it(self):
+        (self.folder / "failures").write_text("1")
+        (self.folder / "tools/build").write_text("""#!/bin/bash
+mkdir -p build/$1
+[[ $1 != release ]] || exit 0
+trap 'sleep 0.5; echo end >> ended; exit 1' TERM
+echo begin >> begun
+while :; do sleep 0.05; done
+""")
+        for _ in range(3):  # stopped at once, also before it has begun
+            self.assertEqual(self.run_it("--repeat", "2").returncode, 1)
+            self.assertEqual(len(self.lines("ended")), len(self.lines("begun")))
+        (self.folder / "bin/ctest").write_text("#!/bin/bash\nwhile [[ ! -e begun ]]; do sleep 0.05; done\n")
+        self.assertEqual(self.run_it().returncode, 1)
+        self.assertEqual(len(self.lines("ended")), len(self.lines("begun")))
+        self.assertGreaterEqual(len(self.lines("begun")), 1)
+
     def test_rooms(self):
         for folder in ("unit", "unit/rendezvous", "dist/failure", "bindings/python", "support"):
             path = self.folder / "tests" / folder
