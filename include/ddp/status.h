@@ -14,13 +14,14 @@
  * - A callback fails by returning an error status. It may set *error to an object of ddp_error_create, which libddp
  *   then owns. libddp calls `destroy` (may be NULL) exactly once, when it no longer needs user_data, but not if the
  *   call that takes user_data fails.
- * - Fill an option struct with its ddp_*_init function and change what you need. Before a call that fills a struct, set
+ * - Fill an option struct with its ddp_*_init function, then change it. Before a call that fills a struct, set
  *   its struct_size. Structs grow only at the end: older headers work. A program with a newer header must set
  *   to 0 the fields that this library does not know (else UNSUPPORTED).
  * - Sizes are in bytes, times in milliseconds (_ms) or nanoseconds (_ns). A negative timeout_ms is INVALID_ARGUMENT,
  *   except in a wait of store.h.
  * - The comment of each function, or of its section, ends with four facts. A function's fact overrides its section's:
- *     Threads:    "any": any thread at any time. "one": one thread at a time for this handle.
+ *     Threads:    "any": any thread, any time. "one": one thread at a time for this handle.
+ *                 Never a signal handler.
  *     Blocks:     whether the call may wait, and for what. Every wait has a bound; interrupt.h can end most.
  *     Collective: "yes": every rank of the group must call it, in the same order.
  *     Callbacks:  "yes": a hook or continuation may call it.

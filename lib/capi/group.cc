@@ -109,10 +109,7 @@ void ddp_group_options_init(ddp_group_options* options) {
 ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) {
     return guard(error, "ddp_environment_get", [&] {
         require(environment, "environment");
-        const std::size_t size = environment->struct_size;
-        if (size < sizeof size)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "environment->struct_size is ", size,
-                      "; set it to sizeof(ddp_environment)");
+        const std::size_t size = told_size(environment, "environment", "set it to sizeof(ddp_environment)");
         JobEnvironment job = discover_environment();
         ddp_environment found;
         std::memset(&found, 0, sizeof found);
@@ -123,7 +120,9 @@ ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) 
         found.local_world_size = job.local_world_size;
         found.restart = job.restart;
         std::strncpy(found.launcher, job.launcher.c_str(), sizeof found.launcher - 1);
-        std::memcpy(environment, &found, std::min(size, sizeof found));
+        // A part of the launcher's name would lack its end.
+        const bool whole = size >= sizeof found;
+        std::memcpy(environment, &found, whole ? sizeof found : std::min(size, offsetof(ddp_environment, launcher)));
     });
 }
 

@@ -35,14 +35,22 @@ T* require(T* pointer, const char* name) {
     return pointer;
 }
 
+// What a caller's versioned struct says of its size. In every header that is a multiple of the alignment, so no field is cut. What
+// nobody has set is seldom one, and seldom so small.
+template <class Struct>
+std::size_t told_size(const Struct* source, const char* name, const char* remedy) {
+    constexpr std::size_t kLargest = 4096;
+    const std::size_t size = source->struct_size;
+    if (size < sizeof(std::size_t) || size > kLargest || size % alignof(Struct) != 0)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, name, "->struct_size is ", size, "; ", remedy);
+    return size;
+}
+
 // Copies a caller's versioned struct: as many bytes as both sides know. `target` holds the defaults. What a newer
 // caller has more must be zero.
 template <class Struct>
 void read_struct(const Struct* source, Struct* target, const char* name) {
-    const std::size_t size = source->struct_size;
-    if (size < sizeof(std::size_t))
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, name, "->struct_size is ", size,
-                  "; fill the struct with its _init function");
+    const std::size_t size = told_size(source, name, "fill the struct with its _init function");
     const std::size_t common = size < sizeof(Struct) ? size : sizeof(Struct);
     std::memcpy(target, source, common);
     target->struct_size = sizeof(Struct);

@@ -16,20 +16,11 @@ void give_tensor(const ddp_bucket* bucket, int32_t i, bool gradient, ddp_tensor*
     const auto count = static_cast<int32_t>(bucket->tensors.size());
     if (i < 0 || i >= count)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "i is ", i, ", but the bucket holds ", count, " parameters");
-    if (out->struct_size < sizeof(std::size_t))
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "tensor->struct_size is ", out->struct_size,
-                  "; set it to sizeof(ddp_tensor)");
+    const std::size_t size = told_size(out, "tensor", "set it to sizeof(ddp_tensor)");
     const BucketTensor& t = bucket->tensors[static_cast<std::size_t>(i)];
-    ddp_tensor tensor{out->struct_size,
-                      gradient ? t.gradient : t.value,
-                      t.shape,
-                      t.ndim,
-                      bucket->dtype,
-                      t.count,
-                      bucket->device,
-                      t.param,
-                      0};
-    std::memcpy(out, &tensor, std::min(out->struct_size, sizeof tensor));
+    ddp_tensor tensor{
+        size, gradient ? t.gradient : t.value, t.shape, t.ndim, bucket->dtype, t.count, bucket->device, t.param, 0};
+    std::memcpy(out, &tensor, std::min(size, sizeof tensor));
 }
 
 }  // namespace

@@ -44,11 +44,9 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
     return guard(error, "ddp_stats_get", [&] {
         Context& c = require(context, "context")->impl;
         require(stats, "stats");
-        if (stats->struct_size < sizeof(std::size_t))
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "stats->struct_size is ", stats->struct_size,
-                      "; set it to sizeof(ddp_stats)");
+        const std::size_t size = told_size(stats, "stats", "set it to sizeof(ddp_stats)");
         ddp_stats s{};
-        s.struct_size = stats->struct_size;
+        s.struct_size = size;
         s.param_count = c.table().size();
         s.last_error = c.last_error();
         if (const Reducer* reducer = c.reducer()) {
@@ -64,7 +62,7 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
             add_params(s, c, *reducer);
             add_times(s, reducer->clock());
         }
-        std::memcpy(stats, &s, std::min(stats->struct_size, sizeof s));
+        std::memcpy(stats, &s, std::min(size, sizeof s));
     });
 }
 

@@ -102,7 +102,8 @@ private:
     }
 
     void check_owner(const HookStateOwner& owner, bool shared_only) const {
-        if (header_["__metadata__"].value("format", "") != kFormat)
+        const Json& metadata = header_["__metadata__"];
+        if (!metadata.contains("format") || metadata["format"] != kFormat)
             refuse("this is not the state of a hook: its format is not '", kFormat, "'");
         if (text("version") != kVersion)
             refuse("the state has version ", text("version"), "; this library reads version ", kVersion);
@@ -132,6 +133,18 @@ private:
         }
     }
 
+    // Of 1e30 the JSON library would make an integer, too, but which one is undefined.
+    template <class Number>
+    std::vector<Number> whole_numbers(const Json& entry, const char* key) const {
+        std::vector<Number> numbers;
+        if (!entry.at(key).is_array()) damaged(key);
+        for (const Json& number : entry.at(key)) {
+            if (!number.is_number_integer()) damaged(key);
+            numbers.push_back(number.get<Number>());
+        }
+        return numbers;
+    }
+
     void add(HookState& state, const std::string& name, const Json& entry, bool shared_only) const {
         HookState::Array array;
         const auto colon = name.find(':');
@@ -146,8 +159,8 @@ private:
             });
             if (dtype == dtype_names().end()) damaged("a dtype");
             array.dtype = dtype->first;
-            array.shape = entry.at("shape").get<std::vector<std::int64_t>>();
-            const auto range = entry.at("data_offsets").get<std::vector<std::size_t>>();
+            array.shape = whole_numbers<std::int64_t>(entry, "shape");
+            const auto range = whole_numbers<std::size_t>(entry, "data_offsets");
             if (range.size() != 2 || range[0] > range[1] || range[1] > data_size_) damaged("data_offsets");
             array.data = data_ + range[0];
             array.bytes = range[1] - range[0];

@@ -2,9 +2,12 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 #include <vector>
@@ -32,15 +35,33 @@ std::string own_folder() {
     return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-std::vector<std::string> folders() {
-    std::vector<std::string> result;
+struct Folder {
+    std::string path;
+    bool ours;  // beside this library, which was loaded from there too
+};
+
+std::vector<Folder> folders() {
+    std::vector<Folder> result;
     if (const char* path = std::getenv("DDP_MODULE_PATH")) {
         std::istringstream parts(path);
         for (std::string part; std::getline(parts, part, ':');)
-            if (!part.empty()) result.push_back(part);
+            if (!part.empty()) result.push_back({part, false});
     }
-    result.push_back(own_folder() + "/ddp");
+    result.push_back({own_folder() + "/ddp", true});
     return result;
+}
+
+// Root must not run what another user could have put there. Why it would; "" if not.
+std::string distrust(const std::string& folder, const std::string& module) {
+    if (geteuid() != 0) return "";
+    for (const std::string& path : {folder, module}) {
+        struct stat found {};
+        if (stat(path.c_str(), &found) != 0) return std::strerror(errno);
+        const bool others_write = (found.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (found.st_mode & S_ISVTX) == 0;
+        if (found.st_uid != 0) return str(path, " belongs to user ", found.st_uid, ", and this process is root's");
+        if (others_write) return str("other users can write to ", path, ", and this process is root's");
+    }
+    return "";
 }
 
 void* entry_of(const std::string& path, const char* entry, std::string* why) {
@@ -60,11 +81,14 @@ void* entry_of(const std::string& path, const char* entry, std::string* why) {
 }  // namespace
 
 void* load_module_entry(const std::string& name, const char* entry, std::string* searched) {
-    for (auto& folder : folders()) {
-        std::string path = str(folder, "/libddp-", name, ".so");
+    for (const auto& [folder, ours] : folders()) {
+        const std::string path = str(folder, "/libddp-", name, ".so");
         std::string why = "not there";
-        if (access(path.c_str(), F_OK) == 0)
-            if (void* function = entry_of(path, entry, &why)) return function;
+        if (access(path.c_str(), F_OK) == 0) {
+            why = ours ? "" : distrust(folder, path);
+            if (why.empty())
+                if (void* function = entry_of(path, entry, &why)) return function;
+        }
         *searched += str(searched->empty() ? "" : "; ", path, ": ", why);
     }
     *searched += " (DDP_MODULE_PATH names more folders)";

@@ -93,9 +93,11 @@ struct Newer {
 // The cases of struct_size that every versioned struct has. call(options, error) must succeed with `good`.
 template <class Struct, class Call>
 void check_struct_size(const Struct& good, const char* name, Call call) {
-    Struct none = good, short_of_size = good;
+    Struct none = good, short_of_size = good, cut = good, never_set = good;
     none.struct_size = 0;
     short_of_size.struct_size = sizeof(std::size_t) - 1;
+    cut.struct_size = sizeof(Struct) - 4;
+    never_set.struct_size = std::size_t{0x5a5a5a5a5a5a5a58};
     Newer<Struct> newer(good), newer_used(good);
     newer_used.tail[63] = 1;
     std::string field = name;
@@ -103,6 +105,11 @@ void check_struct_size(const Struct& good, const char* name, Call call) {
     expect_refused({
         {"struct_size 0", DDP_ERROR_INVALID_ARGUMENT, {field}, [&](ddp_error** e) { return call(&none, e); }},
         {"struct_size 7", DDP_ERROR_INVALID_ARGUMENT, {field}, [&](ddp_error** e) { return call(&short_of_size, e); }},
+        {"half a field", DDP_ERROR_INVALID_ARGUMENT, {field}, [&](ddp_error** e) { return call(&cut, e); }},
+        {"struct_size not set",
+         DDP_ERROR_INVALID_ARGUMENT,
+         {field},
+         [&](ddp_error** e) { return call(&never_set, e); }},
         {"unknown field", DDP_ERROR_UNSUPPORTED, {name}, [&](ddp_error** e) { return call(newer_used.get(), e); }},
     });
     expect_accepted([&](ddp_error** e) { return call(newer.get(), e); });

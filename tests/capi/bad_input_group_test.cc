@@ -135,6 +135,35 @@ TEST(BadGroup, AnOlderStructTakesDefaultsForTheRest) {
     ddp_group_free(group);
 }
 
+TEST(BadGroup, EnvironmentOfAnyHeader) {
+    setenv("DDP_RANK", "1", 1);
+    setenv("DDP_WORLD_SIZE", "2", 1);
+    setenv("DDP_STORE", "tcp://127.0.0.1:1", 1);
+    ddp_environment environment;
+    std::memset(&environment, 0x5a, sizeof environment);
+    auto get = [&](std::size_t size) {
+        return [&, size](ddp_error** e) {
+            environment.struct_size = size;
+            return ddp_environment_get(&environment, e);
+        };
+    };
+    expect_refused({
+        {"struct_size 0", kInvalid, {"ddp_environment_get", "environment->struct_size is 0"}, get(0)},
+        {"half a field", kInvalid, {"environment->struct_size is 12"}, get(12)},
+        {"struct_size not set", kInvalid, {"environment->struct_size"}, get(std::size_t{0x5a5a5a5a5a5a5a58})},
+    });
+    EXPECT_EQ(environment.rank, 0x5a5a5a5a) << "a refused call wrote";
+    for (const std::size_t size : {offsetof(ddp_environment, launcher), offsetof(ddp_environment, launcher) + 8}) {
+        expect_accepted(get(size));
+        EXPECT_EQ(environment.rank, 1);
+        EXPECT_EQ(environment.struct_size, size);
+        EXPECT_EQ(environment.launcher[0], 0x5a) << "a part of the name, without its end";
+    }
+    expect_accepted(get(sizeof environment));
+    EXPECT_STREQ(environment.launcher, "ddprun");
+    forget_launcher();
+}
+
 TEST(BadGroup, RoundRobin) {
     const auto options = lone_options();
     std::vector<ddp_group*> all(4);

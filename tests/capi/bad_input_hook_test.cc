@@ -1,4 +1,10 @@
 // hook.h and backend.h with arguments that make no sense, and hooks that misbehave.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
 #include "capi/lone_context.h"
 #include "support/thread_backend.h"
 
@@ -49,6 +55,7 @@ ddp_status inspect(void* calls, ddp_group*, ddp_bucket* bucket, ddp_work**, ddp_
         {"gradient 1", kInvalid, {"i is 1", "1 param"}, tensor_of(ddp_bucket_gradient, 1, sizeof sized)},
         {"parameter 10^6", kInvalid, {"i is 1000000"}, tensor_of(ddp_bucket_parameter, 1'000'000, sizeof sized)},
         {"struct_size 0", kInvalid, {"struct_size is 0"}, tensor_of(ddp_bucket_gradient, 0, 0)},
+        {"half a field", kInvalid, {"struct_size is 12"}, tensor_of(ddp_bucket_gradient, 0, 12)},
         {"gradient: no output", kInvalid, {"tensor is NULL"}, calling(ddp_bucket_gradient, bucket, 0, nullptr)},
         {"parameter: no output", kInvalid, {"tensor is NULL"}, calling(ddp_bucket_parameter, bucket, 0, nullptr)},
         {"set_buffer: none", kInvalid, {"buffer is NULL"}, calling(ddp_bucket_set_buffer, bucket, nullptr, DDP_F32)},
@@ -194,6 +201,49 @@ TEST(BadBackend, Available) {
         EXPECT_EQ(ddp_backend_available(name, nullptr), 0);
     }
     for (const char* name : {"gloo", "auto"}) EXPECT_EQ(ddp_backend_available(name, nullptr), 1) << name;
+}
+
+// A folder that DDP_MODULE_PATH names, with a file of a module's name.
+struct ModuleFolder {
+    ModuleFolder() {
+        std::ofstream(module) << "no module";
+        if (const char* path = std::getenv("DDP_MODULE_PATH")) before = path;
+        setenv("DDP_MODULE_PATH", folder, 1);
+    }
+    ~ModuleFolder() {
+        if (before.empty())
+            unsetenv("DDP_MODULE_PATH");
+        else
+            setenv("DDP_MODULE_PATH", before.c_str(), 1);
+        std::filesystem::remove_all(folder);
+    }
+    // What a search for the module says.
+    static std::string found() {
+        ddp_error* error = nullptr;
+        EXPECT_EQ(ddp_backend_available("stranger", &error), 0);
+        return take_message(error);
+    }
+
+    char folder[32] = "/tmp/ddp-modules-XXXXXX";
+    const std::string module = std::string(mkdtemp(folder)) + "/libddp-stranger.so";
+    std::string before;
+};
+
+TEST(BadBackend, RootLoadsOnlyWhatIsRoots) {
+    if (geteuid() != 0) GTEST_SKIP() << "for root only";
+    const ModuleFolder modules;
+    EXPECT_THAT(ModuleFolder::found(), testing::HasSubstr("file too short")) << "what the loader says";
+    ASSERT_EQ(chown(modules.module.c_str(), 65534, 65534), 0);
+    EXPECT_THAT(ModuleFolder::found(),
+                testing::HasSubstr("libddp-stranger.so belongs to user 65534, and this process is root's"));
+    ASSERT_EQ(chown(modules.module.c_str(), 0, 0), 0);
+    ASSERT_EQ(chmod(modules.module.c_str(), 0666), 0);
+    EXPECT_THAT(ModuleFolder::found(), testing::HasSubstr("other users can write to"));
+    ASSERT_EQ(chmod(modules.module.c_str(), 0644), 0);
+    ASSERT_EQ(chmod(modules.folder, 0777), 0);
+    EXPECT_THAT(ModuleFolder::found(), testing::HasSubstr("other users can write to"));
+    ASSERT_EQ(chmod(modules.folder, 01777), 0);  // in which nobody can replace another user's file
+    EXPECT_THAT(ModuleFolder::found(), testing::HasSubstr("file too short"));
 }
 
 TEST(BadBackend, OneThatCannotConnectSaysSo) {

@@ -257,6 +257,8 @@ TEST_F(BadPlan, Stats) {
     expect_refused({
         {"struct_size 0", kInvalid, {"ddp_stats_get", "stats->struct_size is 0"}, get(0)},
         {"struct_size 7", kInvalid, {"ddp_stats_get", "stats->struct_size is 7"}, get(7)},
+        {"half a field", kInvalid, {"stats->struct_size is 12"}, get(12)},
+        {"struct_size not set", kInvalid, {"stats->struct_size"}, get(std::size_t{0x5a5a5a5a5a5a5a58})},
     });
     EXPECT_EQ(stats.steps, 0x5a5a5a5a5a5a5a5a) << "a refused call wrote";
     expect_accepted(get(offsetof(ddp_stats, synced_steps)));

@@ -204,6 +204,25 @@ const std::vector<Misfit>& misfits() {
              });
          },
          {"damaged", "size of an array"}},
+        {"a shape of fractions",
+         [](const File& f) { return changed(f, [](Parts& p) { p.header["error:p0"]["shape"] = {1e30}; }); },
+         {"damaged", "shape"}},
+        {"a shape that is no list",
+         [](const File& f) { return changed(f, [](Parts& p) { p.header["error:p0"]["shape"] = "3000"; }); },
+         {"damaged", "shape"}},
+        {"offsets of fractions",
+         [](const File& f) {
+             return changed(f, [](Parts& p) { p.header["error:p0"]["data_offsets"] = {0.0, 12000.0}; });
+         },
+         {"damaged", "data_offsets"}},
+        {"offsets below zero",
+         [](const File& f) { return changed(f, [](Parts& p) {
+                                 p.header["error:p0"]["data_offsets"] = {-1, 12000};
+                             }); },
+         {"damaged", "data_offsets"}},
+        {"a format that is a number",
+         [](const File& f) { return changed(f, [](Parts& p) { p.metadata()["format"] = 7; }); },
+         {"not the state of a hook"}},
         {"stranger",
          [](const File& f) { return changed(f, [](Parts& p) { p.header["error:q"] = p.header["error:p0"]; }); },
          {"damaged"}},

@@ -3,7 +3,7 @@
 
     reuse_objects.py COMPILE_COMMANDS.JSON COMPILER ARGUMENTS...
 
-What may differ are warnings and debugging information. A file of that build that is to be compiled in any other way is an error:
+What may differ are warnings, debugging information and whether common headers were compiled before. A file of that build that is to be compiled in any other way is an error:
 then the code of libddp would depend on who builds it. Other files are compiled.
 """
 import json
@@ -25,6 +25,10 @@ def parse(arguments):
     for word in words:
         if word in WITH_VALUE:
             values[word] = next(words)
+        elif word == "-include":
+            header = next(words)
+            if not header.endswith("/cmake_pch.hxx"):
+                rest += [word, header]
         elif not word.startswith(NO_MATTER):
             rest.append(word)
     return rest, values

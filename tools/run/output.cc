@@ -157,10 +157,22 @@ void Output::line(const std::string& text) {
     err.flush();
 }
 
+// Another user who can write to the folder must not choose what is overwritten, nor read what a rank prints. O_NONBLOCK
+// matters for pipes only: opening one would wait for its reader.
 LogFile::LogFile(std::string path)
     : path_(std::move(path)),
-      descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644)) {
-    if (descriptor_ < 0) throw std::runtime_error("cannot create " + path_ + ": " + std::strerror(errno));
+      descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600)) {
+    const auto refuse = [this](const std::string& why) {
+        if (descriptor_ >= 0) close(descriptor_);
+        throw std::runtime_error("cannot create " + path_ + ": " + why);
+    };
+    if (descriptor_ < 0 && errno == ELOOP) refuse("it is a symbolic link; remove it, or name another --log-dir");
+    if (descriptor_ < 0) refuse(std::strerror(errno));
+    struct stat file {};
+    if (fstat(descriptor_, &file) != 0) refuse(std::strerror(errno));
+    if (!S_ISREG(file.st_mode) || file.st_uid != geteuid() || file.st_nlink > 1)
+        refuse("what is there is no file of this user alone; remove it, or name another --log-dir");
+    if (fchmod(descriptor_, 0600) != 0 || ftruncate(descriptor_, 0) != 0) refuse(std::strerror(errno));
 }
 
 LogFile::~LogFile() {

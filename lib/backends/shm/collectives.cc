@@ -21,8 +21,8 @@ std::byte* bytes(const void* memory) {
 }
 
 // What a rank gives, as the others see it: in its post or in its own memory.
-const std::byte* given(Team& team, int rank, bool in_post) {
-    return in_post ? team.post_of(rank).data : team.send_of(rank);
+const std::byte* given(Team& team, int rank, bool in_post, std::size_t size) {
+    return in_post ? team.post_of(rank).data : team.send_of(rank, size);
 }
 
 void copy(const ddp_collective& c, std::byte* to, const std::byte* from, std::size_t size) {
@@ -33,10 +33,11 @@ void copy(const ddp_collective& c, std::byte* to, const std::byte* from, std::si
 
 // Sums this rank's part of what all give.
 void sum_part(Team& team, const ddp_collective& c, bool in_post) {
+    const std::size_t part = c.count * dtype_size(c.dtype);
     std::vector<const void*> inputs;
     for (int rank = 0; rank < team.size(); ++rank)
-        inputs.push_back(given(team, rank, in_post) +
-                         static_cast<std::size_t>(team.rank()) * c.count * dtype_size(c.dtype));
+        inputs.push_back(given(team, rank, in_post, part * static_cast<std::size_t>(team.size())) +
+                         part * static_cast<std::size_t>(team.rank()));
     cpu::reduce(c.recv, inputs.data(), inputs.size(), c.count, c.dtype, c.op, c.scale);
 }
 
@@ -128,7 +129,7 @@ void broadcast(Team& team, const ddp_collective& c) {
     const bool root = team.rank() == c.root, in_post = is_inline(team, c);
     if (root) copy(c, bytes(c.recv), bytes(c.send), size);
     if (in_post || team.post_of(c.root).send.shared()) {
-        if (!root) copy(c, bytes(c.recv), given(team, c.root, in_post), size);
+        if (!root) copy(c, bytes(c.recv), given(team, c.root, in_post, size), size);
         if (!in_post) team.barrier(c);
         return;
     }
@@ -145,7 +146,7 @@ void allgather(Team& team, const ddp_collective& c) {
         return spread_staged(
             team, c, [](int) { return true; }, place);
     for (int rank = 0; rank < team.size(); ++rank)
-        if (rank != team.rank()) copy(c, place(rank), given(team, rank, in_post), size);
+        if (rank != team.rank()) copy(c, place(rank), given(team, rank, in_post, size), size);
     if (!in_post) team.barrier(c);
 }
 

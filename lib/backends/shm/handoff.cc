@@ -142,6 +142,9 @@ int receive_descriptor(const std::string& name, const Deadline& deadline) {
     const socklen_t size = address_of(name, address);
     if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
         fail(DDP_ERROR_UNAVAILABLE, "the rank that makes the shared memory cannot be reached: ", std::strerror(errno));
+    if (!same_user(socket.get()))
+        fail(DDP_ERROR_PERMISSION_DENIED,
+             "a process of another user offers the shared memory: do all ranks of this host run as the same user?");
     pollfd wait{socket.get(), POLLIN, 0};
     int ready;
     do {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -60,8 +61,26 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
     return *this;
 }
 
-Segment::Segment() : fd_(memfd_create("libddp", MFD_CLOEXEC)) {
-    if (!fd_) cannot_start("shared memory (memfd_create)", errno, DDP_ERROR_UNSUPPORTED);
+Segment::Segment() : fd_(memfd_create("libddp", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+    if (!fd_ || fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0)
+        cannot_start("shared memory (memfd_create)", errno, DDP_ERROR_UNSUPPORTED);
+}
+
+Segment::Segment(int fd) : fd_(fd) {
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK))
+        fail(DDP_ERROR_PERMISSION_DENIED,
+             "what was handed over as shared memory is none of libddp's: it could shrink while it is in use");
+}
+
+Mapping Segment::map(std::uint64_t offset, std::size_t bytes) const {
+    struct stat file {};
+    if (fstat(fd_.get(), &file) != 0) fail(DDP_ERROR_INTERNAL, "shared memory: ", std::strerror(errno));
+    const auto size = static_cast<std::uint64_t>(file.st_size);
+    if (offset > size || bytes > size - offset)
+        fail(DDP_ERROR_RANK_FAILED, "another rank of this host says that shared memory of ", size, " bytes has ", bytes,
+             " bytes at ", offset);
+    return Mapping(fd_.get(), offset, bytes);
 }
 
 void Segment::reserve(std::uint64_t offset, std::size_t bytes) {

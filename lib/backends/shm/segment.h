@@ -27,18 +27,19 @@ private:
 
 class Segment {
 public:
-    // A new one, empty. Throws LIMIT, UNSUPPORTED.
+    // A new one, empty. It can grow, but never shrink: touching memory beyond its end would kill a process by SIGBUS. Throws LIMIT,
+    // UNSUPPORTED.
     Segment();
-    // One that another process made. Takes the descriptor over.
-    explicit Segment(int fd) : fd_(fd) {}
+    // One that another process made. Takes the descriptor over. Throws PERMISSION_DENIED if it can shrink.
+    explicit Segment(int fd);
 
     int fd() const { return fd_.get(); }
     // Sets memory aside, zeroed, so that using it later cannot fail. Throws OUT_OF_MEMORY.
     void reserve(std::uint64_t offset, std::size_t bytes);
     // Gives it back. The part reads as zeros wherever it is still mapped.
     void release(std::uint64_t offset, std::size_t bytes) noexcept;
-    // offset: a multiple of page_size(). Throws OUT_OF_MEMORY.
-    Mapping map(std::uint64_t offset, std::size_t bytes) const { return Mapping(fd_.get(), offset, bytes); }
+    // offset: a multiple of page_size(). Throws OUT_OF_MEMORY, and RANK_FAILED if the segment does not reach that far.
+    Mapping map(std::uint64_t offset, std::size_t bytes) const;
 
 private:
     Descriptor fd_;

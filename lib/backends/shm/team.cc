@@ -78,9 +78,14 @@ void Team::map_control() {
     }
 }
 
-std::byte* Team::reach(int rank, const Location& location) {
+std::byte* Team::reach(int rank, Location location, std::size_t bytes) {
     arena_->follow(rank, state(rank).freed);
-    return arena_->reach(rank, location);
+    std::byte* memory = arena_->reach(rank, location, bytes);
+    if (memory) return memory;
+    throw TeamError(ErrorInfo{DDP_ERROR_RANK_FAILED,
+                              str("rank ", name_of(rank), " shares ", location.bytes, " bytes, of which ", bytes,
+                                  " at ", location.within, " were to be used; its memory is damaged"),
+                              rank});
 }
 
 void Team::post(const ddp_collective& c, std::size_t inline_bytes, Location send, Location recv) {

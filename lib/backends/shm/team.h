@@ -140,8 +140,8 @@ public:
     void meet(const ddp_collective& c);
     const Post& post_of(int rank) const { return *posts_[static_cast<std::size_t>(2 * rank) + (sequence_ & 1)]; }
     // This process's view of what the posts say.
-    std::byte* send_of(int rank) { return reach(rank, post_of(rank).send); }
-    std::byte* recv_of(int rank) { return reach(rank, post_of(rank).recv); }
+    std::byte* send_of(int rank, std::size_t bytes) { return reach(rank, post_of(rank).send, bytes); }
+    std::byte* recv_of(int rank, std::size_t bytes) { return reach(rank, post_of(rank).recv, bytes); }
 
     // The parts of a collective are done by whoever has time. Each call gives out one, until all are given out.
     std::optional<std::uint32_t> claim_part(std::uint32_t parts);
@@ -172,7 +172,7 @@ private:
     int name_of(int rank) const {
         return options_.names.empty() ? rank : options_.names[static_cast<std::size_t>(rank)];
     }
-    std::byte* reach(int rank, const Location& location);
+    std::byte* reach(int rank, Location location, std::size_t bytes);
     RankState& state(int rank) const { return *states_[static_cast<std::size_t>(rank)]; }
 
     const Options options_;

@@ -55,6 +55,27 @@ class OutputTest(Case):
             self.assertIn(b"[%d] out %d\n" % (rank, rank), result.out)
         self.assertEqual(len(os.listdir(logs)), 4)
 
+    def test_logs_are_for_their_user_only(self):
+        """Not even a file that was there before stays readable for others, and a link leads nowhere."""
+        logs = self.path("logs")
+        os.mkdir(logs)
+        self.write("logs/rank-0.log", "old")
+        os.chmod(self.path("logs/rank-0.log"), 0o666)
+        self.expect(run("-n", 1, "--log-dir", logs, "echo", "new"), 0)
+        self.assertEqual(self.read("logs/rank-0.log"), b"new\n")
+        self.assertEqual(os.stat(self.path("logs/rank-0.log")).st_mode & 0o777, 0o600)
+        for make in (os.symlink, os.link):
+            self.write("victim", "precious")
+            os.remove(self.path("logs/rank-0.log"))
+            make(self.path("victim"), self.path("logs/rank-0.log"))
+            result = run("-n", 1, "--log-dir", logs, "echo", "x")
+            self.expect(result, 1)
+            self.assertIn(b"logs/rank-0.log", result.err)
+            self.assertEqual(self.read("victim"), b"precious")
+        os.remove(self.path("logs/rank-0.log"))
+        os.mkfifo(self.path("logs/rank-0.log"))
+        self.expect(run("-n", 1, "--log-dir", logs, "echo", "x"), 1)
+
     def test_log_dir_that_cannot_be(self):
         self.write("file", "")
         result = run("-n", 2, "--log-dir", self.path("file/logs"), "true")
