@@ -132,6 +132,19 @@ def listens(port):
     return any(row[1].endswith(wanted) and row[3] == "0A" for row in rows)
 
 
+def reaches(worker, port):
+    """Whether a worker has a connection to this port of this host."""
+    wanted = f":{port:04X}"
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        rows = [row.split() for row in table.readlines()[1:]]
+    ends = {f"socket:[{row[9]}]" for row in rows if row[2].endswith(wanted) and row[3] == "01"}
+    folder = f"/proc/{worker.process.pid}/fd"
+    try:
+        return any(os.readlink(f"{folder}/{name}") in ends for name in os.listdir(folder))
+    except OSError:  # one was closed meanwhile
+        return False
+
+
 def wait_until(condition, within=PATIENCE_S):
     end = time.monotonic() + within
     while not condition():
