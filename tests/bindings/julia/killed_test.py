@@ -27,7 +27,7 @@ def check(output, status):
 
 for _ in range(int(sys.argv[1])):
     done = subprocess.run([os.environ["DDPRUN"], "-n", str(RANKS), "--report-time", str(40 * SLACK), os.environ["JULIA"],
-                           "--startup-file=no", str(pathlib.Path(__file__).with_name("killed.jl"))],
+                           "--startup-file=no", "--compile=min", str(pathlib.Path(__file__).with_name("killed.jl"))],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
     try:
         check(done.stdout, done.returncode)
