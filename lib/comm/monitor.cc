@@ -23,7 +23,7 @@ constexpr std::int64_t kBrieflyMs = 150;
 // How long the store has to answer a failing rank. It may live in the very rank that is stopped.
 constexpr std::int64_t kStoreMs = 1'000;
 // How long after a death the store stays for the rank that is said to have died: it may only have been cut off from the store.
-constexpr std::int64_t kCutOffMs = 500;
+constexpr std::int64_t kCutOffMs = 1'000;
 
 }  // namespace
 
@@ -213,7 +213,7 @@ ErrorInfo Monitor::resolve(const ErrorInfo& local, const std::string& operation,
     if (!timeout && wait_for_verdict(kVerdictMs)) return verdict();
     switch (look_at_store()) {
         case Service::kLost:
-            if (thread_.joinable() && wait_for_verdict(kVerdictMs)) return verdict();
+            if (wait_for_verdict(kVerdictMs)) return verdict();
             if (!store_gone()) {  // nobody watches the connection yet
                 accept_loss_of_store(local.message);
                 return verdict();
@@ -375,31 +375,39 @@ void Monitor::accept_loss_of_store(const std::string& reason) {
         accept({DDP_ERROR_UNAVAILABLE, str("the job's store is gone (did the launcher end?): ", reason)});
 }
 
-// The store has taken this rank for dead then, or soon will: all ranks say what it says.
+// The store has taken this rank for dead then, or soon will: all ranks say what it says. If it ends in the middle of this, it has still
+// outlived the connection, and the loss is this rank's.
 ErrorInfo Monitor::verdict_on_lost_connection(Store& again, const std::string& reason) {
-    ErrorInfo mine{DDP_ERROR_RANK_FAILED,
-                   str("rank ", config_.rank, " (", config_.identity, ") lost its connection to the store at ",
-                       again.describe(), ", which still runs: ", reason),
-                   config_.rank};
-    bool claimed;
+    ErrorInfo verdict{DDP_ERROR_RANK_FAILED,
+                      str("rank ", config_.rank, " (", config_.identity, ") lost its connection to the store at ",
+                          again.describe(), ", which still runs: ", reason),
+                      config_.rank};
     {
         std::lock_guard lock(mutex_);
-        claimed = claimed_;
+        if (!claimed_) return verdict;
     }
-    if (!claimed) return mine;
-    std::string verdict;
     try {
-        verdict = again.get(key("verdict"), kVerdictMs);
+        verdict = stored_verdict(again, verdict);
+        again.set(key(str("left/", config_.rank)), config_.identity);  // the store's process waits for it
+    } catch (const Error& error) {
+        log(LogLevel::kDebug, "the store ended soon after: ", error.what());
+    }
+    return verdict;
+}
+
+// What the store is told by the end of the lost connection, or by this.
+ErrorInfo Monitor::stored_verdict(Store& store, const ErrorInfo& mine) const {
+    try {
+        return decode_verdict(store.get(key("verdict"), kVerdictMs));
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_TIMEOUT) throw;
-        verdict = again.compare_set(key("verdict"), "", encode_verdict(mine));
+        return decode_verdict(store.compare_set(key("verdict"), "", encode_verdict(mine)));
     }
-    again.set(key(str("left/", config_.rank)), config_.identity);  // the store's process waits for it
-    return decode_verdict(verdict);
 }
 
 bool Monitor::wait_for_verdict(std::int64_t ms) {
     std::unique_lock lock(mutex_);
+    if (!thread_.joinable()) return !verdict_.ok();  // start() has failed: nobody listens for one
     const auto known = [this] { return nothing_to_wait_for(); };
     if (!changed_.wait_for(lock, std::chrono::milliseconds(ms), known) && losing_)
         changed_.wait_for(lock, std::chrono::milliseconds(kStoreMs + kVerdictMs), known);

@@ -137,6 +137,7 @@ private:
     void connection_lost(const std::string& reason, bool graceful);
     void accept_loss_of_store(const std::string& reason);
     ErrorInfo verdict_on_lost_connection(Store& again, const std::string& reason);
+    ErrorInfo stored_verdict(Store& store, const ErrorInfo& mine) const;
     void say_exit(int status, const Deadline& deadline);
     // With the lock held.
     bool nothing_to_wait_for() const { return !verdict_.ok() || store_gone_; }

@@ -111,9 +111,21 @@ class Cut(unittest.TestCase):
                     return expect_fine(job.ranks.values())
                 if all(worker.error is None for worker in job.ranks.values()):
                     return None  # in the handshake, which was tried again
-                expect_error([job.ranks[1]], ("RANK_FAILED", "UNAVAILABLE"), 1)
+                expect_error([job.ranks[1]], ("RANK_FAILED", "UNAVAILABLE"), 1, proxy.acted, jobs.DEATH_S)
                 # Until the rank has its place they cannot know of it, and miss it in the end.
                 return expect_error(job.others(1).values(), ("RANK_FAILED", "TIMEOUT"), 1)
+            finally:
+                proxy.close()
+
+    def test_connection_that_comes_again(self):
+        """It comes about again, and is lost once more, as where the store's process ends: the store lived, so nobody else is blamed."""
+        with Job("launcher", 2, timeout_ms=4000) as job:
+            handshake = 73
+            proxy = Proxy(job.port, "up", 700, "rst", later=handshake)
+            try:
+                job.start(0, ["join"] + MORE)
+                job.start(1, ["join"] + MORE, init=f"tcp://127.0.0.1:{proxy.port}")
+                expect_error(job.ranks.values(), "RANK_FAILED", 1)
             finally:
                 proxy.close()
 

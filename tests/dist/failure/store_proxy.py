@@ -4,6 +4,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 
 CHUNK = 4096
 
@@ -11,13 +12,15 @@ CHUNK = 4096
 class Proxy:
     """Passes bytes on in both directions. When `after` bytes have gone in one of them ("up" to the store, "down" from it), it acts
     once: "rst", "fin" and "half" (only that direction's end is shut) end the connection, "stall" passes nothing more on, and a
-    function is called and then bytes go on. Later connections stay whole. Those that the store refuses do not count."""
+    function is called and then bytes go on. Later connections stay whole, or end after `later` bytes from the store. Those that the
+    store refuses do not count."""
 
-    def __init__(self, port, direction, after, action):
+    def __init__(self, port, direction, after, action, later=None):
         self.port_of_store = port
+        self.later = later
         self.direction, self.after, self.action = direction, after, action
         self.passed = {"up": 0, "down": 0}
-        self.acted = False
+        self.acted = None  # when, by time.monotonic()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._stop, self._stopped = socket.socketpair()
@@ -73,11 +76,15 @@ class Proxy:
             return self._end(selector, source, target, abruptly=False)
         if counted:
             self.passed[direction] += len(data)
+        elif self.later is not None and direction == "down":
+            self.later -= len(data)
+            if self.later <= 0:
+                return self._end(selector, source, target, abruptly=False)
         if watched and self.passed[direction] >= self.after:
             self._act(selector, source, target)
 
     def _act(self, selector, source, target):
-        self.acted = True
+        self.acted = time.monotonic()
         if callable(self.action):
             self.action()
         elif self.action == "stall":

@@ -230,8 +230,7 @@ INSTANTIATE_TEST_SUITE_P(
                                      Kind{"ring", gloo_backend(), "algorithm=ring"},
                                      Kind{"bcube", gloo_backend(), "algorithm=bcube"},
 #endif
-                                     Kind{"shm", shm_backend()},
-                                     Kind{"shm_allocated", shm_backend(), "", true},
+                                     Kind{"shm", shm_backend()}, Kind{"shm_allocated", shm_backend(), "", true},
                                      Kind{"hierarchical", hierarchical_backend(), "", false, 2},
                                      Kind{"hierarchical_allocated", hierarchical_backend(), "", true, 2})),
     [](const auto& instance) {

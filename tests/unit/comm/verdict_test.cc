@@ -71,6 +71,24 @@ TEST(Verdict, ARanksOwnErrorNamesItOnce) {
     EXPECT_EQ(on_rank(3, named).message, named.message);
 }
 
+TEST(Monitor, DoesNotWaitForWhatNobodyListensFor) {
+    auto server = open_store({"tcp://127.0.0.1:0", true, 5'000, ""});
+    Monitor::Config config;
+    config.store = open_store({server->describe(), false, 5'000, ""});
+    config.world = 2;
+    config.rank = 1;
+    Monitor monitor(config, [](const ErrorInfo&) {});
+    server->close();
+    const auto begin = Deadline::Clock::now();
+    try {
+        monitor.start();
+        FAIL() << "the store is gone";
+    } catch (const Error& error) {
+        EXPECT_EQ(monitor.resolve(error.info(), "joining").code, DDP_ERROR_UNAVAILABLE);
+    }
+    EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::milliseconds(500));
+}
+
 TEST(Signature, MismatchReadsTheSameFromBothSides) {
     const Signature a = bucket_of_step(3, 3);
     Signature b = a;
