@@ -18,7 +18,7 @@ ROOMS = {
     "device": {"util"},
     "kernels": {"device", "util"},
     "rendezvous": {"util"},
-    "backends": {"kernels", "device", "util"},
+    "backends": {"kernels", "device", "wire", "util"},
     "comm": {"backends", "rendezvous", "kernels", "device", "util"},
     "hooks": {"comm", "kernels", "device", "util"},
     "core": {"hooks", "comm", "rendezvous", "kernels", "device", "util"},
@@ -27,7 +27,7 @@ ROOMS = {
 # A backend is written against the public vtable in ddp/backend.h, as a user's own would be. It sees what all backends share, and no
 # other backend: only `hierarchical` is made of two.
 SHARED_BY_BACKENDS = "backends/common"
-MADE_OF = {"backends/hierarchical": {"backends/shm", "backends/gloo"}}
+MADE_OF = {"backends/hierarchical": {"backends/shm", "backends/tcp"}}
 # comm sees the interfaces of rendezvous; which stores and launchers exist is no business of a group.
 ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h", "rendezvous/environment.h"}}
 # The files of a binding, in an order in which each includes or imports only those before it. A file is named without its suffix.
