@@ -2,7 +2,8 @@
 """Checks rules that a compiler does not: which room may include which, which file of a binding may include which, what no tracked
 file may hold, and that each function of the C ABI gives its own name to guard(), which puts it into messages.
 
-The arrows point one way: capi -> core -> hooks -> comm -> {backends, rendezvous, device} and backends -> kernels -> device -> util.
+The arrows point one way: capi -> core -> hooks -> comm -> {backends, rendezvous, device}, backends -> {kernels, wire},
+rendezvous -> wire -> util and kernels -> device -> util.
 A name in quotes or angle brackets that begins with a room's name is an include of that room. `ddp/...` is the public interface,
 which all may include.
 """
@@ -17,8 +18,9 @@ ROOMS = {
     "util": set(),
     "device": {"util"},
     "kernels": {"device", "util"},
-    "rendezvous": {"util"},
-    "backends": {"kernels", "device", "wire", "util"},
+    "wire": {"util"},
+    "rendezvous": {"wire", "util"},
+    "backends": {"wire", "kernels", "device", "util"},
     "comm": {"backends", "rendezvous", "kernels", "device", "util"},
     "hooks": {"comm", "kernels", "device", "util"},
     "core": {"hooks", "comm", "rendezvous", "kernels", "device", "util"},
@@ -41,7 +43,7 @@ ORDERS = {
 THIRD_PARTY = {
     r"gloo/": {"lib/backends/gloo", "tools/bench/peers"},
     r"uv\.h": {"lib/rendezvous", "tools"},
-    r"openssl/": {"lib/rendezvous", "tools"},
+    r"openssl/": {"lib/wire", "lib/rendezvous", "tests/unit/wire", "tools"},
     r"nlohmann/": {"lib/core", "tests/hooks", "tools"},
     r"hwy/": {"lib/kernels/cpu", "tests/unit/device"},
     r"Random123/": {"lib/kernels"},
