@@ -20,17 +20,17 @@ namespace libddp::wire {
 namespace {
 
 // They need no destructor, so they work until the last thread has ended.
-std::atomic<int> inside{0};
+std::atomic<int> entered{0};
 std::atomic<bool> ended{false};
 
 void end() {
     ended.store(true);
-    while (inside.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    while (entered.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
 // In a forked child the other threads do not exist, so nobody leaves for them.
 void forked() {
-    inside.store(0);
+    entered.store(0);
 }
 
 bool enter() {
@@ -38,9 +38,9 @@ bool enter() {
     static const bool registered =
         OPENSSL_init_ssl(0, nullptr) == 1 && OPENSSL_atexit(end) == 1 && pthread_atfork(nullptr, nullptr, forked) == 0;
     (void)registered;
-    inside.fetch_add(1);
+    entered.fetch_add(1);
     if (!ended.load()) return true;
-    inside.fetch_sub(1);
+    entered.fetch_sub(1);
     return false;
 }
 
@@ -49,7 +49,7 @@ bool enter() {
 Cryptography::Cryptography() : alive_(enter()) {}
 
 Cryptography::~Cryptography() {
-    if (alive_) inside.fetch_sub(1);
+    if (alive_) entered.fetch_sub(1);
 }
 
 void Cryptography::require() const {

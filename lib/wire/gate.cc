@@ -27,7 +27,7 @@ constexpr auto kHandshakeBound = std::chrono::seconds(10);
 constexpr int kAcceptsAtOnce = 64;
 constexpr auto kReportEvery = std::chrono::seconds(1);
 
-std::string reason(int error) {
+std::string error_text(int error) {
     return std::generic_category().message(error);
 }
 
@@ -89,7 +89,7 @@ bool Gate::accept_one() {
             Descriptor refused(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
             refused.reset();
             reserve_.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
-            report(str("a connection was refused: ", reason(error), kRaiseOpenFiles));
+            report(str("a connection was refused: ", error_text(error), kRaiseOpenFiles));
         }
         return false;
     }
@@ -179,7 +179,7 @@ Descriptor listen_on(const std::string& address, int port) {
                             : error == EACCES || error == EPERM        ? DDP_ERROR_PERMISSION_DENIED
                             : error == EADDRNOTAVAIL                   ? DDP_ERROR_INVALID_ARGUMENT
                                                                        : DDP_ERROR_IO;
-    fail(code, "cannot listen on ", address, " port ", port, ": ", reason(error));
+    fail(code, "cannot listen on ", address, " port ", port, ": ", error_text(error));
 }
 
 }  // namespace libddp::wire

@@ -16,6 +16,12 @@
 namespace libddp::wire {
 namespace {
 
+// SSL_CTX_set1_groups_list without its cast that drops const, of which clang warns.
+bool set_groups(SSL_CTX* context) {
+    static char groups[] = "X25519:P-256";
+    return SSL_CTX_ctrl(context, SSL_CTRL_SET_GROUPS_LIST, 0, groups) == 1;
+}
+
 constexpr std::size_t kLongestIdentity = 128;
 constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 
@@ -312,7 +318,7 @@ SSL_CTX* TlsHandshake::context() {
         if (SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
             SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
             SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 &&
-            SSL_CTX_set1_groups_list(context, "X25519:P-256") == 1 && SSL_CTX_set_num_tickets(context, 0) == 1 &&
+            set_groups(context) && SSL_CTX_set_num_tickets(context, 0) == 1 &&
             SSL_CTX_set_max_early_data(context, 0) == 1)
             return context;
         SSL_CTX_free(context);

@@ -12,9 +12,6 @@ namespace {
 // Up to this many bytes each rank sends its whole vector to all others and reduces everything itself: one message of latency instead
 // of two, for up to P/2 times the bytes.
 constexpr std::size_t kSmall = std::size_t{32} << 10;
-constexpr std::size_t kChunk = std::size_t{256} << 10;
-// How many chunks of each peer may be on their way or waiting to be reduced.
-constexpr std::size_t kWindow = 8;
 
 // The reduce-scatter: this rank's slice arrives from every peer in chunks and is reduced in rank order.
 class SliceReduction {

@@ -30,7 +30,7 @@ constexpr milliseconds kFirstPause{20}, kLongestPause{500};
 // A peer that is stopped, or a packet that was lost: another attempt begins, and one of the two gets through.
 constexpr milliseconds kAttempt{10'000};
 // How often the program and the group are asked whether to go on.
-constexpr milliseconds kLook{50}, kAskGroup{200};
+constexpr milliseconds kAskProgram{50}, kAskGroup{200};
 
 std::string reason(int error) {
     return std::generic_category().message(error);
@@ -316,7 +316,7 @@ private:
 
     void wait() {
         std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
-        auto until = std::min(deadline_.at(), Clock::now() + kLook);
+        auto until = std::min(deadline_.at(), Clock::now() + kAskProgram);
         for (const Connector& connector : connectors_) {
             if (taken(connector)) continue;
             if (const pollfd entry = connector.waits_for(); entry.fd >= 0) entries.push_back(entry);

@@ -2,6 +2,8 @@
 // which ranks compare what they are about to do, and writes no result before that is over.
 #pragma once
 
+#include <cstddef>
+
 #include "backends/common/slices.h"
 #include "backends/tcp/exchange.h"
 #include "backends/tcp/mesh.h"
@@ -9,6 +11,11 @@
 #include "util/deadline.h"
 
 namespace libddp::tcp {
+
+// Long messages travel in chunks, each in one message.
+inline constexpr std::size_t kChunk = std::size_t{256} << 10;
+// How many chunks of each peer may be on their way or waiting to be reduced.
+inline constexpr std::size_t kWindow = 8;
 
 // What an operation works with.
 struct Bench {

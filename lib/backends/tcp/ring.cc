@@ -11,8 +11,6 @@
 namespace libddp::tcp {
 namespace {
 
-constexpr std::size_t kChunk = std::size_t{256} << 10;
-constexpr std::size_t kWindow = 8;
 // Up to this many bytes from all ranks together, everyone gets everything.
 constexpr std::size_t kGathered = std::size_t{256} << 10;
 

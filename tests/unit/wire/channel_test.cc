@@ -66,8 +66,8 @@ TEST_P(EachChannel, EveryByteArrivesInOrder) {
             Traffic up(*channels.client, *channels.server, 700'000, seed);
             Traffic down(*channels.server, *channels.client, 700'000, seed + 100);
             for (int idle = 0; !(up.done() && down.done()) && idle < 100'000;) {
-                const bool moved = up.step() | down.step();
-                idle = moved ? 0 : idle + 1;
+                const bool moved_up = up.step(), moved_down = down.step();
+                idle = moved_up || moved_down ? 0 : idle + 1;
             }
             ASSERT_TRUE(up.received == up.bytes);
             ASSERT_TRUE(down.received == down.bytes);
@@ -288,7 +288,10 @@ TEST(TlsChannel, AKeyIsReplaced) {
     records_of_a_key = before;
     Traffic up(*channels.client, *channels.server, 3'000'000, 11);
     Traffic down(*channels.server, *channels.client, 3'000'000, 12);
-    for (int idle = 0; !(up.done() && down.done()) && idle < 100'000;) idle = up.step() | down.step() ? 0 : idle + 1;
+    for (int idle = 0; !(up.done() && down.done()) && idle < 100'000;) {
+        const bool moved_up = up.step(), moved_down = down.step();
+        idle = moved_up || moved_down ? 0 : idle + 1;
+    }
     EXPECT_TRUE(up.received == up.bytes);
     EXPECT_TRUE(down.received == down.bytes);
 }
