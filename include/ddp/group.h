@@ -25,8 +25,8 @@ enum {
     /* Sum in rank order, so that results do not depend on how data is cut into buckets. Without it, the last bits may
      * differ from run to run: docs/backends.md, "Bits". */
     DDP_GROUP_DETERMINISTIC = 1u << 0,
-    /* Do not compare calls: a disagreement may corrupt sums, or hang until the timeout. "gloo", "hierarchical" and
-     * "mpi" ignore this flag. */
+    /* Do not compare calls: a disagreement may corrupt sums, or hang until the timeout. "gloo" and "mpi"
+     * ignore this flag. */
     DDP_GROUP_NO_MATCH_CHECK = 1u << 1,
     /* Without a launcher make a group of one, instead of failing with NOT_FOUND: docs/ddprun.md. */
     DDP_GROUP_OR_ALONE = 1u << 2
@@ -39,7 +39,7 @@ typedef struct ddp_group_options {
     /* Where ranks meet. "tcp://host:port": a store in rank 0. "file:///path": a file that all ranks see.
      * "env://" (NULL): ddprun, torchrun, Open MPI, PMI, Slurm or Kubernetes says where: docs/ddprun.md. */
     const char* init_method;
-    /* "shm", "gloo", "hierarchical", "mpi", "nccl", one of the program's own (backend.h), or "auto" (NULL), which
+    /* "shm", "tcp", "hierarchical", "gloo", "mpi", "nccl", one of the program's own (backend.h), or "auto" (NULL), which
      * chooses by where ranks are: docs/backends.md. */
     const char* backend;
     const char* backend_options; /* "key=value,key=value": docs/backends.md. Unknown keys are an error */

@@ -45,7 +45,7 @@ enum {
  * needed, but not if this call fails.
  *
  * Where a check can end a thread's waits, operations of a backend without DDP_BACKEND_INTERRUPTIBLE run on the group's
- * progress thread. This costs two more thread wake-ups. shm and mpi have the flag; gloo and hierarchical do not.
+ * progress thread. This costs two more thread wake-ups. All of libddp's own backends but gloo have it.
  *
  * Errors: UNSUPPORTED (unknown flags).
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */

@@ -9,6 +9,7 @@
 #include "backends/gloo/transport.h"
 #include "backends/hierarchical/transport.h"
 #include "backends/shm/transport.h"
+#include "backends/tcp/transport.h"
 #include "util/deadline.h"
 #include "util/error.h"
 #include "util/module.h"
@@ -19,7 +20,8 @@ namespace {
 struct Registry {
     std::mutex mutex;
     std::map<std::string, const ddp_backend*> by_name{
-        {"gloo", gloo_backend()}, {"hierarchical", hierarchical_backend()}, {"shm", shm_backend()}};
+        {"gloo", gloo_backend()}, {"hierarchical", hierarchical_backend()}, {"shm", shm_backend()},
+        {"tcp", tcp_backend()}};
 };
 
 Registry& registry() {
@@ -108,7 +110,7 @@ const ddp_backend* find_backend(const std::string& name) {
 }
 
 const ddp_backend* choose_backend(const ddp_backend_host& host, std::string& why) {
-    check_gloo_options(host);  // also where they are of no use
+    check_tcp_options(host);  // also where they are of no use
     if (host.world_size == 1) {
         why = "one rank";
         return shm_backend();
@@ -120,7 +122,7 @@ const ddp_backend* choose_backend(const ddp_backend_host& host, std::string& why
     }
     if (topology.most() == 1) {
         why = "every rank is on a host of its own";
-        return gloo_backend();
+        return tcp_backend();
     }
     why = str(topology.hosts(), " hosts with ", topology.fewest(), " to ", topology.most(), " ranks each");
     return hierarchical_backend();

@@ -5,12 +5,10 @@
 #include <openssl/hmac.h>
 #include <sys/random.h>
 
-#include <mutex>
-#include <type_traits>
-
 #include "rendezvous/protocol.h"
 #include "rendezvous/store.h"
 #include "util/error.h"
+#include "wire/crypto.h"
 
 namespace libddp {
 namespace {
@@ -22,35 +20,6 @@ std::string_view magic(Role role) {
     return role == Role::kClient ? "ddpC" : "ddpS";
 }
 
-// Neither needs memory, nor ends before the last thread.
-std::mutex cryptography_mutex;
-bool cryptography_ended = false;
-
-// OpenSSL while the process lives. A server may live longer than that, if the program has not freed it.
-class Cryptography {
-public:
-    Cryptography() : inside_(enter()), alive_(!cryptography_ended) {}
-    explicit operator bool() const { return alive_; }
-    void require() const {
-        if (!alive_) fail(DDP_ERROR_UNAVAILABLE, "the process is ending");
-    }
-
-private:
-    static std::unique_lock<std::mutex> enter() {
-        static const int registered = OPENSSL_atexit([] {
-            const std::lock_guard lock(cryptography_mutex);
-            cryptography_ended = true;
-        });
-        (void)registered;
-        return std::unique_lock(cryptography_mutex);
-    }
-
-    const std::unique_lock<std::mutex> inside_;
-    const bool alive_;
-};
-
-static_assert(std::is_trivially_destructible_v<std::mutex>);
-
 std::string_view label(Role role) {
     return role == Role::kClient ? "libddp store: client knows the secret" : "libddp store: server knows the secret";
 }
@@ -58,12 +27,7 @@ std::string_view label(Role role) {
 }  // namespace
 
 void prepare_stores() {
-    // Registers OpenSSL's exit handler, which then runs after the caller's destructor. Without any option it does nothing.
-    OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr);
-}
-
-void release_thread_state() {
-    if (const Cryptography inside; inside) OPENSSL_thread_stop();
+    wire::prepare_cryptography();
 }
 
 std::string make_nonce() {
@@ -99,7 +63,7 @@ std::string make_proof(Role prover, std::string_view secret, std::string_view cl
     text.string(client_nonce);
     text.string(server_nonce);
     std::string signed_text = text.take();
-    const Cryptography inside;
+    const wire::Cryptography inside;
     inside.require();
     unsigned char mac[EVP_MAX_MD_SIZE];
     unsigned int size = 0;

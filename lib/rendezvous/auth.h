@@ -31,9 +31,6 @@ struct Hello {
     std::string nonce;
 };
 
-// Frees what the functions below keep for the calling thread; they make it again when they need it. For threads of our own.
-void release_thread_state();
-
 // Throws Error (DDP_ERROR_INTERNAL) if the system has no randomness.
 std::string make_nonce();
 

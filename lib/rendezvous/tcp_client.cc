@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "rendezvous/auth.h"
-#include "rendezvous/sockets.h"
 #include "rendezvous/uri.h"
 #include "rendezvous/uv_tools.h"
 #include "util/deadline.h"
@@ -21,6 +20,7 @@
 #include "util/interrupt.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
+#include "wire/sockets.h"
 
 namespace libddp {
 namespace {

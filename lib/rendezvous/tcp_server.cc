@@ -14,7 +14,6 @@
 
 #include "rendezvous/auth.h"
 #include "rendezvous/protocol.h"
-#include "rendezvous/sockets.h"
 #include "rendezvous/uri.h"
 #include "rendezvous/uv_tools.h"
 #include "rendezvous/wait_list.h"
@@ -22,6 +21,8 @@
 #include "util/error.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
+#include "wire/crypto.h"
+#include "wire/sockets.h"
 
 namespace libddp {
 
@@ -173,7 +174,7 @@ void TcpConnection::advance_handshake() {
     else
         return;
     // At once: this thread may outlive the cryptographic library's own clean-up when the process exits.
-    release_thread_state();
+    wire::release_thread_state();
 }
 
 void TcpConnection::answer_hello() {

@@ -2,7 +2,8 @@
 """Checks rules that a compiler does not: which room may include which, which file of a binding may include which, what no tracked
 file may hold, and that each function of the C ABI gives its own name to guard(), which puts it into messages.
 
-The arrows point one way: capi -> core -> hooks -> comm -> {backends, rendezvous, device} and backends -> kernels -> device -> util.
+The arrows point one way: capi -> core -> hooks -> comm -> {backends, rendezvous, device}, backends -> {kernels, wire},
+rendezvous -> wire -> util and kernels -> device -> util.
 A name in quotes or angle brackets that begins with a room's name is an include of that room. `ddp/...` is the public interface,
 which all may include.
 """
@@ -17,8 +18,9 @@ ROOMS = {
     "util": set(),
     "device": {"util"},
     "kernels": {"device", "util"},
-    "rendezvous": {"util"},
-    "backends": {"kernels", "device", "util"},
+    "wire": {"util"},
+    "rendezvous": {"wire", "util"},
+    "backends": {"wire", "kernels", "device", "util"},
     "comm": {"backends", "rendezvous", "kernels", "device", "util"},
     "hooks": {"comm", "kernels", "device", "util"},
     "core": {"hooks", "comm", "rendezvous", "kernels", "device", "util"},
@@ -27,7 +29,7 @@ ROOMS = {
 # A backend is written against the public vtable in ddp/backend.h, as a user's own would be. It sees what all backends share, and no
 # other backend: only `hierarchical` is made of two.
 SHARED_BY_BACKENDS = "backends/common"
-MADE_OF = {"backends/hierarchical": {"backends/shm", "backends/gloo"}}
+MADE_OF = {"backends/hierarchical": {"backends/shm", "backends/tcp"}}
 # comm sees the interfaces of rendezvous; which stores and launchers exist is no business of a group.
 ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h", "rendezvous/environment.h"}}
 # The files of a binding, in an order in which each includes or imports only those before it. A file is named without its suffix.
@@ -41,7 +43,7 @@ ORDERS = {
 THIRD_PARTY = {
     r"gloo/": {"lib/backends/gloo", "tools/bench/peers"},
     r"uv\.h": {"lib/rendezvous", "tools"},
-    r"openssl/": {"lib/rendezvous", "tools"},
+    r"openssl/": {"lib/wire", "lib/rendezvous", "tests/unit/wire", "tools"},
     r"nlohmann/": {"lib/core", "tests/hooks", "tools"},
     r"hwy/": {"lib/kernels/cpu", "tests/unit/device"},
     r"Random123/": {"lib/kernels"},

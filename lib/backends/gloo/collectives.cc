@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/common/slices.h"
 #include "backends/gloo/operations.h"
 #include "kernels/dtype.h"
 
@@ -13,26 +14,10 @@ namespace {
 // A rank forwards one piece while the next arrives.
 constexpr std::size_t kBroadcastPiece = std::size_t{512} << 10;
 
-// In a binomial tree over ranks counted from the root, a rank's parent is the rank without its lowest set bit, and its
-// children add one bit below that.
-struct Tree {
-    int parent = -1;
-    std::vector<int> children;  // the largest subtree first
-
-    Tree(int rank, int size, int root) {
-        const int relative = (rank - root + size) % size;
-        int bit = 1;
-        while (bit < size && !(relative & bit)) bit *= 2;
-        if (relative != 0) parent = (relative - bit + root) % size;
-        for (bit /= 2; bit > 0; bit /= 2)
-            if (relative + bit < size) children.push_back((relative + bit + root) % size);
-    }
-};
-
 }  // namespace
 
 void broadcast(Mesh& mesh, const ddp_collective& c, const Deadline& deadline) {
-    const Tree tree(mesh.rank(), mesh.size(), c.root);
+    const backend::Tree tree(mesh.rank(), mesh.size(), c.root);
     const std::size_t bytes = c.count * dtype_size(c.dtype);
     const std::uint64_t tag = mesh.new_tag();
     const auto buffer = mesh.buffer(c.recv, bytes);

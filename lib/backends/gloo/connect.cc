@@ -138,7 +138,7 @@ std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
         DDP_ERROR_UNAVAILABLE,
         str("rank ", host.rank, ", listening on ", device->str(), ", could not connect with ",
             peer_description(host, peer, number), ": ", reason,
-            "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_GLOO_IFACE"),
+            "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_IFACE"),
         peer});
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "backends/common/slices.h"
 #include "backends/gloo/operations.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
@@ -18,37 +19,14 @@ constexpr std::size_t kSmall = std::size_t{32} << 10;
 constexpr std::size_t kChunk = std::size_t{512} << 10;
 // How many chunks of each peer may be on their way or waiting to be reduced.
 constexpr std::size_t kWindow = 4;
-constexpr std::size_t kAlignment = 64;
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
-
-// How the elements are cut into slices, one for each rank, and slices into chunks.
-struct Cut {
-    std::size_t element;  // bytes
-    std::size_t slice;    // elements of every slice but the last ones
-    std::size_t chunk;    // elements of every chunk of a slice but the last one
-    std::size_t total;    // elements
-
-    std::size_t begin(int rank) const { return std::min(static_cast<std::size_t>(rank) * slice, total); }
-    std::size_t size(int rank) const { return begin(rank + 1) - begin(rank); }
-    std::size_t chunks(int rank) const { return (size(rank) + chunk - 1) / chunk; }
-    std::size_t chunk_size(int rank, std::size_t k) const { return std::min(chunk, size(rank) - k * chunk); }
-};
-
-Cut make_cut(std::size_t total, std::size_t slice, ddp_dtype dtype) {
-    const std::size_t element = dtype_size(dtype);
-    return {element, slice, kChunk / element, total};
-}
 
 // The reduce-scatter: this rank's slice arrives from every peer in chunks and is reduced in rank order.
 class SliceReduction {
 public:
-    SliceReduction(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Cut& cut, const Deadline& deadline)
+    SliceReduction(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c, const backend::Cut& cut, const Deadline& deadline)
         : mesh_(mesh), c_(c), cut_(cut), deadline_(deadline), tag_(mesh.new_tag()) {
         const std::size_t largest = std::min(cut_.chunk, std::max<std::size_t>(1, cut_.size(mesh.rank())));
-        slot_bytes_ = round_up(largest * cut_.element, kAlignment);
+        slot_bytes_ = backend::round_up(largest * cut_.element, backend::kAlignment);
         const std::size_t slots = std::min(kWindow, std::max<std::size_t>(1, cut_.chunks(mesh.rank())));
         per_peer_ = slots * slot_bytes_;
         staged_ = memory.reserve(per_peer_ * static_cast<std::size_t>(mesh.size()));
@@ -107,14 +85,14 @@ private:
 
     void send(int peer, std::size_t k) {
         if (k >= cut_.chunks(peer)) return;
-        outgoing_->send(peer, tag_, (cut_.begin(peer) + k * cut_.chunk) * cut_.element,
+        outgoing_->send(peer, tag_, cut_.offset(peer, k),
                         cut_.chunk_size(peer, k) * cut_.element);
         ++sends_;
     }
 
     Mesh& mesh_;
     const ddp_collective& c_;
-    const Cut cut_;
+    const backend::Cut cut_;
     const Deadline deadline_;
     const std::uint64_t tag_;
     std::size_t slot_bytes_;
@@ -125,9 +103,9 @@ private:
     BufferPtr outgoing_;
 };
 
-void small_allreduce(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
+void small_allreduce(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
     const int size = mesh.size(), rank = mesh.rank();
-    const std::size_t bytes = c.count * dtype_size(c.dtype), stride = round_up(bytes, kAlignment);
+    const std::size_t bytes = c.count * dtype_size(c.dtype), stride = backend::round_up(bytes, backend::kAlignment);
     char* all = memory.reserve(stride * static_cast<std::size_t>(size));
     const std::uint64_t tag = mesh.new_tag();
     const auto incoming = mesh.buffer(all, stride * static_cast<std::size_t>(size));
@@ -147,13 +125,11 @@ void small_allreduce(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c,
 
 // In place, a peer's result arrives where this rank's own input for that peer stood. That is safe: the peer sends a
 // chunk of the result only after it has received this rank's input for the same chunk.
-void large_allreduce(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
+void large_allreduce(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
     const int size = mesh.size(), rank = mesh.rank();
-    const std::size_t even = (c.count + static_cast<std::size_t>(size) - 1) / static_cast<std::size_t>(size);
-    const Cut cut = make_cut(c.count, round_up(even, kAlignment), c.dtype);
+    const backend::Cut cut = backend::cut_evenly(c.count, size, kChunk, c.dtype);
     const std::uint64_t tag = mesh.new_tag();
     const auto result = mesh.buffer(c.recv, c.count * cut.element);
-    const auto offset = [&cut](int of, std::size_t k) { return (cut.begin(of) + k * cut.chunk) * cut.element; };
 
     SliceReduction reduction(mesh, memory, c, cut, deadline);
     reduction.start();
@@ -161,11 +137,11 @@ void large_allreduce(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c,
     for (int distance = 1; distance < size; ++distance) {
         const int peer = (rank + size - distance) % size;
         for (std::size_t k = 0; k < cut.chunks(peer); ++k, ++receives)
-            result->recv(peer, tag, offset(peer, k), cut.chunk_size(peer, k) * cut.element);
+            result->recv(peer, tag, cut.offset(peer, k), cut.chunk_size(peer, k) * cut.element);
     }
     reduction.reduce_into(static_cast<char*>(c.recv) + cut.begin(rank) * cut.element, [&](std::size_t k) {
         for (int distance = 1; distance < size; ++distance, ++sends)
-            result->send((rank + distance) % size, tag, offset(rank, k), cut.chunk_size(rank, k) * cut.element);
+            result->send((rank + distance) % size, tag, cut.offset(rank, k), cut.chunk_size(rank, k) * cut.element);
     });
     for (; receives > 0; --receives) wait_recv(*result, deadline);
     reduction.finish_sends();
@@ -174,24 +150,16 @@ void large_allreduce(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c,
 
 }  // namespace
 
-char* ReceiveMemory::reserve(std::size_t bytes) {
-    if (memory_.size() < bytes + kAlignment) {
-        memory_.clear();
-        memory_.resize(bytes + kAlignment);
-    }
-    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-    return memory_.data() + (round_up(address, kAlignment) - address);
-}
-
-void direct_allreduce(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
+void direct_allreduce(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
     if (c.count * dtype_size(c.dtype) <= kSmall)
         small_allreduce(mesh, memory, c, deadline);
     else
         large_allreduce(mesh, memory, c, deadline);
 }
 
-void direct_reduce_scatter(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
-    const Cut cut = make_cut(c.count * static_cast<std::size_t>(mesh.size()), c.count, c.dtype);
+void direct_reduce_scatter(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
+    const backend::Cut cut =
+        backend::make_cut(c.count * static_cast<std::size_t>(mesh.size()), c.count, kChunk, c.dtype);
     SliceReduction reduction(mesh, memory, c, cut, deadline);
     reduction.start();
     reduction.reduce_into(static_cast<char*>(c.recv), [](std::size_t) {});

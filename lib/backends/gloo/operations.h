@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
 
+#include "backends/common/slices.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/settings.h"
 #include "backends/gloo/watchdog.h"
@@ -11,20 +11,10 @@
 
 namespace libddp::gloo_tcp {
 
-// Memory for what arrives before it is reduced. Kept between operations: fresh pages cost more than a small reduction.
-class ReceiveMemory {
-public:
-    // At least `bytes`, aligned to 64 bytes. Invalidates what it returned before.
-    char* reserve(std::size_t bytes);
-
-private:
-    std::vector<char> memory_;
-};
-
 // Each rank reduces its slice of the vector, strictly in rank order, and sends it to all: the bits depend on nothing
 // but the inputs.
-void direct_allreduce(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline);
-void direct_reduce_scatter(Mesh& mesh, ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline);
+void direct_allreduce(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline);
+void direct_reduce_scatter(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline);
 
 // Gloo's ring or bcube, with libddp's kernels.
 void gloo_allreduce(Mesh& mesh, Watchdog& watchdog, Algorithm algorithm, const ddp_collective& c,

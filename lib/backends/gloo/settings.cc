@@ -1,7 +1,6 @@
 #include "backends/gloo/settings.h"
 
 #include <bit>
-#include <cstdlib>
 
 #include "ddp/group.h"
 #include "util/error.h"
@@ -51,14 +50,6 @@ int lanes_for(const std::string& text, Algorithm algorithm) {
     return lanes;
 }
 
-// The first name of a list such as PyTorch allows; "" if the variable is not set.
-std::string interface_from(const char* variable) {
-    const char* value = std::getenv(variable);
-    if (!value) return "";
-    const std::string list = value;
-    return list.substr(0, list.find(','));
-}
-
 }  // namespace
 
 Settings read_settings(const ddp_backend_host& host) {
@@ -69,24 +60,15 @@ Settings read_settings(const ddp_backend_host& host) {
             algorithm = value;
         else if (key == "lanes")
             lanes = value;
-        else if (key == "iface" && !value.empty())
-            settings.iface = value;
-        else if (key == "host" && !value.empty())
-            settings.host = value;
-        else if (key == "iface" || key == "host")
-            fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: '", key, "' has no value");
+        else if (settings.network.take(key, value))
+            continue;
         else
             fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: gloo knows no option '", key,
                  "'; it knows algorithm, lanes, iface, host");
     }
-    if (!settings.iface.empty() && !settings.host.empty())
-        fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: give 'iface' or 'host', not both");
     settings.algorithm = parse_algorithm(algorithm, host);
     settings.lanes = lanes_for(lanes, settings.algorithm);
-    if (settings.iface.empty() && settings.host.empty()) {
-        settings.iface = interface_from("DDP_GLOO_IFACE");
-        if (settings.iface.empty()) settings.iface = interface_from("GLOO_SOCKET_IFNAME");
-    }
+    settings.network.complete();
     return settings;
 }
 

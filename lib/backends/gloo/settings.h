@@ -1,8 +1,7 @@
 // What the options string, the group's flags and the world decide.
 #pragma once
 
-#include <string>
-
+#include "backends/common/address.h"
 #include "ddp/backend.h"
 
 namespace libddp::gloo_tcp {
@@ -11,9 +10,8 @@ enum class Algorithm { kDirect, kRing, kBcube };
 
 struct Settings {
     Algorithm algorithm = Algorithm::kDirect;
-    int lanes = 1;      // sets of connections over which a long allreduce is divided
-    std::string iface;  // "": choose an address
-    std::string host;   // "": choose an address
+    int lanes = 1;  // sets of connections over which a long allreduce is divided
+    backend::Network network;
 };
 
 // Throws INVALID_ARGUMENT naming the key or value.

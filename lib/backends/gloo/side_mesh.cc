@@ -75,7 +75,7 @@ std::exception_ptr SideMesh::run(const ddp_collective& part, const Deadline& dea
     }
 }
 
-void allreduce_over_meshes(Mesh& main, ReceiveMemory& memory, const SideMeshes& sides, const ddp_collective& c,
+void allreduce_over_meshes(Mesh& main, backend::ReceiveMemory& memory, const SideMeshes& sides, const ddp_collective& c,
                            const Deadline& deadline) {
     const std::size_t slice = c.count / static_cast<std::size_t>(main.size()) * dtype_size(c.dtype);
     const std::size_t meshes = std::clamp<std::size_t>(slice / kLeastSlice, 1, sides.size() + 1);

@@ -38,7 +38,7 @@ private:
 
     Mesh& main_;
     Mesh mesh_;
-    ReceiveMemory memory_;
+    backend::ReceiveMemory memory_;
     std::mutex mutex_;
     std::condition_variable_any changed_;
     const ddp_collective* part_ = nullptr;  // null: nothing to do
@@ -50,7 +50,7 @@ private:
 using SideMeshes = std::vector<std::unique_ptr<SideMesh>>;
 
 // direct_allreduce, with a long message divided among the main mesh and the side meshes.
-void allreduce_over_meshes(Mesh& main, ReceiveMemory& memory, const SideMeshes& sides, const ddp_collective& c,
+void allreduce_over_meshes(Mesh& main, backend::ReceiveMemory& memory, const SideMeshes& sides, const ddp_collective& c,
                            const Deadline& deadline);
 
 }  // namespace libddp::gloo_tcp

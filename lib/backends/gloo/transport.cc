@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backends/common/adapter.h"
+#include "backends/common/address.h"
 #include "backends/common/alone.h"
 #include "backends/gloo/connect.h"
 #include "backends/gloo/signals.h"
@@ -28,7 +29,7 @@ GlooTransport::GlooTransport(const ddp_backend_host& host)
     // Where one is missing in the middle, Gloo may end the process. A loop needs 6, and each peer one.
     require_descriptors(static_cast<std::size_t>(settings_.lanes) * static_cast<std::size_t>(world_size_ + 5), "Gloo");
     const Deadline deadline = Deadline::after_ms(host.timeout_ms);
-    const std::string address = choose_address(host, settings_, deadline);
+    const std::string address = backend::choose_address(host, settings_.network, deadline);
     mesh_ = std::make_unique<Mesh>(host, address, deadline);
     for (int number = 1; number < settings_.lanes; ++number)
         sides_.push_back(std::make_unique<SideMesh>(host, address, deadline, number, *mesh_));
@@ -184,10 +185,6 @@ constexpr ddp_backend kBackend = {
 
 const ddp_backend* gloo_backend() {
     return &kBackend;
-}
-
-void check_gloo_options(const ddp_backend_host& host) {
-    gloo_tcp::read_settings(host);
 }
 
 }  // namespace libddp

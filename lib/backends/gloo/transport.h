@@ -54,7 +54,7 @@ private:
     std::unique_ptr<Sentinel> sentinel_;
     std::unique_ptr<Exchange> exchange_;
     std::unique_ptr<Watchdog> watchdog_;
-    ReceiveMemory memory_;
+    backend::ReceiveMemory memory_;
     backend::Failure failure_;
 };
 
@@ -64,8 +64,5 @@ namespace libddp {
 
 // The Gloo backend: collectives between hosts over TCP.
 const ddp_backend* gloo_backend();
-
-// Throws INVALID_ARGUMENT, as create would, where host.options are not ones that gloo knows.
-void check_gloo_options(const ddp_backend_host& host);
 
 }  // namespace libddp

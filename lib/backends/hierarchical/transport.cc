@@ -6,7 +6,7 @@
 
 #include "backends/common/adapter.h"
 #include "backends/common/alone.h"
-#include "backends/gloo/transport.h"
+#include "backends/tcp/transport.h"
 #include "backends/shm/operations.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
@@ -35,13 +35,13 @@ ddp_collective bytes_of(const ddp_collective& like, ddp_collective_kind kind, vo
 HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
     : topology_(host.world_size == 1 ? backend::Topology({0}, 0)
                                      : backend::find_topology(host, Deadline::after_ms(host.timeout_ms))) {
-    capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC;
+    capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_INTERRUPTIBLE;
     if (host.world_size == 1) return;
     const shm::Team::Options options{topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
                                      str("host/", topology_.host(), "/"), kStagingBytes, topology_.local_ranks()};
     team_ = std::make_unique<shm::Team>(host, options, failure_);
     if (topology_.local_rank() < topology_.fewest())
-        rail_ = std::make_unique<Rail>(host, gloo_backend(), topology_, topology_.local_rank());
+        rail_ = std::make_unique<Rail>(host, tcp_backend(), topology_, topology_.local_rank());
     // Ranks without a rail learn from the first of their host what rails can do.
     std::uint32_t rails_can = rail_ ? rail_->capabilities() : 0;
     ddp_collective c{};
@@ -49,7 +49,7 @@ HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
     on_host(bytes_of(c, DDP_COLLECTIVE_BROADCAST, &rails_can, sizeof rails_can));
     rails_fuse_scale_ = (rails_can & DDP_BACKEND_FUSES_SCALE) != 0;
     capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES |
-                    (rails_can & (DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_NEEDS_MATCH));
+                    (rails_can & (DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_NEEDS_MATCH | DDP_BACKEND_INTERRUPTIBLE));
 }
 
 void HierarchicalTransport::run(const ddp_collective& c) {

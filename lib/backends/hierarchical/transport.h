@@ -51,7 +51,7 @@ private:
 
 namespace libddp {
 
-// The built-in backend "hierarchical": shared memory on each host, Gloo between hosts.
+// The built-in backend "hierarchical": shared memory on each host, tcp between hosts.
 const ddp_backend* hierarchical_backend();
 
 }  // namespace libddp

@@ -22,7 +22,7 @@ from slack import SLACK  # noqa: E402
 
 WORKER = os.environ["DDP_FAILURE_WORKER"]
 # What the ranks communicate with. Those of a hierarchical group seem to be on two hosts in turn.
-BACKEND = os.environ.get("DDP_FAILURE_BACKEND", "gloo")
+BACKEND = os.environ.get("DDP_FAILURE_BACKEND", "tcp")
 KINDS = ("tcp", "file", "launcher")
 DEATH_S = 2.0 * SLACK  # how soon a death must be known everywhere
 END_S = 2.0 * SLACK  # how long a rank may take to free everything afterwards

@@ -3,7 +3,7 @@ import random
 import re
 
 STORES = ("tcp", "file", "launcher")
-BACKENDS = ("shm", "gloo", "hierarchical", "shm x3", "gloo x2")  # "x3": a round robin group of three
+BACKENDS = ("shm", "tcp", "gloo", "hierarchical", "shm x3", "tcp x2")  # "x3": a round robin group of three
 CLASSES = ("kill", "kill at", "stop", "stop at", "stop and continue", "cut", "stall", "kill by bytes", "stop by bytes", "descriptors",
            "memory", "tasks", "file size", "locked memory", "call fails", "options", "two of one rank", "absent")
 TIMEOUT_MS = 3000
@@ -122,7 +122,7 @@ class Scenario:
 
     def _options(self, source, _):
         backend, _, groups = self.backend.partition(" x")
-        others = [name for name in ("shm", "gloo", "hierarchical") if name != backend]
+        others = [name for name in ("shm", "tcp", "gloo", "hierarchical") if name != backend]
         self.settings.update(source.choice((
             {"world": self.world + 1}, {"backend": source.choice(others)}, {"groups": int(groups or 1) + 1}, {"flags": 1}, {"name": "other"},
             {"secret": "other"} if self.store != "file" else {"name": "other"}, {"backend": "nonesuch"}, {"options": "nonesuch=1"}, {"timeout": 1500})))
@@ -183,7 +183,7 @@ def fixed_scenarios(sanitized=""):
         add("cut", "launcher", "shm", 2, 1, proxy=("up", after, "rst"))
     for left in range(16):
         add("descriptors", "file", "shm", 3, 0, settings={"limit": f"nofile:{left}"})
-        add("descriptors", "launcher", "gloo", 3, 1, settings={"limit": f"nofile:{left + 4}"})
+        add("descriptors", "launcher", "tcp", 3, 1, settings={"limit": f"nofile:{left + 4}"})
     if not sanitized:
         # The victim does not take over the shared memory of the second of three groups: rank 0 waits for it there, the others have
         # gone on to the third and wait for both.
@@ -192,7 +192,7 @@ def fixed_scenarios(sanitized=""):
         # The maker of the shared memory, while it hands it over.
         add("kill at", "launcher", "shm", 2, 0, settings={"point": "accept4:1:kill"})
         for call in range(1, 16):
-            add("call fails", "tcp", "gloo", 3, 1, settings={"point": f"pthread_create:{call}:EAGAIN"})
+            add("call fails", "tcp", "tcp", 3, 1, settings={"point": f"pthread_create:{call}:EAGAIN"})
     return [Scenario(number, sanitized, one) for number, one in enumerate(given)]
 
 

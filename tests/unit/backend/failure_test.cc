@@ -174,7 +174,9 @@ INSTANTIATE_TEST_SUITE_P(All, Algorithms,
 #ifndef DDP_SANITIZED  // to our own code, the same as the ring
                                          Kind{"bcube", gloo_backend(), "algorithm=bcube"},
 #endif
-                                         Kind{"shm", shm_backend()}),
+                                         Kind{"tcp", tcp_backend()},
+                                         Kind{"tcp_ring", tcp_backend(), "algorithm=ring,wire=auth"},
+                                         Kind{"tcp_plain", tcp_backend(), "wire=plain"}, Kind{"shm", shm_backend()}),
                          [](const auto& instance) { return name_of(instance); });
 
 TEST_P(Backends, TimeoutOfBarrierAndMatchNameTheMissing) {
@@ -295,7 +297,8 @@ TEST(EachRank, ThrowsWhatARankThrewWhenAllHaveEnded) {
     EXPECT_EQ(ended, 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Backends, testing::Values(Kind{"gloo", gloo_backend()}, Kind{"shm", shm_backend()}),
+INSTANTIATE_TEST_SUITE_P(All, Backends, testing::Values(Kind{"gloo", gloo_backend()}, Kind{"tcp", tcp_backend()},
+                                         Kind{"tcp_ring", tcp_backend(), "algorithm=ring"}, Kind{"shm", shm_backend()}),
                          [](const auto& instance) { return name_of(instance); });
 
 }  // namespace

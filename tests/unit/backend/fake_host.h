@@ -20,6 +20,7 @@
 #include "backends/gloo/transport.h"
 #include "backends/hierarchical/transport.h"
 #include "backends/shm/transport.h"
+#include "backends/tcp/transport.h"
 #include "ddp/backend.h"
 #include "ddp/group.h"
 #include "support/slack.h"

@@ -82,12 +82,12 @@ TEST(Settings, ComplaintsNameTheCulprit) {
 
 TEST(Settings, InterfaceFromTheEnvironment) {
     setenv("GLOO_SOCKET_IFNAME", "eth7,eth8", 1);
-    EXPECT_EQ(settings_for("").iface, "eth7");
-    setenv("DDP_GLOO_IFACE", "eth9", 1);
-    EXPECT_EQ(settings_for("").iface, "eth9");
-    EXPECT_EQ(settings_for("iface=lo").iface, "lo");
-    EXPECT_EQ(settings_for("host=127.0.0.1").iface, "");
-    unsetenv("DDP_GLOO_IFACE");
+    EXPECT_EQ(settings_for("").network.iface, "eth7");
+    setenv("DDP_IFACE", "eth9", 1);
+    EXPECT_EQ(settings_for("").network.iface, "eth9");
+    EXPECT_EQ(settings_for("iface=lo").network.iface, "lo");
+    EXPECT_EQ(settings_for("host=127.0.0.1").network.iface, "");
+    unsetenv("DDP_IFACE");
     unsetenv("GLOO_SOCKET_IFNAME");
 }
 
@@ -135,7 +135,7 @@ TEST(Create, TimesOutAndNamesTheRankThatDidNotCome) {
 // It said that it is here, but never listens.
 TEST(Create, TimesOutOnARankThatStopsHalfway) {
     MemoryStore store;
-    store.set("gloo/machine/1", "elsewhere");
+    store.set("address/machine/1", "elsewhere");
     const auto begin = std::chrono::steady_clock::now();
     Rank rank(store, 0, 2, "", 400);
     EXPECT_EQ(rank.status, DDP_ERROR_UNAVAILABLE) << rank.failure.message;
@@ -148,11 +148,11 @@ TEST(Create, TimesOutOnARankThatStopsHalfway) {
 
 TEST(Create, TheLoopbackIsNoAddressForOtherHosts) {
     MemoryStore store;
-    store.set("gloo/machine/1", "elsewhere");
+    store.set("address/machine/1", "elsewhere");
     Rank root(store, 0, 2, "host=127.0.0.1", 400);
     EXPECT_EQ(root.status, DDP_ERROR_INVALID_ARGUMENT) << root.failure.message;
     EXPECT_THAT(root.failure.message, HasSubstr("several hosts"));
-    store.set("gloo/aim", "remote 127.0.0.1");
+    store.set("address/aim", "remote 127.0.0.1");
     Rank other(store, 1, 2, "host=127.0.0.1", 400);
     EXPECT_EQ(other.status, DDP_ERROR_INVALID_ARGUMENT) << other.failure.message;
     EXPECT_THAT(other.failure.message, HasSubstr("several hosts"));
@@ -176,7 +176,7 @@ TEST(Create, RanksOfDifferentMachines) {
     class ForeignStore final : public KeyValueStore {
     public:
         void set(const std::string& key, const std::string& value) override {
-            inner.set(key, key == "gloo/machine/1" ? "another machine" : value);
+            inner.set(key, key == "address/machine/1" ? "another machine" : value);
         }
         ddp_status get(const std::string& key, std::int64_t timeout_ms, std::string& value) override {
             return inner.get(key, timeout_ms, value);
@@ -189,7 +189,7 @@ TEST(Create, RanksOfDifferentMachines) {
         EXPECT_EQ(rank.barrier(), DDP_OK);
     });
     std::string aim;
-    ASSERT_EQ(store.get("gloo/aim", 100, aim), DDP_OK);
+    ASSERT_EQ(store.get("address/aim", 100, aim), DDP_OK);
     EXPECT_TRUE(aim.starts_with("remote ")) << aim;
 }
 
@@ -203,8 +203,8 @@ struct WithoutInterfaces {
 TEST(Create, AHostWithoutAnInterfaceSaysSo) {
     const WithoutInterfaces alone;
     MemoryStore store;
-    store.set("gloo/machine/1", "elsewhere");
-    store.set("gloo/aim", "remote 127.0.0.1");
+    store.set("address/machine/1", "elsewhere");
+    store.set("address/aim", "remote 127.0.0.1");
     for (int r = 0; r < 2; ++r) {
         const auto begin = std::chrono::steady_clock::now();
         Rank rank(store, r, 2, "", 3000);
@@ -218,7 +218,7 @@ TEST(Create, AHostWithoutAnInterfaceSaysSo) {
 TEST(Create, ABrokenGroupEndsTheWaitForAnInterface) {
     const WithoutInterfaces alone;
     MemoryStore store;
-    store.set("gloo/machine/1", "elsewhere");
+    store.set("address/machine/1", "elsewhere");
     std::thread breaker([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
         store.break_with(DDP_ERROR_RANK_FAILED);

@@ -1,4 +1,4 @@
-#include "rendezvous/sockets.h"
+#include "wire/sockets.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

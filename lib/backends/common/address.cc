@@ -1,3 +1,5 @@
+#include "backends/common/address.h"
+
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <limits.h>
@@ -10,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -17,11 +20,10 @@
 #include <vector>
 
 #include "backends/common/keys.h"
-#include "backends/gloo/connect.h"
 #include "util/descriptors.h"
 #include "util/error.h"
 
-namespace libddp::gloo_tcp {
+namespace libddp::backend {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
@@ -42,7 +44,7 @@ std::string numeric(const sockaddr* address) {
     return text;
 }
 
-// A link-local address means something on one link only, and needs a scope that Gloo's addresses do not carry.
+// A link-local address means something on one link only, and needs a scope that a numeric address does not carry.
 bool usable(const ifaddrs& entry) {
     constexpr unsigned kNeeded = IFF_UP | IFF_RUNNING;
     if (!entry.ifa_addr || (entry.ifa_flags & kNeeded) != kNeeded || (entry.ifa_flags & IFF_LOOPBACK)) return false;
@@ -110,7 +112,7 @@ std::optional<std::string> address_of_own_name(const std::vector<Interface>& own
 // Throws if the group has broken meanwhile, or the program wants the wait to end.
 void look_up(const ddp_backend_host& host) {
     try {
-        backend::Keys(host, "gloo/").get("none", Deadline::after_ms(kLookMs));  // nobody sets this key
+        Keys(host, "address/").get("none", Deadline::after_ms(kLookMs));  // nobody sets this key
     } catch (const Error& error) {
         // What has broken the group may be a timeout too, and names a rank.
         if (error.info().code != DDP_ERROR_TIMEOUT || error.info().rank >= 0) throw;
@@ -141,7 +143,7 @@ void refuse_loopback(const std::string& address, const char* whose) {
     if (!is_loopback(address)) return;
     fail(
         DDP_ERROR_INVALID_ARGUMENT, "the ranks are on several hosts, and ", whose, " ", address,
-        " is reached from one host only; set the option iface=NAME or host=ADDRESS, or the variable DDP_GLOO_IFACE, to "
+        " is reached from one host only; set the option iface=NAME or host=ADDRESS, or the variable DDP_IFACE, to "
         "a network that all hosts share");
 }
 
@@ -194,10 +196,10 @@ std::string address_of_host(const std::string& name) {
     fail(DDP_ERROR_INVALID_ARGUMENT, "host '", name, "' is not an address of this machine");
 }
 
-// "" if the choice is left to libddp. Gloo could look these up too, but leaks memory when it does not find them.
-std::string requested_address(const Settings& settings) {
-    if (!settings.iface.empty()) return address_of_interface(settings.iface);
-    if (!settings.host.empty()) return address_of_host(settings.host);
+// "" if the choice is left to libddp.
+std::string requested_address(const Network& network) {
+    if (!network.iface.empty()) return address_of_interface(network.iface);
+    if (!network.host.empty()) return address_of_host(network.host);
     return "";
 }
 
@@ -207,7 +209,7 @@ std::string machine_key(int rank) {
 
 // Rank 0 hears from everyone and answers with the address to aim at.
 std::string decide_as_root(const ddp_backend_host& host, const std::string& requested, const Deadline& deadline) {
-    const backend::Keys keys(host, "gloo/");
+    const Keys keys(host, "address/");
     const std::string mine = machine_identity();
     bool one_machine = true;
     for (int rank = 1; rank < host.world_size; ++rank) {
@@ -228,7 +230,7 @@ std::string decide_as_root(const ddp_backend_host& host, const std::string& requ
 }
 
 std::string decide_as_other(const ddp_backend_host& host, const std::string& requested, const Deadline& deadline) {
-    const backend::Keys keys(host, "gloo/");
+    const Keys keys(host, "address/");
     keys.set(machine_key(host.rank), machine_identity());
     const std::string answer = keys.get("aim", deadline);
     const bool one_machine = answer.starts_with("local ");
@@ -243,9 +245,36 @@ std::string decide_as_other(const ddp_backend_host& host, const std::string& req
 
 }  // namespace
 
-std::string choose_address(const ddp_backend_host& host, const Settings& settings, const Deadline& deadline) {
-    const std::string requested = requested_address(settings);
+namespace {
+
+// The first name of a list such as PyTorch allows; "" if the variable is not set.
+std::string interface_from(const char* variable) {
+    const char* value = std::getenv(variable);
+    if (!value) return "";
+    const std::string list = value;
+    return list.substr(0, list.find(','));
+}
+
+}  // namespace
+
+bool Network::take(const std::string& key, const std::string& value) {
+    if (key != "iface" && key != "host") return false;
+    if (value.empty()) fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: '", key, "' has no value");
+    (key == "iface" ? iface : host) = value;
+    return true;
+}
+
+void Network::complete() {
+    if (!iface.empty() && !host.empty())
+        fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: give 'iface' or 'host', not both");
+    if (!iface.empty() || !host.empty()) return;
+    iface = interface_from("DDP_IFACE");
+    if (iface.empty()) iface = interface_from("GLOO_SOCKET_IFNAME");
+}
+
+std::string choose_address(const ddp_backend_host& host, const Network& network, const Deadline& deadline) {
+    const std::string requested = requested_address(network);
     return host.rank == 0 ? decide_as_root(host, requested, deadline) : decide_as_other(host, requested, deadline);
 }
 
-}  // namespace libddp::gloo_tcp
+}  // namespace libddp::backend

@@ -1,0 +1,29 @@
+// The address on which a rank listens for the others.
+#pragma once
+
+#include <string>
+
+#include "ddp/backend.h"
+#include "util/deadline.h"
+
+namespace libddp::backend {
+
+// What the options or the environment say about it.
+struct Network {
+    std::string iface;  // "": choose an address
+    std::string host;   // "": choose an address
+
+    // Takes an option, and returns whether it was one of these. Throws INVALID_ARGUMENT without a value.
+    bool take(const std::string& key, const std::string& value);
+    // When all options are taken: looks into the environment if they say nothing. Throws INVALID_ARGUMENT.
+    void complete();
+};
+
+// The numeric address to listen on, which every rank can reach. Agrees with the other ranks through the store, which
+// also means that all of them have arrived when it returns. What `network` says stands: INVALID_ARGUMENT if it is not an
+// address of this machine. Otherwise: 127.0.0.1 when all ranks are in one network namespace of one machine; else the
+// address this machine uses to reach rank 0; for rank 0, the address of its host name if that is one of its own, else
+// that of its first interface that is up and not a loopback.
+std::string choose_address(const ddp_backend_host& host, const Network& network, const Deadline& deadline);
+
+}  // namespace libddp::backend

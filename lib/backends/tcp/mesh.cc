@@ -1,0 +1,139 @@
+#include "backends/tcp/mesh.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <set>
+
+#include "util/spin.h"
+
+namespace libddp::tcp {
+namespace {
+
+using Clock = Deadline::Clock;
+
+// Waking a sleeper takes longer than most short messages do.
+constexpr std::chrono::microseconds kSpin{50};
+constexpr std::chrono::milliseconds kLook{50};
+
+// The kernel repeats what is lost for as long as the group waits. A link that comes back in time loses nothing.
+void outlast_flaps(int fd, std::int64_t timeout_ms) {
+    const int bound = static_cast<int>(std::min<std::int64_t>(timeout_ms, INT32_MAX));
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &bound, sizeof bound);
+}
+
+}  // namespace
+
+Mesh::Mesh(const ddp_backend_host& host, const Settings& settings, const backend::Failure& failure)
+    : host_(host), settings_(settings), failure_(failure), by_peer_(static_cast<std::size_t>(host.world_size)) {
+    Connections connections = join(host, settings, Deadline::after_ms(host.timeout_ms));
+    listener_ = std::move(connections.listener);
+    std::size_t peers = 0;
+    for (std::size_t peer = 0; peer < by_peer_.size(); ++peer) {
+        if (!connections.channels[peer].empty()) ++peers;
+        for (auto& channel : connections.channels[peer]) {
+            outlast_flaps(channel->fd(), host.timeout_ms);
+            const std::size_t number = by_peer_[peer].size();
+            lanes_.push_back(std::make_unique<Lane>(static_cast<int>(peer), number, std::move(channel)));
+            by_peer_[peer].push_back(lanes_.back().get());
+        }
+    }
+    full_ = peers + 1 == by_peer_.size();
+}
+
+Mesh::~Mesh() = default;
+
+bool Mesh::move_all() {
+    bool moved = false;
+    for (const auto& lane : lanes_)
+        if (lane->sending() || lane->receiving()) moved = lane->move() || moved;
+    return moved;
+}
+
+bool Mesh::all_sent() const {
+    return std::none_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->sending(); });
+}
+
+std::vector<int> Mesh::awaited() const {
+    std::set<int> ranks;
+    for (const auto& lane : lanes_)
+        if (lane->receiving()) ranks.insert(lane->peer());
+    return {ranks.begin(), ranks.end()};
+}
+
+int Mesh::misfit() const {
+    for (const auto& lane : lanes_)
+        if (lane->fault() != Lane::Fault::kNone) return lane->peer();
+    return -1;
+}
+
+void Mesh::shut_down() {
+    for (const auto& lane : lanes_) shutdown(lane->fd(), SHUT_RDWR);
+}
+
+void Mesh::say_goodbye() {
+    for (const auto& lanes : by_peer_) {
+        if (lanes.empty()) continue;
+        try {
+            lanes.front()->send(MessageType::kGoodbye, operation_, nullptr, 0);
+            lanes.front()->move();
+        } catch (const Error&) {
+            // It has left before.
+        }
+    }
+}
+
+void Mesh::close_later() {
+    for (const auto& lane : lanes_) listener_->close_later(lane->take_channel());
+}
+
+void Mesh::Patience::after(bool moved) {
+    if (moved) {
+        idle_since_ = {};
+        return;
+    }
+    const auto now = Clock::now();
+    if (idle_since_ == Clock::time_point{}) idle_since_ = now;
+    if (now - idle_since_ < kSpin) return pause_processor();
+    check();
+    sleep();
+}
+
+void Mesh::Patience::check() {
+    mesh_.failure_.check();
+    if (mesh_.host_.interrupted && mesh_.host_.interrupted(mesh_.host_.handle) != 0)
+        fail(DDP_ERROR_INTERRUPTED, "the collective was interrupted");
+    if (!deadline_.expired()) return;
+    std::string ranks;
+    const std::vector<int> awaited = mesh_.awaited();
+    for (const int rank : awaited) ranks += str(ranks.empty() ? "" : ", ", rank);
+    throw Error(ErrorInfo{DDP_ERROR_TIMEOUT, str("no sign of rank ", ranks, " before the timeout"),
+                          awaited.empty() ? -1 : awaited.front()});
+}
+
+void Mesh::Patience::sleep() {
+    // Also of peers from which nothing is expected: one that breaks ends this rank's wait for others.
+    std::vector<pollfd> entries;
+    std::vector<Lane*> entered;
+    for (const auto& lane : mesh_.lanes_) {
+        if (lane->ended()) continue;
+        int events = POLLRDHUP;
+        if (lane->sending()) events |= POLLOUT;
+        if (lane->receiving()) events |= POLLIN;
+        entries.push_back({lane->fd(), static_cast<short>(events), 0});
+        entered.push_back(lane.get());
+    }
+    const auto until = std::min(deadline_.at(), Clock::now() + kLook);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    if (poll(entries.data(), entries.size(), static_cast<int>(std::max<std::int64_t>(0, left))) <= 0) return;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+        Lane& lane = *entered[i];
+        const bool closed = (entries[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+        if (closed && !lane.receiving() && !lane.sending()) lane.peer_closed();
+    }
+}
+
+}  // namespace libddp::tcp

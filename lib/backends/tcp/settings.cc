@@ -1,0 +1,77 @@
+#include "backends/tcp/settings.h"
+
+#include <cstdlib>
+
+#include "ddp/group.h"
+#include "util/error.h"
+#include "util/options.h"
+
+namespace libddp::tcp {
+namespace {
+
+// Above this, each rank is connected with a few others only. The P - 1 connections that `direct` keeps busy and its P-way staging
+// cost more than the ring's extra rounds.
+constexpr int kLargestDirectWorld = 16;
+constexpr int kLanes = 2;
+constexpr int kMostLanes = 8;
+
+Algorithm parse_algorithm(const std::string& name, const ddp_backend_host& host) {
+    const bool deterministic = (host.flags & DDP_GROUP_DETERMINISTIC) != 0;
+    if (name == "auto")
+        return deterministic || host.world_size <= kLargestDirectWorld ? Algorithm::kDirect : Algorithm::kRing;
+    if (name == "direct") return Algorithm::kDirect;
+    if (name != "ring")
+        fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: algorithm '", name, "' is not one of auto, direct, ring");
+    if (deterministic && host.world_size > 2)
+        fail(DDP_ERROR_INVALID_ARGUMENT,
+             "backend_options: algorithm=ring is not deterministic above 2 ranks; use algorithm=direct");
+    return Algorithm::kRing;
+}
+
+wire::Protection parse_protection(const std::string& name, const char* what) {
+    for (const auto protection : {wire::Protection::kTls, wire::Protection::kAuth, wire::Protection::kPlain})
+        if (name == name_of(protection)) return protection;
+    fail(DDP_ERROR_INVALID_ARGUMENT, what, ": wire '", name, "' is not one of tls, auth, plain");
+}
+
+}  // namespace
+
+std::string name_of(wire::Protection protection) {
+    switch (protection) {
+        case wire::Protection::kTls:
+            return "tls";
+        case wire::Protection::kAuth:
+            return "auth";
+        default:
+            return "plain";
+    }
+}
+
+Settings read_settings(const ddp_backend_host& host) {
+    Settings settings;
+    std::string algorithm = "auto", lanes = "auto", protection;
+    for (const auto& [key, value] : parse_options(host.options ? host.options : "", "backend_options")) {
+        if (key == "algorithm")
+            algorithm = value;
+        else if (key == "lanes")
+            lanes = value;
+        else if (key == "wire")
+            protection = value;
+        else if (!settings.network.take(key, value))
+            fail(DDP_ERROR_INVALID_ARGUMENT, "backend_options: tcp knows no option '", key,
+                 "'; it knows algorithm, lanes, wire, iface, host");
+    }
+    settings.algorithm = parse_algorithm(algorithm, host);
+    settings.lanes = settings.algorithm == Algorithm::kDirect ? kLanes : 1;
+    if (lanes != "auto")
+        settings.lanes = static_cast<int>(parse_int(lanes, 1, kMostLanes, "backend_options: lanes"));
+    const char* from_environment = std::getenv("DDP_WIRE");
+    if (!protection.empty())
+        settings.protection = parse_protection(protection, "backend_options");
+    else if (from_environment && *from_environment)
+        settings.protection = parse_protection(from_environment, "DDP_WIRE");
+    settings.network.complete();
+    return settings;
+}
+
+}  // namespace libddp::tcp

@@ -1,0 +1,93 @@
+#include "wire/crypto.h"
+
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
+#include <openssl/ssl.h>
+#include <pthread.h>
+#include <string.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "util/error.h"
+#include "wire/channel.h"
+
+namespace libddp::wire {
+namespace {
+
+// They need no destructor, so they work until the last thread has ended.
+std::atomic<int> entered{0};
+std::atomic<bool> ended{false};
+
+void end() {
+    ended.store(true);
+    while (entered.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
+
+// In a forked child the other threads do not exist, so nobody leaves for them.
+void forked() {
+    entered.store(0);
+}
+
+bool enter() {
+    // After OpenSSL's own: it runs the last handler first.
+    static const bool registered =
+        OPENSSL_init_ssl(0, nullptr) == 1 && OPENSSL_atexit(end) == 1 && pthread_atfork(nullptr, nullptr, forked) == 0;
+    (void)registered;
+    entered.fetch_add(1);
+    if (!ended.load()) return true;
+    entered.fetch_sub(1);
+    return false;
+}
+
+}  // namespace
+
+Cryptography::Cryptography() : alive_(enter()) {}
+
+Cryptography::~Cryptography() {
+    if (alive_) entered.fetch_sub(1);
+}
+
+void Cryptography::require() const {
+    if (!alive_) fail(DDP_ERROR_UNAVAILABLE, "the process is ending");
+}
+
+void release_thread_state() {
+    if (const Cryptography guard; guard) OPENSSL_thread_stop();
+}
+
+void prepare_cryptography() {
+    // Registers OpenSSL's exit handler. Without any option it does nothing.
+    OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr);
+}
+
+Key derive_key(std::string_view secret, std::string_view label) {
+    const Cryptography guard;
+    guard.require();
+    // OpenSSL takes no empty key, but a secret may be empty.
+    std::string material = "libddp:";
+    material += secret;
+    std::string info(label);
+    std::string salt = "libddp";
+    std::string digest = "SHA256";
+    const OSSL_PARAM parameters[] = {
+        OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest.data(), 0),
+        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, material.data(), material.size()),
+        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, salt.data(), salt.size()),
+        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, info.data(), info.size()), OSSL_PARAM_construct_end()};
+    Key key{};
+    EVP_KDF* kdf = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
+    EVP_KDF_CTX* context = kdf == nullptr ? nullptr : EVP_KDF_CTX_new(kdf);
+    const bool derived = context != nullptr && EVP_KDF_derive(context, key.data(), key.size(), parameters) == 1;
+    EVP_KDF_CTX_free(context);
+    EVP_KDF_free(kdf);
+    explicit_bzero(material.data(), material.size());
+    if (!derived) fail(DDP_ERROR_INTERNAL, "OpenSSL cannot derive a key with HKDF-SHA-256");
+    return key;
+}
+
+}  // namespace libddp::wire

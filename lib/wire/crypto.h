@@ -1,0 +1,31 @@
+// OpenSSL in a process that may end while threads of libddp still run.
+#pragma once
+
+namespace libddp::wire {
+
+// Keeps OpenSSL from cleaning up while it lives. Every call of OpenSSL happens inside one. Short: exit() waits for its end. Any number of
+// threads may be inside.
+class Cryptography {
+public:
+    Cryptography();
+    ~Cryptography();
+    Cryptography(const Cryptography&) = delete;
+    Cryptography& operator=(const Cryptography&) = delete;
+
+    // False: the process is ending and OpenSSL may not be called. Its objects are then left as they are.
+    explicit operator bool() const { return alive_; }
+    // Throws UNAVAILABLE then.
+    void require() const;
+
+private:
+    const bool alive_;
+};
+
+// Frees what OpenSSL keeps for the calling thread; OpenSSL makes it again when it needs it. A thread of libddp calls this after
+// handshakes: it may outlive OpenSSL. A thread of the program does not: the program may use OpenSSL too.
+void release_thread_state();
+
+// Makes OpenSSL clean up after the destructor of the static object that calls this in its constructor.
+void prepare_cryptography();
+
+}  // namespace libddp::wire

@@ -1,0 +1,77 @@
+// Where strangers knock: a listening socket, and the handshakes of those who have not proved anything yet.
+//
+// A stranger costs one descriptor and one unfinished handshake, for a bounded time. Their number is bounded: a new one takes the place
+// of the oldest, and of the address that has most. The listening socket stays open whatever they do, also when the process has no
+// descriptor left.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "wire/channel.h"
+
+namespace libddp::wire {
+
+class Gate {
+public:
+    using Clock = std::chrono::steady_clock;
+    struct Guest {
+        std::string identity;
+        std::string address;  // "10.0.0.2:40112", for messages
+        std::unique_ptr<Channel> channel;
+    };
+    using Admit = std::function<void(Guest guest)>;
+
+    // listener: listening and non-blocking. name: for lines of the log, "store" for example. Throws Error.
+    Gate(Descriptor listener, std::string name, Handshake::Lookup lookup, Protection protection, Admit admit);
+    ~Gate();
+    Gate(const Gate&) = delete;
+    Gate& operator=(const Gate&) = delete;
+
+    // Readable when advance() has something to do. (An epoll instance; other loops can watch it.)
+    int fd() const { return epoll_.get(); }
+    // Accepts, goes on with handshakes, ends those that take too long, and calls admit for those that are done. Never blocks. Call it
+    // also kLookMs after the last call while pending() is true.
+    void advance();
+    bool pending() const { return !strangers_.empty(); }
+    static constexpr std::int64_t kLookMs = 1000;
+
+private:
+    struct Stranger {
+        std::unique_ptr<Handshake> handshake;
+        std::string address, host;
+        Clock::time_point came;
+        std::uint32_t events;
+    };
+    using Position = std::list<Stranger>::iterator;
+
+    void accept_some();
+    bool accept_one();
+    void make_room(const std::string& host);
+    void go_on(Position stranger);
+    void watch(Stranger& stranger, Handshake::Wants wants);
+    void refuse(Position stranger, const std::string& why);
+    void report(const std::string& line);
+
+    const Descriptor listener_;
+    const std::string name_;
+    const Handshake::Lookup lookup_;
+    const Protection protection_;
+    const Admit admit_;
+    Descriptor epoll_;
+    Descriptor reserve_;  // given up for a moment when there is no other
+    std::list<Stranger> strangers_;  // the oldest first
+    // Of the log.
+    Clock::time_point reported_{};
+    int unreported_ = 0;
+};
+
+// A non-blocking socket that listens on a numeric address. port: 0 takes a free one. Throws Error: INVALID_ARGUMENT (not an address of
+// this machine), ALREADY_EXISTS (port taken), PERMISSION_DENIED, LIMIT, IO.
+Descriptor listen_on(const std::string& address, int port);
+
+}  // namespace libddp::wire

@@ -1,0 +1,398 @@
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <string.h>
+
+#include <exception>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "util/error.h"
+#include "wire/channel.h"
+#include "wire/channels.h"
+#include "wire/crypto.h"
+#include "wire/pipe.h"
+
+namespace libddp::wire {
+namespace {
+
+// SSL_CTX_set1_groups_list without its cast that drops const, of which clang warns.
+bool set_groups(SSL_CTX* context) {
+    static char groups[] = "X25519:P-256";
+    return SSL_CTX_ctrl(context, SSL_CTRL_SET_GROUPS_LIST, 0, groups) == 1;
+}
+
+constexpr std::size_t kLongestIdentity = 128;
+constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
+
+// The TLS handshake alone proves the client's key to the server before the client knows that. Each end sends one byte more, and is done
+// when it has the other's.
+constexpr char kWelcome = 'w';
+constexpr char kReady = 'r';
+
+// What the handshake authenticates beside the identity (ALPN): that both ends are libddp and go on in the same way.
+std::string_view application(Protection protection) {
+    switch (protection) {
+        case Protection::kTls:
+            return "libddp tls 1";
+        case Protection::kAuth:
+            return "libddp auth 1";
+        case Protection::kPlain:
+            break;
+    }
+    return "libddp plain 1";
+}
+
+const char* words(Protection protection) {
+    switch (protection) {
+        case Protection::kTls:
+            return "encrypted";
+        case Protection::kAuth:
+            return "authenticated";
+        case Protection::kPlain:
+            break;
+    }
+    return "plain";
+}
+
+[[noreturn]] void no_tls() {
+    const TlsFailure failure = take_tls_failure();
+    fail(failure.reason == ERR_R_MALLOC_FAILURE ? DDP_ERROR_OUT_OF_MEMORY : DDP_ERROR_INTERNAL,
+         "OpenSSL cannot set up TLS 1.3: ", failure.text);
+}
+
+class TlsHandshake final : public Handshake {
+public:
+    TlsHandshake(Descriptor fd, Protection protection) : fd_(std::move(fd)), protection_(protection) {
+        const Cryptography inside;
+        inside.require();
+        tls_.pipe = std::make_unique<Pipe>(fd_.get());
+        tls_.ssl.reset(SSL_new(context()));
+        BIO* bio = tls_.ssl == nullptr ? nullptr : tls_.pipe->make_bio();
+        if (bio == nullptr) no_tls();
+        SSL_set_bio(tls_.ssl.get(), bio, bio);
+        SSL_set_app_data(tls_.ssl.get(), this);
+    }
+    ~TlsHandshake() override { explicit_bzero(key_.data(), key_.size()); }
+
+    void become_client(std::string identity, const Key& key) {
+        if (identity.size() > kLongestIdentity || identity.find('\0') != std::string::npos)
+            fail(DDP_ERROR_INTERNAL, "an identity has at most ", kLongestIdentity, " bytes, and none is NUL");
+        identity_ = std::move(identity);
+        key_ = key;
+        const Cryptography inside;
+        inside.require();
+        const std::string_view name = application(protection_);
+        std::string offer(1, static_cast<char>(name.size()));
+        offer += name;
+        SSL_set_connect_state(tls_.ssl.get());
+        // A server that offers a certificate in place of the key is refused: none is trusted.
+        SSL_set_verify(tls_.ssl.get(), SSL_VERIFY_PEER, nullptr);
+        if (SSL_set_alpn_protos(tls_.ssl.get(), reinterpret_cast<const unsigned char*>(offer.data()),
+                                static_cast<unsigned>(offer.size())) != 0)
+            no_tls();
+    }
+
+    void become_server(Lookup lookup) {
+        server_ = true;
+        lookup_ = std::move(lookup);
+        const Cryptography inside;
+        inside.require();
+        SSL_set_accept_state(tls_.ssl.get());
+        SSL_set_verify(tls_.ssl.get(), SSL_VERIFY_NONE, nullptr);
+    }
+
+    Wants advance() override {
+        const Cryptography inside;
+        inside.require();
+        if (refused_) throw Error(*refused_);
+        try {
+            return go_on();
+        } catch (const Error&) {
+            refused_ = caught();
+            throw;
+        }
+    }
+
+    int fd() const override { return fd_.get(); }
+    const std::string& identity() const override { return identity_; }
+
+    std::unique_ptr<Channel> take_channel() override {
+        if (state_ != State::kDone || tls_.ssl == nullptr)
+            fail(DDP_ERROR_INTERNAL, "a channel was taken before the handshake was over");
+        switch (protection_) {
+            case Protection::kTls:
+                SSL_set_app_data(tls_.ssl.get(), nullptr);
+                return make_tls_channel(std::move(fd_), std::move(tls_));
+            case Protection::kAuth:
+                return take_auth_channel();
+            case Protection::kPlain:
+                break;
+        }
+        tls_.ssl.reset();
+        return make_plain_channel(std::move(fd_));
+    }
+
+private:
+    enum class State { kTls, kOtherByte, kOwnByte, kDone };
+
+    static SSL_CTX* context();
+    static TlsHandshake* self(const SSL* ssl) { return static_cast<TlsHandshake*>(SSL_get_app_data(ssl)); }
+
+    // A session that stands for the key; the caller owns it. Null: out of memory.
+    static SSL_SESSION* session_of(SSL* ssl, const Key& key) {
+        SSL_SESSION* session = SSL_SESSION_new();
+        if (session == nullptr) return nullptr;
+        const SSL_CIPHER* cipher = SSL_CIPHER_find(ssl, kCipher);
+        if (cipher != nullptr && SSL_SESSION_set1_master_key(session, key.data(), key.size()) == 1 &&
+            SSL_SESSION_set_cipher(session, cipher) == 1 &&
+            SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1)
+            return session;
+        SSL_SESSION_free(session);
+        return nullptr;
+    }
+
+    static int use_session(SSL* ssl, const EVP_MD*, const unsigned char** identity, std::size_t* size,
+                           SSL_SESSION** session) {
+        TlsHandshake* at = self(ssl);
+        *session = session_of(ssl, at->key_);
+        *identity = reinterpret_cast<const unsigned char*>(at->identity_.data());
+        *size = at->identity_.size();
+        return *session != nullptr ? 1 : 0;
+    }
+
+    static int find_session(SSL* ssl, const unsigned char* identity, std::size_t size, SSL_SESSION** session) {
+        TlsHandshake* at = self(ssl);
+        *session = nullptr;
+        try {
+            const std::string_view name(reinterpret_cast<const char*>(identity), size);
+            if (size > kLongestIdentity || name.find('\0') != name.npos) return 1;
+            at->identity_ = name;
+            at->asked_ = true;
+            std::optional<Key> key = at->lookup_(at->identity_);
+            if (!key) return 1;  // OpenSSL goes on without a key, and finds that it has no certificate either
+            at->known_ = true;
+            *session = session_of(ssl, *key);
+            explicit_bzero(key->data(), key->size());
+            return *session != nullptr ? 1 : 0;
+        } catch (...) {
+            at->thrown_ = std::current_exception();
+            return 0;
+        }
+    }
+
+    static int select_application(SSL* ssl, const unsigned char** chosen, unsigned char* chosen_size,
+                                  const unsigned char* offered, unsigned size, void*) {
+        TlsHandshake* at = self(ssl);
+        const std::string_view mine = application(at->protection_);
+        for (unsigned from = 0; from < size; from += 1U + offered[from]) {
+            const std::string_view name(reinterpret_cast<const char*>(offered) + from + 1, offered[from]);
+            for (Protection other : {Protection::kTls, Protection::kAuth, Protection::kPlain})
+                if (name == application(other)) at->offered_ = other;
+            if (name != mine) continue;
+            *chosen = offered + from + 1;
+            *chosen_size = offered[from];
+            return SSL_TLSEXT_ERR_OK;
+        }
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    }
+
+    Wants go_on() {
+        while (true) {
+            if (!tls_.pipe->flush()) return Wants::kWrite;
+            bool done = false;
+            switch (state_) {
+                case State::kTls:
+                    done = shake_hands();
+                    break;
+                case State::kOtherByte:
+                    done = read_byte(server_ ? kReady : kWelcome);
+                    break;
+                case State::kOwnByte:
+                    write_byte(server_ ? kWelcome : kReady);
+                    done = true;
+                    break;
+                case State::kDone:
+                    return Wants::kNothing;
+            }
+            if (done) {
+                // The server's byte comes first.
+                if (state_ == State::kTls)
+                    state_ = server_ ? State::kOwnByte : State::kOtherByte;
+                else if (state_ == State::kOwnByte)
+                    state_ = server_ ? State::kOtherByte : State::kDone;
+                else
+                    state_ = server_ ? State::kDone : State::kOwnByte;
+            } else if (tls_.pipe->flush()) {
+                return Wants::kRead;
+            }
+        }
+    }
+
+    // These three: false if the peer has to send something first.
+    bool shake_hands() {
+        tls_.pipe->clear();
+        if (const int status = SSL_do_handshake(tls_.ssl.get()); status != 1) {
+            if (tls_.pipe->stop() == Pipe::Stop::kNothingYet) return false;
+            failed();
+        }
+        const unsigned char* chosen = nullptr;
+        unsigned size = 0;
+        SSL_get0_alpn_selected(tls_.ssl.get(), &chosen, &size);
+        const std::string_view name(reinterpret_cast<const char*>(chosen), size);
+        // Otherwise the peer has proved nothing.
+        if (SSL_session_reused(tls_.ssl.get()) != 1 || SSL_get0_peer_certificate(tls_.ssl.get()) != nullptr ||
+            name != application(protection_))
+            fail(DDP_ERROR_PERMISSION_DENIED, "the other end did not prove that it knows the key");
+        return true;
+    }
+
+    bool read_byte(char expected) {
+        tls_.pipe->clear();
+        char byte = 0;
+        std::size_t count = 0;
+        if (SSL_read_ex(tls_.ssl.get(), &byte, 1, &count) != 1) {
+            if (tls_.pipe->stop() == Pipe::Stop::kNothingYet) return false;
+            failed();
+        }
+        if (byte != expected) fail(DDP_ERROR_UNAVAILABLE, "the other end does not speak as libddp does");
+        return true;
+    }
+
+    void write_byte(char byte) {
+        std::size_t count = 0;
+        if (SSL_write_ex(tls_.ssl.get(), &byte, 1, &count) != 1) failed();
+    }
+
+    [[noreturn]] void failed();
+
+    std::unique_ptr<Channel> take_auth_channel() {
+        const Cryptography inside;
+        inside.require();
+        unsigned char keys[2][FrameCodes::kKeySize];  // from the client, from the server
+        const std::string_view labels[2] = {"EXPORTER libddp from the client", "EXPORTER libddp from the server"};
+        for (int i = 0; i < 2; ++i)
+            if (SSL_export_keying_material(tls_.ssl.get(), keys[i], sizeof keys[i], labels[i].data(), labels[i].size(),
+                                           nullptr, 0, 0) != 1)
+                no_tls();
+        FrameCodes out(keys[server_ ? 1 : 0], true);
+        FrameCodes in(keys[server_ ? 0 : 1], false);
+        explicit_bzero(keys, sizeof keys);
+        tls_.ssl.reset();
+        return make_auth_channel(std::move(fd_), std::move(out), std::move(in));
+    }
+
+    Descriptor fd_;
+    const Protection protection_;
+    bool server_ = false;
+    std::string identity_;
+    Key key_{};  // the client's
+    Lookup lookup_;
+    State state_ = State::kTls;
+    Tls tls_;
+    std::optional<ErrorInfo> refused_;
+
+    // What the callbacks of a server have seen.
+    bool asked_ = false;
+    bool known_ = false;
+    std::optional<Protection> offered_;
+    std::exception_ptr thrown_;
+};
+
+SSL_CTX* TlsHandshake::context() {
+    static SSL_CTX* const made = []() -> SSL_CTX* {
+        SSL_CTX* context = SSL_CTX_new(TLS_method());
+        if (context == nullptr) return nullptr;
+        // Whatever the system's configuration says.
+        SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_MIDDLEBOX_COMPAT |
+                                           SSL_OP_ALLOW_UNSAFE_LEGACY_RENEGOTIATION | SSL_OP_ENABLE_KTLS);
+        SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+        SSL_CTX_clear_mode(context, SSL_MODE_SEND_FALLBACK_SCSV | SSL_MODE_ASYNC);
+        SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                      SSL_MODE_AUTO_RETRY | SSL_MODE_RELEASE_BUFFERS);
+        SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+        SSL_CTX_set_read_ahead(context, 0);  // the pipe reads ahead, once it may
+        SSL_CTX_set_psk_use_session_callback(context, use_session);
+        SSL_CTX_set_psk_find_session_callback(context, find_session);
+        SSL_CTX_set_alpn_select_cb(context, select_application, nullptr);
+        if (SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
+            SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
+            SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 &&
+            set_groups(context) && SSL_CTX_set_num_tickets(context, 0) == 1 &&
+            SSL_CTX_set_max_early_data(context, 0) == 1)
+            return context;
+        SSL_CTX_free(context);
+        return nullptr;
+    }();
+    if (made == nullptr) no_tls();
+    return made;
+}
+
+void TlsHandshake::failed() {
+    const TlsFailure failure = take_tls_failure();
+    switch (tls_.pipe->stop()) {
+        case Pipe::Stop::kEnded:
+            fail(DDP_ERROR_UNAVAILABLE, "the other end closed the connection during the handshake");
+        case Pipe::Stop::kBroken:
+            fail(DDP_ERROR_UNAVAILABLE,
+                 "the connection broke during the handshake: ", std::generic_category().message(tls_.pipe->error()));
+        case Pipe::Stop::kForeign:
+            fail(DDP_ERROR_UNAVAILABLE, "the other end is not libddp");
+        case Pipe::Stop::kTooMuch:
+            fail(DDP_ERROR_UNAVAILABLE, "the other end is not libddp: it sends more than a handshake has");
+        case Pipe::Stop::kNoMemory:
+            fail(DDP_ERROR_OUT_OF_MEMORY, "out of memory");
+        case Pipe::Stop::kNone:
+        case Pipe::Stop::kNothingYet:
+            break;
+    }
+    // OpenSSL has put an alert for the peer into the pipe. If the kernel does not take it now, the peer does without.
+    try {
+        tls_.pipe->flush();
+    } catch (const Error&) {
+    }
+    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+    if (server_ && offered_ && *offered_ != protection_)
+        fail(DDP_ERROR_PERMISSION_DENIED, "the client wants a connection that is ", words(*offered_),
+             ", and the server one that is ", words(protection_));
+    if (server_ && asked_ && !known_)
+        fail(DDP_ERROR_PERMISSION_DENIED, "the client wants '", identity_, "', for which the server has no key");
+    switch (failure.reason) {
+        case ERR_R_MALLOC_FAILURE:
+            fail(DDP_ERROR_OUT_OF_MEMORY, "out of memory");
+        case SSL_R_BINDER_DOES_NOT_VERIFY:
+        case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
+        case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:  // what OpenSSL's server says then
+            fail(DDP_ERROR_PERMISSION_DENIED, "the other end has another key");
+        case SSL_R_TLSV1_ALERT_NO_APPLICATION_PROTOCOL:
+            fail(DDP_ERROR_PERMISSION_DENIED, "the server does not offer a connection that is ", words(protection_));
+        case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
+            fail(DDP_ERROR_PERMISSION_DENIED, "the server has no key for '", identity_, "'");
+        case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
+        case SSL_R_SSLV3_ALERT_BAD_RECORD_MAC:
+        case SSL_R_DIGEST_CHECK_FAILED:
+        case SSL_R_CERTIFICATE_VERIFY_FAILED:
+            fail(DDP_ERROR_PERMISSION_DENIED, "the other end does not know the key, or bytes were changed on the way (",
+                 failure.text, ")");
+        default:
+            fail(DDP_ERROR_UNAVAILABLE, "the other end is not libddp, or bytes were changed on the way (", failure.text,
+                 ")");
+    }
+}
+
+}  // namespace
+
+std::unique_ptr<Handshake> Handshake::client(Descriptor fd, std::string identity, const Key& key,
+                                             Protection protection) {
+    auto handshake = std::make_unique<TlsHandshake>(std::move(fd), protection);
+    handshake->become_client(std::move(identity), key);
+    return handshake;
+}
+
+std::unique_ptr<Handshake> Handshake::server(Descriptor fd, Lookup lookup, Protection protection) {
+    auto handshake = std::make_unique<TlsHandshake>(std::move(fd), protection);
+    handshake->become_server(std::move(lookup));
+    return handshake;
+}
+
+}  // namespace libddp::wire

@@ -1,0 +1,72 @@
+// What options, flags and the environment mean.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "backends/tcp/settings.h"
+#include "ddp/group.h"
+#include "util/error.h"
+
+namespace libddp {
+namespace {
+
+using ::testing::HasSubstr;
+using tcp::Algorithm;
+using wire::Protection;
+
+tcp::Settings settings_for(const std::string& options, int world = 4, std::uint32_t flags = 0) {
+    ddp_backend_host host{};
+    host.options = options.c_str();
+    host.world_size = world;
+    host.flags = flags;
+    return tcp::read_settings(host);
+}
+
+std::string complaint(const std::string& options, int world = 4, std::uint32_t flags = 0) {
+    try {
+        settings_for(options, world, flags);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.info().code, DDP_ERROR_INVALID_ARGUMENT);
+        return error.what();
+    }
+    return "";
+}
+
+TEST(TcpSettings, AutomaticAlgorithm) {
+    EXPECT_EQ(settings_for("").algorithm, Algorithm::kDirect);
+    EXPECT_EQ(settings_for("", 16).algorithm, Algorithm::kDirect);
+    EXPECT_EQ(settings_for("", 17).algorithm, Algorithm::kRing);
+    EXPECT_EQ(settings_for("algorithm=auto", 64, DDP_GROUP_DETERMINISTIC).algorithm, Algorithm::kDirect);
+    EXPECT_EQ(settings_for("algorithm=ring").algorithm, Algorithm::kRing);
+}
+
+TEST(TcpSettings, Lanes) {
+    EXPECT_EQ(settings_for("", 17).lanes, 1);
+    EXPECT_EQ(settings_for("lanes=5", 17).lanes, 5);
+}
+
+TEST(TcpSettings, Wire) {
+    EXPECT_EQ(settings_for("").protection, Protection::kTls);
+    EXPECT_EQ(settings_for("wire=auth").protection, Protection::kAuth);
+    setenv("DDP_WIRE", "plain", 1);
+    EXPECT_EQ(settings_for("").protection, Protection::kPlain);
+    EXPECT_EQ(settings_for("wire=tls").protection, Protection::kTls);
+    setenv("DDP_WIRE", "rot13", 1);
+    EXPECT_THAT(complaint(""), HasSubstr("DDP_WIRE: wire 'rot13'"));
+    unsetenv("DDP_WIRE");
+}
+
+TEST(TcpSettings, ComplaintsNameTheCulprit) {
+    EXPECT_THAT(complaint("threads=2"), HasSubstr("threads"));
+    EXPECT_THAT(complaint("algorithm=bcube"), HasSubstr("bcube"));
+    EXPECT_THAT(complaint("iface="), HasSubstr("iface"));
+    EXPECT_THAT(complaint("iface=lo,host=127.0.0.1"), HasSubstr("host"));
+    EXPECT_THAT(complaint("lanes=0"), HasSubstr("lanes"));
+    EXPECT_THAT(complaint("lanes=9"), HasSubstr("8"));
+    EXPECT_THAT(complaint("wire=none"), HasSubstr("none"));
+    EXPECT_THAT(complaint("algorithm=ring", 3, DDP_GROUP_DETERMINISTIC), HasSubstr("ring"));
+}
+
+}  // namespace
+}  // namespace libddp
