@@ -23,13 +23,15 @@ DDP_EXTERN_C_BEGIN
 
 enum {
     /* Sum in rank order, so that results do not depend on how data is cut into buckets. Without it, the last bits may
-     * differ from run to run: docs/backends.md, "Bits". */
+     * differ between runs: docs/backends.md, "Bits". */
     DDP_GROUP_DETERMINISTIC = 1u << 0,
     /* Do not compare calls: a disagreement may corrupt sums, or hang until the timeout. "gloo" and "mpi"
      * ignore this flag. */
     DDP_GROUP_NO_MATCH_CHECK = 1u << 1,
     /* Without a launcher make a group of one, instead of failing with NOT_FOUND: docs/ddprun.md. */
-    DDP_GROUP_OR_ALONE = 1u << 2
+    DDP_GROUP_OR_ALONE = 1u << 2,
+    /* As DDP_STORE_INSECURE (store.h). */
+    DDP_GROUP_INSECURE = 1u << 3
 };
 
 typedef struct ddp_group_options {
@@ -50,7 +52,7 @@ typedef struct ddp_group_options {
      * name joins the other ranks' n-th under that name. */
     const char* group_name;
     ddp_store* store;   /* instead of init_method; keep it open while the group, or one split from it, lives */
-    const char* secret; /* the job secret (store.h). NULL: $DDP_SECRET, or none: then any process may join */
+    const char* secret; /* the job secret, as in store.h */
     uint32_t flags;
     uint32_t round_robin; /* 0 or 1: one group. 2 to 64: join this many as one: ddp_group_round_robin */
 } ddp_group_options;
@@ -175,8 +177,8 @@ DDP_API ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const ch
 
 /* Makes one group of n groups (1 to 64) of the same ranks. Each collective runs on the next of them, so n run at once
  * and may finish out of order: docs/backends.md.
- * groups: kept alive. The caller may free its handles at any time. Collectives on them and on *out must have one order
- * on every rank.
+ * groups: kept alive. The caller may free its handles. Collectives on them and on *out must have one order on every
+ * rank.
  * Errors: INVALID_ARGUMENT (names the unfit group), UNSUPPORTED (no progress thread), MISMATCH (ranks give different
  * groups or orders), TIMEOUT. The last two break the groups.
  * Threads: one. Blocks: as a collective. Collective: yes. Callbacks: no. */

@@ -49,7 +49,7 @@ enum {
     DDP_ERROR_OUT_OF_MEMORY = -6,     /* an allocation failed */
     DDP_ERROR_TIMEOUT = -7,           /* the stated time passed; names the late ranks */
     DDP_ERROR_UNAVAILABLE = -8,       /* the store or another rank cannot be reached */
-    DDP_ERROR_PERMISSION_DENIED = -9, /* wrong job secret, or the system refused access */
+    DDP_ERROR_PERMISSION_DENIED = -9, /* wrong or no job secret, or the system refused access */
     DDP_ERROR_RANK_FAILED = -10,      /* a rank died or freed its group: ddp_error_rank */
     DDP_ERROR_MISMATCH = -11,         /* ranks disagree: parameters, plan, or the order or size of a collective */
     DDP_ERROR_ABORTED = -12,          /* aborted, or freed: a context in a step, or a group or store in use */

@@ -16,6 +16,12 @@
 
 DDP_EXTERN_C_BEGIN
 
+enum {
+    /* Meet at any address without a job secret, or with a short one. Every process that reaches the address can then
+     * join the job, and read and change what ranks exchange. DDP_INSECURE=1 in the environment does the same. */
+    DDP_STORE_INSECURE = 1u << 0
+};
+
 /* How to open a store. Fill it with ddp_store_options_init. */
 typedef struct ddp_store_options {
     size_t struct_size;
@@ -24,11 +30,13 @@ typedef struct ddp_store_options {
     const char* uri;
     /* 1: this process also runs the server (tcp only), until the handle is freed. 0: client only. */
     int32_t is_server;
-    int32_t reserved0; /* must be 0 */
+    uint32_t flags;
     /* Milliseconds that opening may take, and the default bound of each later wait. 0: 300,000. */
     int64_t timeout_ms;
     /* The job secret: text, copied. A server and its clients must have the same one. It never crosses the wire: both
-     * sides answer an HMAC-SHA-256 challenge. NULL: the environment variable DDP_SECRET if set, else none. */
+     * sides answer an HMAC-SHA-256 challenge. NULL: the environment variable DDP_SECRET, or else the content of the
+     * file that DDP_SECRET_FILE names, or else none. A tcp store needs at least 16 bytes unless all addresses of its
+     * host are loopback addresses: docs/ddprun.md, "The job secret". A file store needs none. */
     const char* secret;
 } ddp_store_options;
 
@@ -40,8 +48,9 @@ DDP_API void ddp_store_options_init(ddp_store_options* options);
  * and that supports locks. If all processes of the job that left a file are gone, libddp detects this and starts the
  * file afresh.
  * Errors: INVALID_ARGUMENT (malformed uri, not a store file), UNAVAILABLE or TIMEOUT (no server), PERMISSION_DENIED
- * (wrong secret, or a port or path that may not be used), ALREADY_EXISTS (the port is taken), UNSUPPORTED (no locks, or
- * another libddp version), LIMIT (open files), INTERRUPTED, IO.
+ * (wrong secret, none or a short one where one is needed, a secret file that others can read, or a port or path that
+ * may not be used), ALREADY_EXISTS (the port is taken), UNSUPPORTED (no locks, or another libddp version), LIMIT (open
+ * files), INTERRUPTED, IO.
  * Threads: any. Blocks: at most timeout_ms. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store, ddp_error** error);
 

@@ -1,7 +1,6 @@
 #include "ddp/group.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,7 +24,9 @@ GroupConfig read_config(const ddp_group_options* options) {
     ddp_group_options o;
     ddp_group_options_init(&o);
     if (options) read_struct(options, &o, "options");
-    require_flags(o.flags, DDP_GROUP_DETERMINISTIC | DDP_GROUP_NO_MATCH_CHECK | DDP_GROUP_OR_ALONE);
+    // Not properties of the group: ranks need not agree on them, and what is made of the group does not inherit them.
+    constexpr std::uint32_t kOfThisRank = DDP_GROUP_OR_ALONE | DDP_GROUP_INSECURE;
+    require_flags(o.flags, DDP_GROUP_DETERMINISTIC | DDP_GROUP_NO_MATCH_CHECK | kOfThisRank);
     GroupConfig config;
     config.rank = o.rank;
     config.world = o.world_size;
@@ -35,10 +36,10 @@ GroupConfig read_config(const ddp_group_options* options) {
     config.timeout_ms = o.timeout_ms != 0 ? o.timeout_ms : default_timeout_ms();
     config.name = text_or(o.group_name, "world");
     if (o.store) config.store = o.store->impl;
-    config.secret = o.secret ? o.secret : text_or(std::getenv("DDP_SECRET"), "");
-    // Not a property of the group: ranks need not agree on it, and what is made of the group does not inherit it.
-    config.flags = o.flags & ~std::uint32_t{DDP_GROUP_OR_ALONE};
+    if (o.secret) config.secret = o.secret;
+    config.flags = o.flags & ~kOfThisRank;
     config.or_alone = (o.flags & DDP_GROUP_OR_ALONE) != 0;
+    config.insecure = (o.flags & DDP_GROUP_INSECURE) != 0;
     config.round_robin = o.round_robin;
     return config;
 }

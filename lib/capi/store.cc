@@ -48,15 +48,15 @@ ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store,
         ddp_store_options_init(&o);
         read_struct(require(options, "options"), &o, "options");
         require(store, "store");
-        require_zero(static_cast<unsigned>(o.reserved0), "options->reserved0");
+        require_flags(o.flags, DDP_STORE_INSECURE);
         if (o.timeout_ms < 0)
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", o.timeout_ms, "; it must not be negative");
         StoreConfig config;
         config.uri = require(o.uri, "options->uri");
         config.is_server = o.is_server != 0;
         if (o.timeout_ms > 0) config.timeout_ms = o.timeout_ms;
-        const char* from_env = std::getenv("DDP_SECRET");
-        config.secret = o.secret ? o.secret : text_or(from_env, "");
+        if (o.secret) config.secret = o.secret;
+        config.insecure = (o.flags & DDP_STORE_INSECURE) != 0;
         *store = new ddp_store{open_store(config), true};
     });
 }

@@ -124,6 +124,7 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
         store.is_server = job.rank == 0 && rank0_hosts;
         store.timeout_ms = config.timeout_ms;
         store.secret = config.secret;
+        store.insecure = config.insecure;
         place.store = shared_store(store);
     }
     if (!config.prefix.empty()) {

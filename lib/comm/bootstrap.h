@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "rendezvous/store.h"
@@ -18,9 +19,10 @@ struct GroupConfig {
     std::string backend_options;
     std::int64_t timeout_ms = kDefaultTimeoutMs;
     std::string name = "world";
-    std::shared_ptr<Store> store;  // set: used instead of init_method
-    std::string secret;
+    std::shared_ptr<Store> store;       // set: used instead of init_method
+    std::optional<std::string> secret;  // of StoreConfig
     std::uint32_t flags = 0;
+    bool insecure = false;          // of StoreConfig
     bool or_alone = false;          // alone, if everything is to come from the environment and there is no launcher's
     std::uint32_t round_robin = 0;  // how many links the group gets; 0: one
     std::string prefix;             // set: of this group's keys, instead of one made from the name

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,8 @@ struct StoreConfig {
     std::string uri;         // "tcp://host:port" or "file:///path"
     bool is_server = false;  // tcp: also run the server in this process
     std::int64_t timeout_ms = kDefaultTimeoutMs;
-    std::string secret;  // empty: none
+    std::optional<std::string> secret = std::nullopt;  // nullopt: the environment's (rendezvous/secret.h); empty: none
+    bool insecure = false;                             // tcp: needs no secret, whatever the address is
 };
 
 // Every method may be called from any thread, several at once. Failures throw libddp::Error. timeout_ms: 0 takes the

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rendezvous/file_store.h"
+#include "rendezvous/secret.h"
 #include "rendezvous/store.h"
 #include "rendezvous/store_engine.h"
 #include "rendezvous/tcp_client.h"
@@ -129,11 +130,12 @@ std::shared_ptr<Store> client_of(int socket, const StoreConfig& config) {
     return std::make_shared<EngineStore>(std::move(client), config, config.uri);
 }
 
-std::shared_ptr<Store> host_tcp(const StoreUri& uri, StoreConfig config) {
-    const auto deadline = Deadline::after_ms(config.timeout_ms);
-    auto server = std::make_unique<TcpServer>(uri.host, uri.port, config.secret, deadline);
+// config.secret: open_store has found it.
+std::shared_ptr<Store> host_tcp(const StoreUri& uri, StoreConfig config, const Deadline& deadline) {
+    const std::string& secret = config.secret.value();
+    auto server = std::make_unique<TcpServer>(uri.host, uri.port, secret, deadline);
     std::string name = tcp_uri(uri.host, server->port());
-    int socket = connect_to_server(server->local_host(), server->port(), config.secret, deadline);
+    int socket = connect_to_server(server->local_host(), server->port(), secret, deadline);
     auto client = std::make_unique<TcpClient>(socket, name, call_bound(config));
     config.uri = tcp_uri(server->local_host(), server->port());
     auto engine = std::make_shared<HostingEngine>(std::move(server), std::move(client));
@@ -153,20 +155,23 @@ std::shared_ptr<Store> open_store(StoreConfig config) {
         std::string name = config.uri;
         return std::make_shared<EngineStore>(std::move(engine), std::move(config), std::move(name));
     }
-    if (config.is_server) return host_tcp(uri, std::move(config));
-    if (uri.port == 0)
-        fail(DDP_ERROR_INVALID_ARGUMENT, "uri: '", config.uri, "' has port 0, which only a server can choose");
-    interrupt::refuse_inside_check();
-    config.uri = tcp_uri(uri.host, uri.port);
+    if (!config.is_server) {
+        if (uri.port == 0)
+            fail(DDP_ERROR_INVALID_ARGUMENT, "uri: '", config.uri, "' has port 0, which only a server can choose");
+        interrupt::refuse_inside_check();
+        config.uri = tcp_uri(uri.host, uri.port);
+    }
     const auto deadline = Deadline::after_ms(config.timeout_ms);
-    return client_of(connect_to_server(uri.host, uri.port, config.secret, deadline), config);
+    config.secret = job_secret(config, deadline);
+    if (config.is_server) return host_tcp(uri, std::move(config), deadline);
+    return client_of(connect_to_server(uri.host, uri.port, config.secret.value(), deadline), config);
 }
 
 std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms) {
     const StoreUri uri = parse_store_uri(config.uri);
     config.is_server = false;
     if (uri.is_file) return open_store(std::move(config));
-    return client_of(connect_once(uri.host, uri.port, config.secret, Deadline::after_ms(within_ms)), config);
+    return client_of(connect_once(uri.host, uri.port, config.secret.value(), Deadline::after_ms(within_ms)), config);
 }
 
 }  // namespace libddp

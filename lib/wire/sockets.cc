@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 
 #include <condition_variable>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -77,6 +78,17 @@ int SocketAddress::port() const {
     if (storage.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
     if (storage.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
     return -1;
+}
+
+bool SocketAddress::is_loopback() const {
+    constexpr std::uint32_t kLoopbackNet = 127;
+    if (storage.ss_family == AF_INET) {
+        const auto& v4 = reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr;
+        return ntohl(v4.s_addr) >> 24 == kLoopbackNet;
+    }
+    if (storage.ss_family != AF_INET6) return false;
+    const auto& v6 = reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == kLoopbackNet);
 }
 
 std::vector<SocketAddress> resolve(const std::string& host, int port, const Deadline& deadline) {

@@ -17,6 +17,7 @@ struct SocketAddress {
     const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
     std::string host() const;  // numeric
     int port() const;
+    bool is_loopback() const;  // 127.0.0.0/8, also as ::ffff:127.0.0.0/104, and ::1
 };
 
 // The addresses of a host name or number, never none. Throws Error: UNAVAILABLE if there are none now (a name may

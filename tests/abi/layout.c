@@ -184,7 +184,7 @@ SIZE(ddp_store_options, 40);
 FIELD(ddp_store_options, struct_size, 0);
 FIELD(ddp_store_options, uri, 8);
 FIELD(ddp_store_options, is_server, 16);
-FIELD(ddp_store_options, reserved0, 20);
+FIELD(ddp_store_options, flags, 20);
 FIELD(ddp_store_options, timeout_ms, 24);
 FIELD(ddp_store_options, secret, 32);
 

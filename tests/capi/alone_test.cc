@@ -112,7 +112,8 @@ TEST_F(OrAlone, HasNoEffectWhereTheCallerSaysMore) {
     }
 }
 
-// It is not a property of the group: ranks that have it meet those that do not, and what is made of the group works.
+// It is not a property of the group, nor is DDP_GROUP_INSECURE: ranks that have them meet those that do not, and what
+// is made of the group works.
 TEST_F(OrAlone, MayDifferBetweenRanks) {
     set({});
     for (const char* backend : {"gloo", "shm"}) {
@@ -123,7 +124,7 @@ TEST_F(OrAlone, MayDifferBetweenRanks) {
         for (int rank = 0; rank < 2; ++rank)
             threads.emplace_back([&, rank] {
                 auto given = group_options(ranks, rank, uri.c_str());
-                if (rank == 0) given.flags |= DDP_GROUP_OR_ALONE;
+                if (rank == 0) given.flags |= DDP_GROUP_OR_ALONE | DDP_GROUP_INSECURE;
                 ddp::Group group(given);
                 EXPECT_EQ(group.world_size(), 2);
                 EXPECT_EQ(group.split(0).world_size(), 2);

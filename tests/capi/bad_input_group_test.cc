@@ -116,6 +116,10 @@ TEST(BadGroup, Create) {
         {"empty method", kInvalid, {"init_method", "''"}, method("")},
         {"tcp without port", kInvalid, {"tcp://localhost", "port"}, method("tcp://localhost")},
         {"relative file", kInvalid, {"file://a", "relative"}, method("file://a")},
+        {"no secret", DDP_ERROR_PERMISSION_DENIED, {"192.0.2.1", "DDP_SECRET"}, method("tcp://192.0.2.1:1")},
+        {"a short secret", DDP_ERROR_PERMISSION_DENIED, {"192.0.2.1", "16 bytes"}, with([](auto& o) {
+             o.init_method = "tcp://192.0.2.1:1", o.secret = "short";
+         })},
     });
     check_struct_size(lone_options(), "options", [](const ddp_group_options* options, ddp_error** e) {
         ddp_group* group = nullptr;
@@ -123,6 +127,15 @@ TEST(BadGroup, Create) {
         ddp_group_free(group);
         return status;
     });
+}
+
+TEST(BadGroup, TheFlagAllowsAnyAddressWithoutASecret) {
+    auto options = lone_options();
+    options.init_method = "tcp://0.0.0.0:0";
+    options.flags = DDP_GROUP_INSECURE;
+    ddp_group* group = nullptr;
+    expect_accepted(calling(ddp_group_create, &options, &group));
+    ddp_group_free(group);
 }
 
 TEST(BadGroup, AnOlderStructTakesDefaultsForTheRest) {

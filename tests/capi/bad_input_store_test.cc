@@ -57,7 +57,11 @@ TEST(BadStore, Create) {
         {"port 0 for a client", kInvalid, {"port 0"}, with_uri("tcp://127.0.0.1:0")},
         {"a file server", kInvalid, {"is_server"}, with([](auto& o) { o.is_server = 1; })},
         {"a negative timeout", kInvalid, {"timeout_ms", "-1"}, with([](auto& o) { o.timeout_ms = -1; })},
-        {"a reserved field", kInvalid, {"reserved0"}, with([](auto& o) { o.reserved0 = 7; })},
+        {"unknown flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x6"}, with([](auto& o) { o.flags = 7; })},
+        {"no secret", DDP_ERROR_PERMISSION_DENIED, {"192.0.2.1", "DDP_SECRET"}, with_uri("tcp://192.0.2.1:1")},
+        {"a short secret", DDP_ERROR_PERMISSION_DENIED, {"192.0.2.1", "16 bytes"}, with([](auto& o) {
+             o.uri = "tcp://192.0.2.1:1", o.secret = "short";
+         })},
     });
     check_struct_size(good, "options", [](const ddp_store_options* options, ddp_error** e) {
         ddp_store* store = nullptr;
@@ -73,6 +77,16 @@ TEST(BadStore, AnOlderStructTakesDefaultsForTheRest) {
     options.is_server = 1;
     options.struct_size = offsetof(ddp_store_options, timeout_ms);
     options.timeout_ms = -5;  // beyond struct_size: not read
+    ddp_store* store = nullptr;
+    expect_accepted(calling(ddp_store_create, &options, &store));
+    ddp_store_free(store);
+}
+
+TEST(BadStore, TheFlagAllowsAnyAddressWithoutASecret) {
+    auto options = options_for("");
+    options.uri = "tcp://0.0.0.0:0";
+    options.is_server = 1;
+    options.flags = DDP_STORE_INSECURE;
     ddp_store* store = nullptr;
     expect_accepted(calling(ddp_store_create, &options, &store));
     ddp_store_free(store);

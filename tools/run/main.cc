@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <iostream>
 #include <stdexcept>
 
@@ -24,22 +23,6 @@ void open_standard_descriptors() {
     }
 }
 
-// Throws std::invalid_argument if there is none: ranks of several nodes must not meet in a store that anybody may
-// enter.
-std::string job_secret(const ddprun::Options& options) {
-    if (!options.secret_file.empty()) {
-        std::string warning;
-        std::string secret = ddprun::read_secret(options.secret_file, warning);
-        if (!warning.empty()) std::cerr << "ddprun: " << warning << '\n';
-        return secret;
-    }
-    if (options.nodes == 1) return ddprun::make_secret();
-    const char* inherited = std::getenv("DDP_SECRET");
-    if (inherited && *inherited) return inherited;
-    throw std::invalid_argument("--nnodes " + std::to_string(options.nodes) +
-                                " needs --secret-file FILE or the variable DDP_SECRET, the same on every node");
-}
-
 int launch(int argc, char** argv) {
     int status = 0;
     std::optional<ddprun::Options> options = ddprun::parse_options(argc, argv, status);
@@ -49,7 +32,7 @@ int launch(int argc, char** argv) {
         std::cerr << "ddprun: " << program.sentence << '\n';
         return program.status;
     }
-    const std::string secret = job_secret(*options);
+    const std::string secret = ddprun::job_secret(*options);
     return ddprun::Launch(std::move(*options), secret).run();
 }
 

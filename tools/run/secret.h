@@ -3,13 +3,12 @@
 
 #include <string>
 
+#include "options.h"
+
 namespace ddprun {
 
-// 256 random bits as hexadecimal text. Throws std::runtime_error if the system has none to give.
-std::string make_secret();
-
-// The text of a file without the white space at its ends. Throws std::runtime_error that names the path if it cannot be
-// read or holds no text. Sets `warning` if others may read the file or its text is short.
-std::string read_secret(const std::string& path, std::string& warning);
+// That of --secret-file. Without the option: one that nobody else has for a job on one node; for several nodes that of
+// DDP_SECRET, or of the file that DDP_SECRET_FILE names. Throws std::exception: there is none, or the file is refused.
+std::string job_secret(const Options& options);
 
 }  // namespace ddprun

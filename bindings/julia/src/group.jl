@@ -32,7 +32,7 @@ end
 
 """
     Group(; rank, world_size, init_method, backend, backend_options, timeout, name, store, secret, deterministic, match_check,
-          round_robin)
+          round_robin, insecure)
     Group(f; ...)                  closes it after f(group)
 
 A set of ranks. Creating one waits until every rank has joined. Without arguments everything comes from the launcher's
@@ -50,7 +50,7 @@ optional(given) = given === nothing ? nothing : String(given)
 function Group(; rank::Union{Integer,Nothing}=nothing, world_size::Union{Integer,Nothing}=nothing, init_method=nothing,
                backend=nothing, backend_options=nothing, timeout=nothing, name=nothing,
                store::Union{Store,Nothing}=nothing, secret=nothing, deterministic::Bool=false, match_check::Bool=true,
-               round_robin::Integer=1)
+               round_robin::Integer=1, insecure::Bool=false)
     sweep()
     texts = map(optional, (init_method, backend, backend_options, name, secret))
     made = Ref{Ptr{ddp_group}}()
@@ -63,7 +63,8 @@ function Group(; rank::Union{Integer,Nothing}=nothing, world_size::Union{Integer
                                 backend_options=text("backend_options", texts[3]), group_name=text("name", texts[4]),
                                 secret=text("secret", texts[5]), timeout_ms=milliseconds(timeout), store=store_pointer,
                                 flags=LibDDP.DDP_GROUP_OR_ALONE | deterministic * LibDDP.DDP_GROUP_DETERMINISTIC |
-                                      !match_check * LibDDP.DDP_GROUP_NO_MATCH_CHECK, round_robin=UInt32(round_robin)))
+                                      !match_check * LibDDP.DDP_GROUP_NO_MATCH_CHECK |
+                                      insecure * LibDDP.DDP_GROUP_INSECURE, round_robin=UInt32(round_robin)))
             return call(LibDDP.ddp_group_create, Ref(settings), made; keep=() -> new_group(made[], store))
         end
     finally

@@ -1,10 +1,10 @@
 # The rendezvous store: a small key-value service that the ranks of a job share (ddp/store.h).
 
 """
-    Store(uri; server=false, timeout=nothing, secret=nothing)
+    Store(uri; server=false, timeout=nothing, secret=nothing, insecure=false)
 
 A connection to a store. `uri`: "tcp://host:port" or "file:///absolute/path". `server`: this process also runs the server (tcp
-only; port 0 takes a free one, see `store.port`). Keys are strings. Values are bytes: `Vector{UInt8}`, or a string where they are
+only; port 0 takes a free one, see `store.port`). `secret` and `insecure` are those of ddp_store_options. Keys are strings. Values are bytes: `Vector{UInt8}`, or a string where they are
 given. Times are in seconds; `nothing` is the default.
 
     store["key"] = "value"            sets it
@@ -19,13 +19,13 @@ struct Store
     handle::Handle
 end
 
-function Store(uri::AbstractString; server::Bool=false, timeout=nothing, secret=nothing)
+function Store(uri::AbstractString; server::Bool=false, timeout=nothing, secret=nothing, insecure::Bool=false)
     uri, secret = String(uri), secret === nothing ? nothing : String(secret)
     made = Ref{Ptr{ddp_store}}()
     GC.@preserve uri secret begin
         settings = options(LibDDP.ddp_store_options_init, LibDDP.ddp_store_options,
                            (uri=text("uri", uri), is_server=Int32(server), timeout_ms=milliseconds(timeout),
-                            secret=text("secret", secret)))
+                            secret=text("secret", secret), flags=insecure * LibDDP.DDP_STORE_INSECURE))
         return call(LibDDP.ddp_store_create, Ref(settings), made; keep=() -> Store(Handle(STORE, made[])))
     end
 end

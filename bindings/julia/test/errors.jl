@@ -118,6 +118,19 @@ end
     end
 end
 
+@testset "addresses beyond loopback need a secret" begin
+    everywhere = "tcp://0.0.0.0:0"
+    for secret in ("", "short")
+        fails(() -> Store(everywhere; server=true, secret=secret), C.DDP_ERROR_PERMISSION_DENIED, "16 bytes")
+        fails(() -> Group(; rank=0, world_size=1, init_method=everywhere, secret=secret), C.DDP_ERROR_PERMISSION_DENIED, "16 bytes")
+    end
+    for secret in ("", "short")
+        close(Store(everywhere; server=true, secret=secret, insecure=true))
+        close(Group(; rank=0, world_size=1, init_method=everywhere, secret=secret, insecure=true))
+    end
+    close(Store(everywhere; server=true, secret="long enough, this is"))
+end
+
 @testset "works" begin
     for _ in 1:20  # forgotten: each keeps its array until it has ended
         allreduce!(group, ones(Float32, 1000); async=true)

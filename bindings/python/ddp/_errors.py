@@ -64,7 +64,7 @@ class UnavailableError(Error, ConnectionError):
 
 
 class PermissionDeniedError(Error, PermissionError):
-    """The store refused the job secret, or the system refused a resource."""
+    """The job secret is wrong or missing, or the system refused a resource."""
 
 
 class RankFailedError(Error):

@@ -61,7 +61,7 @@ class Group:
                  *, backend: Optional[str] = None, backend_options: Optional[str] = None,
                  timeout: Optional[float] = None, name: Optional[str] = None, store: Optional[Store] = None,
                  secret: Optional[str] = None, deterministic: bool = False, match_check: bool = True,
-                 round_robin: int = 1):
+                 round_robin: int = 1, insecure: bool = False):
         options = _ddp.ddp_group_options()
         options.rank = -1 if rank is None else rank
         options.world_size = -1 if world_size is None else world_size
@@ -73,7 +73,8 @@ class Group:
         options.store = store
         options.secret = secret
         options.flags = (_ddp.DDP_GROUP_OR_ALONE | deterministic * _ddp.DDP_GROUP_DETERMINISTIC
-                         | (not match_check) * _ddp.DDP_GROUP_NO_MATCH_CHECK)
+                         | (not match_check) * _ddp.DDP_GROUP_NO_MATCH_CHECK
+                         | insecure * _ddp.DDP_GROUP_INSECURE)
         options.round_robin = round_robin
         self._take(_ddp.ddp_group_create(options), store)
 

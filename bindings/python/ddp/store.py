@@ -17,16 +17,17 @@ class Store:
     """A connection to a store. Values are bytes; text that is given is encoded in UTF-8. Times are in seconds.
 
     uri: "tcp://host:port" or "file:///absolute/path". server: this process also runs the server (tcp only; port 0 takes a
-    free one, see `port`).
+    free one, see `port`). secret and insecure are those of ddp_store_options.
     """
 
     def __init__(self, uri: str, *, server: bool = False, timeout: Optional[float] = None,
-                 secret: Optional[str] = None):
+                 secret: Optional[str] = None, insecure: bool = False):
         options = _ddp.ddp_store_options()
         options.uri = uri
         options.is_server = int(server)
         options.timeout_ms = milliseconds(timeout)
         options.secret = secret
+        options.flags = insecure * _ddp.DDP_STORE_INSECURE
         self._handle = _ddp.ddp_store_create(options)
 
     @classmethod

@@ -129,6 +129,18 @@ class Errors(unittest.TestCase):
                 other.barrier("here", 1)
                 self.assertEqual(len(other), len(store))
 
+    def test_addresses_beyond_loopback_need_a_secret(self):
+        everywhere = {"init_method": "tcp://0.0.0.0:0", "rank": 0, "world_size": 1}
+        for secret in ("", "short"):
+            with support.raises(self, ddp.PermissionDeniedError, "16 bytes"):
+                ddp.Store("tcp://0.0.0.0:0", server=True, secret=secret)
+            with support.raises(self, ddp.PermissionDeniedError, "16 bytes"):
+                ddp.Group(secret=secret, **everywhere)
+        for secret in ("", "short"):
+            ddp.Store("tcp://0.0.0.0:0", server=True, secret=secret, insecure=True).close()
+            ddp.Group(secret=secret, insecure=True, **everywhere).close()
+        ddp.Store("tcp://0.0.0.0:0", server=True, secret="long enough, this is").close()
+
     def test_work_without_a_waiter_keeps_its_array(self):
         for _ in range(20):
             self.group.allreduce(np.ones(1000, "f4"), async_op=True)

@@ -40,15 +40,22 @@ class UsageTest(Case):
         self.expect_refusal("--no-tag", "--no-tag", "--timestamps", "true")
 
     def test_several_nodes_need_a_secret(self):
-        env = {name: value for name, value in os.environ.items() if name != "DDP_SECRET"}
-        result = run("--nnodes", 2, "--rdzv", "127.0.0.1:1", "true", env=env)
-        self.expect(result, 2)
-        self.assertIn(b"--secret-file", result.err)
+        env = {name: value for name, value in os.environ.items() if not name.startswith("DDP_SECRET")}
+        for variables in ({}, {"DDP_SECRET": "", "DDP_SECRET_FILE": ""}, {"DDP_INSECURE": "1"}):
+            result = run("--nnodes", 2, "--rdzv", "127.0.0.1:1", "true", env={**env, **variables})
+            self.expect(result, 2)
+            for words in (b"--secret-file", b"DDP_SECRET_FILE", b"head -c 32 /dev/urandom"):
+                self.assertIn(words, result.err)
+        result = run("--nnodes", 2, "--rdzv", "127.0.0.1:1", "true", env={**env, "DDP_SECRET_FILE": self.path("none")})
+        self.expect(result, 1)
+        self.assertIn(b"DDP_SECRET_FILE: cannot read " + self.path("none").encode(), result.err)
 
     def test_secret_files(self):
         self.assertIn(b"--secret-file", run("--secret-file", self.path("none"), "true").err)
         self.assertIn(b"empty", run("--secret-file", self.write("empty", " \n"), "true").err)
-        self.assertIn(b"chmod", run("--secret-file", self.write("open", "0123456789abcdef\n", 0o644), "true").err)
+        result = run("--secret-file", self.write("open", "0123456789abcdef\n", 0o644), "true")
+        self.expect(result, 1)
+        self.assertIn(b"chmod", result.err)
         result = run("--secret-file", self.write("good", "0123456789abcdef\n"), "sh", "-c", "echo $DDP_SECRET")
         self.assertEqual((result.out, result.err), (b"[0] 0123456789abcdef\n", b""))
 

@@ -12,6 +12,8 @@
 namespace libddp::testing {
 namespace {
 
+const char* const kSecret = "what an address beyond loopback needs";
+
 struct Loss {
     std::promise<std::pair<std::string, bool>> promise;
     std::pair<std::string, bool> get() {
@@ -56,17 +58,17 @@ TEST(Tcp, OnlyTheGivenAddressIsBound) {
     auto server = open("tcp://127.0.0.1:0", true);
     expect_error(DDP_ERROR_UNAVAILABLE, {"refused"},
                  [&] { open(str("tcp://127.0.0.2:", server->port()), false, "", 300); });
-    auto everywhere = open("tcp://0.0.0.0:0", true);
-    EXPECT_EQ(open(str("tcp://127.0.0.2:", everywhere->port()))->num_keys(), 0);
+    auto everywhere = open("tcp://0.0.0.0:0", true, kSecret);
+    EXPECT_EQ(open(str("tcp://127.0.0.2:", everywhere->port()), false, kSecret)->num_keys(), 0);
 }
 
 TEST(Tcp, HostNamesAndForeignAddresses) {
     auto server = open("tcp://localhost:0", true);
     EXPECT_EQ(open(server->describe())->num_keys(), 0);
     expect_error(DDP_ERROR_INVALID_ARGUMENT, {"192.0.2.1", "not an address of this machine"},
-                 [] { open("tcp://192.0.2.1:0", true); });
+                 [] { open("tcp://192.0.2.1:0", true, kSecret); });
     auto start = std::chrono::steady_clock::now();
-    ErrorInfo error = error_of([] { open("tcp://no-such-host.invalid:1", false, "", 300); });
+    ErrorInfo error = error_of([] { open("tcp://no-such-host.invalid:1", false, kSecret, 300); });
     EXPECT_LT(elapsed_ms(start), with_slack(2000));
     // Some resolvers say no at once, others try for long.
     EXPECT_TRUE(error.code == DDP_ERROR_UNAVAILABLE || error.code == DDP_ERROR_TIMEOUT) << error.message;

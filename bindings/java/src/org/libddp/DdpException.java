@@ -121,7 +121,7 @@ public class DdpException extends RuntimeException {
         }
     }
 
-    /** The store refused the job secret, or the system refused a resource. */
+    /** The job secret is wrong or missing, or the system refused a resource. */
     public static final class PermissionDenied extends DdpException {
         private static final long serialVersionUID = 1;
 

@@ -16,6 +16,7 @@ public final class GroupOptions {
     private boolean deterministic;
     private boolean matchCheck = true;
     private int roundRobin = 1;
+    private boolean insecure;
 
     /** This process's rank. */
     public GroupOptions rank(Integer value) {
@@ -65,7 +66,7 @@ public final class GroupOptions {
         return this;
     }
 
-    /** The job secret; else that of the environment variable DDP_SECRET. */
+    /** The job secret; else that of the environment variable DDP_SECRET, or of the file that DDP_SECRET_FILE names. */
     public GroupOptions secret(String value) {
         secret = value;
         return this;
@@ -89,6 +90,12 @@ public final class GroupOptions {
         return this;
     }
 
+    /** Meet at any address without a job secret (DDP_GROUP_INSECURE): every process that reaches it can join. */
+    public GroupOptions insecure(boolean value) {
+        insecure = value;
+        return this;
+    }
+
     Store store() {
         return store;
     }
@@ -103,7 +110,7 @@ public final class GroupOptions {
         made.setGroup_name(Text.checked("name", name));
         made.setSecret(Text.checked("secret", secret));
         made.setFlags(ddp.DDP_GROUP_OR_ALONE | (deterministic ? ddp.DDP_GROUP_DETERMINISTIC : 0)
-                | (matchCheck ? 0 : ddp.DDP_GROUP_NO_MATCH_CHECK));
+                | (matchCheck ? 0 : ddp.DDP_GROUP_NO_MATCH_CHECK) | (insecure ? ddp.DDP_GROUP_INSECURE : 0));
         made.setRound_robin(roundRobin);
     }
 }

@@ -256,6 +256,23 @@ class ErrorsTest {
     }
 
     @Test
+    void addressesBeyondLoopbackNeedASecret() {
+        String everywhere = "tcp://0.0.0.0:0";
+        for (String secret : List.of("", "short")) {
+            raises(DdpException.PermissionDenied.class, "16 bytes",
+                    () -> new Store(everywhere, new StoreOptions().server(true).secret(secret)));
+            raises(DdpException.PermissionDenied.class, "16 bytes",
+                    () -> new Group(new GroupOptions().rank(0).worldSize(1).initMethod(everywhere).secret(secret)));
+        }
+        for (String secret : List.of("", "short")) {
+            new Store(everywhere, new StoreOptions().server(true).secret(secret).insecure(true)).close();
+            new Group(new GroupOptions().rank(0).worldSize(1).initMethod(everywhere).secret(secret).insecure(true))
+                    .close();
+        }
+        new Store(everywhere, new StoreOptions().server(true).secret("long enough, this is")).close();
+    }
+
+    @Test
     void works() throws Exception {
         Work made = new Work(Duration.ofSeconds(20));
         List<Integer> seen = new ArrayList<>();

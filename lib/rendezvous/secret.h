@@ -1,0 +1,23 @@
+// The job secret of a tcp store: where it comes from, and where a store may do without.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "rendezvous/environment.h"
+#include "rendezvous/store.h"
+#include "util/deadline.h"
+
+namespace libddp {
+
+// A store that is not on a loopback address needs a secret of this many bytes.
+inline constexpr std::size_t kShortestSecret = 16;
+
+// The secret with which a process serves or joins the tcp store at config.uri: the program's, else DDP_SECRET, else the
+// content of the file that DDP_SECRET_FILE names, else "". A shorter one than kShortestSecret is for loopback addresses
+// only, unless the program or DDP_INSECURE=1 permits it elsewhere. Then a warning in the log says what that means, once.
+// Throws Error: PERMISSION_DENIED (too short), INVALID_ARGUMENT (DDP_INSECURE is neither 0 nor 1), those of
+// read_secret_file, and TIMEOUT, INTERRUPTED or LIMIT from the search for the host.
+std::string job_secret(const StoreConfig& config, const Deadline& deadline, const GetEnv& get = process_env);
+
+}  // namespace libddp
