@@ -19,9 +19,10 @@ namespace {
 
 struct Registry {
     std::mutex mutex;
-    std::map<std::string, const ddp_backend*> by_name{
-        {"gloo", gloo_backend()}, {"hierarchical", hierarchical_backend()}, {"shm", shm_backend()},
-        {"tcp", tcp_backend()}};
+    std::map<std::string, const ddp_backend*> by_name{{"gloo", gloo_backend()},
+                                                      {"hierarchical", hierarchical_backend()},
+                                                      {"shm", shm_backend()},
+                                                      {"tcp", tcp_backend()}};
 };
 
 Registry& registry() {

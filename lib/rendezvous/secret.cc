@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "rendezvous/secret_file.h"
-#include "wire/sockets.h"
 #include "rendezvous/uri.h"
 #include "util/error.h"
 #include "util/log.h"
+#include "wire/sockets.h"
 
 namespace libddp {
 namespace {

@@ -175,10 +175,10 @@ Descriptor listen_on(const std::string& address, int port) {
     if (!fd) cannot_start(str("listening on ", address), errno);
     if (bind(fd.get(), wanted.get(), wanted.size) == 0 && listen(fd.get(), kBacklog) == 0) return fd;
     const int error = errno;
-    const ddp_status code = error == EADDRINUSE                        ? DDP_ERROR_ALREADY_EXISTS
-                            : error == EACCES || error == EPERM        ? DDP_ERROR_PERMISSION_DENIED
-                            : error == EADDRNOTAVAIL                   ? DDP_ERROR_INVALID_ARGUMENT
-                                                                       : DDP_ERROR_IO;
+    const ddp_status code = error == EADDRINUSE                 ? DDP_ERROR_ALREADY_EXISTS
+                            : error == EACCES || error == EPERM ? DDP_ERROR_PERMISSION_DENIED
+                            : error == EADDRNOTAVAIL            ? DDP_ERROR_INVALID_ARGUMENT
+                                                                : DDP_ERROR_IO;
     fail(code, "cannot listen on ", address, " port ", port, ": ", error_text(error));
 }
 

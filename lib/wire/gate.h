@@ -63,7 +63,7 @@ private:
     const Protection protection_;
     const Admit admit_;
     Descriptor epoll_;
-    Descriptor reserve_;  // given up for a moment when there is no other
+    Descriptor reserve_;             // given up for a moment when there is no other
     std::list<Stranger> strangers_;  // the oldest first
     // Of the log.
     Clock::time_point reported_{};

@@ -317,9 +317,8 @@ SSL_CTX* TlsHandshake::context() {
         SSL_CTX_set_alpn_select_cb(context, select_application, nullptr);
         if (SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
             SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
-            SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 &&
-            set_groups(context) && SSL_CTX_set_num_tickets(context, 0) == 1 &&
-            SSL_CTX_set_max_early_data(context, 0) == 1)
+            SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 && set_groups(context) &&
+            SSL_CTX_set_num_tickets(context, 0) == 1 && SSL_CTX_set_max_early_data(context, 0) == 1)
             return context;
         SSL_CTX_free(context);
         return nullptr;

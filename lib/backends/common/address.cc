@@ -141,10 +141,9 @@ bool is_loopback(const std::string& address) {
 // Others could not reach it there, and might reach a process of their own.
 void refuse_loopback(const std::string& address, const char* whose) {
     if (!is_loopback(address)) return;
-    fail(
-        DDP_ERROR_INVALID_ARGUMENT, "the ranks are on several hosts, and ", whose, " ", address,
-        " is reached from one host only; set the option iface=NAME or host=ADDRESS, or the variable DDP_IFACE, to "
-        "a network that all hosts share");
+    fail(DDP_ERROR_INVALID_ARGUMENT, "the ranks are on several hosts, and ", whose, " ", address,
+         " is reached from one host only; set the option iface=NAME or host=ADDRESS, or the variable DDP_IFACE, to "
+         "a network that all hosts share");
 }
 
 // The source address of the route to `peer`. Connecting a datagram socket asks the routing table and sends nothing.

@@ -134,12 +134,12 @@ std::shared_ptr<::gloo::Context> connect_all(const ddp_backend_host& host,
         fail(DDP_ERROR_LIMIT, "Gloo cannot connect: ", reason,
              "; raise the limit of open files (ulimit -n) or of memory");
     const int peer = store->current_peer();
-    throw Error(ErrorInfo{
-        DDP_ERROR_UNAVAILABLE,
-        str("rank ", host.rank, ", listening on ", device->str(), ", could not connect with ",
-            peer_description(host, peer, number), ": ", reason,
-            "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_IFACE"),
-        peer});
+    throw Error(
+        ErrorInfo{DDP_ERROR_UNAVAILABLE,
+                  str("rank ", host.rank, ", listening on ", device->str(), ", could not connect with ",
+                      peer_description(host, peer, number), ": ", reason,
+                      "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_IFACE"),
+                  peer});
 }
 
 }  // namespace libddp::gloo_tcp

@@ -23,7 +23,8 @@ constexpr std::size_t kWindow = 4;
 // The reduce-scatter: this rank's slice arrives from every peer in chunks and is reduced in rank order.
 class SliceReduction {
 public:
-    SliceReduction(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c, const backend::Cut& cut, const Deadline& deadline)
+    SliceReduction(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c, const backend::Cut& cut,
+                   const Deadline& deadline)
         : mesh_(mesh), c_(c), cut_(cut), deadline_(deadline), tag_(mesh.new_tag()) {
         const std::size_t largest = std::min(cut_.chunk, std::max<std::size_t>(1, cut_.size(mesh.rank())));
         slot_bytes_ = backend::round_up(largest * cut_.element, backend::kAlignment);
@@ -85,8 +86,7 @@ private:
 
     void send(int peer, std::size_t k) {
         if (k >= cut_.chunks(peer)) return;
-        outgoing_->send(peer, tag_, cut_.offset(peer, k),
-                        cut_.chunk_size(peer, k) * cut_.element);
+        outgoing_->send(peer, tag_, cut_.offset(peer, k), cut_.chunk_size(peer, k) * cut_.element);
         ++sends_;
     }
 
@@ -157,7 +157,8 @@ void direct_allreduce(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_coll
         large_allreduce(mesh, memory, c, deadline);
 }
 
-void direct_reduce_scatter(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c, const Deadline& deadline) {
+void direct_reduce_scatter(Mesh& mesh, backend::ReceiveMemory& memory, const ddp_collective& c,
+                           const Deadline& deadline) {
     const backend::Cut cut =
         backend::make_cut(c.count * static_cast<std::size_t>(mesh.size()), c.count, kChunk, c.dtype);
     SliceReduction reduction(mesh, memory, c, cut, deadline);

@@ -6,8 +6,8 @@
 
 #include "backends/common/adapter.h"
 #include "backends/common/alone.h"
-#include "backends/tcp/transport.h"
 #include "backends/shm/operations.h"
+#include "backends/tcp/transport.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 
@@ -35,7 +35,8 @@ ddp_collective bytes_of(const ddp_collective& like, ddp_collective_kind kind, vo
 HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
     : topology_(host.world_size == 1 ? backend::Topology({0}, 0)
                                      : backend::find_topology(host, Deadline::after_ms(host.timeout_ms))) {
-    capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_INTERRUPTIBLE;
+    capabilities_ =
+        DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES | DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_INTERRUPTIBLE;
     if (host.world_size == 1) return;
     const shm::Team::Options options{topology_.local_rank(), static_cast<int>(topology_.local_ranks().size()),
                                      str("host/", topology_.host(), "/"), kStagingBytes, topology_.local_ranks()};

@@ -52,7 +52,8 @@ public:
             const std::size_t offset = k * cut_.chunk * cut_.element;
             for (int peer = 0; peer < mesh_.size(); ++peer)
                 inputs[static_cast<std::size_t>(peer)] = peer == rank ? own + offset : slot(peer, k);
-            cpu::reduce(out + offset, inputs.data(), inputs.size(), cut_.chunk_size(rank, k), c_.dtype, c_.op, c_.scale);
+            cpu::reduce(out + offset, inputs.data(), inputs.size(), cut_.chunk_size(rank, k), c_.dtype, c_.op,
+                        c_.scale);
             if (k + slots_ < missing_.size()) {
                 receive(k + slots_);
                 if (k + slots_ + 1 == missing_.size()) queued();
@@ -124,8 +125,8 @@ void large_allreduce(Bench bench, const ddp_collective& c, const Deadline& deadl
                 const int peer = mesh.before(distance);
                 if (k >= cut.chunks(peer)) continue;
                 ++missing;
-                mesh.expect(peer, MessageType::kData, result + cut.offset(peer, k), cut.chunk_size(peer, k) * cut.element,
-                            &missing, k % mesh.lanes());
+                mesh.expect(peer, MessageType::kData, result + cut.offset(peer, k),
+                            cut.chunk_size(peer, k) * cut.element, &missing, k % mesh.lanes());
             }
     };
     const auto send_result = [&](std::size_t k) {
@@ -155,7 +156,8 @@ void direct_reduce_scatter(Bench bench, const ddp_collective& c, const Deadline&
     bench.exchange.begin(c, deadline);
     reduction.start();
     bench.exchange.finish();
-    reduction.reduce_into(static_cast<char*>(c.recv), [](std::size_t) {}, [] {});
+    reduction.reduce_into(
+        static_cast<char*>(c.recv), [](std::size_t) {}, [] {});
     mesh.wait_sent(deadline);
 }
 

@@ -82,7 +82,8 @@ void Exchange::disagree() {
     } catch (const Error&) {
         // What matters is the difference. A rank that has left has seen it, or will hear of it from the others.
     }
-    if (c_->theirs && c_->signature_size > 0) std::memcpy(c_->theirs, difference_.opening.signature, c_->signature_size);
+    if (c_->theirs && c_->signature_size > 0)
+        std::memcpy(c_->theirs, difference_.opening.signature, c_->signature_size);
     throw Error(ErrorInfo{DDP_ERROR_MISMATCH,
                           str("rank ", difference_.rank, " is about to do something else than rank ", mesh_.rank()),
                           difference_.rank});

@@ -56,7 +56,7 @@ std::string identity_of(const std::string& group, int to, int from, int lane) {
 
 // What rank 0 makes up, and only who may read the store knows.
 struct GroupName {
-    std::string name;    // connections say it in the clear
+    std::string name;  // connections say it in the clear
     std::string secret;
 
     // A key for each connection: what proves one proves no other. The store hands out the secret only to clients that know the job
@@ -85,8 +85,8 @@ struct Directory {
 };
 
 // Rank 0 collects and tells, so that the store answers a few questions a rank and not one for each pair.
-Directory exchange_addresses(const ddp_backend_host& host, const Settings& settings, const std::string& address, int port,
-                             const Deadline& deadline) {
+Directory exchange_addresses(const ddp_backend_host& host, const Settings& settings, const std::string& address,
+                             int port, const Deadline& deadline) {
     const backend::Keys keys(host, "tcp/");
     const std::string mine = str(name_of(settings.protection), " ", settings.lanes, " ", address, " ", port);
     std::string all = mine;
@@ -137,7 +137,8 @@ private:
 // A connection that this rank makes: attempts, one after another.
 class Connector {
 public:
-    Connector(int to, int number, std::string identity, wire::Key key, SocketAddress address, wire::Protection protection)
+    Connector(int to, int number, std::string identity, wire::Key key, SocketAddress address,
+              wire::Protection protection)
         : peer(to),
           lane(number),
           identity_(std::move(identity)),
@@ -157,8 +158,7 @@ public:
                 begin();
             }
             if (connecting_ && !connected()) return give_up_if_late();
-            if (!handshake_)
-                handshake_ = wire::Handshake::client(std::move(connecting_), identity_, key_, protection_);
+            if (!handshake_) handshake_ = wire::Handshake::client(std::move(connecting_), identity_, key_, protection_);
             wants_ = handshake_->advance();
             if (wants_ == wire::Handshake::Wants::kNothing) {
                 channel = handshake_->take_channel();
@@ -274,8 +274,7 @@ public:
 
     std::optional<wire::Key> key_of(std::string_view identity) override {
         for (const auto& [peer, lane] : awaited_)
-            if (identity == identity_of(group_.name, host_.rank, peer, lane))
-                return group_.key_of(identity);
+            if (identity == identity_of(group_.name, host_.rank, peer, lane)) return group_.key_of(identity);
         return std::nullopt;
     }
 
@@ -344,8 +343,8 @@ private:
             const auto peer = static_cast<std::size_t>(connector.peer);
             throw Error(ErrorInfo{
                 DDP_ERROR_UNAVAILABLE,
-                str("rank ", host_.rank, " could not connect with rank ", connector.peer, " (", directory_.addresses[peer],
-                    " port ", directory_.ports[peer], "): ", connector.last_reason(),
+                str("rank ", host_.rank, " could not connect with rank ", connector.peer, " (",
+                    directory_.addresses[peer], " port ", directory_.ports[peer], "): ", connector.last_reason(),
                     "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_IFACE"),
                 connector.peer});
         }
@@ -372,8 +371,8 @@ private:
     GroupName group_;
     Directory directory_;
     std::vector<Connector> connectors_;
-    std::set<std::pair<int, int>> awaited_;  // peer and lane of what others make
-    std::mutex mutex_;                       // channels of awaited_, which the listener's thread brings
+    std::set<std::pair<int, int>> awaited_;     // peer and lane of what others make
+    std::mutex mutex_;                          // channels of awaited_, which the listener's thread brings
     std::optional<Registration> registration_;  // ends first
 };
 

@@ -50,7 +50,8 @@ bool Lane::send_some() {
         std::array<iovec, kSendParts> parts;
         int count = 0;
         std::size_t bytes = 0;
-        for (auto it = outgoing_.begin(); it != outgoing_.end() && count + 2 <= kSendParts && bytes < kSendBytes; ++it) {
+        for (auto it = outgoing_.begin(); it != outgoing_.end() && count + 2 <= kSendParts && bytes < kSendBytes;
+             ++it) {
             const std::size_t header_sent = std::min(it->sent, sizeof(Header)), data_sent = it->sent - header_sent;
             if (header_sent < sizeof(Header))
                 parts[static_cast<std::size_t>(count++)] = {reinterpret_cast<char*>(&it->header) + header_sent,

@@ -124,7 +124,9 @@ void Listener::watch() {
                 closing.push_back(&c);
             }
         }
-        const int wait_ms = end ? 10 : gate_->pending() || !closing.empty() ? static_cast<int>(wire::Gate::kLookMs) / 5 : -1;
+        const int wait_ms = end                                    ? 10
+                            : gate_->pending() || !closing.empty() ? static_cast<int>(wire::Gate::kLookMs) / 5
+                                                                   : -1;
         poll(watched.data(), watched.size(), wait_ms);
         std::array<char, 8> count;
         [[maybe_unused]] const auto ignored = read(wake_.get(), count.data(), count.size());

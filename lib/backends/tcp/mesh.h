@@ -7,8 +7,8 @@
 
 #include "backends/common/failure.h"
 #include "backends/tcp/join.h"
-#include "backends/tcp/settings.h"
 #include "backends/tcp/lane.h"
+#include "backends/tcp/settings.h"
 #include "ddp/backend.h"
 #include "util/deadline.h"
 #include "util/error.h"

@@ -82,8 +82,8 @@ void ring_reduce(Bench bench, Neighbours& neighbours, const ddp_collective& c, c
 }
 
 // Chunks that arrive where they belong go on to the next rank, except those that come from there.
-void pass_on(Mesh& mesh, Neighbours& neighbours, const std::vector<Chunk>& incoming, const backend::Cut& cut, char* data,
-             int last, const Deadline& deadline) {
+void pass_on(Mesh& mesh, Neighbours& neighbours, const std::vector<Chunk>& incoming, const backend::Cut& cut,
+             char* data, int last, const Deadline& deadline) {
     std::vector<int> missing(incoming.size(), 1);
     const auto bytes_of = [&](const Chunk& chunk) { return cut.chunk_size(chunk.slice, chunk.k) * cut.element; };
     for (std::size_t i = 0; i < incoming.size(); ++i)
@@ -123,7 +123,8 @@ void ring_allreduce(Bench bench, const ddp_collective& c, const Deadline& deadli
     if (bytes * static_cast<std::size_t>(size) <= kGathered) {
         const char* const blocks = gather_blocks(bench, c.send, bytes, deadline);
         std::vector<const void*> inputs;
-        for (int r = 0; r < size; ++r) inputs.push_back(blocks + static_cast<std::size_t>((rank - r + size) % size) * bytes);
+        for (int r = 0; r < size; ++r)
+            inputs.push_back(blocks + static_cast<std::size_t>((rank - r + size) % size) * bytes);
         return cpu::reduce(c.recv, inputs.data(), inputs.size(), c.count, c.dtype, c.op, c.scale);
     }
     const backend::Cut cut = backend::cut_evenly(c.count, size, kChunk, c.dtype);
@@ -180,8 +181,7 @@ void allgather(Bench bench, const ddp_collective& c, const Deadline& deadline) {
         return;
     }
     if (c.send != part(rank)) std::memcpy(part(rank), c.send, bytes);
-    const backend::Cut cut =
-        backend::make_cut(c.count * static_cast<std::size_t>(size), c.count, kChunk, c.dtype);
+    const backend::Cut cut = backend::make_cut(c.count * static_cast<std::size_t>(size), c.count, kChunk, c.dtype);
     Neighbours neighbours(mesh);
     for (std::size_t k = 0; k < cut.chunks(rank); ++k)
         neighbours.send(all + cut.offset(rank, k), cut.chunk_size(rank, k) * cut.element);

@@ -63,8 +63,7 @@ Settings read_settings(const ddp_backend_host& host) {
     }
     settings.algorithm = parse_algorithm(algorithm, host);
     settings.lanes = settings.algorithm == Algorithm::kDirect ? kLanes : 1;
-    if (lanes != "auto")
-        settings.lanes = static_cast<int>(parse_int(lanes, 1, kMostLanes, "backend_options: lanes"));
+    if (lanes != "auto") settings.lanes = static_cast<int>(parse_int(lanes, 1, kMostLanes, "backend_options: lanes"));
     const char* from_environment = std::getenv("DDP_WIRE");
     if (!protection.empty())
         settings.protection = parse_protection(protection, "backend_options");

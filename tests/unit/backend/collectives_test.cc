@@ -230,9 +230,10 @@ INSTANTIATE_TEST_SUITE_P(
                                      Kind{"ring", gloo_backend(), "algorithm=ring"},
                                      Kind{"bcube", gloo_backend(), "algorithm=bcube"},
 #endif
-                                     Kind{"tcp", tcp_backend()}, Kind{"tcp_ring", tcp_backend(), "algorithm=ring,wire=auth"},
-                                     Kind{"tcp_lanes", tcp_backend(), "lanes=3,wire=plain"},
-                                     Kind{"shm", shm_backend()}, Kind{"shm_allocated", shm_backend(), "", true},
+                                     Kind{"tcp", tcp_backend()},
+                                     Kind{"tcp_ring", tcp_backend(), "algorithm=ring,wire=auth"},
+                                     Kind{"tcp_lanes", tcp_backend(), "lanes=3,wire=plain"}, Kind{"shm", shm_backend()},
+                                     Kind{"shm_allocated", shm_backend(), "", true},
                                      Kind{"hierarchical", hierarchical_backend(), "", false, 2},
                                      Kind{"hierarchical_allocated", hierarchical_backend(), "", true, 2})),
     [](const auto& instance) {

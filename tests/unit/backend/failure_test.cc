@@ -297,7 +297,8 @@ TEST(EachRank, ThrowsWhatARankThrewWhenAllHaveEnded) {
     EXPECT_EQ(ended, 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Backends, testing::Values(Kind{"gloo", gloo_backend()}, Kind{"tcp", tcp_backend()},
+INSTANTIATE_TEST_SUITE_P(All, Backends,
+                         testing::Values(Kind{"gloo", gloo_backend()}, Kind{"tcp", tcp_backend()},
                                          Kind{"tcp_ring", tcp_backend(), "algorithm=ring"}, Kind{"shm", shm_backend()}),
                          [](const auto& instance) { return name_of(instance); });
 

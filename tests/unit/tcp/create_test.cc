@@ -50,7 +50,8 @@ TEST(TcpCreate, TimesOutOnARankThatDoesNotListen) {
     Rank rank(store, 1, 2, "", 400, 0, tcp_backend());
     EXPECT_EQ(rank.status, DDP_ERROR_UNAVAILABLE) << rank.failure.message;
     EXPECT_EQ(rank.failure.rank, 0);
-    EXPECT_THAT(rank.failure.message, HasSubstr("rank 1 could not connect with rank 0 (127.0.0.1 port 9): Connection refused"));
+    EXPECT_THAT(rank.failure.message,
+                HasSubstr("rank 1 could not connect with rank 0 (127.0.0.1 port 9): Connection refused"));
     EXPECT_THAT(rank.failure.message, HasSubstr("iface="));
 }
 
@@ -165,8 +166,7 @@ TEST(TcpCreate, AWorldOfOneNeedsNoStore) {
 TEST(TcpCreate, GroupsOfAProcessShareTheListener) {
     World first(2, tcp_kind()), second(2, tcp_kind());
     ASSERT_TRUE(first.connected() && second.connected());
-    for (World* world : {&first, &second})
-        world->each([](Rank& rank) { EXPECT_EQ(rank.barrier(), DDP_OK); });
+    for (World* world : {&first, &second}) world->each([](Rank& rank) { EXPECT_EQ(rank.barrier(), DDP_OK); });
 }
 
 }  // namespace

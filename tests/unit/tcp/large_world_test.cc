@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-
 #include "backends/tcp/join.h"
 #include "unit/backend/fake_host.h"
 
@@ -10,8 +9,8 @@ namespace libddp {
 namespace {
 
 using namespace testing_backend;
-using ::testing::ElementsAre;
 using tcp::Algorithm;
+using ::testing::ElementsAre;
 
 #ifdef DDP_SANITIZED
 constexpr int kLarge = 17;
@@ -46,7 +45,8 @@ TEST_F(LargeWorld, Collectives) {
     for (const std::size_t count : {5ul, 70'000ul, 1'500'000ul}) {
         world_.each([&](Rank& rank) {
             std::vector<float> data(count);
-            for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(i % 1000) + static_cast<float>(rank.rank());
+            for (std::size_t i = 0; i < count; ++i)
+                data[i] = static_cast<float>(i % 1000) + static_cast<float>(rank.rank());
             ASSERT_EQ(rank.allreduce(data), DDP_OK) << rank.failure.message;
             for (std::size_t i = 0; i < count; i += 1 + count / 1000)
                 ASSERT_EQ(data[i], static_cast<float>(kLarge * (i % 1000) + kLarge * (kLarge - 1) / 2)) << i;
@@ -58,7 +58,8 @@ TEST_F(LargeWorld, Collectives) {
             ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLGATHER, DDP_I32, DDP_SUM, mine.data(), all.data(), count), DDP_OK);
             for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], static_cast<std::int32_t>(i / count));
             for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i) + rank.rank();
-            ASSERT_EQ(rank.run(DDP_COLLECTIVE_REDUCE_SCATTER, DDP_I32, DDP_SUM, all.data(), mine.data(), count), DDP_OK);
+            ASSERT_EQ(rank.run(DDP_COLLECTIVE_REDUCE_SCATTER, DDP_I32, DDP_SUM, all.data(), mine.data(), count),
+                      DDP_OK);
             for (std::size_t i = 0; i < count; ++i) {
                 const auto at = static_cast<std::int32_t>(count) * rank.rank() + static_cast<std::int32_t>(i);
                 ASSERT_EQ(mine[i], kLarge * at + kLarge * (kLarge - 1) / 2);
@@ -68,8 +69,9 @@ TEST_F(LargeWorld, Collectives) {
     for (const int root : {0, 13}) {
         world_.each([&](Rank& rank) {
             std::vector<std::int32_t> data(300'000, rank.rank() == root ? 7 : 0);
-            ASSERT_EQ(rank.run(DDP_COLLECTIVE_BROADCAST, DDP_I32, DDP_SUM, data.data(), data.data(), data.size(), 1, root),
-                      DDP_OK);
+            ASSERT_EQ(
+                rank.run(DDP_COLLECTIVE_BROADCAST, DDP_I32, DDP_SUM, data.data(), data.data(), data.size(), 1, root),
+                DDP_OK);
             EXPECT_EQ(data, std::vector<std::int32_t>(data.size(), 7));
         });
     }

@@ -1,18 +1,19 @@
 // What options, flags and the environment mean.
+#include "backends/tcp/settings.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
-#include "backends/tcp/settings.h"
 #include "ddp/group.h"
 #include "util/error.h"
 
 namespace libddp {
 namespace {
 
-using ::testing::HasSubstr;
 using tcp::Algorithm;
+using ::testing::HasSubstr;
 using wire::Protection;
 
 tcp::Settings settings_for(const std::string& options, int world = 4, std::uint32_t flags = 0) {
