@@ -18,6 +18,7 @@ using Clock = Deadline::Clock;
 // Waking a sleeper takes longer than most short messages do.
 constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::milliseconds kLook{50};
+constexpr unsigned kMovesBetweenChecks = 64;
 
 // The kernel repeats what is lost for as long as the group waits. A link that comes back in time loses nothing.
 void outlast_flaps(int fd, std::int64_t timeout_ms) {
@@ -93,6 +94,8 @@ void Mesh::close_later() {
 void Mesh::Patience::after(bool moved) {
     if (moved) {
         idle_since_ = {};
+        // A peer that sends a little again and again must not outlast the deadline.
+        if (++moves_ % kMovesBetweenChecks == 0) check();
         return;
     }
     const auto now = Clock::now();

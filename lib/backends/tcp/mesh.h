@@ -81,6 +81,7 @@ private:
         Mesh& mesh_;
         const Deadline& deadline_;
         Deadline::Clock::time_point idle_since_{};
+        unsigned moves_ = 0;
     };
 
     Lane& of(int peer, std::size_t lane) { return *by_peer_[static_cast<std::size_t>(peer)][lane]; }
