@@ -36,7 +36,14 @@ Error Lane::with_peer(const Error& error) const {
 
 bool Lane::move() {
     try {
-        const bool sent = sending() && send_some();
+        bool sent = false;
+        try {
+            sent = sending() && send_some();
+        } catch (const Error&) {
+            // What the peer said before it went says more than the broken connection does.
+            if (!receiving() || !receive_some()) throw;
+            return true;
+        }
         const bool received = receiving() && receive_some();
         return sent || received;
     } catch (const Error& error) {
@@ -131,23 +138,15 @@ void Lane::make_room_ahead() {
 
 void Lane::peer_closed() {
     ended_ = true;
-    if (number_ != 0) return;  // lane 0 tells why
+    if (number_ != 0 || ahead_begin_ < ahead_end_) return;  // lane 0 tells why
+    make_room_ahead();
     try {
-        require_goodbye();
+        // What has come will be expected later, or is a goodbye.
+        iovec part{ahead_.data(), ahead_.size()};
+        ahead_end_ = channel_->receive(&part, 1);
     } catch (const Error& error) {
         throw with_peer(error);
     }
-}
-
-void Lane::require_goodbye() {
-    make_room_ahead();
-    while (ahead_end_ < sizeof(Header)) {
-        iovec part{ahead_.data() + ahead_end_, ahead_.size() - ahead_end_};
-        ahead_end_ += channel_->receive(&part, 1);
-    }
-    Header header;
-    std::memcpy(&header, ahead_.data(), sizeof header);
-    if (header.type != MessageType::kGoodbye) fail(DDP_ERROR_UNAVAILABLE, "the connection ended");
 }
 
 void Lane::read_header() {
@@ -172,6 +171,7 @@ void Lane::take_data(std::size_t count) {
     if (received_ < front.header.bytes) return;
     --*front.missing;
     have_header_ = false;
+    ended_ = false;  // what follows is not known
     expected_.pop_front();
 }
 

@@ -40,8 +40,8 @@ public:
     // the channel throws.
     bool move();
 
-    // Nothing is expected, and the peer has closed the connection. Returns if it left in order, and throws Error if it did not. From
-    // then on ended() says so.
+    // Nothing is expected at the moment, and the peer has closed the connection. Returns if it has sent something before: a goodbye, or
+    // messages that will be expected later. Otherwise throws Error. ended(): this is known.
     void peer_closed();
     bool ended() const { return ended_; }
 
@@ -75,7 +75,6 @@ private:
     bool receive_some();
     std::size_t receive_once();
     void make_room_ahead();
-    void require_goodbye();
     Error with_peer(const Error& error) const;
     void read_header();
     void take_data(std::size_t count);
