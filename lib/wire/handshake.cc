@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <exception>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -137,6 +138,7 @@ private:
     enum class State { kTls, kOtherByte, kOwnByte, kDone };
 
     static SSL_CTX* context();
+    static SSL_CTX* make_context();
     static TlsHandshake* self(const SSL* ssl) { return static_cast<TlsHandshake*>(SSL_get_app_data(ssl)); }
 
     // A session that stands for the key; the caller owns it. Null: out of memory.
@@ -300,31 +302,37 @@ private:
 };
 
 SSL_CTX* TlsHandshake::context() {
-    static SSL_CTX* const made = []() -> SSL_CTX* {
-        SSL_CTX* context = SSL_CTX_new(TLS_method());
-        if (context == nullptr) return nullptr;
-        // Whatever the system's configuration says.
-        SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_MIDDLEBOX_COMPAT |
-                                           SSL_OP_ALLOW_UNSAFE_LEGACY_RENEGOTIATION | SSL_OP_ENABLE_KTLS);
-        SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
-        SSL_CTX_clear_mode(context, SSL_MODE_SEND_FALLBACK_SCSV | SSL_MODE_ASYNC);
-        SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                                      SSL_MODE_AUTO_RETRY | SSL_MODE_RELEASE_BUFFERS);
-        SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-        SSL_CTX_set_read_ahead(context, 0);  // the pipe reads ahead, once it may
-        SSL_CTX_set_psk_use_session_callback(context, use_session);
-        SSL_CTX_set_psk_find_session_callback(context, find_session);
-        SSL_CTX_set_alpn_select_cb(context, select_application, nullptr);
-        if (SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
-            SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
-            SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 && set_groups(context) &&
-            SSL_CTX_set_num_tickets(context, 0) == 1 && SSL_CTX_set_max_early_data(context, 0) == 1)
-            return context;
-        SSL_CTX_free(context);
-        return nullptr;
-    }();
+    // Not made as a static object: ThreadSanitizer does not see the guard of one in programs that are written in C.
+    static std::mutex mutex;
+    static SSL_CTX* made = nullptr;
+    const std::lock_guard lock(mutex);
+    if (made == nullptr) made = make_context();
     if (made == nullptr) no_tls();
     return made;
+}
+
+SSL_CTX* TlsHandshake::make_context() {
+    SSL_CTX* context = SSL_CTX_new(TLS_method());
+    if (context == nullptr) return nullptr;
+    // Whatever the system's configuration says.
+    SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_MIDDLEBOX_COMPAT |
+                                       SSL_OP_ALLOW_UNSAFE_LEGACY_RENEGOTIATION | SSL_OP_ENABLE_KTLS);
+    SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_clear_mode(context, SSL_MODE_SEND_FALLBACK_SCSV | SSL_MODE_ASYNC);
+    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                  SSL_MODE_AUTO_RETRY | SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_read_ahead(context, 0);  // the pipe reads ahead, once it may
+    SSL_CTX_set_psk_use_session_callback(context, use_session);
+    SSL_CTX_set_psk_find_session_callback(context, find_session);
+    SSL_CTX_set_alpn_select_cb(context, select_application, nullptr);
+    if (SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
+        SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
+        SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 && set_groups(context) &&
+        SSL_CTX_set_num_tickets(context, 0) == 1 && SSL_CTX_set_max_early_data(context, 0) == 1)
+        return context;
+    SSL_CTX_free(context);
+    return nullptr;
 }
 
 void TlsHandshake::failed() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <system_error>
 
@@ -35,7 +36,11 @@ void Pipe::Buffer::resize(std::size_t new_size) {
 }
 
 const BIO_METHOD* Pipe::method() {
-    static BIO_METHOD* const made = [] {
+    static std::mutex mutex;  // see TlsHandshake::context()
+    static BIO_METHOD* made = nullptr;
+    const std::lock_guard lock(mutex);
+    if (made != nullptr) return made;
+    made = [] {
         BIO_METHOD* method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "libddp");
         if (method == nullptr) return method;
         BIO_meth_set_read(method, [](BIO* bio, char* to, int size) {
