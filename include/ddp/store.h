@@ -33,10 +33,10 @@ typedef struct ddp_store_options {
     uint32_t flags;
     /* Milliseconds that opening may take, and the default bound of each later wait. 0: 300,000. */
     int64_t timeout_ms;
-    /* The job secret: text, copied. A server and its clients must have the same one. It never crosses the wire: both
-     * sides answer an HMAC-SHA-256 challenge. NULL: the environment variable DDP_SECRET, or else the content of the
-     * file that DDP_SECRET_FILE names, or else none. A tcp store needs at least 16 bytes unless all addresses of its
-     * host are loopback addresses: docs/ddprun.md, "The job secret". A file store needs none. */
+    /* The job secret: text, copied. A server and its clients must have the same one. It never crosses the wire: it is
+     * the key of TLS 1.3, which encrypts all that follows. NULL: the environment variable DDP_SECRET, or else the
+     * content of the file that DDP_SECRET_FILE names, or else none. A tcp store needs at least 16 bytes unless all
+     * addresses of its host are loopback addresses: docs/ddprun.md, "The job secret". A file store needs none. */
     const char* secret;
 } ddp_store_options;
 

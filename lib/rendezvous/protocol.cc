@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <system_error>
 
 #include "util/error.h"
 
@@ -10,6 +12,9 @@ namespace {
 
 // How many keys and values each operation has. values == kPerKey: as many as keys.
 constexpr std::size_t kPerKey = static_cast<std::size_t>(-1);
+
+// A version follows.
+constexpr std::string_view kIdentity = "store ";
 
 struct Shape {
     Op op;
@@ -135,12 +140,16 @@ std::string printable(std::string_view name) {
 
 namespace {
 
+void write_header(ByteWriter& out, Op op, std::uint64_t id, std::size_t payload) {
+    out.u32(static_cast<std::uint32_t>(payload));
+    out.u8(static_cast<std::uint8_t>(op));
+    out.u64(id);
+}
+
 std::string frame(Op op, std::uint64_t id, std::string_view payload) {
     ByteWriter out;
     out.reserve(kFrameHeader + payload.size());
-    out.u32(static_cast<std::uint32_t>(payload.size()));
-    out.u8(static_cast<std::uint8_t>(op));
-    out.u64(id);
+    write_header(out, op, id, payload.size());
     out.raw(payload);
     return out.take();
 }
@@ -218,6 +227,30 @@ void ByteReader::end() const {
     if (!left_.empty()) fail(DDP_ERROR_IO, "malformed store message: ", left_.size(), " bytes too many");
 }
 
+std::string store_identity() {
+    return str(kIdentity, kProtocolVersion);
+}
+
+std::optional<std::uint32_t> version_of(std::string_view identity) {
+    if (!identity.starts_with(kIdentity)) return std::nullopt;
+    identity.remove_prefix(kIdentity.size());
+    std::uint32_t version = 0;
+    const char* end = identity.data() + identity.size();
+    const auto [stopped, error] = std::from_chars(identity.data(), end, version);
+    if (error != std::errc() || stopped != end) return std::nullopt;
+    return version;
+}
+
+std::string encode_version() {
+    ByteWriter out;
+    out.u32(kProtocolVersion);
+    return out.take();
+}
+
+std::uint32_t decode_version(std::string_view bytes) {
+    return ByteReader(bytes).u32();
+}
+
 std::string encode_request(std::uint64_t id, const Request& request) {
     ByteWriter out;
     write_request(out, request);
@@ -231,18 +264,29 @@ std::string encode_record(Caller caller, const Request& request) {
     return frame(request.op, caller.request, out.take());
 }
 
-std::string encode_reply(std::uint64_t id, const Outcome& outcome) {
+std::string encode_reply_payload(const Outcome& outcome) {
     std::size_t size = 64 + outcome.message.size() + bytes_in(outcome.values);
     if (size > limits::kFrame)
-        return encode_reply(id, failed(DDP_ERROR_LIMIT, str("the answer would have ", size, " bytes, at most ",
-                                                            limits::kFrame, " are allowed: ask for less at a time")));
+        return encode_reply_payload(
+            failed(DDP_ERROR_LIMIT, str("the answer would have ", size, " bytes, at most ", limits::kFrame,
+                                        " are allowed: ask for less at a time")));
     ByteWriter out;
     out.reserve(size);
     out.i64(outcome.code);
     out.i64(outcome.number);
     out.string(outcome.message);
     out.strings(outcome.values);
-    return frame(Op::kReply, id, out.take());
+    return out.take();
+}
+
+std::string encode_reply_header(std::uint64_t id, std::size_t payload) {
+    ByteWriter out;
+    write_header(out, Op::kReply, id, payload);
+    return out.take();
+}
+
+std::string encode_reply(std::uint64_t id, const Outcome& outcome) {
+    return frame(Op::kReply, id, encode_reply_payload(outcome));
 }
 
 std::string encode_closing(std::string_view reason) {
@@ -280,6 +324,11 @@ std::string decode_closing(const Frame& from) {
     return reason;
 }
 
+std::size_t FrameReader::announced() const {
+    if (pending() < kFrameHeader) return 0;
+    return kFrameHeader + ByteReader(std::string_view(buffer_).substr(start_, kFrameHeader)).u32();
+}
+
 std::optional<Frame> FrameReader::next() {
     std::string_view rest = std::string_view(buffer_).substr(start_);
     if (rest.size() < kFrameHeader) return std::nullopt;
@@ -292,6 +341,13 @@ std::optional<Frame> FrameReader::next() {
     Frame whole;
     whole.op = static_cast<Op>(header.u8());
     whole.id = header.u64();
+    constexpr std::size_t kLong = std::size_t{64} << 10;
+    if (size >= kLong && start_ == 0 && rest.size() == kFrameHeader + size) {
+        whole.payload = std::move(buffer_);
+        whole.payload.erase(0, kFrameHeader);
+        buffer_.clear();
+        return whole;
+    }
     whole.payload.assign(rest.substr(kFrameHeader, size));
     start_ += kFrameHeader + size;
     // Consumed bytes are dropped once they are the larger part: linear work in total, and no memory kept from a large

@@ -45,6 +45,7 @@ inline constexpr std::size_t kValue = std::size_t{64} << 20;
 inline constexpr std::size_t kKeysPerRequest = 65'536;
 // A request or reply as a whole. Larger than any single value so that multi_set and compare_set have room.
 inline constexpr std::size_t kFrame = std::size_t{256} << 20;
+// What a store holds. Waits count.
 inline constexpr std::size_t kTotal = std::size_t{1} << 30;
 // Waits and watches that one client may have open at once.
 inline constexpr std::size_t kWaitsPerOwner = 65'536;
@@ -95,7 +96,8 @@ std::string printable(std::string_view name);
 
 // The store's binary format. Everything is little endian.
 //
-// Wire: first a handshake of fixed-size messages (auth.h), then frames in both directions:
+// Wire: a channel (wire/channel.h) for which the client asks with store_identity(). In it the server first sends u32 its version. Then
+// come frames in both directions:
 //     u32 length of the payload | u8 operation | u64 request id | payload
 // The id is the client's own number for a request; a reply carries the same one, so that a connection can have many
 // requests open at once. Lengths are never trusted: a frame beyond limits::kFrame ends the connection, memory grows
@@ -103,6 +105,15 @@ std::string printable(std::string_view name);
 // reserved.
 //
 // A file store's log holds the same frames, each request preceded by its owner.
+
+inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::size_t kVersionSize = 4;
+
+// What a client calls itself in the handshake, and the version that it then speaks; nullopt: it wants no store.
+std::string store_identity();
+std::optional<std::uint32_t> version_of(std::string_view identity);
+// The label of the key in wire::derive_key.
+inline constexpr std::string_view kStoreKey = "libddp store";
 
 inline constexpr std::size_t kFrameHeader = 4 + 1 + 8;
 
@@ -150,7 +161,12 @@ private:
 };
 
 std::string encode_request(std::uint64_t id, const Request& request);
+std::string encode_version();
+std::uint32_t decode_version(std::string_view bytes);  // exactly kVersionSize
 std::string encode_reply(std::uint64_t id, const Outcome& outcome);
+// The same in two parts. Replies with the same outcome have the same second part.
+std::string encode_reply_header(std::uint64_t id, std::size_t payload);
+std::string encode_reply_payload(const Outcome& outcome);
 std::string encode_closing(std::string_view reason);
 std::string encode_record(Caller caller, const Request& request);
 
@@ -168,6 +184,10 @@ public:
     std::optional<Frame> next();
     // Bytes that belong to a frame that is not whole yet.
     std::size_t pending() const { return buffer_.size() - start_; }
+    // How many bytes that frame has, once its header has come; 0 before. Only if next() has found none.
+    std::size_t announced() const;
+    // Sets memory aside for that frame, so that it is not copied as it grows.
+    void expect_announced() { buffer_.reserve(start_ + announced()); }
 
 private:
     std::string buffer_;

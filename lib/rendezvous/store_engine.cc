@@ -5,6 +5,7 @@
 
 #include "util/error.h"
 #include "util/interrupt.h"
+#include "wire/crypto.h"
 
 namespace libddp {
 namespace {
@@ -34,6 +35,10 @@ std::string only_value(Outcome outcome) {
 }
 
 }  // namespace
+
+void prepare_stores() {
+    wire::prepare_cryptography();
+}
 
 EngineStore::EngineStore(std::shared_ptr<StoreEngine> engine, StoreConfig config, std::string description)
     : engine_(std::move(engine)),

@@ -256,6 +256,12 @@ std::optional<Outcome> StoreState::barrier(Caller caller, const Request& request
     return Outcome();
 }
 
+std::optional<Outcome> StoreState::hold(std::size_t bytes) {
+    if (!fits(0, bytes)) return full();
+    bytes_ += bytes;
+    return std::nullopt;
+}
+
 void StoreState::withdraw(Caller caller) {
     for (auto at = barriers_.begin(); at != barriers_.end(); ++at) {
         if (at->second.arrived.erase(caller) == 0) continue;

@@ -43,6 +43,9 @@ public:
     Outcome timed_out(const Request& request, std::int64_t waited_ms) const;
 
     std::size_t bytes() const { return bytes_; }
+    // Memory of the caller's, which counts. The failure of a request for which there is none; then nothing has changed.
+    std::optional<Outcome> hold(std::size_t bytes);
+    void let_go(std::size_t bytes) { bytes_ -= bytes; }
     // Requests that rebuild this state when applied, in order, to an empty one.
     void snapshot(const std::function<void(Caller, const Request&)>& visit) const;
 

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <random>
 #include <system_error>
 #include <thread>
 #include <utility>
 
-#include "rendezvous/auth.h"
 #include "rendezvous/uri.h"
 #include "rendezvous/uv_tools.h"
 #include "util/deadline.h"
@@ -20,6 +20,7 @@
 #include "util/interrupt.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
+#include "wire/crypto.h"
 #include "wire/sockets.h"
 
 namespace libddp {
@@ -29,29 +30,30 @@ namespace {
 constexpr std::int64_t kGraceMs = 2000;
 // How long close() tries to get the farewell out.
 constexpr std::uint64_t kFarewellMs = 300;
+// Reads of one turn of the loop, so that replies that keep coming do not hold back requests.
+constexpr int kReads = 64;
 
 }  // namespace
 
-TcpClient::TcpClient(int socket, std::string name, std::int64_t call_timeout_ms)
-    : name_(std::move(name)), call_timeout_ms_(call_timeout_ms), read_buffer_(kReadBuffer) {
-    try {
-        init_loop(&loop_, "the store client");
-    } catch (...) {
-        ::close(socket);
-        throw;
-    }
-    loop_.data = read_buffer_.data();
-    uv_tcp_init(&loop_, &socket_);
+TcpClient::TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, std::int64_t call_timeout_ms)
+    : name_(std::move(name)),
+      call_timeout_ms_(call_timeout_ms),
+      read_buffer_(kReadBuffer),
+      channel_(std::move(channel)) {
+    init_loop(&loop_, "the store client");
     uv_timer_init(&loop_, &farewell_);
-    uv_async_init(&loop_, &wake_, [](uv_async_t* handle) { static_cast<TcpClient*>(handle->data)->flush(); });
+    uv_async_init(&loop_, &wake_, [](uv_async_t* handle) { static_cast<TcpClient*>(handle->data)->turn(); });
     socket_.data = farewell_.data = wake_.data = this;
     try {
-        if (int status = uv_tcp_open(&socket_, socket); status != 0) {
-            ::close(socket);
+        if (int status = uv_poll_init(&loop_, &socket_, channel_->fd()); status != 0)
             fail(DDP_ERROR_IO, "the store client cannot start: ", std::generic_category().message(-status));
-        }
-        start_reading();
-        thread_ = quiet_thread([this] { uv_run(&loop_, UV_RUN_DEFAULT); });
+        watch(false);
+        thread_ = quiet_thread([this] {
+            // What the server has sent with the end of the handshake is in the channel, not in the socket.
+            turn();
+            uv_run(&loop_, UV_RUN_DEFAULT);
+            wire::release_thread_state();
+        });
     } catch (...) {
         close_handles();
         uv_run(&loop_, UV_RUN_DEFAULT);
@@ -186,56 +188,86 @@ void TcpClient::finish_pending(ddp_status code, const std::string& message) {
 
 // ---- the loop's thread
 
-void TcpClient::start_reading() {
-    auto arrived = [](uv_stream_t* from, ssize_t count, const uv_buf_t* buffer) {
-        auto* self = static_cast<TcpClient*>(from->data);
-        if (count >= 0) return self->receive({buffer->base, static_cast<std::size_t>(count)});
-        std::string reason = count == UV_EOF ? "its process ended" : uv_strerror(static_cast<int>(count));
-        self->lose(str("the connection to the store at ", self->name_, " was lost: ", reason), false);
-    };
-    if (int status = uv_read_start(stream(), read_into_shared, arrived); status != 0)
-        fail(DDP_ERROR_IO, "the store client cannot read: ", std::generic_category().message(-status));
-}
-
-void TcpClient::flush() {
-    std::vector<std::string> messages;
+void TcpClient::turn() {
     bool closed = false;
-    {
+    try {
         std::lock_guard lock(mutex_);
-        messages.swap(outgoing_);
         closed = closed_;
+        for (auto& message : outgoing_) outbox_.add(std::move(message));
+        outgoing_.clear();
+    } catch (const std::bad_alloc&) {
+        lose(str("the connection to the store at ", name_, " was given up: out of memory"), false);
     }
-    if (!uv_is_closing(reinterpret_cast<uv_handle_t*>(&socket_))) {
-        for (auto& message : messages) {
-            write_owned(stream(), std::move(message), [this](int status) {
-                if (status == 0 || status == UV_ECANCELED) return;
-                lose(str("the connection to the store at ", name_, " was lost: ", uv_strerror(status)), false);
-            });
-        }
-    }
+    if (channel_ != nullptr) talk();
     if (closed) say_goodbye();
 }
 
+// Reads first: a server that ends says so before its end breaks a write.
+void TcpClient::talk() {
+    try {
+        const bool more = read();
+        if (channel_ == nullptr) return;
+        const bool sent = outbox_.send(*channel_);
+        watch(!sent);
+        if (leaving_ && sent) return close_handles();
+        if (more && !leaving_) uv_async_send(&wake_);
+    } catch (const std::exception& error) {
+        lose(str("the connection to the store at ", name_, " was lost: ", error.what()), false);
+    }
+}
+
+// A few buffers. True: there may be more.
+bool TcpClient::read() {
+    for (int i = 0; i < kReads; ++i) {
+        iovec piece{read_buffer_.data(), read_buffer_.size()};
+        const std::size_t count = channel_->receive(&piece, 1);
+        if (count == 0) return false;
+        frames_.feed({read_buffer_.data(), count});
+        take_frames();
+        if (channel_ == nullptr) return false;
+    }
+    return true;
+}
+
+void TcpClient::watch(bool writes) {
+    const int events = writes ? UV_READABLE | UV_WRITABLE : UV_READABLE;
+    if (events == watched_) return;
+    watched_ = events;
+    const int status = uv_poll_start(&socket_, events, [](uv_poll_t* poll, int failed, int) {
+        auto* self = static_cast<TcpClient*>(poll->data);
+        if (failed != 0) self->watched_ = 0;  // libuv has stopped watching
+        if (self->channel_ != nullptr) self->talk();
+    });
+    if (status != 0)
+        fail(DDP_ERROR_IO, "the store client cannot watch its socket: ", std::generic_category().message(-status));
+}
+
 void TcpClient::say_goodbye() {
-    if (uv_is_closing(reinterpret_cast<uv_handle_t*>(&wake_))) return;
+    if (std::exchange(leaving_, true)) return;
     close_once(&wake_);  // nobody signals it after closed_
-    if (uv_is_closing(reinterpret_cast<uv_handle_t*>(&socket_))) return close_handles();
+    if (channel_ == nullptr) return close_handles();
     Request request;
     request.op = Op::kGoodbye;
-    write_owned(stream(), encode_request(0, request), [this](int) { close_handles(); });
+    outbox_.add(encode_request(0, request));
     uv_timer_start(
         &farewell_, [](uv_timer_t* timer) { static_cast<TcpClient*>(timer->data)->close_handles(); }, kFarewellMs, 0);
+    talk();
 }
 
 void TcpClient::close_handles() {
     close_once(&wake_);
     close_once(&farewell_);
-    close_once(&socket_);
+    close_socket();
 }
 
-void TcpClient::receive(std::string_view bytes) {
+// A handle that was never initialised has no type.
+void TcpClient::close_socket() {
+    if (socket_.type == UV_POLL) close_once(&socket_);
+    channel_.reset();
+}
+
+void TcpClient::take_frames() {
     try {
-        frames_.feed(bytes);
         while (auto frame = frames_.next()) {
             if (frame->op == Op::kReply)
                 answer(frame->id, decode_reply(*frame));
@@ -279,7 +311,9 @@ void TcpClient::lose(const std::string& reason, bool graceful) {
             connection_watches_.clear();
         }
     }
-    close_once(&socket_);
+    outbox_.clear();
+    close_socket();
+    if (leaving_) close_handles();
 }
 
 // ---- connecting: on the thread that opens the store
@@ -334,35 +368,19 @@ void connect_socket(int fd, const SocketAddress& address, const Deadline& deadli
     if (self.port() == peer.port() && self.host() == peer.host()) fail(DDP_ERROR_UNAVAILABLE, reason(ECONNREFUSED));
 }
 
-void send_all(int fd, std::string_view bytes, const Deadline& deadline) {
-    while (!bytes.empty()) {
-        ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-        if (sent >= 0) {
-            bytes.remove_prefix(static_cast<std::size_t>(sent));
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!wait_for(fd, POLLOUT, deadline)) fail(DDP_ERROR_UNAVAILABLE, "the server takes no data");
-        } else if (errno != EINTR) {
-            fail(DDP_ERROR_UNAVAILABLE, "the connection broke during the handshake: ", reason(errno));
-        }
-    }
+// For handshake and channel alike.
+void wait_for_server(int fd, short events, const Deadline& deadline) {
+    if (!wait_for(fd, events, deadline))
+        fail(DDP_ERROR_UNAVAILABLE, "something accepts connections there, but does not answer like a libddp store");
 }
 
-std::string receive(int fd, std::size_t size, const Deadline& deadline) {
+std::string receive(wire::Channel& channel, std::size_t size, const Deadline& deadline) {
     std::string bytes(size, '\0');
-    std::size_t got = 0;
-    while (got < size) {
-        ssize_t count = recv(fd, bytes.data() + got, size - got, 0);
-        if (count > 0) {
-            got += static_cast<std::size_t>(count);
-        } else if (count == 0) {
-            fail(DDP_ERROR_UNAVAILABLE, "the server closed the connection during the handshake");
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!wait_for(fd, POLLIN, deadline))
-                fail(DDP_ERROR_UNAVAILABLE,
-                     "something accepts connections there, but does not answer like a libddp store");
-        } else if (errno != EINTR) {
-            fail(DDP_ERROR_UNAVAILABLE, "the connection broke during the handshake: ", reason(errno));
-        }
+    for (std::size_t got = 0; got < size;) {
+        iovec piece{bytes.data() + got, size - got};
+        const std::size_t count = channel.receive(&piece, 1);
+        if (count == 0) wait_for_server(channel.fd(), POLLIN, deadline);
+        got += count;
     }
     return bytes;
 }
@@ -373,25 +391,30 @@ struct Final {
     std::string message;
 };
 
-void shake_hands(int fd, const std::string& secret, const Deadline& deadline) {
-    std::string nonce = make_nonce();
-    send_all(fd, encode_hello(Role::kClient, nonce), deadline);
-    Hello hello = decode_hello(Role::kServer, receive(fd, kHelloSize, deadline));
-    if (!hello.known)
+std::unique_ptr<wire::Channel> shake_hands(Descriptor socket, const wire::Key& key, const Deadline& deadline) {
+    auto handshake = wire::Handshake::client(std::move(socket), store_identity(), key, wire::Protection::kTls);
+    try {
+        for (wire::Handshake::Wants wants; (wants = handshake->advance()) != wire::Handshake::Wants::kNothing;)
+            wait_for_server(handshake->fd(), wants == wire::Handshake::Wants::kRead ? POLLIN : POLLOUT, deadline);
+    } catch (const wire::NotLibddp&) {
         throw Final{DDP_ERROR_UNAVAILABLE, "what listens there is not a libddp store; check host and port"};
-    if (hello.version != kProtocolVersion)
+    } catch (const Error& error) {
+        if (error.info().code != DDP_ERROR_PERMISSION_DENIED) throw;
+        throw Final{
+            DDP_ERROR_PERMISSION_DENIED,
+            str("the server has another job secret; set the same DDP_SECRET for every rank (", error.what(), ")")};
+    }
+    auto channel = handshake->take_channel();
+    const std::uint32_t version = decode_version(receive(*channel, kVersionSize, deadline));
+    if (version != kProtocolVersion)
         throw Final{DDP_ERROR_UNSUPPORTED,
-                    str("the server speaks version ", hello.version, " of the store protocol and this ",
-                        "library version ", kProtocolVersion, "; use one libddp for all ranks")};
-    send_all(fd, make_proof(Role::kClient, secret, nonce, hello.nonce), deadline);
-    std::string verdict = receive(fd, kVerdictSize, deadline);
-    std::string expected = make_proof(Role::kServer, secret, nonce, hello.nonce);
-    if (!is_accepted(verdict) || !same_proof(std::string_view(verdict).substr(1), expected))
-        throw Final{DDP_ERROR_PERMISSION_DENIED,
-                    "the server has another job secret; set the same DDP_SECRET for every rank"};
+                    str("the server speaks version ", version, " of the store protocol and this library version ",
+                        kProtocolVersion, "; use one libddp for all ranks")};
+    return channel;
 }
 
-int attempt(const std::string& host, int port, const std::string& secret, const Deadline& deadline) {
+std::unique_ptr<wire::Channel> attempt(const std::string& host, int port, const wire::Key& key,
+                                       const Deadline& deadline) {
     ErrorInfo last;
     for (const auto& address : resolve(host, port, deadline)) {
         Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -404,8 +427,7 @@ int attempt(const std::string& host, int port, const std::string& secret, const 
             auto bound = Deadline::after_ms(std::min(deadline.remaining_ms(), kAttemptMs));
             connect_socket(socket.get(), address, bound);
             tune_socket(socket.get());
-            shake_hands(socket.get(), secret, bound);
-            return socket.release();
+            return shake_hands(std::move(socket), key, bound);
         } catch (const Error& error) {
             last = error.info();
             if (last.code == DDP_ERROR_INTERRUPTED) break;
@@ -424,15 +446,18 @@ int attempt(const std::string& host, int port, const std::string& secret, const 
 
 }  // namespace
 
-int connect_once(const std::string& host, int port, const std::string& secret, const Deadline& deadline) {
+std::unique_ptr<wire::Channel> connect_once(const std::string& host, int port, const std::string& secret,
+                                            const Deadline& deadline) {
     try {
-        return attempt(host, port, secret, deadline);
+        return attempt(host, port, wire::derive_key(secret, kStoreKey), deadline);
     } catch (const Final& failure) {
         cannot_be_used(tcp_uri(host, port), failure);
     }
 }
 
-int connect_to_server(const std::string& host, int port, const std::string& secret, const Deadline& deadline) {
+std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int port, const std::string& secret,
+                                                 const Deadline& deadline) {
+    const wire::Key key = wire::derive_key(secret, kStoreKey);
     const std::string name = tcp_uri(host, port);
     const auto started = Deadline::Clock::now();
     auto waited_ms = [&] {
@@ -444,7 +469,7 @@ int connect_to_server(const std::string& host, int port, const std::string& secr
     while (true) {
         ErrorInfo last;
         try {
-            return attempt(host, port, secret, deadline);
+            return attempt(host, port, key, deadline);
         } catch (const Final& failure) {
             cannot_be_used(name, failure);
         } catch (const Error& error) {

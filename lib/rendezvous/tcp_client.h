@@ -16,17 +16,18 @@
 #include <vector>
 
 #include "rendezvous/notifier.h"
+#include "rendezvous/outbox.h"
 #include "rendezvous/protocol.h"
 #include "rendezvous/store_engine.h"
 #include "util/deadline.h"
+#include "wire/channel.h"
 
 namespace libddp {
 
 class TcpClient final : public StoreEngine {
 public:
-    // socket: connected and past the handshake (connect_to_server); owned from here on. call_timeout_ms: the bound of calls
-    // that do not wait for others.
-    TcpClient(int socket, std::string name, std::int64_t call_timeout_ms);
+    // channel: of connect_to_server. call_timeout_ms: the bound of calls that do not wait for others.
+    TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, std::int64_t call_timeout_ms);
     ~TcpClient() override;
 
     Outcome perform(Request request, std::int64_t within_ms) override;
@@ -52,14 +53,16 @@ private:
     void finish_pending(ddp_status code, const std::string& message);
 
     // On the loop's thread.
-    void start_reading();
-    void flush();
+    void turn();
+    void talk();
+    bool read();
+    void watch(bool writes);
     void say_goodbye();
     void close_handles();
-    void receive(std::string_view bytes);
+    void close_socket();
+    void take_frames();
     void answer(std::uint64_t id, Outcome outcome);
     void lose(const std::string& reason, bool graceful);
-    uv_stream_t* stream() { return reinterpret_cast<uv_stream_t*>(&socket_); }
 
     const std::string name_;
     const std::int64_t call_timeout_ms_;
@@ -77,22 +80,28 @@ private:
 
     std::vector<char> read_buffer_;
     uv_loop_t loop_{};
-    uv_tcp_t socket_{};
+    std::unique_ptr<wire::Channel> channel_;  // null: closed
+    uv_poll_t socket_{};
     uv_async_t wake_{};
     uv_timer_t farewell_{};
-    FrameReader frames_;  // loop thread
+    // Of the loop's thread:
+    Outbox outbox_;
+    FrameReader frames_;
+    bool leaving_ = false;
+    int watched_ = 0;
     std::thread thread_;
     std::atomic<bool> close_called_{false};
     Notifier notifier_;
 };
 
-// Opens an authenticated connection to a store server: blocking and bounded. Retries with jittered, growing pauses until
-// the server answers or the deadline passes: the server's process may start later than this one. Returns a connected
-// socket that has passed the handshake; the caller owns it. Throws Error: UNAVAILABLE (nobody listens, or not a libddp
-// store), TIMEOUT (no answer at all), PERMISSION_DENIED (other secret), UNSUPPORTED (other protocol version).
-int connect_to_server(const std::string& host, int port, const std::string& secret, const Deadline& deadline);
+// Opens a channel to a store server: blocking and bounded. Retries with jittered, growing pauses until the server answers or the deadline
+// passes: the server's process may start later than this one. Throws Error: UNAVAILABLE (nobody listens, or not a libddp store), TIMEOUT
+// (no answer at all), PERMISSION_DENIED (other secret), UNSUPPORTED (other protocol version).
+std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int port, const std::string& secret,
+                                                 const Deadline& deadline);
 
 // The same without another try.
-int connect_once(const std::string& host, int port, const std::string& secret, const Deadline& deadline);
+std::unique_ptr<wire::Channel> connect_once(const std::string& host, int port, const std::string& secret,
+                                            const Deadline& deadline);
 
 }  // namespace libddp

@@ -1,19 +1,26 @@
 #include "rendezvous/tcp_server.h"
 
+#include <sys/socket.h>
 #include <uv.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <deque>
 #include <map>
+#include <new>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "rendezvous/auth.h"
 #include "rendezvous/protocol.h"
+#include "rendezvous/tcp_connection.h"
 #include "rendezvous/uri.h"
 #include "rendezvous/uv_tools.h"
 #include "rendezvous/wait_list.h"
@@ -22,226 +29,38 @@
 #include "util/log.h"
 #include "util/quiet_thread.h"
 #include "wire/crypto.h"
+#include "wire/gate.h"
 #include "wire/sockets.h"
 
 namespace libddp {
-
-// The server's end of one connection: handshake, framing, back pressure. Lives on the server's loop thread.
-class TcpConnection {
-public:
-    class Listener {
-    public:
-        virtual ~Listener() = default;
-        // A frame of an authenticated client. Throwing Error ends the connection.
-        virtual void on_frame(TcpConnection& from, const Frame& frame) = 0;
-        // The connection is over and its memory may go.
-        virtual void on_closed(TcpConnection& connection) = 0;
-    };
-    using Clock = std::chrono::steady_clock;
-
-    // loop->data: a buffer as read_into_shared (uv_tools.h) wants it.
-    TcpConnection(uv_loop_t* loop, std::uint64_t id, const std::string& secret, Listener& listener);
-    TcpConnection(const TcpConnection&) = delete;
-    TcpConnection& operator=(const TcpConnection&) = delete;
-
-    std::uint64_t id() const { return id_; }
-    bool authenticated() const { return state_ == State::kOpen; }
-    Clock::time_point opened_at() const { return opened_at_; }
-
-    void accept(uv_stream_t* server);
-    void send(std::string bytes);
-    // Sends last bytes, then closes when the peer has closed its side. What still comes in is ignored.
-    void finish(std::string last);
-    void close();
-
-private:
-    enum class State { kHello, kProof, kOpen, kFinishing };
-
-    uv_stream_t* stream() { return reinterpret_cast<uv_stream_t*>(&tcp_); }
-    void start_reading();
-    void receive(std::string_view bytes);
-    void advance_handshake();
-    void answer_hello();
-    void check_proof();
-    void drain_frames();
-    bool congested() { return uv_stream_get_write_queue_size(stream()) > kCongestion; }
-    void on_written(int status);
-
-    // Above this, nothing more is read from a client that does not fetch its answers.
-    static constexpr std::size_t kCongestion = std::size_t{64} << 20;
-    // Above this (waits that end all at once), the client is given up.
-    static constexpr std::size_t kHopeless = std::size_t{1} << 30;
-
-    std::uint64_t id_;
-    const std::string& secret_;
-    Listener& listener_;
-    uv_tcp_t tcp_{};
-    State state_ = State::kHello;
-    Clock::time_point opened_at_ = Clock::now();
-    bool paused_ = false;
-    std::string greeting_;  // unfinished handshake message
-    std::string client_nonce_;
-    std::string server_nonce_;
-    FrameReader frames_;
-};
-
-TcpConnection::TcpConnection(uv_loop_t* loop, std::uint64_t id, const std::string& secret, Listener& listener)
-    : id_(id), secret_(secret), listener_(listener) {
-    uv_tcp_init(loop, &tcp_);
-    tcp_.data = this;
-}
-
-void TcpConnection::accept(uv_stream_t* server) {
-    uv_os_fd_t fd = -1;
-    if (uv_accept(server, stream()) != 0 || uv_fileno(reinterpret_cast<uv_handle_t*>(&tcp_), &fd) != 0) return close();
-    tune_socket(fd);
-    start_reading();
-}
-
-void TcpConnection::start_reading() {
-    auto arrived = [](uv_stream_t* from, ssize_t count, const uv_buf_t* buffer) {
-        auto* self = static_cast<TcpConnection*>(from->data);
-        if (count < 0) return self->close();
-        self->receive({buffer->base, static_cast<std::size_t>(count)});
-    };
-    if (uv_read_start(stream(), read_into_shared, arrived) != 0) close();
-}
-
-void TcpConnection::send(std::string bytes) {
-    if (uv_is_closing(reinterpret_cast<uv_handle_t*>(&tcp_)) || state_ == State::kFinishing) return;
-    write_owned(stream(), std::move(bytes), [this](int status) { on_written(status); });
-    if (uv_stream_get_write_queue_size(stream()) > kHopeless) {
-        log(LogLevel::kWarn, "store: a client that does not read its answers is disconnected");
-        close();
-    }
-}
-
-void TcpConnection::on_written(int status) {
-    if (status == UV_ECANCELED) return;  // by close(): on_closed follows
-    if (status != 0) return close();
-    if (!paused_ || congested()) return;
-    paused_ = false;
-    drain_frames();
-    if (!paused_ && !uv_is_closing(reinterpret_cast<uv_handle_t*>(&tcp_))) start_reading();
-}
-
-void TcpConnection::finish(std::string last) {
-    send(std::move(last));
-    state_ = State::kFinishing;
-    auto* shutdown = new uv_shutdown_t;
-    int status = uv_shutdown(shutdown, stream(), [](uv_shutdown_t* done, int) { delete done; });
-    if (status != 0) {
-        delete shutdown;
-        close();
-    } else if (std::exchange(paused_, false)) {
-        start_reading();  // else the peer's end of stream would go unseen
-    }
-}
-
-void TcpConnection::close() {
-    close_once(&tcp_, [](uv_handle_t* handle) {
-        auto* self = static_cast<TcpConnection*>(handle->data);
-        self->listener_.on_closed(*self);
-    });
-}
-
-void TcpConnection::receive(std::string_view bytes) {
-    try {
-        if (state_ == State::kFinishing) return;
-        if (state_ == State::kOpen) {
-            frames_.feed(bytes);
-            return drain_frames();
-        }
-        // A client sends nothing beyond the two messages before it has the verdict, so this stays tiny.
-        greeting_.append(bytes);
-        advance_handshake();
-    } catch (const std::exception& error) {
-        log(LogLevel::kInfo, "store: a connection is closed: ", error.what());
-        close();
-    }
-}
-
-void TcpConnection::advance_handshake() {
-    const std::string known = encode_hello(Role::kClient, "").substr(0, 4);
-    if (greeting_.size() > (state_ == State::kHello ? kHelloSize : kProofSize))
-        fail(DDP_ERROR_IO, "more bytes than the handshake has");
-    if (state_ == State::kHello && greeting_.compare(0, 4, known, 0, greeting_.size()) != 0)
-        fail(DDP_ERROR_IO, "the client is not libddp");
-    if (state_ == State::kHello && greeting_.size() == kHelloSize)
-        answer_hello();
-    else if (state_ == State::kProof && greeting_.size() == kProofSize)
-        check_proof();
-    else
-        return;
-    // At once: this thread may outlive the cryptographic library's own clean-up when the process exits.
-    wire::release_thread_state();
-}
-
-void TcpConnection::answer_hello() {
-    Hello hello = decode_hello(Role::kClient, greeting_);
-    client_nonce_ = hello.nonce;
-    server_nonce_ = make_nonce();
-    greeting_.clear();
-    std::string answer = encode_hello(Role::kServer, server_nonce_);
-    // The client of another version learns ours from the answer and says what is wrong.
-    if (hello.version != kProtocolVersion) return finish(std::move(answer));
-    state_ = State::kProof;
-    send(std::move(answer));
-}
-
-void TcpConnection::check_proof() {
-    if (!same_proof(greeting_, make_proof(Role::kClient, secret_, client_nonce_, server_nonce_))) {
-        log(LogLevel::kWarn, "store: a client with another job secret was refused");
-        return finish(refused_verdict());
-    }
-    greeting_.clear();
-    greeting_.shrink_to_fit();
-    state_ = State::kOpen;
-    send(accepted_verdict(make_proof(Role::kServer, secret_, client_nonce_, server_nonce_)));
-}
-
-void TcpConnection::drain_frames() {
-    try {
-        while (state_ == State::kOpen && !uv_is_closing(reinterpret_cast<uv_handle_t*>(&tcp_))) {
-            if (congested()) {
-                paused_ = true;
-                uv_read_stop(stream());
-                return;
-            }
-            auto frame = frames_.next();
-            if (!frame) return;
-            listener_.on_frame(*this, *frame);
-        }
-    } catch (const std::exception& error) {
-        log(LogLevel::kInfo, "store: a connection is closed: ", error.what());
-        close();
-    }
-}
-
 namespace {
 
 using Clock = TcpConnection::Clock;
 
 constexpr int kBacklog = 4096;
-// A stranger may stay this long and send 76 bytes; an honest client proves itself at once.
+// An honest client proves itself at once.
 constexpr auto kHandshakeBound = std::chrono::seconds(5);
-constexpr std::uint64_t kSweepMs = 1000;
+constexpr std::uint64_t kSweepMs = wire::Gate::kLookMs;
 constexpr std::uint64_t kStopMs = 500;
+// See ServerLimits::incomplete.
+constexpr std::size_t kBytesPerSecond = std::size_t{4} << 20;
+// Answers so long are held once, however many clients they are for.
+constexpr std::size_t kLongAnswer = std::size_t{64} << 10;
 
-[[noreturn]] void cannot_listen(const std::string& name, int status) {
-    std::string why = std::generic_category().message(-status);
-    switch (status) {
-        case UV_EADDRINUSE:
+[[noreturn]] void cannot_listen(const std::string& name, int error) {
+    std::string why = std::generic_category().message(error);
+    switch (error) {
+        case EADDRINUSE:
             fail(DDP_ERROR_ALREADY_EXISTS, "the store server cannot listen on ", name,
                  ": the port is taken by another process; choose another port, or 0 for a free one");
-        case UV_EACCES:
-        case UV_EPERM:
+        case EACCES:
+        case EPERM:
             fail(DDP_ERROR_PERMISSION_DENIED, "the store server may not listen on ", name, ": ", why);
-        case UV_EADDRNOTAVAIL:
+        case EADDRNOTAVAIL:
             fail(DDP_ERROR_INVALID_ARGUMENT, "uri: the store server cannot listen on ", name,
                  ": the host is not an address of this machine");
-        case UV_EMFILE:
-        case UV_ENFILE:
+        case EMFILE:
+        case ENFILE:
             fail(DDP_ERROR_LIMIT, "the store server cannot listen on ", name, ": ", why, kRaiseOpenFiles);
         default:
             fail(DDP_ERROR_IO, "the store server cannot listen on ", name, ": ", why);
@@ -250,9 +69,10 @@ constexpr std::uint64_t kStopMs = 500;
 
 }  // namespace
 
-class TcpServer::Loop final : public TcpConnection::Listener {
+class TcpServer::Loop final : public TcpConnection::Owner {
 public:
-    Loop(const std::string& host, int port, const std::string& secret, const Deadline& deadline);
+    Loop(const std::string& host, int port, const std::string& secret, const Deadline& deadline,
+         const ServerLimits& limits);
     ~Loop() override { stop(); }
 
     void stop();
@@ -260,30 +80,48 @@ public:
 
     void on_frame(TcpConnection& from, const Frame& frame) override;
     void on_closed(TcpConnection& connection) override;
+    bool ask_room(TcpConnection& connection, std::size_t bytes) override;
+    void give_back_room(TcpConnection& connection, std::size_t bytes) override;
+    const ServerLimits& limits() const override { return limits_; }
+    void again(TcpConnection& connection) override;
 
 private:
     void listen(const SocketAddress& address, const std::string& name);
+    void advance_gate();
+    void close_gate();
     void close_handles();
     void begin_stop();
-    void accept_one();
+    void admit(wire::Gate::Guest guest);
     void sweep();
     void expire();
     void arm();
+    void take_turns();
     void reply(Caller caller, const Outcome& outcome);
+    SharedBytes share(std::string&& bytes);
+    void drop_slow_readers();
 
-    const std::string secret_;
+    const wire::Key key_;
+    const ServerLimits limits_;
     SocketAddress address_;
     std::vector<char> read_buffer_;
+    std::unique_ptr<wire::Gate> gate_;
     uv_loop_t loop_{};
-    uv_tcp_t listener_{};
+    uv_poll_t gate_poll_{};
     uv_async_t wake_{};
+    uv_idle_t turns_{};
     uv_timer_t deadline_timer_{};
     uv_timer_t sweep_timer_{};
     uv_timer_t stop_timer_{};
 
     WaitList waits_;
+    std::size_t unsent_ = 0;  // bytes of answers, shared ones counted once
     std::map<std::uint64_t, std::unique_ptr<TcpConnection>> connections_;
     std::uint64_t next_id_ = 1;
+    std::set<std::uint64_t> again_;
+    std::array<std::weak_ptr<const std::string>, 8> shared_;  // the latest long answers
+    std::size_t next_shared_ = 0;
+    std::size_t room_ = limits_.requests;                           // for long requests
+    std::deque<std::pair<std::uint64_t, std::size_t>> room_asked_;  // connection, bytes
     std::optional<Clock::time_point> armed_;
     bool stopping_ = false;  // loop thread
 
@@ -291,23 +129,28 @@ private:
     std::thread thread_;
 };
 
-TcpServer::Loop::Loop(const std::string& host, int port, const std::string& secret, const Deadline& deadline)
-    : secret_(secret),
+TcpServer::Loop::Loop(const std::string& host, int port, const std::string& secret, const Deadline& deadline,
+                      const ServerLimits& limits)
+    : key_(wire::derive_key(secret, kStoreKey)),
+      limits_(limits),
       read_buffer_(kReadBuffer),
       waits_([this](Caller caller, const Outcome& outcome) { reply(caller, outcome); }) {
     SocketAddress wanted = resolve(host, port, deadline).front();
     init_loop(&loop_, "the store server");
     loop_.data = read_buffer_.data();
-    uv_tcp_init(&loop_, &listener_);
+    uv_idle_init(&loop_, &turns_);
     uv_async_init(&loop_, &wake_, [](uv_async_t* handle) { static_cast<Loop*>(handle->data)->begin_stop(); });
     for (uv_timer_t* timer : {&deadline_timer_, &sweep_timer_, &stop_timer_}) {
         uv_timer_init(&loop_, timer);
         timer->data = this;
     }
-    listener_.data = wake_.data = this;
+    gate_poll_.data = turns_.data = wake_.data = this;
     try {
         listen(wanted, tcp_uri(host, port));
-        thread_ = quiet_thread([this] { uv_run(&loop_, UV_RUN_DEFAULT); });
+        thread_ = quiet_thread([this] {
+            uv_run(&loop_, UV_RUN_DEFAULT);
+            wire::release_thread_state();
+        });
     } catch (...) {
         close_handles();
         uv_run(&loop_, UV_RUN_DEFAULT);
@@ -317,19 +160,23 @@ TcpServer::Loop::Loop(const std::string& host, int port, const std::string& secr
 }
 
 void TcpServer::Loop::listen(const SocketAddress& address, const std::string& name) {
-    int status = uv_tcp_bind(&listener_, address.get(), 0);
-    if (status == 0) {
-        status = uv_listen(reinterpret_cast<uv_stream_t*>(&listener_), kBacklog, [](uv_stream_t* server, int failed) {
-            if (failed != 0)
-                log(LogLevel::kWarn, "store: a connection cannot be accepted: ", uv_strerror(failed));
-            else
-                static_cast<Loop*>(server->data)->accept_one();
-        });
-    }
-    if (status != 0) cannot_listen(name, status);
-    uv_os_fd_t fd = -1;
-    uv_fileno(reinterpret_cast<uv_handle_t*>(&listener_), &fd);
-    address_ = local_address(fd);
+    Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int on = 1;
+    if (!socket || setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        ::bind(socket.get(), address.get(), address.size) != 0 || ::listen(socket.get(), kBacklog) != 0)
+        cannot_listen(name, errno);
+    address_ = local_address(socket.get());
+    auto lookup = [this](std::string_view identity) {
+        return version_of(identity) ? std::optional(key_) : std::nullopt;
+    };
+    gate_ = std::make_unique<wire::Gate>(
+        std::move(socket), "store", lookup, wire::Protection::kTls,
+        [this](wire::Gate::Guest guest) { admit(std::move(guest)); }, kHandshakeBound);
+    int status = uv_poll_init(&loop_, &gate_poll_, gate_->fd());
+    if (status == 0)
+        status = uv_poll_start(&gate_poll_, UV_READABLE,
+                               [](uv_poll_t* poll, int, int) { static_cast<Loop*>(poll->data)->advance_gate(); });
+    if (status != 0) cannot_listen(name, -status);
     uv_timer_start(
         &sweep_timer_, [](uv_timer_t* timer) { static_cast<Loop*>(timer->data)->sweep(); }, kSweepMs, kSweepMs);
 }
@@ -344,10 +191,9 @@ void TcpServer::Loop::stop() {
 
 void TcpServer::Loop::begin_stop() {
     stopping_ = true;
-    close_once(&listener_);
+    close_gate();
     if (connections_.empty()) return close_handles();
-    for (auto& [_, connection] : connections_)
-        connection->finish(connection->authenticated() ? encode_closing("its owner ended it") : std::string());
+    for (auto& [_, connection] : connections_) connection->finish(encode_closing("its owner ended it"));
     uv_timer_start(
         &stop_timer_,
         [](uv_timer_t* timer) {
@@ -356,25 +202,107 @@ void TcpServer::Loop::begin_stop() {
         kStopMs, 0);
 }
 
+// A handle that was never initialised has no type.
+void TcpServer::Loop::close_gate() {
+    if (gate_poll_.type == UV_POLL) close_once(&gate_poll_);
+    gate_.reset();
+}
+
 void TcpServer::Loop::close_handles() {
-    close_once(&listener_);
+    close_gate();
     close_once(&wake_);
+    close_once(&turns_);
     close_once(&deadline_timer_);
     close_once(&sweep_timer_);
     close_once(&stop_timer_);
 }
 
-void TcpServer::Loop::accept_one() {
-    std::uint64_t id = next_id_++;
-    auto& connection = connections_[id];
-    connection = std::make_unique<TcpConnection>(&loop_, id, secret_, *this);
-    connection->accept(reinterpret_cast<uv_stream_t*>(&listener_));
+// ---- connections
+
+void TcpServer::Loop::advance_gate() {
+    if (gate_ == nullptr) return;
+    try {
+        gate_->advance();
+    } catch (const std::exception& error) {
+        log(LogLevel::kWarn, "store: connections cannot be served now: ", error.what());
+    }
+}
+
+void TcpServer::Loop::admit(wire::Gate::Guest guest) {
+    const std::uint64_t id = next_id_++;
+    auto connection = std::make_unique<TcpConnection>(&loop_, id, std::move(guest), &unsent_, *this);
+    connections_.emplace(id, std::move(connection)).first->second->begin();
 }
 
 void TcpServer::Loop::sweep() {
-    auto now = Clock::now();
-    for (auto& [_, connection] : connections_)
-        if (!connection->authenticated() && now - connection->opened_at() > kHandshakeBound) connection->close();
+    advance_gate();
+    if (room_asked_.empty()) return;
+    const auto now = Clock::now();
+    for (auto& [_, connection] : connections_) {
+        const auto bound = limits_.incomplete + std::chrono::seconds(connection->room() / kBytesPerSecond);
+        if (connection->room() == 0 || connection->awaits_room() || now - connection->room_since() <= bound) continue;
+        log(LogLevel::kWarn, "store: a client at ", connection->peer(),
+            " is disconnected: the rest of a request does not come, and others wait for room");
+        connection->close();
+    }
+}
+
+// ---- memory
+
+bool TcpServer::Loop::ask_room(TcpConnection& connection, std::size_t bytes) {
+    if (room_asked_.empty() && bytes <= room_) {
+        room_ -= bytes;
+        return true;
+    }
+    room_asked_.emplace_back(connection.id(), bytes);
+    return false;
+}
+
+void TcpServer::Loop::give_back_room(TcpConnection& connection, std::size_t bytes) {
+    if (std::erase_if(room_asked_, [&](const auto& asked) { return asked.first == connection.id(); }) == 0)
+        room_ += bytes;
+    while (!room_asked_.empty() && room_asked_.front().second <= room_) {
+        const auto [id, asked] = room_asked_.front();
+        room_asked_.pop_front();
+        room_ -= asked;
+        connections_.at(id)->room_given();
+    }
+}
+
+void TcpServer::Loop::again(TcpConnection& connection) {
+    again_.insert(connection.id());
+    uv_idle_start(&turns_, [](uv_idle_t* idle) { static_cast<Loop*>(idle->data)->take_turns(); });
+}
+
+void TcpServer::Loop::take_turns() {
+    for (const std::uint64_t id : std::exchange(again_, {}))
+        if (auto found = connections_.find(id); found != connections_.end()) found->second->turn();
+    if (again_.empty()) uv_idle_stop(&turns_);
+}
+
+// Ranks that wait for one key get one answer.
+SharedBytes TcpServer::Loop::share(std::string&& bytes) {
+    for (const auto& kept : shared_)
+        if (SharedBytes found = kept.lock(); found != nullptr && *found == bytes) return found;
+    unsent_ += bytes.size();
+    SharedBytes made(new std::string(std::move(bytes)), [this](const std::string* mine) {
+        unsent_ -= mine->size();
+        delete mine;
+    });
+    shared_[next_shared_++ % shared_.size()] = made;
+    return made;
+}
+
+void TcpServer::Loop::drop_slow_readers() {
+    while (unsent_ > limits_.answers) {
+        TcpConnection* slowest = nullptr;
+        for (auto& [_, connection] : connections_)
+            if (slowest == nullptr || connection->unsent() > slowest->unsent()) slowest = connection.get();
+        if (slowest == nullptr || slowest->unsent() == 0) return;
+        log(LogLevel::kWarn, "store: a client at ", slowest->peer(), " that does not read ", slowest->unsent(),
+            " bytes of answers is disconnected: too many answers wait to be read");
+        slowest->close();
+    }
 }
 
 void TcpServer::Loop::on_frame(TcpConnection& from, const Frame& frame) {
@@ -429,11 +357,28 @@ void TcpServer::Loop::arm() {
 
 void TcpServer::Loop::reply(Caller caller, const Outcome& outcome) {
     auto connection = connections_.find(caller.owner);
-    if (connection != connections_.end()) connection->second->send(encode_reply(caller.request, outcome));
+    if (connection == connections_.end() || connection->second->closed()) return;
+    try {
+        std::string payload = encode_reply_payload(outcome);
+        std::string header = encode_reply_header(caller.request, payload.size());
+        if (payload.size() < kLongAnswer) {
+            header += payload;
+            connection->second->send(std::move(header));
+        } else {
+            connection->second->send(std::move(header), share(std::move(payload)));
+        }
+    } catch (const std::bad_alloc&) {
+        // Without its answer the client would wait for ever.
+        log(LogLevel::kWarn, "store: a client at ", connection->second->peer(),
+            " is disconnected: there is no memory for its answer");
+        connection->second->close();
+    }
+    drop_slow_readers();
 }
 
-TcpServer::TcpServer(const std::string& host, int port, const std::string& secret, const Deadline& deadline)
-    : loop_(std::make_unique<Loop>(host, port, secret, deadline)) {}
+TcpServer::TcpServer(const std::string& host, int port, const std::string& secret, const Deadline& deadline,
+                     const ServerLimits& limits)
+    : loop_(std::make_unique<Loop>(host, port, secret, deadline, limits)) {}
 
 TcpServer::~TcpServer() = default;
 

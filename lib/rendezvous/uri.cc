@@ -125,8 +125,8 @@ std::int64_t call_bound(const StoreConfig& config) {
     return std::min<std::int64_t>(config.timeout_ms, 10'000);
 }
 
-std::shared_ptr<Store> client_of(int socket, const StoreConfig& config) {
-    auto client = std::make_shared<TcpClient>(socket, config.uri, call_bound(config));
+std::shared_ptr<Store> client_of(std::unique_ptr<wire::Channel> channel, const StoreConfig& config) {
+    auto client = std::make_shared<TcpClient>(std::move(channel), config.uri, call_bound(config));
     return std::make_shared<EngineStore>(std::move(client), config, config.uri);
 }
 
@@ -135,8 +135,8 @@ std::shared_ptr<Store> host_tcp(const StoreUri& uri, StoreConfig config, const D
     const std::string& secret = config.secret.value();
     auto server = std::make_unique<TcpServer>(uri.host, uri.port, secret, deadline);
     std::string name = tcp_uri(uri.host, server->port());
-    int socket = connect_to_server(server->local_host(), server->port(), secret, deadline);
-    auto client = std::make_unique<TcpClient>(socket, name, call_bound(config));
+    auto channel = connect_to_server(server->local_host(), server->port(), secret, deadline);
+    auto client = std::make_unique<TcpClient>(std::move(channel), name, call_bound(config));
     config.uri = tcp_uri(server->local_host(), server->port());
     auto engine = std::make_shared<HostingEngine>(std::move(server), std::move(client));
     return std::make_shared<EngineStore>(std::move(engine), std::move(config), std::move(name));

@@ -5,6 +5,16 @@
 #include "util/error.h"
 
 namespace libddp {
+namespace {
+
+// Roughly: the request, and the places that know it.
+std::size_t size_of(const Request& request) {
+    std::size_t size = 512;
+    for (const auto& key : request.keys) size += key.size() + sizeof key;
+    return size;
+}
+
+}  // namespace
 
 bool WaitList::submit(Caller caller, Request request, Time now) {
     if (parked_.count(caller) != 0) return false;
@@ -25,28 +35,34 @@ bool WaitList::submit(Caller caller, Request request, Time now) {
     }
     Parked parked;
     if (request.timeout_ms != kForever) parked.deadline = now + std::chrono::milliseconds(request.timeout_ms);
+    parked.size = size_of(request);
     parked.request = std::move(request);
-    park(caller, std::move(parked));
+    if (auto full = state_.hold(parked.size)) {
+        state_.withdraw(caller);
+        reply_(caller, *full);
+    } else {
+        park(caller, std::move(parked));
+    }
     return true;
 }
 
 void WaitList::cancel(Caller caller) {
     auto entry = parked_.find(caller);
     if (entry == parked_.end()) return;
-    unpark(entry);
+    end(entry);
     state_.withdraw(caller);
 }
 
 void WaitList::end_owner(std::uint64_t owner) {
     for (auto entry = parked_.lower_bound({owner, 0}); entry != parked_.end() && entry->first.owner == owner;)
-        unpark(entry++);
+        end(entry++);
     for (const auto& key : state_.end_owner(owner)) wake_key(key);
 }
 
 void WaitList::expire(Time now) {
     while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
         Caller caller = deadlines_.begin()->second;
-        Parked parked = unpark(parked_.find(caller));
+        Parked parked = end(parked_.find(caller));
         Outcome outcome = state_.timed_out(parked.request, parked.request.timeout_ms);
         state_.withdraw(caller);
         reply_(caller, outcome);
@@ -95,6 +111,12 @@ WaitList::Parked WaitList::unpark(Entry entry) {
     return parked;
 }
 
+WaitList::Parked WaitList::end(Entry entry) {
+    Parked parked = unpark(entry);
+    state_.let_go(parked.size);
+    return parked;
+}
+
 void WaitList::announce(const Request& done) {
     switch (done.op) {
         case Op::kSet:
@@ -126,8 +148,9 @@ void WaitList::wake_key(const std::string& key) {
         Parked parked = unpark(parked_.find(caller));
         if (!place_of(parked).second.empty()) {
             park(caller, std::move(parked));
-        } else if (auto outcome = state_.apply(caller, parked.request)) {
-            reply_(caller, *outcome);
+        } else {
+            state_.let_go(parked.size);
+            if (auto outcome = state_.apply(caller, parked.request)) reply_(caller, *outcome);
         }
     }
 }
@@ -137,7 +160,7 @@ void WaitList::wake_queue(const std::string& name) {
         auto place = places_.find({Kind::kQueue, name});
         if (place == places_.end()) return;
         Caller caller = place->second.begin()->second;
-        Parked parked = unpark(parked_.find(caller));
+        Parked parked = end(parked_.find(caller));
         if (auto outcome = state_.apply(caller, parked.request)) reply_(caller, *outcome);
     }
 }
@@ -148,7 +171,7 @@ void WaitList::release_barrier(const std::string& name) {
     std::vector<Caller> released;
     for (const auto& [_, caller] : place->second) released.push_back(caller);
     for (const Caller& caller : released) {
-        unpark(parked_.find(caller));
+        end(parked_.find(caller));
         reply_(caller, Outcome());
     }
 }

@@ -47,12 +47,14 @@ private:
         Place place;
         std::uint64_t ticket = 0;  // order of arrival at the place
         std::size_t scanned = 0;   // keys before this one existed when last looked at
+        std::size_t size = 0;      // what the state counts for it
         std::optional<Time> deadline;
     };
     using Entry = std::map<Caller, Parked>::iterator;
 
     void park(Caller caller, Parked parked);
     Parked unpark(Entry entry);
+    Parked end(Entry entry);  // and nobody parks it again
     Place place_of(Parked& parked) const;
     void announce(const Request& done);
     void wake_key(const std::string& key);

@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "util/descriptors.h"
+#include "util/error.h"
 
 namespace libddp::wire {
 
@@ -58,6 +59,12 @@ protected:
     const Descriptor fd_;
 };
 
+// Thrown by a handshake, with UNAVAILABLE, when what is at the other end is not libddp.
+class NotLibddp final : public Error {
+public:
+    using Error::Error;
+};
+
 // The handshake of one connected, non-blocking socket. One thread at a time uses it. Never blocks.
 class Handshake {
 public:
@@ -75,7 +82,7 @@ public:
     // UNAVAILABLE (the connection broke, or what is there is not libddp), PERMISSION_DENIED (the peer does not know the key).
     virtual Wants advance() = 0;
     virtual int fd() const = 0;
-    // What the client has said, once advance() has returned kNothing.
+    // What the client has said. Of a server: empty until the client has used the key, or somebody has sent a recording of that.
     virtual const std::string& identity() const = 0;
     // Once, after kNothing.
     virtual std::unique_ptr<Channel> take_channel() = 0;

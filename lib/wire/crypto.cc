@@ -7,9 +7,12 @@
 #include <openssl/ssl.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -33,11 +36,16 @@ void forked() {
     entered.store(0);
 }
 
+bool set_up() {
+    require_memory();
+    // After OpenSSL's own handler: it runs the last one first.
+    return OPENSSL_init_ssl(0, nullptr) == 1 && OPENSSL_atexit(end) == 1 &&
+           pthread_atfork(nullptr, nullptr, forked) == 0;
+}
+
 bool enter() {
-    // After OpenSSL's own: it runs the last handler first.
-    static const bool registered =
-        OPENSSL_init_ssl(0, nullptr) == 1 && OPENSSL_atexit(end) == 1 && pthread_atfork(nullptr, nullptr, forked) == 0;
-    (void)registered;
+    static const bool is_set_up = set_up();
+    (void)is_set_up;
     entered.fetch_add(1);
     if (!ended.load()) return true;
     entered.fetch_sub(1);
@@ -56,6 +64,13 @@ void Cryptography::require() const {
     if (!alive_) fail(DDP_ERROR_UNAVAILABLE, "the process is ending");
 }
 
+void require_memory() {
+    constexpr std::size_t kBytes = std::size_t{2} << 20;
+    void* probe = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (probe == MAP_FAILED) throw std::bad_alloc();
+    munmap(probe, kBytes);
+}
+
 void release_thread_state() {
     if (const Cryptography guard; guard) OPENSSL_thread_stop();
 }
@@ -68,6 +83,7 @@ void prepare_cryptography() {
 Key derive_key(std::string_view secret, std::string_view label) {
     const Cryptography guard;
     guard.require();
+    require_memory();
     // OpenSSL takes no empty key, but a secret may be empty.
     std::string material = "libddp:";
     material += secret;

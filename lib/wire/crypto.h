@@ -21,6 +21,10 @@ private:
     const bool alive_;
 };
 
+// OpenSSL crashes in places where it finds no memory. Throws std::bad_alloc unless there is more than it takes for a handshake, or for what it
+// sets up once.
+void require_memory();
+
 // Frees what OpenSSL keeps for the calling thread; OpenSSL makes it again when it needs it. A thread of libddp calls this after
 // handshakes: it may outlive OpenSSL. A thread of the program does not: the program may use OpenSSL too.
 void release_thread_state();

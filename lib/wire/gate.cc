@@ -4,10 +4,9 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <map>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -21,29 +20,46 @@ namespace libddp::wire {
 namespace {
 
 constexpr int kBacklog = 4096;
-constexpr std::size_t kMostStrangers = 256;
-// An honest peer proves itself in milliseconds. One that is stopped meanwhile, or cut off, tries again.
-constexpr auto kHandshakeBound = std::chrono::seconds(10);
+// Of a handshake, where so many are in the middle of it that nobody else is let in.
+constexpr auto kBusyBound = std::chrono::seconds(1);
+// Where the system lacks something.
+constexpr auto kRest = std::chrono::milliseconds(500);
 constexpr int kAcceptsAtOnce = 64;
-constexpr auto kReportEvery = std::chrono::seconds(1);
+constexpr auto kReportEvery = std::chrono::seconds(10);
+// What epoll says of the listening socket; strangers have numbers from 1 on.
+constexpr std::uint64_t kListener = 0;
 
 std::string error_text(int error) {
     return std::generic_category().message(error);
 }
 
+Descriptor reserve() {
+    return Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+// EPOLL_CTL_...
+bool tell(int epoll, int operation, int fd, std::uint32_t events, std::uint64_t id) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = id;
+    return epoll_ctl(epoll, operation, fd, &event) == 0;
+}
+
 }  // namespace
 
-Gate::Gate(Descriptor listener, std::string name, Handshake::Lookup lookup, Protection protection, Admit admit)
+Gate::Gate(Descriptor listener, std::string name, Handshake::Lookup lookup, Protection protection, Admit admit,
+           Clock::duration bound)
     : listener_(std::move(listener)),
       name_(std::move(name)),
       lookup_(std::move(lookup)),
       protection_(protection),
       admit_(std::move(admit)),
+      bound_(bound),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      reserve_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {
-    if (!epoll_ || !reserve_) cannot_start(name_, errno);
-    epoll_event event{EPOLLIN, {nullptr}};
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event) != 0) cannot_start(name_, errno);
+      reserve_(reserve()),
+      next_id_(kListener + 1) {
+    if (!epoll_ || !reserve_ || !tell(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener))
+        cannot_start(name_, errno);
 }
 
 Gate::~Gate() = default;
@@ -52,109 +68,136 @@ void Gate::advance() {
     std::array<epoll_event, 64> events;
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
     bool knocks = false;
-    // Those that are ready now. A stranger that is removed meanwhile must not be touched again, so each is looked up.
     for (int i = 0; i < count; ++i) {
-        Stranger* const ready = static_cast<Stranger*>(events[static_cast<std::size_t>(i)].data.ptr);
-        if (!ready) {
-            knocks = true;
-            continue;
-        }
-        const auto found = std::find_if(strangers_.begin(), strangers_.end(), [&](auto& s) { return &s == ready; });
-        if (found != strangers_.end()) go_on(found);
+        const std::uint64_t ready = events[static_cast<std::size_t>(i)].data.u64;
+        knocks |= ready == kListener;
+        // One that was turned away meanwhile is not there.
+        if (const auto found = strangers_.find(ready); found != strangers_.end()) go_on(found);
     }
     if (knocks) accept_some();
+    refuse_late_ones();
+    if (!reserve_) reserve_ = reserve();
     // At once: this thread may outlive the cryptographic library's own clean-up when the process exits.
-    if (count > 0) release_thread_state();
+    if (count > 0 && strangers_.empty()) release_thread_state();
+}
+
+void Gate::refuse_late_ones() {
     const auto now = Clock::now();
-    while (!strangers_.empty() && now - strangers_.front().came > kHandshakeBound)
-        refuse(strangers_.begin(), "it did not finish the handshake in time");
+    auto later_than = [&](std::optional<std::uint64_t> id, Clock::duration bound) {
+        return id && now - strangers_.at(*id).came > bound;
+    };
+    while (later_than(order_.oldest(), bound_)) refuse(*order_.oldest(), "it did not finish the handshake in time");
+    while (order_.busy() && later_than(order_.oldest_promising(), kBusyBound))
+        refuse(*order_.oldest_promising(), "it did not finish the handshake in time, and others wait");
+    if (paused_ && !order_.busy() && now >= paused_until_) {
+        paused_ = false;
+        tell(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListener);
+    }
+}
+
+void Gate::pause(Clock::duration at_least) {
+    paused_ = true;
+    paused_until_ = Clock::now() + at_least;
+    tell(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), 0, kListener);
 }
 
 void Gate::accept_some() {
-    for (int i = 0; i < kAcceptsAtOnce && accept_one(); ++i) {
+    for (int i = 0; i < kAcceptsAtOnce; ++i) {
+        // Others wait in the kernel meanwhile. When a large job begins, all of its ranks come at once.
+        if (order_.busy()) return pause(Clock::duration::zero());
+        if (!accept_one()) return;
     }
 }
 
+// False: there is none now.
 bool Gate::accept_one() {
     Descriptor fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
         const int error = errno;
-        if (lacks_descriptors(error) && !strangers_.empty()) {
-            refuse(strangers_.begin(), "there are no descriptors left");
-            return true;
-        }
-        if (lacks_descriptors(error)) {
-            // Otherwise the listening socket would stay readable, and this thread would never sleep.
-            reserve_.reset();
-            Descriptor refused(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-            refused.reset();
-            reserve_.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
-            report(str("a connection was refused: ", error_text(error), kRaiseOpenFiles));
-        }
+        if (error == EAGAIN || error == EWOULDBLOCK) return false;
+        if (error == EINTR || error == ECONNABORTED) return true;
+        if (lacks_descriptors(error)) return turn_one_away();
+        report(str("connections cannot be accepted for a while: ", error_text(error)));
+        pause(kRest);
         return false;
     }
     tune_socket(fd.get());
     const SocketAddress peer = peer_address(fd.get());
-    make_room(peer.host());
-    Stranger& stranger = strangers_.emplace_back();
-    stranger.host = peer.host();
-    stranger.address = str(stranger.host, ":", peer.port());
-    stranger.came = Clock::now();
-    stranger.events = EPOLLIN;
-    const Position position = std::prev(strangers_.end());
+    const std::string address = str(peer.host(), ":", peer.port());
+    const std::uint64_t id = next_id_++;
     try {
-        stranger.handshake = Handshake::server(std::move(fd), lookup_, protection_);
+        const int number = fd.get();
+        Stranger stranger{Handshake::server(std::move(fd), lookup_, protection_), address, Clock::now(), EPOLLIN};
+        if (!tell(epoll_.get(), EPOLL_CTL_ADD, number, EPOLLIN, id)) fail(DDP_ERROR_LIMIT, error_text(errno));
+        order_.add(id, peer);
+        strangers_.emplace(id, std::move(stranger));
     } catch (const std::exception& error) {
-        report(str(stranger.address, " was refused: ", error.what()));
-        strangers_.erase(position);
+        order_.remove(id);
+        report(str(address, " was refused: ", error.what()));
         return true;
     }
-    epoll_event event{EPOLLIN, {&stranger}};
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stranger.handshake->fd(), &event) != 0)
-        strangers_.erase(position);
-    else
-        go_on(position);
+    if (order_.too_many()) refuse(order_.next_to_go().value_or(id), "too many others came");
+    // What it has to say has usually come already.
+    if (const auto found = strangers_.find(id); found != strangers_.end()) go_on(found);
     return true;
 }
 
-// The oldest of the address that has most, when others are there too: one address alone cannot take all places.
-void Gate::make_room(const std::string& host) {
-    if (strangers_.size() < kMostStrangers) return;
-    std::map<std::string_view, std::size_t> counts;
-    for (const Stranger& stranger : strangers_) ++counts[stranger.host];
-    ++counts[host];
-    const auto most = std::max_element(counts.begin(), counts.end(),
-                                       [](const auto& a, const auto& b) { return a.second < b.second; });
-    const auto oldest =
-        std::find_if(strangers_.begin(), strangers_.end(), [&](const Stranger& s) { return s.host == most->first; });
-    refuse(oldest != strangers_.end() ? oldest : strangers_.begin(), "too many others came");
+// Where there is no descriptor left. Otherwise the listening socket would stay readable, and this thread would never sleep. False: nobody
+// waits, or this process must wait.
+bool Gate::turn_one_away() {
+    if (const auto id = order_.next_to_go()) {
+        refuse(*id, "there are no descriptors left");
+        return true;
+    }
+    reserve_.reset();
+    Descriptor refused(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const int error = refused ? 0 : errno;
+    if (refused) {
+        const SocketAddress peer = peer_address(refused.get());
+        report(str(peer.host(), ":", peer.port(), " was refused: there are no descriptors left", kRaiseOpenFiles));
+    }
+    refused.reset();
+    reserve_ = reserve();
+    // Another thread may have taken the descriptor.
+    if (lacks_descriptors(error)) pause(kRest);
+    return error == 0;
 }
 
-void Gate::go_on(Position stranger) {
+void Gate::go_on(Position at) {
     Guest guest;
     try {
-        const auto wants = stranger->handshake->advance();
-        if (wants != Handshake::Wants::kNothing) return watch(*stranger, wants);
-        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->handshake->fd(), nullptr);
-        guest = {stranger->handshake->identity(), stranger->address, stranger->handshake->take_channel()};
+        Handshake& handshake = *at->second.handshake;
+        const auto wants = handshake.advance();
+        if (wants != Handshake::Wants::kNothing) {
+            if (!handshake.identity().empty()) order_.is_promising(at->first);
+            return watch(at, wants);
+        }
+        tell(epoll_.get(), EPOLL_CTL_DEL, handshake.fd(), 0, 0);
+        guest = {handshake.identity(), at->second.address, handshake.take_channel()};
     } catch (const std::exception& error) {
-        return refuse(stranger, error.what());
+        return refuse(at->first, error.what());
     }
-    strangers_.erase(stranger);
+    forget(at);
     admit_(std::move(guest));
 }
 
-void Gate::watch(Stranger& stranger, Handshake::Wants wants) {
+void Gate::watch(Position at, Handshake::Wants wants) {
     const std::uint32_t events = wants == Handshake::Wants::kRead ? EPOLLIN : EPOLLOUT;
-    if (events == stranger.events) return;
-    epoll_event event{events, {&stranger}};
-    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, stranger.handshake->fd(), &event);
-    stranger.events = events;
+    if (events == at->second.events) return;
+    tell(epoll_.get(), EPOLL_CTL_MOD, at->second.handshake->fd(), events, at->first);
+    at->second.events = events;
 }
 
-void Gate::refuse(Position stranger, const std::string& why) {
-    report(str(stranger->address, " was refused: ", why));
-    strangers_.erase(stranger);  // closing takes its descriptor out of epoll
+// Closing takes its descriptor out of epoll.
+void Gate::forget(Position at) {
+    order_.remove(at->first);
+    strangers_.erase(at);
+}
+
+void Gate::refuse(std::uint64_t id, const std::string& why) {
+    const auto at = strangers_.find(id);
+    report(str(at->second.address, " was refused: ", why));
+    forget(at);
 }
 
 // An attack must not fill the log.

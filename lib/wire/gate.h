@@ -1,18 +1,18 @@
 // Where strangers knock: a listening socket, and the handshakes of those who have not proved anything yet.
 //
-// A stranger costs one descriptor and one unfinished handshake, for a bounded time. Their number is bounded: a new one takes the place
-// of the oldest, and of the address that has most. The listening socket stays open whatever they do, also when the process has no
-// descriptor left.
+// A stranger costs one descriptor and one unfinished handshake, for a bounded time. Their number is bounded: strangers.h says who makes
+// room for a new one. The listening socket stays open whatever they do, also when the process has no descriptor left.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <list>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "wire/channel.h"
+#include "wire/strangers.h"
 
 namespace libddp::wire {
 
@@ -25,9 +25,12 @@ public:
         std::unique_ptr<Channel> channel;
     };
     using Admit = std::function<void(Guest guest)>;
+    // An honest peer proves itself in milliseconds. One that is stopped meanwhile, or cut off, tries again.
+    static constexpr auto kHandshakeBound = std::chrono::seconds(10);
 
-    // listener: listening and non-blocking. name: for lines of the log, "store" for example. Throws Error.
-    Gate(Descriptor listener, std::string name, Handshake::Lookup lookup, Protection protection, Admit admit);
+    // listener: listening and non-blocking. name: for lines of the log, "store" for example. bound: of a handshake. Throws Error.
+    Gate(Descriptor listener, std::string name, Handshake::Lookup lookup, Protection protection, Admit admit,
+         Clock::duration bound = kHandshakeBound);
     ~Gate();
     Gate(const Gate&) = delete;
     Gate& operator=(const Gate&) = delete;
@@ -37,24 +40,27 @@ public:
     // Accepts, goes on with handshakes, ends those that take too long, and calls admit for those that are done. Never blocks. Call it
     // also kLookMs after the last call while pending() is true.
     void advance();
-    bool pending() const { return !strangers_.empty(); }
+    bool pending() const { return !strangers_.empty() || paused_; }
     static constexpr std::int64_t kLookMs = 1000;
 
 private:
     struct Stranger {
         std::unique_ptr<Handshake> handshake;
-        std::string address, host;
+        std::string address;
         Clock::time_point came;
         std::uint32_t events;
     };
-    using Position = std::list<Stranger>::iterator;
+    using Position = std::map<std::uint64_t, Stranger>::iterator;
 
     void accept_some();
     bool accept_one();
-    void make_room(const std::string& host);
+    bool turn_one_away();
+    void pause(Clock::duration at_least);
     void go_on(Position stranger);
-    void watch(Stranger& stranger, Handshake::Wants wants);
-    void refuse(Position stranger, const std::string& why);
+    void watch(Position stranger, Handshake::Wants wants);
+    void forget(Position stranger);
+    void refuse(std::uint64_t id, const std::string& why);
+    void refuse_late_ones();
     void report(const std::string& line);
 
     const Descriptor listener_;
@@ -62,9 +68,14 @@ private:
     const Handshake::Lookup lookup_;
     const Protection protection_;
     const Admit admit_;
+    const Clock::duration bound_;
     Descriptor epoll_;
-    Descriptor reserve_;             // given up for a moment when there is no other
-    std::list<Stranger> strangers_;  // the oldest first
+    Descriptor reserve_;   // given up for a moment when there is no other
+    bool paused_ = false;  // nobody is accepted now
+    Clock::time_point paused_until_{};
+    std::map<std::uint64_t, Stranger> strangers_;
+    Strangers order_;
+    std::uint64_t next_id_;
     // Of the log.
     Clock::time_point reported_{};
     int unreported_ = 0;

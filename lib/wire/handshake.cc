@@ -67,6 +67,7 @@ public:
     TlsHandshake(Descriptor fd, Protection protection) : fd_(std::move(fd)), protection_(protection) {
         const Cryptography inside;
         inside.require();
+        require_memory();
         tls_.pipe = std::make_unique<Pipe>(fd_.get());
         tls_.ssl.reset(SSL_new(context()));
         BIO* bio = tls_.ssl == nullptr ? nullptr : tls_.pipe->make_bio();
@@ -257,7 +258,7 @@ private:
             if (tls_.pipe->stop() == Pipe::Stop::kNothingYet) return false;
             failed();
         }
-        if (byte != expected) fail(DDP_ERROR_UNAVAILABLE, "the other end does not speak as libddp does");
+        if (byte != expected) throw NotLibddp(DDP_ERROR_UNAVAILABLE, "the other end is not libddp");
         return true;
     }
 
@@ -301,6 +302,7 @@ private:
     std::exception_ptr thrown_;
 };
 
+// Of all connections; never freed.
 SSL_CTX* TlsHandshake::context() {
     // Not made as a static object: ThreadSanitizer does not see the guard of one in programs that are written in C.
     static std::mutex mutex;
@@ -344,9 +346,9 @@ void TlsHandshake::failed() {
             fail(DDP_ERROR_UNAVAILABLE,
                  "the connection broke during the handshake: ", std::generic_category().message(tls_.pipe->error()));
         case Pipe::Stop::kForeign:
-            fail(DDP_ERROR_UNAVAILABLE, "the other end is not libddp");
+            throw NotLibddp(DDP_ERROR_UNAVAILABLE, "the other end is not libddp");
         case Pipe::Stop::kTooMuch:
-            fail(DDP_ERROR_UNAVAILABLE, "the other end is not libddp: it sends more than a handshake has");
+            throw NotLibddp(DDP_ERROR_UNAVAILABLE, "the other end is not libddp: it sends more than a handshake has");
         case Pipe::Stop::kNoMemory:
             fail(DDP_ERROR_OUT_OF_MEMORY, "out of memory");
         case Pipe::Stop::kNone:
@@ -382,8 +384,8 @@ void TlsHandshake::failed() {
             fail(DDP_ERROR_PERMISSION_DENIED, "the other end does not know the key, or bytes were changed on the way (",
                  failure.text, ")");
         default:
-            fail(DDP_ERROR_UNAVAILABLE, "the other end is not libddp, or bytes were changed on the way (", failure.text,
-                 ")");
+            throw NotLibddp(DDP_ERROR_UNAVAILABLE,
+                            str("the other end is not libddp, or bytes were changed on the way (", failure.text, ")"));
     }
 }
 

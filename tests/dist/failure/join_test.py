@@ -5,9 +5,11 @@ import unittest
 
 import jobs
 from jobs import KINDS, SLACK, Failure, Job, expect_error, expect_fine, run_all
-from store_proxy import Proxy
+from store_proxy import HANDSHAKE, Proxy
 
 MORE = ["params=2", "commit", "steps=2"]  # what ranks do once they have joined
+# Bytes to the store, from just after the handshake until the rank has joined.
+MOMENTS = [HANDSHAKE["up"] + after for after in range(8, 1300, 75)]
 
 
 class Join(unittest.TestCase):
@@ -93,15 +95,15 @@ class Cut(unittest.TestCase):
     def test_connection(self):
         """The store lives: all ranks say which rank lost its connection, and that rank does not abort."""
         run_all([(f"{kind} cut after {limit} bytes", self.cut, (kind, limit))
-                 for kind in ("tcp", "launcher") for limit in range(80, 1100, 60)], at_once=3)
+                 for kind in ("tcp", "launcher") for limit in MOMENTS], at_once=3)
 
     @staticmethod
     def cut(kind, limit):
         with Job(kind, 3, timeout_ms=4000) as job:
             job.start(0, ["join"] + MORE)
             job.start(2, ["join"] + MORE)
-            if kind == "tcp":
-                jobs.wait_until(lambda: jobs.listens(job.port))
+            if kind == "tcp":  # the store ends with rank 0, and who comes later would not find it
+                jobs.wait_until(lambda: jobs.reaches(job.ranks[2], job.port))
             proxy = Proxy(job.port, "up", limit, "rst")
             try:
                 job.start(1, ["join"] + MORE, init=f"tcp://127.0.0.1:{proxy.port}")
@@ -120,8 +122,7 @@ class Cut(unittest.TestCase):
     def test_connection_that_comes_again(self):
         """It comes about again, and is lost once more, as where the store's process ends: the store lived, so nobody else is blamed."""
         with Job("launcher", 2, timeout_ms=4000) as job:
-            handshake = 73
-            proxy = Proxy(job.port, "up", 700, "rst", later=handshake)
+            proxy = Proxy(job.port, "up", HANDSHAKE["up"] + 780, "rst", later=HANDSHAKE["down"])
             try:
                 job.start(0, ["join"] + MORE)
                 job.start(1, ["join"] + MORE, init=f"tcp://127.0.0.1:{proxy.port}")
@@ -131,7 +132,7 @@ class Cut(unittest.TestCase):
 
     def test_death(self):
         """A rank is killed at a moment of its joining: the others name it, at once if it had its place."""
-        run_all([(f"killed after {limit} bytes", self.killed, (limit,)) for limit in range(80, 1100, 60)], at_once=3)
+        run_all([(f"killed after {limit} bytes", self.killed, (limit,)) for limit in MOMENTS], at_once=3)
 
     @staticmethod
     def killed(limit):

@@ -7,6 +7,8 @@ import threading
 import time
 
 CHUNK = 4096
+# Bytes of the handshake to the store and from it, its version among them. TcpSecurity.TheHandshakeHasAsManyBytesAsTestsCountOn.
+HANDSHAKE = {"up": 323, "down": 255}
 
 
 class Proxy:

@@ -62,7 +62,7 @@ class Scenario:
             self.store = "launcher"
         if self.store == "tcp":
             self.victim = source.randint(1, self.world - 1)  # rank 0's connection is its own
-        self.proxy = (source.choice(("up", "down")), source.randint(0, 3000), action)
+        self.proxy = (source.choice(("up", "down")), source.randint(0, 4000), action)
 
     def _kill(self, source, _):
         self.signal_after = self._moment(source)

@@ -1,4 +1,5 @@
 // The process that the tests kill: opens a store, does one thing, says so, and sleeps until it is killed.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -37,10 +38,16 @@ int main(int argc, char** argv) {
     const std::string what = argv[2];
     alarm(100);  // should the test die first
     try {
-        auto store = libddp::open_store({uri, what == "serve" || what == "exit", 20'000, ""});
+        if (what == "few") {
+            const rlimit limit{1024, 1024};
+            setrlimit(RLIMIT_NOFILE, &limit);
+        }
+        const bool serves = what == "serve" || what == "exit" || what == "few";
+        auto store = libddp::open_store({uri, serves, 20'000, ""});
         std::thread arrival;
-        if (what == "serve" || what == "exit") std::printf("%d\n", store->port());
+        if (serves) std::printf("%d\n", store->port());
         if (what == "exit") {
+            store->set("child/ready", "yes");  // its threads have begun: what they hold at the end is no leak
             static const auto& never_freed = *new std::shared_ptr<libddp::Store>(store);
             (void)never_freed;
             std::exit(0);

@@ -1,5 +1,4 @@
 // Processes that die: their wills run and their places at barriers are freed, on both kinds of store.
-#include "rendezvous/auth.h"
 #include "support.h"
 
 namespace libddp::testing {
@@ -59,9 +58,7 @@ TEST(EndOfAProcess, AServerTurnsClientsAwayOnceTheCryptographyHasEnded) {
     const int port = std::stoi(child.read_line());
     ASSERT_EQ(child.read_line(), "late");
     RawSocket client(port);
-    client.send(encode_hello(Role::kClient, std::string(kNonceSize, 'n')));
-    client.receive(kHelloSize);
-    client.send(std::string(kProofSize, 'p'));
+    client.send(client_hello(""));
     EXPECT_TRUE(client.closed_by_peer(kLongMs));
     EXPECT_EQ(child.end(), 0);
 }

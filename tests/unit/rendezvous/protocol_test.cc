@@ -2,7 +2,6 @@
 
 #include <random>
 
-#include "rendezvous/auth.h"
 #include "support.h"
 
 namespace libddp {
@@ -167,18 +166,12 @@ TEST(Request, NamesInMessages) {
     EXPECT_LT(printable(std::string(1024, 'x')).size(), 110u);
 }
 
-TEST(Auth, ProofsDependOnEverything) {
-    std::string a(kNonceSize, 'a');
-    std::string b(kNonceSize, 'b');
-    std::string proof = make_proof(Role::kClient, "secret", a, b);
-    EXPECT_EQ(proof.size(), kProofSize);
-    EXPECT_TRUE(same_proof(proof, make_proof(Role::kClient, "secret", a, b)));
-    EXPECT_FALSE(same_proof(proof, make_proof(Role::kServer, "secret", a, b)));
-    EXPECT_FALSE(same_proof(proof, make_proof(Role::kClient, "Secret", a, b)));
-    EXPECT_FALSE(same_proof(proof, make_proof(Role::kClient, "", a, b)));
-    EXPECT_FALSE(same_proof(proof, make_proof(Role::kClient, "secret", b, a)));
-    EXPECT_FALSE(same_proof(proof, proof.substr(1)));
-    EXPECT_NE(make_nonce(), make_nonce());
+TEST(Version, IsInTheIdentity) {
+    EXPECT_EQ(version_of(store_identity()), kProtocolVersion);
+    EXPECT_EQ(version_of("store 17"), 17U);
+    for (const char* other : {"", "store", "store ", "store x", "store 3 ", "store 99999999999", "link 3"})
+        EXPECT_FALSE(version_of(other)) << other;
+    EXPECT_EQ(decode_version(encode_version()), kProtocolVersion);
 }
 
 }  // namespace

@@ -120,9 +120,12 @@ std::unique_ptr<Service> make_service(const std::string& kind) {
     return std::make_unique<FileService>();
 }
 
-RawSocket::RawSocket(int port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+RawSocket::RawSocket(int port, const std::string& from) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    inet_pton(AF_INET, from.c_str(), &address.sin_addr);
+    if (from != "127.0.0.1" && ::bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+        throw std::runtime_error("bind failed");
     address.sin_port = htons(static_cast<std::uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
@@ -159,6 +162,110 @@ bool RawSocket::closed_by_peer(std::int64_t within_ms) {
         if (recv(fd_, buffer, sizeof buffer, 0) <= 0) return true;
     }
     return false;
+}
+
+namespace {
+
+Descriptor connected(int port) {
+    Descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    // The kernel holds little of what the client does not read.
+    const int little = 16'384;
+    setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+        throw std::runtime_error("connect failed");
+    fcntl(fd.get(), F_SETFL, O_NONBLOCK);
+    return fd;
+}
+
+}  // namespace
+
+RawClient::RawClient(int port, const std::string& secret, const std::string& identity) {
+    auto handshake =
+        wire::Handshake::client(connected(port), identity, wire::derive_key(secret, kStoreKey), wire::Protection::kTls);
+    while (handshake->advance() != wire::Handshake::Wants::kNothing)
+        if (!readable(handshake->fd(), kLongMs)) throw std::runtime_error("the server is silent");
+    channel_ = handshake->take_channel();
+    version_ = decode_version(receive(kVersionSize));
+}
+
+bool RawClient::wait(short events, std::int64_t ms) {
+    pollfd entry{channel_->fd(), events, 0};
+    return poll(&entry, 1, static_cast<int>(ms)) > 0;
+}
+
+bool RawClient::send(const std::string& bytes) {
+    return send_for(bytes, kLongMs) == bytes.size();
+}
+
+std::size_t RawClient::send_for(const std::string& bytes, std::int64_t ms) {
+    std::size_t sent = 0;
+    try {
+        for (auto deadline = Deadline::after_ms(ms); sent < bytes.size();) {
+            iovec piece{const_cast<char*>(bytes.data()) + sent, bytes.size() - sent};
+            const std::size_t taken = channel_->send(&piece, 1);
+            sent += taken;
+            if (taken == 0 && !wait(POLLOUT, deadline.remaining_ms())) return sent;
+        }
+        while (!channel_->flush() && wait(POLLOUT, ms)) {
+        }
+    } catch (const Error&) {
+        return 0;
+    }
+    return sent;
+}
+
+std::string RawClient::receive(std::size_t size) {
+    std::string bytes(size, '\0');
+    std::size_t got = 0;
+    try {
+        while (got < size) {
+            iovec piece{bytes.data() + got, size - got};
+            const std::size_t count = channel_->receive(&piece, 1);
+            if (count == 0 && !wait(POLLIN, kLongMs)) break;
+            got += count;
+        }
+    } catch (const Error&) {
+    }
+    return bytes.substr(0, got);
+}
+
+std::optional<Frame> RawClient::receive_frame() {
+    while (true) {
+        if (auto frame = frames_.next()) return frame;
+        const std::string header = receive(kFrameHeader);
+        frames_.feed(header);
+        if (header.size() < kFrameHeader) return std::nullopt;
+        if (frames_.announced() > kFrameHeader) frames_.feed(receive(frames_.announced() - kFrameHeader));
+    }
+}
+
+bool RawClient::closed_by_peer(std::int64_t within_ms) {
+    try {
+        for (auto deadline = Deadline::after_ms(within_ms);;) {
+            char buffer[4096];
+            iovec piece{buffer, sizeof buffer};
+            if (channel_->receive(&piece, 1) == 0 && !wait(POLLIN, deadline.remaining_ms())) return false;
+        }
+    } catch (const Error&) {
+        return true;
+    }
+}
+
+std::string client_hello(const std::string& secret) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+        throw std::runtime_error("socketpair failed");
+    Descriptor other(ends[1]);
+    auto handshake = wire::Handshake::client(Descriptor(ends[0]), store_identity(), wire::derive_key(secret, kStoreKey),
+                                             wire::Protection::kTls);
+    handshake->advance();
+    char buffer[4096];
+    const ssize_t count = recv(other.get(), buffer, sizeof buffer, 0);
+    return std::string(buffer, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
 }
 
 Child::Child(std::vector<std::string> arguments) {

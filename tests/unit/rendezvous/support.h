@@ -8,12 +8,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "rendezvous/protocol.h"
 #include "rendezvous/store.h"
 #include "support/slack.h"
 #include "util/error.h"
+#include "wire/channel.h"
 
 namespace libddp::testing {
 
@@ -74,7 +77,7 @@ std::unique_ptr<Service> make_service(const std::string& kind);  // "tcp" or "fi
 // A blocking client socket without any protocol. Every call is bounded.
 class RawSocket {
 public:
-    explicit RawSocket(int port);
+    explicit RawSocket(int port, const std::string& from = "127.0.0.1");
     ~RawSocket();
     RawSocket(const RawSocket&) = delete;
     bool send(const std::string& bytes);          // false: the peer has closed
@@ -84,6 +87,28 @@ public:
 private:
     int fd_;
 };
+
+// A client that has passed the handshake, and then sends what it likes. Every call is bounded.
+class RawClient {
+public:
+    explicit RawClient(int port, const std::string& secret = "", const std::string& identity = store_identity());
+    std::uint32_t version() const { return version_; }  // that the server says
+    bool send(const std::string& bytes);                // false: the peer has closed
+    // What the server takes within this time.
+    std::size_t send_for(const std::string& bytes, std::int64_t ms);
+    std::string receive(std::size_t size);  // less if the peer closes
+    std::optional<Frame> receive_frame();   // none if the peer closes
+    bool closed_by_peer(std::int64_t within_ms);
+
+private:
+    bool wait(short events, std::int64_t ms);
+    std::unique_ptr<wire::Channel> channel_;
+    std::uint32_t version_ = 0;
+    FrameReader frames_;
+};
+
+// What a client with this secret sends first.
+std::string client_hello(const std::string& secret);
 
 // The helper program with these arguments.
 class Child {

@@ -44,6 +44,40 @@ TEST_F(WaitListTest, AWaitForSeveralKeysEndsWithTheLast) {
     EXPECT_FALSE(list.next_deadline());
 }
 
+// Otherwise waits for many long keys would cost memory that nothing bounds.
+TEST(WaitListMemory, WaitsCount) {
+    std::map<Caller, Outcome> answers;
+    WaitList list([&](Caller caller, const Outcome& outcome) { answers[caller] = outcome; }, 100'000);
+    std::uint64_t number = 0;
+    auto wait = [&](Op op) {
+        Request request;
+        request.op = op;
+        request.keys.assign(op == Op::kBarrier ? 1 : 10, std::string(1000, 'k'));
+        request.number = 1'000'000;
+        request.timeout_ms = 1000;
+        list.submit({1, ++number}, std::move(request), {});
+        return answers.count({1, number}) == 0;
+    };
+    while (wait(Op::kMultiGet)) ASSERT_LT(number, 20u);
+    EXPECT_EQ((answers[{1, number}].code), DDP_ERROR_LIMIT);
+    EXPECT_GT(number, 5u);
+    const std::size_t waiting = list.waiting();
+    while (wait(Op::kBarrier)) {
+    }
+    const std::size_t at_barrier = list.waiting() - waiting;
+    // A refused arrival does not stay at the barrier, and an end of any kind gives the memory back.
+    list.cancel({1, 1});
+    EXPECT_TRUE(wait(Op::kMultiGet));
+    list.expire(WaitList::Time() + std::chrono::milliseconds(2000));
+    EXPECT_EQ(list.waiting(), 0u);
+    for (std::size_t i = 0; i < waiting; ++i) EXPECT_TRUE(wait(Op::kMultiGet));
+    list.end_owner(1);
+    for (std::size_t i = 0; i < waiting + at_barrier; ++i) wait(Op::kBarrier);
+    EXPECT_GE(list.waiting(), at_barrier);
+    list.end_owner(1);
+    for (std::size_t i = 0; i < waiting; ++i) EXPECT_TRUE(wait(Op::kMultiGet));
+}
+
 TEST_F(WaitListTest, TimeoutsComeInOrderAndNameTheKey) {
     submit({1, 1}, Op::kWait, {"late"}, {}, 300);
     submit({1, 2}, Op::kWait, {"early"}, {}, 100);
