@@ -167,10 +167,14 @@ void Context::skip(std::vector<std::int32_t> params, std::int32_t authority) {
         const OpTag tag = OpTag::of(Purpose::kSkip);
         auto count = static_cast<std::int64_t>(params.size());
         group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, &count, 1, DDP_I64, DDP_SUM, authority}, tag);
+        if (count < 0)
+            throw Error(
+                {DDP_ERROR_IO, str("rank ", authority, " sent ", count, " as its number of parameters"), authority});
         params.resize(static_cast<std::size_t>(count));
         if (count > 0)
             group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, params.data(), params.size(), DDP_I32, DDP_SUM, authority},
                         tag);
+        for (auto id : params) table_.require(id);
     }
     reducer.skip(params);
 }

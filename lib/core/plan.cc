@@ -208,12 +208,27 @@ void ReadyOrder::finish() {
         if (!std::binary_search(sorted.begin(), sorted.end(), id)) own_.push_back(id);
 }
 
+namespace {
+
+// Whether both name the same parameters, each as often.
+bool same_parameters(std::vector<std::int32_t> one, std::vector<std::int32_t> other) {
+    std::sort(one.begin(), one.end());
+    std::sort(other.begin(), other.end());
+    return one == other;
+}
+
+}  // namespace
+
 void ReadyOrder::agree(Group& group, std::int32_t root, bool consensus) {
     // A rank that has recorded nothing (it joined a running job) says what it knows.
     const OpTag tag = OpTag::of(Purpose::kReadyOrder);
     std::vector<std::int32_t> order = own_.empty() ? agreed_ : own_;
     if (!consensus) {
         group.run({DDP_COLLECTIVE_BROADCAST, nullptr, order.data(), order.size(), DDP_I32, DDP_SUM, root}, tag);
+        if (!same_parameters(order, agreed_))
+            throw Error(group.break_everywhere(
+                {DDP_ERROR_MISMATCH,
+                 str("rank ", root, " sent an order of other parameters than rank ", group.rank(), " has"), root}));
         agreed_ = std::move(order);
         return;
     }

@@ -10,6 +10,8 @@ namespace {
 
 // How long the destructor waits for reductions that are under way on a healthy group.
 constexpr std::int64_t kDrainMs = 1'000;
+// More than any rank counts.
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 62;
 
 std::vector<std::int32_t> reduced_in_reverse(const ParamTable& table) {
     std::vector<std::int32_t> order = reverse_order(table.params().size());
@@ -242,6 +244,9 @@ void Reducer::set_group(std::shared_ptr<Group> group) {
     // Ranks that come from elsewhere have counted differently.
     std::int64_t counts[] = {steps_, synced_steps_};
     group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, 2, DDP_I64, DDP_MAX}, OpTag::of(Purpose::kSetGroup));
+    if (counts[0] < steps_ || counts[1] < synced_steps_ || counts[0] > kMostSteps || counts[1] > counts[0])
+        throw Error(group_->break_everywhere(
+            {DDP_ERROR_IO, str("a rank has sent ", counts[0], " as its number of steps; its memory is damaged")}));
     steps_ = counts[0];
     synced_steps_ = counts[1];
     forget_step();

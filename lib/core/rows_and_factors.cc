@@ -47,6 +47,22 @@ void append(std::vector<std::byte>& target, const void* source, std::size_t byte
 // What a rank says instead of its number of rows when it has more to give than factors.
 constexpr std::int64_t kWhole = -1;
 
+// Rank `rank` says something that no rank of this libddp says.
+template <class... Parts>
+[[noreturn]] void damaged(std::size_t rank, const Parts&... parts) {
+    throw Error(ErrorInfo{DDP_ERROR_IO, str("rank ", rank, " sent ", parts..., "; its memory is damaged"),
+                          static_cast<std::int32_t>(rank)});
+}
+
+// least: of what a rank may say. row_bytes: of what it sends for one row. The rows of all ranks must have an address.
+void check_counts(const std::vector<std::int64_t>& counts, std::int64_t least, std::size_t row_bytes) {
+    const std::size_t most =
+        static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max()) / (row_bytes + 1) / counts.size();
+    for (std::size_t r = 0; r < counts.size(); ++r)
+        if (counts[r] < least || (counts[r] > 0 && static_cast<std::size_t>(counts[r]) > most))
+            damaged(r, counts[r], " as its number of rows");
+}
+
 }  // namespace
 
 // One reduction on its way: how many rows each rank has, then the rows, then their union. Ranks send as many rows as the
@@ -54,7 +70,8 @@ constexpr std::int64_t kWhole = -1;
 struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients::Reduction> {
     GroupRef group;
     ddp_dtype dtype = DDP_F32;
-    std::size_t row = 0;  // elements of a row
+    std::int64_t rows = 0;  // of the parameter
+    std::size_t row = 0;    // elements of a row
     double scale = 1;
     SparseRows mine;
     std::uint64_t own_bytes = 0;
@@ -86,6 +103,7 @@ struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients
     }
 
     WorkPtr gather(const OpTag& tag) {
+        check_counts(counts, 0, row_bytes() + sizeof(std::int64_t));
         const std::size_t most = longest();
         if (most == 0) return nullptr;
         const auto world = static_cast<std::size_t>(group.get()->world());
@@ -101,16 +119,19 @@ struct SparseGradients::Reduction : std::enable_shared_from_this<SparseGradients
     // Each row of the union is summed in the order of the ranks, and on a rank in the order it was given.
     void merge() {
         const std::size_t most = longest();
-        std::vector<std::pair<std::int64_t, const void*>> rows;
+        std::vector<std::pair<std::int64_t, const void*>> all;
         for (std::size_t r = 0; r < counts.size(); ++r)
-            for (std::size_t i = 0; i < static_cast<std::size_t>(counts[r]); ++i)
-                rows.emplace_back(all_indices[r * most + i], all_values.data() + (r * most + i) * row_bytes());
-        std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+            for (std::size_t i = 0; i < static_cast<std::size_t>(counts[r]); ++i) {
+                const std::int64_t index = all_indices[r * most + i];
+                if (index < 0 || index >= rows) damaged(r, "the row ", index, " of a parameter with ", rows, " rows");
+                all.emplace_back(index, all_values.data() + (r * most + i) * row_bytes());
+            }
+        std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
         std::vector<const void*> inputs;
-        for (std::size_t i = 0; i < rows.size();) {
+        for (std::size_t i = 0; i < all.size();) {
             inputs.clear();
-            const std::int64_t index = rows[i].first;
-            for (; i < rows.size() && rows[i].first == index; ++i) inputs.push_back(rows[i].second);
+            const std::int64_t index = all[i].first;
+            for (; i < all.size() && all[i].first == index; ++i) inputs.push_back(all[i].second);
             result.indices.push_back(index);
             result.values.resize(result.values.size() + row_bytes());
             if (row > 0)
@@ -152,6 +173,7 @@ WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor,
     auto reduction = std::make_shared<Reduction>();
     reduction->group = GroupRef(group);
     reduction->dtype = p.dtype;
+    reduction->rows = p.shape[0];
     reduction->row = static_cast<std::size_t>(p.row_count());
     reduction->scale = mean ? 1.0 / group.world() : 1.0;
     reduction->mine = std::move(of(param).mine);
@@ -184,7 +206,7 @@ struct FactorGradients::Matrix {
     // Of one row of both factors.
     std::size_t row_bytes() const { return (n + m) * item; }
     // Whether `rows` rows of factors are less than the gradient.
-    bool larger_than(std::size_t rows) const { return rows * (n + m) < n * m; }
+    bool larger_than(std::size_t rows) const { return n * m > 0 && rows <= (n * m - 1) / (n + m); }
     // out = scale * (sum of `rows` outer products, with `add` to what was there).
     void multiply(std::byte* out, const std::vector<std::byte>& left, const std::vector<std::byte>& right,
                   std::size_t rows, bool add, double scale) const {
@@ -226,6 +248,7 @@ struct FactorGradients::Reduction : std::enable_shared_from_this<FactorGradients
 
     // The same choice on every rank.
     WorkPtr reduce(const OpTag& tag) {
+        check_counts(counts, kWhole, matrix.row_bytes());
         const bool factors = *std::min_element(counts.begin(), counts.end()) != kWhole;
         return factors && matrix.larger_than(longest()) ? gather(tag) : materialize(tag);
     }

@@ -42,6 +42,8 @@ public:
     }
     // Steps begun, the current one included.
     std::int64_t begun() const { return begun_; }
+    // What a state may say: so many can be counted on.
+    static bool plausible(std::int64_t begun) { return 0 <= begun && begun <= std::int64_t{1} << 62; }
     void resume(std::int64_t begun) {
         begun_ = begun;
         seen_ = -1;

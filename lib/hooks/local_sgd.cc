@@ -45,7 +45,7 @@ void LocalSgdHook::save(HookState& state) const {
 
 void LocalSgdHook::load(const HookState& state) {
     const auto steps = state.numbers.find(kSteps);
-    if (steps == state.numbers.end() || steps->second < 0)
+    if (steps == state.numbers.end() || !StepCounter::plausible(steps->second))
         fail(DDP_ERROR_INVALID_ARGUMENT, "post_local_sgd: the state does not say after how many steps it was saved");
     steps_.resume(steps->second);
 }

@@ -108,7 +108,11 @@ std::int64_t State::saved_steps(const HookState& state) const {
     if (number(kRank) != rank_)
         fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state was saved with rank ", number(kRank),
              ", and this hook has rank ", rank_, ": install it with the rank of the state");
-    return number(kSteps);
+    const std::int64_t steps = number(kSteps);
+    if (!StepCounter::plausible(steps))
+        fail(DDP_ERROR_INVALID_ARGUMENT, hook_, ": the state has the number '", kSteps, "' as ", steps,
+             ", which is more than is plausible");
+    return steps;
 }
 
 // The core has seen that `bytes` is what dtype and shape say.

@@ -35,6 +35,9 @@ const Facts& facts(ddp_dtype dtype) {
 std::size_t dtype_size(ddp_dtype dtype) {
     return facts(dtype).size;
 }
+std::size_t dtype_alignment(ddp_dtype dtype) {
+    return is_complex(dtype) ? dtype_size(dtype) / 2 : dtype_size(dtype);
+}
 const char* dtype_name(ddp_dtype dtype) {
     return facts(dtype).name;
 }

@@ -23,6 +23,9 @@ constexpr std::size_t kHeaderSize = 8 + 4 * 8;
 constexpr std::uint64_t kFirstRecord = 4096;
 constexpr off_t kMutexByte = off_t{1} << 62;
 constexpr off_t kLiveBytes = kMutexByte + 1;
+// Numbers beyond these are damage. Both, and their bytes to lock, are far below the largest offset of a file.
+constexpr std::uint64_t kLastOwner = std::uint64_t{1} << 61;
+constexpr std::uint64_t kLastByte = std::uint64_t{1} << 61;
 constexpr std::uint64_t kSmallLog = std::uint64_t{8} << 20;
 
 [[noreturn]] void io_error(const std::string& path, const char* what, int error) {
@@ -185,6 +188,7 @@ bool FileLog::changed() const {
 }
 
 bool FileLog::alive(std::uint64_t owner) const {
+    if (owner > kLastOwner) return false;
     return owner == owner_ || held_by_others(fd_.get(), kLiveBytes + static_cast<off_t>(owner), 1, path_);
 }
 
@@ -205,6 +209,9 @@ FileLog::Header FileLog::read_header() const {
     header.end = in.u64();
     header.generation = in.u64();
     header.next_owner = in.u64();
+    const bool log_is_good = header.start >= kFirstRecord && header.start <= header.end && header.end <= kLastByte;
+    if (!log_is_good || header.next_owner == 0 || header.next_owner > kLastOwner)
+        fail(DDP_ERROR_IO, "the store file ", path_, " is damaged: its header has numbers that no participant writes");
     return header;
 }
 

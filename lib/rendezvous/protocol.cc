@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <system_error>
 
 #include "util/error.h"
@@ -309,7 +310,10 @@ Request decode_record(const Frame& from, Caller& caller) {
 Outcome decode_reply(const Frame& from) {
     ByteReader in(from.payload);
     Outcome outcome;
-    outcome.code = static_cast<ddp_status>(in.i64());
+    const std::int64_t code = in.i64();
+    if (code > DDP_OK || code < std::numeric_limits<ddp_status>::min())
+        fail(DDP_ERROR_IO, "malformed store message: ", code, " is no status");
+    outcome.code = static_cast<ddp_status>(code);
     outcome.number = in.i64();
     outcome.message = in.string();
     outcome.values = in.strings();

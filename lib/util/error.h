@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -73,6 +74,7 @@ inline ErrorInfo caught() noexcept {
         } catch (...) {
         }
     } catch (const std::bad_alloc&) {
+    } catch (const std::length_error&) {  // more than any memory has
     } catch (const std::exception& e) {
         try {
             return {DDP_ERROR_INTERNAL, e.what()};

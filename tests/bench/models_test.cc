@@ -121,6 +121,10 @@ TEST(Models, SaysWhichLineItCannotRead) {
     EXPECT_EQ(complaint_about("a 1.5\n"), "line 1 of the model: an extent is not a whole number");
     EXPECT_EQ(complaint_about("a -1\n"), "line 1 of the model: an extent is negative");
     EXPECT_EQ(complaint_about("a 4294967296 4294967296\n"), "line 1 of the model: too many elements");
+    std::string many;
+    for (int i = 0; i < 20; ++i) many += "a 500000000000000000\n";  // 16 of them have 2^63 bytes
+    EXPECT_EQ(complaint_about(many), "line 2 of the model: too many elements");
+    EXPECT_EQ(complaint_about("a 1000 @1e307\n"), "line 1 of the model: elements are used too often");
     for (const char* bad : {"a 1 @", "a 1 @x", "a 1 @-1", "a 1 @2 3", "a 1 @ @"})
         EXPECT_EQ(complaint_about(bad), "line 1 of the model: what follows '@' is not one number from 0");
     EXPECT_EQ(complaint_about("# nothing\n"), "the model has no parameters");

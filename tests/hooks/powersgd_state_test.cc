@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <limits>
 
 #include "util/error.h"
 
@@ -70,6 +71,7 @@ TEST_F(PowerSgdLoad, GivesBackWhatWasSaved) {
 TEST_F(PowerSgdLoad, RefusesWhatDoesNotFit) {
     expect_refused("'steps'", [](HookState& s) { s.numbers.erase("steps"); });
     expect_refused("'steps'", [](HookState& s) { s.numbers["steps"] = -1; });
+    expect_refused("'steps'", [](HookState& s) { s.numbers["steps"] = std::numeric_limits<std::int64_t>::max(); });
     expect_refused("rank 3", [](HookState& s) { s.numbers["rank"] = 3; });
     expect_refused("'residual'", [](HookState& s) { s.arrays[0].key = "residual"; });
     expect_refused("'q0'", [](HookState& s) { s.arrays[1].key = "q0", s.arrays[1].param = -1; });

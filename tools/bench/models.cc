@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <fstream>
 #include <iomanip>
 #include <limits>
@@ -72,6 +73,9 @@ void add_bert_layer(Builder& b, const std::string& name, std::int64_t hidden) {
     b.weight_and_bias(name + ".output.LayerNorm", {hidden});
 }
 
+// Of a model: their bytes fit as well.
+constexpr std::int64_t kMostElements = std::numeric_limits<std::int64_t>::max() / 16;
+
 std::invalid_argument bad_line(int number, const std::string& why) {
     return std::invalid_argument("line " + std::to_string(number) + " of the model: " + why);
 }
@@ -83,7 +87,7 @@ bool parse_line(const std::string& line, int number, Parameter& parameter) {
     std::int64_t elements = 1;
     for (std::int64_t extent = 0; (words >> std::ws).peek() != '@' && words >> extent;) {
         if (extent < 0) throw bad_line(number, "an extent is negative");
-        if (extent > 0 && elements > std::numeric_limits<std::int64_t>::max() / extent / 16) {
+        if (extent > 0 && elements > kMostElements / extent) {
             throw bad_line(number, "too many elements");
         }
         elements *= extent;
@@ -175,9 +179,16 @@ Model uniform(std::int64_t parameters, std::int64_t elements) {
 Model read_model(std::istream& in) {
     Model model;
     std::string line;
+    std::int64_t elements = 0;
+    double work = 0;
     for (int number = 1; std::getline(in, line); ++number) {
         Parameter parameter;
-        if (parse_line(line, number, parameter)) model.push_back(std::move(parameter));
+        if (!parse_line(line, number, parameter)) continue;
+        if (elements > kMostElements - parameter.count()) throw bad_line(number, "too many elements");
+        elements += parameter.count();
+        work += parameter.work();
+        if (!std::isfinite(work)) throw bad_line(number, "elements are used too often");
+        model.push_back(std::move(parameter));
     }
     if (model.empty()) throw std::invalid_argument("the model has no parameters");
     return model;

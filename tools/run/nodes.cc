@@ -32,30 +32,19 @@ std::string encode(const Message& message, int kind, std::int64_t beat) {
     return out.str();
 }
 
-// Puts what was encoded into `message` and returns its kind.
+// Puts what was encoded into `message` and returns its kind, from 0 to last_kind. Empty if the text is malformed.
 template <class Message>
-int decode(const std::string& encoded, Message& message) {
+std::optional<int> decode(const std::string& encoded, int last_kind, Message& message) {
     std::istringstream in(encoded);
     int kind = 0;
     int weight = 0;
     std::int64_t beat = 0;
     in >> message.generation >> kind >> message.code >> message.may_restart >> weight >> beat;
-    in.get();
+    if (!in || in.get() != '\n' || message.generation < 0) return std::nullopt;
+    if (kind < 0 || kind > last_kind || weight < 0 || weight > static_cast<int>(Weight::kLauncher)) return std::nullopt;
     message.weight = static_cast<Weight>(weight);
     message.text.assign(std::istreambuf_iterator<char>(in), {});
     return kind;
-}
-
-Report decode_report(const std::string& encoded) {
-    Report report;
-    report.state = static_cast<Report::State>(decode(encoded, report));
-    return report;
-}
-
-Order decode_order(const std::string& encoded) {
-    Order order;
-    order.kind = static_cast<Order::Kind>(decode(encoded, order));
-    return order;
 }
 
 bool has_ended(const Report& report) {
@@ -67,6 +56,30 @@ std::string shape_text(const Nodes::Shape& shape) {
 }
 
 }  // namespace
+
+std::string encode_report(const Report& report, std::int64_t beat) {
+    return encode(report, static_cast<int>(report.state), beat);
+}
+
+std::optional<Report> decode_report(const std::string& encoded) {
+    Report report;
+    const auto state = decode(encoded, static_cast<int>(Report::State::kLeft), report);
+    if (!state) return std::nullopt;
+    report.state = static_cast<Report::State>(*state);
+    return report;
+}
+
+std::string encode_order(const Order& order, std::int64_t beat) {
+    return encode(order, static_cast<int>(order.kind), beat);
+}
+
+std::optional<Order> decode_order(const std::string& encoded) {
+    Order order;
+    const auto kind = decode(encoded, static_cast<int>(Order::Kind::kEnd), order);
+    if (!kind) return std::nullopt;
+    order.kind = static_cast<Order::Kind>(*kind);
+    return order;
+}
 
 Order next_order(const Order& current, const std::vector<std::optional<Report>>& reports, int max_restarts) {
     Order next = current;
@@ -140,8 +153,7 @@ void Nodes::begin_exchange() {
     if (busy_) return;
     busy_ = true;
     ++beat_;
-    exchange_.write = leads() ? encode(order_, static_cast<int>(order_.kind), beat_)
-                              : encode(report_, static_cast<int>(report_.state), beat_);
+    exchange_.write = leads() ? encode_order(order_, beat_) : encode_report(report_, beat_);
     exchange_.version = version_;
     exchange_.work.data = this;
     uv_queue_work(
@@ -191,7 +203,12 @@ void Nodes::end_exchange(const Exchange& exchange) {
         take_reports(exchange);
         decide();
     } else if (exchange.read[0]) {
-        order_ = decode_order(*exchange.read[0]);
+        const std::optional<Order> order = decode_order(*exchange.read[0]);
+        if (!order) {
+            lost_ = "node 0 writes orders that this ddprun cannot read; start the same version on every node";
+            return;
+        }
+        order_ = *order;
         has_order_ = true;
     }
     if (version_ != written_version_) begin_exchange();
@@ -206,8 +223,10 @@ void Nodes::take_reports(const Exchange& exchange) {
         }
         if (!exchange.read[node] || *exchange.read[node] == peer.last_text) continue;
         peer.last_text = *exchange.read[node];
-        peer.report = decode_report(peer.last_text);
         peer.last_change = Clock::now();
+        const std::optional<Report> report = decode_report(peer.last_text);
+        peer.unreadable = !report;
+        if (report) peer.report = report;
     }
     // Its own it need not read.
     peers_[0].report = report_;
@@ -222,6 +241,8 @@ void Nodes::decide() {
     order_ = next_order(order_, reports, shape_.max_restarts);
     for (int node = 1; node < shape_.nodes && order_.kind != Order::Kind::kEnd; ++node) {
         const Peer& peer = peers_[static_cast<std::size_t>(node)];
+        if (peer.unreadable)
+            give_up_on(node, "writes reports that node 0 cannot read; start the same version of ddprun on every node");
         if (peer.came && now - peer.last_change > shape_.lost_after) give_up_on(node, "does not answer any more");
         if (!peer.came && now - peer.last_change > kJoinTime) give_up_on(node, "has not come");
     }

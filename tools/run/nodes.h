@@ -48,6 +48,13 @@ struct Order {
     Weight weight = Weight::kNone;
 };
 
+// What travels through the store. beat: a number that is another one in each message. Empty if the text is malformed, as from
+// another version of ddprun.
+std::string encode_report(const Report& report, std::int64_t beat);
+std::optional<Report> decode_report(const std::string& encoded);
+std::string encode_order(const Order& order, std::int64_t beat);
+std::optional<Order> decode_order(const std::string& encoded);
+
 // What node 0 orders next, given the latest report of each node.
 Order next_order(const Order& current, const std::vector<std::optional<Report>>& reports, int max_restarts);
 
@@ -81,7 +88,8 @@ public:
 
 private:
     struct Peer {
-        bool came = false;  // it has said hello
+        bool came = false;        // it has said hello
+        bool unreadable = false;  // its latest report is malformed
         std::optional<Report> report;
         std::string last_text;  // with its counter
         Clock::time_point last_change = Clock::now();

@@ -45,6 +45,18 @@ void require(bool condition, const std::string& sentence) {
     if (!condition) throw std::invalid_argument(sentence);
 }
 
+// CLI::Range takes "nan", which is neither too small nor too large.
+CLI::Validator seconds(double least, double most) {
+    const CLI::Range range(least, most);
+    return CLI::Validator(
+        [range](std::string& text) {
+            double value = 0;
+            if (CLI::detail::lexical_cast(text, value) && std::isnan(value)) return "Value " + text + " is no number";
+            return range(text);
+        },
+        range.get_description());
+}
+
 void describe(CLI::App& app, Options& options, Raw& raw) {
     app.set_version_flag("--version", std::string("ddprun ") + ddp_version());
     app.footer(kFooter);
@@ -78,19 +90,19 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->capture_default_str();
     app.add_option("--timeout", raw.timeout_seconds,
                    "Timeout of groups that the program gives none (DDP_TIMEOUT_MS), instead of 300")
-        ->check(CLI::Range(kShortestTimeout, kLongestTimeout))
+        ->check(seconds(kShortestTimeout, kLongestTimeout))
         ->type_name("SECONDS");
     app.add_option("--report-time", raw.report_seconds,
                    "Longest time after a failure in which other ranks that print or compute may report it")
-        ->check(CLI::Range(0.0, kLongestReport))
+        ->check(seconds(0.0, kLongestReport))
         ->type_name("SECONDS")
         ->capture_default_str();
     app.add_option("--grace", raw.grace_seconds, "Time between SIGTERM and SIGKILL")
-        ->check(CLI::Range(0.0, kLongestGrace))
+        ->check(seconds(0.0, kLongestGrace))
         ->type_name("SECONDS")
         ->capture_default_str();
     app.add_option("--node-timeout", raw.node_timeout_seconds, "Time without a sign of life after which a node is lost")
-        ->check(CLI::Range(kShortestNodeTimeout, kLongestNodeTimeout))
+        ->check(seconds(kShortestNodeTimeout, kLongestNodeTimeout))
         ->type_name("SECONDS")
         ->capture_default_str();
     auto* no_tag = app.add_flag("--no-tag", raw.no_tag, "Pass output on as it is, without \"[rank] \"");

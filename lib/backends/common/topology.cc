@@ -21,6 +21,20 @@ std::string host_of_rank(const Keys& keys, int rank, const Deadline& deadline) {
     }
 }
 
+// What rank 0 has told: hosts are numbered in the order of their lowest ranks.
+std::vector<int> read_hosts(const std::string& told, int world) {
+    std::istringstream text(told);
+    std::vector<int> host_of;
+    int hosts = 0;
+    for (int number; text >> number; host_of.push_back(number)) {
+        if (number < 0 || number > hosts) break;
+        hosts = std::max(hosts, number + 1);
+    }
+    if (!text.eof() || host_of.size() != static_cast<std::size_t>(world))
+        fail(DDP_ERROR_IO, "'", told, "' does not say which host each of ", world, " ranks is on");
+    return host_of;
+}
+
 }  // namespace
 
 Topology::Topology(std::vector<int> host_of, int rank) : host_of_(std::move(host_of)) {
@@ -51,8 +65,8 @@ Topology find_topology(const ddp_backend_host& host, const Deadline& deadline) {
     } else {
         keys.set(std::to_string(host.rank), host_id());
         // Rank 0 knows who is missing, so it is the first to say that time is over.
-        std::istringstream text(keys.get("hosts", Deadline::after_ms(deadline.remaining_ms() + kRank0FirstMs)));
-        for (int number; text >> number;) host_of.push_back(number);
+        host_of =
+            read_hosts(keys.get("hosts", Deadline::after_ms(deadline.remaining_ms() + kRank0FirstMs)), host.world_size);
     }
     return Topology(std::move(host_of), host.rank);
 }

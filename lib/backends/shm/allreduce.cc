@@ -24,8 +24,8 @@ class SharedMessage {
 public:
     SharedMessage(Team& team, const ddp_collective& c) : c_(c), size_(dtype_size(c.dtype)) {
         for (int rank = 0; rank < team.size(); ++rank) {
-            sends_.push_back(team.send_of(rank, c.count * size_));
-            recvs_.push_back(team.recv_of(rank, c.count * size_));
+            sends_.push_back(team.send_of(rank, c.count * size_, dtype_alignment(c.dtype)));
+            recvs_.push_back(team.recv_of(rank, c.count * size_, dtype_alignment(c.dtype)));
         }
         inputs_.resize(sends_.size());
         outs_.resize(sends_.size());

@@ -40,12 +40,13 @@ Location Arena::locate(const void* memory, std::size_t bytes) const {
     return {block.offset, block.mapping.bytes(), within};
 }
 
-std::byte* Arena::reach(int rank, const Location& location, std::size_t bytes) {
+std::byte* Arena::reach(int rank, const Location& location, std::size_t bytes, std::size_t alignment) {
     auto& blocks = others_[static_cast<std::size_t>(rank)].blocks;
     auto found = blocks.find(location.block);
     if (found == blocks.end())
         found = blocks.emplace(location.block, segment_.map(location.block, location.bytes)).first;
     const Mapping& block = found->second;
+    if (location.within % alignment != 0) return nullptr;
     if (location.within > block.bytes() || bytes > block.bytes() - location.within) return nullptr;
     return block.data() + location.within;
 }

@@ -43,9 +43,9 @@ public:
     // Where this memory lies, if all of it is in one of this rank's blocks. Any thread.
     Location locate(const void* memory, std::size_t bytes) const;
 
-    // What another rank has told about, in this process; null if the location does not hold that many bytes. One thread at a time,
-    // as the next.
-    std::byte* reach(int rank, const Location& location, std::size_t bytes);
+    // What another rank has told about, in this process; null if the location does not hold that many bytes, or is not aligned. One
+    // thread at a time, as the next.
+    std::byte* reach(int rank, const Location& location, std::size_t bytes, std::size_t alignment = 1);
     // Unmaps what that rank has freed meanwhile.
     void follow(int rank, const FreedBlocks& freed);
 

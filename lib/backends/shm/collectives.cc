@@ -20,9 +20,9 @@ std::byte* bytes(const void* memory) {
     return const_cast<std::byte*>(static_cast<const std::byte*>(memory));
 }
 
-// What a rank gives, as the others see it: in its post or in its own memory.
-const std::byte* given(Team& team, int rank, bool in_post, std::size_t size) {
-    return in_post ? team.post_of(rank).data : team.send_of(rank, size);
+// What a rank gives, as the others see it: in its post or in its own memory. alignment: as for Team::send_of.
+const std::byte* given(Team& team, int rank, bool in_post, std::size_t size, std::size_t alignment = 1) {
+    return in_post ? team.post_of(rank).data : team.send_of(rank, size, alignment);
 }
 
 void copy(const ddp_collective& c, std::byte* to, const std::byte* from, std::size_t size) {
@@ -36,8 +36,9 @@ void sum_part(Team& team, const ddp_collective& c, bool in_post) {
     const std::size_t part = c.count * dtype_size(c.dtype);
     std::vector<const void*> inputs;
     for (int rank = 0; rank < team.size(); ++rank)
-        inputs.push_back(given(team, rank, in_post, part * static_cast<std::size_t>(team.size())) +
-                         part * static_cast<std::size_t>(team.rank()));
+        inputs.push_back(
+            given(team, rank, in_post, part * static_cast<std::size_t>(team.size()), dtype_alignment(c.dtype)) +
+            part * static_cast<std::size_t>(team.rank()));
     cpu::reduce(c.recv, inputs.data(), inputs.size(), c.count, c.dtype, c.op, c.scale);
 }
 

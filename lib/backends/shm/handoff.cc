@@ -52,19 +52,30 @@ bool same_user(int connection) {
     return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// That byte, and room for the descriptor.
+// That byte, and room for one descriptor: of more, the kernel closes the others.
 struct Parcel {
     Parcel() {
         message.msg_iov = &part;
         message.msg_iovlen = 1;
         message.msg_control = control;
-        message.msg_controllen = sizeof control;
+        message.msg_controllen = CMSG_LEN(sizeof(int));
     }
     char byte = kHandedOver;
     iovec part{&byte, 1};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     msghdr message{};
 };
+
+// The one that came with the message; none if it is not there.
+Descriptor descriptor_in(const Parcel& parcel) {
+    const cmsghdr* header = CMSG_FIRSTHDR(&parcel.message);
+    if (!header || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
+        header->cmsg_len != CMSG_LEN(sizeof(int)))
+        return Descriptor();
+    int fd;
+    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    return Descriptor(fd);
+}
 
 // Each one at once: of several that cannot be had, errno tells of the last only.
 int opened(int fd) {
@@ -155,6 +166,7 @@ int receive_descriptor(const std::string& name, const Deadline& deadline) {
     if (ready == 0) fail(DDP_ERROR_TIMEOUT, "the rank that makes the shared memory did not hand it over in time");
     Parcel parcel;
     const auto received = recvmsg(socket.get(), &parcel.message, MSG_CMSG_CLOEXEC);
+    Descriptor given = received >= 0 ? descriptor_in(parcel) : Descriptor();
     if (received == 1 && parcel.byte == kRefused)
         fail(DDP_ERROR_PERMISSION_DENIED,
              "the rank that makes the shared memory did not hand it over: do all ranks of this host run as the same "
@@ -162,12 +174,8 @@ int receive_descriptor(const std::string& name, const Deadline& deadline) {
     // Ended, or gave up; its own error, or the store's, says why.
     if (received != 1)
         fail(DDP_ERROR_RANK_FAILED, "the rank that makes the shared memory went away before it had handed it over");
-    const cmsghdr* header = CMSG_FIRSTHDR(&parcel.message);
-    if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
-        cannot_start("the hand-over of shared memory", EMFILE);
-    int fd;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    return fd;
+    if (!given) cannot_start("the hand-over of shared memory", EMFILE);
+    return given.release();
 }
 
 }  // namespace libddp::shm

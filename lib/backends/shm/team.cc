@@ -78,9 +78,9 @@ void Team::map_control() {
     }
 }
 
-std::byte* Team::reach(int rank, Location location, std::size_t bytes) {
+std::byte* Team::reach(int rank, Location location, std::size_t bytes, std::size_t alignment) {
     arena_->follow(rank, state(rank).freed);
-    std::byte* memory = arena_->reach(rank, location, bytes);
+    std::byte* memory = arena_->reach(rank, location, bytes, alignment);
     if (memory) return memory;
     throw TeamError(ErrorInfo{DDP_ERROR_RANK_FAILED,
                               str("rank ", name_of(rank), " shares ", location.bytes, " bytes, of which ", bytes,

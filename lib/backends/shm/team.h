@@ -139,9 +139,13 @@ public:
     // Waits for the rest. Throws TIMEOUT, RANK_FAILED, ABORTED. With signatures: MISMATCH.
     void meet(const ddp_collective& c);
     const Post& post_of(int rank) const { return *posts_[static_cast<std::size_t>(2 * rank) + (sequence_ & 1)]; }
-    // This process's view of what the posts say.
-    std::byte* send_of(int rank, std::size_t bytes) { return reach(rank, post_of(rank).send, bytes); }
-    std::byte* recv_of(int rank, std::size_t bytes) { return reach(rank, post_of(rank).recv, bytes); }
+    // This process's view of what the posts say. alignment: for arithmetic, that of the numbers.
+    std::byte* send_of(int rank, std::size_t bytes, std::size_t alignment = 1) {
+        return reach(rank, post_of(rank).send, bytes, alignment);
+    }
+    std::byte* recv_of(int rank, std::size_t bytes, std::size_t alignment = 1) {
+        return reach(rank, post_of(rank).recv, bytes, alignment);
+    }
 
     // The parts of a collective are done by whoever has time. Each call gives out one, until all are given out.
     std::optional<std::uint32_t> claim_part(std::uint32_t parts);
@@ -172,7 +176,7 @@ private:
     int name_of(int rank) const {
         return options_.names.empty() ? rank : options_.names[static_cast<std::size_t>(rank)];
     }
-    std::byte* reach(int rank, Location location, std::size_t bytes);
+    std::byte* reach(int rank, Location location, std::size_t bytes, std::size_t alignment);
     RankState& state(int rank) const { return *states_[static_cast<std::size_t>(rank)]; }
 
     const Options options_;

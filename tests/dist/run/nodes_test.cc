@@ -21,6 +21,31 @@ Order order(int generation, Kind kind, int code = 0) {
     return {generation, kind, code, true, "", Weight::kNone};
 }
 
+TEST(Messages, AreReadAsTheyWereWritten) {
+    Report report = make(3, State::kFailed, 137, false);
+    report.text = "two\nlines";
+    report.weight = Weight::kKill;
+    EXPECT_EQ(decode_report(encode_report(report, 9)), report);
+    const auto read = decode_order(encode_order(order(2, Kind::kStop, 7), 1));
+    ASSERT_TRUE(read);
+    EXPECT_EQ(read->generation, 2);
+    EXPECT_EQ(read->kind, Kind::kStop);
+    EXPECT_EQ(read->code, 7);
+}
+
+// Of another version of ddprun, or of a stranger who knows the secret.
+TEST(Messages, ThatAreMalformedAreNone) {
+    EXPECT_TRUE(decode_order("0 2 0 1 5 1\n"));
+    EXPECT_TRUE(decode_report("0 4 0 1 5 1\n"));
+    for (const char* text :
+         {"", "\n", "0 0 0 1 0", "0 0 0 1 0 1", "0 0 0 2 0 1\n", "-1 0 0 1 0 1\n", "0 -1 0 1 0 1\n", "0 5 0 1 0 1\n",
+          "0 0 0 1 6 1\n", "0 0 0 1 -1 1\n", "9999999999 0 0 1 0 1\n", "0 0 0 1 0 1 \n"}) {
+        EXPECT_FALSE(decode_order(text)) << text;
+        EXPECT_FALSE(decode_report(text)) << text;
+    }
+    EXPECT_FALSE(decode_order("0 3 0 1 0 1\n"));
+}
+
 TEST(NextOrder, RunsUntilEveryNodeHasSucceeded) {
     EXPECT_EQ(next_order(order(0, Kind::kRun), {make(0, State::kRunning), std::nullopt}, 0).kind, Kind::kRun);
     EXPECT_EQ(next_order(order(0, Kind::kRun), {make(0, State::kSucceeded), std::nullopt}, 0).kind, Kind::kRun);

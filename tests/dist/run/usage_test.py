@@ -34,6 +34,8 @@ class UsageTest(Case):
         for timeout in ("0", "-1", "soon"):
             self.expect_refusal("--timeout", "--timeout", timeout, "true")
         self.expect_refusal("--node-timeout", "--node-timeout", "0.9", "true")
+        for option in ("--grace", "--report-time", "--timeout", "--node-timeout"):
+            self.expect_refusal(option, option, "nan", "true")
         self.expect_refusal("--max-restarts", "--max-restarts", "-1", "true")
         self.expect_refusal("--env", "--env", "novalue", "true")
         self.expect_refusal("--env", "--env", "DDP_RANK=1", "true")

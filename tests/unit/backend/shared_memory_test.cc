@@ -3,16 +3,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "backends/shm/arena.h"
 #include "backends/shm/handoff.h"
 #include "backends/shm/segment.h"
+#include "util/descriptors.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -81,6 +88,64 @@ TEST(SharedMemory, OfAnotherUserIsRefused) {
     EXPECT_THAT(error.message, HasSubstr("a process of another user offers the shared memory"));
 }
 
+// A process that hands these descriptors over to the next one that asks, with this byte.
+class Giver {
+public:
+    Giver(std::vector<int> given, char byte) : listener_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        socklen_t size = sizeof address.sun_family;  // the kernel gives it a name
+        bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), size);
+        listen(listener_.get(), 1);
+        size = sizeof address;
+        getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size);
+        name_.assign(address.sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1);
+        thread_ = std::thread([this, given = std::move(given), byte]() mutable { give(given, byte); });
+    }
+    ~Giver() { thread_.join(); }
+
+    const std::string& name() const { return name_; }
+
+private:
+    void give(std::vector<int>& given, char byte) {
+        const Descriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        iovec part{&byte, 1};
+        const std::size_t bytes = given.size() * sizeof(int);
+        std::vector<char> control(CMSG_SPACE(bytes));
+        msghdr message{};
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.data();
+        message.msg_controllen = control.size();
+        cmsghdr* header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(bytes);
+        std::memcpy(CMSG_DATA(header), given.data(), bytes);
+        sendmsg(client.get(), &message, MSG_NOSIGNAL);
+    }
+
+    const Descriptor listener_;
+    std::string name_;
+    std::thread thread_;
+};
+
+TEST(SharedMemory, DescriptorsThatCameBesideAreClosed) {
+    const shm::Segment segment;
+    for (const char byte : {'d', 'r'})
+        for (const std::size_t count : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
+            const Descriptor before(dup(segment.fd()));
+            {
+                const Giver giver(std::vector<int>(count, segment.fd()), byte);
+                const ErrorInfo error = error_of(
+                    [&] { const Descriptor taken(shm::receive_descriptor(giver.name(), Deadline::after_ms(10'000))); });
+                EXPECT_EQ(error.code, byte == 'd' ? DDP_OK : DDP_ERROR_PERMISSION_DENIED) << error.message;
+            }
+            const Descriptor after(dup(segment.fd()));
+            EXPECT_EQ(after.get(), before.get() + 1) << count << " with '" << byte << "'";
+        }
+}
+
 TEST(SharedMemory, NeverShrinks) {
     shm::Segment segment;
     segment.reserve(0, 2 * shm::page_size());
@@ -122,6 +187,9 @@ TEST(SharedMemory, IsReachedOnlyWhereItIs) {
     EXPECT_EQ(there.reach(0, location, 2 * page - 63), nullptr);
     EXPECT_EQ(there.reach(0, {location.block, location.bytes, 2 * page + 1}, 0), nullptr);
     EXPECT_EQ(there.reach(0, {location.block, location.bytes, SIZE_MAX}, 2), nullptr);
+    // Numbers are read where their processor can.
+    EXPECT_NE(there.reach(0, {location.block, location.bytes, 8}, 100, 8), nullptr);
+    EXPECT_EQ(there.reach(0, {location.block, location.bytes, 4}, 100, 8), nullptr);
     // What is mapped counts, not what is said later.
     EXPECT_EQ(there.reach(0, {location.block, 100 * page, 0}, 3 * page), nullptr);
 }

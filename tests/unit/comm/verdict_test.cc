@@ -24,7 +24,8 @@ TEST(Verdict, RoundTrip) {
 }
 
 TEST(Verdict, MalformedTextIsAnError) {
-    for (const char* text : {"", "1", "x y z", "0 0 0 0 0 fine", "-7 1 2 3", "-7 1 2 3 4", "99999999999 1 1 1 1 m"}) {
+    for (const char* text : {"", "1", "x y z", "0 0 0 0 0 fine", "-7 1 2 3", "-7 1 2 3 4", "99999999999 1 1 1 1 m",
+                             "5 0 0 0 0 a status that is no error"}) {
         auto e = decode_verdict(text);
         EXPECT_EQ(e.code, DDP_ERROR_INTERNAL) << text;
     }

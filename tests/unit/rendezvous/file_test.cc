@@ -118,6 +118,27 @@ TEST(File, ADamagedFileIsAnErrorAndNotAHang) {
     EXPECT_EQ(error_of([&] { a->get("other", 5000); }).code, DDP_ERROR_IO);
 }
 
+// Of a header or a record that nobody wrote in good order.
+TEST(File, NumbersThatCannotBeAreDamage) {
+    TempPath path;
+    const FileLog other(path.file(), Deadline::after_ms(5000));  // so that the file is not begun afresh
+    const auto join_with = [&](std::uint64_t start, std::uint64_t end, std::uint64_t next_owner) {
+        ByteWriter header;
+        header.raw("ddpfile2");
+        for (const std::uint64_t number : {start, end, std::uint64_t{2}, next_owner}) header.u64(number);
+        std::fstream(path.file(), std::ios::in | std::ios::out | std::ios::binary) << header.take();
+        return error_of([&] { FileLog(path.file(), Deadline::after_ms(5000)); }).code;
+    };
+    EXPECT_EQ(join_with(4096, 4096, 7), DDP_OK);
+    EXPECT_EQ(join_with(4096, 4096, 0), DDP_ERROR_IO);
+    EXPECT_EQ(join_with(4096, 4096, std::uint64_t{1} << 62), DDP_ERROR_IO);
+    EXPECT_EQ(join_with(4096, 4096, UINT64_MAX), DDP_ERROR_IO);
+    EXPECT_EQ(join_with(0, 4096, 7), DDP_ERROR_IO);
+    EXPECT_EQ(join_with(5000, 4096, 7), DDP_ERROR_IO);
+    EXPECT_EQ(join_with(4096, UINT64_MAX, 7), DDP_ERROR_IO);
+    EXPECT_FALSE(other.alive(UINT64_MAX));
+}
+
 TEST(File, HistoryIsGivenBack) {
     TempPath path;
     auto a = open(path.uri());

@@ -118,6 +118,21 @@ TEST(Protocol, LengthsOfTheWireAreNotTrusted) {
     EXPECT_EQ(testing::error_of([&] { decode_request(frame); }).code, DDP_ERROR_IO);
 }
 
+TEST(Protocol, AReplyIsASuccessOrAnError) {
+    const auto reply_with = [](std::int64_t code) {
+        ByteWriter out;
+        out.i64(code);
+        out.i64(0);
+        out.string("");
+        out.strings({});
+        return testing::error_of([&] { decode_reply({Op::kReply, 1, out.take()}); }).code;
+    };
+    EXPECT_EQ(reply_with(0), DDP_OK);
+    EXPECT_EQ(reply_with(-1), DDP_OK);
+    for (const std::int64_t code : {std::int64_t{1}, std::int64_t{1} << 32, INT64_MIN, INT64_MAX})
+        EXPECT_EQ(reply_with(code), DDP_ERROR_IO) << code;
+}
+
 TEST(Protocol, RandomPayloadsNeverDoMoreThanThrow) {
     std::mt19937 random(1);
     for (int round = 0; round < 20'000; ++round) {

@@ -1,0 +1,69 @@
+// Frames with message authentication codes: those of a channel that knows the key, cut and changed on the way, with others between them.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "fuzz/sockets.h"
+#include "fuzz/target.h"
+#include "wire/channels.h"
+
+namespace fuzz::wire_frames {
+namespace {
+
+using namespace libddp;
+
+constexpr unsigned char kKeys[2][wire::FrameCodes::kKeySize] = {{1}, {2}};
+
+std::unique_ptr<wire::Channel> channel(Descriptor fd, int end) {
+    return wire::make_auth_channel(std::move(fd), wire::FrameCodes(kKeys[end], true),
+                                   wire::FrameCodes(kKeys[1 - end], false));
+}
+
+// As many bytes as come, in pieces of the sizes that the input wants.
+std::string receive(wire::Channel& from, Reader& bytes) {
+    std::string came;
+    accepts([&] {
+        for (;;) {
+            std::vector<char> first(1 + bytes.byte() * 40U), second(1 + bytes.byte());
+            const iovec parts[] = {{first.data(), first.size()}, {second.data(), second.size()}};
+            const std::size_t size = from.receive(parts, 2);
+            if (size == 0) return;
+            came.append(first.data(), std::min(size, first.size()));
+            if (size > first.size()) came.append(second.data(), size - first.size());
+        }
+    });
+    return came;
+}
+
+}  // namespace
+
+DDP_FUZZ_TARGET(wire_frames, input) {
+    Reader bytes(input);
+    Sockets out, in;  // from the sender to the relay, and from the relay to the receiver
+    const auto sender = channel(std::move(out.mine), 0), receiver = channel(std::move(in.mine), 1);
+    std::string sent, received;
+    while (!bytes.empty()) {
+        const std::uint8_t what = bytes.byte();
+        if (what < 100) {
+            std::string message =
+                std::string(bytes.piece(60)) + std::string(bytes.number<std::uint16_t>() % 20'000, 'x');
+            iovec part{message.data(), message.size()};
+            if (!message.empty()) sent += message.substr(0, sender->send(&part, 1));
+        } else if (what < 180) {
+            std::string frames = out.receive();
+            if (what >= 150 && !frames.empty())
+                frames[bytes.number<std::uint16_t>() % frames.size()] ^= static_cast<char>(bytes.byte());
+            in.send(frames);
+        } else if (what < 200) {
+            in.send(bytes.piece());
+        } else {
+            received += receive(*receiver, bytes);
+        }
+        check(sent.compare(0, received.size(), received) == 0, "other bytes are received than were sent");
+    }
+    in.end();
+    received += receive(*receiver, bytes);
+    check(sent.compare(0, received.size(), received) == 0, "other bytes are received than were sent");
+}
+
+}  // namespace fuzz::wire_frames
