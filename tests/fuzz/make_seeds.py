@@ -273,7 +273,11 @@ def tools():
 def api():
     # Steps of program.cc by number. set_up, register and a step of three calls, with plain arguments.
     calm = bytes(40)
-    write("api", "steps", bytes([3]) + bytes(60) + bytes([5]) + calm[:2] + bytes([7]) + calm[:9] + bytes([11, 3]) + calm[:4])
+    steps = bytes([3]) + bytes(60) + bytes([5]) + calm[:2] + bytes([7]) + calm[:9] + bytes([11, 3]) + calm[:4]
+    write("api", "steps", steps)
+    # peers.cc: first how many bytes are the other rank's, and they.
+    for name, told in {"nothing": b"", "zeros": bytes(48), "ones": struct.pack("<6Q", *[1] * 6), "huge": b"\xff" * 48}.items():
+        write("peers", name, bytes([len(told)]) + told + steps)
     for number in range(48):
         write("api", f"call{number:02}", bytes([3]) + bytes([0, 0, 0, 0, 0, 200]) + bytes(70) + bytes([number]) + bytes(30) + bytes([7]) +
               bytes(12) + bytes([11, 5, 0, 0]))

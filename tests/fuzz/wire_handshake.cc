@@ -66,9 +66,9 @@ void between(Reader& bytes, Protection protection) {
     const auto server = Handshake::server(std::move(right.mine), find_key, protection);
     bool client_done = false, server_done = false, changed = false, more = true;
     while (more) {
-        const bool goes = goes_on(*client, client_done) | goes_on(*server, server_done);
+        const bool client_goes = goes_on(*client, client_done), server_goes = goes_on(*server, server_done);
         const bool up = relay(left, right, bytes, changed), down = relay(right, left, bytes, changed);
-        more = goes && (up || down);
+        more = (client_goes || server_goes) && (up || down);
     }
     check(changed || (client_done && server_done), "two ends that know the key do not meet");
     check(!changed || !(client_done && server_done), "a change on the way was not noticed");

@@ -32,7 +32,7 @@ using namespace testing_gpu;
     } while (0)
 
 // Buckets of one and of several parameters, one of them longer than the chunks in which data goes through the host.
-const std::vector<std::size_t> kSizes{5, 3'000'000, 3, 1, 64, 200'000};
+const std::vector<std::size_t> kSizes{5, 1'200'000, 3, 1, 64, 200'000};
 
 struct Case {
     int world;
