@@ -45,7 +45,8 @@ ErrorInfo decode_verdict(std::string_view text) {
     number(e.param);
     number(e.bucket);
     number(e.step);
-    if (!good || e.code >= DDP_OK) return {DDP_ERROR_INTERNAL, str("the store holds a malformed verdict: '", whole, "'")};
+    if (!good || e.code >= DDP_OK)
+        return {DDP_ERROR_INTERNAL, str("the store holds a malformed verdict: '", whole, "'")};
     e.message = text;
     return e;
 }

@@ -8,8 +8,8 @@ import tempfile
 
 
 class Link:
-    """The namespaces, and between them a pair of virtual interfaces that tc shapes to the rate, in both directions.
-    Whatever happens, they are gone at the end."""
+    """The namespaces, and between them a pair of virtual interfaces that tc shapes to the rate, in both directions; rate None: as fast as
+    the kernel is. Whatever happens, they are gone at the end."""
 
     def __init__(self, rate):
         self.rate = rate
@@ -27,6 +27,8 @@ class Link:
                 ip("-n", name, "address", "add", f"{address}/24", "dev", interface)
                 ip("-n", name, "link", "set", "lo", "up")
                 ip("-n", name, "link", "set", interface, "up")
+                if self.rate is None:
+                    continue
                 run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", interface, "root", "tbf", "rate",
                     self.rate, "burst", "256kb", "latency", "50ms")
         except (OSError, subprocess.CalledProcessError):

@@ -9,6 +9,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
   overhead     2,000 small parameters on one rank
   crowd        8 ranks
   link         two hosts and a slow link: its limit, PyTorch's DistributedDataParallel, overlap
+  fast-link    two hosts and a link that nothing slows: plain, authenticated and encrypted, beside TCP alone and Gloo
   round-robin  1, 2 and 4 round robin groups
 
 Without sections all of them; a page keeps the sections that are not measured again. What is missing here (a backend,
@@ -30,6 +31,7 @@ SECTIONS = {
     "overhead": ("The cost of a step on one rank", one_host.overhead),
     "crowd": ("More ranks than cores", one_host.crowd),
     "link": ("Two hosts and a slow link", two_hosts.link),
+    "fast-link": ("Two hosts and a fast link", two_hosts.fast_link),
     "round-robin": ("Round robin groups", two_hosts.round_robin),
 }
 

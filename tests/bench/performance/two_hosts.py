@@ -1,4 +1,5 @@
 """The sections on a slow link between two hosts, which are network namespaces of this machine."""
+import os
 import pathlib
 import sys
 import tempfile
@@ -10,11 +11,13 @@ from running import ms
 import namespaces
 import processes
 
-WIRE = pathlib.Path(__file__).resolve().parent / "wire.py"
+TCP_STREAMS = pathlib.Path(__file__).resolve().parent / "tcp_streams.c"
 RESNET50_BYTES = 102228128
 LAST_LAYER_BYTES = 8196000  # of resnet50: the first gradient of the backward pass, 8 % of all
 SIZES = [26214400, 64 << 20, RESNET50_BYTES]
 OVER_WIRE, OF_PYTORCH, OVERLAPPED = 1.05, 0.70, 1.08
+FAST_SIZES = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 26214400, 64 << 20, 240 << 20]
+OF_TCP, OF_GLOO_AT_4_KIB, TLS_OF_PLAIN = 0.85, 0.20, 0.65
 BUCKET_MB = 4
 BY_WORK = "by work"
 PORT = 29401
@@ -26,10 +29,13 @@ def require_link(options):
         raise running.Missing(f"network namespaces cannot be made here ({reason})")
 
 
-def wire_ms(link, options, size, times):
-    """One TCP stream each way: the median."""
+def wire_ms(link, options, size, times, streams=1):
+    """So many bytes each way at once over TCP, without libddp: the median."""
+    program = pathlib.Path(options.bench).with_name("tcp_streams")
+    processes.run(["cc", "-O2", "-o", str(program), str(TCP_STREAMS)], 60)
+
     def command(host):
-        return [sys.executable, str(WIRE), ("listen", "connect")[host], link.addresses[0], str(PORT), str(size), str(times)]
+        return list(map(str, [program, ("listen", "connect")[host], link.addresses[0], PORT, size, times, streams]))
 
     return median(map(float, namespaces.run_on_both(link, command, options.timeout).split()))
 
@@ -63,7 +69,7 @@ def link(section, options):
     require_link(options)
     section.open_with(f"Two hosts with {options.rate} each way between them (`tests/bench/namespaces.py`), against the wire's time and "
                       "PyTorch's DistributedDataParallel. The wire's time is measured in the same run: one TCP stream each way at once, "
-                      "with as many bytes as are reduced (`tests/bench/performance/wire.py`). 2 x 1 ranks are one "
+                      "with as many bytes as are reduced (`tests/bench/performance/tcp_streams.c`). 2 x 1 ranks are one "
                       "rank on each host, and 2 x 2 ranks are two on each.")
     with namespaces.Link(options.rate) as hosts:
         wire_limit(section, hosts, options)
@@ -159,6 +165,67 @@ def overlap(section, hosts, options):
         section.judge(f"2 x 1 ranks, {compute} ms of compute, with the best number of round robin groups: a step takes at most "
                       f"{OVERLAPPED:g} times the longer of compute and wire", f"{min(ratios):.3f} times",
                       min(ratios) <= OVERLAPPED)
+
+
+def tcp_ms(hosts, options, size):
+    """With the number of streams that is best for so many bytes."""
+    times = 5 if options.quick else max(5, min(200, (1 << 30) // size))
+    return min(wire_ms(hosts, options, size, times, streams) for streams in (1, 2, 4))
+
+
+def gcm_ms(section, size):
+    """What AES-128-GCM alone takes to encrypt and decrypt what a rank sends and receives, on one processor; None without openssl."""
+    command = ["openssl", "speed", "-elapsed", "-seconds", "1", "-bytes", "16384", "-evp", "aes-128-gcm", "-mr"]
+    try:
+        status, output = processes.run(command, 60)
+    except OSError:
+        return None
+    speeds = [line.split(":")[-1] for line in output.splitlines() if line.startswith("+F:")]
+    if status != 0 or not speeds:
+        return None
+    section.command(command)
+    return 1e3 * 2 * size / float(speeds[0])
+
+
+def fast_link(section, options):
+    """As fast as the kernel passes bytes from one namespace to the other."""
+    require_link(options)
+    backends = {"plain": "tcp:wire=plain", "auth": "tcp:wire=auth", "TLS": "tcp:wire=tls", "Gloo": "gloo"}
+    section.open_with(
+        "Allreduce between two hosts, 2 x 1 ranks, on a link that nothing slows: both ends and the kernel between them share the "
+        f"{len(os.sched_getaffinity(0))} processors of this machine. Beside it TCP alone (`tests/bench/performance/tcp_streams.c`), which "
+        "sends as many bytes each way over 1, 2 or 4 connections, whichever is best, and adds nothing up.")
+    sizes = [FAST_SIZES[0], 26214400] if options.quick else FAST_SIZES
+    lines, by_size = [], {}
+    with namespaces.Link(None) as hosts:
+        for size in sizes:
+            def ours(backend, size=size):
+                row, = job_rows(section, hosts, options, 1, ["allreduce", "--backend", backend, "--bytes", size, "--seconds",
+                                                             1 if options.quick else 3])
+                return row["median_ms"]
+
+            found = running.in_turns(rounds(options), [lambda size=size: tcp_ms(hosts, options, size), *(
+                lambda backend=backend: ours(backend) for backend in backends.values())])
+            by_size[size] = dict(zip(["TCP", *backends], found))
+            lines.append([running.bytes_text(size), *map(ms, found)])
+    section.table(["Bytes", "TCP alone", *(f"libddp tcp, {name}" for name in list(backends)[:3]), "libddp gloo"], lines)
+    judge_fast_link(section, by_size)
+
+
+def judge_fast_link(section, by_size):
+    middle, small = by_size[26214400], by_size[FAST_SIZES[0]]
+    section.judge(f"25 MiB, plain: at least {100 * OF_TCP:.0f} % of what TCP alone does",
+                  f"{100 * middle['TCP'] / middle['plain']:.0f} %", middle["TCP"] / middle["plain"] >= OF_TCP)
+    ratio, size = min((row["Gloo"] / row["plain"], size) for size, row in by_size.items())
+    section.judge("plain is faster than Gloo at every size", f"at least {ratio:.2f} times as fast ({running.bytes_text(size)})", ratio > 1)
+    section.judge(f"4 KiB, plain: at most {OF_GLOO_AT_4_KIB:g} of Gloo's time", f"{small['plain'] / small['Gloo']:.3f}",
+                  small["plain"] / small["Gloo"] <= OF_GLOO_AT_4_KIB)
+    section.judge(f"25 MiB, TLS: at least {100 * TLS_OF_PLAIN:.0f} % of plain", f"{100 * middle['plain'] / middle['TLS']:.0f} %",
+                  middle["plain"] / middle["TLS"] >= TLS_OF_PLAIN)
+    alone = gcm_ms(section, 26214400)
+    if alone is not None:
+        section.note("for comparison: AES-128-GCM alone, for the 25 MiB that a rank encrypts and the 25 MiB that it decrypts",
+                     f"{ms(alone)} ms; beside plain that leaves at most {100 * middle['plain'] / (middle['plain'] + alone):.0f} %")
 
 
 def round_robin(section, options):

@@ -136,6 +136,22 @@ static int allreduce(const char* text) {
     return failed;
 }
 
+/* Sums numbers that every rank knows, and says how many came out wrong. */
+static int sum(size_t count) {
+    float* data = malloc((count + 1) * sizeof *data);
+    for (size_t i = 0; i < count; ++i) data[i] = (float)((i * 7 + (size_t)me.options.rank) % 1000);
+    int failed = check(ddp_allreduce(me.group, NULL, data, count, DDP_F32, DDP_SUM, NULL, &me.error));
+    size_t wrong = 0;
+    for (size_t i = 0; !failed && i < count; ++i) {
+        float right = 0;
+        for (size_t rank = 0; rank < (size_t)me.options.world_size; ++rank) right += (float)((i * 7 + rank) % 1000);
+        wrong += data[i] != right;
+    }
+    free(data);
+    if (!failed) printf("value wrong %zu\n", wrong);
+    return failed;
+}
+
 static ddp_status failing_hook(void* reason, ddp_group* group, ddp_bucket* bucket, ddp_work** work, ddp_error** error) {
     (void)group, (void)bucket, (void)work;
     *error = ddp_error_create(DDP_ERROR_CALLBACK, reason);
@@ -278,6 +294,7 @@ static int perform(const char* word, const char* argument) {
     if (is(word, "steps")) return steps(atol(argument));
     if (is(word, "sync")) return check(ddp_set_sync(me.context, atoi(argument), &me.error));
     if (is(word, "allreduce")) return allreduce(argument);
+    if (is(word, "sum")) return sum(strtoul(argument, NULL, 10));
     if (is(word, "barrier")) return check(ddp_barrier(me.group, NULL, &me.error));
     if (is(word, "status")) return check(ddp_group_status(me.group, &me.error));
     if (is(word, "watch")) return watch(atol(argument));

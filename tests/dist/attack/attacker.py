@@ -1,0 +1,183 @@
+"""Attacks a job from outside, until it is killed: connects to whatever the job's processes listen on, and misbehaves.
+
+    attacker.py KIND [--user UID] [--hold N] PID...
+
+KIND is one of those below. --user: as this user. --hold: how many connections it keeps open. PIDs: of processes in the network
+namespaces that are attacked. Writes to standard output "ready", a line for each thousand connections, and at its end (SIGTERM) how many
+there were.
+"""
+import argparse
+import array
+import contextlib
+import os
+import pathlib
+import random
+import resource
+import signal
+import socket
+import struct
+import sys
+import time
+
+PAUSE_S = 0.001
+LOOK_S = 0.05  # the kernel searches its whole table of sockets
+CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # a TLS handshake begins like this
+LISTENS = "0A"
+
+
+def endpoints(pids):
+    """(host, port) of all listening TCP sockets of the namespaces of these processes."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in pathlib.Path(f"/proc/{pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                if state != LISTENS:
+                    continue
+                host, port = local.split(":")
+                found.add((socket.inet_ntoa(struct.pack("<I", int(host, 16))), int(port, 16)))
+    return sorted(found)
+
+
+def abstract_sockets(pids):
+    """The names of unix sockets of these processes that are not files."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in pathlib.Path(f"/proc/{pid}/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()[1:]:
+                path = line.split()[-1]
+                if path.startswith("@"):
+                    found.add("\0" + path[1:])
+    return sorted(found)
+
+
+def connect(endpoint):
+    stranger = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    stranger.settimeout(0.2)
+    stranger.connect(endpoint)
+    return stranger
+
+
+class Attack:
+    """One kind of attack. knock() is called for each endpoint again and again."""
+
+    hold = 50
+
+    def __init__(self, hold):
+        self.count = 0
+        self.hold = hold or self.hold
+        self.held = []
+
+    def knock(self, endpoint):
+        with contextlib.suppress(OSError):
+            stranger = connect(endpoint)
+            self.note()
+            self.act(stranger)
+
+    def note(self):
+        self.count += 1
+        if self.count % 1000 == 0:
+            print(self.count, flush=True)
+
+    def keep(self, stranger):
+        self.held.append(stranger)
+        if len(self.held) > self.hold:
+            self.held.pop(0).close()
+
+    def act(self, stranger):
+        raise NotImplementedError
+
+
+class Scan(Attack):
+    """A port scan: connects and resets."""
+
+    def act(self, stranger):
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        stranger.close()
+
+
+class Garbage(Attack):
+    def act(self, stranger):
+        stranger.sendall(random.randbytes(random.randrange(1, 300)))
+        stranger.close()
+
+
+class Preamble(Attack):
+    """As many bytes as Gloo's pairs expect from whoever connects."""
+
+    def act(self, stranger):
+        stranger.sendall(random.randbytes(48))
+        self.keep(stranger)
+
+
+class Silent(Attack):
+    hold = 600
+
+    def act(self, stranger):
+        self.keep(stranger)
+
+
+class HalfTls(Attack):
+    def act(self, stranger):
+        stranger.sendall(CLIENT_HELLO + random.randbytes(random.randrange(0, 400)))
+        self.keep(stranger)
+
+
+class Memory(Attack):
+    """Hands a segment of its own to whoever asks for one on a unix socket."""
+
+    def endpoints(self, pids):
+        return abstract_sockets(pids)
+
+    def knock(self, endpoint):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+            stranger.settimeout(0.2)
+            stranger.connect(endpoint)
+            self.note()
+            memory = os.memfd_create("foreign")
+            os.ftruncate(memory, 1 << 20)
+            rights = array.array("i", [memory]).tobytes()
+            stranger.sendmsg([b"\x01"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            os.ftruncate(memory, 0)
+            os.close(memory)
+
+
+KINDS = {"scan": Scan, "garbage": Garbage, "preamble": Preamble, "silent": Silent, "half-tls": HalfTls, "memory": Memory}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--user", type=int)
+    parser.add_argument("--hold", type=int)
+    parser.add_argument("pids", nargs="+", type=int)
+    options = parser.parse_args()
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
+    attack = KINDS[options.kind](options.hold)
+    find = getattr(attack, "endpoints", endpoints)
+    find(options.pids)  # Python loads what this needs, which that user may not read
+    if options.user is not None:
+        os.setgroups([])
+        os.setresgid(options.user, options.user, options.user)
+        os.setresuid(options.user, options.user, options.user)
+
+    def end(*_):
+        print(attack.count, flush=True)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    print("ready", flush=True)
+    found, looked = [], 0.0
+    while True:
+        if time.monotonic() - looked > LOOK_S:
+            found, looked = find(options.pids), time.monotonic()
+        for endpoint in found:
+            attack.knock(endpoint)
+        # An attacker that took the processor from the ranks would show nothing else.
+        if not found or len(attack.held) in (0, attack.hold):
+            time.sleep(PAUSE_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
