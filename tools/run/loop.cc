@@ -1,5 +1,6 @@
 #include "loop.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -48,6 +49,13 @@ SignalWatch::SignalWatch(uv_loop_t* loop, int signal, std::function<void(int)> s
               [](uv_signal_t* watch, int number) { static_cast<SignalWatch*>(watch->data)->seen_(number); }, signal),
           "cannot watch for signals");
     uv_unref(reinterpret_cast<uv_handle_t*>(handle_.get()));
+}
+
+SignalWatch::~SignalWatch() {
+    sigset_t its;
+    sigemptyset(&its);
+    sigaddset(&its, handle_->signum);
+    pthread_sigmask(SIG_BLOCK, &its, nullptr);
 }
 
 PipeEnds make_pipe(int read_flags, int write_flags) {

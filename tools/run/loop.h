@@ -41,10 +41,13 @@ private:
     Handle<uv_timer_t> handle_;
 };
 
+// Afterwards the signal stays blocked in this thread. The program ends then and has its status, which a second Ctrl-C may not change:
+// libuv gives a signal that nobody watches its default action back.
 class SignalWatch {
 public:
     // Throws std::runtime_error if the system refuses.
     SignalWatch(uv_loop_t* loop, int signal, std::function<void(int)> seen);
+    ~SignalWatch();
     SignalWatch(const SignalWatch&) = delete;
     SignalWatch& operator=(const SignalWatch&) = delete;
 
