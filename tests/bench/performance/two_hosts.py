@@ -209,6 +209,7 @@ def fast_link(section, options):
             by_size[size] = dict(zip(["TCP", *backends], found))
             lines.append([running.bytes_text(size), *map(ms, found)])
     section.table(["Bytes", "TCP alone", *(f"libddp tcp, {name}" for name in list(backends)[:3]), "libddp gloo"], lines)
+    section.commands = [command for command in section.commands if "--bytes 26214400" in command]  # the others differ in the number
     judge_fast_link(section, by_size)
 
 

@@ -20,7 +20,6 @@ import sys
 import time
 
 PAUSE_S = 0.001
-LOOK_S = 0.05  # the kernel searches its whole table of sockets
 CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # a TLS handshake begins like this
 LISTENS = "0A"
 
@@ -62,6 +61,7 @@ class Attack:
     """One kind of attack. knock() is called for each endpoint again and again."""
 
     hold = 50
+    look_s = 0.05  # between two searches for endpoints: the kernel looks through its whole table of sockets
 
     def __init__(self, hold):
         self.count = 0
@@ -126,6 +126,8 @@ class HalfTls(Attack):
 class Memory(Attack):
     """Hands a segment of its own to whoever asks for one on a unix socket."""
 
+    look_s = 0.0  # there for some milliseconds only
+
     def endpoints(self, pids):
         return abstract_sockets(pids)
 
@@ -170,7 +172,7 @@ def main():
     print("ready", flush=True)
     found, looked = [], 0.0
     while True:
-        if time.monotonic() - looked > LOOK_S:
+        if time.monotonic() - looked > attack.look_s:
             found, looked = find(options.pids), time.monotonic()
         for endpoint in found:
             attack.knock(endpoint)
