@@ -74,7 +74,8 @@ static void both_ways(const int* fds, int streams, const char* out, char* in, si
         int moved = 0;
         for (int i = 0; i < streams; ++i) {
             if (sent[i] < each) {
-                ssize_t count = send(fds[i], out + (size_t)i * each + sent[i], each - sent[i], MSG_DONTWAIT | MSG_NOSIGNAL);
+                ssize_t count =
+                    send(fds[i], out + (size_t)i * each + sent[i], each - sent[i], MSG_DONTWAIT | MSG_NOSIGNAL);
                 if (count < 0 && errno != EAGAIN) die("send");
                 if (count > 0) moved = 1, left -= (sent[i] += (size_t)count) == each;
             }
@@ -83,7 +84,8 @@ static void both_ways(const int* fds, int streams, const char* out, char* in, si
                 if (count == 0 || (count < 0 && errno != EAGAIN)) die("recv");
                 if (count > 0) moved = 1, left -= (received[i] += (size_t)count) == each;
             }
-            waits[i] = (struct pollfd){fds[i], (short)((sent[i] < each ? POLLOUT : 0) | (received[i] < each ? POLLIN : 0)), 0};
+            waits[i] =
+                (struct pollfd){fds[i], (short)((sent[i] < each ? POLLOUT : 0) | (received[i] < each ? POLLIN : 0)), 0};
         }
         if (!moved && left > 0) poll(waits, (nfds_t)streams, 1000);
     }
@@ -104,7 +106,8 @@ int main(int argc, char** argv) {
         const int on = 1;
         listener = socket(AF_INET, SOCK_STREAM, 0);
         setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(listener, (struct sockaddr*)&address, sizeof address) != 0 || listen(listener, MOST) != 0) die("listen");
+        if (bind(listener, (struct sockaddr*)&address, sizeof address) != 0 || listen(listener, MOST) != 0)
+            die("listen");
     }
     int fds[MOST];
     for (int i = 0; i < streams; ++i) {
