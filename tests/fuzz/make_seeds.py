@@ -224,6 +224,7 @@ def wire():
         for protection in range(3):
             write("wire_handshake", f"start{kind}_{protection}", bytes([kind, protection]))
     write("wire_handshake", "changed", bytes([2, 0, 0, 200, 40, 0, 1]))
+    write("wire_handshake", "version", bytes([2, 0, 0xc8, 2, 0, 0x28, 0]))
     write("wire_handshake", "record", bytes([0, 0, 5]) + b"\x16\x03\x01\x02\x00" + bytes([9]) + b"\x01\0\1\xfc\x03\x03abc")
     send, pass_on, receive = b"\0\5hello\0\0", b"\x64", b"\xf0\4\4\4\4"
     write("wire_frames", "one", send + pass_on + receive)
