@@ -80,7 +80,9 @@ void Team::map_control() {
 
 std::byte* Team::reach(int rank, Location location, std::size_t bytes, std::size_t alignment) {
     arena_->follow(rank, state(rank).freed);
-    std::byte* memory = arena_->reach(rank, location, bytes, alignment);
+    // Before the blocks lie the counters of the team, on which all of its loops depend.
+    const bool in_block = location.block >= layout_.blocks(0);
+    std::byte* memory = in_block ? arena_->reach(rank, location, bytes, alignment) : nullptr;
     if (memory) return memory;
     throw TeamError(ErrorInfo{DDP_ERROR_RANK_FAILED,
                               str("rank ", name_of(rank), " shares ", location.bytes, " bytes, of which ", bytes,
