@@ -18,7 +18,10 @@ template <auto Free>
 struct Freed {
     template <class Object>
     void operator()(Object* object) const {
-        if (const Cryptography inside; inside) Free(object);
+        if (const Cryptography inside; inside)
+            Free(object);
+        else
+            leave_behind(object);
     }
 };
 using Ssl = std::unique_ptr<SSL, Freed<SSL_free>>;

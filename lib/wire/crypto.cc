@@ -26,6 +26,12 @@ namespace {
 std::atomic<int> entered{0};
 std::atomic<bool> ended{false};
 
+struct Left {
+    void* object;
+    Left* next;
+};
+std::atomic<Left*> left_behind{nullptr};
+
 void end() {
     ended.store(true);
     while (entered.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -62,6 +68,12 @@ Cryptography::~Cryptography() {
 
 void Cryptography::require() const {
     if (!alive_) fail(DDP_ERROR_UNAVAILABLE, "the process is ending");
+}
+
+void leave_behind(void* object) noexcept {
+    auto* one = new (std::nothrow) Left{object, left_behind.load()};
+    while (one != nullptr && !left_behind.compare_exchange_weak(one->next, one)) {
+    }
 }
 
 void require_memory() {
