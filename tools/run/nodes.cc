@@ -1,5 +1,7 @@
 #include "nodes.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <sstream>
 #include <stdexcept>
@@ -156,6 +158,11 @@ void Nodes::begin_exchange() {
     exchange_.write = leads() ? encode_order(order_, beat_) : encode_report(report_, beat_);
     exchange_.version = version_;
     exchange_.work.data = this;
+    // The first call starts the threads of the pool, which take this mask over. A signal is for the main thread: where that does not
+    // take it any more, it would end the process through one of them.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     uv_queue_work(
         loop_, &exchange_.work,
         [](uv_work_t* work) {
@@ -166,6 +173,7 @@ void Nodes::begin_exchange() {
             auto* nodes = static_cast<Nodes*>(work->data);
             nodes->end_exchange(nodes->exchange_);
         });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 // On a thread of the pool; touches nothing of Nodes that changes.
