@@ -107,12 +107,12 @@ class Case(unittest.TestCase):
         self.addCleanup(end)
         return process
 
-    def interrupt_until_end(self, process):
+    def interrupt_until_end(self, process, every=0.3):
         """Ctrl-C again and again. Two that come before the first is looked at are one."""
-        for _ in range(100):
+        for _ in range(int(30 / every)):
             process.send_signal(signal.SIGINT)
             try:
-                return process.wait(0.3)
+                return process.wait(every)
             except subprocess.TimeoutExpired:
                 pass
         raise AssertionError("ddprun did not end")

@@ -156,6 +156,14 @@ class NodesTest(Case):
             self.expect(Result(node), 130)
         self.assertLess(time.monotonic() - begin, 10 * SLACK)
 
+    def test_interrupt_while_ddprun_ends(self):
+        code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 60"
+        nodes = [self.node(rank, "sh", "-c", code) for rank in range(2)]
+        self.pids(4)
+        for node in nodes:
+            self.interrupt_until_end(node, every=0.0005)
+            self.expect(Result(node), 130)
+
     def test_node_rank_taken(self):
         first = self.node(0, "sleep", "60")
         second = self.node(1, "sh", "-c", f"echo $$ > {self.path('pid')}$((DDP_RANK - 2)); exec sleep 60")
