@@ -11,6 +11,7 @@
 
 #include "rendezvous/protocol.h"
 #include "support.h"
+#include "wire/sockets.h"
 
 namespace libddp::testing {
 namespace {
@@ -110,20 +111,21 @@ TEST_F(TcpSecurity, RefusedClientsAreNamedOnceInAWhile) {
     EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 
+// On a free port of 127.0.0.1; accept() waits.
+Descriptor listen_here() {
+    Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(listener.get(), 8), 0);
+    return listener;
+}
+
 // Stands between a client and the server, and replaces one text by another of the same length wherever it sees it.
 class Forger {
 public:
     Forger(int port, std::string text, std::string forged) : text_(std::move(text)), forged_(std::move(forged)) {
-        listener_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t size = sizeof address;
-        auto* raw = reinterpret_cast<sockaddr*>(&address);
-        EXPECT_EQ(
-            bind(listener_.get(), raw, size) | listen(listener_.get(), 8) | getsockname(listener_.get(), raw, &size),
-            0);
-        port_ = ntohs(address.sin_port);
         thread_ = std::thread([this, port] {
             Descriptor client(accept(listener_.get(), nullptr, nullptr));
             Descriptor server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -156,8 +158,8 @@ private:
 
     const std::string text_;
     const std::string forged_;
-    Descriptor listener_;
-    int port_ = 0;
+    const Descriptor listener_ = listen_here();
+    const int port_ = local_address(listener_.get()).port();
     std::atomic<bool> saw_{false};
     std::atomic<std::size_t> up_{0};
     std::atomic<std::size_t> down_{0};
@@ -251,32 +253,22 @@ TEST_F(TcpSecurity, HalfAFrameAndThenNothing) {
 class FakeServer {
 public:
     explicit FakeServer(std::string answer) : answer_(std::move(answer)) {
-        listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t size = sizeof address;
-        EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
-        EXPECT_EQ(listen(listener_, 8), 0);
-        getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-        port_ = ntohs(address.sin_port);
         thread_ = std::thread([this] {
-            for (int fd; (fd = accept(listener_, nullptr, nullptr)) >= 0; open_.push_back(fd))
+            for (int fd; (fd = accept(listener_.get(), nullptr, nullptr)) >= 0; open_.push_back(fd))
                 (void)!::send(fd, answer_.data(), answer_.size(), MSG_NOSIGNAL);
         });
     }
     ~FakeServer() {
-        shutdown(listener_, SHUT_RDWR);
+        shutdown(listener_.get(), SHUT_RDWR);
         thread_.join();
-        ::close(listener_);
         for (int fd : open_) ::close(fd);
     }
     std::string uri() const { return str("tcp://127.0.0.1:", port_); }
 
 private:
     std::string answer_;
-    int listener_ = -1;
-    int port_ = 0;
+    const Descriptor listener_ = listen_here();
+    const int port_ = local_address(listener_.get()).port();
     std::vector<int> open_;
     std::thread thread_;
 };
@@ -300,16 +292,6 @@ TEST(TcpForeignServer, SilenceIsBounded) {
 class OtherServer {
 public:
     OtherServer(const std::string& secret, std::string says) {
-        listener_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t size = sizeof address;
-        auto* raw = reinterpret_cast<sockaddr*>(&address);
-        EXPECT_EQ(
-            bind(listener_.get(), raw, size) | listen(listener_.get(), 8) | getsockname(listener_.get(), raw, &size),
-            0);
-        port_ = ntohs(address.sin_port);
         thread_ = std::thread([this, key = wire::derive_key(secret, kStoreKey), says = std::move(says)] {
             for (int fd; (fd = accept(listener_.get(), nullptr, nullptr)) >= 0;) serve(Descriptor(fd), key, says);
         });
@@ -339,8 +321,8 @@ private:
         }
     }
 
-    Descriptor listener_;
-    int port_ = 0;
+    const Descriptor listener_ = listen_here();
+    const int port_ = local_address(listener_.get()).port();
     std::thread thread_;
 };
 
