@@ -51,13 +51,9 @@ def main():
         program = f"{folder}/tcp_streams"
         subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "-O1", "-o", program, str(SOURCE)], check=True)
         check_here(program)
-        reason = namespaces.why_impossible()
-        if reason:
-            print(f"no namespaces: {reason}")
-            return 77
+        namespaces.skip_where_impossible()
         check_link(program)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

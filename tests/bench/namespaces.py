@@ -4,6 +4,7 @@ import contextlib
 import os
 import secrets
 import subprocess
+import sys
 import tempfile
 
 
@@ -53,6 +54,13 @@ def why_impossible(rate="1gbit"):
             return None
     except (OSError, subprocess.CalledProcessError) as reason:
         return str(getattr(reason, "stderr", None) or reason).strip()
+
+
+def skip_where_impossible():
+    """Ends the program as a skipped test where no link can be made."""
+    if reason := why_impossible():
+        print(f"no namespaces: {reason}")
+        sys.exit(77)
 
 
 def run_on_both(link, command_of, timeout):
