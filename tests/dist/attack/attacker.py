@@ -3,8 +3,8 @@
     attacker.py KIND [--user UID] [--hold N] PID...
 
 KIND is one of those below. --user: as this user. --hold: how many connections it keeps open. PIDs: of processes in the network
-namespaces that are attacked. Writes to standard output "ready", a line for each thousand connections, and at its end (SIGTERM) how many
-there were.
+namespaces that are attacked. Writes to standard output "ready", then how many connections it made: after the first, after each thousand,
+and at its end (SIGTERM).
 """
 import argparse
 import array
@@ -61,7 +61,7 @@ class Attack:
     """One kind of attack. knock() is called for each endpoint again and again."""
 
     hold = 50
-    look_s = 0.05  # between two searches for endpoints: the kernel looks through its whole table of sockets
+    rest = 10  # times as long as a search for endpoints took: the kernel looks through its whole table of sockets
 
     def __init__(self, hold):
         self.count = 0
@@ -76,7 +76,7 @@ class Attack:
 
     def note(self):
         self.count += 1
-        if self.count % 1000 == 0:
+        if self.count == 1 or self.count % 1000 == 0:
             print(self.count, flush=True)
 
     def keep(self, stranger):
@@ -126,7 +126,7 @@ class HalfTls(Attack):
 class Memory(Attack):
     """Hands a segment of its own to whoever asks for one on a unix socket."""
 
-    look_s = 0.0  # there for some milliseconds only
+    rest = 0  # an endpoint is there for some milliseconds only
 
     def endpoints(self, pids):
         return abstract_sockets(pids)
@@ -170,10 +170,13 @@ def main():
 
     signal.signal(signal.SIGTERM, end)
     print("ready", flush=True)
-    found, looked = [], 0.0
+    found, next_look = [], 0.0
     while True:
-        if time.monotonic() - looked > attack.look_s:
-            found, looked = find(options.pids), time.monotonic()
+        look = time.monotonic()
+        if look >= next_look:
+            found = find(options.pids)
+            looked = time.monotonic()
+            next_look = looked + attack.rest * (looked - look)
         for endpoint in found:
             attack.knock(endpoint)
         # An attacker that took the processor from the ranks would show nothing else.
