@@ -12,6 +12,15 @@ namespace bench {
 std::vector<Row> run_allreduce(ddp_group* group, const Options& options);
 std::vector<Row> run_replay(ddp_group* group, const Options& options);
 std::vector<Row> run_grad_ready(ddp_group* group, const Options& options);
+// What this process holds, and when.
+struct Holding {
+    double at_ms;
+    double descriptors;
+    double threads;
+    static Holding now();
+};
+// `before`: the group was joined. On one host.
+std::vector<Row> run_join(ddp_group* group, const Options& options, const Holding& before);
 // In a ddp-bench that was built with CUDA.
 std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options);
 // On this process's own GPU.

@@ -27,8 +27,10 @@ int print(const std::vector<Row>& rows, const Options& options) {
 }
 
 int be_a_rank(const Options& options) {
+    const Holding before = Holding::now();
     const Group group = join(options.backends.front(), options, "world");
-    const std::vector<Row> rows = run(group.get(), options);
+    const std::vector<Row> rows =
+        options.command == Command::join ? run_join(group.get(), options, before) : run(group.get(), options);
     return ddp_group_rank(group.get()) == 0 ? print(rows, options) : 0;
 }
 

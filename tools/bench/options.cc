@@ -137,6 +137,17 @@ CLI::App* add_grad_ready(CLI::App& app, Options& options) {
     return command;
 }
 
+CLI::App* add_join(CLI::App& app, Options& options) {
+    CLI::App* command = app.add_subcommand(
+        "join",
+        "Times ddp_group_create once, on one host, from the last rank's call until all ranks have joined; descriptors "
+        "and threads: how many more a rank then has, at most");
+    add_job_options(command, options);
+    for (const char* name : {"--iters", "--seconds"}) command->remove_option(command->get_option(name));
+    command->get_option("--backend")->expected(1);
+    return command;
+}
+
 CLI::App* add_transfer(CLI::App& app, Options& options) {
     CLI::App* command = app.add_subcommand(
         "transfer",
@@ -166,6 +177,7 @@ Options parse_options(int argc, const char* const* argv) {
     const CLI::App* allreduce = add_allreduce(app, options);
     const CLI::App* replay = add_replay(app, options);
     const CLI::App* grad_ready = add_grad_ready(app, options);
+    const CLI::App* joined = add_join(app, options);
     const CLI::App* transfer = add_transfer(app, options);
     CLI::App* models = app.add_subcommand("models", "Prints a model's gradients in the format that --model FILE reads");
     add_model_option(models, options);
@@ -182,6 +194,7 @@ Options parse_options(int argc, const char* const* argv) {
     if (*allreduce) options.command = Command::allreduce;
     if (*replay) options.command = Command::replay;
     if (*grad_ready) options.command = Command::grad_ready;
+    if (*joined) options.command = Command::join;
     if (*transfer) {
         options.command = Command::transfer;
         if (options.device == "cpu") options.device = "cuda";

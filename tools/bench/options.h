@@ -7,7 +7,7 @@
 
 namespace bench {
 
-enum class Command { allreduce, replay, grad_ready, transfer, models, peers };
+enum class Command { allreduce, replay, grad_ready, join, transfer, models, peers };
 
 struct Options {
     Command command = Command::models;

@@ -1,4 +1,6 @@
 """The sections that need one host only."""
+from statistics import median
+
 import running
 from running import bytes_text, ms
 
@@ -173,3 +175,21 @@ def crowd(section, options):
                       "traffic is 4 times as large.")
     section.judge(f"8 ranks take at most {CROWD:g} times as long as 2 ranks would take for 4 times the traffic",
                   f"{share:.2f} times", share <= CROWD)
+
+
+def join(section, options):
+    """What a rank of a large job holds, and how long all take to join."""
+    world, backends, figures = 8 if options.quick else 64, ("tcp", "gloo"), ("median_ms", "descriptors", "threads")
+
+    def measure(backend):
+        row, = running.run(section, [options.bench, "join", "--world", world, "--backend", backend, "--json"], options.timeout)
+        return [row[figure] for figure in figures]
+
+    rounds = [[measure(backend) for backend in backends] for _ in range(1 if options.quick else 5)]
+    ours, gloo = ([median(values) for values in zip(*side)] for side in zip(*rounds))
+    section.open_with(f"{world} ranks of one host join a group, over libddp's tcp and over Gloo. The time goes from the moment when the last "
+                      "rank begins until the last one has joined. Descriptors and threads are what that has added to a rank, at most.")
+    section.table(["Backend", "Milliseconds", "Descriptors", "Threads"], [
+        [f"libddp {backend}", ms(time), *counts] for backend, (time, *counts) in zip(backends, (ours, gloo))])
+    for what, mine, theirs in zip(("descriptors", "the time to join"), (ours[1], ours[0]), (gloo[1], gloo[0])):
+        section.judge(f"{what}: at most a third of Gloo's", f"{mine / theirs:.3f}", 3 * mine <= theirs)

@@ -8,6 +8,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
   tail         the 99th percentile of small allreduces beside Gloo and beside a busy loop
   overhead     2,000 small parameters on one rank
   crowd        8 ranks
+  join         64 ranks of one host join over tcp, beside Gloo
   link         two hosts and a slow link: its limit, PyTorch's DistributedDataParallel, overlap
   fast-link    two hosts and a link that nothing slows: plain, authenticated and encrypted, beside TCP alone and Gloo
   round-robin  1, 2 and 4 round robin groups
@@ -30,6 +31,7 @@ SECTIONS = {
     "tail": ("Small allreduces on busy processors", one_host.tail),
     "overhead": ("The cost of a step on one rank", one_host.overhead),
     "crowd": ("More ranks than cores", one_host.crowd),
+    "join": ("Joining 64 ranks", one_host.join),
     "link": ("Two hosts and a slow link", two_hosts.link),
     "fast-link": ("Two hosts and a fast link", two_hosts.fast_link),
     "round-robin": ("Round robin groups", two_hosts.round_robin),
