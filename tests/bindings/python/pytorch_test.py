@@ -1,6 +1,6 @@
 """A PyTorch model trained data-parallel through libddp gets the weights of one process.
 
-    pytorch_test.py EXAMPLE
+    pytorch_test.py EXAMPLE MINIMAL
 """
 import importlib.util
 import sys
@@ -13,3 +13,6 @@ if importlib.util.find_spec("torch") is None:
 OUTPUT = support.run_ranks(2, sys.executable, "-B", sys.argv[1], "--compare-local", "--steps", "40")
 print(OUTPUT)
 assert "met" in OUTPUT
+MINIMAL = support.run_ranks(2, sys.executable, "-B", sys.argv[2])
+print(MINIMAL)
+assert MINIMAL.count("y = 3.000 -2.000 x") == 2
