@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 
 namespace ddprun {
 namespace {
+
+constexpr const char* kThreads = "OMP_NUM_THREADS";
 
 std::map<std::string, std::string> own_environment() {
     std::map<std::string, std::string> variables;
@@ -44,12 +47,19 @@ bool is_reserved_variable(const std::string& name) {
                        [&](const auto& variable) { return variable.first == name; });
 }
 
+Variables launcher_variables(const RankFacts& facts, const Variables& extra) {
+    Variables variables = extra;
+    for (auto& variable : fact_variables(facts)) variables.push_back(std::move(variable));
+    // Without this every rank would start a thread a core, and n ranks n times as many threads as there are cores.
+    const auto chosen = [](const auto& variable) { return variable.first == kThreads; };
+    if (!std::getenv(kThreads) && std::none_of(extra.begin(), extra.end(), chosen))
+        variables.emplace_back(kThreads, std::to_string(facts.threads));
+    return variables;
+}
+
 std::vector<std::string> rank_environment(const RankFacts& facts, const Variables& extra) {
     std::map<std::string, std::string> variables = own_environment();
-    for (const auto& [name, value] : extra) variables[name] = value;
-    for (const auto& [name, value] : fact_variables(facts)) variables[name] = value;
-    // Without this every rank would start a thread a core, and n ranks n times as many threads as there are cores.
-    variables.emplace("OMP_NUM_THREADS", std::to_string(facts.threads));
+    for (const auto& [name, value] : launcher_variables(facts, extra)) variables[name] = value;
     std::vector<std::string> result;
     result.reserve(variables.size());
     for (const auto& [name, value] : variables) result.emplace_back(name).append("=").append(value);

@@ -23,6 +23,9 @@ struct RankFacts {
 // Variables whose values the launcher alone decides.
 bool is_reserved_variable(const std::string& name);
 
+// What ddprun sets for a rank: `extra` and the rank's facts.
+Variables launcher_variables(const RankFacts& facts, const Variables& extra);
+
 // The whole environment of a rank, "NAME=value": ddprun's own, with `extra` and then the rank's facts in place of what
 // was there.
 std::vector<std::string> rank_environment(const RankFacts& facts, const Variables& extra);

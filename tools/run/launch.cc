@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <stdexcept>
 
 #include "child.h"
@@ -38,6 +41,19 @@ void hold_signals() {
     sigemptyset(&signals);
     for (const int number : {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&signals, number);
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+// As a shell takes it.
+std::string quoted(const std::string& word) {
+    const auto plain = [](unsigned char c) { return std::isalnum(c) || std::strchr("_-+=.,:/@%", c); };
+    if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+    std::string text(1, '\'');
+    for (const char c : word) {
+        if (c == '\'') text.append("'\\'");
+        text.push_back(c);
+    }
+    text.push_back('\'');
+    return text;
 }
 
 // A server that listens on every address is reached on this host by the loopback address.
@@ -83,6 +99,23 @@ int Launch::run() {
     flush();
     hold_signals();
     return status;
+}
+
+int Launch::show() {
+    places_ = find_places();
+    const Endpoint address = address_to_bind();
+    store_address_ = options_.rendezvous.value_or(Endpoint{reachable(address.host), address.port});
+    for (int local = 0; local < options_.local_ranks; ++local) {
+        RankFacts facts = facts_of(local);
+        facts.secret = "...";
+        std::cout << '[' << facts.rank << ']';
+        for (const auto& [name, value] : launcher_variables(facts, options_.environment))
+            std::cout << ' ' << name << '=' << quoted(value);
+        for (const std::string& word : options_.program) std::cout << ' ' << quoted(word);
+        std::cout << '\n';
+    }
+    flush();
+    return std::cout.flush() ? 0 : 1;
 }
 
 void Launch::watch_signals() {
@@ -156,6 +189,17 @@ int Launch::threads_of(int local_rank) const {
     return std::max(1, static_cast<int>(uv_available_parallelism()) / options_.local_ranks);
 }
 
+RankFacts Launch::facts_of(int local_rank) const {
+    return {options_.node_rank * options_.local_ranks + local_rank,
+            options_.nodes * options_.local_ranks,
+            local_rank,
+            options_.local_ranks,
+            generation_,
+            threads_of(local_rank),
+            store_address_.uri(),
+            secret_};
+}
+
 Job::Plan Launch::plan() const {
     Job::Plan plan;
     plan.program = options_.program;
@@ -169,17 +213,8 @@ Job::Plan Launch::plan() const {
     if (generation_ > 0) plan.log_suffix = ".restart-" + std::to_string(generation_);
     plan.open_files = open_files_;
     plan.host = host_;
-    for (int local = 0; local < options_.local_ranks; ++local) {
-        const RankFacts facts{plan.first_rank + local,
-                              options_.nodes * options_.local_ranks,
-                              local,
-                              options_.local_ranks,
-                              generation_,
-                              threads_of(local),
-                              store_address_.uri(),
-                              secret_};
-        plan.environments.push_back(rank_environment(facts, options_.environment));
-    }
+    for (int local = 0; local < options_.local_ranks; ++local)
+        plan.environments.push_back(rank_environment(facts_of(local), options_.environment));
     return plan;
 }
 

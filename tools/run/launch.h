@@ -34,6 +34,9 @@ public:
     // Runs the job to its end and returns ddprun's exit status. Throws std::runtime_error if it cannot begin.
     int run();
 
+    // Writes the variables and the command of each rank of this node to standard output, and starts nothing.
+    int show();
+
 private:
     bool spans_nodes() const { return options_.nodes > 1; }
     void watch_signals();
@@ -46,6 +49,7 @@ private:
     // Says so if the ranks cannot be placed as the user wants.
     std::vector<Place> find_places();
     int threads_of(int local_rank) const;
+    RankFacts facts_of(int local_rank) const;
     Job::Plan plan() const;
     int run_here();
     int run_with_nodes();

@@ -33,7 +33,9 @@ int launch(int argc, char** argv) {
         return program.status;
     }
     const std::string secret = ddprun::job_secret(*options);
-    return ddprun::Launch(std::move(*options), secret).run();
+    const bool dry_run = options->dry_run;
+    ddprun::Launch launch(std::move(*options), secret);
+    return dry_run ? launch.show() : launch.run();
 }
 
 }  // namespace

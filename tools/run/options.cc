@@ -111,6 +111,18 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
     app.add_option("--env", raw.environment, "Set a variable for the ranks; may be repeated")
         ->type_name("NAME=VALUE")
         ->allow_extra_args(false);
+    app.add_flag("--dry-run", options.dry_run, "Print each rank's variables and command, and start nothing");
+}
+
+void add_names_of_torchrun(CLI::App& app, Options& options, Raw& raw) {
+    const auto add = [&app](const char* names, auto& value) {
+        return app.add_option(names, value)->group("As torchrun names them");
+    };
+    add("--nproc-per-node,--nproc_per_node", options.local_ranks)->check(CLI::Range(1, kMostRanks));
+    add("--node_rank", options.node_rank)->check(CLI::Range(0, kMostNodes - 1));
+    add("--rdzv-endpoint,--rdzv_endpoint", raw.rendezvous);
+    add("--max_restarts", options.max_restarts)->check(CLI::Range(0, kMostRestarts));
+    add("--log_dir", options.log_dir);
 }
 
 Variables check_environment(const std::vector<std::string>& texts) {
@@ -153,6 +165,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
     Raw raw;
     CLI::App app(kDescription, "ddprun");
     describe(app, options, raw);
+    add_names_of_torchrun(app, options, raw);
     try {
         app.parse(argc, argv);
         options.program = check_program(app.remaining());

@@ -31,6 +31,7 @@ struct Options {
     std::string log_dir;
     Variables environment;
     std::vector<std::string> program;
+    bool dry_run = false;  // show what would be started
 };
 
 // Empty if ddprun is to end now, with `status`: what had to be said has been printed.

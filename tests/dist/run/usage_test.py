@@ -1,6 +1,7 @@
 """ddprun's command line, and what ranks find in their environment."""
 import os
 import socket
+import subprocess
 import unittest
 
 from ddprun_support import PYTHON, RANK, Case, run
@@ -19,6 +20,7 @@ class UsageTest(Case):
         self.expect_refusal("-n:", "-n", "5000", "true")
         self.expect_refusal("-n:", "-n", "2x", "true")
         self.expect_refusal("-n", "-n")
+        self.expect_refusal("--nproc-per-node:", "--nproc_per_node=0", "true")
         self.expect_refusal("no program", "-n", "2")
         self.expect_refusal("no program", "-n", "2", "--")
         self.expect_refusal("--bogus", "--bogus", "true")
@@ -128,6 +130,31 @@ class EnvironmentTest(Case):
             self.assertEqual(variables["OMP_NUM_THREADS"], str(max(1, len(os.sched_getaffinity(0)) // 4)))
             self.assertEqual(variables["PATH"], os.environ["PATH"])
         self.assertEqual(len({variables["DDP_SECRET"] for variables in found}), 1)
+
+    def test_dry_run(self):
+        """It shows what ranks would find, and starts nothing."""
+        env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        job = ("--nnodes", 2, "--node-rank", 1, "-n", 2, "--rdzv", "host0:29500", "--env", "A=1 2", "--secret-file",
+               self.write("secret", "0123456789abcdef\n"))
+        result = run("--dry-run", *job, "touch", self.path("made"), "it's", env=env)
+        self.expect(result, 0)
+        lines = result.out.decode().splitlines()
+        self.assertEqual([line[:4] for line in lines], ["[2] ", "[3] "])
+        for rank, line in zip((2, 3), lines):
+            for words in (f"DDP_RANK={rank} ", "DDP_WORLD_SIZE=4 ", "DDP_STORE=tcp://host0:29500 ", " A='1 2' ", " OMP_NUM_THREADS=",
+                          f" touch {self.path('made')} 'it'\\''s'"):
+                self.assertIn(words, line)
+            self.assertNotIn("0123456789abcdef", line)
+        self.assertFalse(os.path.exists(self.path("made")))
+        # A shell takes the line.
+        shown = run("--dry-run", "-n", 1, "sh", "-c", "echo $DDP_WORLD_SIZE", env=env).out.decode()
+        self.assertEqual(subprocess.check_output(["sh", "-c", shown[len("[0] "):]], timeout=20), b"1\n")
+
+    def test_names_of_torchrun(self):
+        for count in ("--nproc-per-node=2", "--nproc_per_node=2"):
+            self.assertEqual(run(count, "--max_restarts=0", "--node_rank=0", "--log_dir", self.path("logs"), "echo").out.count(b"\n"), 2)
+        shown = run("--dry-run", "--nnodes=2", "--rdzv-endpoint=h:1", "--secret-file", self.write("key", "0123456789abcdef\n"), "true")
+        self.assertIn(b"DDP_STORE=tcp://h:1 ", shown.out)
 
     def test_omp_threads_are_left_alone(self):
         found = self.environments("-n", 2, env={**os.environ, "OMP_NUM_THREADS": "3"})
