@@ -71,9 +71,10 @@ install(EXPORT ddp_static NAMESPACE ddp:: FILE ddpStaticTargets.cmake DESTINATIO
 
 if(DDP_BUILD_TOOLS)
   if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")
-    # In a prefix of its own the tools look for their library beside themselves; in /usr the system's search path does.
+    # In a prefix of its own the tools look for their library there, or beside themselves, where a wheel has it. In /usr the system's
+    # search path does.
     file(RELATIVE_PATH lib_from_bin /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
-    set_target_properties(ddprun ddp-bench PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin}")
+    set_target_properties(ddprun ddp-bench PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin};$ORIGIN")
   endif()
   install(TARGETS ddprun ddp-bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
 endif()

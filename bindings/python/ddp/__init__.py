@@ -24,6 +24,7 @@ from .averager import Averager
 from .bucket import Bucket, Gradient
 from .context import Context, Parameter
 from .group import Environment, Group, backend_available, environment
+from .sampler import DistributedSampler
 from .stats import Stats
 from .store import Store
 from .work import Work
@@ -34,7 +35,7 @@ C64, C128 = _ddp.DDP_C64, _ddp.DDP_C128
 SUM, AVG, PROD, MIN, MAX = _ddp.DDP_SUM, _ddp.DDP_AVG, _ddp.DDP_PROD, _ddp.DDP_MIN, _ddp.DDP_MAX
 
 __all__ = [
-    "Averager", "Bucket", "Context", "Environment", "Gradient", "Group", "Memory", "Parameter", "Stats", "Store", "Work",
+    "Averager", "Bucket", "Context", "DistributedSampler", "Environment", "Gradient", "Group", "Memory", "Parameter", "Stats", "Store", "Work",
     "backend_available", "device_count", "device_describe", "dtype_name", "environment", "features", "__version__",
     "F16", "BF16", "F32", "F64", "I32", "I64", "U8", "C64", "C128", "SUM", "AVG", "PROD", "MIN", "MAX",
     "AbortedError", "AlreadyExistsError", "CallbackError", "Error", "IOError", "InternalError", "InterruptedError",

@@ -58,6 +58,9 @@ def main():
     used = run(os.environ["DDPRUN"], "-n", 2, python, "-c", PROGRAM % SCRATCH, env=clean, cwd="/")
     if used.returncode != 0:
         sys.exit(used.stdout)
+    launched = run(python, "-m", "ddp.run", "-n", 2, python, "-c", PROGRAM % SCRATCH, env={**clean, "PATH": "/nowhere"}, cwd="/")
+    if launched.returncode != 0:
+        sys.exit("python -m ddp.run: " + launched.stdout)
     loaded = run(python, "-c", "import ddp; print(open('/proc/self/maps').read())", env=clean, cwd="/").stdout
     libraries = {line.split()[-1] for line in loaded.splitlines() if "libddp.so" in line}
     assert libraries and all(path.startswith(str(SCRATCH / "venv")) for path in libraries), libraries
