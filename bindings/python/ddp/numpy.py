@@ -1,0 +1,118 @@
+"""Trees of NumPy arrays: a model's parameters and gradients as nested dicts, lists and tuples.
+
+    from ddp.numpy import DataParallel
+
+    parallel = DataParallel(params)      # ddprun -n 2 python3 train.py
+    params = parallel.params             # every rank starts from rank 0's
+    for x, y in batches:
+        grads = parallel.mean(gradients_of(params, x, y))
+"""
+# mypy: ignore-errors
+# NumPy may not be there, and trees have no type.
+from __future__ import annotations
+
+import numpy
+
+from .context import Context
+from .group import Group
+
+__all__ = ["DataParallel"]
+
+
+class DataParallel:
+    """Averages trees of gradients over the ranks of a group.
+
+    params: a tree with the parameters: dicts, lists, tuples and named tuples of arrays, and None. Its arrays are copied. group: a
+    ddp.Group; None: that of the job. The other arguments are those of ddp.Context, which is `context`: for hooks, statistics and so on.
+
+    params is afterwards the tree of rank 0's values, which the program keeps itself from then on.
+    """
+
+    def __init__(self, params, group=None, **options):
+        self.group = group if group is not None else Group()
+        self.context = Context(self.group, **options)
+        paths, leaves, self._structure = self._flatten(params)
+        if not leaves:
+            raise ValueError("params: the tree has no arrays")
+        values = [self._writable(leaf) for leaf in leaves]
+        self._dtypes = [value.dtype for value in values]
+        self._parameters = [self._register(path, value) for path, value in zip(paths, values)]
+        self.context.commit()
+        self.params = self._unflatten(self._structure, [self._result(value, value) for value in values])
+
+    def mean(self, grads):
+        """The mean over ranks of a tree of gradients, which has the structure of params. Collective: it begins and ends a step. The
+        arrays that it returns are the program's own."""
+        paths, leaves, structure = self._flatten(grads)
+        if structure != self._structure:
+            known = {parameter.name for parameter in self._parameters}
+            others = sorted(set(paths) ^ known) or ["the order or the kinds of its branches"]
+            raise ValueError(f"grads: the tree is not that of params; they differ in {', '.join(others[:5])}")
+        for parameter, dtype, leaf in zip(self._parameters, self._dtypes, leaves):  # before the others wait for any
+            if (leaf.dtype, tuple(leaf.shape)) != (dtype, parameter.shape):
+                raise ValueError(f"grads: {parameter.name} is {leaf.dtype}{list(leaf.shape)}, the parameter {dtype}{list(parameter.shape)}")
+        self.context.step_begin()
+        for parameter, leaf in reversed(list(zip(self._parameters, leaves))):
+            self._put(parameter, leaf)
+        self.context.finalize()
+        return self._unflatten(structure, [self._result(parameter.view(), leaf)
+                                           for parameter, leaf in zip(self._parameters, leaves)])
+
+    def close(self):
+        """Frees the context."""
+        self.context.close()
+
+    # WHAT OTHER KINDS OF TREES AND ARRAYS DO IN THEIR WAY
+
+    def _flatten(self, tree):
+        """The path of each leaf as a text, the leaves, and what is left without them."""
+        paths, leaves = [], []
+        structure = _strip(tree, "", paths, leaves)
+        return paths, [numpy.asarray(leaf) for leaf in leaves], structure
+
+    def _unflatten(self, structure, leaves):
+        return _fill(structure, iter(leaves))
+
+    def _writable(self, leaf):
+        return numpy.array(leaf, order="C")
+
+    def _register(self, path, value):
+        return self.context.register(path, value)
+
+    def _put(self, parameter, leaf):
+        self.context.put(parameter, numpy.ascontiguousarray(leaf).reshape(leaf.shape))
+
+    def _result(self, memory, _):
+        return numpy.array(memory)
+
+
+_LEAF = object()
+
+
+def _strip(tree, path, paths, leaves):
+    """The tree with _LEAF for each array, as nested tuples that can be compared."""
+    def each(items):
+        return tuple((key, _strip(value, f"{path}.{key}" if path else str(key), paths, leaves)) for key, value in items)
+
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        return type(tree), each(tree.items())
+    if isinstance(tree, (list, tuple)):
+        return type(tree), each(enumerate(tree))
+    paths.append(path or "params")
+    leaves.append(tree)
+    return _LEAF
+
+
+def _fill(structure, leaves):
+    if structure is None:
+        return None
+    if structure is _LEAF:
+        return next(leaves)
+    kind, items = structure
+    values = [(key, _fill(value, leaves)) for key, value in items]
+    if issubclass(kind, dict):
+        return kind(values)
+    plain = [value for _, value in values]
+    return kind(*plain) if hasattr(kind, "_fields") else kind(plain)
