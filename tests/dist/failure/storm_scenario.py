@@ -158,8 +158,9 @@ class Scenario:
         return self.kind == "stop and continue" and self.continue_after < 2
 
     def timeout_ms(self, slack):
-        """That of the groups. Where every rank is to succeed a slow build has as much longer; elsewhere many wait for the timeout."""
-        return TIMEOUT_MS * max(1, slack if self.must_succeed else slack / 2)
+        """That of the groups. A slow build has as much longer where every rank is to succeed, and where all need an answer of ddprun, which
+        is as slow. Elsewhere many wait for the timeout."""
+        return TIMEOUT_MS * max(1, slack if self.must_succeed or self.store == "launcher" else slack / 2)
 
     @property
     def may_end_by_signal(self):
