@@ -1,4 +1,4 @@
-# ddp.pc, and ddp-static.pc for libddp.a. Neither requires another .pc file: pkg-config would want to see those that are
+# ddp.pc, and ddp-static.pc for libddp.a; ddp-torch.pc for ddp_torch.hpp. The first two require no other .pc file: pkg-config would want to see those that are
 # required in private too, and would hand their flags to users of the shared library, who need none of them.
 
 # What libddp.a needs, for the linker. A library comes after those that use it: of equal names the last one stays.
@@ -45,5 +45,6 @@ set(DDP_PC_KIND ": the static library")
 set(DDP_PC_LIBS "-L\${libdir} -l:libddp.a ${needed}")
 set(DDP_PC_LIBS_PRIVATE)
 configure_file(pkgconfig/ddp.pc.in ${CMAKE_CURRENT_BINARY_DIR}/ddp-static.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ddp.pc ${CMAKE_CURRENT_BINARY_DIR}/ddp-static.pc
+configure_file(pkgconfig/ddp-torch.pc.in ${CMAKE_CURRENT_BINARY_DIR}/ddp-torch.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ddp.pc ${CMAKE_CURRENT_BINARY_DIR}/ddp-static.pc ${CMAKE_CURRENT_BINARY_DIR}/ddp-torch.pc
   DESTINATION ${pkgconfig_dir} COMPONENT dev)

@@ -15,27 +15,85 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import secrets
+import socket
 import weakref
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
-from ._errors import InvalidStateError, UnsupportedError
+from ._errors import InvalidArgumentError, InvalidStateError, UnavailableError, UnsupportedError
 from .context import Context
-from .group import Group
+from .group import Group, environment
+from .store import Store
 
-__all__ = ["DistributedDataParallel", "GradBucket", "process_group"]
+__all__ = ["DistributedDataParallel", "GradBucket", "group_of", "process_group"]
 
 _MIB = 1 << 20
 _default_group = None
+_groups_of_torch = {}
 
 
 def process_group() -> Group:
-    """The group of this process's job, which is joined by the first call. It is the default of DistributedDataParallel."""
+    """The group of this process's job, which is joined by the first call. It is the default of DistributedDataParallel.
+
+    In a program that has called torch.distributed.init_process_group, it is the group of those ranks.
+    """
     global _default_group  # pylint: disable=global-statement
+    if distributed.is_available() and distributed.is_initialized() and not _launcher_agrees():
+        return group_of(distributed.group.WORLD)
     if _default_group is None:
         _default_group = Group()
     return _default_group
+
+
+def _launcher_agrees():
+    """Whether a launcher gave this process the rank that it has in torch.distributed. The launcher's store is then at hand."""
+    try:
+        told = environment()
+    except InvalidArgumentError:  # torch.distributed got on without it
+        return False
+    return told is not None and (told.rank, told.world_size) == (distributed.get_rank(), distributed.get_world_size())
+
+
+def group_of(torch_group) -> Group:
+    """A group of the ranks of a torch.distributed.ProcessGroup, which carries the first messages. Later calls with the same one
+    return the same group. Collective over those ranks."""
+    group = _groups_of_torch.get(torch_group)
+    if group is None:
+        group = _groups_of_torch[torch_group] = _joined(torch_group)
+    return group
+
+
+def _joined(torch_group):
+    rank, size = distributed.get_rank(torch_group), distributed.get_world_size(torch_group)
+    if rank < 0:
+        raise ValueError("process_group: this process is not in it")
+    hosts = [None] * size
+    distributed.all_gather_object(hosts, socket.gethostname(), group=torch_group)
+    answer, server = [None], None
+    if rank == 0:
+        try:
+            address, secret = "127.0.0.1" if len(set(hosts)) == 1 else _own_address(), secrets.token_hex(16)
+            server = Store(f"tcp://{address}:0", server=True, secret=secret)
+            answer = [(f"tcp://{address}:{server.port}", secret)]
+        except Exception as failure:  # pylint: disable=broad-except
+            answer = [failure]  # which ends the others' wait, too
+    distributed.broadcast_object_list(answer, distributed.get_global_rank(torch_group, 0), group=torch_group)
+    if isinstance(answer[0], Exception):
+        raise answer[0]
+    uri, secret = answer[0]
+    store = server or Store(uri, secret=secret)
+    return Group(rank, size, store=store, secret=secret)
+
+
+def _own_address():
+    """The one that this host's name stands for. A host may give its name an address that others cannot reach."""
+    address = socket.gethostbyname(socket.gethostname())
+    if address.startswith("127."):
+        raise UnavailableError(f"process_group: this host's name, {socket.gethostname()}, stands for {address}, which other hosts cannot "
+                               "reach. Give process_group a ddp.Group: ddp.Group(rank, world_size, 'tcp://HOST:PORT', secret=...)")
+    return address
 
 
 class GradBucket:
@@ -79,8 +137,8 @@ class GradBucket:
 class DistributedDataParallel(nn.Module):
     """Averages a module's gradients over the ranks of a group during the backward pass.
 
-    The arguments are those of torch.nn.parallel.DistributedDataParallel. process_group is a ddp.Group; the default is
-    process_group(), the group of the job. A module on a GPU, mixed_precision, device_mesh, param_to_hook_all_reduce and
+    The arguments are those of torch.nn.parallel.DistributedDataParallel. process_group is a ddp.Group or a group of
+    torch.distributed; the default is process_group(), the group of the job. A module on a GPU, mixed_precision, device_mesh, param_to_hook_all_reduce and
     delay_all_reduce_named_params are not supported.
     """
 
@@ -95,8 +153,10 @@ class DistributedDataParallel(nn.Module):
                             ("device_mesh", device_mesh)):
             if value is not None and value != []:
                 raise UnsupportedError(f"{name}: this DistributedDataParallel has only None here, not {value!r}")
+        if distributed.is_available() and isinstance(process_group, distributed.ProcessGroup):
+            process_group = group_of(process_group)
         if process_group is not None and not isinstance(process_group, Group):
-            raise TypeError(f"process_group: a ddp.Group is expected, not {type(process_group).__name__}")
+            raise TypeError(f"process_group: a ddp.Group or a group of torch.distributed is expected, not {type(process_group).__name__}")
         if bucket_cap_mb is not None and bucket_cap_mb <= 0:
             raise ValueError(f"bucket_cap_mb: it must be above 0, not {bucket_cap_mb!r}")
         self.module, self.dim = module, dim
@@ -105,7 +165,7 @@ class DistributedDataParallel(nn.Module):
         self.bucket_bytes_cap = int((25 if bucket_cap_mb is None else bucket_cap_mb) * _MIB)
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        self._hook = None
+        self._hook, self._listeners, self._stepped = None, [], False
         self._build(process_group, init_sync, {})
 
     # THE CONTEXT
@@ -121,12 +181,15 @@ class DistributedDataParallel(nn.Module):
         self.context = Context(
             self.process_group, bucket_cap=self.bucket_bytes_cap, first_bucket_cap=min(_MIB, self.bucket_bytes_cap),
             initial_broadcast=init_sync, broadcast_buffers=self.broadcast_buffers and bool(options),
-            find_unused=self.find_unused_parameters, static_graph=self.static_graph, **options)
+            find_unused=self.find_unused_parameters and not self.static_graph, static_graph=self.static_graph, **options)
         self._joining = bool(options)
         for name, tensor in self._tensors.items():
             if tensor.device.type != "cpu":
                 raise UnsupportedError(f"{name} is on {tensor.device}: this DistributedDataParallel takes modules on the CPU")
             self.context.register(name, tensor.detach(), sparse=name in self._sparse)
+        for name, tensor in self.module.named_parameters():
+            if not tensor.requires_grad and name not in self.parameters_to_ignore:
+                self.context.register_buffer(name, tensor.detach())  # becomes rank 0's, as the others
         self._buffers_sent = list(_buffers_of(self.module, self.parameters_to_ignore))
         for owner, key, name, tensor in self._buffers_sent:
             self.context.register_buffer(name, _bytes_if_bool(tensor))
@@ -136,14 +199,19 @@ class DistributedDataParallel(nn.Module):
         self._names, self._tensors = list(self._tensors), list(self._tensors.values())
         self._views, self._generation = [None] * len(self._tensors), -1
         self._armed = self._open = self._marked = False
-        self._unused = ()
+        self._unused = ()  # by the last forward pass
         self._missing = set()
+        self._accumulated = set()  # got gradients in no_sync
+        self._never = None if self.static_graph else ()  # unused in every step; None: the first step will show
+        self._watched = False
         self._listen()
 
     def _listen(self):
         """A hook of the node that adds to .grad runs after that, once in each backward pass. A hook of the tensor would run before."""
         reference = weakref.ref(self)
-        self._nodes = []  # PyTorch does not keep them, and the hooks go with them
+        for handle in self._listeners:
+            handle.remove()  # of a node that a loss still keeps
+        self._listeners, self._nodes = [], []  # PyTorch does not keep the nodes, and the hooks go with them
         for index, tensor in enumerate(self._tensors):
             with torch.enable_grad():
                 node = tensor.expand_as(tensor).grad_fn.next_functions[0][0]
@@ -153,18 +221,32 @@ class DistributedDataParallel(nn.Module):
                 if parallel is not None:
                     parallel._ready(index)
 
-            node.register_hook(ready)
+            self._listeners.append(node.register_hook(ready))
             self._nodes.append(node)
 
     def __getstate__(self):
         state = self.__dict__.copy()
-        for name in ("process_group", "context", "_nodes", "_views", "_tensors", "_names", "_sparse", "_missing", "_buffers_sent"):
+        for name in ("process_group", "context", "_nodes", "_listeners", "_views", "_tensors", "_names", "_sparse", "_missing", "_buffers_sent"):
             state.pop(name, None)
         return state
 
     def __setstate__(self, state):
         super().__setstate__(state)
+        self._listeners = []
         self._build(None, False, {})
+
+    def _set_static_graph(self):
+        """Before the first step: as static_graph=True. Collective."""
+        if self._stepped:
+            raise InvalidStateError("_set_static_graph should be called before training loop starts, and a step has begun already")
+        if not self.static_graph:
+            self.static_graph = True
+            self._rebuild({})
+
+    @staticmethod
+    def _set_params_and_buffers_to_ignore_for_model(module, params_and_buffers_to_ignore):
+        """Before a DistributedDataParallel of the module is made: these names stay each rank's own."""
+        module._ddp_params_and_buffers_to_ignore = params_and_buffers_to_ignore
 
     # A STEP
 
@@ -179,10 +261,30 @@ class DistributedDataParallel(nn.Module):
             if self._armed and self._joining and not self._open:
                 self._begin()  # in which ranks learn who still has inputs
         output = self.module(*inputs, **kwargs)
-        if self._armed and self.find_unused_parameters and torch.is_grad_enabled():
-            used = _parameters_behind(output)
-            self._unused = [index for index, tensor in enumerate(self._tensors) if id(tensor) not in used]
+        if self._armed and torch.is_grad_enabled():
+            if self._never is None:
+                for tensor in _tensors_in(output):
+                    if tensor.requires_grad:
+                        tensor.register_hook(self._watch)
+            elif self.find_unused_parameters and not self.static_graph:
+                used = _parameters_behind(output)
+                self._unused = [index for index, tensor in enumerate(self._tensors) if id(tensor) not in used]
         return output
+
+    def _watch(self, _):
+        """The first backward pass of a static graph begins. What gets no gradient in it never does."""
+        if self._never is None and not self._watched:
+            self._watched = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish_first)
+
+    def _finish_first(self):
+        self._watched = False
+        if self._open:
+            self._never = frozenset(self._missing)
+            if self._never:
+                self.context.mark_unused(sorted(self._never))
+                self._missing.clear()
+            self._finish()
 
     def _send_buffers(self):
         """Rank 0's to all ranks. The context would do so at the beginning of a step; but a forward pass may have no backward pass, and
@@ -202,8 +304,8 @@ class DistributedDataParallel(nn.Module):
     def _begin(self):
         """Buckets may move here; a .grad that was in one is then memory like any other."""
         self.context.step_begin()
-        self._open, self._marked = True, False
-        self._missing = set(range(len(self._tensors)))
+        self._open, self._stepped, self._marked = True, True, False
+        self._missing = set(range(len(self._tensors))).difference(self._never or ())
 
     def _report_missing(self):
         names = [self._names[index] for index in sorted(self._missing)]
@@ -215,21 +317,25 @@ class DistributedDataParallel(nn.Module):
     def _ready(self, index):
         """In the backward pass: .grad of a parameter is complete."""
         if not self._armed:
+            self._accumulated.add(index)
             return
         if not self._open:
             self._begin()
         if not self._marked:
             self._marked = True
-            if self.find_unused_parameters and self._unused:
-                self.context.mark_unused(self._unused)
-                self._missing.difference_update(self._unused)
-        if index not in self._missing:
+            unused = [other for other in self._unused if other not in self._accumulated]
+            if unused:
+                self.context.mark_unused(unused)
+            for other in self._accumulated.intersection(self._unused):
+                self._announce(other)  # what no_sync left in its .grad
+            self._missing.difference_update(self._unused)
+        if index not in self._missing and index not in (self._never or ()):
             raise InvalidStateError(
                 f"{self._names[index]} has got a gradient twice in one step, or was marked unused by the last forward pass: each forward "
                 "pass has a backward pass of its own, or torch.utils.checkpoint needs use_reentrant=False")
         self._announce(index)
         self._missing.discard(index)
-        if not self._missing:
+        if not self._missing and not self._watched:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _announce(self, index):
@@ -254,9 +360,11 @@ class DistributedDataParallel(nn.Module):
     def _finish(self):
         """The end of the backward pass: every .grad becomes the mean over ranks."""
         self._open = False
+        self._never = self._never or ()
+        self._accumulated.clear()
         self.context.finalize()
         for index, tensor in enumerate(self._tensors):
-            if self.find_unused_parameters and not self.context.param_used(index):
+            if (self.find_unused_parameters or self.static_graph) and not self.context.param_used(index):
                 continue  # by no rank
             if self._names[index] in self._sparse:
                 indices, values = map(torch.from_dlpack, self.context.sparse_gradient(index))
@@ -318,7 +426,7 @@ class DistributedDataParallel(nn.Module):
             given = GradBucket(bucket, tensors)
             with torch.no_grad():
                 result = hook(state, given)
-                given._finish(result.wait() if isinstance(result, torch.futures.Future) else result)
+                given._finish(result.wait() if isinstance(result, torch._C.Future) else result)
 
         self.context.set_hook(call)
 

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import pickle
 import sys
+import tempfile
 import unittest
 
 import ddp
@@ -19,7 +20,7 @@ import torch  # noqa: E402  (only where it is)
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from ddp.torch import DistributedDataParallel, process_group  # noqa: E402
+from ddp.torch import DistributedDataParallel, group_of, process_group  # noqa: E402
 
 STEPS, PART = 4, 6  # PART: samples of a batch on each rank
 BOUND = 1e-5  # rounding: another order of additions. One gradient that is not averaged moves weights by 0.01
@@ -196,6 +197,83 @@ class Adapter(unittest.TestCase):
                         expected += other.layers["right"].weight.grad / self.world
                 self.assertLess((module.layers["right"].weight.grad - expected).abs().max().item(), 1e-6)
 
+    def test_branches_of_a_static_graph(self):
+        """What the first step does not use is unused in all."""
+        for find in (False, True):
+            alone, module = Branches(), Branches()
+            model = DistributedDataParallel(module, static_graph=True, find_unused_parameters=find)
+            self.train(alone, slice(None))
+            self.train(model, self.mine)
+            self.assertIsNone(module.layers["never"].weight.grad)
+            self.assertLess((flat(alone) - flat(module)).abs().max().item(), BOUND)
+        with support.raises(self, RuntimeError, "before training loop starts"):
+            model._set_static_graph()
+        module = Branches()
+        module.choose = ["left"] if self.rank else ["left", "right"]
+        model = DistributedDataParallel(module, static_graph=True)
+        for _ in range(3):
+            model.zero_grad()
+            loss_of(model(torch.ones(PART, 5)), torch.zeros(PART, 4)).backward()
+            first = module.layers["right"].weight.grad.clone()
+            self.group.broadcast(first, 0)
+            self.assertTrue(torch.equal(first, module.layers["right"].weight.grad))
+
+    def test_no_sync_of_branches(self):
+        """A layer that only the steps in no_sync use takes part in the mean all the same."""
+        module, other = Branches(), Branches()
+        model = DistributedDataParallel(module, find_unused_parameters=True)
+        x, y = torch.ones(PART, 5), torch.zeros(PART, 4)
+        with model.no_sync():
+            module.choose = ["right"]
+            loss_of(model(x * (1 + self.rank)), y).backward()
+        module.choose = ["left"]
+        loss_of(model(x), y).backward()
+        other.choose = ["right"]
+        for rank in range(self.world):
+            (loss_of(other(x * (1 + rank)), y) / self.world).backward()
+        self.assertLess((module.layers["right"].weight.grad - other.layers["right"].weight.grad).abs().max().item(), 1e-5)
+
+    def test_frozen_parameters_are_those_of_rank_0(self):
+        module = Network()
+        for tensor in module.first.parameters():
+            tensor.requires_grad_(False)
+            tensor.add_(self.rank)
+        DistributedDataParallel(module)
+        self.assertTrue(torch.equal(flat(module), flat(Network())))
+
+    def test_group_of_torch_distributed(self):
+        """Its ranks, and hooks that PyTorch brings, which communicate through it."""
+        from torch import distributed
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+        path = [tempfile.mktemp()]
+        exchange = torch.tensor(list(path[0].encode().ljust(200)), dtype=torch.uint8)
+        self.group.broadcast(exchange, 0)
+        distributed.init_process_group("gloo", init_method=f"file://{bytes(exchange.tolist()).decode().strip()}", rank=self.rank,
+                                       world_size=self.world)
+        try:
+            self.assertIs(process_group(), self.group)  # the launcher's, which has the same ranks
+            group = group_of(distributed.group.WORLD)
+            self.assertEqual((group.rank, group.world_size), (self.rank, self.world))
+            self.assertIs(group_of(distributed.group.WORLD), group)
+            for hook, state in ((default_hooks.allreduce_hook, None), (default_hooks.fp16_compress_hook, None),
+                                (powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=2))):
+                alone, module = Network(), Network()
+                model = DistributedDataParallel(module, process_group=distributed.group.WORLD)
+                model.register_comm_hook(state, hook)
+                self.train(alone, slice(None))
+                self.train(model, self.mine)
+                self.same_everywhere(module, hook.__name__)
+                self.assertLess((flat(alone) - flat(module)).abs().max().item(), BOUND if hook is default_hooks.allreduce_hook else 0.05)
+            pair = distributed.new_group([0, 1])
+            if self.rank < 2:
+                self.assertEqual(group_of(pair).world_size, 2)
+            else:
+                with support.raises(self, ValueError, "process_group", "not in it"):
+                    group_of(pair)
+        finally:
+            distributed.destroy_process_group()
+
     def test_missing_gradient(self):
         module = Branches()
         model = DistributedDataParallel(module, process_group=self.group.split(0))  # which breaks when it goes
@@ -272,6 +350,14 @@ class Adapter(unittest.TestCase):
         self.same_everywhere(module)
         self.train(model, self.mine)
         self.same_everywhere(module)
+        for divide in (False, True):  # a loss of the time before keeps its graph
+            with model.join(divide_by_initial_world_size=divide):
+                for step in range(2 + min(self.rank, 1)):
+                    model.zero_grad()
+                    loss = module.first(torch.ones(1, 5)).sum() + 0 * model(torch.ones(1, 5)).sum()
+                    loss.backward()
+                    present = self.world if step < 2 or not divide else self.world - 1
+                    self.assertAlmostEqual(module.first.bias.grad[0].item(), present / self.world, places=5)
         uneven = DistributedDataParallel(Network())
         with self.assertRaises(ddp.UnevenInputsError):
             with uneven.join(throw_on_early_termination=True):

@@ -1,0 +1,428 @@
+/* ddp_torch.hpp: DistributedDataParallel for libtorch, the C++ API of PyTorch. Header-only, C++17, for libtorch 1.13 and newer.
+ *
+ *     ddp::Group group;                                       rank and world size from the launcher
+ *     Net net;                                                made by TORCH_MODULE, or a std::shared_ptr
+ *     ddp::DistributedDataParallel model(net, group);         every rank starts from rank 0's weights
+ *     torch::optim::SGD optimizer(net->parameters(), 0.1);
+ *     each step:
+ *         loss = criterion(model.forward(inputs), targets);
+ *         loss.backward();                                    now every grad() is the mean over ranks
+ *         optimizer.step();
+ *
+ * It follows torch.nn.parallel.DistributedDataParallel. Modules are on the CPU, and gradients are dense. Failures are
+ * ddp::Error, also out of backward(). One thread at a time uses an object.
+ */
+#ifndef DDP_TORCH_HPP
+#define DDP_TORCH_HPP
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "ddp/ddp.hpp"
+
+namespace ddp {
+
+/* Those of PyTorch's class, with its defaults. */
+struct DistributedDataParallelOptions {
+    double bucket_cap_mb = 25;           /* MiB; the first bucket holds at most 1 MiB */
+    bool broadcast_buffers = true;       /* before each forward pass, buffers become rank 0's */
+    bool find_unused_parameters = false; /* a forward pass may use some parameters only */
+    bool gradient_as_bucket_view = false;
+    bool static_graph = false;
+    bool init_sync = true;
+    std::vector<std::string> parameters_to_ignore; /* names of parameters and buffers that stay each rank's own */
+};
+
+namespace detail {
+
+inline ddp_dtype dtype_of_tensor(const torch::Tensor& tensor, const std::string& name) {
+    switch (tensor.scalar_type()) {
+        case torch::kFloat: return DDP_F32;
+        case torch::kDouble: return DDP_F64;
+        case torch::kHalf: return DDP_F16;
+        case torch::kBFloat16: return DDP_BF16;
+        case torch::kInt: return DDP_I32;
+        case torch::kLong: return DDP_I64;
+        case torch::kByte:
+        case torch::kBool: return DDP_U8;
+        default:
+            throw Error(DDP_ERROR_UNSUPPORTED, name + " has type " + std::string(c10::toString(tensor.scalar_type())) +
+                                                   ". Add its name to parameters_to_ignore, or use another type");
+    }
+}
+
+/* Calls found(tensor) for each tensor of what a forward pass returned. */
+template <class Found>
+void for_each_tensor(const torch::Tensor& tensor, const Found& found) {
+    found(tensor);
+}
+template <class T, class Found>
+auto for_each_tensor(const T& values, const Found& found) -> decltype(values.begin(), void());
+template <class A, class B, class Found>
+void for_each_tensor(const std::pair<A, B>& values, const Found& found) {
+    for_each_tensor(values.first, found);
+    for_each_tensor(values.second, found);
+}
+template <class Found, class... T>
+void for_each_tensor(const std::tuple<T...>& values, const Found& found) {
+    std::apply([&](const auto&... value) { (for_each_tensor(value, found), ...); }, values);
+}
+template <class T, class Found>
+auto for_each_tensor(const T& values, const Found& found) -> decltype(values.begin(), void()) {
+    for (const auto& value : values) for_each_tensor(value, found);
+}
+template <class Found>
+void for_each_tensor(const std::string&, const Found&) {}
+template <class T, class Found>
+std::enable_if_t<std::is_arithmetic_v<T>> for_each_tensor(const T&, const Found&) {}
+
+/* What the hooks in the autograd graph share with their DistributedDataParallel. */
+class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
+public:
+    GradientAverager(const torch::nn::Module& module, const Group& group, const DistributedDataParallelOptions& options)
+        : options_(options), group_(group.get()), context_(group, context_options(options)) {
+        const std::unordered_set<std::string> ignored(options.parameters_to_ignore.begin(),
+                                                      options.parameters_to_ignore.end());
+        for (const auto& item : module.named_parameters())
+            if (ignored.count(item.key()) == 0) add(item.key(), item.value());
+        if (parameters_.empty())
+            throw Error(DDP_ERROR_INVALID_ARGUMENT,
+                        "module: it has no parameter that requires a gradient, so there is nothing to average");
+        for (const auto& item : module.named_buffers())
+            if (item.value().defined() && ignored.count(item.key()) == 0) {
+                buffers_.push_back(item.value());
+                add_untrained(item.key(), item.value());
+            }
+        context_.commit();
+        take_copies();
+    }
+
+    /* Not in the constructor: hooks refer to the object weakly. */
+    void listen() {
+        accumulated_.assign(parameters_.size(), false);
+        never_ = accumulated_;
+        for (std::size_t index = 0; index < parameters_.size(); ++index) {
+            nodes_.push_back(torch::autograd::impl::grad_accumulator(parameters_[index]));
+            nodes_.back()->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+                [weak = weak_from_this(), index](const torch::autograd::variable_list& outputs,
+                                                 const torch::autograd::variable_list&) {
+                    if (const auto self = weak.lock()) self->ready(index);
+                    return outputs;
+                }));
+        }
+    }
+
+    void before_forward() {
+        if (sync_ && options_.broadcast_buffers) send_buffers();
+        if (!torch::GradMode::is_enabled()) return;
+        armed_ = sync_;
+        if (open_ && missing_count_ < parameters_.size()) report_missing();
+        unused_.clear();
+    }
+
+    template <class Output>
+    void after_forward(const Output& output) {
+        if (!armed_ || !torch::GradMode::is_enabled()) return;
+        if (options_.static_graph && !first_done_) return watch(output);
+        if (!options_.find_unused_parameters || options_.static_graph) return;
+        std::vector<torch::autograd::Node*> todo;
+        std::unordered_set<torch::autograd::Node*> seen;
+        for_each_tensor(output, [&](const torch::Tensor& tensor) {
+            if (!tensor.defined() || !tensor.requires_grad()) return;
+            todo.push_back(tensor.is_leaf() ? torch::autograd::impl::grad_accumulator(tensor).get()
+                                            : tensor.grad_fn().get());
+        });
+        while (!todo.empty()) {
+            torch::autograd::Node* node = todo.back();
+            todo.pop_back();
+            if (!seen.insert(node).second) continue;
+            for (const auto& edge : node->next_edges())
+                if (edge.function) todo.push_back(edge.function.get());
+        }
+        for (std::size_t index = 0; index < nodes_.size(); ++index)
+            if (seen.count(nodes_[index].get()) == 0) unused_.push_back(static_cast<ddp_param>(index));
+    }
+
+    void set_sync(bool sync) { sync_ = sync; }
+    bool sync() const { return sync_; }
+    Context& context() { return context_; }
+
+private:
+    /* The first backward pass of a static graph. What gets no gradient in it never does. */
+    template <class Output>
+    void watch(const Output& output) {
+        for_each_tensor(output, [this](const torch::Tensor& tensor) {
+            if (!tensor.defined() || !tensor.requires_grad()) return;
+            tensor.register_hook([weak = weak_from_this()](const torch::Tensor&) {
+                const auto self = weak.lock();
+                if (!self || self->first_done_ || self->watched_) return;
+                self->watched_ = true;
+                torch::autograd::Engine::get_default_engine().queue_callback([weak] {
+                    if (const auto still = weak.lock()) still->finish_first();
+                });
+            });
+        });
+    }
+
+    void finish_first() {
+        watched_ = false;
+        if (!open_) return;
+        std::vector<ddp_param> never;
+        for (std::size_t index = 0; index < parameters_.size(); ++index)
+            if (missing_[index]) never.push_back(static_cast<ddp_param>(index));
+        if (!never.empty()) context_.mark_unused(never);
+        never_ = missing_;
+        missing_count_ = 0;
+        finish();
+    }
+
+    static ddp_context_options context_options(const DistributedDataParallelOptions& options) {
+        if (!(options.bucket_cap_mb > 0)) throw Error(DDP_ERROR_INVALID_ARGUMENT, "bucket_cap_mb: it must be above 0");
+        ddp_context_options result = Context::defaults();
+        constexpr std::uint64_t mib = 1 << 20;
+        result.bucket_cap_bytes = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(options.bucket_cap_mb * mib));
+        result.first_bucket_cap_bytes = std::min(mib, result.bucket_cap_bytes);
+        result.flags = DDP_CONTEXT_NO_BUFFER_BROADCAST;
+        if (options.find_unused_parameters && !options.static_graph) result.flags |= DDP_CONTEXT_FIND_UNUSED;
+        if (options.static_graph) result.flags |= DDP_CONTEXT_STATIC_GRAPH;
+        if (!options.init_sync) result.flags |= DDP_CONTEXT_NO_INITIAL_BROADCAST;
+        return result;
+    }
+
+    /* Of a tensor that is not contiguous, a copy is registered. */
+    ddp_param_desc describe(const std::string& name, const torch::Tensor& tensor) {
+        if (!tensor.device().is_cpu() || tensor.layout() != torch::kStrided)
+            throw Error(DDP_ERROR_UNSUPPORTED, name + ": DistributedDataParallel takes dense tensors on the CPU only");
+        const torch::Tensor flat = tensor.detach().contiguous();
+        registered_.emplace_back(tensor, flat);
+        ddp_param_desc desc;
+        ddp_param_desc_init(&desc);
+        desc.name = name.c_str();
+        desc.shape = flat.sizes().data();
+        desc.ndim = static_cast<std::int32_t>(flat.dim());
+        desc.dtype = dtype_of_tensor(flat, name);
+        desc.data = flat.data_ptr();
+        return desc;
+    }
+
+    void add(const std::string& name, const torch::Tensor& parameter) {
+        if (!parameter.requires_grad()) return add_untrained(name, parameter);  // rank 0's, as the others
+        const ddp_param_desc desc = describe(name, parameter);
+        ddp_param index = -1;
+        call(ddp_register_param, context_.get(), &desc, &index);
+        parameters_.push_back(parameter);
+        names_.push_back(name);
+    }
+
+    void add_untrained(const std::string& name, const torch::Tensor& tensor) {
+        const ddp_param_desc desc = describe(name, tensor);
+        call(ddp_register_buffer, context_.get(), &desc);
+    }
+
+    void take_copies() {
+        torch::NoGradGuard no_grad;
+        for (auto& [tensor, flat] : registered_)
+            if (flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
+    }
+
+    /* The context would send them at the beginning of a step. A forward pass may have no backward pass, and then there must be no step
+     * that misses gradients. */
+    void send_buffers() {
+        torch::NoGradGuard no_grad;
+        for (torch::Tensor& buffer : buffers_) {
+            torch::Tensor flat = buffer.detach().contiguous();
+            call(ddp_broadcast, group_, flat.data_ptr(), static_cast<std::size_t>(flat.nbytes()), DDP_U8, std::int32_t{0},
+                 static_cast<ddp_work**>(nullptr));
+            if (flat.data_ptr() != buffer.data_ptr()) buffer.detach().copy_(flat);
+        }
+    }
+
+    /* In the backward pass: the grad() of a parameter is complete. */
+    void ready(std::size_t index) {
+        if (!armed_) {
+            accumulated_[index] = true;
+            return;
+        }
+        if (!open_) begin();
+        if (!marked_) mark();
+        if (!take_missing(index) && !never_[index])
+            throw Error(DDP_ERROR_INVALID_STATE,
+                        names_[index] + " has got a gradient twice in one step, or was marked unused by the last forward pass: each "
+                                        "forward pass has a backward pass of its own");
+        announce(index);
+        if (missing_count_ == 0 && !watched_)
+            torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+                if (const auto self = weak.lock()) self->finish();
+            });
+    }
+
+    /* What no_sync left in the grad() of a parameter counts, though this step does not use it. */
+    void mark() {
+        marked_ = true;
+        std::vector<ddp_param> unused;
+        for (const ddp_param param : unused_) {
+            const auto index = static_cast<std::size_t>(param);
+            if (!accumulated_[index]) unused.push_back(param);
+        }
+        if (!unused.empty()) context_.mark_unused(unused);
+        for (const ddp_param param : unused_) {
+            const auto index = static_cast<std::size_t>(param);
+            if (accumulated_[index]) announce(index);
+            take_missing(index);
+        }
+    }
+
+    void announce(std::size_t index) {
+        const torch::Tensor grad = parameters_[index].grad();
+        if (grad.layout() != torch::kStrided)
+            throw Error(DDP_ERROR_UNSUPPORTED, names_[index] + " has a sparse gradient. DistributedDataParallel takes dense ones");
+        torch::NoGradGuard no_grad;
+        torch::Tensor& view = view_of(index);
+        if (grad.data_ptr() != view.data_ptr()) view.copy_(grad);
+        context_.grad_ready(static_cast<ddp_param>(index));
+    }
+
+    /* Buckets may move here; a grad() that was in one is then memory like any other. */
+    void begin() {
+        context_.step_begin();
+        open_ = true;
+        marked_ = false;
+        missing_ = never_;
+        missing_.flip();
+        missing_count_ = static_cast<std::size_t>(std::count(missing_.begin(), missing_.end(), true));
+    }
+
+    bool take_missing(std::size_t index) {
+        if (!missing_[index]) return false;
+        missing_[index] = false;
+        --missing_count_;
+        return true;
+    }
+
+    void finish() {
+        open_ = false;
+        first_done_ = true;
+        accumulated_.assign(parameters_.size(), false);
+        context_.finalize();
+        torch::NoGradGuard no_grad;
+        for (std::size_t index = 0; index < parameters_.size(); ++index) {
+            const bool may_be_unused = options_.find_unused_parameters || options_.static_graph;
+            if (may_be_unused && !context_.used(static_cast<ddp_param>(index))) continue;  // by no rank
+            torch::Tensor& view = view_of(index);
+            torch::Tensor& grad = parameters_[index].mutable_grad();
+            if (options_.gradient_as_bucket_view)
+                grad = view;
+            else if (!grad.defined())
+                grad = view.clone();
+            else if (grad.data_ptr() != view.data_ptr())
+                grad.copy_(view);
+        }
+    }
+
+    torch::Tensor& view_of(std::size_t index) {
+        if (const std::int64_t generation = context_.layout_generation(); generation != generation_) {
+            views_.assign(parameters_.size(), torch::Tensor());
+            generation_ = generation;
+        }
+        if (!views_[index].defined())
+            views_[index] = torch::from_blob(context_.grad_view<void>(static_cast<ddp_param>(index)), parameters_[index].sizes(),
+                                             parameters_[index].options().requires_grad(false));
+        return views_[index];
+    }
+
+    [[noreturn]] void report_missing() const {
+        std::string names;
+        for (std::size_t index = 0; index < names_.size(); ++index)
+            if (missing_[index]) names += (names.empty() ? "" : ", ") + names_[index];
+        throw Error(DDP_ERROR_INVALID_STATE,
+                    "the backward pass before this one gave no gradient for " + names +
+                        ", so it was not finished. Where a forward pass does not use each parameter, set find_unused_parameters, and let the "
+                        "loss depend on everything that forward returns");
+    }
+
+    DistributedDataParallelOptions options_;
+    ddp_group* group_;
+    std::vector<std::string> names_;
+    std::vector<torch::Tensor> parameters_, buffers_, views_;
+    std::vector<std::pair<torch::Tensor, torch::Tensor>> registered_;  // a tensor, and what the context knows of it
+    Context context_;                                                  // has pointers into the tensors above
+    std::vector<std::shared_ptr<torch::autograd::Node>> nodes_;  // PyTorch does not keep them, and the hooks go with them
+    std::int64_t generation_ = -1;
+    bool sync_ = true, armed_ = false, open_ = false, marked_ = false;
+    std::vector<ddp_param> unused_;
+    std::vector<bool> missing_;
+    std::vector<bool> accumulated_;  // got gradients in no_sync
+    bool first_done_ = false, watched_ = false;
+    std::vector<bool> never_;  // unused in each step of a static graph
+    std::size_t missing_count_ = 0;
+};
+
+}  // namespace detail
+
+template <class Module>
+class DistributedDataParallel {
+public:
+    /* Registers the module's parameters and buffers. Collective. The group must outlive the object. */
+    DistributedDataParallel(std::shared_ptr<Module> module, const Group& group, const DistributedDataParallelOptions& options = {})
+        : module_(std::move(module)), averager_(std::make_shared<detail::GradientAverager>(*module_, group, options)) {
+        averager_->listen();
+    }
+    DistributedDataParallel(const torch::nn::ModuleHolder<Module>& module, const Group& group,
+                            const DistributedDataParallelOptions& options = {})
+        : DistributedDataParallel(module.ptr(), group, options) {}
+
+    /* The module's forward. With find_unused_parameters, what it returns is a tensor, or a pair, tuple or container of such. */
+    template <class... Args>
+    auto forward(Args&&... args) {
+        averager_->before_forward();
+        auto output = module_->forward(std::forward<Args>(args)...);
+        averager_->after_forward(output);
+        return output;
+    }
+
+    const std::shared_ptr<Module>& module() const { return module_; }
+    Module* operator->() const { return module_.get(); }
+    /* For hooks, statistics and plans. Steps begin and end in the backward pass. */
+    Context& context() const { return averager_->context(); }
+
+    /* While it lives, backward passes add to the grad() of this rank only. */
+    class NoSync {
+    public:
+        explicit NoSync(std::shared_ptr<detail::GradientAverager> averager)
+            : averager_(std::move(averager)), before_(averager_->sync()) {
+            averager_->set_sync(false);
+        }
+        ~NoSync() { averager_->set_sync(before_); }
+        NoSync(const NoSync&) = delete;
+        NoSync& operator=(const NoSync&) = delete;
+
+    private:
+        std::shared_ptr<detail::GradientAverager> averager_;
+        bool before_;
+    };
+    [[nodiscard]] NoSync no_sync() const { return NoSync(averager_); }
+
+private:
+    std::shared_ptr<Module> module_;
+    std::shared_ptr<detail::GradientAverager> averager_;
+};
+
+template <class Module, class... Rest>
+DistributedDataParallel(const torch::nn::ModuleHolder<Module>&, const Group&, Rest...) -> DistributedDataParallel<Module>;
+template <class Module, class... Rest>
+DistributedDataParallel(std::shared_ptr<Module>, const Group&, Rest...) -> DistributedDataParallel<Module>;
+
+}  // namespace ddp
+
+#endif  // DDP_TORCH_HPP

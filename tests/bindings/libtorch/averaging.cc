@@ -1,0 +1,217 @@
+/* averaging.cc: ddp_torch.hpp beside one process that has the whole batch. Started by ddprun on some ranks. */
+#include <ddp_torch.hpp>
+
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr int kSteps = 4, kPart = 6;
+constexpr double kBound = 1e-12;  // rounding; one gradient that is not averaged moves weights by 0.01
+
+void expect(bool holds, const std::string& what) {
+    if (!holds) throw std::runtime_error(what);
+}
+
+/* With a weight that is used twice, a buffer, and branches. */
+struct NetImpl : torch::nn::Module {
+    NetImpl() {
+        torch::manual_seed(1);
+        first = register_module("first", torch::nn::Linear(5, 8));
+        twice = register_module("twice", torch::nn::Linear(8, 8));
+        left = register_module("left", torch::nn::Linear(8, 4));
+        right = register_module("right", torch::nn::Linear(8, 4));
+        never = register_module("never", torch::nn::Linear(8, 4));
+        turned = register_parameter("turned", torch::randn({4, 8}).t());  // not contiguous
+        seen = register_buffer("seen", torch::zeros({5}));
+        to(torch::kDouble);
+    }
+    std::pair<torch::Tensor, std::vector<torch::Tensor>> forward(const torch::Tensor& x) {
+        seen.add_(x.detach().mean(0));
+        torch::Tensor y = torch::tanh(twice(torch::tanh(twice(torch::tanh(first(x))))));
+        y = y + (x.narrow(1, 0, 4).matmul(turned.t()));
+        std::vector<torch::Tensor> outputs;
+        if (uses_left) outputs.push_back(left(y));
+        if (uses_right) outputs.push_back(right(y));
+        return {y, outputs};
+    }
+
+    torch::nn::Linear first{nullptr}, twice{nullptr}, left{nullptr}, right{nullptr}, never{nullptr};
+    torch::Tensor turned, seen;
+    bool uses_left = true, uses_right = true;
+};
+TORCH_MODULE(Net);
+
+torch::Tensor loss_of(const std::pair<torch::Tensor, std::vector<torch::Tensor>>& output) {
+    torch::Tensor loss = output.first.square().mean();
+    for (const torch::Tensor& tensor : output.second) loss = loss + tensor.square().mean();
+    return loss;
+}
+
+/* The inputs of all ranks, for one step. */
+torch::Tensor inputs(const ddp::Group& group, int step) {
+    torch::manual_seed(static_cast<std::uint64_t>(100 + step));
+    return torch::randn({kPart * group.world_size(), 5}, torch::kDouble);
+}
+torch::Tensor mine(const ddp::Group& group, const torch::Tensor& all) { return all.narrow(0, kPart * group.rank(), kPart); }
+
+double distance(Net& a, Net& b) {
+    double most = 0;
+    const auto others = b->named_parameters();
+    for (const auto& item : a->named_parameters())
+        most = std::max(most, (item.value() - others[item.key()]).abs().max().item<double>());
+    return most;
+}
+
+void without(Net& net, const std::vector<std::string>& names) {
+    for (auto& item : net->named_parameters())
+        for (const std::string& name : names)
+            if (item.key().rfind(name, 0) == 0) item.value().set_requires_grad(false);
+}
+
+/* Some steps, alone on everything and together on parts. */
+void compare(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options, bool find, bool same = false) {
+    Net alone, net;
+    if (!find) without(alone, {"never"}), without(net, {"never"});
+    if (group.rank() > 0) {
+        torch::NoGradGuard no_grad;
+        for (auto& parameter : net->parameters()) parameter.add_(1);  // rank 0's values count
+        net->turned.add_(1);
+    }
+    ddp::DistributedDataParallel model(net, group, options);
+    torch::optim::SGD one(alone->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
+        all(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < kSteps; ++step) {
+        const torch::Tensor x = inputs(group, step);
+        alone->uses_right = net->uses_right = !find || (!same && step % 2 == 0);
+        one.zero_grad(), all.zero_grad();
+        loss_of(alone->forward(x)).backward();
+        loss_of(model.forward(mine(group, x))).backward();
+        if (find && !net->uses_right && step == 1) {
+            expect(!net->never->weight.grad().defined(), "a parameter that no rank uses has a gradient");
+        }
+        one.step(), all.step();
+    }
+    expect(distance(alone, net) < kBound, "weights differ by " + std::to_string(distance(alone, net)));
+}
+
+void no_sync(const ddp::Group& group) {
+    Net alone, net;
+    without(alone, {"never"}), without(net, {"never"});
+    ddp::DistributedDataParallel model(net, group);
+    const torch::Tensor first = inputs(group, 0), second = inputs(group, 1);
+    (loss_of(alone->forward(first)) + loss_of(alone->forward(second))).backward();
+    {
+        const auto guard = model.no_sync();
+        loss_of(model.forward(mine(group, first))).backward();
+    }
+    loss_of(model.forward(mine(group, second))).backward();
+    for (const auto& item : net->named_parameters()) {
+        const torch::Tensor expected = alone->named_parameters()[item.key()].grad();
+        if (!expected.defined()) continue;
+        expect((item.value().grad() - expected).abs().max().item<double>() < kBound, item.key() + " after no_sync");
+    }
+}
+
+/* A layer that only the steps in no_sync use takes part in the mean all the same. */
+void no_sync_of_branches(const ddp::Group& group) {
+    ddp::DistributedDataParallelOptions options;
+    options.find_unused_parameters = true;
+    Net net, other;
+    ddp::DistributedDataParallel model(net, group, options);
+    const torch::Tensor first = inputs(group, 0), second = inputs(group, 1);
+    {
+        const auto guard = model.no_sync();
+        loss_of(model.forward(mine(group, first))).backward();
+    }
+    net->uses_right = false;
+    loss_of(model.forward(mine(group, second))).backward();
+    loss_of(other->forward(first)).backward();
+    expect((net->right->weight.grad() - other->right->weight.grad()).abs().max().item<double>() < kBound,
+           "a layer that only no_sync used");
+}
+
+/* A parameter that only some ranks use. */
+void some_ranks(const ddp::Group& group) {
+    ddp::DistributedDataParallelOptions options;
+    options.find_unused_parameters = true;
+    Net net, other;
+    ddp::DistributedDataParallel model(net, group, options);
+    net->uses_right = group.rank() == 0;
+    const torch::Tensor x = inputs(group, 0);
+    loss_of(model.forward(mine(group, x))).backward();
+    loss_of(other->forward(x.narrow(0, 0, kPart))).backward();  // what rank 0 did
+    expect((net->right->weight.grad() - other->right->weight.grad() / group.world_size()).abs().max().item<double>() < kBound,
+           "a gradient of one rank only");
+}
+
+void buffers(const ddp::Group& group) {
+    Net net;
+    without(net, {"never"});
+    ddp::DistributedDataParallel model(net, group);
+    model.forward(torch::full({2, 5}, 1.0 + group.rank(), torch::kDouble));
+    expect(net->seen[0].item<double>() == 1 + group.rank(), "a buffer is each rank's own after a forward pass");
+    model.forward(torch::zeros({2, 5}, torch::kDouble));
+    expect(net->seen[0].item<double>() == 1, "a buffer becomes rank 0's before a forward pass");
+}
+
+void errors(const ddp::Group& group) {
+    const auto fails = [](const std::function<void()>& body, const std::string& with) {
+        try {
+            body();
+        } catch (const ddp::Error& error) {
+            expect(std::string(error.what()).find(with) != std::string::npos, std::string("the message: ") + error.what());
+            return;
+        }
+        throw std::runtime_error("no error: " + with);
+    };
+    Net net;
+    ddp::DistributedDataParallel model(net, group);
+    const torch::Tensor x = mine(group, inputs(group, 0));
+    loss_of(model.forward(x)).backward();  // `never` gets no gradient
+    fails([&] { model.forward(x); }, "never.weight, never.bias");
+
+    Net frozen;
+    without(frozen, {""});
+    fails([&] { ddp::DistributedDataParallel refused(frozen, group); }, "no parameter that requires a gradient");
+    ddp::DistributedDataParallelOptions options;
+    options.bucket_cap_mb = 0;
+    fails([&] { ddp::DistributedDataParallel refused(net, group, options); }, "bucket_cap_mb");
+}
+
+}  // namespace
+
+int main() {
+    try {
+        torch::set_num_threads(1);
+        const ddp::Group group;
+        ddp::DistributedDataParallelOptions plain, views, find, small, fixed;
+        views.gradient_as_bucket_view = true;
+        find.find_unused_parameters = true;
+        small.bucket_cap_mb = 0.0001;
+        fixed.static_graph = true;
+        compare(group, plain, false);
+        compare(group, views, false);
+        compare(group, small, false);
+        compare(group, fixed, false);
+        compare(group, find, true);
+        find.gradient_as_bucket_view = true;
+        compare(group, find, true);
+        find.static_graph = true;
+        compare(group, fixed, true, true);
+        compare(group, find, true, true);
+        no_sync(group);
+        no_sync_of_branches(group);
+        some_ranks(group);
+        buffers(group);
+        errors(group);
+        std::puts("all held");
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "averaging: %s\n", error.what());
+        return 1;
+    }
+}
