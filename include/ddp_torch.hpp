@@ -48,14 +48,21 @@ namespace detail {
 
 inline ddp_dtype dtype_of_tensor(const torch::Tensor& tensor, const std::string& name) {
     switch (tensor.scalar_type()) {
-        case torch::kFloat: return DDP_F32;
-        case torch::kDouble: return DDP_F64;
-        case torch::kHalf: return DDP_F16;
-        case torch::kBFloat16: return DDP_BF16;
-        case torch::kInt: return DDP_I32;
-        case torch::kLong: return DDP_I64;
+        case torch::kFloat:
+            return DDP_F32;
+        case torch::kDouble:
+            return DDP_F64;
+        case torch::kHalf:
+            return DDP_F16;
+        case torch::kBFloat16:
+            return DDP_BF16;
+        case torch::kInt:
+            return DDP_I32;
+        case torch::kLong:
+            return DDP_I64;
         case torch::kByte:
-        case torch::kBool: return DDP_U8;
+        case torch::kBool:
+            return DDP_U8;
         default:
             throw Error(DDP_ERROR_UNSUPPORTED, name + " has type " + std::string(c10::toString(tensor.scalar_type())) +
                                                    ". Add its name to parameters_to_ignore, or use another type");
@@ -134,7 +141,7 @@ public:
     template <class Output>
     void after_forward(const Output& output) {
         if (!armed_ || !torch::GradMode::is_enabled()) return;
-        if (options_.static_graph && !first_done_) return watch(output);
+        if (may_miss()) watch(output);
         if (!options_.find_unused_parameters || options_.static_graph) return;
         std::vector<torch::autograd::Node*> todo;
         std::unordered_set<torch::autograd::Node*> seen;
@@ -159,31 +166,33 @@ public:
     Context& context() { return context_; }
 
 private:
-    /* The first backward pass of a static graph. What gets no gradient in it never does. */
+    /* Whether a backward pass may end without gradients of some parameters. In a static graph, the first one shows which. */
+    bool may_miss() const { return options_.static_graph ? !first_done_ : options_.find_unused_parameters; }
+
     template <class Output>
     void watch(const Output& output) {
         for_each_tensor(output, [this](const torch::Tensor& tensor) {
             if (!tensor.defined() || !tensor.requires_grad()) return;
             tensor.register_hook([weak = weak_from_this()](const torch::Tensor&) {
                 const auto self = weak.lock();
-                if (!self || self->first_done_ || self->watched_) return;
+                if (!self || !self->armed_ || !self->may_miss() || self->watched_) return;
                 self->watched_ = true;
                 torch::autograd::Engine::get_default_engine().queue_callback([weak] {
-                    if (const auto still = weak.lock()) still->finish_first();
+                    if (const auto still = weak.lock()) still->finish_with_missing();
                 });
             });
         });
     }
 
-    void finish_first() {
+    void finish_with_missing() {
         watched_ = false;
-        if (!open_) return;
-        std::vector<ddp_param> never;
+        if (!open_) begin();
+        if (!marked_) mark(unused_);
+        if (options_.static_graph) never_ = missing_;
+        std::vector<ddp_param> missing;
         for (std::size_t index = 0; index < parameters_.size(); ++index)
-            if (missing_[index]) never.push_back(static_cast<ddp_param>(index));
-        if (!never.empty()) context_.mark_unused(never);
-        never_ = missing_;
-        missing_count_ = 0;
+            if (missing_[index]) missing.push_back(static_cast<ddp_param>(index));
+        mark(missing);
         finish();
     }
 
@@ -242,8 +251,8 @@ private:
         torch::NoGradGuard no_grad;
         for (torch::Tensor& buffer : buffers_) {
             torch::Tensor flat = buffer.detach().contiguous();
-            call(ddp_broadcast, group_, flat.data_ptr(), static_cast<std::size_t>(flat.nbytes()), DDP_U8, std::int32_t{0},
-                 static_cast<ddp_work**>(nullptr));
+            call(ddp_broadcast, group_, flat.data_ptr(), static_cast<std::size_t>(flat.nbytes()), DDP_U8,
+                 std::int32_t{0}, static_cast<ddp_work**>(nullptr));
             if (flat.data_ptr() != buffer.data_ptr()) buffer.detach().copy_(flat);
         }
     }
@@ -255,11 +264,14 @@ private:
             return;
         }
         if (!open_) begin();
-        if (!marked_) mark();
+        if (!marked_) mark(unused_);
+        if (watched_ && !parameters_[index].grad().defined()) return;  // the backward pass came here without a gradient
         if (!take_missing(index) && !never_[index])
-            throw Error(DDP_ERROR_INVALID_STATE,
-                        names_[index] + " has got a gradient twice in one step, or was marked unused by the last forward pass: each "
-                                        "forward pass has a backward pass of its own");
+            throw Error(
+                DDP_ERROR_INVALID_STATE,
+                names_[index] +
+                    " has got a gradient twice in one step, or was marked unused by the last forward pass: each "
+                    "forward pass has a backward pass of its own");
         announce(index);
         if (missing_count_ == 0 && !watched_)
             torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
@@ -268,15 +280,15 @@ private:
     }
 
     /* What no_sync left in the grad() of a parameter counts, though this step does not use it. */
-    void mark() {
+    void mark(const std::vector<ddp_param>& params) {
         marked_ = true;
         std::vector<ddp_param> unused;
-        for (const ddp_param param : unused_) {
+        for (const ddp_param param : params) {
             const auto index = static_cast<std::size_t>(param);
             if (!accumulated_[index]) unused.push_back(param);
         }
         if (!unused.empty()) context_.mark_unused(unused);
-        for (const ddp_param param : unused_) {
+        for (const ddp_param param : params) {
             const auto index = static_cast<std::size_t>(param);
             if (accumulated_[index]) announce(index);
             take_missing(index);
@@ -284,9 +296,11 @@ private:
     }
 
     void announce(std::size_t index) {
-        const torch::Tensor grad = parameters_[index].grad();
+        const torch::Tensor grad =
+            parameters_[index].grad().defined() ? parameters_[index].grad() : torch::zeros_like(parameters_[index]);
         if (grad.layout() != torch::kStrided)
-            throw Error(DDP_ERROR_UNSUPPORTED, names_[index] + " has a sparse gradient. DistributedDataParallel takes dense ones");
+            throw Error(DDP_ERROR_UNSUPPORTED,
+                        names_[index] + " has a sparse gradient. DistributedDataParallel takes dense ones");
         torch::NoGradGuard no_grad;
         torch::Tensor& view = view_of(index);
         if (grad.data_ptr() != view.data_ptr()) view.copy_(grad);
@@ -336,8 +350,9 @@ private:
             generation_ = generation;
         }
         if (!views_[index].defined())
-            views_[index] = torch::from_blob(context_.grad_view<void>(static_cast<ddp_param>(index)), parameters_[index].sizes(),
-                                             parameters_[index].options().requires_grad(false));
+            views_[index] =
+                torch::from_blob(context_.grad_view<void>(static_cast<ddp_param>(index)), parameters_[index].sizes(),
+                                 parameters_[index].options().requires_grad(false));
         return views_[index];
     }
 
@@ -345,10 +360,10 @@ private:
         std::string names;
         for (std::size_t index = 0; index < names_.size(); ++index)
             if (missing_[index]) names += (names.empty() ? "" : ", ") + names_[index];
-        throw Error(DDP_ERROR_INVALID_STATE,
-                    "the backward pass before this one gave no gradient for " + names +
-                        ", so it was not finished. Where a forward pass does not use each parameter, set find_unused_parameters, and let the "
-                        "loss depend on everything that forward returns");
+        throw Error(DDP_ERROR_INVALID_STATE, "the backward pass before this one gave no gradient for " + names +
+                                                 ", so it was not finished. Where a forward pass does not use each "
+                                                 "parameter, set find_unused_parameters, and let the "
+                                                 "loss depend on everything that forward returns");
     }
 
     DistributedDataParallelOptions options_;
@@ -357,7 +372,8 @@ private:
     std::vector<torch::Tensor> parameters_, buffers_, views_;
     std::vector<std::pair<torch::Tensor, torch::Tensor>> registered_;  // a tensor, and what the context knows of it
     Context context_;                                                  // has pointers into the tensors above
-    std::vector<std::shared_ptr<torch::autograd::Node>> nodes_;  // PyTorch does not keep them, and the hooks go with them
+    std::vector<std::shared_ptr<torch::autograd::Node>>
+        nodes_;  // PyTorch does not keep them, and the hooks go with them
     std::int64_t generation_ = -1;
     bool sync_ = true, armed_ = false, open_ = false, marked_ = false;
     std::vector<ddp_param> unused_;
@@ -374,7 +390,8 @@ template <class Module>
 class DistributedDataParallel {
 public:
     /* Registers the module's parameters and buffers. Collective. The group must outlive the object. */
-    DistributedDataParallel(std::shared_ptr<Module> module, const Group& group, const DistributedDataParallelOptions& options = {})
+    DistributedDataParallel(std::shared_ptr<Module> module, const Group& group,
+                            const DistributedDataParallelOptions& options = {})
         : module_(std::move(module)), averager_(std::make_shared<detail::GradientAverager>(*module_, group, options)) {
         averager_->listen();
     }
@@ -419,7 +436,8 @@ private:
 };
 
 template <class Module, class... Rest>
-DistributedDataParallel(const torch::nn::ModuleHolder<Module>&, const Group&, Rest...) -> DistributedDataParallel<Module>;
+DistributedDataParallel(const torch::nn::ModuleHolder<Module>&, const Group&, Rest...)
+    -> DistributedDataParallel<Module>;
 template <class Module, class... Rest>
 DistributedDataParallel(std::shared_ptr<Module>, const Group&, Rest...) -> DistributedDataParallel<Module>;
 

@@ -9,10 +9,9 @@
  * batch. WEIGHTS: a file for rank 0's trained weights. double: computes with 64 bits, so that the order of additions matters less where
  * two runs are compared.
  */
-#include <ddp_torch.hpp>
-
 #include <cstdio>
 #include <cstdlib>
+#include <ddp_torch.hpp>
 #include <string>
 
 extern "C" {
@@ -78,7 +77,8 @@ static void train(int epochs, const char* weights, torch::Dtype dtype) {
             loss_sum += loss.item<double>();
         }
         torch::NoGradGuard no_grad;
-        const double right = net->forward(test.images).argmax(1).eq(test.labels).to(torch::kDouble).mean().item<double>();
+        const double right =
+            net->forward(test.images).argmax(1).eq(test.labels).to(torch::kDouble).mean().item<double>();
         if (rank == 0) std::printf("epoch %d: loss %.4f, %.1f %% right\n", epoch + 1, loss_sum / steps, 100 * right);
     }
     if (weights && rank == 0) torch::save(net, weights);
@@ -86,7 +86,8 @@ static void train(int epochs, const char* weights, torch::Dtype dtype) {
 
 int main(int argc, char** argv) {
     try {
-        train(argc > 1 ? std::atoi(argv[1]) : 3, argc > 2 ? argv[2] : nullptr, argc > 3 ? torch::kDouble : torch::kFloat);
+        train(argc > 1 ? std::atoi(argv[1]) : 3, argc > 2 ? argv[2] : nullptr,
+              argc > 3 ? torch::kDouble : torch::kFloat);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "libtorch_mnist: %s\n", error.what());
         return 1;

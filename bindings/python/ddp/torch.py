@@ -262,29 +262,46 @@ class DistributedDataParallel(nn.Module):
                 self._begin()  # in which ranks learn who still has inputs
         output = self.module(*inputs, **kwargs)
         if self._armed and torch.is_grad_enabled():
-            if self._never is None:
+            if self._may_miss():
                 for tensor in _tensors_in(output):
                     if tensor.requires_grad:
                         tensor.register_hook(self._watch)
-            elif self.find_unused_parameters and not self.static_graph:
+            if self.find_unused_parameters and not self.static_graph:
                 used = _parameters_behind(output)
                 self._unused = [index for index, tensor in enumerate(self._tensors) if id(tensor) not in used]
         return output
 
-    def _watch(self, _):
-        """The first backward pass of a static graph begins. What gets no gradient in it never does."""
-        if self._never is None and not self._watched:
-            self._watched = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish_first)
+    def _may_miss(self):
+        """Whether a backward pass may end without gradients of some parameters."""
+        return self._never is None if self.static_graph else self.find_unused_parameters
 
-    def _finish_first(self):
+    def _watch(self, _):
+        """A backward pass begins that may miss some."""
+        if self._armed and self._may_miss() and not self._watched:
+            self._watched = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish_with_missing)
+
+    def _finish_with_missing(self):
         self._watched = False
-        if self._open:
-            self._never = frozenset(self._missing)
-            if self._never:
-                self.context.mark_unused(sorted(self._never))
-                self._missing.clear()
-            self._finish()
+        if not self._open:
+            self._begin()
+        if not self._marked:
+            self._mark(self._unused)
+        missing = sorted(self._missing)
+        self._mark(missing)
+        if self.static_graph:
+            self._never = frozenset(missing)
+        self._finish()
+
+    def _mark(self, indices):
+        """What no_sync left in the .grad of a parameter counts, though this step does not use it."""
+        self._marked = True
+        unused = [index for index in indices if index not in self._accumulated]
+        if unused:
+            self.context.mark_unused(unused)
+        for index in self._accumulated.intersection(indices):
+            self._announce(index)
+        self._missing.difference_update(indices)
 
     def _send_buffers(self):
         """Rank 0's to all ranks. The context would do so at the beginning of a step; but a forward pass may have no backward pass, and
@@ -322,13 +339,9 @@ class DistributedDataParallel(nn.Module):
         if not self._open:
             self._begin()
         if not self._marked:
-            self._marked = True
-            unused = [other for other in self._unused if other not in self._accumulated]
-            if unused:
-                self.context.mark_unused(unused)
-            for other in self._accumulated.intersection(self._unused):
-                self._announce(other)  # what no_sync left in its .grad
-            self._missing.difference_update(self._unused)
+            self._mark(self._unused)
+        if self._watched and self._tensors[index].grad is None:
+            return  # the backward pass came here without a gradient
         if index not in self._missing and index not in (self._never or ()):
             raise InvalidStateError(
                 f"{self._names[index]} has got a gradient twice in one step, or was marked unused by the last forward pass: each forward "
@@ -339,7 +352,8 @@ class DistributedDataParallel(nn.Module):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _announce(self, index):
-        grad = self._tensors[index].grad.detach()
+        grad = self._tensors[index].grad
+        grad = torch.zeros_like(self._tensors[index]) if grad is None else grad.detach()
         if self._names[index] in self._sparse:
             grad = grad.coalesce()
             self.context.grad_ready_sparse(index, grad.indices()[0].contiguous(), grad.values().contiguous())

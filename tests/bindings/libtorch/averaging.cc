@@ -1,7 +1,6 @@
 /* averaging.cc: ddp_torch.hpp beside one process that has the whole batch. Started by ddprun on some ranks. */
-#include <ddp_torch.hpp>
-
 #include <cstdio>
+#include <ddp_torch.hpp>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -57,7 +56,9 @@ torch::Tensor inputs(const ddp::Group& group, int step) {
     torch::manual_seed(static_cast<std::uint64_t>(100 + step));
     return torch::randn({kPart * group.world_size(), 5}, torch::kDouble);
 }
-torch::Tensor mine(const ddp::Group& group, const torch::Tensor& all) { return all.narrow(0, kPart * group.rank(), kPart); }
+torch::Tensor mine(const ddp::Group& group, const torch::Tensor& all) {
+    return all.narrow(0, kPart * group.rank(), kPart);
+}
 
 double distance(Net& a, Net& b) {
     double most = 0;
@@ -74,7 +75,8 @@ void without(Net& net, const std::vector<std::string>& names) {
 }
 
 /* Some steps, alone on everything and together on parts. */
-void compare(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options, bool find, bool same = false) {
+void compare(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options, bool find,
+             bool same = false) {
     Net alone, net;
     if (!find) without(alone, {"never"}), without(net, {"never"});
     if (group.rank() > 0) {
@@ -135,6 +137,22 @@ void no_sync_of_branches(const ddp::Group& group) {
            "a layer that only no_sync used");
 }
 
+/* The loss depends on a part of what forward returns. */
+void part_of_the_output(const ddp::Group& group) {
+    ddp::DistributedDataParallelOptions options;
+    options.find_unused_parameters = true;
+    Net net, other;
+    ddp::DistributedDataParallel model(net, group, options);
+    for (int step = 0; step < 2; ++step) {
+        const torch::Tensor x = inputs(group, step);
+        model.forward(mine(group, x)).second[0].mean().backward();
+        other->forward(x).second[0].mean().backward();
+        expect(!net->right->weight.grad().defined(), "a layer behind an output that the loss does not use");
+        expect((net->left->weight.grad() - other->left->weight.grad()).abs().max().item<double>() < kBound,
+               "a layer behind an output that the loss uses");
+    }
+}
+
 /* A parameter that only some ranks use. */
 void some_ranks(const ddp::Group& group) {
     ddp::DistributedDataParallelOptions options;
@@ -145,7 +163,8 @@ void some_ranks(const ddp::Group& group) {
     const torch::Tensor x = inputs(group, 0);
     loss_of(model.forward(mine(group, x))).backward();
     loss_of(other->forward(x.narrow(0, 0, kPart))).backward();  // what rank 0 did
-    expect((net->right->weight.grad() - other->right->weight.grad() / group.world_size()).abs().max().item<double>() < kBound,
+    expect((net->right->weight.grad() - other->right->weight.grad() / group.world_size()).abs().max().item<double>() <
+               kBound,
            "a gradient of one rank only");
 }
 
@@ -164,7 +183,8 @@ void errors(const ddp::Group& group) {
         try {
             body();
         } catch (const ddp::Error& error) {
-            expect(std::string(error.what()).find(with) != std::string::npos, std::string("the message: ") + error.what());
+            expect(std::string(error.what()).find(with) != std::string::npos,
+                   std::string("the message: ") + error.what());
             return;
         }
         throw std::runtime_error("no error: " + with);
@@ -206,6 +226,7 @@ int main() {
         compare(group, find, true, true);
         no_sync(group);
         no_sync_of_branches(group);
+        part_of_the_output(group);
         some_ranks(group);
         buffers(group);
         errors(group);

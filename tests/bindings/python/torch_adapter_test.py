@@ -218,6 +218,22 @@ class Adapter(unittest.TestCase):
             self.group.broadcast(first, 0)
             self.assertTrue(torch.equal(first, module.layers["right"].weight.grad))
 
+    def test_part_of_the_output(self):
+        """The loss depends on a part of what forward returns."""
+        class Both(Branches):
+            def forward(self, x):
+                return self.layers["left"](x), self.layers["right"](x)
+
+        module, other = Both(), Both()
+        model = DistributedDataParallel(module, find_unused_parameters=True)
+        for turn in range(3):
+            x = torch.ones(PART, 5) * (1 + turn)
+            model(x * (1 + self.rank))[0].mean().backward()
+            for rank in range(self.world):
+                (other(x * (1 + rank))[0].mean() / self.world).backward()
+            self.assertIsNone(module.layers["right"].weight.grad)
+            self.assertLess((module.layers["left"].weight.grad - other.layers["left"].weight.grad).abs().max().item(), BOUND)
+
     def test_no_sync_of_branches(self):
         """A layer that only the steps in no_sync use takes part in the mean all the same."""
         module, other = Branches(), Branches()
