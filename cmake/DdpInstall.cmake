@@ -78,6 +78,8 @@ if(DDP_BUILD_TOOLS)
     set_target_properties(ddprun ddp-bench PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin};$ORIGIN")
   endif()
   install(TARGETS ddprun ddp-bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
+  install(FILES tools/run/completion.bash DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions RENAME ddprun
+    COMPONENT tools)
 endif()
 
 if(PROJECT_IS_TOP_LEVEL AND DDP_SHARED)

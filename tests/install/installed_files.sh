@@ -8,7 +8,7 @@ shift 3
 status=0
 complain() { echo "$*" >&2; status=1; }
 for file in "$libdir/libddp.so" "$libdir/libddp.a" "$libdir/$soname" "$libdir/pkgconfig/ddp.pc" "$libdir/pkgconfig/ddp-static.pc" "$libdir/pkgconfig/ddp-torch.pc" include/ddp_torch.hpp "$libdir/cmake/ddp/ddpConfig.cmake" \
-    "$libdir/cmake/ddp/ddpConfigVersion.cmake" include/ddp/ddp.h bin/ddprun bin/ddp-bench \
+    "$libdir/cmake/ddp/ddpConfigVersion.cmake" include/ddp/ddp.h bin/ddprun bin/ddp-bench share/bash-completion/completions/ddprun \
     libexec/ddp/peers/compare.py libexec/ddp/peers/gloo_allreduce share/doc/ddp/LICENSE \
     share/doc/ddp/README.md share/doc/ddp/CHANGELOG.md share/doc/ddp/CONTRIBUTING.md; do
     [[ -e $prefix/$file ]] || complain "not installed: $file"

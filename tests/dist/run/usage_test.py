@@ -1,5 +1,6 @@
 """ddprun's command line, and what ranks find in their environment."""
 import os
+import pathlib
 import socket
 import subprocess
 import unittest
@@ -13,6 +14,23 @@ class UsageTest(Case):
         self.expect(result, 2)
         self.assertEqual(result.out, b"")
         self.assertIn(words.encode(), result.err)
+
+    def completed(self, *words):
+        """What bash offers for the last word."""
+        script = ('source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ddprun; '
+                  'for reply in "${COMPREPLY[@]}"; do echo "$reply"; done')
+        source = pathlib.Path(__file__).resolve().parents[3] / "tools/run/completion.bash"
+        return subprocess.run(["bash", "-c", script, "bash", source, os.environ["DDPRUN"], *words], check=True, timeout=30,
+                              stdout=subprocess.PIPE, text=True).stdout.splitlines()
+
+    def test_completion(self):
+        self.assertEqual(self.completed("--gr"), ["--grace"])
+        self.assertEqual(self.completed("-n", "2", "--env", "A=1", "--no-tag", "--dr"), ["--dry-run"])
+        self.assertEqual(self.completed("--place", "nu"), ["numa"])
+        self.assertEqual(self.completed("-n", "2", "python3", "--gr"), [])  # of the program
+        self.write("trainer", "")
+        self.assertEqual(self.completed("-n", "2", "python3", self.path("trai")), [self.path("trainer")])
+        self.assertIn("bash", self.completed("-n", "2", "bas"))
 
     def test_bad_options(self):
         self.expect_refusal("-n:", "-n", "0", "true")
