@@ -1,6 +1,6 @@
 //! minimal.rs: a whole distributed trainer in Rust, with bindgen. It fits y = w0 + w1 x to samples; each rank has its own.
 //!
-//!     bindgen --no-prepend-enum-name --allowlist-item '(ddp|DDP)_.*' $(pkg-config --variable=includedir ddp)/ddp/ddp.h -o ddp.rs
+//!     bindgen --no-prepend-enum-name --allowlist-file '.*/ddp/.*' $(pkg-config --variable=includedir ddp)/ddp/ddp.h -o ddp.rs
 //!     rustc -O minimal.rs $(pkg-config --libs-only-L ddp) -l ddp
 //!     ddprun -n 2 ./minimal    every rank ends with the same w, trained on both ranks' samples
 #[allow(non_camel_case_types, non_snake_case, non_upper_case_globals, dead_code)]

@@ -12,7 +12,7 @@ import tempfile
 LANGUAGES = {
     "go": (["go", "gcc"], "golang-go", "minimal.go", "go build minimal.go"),
     "rust": (["rustc", "bindgen"], "rustc and bindgen", "minimal.rs", """
-        bindgen --no-prepend-enum-name --allowlist-item '(ddp|DDP)_.*' $(pkg-config --variable=includedir ddp)/ddp/ddp.h -o ddp.rs
+        bindgen --no-prepend-enum-name --allowlist-file '.*/ddp/.*' $(pkg-config --variable=includedir ddp)/ddp/ddp.h -o ddp.rs
         rustc -O minimal.rs $(pkg-config --libs-only-L ddp) -l ddp"""),
 }
 
