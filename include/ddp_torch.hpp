@@ -338,21 +338,23 @@ private:
             if (options_.gradient_as_bucket_view)
                 grad = view;
             else if (!grad.defined())
-                grad = view.clone();
+                grad = torch::empty_like(parameters_[index]).copy_(view);  // with its strides
             else if (grad.data_ptr() != view.data_ptr())
                 grad.copy_(view);
         }
     }
 
+    /* A gradient's place in its bucket. Its memory stays as long as a tensor shows it. */
     torch::Tensor& view_of(std::size_t index) {
         if (const std::int64_t generation = context_.layout_generation(); generation != generation_) {
             views_.assign(parameters_.size(), torch::Tensor());
+            layout_ = context_.hold_layout();
             generation_ = generation;
         }
         if (!views_[index].defined())
-            views_[index] =
-                torch::from_blob(context_.grad_view<void>(static_cast<ddp_param>(index)), parameters_[index].sizes(),
-                                 parameters_[index].options().requires_grad(false));
+            views_[index] = torch::from_blob(
+                context_.grad_view<void>(static_cast<ddp_param>(index)), parameters_[index].sizes(),
+                [layout = layout_](void*) {}, parameters_[index].options().requires_grad(false));
         return views_[index];
     }
 
@@ -375,6 +377,7 @@ private:
     std::vector<std::shared_ptr<torch::autograd::Node>>
         nodes_;  // PyTorch does not keep them, and the hooks go with them
     std::int64_t generation_ = -1;
+    std::shared_ptr<ddp_layout> layout_;  // of that generation
     bool sync_ = true, armed_ = false, open_ = false, marked_ = false;
     std::vector<ddp_param> unused_;
     std::vector<bool> missing_;

@@ -151,6 +151,12 @@ public:
         return static_cast<T*>(view);
     }
     std::int64_t layout_generation() const { return ddp_layout_generation(get()); }
+    /* While it lives, today's views can be read and written. */
+    std::shared_ptr<ddp_layout> hold_layout() {
+        ddp_layout* layout = nullptr;
+        detail::call(ddp_layout_hold, get(), &layout);
+        return std::shared_ptr<ddp_layout>(layout, &ddp_layout_free);
+    }
 
     void set_comm_hook(Hook hook) {
         auto state = std::make_unique<Hook>(std::move(hook));

@@ -388,7 +388,7 @@ class DistributedDataParallel(nn.Module):
             if self.gradient_as_bucket_view:
                 tensor.grad = view
             elif tensor.grad is None:
-                tensor.grad = view.clone()
+                tensor.grad = torch.empty_like(tensor.detach()).copy_(view)  # with its strides
             elif tensor.grad.data_ptr() != view.data_ptr():
                 with torch.no_grad():
                     tensor.grad.copy_(view)

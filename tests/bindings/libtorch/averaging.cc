@@ -74,9 +74,20 @@ void without(Net& net, const std::vector<std::string>& names) {
             if (item.key().rfind(name, 0) == 0) item.value().set_requires_grad(false);
 }
 
+void zero(Net& net, bool in_place) {
+    for (torch::Tensor& parameter : net->parameters()) {
+        torch::Tensor& grad = parameter.mutable_grad();
+        if (!grad.defined()) continue;
+        if (in_place)
+            grad.detach_().zero_();
+        else
+            grad = torch::Tensor();
+    }
+}
+
 /* Some steps, alone on everything and together on parts. */
-void compare(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options, bool find,
-             bool same = false) {
+void compare_zeroed(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options, bool find, bool same,
+                    bool in_place) {
     Net alone, net;
     if (!find) without(alone, {"never"}), without(net, {"never"});
     if (group.rank() > 0) {
@@ -90,15 +101,40 @@ void compare(const ddp::Group& group, const ddp::DistributedDataParallelOptions&
     for (int step = 0; step < kSteps; ++step) {
         const torch::Tensor x = inputs(group, step);
         alone->uses_right = net->uses_right = !find || (!same && step % 2 == 0);
-        one.zero_grad(), all.zero_grad();
+        zero(alone, in_place), zero(net, in_place);
         loss_of(alone->forward(x)).backward();
         loss_of(model.forward(mine(group, x))).backward();
-        if (find && !net->uses_right && step == 1) {
+        if (find && !in_place) {
             expect(!net->never->weight.grad().defined(), "a parameter that no rank uses has a gradient");
         }
         one.step(), all.step();
     }
     expect(distance(alone, net) < kBound, "weights differ by " + std::to_string(distance(alone, net)));
+}
+
+void compare(const ddp::Group& group, const ddp::DistributedDataParallelOptions& options, bool find,
+             bool same = false) {
+    for (const bool in_place : {false, true}) compare_zeroed(group, options, find, same, in_place);
+}
+
+/* A gradient that lies in a bucket outlives the bucket. */
+void gradients_outlive(const ddp::Group& group) {
+    Net net;
+    without(net, {"never"});
+    std::vector<torch::Tensor> kept;
+    {
+        ddp::DistributedDataParallelOptions options;
+        options.gradient_as_bucket_view = true;
+        ddp::DistributedDataParallel model(net, group, options);
+        for (int step = 0; step < 3; ++step) {
+            zero(net, false);
+            loss_of(model.forward(mine(group, inputs(group, step)))).backward();
+            for (const torch::Tensor& parameter : net->parameters())
+                if (parameter.grad().defined()) kept.push_back(parameter.grad());
+        }
+    }
+    for (const torch::Tensor& grad : kept)
+        expect(torch::isfinite(grad).all().item<bool>(), "a gradient of a step before");
 }
 
 void no_sync(const ddp::Group& group) {
@@ -224,6 +260,7 @@ int main() {
         find.static_graph = true;
         compare(group, fixed, true, true);
         compare(group, find, true, true);
+        gradients_outlive(group);
         no_sync(group);
         no_sync_of_branches(group);
         part_of_the_output(group);
