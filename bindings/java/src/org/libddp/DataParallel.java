@@ -105,8 +105,8 @@ public final class DataParallel implements AutoCloseable {
             Dtype dtype = array instanceof float[] ? Dtype.F32 : Dtype.F64;
             long count = Memory.count(parameter.shape());
             if (dtype != parameter.dtype() || Array.getLength(array) != count) {
-                throw new IllegalArgumentException("gradients: " + path + " has " + Array.getLength(array) + " elements of type " + dtype
-                        + ", the parameter " + count + " of type " + parameter.dtype());
+                throw new IllegalArgumentException("gradients: " + path + " has " + Array.getLength(array)
+                        + " elements of type " + dtype + ", the parameter " + count + " of type " + parameter.dtype());
             }
         });
     }
@@ -133,13 +133,15 @@ public final class DataParallel implements AutoCloseable {
             }
         } else {
             throw new IllegalArgumentException(argument + ": " + (path.isEmpty() ? "it" : path) + " is "
-                    + (tree == null ? "null" : "of " + tree.getClass()) + "; float[], double[], and maps, lists and arrays of such are taken");
+                    + (tree == null ? "null" : "of " + tree.getClass())
+                    + "; float[], double[], and maps, lists and arrays of such are taken");
         }
     }
 
     private static Buffer directOf(Object array) {
         int width = array instanceof float[] ? Float.BYTES : Double.BYTES;
-        ByteBuffer bytes = ByteBuffer.allocateDirect(Math.multiplyExact(width, Array.getLength(array))).order(ByteOrder.nativeOrder());
+        ByteBuffer bytes = ByteBuffer.allocateDirect(Math.multiplyExact(width, Array.getLength(array)))
+                                   .order(ByteOrder.nativeOrder());
         return array instanceof float[] ? bytes.asFloatBuffer() : bytes.asDoubleBuffer();
     }
 

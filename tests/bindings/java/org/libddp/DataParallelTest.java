@@ -18,7 +18,8 @@ import org.junit.jupiter.api.TestMethodOrder;
 @TestMethodOrder(MethodOrderer.MethodName.class)
 class DataParallelTest {
     private static Map<String, Object> tree(float f, double d) {
-        return Map.of("bias", new float[] {f, 2 * f}, "layers", List.of(Map.of("w", new double[][] {{d}, {d + 1, d + 2}}), new float[0]));
+        return Map.of("bias", new float[] {f, 2 * f}, "layers",
+                List.of(Map.of("w", new double[][] {{d}, {d + 1, d + 2}}), new float[0]));
     }
 
     private static float[] bias(Map<String, Object> tree) {
@@ -60,9 +61,11 @@ class DataParallelTest {
             raises(IllegalArgumentException.class, "gradients: more is not among", () -> parallel.mean(gradients));
             gradients.remove("more");
             gradients.put("bias", new float[3]);
-            raises(IllegalArgumentException.class, "gradients: bias has 3 elements of type F32, the parameter 2", () -> parallel.mean(gradients));
+            raises(IllegalArgumentException.class, "gradients: bias has 3 elements of type F32, the parameter 2",
+                    () -> parallel.mean(gradients));
             gradients.put("bias", new double[2]);
-            raises(IllegalArgumentException.class, "gradients: bias has 2 elements of type F64", () -> parallel.mean(gradients));
+            raises(IllegalArgumentException.class, "gradients: bias has 2 elements of type F64",
+                    () -> parallel.mean(gradients));
             gradients.remove("bias");
             raises(IllegalArgumentException.class, "gradients: bias is missing", () -> parallel.mean(gradients));
             gradients.put("bias", null);
