@@ -69,35 +69,36 @@ inline ddp_dtype dtype_of_tensor(const torch::Tensor& tensor, const std::string&
     }
 }
 
-/* Calls found(tensor) for each tensor of what a forward pass returned. */
-template <class Found>
-void for_each_tensor(const torch::Tensor& tensor, const Found& found) {
-    found(tensor);
-}
-template <class T, class Found>
-auto for_each_tensor(const T& values, const Found& found) -> decltype(values.begin(), void());
-template <class A, class B, class Found>
-void for_each_tensor(const std::pair<A, B>& values, const Found& found) {
-    for_each_tensor(values.first, found);
-    for_each_tensor(values.second, found);
-}
-template <class Found, class... T>
-void for_each_tensor(const std::tuple<T...>& values, const Found& found) {
-    std::apply([&](const auto&... value) { (for_each_tensor(value, found), ...); }, values);
-}
-template <class T, class Found>
-auto for_each_tensor(const T& values, const Found& found) -> decltype(values.begin(), void()) {
-    for (const auto& value : values) for_each_tensor(value, found);
-}
-template <class Found>
-void for_each_tensor(const std::string&, const Found&) {}
-template <class T, class Found>
-std::enable_if_t<std::is_arithmetic_v<T>> for_each_tensor(const T&, const Found&) {}
+template <class T, class = void>
+struct is_range : std::false_type {};
+template <class T>
+struct is_range<T, std::void_t<decltype(std::declval<const T&>().begin())>> : std::true_type {};
+template <class T, class = void>
+struct is_tuple : std::false_type {};
+template <class T>
+struct is_tuple<T, std::void_t<decltype(std::tuple_size<T>::value)>> : std::true_type {};
 
-/* What the hooks in the autograd graph share with their DistributedDataParallel. */
-class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
+/* Calls found(tensor) for each tensor of what a forward pass returned. */
+template <class T, class Found>
+void for_each_tensor(const T& value, const Found& found) {
+    if constexpr (std::is_same_v<T, torch::Tensor>) {
+        found(value);
+    } else if constexpr (is_range<T>::value) {
+        for (const auto& part : value) for_each_tensor(part, found);
+    } else if constexpr (is_tuple<T>::value) {
+        std::apply([&](const auto&... part) { (for_each_tensor(part, found), ...); }, value);
+    } else if constexpr (!std::is_arithmetic_v<T>) {
+        throw Error(DDP_ERROR_UNSUPPORTED,
+                    "forward returns a type in which libddp finds no tensors. With find_unused_parameters or "
+                    "static_graph, return "
+                    "tensors, or pairs, tuples and containers of them");
+    }
+}
+
+/* The steps of a DistributedDataParallel. Hooks in the autograd graph begin and end them. */
+class Steps : public std::enable_shared_from_this<Steps> {
 public:
-    GradientAverager(const torch::nn::Module& module, const Group& group, const DistributedDataParallelOptions& options)
+    Steps(const torch::nn::Module& module, const Group& group, const DistributedDataParallelOptions& options)
         : options_(options), group_(group.get()), context_(group, context_options(options)) {
         const std::unordered_set<std::string> ignored(options.parameters_to_ignore.begin(),
                                                       options.parameters_to_ignore.end());
@@ -134,7 +135,8 @@ public:
         if (sync_ && options_.broadcast_buffers) send_buffers();
         if (!torch::GradMode::is_enabled()) return;
         armed_ = sync_;
-        if (open_ && missing_count_ < parameters_.size()) report_missing();
+        watched_ = false;  // after a backward pass that failed
+        if (open_) report_missing();
         unused_.clear();
     }
 
@@ -188,10 +190,11 @@ private:
         watched_ = false;
         if (!open_) begin();
         if (!marked_) mark(unused_);
-        if (options_.static_graph) never_ = missing_;
         std::vector<ddp_param> missing;
-        for (std::size_t index = 0; index < parameters_.size(); ++index)
+        for (std::size_t index = 0; index < parameters_.size(); ++index) {
             if (missing_[index]) missing.push_back(static_cast<ddp_param>(index));
+            if (options_.static_graph) never_[index] = missing_[index] && !accumulated_[index];
+        }
         mark(missing);
         finish();
     }
@@ -279,20 +282,19 @@ private:
             });
     }
 
-    /* What no_sync left in the grad() of a parameter counts, though this step does not use it. */
+    /* This step does not use these. What no_sync left in a grad() counts all the same. */
     void mark(const std::vector<ddp_param>& params) {
         marked_ = true;
         std::vector<ddp_param> unused;
         for (const ddp_param param : params) {
             const auto index = static_cast<std::size_t>(param);
-            if (!accumulated_[index]) unused.push_back(param);
-        }
-        if (!unused.empty()) context_.mark_unused(unused);
-        for (const ddp_param param : params) {
-            const auto index = static_cast<std::size_t>(param);
-            if (accumulated_[index]) announce(index);
+            if (accumulated_[index])
+                announce(index);
+            else
+                unused.push_back(param);
             take_missing(index);
         }
+        if (!unused.empty()) context_.mark_unused(unused);  // a context that does not look for them takes no list
     }
 
     void announce(std::size_t index) {
@@ -330,8 +332,8 @@ private:
         accumulated_.assign(parameters_.size(), false);
         context_.finalize();
         torch::NoGradGuard no_grad;
+        const bool may_be_unused = options_.find_unused_parameters || options_.static_graph;
         for (std::size_t index = 0; index < parameters_.size(); ++index) {
-            const bool may_be_unused = options_.find_unused_parameters || options_.static_graph;
             if (may_be_unused && !context_.used(static_cast<ddp_param>(index))) continue;  // by no rank
             torch::Tensor& view = view_of(index);
             torch::Tensor& grad = parameters_[index].mutable_grad();
@@ -370,21 +372,27 @@ private:
 
     DistributedDataParallelOptions options_;
     ddp_group* group_;
-    std::vector<std::string> names_;
-    std::vector<torch::Tensor> parameters_, buffers_, views_;
     std::vector<std::pair<torch::Tensor, torch::Tensor>> registered_;  // a tensor, and what the context knows of it
-    Context context_;                                                  // has pointers into the tensors above
-    std::vector<std::shared_ptr<torch::autograd::Node>>
-        nodes_;  // PyTorch does not keep them, and the hooks go with them
-    std::int64_t generation_ = -1;
-    std::shared_ptr<ddp_layout> layout_;  // of that generation
-    bool sync_ = true, armed_ = false, open_ = false, marked_ = false;
-    std::vector<ddp_param> unused_;
-    std::vector<bool> missing_;
-    std::vector<bool> accumulated_;  // got gradients in no_sync
-    bool first_done_ = false, watched_ = false;
-    std::vector<bool> never_;  // unused in each step of a static graph
+    Context context_;                                                  // has pointers into these
+    std::vector<std::string> names_;
+    std::vector<torch::Tensor> parameters_, buffers_;
+    std::vector<std::shared_ptr<torch::autograd::Node>> nodes_;  // PyTorch would drop them, and the hooks with them
+
+    std::vector<torch::Tensor> views_;
+    std::shared_ptr<ddp_layout> layout_;
+    std::int64_t generation_ = -1;  // of both
+
+    bool sync_ = true;               // false in no_sync
+    bool armed_ = false;             // the last forward pass was synced
+    bool open_ = false;              // a step has begun
+    bool marked_ = false;            // ... and knows which parameters the forward pass did not use
+    bool watched_ = false;           // finish_with_missing will end it
+    bool first_done_ = false;        // static_graph: never_ is known
+    std::vector<ddp_param> unused_;  // by the last forward pass
+    std::vector<bool> missing_;      // no gradient yet in this step
     std::size_t missing_count_ = 0;
+    std::vector<bool> accumulated_;  // got gradients in no_sync
+    std::vector<bool> never_;        // unused in each step of a static graph
 };
 
 }  // namespace detail
@@ -395,8 +403,8 @@ public:
     /* Registers the module's parameters and buffers. Collective. The group must outlive the object. */
     DistributedDataParallel(std::shared_ptr<Module> module, const Group& group,
                             const DistributedDataParallelOptions& options = {})
-        : module_(std::move(module)), averager_(std::make_shared<detail::GradientAverager>(*module_, group, options)) {
-        averager_->listen();
+        : module_(std::move(module)), steps_(std::make_shared<detail::Steps>(*module_, group, options)) {
+        steps_->listen();
     }
     DistributedDataParallel(const torch::nn::ModuleHolder<Module>& module, const Group& group,
                             const DistributedDataParallelOptions& options = {})
@@ -405,37 +413,36 @@ public:
     /* The module's forward. With find_unused_parameters, what it returns is a tensor, or a pair, tuple or container of such. */
     template <class... Args>
     auto forward(Args&&... args) {
-        averager_->before_forward();
+        steps_->before_forward();
         auto output = module_->forward(std::forward<Args>(args)...);
-        averager_->after_forward(output);
+        steps_->after_forward(output);
         return output;
     }
 
     const std::shared_ptr<Module>& module() const { return module_; }
     Module* operator->() const { return module_.get(); }
     /* For hooks, statistics and plans. Steps begin and end in the backward pass. */
-    Context& context() const { return averager_->context(); }
+    Context& context() const { return steps_->context(); }
 
     /* While it lives, backward passes add to the grad() of this rank only. */
     class NoSync {
     public:
-        explicit NoSync(std::shared_ptr<detail::GradientAverager> averager)
-            : averager_(std::move(averager)), before_(averager_->sync()) {
-            averager_->set_sync(false);
+        explicit NoSync(std::shared_ptr<detail::Steps> steps) : steps_(std::move(steps)), before_(steps_->sync()) {
+            steps_->set_sync(false);
         }
-        ~NoSync() { averager_->set_sync(before_); }
+        ~NoSync() { steps_->set_sync(before_); }
         NoSync(const NoSync&) = delete;
         NoSync& operator=(const NoSync&) = delete;
 
     private:
-        std::shared_ptr<detail::GradientAverager> averager_;
+        std::shared_ptr<detail::Steps> steps_;
         bool before_;
     };
-    [[nodiscard]] NoSync no_sync() const { return NoSync(averager_); }
+    [[nodiscard]] NoSync no_sync() const { return NoSync(steps_); }
 
 private:
     std::shared_ptr<Module> module_;
-    std::shared_ptr<detail::GradientAverager> averager_;
+    std::shared_ptr<detail::Steps> steps_;
 };
 
 template <class Module, class... Rest>

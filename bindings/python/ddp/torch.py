@@ -31,7 +31,7 @@ __all__ = ["DistributedDataParallel", "GradBucket", "group_of", "process_group"]
 
 _MIB = 1 << 20
 _default_group = None
-_groups_of_torch = {}
+_groups_of_torch = weakref.WeakKeyDictionary()
 
 
 def process_group() -> Group:
@@ -51,14 +51,16 @@ def _launcher_agrees():
     """Whether a launcher gave this process the rank that it has in torch.distributed. The launcher's store is then at hand."""
     try:
         told = environment()
-    except InvalidArgumentError:  # torch.distributed got on without it
+    except InvalidArgumentError:  # torch.distributed needs fewer variables
         return False
     return told is not None and (told.rank, told.world_size) == (distributed.get_rank(), distributed.get_world_size())
 
 
 def group_of(torch_group) -> Group:
-    """A group of the ranks of a torch.distributed.ProcessGroup, which carries the first messages. Later calls with the same one
-    return the same group. Collective over those ranks."""
+    """A group of the ranks of a torch.distributed.ProcessGroup, which carries the first messages. Later calls with the same
+    ProcessGroup return the same group. Collective over those ranks."""
+    if distributed.get_rank(torch_group) < 0:
+        raise ValueError("process_group: this process is not in it")
     group = _groups_of_torch.get(torch_group)
     if group is None:
         group = _groups_of_torch[torch_group] = _joined(torch_group)
@@ -67,8 +69,6 @@ def group_of(torch_group) -> Group:
 
 def _joined(torch_group):
     rank, size = distributed.get_rank(torch_group), distributed.get_world_size(torch_group)
-    if rank < 0:
-        raise ValueError("process_group: this process is not in it")
     hosts = [None] * size
     distributed.all_gather_object(hosts, socket.gethostname(), group=torch_group)
     answer, server = [None], None
@@ -88,11 +88,12 @@ def _joined(torch_group):
 
 
 def _own_address():
-    """The one that this host's name stands for. A host may give its name an address that others cannot reach."""
+    """The address of this host's name. A host may give its name an address that others cannot reach."""
     address = socket.gethostbyname(socket.gethostname())
     if address.startswith("127."):
-        raise UnavailableError(f"process_group: this host's name, {socket.gethostname()}, stands for {address}, which other hosts cannot "
-                               "reach. Give process_group a ddp.Group: ddp.Group(rank, world_size, 'tcp://HOST:PORT', secret=...)")
+        raise UnavailableError(
+            f"process_group: the address of this host's name, {socket.gethostname()}, is {address}, which other hosts cannot reach. "
+            "Give process_group a ddp.Group: ddp.Group(rank, world_size, 'tcp://HOST:PORT', secret=...)")
     return address
 
 
@@ -138,9 +139,11 @@ class DistributedDataParallel(nn.Module):
     """Averages a module's gradients over the ranks of a group during the backward pass.
 
     The arguments are those of torch.nn.parallel.DistributedDataParallel. process_group is a ddp.Group or a group of
-    torch.distributed; the default is process_group(), the group of the job. A module on a GPU, mixed_precision, device_mesh, param_to_hook_all_reduce and
-    delay_all_reduce_named_params are not supported.
+    torch.distributed; the default is process_group(), the group of the job. A module on a GPU, mixed_precision, device_mesh,
+    param_to_hook_all_reduce and delay_all_reduce_named_params are not supported.
     """
+
+    _listeners = ()  # hooks in the autograd graph
 
     def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True, init_sync=True,
                  process_group=None, bucket_cap_mb=None, find_unused_parameters=False, check_reduction=False,
@@ -156,7 +159,8 @@ class DistributedDataParallel(nn.Module):
         if distributed.is_available() and isinstance(process_group, distributed.ProcessGroup):
             process_group = group_of(process_group)
         if process_group is not None and not isinstance(process_group, Group):
-            raise TypeError(f"process_group: a ddp.Group or a group of torch.distributed is expected, not {type(process_group).__name__}")
+            raise TypeError("process_group: a ddp.Group or a group of torch.distributed is expected, not "
+                            f"{type(process_group).__name__}")
         if bucket_cap_mb is not None and bucket_cap_mb <= 0:
             raise ValueError(f"bucket_cap_mb: it must be above 0, not {bucket_cap_mb!r}")
         self.module, self.dim = module, dim
@@ -165,7 +169,7 @@ class DistributedDataParallel(nn.Module):
         self.bucket_bytes_cap = int((25 if bucket_cap_mb is None else bucket_cap_mb) * _MIB)
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        self._hook, self._listeners, self._stepped = None, [], False
+        self._hook = None
         self._build(process_group, init_sync, {})
 
     # THE CONTEXT
@@ -198,7 +202,7 @@ class DistributedDataParallel(nn.Module):
             self._install_hook()
         self._names, self._tensors = list(self._tensors), list(self._tensors.values())
         self._views, self._generation = [None] * len(self._tensors), -1
-        self._armed = self._open = self._marked = False
+        self._armed = self._open = self._marked = self._stepped = False
         self._unused = ()  # by the last forward pass
         self._missing = set()
         self._accumulated = set()  # got gradients in no_sync
@@ -210,7 +214,7 @@ class DistributedDataParallel(nn.Module):
         """A hook of the node that adds to .grad runs after that, once in each backward pass. A hook of the tensor would run before."""
         reference = weakref.ref(self)
         for handle in self._listeners:
-            handle.remove()  # of a node that a loss still keeps
+            handle.remove()  # the graph of a loss may keep its node
         self._listeners, self._nodes = [], []  # PyTorch does not keep the nodes, and the hooks go with them
         for index, tensor in enumerate(self._tensors):
             with torch.enable_grad():
@@ -226,13 +230,13 @@ class DistributedDataParallel(nn.Module):
 
     def __getstate__(self):
         state = self.__dict__.copy()
-        for name in ("process_group", "context", "_nodes", "_listeners", "_views", "_tensors", "_names", "_sparse", "_missing", "_buffers_sent"):
+        for name in ("process_group", "context", "_nodes", "_listeners", "_views", "_tensors", "_names", "_sparse", "_missing",
+                     "_buffers_sent"):
             state.pop(name, None)
         return state
 
     def __setstate__(self, state):
         super().__setstate__(state)
-        self._listeners = []
         self._build(None, False, {})
 
     def _set_static_graph(self):
@@ -256,6 +260,7 @@ class DistributedDataParallel(nn.Module):
             self._send_buffers()
         if torch.is_grad_enabled():
             self._armed = self.require_forward_param_sync = self.require_backward_grad_sync
+            self._watched = False  # after a backward pass that failed
             if self._open and len(self._missing) < len(self._tensors):
                 self._report_missing()
             if self._armed and self._joining and not self._open:
@@ -287,20 +292,20 @@ class DistributedDataParallel(nn.Module):
             self._begin()
         if not self._marked:
             self._mark(self._unused)
-        missing = sorted(self._missing)
-        self._mark(missing)
         if self.static_graph:
-            self._never = frozenset(missing)
+            self._never = self._missing - self._accumulated
+        self._mark(sorted(self._missing))
         self._finish()
 
     def _mark(self, indices):
-        """What no_sync left in the .grad of a parameter counts, though this step does not use it."""
+        """This step does not use these. What no_sync left in a .grad counts all the same."""
         self._marked = True
         unused = [index for index in indices if index not in self._accumulated]
-        if unused:
+        if unused:  # a context that does not look for them takes no list
             self.context.mark_unused(unused)
-        for index in self._accumulated.intersection(indices):
-            self._announce(index)
+        for index in indices:
+            if index in self._accumulated:
+                self._announce(index)
         self._missing.difference_update(indices)
 
     def _send_buffers(self):

@@ -1,4 +1,8 @@
-/* averaging.cc: ddp_torch.hpp beside one process that has the whole batch. Started by ddprun on some ranks. */
+/* averaging.cc: ddp_torch.hpp beside one process that has the whole batch.
+ *
+ *     ddprun -n 3 ./averaging
+ *     ./averaging ONE TWO       prints how far apart two files with weights of libtorch_mnist are
+ */
 #include <cstdio>
 #include <ddp_torch.hpp>
 #include <functional>
@@ -58,6 +62,12 @@ torch::Tensor inputs(const ddp::Group& group, int step) {
 }
 torch::Tensor mine(const ddp::Group& group, const torch::Tensor& all) {
     return all.narrow(0, kPart * group.rank(), kPart);
+}
+
+ddp::DistributedDataParallelOptions finding_unused() {
+    ddp::DistributedDataParallelOptions options;
+    options.find_unused_parameters = true;
+    return options;
 }
 
 double distance(Net& a, Net& b) {
@@ -157,10 +167,8 @@ void no_sync(const ddp::Group& group) {
 
 /* A layer that only the steps in no_sync use takes part in the mean all the same. */
 void no_sync_of_branches(const ddp::Group& group) {
-    ddp::DistributedDataParallelOptions options;
-    options.find_unused_parameters = true;
     Net net, other;
-    ddp::DistributedDataParallel model(net, group, options);
+    ddp::DistributedDataParallel model(net, group, finding_unused());
     const torch::Tensor first = inputs(group, 0), second = inputs(group, 1);
     {
         const auto guard = model.no_sync();
@@ -175,10 +183,8 @@ void no_sync_of_branches(const ddp::Group& group) {
 
 /* The loss depends on a part of what forward returns. */
 void part_of_the_output(const ddp::Group& group) {
-    ddp::DistributedDataParallelOptions options;
-    options.find_unused_parameters = true;
     Net net, other;
-    ddp::DistributedDataParallel model(net, group, options);
+    ddp::DistributedDataParallel model(net, group, finding_unused());
     for (int step = 0; step < 2; ++step) {
         const torch::Tensor x = inputs(group, step);
         model.forward(mine(group, x)).second[0].mean().backward();
@@ -191,10 +197,8 @@ void part_of_the_output(const ddp::Group& group) {
 
 /* A parameter that only some ranks use. */
 void some_ranks(const ddp::Group& group) {
-    ddp::DistributedDataParallelOptions options;
-    options.find_unused_parameters = true;
     Net net, other;
-    ddp::DistributedDataParallel model(net, group, options);
+    ddp::DistributedDataParallel model(net, group, finding_unused());
     net->uses_right = group.rank() == 0;
     const torch::Tensor x = inputs(group, 0);
     loss_of(model.forward(mine(group, x))).backward();
@@ -213,6 +217,34 @@ void buffers(const ddp::Group& group) {
     model.forward(torch::zeros({2, 5}, torch::kDouble));
     expect(net->seen[0].item<double>() == 1, "a buffer becomes rank 0's before a forward pass");
 }
+
+void failed_backward(const ddp::Group& group) {
+    Net net, other;
+    ddp::DistributedDataParallel model(net, group, finding_unused());
+    const torch::Tensor x = inputs(group, 0);
+    torch::Tensor loss = loss_of(model.forward(mine(group, x)));
+    loss.register_hook([](const torch::Tensor&) { throw std::runtime_error("on purpose"); });
+    try {
+        loss.backward();
+        throw std::logic_error("a hook failed, and backward did not");
+    } catch (const std::runtime_error&) {
+    }
+    loss_of(model.forward(mine(group, x))).backward();
+    loss_of(other->forward(x)).backward();
+    expect((net->left->weight.grad() - other->left->weight.grad()).abs().max().item<double>() < kBound,
+           "the step after a backward pass that failed");
+}
+
+/* A type of the program's own. */
+struct Own {
+    torch::Tensor y;
+};
+struct ReturnsOwnImpl : torch::nn::Module {
+    ReturnsOwnImpl() { layer = register_module("layer", torch::nn::Linear(5, 1)); }
+    Own forward(const torch::Tensor& x) { return {layer(x)}; }
+    torch::nn::Linear layer{nullptr};
+};
+TORCH_MODULE(ReturnsOwn);
 
 void errors(const ddp::Group& group) {
     const auto fails = [](const std::function<void()>& body, const std::string& with) {
@@ -234,20 +266,46 @@ void errors(const ddp::Group& group) {
     Net frozen;
     without(frozen, {""});
     fails([&] { ddp::DistributedDataParallel refused(frozen, group); }, "no parameter that requires a gradient");
+    ReturnsOwn own;
+    const torch::Tensor y = torch::ones({1, 5});
+    ddp::DistributedDataParallel taken(own, group);
+    taken.forward(y).y.sum().backward();
+    ddp::DistributedDataParallel refusing(own, group, finding_unused());
+    fails([&] { refusing.forward(y); }, "forward returns a type");
+
     ddp::DistributedDataParallelOptions options;
     options.bucket_cap_mb = 0;
     fails([&] { ddp::DistributedDataParallel refused(net, group, options); }, "bucket_cap_mb");
 }
 
+/* Of the weights in two files of the example. */
+double distance_of_files(const char* one_file, const char* two_file) {
+    torch::serialize::InputArchive one, two;
+    one.load_from(one_file), two.load_from(two_file);
+    double most = 0;
+    for (const char* layer : {"first", "second", "last"})
+        for (const char* kind : {"weight", "bias"}) {
+            torch::serialize::InputArchive a, b;
+            torch::Tensor x, y;
+            one.read(layer, a), two.read(layer, b);
+            a.read(kind, x), b.read(kind, y);
+            most = std::max(most, (x - y).abs().max().item<double>());
+        }
+    return most;
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
     try {
+        if (argc == 3) {
+            std::printf("%g", distance_of_files(argv[1], argv[2]));
+            return 0;
+        }
         torch::set_num_threads(1);
         const ddp::Group group;
-        ddp::DistributedDataParallelOptions plain, views, find, small, fixed;
+        ddp::DistributedDataParallelOptions plain, views, find = finding_unused(), small, fixed;
         views.gradient_as_bucket_view = true;
-        find.find_unused_parameters = true;
         small.bucket_cap_mb = 0.0001;
         fixed.static_graph = true;
         compare(group, plain, false);
@@ -265,6 +323,7 @@ int main() {
         no_sync_of_branches(group);
         part_of_the_output(group);
         some_ranks(group);
+        failed_backward(group);
         buffers(group);
         errors(group);
         std::puts("all held");

@@ -234,6 +234,22 @@ class Adapter(unittest.TestCase):
             self.assertIsNone(module.layers["right"].weight.grad)
             self.assertLess((module.layers["left"].weight.grad - other.layers["left"].weight.grad).abs().max().item(), BOUND)
 
+    def test_backward_pass_that_fails_before_the_first_gradient(self):
+        def fail(_):
+            raise RuntimeError("on purpose")
+
+        for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}):
+            with self.subTest(**options):
+                alone, module = Network(), Network()
+                model = DistributedDataParallel(module, **options)
+                output = model(torch.ones(PART, 5))
+                output.register_hook(fail)
+                with support.raises(self, RuntimeError, "on purpose"):
+                    loss_of(output, torch.zeros(PART, 4)).backward()
+                self.train(alone, slice(None))
+                self.train(model, self.mine)
+                self.assertLess((flat(alone) - flat(module)).abs().max().item(), BOUND)
+
     def test_no_sync_of_branches(self):
         """A layer that only the steps in no_sync use takes part in the mean all the same."""
         module, other = Branches(), Branches()
@@ -262,10 +278,9 @@ class Adapter(unittest.TestCase):
         from torch import distributed
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-        path = [tempfile.mktemp()]
-        exchange = torch.tensor(list(path[0].encode().ljust(200)), dtype=torch.uint8)
-        self.group.broadcast(exchange, 0)
-        distributed.init_process_group("gloo", init_method=f"file://{bytes(exchange.tolist()).decode().strip()}", rank=self.rank,
+        path = torch.tensor(list(tempfile.mktemp().encode().ljust(200)), dtype=torch.uint8)
+        self.group.broadcast(path, 0)
+        distributed.init_process_group("gloo", init_method=f"file://{bytes(path.tolist()).decode().strip()}", rank=self.rank,
                                        world_size=self.world)
         try:
             self.assertIs(process_group(), self.group)  # the launcher's, which has the same ranks
