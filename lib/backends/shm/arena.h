@@ -46,7 +46,7 @@ public:
     // What another rank has told about, in this process; null if the location does not hold that many bytes, or is not aligned. One
     // thread at a time, as the next.
     std::byte* reach(int rank, const Location& location, std::size_t bytes, std::size_t alignment = 1);
-    // Unmaps what that rank has freed meanwhile.
+    // Unmaps what that rank has freed meanwhile, which must not be in use here.
     void follow(int rank, const FreedBlocks& freed);
 
 private:

@@ -78,8 +78,15 @@ void Team::map_control() {
     }
 }
 
+// Before the first use in a collective, and no more until the next: a rank that gives up may free memory that is still in use here.
+void Team::let_go_of_freed_blocks() {
+    if (followed_ == sequence_) return;
+    for (int rank = 0; rank < options_.size; ++rank) arena_->follow(rank, state(rank).freed);
+    followed_ = sequence_;
+}
+
 std::byte* Team::reach(int rank, Location location, std::size_t bytes, std::size_t alignment) {
-    arena_->follow(rank, state(rank).freed);
+    let_go_of_freed_blocks();
     // Before the blocks lie the counters of the team, on which all of its loops depend.
     const bool in_block = location.block >= layout_.blocks(0);
     std::byte* memory = in_block ? arena_->reach(rank, location, bytes, alignment) : nullptr;

@@ -139,7 +139,7 @@ public:
     // Waits for the rest. Throws TIMEOUT, RANK_FAILED, ABORTED. With signatures: MISMATCH.
     void meet(const ddp_collective& c);
     const Post& post_of(int rank) const { return *posts_[static_cast<std::size_t>(2 * rank) + (sequence_ & 1)]; }
-    // This process's view of what the posts say. alignment: for arithmetic, that of the numbers.
+    // This process's view of what the posts say, valid until the next collective. alignment: for arithmetic, that of the numbers.
     std::byte* send_of(int rank, std::size_t bytes, std::size_t alignment = 1) {
         return reach(rank, post_of(rank).send, bytes, alignment);
     }
@@ -176,6 +176,7 @@ private:
     int name_of(int rank) const {
         return options_.names.empty() ? rank : options_.names[static_cast<std::size_t>(rank)];
     }
+    void let_go_of_freed_blocks();
     std::byte* reach(int rank, Location location, std::size_t bytes, std::size_t alignment);
     RankState& state(int rank) const { return *states_[static_cast<std::size_t>(rank)]; }
 
@@ -190,6 +191,7 @@ private:
     std::vector<std::byte*> staging_;
     std::unique_ptr<Arena> arena_;
     std::uint32_t sequence_ = 0;  // of the collective under way
+    std::uint32_t followed_ = 0;  // before which one freed blocks were last unmapped
     std::uint32_t barriers_ = 0;
     int seat_ = -1;  // processor on which this rank was last seen
     bool posted_ = false;

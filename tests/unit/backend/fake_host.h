@@ -132,6 +132,7 @@ public:
     void abort() { backend_.abort(transport_); }
     std::uint32_t capabilities() { return backend_.capabilities(transport_); }
     const ddp_backend& backend() const { return backend_; }
+    const ddp_backend_host& host() const { return host_; }
     void* transport() { return transport_; }
     // Memory of the backend's own; ends the test where it has none to give.
     void* allocate(std::size_t bytes) {

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +20,8 @@
 #include "backends/shm/arena.h"
 #include "backends/shm/handoff.h"
 #include "backends/shm/segment.h"
+#include "backends/shm/team.h"
+#include "unit/backend/fake_host.h"
 #include "util/descriptors.h"
 #include "util/error.h"
 
@@ -192,6 +195,47 @@ TEST(SharedMemory, IsReachedOnlyWhereItIs) {
     EXPECT_EQ(there.reach(0, {location.block, location.bytes, 4}, 100, 8), nullptr);
     // What is mapped counts, not what is said later.
     EXPECT_EQ(there.reach(0, {location.block, 100 * page, 0}, 3 * page), nullptr);
+}
+
+// A rank that gives up in the middle of a collective may free its memory while the others still sum what is there.
+TEST(SharedMemory, StaysThroughTheCollectiveInWhichItIsFreed) {
+    constexpr int kWorld = 2;
+    testing_backend::MemoryStore store;
+    const backend::Failure none;
+    std::unique_ptr<testing_backend::Rank> ranks[kWorld];
+    std::unique_ptr<shm::Team> teams[kWorld];
+    const auto join = [&](int rank) {
+        ranks[rank] = std::make_unique<testing_backend::Rank>(store, rank, kWorld, "", 20'000, 0, shm_backend());
+        const shm::Team::Options options{rank, kWorld, "team/", shm::page_size()};
+        teams[rank] = std::make_unique<shm::Team>(ranks[rank]->host(), options, none);
+    };
+    std::thread other(join, 1);
+    join(0);
+    other.join();
+    const std::size_t bytes = 2 * shm::page_size();
+    shm::Arena& arena = teams[1]->arena();
+    ddp_collective c{};
+    c.timeout_ms = 20'000;
+    void* const first = arena.allocate(bytes);
+    void* const second = arena.allocate(bytes);
+    const auto post = [&](const void* send, const void* recv) {
+        teams[0]->post(c, 0, {}, {});
+        teams[1]->post(c, 0, arena.locate(send, bytes), arena.locate(recv, bytes));
+        teams[0]->meet(c);
+    };
+
+    post(first, second);
+    std::byte* const send = teams[0]->send_of(1, bytes);
+    arena.deallocate(first);
+    std::byte* const recv = teams[0]->recv_of(1, bytes);
+    unsigned char resident;
+    ASSERT_EQ(mincore(send, 1, &resident), 0);
+    EXPECT_EQ(*send, std::byte{0});
+
+    post(second, second);
+    EXPECT_EQ(teams[0]->send_of(1, bytes), recv);
+    EXPECT_EQ(mincore(send, 1, &resident), -1) << "the next collective does not let go of it";
+    EXPECT_EQ(errno, ENOMEM);
 }
 
 }  // namespace
