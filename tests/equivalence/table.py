@@ -29,10 +29,15 @@ def tests_in(path):
 
 
 def rows_of(page):
-    """(line number, name in PyTorch, text of the cell) of each row that is no heading of a table."""
+    """(line number, name in PyTorch, text of the cell) of each row, without headings, of the tables of names in PyTorch."""
+    in_table = False
     for number, line in enumerate(page.splitlines(), 1):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.startswith("|") and cells[0] != "PyTorch" and not line.startswith("|---"):
+        if not line.startswith("|"):
+            in_table = False
+        elif cells == ["PyTorch", "Here"]:
+            in_table = True
+        elif in_table and not line.startswith("|---"):
             yield number, cells[0], " ".join(cells[1:])
 
 
