@@ -29,6 +29,11 @@ END_S = 2.0 * SLACK  # how long a rank may take to free everything afterwards
 PATIENCE_S = 30.0 * SLACK  # for whatever is not measured
 
 
+def stretched(timeout_ms):
+    """A timeout that bounds joining, too: where processes take long to start, ranks that all come still must find each other."""
+    return int(timeout_ms * max(1, SLACK / 2))
+
+
 class Failure(AssertionError):
     pass
 
@@ -133,7 +138,9 @@ def listens(port):
 
 
 def reaches(worker, port):
-    """Whether a worker has a connection to this port of this host."""
+    """Whether a worker has a connection to this port of this host. Raises Failure where it has ended."""
+    if worker.process.poll() is not None:
+        raise Failure(f"{worker.name} has ended:\n{worker.story()}")
     wanted = f":{port:04X}"
     with open("/proc/net/tcp", encoding="ascii") as table:
         rows = [row.split() for row in table.readlines()[1:]]
@@ -162,7 +169,9 @@ class Job:
 
     def __init__(self, kind, world, timeout_ms=20_000, **settings):
         self.kind, self.world = kind, world
-        self.settings = {"world": world, "timeout": timeout_ms, **settings}
+        self.timeout_ms = stretched(timeout_ms)
+        self.timeout_s = self.timeout_ms / 1000
+        self.settings = {"world": world, "timeout": self.timeout_ms, **settings}
         self.ranks = {}
         self.extra = []
         self.files_may_stay = False

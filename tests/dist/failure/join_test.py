@@ -28,7 +28,7 @@ class Join(unittest.TestCase):
             for r in range(2):
                 job.start(r, ["join", "params=4", "commit", "pause=ready", "steps=3"])
             job.all_at("ready")
-            impostor = job.worker(rank, ["join"], timeout=3000)
+            impostor = job.worker(rank, ["join"], timeout=jobs.stretched(3000))
             hosts_store = kind == "tcp" and rank == 0  # then the port is what is taken
             holder = f"pid {job.ranks[rank].process.pid}"
             words = [str(job.port)] if hosts_store else [f"rank {rank}", holder]
@@ -43,14 +43,16 @@ class Join(unittest.TestCase):
             begin = time.monotonic()
             for rank in (0, 2):
                 job.start(rank, ["join"])
-            return expect_error(job.ranks.values(), "TIMEOUT", 1, begin, 1.5 + 3.0 * SLACK, ["1, 3", "1500 ms"])
+            return expect_error(job.ranks.values(), "TIMEOUT", 1, begin, job.timeout_s + 3.0 * SLACK,
+                                ["1, 3", f"{job.timeout_ms} ms"])
 
     @staticmethod
     def nobody_listens():
         with Job("tcp", 2, timeout_ms=1000) as job:
             begin = time.monotonic()
             rank1 = job.start(1, ["join"])
-            return expect_error([rank1], ("UNAVAILABLE", "TIMEOUT"), None, begin, 1 + 2.0 * SLACK, [f"127.0.0.1:{job.port}"])
+            return expect_error([rank1], ("UNAVAILABLE", "TIMEOUT"), None, begin, job.timeout_s + 2.0 * SLACK,
+                                [f"127.0.0.1:{job.port}"])
 
     @staticmethod
     def wrong_secret(secret="right?"):
@@ -85,7 +87,7 @@ class Join(unittest.TestCase):
                 job.start(rank, ["join"])
             expect_error(job.ranks.values(), "TIMEOUT", 0)
             told = {rank: [line for line in worker.lines if "still waits for" in line] for rank, worker in job.ranks.items()}
-            self.assertIn("rank 1 of 4 still waits for ranks 0, 2; the timeout is 6500 ms", "".join(told[1]))
+            self.assertIn(f"rank 1 of 4 still waits for ranks 0, 2; the timeout is {job.timeout_ms} ms", "".join(told[1]))
             self.assertEqual(told[3], [])
 
 
@@ -145,7 +147,8 @@ class Cut(unittest.TestCase):
                 begin = time.monotonic()
                 for rank in (0, 2):
                     job.start(rank, ["join"] + MORE)
-                return expect_error(job.others(1).values(), ("RANK_FAILED", "TIMEOUT"), 1, begin, 3 + 3.0 * SLACK)
+                return expect_error(job.others(1).values(), ("RANK_FAILED", "TIMEOUT"), 1, begin,
+                                    job.timeout_s + 3.0 * SLACK)
             finally:
                 proxy.close()
 

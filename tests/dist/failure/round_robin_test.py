@@ -60,7 +60,7 @@ class RoundRobin(unittest.TestCase):
             others = job.others(victim).values()
             for worker in others:
                 worker.go()
-            delay = expect_error(others, "TIMEOUT", victim, stopped, 4.0 + 3.0 * SLACK, ["does not answer"])
+            delay = expect_error(others, "TIMEOUT", victim, stopped, job.timeout_s + 3.0 * SLACK, ["does not answer"])
             expect_in_step(others, step=3)
             job.files_may_stay = True  # the stopped rank is killed last and cannot clean up
             return delay

@@ -10,7 +10,7 @@ from jobs import DEATH_S, KINDS, READY, SLACK, Failure, Job, expect_error, expec
 class Stop(unittest.TestCase):
     """A rank that is there and does not come: stopped, or busy with something else."""
 
-    TIMEOUT_S = 4.0  # joining is bounded by it, too
+    TIMEOUT_MS = 4000
 
     def test_stopped_or_busy(self):
         scenarios = [(f"stopped {kind} victim {victim}", self.stopped, (kind, victim)) for kind in KINDS for victim in range(3)]
@@ -18,11 +18,8 @@ class Stop(unittest.TestCase):
                       (("tcp", 0), ("tcp", 1), ("file", 2), ("launcher", 0))]
         run_all(scenarios, at_once=4)
 
-    def limit(self):
-        return self.TIMEOUT_S + 3.0 * SLACK
-
     def stopped(self, kind, victim):
-        with Job(kind, 3, timeout_ms=int(self.TIMEOUT_S * 1000)) as job:
+        with Job(kind, 3, timeout_ms=self.TIMEOUT_MS) as job:
             for rank in range(3):
                 job.start(rank, READY + ["pause=ready", "begin", "fill=4", "finalize"])
             job.all_at("ready")
@@ -30,19 +27,19 @@ class Stop(unittest.TestCase):
             others = job.others(victim).values()
             for worker in others:
                 worker.go()
-            delay = expect_error(others, "TIMEOUT", victim, stopped, self.limit(), ["does not answer"])
+            delay = expect_error(others, "TIMEOUT", victim, stopped, job.timeout_s + 3.0 * SLACK, ["does not answer"])
             expect_in_step(others, step=2)
             job.files_may_stay = True  # the stopped rank is killed last and cannot clean up
             return delay
 
     def busy(self, kind, victim):
-        with Job(kind, 3, timeout_ms=int(self.TIMEOUT_S * 1000)) as job:
+        with Job(kind, 3, timeout_ms=self.TIMEOUT_MS) as job:
             for rank in range(3):
-                busy = ["sleep=9000"] if rank == victim else []
+                busy = [f"sleep={2 * job.timeout_ms + 1000}"] if rank == victim else []
                 job.start(rank, READY + ["mark=ready"] + busy + ["begin", "fill=4", "finalize"])
             ready = job.all_at("ready")
             others = job.others(victim).values()
-            delay = expect_error(others, "TIMEOUT", victim, ready, self.limit(),
+            delay = expect_error(others, "TIMEOUT", victim, ready, job.timeout_s + 3.0 * SLACK,
                                  ["alive but did not get there", "DDP_CONTEXT_JOIN", "ddp_join"])
             expect_error([job.ranks[victim]], "TIMEOUT", victim)
             return delay
