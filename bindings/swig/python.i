@@ -9,11 +9,13 @@
 #include "failure.h"
 #include "handle.h"
 #include "interrupt.h"
+#include "jax.h"
 #include "memory_type.h"
 %}
 
 %init %{
     if (ddp_py_add_handle(m) != 0 || ddp_py_add_memory(m) != 0 || ddp_py_add_failure(m) != 0) return NULL;
+    if (ddp_py_add_jax(m) != 0) return NULL;
     if (ddp_py_watch_interrupts() != 0) return NULL;
 %}
 

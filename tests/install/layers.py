@@ -34,7 +34,7 @@ MADE_OF = {"backends/hierarchical": {"backends/shm", "backends/tcp"}}
 ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h", "rendezvous/environment.h"}}
 # The files of a binding, in an order in which each includes or imports only those before it. A file is named without its suffix.
 ORDERS = {
-    "bindings/python/native": "base dlpack_abi unused interrupt failure handle callbacks convert jax memory take show memory_type",
+    "bindings/python/native": "base dlpack_abi xla_ffi_abi unused interrupt failure handle callbacks convert jax memory take show memory_type",
     "bindings/python/ddp":
         "_ddp _errors _arrays stats store work group _context_state bucket context_hooks context_devices context averager sampler __init__ torch numpy jax tinygrad run",
     "bindings/java/native": "memory failure convert callbacks",

@@ -9,16 +9,27 @@
         grads = parallel.mean(gradients(params, x, y))
         updates, state = optimizer.update(grads, state)
 
+With overlap() in the function that is differentiated, each gradient is on its way while JAX computes the others:
+
+    def loss(params, x, y):
+        params = parallel.overlap(params)
+        ...
+
 Gradients go through CPU memory, wherever JAX computes.
 """
 # mypy: ignore-errors
 # JAX may not be there.
 from __future__ import annotations
 
+import functools
+import itertools
+import weakref
+
 import jax
 import numpy
 from jax import numpy as jnp
 
+from . import _ddp
 from . import numpy as trees
 
 __all__ = ["DataParallel"]
@@ -28,11 +39,53 @@ class DataParallel(trees.DataParallel):
     """Averages pytrees of gradients over the ranks of a group: ddp.numpy.DataParallel with JAX's trees and arrays. mean() is not for
     use inside a function that JAX traces: call it between two of them."""
 
-    def _flatten(self, tree):
-        found, structure = jax.tree_util.tree_flatten_with_path(tree)
-        for path, leaf in found:
+    def __init__(self, params, group=None, **options):
+        super().__init__(params, group, **options)
+        self._early = set()  # parameters whose gradients compiled code has announced in this step
+        self._failure = None
+        self._number = next(_numbers)
+        _parallels[self._number] = self
+
+    def overlap(self, params):
+        """params as they are, for use once in the function that JAX differentiates, on a CPU. In its backward pass the gradient of each
+        array goes to libddp when it is computed, and communication begins. mean() follows once for each such pass. Its result is the
+        mean of what the pass computed: what the program has made of those gradients meanwhile is not in it."""
+        _register_target()
+        leaves = self._flatten_like_params("params", params)
+        return self._unflatten(self._structure, [_watched(self._number, i, leaf) for i, leaf in enumerate(leaves)])
+
+    def mean(self, grads):
+        for path, leaf in jax.tree_util.tree_flatten_with_path(grads)[0]:
             if isinstance(leaf, jax.core.Tracer):
                 raise TypeError(f"{_text(path)}: JAX traces it. mean() is called outside of jax.jit and jax.grad")
+        return super().mean(grads)
+
+    def _announced(self, leaves):
+        try:
+            jax.block_until_ready(leaves)
+        except Exception as error:
+            failure, self._failure = self._failure, None
+            raise failure or error from (error if failure else None)
+        finally:
+            early, self._early = self._early, set()
+        return early
+
+    def _announce(self, param, address):
+        """Called by compiled code. Returns what went wrong, if something did: JAX reports it, and mean() raises the exception."""
+        parameter = self._parameters[param]
+        try:
+            if parameter in self._early:
+                raise ValueError(f"{parameter.name}: this step has a gradient of it already. overlap() is called once in a function, and "
+                                 "mean() after each backward pass")
+            _ddp.ddp_put(self.context._handle, parameter, address, 0)
+            self._early.add(parameter)
+        except Exception as error:  # pylint: disable=broad-except
+            self._failure = self._failure or error
+            return str(error)
+        return None
+
+    def _flatten(self, tree):
+        found, structure = jax.tree_util.tree_flatten_with_path(tree)
         return [_text(path) for path, _ in found], [jnp.asarray(leaf) for _, leaf in found], structure
 
     def _unflatten(self, structure, leaves):
@@ -57,3 +110,38 @@ class DataParallel(trees.DataParallel):
 def _text(path):
     """("layers", 0) as layers.0"""
     return ".".join(str(getattr(part, "key", getattr(part, "idx", getattr(part, "name", part)))) for part in path) or "params"
+
+
+# COMPILED CODE keeps the number of a DataParallel, which may be gone when it runs.
+_numbers = itertools.count()
+_parallels = weakref.WeakValueDictionary()
+
+
+@functools.cache
+def _register_target():
+    if not hasattr(jax, "ffi"):
+        raise RuntimeError(f"overlap() needs jax.ffi, which JAX {jax.__version__} does not have: install JAX 0.5 or later")
+    jax.ffi.register_ffi_target("ddp_announce", _ddp.jax_target(_on_gradient), platform="cpu")
+
+
+def _on_gradient(number, param, address):
+    parallel = _parallels.get(number)
+    return parallel._announce(param, address) if parallel else "the ddp.jax.DataParallel of this function is gone"
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _watched(number, param, value):
+    return value
+
+
+def _forward(number, param, value):
+    return value, None
+
+
+def _backward(number, param, _, grad):
+    announce = jax.ffi.ffi_call("ddp_announce", jax.ShapeDtypeStruct(grad.shape, grad.dtype), has_side_effect=True,
+                                input_output_aliases={0: 0})
+    return (announce(grad, parallel=numpy.int64(number), param=numpy.int64(param)),)
+
+
+_watched.defvjp(_forward, _backward)

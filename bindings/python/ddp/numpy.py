@@ -43,26 +43,39 @@ class DataParallel:
     def mean(self, grads):
         """The mean over ranks of a tree of gradients, which has the structure of params. Collective: it begins and ends a step. The
         arrays that it returns are the program's own."""
-        paths, leaves, structure = self._flatten(grads)
-        if structure != self._structure:
-            known = {parameter.name for parameter in self._parameters}
-            others = sorted(set(paths) ^ known) or ["the order or the kinds of its branches"]
-            raise ValueError(f"grads: the tree is not that of params; they differ in {', '.join(others[:5])}")
-        for parameter, dtype, leaf in zip(self._parameters, self._dtypes, leaves):  # before the others wait for any
-            if (leaf.dtype, tuple(leaf.shape)) != (dtype, parameter.shape):
-                raise ValueError(f"grads: {parameter.name} is {leaf.dtype}{list(leaf.shape)}, the parameter {dtype}{list(parameter.shape)}")
-        self.context.step_begin()
+        leaves = self._flatten_like_params("grads", grads)  # before the others wait for any
+        announced = self._announced(leaves)
+        if not announced:
+            self.context.step_begin()
         for parameter, leaf in reversed(list(zip(self._parameters, leaves))):
-            self._put(parameter, leaf)
+            if parameter not in announced:
+                self._put(parameter, leaf)
         self.context.finalize()
-        return self._unflatten(structure, [self._result(parameter.view(), leaf)
-                                           for parameter, leaf in zip(self._parameters, leaves)])
+        return self._unflatten(self._structure, [self._result(parameter.view(), leaf)
+                                                 for parameter, leaf in zip(self._parameters, leaves)])
 
     def close(self):
         """Frees the context."""
         self.context.close()
 
+    def _flatten_like_params(self, what, tree):
+        """The leaves of a tree that must have the structure, types and shapes of params."""
+        paths, leaves, structure = self._flatten(tree)
+        if structure != self._structure:
+            known = {parameter.name for parameter in self._parameters}
+            others = sorted(set(paths) ^ known) or ["the order or the kinds of its branches"]
+            raise ValueError(f"{what}: the tree is not that of params; they differ in {', '.join(others[:5])}")
+        for parameter, dtype, leaf in zip(self._parameters, self._dtypes, leaves):
+            if (leaf.dtype, tuple(leaf.shape)) != (dtype, parameter.shape):
+                raise ValueError(f"{what}: {parameter.name} is {leaf.dtype}{list(leaf.shape)}, "
+                                 f"the parameter {dtype}{list(parameter.shape)}")
+        return leaves
+
     # WHAT OTHER KINDS OF TREES AND ARRAYS DO IN THEIR WAY
+
+    def _announced(self, _):
+        """Parameters whose gradients came while they were computed, all of these."""
+        return ()
 
     def _flatten(self, tree):
         """The path of each leaf as a text, the leaves, and what is left without them."""

@@ -2,6 +2,9 @@
 
 #include <string.h>
 
+#include "interrupt.h"
+#include "xla_ffi_abi.h"
+
 /* Whether this is the name of a module of JAX. A new reference, or NULL with an exception, is taken over. */
 static int is_module_of_jax(PyObject* module) {
     const char* name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : NULL;
@@ -25,4 +28,77 @@ int ddp_py_is_of_jax(PyObject* array) {
     for (Py_ssize_t i = 0; !found && i < PyTuple_GET_SIZE(bases); ++i)
         found = is_module_of_jax(PyObject_GetAttrString(PyTuple_GET_ITEM(bases, i), "__module__"));
     return found;
+}
+
+/* A FUNCTION OF JAX'S COMPILED CODE: announce(gradient; parallel, param), which gives its argument back. It calls the Python function
+ * on_gradient(parallel, param, address), which returns None, or a text that says what went wrong. */
+
+static PyObject* on_gradient; /* NULL until the package has set it */
+
+static int64_t attribute(const DdpXlaAttributes* all, const char* name) {
+    for (int64_t i = 0; i < all->count; ++i) {
+        const DdpXlaText* each = all->names[i];
+        if (each->length != strlen(name) || memcmp(each->text, name, each->length) != 0) continue;
+        const DdpXlaScalar* scalar = all->values[i];
+        if (all->kinds[i] == DDP_XLA_SCALAR && scalar->dtype == DDP_XLA_S64) return *(const int64_t*)scalar->value;
+    }
+    return -1;
+}
+
+static DdpXlaError* error_of(const DdpXlaApi* api, const char* message) {
+    DdpXlaErrorText text = {sizeof text, NULL, message, DDP_XLA_ABORTED};
+    return api->create_error(&text);
+}
+
+/* With the interpreter lock. */
+static DdpXlaError* announce(const DdpXlaCall* call, const DdpXlaBuffer* gradient) {
+    PyObject* problem =
+        PyObject_CallFunction(on_gradient, "LLN", (long long)attribute(&call->attributes, "parallel"),
+                              (long long)attribute(&call->attributes, "param"), PyLong_FromVoidPtr(gradient->data));
+    if (!problem) problem = ddp_py_fetch_exception();
+    PyObject* text = problem && problem != Py_None ? PyObject_Str(problem) : NULL;
+    const char* message = text ? PyUnicode_AsUTF8(text) : NULL;
+    DdpXlaError* error = problem == Py_None ? NULL : error_of(call->api, message ? message : "an exception");
+    Py_XDECREF(text);
+    Py_XDECREF(problem);
+    PyErr_Clear();
+    return error;
+}
+
+static DdpXlaError* handle(DdpXlaCall* call) {
+    for (DdpXlaExtension* each = call->extensions; each; each = each->next) {
+        if (each->kind != DDP_XLA_METADATA) continue;
+        DdpXlaVersion* version = &((DdpXlaMetadataExtension*)each)->metadata->version;
+        version->major = DDP_XLA_MAJOR;
+        version->minor =
+            call->api ? call->api->version.minor : DDP_XLA_MINOR; /* all that is used here is there since the first */
+        return NULL;
+    }
+    if (call->stage != DDP_XLA_EXECUTE) return NULL;
+    if (call->arguments.count != 1 || !Py_IsInitialized())
+        return error_of(call->api, "ddp_announce takes one gradient");
+    const PyGILState_STATE lock = PyGILState_Ensure();
+    DdpXlaError* error = announce(call, call->arguments.buffers[0]);
+    PyGILState_Release(lock);
+    return error;
+}
+
+static PyObject* jax_target(PyObject* self, PyObject* callable) {
+    (void)self;
+    Py_INCREF(callable);
+    Py_XSETREF(on_gradient, callable);
+    DdpXlaError* (*const function)(DdpXlaCall*) = handle;
+    void* address;
+    memcpy(&address, &function, sizeof address); /* C has no cast for it */
+    return PyCapsule_New(address, NULL, NULL);
+}
+
+static PyMethodDef functions[] = {
+    {"jax_target", jax_target, METH_O,
+     "jax_target(on_gradient): the function of ddp.jax for jax.ffi.register_ffi_target."},
+    {NULL, NULL, 0, NULL},
+};
+
+int ddp_py_add_jax(PyObject* module) {
+    return PyModule_AddFunctions(module, functions);
 }

@@ -10,4 +10,7 @@ int ddp_py_is_of_jax(PyObject* array);
 /* Whether the Python function that is running is JAX's. */
 int ddp_py_called_by_jax(void);
 
+/* Adds the function jax_target to the module. 0, or -1 with an exception. */
+int ddp_py_add_jax(PyObject* module);
+
 #endif /* DDP_PYTHON_JAX_H */

@@ -1,10 +1,12 @@
 """Trees of arrays: ddp.numpy.DataParallel, and ddp.jax.DataParallel where JAX is installed.
 
-    trees_test.py numpy|jax MINIMAL       on 1, 2 and 3 ranks, and the example for JAX
+    trees_test.py numpy|jax MINIMAL       on 1, 2 and 3 ranks, and the examples for JAX, MINIMAL and jax_mnist.py beside it
 """
 import collections
 import importlib
 import importlib.util
+import pathlib
+import re
 import sys
 import unittest
 
@@ -19,6 +21,7 @@ for name in {"numpy", KIND}:
 import numpy as np  # noqa: E402  (only where it is)
 
 import ddp  # noqa: E402
+import jobs  # noqa: E402
 
 Layer = collections.namedtuple("Layer", "weight bias")
 STEPS, PART = 5, 4  # PART: samples on each rank
@@ -64,13 +67,14 @@ def with_jax():
     import jax
     from jax import numpy as jnp
 
-    def loss(params, x, y):
+    def mean_square(params, x, y):
         (w0, b0), (w1, b1) = params["layers"]
         return jnp.mean((params["scale"][0] * (jnp.maximum(x @ w0 + b0, 0) @ w1 + b1) - y) ** 2)
 
     class Jax:
         DataParallel = importlib.import_module("ddp.jax").DataParallel
-        gradients = staticmethod(jax.jit(jax.grad(loss)))
+        loss = staticmethod(mean_square)
+        gradients = staticmethod(jax.jit(jax.grad(mean_square)))
         step = staticmethod(lambda params, grads: jax.tree.map(lambda w, g: w - 0.1 * g, params, grads))
 
     return Jax
@@ -136,11 +140,74 @@ class Trees(unittest.TestCase):
         with support.raises(self, TypeError, "w", "jax.jit"):
             jax.jit(half.mean)({"w": jnp.ones((3,), jnp.bfloat16)})
 
+    def overlapping(self):
+        import jax
+
+        parallel = FRAMEWORK.DataParallel(make_params(), self.group, bucket_cap=100, first_bucket_cap=100)
+        return parallel, jax.jit(jax.grad(lambda params, x, y: FRAMEWORK.loss(parallel.overlap(params), x, y)))
+
+    @unittest.skipUnless(KIND == "jax", "of JAX")
+    def test_overlap(self):
+        """Every bucket is on its way before mean(), and the means are those without overlap."""
+        import jax
+
+        parallel, gradients = self.overlapping()
+        launched = []
+
+        def hook(group, bucket):
+            launched.append(bucket.index)
+            return group.allreduce(bucket.buffer, bucket.op, async_op=True)
+
+        parallel.context.set_hook(hook)
+        for x, y in batches(self.group, slice(self.group.rank * PART, (self.group.rank + 1) * PART)):
+            launched.clear()
+            grads = jax.block_until_ready(gradients(parallel.params, x, y))
+            self.assertEqual(launched, list(range(len(parallel.context.bucket_sizes()))))
+            self.assertGreater(len(launched), 1)
+            means = flat(parallel.mean(grads))
+            np.testing.assert_array_equal(means, flat(parallel.mean(FRAMEWORK.gradients(parallel.params, x, y))))
+        parallel.close()
+
+    @unittest.skipUnless(KIND == "jax", "of JAX")
+    def test_overlap_of_a_part(self):
+        """Gradients that the backward pass does not compute come with mean(); and types of JAX's own."""
+        import jax
+        from jax import numpy as jnp
+
+        parallel = FRAMEWORK.DataParallel({"used": jnp.ones((3,), jnp.bfloat16), "unused": jnp.ones((2,))}, self.group)
+        gradients = jax.jit(jax.grad(lambda params, x: jnp.sum(parallel.overlap(params)["used"] * x)))
+        for _ in range(2):
+            means = parallel.mean(gradients(parallel.params, jnp.bfloat16(self.group.rank + 1)))
+            self.assertEqual(means["used"].tolist(), [(self.group.world_size + 1) / 2] * 3)
+            self.assertEqual(means["unused"].tolist(), [0, 0])
+
+    @unittest.skipUnless(KIND == "jax", "of JAX")
+    def test_mistakes_in_overlap(self):
+        import jax
+
+        parallel, gradients = self.overlapping()
+        x, y = next(batches(self.group, slice(0, PART)))
+        with support.raises(self, ValueError, "params", "layers.1."):
+            parallel.overlap({**make_params(), "layers": make_params()["layers"][:1]})
+        first = jax.block_until_ready(gradients(parallel.params, x, y))
+        with support.raises(self, ValueError, "has a gradient of it already", "mean() after each backward pass"):
+            parallel.mean(gradients(parallel.params, x, y))
+        parallel.context.discard()
+        again = parallel.mean(gradients(parallel.params, x, y))  # the same samples on every rank
+        np.testing.assert_allclose(flat(again), flat(first), rtol=1e-6)
+        parallel.close()
+        with self.assertRaisesRegex(Exception, "closed"):
+            jax.block_until_ready(gradients(parallel.params, x, y))
+
 
 if support.RANK < 0:
     for count in (1, 2, 3):
         print(support.run_ranks(count, sys.executable, "-B", *sys.argv))
     if KIND == "jax" and importlib.util.find_spec("optax"):
-        assert support.run_ranks(2, sys.executable, "-B", sys.argv[2]).count("y = 3.000 -2.000 x") == 2
+        minimal = pathlib.Path(sys.argv[2])
+        assert support.run_ranks(2, sys.executable, "-B", minimal).count("y = 3.000 -2.000 x") == 2
+        trained = support.run_ranks(2, sys.executable, "-B", minimal.with_name("jax_mnist.py"))
+        print(trained)
+        assert jobs.accuracy(trained) > 88 and float(re.search(r"difference (\S+)", trained).group(1)) < 1e-5
     sys.exit()
 unittest.main(argv=sys.argv[:1], verbosity=1 if support.RANK <= 0 else 0)
