@@ -80,6 +80,21 @@ if(DDP_BUILD_TOOLS)
   install(TARGETS ddprun ddp-bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
   install(FILES tools/run/completion.bash DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions RENAME ddprun
     COMPONENT tools)
+  # The manual pages are what the tools' --help says.
+  find_program(DDP_HELP2MAN help2man)
+  if(DDP_HELP2MAN)
+    foreach(tool "ddprun,starts the ranks of a data-parallel program" "ddp-bench,measures libddp")
+      string(REPLACE "," ";" tool ${tool})
+      list(GET tool 0 name)
+      list(GET tool 1 summary)
+      set(page ${CMAKE_CURRENT_BINARY_DIR}/man/${name}.1)
+      add_custom_command(OUTPUT ${page} DEPENDS ${name} VERBATIM COMMENT "Generating ${name}.1"
+        COMMAND ${DDP_HELP2MAN} --no-info --name ${summary} --output ${page} $<TARGET_FILE:${name}>)
+      list(APPEND pages ${page})
+    endforeach()
+    add_custom_target(ddp_man ALL DEPENDS ${pages})
+    install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)
+  endif()
 endif()
 
 if(PROJECT_IS_TOP_LEVEL AND DDP_SHARED)

@@ -1,5 +1,7 @@
 #include "options.h"
 
+#include <ddp/status.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 
@@ -171,8 +173,10 @@ std::int64_t Options::iterations() const {
 Options parse_options(int argc, const char* const* argv) {
     Options options;
     CLI::App app(
-        "ddp-bench: measures libddp through its public interface. It starts its own ranks, unless a launcher did.\n"
-        "Times are milliseconds an iteration: of each iteration the slowest rank's, of those the median.");
+        "Measures libddp through its public interface. It starts its own ranks, unless a launcher did.\n"
+        "Times are milliseconds an iteration: of each iteration the slowest rank's, of those the median.",
+        "ddp-bench");
+    app.set_version_flag("--version", std::string("ddp-bench ") + ddp_version());
     app.require_subcommand(1);
     const CLI::App* allreduce = add_allreduce(app, options);
     const CLI::App* replay = add_replay(app, options);

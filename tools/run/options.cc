@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <iostream>
+#include <memory>
 #include <stdexcept>
 
 namespace ddprun {
@@ -45,6 +46,13 @@ void require(bool condition, const std::string& sentence) {
     if (!condition) throw std::invalid_argument(sentence);
 }
 
+class Help : public CLI::Formatter {
+public:
+    std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+        return "Usage: ddprun [OPTIONS] PROGRAM [ARGUMENTS...]\n";
+    }
+};
+
 // CLI::Range takes "nan", which is neither too small nor too large.
 CLI::Validator seconds(double least, double most) {
     const CLI::Range range(least, most);
@@ -60,6 +68,7 @@ CLI::Validator seconds(double least, double most) {
 void describe(CLI::App& app, Options& options, Raw& raw) {
     app.set_version_flag("--version", std::string("ddprun ") + ddp_version());
     app.footer(kFooter);
+    app.formatter(std::make_shared<Help>());
     app.prefix_command();
     app.add_option("-n", options.local_ranks, "Ranks to start on this node")
         ->check(CLI::Range(1, kMostRanks))
@@ -115,14 +124,16 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
 }
 
 void add_names_of_torchrun(CLI::App& app, Options& options, Raw& raw) {
-    const auto add = [&app](const char* names, auto& value) {
-        return app.add_option(names, value)->group("As torchrun names them");
+    const auto add = [&app](const char* names, auto& value, const char* type, const char* same) {
+        return app.add_option(names, value, same)->type_name(type)->group("As torchrun names them");
     };
-    add("--nproc-per-node,--nproc_per_node", options.local_ranks)->check(CLI::Range(1, kMostRanks));
-    add("--node_rank", options.node_rank)->check(CLI::Range(0, kMostNodes - 1));
-    add("--rdzv-endpoint,--rdzv_endpoint", raw.rendezvous);
-    add("--max_restarts", options.max_restarts)->check(CLI::Range(0, kMostRestarts));
-    add("--log_dir", options.log_dir);
+    add("--nproc-per-node,--nproc_per_node", options.local_ranks, "RANKS", "The same as -n")
+        ->check(CLI::Range(1, kMostRanks));
+    add("--node_rank", options.node_rank, "NODE", "The same as --node-rank")->check(CLI::Range(0, kMostNodes - 1));
+    add("--rdzv-endpoint,--rdzv_endpoint", raw.rendezvous, "HOST:PORT", "The same as --rdzv");
+    add("--max_restarts", options.max_restarts, "TIMES", "The same as --max-restarts")
+        ->check(CLI::Range(0, kMostRestarts));
+    add("--log_dir", options.log_dir, "DIR", "The same as --log-dir");
 }
 
 Variables check_environment(const std::vector<std::string>& texts) {

