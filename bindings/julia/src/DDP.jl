@@ -41,6 +41,7 @@ export bucket_count, param_bucket, bucket_bytes, find_param, request_rebuild!, a
 export average_parameters!, set_group!
 export set_hook!, use_hook!, use_local_sgd!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
 export set_buffer_hook!, set_reduced_callback!, set_buffer!, step!
+export DataParallel, mean_gradients, synchronize!!, DistributedDataContainer
 export compare_set!, add!, multi_set!, multi_get, queue_size
 
 include("library.jl")
@@ -61,6 +62,7 @@ include("participation.jl")
 include("buckets.jl")
 include("hooks.jl")
 include("averager.jl")
+include("trees.jl")
 
 const F16, BF16, F32, F64 = LibDDP.DDP_F16, LibDDP.DDP_BF16, LibDDP.DDP_F32, LibDDP.DDP_F64
 const I32, I64, U8 = LibDDP.DDP_I32, LibDDP.DDP_I64, LibDDP.DDP_U8

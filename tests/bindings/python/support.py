@@ -1,5 +1,6 @@
 """For the tests beside this file. CMake says where things are: DDPRUN; PYTHONPATH holds the package."""
 import contextlib
+import importlib.util
 import os
 import pathlib
 import sys
@@ -11,6 +12,18 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from jobs import run_ranks  # noqa: E402  (tests/bindings)
 
 RANK = int(os.environ.get("RANK", -1))  # -1: not started by ddprun
+
+
+def need(*names):
+    """Goes on where these modules are: in this Python, or in that of frameworks_test.py, which then takes over. Skips the test otherwise."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if not missing:
+        return
+    python = os.path.join(os.environ.get("DDP_FRAMEWORKS", ""), "bin", "python")
+    if os.path.exists(python) and os.environ.pop("DDP_FRAMEWORKS", None):
+        os.execv(python, [python, "-B", *sys.argv])
+    print(f"skipped: {', '.join(missing)} not installed")
+    sys.exit()
 
 
 def alone():

@@ -2,16 +2,12 @@
 
     tinygrad_test.py MINIMAL        on 1, 2 and 3 ranks, and the example MINIMAL
 """
-import importlib.util
 import sys
 import unittest
 
 import support
 
-for name in ("numpy", "tinygrad"):
-    if importlib.util.find_spec(name) is None:
-        print(f"skipped: {name} is not installed")
-        sys.exit()
+support.need("numpy", "tinygrad")
 
 import numpy as np  # noqa: E402  (only where it is)
 from tinygrad import Tensor, nn  # noqa: E402

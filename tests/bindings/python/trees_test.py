@@ -4,7 +4,6 @@
 """
 import collections
 import importlib
-import importlib.util
 import pathlib
 import re
 import sys
@@ -13,10 +12,7 @@ import unittest
 import support
 
 KIND = sys.argv[1]
-for name in {"numpy", KIND}:
-    if importlib.util.find_spec(name) is None:
-        print(f"skipped: {name} is not installed")
-        sys.exit()
+support.need("numpy", *({"jax": ("jax", "optax")}.get(KIND, ())))
 
 import numpy as np  # noqa: E402  (only where it is)
 
@@ -203,7 +199,7 @@ class Trees(unittest.TestCase):
 if support.RANK < 0:
     for count in (1, 2, 3):
         print(support.run_ranks(count, sys.executable, "-B", *sys.argv))
-    if KIND == "jax" and importlib.util.find_spec("optax"):
+    if KIND == "jax":
         minimal = pathlib.Path(sys.argv[2])
         assert support.run_ranks(2, sys.executable, "-B", minimal).count("y = 3.000 -2.000 x") == 2
         trained = support.run_ranks(2, sys.executable, "-B", minimal.with_name("jax_mnist.py"))
