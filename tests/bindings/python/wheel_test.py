@@ -64,7 +64,9 @@ def main():
     loaded = run(python, "-c", "import ddp; print(open('/proc/self/maps').read())", env=clean, cwd="/").stdout
     for name in ("libddp.so", "libgloo", "libuv", "libcrypto", "libhwy"):
         libraries = {line.split()[-1] for line in loaded.splitlines() if name in line}
-        assert libraries and all(path.startswith(str(SCRATCH / "venv")) for path in libraries), (name, libraries)
+        inside = {path for path in libraries if path.startswith(str(SCRATCH / "venv"))}
+        # Python has a libcrypto of its own.
+        assert inside and (inside == libraries or name == "libcrypto"), (name, libraries)
     modules = check_cuda(wheel, python, clean)
     print(f"{wheel.name}: built, installed, used{modules}")
 
