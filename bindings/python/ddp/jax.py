@@ -54,20 +54,20 @@ class DataParallel(trees.DataParallel):
         leaves = self._flatten_like_params("params", params)
         return self._unflatten(self._structure, [_watched(self._number, i, leaf) for i, leaf in enumerate(leaves)])
 
-    def mean(self, grads):
-        for path, leaf in jax.tree_util.tree_flatten_with_path(grads)[0]:
-            if isinstance(leaf, jax.core.Tracer):
-                raise TypeError(f"{_text(path)}: JAX traces it. mean() is called outside of jax.jit and jax.grad")
-        return super().mean(grads)
+    def discard(self):
+        """Forgets the gradients of a backward pass that failed. Collective: call it on every rank, as ddp.Context.discard."""
+        self._early, self._failure = set(), None
+        self.context.discard()
 
     def _announced(self, leaves):
+        for parameter, leaf in zip(self._parameters, leaves):
+            if isinstance(leaf, jax.core.Tracer):
+                raise TypeError(f"{parameter.name}: JAX traces it. mean() is called outside of jax.jit and jax.grad")
         try:
             jax.block_until_ready(leaves)
         except Exception as error:
-            failure, self._failure = self._failure, None
-            raise failure or error from (error if failure else None)
-        finally:
-            early, self._early = self._early, set()
+            raise self._failure or error from (error if self._failure else None)
+        early, self._early = self._early, set()
         return early
 
     def _announce(self, param, address):

@@ -74,7 +74,7 @@ class DataParallel:
     # WHAT OTHER KINDS OF TREES AND ARRAYS DO IN THEIR WAY
 
     def _announced(self, _):
-        """Parameters whose gradients came while they were computed, all of these."""
+        """The parameters whose gradients the backward pass has announced already."""
         return ()
 
     def _flatten(self, tree):

@@ -188,7 +188,7 @@ class Trees(unittest.TestCase):
         first = jax.block_until_ready(gradients(parallel.params, x, y))
         with support.raises(self, ValueError, "has a gradient of it already", "mean() after each backward pass"):
             parallel.mean(gradients(parallel.params, x, y))
-        parallel.context.discard()
+        parallel.discard()
         again = parallel.mean(gradients(parallel.params, x, y))  # the same samples on every rank
         np.testing.assert_allclose(flat(again), flat(first), rtol=1e-6)
         parallel.close()
