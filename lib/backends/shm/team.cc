@@ -78,7 +78,7 @@ void Team::map_control() {
     }
 }
 
-// Before the first use in a collective, and no more until the next: a rank that gives up may free memory that is still in use here.
+// Once a collective, before it uses memory of others: a rank that gives up frees blocks that this rank may still read.
 void Team::let_go_of_freed_blocks() {
     if (followed_ == sequence_) return;
     for (int rank = 0; rank < options_.size; ++rank) arena_->follow(rank, state(rank).freed);

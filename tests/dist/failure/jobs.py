@@ -171,6 +171,7 @@ class Job:
         self.kind, self.world = kind, world
         self.timeout_ms = stretched(timeout_ms)
         self.timeout_s = self.timeout_ms / 1000
+        self.told_s = self.timeout_s + 3.0 * SLACK  # how soon a timeout must be known everywhere
         self.settings = {"world": world, "timeout": self.timeout_ms, **settings}
         self.ranks = {}
         self.extra = []

@@ -43,8 +43,7 @@ class Join(unittest.TestCase):
             begin = time.monotonic()
             for rank in (0, 2):
                 job.start(rank, ["join"])
-            return expect_error(job.ranks.values(), "TIMEOUT", 1, begin, job.timeout_s + 3.0 * SLACK,
-                                ["1, 3", f"{job.timeout_ms} ms"])
+            return expect_error(job.ranks.values(), "TIMEOUT", 1, begin, job.told_s, ["1, 3", f"{job.timeout_ms} ms"])
 
     @staticmethod
     def nobody_listens():
@@ -147,8 +146,7 @@ class Cut(unittest.TestCase):
                 begin = time.monotonic()
                 for rank in (0, 2):
                     job.start(rank, ["join"] + MORE)
-                return expect_error(job.others(1).values(), ("RANK_FAILED", "TIMEOUT"), 1, begin,
-                                    job.timeout_s + 3.0 * SLACK)
+                return expect_error(job.others(1).values(), ("RANK_FAILED", "TIMEOUT"), 1, begin, job.told_s)
             finally:
                 proxy.close()
 

@@ -5,7 +5,7 @@ import time
 import unittest
 
 import jobs
-from jobs import DEATH_S, KINDS, SLACK, Job, expect_error, expect_fine, expect_in_step, run_all
+from jobs import DEATH_S, KINDS, Job, expect_error, expect_fine, expect_in_step, run_all
 
 PARAMS = 7  # buckets, more than groups
 
@@ -60,7 +60,7 @@ class RoundRobin(unittest.TestCase):
             others = job.others(victim).values()
             for worker in others:
                 worker.go()
-            delay = expect_error(others, "TIMEOUT", victim, stopped, job.timeout_s + 3.0 * SLACK, ["does not answer"])
+            delay = expect_error(others, "TIMEOUT", victim, stopped, job.told_s, ["does not answer"])
             expect_in_step(others, step=3)
             job.files_may_stay = True  # the stopped rank is killed last and cannot clean up
             return delay

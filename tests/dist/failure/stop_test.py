@@ -27,7 +27,7 @@ class Stop(unittest.TestCase):
             others = job.others(victim).values()
             for worker in others:
                 worker.go()
-            delay = expect_error(others, "TIMEOUT", victim, stopped, job.timeout_s + 3.0 * SLACK, ["does not answer"])
+            delay = expect_error(others, "TIMEOUT", victim, stopped, job.told_s, ["does not answer"])
             expect_in_step(others, step=2)
             job.files_may_stay = True  # the stopped rank is killed last and cannot clean up
             return delay
@@ -39,7 +39,7 @@ class Stop(unittest.TestCase):
                 job.start(rank, READY + ["mark=ready"] + busy + ["begin", "fill=4", "finalize"])
             ready = job.all_at("ready")
             others = job.others(victim).values()
-            delay = expect_error(others, "TIMEOUT", victim, ready, job.timeout_s + 3.0 * SLACK,
+            delay = expect_error(others, "TIMEOUT", victim, ready, job.told_s,
                                  ["alive but did not get there", "DDP_CONTEXT_JOIN", "ddp_join"])
             expect_error([job.ranks[victim]], "TIMEOUT", victim)
             return delay
