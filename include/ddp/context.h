@@ -13,7 +13,7 @@
  *   copy:  at desc.grad. ddp_grad_ready copies it into a bucket, ddp_finalize copies the result back.
  *   view:  in its bucket, at ddp_grad_view, if desc.grad is NULL. Nothing is copied.
  * libddp does not zero gradients between steps. The plan says which gradients form a bucket. libddp reduces buckets in
- * the background, in the same order on all ranks. A bucket starts when all of its gradients are announced
+ * the background, in one order on all ranks. A bucket starts when all of its gradients are announced
  * (ddp_grad_ready, ddp_put) and the buckets before it have started.
  *
  * A STEP lasts from its first announcement to the end of ddp_finalize or ddp_step_discard. A synced step communicates
@@ -36,13 +36,13 @@ enum {
 };
 
 enum {
-    /* Keep the first plan. Otherwise libddp rebuilds it in the order in which gradients became complete on rank 0. */
+    /* Keep the first plan. Otherwise libddp rebuilds it in the order in which rank 0's gradients became complete. */
     DDP_CONTEXT_NO_REBUILD = 1u << 0,
     /* ddp_commit does not send rank 0's values: the program made them equal. */
     DDP_CONTEXT_NO_INITIAL_BROADCAST = 1u << 1,
     /* ddp_step_begin does not send buffers. */
     DDP_CONTEXT_NO_BUFFER_BROADCAST = 1u << 2,
-    /* These seven are explained in participation.h. */
+    /* participation.h: */
     DDP_CONTEXT_FIND_UNUSED = 1u << 3,         /* what is not announced before ddp_finalize is unused, not missing */
     DDP_CONTEXT_STATIC_GRAPH = 1u << 4,        /* every step uses what the first synced step used */
     DDP_CONTEXT_KEEP_LOCAL_UNUSED = 1u << 5,   /* with either above: gradients unused on this rank are kept */
@@ -50,7 +50,7 @@ enum {
     DDP_CONTEXT_JOIN = 1u << 7,                /* ranks may run out of inputs before others */
     DDP_CONTEXT_DIVIDE_BY_PRESENT = 1u << 8,   /* with JOIN: the mean over ranks with inputs; not for sums */
     DDP_CONTEXT_STOP_AT_FIRST_JOIN = 1u << 9,  /* with JOIN: UNEVEN_INPUTS once a rank has none */
-    /* Rebuild the plan in the mean order of all ranks. */
+    /* Rebuild it in the mean order of all ranks. */
     DDP_CONTEXT_CONSENSUS_ORDER = 1u << 10,
     /* Find silent mistakes: docs/check.md. */
     DDP_CONTEXT_CHECK = 1u << 11
@@ -77,7 +77,8 @@ enum {
     DDP_PARAM_IGNORED = 1u << 0, /* neither value nor gradient is sent; announcing it does nothing */
     DDP_PARAM_DELAYED = 1u << 1, /* reduced after all others, in buckets of its own */
     DDP_PARAM_SPARSE = 1u << 2,  /* for ddp_grad_ready_sparse; `grad` must be NULL, ndim at least 1 */
-    DDP_PARAM_FACTORED = 1u << 3 /* for ddp_grad_ready_factors; F32 or F64, ndim at least 1 */
+    DDP_PARAM_FACTORED = 1u << 3, /* for ddp_grad_ready_factors; F32 or F64, ndim at least 1 */
+    DDP_PARAM_IN_PLACE = 1u << 4   /* reduced at `grad`: in_place.h */
 };
 
 typedef struct ddp_param_desc {
@@ -91,7 +92,7 @@ typedef struct ddp_param_desc {
     void* data;
     void* grad;     /* the gradient (copy): as `data`, shared with no other gradient. NULL: view */
     uint32_t flags; /* 0 for a buffer */
-    uint32_t uses;  /* announcements in each step, one for each layer that shares it. 0 means 1 */
+    uint32_t uses;  /* announcements in each step, one for each layer that shares it. 0: 1 */
 } ddp_param_desc;
 
 /* SET-UP.
@@ -112,7 +113,7 @@ DDP_API void ddp_context_free(ddp_context* context);
 /* Fills `desc` with zeros, F32 and the CPU. */
 DDP_API void ddp_param_desc_init(ddp_param_desc* desc);
 
-/* Adds a parameter. Register in forward order: the first plan of buckets is the reverse.
+/* Adds a parameter. Register in forward order: the first plan is the reverse.
  * Errors: ALREADY_EXISTS (name, or memory of another gradient), INVALID_STATE (after ddp_commit), UNSUPPORTED (device).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, ddp_param* param,

@@ -43,18 +43,27 @@ public:
     ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
                         ddp_device device, std::uint32_t flags = 0, std::uint32_t uses = 1) {
         ddp_param param = -1;
-        ddp_param_desc desc = describe<T>(name, shape, data);
-        desc.grad = grad;
-        desc.device = device;
-        desc.flags = flags;
-        desc.uses = uses;
+        const ddp_param_desc desc = describe<T>(name, shape, data, grad, device, flags, uses);
         detail::call(ddp_register_param, get(), &desc, &param);
         return param;
     }
+    /* The slices of a tensor: in_place.h. The first of their indices. */
+    template <class T>
+    ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad = nullptr,
+                         std::uint32_t flags = 0, std::uint32_t uses = 1) {
+        return add_slices(name, shape, data, grad, ddp_device{DDP_DEVICE_CPU, 0}, flags, uses);
+    }
+    template <class T>
+    ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
+                         ddp_device device, std::uint32_t flags = 0, std::uint32_t uses = 1) {
+        ddp_param first = -1;
+        const ddp_param_desc desc = describe<T>(name, shape, data, grad, device, flags, uses);
+        detail::call(ddp_register_slices, get(), &desc, &first);
+        return first;
+    }
     template <class T>
     void add_buffer(const std::string& name, const std::vector<std::int64_t>& shape, T* data, ddp_device device) {
-        ddp_param_desc desc = describe<T>(name, shape, data);
-        desc.device = device;
+        const ddp_param_desc desc = describe<T>(name, shape, data, static_cast<T*>(nullptr), device, 0, 0);
         detail::call(ddp_register_buffer, get(), &desc);
     }
     template <class T>
@@ -222,7 +231,8 @@ public:
 
 private:
     template <class T>
-    static ddp_param_desc describe(const std::string& name, const std::vector<std::int64_t>& shape, T* data) {
+    static ddp_param_desc describe(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
+                                   ddp_device device, std::uint32_t flags, std::uint32_t uses) {
         ddp_param_desc desc;
         ddp_param_desc_init(&desc);
         desc.name = name.c_str();
@@ -230,6 +240,10 @@ private:
         desc.ndim = static_cast<std::int32_t>(shape.size());
         desc.dtype = detail::dtype_of<T>::value;
         desc.data = data;
+        desc.grad = grad;
+        desc.device = device;
+        desc.flags = flags;
+        desc.uses = uses;
         return desc;
     }
     static ddp_status run_hook(void* state, ddp_group* group, ddp_bucket* bucket, ddp_work** work, ddp_error** error) {

@@ -9,6 +9,7 @@
 #include "device.h"
 #include "group.h"
 #include "hook.h"
+#include "in_place.h"
 #include "interrupt.h"
 #include "overlap.h"
 #include "participation.h"

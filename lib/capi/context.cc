@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "capi/guard.h"
+#include "capi/param.h"
 #include "comm/group.h"
 #include "core/context.h"
 #include "util/options.h"
@@ -27,7 +28,6 @@ constexpr std::uint32_t kContextFlags =
     DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER | DDP_CONTEXT_CHECK;
 constexpr std::uint32_t kMostUses = 1u << 20;
 constexpr std::uint64_t kMostCaps = 1u << 20;
-constexpr std::uint32_t kParamFlags = DDP_PARAM_IGNORED | DDP_PARAM_DELAYED | DDP_PARAM_SPARSE | DDP_PARAM_FACTORED;
 
 // Flags that mean nothing without another are mistakes, not preferences.
 void check_flags(std::uint32_t flags) {
@@ -128,7 +128,9 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     return result;
 }
 
-Param read_param(const ddp_param_desc* desc, std::uint32_t flags) {
+}  // namespace
+
+Param libddp::read_param(const ddp_param_desc* desc, std::uint32_t flags) {
     ddp_param_desc d;
     ddp_param_desc_init(&d);
     read_struct(require(desc, "desc"), &d, "desc");
@@ -148,16 +150,16 @@ Param read_param(const ddp_param_desc* desc, std::uint32_t flags) {
     param.dtype = d.dtype;
     param.device = d.device;
     param.data = d.data;
-    param.grad = d.grad;
+    const bool in_place = (d.flags & DDP_PARAM_IN_PLACE) != 0;
+    (in_place ? param.place : param.grad) = d.grad;
     param.uses = d.uses > 1 ? static_cast<std::int32_t>(d.uses) : 1;
     param.ignored = (d.flags & DDP_PARAM_IGNORED) != 0;
     param.delayed = (d.flags & DDP_PARAM_DELAYED) != 0;
     param.sparse = (d.flags & DDP_PARAM_SPARSE) != 0;
     param.factored = (d.flags & DDP_PARAM_FACTORED) != 0;
+    param.in_place = in_place;
     return param;
 }
-
-}  // namespace
 
 void ddp_context_options_init(ddp_context_options* options) {
     if (!options) return;

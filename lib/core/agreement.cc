@@ -123,6 +123,14 @@ void agree_on_plan(Group& group, std::uint64_t hash) {
                                                 static_cast<std::int32_t>(r)}));
 }
 
+std::vector<std::int32_t> agree_on_neighbours(Group& group, std::vector<std::int32_t> mine) {
+    if (group.world() == 1) return mine;
+    const auto all = gather(group, Purpose::kModel, mine);
+    for (std::size_t i = 0; i < all.size(); ++i)
+        if (std::int32_t& here = mine[i % mine.size()]; all[i] != here) here = -1;
+    return mine;
+}
+
 namespace {
 
 static_assert(sizeof(StepReport) == 24, "it travels as bytes: no padding");

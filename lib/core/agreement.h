@@ -19,6 +19,9 @@ void agree_on_model(Group& group, const std::string& header, const std::vector<s
 // Collective. Breaks the group with MISMATCH if the hashes of the plans differ.
 void agree_on_plan(Group& group, std::uint64_t hash);
 
+// Collective. `mine` without what another rank has otherwise: -1 stands there.
+std::vector<std::int32_t> agree_on_neighbours(Group& group, std::vector<std::int32_t> mine);
+
 // What ranks tell each other at the beginning of a step, where the step depends on it: weights, and who has inputs.
 struct StepReport {
     double weight = 1;

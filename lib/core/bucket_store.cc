@@ -8,6 +8,14 @@
 #include "kernels/on_device.h"
 
 namespace libddp {
+namespace {
+
+// The program's memory.
+std::shared_ptr<std::byte> unowned(void* memory) {
+    return {std::shared_ptr<void>(), static_cast<std::byte*>(memory)};
+}
+
+}  // namespace
 
 BucketStore::BucketStore(Group& group, const ParamTable& table, const ContextStreams& streams, BucketPlan plan)
     : streams_(streams),
@@ -20,7 +28,10 @@ BucketStore::BucketStore(Group& group, const ParamTable& table, const ContextStr
         // Of the link that will reduce it.
         const StreamPtr stream = streams_.stream(bucket.device);
         const auto link = group.link(b);
-        memory_.push_back(stream ? link->allocate(bucket.bytes, stream) : link->allocate(bucket.bytes));
+        if (bucket.in_place)
+            memory_.push_back(unowned(table[bucket.params.front()].place));
+        else
+            memory_.push_back(stream ? link->allocate(bucket.bytes, stream) : link->allocate(bucket.bytes));
         for (std::size_t i = 0; i < bucket.params.size(); ++i)
             locations_[static_cast<std::size_t>(bucket.params[i])] = {
                 bucket.sparse ? nullptr : memory_[b].get() + bucket.offsets[i], static_cast<std::int32_t>(b)};
@@ -51,7 +62,7 @@ void BucketStore::copy_from(const BucketStore& other, const ParamTable& table) {
     std::map<StreamPtr, std::vector<ddp_segment>> on_devices;
     for (std::int32_t id = 0; id < table.size(); ++id) {
         const auto bytes = table[id].bytes;
-        if (bytes == 0 || !place(id)) continue;
+        if (bytes == 0 || !place(id) || place(id) == other.place(id)) continue;
         if (const StreamPtr stream = streams_.stream(table[id].device))
             on_devices[stream].push_back({place(id), other.place(id), bytes});
         else

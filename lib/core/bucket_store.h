@@ -15,7 +15,7 @@ namespace libddp {
 
 class BucketStore {
 public:
-    // Allocates zeroed memory for the plan. Throws OUT_OF_MEMORY.
+    // Allocates zeroed memory for the plan, without what is reduced in place. Throws OUT_OF_MEMORY.
     BucketStore(Group& group, const ParamTable& table, const ContextStreams& streams, BucketPlan plan);
 
     const BucketPlan& plan() const { return plan_; }

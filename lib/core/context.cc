@@ -16,7 +16,26 @@ namespace libddp {
 
 std::int32_t Context::register_param(Param param) {
     building();
+    fit(param);
     return table_.add_param(std::move(param));
+}
+
+// All or none.
+std::vector<std::int32_t> Context::register_params(std::vector<Param> params) {
+    building();
+    ParamTable table = table_;
+    std::vector<std::int32_t> ids;
+    for (Param& param : params) {
+        fit(param);
+        ids.push_back(table.add_param(std::move(param)));
+    }
+    table_ = std::move(table);
+    return ids;
+}
+
+// What is checked is copied, so that what the program writes is never what is reduced.
+void Context::fit(Param& param) const {
+    if (options_.reducer.check && param.place) param.grad = std::exchange(param.place, nullptr);
 }
 
 void Context::register_buffer(Param buffer) {
@@ -33,6 +52,7 @@ void Context::commit() {
     check_table();
     for (const Param* p : state()) streams_.require(p->device);
     const StreamScope order(streams_);
+    agree_on_ranges(*group_);
     std::optional<std::vector<std::vector<std::int32_t>>> planned;
     if (plan_text_)
         in_call("ddp_plan_adopt, read by ddp_commit", [&] { planned = plan_from_text(*plan_text_, table_); });
@@ -44,6 +64,11 @@ void Context::commit() {
     reducer_->set_sync(sync_);
     wait_for_devices();
     committed_.store(reducer_.get(), std::memory_order_release);
+}
+
+// Of the gradients that are reduced in place: what lies in one range of memory on all ranks of the group.
+void Context::agree_on_ranges(Group& group) {
+    if (table_.any_in_place()) table_.set_follows(agree_on_neighbours(group, table_.neighbours()));
 }
 
 // After the ranks have compared their tables, so that all of them fail.
@@ -185,6 +210,7 @@ void Context::set_group(std::shared_ptr<Group> group) {
     group->require_unbroken();
     agree_on_model(*group, str(options_.text(), ", bucket plan ", std::hex, reducer.buckets().plan_hash()),
                    table_.lines());
+    agree_on_ranges(*group);
     group_ = group;
     const StreamScope order(streams_);
     reducer.set_group(std::move(group));

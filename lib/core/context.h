@@ -44,6 +44,7 @@ public:
         : group_(std::move(group)), options_(std::move(options)) {}
 
     std::int32_t register_param(Param param);
+    std::vector<std::int32_t> register_params(std::vector<Param> params);
     void register_buffer(Param buffer);
     void commit();
 
@@ -103,6 +104,8 @@ public:
 
 private:
     void building() const;
+    void fit(Param& param) const;
+    void agree_on_ranges(Group& group);
     void check_table() const;
     bool exchanges() const { return options_.join || options_.weighted; }
     StepOutcome exchange(bool joined);

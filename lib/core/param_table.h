@@ -18,6 +18,7 @@ struct Param {
     ddp_device device{DDP_DEVICE_CPU, 0};
     void* data = nullptr;
     void* grad = nullptr;    // null: the gradient lives in its bucket
+    void* place = nullptr;   // in place: the program's memory where it lives, a part of its bucket
     std::int64_t count = 0;  // elements
     std::size_t bytes = 0;
     std::int32_t uses = 1;  // announcements a step
@@ -25,6 +26,8 @@ struct Param {
     bool delayed = false;
     bool sparse = false;
     bool factored = false;
+    bool in_place = false;
+    std::int32_t follows = -1;  // in place: the one whose gradient ends where this gradient begins, on every rank
 
     // Its gradient travels in a way of its own, and so in a bucket of its own.
     bool alone() const { return sparse || factored; }
@@ -37,6 +40,12 @@ public:
     // Checks and adds; the result is the index. Throws INVALID_ARGUMENT, ALREADY_EXISTS or UNSUPPORTED.
     std::int32_t add_param(Param param);
     void add_buffer(Param buffer);
+
+    // For each parameter: the one whose gradient ends where this one's begins, in this process. -1: none, or not in place.
+    std::vector<std::int32_t> neighbours() const;
+    // What all ranks have in common of that.
+    void set_follows(const std::vector<std::int32_t>& follows);
+    bool any_in_place() const;
 
     const Param& operator[](std::int32_t id) const { return params_[static_cast<std::size_t>(id)]; }
     // Throws INVALID_ARGUMENT if there is no such parameter.
@@ -54,6 +63,7 @@ private:
     void check(Param& param, const char* kind) const;
     void check_device(const Param& param, const char* kind) const;
     void check_factored(const Param& param) const;
+    void check_in_place(Param& param) const;
     void check_overlap(const Param& param, const void* memory, const char* what);
 
     std::vector<Param> params_;

@@ -29,12 +29,78 @@ void append(PlanBucket& bucket, std::int32_t param, const PlanParam& p) {
     bucket.device = p.device;
     bucket.alone = p.alone;
     bucket.sparse = p.sparse;
+    bucket.in_place = p.in_place;
     bucket.params.push_back(param);
     bucket.offsets.push_back(bucket.bytes);
     if (p.sparse) return;
-    bucket.bytes += align_up(p.bytes);
+    bucket.bytes += p.in_place ? p.bytes : align_up(p.bytes);
     bucket.content += p.bytes;
 }
+
+Key key_of(const PlanParam& p) {
+    return {p.bucket_class, p.dtype, p.device.kind, p.device.index};
+}
+
+// Cuts the memory of the gradients that are reduced in place into buckets, each range from its end.
+class Ranges {
+public:
+    Ranges(const std::vector<PlanParam>& params, const std::vector<std::int32_t>& order,
+           const std::vector<std::size_t>& caps)
+        : params_(params), caps_(caps), position_(params.size(), -1), next_(params.size(), -1) {
+        for (std::size_t i = 0; i < order.size(); ++i)
+            if (of(order[i]).in_place) at(position_, order[i]) = static_cast<std::int64_t>(i);
+        for (const std::int32_t id : order)
+            if (const std::int32_t before = previous(id); before >= 0) at(next_, before) = id;
+    }
+
+    void cut(std::vector<Open>& finished) {
+        for (auto id = static_cast<std::int32_t>(params_.size()) - 1; id >= 0; --id)
+            if (at(position_, id) >= 0 && at(next_, id) < 0) cut_range(id, finished);
+    }
+
+private:
+    const PlanParam& of(std::int32_t id) const { return params_[static_cast<std::size_t>(id)]; }
+    template <class T>
+    static T& at(std::vector<T>& values, std::int32_t id) {
+        return values[static_cast<std::size_t>(id)];
+    }
+
+    // The one before in the same range, -1 if there is none.
+    std::int32_t previous(std::int32_t id) {
+        const std::int32_t before = of(id).in_place ? of(id).follows : -1;
+        return before >= 0 && at(position_, before) >= 0 && key_of(of(before)) == key_of(of(id)) ? before : -1;
+    }
+
+    void cut_range(std::int32_t last, std::vector<Open>& finished) {
+        std::size_t& closed = closed_[key_of(of(last))];
+        std::vector<std::int32_t> ids;
+        std::size_t content = 0;
+        for (std::int32_t id = last; id >= 0; id = previous(id)) {
+            ids.push_back(id);
+            content += of(id).bytes;
+            if (previous(id) >= 0 && content < caps_[std::min(closed, caps_.size() - 1)]) continue;
+            finished.push_back(close(ids));
+            ids.clear();
+            content = 0;
+            ++closed;
+        }
+    }
+
+    Open close(const std::vector<std::int32_t>& backwards) {
+        Open open{{}, of(backwards.front()).bucket_class, 0};
+        for (auto id = backwards.rbegin(); id != backwards.rend(); ++id) {
+            append(open.bucket, *id, of(*id));
+            open.last = std::max(open.last, static_cast<std::size_t>(at(position_, *id)));
+        }
+        return open;
+    }
+
+    const std::vector<PlanParam>& params_;
+    const std::vector<std::size_t>& caps_;
+    std::vector<std::int64_t> position_;  // in the order, by parameter; -1: not in place
+    std::vector<std::int32_t> next_;      // in the same range, by parameter
+    std::map<Key, std::size_t> closed_;
+};
 
 }  // namespace
 
@@ -61,11 +127,12 @@ BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std
     for (std::size_t position = 0; position < order.size(); ++position) {
         const std::int32_t id = order[position];
         const PlanParam& p = params[static_cast<std::size_t>(id)];
+        if (p.in_place) continue;
         if (p.alone) {
             append(finished.emplace_back(Open{{}, p.bucket_class, position}).bucket, id, p);
             continue;
         }
-        Row& row = rows[{p.bucket_class, p.dtype, p.device.kind, p.device.index}];
+        Row& row = rows[key_of(p)];
         append(row.open.bucket, id, p);
         row.open.bucket_class = p.bucket_class;
         row.open.last = position;
@@ -77,6 +144,7 @@ BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std
     }
     for (auto& [_, row] : rows)
         if (!row.open.bucket.params.empty()) finished.push_back(std::move(row.open));
+    Ranges(params, order, caps).cut(finished);
 
     std::sort(finished.begin(), finished.end(), [](const Open& a, const Open& b) {
         return std::tie(a.bucket_class, a.last) < std::tie(b.bucket_class, b.last);
@@ -126,11 +194,16 @@ std::string describe(const Json& value) {
     return value.is_string() ? quoted(value.get_ref<const std::string&>()) : value.dump();
 }
 
-// A bucket holds one dtype on one device, and a sparse or factored parameter is alone.
+// A bucket holds one dtype on one device, a sparse or factored parameter is alone, and what is reduced in place is one range.
 void check_bucket(const std::vector<std::int32_t>& bucket, std::size_t index, const ParamTable& table) {
     const Param& first = table[bucket.front()];
-    for (std::int32_t id : bucket) {
-        const Param& p = table[id];
+    for (std::size_t i = 0; i < bucket.size(); ++i) {
+        const Param& p = table[bucket[i]];
+        if (i > 0 && (p.place || first.place) && p.follows != bucket[i - 1])
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds '", table[bucket[i - 1]].name,
+                      "' and '", p.name,
+                      "'; a bucket that is reduced in place holds gradients that follow each other in memory, on every "
+                      "rank and in this order");
         if (p.dtype != first.dtype || p.device.kind != first.device.kind || p.device.index != first.device.index)
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", index, " of the plan holds '", first.name, "' (",
                       dtype_name(first.dtype), ") and '", p.name, "' (", dtype_name(p.dtype),

@@ -26,17 +26,20 @@ struct PlanParam {
     BucketClass bucket_class = BucketClass::kNormal;
     bool alone = false;   // in a bucket of its own
     bool sparse = false;  // in a bucket without memory
+    bool in_place = false;
+    std::int32_t follows = -1;  // as Param's
 };
 
 struct PlanBucket {
     ddp_dtype dtype = DDP_F32;
     ddp_device device{DDP_DEVICE_CPU, 0};
-    std::vector<std::int32_t> params;  // in the order in which gradients are expected
-    std::vector<std::size_t> offsets;  // of each, in bytes from the bucket's start; multiples of kAlignment
+    std::vector<std::int32_t> params;  // in the order in which gradients are expected; in place: as they lie in memory
+    std::vector<std::size_t> offsets;  // of each, in bytes from the bucket's start; multiples of kAlignment, unless in place
     std::size_t bytes = 0;             // with the gaps
     std::size_t content = 0;           // bytes of gradients, without gaps: what caps count
     bool alone = false;
     bool sparse = false;
+    bool in_place = false;  // a range of the program's memory, without gaps
 };
 
 struct BucketPlan {
@@ -51,7 +54,8 @@ std::vector<std::int32_t> reverse_order(std::size_t count);
 // Walks `order` and fills one open bucket for each (class, dtype, device). A parameter is added first, and then the
 // bucket is closed if it has reached the cap, so a bucket may exceed it. caps[i] is the cap in bytes of the i-th bucket
 // of each (class, dtype, device); the last one repeats. Buckets of a class are launched in the order in which their last
-// gradient is expected.
+// gradient is expected. Gradients that are reduced in place stay where they are: the order says only when their buckets are
+// launched. Such a bucket is filled from the end of a range of memory to its beginning, as backward passes go.
 BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std::int32_t>& order,
                      const std::vector<std::size_t>& caps);
 

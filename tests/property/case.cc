@@ -90,7 +90,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
     print_options(out, c);
     for (int id = 0; id < c.param_count(); ++id) {
         const Param& p = c.params[static_cast<std::size_t>(id)];
-        out << "\np" << id << ": " << ddp_dtype_name(p.dtype) << "[" << p.count << "]" << (p.view ? " view" : " copy");
+        const char* homes[] = {" copy", " view", " in place"};
+        out << "\np" << id << ": " << ddp_dtype_name(p.dtype) << "[" << p.count << "]" << homes[static_cast<int>(p.home)];
         if (p.delayed) out << " delayed";
         if (p.uses > 1) out << ", " << p.uses << " uses";
     }

@@ -23,10 +23,13 @@ constexpr bool has(Mask mask, int param) {
 enum class Backend { kThreads, kPlain, kSingle, kCaller, kShm };
 enum class Discovery { kNone, kFindUnused, kStaticGraph };
 
+// Where a gradient lives.
+enum class Home { kCopy, kView, kInPlace };
+
 struct Param {
     ddp_dtype dtype = DDP_F32;
     int count = 1;
-    bool view = false;
+    Home home = Home::kCopy;
     bool delayed = false;
     int uses = 1;
 };

@@ -38,6 +38,9 @@ std::size_t index_of(int value) {
 
 RankRun::RankRun(const Case& c, const std::vector<Moment>& moments, int rank, ddp_group* group)
     : c_(c), moments_(moments), rank_(rank), group_(group), context_(group_, options()) {
+    std::size_t bytes = 8;
+    for (const Param& p : c_.params) bytes += index_of(p.count) * ddp_dtype_size(p.dtype) + 8;
+    block_.resize(bytes);
     for (int id = 0; id < c_.param_count(); ++id) add_param(id);
     frozen_ = c_.frozen;
     if (frozen_) context_.set_frozen(ids_of(frozen_), true);
@@ -61,8 +64,8 @@ ddp_context_options RankRun::options() const {
 void RankRun::add_param(int id) {
     const Param& p = c_.params[index_of(id)];
     const auto bytes = index_of(p.count) * ddp_dtype_size(p.dtype);
-    // One byte at least: a null gradient would be a view.
-    own_.emplace_back(p.view ? 0 : std::max<std::size_t>(bytes, 1));
+    own_.push_back(p.home == Home::kView ? nullptr : block_.data() + used_);
+    used_ += (bytes + 7) / 8 * 8;
     const std::string name = name_of(id);
     const std::int64_t shape = p.count;
     ddp_param_desc desc;
@@ -71,8 +74,9 @@ void RankRun::add_param(int id) {
     desc.shape = &shape;
     desc.ndim = 1;
     desc.dtype = p.dtype;
-    desc.grad = p.view ? nullptr : own_.back().data();
-    desc.flags = p.delayed ? DDP_PARAM_DELAYED : 0;
+    desc.grad = own_.back();
+    if (p.delayed) desc.flags |= DDP_PARAM_DELAYED;
+    if (p.home == Home::kInPlace) desc.flags |= DDP_PARAM_IN_PLACE;
     desc.uses = static_cast<std::uint32_t>(p.uses);
     ddp_param param = -1;
     ddp::detail::call(ddp_register_param, context_.get(), &desc, &param);
@@ -178,7 +182,8 @@ void RankRun::wait_for_some(std::size_t index, const Part& part) {
 }
 
 std::byte* RankRun::memory(int id) {
-    return c_.params[index_of(id)].view ? context_.grad_view<std::byte>(id) : own_[index_of(id)].data();
+    std::byte* const own = own_[index_of(id)];
+    return own ? own : context_.grad_view<std::byte>(id);
 }
 
 void RankRun::write(int id, const Gradients& gradients) {

@@ -42,8 +42,11 @@ private:
     const std::vector<Moment>& moments_;
     const int rank_;
     BorrowedGroup group_;
+    // Gradients that are no views, one after another, with and without gaps. It outlives the context.
+    std::vector<std::byte> block_;
+    std::size_t used_ = 0;
     ddp::Context context_;
-    std::vector<std::vector<std::byte>> own_;  // gradients that are copied
+    std::vector<std::byte*> own_;  // by parameter; null: a view
     std::size_t step_ = 0;
     Mask frozen_ = 0;
     bool synced_before_ = false;

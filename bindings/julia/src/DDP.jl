@@ -33,7 +33,7 @@ export Group, Context, Parameter, Work, Store, Bucket, Gradient, Averager, Stats
 export environment, backend_available
 export allreduce!, bcast!, allgather!, reduce_scatter!, barrier, round_robin, alloc, abort!
 export isdone, then, complete!
-export register!, register_buffer!, commit!, step_begin!, grad_ready, grad_ready_sparse, grad_ready_factors
+export register!, register_slices!, register_buffer!, commit!, step_begin!, grad_ready, grad_ready_sparse, grad_ready_factors
 export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, grad_view, layout_generation, sparse_gradient
 export set_stream!, grad_ready_on, finalize_on!, finalize_enqueue!, wait_param_on
 export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!

@@ -95,18 +95,50 @@ Base.show(io::IO, ctx::Context) =
 # REGISTRATION
 
 """
-    register!(ctx, name, data=nothing, grad=nothing; size, dtype, ignored, delayed, sparse, factored, uses, device) -> Parameter
+    register!(ctx, name, data=nothing, grad=nothing; size, dtype, ignored, delayed, sparse, factored, in_place, uses, device)
+        -> Parameter
 
 Adds a parameter, in the order of the forward pass. `data`: its value, an array that `commit!` overwrites with rank 0's; nothing: not
 sent. `grad`: the array in which its gradient will be, which `finalize!` overwrites with the mean; nothing: the gradient lives in its
 bucket (`grad_view`), or is copied there (`put!`). Without data and grad, `size` says how large it is, and `dtype` of what type
-(Float32), `device` where (`DDP.cuda(0)`; the CPU); `dtype=DDP.BF16` reads arrays of UInt16 as bf16. Registered vectors cannot be resized any more.
+(Float32), `device` where (`DDP.cuda(0)`; the CPU); `dtype=DDP.BF16` reads arrays of UInt16 as bf16. `in_place`: grad is reduced where
+it lies, and not copied (ddp/in_place.h). Registered vectors cannot be resized any more.
 
 An array of size (n, m) is to libddp, and to ranks in other languages, the row-major one of shape (m, n): docs/julia.md.
 """
 function register!(ctx::Context, name::AbstractString, data=nothing, grad=nothing;
                    size::Union{Dims,Integer,Nothing}=nothing, dtype=nothing, ignored::Bool=false, delayed::Bool=false,
-                   sparse::Bool=false, factored::Bool=false, uses::Integer=1, device::Union{Device,Nothing}=nothing)
+                   sparse::Bool=false, factored::Bool=false, in_place::Bool=false, uses::Integer=1,
+                   device::Union{Device,Nothing}=nothing)
+    flags = ignored * LibDDP.DDP_PARAM_IGNORED | delayed * LibDDP.DDP_PARAM_DELAYED | sparse * LibDDP.DDP_PARAM_SPARSE |
+            factored * LibDDP.DDP_PARAM_FACTORED | in_place * LibDDP.DDP_PARAM_IN_PLACE
+    return add!(LibDDP.ddp_register_param, ctx, name, data, grad, size, dtype, flags, uses, device) do first, dims, code, place
+        push!(ctx.parameters, Parameter(name, first, dims, code, data, grad, place, ctx.handle))
+        return ctx.parameters[end]
+    end
+end
+
+"""
+    register_slices!(ctx, name, data=nothing, grad=nothing; size, dtype, delayed, in_place, uses, device) -> Vector{Parameter}
+
+Adds the n slices of an array of size (..., n), such as a weight that all layers keep in one array: each is a parameter of its own.
+The i-th, from 1, is called "name[i-1]", as in other languages. The arguments are those of `register!`.
+"""
+function register_slices!(ctx::Context, name::AbstractString, data=nothing, grad=nothing;
+                          size::Union{Dims,Integer,Nothing}=nothing, dtype=nothing, delayed::Bool=false,
+                          in_place::Bool=false, uses::Integer=1, device::Union{Device,Nothing}=nothing)
+    flags = delayed * LibDDP.DDP_PARAM_DELAYED | in_place * LibDDP.DDP_PARAM_IN_PLACE
+    slice(array, i) = array === nothing ? nothing : selectdim(array, ndims(array), i)
+    return add!(LibDDP.ddp_register_slices, ctx, name, data, grad, size, dtype, flags, uses, device) do first, dims, code, place
+        slices = [Parameter("$name[$(i - 1)]", first + Int32(i - 1), dims[1:end-1], code, slice(data, i), slice(grad, i),
+                            place, ctx.handle) for i in 1:dims[end]]
+        append!(ctx.parameters, slices)
+        return slices
+    end
+end
+
+"Describes it, adds it with this function of C, and returns what f makes of the first index, size, type and device."
+function add!(f, register, ctx::Context, name, data, grad, size, dtype, flags, uses, device)
     values = data === nothing ? nothing : memory_of("data", data, dtype; on_gpu=true)
     grads = grad === nothing ? nothing : memory_of("grad", grad, dtype; on_gpu=true)
     known = something(values, grads, Some(nothing))
@@ -116,15 +148,9 @@ function register!(ctx::Context, name::AbstractString, data=nothing, grad=nothin
     values === nothing || same_layout("data", values, dims, code)
     grads === nothing || same_layout("grad", grads, dims, code)
     place = one_place(name, device, (memory.device for memory in (values, grads) if memory !== nothing)...)
-    flags = ignored * LibDDP.DDP_PARAM_IGNORED | delayed * LibDDP.DDP_PARAM_DELAYED | sparse * LibDDP.DDP_PARAM_SPARSE |
-            factored * LibDDP.DDP_PARAM_FACTORED
     index = Ref{Int32}()
-    function remember_it()
-        push!(ctx.parameters, Parameter(name, index[], dims, code, data, grad, place, ctx.handle))
-        return ctx.parameters[end]
-    end
-    return describe(ctx, String(name), dims, code, values, grads, flags, UInt32(uses), place) do description
-        call(LibDDP.ddp_register_param, ctx.handle, description, index; keep=remember_it)
+    return describe(ctx, String(name), dims, code, values, grads, UInt32(flags), UInt32(uses), place) do description
+        call(register, ctx.handle, description, index; keep=() -> f(index[], dims, code, place))
     end
 end
 

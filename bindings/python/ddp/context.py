@@ -16,6 +16,8 @@ from .stats import Stats
 
 _REDUCTIONS = {"mean": _ddp.DDP_REDUCTION_MEAN, "sum": _ddp.DDP_REDUCTION_SUM,
                "weighted_mean": _ddp.DDP_REDUCTION_WEIGHTED_MEAN}
+#: Shape, dtype and device of a parameter.
+_Layout = Tuple[Tuple[int, ...], int, Tuple[int, int]]
 
 
 class Context(DeviceMethods, HookMethods):
@@ -64,14 +66,38 @@ class Context(DeviceMethods, HookMethods):
 
     def register(self, name: str, data: Any = None, grad: Any = None, *, shape: Optional[Iterable[int]] = None,
                  dtype: Optional[DtypeLike] = None, ignored: bool = False, delayed: bool = False, sparse: bool = False,
-                 factored: bool = False, uses: int = 1, device: Optional[str] = None) -> Parameter:
+                 factored: bool = False, in_place: bool = False, uses: int = 1,
+                 device: Optional[str] = None) -> Parameter:
         """Adds a parameter, in the order of the forward pass.
 
         data: its value, an array that commit overwrites with rank 0's; None: not sent. grad: the array in which its
         gradient will be, which finalize overwrites with the mean; None: the gradient lives in its bucket (grad_view), or is
         copied there (put). Neither may be an array of JAX, which is immutable. Without data and grad, shape and dtype say what
         it is, and device ("cuda:0") where; a dtype with them says how to read their bytes (bfloat16 in an array of float16).
+        in_place: grad is reduced where it lies, and not copied (ddp/in_place.h).
         """
+        flags = (ignored * _ddp.DDP_PARAM_IGNORED | delayed * _ddp.DDP_PARAM_DELAYED | sparse * _ddp.DDP_PARAM_SPARSE
+                 | factored * _ddp.DDP_PARAM_FACTORED | in_place * _ddp.DDP_PARAM_IN_PLACE)
+        desc, layout, kept = self._describe(name, data, grad, shape, dtype, flags, uses, device)
+        index = _ddp.ddp_register_param(self._handle, desc)
+        self._handle.keep(kept)
+        return self._add(index, name, layout, data, grad)
+
+    def register_slices(self, name: str, data: Any = None, grad: Any = None, *, shape: Optional[Iterable[int]] = None,
+                        dtype: Optional[DtypeLike] = None, delayed: bool = False, in_place: bool = False, uses: int = 1,
+                        device: Optional[str] = None) -> List[Parameter]:
+        """Adds the n slices of an array of shape [n, ...], such as a weight that all layers keep in one array: slice i, called
+        "name[i]", is a parameter of its own. The arguments are those of register; data and grad can be indexed as NumPy's."""
+        flags = delayed * _ddp.DDP_PARAM_DELAYED | in_place * _ddp.DDP_PARAM_IN_PLACE
+        desc, (extents, element, place), kept = self._describe(name, data, grad, shape, dtype, flags, uses, device)
+        first = _ddp.ddp_register_slices(self._handle, desc)
+        self._handle.keep(kept)
+        layout = extents[1:], element, place
+        return [self._add(first + i, f"{name}[{i}]", layout, None if data is None else data[i, ...],
+                          None if grad is None else grad[i, ...]) for i in range(extents[0])]
+
+    def _describe(self, name: str, data: Any, grad: Any, shape: Optional[Iterable[int]], dtype: Optional[DtypeLike],
+                  flags: int, uses: int, device: Optional[str]) -> Tuple[Any, _Layout, Any]:
         values = None if data is None else self._take("data", data)
         grads = None if grad is None else self._take("grad", grad)
         known = values or grads
@@ -82,19 +108,19 @@ class Context(DeviceMethods, HookMethods):
         for what, memory in (("data", values), ("grad", grads)):
             if memory is not None:
                 _check_layout(what, memory, extents, element)
-        flags = (ignored * _ddp.DDP_PARAM_IGNORED | delayed * _ddp.DDP_PARAM_DELAYED | sparse * _ddp.DDP_PARAM_SPARSE
-                 | factored * _ddp.DDP_PARAM_FACTORED)
         places = {memory.device for memory in (values, grads) if memory} | ({device_of(device)} if device else set())
         if len(places) > 1:
             raise ValueError(f"{name}: data, grad and device are on {' and '.join(sorted(map(device_name, places)))}; they "
                              "must be in one place")
         place = places.pop() if places else (_ddp.DDP_DEVICE_CPU, 0)
-        desc = _description(name, extents, element, values, grads, flags, uses, place)
-        parameter = Parameter(_ddp.ddp_register_param(self._handle, desc))
-        parameter.name, parameter.shape, parameter.dtype = name, extents, element
+        return (_description(name, extents, element, values, grads, flags, uses, place), (extents, element, place),
+                (values, grads))
+
+    def _add(self, index: int, name: str, layout: _Layout, data: Any, grad: Any) -> Parameter:
+        parameter = Parameter(index)
+        parameter.name, (parameter.shape, parameter.dtype, place) = name, layout
         parameter.device = device_name(place)
         parameter.data, parameter.grad, parameter._context_ref = data, grad, weakref.ref(self)
-        self._handle.keep((values, grads))
         self.parameters.append(parameter)
         return parameter
 

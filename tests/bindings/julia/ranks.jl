@@ -110,6 +110,26 @@ end
     end
 end
 
+@testset "in place" begin
+    weights, gradients = fill(Float32(rank), 2, 2, 3), zeros(Float32, 14)
+    DDP.closing(Context(group)) do ctx
+        layers = register_slices!(ctx, "layer", weights, reshape(view(gradients, 1:12), 2, 2, 3); in_place=true)
+        register!(ctx, "bias", nothing, view(gradients, 13:14); in_place=true)
+        commit!(ctx)
+        @test iszero(layers[2].data) && [layer.name for layer in layers] == ["layer[0]", "layer[1]", "layer[2]"]
+        for _ in 1:3
+            step_begin!(ctx)
+            gradients .= values_of(rank, 14)
+            foreach(parameter -> grad_ready(ctx, parameter), reverse(ctx.parameters))
+            finalize!(ctx)
+            @test gradients ≈ means[1:14]
+            @test vec(layers[3].grad) ≈ means[9:12]
+        end
+        @test stats(ctx).copied_bytes == 0
+        @test bucket_count(ctx) == 1
+    end
+end
+
 @testset "no_sync, async end, discard" begin
     make(group) do ctx
         foreach(parameter -> fill!(result(ctx, parameter), 0), ctx.parameters)

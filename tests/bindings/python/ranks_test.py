@@ -128,6 +128,28 @@ class Ranks(unittest.TestCase):
                 expected = np.mean([values(rank, 30).reshape(6, 5) for rank in range(self.world)], 0)
                 np.testing.assert_allclose(gradients, expected, rtol=1e-6)
 
+    def test_in_place(self):
+        weights = np.full((3, 4, 2), self.rank, "f4")
+        block = self.group.alloc(shape=(26,), dtype="f4")
+        gradients = np.asarray(block)
+        with ddp.Context(self.group) as ctx:
+            layers = ctx.register_slices("layer", weights, gradients[:24].reshape(3, 4, 2), in_place=True)
+            ctx.register("bias", None, gradients[24:], in_place=True)
+            ctx.commit()
+            np.testing.assert_array_equal(layers[1].data, np.zeros((4, 2)))
+            self.assertEqual([layer.name for layer in layers], ["layer[0]", "layer[1]", "layer[2]"])
+            for step in range(3):
+                ctx.step_begin()
+                gradients[:] = values(self.rank, 26)
+                for parameter in reversed(ctx.parameters):
+                    ctx.grad_ready(parameter)
+                ctx.finalize()
+                expected = np.mean([values(rank, 26) for rank in range(self.world)], 0)
+                np.testing.assert_allclose(gradients, expected, rtol=1e-6)
+                np.testing.assert_allclose(layers[2].grad, expected[16:24].reshape(4, 2), rtol=1e-6)
+            self.assertEqual(ctx.stats().copied_bytes, 0)
+            self.assertEqual(len(ctx.bucket_sizes()), 1)
+
     def test_no_sync(self):
         with self.make() as ctx:
             views = [np.asarray(p.view()) if p.grad is None else p.grad for p in ctx.parameters]

@@ -186,6 +186,21 @@ public final class Memory {
                         + Arrays.toString(extents) + ")");
     }
 
+    /** Part i of as many as the first extent says. */
+    Memory slice(int i) {
+        long[] extents = Arrays.copyOfRange(shape, 1, shape.length);
+        long items = count(extents);
+        Object part = root;
+        if (device.isCpu() && items > 0) {
+            Buffer buffer = ((Buffer) root).duplicate();
+            long step = buffer.remaining() / shape[0];
+            int begin = buffer.position() + (int) (i * step);
+            buffer.limit(begin + (int) step).position(begin);
+            part = buffer;
+        }
+        return new Memory(part, address + i * items * dtype.size(), dtype, items, extents, readOnly, device);
+    }
+
     Memory typed(String what, Dtype expected) {
         if (dtype == expected) return this;
         throw wrong(what, "its type is " + dtype + ", but " + expected + " is expected");

@@ -1,6 +1,9 @@
 package org.libddp;
 
 import java.nio.Buffer;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
 
 /** The description of a parameter before it is registered: {@link Context#parameter}. */
 public final class ParameterBuilder {
@@ -83,6 +86,12 @@ public final class ParameterBuilder {
         return this;
     }
 
+    /** The gradient is reduced in grad, and not copied (ddp/in_place.h). */
+    public ParameterBuilder inPlace() {
+        flags |= ddp.DDP_PARAM_IN_PLACE;
+        return this;
+    }
+
     /** How often gradReady is called for the parameter in each step. */
     public ParameterBuilder uses(int value) {
         if (value < 0) throw new IllegalArgumentException("uses: " + value + " is negative");
@@ -92,6 +101,33 @@ public final class ParameterBuilder {
 
     /** Adds it to the context, in the order of the forward pass. */
     public Parameter register() {
+        int index = register(ddp::ddp_register_param);
+        return context.add(new Parameter(context, index, name, shape, dtype, device, data, grad));
+    }
+
+    /**
+     * Adds the n slices of a tensor of shape [n, ...], such as a weight that all layers keep in one array: slice i, called
+     * "name[i]", is a parameter of its own.
+     */
+    public List<Parameter> registerSlices() {
+        int first = register(ddp::ddp_register_slices);
+        long[] extents = Arrays.copyOfRange(shape, 1, shape.length);
+        List<Parameter> slices = new ArrayList<>();
+        for (int i = 0; i < shape[0]; i++) {
+            Memory value = data == null ? null : data.slice(i);
+            Memory gradient = grad == null ? null : grad.slice(i);
+            slices.add(context.add(new Parameter(context, first + i, name + "[" + i + "]", extents, dtype, device, value,
+                    gradient)));
+        }
+        return slices;
+    }
+
+    /** A function of C that adds what is described, and gives the index. */
+    private interface Registration {
+        void call(Handle context, ddp_param_desc desc, int[] index);
+    }
+
+    private int register(Registration function) {
         settle();
         context.handle.keep(data, grad); // before C knows them
         int[] index = new int[1];
@@ -100,9 +136,9 @@ public final class ParameterBuilder {
             desc.setGrad(grad == null ? 0 : grad.address);
             desc.setFlags(flags);
             desc.setUses(uses);
-            ddp.ddp_register_param(context.handle, desc, index);
+            function.call(context.handle, desc, index);
         }
-        return context.add(new Parameter(context, index[0], name, shape, dtype, device, data, grad));
+        return index[0];
     }
 
     /** Adds it as a buffer: state that is not trained. */
