@@ -34,7 +34,7 @@ static ddp_param params[NUM_PARAMETER_TENSORS];
 
 /* Registers llm.c's tensors, in llm.c's order. Every rank's values become those of rank 0. */
 static void share(ddp_group* group, GPT2* model) {
-    static const char* names[] = {"wte",  "wpe",  "ln1w", "ln1b", "qkvw",   "qkvb",   "attprojw", "attprojb",
+    static const char* names[] = {"wte",  "wpe",  "ln1w", "ln1b", "qkvw",    "qkvb",    "attprojw", "attprojb",
                                   "ln2w", "ln2b", "fcw",  "fcb",  "fcprojw", "fcprojb", "lnfw",     "lnfb"};
     float** gradients = (float**)&model->grads; /* a struct of as many pointers */
     void* block = NULL;

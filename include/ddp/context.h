@@ -74,11 +74,11 @@ typedef struct ddp_context_options {
 } ddp_context_options;
 
 enum {
-    DDP_PARAM_IGNORED = 1u << 0, /* neither value nor gradient is sent; announcing it does nothing */
-    DDP_PARAM_DELAYED = 1u << 1, /* reduced after all others, in buckets of its own */
-    DDP_PARAM_SPARSE = 1u << 2,  /* for ddp_grad_ready_sparse; `grad` must be NULL, ndim at least 1 */
+    DDP_PARAM_IGNORED = 1u << 0,  /* neither value nor gradient is sent; announcing it does nothing */
+    DDP_PARAM_DELAYED = 1u << 1,  /* reduced after all others, in buckets of its own */
+    DDP_PARAM_SPARSE = 1u << 2,   /* for ddp_grad_ready_sparse; `grad` must be NULL, ndim at least 1 */
     DDP_PARAM_FACTORED = 1u << 3, /* for ddp_grad_ready_factors; F32 or F64, ndim at least 1 */
-    DDP_PARAM_IN_PLACE = 1u << 4   /* reduced at `grad`: in_place.h */
+    DDP_PARAM_IN_PLACE = 1u << 4  /* reduced at `grad`: in_place.h */
 };
 
 typedef struct ddp_param_desc {

@@ -4,9 +4,10 @@
  *     desc.flags = DDP_PARAM_IN_PLACE;
  *     desc.grad = the gradient's address in the block
  *
- * With DDP_PARAM_IN_PLACE, desc.grad is the gradient's view (context.h): nothing is copied, and it never moves. A bucket
- * is a range of the block. Gradients share a bucket if one begins where another ends, on every rank. libddp fills
- * buckets from the end of a block to its beginning. A rebuild changes only the order in which they are sent.
+ * With DDP_PARAM_IN_PLACE, desc.grad is the gradient's view (context.h): nothing is copied, and it never moves. All
+ * ranks give the flag to the same parameters. A bucket is a range of the block: its gradients follow each other without
+ * a gap, on every rank. libddp cuts buckets from the end of a block to its beginning. A rebuild changes only the order
+ * in which they are sent.
  *
  * The block must outlive the context, and the group if that has broken. On one host ranks read each other's blocks, and
  * copy nothing, if the blocks are of ddp_mem_alloc. With DDP_CONTEXT_CHECK libddp copies nevertheless.
@@ -14,7 +15,7 @@
 #ifndef DDP_IN_PLACE_H
 #define DDP_IN_PLACE_H
 
-#include "types.h"
+#include "context.h"
 
 DDP_EXTERN_C_BEGIN
 

@@ -26,8 +26,8 @@ std::size_t bytes_of_slice(const Param& whole) {
 
 std::vector<Param> slices_of(const Param& whole) {
     if (whole.shape.empty() || whole.shape[0] <= 0 || whole.shape[0] > kMostSlices)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", whole.name, "': ",
-                  whole.shape.empty() ? str("ndim is 0") : str("shape[0] is ", whole.shape[0]),
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", whole.name,
+                  "': ", whole.shape.empty() ? str("ndim is 0") : str("shape[0] is ", whole.shape[0]),
                   "; it is the number of slices, from 1 to ", kMostSlices);
     const std::size_t bytes = bytes_of_slice(whole);
     std::vector<Param> slices;

@@ -184,8 +184,7 @@ std::vector<std::string> ParamTable::lines() const {
             result.push_back(str(kind, " ", i, " '", p.name, "' ", dtype_name(p.dtype), shape_text(p.shape),
                                  p.data ? "" : " without data", p.ignored ? " ignored" : "",
                                  p.delayed ? " delayed" : "", p.sparse ? " sparse" : "", p.factored ? " factored" : "",
-                                 p.in_place ? " in place" : "",
-                                 is_cpu(p.device) ? "" : " on a device",
+                                 p.in_place ? " in place" : "", is_cpu(p.device) ? "" : " on a device",
                                  p.uses > 1 ? str(" announced ", p.uses, " times") : ""));
         }
     };

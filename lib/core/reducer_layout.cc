@@ -78,8 +78,8 @@ std::vector<PlanParam> Reducer::plan_params() const {
         const BucketClass bucket_class = participation_.frozen(id) ? BucketClass::kFrozen
                                          : p.delayed               ? BucketClass::kDelayed
                                                                    : BucketClass::kNormal;
-        result.push_back({p.bytes, p.dtype, p.device, bucket_class, p.alone(), p.sparse,
-                          p.place != nullptr, p.follows});
+        result.push_back(
+            {p.bytes, p.dtype, p.device, bucket_class, p.alone(), p.sparse, p.place != nullptr, p.follows});
     }
     return result;
 }
@@ -234,9 +234,10 @@ void Reducer::set_group(std::shared_ptr<Group> group) {
     // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
     // may reach only memory of its own.
     if (queue_.in_flight() && table_.any_in_place())
-        fail_call(DDP_ERROR_ABORTED,
-                  "a reduction of the old group has not ended, and it may still write into gradients that are reduced in "
-                  "place; end this process");
+        fail_call(
+            DDP_ERROR_ABORTED,
+            "a reduction of the old group has not ended, and it may still write into gradients that are reduced in "
+            "place; end this process");
     const bool move = queue_.in_flight() || group_->shares_memory() || group->shares_memory() || !streams_.empty();
     group_ = std::move(group);
     queue_.set_group(group_);

@@ -32,6 +32,7 @@ struct Case {
     std::vector<int> devices;
     unsigned flags = 0;
     unsigned round_robin = 0;
+    std::uint32_t param_flags = 0;
 };
 
 // Parameter p of rank r in a step, and its mean over the ranks.
@@ -52,6 +53,7 @@ protected:
     }
     int world() const { return GetParam().world; }
     bool view() const { return GetParam().view; }
+    std::uint32_t param_flags() const { return GetParam().param_flags; }
     // Each rank begins with another device.
     std::vector<int> devices(int rank) const {
         std::vector<int> result = GetParam().devices;
@@ -73,20 +75,22 @@ INSTANTIATE_TEST_SUITE_P(
          Case{4, "threads-plain", true, {0}}, Case{2, "threads-caller", false, {0}},
          Case{2, "threads-single", true, {0, -1}}, Case{2, "gloo", false, {0}}, Case{4, "gloo", true, {0, 1}},
          Case{2, "shm", true, {0}}, Case{3, "shm", false, {0, -1}}, Case{2, "threads", false, {0, 1}, 0, 2},
-         Case{2, "streams", true, {0}, 0, 2}})),
+         Case{2, "streams", true, {0}, 0, 2}, Case{3, "streams", false, {0, -1}, 0, 0, DDP_PARAM_IN_PLACE},
+         Case{2, "shm", false, {0}, 0, 0, DDP_PARAM_IN_PLACE}})),
     [](const auto& test) {
         const Case& c = test.param;
         std::string name = c.backend + std::to_string(c.world) + (c.view ? "view" : "copy");
         for (int d : c.devices) name += d < 0 ? std::string("c") : std::to_string(d);
         if (c.flags) name += "unchecked";
         if (c.round_robin) name += "turns";
+        if (c.param_flags) name += "inplace";
         std::erase(name, '-');
         return name;
     });
 
 TEST_P(DeviceStepTest, StepsAverageOverTheRanks) {
     run([&](int rank, ddp_group* group) {
-        DeviceModel model(group, kSizes, view(), devices(rank), with(0));
+        DeviceModel model(group, kSizes, view(), devices(rank), with(0), 1, param_flags());
         for (int p = 0; p < model.count(); ++p) model.set_value(p, gradient(rank, p, 7));
         model.context.commit();
         for (int p = 0; p < model.count(); ++p) EXPECT_EQ(model.value(p)[0], gradient(0, p, 7));
@@ -105,7 +109,7 @@ TEST_P(DeviceStepTest, StepsAverageOverTheRanks) {
 // When everything is said the device has not even begun.
 TEST_P(DeviceStepTest, AGradientThatIsWrittenLateIsInTheSum) {
     run([&](int rank, ddp_group* group) {
-        DeviceModel model(group, {5, 3, 300}, view(), {rank % 2}, with(DDP_CONTEXT_NO_REBUILD));
+        DeviceModel model(group, {5, 3, 300}, view(), {rank % 2}, with(DDP_CONTEXT_NO_REBUILD), 1, param_flags());
         model.context.commit();
         for (int step = 0; step < 2; ++step) {
             fake::launch(rank % 2, model.stream(0), [] { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
@@ -121,7 +125,7 @@ TEST_P(DeviceStepTest, ThreadsAnnounceAtOnceOnTheirOwnStreams) {
         const int device = rank % 2;
         void* const streams[] = {fake::make_stream(device), fake::make_stream(device)};
         {
-            DeviceModel model(group, {5, 300, 7, 64, 9, 1}, view(), {device}, with(0));
+            DeviceModel model(group, {5, 300, 7, 64, 9, 1}, view(), {device}, with(0), 1, param_flags());
             model.context.commit();
             for (int step = 0; step < 3; ++step) {
                 model.context.step_begin();
@@ -155,7 +159,7 @@ TEST_P(DeviceStepTest, EveryStreamOfAGradientIsWaitedFor) {
         void* other = fake::make_stream(device);
         auto* shared = static_cast<float*>(fake::allocate(device, 8));
         {
-            DeviceModel model(group, {5, 300}, view(), {device}, with(0));
+            DeviceModel model(group, {5, 300}, view(), {device}, with(0), 1, param_flags());
             const ddp_param tied =
                 model.context.add_param<float>("tied", {2}, nullptr, shared, {DDP_DEVICE_CUDA, device}, 0, 2);
             model.context.commit();
@@ -180,7 +184,7 @@ TEST_P(DeviceStepTest, EveryStreamOfAGradientIsWaitedFor) {
 
 TEST_P(DeviceStepTest, UnsyncedStepsAddUp) {
     run([&](int rank, ddp_group* group) {
-        DeviceModel model(group, {5, 3, 300}, view(), devices(rank), with(0));
+        DeviceModel model(group, {5, 3, 300}, view(), devices(rank), with(0), 1, param_flags());
         model.context.commit();
         const auto add = [&](int p, float value) {
             float* grad = model.grad(p);
@@ -213,7 +217,8 @@ TEST_P(DeviceStepTest, UnsyncedStepsAddUp) {
 TEST_P(DeviceStepTest, UnusedParametersCountAsZero) {
     for (const std::uint32_t more : {0u, std::uint32_t{DDP_CONTEXT_SKIP_UNUSED_BUCKETS}})
         run([&](int rank, ddp_group* group) {
-            DeviceModel model(group, {5, 3, 300}, view(), devices(rank), with(DDP_CONTEXT_FIND_UNUSED | more));
+            DeviceModel model(group, {5, 3, 300}, view(), devices(rank), with(DDP_CONTEXT_FIND_UNUSED | more), 1,
+                              param_flags());
             model.context.commit();
             for (int step = 0; step < 3; ++step) {
                 model.context.step_begin();
@@ -235,7 +240,8 @@ TEST_P(DeviceStepTest, UnusedParametersCountAsZero) {
 
 TEST_P(DeviceStepTest, WeightsAndJoin) {
     run([&](int rank, ddp_group* group) {
-        DeviceModel model(group, {5, 300}, view(), devices(rank), with(DDP_CONTEXT_JOIN, DDP_REDUCTION_WEIGHTED_MEAN));
+        DeviceModel model(group, {5, 300}, view(), devices(rank), with(DDP_CONTEXT_JOIN, DDP_REDUCTION_WEIGHTED_MEAN),
+                          1, param_flags());
         model.context.commit();
         double weighted = 0, total = 0;
         for (int r = 0; r < world(); ++r) weighted += (r + 1) * double{gradient(r, 0, 0)}, total += r + 1;
@@ -255,7 +261,7 @@ TEST_P(DeviceStepTest, WeightsAndJoin) {
 
 TEST_P(DeviceStepTest, ADiscardedStepLeavesNothing) {
     run([&](int rank, ddp_group* group) {
-        DeviceModel model(group, {5, 300}, view(), devices(rank), with(0));
+        DeviceModel model(group, {5, 300}, view(), devices(rank), with(0), 1, param_flags());
         model.context.commit();
         if (rank == 0) model.give(1, 3);
         model.context.discard_step();
@@ -267,7 +273,7 @@ TEST_P(DeviceStepTest, ADiscardedStepLeavesNothing) {
 
 TEST_P(DeviceStepTest, CallbacksRunWhenTheGradientIsInOrder) {
     run([&](int rank, ddp_group* group) {
-        DeviceModel model(group, {5, 300, 7}, view(), devices(rank), with(0));
+        DeviceModel model(group, {5, 300, 7}, view(), devices(rank), with(0), 1, param_flags());
         model.context.commit();
         int called = 0;
         model.context.set_reduced_callback([&](ddp_param p, bool used) {
@@ -288,7 +294,8 @@ TEST_P(DeviceStepTest, ValuesAreAveragedAndBuffersSent) {
         const int device = rank % 2;
         auto* buffer = static_cast<float*>(fake::allocate(device, 8));
         {
-            DeviceModel model(group, {5, 300}, view(), devices(rank), with(DDP_CONTEXT_NO_INITIAL_BROADCAST));
+            DeviceModel model(group, {5, 300}, view(), devices(rank), with(DDP_CONTEXT_NO_INITIAL_BROADCAST), 1,
+                              param_flags());
             void* stream = model.stream(0);
             if (model.device(0) != device) {
                 fake::release(buffer);

@@ -121,7 +121,9 @@ TEST_P(InPlaceTest, NothingIsCopied) {
         model.context.commit();
         for (int p : {0, 1, 3, 4, 5}) EXPECT_EQ(model.context.grad_view<float>(p), model.at(p));
         train(model, rank, c.world, {5, 4, 3, 2, 1, 0});
-        EXPECT_EQ(copied_bytes(model.context), 0u);
+        // What other ranks cannot reach, a host's ranks pass on through memory that they share.
+        const bool staged = std::string(c.backend) == "shm" && !c.shared;
+        EXPECT_EQ(copied_bytes(model.context) > 0, staged);
     });
 }
 
@@ -173,7 +175,10 @@ TEST(InPlace, AGapInTheBlockIsNotSent) {
 // A bucket is what all ranks can send as one range.
 TEST(InPlace, RanksMayHaveDifferentGaps) {
     on_ranks({3, "threads"}, [](int rank, ddp_group* group) {
-        BlockModel model(group, {10, 10, 10, 10}, false, with_cap(1 << 20), rank == 1 ? 0 : rank == 2 ? 2 : -1,
+        BlockModel model(group, {10, 10, 10, 10}, false, with_cap(1 << 20),
+                         rank == 1   ? 0
+                         : rank == 2 ? 2
+                                     : -1,
                          rank == 0 ? 0 : 3);
         model.context.commit();
         EXPECT_THAT(model.buckets(), ElementsAre(2, 1, 1, 0));
@@ -191,8 +196,10 @@ TEST(InPlace, SharesNoBucketWithOthers) {
         EXPECT_THAT(model.buckets(), ElementsAre(1, 1));
         EXPECT_EQ(ddp_context_param_bucket(model.context.get(), 2), 0);
         for (int p : {3, 2}) {
-            if (p == 2) own.assign(4, static_cast<float>(rank));
-            else std::fill_n(model.context.grad_view<float>(3), 4, static_cast<float>(rank));
+            if (p == 2)
+                own.assign(4, static_cast<float>(rank));
+            else
+                std::fill_n(model.context.grad_view<float>(3), 4, static_cast<float>(rank));
             model.context.grad_ready(p);
         }
         for (int p : {1, 0}) {
@@ -233,7 +240,8 @@ TEST(InPlace, HooksSeeTheBlock) {
             call(ddp_bucket_gradient, bucket, 2, &gradient);
             EXPECT_EQ(gradient.data, model.at(2));
             ddp_work* work = nullptr;
-            call(ddp_allreduce, g, nullptr, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket), DDP_F32, DDP_AVG, &work);
+            call(ddp_allreduce, g, nullptr, ddp_bucket_buffer(bucket), ddp_bucket_count(bucket), DDP_F32, DDP_AVG,
+                 &work);
             return ddp::Work(work);
         });
         model.context.commit();
@@ -272,8 +280,7 @@ TEST(InPlace, BuiltInHooksMakeTheSameBitsAsOfViews) {
 TEST(InPlace, APlanIsSavedAndAdopted) {
     on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
         BlockModel model(group, {10, 10, 10}, false, with_cap(80));
-        call(ddp_plan_adopt, model.context.get(),
-             R"({"libddp_plan": 1, "buckets": [["p0"], ["p1", "p2"]]})");
+        call(ddp_plan_adopt, model.context.get(), R"({"libddp_plan": 1, "buckets": [["p0"], ["p1", "p2"]]})");
         model.context.commit();
         EXPECT_THAT(model.buckets(), ElementsAre(0, 1, 1));
         train(model, rank, 2, {2, 1, 0});
@@ -380,7 +387,10 @@ TEST_F(InPlaceErrors, NameWhatIsWrong) {
          registering(DDP_PARAM_IN_PLACE | DDP_PARAM_FACTORED, memory)},
         {"a scalar", DDP_ERROR_INVALID_ARGUMENT, {"'w'", "ndim is 0"}, slicing(0, 1)},
         {"no slices", DDP_ERROR_INVALID_ARGUMENT, {"'w'", "shape[0] is 0"}, slicing(1, 0)},
-        {"too many slices", DDP_ERROR_INVALID_ARGUMENT, {"shape[0] is 1099511627776"}, slicing(2, std::int64_t{1} << 40)},
+        {"too many slices",
+         DDP_ERROR_INVALID_ARGUMENT,
+         {"shape[0] is 1099511627776"},
+         slicing(2, std::int64_t{1} << 40)},
         {"a negative extent", DDP_ERROR_INVALID_ARGUMENT, {"'w[0]'", "shape[0] is -3"}, slicing(2, 2, -3)},
         {"too large", DDP_ERROR_INVALID_ARGUMENT, {"too large"}, slicing(2, 4, std::int64_t{1} << 60)},
         {"a name that is taken", DDP_ERROR_ALREADY_EXISTS, {"'w[2]'"}, slicing(2, 4, 4)},

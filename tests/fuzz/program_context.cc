@@ -64,7 +64,7 @@ void Program::register_param() {
     }
     desc.data = parameter.data.get();
     desc.grad = parameter.grad.get();
-    desc.flags = bytes_.flag() ? 1u << bytes_.below(5) : 0;
+    desc.flags = bytes_.flag() ? 1u << bytes_.below(6) : 0;
     if ((desc.flags & DDP_PARAM_SPARSE) != 0 && !odd()) desc.grad = nullptr;
     desc.uses = odd() ? bytes_.number<std::uint32_t>() : static_cast<std::uint32_t>(bytes_.below(3));
     if (odd())
@@ -72,10 +72,19 @@ void Program::register_param() {
     spoil_size(desc);
     ddp_param made = -1;
     ddp_context* const target = odd() ? nullptr : context.handle;
-    if (call(ddp_register_param, target, &desc, odd() ? nullptr : &made) != DDP_OK) return;
+    const bool slices = !parameter.data && !parameter.grad && bytes_.flag();
+    const auto adds = slices ? ddp_register_slices : ddp_register_param;
+    if (call(adds, target, &desc, odd() ? nullptr : &made) != DDP_OK) return;
     check(made == static_cast<ddp_param>(context.params.size()), "parameters are not numbered in their order");
     parameter.shape.resize(static_cast<std::size_t>(desc.ndim));
-    context.params.push_back(std::move(parameter));
+    if (!slices) return context.params.push_back(std::move(parameter));
+    const std::int64_t count = parameter.shape.front();
+    for (std::int64_t i = 0; i < count; ++i) {
+        Parameter& slice = context.params.emplace_back();
+        slice.dtype = parameter.dtype;
+        slice.shape.assign(parameter.shape.begin() + 1, parameter.shape.end());
+        slice.count = parameter.count / static_cast<std::size_t>(count);
+    }
 }
 
 void Program::register_buffer() {

@@ -91,7 +91,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
     for (int id = 0; id < c.param_count(); ++id) {
         const Param& p = c.params[static_cast<std::size_t>(id)];
         const char* homes[] = {" copy", " view", " in place"};
-        out << "\np" << id << ": " << ddp_dtype_name(p.dtype) << "[" << p.count << "]" << homes[static_cast<int>(p.home)];
+        out << "\np" << id << ": " << ddp_dtype_name(p.dtype) << "[" << p.count << "]"
+            << homes[static_cast<int>(p.home)];
         if (p.delayed) out << " delayed";
         if (p.uses > 1) out << ", " << p.uses << " uses";
     }

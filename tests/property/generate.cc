@@ -51,8 +51,8 @@ rc::Gen<Param> any_param() {
     return rc::gen::build<Param>(
         set(&Param::dtype, choice(dtypes)),
         set(&Param::count, rc::gen::weightedOneOf<int>({{8, number(0, 8)}, {1, number(0, 200)}})),
-        set(&Param::home, choice(std::vector<Home>{Home::kCopy, Home::kView, Home::kInPlace, Home::kInPlace})), set(&Param::delayed, chance(10)),
-        set(&Param::uses, choice(std::vector<int>{1, 1, 2})));
+        set(&Param::home, choice(std::vector<Home>{Home::kCopy, Home::kView, Home::kInPlace, Home::kInPlace})),
+        set(&Param::delayed, chance(10)), set(&Param::uses, choice(std::vector<int>{1, 1, 2})));
 }
 
 // `comes` is here what does NOT come.

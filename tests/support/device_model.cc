@@ -30,7 +30,7 @@ DeviceTest::~DeviceTest() {
 }
 
 DeviceModel::DeviceModel(ddp_group* group, std::vector<std::int64_t> sizes, bool view, std::vector<int> devices,
-                         ddp_context_options options, std::int64_t rows)
+                         ddp_context_options options, std::int64_t rows, std::uint32_t param_flags)
     : borrowed(group),
       context(borrowed, options),
       sizes_(std::move(sizes)),
@@ -44,7 +44,7 @@ DeviceModel::DeviceModel(ddp_group* group, std::vector<std::int64_t> sizes, bool
         std::string name = std::to_string(i);
         std::vector<std::int64_t> shape{sizes_[static_cast<std::size_t>(i)]};
         if (rows > 1) shape = {rows, shape[0] / rows};
-        context.add_param<float>(name.insert(0, 1, 'p'), shape, data_.back(), own_.back(), where);
+        context.add_param<float>(name.insert(0, 1, 'p'), shape, data_.back(), own_.back(), where, param_flags);
         if (device(i) >= 0) context.set_stream(where, stream(i));
     }
 }

@@ -24,7 +24,8 @@ private:
 // Parameter i holds sizes[i] f32, in so many rows (1: it is no matrix), on devices[i % devices.size()]; a device of -1 is the CPU.
 struct DeviceModel {
     DeviceModel(ddp_group* group, std::vector<std::int64_t> sizes, bool view, std::vector<int> devices,
-                ddp_context_options options = ddp::Context::defaults(), std::int64_t rows = 1);
+                ddp_context_options options = ddp::Context::defaults(), std::int64_t rows = 1,
+                std::uint32_t param_flags = 0);
     ~DeviceModel();
     DeviceModel(const DeviceModel&) = delete;
     DeviceModel& operator=(const DeviceModel&) = delete;

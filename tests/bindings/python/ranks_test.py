@@ -130,7 +130,7 @@ class Ranks(unittest.TestCase):
 
     def test_in_place(self):
         weights = np.full((3, 4, 2), self.rank, "f4")
-        block = self.group.alloc(shape=(26,), dtype="f4")
+        block = self.group.alloc(26)
         gradients = np.asarray(block)
         with ddp.Context(self.group) as ctx:
             layers = ctx.register_slices("layer", weights, gradients[:24].reshape(3, 4, 2), in_place=True)

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "device/memory.h"
@@ -68,6 +69,59 @@ TEST(Plan, TensorsWithoutElementsGetABucket) {
     auto plan = make_plan({f32(0)}, {0}, {100});
     ASSERT_EQ(plan.buckets.size(), 1u);
     EXPECT_EQ(plan.buckets[0].bytes, 0u);
+}
+
+// Gradients of `count` f32 that lie one after another, apart from those of `starts`, where ranges begin.
+std::vector<PlanParam> in_place(std::vector<std::size_t> counts, std::vector<std::int32_t> starts) {
+    std::vector<PlanParam> params;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+        PlanParam& p = params.emplace_back(f32(counts[i]));
+        p.in_place = true;
+        const auto id = static_cast<std::int32_t>(i);
+        p.follows = std::find(starts.begin(), starts.end(), id) == starts.end() ? id - 1 : -1;
+    }
+    return params;
+}
+
+TEST(Plan, InPlaceBucketsAreRangesWithoutGaps) {
+    auto plan = make_plan(in_place({3, 17, 1, 5}, {0}), {3, 2, 1, 0}, {40});
+    ASSERT_EQ(plan.buckets.size(), 2u);
+    EXPECT_THAT(plan.buckets[0].params, ElementsAre(1, 2, 3));
+    EXPECT_THAT(plan.buckets[0].offsets, ElementsAre(0, 68, 72));
+    EXPECT_EQ(plan.buckets[0].bytes, 92u);
+    EXPECT_THAT(plan.buckets[1].params, ElementsAre(0));
+    EXPECT_EQ(plan.buckets[1].bytes, 12u);
+}
+
+TEST(Plan, TheOrderDoesNotMoveWhatIsInPlace) {
+    const auto params = in_place({10, 10, 10, 10}, {0});
+    EXPECT_THAT(assign(params, {80}), ElementsAre(V{0, 1}, V{2, 3}));
+    const auto plan = make_plan(params, {2, 3, 0, 1}, {80});
+    EXPECT_THAT(plan.buckets[0].params, ElementsAre(2, 3));
+    EXPECT_THAT(plan.buckets[1].params, ElementsAre(0, 1));
+}
+
+TEST(Plan, InPlaceRangesEndWhereMemoryDoes) {
+    EXPECT_THAT(assign(in_place({10, 10, 10, 10}, {0, 2}), {1000}), ElementsAre(V{0, 1}, V{2, 3}));
+}
+
+TEST(Plan, InPlaceRangesEndAtAnotherClassAndAtParametersThatAreNotReduced) {
+    auto params = in_place({10, 10, 10, 10}, {0});
+    params[1].bucket_class = BucketClass::kDelayed;
+    EXPECT_THAT(assign(params, {1000}), ElementsAre(V{0}, V{2, 3}, V{1}));
+    params = in_place({10, 10, 10}, {0});
+    auto plan = make_plan(params, {0, 2}, {1000});
+    ASSERT_EQ(plan.buckets.size(), 2u);
+    EXPECT_THAT(plan.buckets[0].params, ElementsAre(0));
+    EXPECT_THAT(plan.buckets[1].params, ElementsAre(2));
+}
+
+// The caps are counted apart from those of gradients that live in buckets.
+TEST(Plan, InPlaceGradientsHaveCapsOfTheirOwn) {
+    auto params = in_place({10, 10, 10}, {0});
+    params.push_back(f32(10));
+    params.push_back(f32(10));
+    EXPECT_THAT(assign(params, {40, 80}), ElementsAre(V{0, 1}, V{2}, V{3}, V{4}));
 }
 
 TEST(Plan, HashTellsPlansApart) {

@@ -116,15 +116,15 @@ public final class ParameterBuilder {
         for (int i = 0; i < shape[0]; i++) {
             Memory value = data == null ? null : data.slice(i);
             Memory gradient = grad == null ? null : grad.slice(i);
-            slices.add(context.add(new Parameter(context, first + i, name + "[" + i + "]", extents, dtype, device, value,
-                    gradient)));
+            slices.add(context.add(
+                    new Parameter(context, first + i, name + "[" + i + "]", extents, dtype, device, value, gradient)));
         }
         return slices;
     }
 
     /** A function of C that adds what is described, and gives the index. */
     private interface Registration {
-        void call(Handle context, ddp_param_desc desc, int[] index);
+        void call(Handle<Kind.ddp_context> context, ddp_param_desc desc, int[] index);
     }
 
     private int register(Registration function) {
