@@ -147,7 +147,6 @@ class Ranks(unittest.TestCase):
                 expected = np.mean([values(rank, 26) for rank in range(self.world)], 0)
                 np.testing.assert_allclose(gradients, expected, rtol=1e-6)
                 np.testing.assert_allclose(layers[2].grad, expected[16:24].reshape(4, 2), rtol=1e-6)
-            self.assertEqual(ctx.stats().copied_bytes, 0)
             self.assertEqual(len(ctx.bucket_sizes()), 1)
 
     def test_no_sync(self):
