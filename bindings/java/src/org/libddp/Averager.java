@@ -4,14 +4,25 @@ package org.libddp;
 public final class Averager implements AutoCloseable {
     private final Handle<Kind.ddp_averager> handle;
 
-    /** Averages the parameters every {@code period} steps. Collective. */
+    /**
+     * Averages the parameters every {@code period} steps, over all ranks. Collective.
+     *
+     * @param context a committed context, between steps; it must stay open as long as the averager is used
+     * @param period the number of steps from one average to the next, at least 1
+     */
     public Averager(Context context, long period) {
         this(context, new long[] {period}, null, 0);
     }
 
     /**
-     * Averages every {@code periods[i]} steps over {@code groupSizes[i]} ranks (null: one period, all ranks), not in the first
-     * {@code warmupSteps}. Collective.
+     * Averages every {@code periods[i]} steps over {@code groupSizes[i]} consecutive ranks. If several periods end at
+     * once, only the longest counts. Collective.
+     *
+     * @param context a committed context, between steps; it must stay open as long as the averager is used
+     * @param periods in steps, growing: the first is at least 1, and each is a multiple of the one before
+     * @param groupSizes in ranks, growing: each divides the next, and the last is the world size; null: one period, all
+     *     ranks
+     * @param warmupSteps the number of steps at the beginning without averaging; not negative
      */
     public Averager(Context context, long[] periods, int[] groupSizes, long warmupSteps) {
         long[] made = new long[1];
@@ -20,24 +31,32 @@ public final class Averager implements AutoCloseable {
         handle.keep(context);
     }
 
-    /** Counts a step, and averages if it is due. Returns over how many ranks it averaged; 0 if it did not. */
+    /**
+     * Counts a step, and averages if it is due. Collective.
+     *
+     * @return over how many ranks it averaged; 0 if it did not
+     */
     public int step() {
         int[] ranks = new int[1];
         ddp.ddp_averager_step(handle, ranks);
         return ranks[0];
     }
 
-    /** The number of counted steps. */
+    /** {@return the number of counted steps, for a checkpoint} */
     public long steps() {
         return ddp.ddp_averager_get_step(handle);
     }
 
-    /** Sets it, from a checkpoint. */
+    /**
+     * Sets the number of counted steps, from a checkpoint. Every rank must set the same.
+     *
+     * @param value not negative
+     */
     public void steps(long value) {
         ddp.ddp_averager_set_step(handle, value);
     }
 
-    /** Frees it. */
+    /** Frees the averager. The context stays open. */
     @Override
     public void close() {
         Handle.close(handle);

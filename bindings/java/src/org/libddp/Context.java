@@ -18,12 +18,21 @@ import java.util.List;
 public final class Context extends Hooks implements AutoCloseable {
     private final List<Parameter> parameters = new ArrayList<>();
 
-    /** A context with the default options. It keeps the group alive. */
+    /**
+     * A context with the default options.
+     *
+     * @param group the ranks to communicate with; the context keeps the group alive, even after it is closed
+     */
     public Context(Group group) {
         this(group, new ContextOptions());
     }
 
-    /** A context on a group, which it keeps alive. */
+    /**
+     * A context on a group.
+     *
+     * @param group the ranks to communicate with; the context keeps the group alive, even after it is closed
+     * @param options the same on every rank
+     */
     public Context(Group group, ContextOptions options) {
         super(create(group, options));
         handle.keepAs("group", group);
@@ -40,31 +49,62 @@ public final class Context extends Hooks implements AutoCloseable {
 
     // REGISTRATION
 
-    /** Adds a parameter whose gradient lives in its bucket: {@link #gradView} or {@link #put}. shape: else that of data. */
+    /**
+     * Adds a parameter whose gradient lives in its bucket: {@link #gradView} or {@link #put}. Call it in the order of
+     * the forward pass, before {@link #commit}.
+     *
+     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank
+     * @param data a direct buffer with its value, which commit overwrites with rank 0's; the context keeps the buffer.
+     *     null: the value is not sent
+     * @param shape its extents, the last of which is contiguous; without any: one, as long as data
+     * @return the parameter, under the next index
+     */
     public Parameter register(String name, Buffer data, long... shape) {
         return register(name, data, null, shape);
     }
 
     /**
-     * Adds a parameter, in the order of the forward pass. data: its value, which commit overwrites with rank 0's. grad: where its
-     * gradient will be, which finalizeStep overwrites with the mean. shape: one dimension if it is not given.
+     * Adds a parameter. Call it in the order of the forward pass, before {@link #commit}.
+     *
+     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank
+     * @param data a direct buffer with its value, which commit overwrites with rank 0's; the context keeps the buffer.
+     *     null: the value is not sent
+     * @param grad a direct buffer for its gradient, which finalizeStep overwrites with the mean; the context keeps the
+     *     buffer. null: the gradient lives in its bucket
+     * @param shape its extents, the last of which is contiguous; without any: one, as long as data or grad
+     * @return the parameter, under the next index
      */
     public Parameter register(String name, Buffer data, Buffer grad, long... shape) {
         ParameterBuilder builder = parameter(name).data(data).grad(grad);
         return shape.length == 0 ? builder.register() : builder.shape(shape).register();
     }
 
-    /** A parameter of which there is more to say: {@code parameter("embedding").shape(1000, 64).sparse().register()}. */
+    /**
+     * Describes a parameter with more properties: {@code parameter("embedding").shape(1000, 64).sparse().register()}.
+     *
+     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank
+     * @return a description, of which {@link ParameterBuilder#register} makes a parameter
+     */
     public ParameterBuilder parameter(String name) {
         return new ParameterBuilder(this, name);
     }
 
-    /** Adds state that is not trained, such as running means: rank 0's is sent to every rank. */
+    /**
+     * Adds state that is not trained, such as running means: rank 0's is sent to every rank.
+     *
+     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank
+     * @param data a direct buffer, which the context keeps
+     */
     public void registerBuffer(String name, Buffer data) {
         addBuffer(parameter(name).data(data).registerBuffer());
     }
 
-    /** The same for memory that need not be of the CPU. */
+    /**
+     * The same for memory that need not be of the CPU.
+     *
+     * @param name 1 to 1,024 bytes in UTF-8, unique in the context, the same on every rank
+     * @param data the state, which the context keeps
+     */
     public void registerBuffer(String name, Memory data) {
         addBuffer(parameter(name).data(data).registerBuffer());
     }
@@ -74,7 +114,7 @@ public final class Context extends Hooks implements AutoCloseable {
         return parameter;
     }
 
-    /** What was registered, by index. */
+    /** {@return an unmodifiable view of the registered parameters, by index} */
     @Override
     public List<Parameter> parameters() {
         return Collections.unmodifiableList(parameters);
@@ -92,12 +132,20 @@ public final class Context extends Hooks implements AutoCloseable {
         handle.call(() -> ddp.ddp_step_begin(handle));
     }
 
-    /** This step's gradient of the parameter is complete. Until finalizeStep returns it must not be touched. */
+    /**
+     * Says that this step's gradient of the parameter is complete. Until finalizeStep returns it must not be touched.
+     *
+     * @param parameter a parameter of this context, and not sparse
+     */
     public void gradReady(Parameter parameter) {
         gradReady(own(parameter));
     }
 
-    /** The same by index: the call that a step makes most often. */
+    /**
+     * The same by index: the call that a step makes most often.
+     *
+     * @param index {@link Parameter#index}
+     */
     public void gradReady(int index) {
         try {
             ddp.ddp_grad_ready(handle, index);
@@ -106,14 +154,23 @@ public final class Context extends Hooks implements AutoCloseable {
         }
     }
 
-    /** Copies a gradient to its place (the registered grad, or the view), and announces it. */
+    /**
+     * Copies a gradient to its place (the registered grad, or the view), and announces it.
+     *
+     * @param parameter a parameter of this context, on the CPU
+     * @param grad a direct buffer with the parameter's type and number of elements; not used after the call
+     */
     public void put(Parameter parameter, Buffer grad) {
         put(parameter, grad, false);
     }
 
     /**
-     * The same. add: adds to what was put since the last synced step, in steps without sync and for a parameter with
-     * several uses. Otherwise it replaces that.
+     * The same, or adds to the gradient.
+     *
+     * @param parameter a parameter of this context, on the CPU
+     * @param grad a direct buffer with the parameter's type and number of elements; not used after the call
+     * @param add true: adds to what was put since the last synced step, in steps without sync and for a parameter with
+     *     several uses. false: replaces that
      */
     public void put(Parameter parameter, Buffer grad, boolean add) {
         int index = own(parameter);
@@ -127,7 +184,13 @@ public final class Context extends Hooks implements AutoCloseable {
         Reference.reachabilityFence(source);
     }
 
-    /** The gradient is zero except in these rows. Both buffers are copied. */
+    /**
+     * Announces a gradient that is zero except in some rows. Both buffers are copied.
+     *
+     * @param parameter sparse, of shape [rows, ...]
+     * @param indices a direct buffer of I64: row numbers, from 0; repeated ones add up
+     * @param values a direct buffer of the parameter's type: one row for each index, row after row
+     */
     public void gradReadySparse(Parameter parameter, Buffer indices, Buffer values) {
         int index = own(parameter);
         Memory rows = Memory.of("indices", indices, Dtype.I64);
@@ -138,7 +201,13 @@ public final class Context extends Hooks implements AutoCloseable {
         Reference.reachabilityFence(each);
     }
 
-    /** The gradient, an n x m matrix, is left^T right: rows x n and rows x m; both buffers are copied. */
+    /**
+     * Announces a gradient that is the product left^T right, an n x m matrix. Both buffers are copied.
+     *
+     * @param parameter factored, of shape [n, ...]; m is the product of its other extents
+     * @param left a direct buffer of the parameter's type: a rows x n matrix, row after row, with any number of rows
+     * @param right a direct buffer of the parameter's type: a rows x m matrix, row after row
+     */
     public void gradReadyFactors(Parameter parameter, Buffer left, Buffer right) {
         int index = own(parameter);
         long n = parameter.shape()[0];
@@ -157,18 +226,22 @@ public final class Context extends Hooks implements AutoCloseable {
         endingStep(() -> ddp.ddp_finalize(handle));
     }
 
-    /** The same without waiting: {@link #awaitParameter} and {@link #finalizeStep} follow. */
+    /** The same without waiting: {@link #awaitParameter} and {@link #finalizeStep} follow. Collective. */
     public void finalizeAsync() {
         handle.call(() -> ddp.ddp_finalize_async(handle));
     }
 
-    /** After finalizeAsync: waits until this gradient is final. */
+    /**
+     * Waits until this gradient is final, between finalizeAsync and finalizeStep.
+     *
+     * @param parameter a parameter of this context
+     */
     public void awaitParameter(Parameter parameter) {
         int index = own(parameter);
         handle.call(() -> ddp.ddp_wait_param(handle, index));
     }
 
-    /** Ends a step that went wrong, on every rank; nothing is written back. */
+    /** Ends a step that went wrong, on every rank; nothing is written back. Collective. */
     public void discard() {
         endingStep(() -> ddp.ddp_step_discard(handle));
     }
@@ -183,17 +256,27 @@ public final class Context extends Hooks implements AutoCloseable {
         }
     }
 
-    /** Whether the following steps communicate. */
+    /**
+     * Says whether the following steps communicate. Call it between steps; all ranks give the same.
+     *
+     * @param sync false: the steps do not communicate, and the next synced step reduces the sums
+     */
     public void setSync(boolean sync) {
         ddp.ddp_set_sync(handle, sync ? 1 : 0);
     }
 
-    /** What {@link #noSync} gives: closing it ends the part that does not communicate. */
+    /** The result of {@link #noSync}: closing it ends the part that does not communicate. */
     public interface NoSync extends AutoCloseable {
+        /** Switches communication on again, for the steps that follow. */
         @Override void close();
     }
 
-    /** {@code try (Context.NoSync apart = context.noSync()) { ... }}: steps in here do not communicate; the program adds up. */
+    /**
+     * {@code try (Context.NoSync apart = context.noSync()) { ... }}: steps in here do not communicate; the program adds
+     * up.
+     *
+     * @return an object that switches communication on again when it is closed
+     */
     public NoSync noSync() {
         setSync(false);
         return () -> setSync(true);
@@ -204,20 +287,31 @@ public final class Context extends Hooks implements AutoCloseable {
     /**
      * Sets the stream of this device for calls that take none: commit, stepBegin, gradReady. At first it is the legacy
      * default stream. It must live until another is set or the context is closed.
+     *
+     * @param device a GPU
+     * @param stream the stream's handle as a number; 0: the legacy default stream
      */
     public void setStream(Device device, long stream) {
         ddp.ddp_set_stream(handle, device.type().code, device.index(), stream);
     }
 
-    /** gradReady for a parameter on a device: its gradient is complete when the stream reaches this point. */
+    /**
+     * gradReady for a parameter on a device: its gradient is complete when the stream reaches this point.
+     *
+     * @param parameter a parameter of this context
+     * @param stream the stream's handle as a number; 0: the legacy default stream. It must live until the step ends.
+     *     Ignored for a parameter on the CPU
+     */
     public void gradReadyOn(Parameter parameter, long stream) {
         int index = own(parameter);
         handle.call(() -> ddp.ddp_grad_ready_on(handle, index, stream));
     }
 
     /**
-     * finalizeStep that does not wait for the device: what is enqueued on the stream afterwards sees the mean.
-     * Collective.
+     * finalizeStep that does not wait for the device: what is enqueued on the stream afterwards sees the mean. For
+     * parameters on one device, and perhaps on the CPU. Collective.
+     *
+     * @param stream the stream's handle as a number; 0: the legacy default stream
      */
     public void finalizeOn(long stream) {
         endingStep(() -> ddp.ddp_finalize_on(handle, stream));
@@ -231,6 +325,9 @@ public final class Context extends Hooks implements AutoCloseable {
     /**
      * awaitParameter that does not wait for the device: what is enqueued on the stream afterwards sees this gradient.
      * The program must order it before what the next step does with the gradient.
+     *
+     * @param parameter a parameter of this context
+     * @param stream the stream's handle as a number; 0: the legacy default stream. Ignored for a parameter on the CPU
      */
     public void awaitParameterOn(Parameter parameter, long stream) {
         int index = own(parameter);
@@ -243,6 +340,10 @@ public final class Context extends Hooks implements AutoCloseable {
      * The gradient's place in its bucket. Write the gradient there, and nothing is ever copied. Valid until
      * {@link #layoutGeneration} changes, in stepBegin. A buffer that is kept longer is harmless, but no longer the
      * gradient.
+     *
+     * @param parameter a parameter of this context, neither sparse nor ignored
+     * @return libddp's memory, aligned to 64 bytes, and zero at first; with {@link ParameterBuilder#inPlace}, the
+     *     registered grad
      */
     public Memory gradView(Parameter parameter) {
         long[] view = new long[1];
@@ -254,10 +355,20 @@ public final class Context extends Hooks implements AutoCloseable {
         return Memory.at(view[0], parameter.dtype(), parameter.shape(), held, parameter.device());
     }
 
-    /** The reduced gradient of a sparse parameter: copies of its rows. */
+    /**
+     * The reduced gradient of a sparse parameter: copies of its rows.
+     *
+     * @param indices the numbers of the rows, of I64, ascending, each once
+     * @param values the rows in this order
+     */
     public record Rows(Memory indices, Memory values) {}
 
-    /** The reduced gradient of a sparse parameter. */
+    /**
+     * {@return the reduced gradient of a sparse parameter: the rows that any rank gave; none before the first
+     * reduction}
+     *
+     * @param parameter a parameter of this context, and sparse
+     */
     public Rows sparseGradient(Parameter parameter) {
         long[] indices = new long[1];
         long[] values = new long[1];
@@ -271,35 +382,63 @@ public final class Context extends Hooks implements AutoCloseable {
 
     // WHO TAKES PART
 
-    /** These gradients will not come in this step. */
+    /**
+     * Says early that these gradients will not come in this step, so that their buckets need not wait. Needs
+     * {@link ContextOptions#findUnused}, or the first synced step of a {@link ContextOptions#staticGraph}.
+     *
+     * @param unused parameters of this context that this rank did not announce
+     */
     public void markUnused(Collection<Parameter> unused) {
         int[] indices = own(unused);
         handle.call(() -> ddp.ddp_mark_unused(handle, indices));
     }
 
-    /** Whether any rank used the parameter in the last synced step. */
+    /**
+     * {@return whether any rank used the parameter in the last synced step}
+     *
+     * @param parameter a parameter of this context
+     */
     public boolean isUsed(Parameter parameter) {
         int[] used = new int[1];
         ddp.ddp_param_used(handle, own(parameter), used);
         return used[0] != 0;
     }
 
-    /** Freezes parameters, or thaws them. */
+    /**
+     * Freezes parameters, or thaws them. Every rank must freeze the same, between steps. Gradients of frozen parameters
+     * are not expected, sent or touched.
+     *
+     * @param which parameters of this context
+     * @param frozen false: thaws them
+     */
     public void setFrozen(Collection<Parameter> which, boolean frozen) {
         ddp.ddp_set_frozen(handle, own(which), frozen ? 1 : 0);
     }
 
-    /** These parameters take no part in the next step. authority: the rank whose choice counts, or -1. */
+    /**
+     * Says that these parameters take no part in the next step. Their gradients are not expected, sent or touched.
+     *
+     * @param which parameters of this context
+     * @param authority the rank whose choice counts, which makes the call collective; -1: every rank gives the same
+     */
     public void skip(Collection<Parameter> which, int authority) {
         ddp.ddp_skip_params(handle, own(which), authority);
     }
 
-    /** Whether the parameter is skipped in the step under way or in the next one. */
+    /**
+     * {@return whether the parameter is skipped in the step under way or in the next one}
+     *
+     * @param parameter a parameter of this context
+     */
     public boolean isSkipped(Parameter parameter) {
         return ddp.ddp_skipped(handle, own(parameter)) == 1;
     }
 
-    /** This rank's weight in the weighted mean: the samples of its batch. */
+    /**
+     * Sets this rank's weight in the weighted mean, before stepBegin, until it is changed. At first it is 1.
+     *
+     * @param weight normally the number of samples in this rank's batch; 0 is allowed on some ranks
+     */
     public void setWeight(double weight) {
         ddp.ddp_set_weight(handle, weight);
     }
@@ -315,21 +454,30 @@ public final class Context extends Hooks implements AutoCloseable {
     // THE REST
 
     /**
-     * Averages the values of all floating-point and complex parameters over a group (null: the context's), in place.
-     * Collective.
+     * Averages the values of all floating-point and complex parameters over a group, in place. Collective.
+     *
+     * @param group null: the context's
      */
     public void averageParameters(Group group) {
         ddp.ddp_average_parameters(handle, group == null ? null : group.handle);
     }
 
-    /** Continues in another group, between steps or after a failure. Collective. */
+    /**
+     * Continues in another group, between steps or after a failure. Values are not sent. Collective.
+     *
+     * @param group the new group, of any size; the context keeps it alive
+     */
     public void setGroup(Group group) {
         ddp.ddp_context_set_group(handle, group.handle);
         handle.keepAs("group", group);
         handle.endStep(false);
     }
 
-    /** Breaks the context and its group on every rank. */
+    /**
+     * Breaks the context and its group on every rank.
+     *
+     * @param reason a text for the exceptions on all ranks; null: none
+     */
     public void abort(String reason) {
         ddp.ddp_context_abort(handle, reason);
     }

@@ -21,109 +21,199 @@ public final class ContextOptions {
     private boolean check;
     private long checkInterval;
 
-    /** A bucket is closed once it holds at least this many bytes of gradients. */
+    /**
+     * A bucket is closed once it holds at least this many bytes of gradients.
+     *
+     * @param value in bytes; 0, the default: 26,214,400, or 1,048,576 with the backend shm
+     * @return this
+     */
     public ContextOptions bucketCap(long value) {
         bucketCap = value;
         return this;
     }
 
-    /** The same for the first bucket, which is small so that communication starts early. */
+    /**
+     * The same for the first bucket of each type and device, which is small so that communication starts early.
+     *
+     * @param value in bytes; 0, the default: 1,048,576, or bucketCap if that is smaller
+     * @return this
+     */
     public ContextOptions firstBucketCap(long value) {
         firstBucketCap = value;
         return this;
     }
 
-    /** Caps in bytes, bucket by bucket, instead of the two; the last one repeats. */
+    /**
+     * Caps bucket by bucket, instead of the two.
+     *
+     * @param value in bytes; the last one repeats. None: the two caps hold
+     * @return this
+     */
     public ContextOptions bucketCaps(long... value) {
         bucketCaps = value.clone();
         return this;
     }
 
-    /** What gradients become. */
+    /**
+     * What gradients become.
+     *
+     * @param value {@link Reduction#MEAN} by default
+     * @return this
+     */
     public ContextOptions reduction(Reduction value) {
         reduction = value;
         return this;
     }
 
-    /** libddp records the ready order again after every so many synced steps. */
+    /**
+     * How often libddp records the ready order again, and rebuilds the buckets.
+     *
+     * @param value in synced steps; 0, the default: only after the first
+     * @return this
+     */
     public ContextOptions rebuildInterval(long value) {
         rebuildInterval = value;
         return this;
     }
 
-    /** Follow rank 0's ready order after the first step (default true). */
+    /**
+     * Follow rank 0's ready order after the first step.
+     *
+     * @param value true by default; false: keep the first plan
+     * @return this
+     */
     public ContextOptions rebuild(boolean value) {
         rebuild = value;
         return this;
     }
 
-    /** {@link Context#commit} sends rank 0's values to everyone (default true). */
+    /**
+     * {@link Context#commit} sends rank 0's values to everyone.
+     *
+     * @param value true by default; false: the program has made them equal
+     * @return this
+     */
     public ContextOptions initialBroadcast(boolean value) {
         initialBroadcast = value;
         return this;
     }
 
-    /** {@link Context#stepBegin} sends rank 0's buffers to everyone (default true). */
+    /**
+     * {@link Context#stepBegin} sends rank 0's buffers to everyone.
+     *
+     * @param value true by default
+     * @return this
+     */
     public ContextOptions broadcastBuffers(boolean value) {
         broadcastBuffers = value;
         return this;
     }
 
-    /** A gradient that is not announced counts as unused in this step, not as missing. */
+    /**
+     * A gradient that is not announced counts as unused in this step, not as missing.
+     *
+     * @param value false by default; not together with staticGraph
+     * @return this
+     */
     public ContextOptions findUnused(boolean value) {
         findUnused = value;
         return this;
     }
 
-    /** The first synced step records which gradients are used. */
+    /**
+     * The first synced step records which gradients are used, and every later step uses these.
+     *
+     * @param value false by default; not together with findUnused
+     * @return this
+     */
     public ContextOptions staticGraph(boolean value) {
         staticGraph = value;
         return this;
     }
 
-    /** A gradient that this rank did not use stays as it is. */
+    /**
+     * A gradient that this rank did not use stays as it is.
+     *
+     * @param value false by default; needs findUnused or staticGraph
+     * @return this
+     */
     public ContextOptions keepLocalUnused(boolean value) {
         keepLocalUnused = value;
         return this;
     }
 
-    /** With findUnused: buckets that no rank used are not sent. */
+    /**
+     * Buckets that no rank used are not sent: ranks agree on each bucket first.
+     *
+     * @param value false by default; needs findUnused
+     * @return this
+     */
     public ContextOptions skipUnusedBuckets(boolean value) {
         skipUnusedBuckets = value;
         return this;
     }
 
-    /** Ranks may run out of inputs before others: {@link Context#join}. */
+    /**
+     * Ranks may run out of inputs before others: {@link Context#join}.
+     *
+     * @param value false by default
+     * @return this
+     */
     public ContextOptions join(boolean value) {
         join = value;
         return this;
     }
 
-    /** With join: the mean is over the ranks that still have inputs. */
+    /**
+     * The mean is over the ranks that still have inputs.
+     *
+     * @param value false by default; needs join, and a reduction that is not the sum
+     * @return this
+     */
     public ContextOptions divideByPresent(boolean value) {
         divideByPresent = value;
         return this;
     }
 
-    /** With join: all ranks stop as soon as one has no more inputs. */
+    /**
+     * All ranks stop with {@link DdpException.UnevenInputs} as soon as one has no more inputs.
+     *
+     * @param value false by default; needs join
+     * @return this
+     */
     public ContextOptions stopAtFirstJoin(boolean value) {
         stopAtFirstJoin = value;
         return this;
     }
 
-    /** Rebuild buckets in the order of the mean over ranks, not in rank 0's. */
+    /**
+     * Rebuild buckets in the order of the mean over ranks, not in rank 0's.
+     *
+     * @param value false by default
+     * @return this
+     */
     public ContextOptions consensusOrder(boolean value) {
         consensusOrder = value;
         return this;
     }
 
-    /** Finds mistakes that are otherwise silent (DDP_CONTEXT_CHECK in ddp/context.h). So does DDP_DEBUG=check. */
+    /**
+     * Finds mistakes that are otherwise silent (DDP_CONTEXT_CHECK in ddp/context.h). So does DDP_DEBUG=check.
+     *
+     * @param value false by default
+     * @return this
+     */
     public ContextOptions check(boolean value) {
         check = value;
         return this;
     }
 
-    /** With check: every so many synced steps ranks compare the values of parameters; -1: never. */
+    /**
+     * With check: how often ranks compare the values of parameters.
+     *
+     * @param value in synced steps; 0, the default: 10. -1: never
+     * @return this
+     */
     public ContextOptions checkInterval(long value) {
         checkInterval = value;
         return this;

@@ -33,12 +33,22 @@ public final class DataParallel implements AutoCloseable {
     private final Context context;
     private final Map<String, Parameter> parameters = new LinkedHashMap<>();
 
-    /** In the group of the job, with the default options. */
+    /**
+     * Registers the arrays in the group of the job, with the default options. Collective.
+     *
+     * @param parameters the arrays of the model, which rank 0's values overwrite
+     */
     public DataParallel(Object parameters) {
         this(new Group(), parameters, new ContextOptions());
     }
 
-    /** Registers the arrays and overwrites them with rank 0's values. Collective. */
+    /**
+     * Registers the arrays, and overwrites them with rank 0's values. Collective.
+     *
+     * @param group the ranks to communicate with; the context keeps the group alive
+     * @param parameters the arrays of the model; the same structure and lengths on every rank
+     * @param options the same on every rank
+     */
     public DataParallel(Group group, Object parameters, ContextOptions options) {
         Map<String, Object> arrays = arraysOf("parameters", parameters);
         if (arrays.isEmpty()) {
@@ -64,7 +74,11 @@ public final class DataParallel implements AutoCloseable {
         }
     }
 
-    /** Overwrites the gradients of this rank with the mean over ranks. They have the structure of the parameters. Collective. */
+    /**
+     * Overwrites the gradients of this rank with the mean over ranks. Collective.
+     *
+     * @param gradients arrays with the structure, types and lengths of the parameters
+     */
     public void mean(Object gradients) {
         Map<String, Object> arrays = arraysOf("gradients", gradients);
         check(arrays);
@@ -79,12 +93,12 @@ public final class DataParallel implements AutoCloseable {
         arrays.forEach((path, array) -> read(view(parameters.get(path)), array));
     }
 
-    /** For hooks, statistics and so on. */
+    /** {@return the context, for hooks and statistics} */
     public Context context() {
         return context;
     }
 
-    /** Closes the context. */
+    /** Closes the context. The arrays stay as they are. */
     @Override
     public void close() {
         context.close();

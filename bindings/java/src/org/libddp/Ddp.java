@@ -8,25 +8,31 @@ public final class Ddp {
     private Ddp() {}
 
     /**
-     * Says where the native library is: its file, or its folder. Call it before anything else of this package. The
-     * system property {@code org.libddp.library} has precedence. Without both, the library comes from the jar, then
-     * from java.library.path.
+     * Says where the native library is. Call it before anything else of this package. The system property
+     * {@code org.libddp.library} has precedence. Without both, the library comes from the jar, then from
+     * {@code java.library.path}.
+     *
+     * @param path the file, or the folder that contains {@code libddp_jni.so}
      */
     public static void library(Path path) {
         Natives.choose(path);
     }
 
-    /** Of the loaded library, "0.1.0". */
+    /** {@return the version of the loaded library: "0.1.0"} */
     public static String version() {
         return ddp.ddp_version();
     }
 
-    /** What the library was built with: words separated by spaces. */
+    /** {@return what the library was built with: words separated by spaces} */
     public static String features() {
         return ddp.ddp_features();
     }
 
-    /** Whether a group can be created with this backend. */
+    /**
+     * {@return whether a group can be created with this backend}
+     *
+     * @param name as for {@link GroupOptions#backend}
+     */
     public static boolean backendAvailable(String name) {
         try {
             return ddp.ddp_backend_available(name) != 0;
@@ -36,8 +42,9 @@ public final class Ddp {
     }
 
     /**
-     * Registers the program's own transport: the address of a {@code ddp_backend}, a table of C functions
-     * (ddp/backend.h).
+     * Registers the program's own transport for {@link GroupOptions#backend}.
+     *
+     * @param address the address of a {@code ddp_backend}, a table of C functions (ddp/backend.h)
      */
     public static void registerBackend(long address) {
         ddp.ddp_backend_register(address);

@@ -24,27 +24,27 @@ public class DdpException extends RuntimeException {
         step = facts.step;
     }
 
-    /** The value of the constant DDP_ERROR_... in ddp/status.h. */
+    /** {@return the value of the constant DDP_ERROR_... in ddp/status.h} */
     public int status() {
         return status;
     }
 
-    /** The rank that caused it; -1 if it is not known. */
+    /** {@return the rank that caused it; -1 if it is not known} */
     public int rank() {
         return rank;
     }
 
-    /** The index of the parameter that it is about; -1 if there is none. */
+    /** {@return the index of the parameter that it is about; -1 if there is none} */
     public int param() {
         return param;
     }
 
-    /** The index of the bucket that it is about; -1 if there is none. */
+    /** {@return the index of the bucket that it is about; -1 if there is none} */
     public int bucket() {
         return bucket;
     }
 
-    /** The step in which it happened; -1 if it did not happen in one. */
+    /** {@return the step in which it happened, from 0; -1 if it did not happen in one} */
     public long step() {
         return step;
     }

@@ -1,11 +1,17 @@
 package org.libddp;
 
-/** Where memory lies: on the CPU, or on a GPU (ddp/device.h). */
+/**
+ * Where memory lies: on the CPU, or on a GPU (ddp/device.h).
+ *
+ * @param type the kind of device
+ * @param index its number among devices of this kind, from 0
+ */
 public record Device(Type type, int index) {
     /** Kinds of devices. */
     public enum Type {
+        /** The CPU, which counts as one device. */
         CPU(0),
-        /** Needs libddp's CUDA module. */
+        /** A GPU of NVIDIA. Needs libddp's CUDA module. */
         CUDA(1);
 
         final int code;
@@ -19,25 +25,40 @@ public record Device(Type type, int index) {
         }
     }
 
+    /** The CPU. */
     public static final Device CPU = new Device(Type.CPU, 0);
 
+    /**
+     * A device that need not exist: {@link #count} says how many there are.
+     *
+     * @param type the kind of device
+     * @param index its number among devices of this kind, from 0
+     */
     public Device {
         if (index < 0) throw new IllegalArgumentException("index: " + index + " is negative");
     }
 
-    /** The GPU with this number, from 0. */
+    /**
+     * {@return the GPU with this number}
+     *
+     * @param index from 0
+     */
     public static Device cuda(int index) {
         return new Device(Type.CUDA, index);
     }
 
-    /** The number of devices of this type; an exception says why there is none. */
+    /**
+     * {@return the number of devices of this type, at least 1; an exception says why there is none}
+     *
+     * @param type the kind of device
+     */
     public static int count(Type type) {
         int[] devices = new int[1];
         ddp.ddp_device_count(type.code, devices);
         return devices[0];
     }
 
-    /** A line about the device: its name, memory and driver. */
+    /** {@return a line about the device: its name, memory and driver} */
     public String describe() {
         byte[][] text = new byte[1][];
         ddp.ddp_device_describe(type.code, index, text);
@@ -48,7 +69,7 @@ public record Device(Type type, int index) {
         return type == Type.CPU;
     }
 
-    /** "cpu", or "cuda:1". */
+    /** {@return "cpu", or "cuda:1"} */
     @Override
     public String toString() {
         return isCpu() ? "cpu" : "cuda:" + index;

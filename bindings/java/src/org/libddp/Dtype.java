@@ -6,10 +6,15 @@ public enum Dtype {
     F16(1, 2),
     /** The upper half of an IEEE 754 binary32; the bits are in shorts. */
     BF16(2, 2),
+    /** IEEE 754 binary32, Java's {@code float}. */
     F32(3, 4),
+    /** IEEE 754 binary64, Java's {@code double}. */
     F64(4, 8),
+    /** Java's {@code int}. */
     I32(5, 4),
+    /** Java's {@code long}. */
     I64(6, 8),
+    /** A byte without a sign. */
     U8(7, 1),
     /** Two {@link #F32}. */
     C64(8, 8),
@@ -24,7 +29,7 @@ public enum Dtype {
         this.size = size;
     }
 
-    /** Bytes of an element. */
+    /** {@return the bytes of an element} */
     public int size() {
         return size;
     }

@@ -36,7 +36,11 @@ public final class Group implements AutoCloseable {
         this(new GroupOptions());
     }
 
-    /** Joins a group. Without ranks, meeting place and launcher it is a group of one. */
+    /**
+     * Joins a group. Without ranks, meeting place and launcher it is a group of one. Collective.
+     *
+     * @param options how to join; the launcher's environment has the rest
+     */
     public Group(GroupOptions options) {
         Store store = options.store();
         long[] made = new long[1];
@@ -68,7 +72,7 @@ public final class Group implements AutoCloseable {
         return new Group(handle);
     }
 
-    /** A group of this process only. */
+    /** {@return a group of this process only} */
     public static Group alone() {
         return new Group(new GroupOptions().rank(0).worldSize(1));
     }
@@ -76,6 +80,9 @@ public final class Group implements AutoCloseable {
     /**
      * Makes one group of several groups of the same ranks, and takes turns among them (ddp_group_round_robin).
      * Collective.
+     *
+     * @param groups 1 to 64, in the same order on every rank; the new group keeps them alive
+     * @return the new group
      */
     public static Group roundRobin(List<Group> groups) {
         List<Handle<Kind.ddp_group>> handles = new ArrayList<>();
@@ -85,29 +92,39 @@ public final class Group implements AutoCloseable {
         return of(made[0]);
     }
 
-    /** This process's rank. */
+    /** {@return this process's rank, from 0} */
     public int rank() {
         return ddp.ddp_group_rank(handle);
     }
 
-    /** The number of ranks. */
+    /** {@return the number of ranks} */
     public int worldSize() {
         return ddp.ddp_group_world_size(handle);
     }
 
-    /** The backend's name. */
+    /** {@return the backend's name; for a round robin group one for each of its groups: "shm,gloo"} */
     public String backend() {
         return ddp.ddp_group_backend(handle);
     }
 
-    /** A connection to the store that the ranks met in, which may outlive the group. */
+    /**
+     * A connection to the store that the ranks met in, for the program's own keys.
+     *
+     * @return a store that the caller closes; it may outlive the group
+     */
     public Store store() {
         long[] made = new long[1];
         ddp.ddp_group_store(handle, made);
         return new Store(made[0]);
     }
 
-    /** Ranks that give the same color form a group, ordered by key, then by rank. -1 joins none: null. Collective. */
+    /**
+     * Divides the group: ranks that give the same color form a new one, with the options of this. Collective.
+     *
+     * @param color not negative; -1 joins none
+     * @param key orders the ranks of a color; equal keys: by their rank in this group
+     * @return the new group, which may outlive this one; null for color -1
+     */
     public Group split(int color, int key) {
         long[] made = new long[1];
         ddp.ddp_group_split(handle, color, key, made);
@@ -119,12 +136,23 @@ public final class Group implements AutoCloseable {
         ddp.ddp_group_status(handle);
     }
 
-    /** Breaks the group on every rank. */
+    /**
+     * Breaks the group on every rank.
+     *
+     * @param reason a text for the exceptions on all ranks; null: none
+     */
     public void abort(String reason) {
         ddp.ddp_group_abort(handle, reason);
     }
 
-    /** Memory in which this group's collectives are fastest, zeroed. It is freed with the last buffer over it. */
+    /**
+     * Allocates memory of the CPU in which this group's collectives are fastest. It is freed with the last buffer over
+     * it.
+     *
+     * @param dtype the type of its elements
+     * @param shape its extents, the last of which is contiguous; less than 2 GiB in all
+     * @return zeros, aligned to 64 bytes; they may outlive the group
+     */
     public Memory alloc(Dtype dtype, long... shape) {
         long[] made = new long[1];
         ddp.ddp_mem_alloc(handle, Math.multiplyExact(Memory.count(shape), dtype.size()), made);
@@ -133,77 +161,163 @@ public final class Group implements AutoCloseable {
 
     // COLLECTIVES
 
-    /** recv = op over the ranks of recv itself. */
+    /**
+     * recv = op over the ranks of recv itself.
+     *
+     * @param recv a direct buffer with the same number of elements on every rank; all ranks get the same bits
+     * @param op the operation over ranks
+     */
     public void allreduce(Buffer recv, Op op) {
         allreduce(Memory.of("recv", recv, null), op);
     }
 
-    /** recv = op over the ranks of recv itself. */
+    /**
+     * recv = op over the ranks of recv itself.
+     *
+     * @param recv the same number of elements on every rank; all ranks get the same bits
+     * @param op the operation over ranks
+     */
     public void allreduce(Memory recv, Op op) {
         reduceTo(null, recv, op, null);
     }
 
-    /** recv = op over the ranks of send. */
+    /**
+     * recv = op over the ranks of send.
+     *
+     * @param send as many elements as recv, of the same type, not overlapping it; null: recv itself
+     * @param recv the same number of elements on every rank; all ranks get the same bits
+     * @param op the operation over ranks
+     */
     public void allreduce(Memory send, Memory recv, Op op) {
         reduceTo(send, recv, op, null);
     }
 
-    /** recv = op over the ranks of recv itself. */
+    /**
+     * recv = op over the ranks of recv itself.
+     *
+     * @param recv a direct buffer with the same number of elements on every rank; all ranks get the same bits
+     * @param op the operation over ranks
+     * @return a work that ends with the operation; leave the memory alone until then
+     */
     public Work allreduceAsync(Buffer recv, Op op) {
         return allreduceAsync(Memory.of("recv", recv, null), op);
     }
 
-    /** recv = op over the ranks of recv itself. */
+    /**
+     * recv = op over the ranks of recv itself.
+     *
+     * @param recv the same number of elements on every rank; all ranks get the same bits
+     * @param op the operation over ranks
+     * @return a work that ends with the operation; leave the memory alone until then
+     */
     public Work allreduceAsync(Memory recv, Op op) {
         return allreduceAsync(null, recv, op);
     }
 
-    /** recv = op over the ranks of send. */
+    /**
+     * recv = op over the ranks of send.
+     *
+     * @param send as many elements as recv, of the same type, not overlapping it; null: recv itself
+     * @param recv the same number of elements on every rank; all ranks get the same bits
+     * @param op the operation over ranks
+     * @return a work that ends with the operation; leave the memory alone until then
+     */
     public Work allreduceAsync(Memory send, Memory recv, Op op) {
         return Work.start(handle, work -> reduceTo(send, recv, op, work), send, recv);
     }
 
-    /** buffer of rank root to every rank. */
+    /**
+     * Sends the buffer of one rank to every rank, in place.
+     *
+     * @param buffer a direct buffer, with the same number of elements on every rank
+     * @param root the rank that has the data
+     */
     public void broadcast(Buffer buffer, int root) {
         broadcast(Memory.of("buffer", buffer, null), root);
     }
 
-    /** buffer of rank root to every rank. */
+    /**
+     * Sends the memory of one rank to every rank, in place.
+     *
+     * @param buffer the same number of elements on every rank
+     * @param root the rank that has the data
+     */
     public void broadcast(Memory buffer, int root) {
         send(buffer, root, null);
     }
 
-    /** buffer of rank root to every rank. */
+    /**
+     * Sends the memory of one rank to every rank, in place.
+     *
+     * @param buffer the same number of elements on every rank
+     * @param root the rank that has the data
+     * @return a work that ends with the operation; leave the memory alone until then
+     */
     public Work broadcastAsync(Memory buffer, int root) {
         return Work.start(handle, work -> send(buffer, root, work), buffer);
     }
 
-    /** recv = the ranks' send, one after another. */
+    /**
+     * recv = the ranks' send, one after another.
+     *
+     * @param send a direct buffer with the same number of elements on every rank
+     * @param recv a direct buffer with world size times as many
+     */
     public void allgather(Buffer send, Buffer recv) {
         allgather(Memory.of("send", send, null), Memory.of("recv", recv, null));
     }
 
-    /** recv = the ranks' send, one after another; null: each rank's part is already in recv. */
+    /**
+     * recv = the ranks' send, one after another.
+     *
+     * @param send the same number of elements on every rank; null: each rank's part is already in recv
+     * @param recv world size times as many elements
+     */
     public void allgather(Memory send, Memory recv) {
         gather(send, recv, null);
     }
 
-    /** recv = the ranks' send, one after another; null: each rank's part is already in recv. */
+    /**
+     * recv = the ranks' send, one after another.
+     *
+     * @param send the same number of elements on every rank; null: each rank's part is already in recv
+     * @param recv world size times as many elements
+     * @return a work that ends with the operation; leave the memory alone until then
+     */
     public Work allgatherAsync(Memory send, Memory recv) {
         return Work.start(handle, work -> gather(send, recv, work), send, recv);
     }
 
-    /** recv = this rank's part of op over the ranks of send. */
+    /**
+     * recv = this rank's part of op over the ranks of send.
+     *
+     * @param send a direct buffer with world size times as many elements as recv: a part for each rank
+     * @param recv a direct buffer for this rank's part
+     * @param op the operation over ranks
+     */
     public void reduceScatter(Buffer send, Buffer recv, Op op) {
         reduceScatter(Memory.of("send", send, null), Memory.of("recv", recv, null), op);
     }
 
-    /** recv = this rank's part of op over the ranks of send. */
+    /**
+     * recv = this rank's part of op over the ranks of send.
+     *
+     * @param send world size times as many elements as recv: a part for each rank
+     * @param recv for this rank's part
+     * @param op the operation over ranks
+     */
     public void reduceScatter(Memory send, Memory recv, Op op) {
         scatter(send, recv, op, null);
     }
 
-    /** recv = this rank's part of op over the ranks of send. */
+    /**
+     * recv = this rank's part of op over the ranks of send.
+     *
+     * @param send world size times as many elements as recv: a part for each rank
+     * @param recv for this rank's part
+     * @param op the operation over ranks
+     * @return a work that ends with the operation; leave the memory alone until then
+     */
     public Work reduceScatterAsync(Memory send, Memory recv, Op op) {
         return Work.start(handle, work -> scatter(send, recv, op, work), send, recv);
     }
@@ -214,7 +328,11 @@ public final class Group implements AutoCloseable {
         ddp.ddp_barrier(handle, null);
     }
 
-    /** Done when every rank has called it. */
+    /**
+     * Starts a barrier.
+     *
+     * @return a work that ends when every rank has called this
+     */
     public Work barrierAsync() {
         Handle.sweep();
         return Work.start(handle, work -> ddp.ddp_barrier(handle, work));

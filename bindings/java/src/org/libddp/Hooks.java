@@ -29,7 +29,7 @@ public abstract class Hooks {
         handle.owner = this;
     }
 
-    /** What was registered, by index. */
+    /** {@return an unmodifiable view of the registered parameters, by index} */
     public abstract List<Parameter> parameters();
 
     void addBuffer(Memory memory) {
@@ -38,7 +38,7 @@ public abstract class Hooks {
 
     // LAYOUT
 
-    /** Grows when views move. */
+    /** {@return a number that grows when views move: in commit, stepBegin, setGroup and join} */
     public long layoutGeneration() {
         return ddp.ddp_layout_generation(handle);
     }
@@ -61,17 +61,32 @@ public abstract class Hooks {
 
     // HOOKS
 
-    /** Installs a hook; null: back to the default. Every rank must use the same. */
+    /**
+     * Installs a hook, between steps. Every rank must use the same.
+     *
+     * @param hook called for each bucket of a synced step; null: back to the default
+     */
     public void setHook(Hook hook) {
         ddp.ddp_set_comm_hook(handle, hook == null ? null : callback("hook", hook, ofBuckets(hook)));
     }
 
-    /** Installs a built-in hook: {@code useHook("powersgd", "rank=2,start=100")}. docs/hooks.md lists them. */
+    /**
+     * Installs a built-in hook, between steps: {@code useHook("powersgd", "rank=2,start=100")}. Every rank must use the
+     * same.
+     *
+     * @param name a name from docs/hooks.md
+     * @param options "key=value,key=value"; null: the defaults
+     */
     public void useHook(String name, String options) {
         ddp.ddp_use_hook(handle, name, options);
     }
 
-    /** Post-local SGD with the caller's own group; null: none. */
+    /**
+     * Post-local SGD with the caller's own group.
+     *
+     * @param startStep the number of synced steps in which the whole group averages gradients
+     * @param subgroup averages gradients afterwards, and is kept alive; null: gradients stay local
+     */
     public void useLocalSgd(long startStep, Group subgroup) {
         long at = subgroup == null ? 0 : Handle.enter(subgroup.handle); // the options hold its address
         try (ddp_local_sgd_options options = new ddp_local_sgd_options()) {
@@ -84,12 +99,20 @@ public abstract class Hooks {
         if (subgroup != null) handle.keepAs("subgroup", subgroup);
     }
 
-    /** Wraps the installed hook: it receives buckets cast to F16 or BF16. */
+    /**
+     * Wraps the installed hook: it receives buckets cast to a smaller type.
+     *
+     * @param dtype F16 or BF16
+     */
     public void compressHook(Dtype dtype) {
         ddp.ddp_compress_hook(handle, dtype.code);
     }
 
-    /** Wraps the installed hook: the function is called after it has reduced a bucket. */
+    /**
+     * Wraps the installed hook: the function is called after it has reduced a bucket.
+     *
+     * @param function called in the order of buckets; in a round robin group, in that of each of its groups
+     */
     public void hookThen(BucketFunction function) {
         Objects.requireNonNull(function, "function");
         Adapter adapter = ofBuckets((group, bucket) -> {
@@ -99,24 +122,37 @@ public abstract class Hooks {
         ddp.ddp_hook_then(handle, callback("function of hookThen", function, adapter), 0);
     }
 
-    /** The installed hook's name: "allreduce", "user", ... */
+    /** {@return the installed hook's name: "allreduce", "fp16(allreduce)", "user"} */
     public String hookName() {
         return ddp.ddp_hook_name(handle);
     }
 
-    /** The state of this rank's hook, in the safetensors format. */
+    /**
+     * The state of this rank's hook, between steps. Every rank must save its own.
+     *
+     * @return bytes in the safetensors format, in this machine's byte order
+     */
     public byte[] hookState() {
         byte[][] state = new byte[1][];
         ddp.ddp_hook_state_save(handle, state);
         return state[0];
     }
 
-    /** Loads a saved state. sharedOnly: only what is the same on every rank, for another world size. */
+    /**
+     * Loads a saved state into a hook of the same name. Every rank must load between the same steps.
+     *
+     * @param state the result of {@link #hookState}
+     * @param sharedOnly true: only what is the same on every rank, for another world size
+     */
     public void loadHookState(byte[] state, boolean sharedOnly) {
         ddp.ddp_hook_state_load(handle, state, sharedOnly ? ddp.DDP_HOOK_STATE_SHARED_ONLY : 0);
     }
 
-    /** The hook runs instead of sending rank 0's buffers. null: back to the default. */
+    /**
+     * Installs a hook that runs instead of sending rank 0's buffers. Every rank must use the same.
+     *
+     * @param hook called in stepBegin; null: back to the default
+     */
     public void setBufferHook(BufferHook hook) {
         Adapter adapter = (callback, group, unused) -> {
             hook.synchronize(Group.lent(callback.lend(group)), List.copyOf(buffers));
@@ -125,7 +161,11 @@ public abstract class Hooks {
         ddp.ddp_set_buffer_hook(handle, hook == null ? null : callback("buffer hook", hook, adapter));
     }
 
-    /** The function is called when a gradient is final. null: none. */
+    /**
+     * Installs, between steps, a function that is called when a gradient is final.
+     *
+     * @param function called once for each parameter and synced step; null: none
+     */
     public void setReducedFunction(ReducedFunction function) {
         Adapter adapter = (callback, param, used) -> {
             function.reduced(parameters().get((int) param), used != 0);
@@ -172,29 +212,41 @@ public abstract class Hooks {
 
     // BUCKETS AND FIGURES
 
-    /** The number of buckets; -1 before commit. */
+    /** {@return the number of buckets; -1 before commit} */
     public int bucketCount() {
         return ddp.ddp_context_bucket_count(handle);
     }
 
-    /** The bucket that a parameter is in. */
+    /**
+     * {@return the index of the bucket that a parameter is in; -1 before commit}
+     *
+     * @param parameter a parameter of this context
+     */
     public int parameterBucket(Parameter parameter) {
         return ddp.ddp_context_param_bucket(handle, parameter.index());
     }
 
-    /** Bytes of gradients in a bucket. */
+    /**
+     * {@return the bytes of gradients in a bucket, without gaps; -1 if there is no such bucket}
+     *
+     * @param bucket its index, from 0
+     */
     public long bucketBytes(int bucket) {
         return ddp.ddp_context_bucket_bytes(handle, bucket);
     }
 
-    /** Bytes of gradients in each bucket, now or (initial) when committed. */
+    /**
+     * {@return the bytes of gradients in each bucket}
+     *
+     * @param initial true: of the plan that commit made; false: of the plan in use
+     */
     public long[] bucketSizes(boolean initial) {
         long[][] list = {new long[parameters().size()]};
         ddp.ddp_stats_bucket_sizes(handle, initial ? 1 : 0, list);
         return list[0];
     }
 
-    /** The order in which gradients became ready when libddp last recorded it. */
+    /** {@return the order in which this rank's gradients became ready when libddp last recorded it; empty before} */
     public List<Parameter> readyOrder() {
         int[][] list = {new int[parameters().size()]};
         ddp.ddp_stats_ready_order(handle, list);
@@ -203,31 +255,43 @@ public abstract class Hooks {
         return order;
     }
 
-    /** The parameter with this name. */
+    /**
+     * {@return the parameter with this name}
+     *
+     * @param name the registered name; any other throws {@link DdpException.NotFound}
+     */
     public Parameter find(String name) {
         int[] found = new int[1];
         ddp.ddp_context_find_param(handle, name, found);
         return parameters().get(found[0]);
     }
 
-    /** Records the ready order again in the next synced step, and rebuilds the buckets in this order. */
+    /**
+     * Records the ready order again in the next synced step, and rebuilds the buckets in this order. Every rank must
+     * call it between the same steps.
+     */
     public void requestRebuild() {
         ddp.ddp_request_rebuild(handle);
     }
 
-    /** The bucket plan, as JSON. */
+    /** {@return the bucket plan as JSON: the names of the parameters of each bucket, in order} */
     public String plan() {
         byte[][] text = new byte[1][];
         ddp.ddp_plan_save(handle, text);
         return Text.of(text[0]);
     }
 
-    /** Uses a saved plan. */
+    /**
+     * Uses a saved plan, instead of the first one and the rebuild after the first step. Every rank must call it, before
+     * commit or between the same steps.
+     *
+     * @param plan the result of {@link #plan}, or JSON of the same form
+     */
     public void adoptPlan(String plan) {
         ddp.ddp_plan_adopt(handle, plan);
     }
 
-    /** What the context has done, and how long it took. */
+    /** {@return what the context has done, and how long it took} */
     public Stats stats() {
         return Stats.of(handle);
     }

@@ -39,12 +39,23 @@ public final class Memory {
         this.device = device;
     }
 
-    /** A direct buffer's elements, of the type that its class says: F32, F64, I32, I64, or U8 for bytes. */
+    /**
+     * A direct buffer's elements, of the type that its class says: F32, F64, I32, I64, or U8 for bytes.
+     *
+     * @param buffer direct, in this machine's byte order; its elements from position to limit
+     * @return the same memory, which keeps the buffer alive
+     */
     public static Memory of(Buffer buffer) {
         return of("buffer", buffer, null);
     }
 
-    /** A direct buffer's bytes as elements of a type: shorts as F16 or BF16, floats as C64, bytes as anything. */
+    /**
+     * A direct buffer's bytes as elements of a type: shorts as F16 or BF16, floats as C64, bytes as anything.
+     *
+     * @param buffer direct, in this machine's byte order; its elements from position to limit
+     * @param dtype the type of the elements
+     * @return the same memory, which keeps the buffer alive
+     */
     public static Memory of(Buffer buffer, Dtype dtype) {
         return of("buffer", buffer, dtype);
     }
@@ -52,6 +63,12 @@ public final class Memory {
     /**
      * The program's own array in a device's memory. It must stay until its context is closed or its operation has
      * ended.
+     *
+     * @param device a GPU
+     * @param address the address of the first element on the device
+     * @param dtype the type of the elements
+     * @param shape the extents, the last of which is contiguous
+     * @return the same memory, which the program still owns
      */
     public static Memory onDevice(Device device, long address, Dtype dtype, long... shape) {
         if (device.isCpu()) throw wrong("device", "memory of the CPU is given as a direct buffer: Memory.of");
@@ -213,32 +230,32 @@ public final class Memory {
 
     // WHAT IT IS
 
-    /** Where it lies. */
+    /** {@return the device that it lies on} */
     public Device device() {
         return device;
     }
 
-    /** Its address on the device, for a library that works there. It stays as long as this object. */
+    /** {@return its address on the device, for a library that works there; it stays as long as this object} */
     public long address() {
         return address;
     }
 
-    /** The type of its elements. */
+    /** {@return the type of its elements} */
     public Dtype dtype() {
         return dtype;
     }
 
-    /** The number of elements. */
+    /** {@return the number of elements} */
     public long count() {
         return count;
     }
 
-    /** The extents, the last of which is contiguous. */
+    /** {@return a copy of the extents, the last of which is contiguous} */
     public long[] shape() {
         return shape.clone();
     }
 
-    /** Its bytes, in this machine's order. */
+    /** {@return its bytes, in this machine's order} */
     public ByteBuffer bytes() {
         if (root instanceof ByteBuffer) return ((ByteBuffer) root).slice().order(NATIVE);
         if (!device.isCpu()) {
@@ -249,31 +266,31 @@ public final class Memory {
                 "the memory is that of a " + root.getClass().getSimpleName() + ", not of bytes");
     }
 
-    /** Its elements: of F32, or the parts of C64. */
+    /** {@return its elements: of F32, or the parts of C64} */
     public FloatBuffer floats() {
         check("floats", Dtype.F32, Dtype.C64);
         return root instanceof FloatBuffer ? ((FloatBuffer) root).slice() : bytes().asFloatBuffer();
     }
 
-    /** Its elements: of F64, or the parts of C128. */
+    /** {@return its elements: of F64, or the parts of C128} */
     public DoubleBuffer doubles() {
         check("doubles", Dtype.F64, Dtype.C128);
         return root instanceof DoubleBuffer ? ((DoubleBuffer) root).slice() : bytes().asDoubleBuffer();
     }
 
-    /** Its elements: of I32. */
+    /** {@return its elements: of I32} */
     public IntBuffer ints() {
         check("ints", Dtype.I32, Dtype.I32);
         return root instanceof IntBuffer ? ((IntBuffer) root).slice() : bytes().asIntBuffer();
     }
 
-    /** Its elements: of I64. */
+    /** {@return its elements: of I64} */
     public LongBuffer longs() {
         check("longs", Dtype.I64, Dtype.I64);
         return root instanceof LongBuffer ? ((LongBuffer) root).slice() : bytes().asLongBuffer();
     }
 
-    /** The bits of its elements: of F16 or BF16. */
+    /** {@return the bits of its elements: of F16 or BF16} */
     public ShortBuffer shorts() {
         check("shorts", Dtype.F16, Dtype.BF16);
         return root instanceof ShortBuffer ? ((ShortBuffer) root).slice() : bytes().asShortBuffer();

@@ -25,40 +25,42 @@ public final class Parameter {
         this.grad = grad;
     }
 
-    /** Its number, in the order of registration. */
+    /** {@return its number in the order of registration, from 0} */
     public int index() {
         return index;
     }
 
+    /** {@return its name in the context} */
     public String name() {
         return name;
     }
 
-    /** Its extents, the last of which is contiguous. */
+    /** {@return a copy of its extents, the last of which is contiguous} */
     public long[] shape() {
         return shape.clone();
     }
 
+    /** {@return the type of its elements, and of its gradient's} */
     public Dtype dtype() {
         return dtype;
     }
 
-    /** Where its gradient lies. */
+    /** {@return the device that its gradient lies on} */
     public Device device() {
         return device;
     }
 
-    /** Its value, as registered; null if it was not given. */
+    /** {@return its value, as registered; null if it was not given} */
     public Memory data() {
         return data;
     }
 
-    /** Its gradient, as registered; null if it lives in its bucket. */
+    /** {@return its gradient, as registered; null if it lives in its bucket} */
     public Memory grad() {
         return grad;
     }
 
-    /** {@link Context#gradView} of it. */
+    /** {@return {@link Context#gradView} of it} */
     public Memory view() {
         return context.gradView(this);
     }
@@ -68,17 +70,30 @@ public final class Parameter {
         context.gradReady(this);
     }
 
-    /** {@link Context#gradReadyOn} of it. */
+    /**
+     * {@link Context#gradReadyOn} of it.
+     *
+     * @param stream the stream's handle as a number; 0: the legacy default stream. It must live until the step ends
+     */
     public void readyOn(long stream) {
         context.gradReadyOn(this, stream);
     }
 
-    /** {@link Context#put} of it. */
+    /**
+     * {@link Context#put} of it.
+     *
+     * @param gradient a direct buffer with as many elements; not used after the call
+     */
     public void put(Buffer gradient) {
         context.put(this, gradient);
     }
 
-    /** The same; add: to what was put since the last synced step. */
+    /**
+     * The same, or adds to the gradient.
+     *
+     * @param gradient a direct buffer with as many elements; not used after the call
+     * @param add true: adds to what was put since the last synced step; false: replaces it
+     */
     public void put(Buffer gradient, boolean add) {
         context.put(this, gradient, add);
     }

@@ -22,92 +22,161 @@ public final class ParameterBuilder {
         this.name = name;
     }
 
-    /** Its value, which commit overwrites with rank 0's. Without: it is not sent. */
+    /**
+     * Its value, which commit overwrites with rank 0's. Without, or null: it is not sent.
+     *
+     * @param value memory that the context keeps
+     * @return this
+     */
     public ParameterBuilder data(Memory value) {
         data = value;
         return this;
     }
 
-    /** Its value, which commit overwrites with rank 0's. Without, or null: it is not sent. */
+    /**
+     * Its value, which commit overwrites with rank 0's. Without, or null: it is not sent.
+     *
+     * @param value a direct buffer, which the context keeps
+     * @return this
+     */
     public ParameterBuilder data(Buffer value) {
         return data(value == null ? null : Memory.of("data", value, null));
     }
 
-    /** Where its gradient will be, which finalizeStep overwrites with the mean. Without: the gradient lives in its bucket. */
+    /**
+     * Where its gradient will be, which finalizeStep overwrites with the mean. Without, or null: it lives in its
+     * bucket.
+     *
+     * @param value memory that the context keeps
+     * @return this
+     */
     public ParameterBuilder grad(Memory value) {
         grad = value;
         return this;
     }
 
-    /** Where its gradient will be, which finalizeStep overwrites with the mean. Without, or null: it lives in its bucket. */
+    /**
+     * Where its gradient will be, which finalizeStep overwrites with the mean. Without, or null: it lives in its
+     * bucket.
+     *
+     * @param value a direct buffer, which the context keeps
+     * @return this
+     */
     public ParameterBuilder grad(Buffer value) {
         return grad(value == null ? null : Memory.of("grad", value, null));
     }
 
-    /** Its extents, the last of which is contiguous; else one, as long as data or grad. */
+    /**
+     * Its extents; else one, as long as data or grad.
+     *
+     * @param extents in elements, the last of which is contiguous; none: a scalar
+     * @return this
+     */
     public ParameterBuilder shape(long... extents) {
         shape = extents.clone();
         return this;
     }
 
-    /** The type of its elements; else that of data or grad, or F32. */
+    /**
+     * The type of its elements; else that of data or grad, or F32.
+     *
+     * @param value the same as that of data and grad, if they are given
+     * @return this
+     */
     public ParameterBuilder dtype(Dtype value) {
         dtype = value;
         return this;
     }
 
-    /** Where its gradient lies; else where data or grad are, or on the CPU. */
+    /**
+     * Where its gradient lies; else where data or grad are, or on the CPU.
+     *
+     * @param value the same as that of data and grad, if they are given
+     * @return this
+     */
     public ParameterBuilder device(Device value) {
         device = value;
         return this;
     }
 
-    /** libddp leaves it and its gradient alone. */
+    /**
+     * libddp leaves it and its gradient alone.
+     *
+     * @return this
+     */
     public ParameterBuilder ignored() {
         flags |= ddp.DDP_PARAM_IGNORED;
         return this;
     }
 
-    /** Reduced after all others. */
+    /**
+     * Reduced after all others, in buckets of its own.
+     *
+     * @return this
+     */
     public ParameterBuilder delayed() {
         flags |= ddp.DDP_PARAM_DELAYED;
         return this;
     }
 
-    /** Its gradient is a set of rows: {@link Context#gradReadySparse}. */
+    /**
+     * Its gradient is a set of rows: {@link Context#gradReadySparse}. There is no grad, and at least one extent.
+     *
+     * @return this
+     */
     public ParameterBuilder sparse() {
         flags |= ddp.DDP_PARAM_SPARSE;
         return this;
     }
 
-    /** Its gradient may be given as factors: {@link Context#gradReadyFactors}. */
+    /**
+     * Its gradient may be given as factors: {@link Context#gradReadyFactors}. It is F32 or F64, with at least one
+     * extent.
+     *
+     * @return this
+     */
     public ParameterBuilder factored() {
         flags |= ddp.DDP_PARAM_FACTORED;
         return this;
     }
 
-    /** The gradient is reduced in grad, and not copied (ddp/in_place.h). */
+    /**
+     * The gradient is reduced in grad, and not copied (ddp/in_place.h).
+     *
+     * @return this
+     */
     public ParameterBuilder inPlace() {
         flags |= ddp.DDP_PARAM_IN_PLACE;
         return this;
     }
 
-    /** How often gradReady is called for the parameter in each step. */
+    /**
+     * How often gradReady is called for the parameter in each step.
+     *
+     * @param value once for each layer that shares it; 0 means 1, the default
+     * @return this
+     */
     public ParameterBuilder uses(int value) {
         if (value < 0) throw new IllegalArgumentException("uses: " + value + " is negative");
         uses = value;
         return this;
     }
 
-    /** Adds it to the context, in the order of the forward pass. */
+    /**
+     * Adds it to the context. Call it in the order of the forward pass, before {@link Context#commit}.
+     *
+     * @return the parameter, under the next index
+     */
     public Parameter register() {
         int index = register(ddp::ddp_register_param);
         return context.add(new Parameter(context, index, name, shape, dtype, device, data, grad));
     }
 
     /**
-     * Adds the n slices of a tensor of shape [n, ...], such as a weight that all layers keep in one array: slice i, called
-     * "name[i]", is a parameter of its own.
+     * Adds the n slices of a tensor of shape [n, ...], such as a weight that all layers keep in one array: slice i,
+     * called "name[i]", is a parameter of its own.
+     *
+     * @return the slices, under the next n indices
      */
     public List<Parameter> registerSlices() {
         int first = register(ddp::ddp_register_slices);

@@ -16,12 +16,22 @@ import java.util.Objects;
 public final class Store implements AutoCloseable {
     final Handle<Kind.ddp_store> handle;
 
-    /** A client. uri: "tcp://host:port" or "file:///absolute/path". */
+    /**
+     * Opens a store as a client.
+     *
+     * @param uri "tcp://host:port" or "file:///absolute/path"
+     */
     public Store(String uri) {
         this(uri, new StoreOptions());
     }
 
-    /** Opens a store. uri: "tcp://host:port" or "file:///absolute/path". */
+    /**
+     * Opens a store.
+     *
+     * @param uri "tcp://host:port" or "file:///absolute/path"; a server binds this host, and takes a free port for port
+     *     0
+     * @param options whether to serve, the times, and the job secret
+     */
     public Store(String uri, StoreOptions options) {
         long[] made = new long[1];
         try (ddp_store_options given = new ddp_store_options()) {
@@ -36,27 +46,48 @@ public final class Store implements AutoCloseable {
         handle = Handle.own(Kind.STORE, made);
     }
 
-    /** The port that the server listens on; -1 for a file store. */
+    /** {@return the TCP port that the server listens on; -1 for a file store} */
     public int port() {
         return ddp.ddp_store_port(handle);
     }
 
-    /** Sets key to value, in place of the old value. */
+    /**
+     * Sets key to value, in place of the old value.
+     *
+     * @param key 1 to 1,024 bytes in UTF-8
+     * @param value at most 64 MiB
+     */
     public void set(String key, byte[] value) {
         ddp.ddp_store_set(handle, key, value);
     }
 
-    /** The same with text, in UTF-8. */
+    /**
+     * The same with text, in UTF-8.
+     *
+     * @param key 1 to 1,024 bytes in UTF-8
+     * @param value at most 64 MiB
+     */
     public void set(String key, String value) {
         set(key, value.getBytes(StandardCharsets.UTF_8));
     }
 
-    /** Waits until key exists, then returns its value. */
+    /**
+     * Waits until key exists, as long as the store allows.
+     *
+     * @param key 1 to 1,024 bytes in UTF-8
+     * @return its value
+     */
     public byte[] get(String key) {
         return get(key, null);
     }
 
-    /** Waits until key exists, then returns its value. */
+    /**
+     * Waits until key exists.
+     *
+     * @param key 1 to 1,024 bytes in UTF-8
+     * @param timeout null: the timeout of the store
+     * @return its value
+     */
     public byte[] get(String key, Duration timeout) {
         byte[][] value = new byte[1][];
         ddp.ddp_store_get(handle, key, Ddp.milliseconds("timeout", timeout), value);
@@ -64,8 +95,12 @@ public final class Store implements AutoCloseable {
     }
 
     /**
-     * Sets key to {@code desired} if its value is {@code expected} (empty: or the key is missing). Returns the value
-     * that key then has.
+     * Sets key to {@code desired} if its value is {@code expected}. Atomic.
+     *
+     * @param key 1 to 1,024 bytes in UTF-8
+     * @param expected the old value; empty: or the key is missing
+     * @param desired the new value, at most 64 MiB
+     * @return the value that key then has; empty if it is still missing
      */
     public byte[] compareSet(String key, byte[] expected, byte[] desired) {
         byte[][] value = new byte[1][];
@@ -73,57 +108,96 @@ public final class Store implements AutoCloseable {
         return value[0];
     }
 
-    /** Adds to the decimal integer under key, and returns the sum. */
+    /**
+     * Adds to the decimal integer under key. Atomic.
+     *
+     * @param key 1 to 1,024 bytes in UTF-8; a missing one counts as 0
+     * @param amount the summand; it may be negative
+     * @return the sum
+     */
     public long add(String key, long amount) {
         long[] sum = new long[1];
         ddp.ddp_store_add(handle, key, amount, sum);
         return sum[0];
     }
 
-    /** Appends to the value under key. */
+    /**
+     * Appends to the value under key. Atomic.
+     *
+     * @param key 1 to 1,024 bytes in UTF-8; a missing one is created
+     * @param value the bytes to append
+     */
     public void append(String key, byte[] value) {
         ddp.ddp_store_append(handle, key, value);
     }
 
-    /** Whether all keys exist now. */
+    /**
+     * {@return whether all keys exist now}
+     *
+     * @param keys at most 65,536
+     */
     public boolean check(Collection<String> keys) {
         int[] exists = new int[1];
         ddp.ddp_store_check(handle, keys, exists);
         return exists[0] != 0;
     }
 
-    /** Waits until all keys exist. */
+    /**
+     * Waits until all keys exist.
+     *
+     * @param keys at most 65,536
+     * @param timeout null: the timeout of the store
+     */
     public void await(Collection<String> keys, Duration timeout) {
         ddp.ddp_store_wait(handle, keys, Ddp.milliseconds("timeout", timeout));
     }
 
-    /** Sets many keys in one round trip, all or none. */
+    /**
+     * Sets many keys in one round trip, all or none.
+     *
+     * @param values by key: at most 65,536, and 256 MiB together
+     */
     public void multiSet(Map<String, byte[]> values) {
         ddp.ddp_store_multi_set(handle, values);
     }
 
-    /** Waits until all keys exist, and returns their values. */
+    /**
+     * Waits until all keys exist.
+     *
+     * @param keys at most 65,536
+     * @param timeout null: the timeout of the store
+     * @return their values, in the order of the keys; at most 256 MiB together
+     */
     public List<byte[]> multiGet(Collection<String> keys, Duration timeout) {
         byte[][] values = new byte[keys.size()][];
         ddp.ddp_store_multi_get(handle, keys, Ddp.milliseconds("timeout", timeout), values);
         return Arrays.asList(values);
     }
 
-    /** Deletes a key. Returns whether it existed. */
+    /**
+     * Deletes a key.
+     *
+     * @param key 1 to 1,024 bytes in UTF-8
+     * @return whether it existed
+     */
     public boolean delete(String key) {
         int[] deleted = new int[1];
         ddp.ddp_store_delete(handle, key, deleted);
         return deleted[0] != 0;
     }
 
-    /** The number of keys, libddp's own included. */
+    /** {@return the number of keys, libddp's own included} */
     public long size() {
         long[] count = new long[1];
         ddp.ddp_store_num_keys(handle, count);
         return count[0];
     }
 
-    /** The keys that begin with prefix, sorted. */
+    /**
+     * {@return the keys that begin with a prefix, sorted}
+     *
+     * @param prefix empty or null: all keys
+     */
     public List<String> keys(String prefix) {
         byte[][] found = new byte[1][];
         ddp.ddp_store_list_keys(handle, prefix, found);
@@ -134,26 +208,47 @@ public final class Store implements AutoCloseable {
         return keys;
     }
 
-    /** Appends to a first-in first-out queue. */
+    /**
+     * Appends to a first-in first-out queue.
+     *
+     * @param queue its name; names of queues and keys are apart
+     * @param value the bytes of the element
+     */
     public void push(String queue, byte[] value) {
         ddp.ddp_store_queue_push(handle, queue, value);
     }
 
-    /** Waits for an element of a queue, and takes it. */
+    /**
+     * Waits for an element of a queue, and takes it.
+     *
+     * @param queue its name
+     * @param timeout null: the timeout of the store
+     * @return the element that was pushed first
+     */
     public byte[] pop(String queue, Duration timeout) {
         byte[][] value = new byte[1][];
         ddp.ddp_store_queue_pop(handle, queue, Ddp.milliseconds("timeout", timeout), value);
         return value[0];
     }
 
-    /** The number of elements in a queue. */
+    /**
+     * {@return the number of elements in a queue}
+     *
+     * @param queue its name
+     */
     public long queueSize(String queue) {
         long[] count = new long[1];
         ddp.ddp_store_queue_size(handle, queue, count);
         return count[0];
     }
 
-    /** Waits until {@code count} callers have reached the barrier. */
+    /**
+     * Waits until {@code count} callers have reached the barrier.
+     *
+     * @param name the barrier's name; it can be used again once all have left
+     * @param count the same for every caller
+     * @param timeout null: the timeout of the store
+     */
     public void barrier(String name, long count, Duration timeout) {
         ddp.ddp_store_barrier(handle, name, count, Ddp.milliseconds("timeout", timeout));
     }

@@ -19,7 +19,11 @@ public final class Work implements AutoCloseable {
         this((Duration) null);
     }
 
-    /** The same; waits on it are bounded by this time. */
+    /**
+     * The same, with a bound.
+     *
+     * @param timeout after this time the work fails with {@link DdpException.Timeout}; null: 300 s
+     */
     public Work(Duration timeout) {
         long[] made = new long[1];
         ddp.ddp_work_create(Ddp.milliseconds("timeout", timeout), made);
@@ -50,7 +54,11 @@ public final class Work implements AutoCloseable {
         return work;
     }
 
-    /** Whether the operation has ended. Throws its error if it failed. */
+    /**
+     * Asks whether the operation has ended. Throws its error if it failed.
+     *
+     * @return false while it goes on
+     */
     public boolean isDone() {
         int[] done = new int[1];
         handle.call(() -> ddp.ddp_work_test(handle, done));
@@ -64,7 +72,11 @@ public final class Work implements AutoCloseable {
         handle.ended();
     }
 
-    /** Waits for the end at most this long: then {@link DdpException.Timeout}, and the operation goes on. */
+    /**
+     * Waits for the end at most this long: then {@link DdpException.Timeout}, and the operation goes on.
+     *
+     * @param timeout positive
+     */
     public void await(Duration timeout) {
         long bound = Ddp.milliseconds("timeout", Objects.requireNonNull(timeout, "timeout"));
         handle.call(() -> ddp.ddp_work_wait(handle, bound));
@@ -72,8 +84,10 @@ public final class Work implements AutoCloseable {
     }
 
     /**
-     * Calls the function after this work has ended without error, on a thread inside a libddp call. The result ends
-     * with the work that the function returns, or at once for null. It throws what the function throws.
+     * Calls the function after this work has ended without error, on a thread inside a libddp call.
+     *
+     * @param function it returns null, or a work that libddp takes over; the result throws its exceptions
+     * @return a work that ends with the function, and with the work that it returned
      */
     public Work then(Callable<Work> function) {
         Objects.requireNonNull(function, "function");
@@ -81,7 +95,12 @@ public final class Work implements AutoCloseable {
         return start(handle, made -> ddp.ddp_work_then(handle, callback, 0, made), handle);
     }
 
-    /** The same for a function that returns nothing. */
+    /**
+     * The same for a function that returns nothing.
+     *
+     * @param function the result throws its exceptions
+     * @return a work that ends with the function
+     */
     public Work then(Runnable function) {
         Objects.requireNonNull(function, "function");
         return then(() -> {
@@ -95,12 +114,16 @@ public final class Work implements AutoCloseable {
         ddp.ddp_work_complete(handle, ddp.DDP_OK, null);
     }
 
-    /** Finishes a work of {@link #Work()} badly: waits on it throw {@link DdpException.CallbackFailed} with this message. */
+    /**
+     * Fails a work of {@link #Work()}: waits on it throw {@link DdpException.CallbackFailed}.
+     *
+     * @param message the message of the exception; null: a general one
+     */
     public void fail(String message) {
         ddp.ddp_work_complete(handle, ddp.DDP_ERROR_CALLBACK, message);
     }
 
-    /** Lets go of it. */
+    /** Frees the handle. The operation goes on. */
     @Override
     public void close() {
         Handle.close(handle);
