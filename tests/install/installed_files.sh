@@ -20,7 +20,7 @@ if grep -Eq 'RPATH|RUNPATH' <<< "$dynamic"; then complain "libddp.so has an RPAT
 for folder in "$@"; do
     while IFS= read -r file; do
         complain "$file holds the path $folder"
-    done < <(grep -rlF --include=*.pc --include=*.cmake --include=*.h --include=*.hpp -- "$folder" "$prefix")
+    done < <(grep -rlF --include=*.pc --include=*.pom --include=*.cmake --include=*.h --include=*.hpp -- "$folder" "$prefix")
 done
 [[ $("$prefix/bin/ddprun" --help) == *ddprun* ]] || complain "the installed ddprun does not start"
 while read -r option; do

@@ -34,7 +34,12 @@ cmake --build "$scratch/build"
 ddprun -n 2 "$scratch/build/consumer"
 ddp-bench --help
 ddprun -n 2 /usr/bin/python3 -c "import ddp; ddp.Group().barrier()"
-ddprun -n 2 java -cp /usr/share/java/libddp.jar examples/java/Minimal.java
+version=$(pkg-config --modversion ddp)
+artifact=/usr/share/maven-repo/org/libddp/libddp/$version/libddp-$version
+grep -F "<version>$version</version>" "$artifact.pom"
+for jar in /usr/share/java/libddp.jar "/usr/share/java/libddp-$version.jar" "$artifact.jar"; do
+    ddprun -n 2 java -cp "$jar" examples/java/Minimal.java
+done
 if [[ -n $(type -P julia) ]]; then
     JULIA_LOAD_PATH=:/usr/share/julia/site ddprun -n 2 julia -e "using DDP; barrier(Group())"
 fi
