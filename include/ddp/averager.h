@@ -39,7 +39,7 @@ DDP_API ddp_status ddp_averager_create(ddp_context* context, const int64_t* peri
 
 /* Counts a step, and averages if it is due. *ranks (may be NULL): over how many ranks it averaged; 0 if it did not. A
  * step that fails is not counted. Errors and facts as ddp_average_parameters; INVALID_STATE also if there are several
- * periods and the context got another group since ddp_averager_create. */
+ * periods and the context got another group since ddp_averager_create, or if the context was freed. */
 DDP_API ddp_status ddp_averager_step(ddp_averager* averager, int32_t* ranks, ddp_error** error);
 
 /* The number of counted steps, to save and restore with a checkpoint. -1 for NULL. Every rank must set the same.

@@ -90,7 +90,11 @@ void average_parameters(const ParamTable& table, const ContextStreams& streams, 
 }
 
 Averager::Averager(Context& context, std::vector<Level> levels, std::int64_t warmup_steps)
-    : context_(context), levels_(std::move(levels)), warmup_steps_(warmup_steps), made_for_(context.group()) {
+    : life_(context.life()),
+      context_(context),
+      levels_(std::move(levels)),
+      warmup_steps_(warmup_steps),
+      made_for_(context.group()) {
     Group& all = *context.group();
     for (Level& level : levels_)
         if (level.ranks > 1 && level.ranks < all.world())
@@ -115,6 +119,8 @@ const Averager::Level* Averager::due() const {
 }
 
 std::int32_t Averager::step() {
+    if (life_.expired())
+        fail_call(DDP_ERROR_INVALID_STATE, "the context of this averager was freed; an averager uses its context");
     context_.require_between_steps();
     context_.group()->check();
     require_same_group();

@@ -39,6 +39,7 @@ private:
     const Level* due() const;
     std::int32_t average(const Level& level);
 
+    std::weak_ptr<const void> life_;  // of the context
     Context& context_;
     std::vector<Level> levels_;
     const std::int64_t warmup_steps_;

@@ -100,6 +100,8 @@ public:
     void finalize_enqueue();
     void finalize_on(void* stream);
     std::int32_t rank() const { return group_->rank(); }
+    // Ends with the context.
+    std::weak_ptr<const void> life() const { return life_; }
     ddp_status last_error() const { return last_error_.load(std::memory_order_relaxed); }
 
 private:
@@ -118,6 +120,7 @@ private:
     double pack_factor(const StepOutcome& outcome) const;
     std::vector<const Param*> state() const;
 
+    const std::shared_ptr<const void> life_ = std::make_shared<char>();
     std::shared_ptr<Group> group_;
     const ContextOptions options_;
     ParamTable table_;

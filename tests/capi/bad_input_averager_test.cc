@@ -104,6 +104,14 @@ TEST_F(BadAverager, Arguments) {
     expect_good_step();
 }
 
+TEST_F(BadAverager, AfterItsContextWasFreed) {
+    commit();
+    make();
+    recreate();
+    expect_refused({{"step", kState, {"ddp_averager_step", "context", "freed"}, step(&ranks)}});
+    EXPECT_EQ(ddp_averager_get_step(averager), 0);
+}
+
 TEST_F(BadAverager, BeforeCommit) {
     add("a");
     expect_refused({

@@ -53,6 +53,16 @@ class Lifetime(unittest.TestCase):
                 return
         self.fail(f"{grown} KiB for {what}")
 
+    def test_an_averager_without_its_context(self):
+        ctx = ddp.Context(self.group)
+        ctx.register("w", np.zeros(100, "f4"))
+        ctx.commit()
+        averager = ddp.Averager(ctx, 1)
+        self.assertEqual(averager.step(), 1)
+        ctx.close()
+        with self.assertRaisesRegex(ddp.InvalidStateError, "context of this averager was freed"):
+            averager.step()
+
     def test_ten_thousand_contexts(self):
         self.contexts(1000)
         self.assert_flat("10,000 contexts", lambda: self.contexts(10000))

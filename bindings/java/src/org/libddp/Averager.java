@@ -3,11 +3,12 @@ package org.libddp;
 /** Averages models that ranks train apart for some steps (ddp/averager.h). */
 public final class Averager implements AutoCloseable {
     private final Handle<Kind.ddp_averager> handle;
+    private final Context context;
 
     /**
      * Averages the parameters every {@code period} steps, over all ranks. Collective.
      *
-     * @param context a committed context, between steps; it must stay open as long as the averager is used
+     * @param context a committed context, between steps; {@link #step} needs it open
      * @param period the number of steps from one average to the next, at least 1
      */
     public Averager(Context context, long period) {
@@ -18,13 +19,14 @@ public final class Averager implements AutoCloseable {
      * Averages every {@code periods[i]} steps over {@code groupSizes[i]} consecutive ranks. If several periods end at
      * once, only the longest counts. Collective.
      *
-     * @param context a committed context, between steps; it must stay open as long as the averager is used
+     * @param context a committed context, between steps; {@link #step} needs it open
      * @param periods in steps, growing: the first is at least 1, and each is a multiple of the one before
      * @param groupSizes in ranks, growing: each divides the next, and the last is the world size; null: one period, all
      *     ranks
      * @param warmupSteps the number of steps at the beginning without averaging; not negative
      */
     public Averager(Context context, long[] periods, int[] groupSizes, long warmupSteps) {
+        this.context = context;
         long[] made = new long[1];
         ddp.ddp_averager_create(context.handle, new Object[] {periods, groupSizes}, warmupSteps, made);
         handle = Handle.own(Kind.AVERAGER, made[0]);
@@ -38,7 +40,12 @@ public final class Averager implements AutoCloseable {
      */
     public int step() {
         int[] ranks = new int[1];
-        ddp.ddp_averager_step(handle, ranks);
+        long at = Handle.enter(context.handle); // not freed meanwhile
+        try {
+            ddp.ddp_averager_step(handle, ranks);
+        } finally {
+            Handle.leave(context.handle, at);
+        }
         return ranks[0];
     }
 

@@ -155,7 +155,9 @@ public final class Group implements AutoCloseable {
      */
     public Memory alloc(Dtype dtype, long... shape) {
         long[] made = new long[1];
-        ddp.ddp_mem_alloc(handle, Math.multiplyExact(Memory.count(shape), dtype.size()), made);
+        long bytes = Math.multiplyExact(Memory.count(shape), dtype.size());
+        Memory.requireBuffer(bytes); // before it is allocated
+        ddp.ddp_mem_alloc(handle, bytes, made);
         return Memory.allocated(made[0], dtype, shape);
     }
 

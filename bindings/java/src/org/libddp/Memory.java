@@ -131,11 +131,16 @@ public final class Memory {
         return new Memory(copy, made.address, dtype, made.count, shape.clone(), false, Device.CPU);
     }
 
-    private static ByteBuffer show(long address, long bytes) {
+    /** That a buffer can be over so many bytes. */
+    static void requireBuffer(long bytes) {
         if (bytes > Integer.MAX_VALUE) {
             throw DdpException.unsupported(
                     "an array of " + bytes + " bytes is larger than a Java buffer can be (2 GiB)");
         }
+    }
+
+    private static ByteBuffer show(long address, long bytes) {
+        requireBuffer(bytes);
         return bytes == 0 ? ByteBuffer.allocateDirect(0) : ddp.ddp_java_show(address, bytes);
     }
 

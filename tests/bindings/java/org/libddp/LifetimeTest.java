@@ -1,6 +1,7 @@
 package org.libddp;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.lang.ref.WeakReference;
@@ -58,6 +59,17 @@ class LifetimeTest {
             grown = settled() - before;
         }
         assertTrue(grown < kib, grown + " KiB for " + what);
+    }
+
+    @Test
+    void anAveragerWithoutItsContext() {
+        Context ctx = new Context(group);
+        ctx.parameter("w").data(Support.full(100, 0)).register();
+        ctx.commit();
+        Averager averager = new Averager(ctx, 1);
+        assertEquals(1, averager.step());
+        ctx.close();
+        Support.raises(DdpException.class, "context of this averager was freed", averager::step);
     }
 
     /** A context that is not freed costs some 20 KiB: 200 MB in all. */
