@@ -62,9 +62,11 @@ DDP_API int32_t ddp_bucket_index(const ddp_bucket* bucket);
 DDP_API int32_t ddp_bucket_is_last(const ddp_bucket* bucket);
 /* The number of synced steps before this one. */
 DDP_API int64_t ddp_bucket_step(const ddp_bucket* bucket);
+
 DDP_API ddp_dtype ddp_bucket_dtype(const ddp_bucket* bucket);
 /* What the hook should apply over ranks: DDP_AVG, or DDP_SUM with DDP_REDUCTION_SUM. */
 DDP_API ddp_reduce_op ddp_bucket_op(const ddp_bucket* bucket);
+
 DDP_API ddp_device ddp_bucket_device(const ddp_bucket* bucket);
 /* The flat buffer of ddp_bucket_count elements: all gradients of the bucket, each at an offset that is a multiple of 64
  * bytes. The gaps are zero, and must hold finite values afterwards. With DDP_PARAM_IN_PLACE there are no gaps, and
