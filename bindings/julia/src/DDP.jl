@@ -41,7 +41,7 @@ export bucket_count, param_bucket, bucket_bytes, find_param, request_rebuild!, a
 export average_parameters!, set_group!
 export set_hook!, use_hook!, use_local_sgd!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
 export set_buffer_hook!, set_reduced_callback!, set_buffer!, step!
-export DataParallel, mean_gradients, synchronize!!, DistributedDataContainer
+export DataParallel, mean_gradients, DistributedOptimizer, synchronize!!, DistributedDataContainer
 export compare_set!, add!, multi_set!, multi_get, queue_size
 
 include("library.jl")

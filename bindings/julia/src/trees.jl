@@ -3,19 +3,16 @@
 
 # What is trained. Other things in a tree stay what they are.
 const Trained = Union{AbstractFloat,Complex,AbstractArray{<:Union{AbstractFloat,Complex}}}
-# What is state: such a thing of rank 0 replaces those of other ranks.
-const Shared = Union{Trained,Int32,Int64,UInt8,AbstractArray{<:Union{Int32,Int64,UInt8}}}
 const Branch = Union{NamedTuple,Tuple,AbstractDict,AbstractVector}
 
 """
-A tree with f(path, leaf, others...) in place of each leaf of type `Kind`. `others`: what other trees have there; `nothing` in one stands
-for a whole branch.
+A tree with f(path, leaf, others...) in place of each leaf. `others`: what other trees have there; `nothing` in one stands for a whole
+branch.
 """
-map_leaves(f, Kind::Type, path::String, leaf, others...) = leaf isa Kind ? f(path, leaf, others...) : leaf
-function map_leaves(f, Kind::Type, path::String, tree::Branch, others...)
-    tree isa Kind && return f(path, tree, others...)
-    tree isa AbstractVector{<:Number} && return tree
-    at(key) = map_leaves(f, Kind, isempty(path) ? "$key" : "$path.$key", tree[key], (child(path, other, key) for other in others)...)
+map_leaves(f, path::String, leaf, others...) = f(path, leaf, others...)
+function map_leaves(f, path::String, tree::Branch, others...)
+    tree isa AbstractVector{<:Number} && return f(path, tree, others...)
+    at(key) = map_leaves(f, isempty(path) ? "$key" : "$path.$key", tree[key], (child(path, other, key) for other in others)...)
     return rebuilt(tree, at)
 end
 
@@ -32,10 +29,24 @@ function child(path, tree, key)
     return tree[key]
 end
 
+"""
+    tree_of(model, trained)
+
+The arrays of a struct as a tree, with `nothing` for everything else in it; `nothing` if it has no arrays. `trained`: only those that
+an optimizer changes. ext/DDPOptimisersExt.jl defines it; without that a struct is a leaf like any other.
+"""
+function tree_of end
+arrays_in(leaf, trained::Bool) = applicable(tree_of, leaf, trained) ? tree_of(leaf, trained) : nothing
+
 dense(leaf::Number) = fill(leaf)
 dense(leaf::AbstractArray) = Array(leaf)
+# The array as a new one of the leaf's kind: on a GPU, if the leaf is there.
 like(leaf::Number, array) = array[]
-like(leaf::AbstractArray, array) = array
+like(leaf::Array, array) = copy(array)
+like(leaf::AbstractArray, array) = copyto!(similar(leaf), array)
+# What has no memory of its own to write to, such as the arrays of StaticArrays, is a value like a number.
+overwritten(leaf::Number, array) = array[]
+overwritten(leaf::AbstractArray, array) = leaf === array ? leaf : isbits(leaf) ? like(leaf, array) : copyto!(leaf, array)
 
 """
     DataParallel(params, group=Group(); options...)
@@ -46,72 +57,115 @@ Averages trees of gradients over the ranks of a group.
     params = parallel.params                                # every rank starts from rank 0's
     grads = mean_gradients(parallel, gradient(loss, params)[1])
 
-`params`: named tuples, tuples, dictionaries and vectors, in each other, of arrays and numbers, which are copied; what is no floating-point
-number stays what it is. The options are those of `Context`, which is `parallel.context`. `parallel.params` is the tree of rank 0's values,
-which the program keeps itself from then on.
+`params`: named tuples, tuples, dictionaries and vectors, in each other, of arrays and numbers. Arrays of floating-point or complex
+numbers are overwritten with rank 0's values. `parallel.params` is the same tree, with rank 0's numbers too. Anything else stays what
+it is. With Optimisers.jl loaded, `params` may be or contain structs, such as a model of Flux: their trainable arrays are parameters.
+The options are those of `Context`, which is `parallel.context`.
 """
 struct DataParallel
     group::Group
     context::Context
     params::Any
+    places::Any  # the tree, with parameter => leaf at the ends, and `nothing` where nothing is trained
+    finds_unused::Bool
 end
 
-function DataParallel(params, group::Group=Group(); options...)
-    ctx = Context(group; options...)
-    map_leaves((path, leaf) -> register!(ctx, path, dense(leaf)), Trained, "", params)
+function DataParallel(params, group::Group=Group(); find_unused::Bool=false, static_graph::Bool=false, options...)
+    ctx = Context(group; find_unused=find_unused, static_graph=static_graph, options...)
+    places = map_leaves((path, leaf) -> placed(ctx, path, leaf), "", params)
     isempty(ctx.parameters) && throw(ArgumentError("params: the tree has no floating-point numbers"))
     commit!(ctx)
-    return DataParallel(group, ctx, in_order(params, [copy(parameter.data) for parameter in ctx.parameters]))
+    started = map_leaves((path, leaf, place) -> settled(leaf, place), "", params, places)
+    return DataParallel(group, ctx, started, places, find_unused || static_graph)
 end
 
-"The tree with these arrays at its leaves."
-function in_order(tree, arrays)
-    next = Ref(0)
-    return map_leaves((path, leaf) -> like(leaf, arrays[next[] += 1]), Trained, "", tree)
+placed(ctx, path, leaf::Trained) =
+    register!(ctx, isempty(path) ? "params" : path, leaf isa Array ? leaf : dense(leaf)) => leaf
+function placed(ctx, path, leaf)
+    tree = arrays_in(leaf, true)
+    return tree === nothing ? nothing : map_leaves((path, leaf) -> placed(ctx, path, leaf), path, tree)
+end
+
+settled(leaf, ::Nothing) = leaf
+settled(leaf, (parameter, _)::Pair) = overwritten(leaf, parameter.data)
+function settled(leaf, places)  # of a struct
+    map_leaves((path, place) -> place === nothing || settled(place.second, place), "", places)
+    return leaf
 end
 
 """
     mean_gradients(parallel, grads)
 
 The mean over ranks of a tree of gradients that has the structure of `parallel.params`. `nothing` in it stands for zeros, as in
-Zygote's gradients. Collective: it begins and ends a step. The arrays that it returns are the program's own.
+Zygote's gradients. With `find_unused=true`, what is `nothing` on every rank stays `nothing`, and an optimizer leaves it alone.
+Collective: it begins and ends a step. The arrays that it returns are the program's own.
 """
 function mean_gradients(parallel::DataParallel, grads)
     ctx, found = parallel.context, []
-    map_leaves(Trained, "", parallel.params, grads) do path, param, grad
-        push!(found, checked_gradient(path, param, grad))
-        return param
+    map_leaves("", parallel.places, grads) do path, place, grad
+        place === nothing || push!(found, place.first => checked_gradient(path, place.second, grad, parallel.finds_unused))
     end
     step_begin!(ctx)
-    for (parameter, grad) in Iterators.reverse(collect(zip(ctx.parameters, found)))
-        put!(ctx, parameter, grad)
+    for (parameter, grad) in Iterators.reverse(found)
+        grad === nothing || put!(ctx, parameter, grad)
     end
     finalize!(ctx)
-    return in_order(parallel.params, [copy(grad_view(ctx, parameter)) for parameter in ctx.parameters])
+    return map_leaves("", parallel.places) do path, place
+        place === nothing || parallel.finds_unused && !param_used(ctx, place.first) ? nothing :
+        like(place.second, grad_view(ctx, place.first))
+    end
 end
 
-function checked_gradient(path, param, grad)
-    grad === nothing && return zero(dense(param))
+function checked_gradient(path, param, grad, finds_unused)
+    grad === nothing && return finds_unused ? nothing : zero(dense(param))
     grad isa Trained || throw(ArgumentError("grads: at $path there is a $(typeof(grad)) and no gradient"))
     size(grad) == size(param) && eltype(grad) === eltype(param) ||
         throw(ArgumentError("grads: $path is $(eltype(grad)) of size $(size(grad)), the parameter $(eltype(param)) of size $(size(param))"))
-    return dense(grad)
+    return grad isa Array ? grad : dense(grad)
 end
 
 Base.close(parallel::DataParallel) = close(parallel.context)
 
 """
+    DistributedOptimizer(group, rule)
+
+A rule of Optimisers.jl that applies `rule` to the mean over ranks of each gradient. It takes the place of `rule` in
+`Optimisers.setup`, and so in Flux and Lux. Needs Optimisers.jl loaded. As Lux.DistributedUtils.DistributedOptimizer.
+
+Each array is averaged alone, in a blocking call: `mean_gradients` is faster for small arrays. In each step the same arrays must have a
+gradient on every rank. Put other rules inside, `DistributedOptimizer(group, OptimiserChain(...))`: `Optimisers.adjust!` does not reach
+a DistributedOptimizer inside a chain.
+"""
+DistributedOptimizer(group::Group, rule) =
+    throw(ArgumentError("rule: a $(typeof(rule)) is no rule of Optimisers.jl, or Optimisers.jl is not loaded"))
+
+"The mean over ranks of one gradient, in a new array. A rule may be given a gradient that is not yet computed."
+function averaged(group::Group, gradient)
+    computed = Broadcast.materialize(gradient)
+    array = dense(computed)
+    allreduce!(group, array, :avg)
+    return computed isa Array ? array : like(computed, array)
+end
+
+"""
     synchronize!!(group, tree; root=0)
 
 The numbers of rank `root`, on every rank: for state that is not trained, and for that of an optimizer. Arrays are overwritten where they
-can be. Returns the tree; use that, because numbers in a tree cannot be overwritten. Collective. As Lux.DistributedUtils.synchronize!!.
+can be. Returns the tree; use that, because numbers in a tree cannot be overwritten. With Optimisers.jl loaded, the tree may contain
+structs: their arrays are overwritten, and their numbers stay. Collective. As Lux.DistributedUtils.synchronize!!.
 """
-function synchronize!!(group::Group, tree; root::Integer=0)
-    return map_leaves(Shared, "", tree) do path, leaf
-        array = leaf isa Array ? leaf : dense(leaf)
-        bcast!(group, array; root=root)
-        return like(leaf, array)
-    end
+synchronize!!(group::Group, tree; root::Integer=0) = map_leaves((path, leaf) -> shared(group, leaf, root), "", tree)
+
+function shared(group, leaf::Union{Number,AbstractArray{<:Number}}, root)
+    isbitstype(eltype(leaf)) && sizeof(eltype(leaf)) > 0 || return leaf
+    array = leaf isa Array ? leaf : dense(leaf)
+    bcast!(group, reinterpret(UInt8, vec(array)); root=root)  # as bytes: libddp knows few types
+    return overwritten(leaf, array)
+end
+function shared(group, leaf, root)
+    tree = arrays_in(leaf, false)
+    tree === nothing || synchronize!!(group, tree; root=root)
+    return leaf
 end
 
 """

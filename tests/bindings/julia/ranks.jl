@@ -291,61 +291,6 @@ end
     end
 end
 
-# A dense layer by hand, in a tree as Lux has them.
-tree_of(change) = (dense=(weight=Float32[1 2 3; 4 5 6] .+ change, bias=Float32[0, 1] .+ change), scale=2f0 + change, name="layer",
-                   more=[(w=ones(Float64, 2) .+ change,), nothing])
-numbers(tree) = Float64[vec(tree.dense.weight); tree.dense.bias; tree.scale; tree.more[1].w]
-
-function gradients_of(params, x, y)
-    out = params.dense.weight * x .+ params.dense.bias
-    wrong = 2f0 / length(y) .* (params.scale .* out .- y)
-    back = params.scale .* wrong
-    return (dense=(weight=back * x', bias=vec(sum(back; dims=2))), scale=sum(out .* wrong), name=nothing, more=nothing)
-end
-stepped(params, grads) = DDP.map_leaves((path, w, g) -> w .- 0.01f0 .* g, DDP.Trained, "", params, grads)
-
-@testset "trees" begin
-    parallel = DataParallel(tree_of(rank), group; bucket_cap=32, first_bucket_cap=32)
-    params, alone = parallel.params, tree_of(0)
-    @test numbers(params) == numbers(alone)  # rank 0's
-    @test (params.name, params.more[2]) == ("layer", nothing)
-    for step in 1:5
-        x, y = Float32[(7i + 5j + step) % 11 / 11 for i in 1:3, j in 1:(2world)], Float32[(3i + j + step) % 7 for i in 1:2, j in 1:(2world)]
-        mine = (2rank + 1):(2rank + 2)
-        params = stepped(params, mean_gradients(parallel, gradients_of(params, x[:, mine], y[:, mine])))
-        alone = stepped(alone, mean_gradients(DataParallel(alone, Group(; rank=0, world_size=1)), gradients_of(alone, x, y)))
-    end
-    @test numbers(params) ≈ numbers(alone) rtol = 1e-5
-    @test params.more[1].w == ones(2)
-    with_gradient(; changes...) = merge(gradients_of(params, zeros(Float32, 3, 1), zeros(Float32, 2, 1)), changes)
-    mistake(grads) = try
-        mean_gradients(parallel, grads)
-    catch error
-        error
-    end
-    @test occursin("dense.weight is Float32 of size (3, 2), the parameter Float32 of size (2, 3)",
-                   mistake(with_gradient(; dense=(weight=zeros(Float32, 3, 2), bias=nothing))).msg)
-    @test occursin("no bias at dense", mistake(with_gradient(; dense=(weight=zeros(Float32, 2, 3),))).msg)
-    @test mean_gradients(parallel, with_gradient(; scale=Float32(rank))).scale ≈ (world - 1) / 2  # the group is whole
-    close(parallel)
-    @test_throws ArgumentError DataParallel((a=1,), group)
-end
-
-@testset "state and data" begin
-    state = (means=fill(Float32(rank), 3), steps=rank, rows=(Dict("b" => [rank], "a" => [2rank]),), f=sin)
-    same = synchronize!!(group, state; root=1)
-    @test same.means == fill(1f0, 3) && same.means === state.means
-    @test (same.steps, same.rows[1]["a"], same.rows[1]["b"], same.f) == (1, [2], [1], sin)
-    x, y = reshape(1:14, 2, 7), collect(1:7)
-    part = DistributedDataContainer(group, (x=x, y=y))
-    each = cld(7, world)
-    mine = (rank * each + 1):min(7, (rank + 1) * each)
-    @test length(part) == length(mine)
-    @test part[1] == (x=x[:, first(mine)], y=first(mine)) && part[1:end].x == x[:, mine]
-    @test [each.y for each in part] == collect(mine)
-    @test_throws ArgumentError DistributedDataContainer(group, (x, [1]))
-end
-
 @testset "a check finds what is written late" begin
     ctx = make(split(group, 0); check=true, check_interval=1)
     train(ctx)

@@ -1,0 +1,6 @@
+# ddprun -n N julia trees_test.jl: the tests of trees.jl; quiet but on rank 0.
+const DDP_SOURCE = ENV["DDP_SOURCE"]
+using Test
+@testset "trees" begin
+    include("trees.jl")
+end
