@@ -1,6 +1,7 @@
 # The low-level module has every function that the library exports, every constant and every struct of the headers, and its structs
-# have C's layout: that of tests/abi/layout.c, which the C compiler checks.
+# have C's layout: that of tests/abi/layout.c, which the C compiler checks. The package has the extensions that it names.
 using DDP, Test, Libdl
+import Pkg
 using DDP: features, version
 
 const SOURCE = ENV["DDP_SOURCE"]
@@ -42,5 +43,26 @@ end
     for (name, field, at) in fields
         type = getfield(C, name)
         @test (name, field, fieldoffset(type, findfirst(==(field), fieldnames(type)))) == (name, field, at)
+    end
+end
+
+# Julia 1.5 loads no extensions. It can read them, and tests/bindings/julia/optimisers.jl runs one.
+@testset "extensions" begin
+    package = joinpath(dirname(pathof(DDP)), "..")
+    project = Pkg.TOML.parsefile(joinpath(package, "Project.toml"))
+    extensions = project["extensions"]
+    @test sort(readdir(joinpath(package, "ext"))) == sort(readdir(joinpath(SOURCE, "bindings", "julia", "ext"))) ==
+          sort(["$name.jl" for name in keys(extensions)])
+    @test sort(collect(keys(project["weakdeps"]))) == sort(unique(vcat(values(extensions)...)))
+    for (package, uuid) in project["weakdeps"]
+        @test project["extras"][package] == uuid && haskey(project["compat"], package)  # Julia before 1.9 knows only these
+    end
+    for (name, triggers) in extensions
+        text = read(joinpath(package, "ext", "$name.jl"), String)
+        parsed, next = Meta.parse(text, 1)
+        @test Meta.isexpr(parsed, :module) && parsed.args[2] === Symbol(name)
+        @test Meta.parse(text, next)[1] === nothing
+        used = [String(each[1]) for each in eachmatch(r"^(?:using|import) (\w+)"m, text)]
+        @test sort(setdiff(used, ["DDP"])) == sort(triggers)
     end
 end
