@@ -38,16 +38,20 @@ install(DIRECTORY include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT 
   FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 install(FILES include/ddp_torch.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
 
-# The pages, and what they link to: the examples with their data, and the headers, by a symbolic link.
+# The pages, and what they link to: the examples with their data, and the headers, by symbolic links. Not what examples/c/llm.c/fetch
+# has fetched.
 install(FILES README.md CHANGELOG.md CONTRIBUTING.md DESTINATION ${doc_dir} COMPONENT dev)
 install(DIRECTORY docs DESTINATION ${doc_dir} COMPONENT dev FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
-install(DIRECTORY examples DESTINATION ${doc_dir} COMPONENT dev PATTERN CMakeLists.txt EXCLUDE PATTERN __pycache__ EXCLUDE)
+install(DIRECTORY examples DESTINATION ${doc_dir} COMPONENT dev PATTERN CMakeLists.txt EXCLUDE PATTERN __pycache__ EXCLUDE
+  PATTERN llm.c/source EXCLUDE)
 cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_INCLUDEDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX} OUTPUT_VARIABLE headers)
 cmake_path(ABSOLUTE_PATH doc_dir BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX} OUTPUT_VARIABLE pages)
-file(RELATIVE_PATH headers_from_pages ${pages}/include ${headers}/ddp)
 file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/doc)
-file(CREATE_LINK ${headers_from_pages} ${CMAKE_CURRENT_BINARY_DIR}/doc/ddp SYMBOLIC)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/doc/ddp DESTINATION ${doc_dir}/include COMPONENT dev)
+foreach(header ddp ddp_torch.hpp)
+  file(RELATIVE_PATH header_from_pages ${pages}/include ${headers}/${header})
+  file(CREATE_LINK ${header_from_pages} ${CMAKE_CURRENT_BINARY_DIR}/doc/${header} SYMBOLIC)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/doc/${header} DESTINATION ${doc_dir}/include COMPONENT dev)
+endforeach()
 
 # The folders of the libraries that libddp.a needs, but for those in which every linker looks.
 get_filename_component(DDP_LIBRARY_FOLDERS ${DDP_GLOO_LIBRARY} DIRECTORY)
