@@ -70,7 +70,7 @@ DDP_API ddp_reduce_op ddp_bucket_op(const ddp_bucket* bucket);
 DDP_API ddp_device ddp_bucket_device(const ddp_bucket* bucket);
 /* The flat buffer of ddp_bucket_count elements: all gradients of the bucket, each at an offset that is a multiple of 64
  * bytes. The gaps are zero, and must hold finite values afterwards. With DDP_PARAM_IN_PLACE there are no gaps, and
- * offsets are multiples of the element. */
+ * buffer and offsets are aligned to the element only. */
 DDP_API void* ddp_bucket_buffer(const ddp_bucket* bucket);
 DDP_API size_t ddp_bucket_count(const ddp_bucket* bucket);
 /* The number of parameters in the bucket, and the gradient (inside the buffer) and value of parameter i, from 0. A

@@ -4,13 +4,24 @@
  *     desc.flags = DDP_PARAM_IN_PLACE;
  *     desc.grad = the gradient's address in the block
  *
- * With DDP_PARAM_IN_PLACE, desc.grad is the gradient's view (context.h): nothing is copied, and it never moves. All
- * ranks give the flag to the same parameters. A bucket is a range of the block: its gradients follow each other without
- * a gap, on every rank. libddp cuts buckets from the end of a block to its beginning. A rebuild changes only the order
- * in which they are sent.
+ * With DDP_PARAM_IN_PLACE, desc.grad is the gradient's view (context.h): nothing is copied, and it never moves. libddp
+ * does not zero it at first. It is aligned to its element only. With DDP_CONTEXT_CHECK libddp copies nevertheless.
+ * All ranks give the flag to the same parameters; otherwise ddp_commit returns MISMATCH. ddp_register_param returns
+ * INVALID_ARGUMENT if grad is NULL, and if the flag meets DDP_PARAM_SPARSE or DDP_PARAM_FACTORED.
  *
- * The block must outlive the context, and the group if that has broken. On one host ranks read each other's blocks, and
- * copy nothing, if the blocks are of ddp_mem_alloc. With DDP_CONTEXT_CHECK libddp copies nevertheless.
+ * BUCKETS. A bucket is a range of the block. Its gradients have one dtype and follow each other without a gap, on every
+ * rank. A frozen or delayed gradient ends a bucket, as a gap does. libddp cuts buckets from the end of a block to its
+ * beginning. A rebuild changes only the order in which they are sent, unless parameters were frozen or thawed, or the
+ * context got another group or plan.
+ *
+ * MEMORY. The block must outlive the context, and the group if that has broken. ddp_layout_hold does not keep it. After
+ * an error that broke the context, libddp may write into the block until ddp_context_set_group has succeeded, or until
+ * context and group are freed.
+ *
+ * ONE HOST. Ranks read and write each other's blocks, and copy nothing, if every block is of ddp_mem_alloc with the
+ * context's group. In a round robin group this holds for the buckets of its first group. If the group broke because a
+ * rank stopped or hung, end that process before ddp_context_set_group. If it continues, it may still write into the
+ * blocks of the others.
  */
 #ifndef DDP_IN_PLACE_H
 #define DDP_IN_PLACE_H

@@ -35,6 +35,7 @@ DDP_API void ddp_text_free(char* text);
  * Called before ddp_commit, the plan is read by ddp_commit and takes effect there. Called between steps, it is read at
  * once and takes effect in the next ddp_step_begin. It must name every parameter that is not ignored exactly once. The
  * parameters of a bucket must have one dtype and device. A sparse or factored parameter must be alone.
+ * A bucket of gradients with DDP_PARAM_IN_PLACE must be a range of memory on every rank, in the order of addresses.
  *
  * Errors: INVALID_ARGUMENT (names what is wrong; the old plan stays), INVALID_STATE (during a step). If the ranks'
  * plans differ, ddp_commit or ddp_step_begin fails with MISMATCH.
