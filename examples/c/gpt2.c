@@ -128,7 +128,8 @@ int main(int argc, char** argv) {
         train_step(&model, &loader, step);
         if (rank == 0) printf("step %d: loss of rank 0 %f\n", step, model.mean_loss);
     }
-    ddp_stats stats = {sizeof stats};
+    ddp_stats stats;
+    stats.struct_size = sizeof stats;
     CHECK(ddp_stats_get(context, &stats, &error));
     if (rank == 0) printf("bytes copied: %llu\n", (unsigned long long)stats.copied_bytes);
     ddp_context_free(context);

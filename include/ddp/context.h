@@ -50,7 +50,7 @@ enum {
     DDP_CONTEXT_JOIN = 1u << 7,                /* ranks may run out of inputs before others */
     DDP_CONTEXT_DIVIDE_BY_PRESENT = 1u << 8,   /* with JOIN: the mean over ranks with inputs; not for sums */
     DDP_CONTEXT_STOP_AT_FIRST_JOIN = 1u << 9,  /* with JOIN: UNEVEN_INPUTS once a rank has none */
-    /* Rebuild it in the mean order of all ranks. */
+    /* Rebuild in the mean order of all ranks. */
     DDP_CONTEXT_CONSENSUS_ORDER = 1u << 10,
     /* Find silent mistakes: docs/check.md. */
     DDP_CONTEXT_CHECK = 1u << 11
@@ -92,7 +92,7 @@ typedef struct ddp_param_desc {
     void* data;
     void* grad;     /* the gradient (copy): as `data`, shared with no other gradient. NULL: view */
     uint32_t flags; /* 0 for a buffer */
-    uint32_t uses;  /* announcements in each step, one for each layer that shares it. 0: 1 */
+    uint32_t uses;  /* announcements in each step, one for each layer that shares it. 0 means 1 */
 } ddp_param_desc;
 
 /* SET-UP.

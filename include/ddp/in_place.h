@@ -19,9 +19,11 @@
  * context and group are freed.
  *
  * ONE HOST. Ranks read and write each other's blocks, and copy nothing, if every block is of ddp_mem_alloc with the
- * context's group. In a round robin group this holds for the buckets of its first group. If the group broke because a
- * rank stopped or hung, end that process before ddp_context_set_group. If it continues, it may still write into the
- * blocks of the others.
+ * context's group. In a round robin group this holds for the buckets of its first group.
+ *
+ * ANOTHER GROUP. ddp_context_set_group returns ABORTED, and breaks the new group, if something may still write into a
+ * gradient: a reduction of the old group that has not ended, or, if the old group broke, a rank that could reach the
+ * block because it is of ddp_mem_alloc. Then make another context, with gradients in other memory.
  */
 #ifndef DDP_IN_PLACE_H
 #define DDP_IN_PLACE_H

@@ -158,6 +158,7 @@ Param libddp::read_param(const ddp_param_desc* desc, std::uint32_t flags) {
     param.sparse = (d.flags & DDP_PARAM_SPARSE) != 0;
     param.factored = (d.flags & DDP_PARAM_FACTORED) != 0;
     param.in_place = in_place;
+    param.shared = in_place && is_of_mem_alloc(d.grad);
     return param;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "capi/guard.h"
+#include "capi/param.h"
 #include "comm/round_robin.h"
 #include "device/device.h"
 #include "rendezvous/environment.h"
@@ -72,10 +73,10 @@ void start(Group& group, Collective collective, ddp_work** out) {
 // What ddp_mem_alloc gave out, and the group's hold on it.
 class Allocations {
 public:
-    void* add(std::shared_ptr<std::byte> memory) {
+    void* add(std::shared_ptr<std::byte> memory, std::size_t bytes) {
         void* key = memory.get();
         std::lock_guard lock(mutex_);
-        held_.emplace(key, std::move(memory));
+        held_.emplace(key, Block{std::move(memory), bytes});
         return key;
     }
     std::shared_ptr<std::byte> take(void* key) {
@@ -83,12 +84,24 @@ public:
         auto node = held_.extract(key);
         if (node.empty())
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "this memory is not of ddp_mem_alloc, or was freed before");
-        return std::move(node.mapped());
+        return std::move(node.mapped().memory);
+    }
+    bool hold(const void* address) {
+        std::lock_guard lock(mutex_);
+        auto after = held_.upper_bound(const_cast<void*>(address));
+        if (after == held_.begin()) return false;
+        const Block& block = std::prev(after)->second;
+        return static_cast<const std::byte*>(address) < block.memory.get() + block.bytes;
     }
 
 private:
+    struct Block {
+        std::shared_ptr<std::byte> memory;
+        std::size_t bytes;
+    };
+
     std::mutex mutex_;
-    std::map<void*, std::shared_ptr<std::byte>> held_;
+    std::map<void*, Block> held_;
 };
 
 Allocations& allocations() {
@@ -98,6 +111,10 @@ Allocations& allocations() {
 }
 
 }  // namespace
+
+bool libddp::is_of_mem_alloc(const void* memory) {
+    return allocations().hold(memory);
+}
 
 void ddp_group_options_init(ddp_group_options* options) {
     if (!options) return;
@@ -189,7 +206,7 @@ ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** erro
 ddp_status ddp_mem_alloc(ddp_group* group, size_t bytes, void** memory, ddp_error** error) {
     return guard(error, "ddp_mem_alloc", [&] {
         require(memory, "memory");
-        *memory = allocations().add(group_of(group).link(0)->allocate(std::max<std::size_t>(1, bytes)));
+        *memory = allocations().add(group_of(group).link(0)->allocate(std::max<std::size_t>(1, bytes)), bytes);
     });
 }
 

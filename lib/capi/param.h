@@ -14,4 +14,7 @@ constexpr std::uint32_t kParamFlags =
 // flags: those that are allowed; 0 for a buffer. Throws INVALID_ARGUMENT.
 Param read_param(const ddp_param_desc* desc, std::uint32_t flags);
 
+// Whether it is an address in memory of ddp_mem_alloc.
+bool is_of_mem_alloc(const void* memory);
+
 }  // namespace libddp

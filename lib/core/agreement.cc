@@ -124,10 +124,14 @@ void agree_on_plan(Group& group, std::uint64_t hash) {
 }
 
 std::vector<std::int32_t> agree_on_neighbours(Group& group, std::vector<std::int32_t> mine) {
-    if (group.world() == 1) return mine;
-    const auto all = gather(group, Purpose::kModel, mine);
-    for (std::size_t i = 0; i < all.size(); ++i)
-        if (std::int32_t& here = mine[i % mine.size()]; all[i] != here) here = -1;
+    // The least of the numbers, and of their opposites: the ranks agree where these two are opposites.
+    const std::size_t count = mine.size();
+    for (std::size_t i = 0; i < count; ++i) mine.push_back(-mine[i]);
+    group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, mine.data(), mine.size(), DDP_I32, DDP_MIN},
+              OpTag::of(Purpose::kModel));
+    for (std::size_t i = 0; i < count; ++i)
+        if (mine[i] != -mine[count + i]) mine[i] = -1;
+    mine.resize(count);
     return mine;
 }
 

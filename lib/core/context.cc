@@ -16,7 +16,7 @@ namespace libddp {
 
 std::int32_t Context::register_param(Param param) {
     building();
-    fit(param);
+    copy_if_checked(param);
     return table_.add_param(std::move(param));
 }
 
@@ -26,7 +26,7 @@ std::vector<std::int32_t> Context::register_params(std::vector<Param> params) {
     ParamTable table = table_;
     std::vector<std::int32_t> ids;
     for (Param& param : params) {
-        fit(param);
+        copy_if_checked(param);
         ids.push_back(table.add_param(std::move(param)));
     }
     table_ = std::move(table);
@@ -34,7 +34,7 @@ std::vector<std::int32_t> Context::register_params(std::vector<Param> params) {
 }
 
 // What is checked is copied, so that what the program writes is never what is reduced.
-void Context::fit(Param& param) const {
+void Context::copy_if_checked(Param& param) const {
     if (options_.reducer.check && param.place) param.grad = std::exchange(param.place, nullptr);
 }
 
@@ -208,6 +208,7 @@ void Context::set_group(std::shared_ptr<Group> group) {
     Reducer& reducer = committed();
     if (!group_->broken()) reducer.require_idle();
     group->require_unbroken();
+    reducer.require_free(*group);
     agree_on_model(*group, str(options_.text(), ", bucket plan ", std::hex, reducer.buckets().plan_hash()),
                    table_.lines());
     agree_on_ranges(*group);

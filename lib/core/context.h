@@ -106,7 +106,7 @@ public:
 
 private:
     void building() const;
-    void fit(Param& param) const;
+    void copy_if_checked(Param& param) const;
     void agree_on_ranges(Group& group);
     void check_table() const;
     bool exchanges() const { return options_.join || options_.weighted; }

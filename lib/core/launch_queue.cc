@@ -59,6 +59,7 @@ void LaunchQueue::reset_layout(const BucketStore& store, const ParamTable& table
         entry.bucket = store.describe(b, table);
         entry.bucket.mean = mean;
         entry.alone = store.plan().buckets[b].alone;
+        entry.in_place = store.plan().buckets[b].in_place;
         entry.content = store.plan().buckets[b].content;
         const auto& ids = store.plan().buckets[b].params;
         auto name = [&](std::int32_t id) { return table[id].name; };
@@ -244,9 +245,12 @@ void LaunchQueue::tell_travel(StepClock& clock) const {
 }
 
 bool LaunchQueue::in_flight() const {
-    for (const auto& entry : entries_)
-        if (entry.work && !entry.work->done()) return true;
-    return false;
+    return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.in_flight(); });
+}
+
+bool LaunchQueue::in_flight_in_place() const {
+    return std::any_of(entries_.begin(), entries_.end(),
+                       [](const Entry& entry) { return entry.in_place && entry.in_flight(); });
 }
 
 void LaunchQueue::drain(const Deadline& deadline) {

@@ -85,6 +85,8 @@ public:
     bool all_launched() const { return next_ == entries_.size(); }
     // True if work of the current step is still under way.
     bool in_flight() const;
+    // The same of buckets that are ranges of the program's memory.
+    bool in_flight_in_place() const;
     // Waits for all launched buckets, well or badly, at most until the deadline.
     void drain(const Deadline& deadline);
 
@@ -104,12 +106,15 @@ private:
         StepClock::Point launched_at, finished_at;
         bool launched = false;
         bool alone = false;
+        bool in_place = false;
         bool live = true;         // some rank uses it, as far as is known before the step
         bool has_absent = false;  // zeros must stand in for a gradient
         bool voted_out = false;
         std::shared_ptr<std::uint8_t> ballot;
         std::shared_ptr<const std::string> label;
         std::shared_ptr<const void> memory;
+
+        bool in_flight() const { return work && !work->done(); }
     };
 
     // All operations of a bucket run on one link, whichever buckets are left out: the one that its memory comes from.

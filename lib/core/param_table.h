@@ -26,7 +26,8 @@ struct Param {
     bool delayed = false;
     bool sparse = false;
     bool factored = false;
-    bool in_place = false;
+    bool in_place = false;      // asked for; a check, or a gradient without elements, does without
+    bool shared = false;        // in place: ranks of other processes may reach the memory
     std::int32_t follows = -1;  // in place: the one whose gradient ends where this gradient begins, on every rank
 
     // Its gradient travels in a way of its own, and so in a bucket of its own.

@@ -158,7 +158,9 @@ void Reducer::arm() {
 }
 
 std::byte* Reducer::view(std::int32_t param) const {
-    return check_ && !table_[param].grad ? check_->view(param) : store_->place(param);
+    const Param& p = table_[param];
+    if (p.in_place && p.grad) return static_cast<std::byte*>(p.grad);  // a check copies from there
+    return check_ && !p.grad ? check_->view(param) : store_->place(param);
 }
 
 std::vector<std::shared_ptr<const void>> Reducer::view_memory() const {
@@ -228,16 +230,35 @@ void Reducer::adopt_plan(std::vector<std::vector<std::int32_t>> buckets) {
     rebuild_due_ = true;
 }
 
+// Gradients that are reduced in place do not move out of the way of what may still write into them.
+void Reducer::require_free(Group& next) {
+    queue_.drain(Deadline::after_ms(kDrainMs));
+    streams_.gather();
+    std::string why;
+    if (queue_.in_flight_in_place()) {
+        why = "a reduction of the old group has not ended";
+    } else if (group_->broken() && group_->shares_memory()) {
+        const auto& params = table_.params();
+        const auto shared = std::find_if(params.begin(), params.end(),
+                                         [](const Param& p) { return p.place && p.shared && !p.ignored; });
+        if (shared != params.end())
+            why = str("a rank of the old group may have stopped in the middle of a reduction, and go on later; '",
+                      shared->name, "' lies in memory of ddp_mem_alloc");
+    }
+    if (why.empty()) return;
+    throw Error(next.break_everywhere({DDP_ERROR_ABORTED,
+                                       str("rank ", next.rank(),
+                                           " cannot take its context to another group, because something may still "
+                                           "write into gradients that are reduced in place: ",
+                                           why, "; free the context, and make another with gradients in other memory"),
+                                       next.rank()}));
+}
+
 void Reducer::set_group(std::shared_ptr<Group> group) {
     if (!group_->broken()) require_idle();
     queue_.drain(Deadline::after_ms(kDrainMs));
     // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
     // may reach only memory of its own.
-    if (queue_.in_flight() && table_.any_in_place())
-        fail_call(
-            DDP_ERROR_ABORTED,
-            "a reduction of the old group has not ended, and it may still write into gradients that are reduced in "
-            "place; end this process");
     const bool move = queue_.in_flight() || group_->shares_memory() || group->shares_memory() || !streams_.empty();
     group_ = std::move(group);
     queue_.set_group(group_);

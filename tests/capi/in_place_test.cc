@@ -298,6 +298,7 @@ TEST(InPlace, CheckingCopies) {
     on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
         BlockModel model(group, {10, 3}, false, with_cap(1 << 20, DDP_CONTEXT_CHECK));
         model.context.commit();
+        EXPECT_EQ(model.context.grad_view<float>(0), model.at(0));  // a program may write there
         train(model, rank, 2, {1, 0});
         EXPECT_GT(copied_bytes(model.context), 0u);
     });
@@ -319,6 +320,65 @@ TEST(InPlace, MovesToAnotherGroup) {
                 train(model, rank, 2, {2, 1, 0}, 2);
             }
         });
+}
+
+// What the old group may still write into does not come along, and the other ranks are told at once.
+TEST(InPlace, DoesNotLeaveAReductionThatHasNotEnded) {
+    on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
+        ddp_group* next = nullptr;
+        call(ddp_group_split, group, 0, rank, &next);
+        {
+            BlockModel model(group, {100}, false);
+            ddp_work* never = nullptr;
+            call(ddp_work_create, 60'000, &never);
+            model.context.set_comm_hook(
+                [&](ddp_group*, ddp_bucket*) { return ddp::Work(std::exchange(never, nullptr)); });
+            model.context.commit();
+            if (rank == 0) model.context.grad_ready(0);
+            ddp_group_abort(group, "test", nullptr);
+            ddp_error* error = nullptr;
+            EXPECT_EQ(ddp_context_set_group(model.context.get(), next, &error), DDP_ERROR_ABORTED);
+            const std::string message = take_message(error);
+            EXPECT_THAT(message, HasSubstr("rank 0"));
+            EXPECT_THAT(message, HasSubstr("has not ended"));
+            if (never) ddp_work_free(never);
+        }
+        ddp_group_free(next);
+    });
+}
+
+// A rank that has stopped may go on later, and reach memory of ddp_mem_alloc. Other memory it cannot reach.
+TEST(InPlace, DoesNotLeaveSharedMemoryToABrokenGroup) {
+    for (const bool shared : {true, false})
+        on_ranks({2, "shm"}, [shared](int rank, ddp_group* group) {
+            ddp_group* next = nullptr;
+            call(ddp_group_split, group, 0, rank, &next);
+            {
+                BlockModel model(group, {100'000}, shared);
+                model.context.commit();
+                ddp_group_abort(group, "test", nullptr);
+                ddp_error* error = nullptr;
+                const ddp_status status = ddp_context_set_group(model.context.get(), next, &error);
+                EXPECT_EQ(status, shared ? DDP_ERROR_ABORTED : DDP_OK);
+                if (shared)
+                    EXPECT_THAT(take_message(error), HasSubstr("'p0' lies in memory of ddp_mem_alloc"));
+                else
+                    train(model, rank, 2, {0});
+            }
+            ddp_group_free(next);
+        });
+}
+
+TEST(InPlace, OnOneRankOnlyIsADifferentModel) {
+    on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
+        BorrowedGroup borrowed(group);
+        ddp::Context context(borrowed);
+        float gradient[4] = {};
+        context.add_param<float>("w", {4}, nullptr, gradient, rank == 1 ? std::uint32_t{DDP_PARAM_IN_PLACE} : 0);
+        ddp_error* error = nullptr;
+        EXPECT_EQ(ddp_commit(context.get(), &error), DDP_ERROR_MISMATCH);
+        EXPECT_THAT(take_message(error), HasSubstr("parameter 0 'w' f32[4] without data in place"));
+    });
 }
 
 TEST(Slices, AreParametersOfTheirOwn) {

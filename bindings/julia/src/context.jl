@@ -36,6 +36,7 @@ mutable struct Context
     generation::Int64
     results::Dict{Int,Any}           # of set_buffer!
     streams::Dict{Device,Any}        # of set_stream!
+    in_place::Vector{Any}            # gradients that are their own views
 end
 
 function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=0, bucket_caps=(),
@@ -72,7 +73,7 @@ end
 Context(f::Function, group::Group; keywords...) = closing(f, Context(group; keywords...))
 
 new_context(pointer::Ptr{ddp_context}) = Context(Handle(CONTEXT, pointer), Parameter[], [], Dict{Ptr{Cvoid},Any}(), nothing,
-                                                 -1, Dict{Int,Any}(), Dict{Device,Any}())
+                                                 -1, Dict{Int,Any}(), Dict{Device,Any}(), [])
 
 function reduction_of(name::Symbol)
     name === :mean && return LibDDP.DDP_REDUCTION_MEAN
@@ -149,6 +150,7 @@ function add!(f, register, ctx::Context, name, data, grad, size, dtype, flags, u
     grads === nothing || same_layout("grad", grads, dims, code)
     place = one_place(name, device, (memory.device for memory in (values, grads) if memory !== nothing)...)
     index = Ref{Int32}()
+    flags & LibDDP.DDP_PARAM_IN_PLACE != 0 && grads !== nothing && push!(ctx.in_place, grads.root)
     return describe(ctx, String(name), dims, code, values, grads, UInt32(flags), UInt32(uses), place) do description
         call(register, ctx.handle, description, index; keep=() -> f(index[], dims, code, place))
     end

@@ -17,6 +17,7 @@ function layout(ctx::Context)
     generation = layout_generation(ctx)
     if ctx.layout === nothing || ctx.generation != generation
         ctx.layout = made_from(held -> Handle(LAYOUT, held), LibDDP.ddp_layout_hold, Ptr{ddp_layout}, ctx.handle)
+        append!(ctx.layout.kept, ctx.in_place)
         ctx.generation = generation
     end
     return ctx.layout

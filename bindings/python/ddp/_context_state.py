@@ -66,6 +66,7 @@ class ContextState:
         self._buffer_arrays: List[Any] = []  # whose memory that is
         self._held: Tuple[int, Any] = (-1, None)  # the layout of a generation, for arrays over it
         self._results: Dict[int, Memory] = {}     # of Bucket.set_buffer
+        self._in_place: List[Memory] = []  # gradients that are their own views
         self._streams: Dict[Tuple[int, int], Any] = {}  # held while they may be used
         # What the C library calls knows the context weakly, so that a hook that refers to it makes a circle that the
         # garbage collector sees.
@@ -75,4 +76,5 @@ class ContextState:
         generation = _ddp.ddp_layout_generation(self._handle)
         if self._held[0] != generation:
             self._held = (generation, _ddp.ddp_layout_hold(self._handle))
+            self._held[1].keep(tuple(self._in_place))
         return self._held[1]

@@ -81,20 +81,24 @@ class Context(DeviceMethods, HookMethods):
         desc, layout, kept = self._describe(name, data, grad, shape, dtype, flags, uses, device)
         index = _ddp.ddp_register_param(self._handle, desc)
         self._handle.keep(kept)
+        if in_place and kept[1]:
+            self._in_place.append(kept[1])
         return self._add(index, name, layout, data, grad)
 
     def register_slices(self, name: str, data: Any = None, grad: Any = None, *, shape: Optional[Iterable[int]] = None,
                         dtype: Optional[DtypeLike] = None, delayed: bool = False, in_place: bool = False, uses: int = 1,
                         device: Optional[str] = None) -> List[Parameter]:
         """Adds the n slices of an array of shape [n, ...], such as a weight that all layers keep in one array: slice i, called
-        "name[i]", is a parameter of its own. The arguments are those of register; data and grad can be indexed as NumPy's."""
+        "name[i]", is a parameter of its own. The arguments are those of register."""
         flags = delayed * _ddp.DDP_PARAM_DELAYED | in_place * _ddp.DDP_PARAM_IN_PLACE
         desc, (extents, element, place), kept = self._describe(name, data, grad, shape, dtype, flags, uses, device)
         first = _ddp.ddp_register_slices(self._handle, desc)
         self._handle.keep(kept)
+        if in_place and kept[1]:
+            self._in_place.append(kept[1])
         layout = extents[1:], element, place
-        return [self._add(first + i, f"{name}[{i}]", layout, None if data is None else data[i, ...],
-                          None if grad is None else grad[i, ...]) for i in range(extents[0])]
+        return [self._add(first + i, f"{name}[{i}]", layout, *(_slice(memory, i, extents[1:], element) for memory in kept))
+                for i in range(extents[0])]
 
     def _describe(self, name: str, data: Any, grad: Any, shape: Optional[Iterable[int]], dtype: Optional[DtypeLike],
                   flags: int, uses: int, device: Optional[str]) -> Tuple[Any, _Layout, Any]:
@@ -341,6 +345,14 @@ def _check_layout(what: str, memory: Memory, shape: Tuple[int, ...], dtype: int)
     if dtype == _ddp.DDP_BF16 and memory.dtype == _ddp.DDP_F16:
         dtype = _ddp.DDP_F16
     same_layout(what, memory, shape, dtype)
+
+
+def _slice(memory: Optional[Memory], i: int, shape: Tuple[int, ...], dtype: int) -> Optional[Memory]:
+    """The i-th of the parts of this shape."""
+    if memory is None:
+        return None
+    step = count_of(shape) * _ddp.ddp_dtype_size(dtype)
+    return Memory.at(memory.address + i * step, dtype, shape, memory, memory.readonly, memory.device)
 
 
 def _description(name: str, shape: Sequence[int], dtype: int, data: Optional[Memory], grad: Optional[Memory], flags: int,

@@ -53,6 +53,18 @@ class Lifetime(unittest.TestCase):
                 return
         self.fail(f"{grown} KiB for {what}")
 
+    def test_a_view_in_place_keeps_its_memory(self):
+        ctx = ddp.Context(self.group)
+        grad = np.full(1 << 20, 7, "f4")
+        ctx.register("w", None, grad, in_place=True)
+        ctx.commit()
+        view = np.asarray(ctx.grad_view(0))
+        self.assertEqual(view.ctypes.data, grad.ctypes.data)
+        ctx.close()
+        del ctx, grad
+        gc.collect()
+        self.assertEqual(view[-1], 7)
+
     def test_an_averager_without_its_context(self):
         ctx = ddp.Context(self.group)
         ctx.register("w", np.zeros(100, "f4"))

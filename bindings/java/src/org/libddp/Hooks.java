@@ -23,6 +23,8 @@ public abstract class Hooks {
     /** The layout of a generation, for buffers over it. */
     private Handle<Kind.ddp_layout> layout;
     private long heldGeneration = -1;
+    /** Gradients that are their own views. */
+    final List<Memory> inPlace = new ArrayList<>();
 
     Hooks(long made) {
         handle = Handle.own(Kind.CONTEXT, made);
@@ -49,6 +51,7 @@ public abstract class Hooks {
             long[] made = new long[1];
             ddp.ddp_layout_hold(handle, made);
             layout = Handle.own(Kind.LAYOUT, made[0]);
+            layout.keep(inPlace.toArray());
             heldGeneration = generation;
         }
         return layout;

@@ -207,6 +207,7 @@ public final class ParameterBuilder {
             desc.setUses(uses);
             function.call(context.handle, desc, index);
         }
+        if ((flags & ddp.DDP_PARAM_IN_PLACE) != 0 && grad != null) context.inPlace.add(grad);
         return index[0];
     }
 
