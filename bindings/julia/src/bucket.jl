@@ -5,7 +5,7 @@ A bucket of gradients on its way, valid until the step ends. A hook leaves in it
 mean, if `bucket.op` is DDP.AVG.
 
 `bucket.index` counts from 0 in launch order; `is_last`, `step`, `dtype`, `op`; `buffer`: all gradients as one vector,
-without a copy, with gaps of zeros; `gradients`: those of each parameter, see `Gradient`; `device`: where the bucket
+without a copy, with gaps of zeros (none between gradients in place); `gradients`: those of each parameter, see `Gradient`; `device`: where the bucket
 lies; `stream`: for a bucket on a GPU, the handle of a stream. The gradients are there in its order, and the result must
 be too.
 """

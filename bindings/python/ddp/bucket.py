@@ -75,7 +75,7 @@ class Bucket:
 
     @property
     def buffer(self) -> Memory:
-        """All gradients as one flat array, with gaps of zeros."""
+        """All gradients as one flat array, with gaps of zeros; gradients in place have no gaps."""
         count = _ddp.ddp_bucket_count(self._handle)
         return self._shown(_ddp.ddp_bucket_buffer(self._handle), self.dtype, (count,))
 
