@@ -1,4 +1,4 @@
-# Trees of arrays, as Lux and Zygote have them. ddprun starts trees_test.jl on 3 ranks; all run the same tests in the same order.
+# Trees of arrays, as Lux and Zygote have them. ddprun starts trees_test.jl on 2 ranks; all run the same tests in the same order.
 include(joinpath(DDP_SOURCE, "bindings", "julia", "test", "support.jl"))
 import Random
 
