@@ -11,12 +11,26 @@
 #include "interrupt.h"
 #include "jax.h"
 #include "memory_type.h"
+
+/* The first result takes the place of the None that stands for a status. */
+#if SWIG_VERSION >= 0x040300
+#define DDP_PY_APPEND(result, object) SWIG_Python_AppendOutput(result, object, 1)
+#else
+#define DDP_PY_APPEND(result, object) SWIG_Python_AppendOutput(result, object)
+#endif
+
+/* From SWIG 4.4 on, the code of %init is in a function that returns an int. */
+#if SWIG_VERSION >= 0x040400
+#define DDP_PY_INIT_FAILED -1
+#else
+#define DDP_PY_INIT_FAILED NULL
+#endif
 %}
 
 %init %{
-    if (ddp_py_add_handle(m) != 0 || ddp_py_add_memory(m) != 0 || ddp_py_add_failure(m) != 0) return NULL;
-    if (ddp_py_add_jax(m) != 0) return NULL;
-    if (ddp_py_watch_interrupts() != 0) return NULL;
+    if (ddp_py_add_handle(m) != 0 || ddp_py_add_memory(m) != 0 || ddp_py_add_failure(m) != 0) return DDP_PY_INIT_FAILED;
+    if (ddp_py_add_jax(m) != 0) return DDP_PY_INIT_FAILED;
+    if (ddp_py_watch_interrupts() != 0) return DDP_PY_INIT_FAILED;
 %}
 
 /* FAILURE. A status is an exception or nothing; `error` carries it. arg1 is the object that the call is about, where a
@@ -50,7 +64,7 @@
 %define ddp_handle(TYPE, FREE)
 ddp_handle_argument(TYPE)
 %typemap(in, numinputs=0) TYPE** (TYPE* made = NULL) { $1 = &made; }
-%typemap(argout) TYPE** { $result = SWIG_Python_AppendOutput($result, ddp_py_own(&ddp_py_ ## TYPE, made$argnum, (uintptr_t)arg1)); }
+%typemap(argout) TYPE** { $result = DDP_PY_APPEND($result, ddp_py_own(&ddp_py_ ## TYPE, made$argnum, (uintptr_t)arg1)); }
 /* Frees when no call in another thread uses the handle any more. */
 %exception FREE { ddp_py_close(held1); }
 %enddef
@@ -64,14 +78,16 @@ ddp_handle_argument(TYPE)
 /* NUMBERS, LISTS, BYTES. As SWIG's OUTPUT, but 0 where the call fails before it writes. */
 %define ddp_number_result(TYPE, NAME)
 %typemap(in, numinputs=0) TYPE* NAME (TYPE number = 0) { $1 = &number; }
-%typemap(argout) TYPE* NAME { $result = SWIG_Python_AppendOutput($result, PyLong_FromLongLong(*$1)); }
+%typemap(argout) TYPE* NAME { $result = DDP_PY_APPEND($result, PyLong_FromLongLong(*$1)); }
 %enddef
 ddp_number_result(int32_t, done)
 ddp_number_result(int32_t, used)
 ddp_number_result(int32_t, exists)
 ddp_number_result(int32_t, deleted)
 ddp_number_result(int32_t, ranks)
+ddp_number_result(int32_t, devices)
 ddp_number_result(ddp_param, param)
+ddp_number_result(ddp_param, first)
 ddp_number_result(int64_t, sum)
 ddp_number_result(int64_t, count)
 
@@ -123,7 +139,7 @@ ddp_number_result(int64_t, count)
 %define ddp_bytes_result(PARAMETERS, FREE)
 %typemap(in, numinputs=0) PARAMETERS (void* bytes = NULL, size_t length = 0) { $1 = &bytes; $2 = &length; }
 %typemap(argout) PARAMETERS {
-    $result = SWIG_Python_AppendOutput($result, PyBytes_FromStringAndSize((const char*)*$1, (Py_ssize_t)*$2));
+    $result = DDP_PY_APPEND($result, PyBytes_FromStringAndSize((const char*)*$1, (Py_ssize_t)*$2));
 }
 %typemap(freearg, noblock=1) PARAMETERS { FREE(bytes$argnum); }
 %enddef
@@ -135,7 +151,7 @@ ddp_bytes_result(DDP_KEYS_AND_SIZE, ddp_store_value_free)
 ddp_bytes_result(DDP_DATA_AND_SIZE, ddp_bytes_free)
 
 %typemap(in, numinputs=0) char** text (char* made = NULL) { $1 = &made; }
-%typemap(argout) char** text { $result = SWIG_Python_AppendOutput($result, *$1 ? PyUnicode_FromString(*$1) : SWIG_Py_Void()); }
+%typemap(argout) char** text { $result = DDP_PY_APPEND($result, *$1 ? PyUnicode_FromString(*$1) : SWIG_Py_Void()); }
 %typemap(freearg, noblock=1) char** text { ddp_text_free(made$argnum); }
 
 %typemap(in) (const char* const* keys, size_t count) (const char** list = NULL) {
@@ -159,7 +175,7 @@ ddp_bytes_result(DDP_DATA_AND_SIZE, ddp_bytes_free)
 /* Made and counted by the %exception in roles.i. */
 %typemap(in, numinputs=0) (void** values, size_t* sizes) { $1 = NULL; $2 = NULL; }
 %typemap(argout) (void** values, size_t* sizes) {
-    $result = SWIG_Python_AppendOutput($result, ddp_py_values($1, $2, arg3));
+    $result = DDP_PY_APPEND($result, ddp_py_values($1, $2, arg3));
 }
 %typemap(freearg, noblock=1) (void** values, size_t* sizes) { ddp_py_values_free($1, $2, arg3); }
 
@@ -169,7 +185,7 @@ ddp_bytes_result(DDP_DATA_AND_SIZE, ddp_bytes_free)
     $3 = &number;
 }
 %typemap(argout) (uint64_t* bytes, size_t capacity, size_t* count) {
-    $result = SWIG_Python_AppendOutput($result, ddp_py_uint64_result($1, *$3 < $2 ? *$3 : $2));
+    $result = DDP_PY_APPEND($result, ddp_py_uint64_result($1, *$3 < $2 ? *$3 : $2));
 }
 %typemap(freearg, noblock=1) (uint64_t* bytes, size_t capacity, size_t* count) { free(list$argnum); }
 %typemap(in) (ddp_param* params, size_t capacity, size_t* count) (int32_t* list = NULL, size_t number = 0) {
@@ -178,7 +194,7 @@ ddp_bytes_result(DDP_DATA_AND_SIZE, ddp_bytes_free)
     $3 = &number;
 }
 %typemap(argout) (ddp_param* params, size_t capacity, size_t* count) {
-    $result = SWIG_Python_AppendOutput($result, ddp_py_int32_result($1, *$3 < $2 ? *$3 : $2));
+    $result = DDP_PY_APPEND($result, ddp_py_int32_result($1, *$3 < $2 ? *$3 : $2));
 }
 %typemap(freearg, noblock=1) (ddp_param* params, size_t capacity, size_t* count) { free(list$argnum); }
 
@@ -194,21 +210,21 @@ ddp_bytes_result(DDP_DATA_AND_SIZE, ddp_bytes_free)
 %typemap(freearg) char* text ""
 %typemap(out) void*, const void* { $result = ddp_py_from_address((const void*)$1); }
 %typemap(in, numinputs=0) void** view (void* at = NULL), void** memory (void* at = NULL) { $1 = &at; }
-%typemap(argout) void** view, void** memory { $result = SWIG_Python_AppendOutput($result, ddp_py_from_address(*$1)); }
+%typemap(argout) void** view, void** memory { $result = DDP_PY_APPEND($result, ddp_py_from_address(*$1)); }
 %typemap(in, numinputs=0) const int64_t** indices (const int64_t* at = NULL) { $1 = &at; }
 %typemap(in, numinputs=0) const void** values (const void* at = NULL) { $1 = &at; }
 %typemap(in, numinputs=0) size_t* count (size_t number = 0) { $1 = &number; }
 %typemap(argout) const int64_t** indices, const void** values {
-    $result = SWIG_Python_AppendOutput($result, ddp_py_from_address((const void*)*$1));
+    $result = DDP_PY_APPEND($result, ddp_py_from_address((const void*)*$1));
 }
-%typemap(argout) size_t* count { $result = SWIG_Python_AppendOutput($result, PyLong_FromSize_t(*$1)); }
+%typemap(argout) size_t* count { $result = DDP_PY_APPEND($result, PyLong_FromSize_t(*$1)); }
 
 /* Waits for the end inside the call unless the argument is true; then it comes back as a handle. */
 %typemap(in) ddp_work** work (ddp_work* made = NULL) {
     $1 = PyObject_IsTrue($input) == 1 ? &made : NULL;
 }
 %typemap(argout) ddp_work** work {
-    if ($1) $result = SWIG_Python_AppendOutput($result, ddp_py_own(&ddp_py_ddp_work, *$1, (uintptr_t)arg1));
+    if ($1) $result = DDP_PY_APPEND($result, ddp_py_own(&ddp_py_ddp_work, *$1, (uintptr_t)arg1));
 }
 
 /* CALLBACKS: any callable, or None. */

@@ -11,7 +11,7 @@ int ddp_py_callback(PyObject* callable, uintptr_t about, DdpCallback** callback)
     *callback = NULL;
     if (callable == Py_None) return 1;
     if (!PyCallable_Check(callable)) {
-        PyErr_Format(PyExc_TypeError, "a callable or None is expected, not %s", Py_TYPE(callable)->tp_name);
+        PyErr_Format(PyExc_TypeError, "a callable or None is expected, not %R", Py_TYPE(callable));
         return 0;
     }
     DdpHandle* handle = ddp_py_owner(about);
@@ -95,7 +95,7 @@ ddp_status ddp_py_call_ddp_work_fn(void* user_data, ddp_work** next, ddp_error**
 static PyObject* describe(const ddp_tensor* tensor) {
     PyObject* shape = PyTuple_New(tensor->ndim);
     for (int32_t i = 0; shape && i < tensor->ndim; ++i)
-        PyTuple_SET_ITEM(shape, i, PyLong_FromLongLong(tensor->shape[i]));
+        PyTuple_SetItem(shape, i, PyLong_FromLongLong(tensor->shape[i]));
     if (!shape) return NULL;
     return Py_BuildValue("(NNi)", PyLong_FromVoidPtr(tensor->data), shape, (int)tensor->dtype);
 }
@@ -107,7 +107,7 @@ ddp_status ddp_py_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, con
     for (size_t i = 0; list && i < count; ++i) {
         PyObject* item = describe(&buffers[i]);
         if (item)
-            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
+            PyList_SetItem(list, (Py_ssize_t)i, item);
         else
             Py_CLEAR(list);
     }

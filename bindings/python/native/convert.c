@@ -3,13 +3,12 @@
 #include <string.h>
 
 int ddp_py_int64_list(PyObject* sequence, int64_t** list, size_t* count) {
-    PyObject* items = PySequence_Fast(sequence, "a sequence of integers is expected");
+    PyObject* items = PySequence_Tuple(sequence);
     if (!items) return 0;
-    *count = (size_t)PySequence_Fast_GET_SIZE(items);
+    *count = (size_t)PyTuple_Size(items);
     *list = malloc((*count + 1) * sizeof **list);
     if (!*list) PyErr_NoMemory();
-    for (size_t i = 0; *list && i < *count; ++i)
-        (*list)[i] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(items, (Py_ssize_t)i));
+    for (size_t i = 0; *list && i < *count; ++i) (*list)[i] = PyLong_AsLongLong(PyTuple_GetItem(items, (Py_ssize_t)i));
     Py_DECREF(items);
     return !PyErr_Occurred();
 }
@@ -40,32 +39,34 @@ int ddp_py_hierarchy(PyObject* pair, int64_t** periods, int32_t** sizes, size_t*
 }
 
 int ddp_py_text_list(PyObject* sequence, const char*** list, size_t* count) {
-    PyObject* items = PyList_Check(sequence) || PyTuple_Check(sequence) ? sequence : NULL;
-    if (!items) {
+    if (!PyList_Check(sequence) && !PyTuple_Check(sequence)) {
         PyErr_SetString(PyExc_TypeError, "a list of strings is expected");
         return 0;
     }
-    *count = (size_t)PySequence_Fast_GET_SIZE(items);
+    PyObject* items = PySequence_Tuple(sequence);
+    if (!items) return 0;
+    *count = (size_t)PyTuple_Size(items);
     *list = malloc((*count + 1) * sizeof **list);
     if (!*list) PyErr_NoMemory();
     /* The strings belong to the items, which the caller's list keeps alive during the call. */
     for (size_t i = 0; *list && i < *count; ++i) {
-        (*list)[i] = PyUnicode_AsUTF8(PySequence_Fast_GET_ITEM(items, (Py_ssize_t)i));
+        (*list)[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(items, (Py_ssize_t)i), NULL);
         if (!(*list)[i]) break;
     }
+    Py_DECREF(items);
     return !PyErr_Occurred();
 }
 
 PyObject* ddp_py_int32_result(const int32_t* list, size_t count) {
     PyObject* result = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; result && i < count; ++i) PyList_SET_ITEM(result, (Py_ssize_t)i, PyLong_FromLong(list[i]));
+    for (size_t i = 0; result && i < count; ++i) PyList_SetItem(result, (Py_ssize_t)i, PyLong_FromLong(list[i]));
     return result;
 }
 
 PyObject* ddp_py_uint64_result(const uint64_t* list, size_t count) {
     PyObject* result = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; result && i < count; ++i)
-        PyList_SET_ITEM(result, (Py_ssize_t)i, PyLong_FromUnsignedLongLong(list[i]));
+        PyList_SetItem(result, (Py_ssize_t)i, PyLong_FromUnsignedLongLong(list[i]));
     return result;
 }
 
@@ -90,9 +91,9 @@ static int make_pair(PyObject* item, DdpPairs* pairs, size_t i) {
 }
 
 int ddp_py_pairs(PyObject* sequence, DdpPairs* pairs) {
-    pairs->items = PySequence_Fast(sequence, "a sequence of (key, bytes) is expected");
+    pairs->items = PySequence_Tuple(sequence);
     if (!pairs->items) return 0;
-    const size_t count = (size_t)PySequence_Fast_GET_SIZE(pairs->items);
+    const size_t count = (size_t)PyTuple_Size(pairs->items);
     pairs->count = count;
     pairs->keys = calloc(count + 1, sizeof *pairs->keys);
     pairs->values = calloc(count + 1, sizeof *pairs->values);
@@ -100,7 +101,7 @@ int ddp_py_pairs(PyObject* sequence, DdpPairs* pairs) {
     pairs->held = calloc(count + 1, sizeof *pairs->held);
     if (!pairs->keys || !pairs->values || !pairs->sizes || !pairs->held) return PyErr_NoMemory() != NULL;
     for (size_t i = 0; i < count; ++i)
-        if (!make_pair(PySequence_Fast_GET_ITEM(pairs->items, (Py_ssize_t)i), pairs, i)) return 0;
+        if (!make_pair(PyTuple_GetItem(pairs->items, (Py_ssize_t)i), pairs, i)) return 0;
     return 1;
 }
 
@@ -118,7 +119,7 @@ PyObject* ddp_py_values(void* const* values, const size_t* sizes, size_t count) 
     for (size_t i = 0; result && i < count; ++i) {
         PyObject* bytes = PyBytes_FromStringAndSize(values[i], values[i] ? (Py_ssize_t)sizes[i] : 0);
         if (bytes)
-            PyList_SET_ITEM(result, (Py_ssize_t)i, bytes);
+            PyList_SetItem(result, (Py_ssize_t)i, bytes);
         else
             Py_CLEAR(result);
     }

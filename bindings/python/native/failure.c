@@ -18,10 +18,10 @@ static void raise_exception(PyObject* exception) {
 
 /* The first exception in the list: a new reference, or NULL. */
 static PyObject* take_first(PyObject* list) {
-    if (!list || PyList_GET_SIZE(list) == 0) return NULL;
-    PyObject* first = PyList_GET_ITEM(list, 0);
+    if (!list || PyList_Size(list) == 0) return NULL;
+    PyObject* first = PyList_GetItem(list, 0);
     Py_INCREF(first);
-    if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), NULL) != 0) PyErr_Clear();
+    if (PyList_SetSlice(list, 0, PyList_Size(list), NULL) != 0) PyErr_Clear();
     return first;
 }
 
@@ -69,10 +69,12 @@ static ddp_status status_of(PyObject* exception) {
 ddp_status ddp_py_keep_exception(PyObject* list, ddp_error** error) {
     PyObject* value = ddp_py_fetch_exception();
     const ddp_status status = status_of(value);
-    PyObject* text = PyUnicode_FromFormat("%s: %S", Py_TYPE(value)->tp_name, value);
-    const char* message = text ? PyUnicode_AsUTF8(text) : NULL;
+    PyObject* name = PyObject_GetAttrString((PyObject*)Py_TYPE(value), "__name__");
+    PyObject* text = name ? PyUnicode_FromFormat("%S: %S", name, value) : NULL;
+    const char* message = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
     if (error) *error = ddp_error_create(status, message ? message : "an exception");
     Py_XDECREF(text);
+    Py_XDECREF(name);
     if (list) PyList_Append(list, value);
     PyErr_Clear();
     Py_XDECREF(value);
@@ -81,8 +83,10 @@ ddp_status ddp_py_keep_exception(PyObject* list, ddp_error** error) {
 
 static PyObject* set_factory(PyObject* self, PyObject* callable) {
     (void)self;
+    PyObject* previous = factory;
     Py_INCREF(callable);
-    Py_XSETREF(factory, callable);
+    factory = callable;
+    Py_XDECREF(previous);
     Py_RETURN_NONE;
 }
 

@@ -92,7 +92,7 @@ PyObject* ddp_py_own(const DdpKind* kind, void* pointer, uintptr_t about) {
     DdpHandle* handle = make(kind, pointer);
     if (!handle || enter_owner(handle) != 0) {
         if (!handle) kind->free(pointer);
-        Py_XDECREF(handle);
+        Py_XDECREF((PyObject*)handle);
         return NULL;
     }
     in_use = in_use || kind != &ddp_py_ddp_error;
@@ -122,7 +122,7 @@ static DdpHandle* handle_of(PyObject* object, const DdpKind* kind) {
         PyErr_Clear();
     }
     if (handle && handle->kind == kind) return handle;
-    PyErr_Format(PyExc_TypeError, "a %s is expected, not %s", kind->name + 4, Py_TYPE(object)->tp_name);
+    PyErr_Format(PyExc_TypeError, "a %s is expected, not %R", kind->name + 4, Py_TYPE(object));
     return NULL;
 }
 
@@ -143,7 +143,7 @@ int ddp_py_enter(PyObject* object, const DdpKind* kind, DdpHandle** held, void**
     DdpHandle* handle = handle_of(object, kind);
     if (!handle || !check_usable(handle)) return 0;
     ++handle->calls;
-    Py_INCREF(handle);
+    Py_INCREF((PyObject*)handle);
     *held = handle;
     *pointer = handle->pointer;
     return 1;
@@ -177,20 +177,20 @@ void ddp_py_leave(DdpHandle* held) {
     if (!held) return;
     --held->calls;
     free_if_idle(held);
-    Py_DECREF(held);
+    Py_DECREF((PyObject*)held);
 }
 
 int ddp_py_enter_list(PyObject* sequence, const DdpKind* kind, DdpHandle*** held, void*** list, size_t* count) {
-    PyObject* items = PySequence_Fast(sequence, "a sequence is expected");
+    PyObject* items = PySequence_Tuple(sequence);
     if (!items) return 0;
-    const size_t wanted = (size_t)PySequence_Fast_GET_SIZE(items);
+    const size_t wanted = (size_t)PyTuple_Size(items);
     *count = 0;
     *held = calloc(wanted + 1, sizeof **held);
     *list = calloc(wanted + 1, sizeof **list);
     int good = *held && *list;
     if (!good) PyErr_NoMemory();
     for (size_t i = 0; i < wanted && good; ++i) {
-        good = ddp_py_enter(PySequence_Fast_GET_ITEM(items, (Py_ssize_t)i), kind, &(*held)[i], &(*list)[i]);
+        good = ddp_py_enter(PyTuple_GetItem(items, (Py_ssize_t)i), kind, &(*held)[i], &(*list)[i]);
         if (good) ++*count;
     }
     Py_DECREF(items);
@@ -231,7 +231,7 @@ static void dealloc(PyObject* self) {
     Py_CLEAR(handle->raised);
     Py_CLEAR(handle->borrows);
     Py_CLEAR(handle->kept);
-    type->tp_free(self);
+    PyObject_Free(self);
     Py_DECREF(type);
 }
 
@@ -256,13 +256,13 @@ static PyObject* forget_kept_method(PyObject* self, PyObject* unused) {
 static PyObject* end_step_method(PyObject* self, PyObject* unused) {
     DdpHandle* handle = (DdpHandle*)self;
     (void)unused;
-    const Py_ssize_t count = handle->borrows ? PyList_GET_SIZE(handle->borrows) : 0;
+    const Py_ssize_t count = handle->borrows ? PyList_Size(handle->borrows) : 0;
     for (Py_ssize_t i = 0; i < count; ++i) {
-        PyObject* each = PyList_GET_ITEM(handle->borrows, i); /* or a work that a callback passed on */
+        PyObject* each = PyList_GetItem(handle->borrows, i); /* or a work that a callback passed on */
         if (Py_TYPE(each) == handle_type && ((DdpHandle*)each)->borrowed) ((DdpHandle*)each)->pointer = NULL;
     }
     if (count > 0 && PyList_SetSlice(handle->borrows, 0, count, NULL) != 0) return NULL;
-    if (handle->raised && PyList_SetSlice(handle->raised, 0, PyList_GET_SIZE(handle->raised), NULL) != 0) return NULL;
+    if (handle->raised && PyList_SetSlice(handle->raised, 0, PyList_Size(handle->raised), NULL) != 0) return NULL;
     Py_RETURN_NONE;
 }
 

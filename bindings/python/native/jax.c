@@ -7,7 +7,7 @@
 
 /* Whether this is the name of a module of JAX. A new reference, or NULL with an exception, is taken over. */
 static int is_module_of_jax(PyObject* module) {
-    const char* name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : NULL;
+    const char* name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8AndSize(module, NULL) : NULL;
     if (!name) PyErr_Clear();
     const int found =
         name && (strcmp(name, "jax") == 0 || strncmp(name, "jax.", 4) == 0 || strncmp(name, "jaxlib.", 7) == 0);
@@ -23,10 +23,13 @@ int ddp_py_called_by_jax(void) {
 }
 
 int ddp_py_is_of_jax(PyObject* array) {
-    PyObject* bases = Py_TYPE(array)->tp_mro;
+    PyObject* bases = PyObject_GetAttrString((PyObject*)Py_TYPE(array), "__mro__");
+    const Py_ssize_t count = bases ? PyTuple_Size(bases) : 0;
     int found = 0;
-    for (Py_ssize_t i = 0; !found && i < PyTuple_GET_SIZE(bases); ++i)
-        found = is_module_of_jax(PyObject_GetAttrString(PyTuple_GET_ITEM(bases, i), "__module__"));
+    for (Py_ssize_t i = 0; !found && i < count; ++i)
+        found = is_module_of_jax(PyObject_GetAttrString(PyTuple_GetItem(bases, i), "__module__"));
+    Py_XDECREF(bases);
+    PyErr_Clear();
     return found;
 }
 
@@ -57,7 +60,7 @@ static DdpXlaError* announce(const DdpXlaCall* call, const DdpXlaBuffer* gradien
                               (long long)attribute(&call->attributes, "param"), PyLong_FromVoidPtr(gradient->data));
     if (!problem) problem = ddp_py_fetch_exception();
     PyObject* text = problem && problem != Py_None ? PyObject_Str(problem) : NULL;
-    const char* message = text ? PyUnicode_AsUTF8(text) : NULL;
+    const char* message = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
     DdpXlaError* error = problem == Py_None ? NULL : error_of(call->api, message ? message : "an exception");
     Py_XDECREF(text);
     Py_XDECREF(problem);
@@ -85,8 +88,10 @@ static DdpXlaError* handle(DdpXlaCall* call) {
 
 static PyObject* jax_target(PyObject* self, PyObject* callable) {
     (void)self;
+    PyObject* previous = on_gradient;
     Py_INCREF(callable);
-    Py_XSETREF(on_gradient, callable);
+    on_gradient = callable;
+    Py_XDECREF(previous);
     DdpXlaError* (*const function)(DdpXlaCall*) = handle;
     void* address;
     memcpy(&address, &function, sizeof address); /* C has no cast for it */

@@ -25,15 +25,15 @@ static void copy_elements(DdpMemory* to, const DdpMemory* from) {
 
 DdpMemory* ddp_py_memory_copy(const DdpMemory* memory) {
     const Py_ssize_t bytes = memory->count * (Py_ssize_t)ddp_dtype_size(memory->dtype);
-    PyTypeObject* type = Py_TYPE(memory);
-    DdpMemory* made = (DdpMemory*)type->tp_alloc(type, 0);
+    PyTypeObject* type = Py_TYPE((PyObject*)memory);
+    DdpMemory* made = (DdpMemory*)PyType_GenericAlloc(type, 0);
     if (!made) return NULL;
     made->owner = PyByteArray_FromStringAndSize(NULL, bytes + ALIGNMENT);
     if (!made->owner) {
-        Py_DECREF(made);
+        Py_DECREF((PyObject*)made);
         return NULL;
     }
-    const uintptr_t start = (uintptr_t)PyByteArray_AS_STRING(made->owner);
+    const uintptr_t start = (uintptr_t)PyByteArray_AsString(made->owner);
     made->address = (char*)((start + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
     made->dtype = memory->dtype;
     made->ndim = memory->ndim;

@@ -20,19 +20,19 @@ static PyObject* new_memory(PyTypeObject* type, PyObject* args, PyObject* kwargs
             "dtype and device instead and take its view, or pass a copy of another library's (docs/python.md, JAX)");
         return NULL;
     }
-    DdpMemory* memory = (DdpMemory*)type->tp_alloc(type, 0);
+    DdpMemory* memory = (DdpMemory*)PyType_GenericAlloc(type, 0);
     if (!memory) return NULL;
     int taken = ddp_py_take_dlpack(memory, array, stream);
     if (taken == 0) taken = ddp_py_take_buffer(memory, array);
     if (taken == 0)
-        PyErr_Format(PyExc_TypeError, "an array with __dlpack__ or the buffer protocol is expected, not %s",
-                     Py_TYPE(array)->tp_name);
+        PyErr_Format(PyExc_TypeError, "an array with __dlpack__ or the buffer protocol is expected, not %R",
+                     Py_TYPE(array));
     if (taken == 1 && writable && memory->readonly) {
         PyErr_SetString(PyExc_ValueError, "the array is read-only, and libddp has to write into it");
         taken = -1;
     }
     if (taken == 1) return (PyObject*)memory;
-    Py_DECREF(memory);
+    Py_DECREF((PyObject*)memory);
     return NULL;
 }
 
@@ -45,11 +45,11 @@ static PyObject* at(PyObject* self, PyObject* args) {
     if (!PyArg_ParseTuple(args, "KiO!O|p(ii)K", &address, &dtype, &PyTuple_Type, &shape, &owner, &readonly, &kind,
                           &index, &stream))
         return NULL;
-    if (PyTuple_GET_SIZE(shape) > DDP_PY_MAX_DIMENSIONS || ddp_dtype_size(dtype) == 0) {
+    if (PyTuple_Size(shape) > DDP_PY_MAX_DIMENSIONS || ddp_dtype_size(dtype) == 0) {
         PyErr_SetString(PyExc_ValueError, "too many dimensions, or an unknown dtype");
         return NULL;
     }
-    DdpMemory* memory = (DdpMemory*)memory_type->tp_alloc(memory_type, 0);
+    DdpMemory* memory = (DdpMemory*)PyType_GenericAlloc(memory_type, 0);
     if (!memory) return NULL;
     memory->address = (char*)(uintptr_t)address;
     memory->dtype = dtype;
@@ -57,22 +57,22 @@ static PyObject* at(PyObject* self, PyObject* args) {
     memory->device.kind = kind;
     memory->device.index = index;
     memory->stream = stream;
-    memory->ndim = (int)PyTuple_GET_SIZE(shape);
-    for (int i = 0; i < memory->ndim; ++i) memory->shape[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i));
+    memory->ndim = (int)PyTuple_Size(shape);
+    for (int i = 0; i < memory->ndim; ++i) memory->shape[i] = PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
     Py_INCREF(owner);
     memory->owner = owner;
     if (!PyErr_Occurred()) {
         ddp_py_memory_lay_out(memory);
         return (PyObject*)memory;
     }
-    Py_DECREF(memory);
+    Py_DECREF((PyObject*)memory);
     return NULL;
 }
 
 static void dealloc(PyObject* self) {
     PyTypeObject* type = Py_TYPE(self);
     ddp_py_let_go((DdpMemory*)self);
-    type->tp_free(self);
+    PyObject_Free(self);
     Py_DECREF(type);
 }
 
@@ -101,7 +101,7 @@ static PyObject* get_shape(PyObject* self, void* unused) {
     const DdpMemory* memory = (const DdpMemory*)self;
     (void)unused;
     PyObject* shape = PyTuple_New(memory->ndim);
-    for (int i = 0; shape && i < memory->ndim; ++i) PyTuple_SET_ITEM(shape, i, PyLong_FromSsize_t(memory->shape[i]));
+    for (int i = 0; shape && i < memory->ndim; ++i) PyTuple_SetItem(shape, i, PyLong_FromSsize_t(memory->shape[i]));
     return shape;
 }
 

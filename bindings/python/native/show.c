@@ -160,7 +160,7 @@ static int wants_copy(const DdpMemory* memory, PyObject* copy) {
 static PyObject* capsule_of(DdpMemory* memory) {
     Shown* shown = calloc(1, sizeof *shown);
     if (!shown) {
-        Py_DECREF(memory);
+        Py_DECREF((PyObject*)memory);
         return PyErr_NoMemory();
     }
     DdpDlTensor* tensor = &shown->managed.tensor;
@@ -197,7 +197,7 @@ PyObject* ddp_py_make_dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
         PyErr_SetString(PyExc_BufferError, "the memory is read-only, which this version of DLPack cannot say");
         return NULL;
     }
-    Py_INCREF(memory);
+    Py_INCREF((PyObject*)memory);
     return capsule_of(memory);
 }
 

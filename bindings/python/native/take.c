@@ -119,7 +119,7 @@ static PyObject* ask_for_capsule(PyObject* array, unsigned long long number) {
 }
 
 int ddp_py_take_dlpack(DdpMemory* memory, PyObject* array, unsigned long long stream) {
-    if (!PyObject_HasAttrString(array, "__dlpack__") || PyObject_TypeCheck(array, Py_TYPE(memory))) return 0;
+    if (!PyObject_HasAttrString(array, "__dlpack__") || PyObject_TypeCheck(array, Py_TYPE((PyObject*)memory))) return 0;
     PyObject* capsule = ask_for_capsule(array, stream);
     if (!capsule && PyObject_CheckBuffer(array)) {
         PyErr_Clear(); /* read-only arrays, for one, are exported only as buffers by some libraries */
