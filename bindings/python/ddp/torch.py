@@ -30,6 +30,8 @@ from .store import Store
 __all__ = ["DistributedDataParallel", "GradBucket", "group_of", "process_group"]
 
 _MIB = 1 << 20
+# libddp's rows are right. PyTorch of 2026 warns where nobody says whether it is to check them; PyTorch 1.13 does not know the word.
+_UNCHECKED = {"check_invariants": False} if hasattr(torch.sparse, "check_sparse_tensor_invariants") else {}
 _default_group = None
 _groups_of_torch = weakref.WeakKeyDictionary()
 
@@ -387,7 +389,7 @@ class DistributedDataParallel(nn.Module):
                 continue  # by no rank
             if self._names[index] in self._sparse:
                 indices, values = map(torch.from_dlpack, self.context.sparse_gradient(index))
-                tensor.grad = torch.sparse_coo_tensor(indices[None], values, tensor.shape)
+                tensor.grad = torch.sparse_coo_tensor(indices[None], values, tensor.shape, **_UNCHECKED)
                 continue
             view = self._view(index)
             if self.gradient_as_bucket_view:
