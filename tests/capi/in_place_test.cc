@@ -335,6 +335,7 @@ TEST(InPlace, DoesNotLeaveAReductionThatHasNotEnded) {
                 [&](ddp_group*, ddp_bucket*) { return ddp::Work(std::exchange(never, nullptr)); });
             model.context.commit();
             if (rank == 0) model.context.grad_ready(0);
+            call(ddp_barrier, next, nullptr);  // the other has committed, too
             ddp_group_abort(group, "test", nullptr);
             ddp_error* error = nullptr;
             EXPECT_EQ(ddp_context_set_group(model.context.get(), next, &error), DDP_ERROR_ABORTED);
@@ -356,6 +357,7 @@ TEST(InPlace, DoesNotLeaveSharedMemoryToABrokenGroup) {
             {
                 BlockModel model(group, {100'000}, shared);
                 model.context.commit();
+                call(ddp_barrier, next, nullptr);  // the other has committed, too
                 ddp_group_abort(group, "test", nullptr);
                 ddp_error* error = nullptr;
                 const ddp_status status = ddp_context_set_group(model.context.get(), next, &error);
