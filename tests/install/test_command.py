@@ -97,6 +97,9 @@ while :; do sleep 0.05; done
             path = self.folder / "tests" / folder
             path.mkdir(parents=True)
             (path / "CMakeLists.txt").touch()
+        # Not a new system, where a first build begins while packages are installed, and may be ended before it says so.
+        (self.folder / "build/release").mkdir(parents=True)
+        (self.folder / "build/release/CMakeCache.txt").touch()
         done = self.run_it("rendezvous", "failure", "--repeat", "2", "store")
         self.assertEqual(done.returncode, 0, done)
         self.assertEqual(self.lines("built"), ["release --target tests/unit/rendezvous/all --target tests/dist/failure/all"])
