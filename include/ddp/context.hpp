@@ -42,10 +42,7 @@ public:
     template <class T>
     ddp_param add_param(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
                         ddp_device device, std::uint32_t flags = 0, std::uint32_t uses = 1) {
-        ddp_param param = -1;
-        const ddp_param_desc desc = describe<T>(name, shape, data, grad, device, flags, uses);
-        detail::call(ddp_register_param, get(), &desc, &param);
-        return param;
+        return add(ddp_register_param, describe<T>(name, shape, data, grad, device, flags, uses));
     }
     /* The slices of a tensor: in_place.h. The first of their indices. */
     template <class T>
@@ -56,10 +53,7 @@ public:
     template <class T>
     ddp_param add_slices(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
                          ddp_device device, std::uint32_t flags = 0, std::uint32_t uses = 1) {
-        ddp_param first = -1;
-        const ddp_param_desc desc = describe<T>(name, shape, data, grad, device, flags, uses);
-        detail::call(ddp_register_slices, get(), &desc, &first);
-        return first;
+        return add(ddp_register_slices, describe<T>(name, shape, data, grad, device, flags, uses));
     }
     template <class T>
     void add_buffer(const std::string& name, const std::vector<std::int64_t>& shape, T* data, ddp_device device) {
@@ -230,6 +224,12 @@ public:
     };
 
 private:
+    template <class Register>
+    ddp_param add(Register function, const ddp_param_desc& desc) {
+        ddp_param param = -1;
+        detail::call(function, get(), &desc, &param);
+        return param;
+    }
     template <class T>
     static ddp_param_desc describe(const std::string& name, const std::vector<std::int64_t>& shape, T* data, T* grad,
                                    ddp_device device, std::uint32_t flags, std::uint32_t uses) {

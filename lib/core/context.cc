@@ -208,7 +208,7 @@ void Context::set_group(std::shared_ptr<Group> group) {
     Reducer& reducer = committed();
     if (!group_->broken()) reducer.require_idle();
     group->require_unbroken();
-    reducer.require_free(*group);
+    reducer.leave_group(*group);
     agree_on_model(*group, str(options_.text(), ", bucket plan ", std::hex, reducer.buckets().plan_hash()),
                    table_.lines());
     agree_on_ranges(*group);

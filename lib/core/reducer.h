@@ -97,9 +97,9 @@ public:
     void skip(const std::vector<std::int32_t>& params);
     void request_rebuild();
     void adopt_plan(std::vector<std::vector<std::int32_t>> buckets);
-    // Before that: breaks the new group if something may still write into gradients that are reduced in place.
-    void require_free(Group& next);
-    // Collective in the new group. The step under way is forgotten. Views may move.
+    // The first part of moving to another group: waits a while for what is under way.
+    void leave_group(Group& next);
+    // The second. Collective in the new group. The step under way is forgotten. Views may move.
     void set_group(std::shared_ptr<Group> group);
 
     // True if a rebuild is due. Both the same on every rank.

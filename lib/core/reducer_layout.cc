@@ -230,8 +230,9 @@ void Reducer::adopt_plan(std::vector<std::vector<std::int32_t>> buckets) {
     rebuild_due_ = true;
 }
 
-// Gradients that are reduced in place do not move out of the way of what may still write into them.
-void Reducer::require_free(Group& next) {
+// Gradients that are reduced in place do not move out of the way of what may still write into them. Then the new group breaks at
+// once: its other ranks would wait.
+void Reducer::leave_group(Group& next) {
     queue_.drain(Deadline::after_ms(kDrainMs));
     streams_.gather();
     std::string why;
@@ -256,7 +257,6 @@ void Reducer::require_free(Group& next) {
 
 void Reducer::set_group(std::shared_ptr<Group> group) {
     if (!group_->broken()) require_idle();
-    queue_.drain(Deadline::after_ms(kDrainMs));
     // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
     // may reach only memory of its own.
     const bool move = queue_.in_flight() || group_->shares_memory() || group->shares_memory() || !streams_.empty();
