@@ -34,10 +34,9 @@ struct PlanBucket {
     ddp_dtype dtype = DDP_F32;
     ddp_device device{DDP_DEVICE_CPU, 0};
     std::vector<std::int32_t> params;  // in the order in which gradients are expected; in place: as they lie in memory
-    std::vector<std::size_t>
-        offsets;              // of each, in bytes from the bucket's start; multiples of kAlignment, unless in place
-    std::size_t bytes = 0;    // with the gaps
-    std::size_t content = 0;  // bytes of gradients, without gaps: what caps count
+    std::vector<std::size_t> offsets;  // bytes from the bucket's start; multiples of kAlignment, unless in place
+    std::size_t bytes = 0;             // with the gaps
+    std::size_t content = 0;           // bytes of gradients, without gaps: what caps count
     bool alone = false;
     bool sparse = false;
     bool in_place = false;  // a range of the program's memory, without gaps
