@@ -47,6 +47,7 @@
 %include "ddp/averager.h"
 %include "ddp/device.h"
 %include "ddp/interrupt.h"
+%include "ddp/record.h"
 %include "ddp/backend.h"
 
 #ifdef SWIGPYTHON

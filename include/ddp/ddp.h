@@ -14,6 +14,7 @@
 #include "overlap.h"
 #include "participation.h"
 #include "plan.h"
+#include "record.h"
 #include "stats.h"
 #include "status.h"
 #include "store.h"

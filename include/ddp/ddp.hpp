@@ -8,5 +8,6 @@
 
 #include "averager.hpp"
 #include "context.hpp"
+#include "record.hpp"
 
 #endif  // DDP_DDP_HPP

@@ -74,6 +74,7 @@ std::shared_ptr<Link> Link::create(const GroupConfig& config, const Links& earli
     link->take_earlier();
     // A verdict that came while there was no transport yet found nothing to abort.
     if (auto verdict = link->verdict(); !verdict.ok()) link->on_verdict(verdict);
+    link->recorder_.write({.kind = record::EventKind::kJoined});
     log(LogLevel::kInfo, "group '", config.name, "': rank ", place.rank, " of ", place.world, ", backend ",
         link->backend_name());
     return link;
@@ -299,6 +300,7 @@ Link::~Link() {
     if (executor_) executor_->stop(left);
     if (watch_) end_enqueued();
     monitor_.reset();  // its callbacks use the members above
+    recorder_.write({.kind = record::EventKind::kLeft});
 }
 
 std::shared_ptr<Store> Link::store() {
@@ -330,7 +332,9 @@ private:
     bool on_device() const { return !is_cpu(collective_.device); }
     void begin();
     bool ready_on_device();
+    ErrorInfo perform();
     void run_scaled();
+    record::Entry entry(record::EventKind kind) const;
     ErrorInfo disagree(std::int32_t other);
     ErrorInfo resolve(ErrorInfo error);
 
@@ -339,6 +343,7 @@ private:
     const OpTag tag_;
     EventPtr submitted_;  // on a device: where the tag's stream was then
     bool begun_ = false;
+    std::int64_t begun_ns_ = 0;
     bool checked_ = false;  // ranks compare what they are about to do
     double scale_after_ = 1;
     Signature mine_{}, theirs_{};
@@ -420,6 +425,12 @@ void LinkOperation::begin() {
         (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
     checked_ = link_.world() > 1 && !unchecked;
 
+    if (link_.recorder_) {
+        record::Entry began = entry(record::EventKind::kOperationBegin);
+        began.time_ns = begun_ns_ = record::now_ns();
+        link_.recorder_.write(began);
+    }
+
     op_.struct_size = sizeof op_;
     op_.kind = c.kind;
     op_.dtype = c.dtype;
@@ -465,9 +476,31 @@ bool LinkOperation::ready_on_device() {
     return !checked_ && (link_.on_device_ || link_.world() == 1);
 }
 
+record::Entry LinkOperation::entry(record::EventKind kind) const {
+    return {.kind = kind,
+            .step = tag_.step,
+            .bucket = tag_.bucket,
+            .bytes = collective_.count * dtype_size(collective_.dtype),
+            .sequence = mine_.sequence,
+            .detail = record::operation_detail(collective_.kind, static_cast<std::int32_t>(tag_.purpose)),
+            .since_ns = begun_ns_};
+}
+
 ErrorInfo LinkOperation::run() noexcept try {
     if (link_.broken()) return link_.verdict();
     begin();
+    ErrorInfo result = perform();
+    if (link_.recorder_) {
+        record::Entry ended = entry(record::EventKind::kOperationEnd);
+        ended.param = result.code;
+        link_.recorder_.write(ended);
+    }
+    return result;
+} catch (...) {
+    return caught();
+}
+
+ErrorInfo LinkOperation::perform() {
     try {
         if (checked_ && !op_.signature) {
             std::int32_t other = -1;
@@ -480,8 +513,6 @@ ErrorInfo LinkOperation::run() noexcept try {
     } catch (...) {
         return resolve(caught());
     }
-} catch (...) {
-    return caught();
 }
 
 // DDP_AVG is a sum with a scale. A backend that cannot apply it gets values divided beforehand, which keeps sums of low
@@ -549,11 +580,11 @@ void Link::on_verdict(const ErrorInfo& error) {
     {
         std::lock_guard lock(mutex_);
         arbiter = arbiter_.lock();
-        if (!arbiter && verdict_.ok()) verdict_ = error;
         transport = transport_;
         on_device = on_device_;
         executor = executor_;
     }
+    if (!arbiter) take_verdict(error);
     // While joining there may be nothing to stop yet; create() looks again when there is.
     if (transport) transport->abort();
     if (arbiter) take_verdict(arbiter->decide(*this, error));
@@ -564,8 +595,12 @@ void Link::on_verdict(const ErrorInfo& error) {
 }
 
 void Link::take_verdict(const ErrorInfo& decided) {
-    std::lock_guard lock(mutex_);
-    if (verdict_.ok()) verdict_ = decided;
+    {
+        std::lock_guard lock(mutex_);
+        if (!verdict_.ok()) return;
+        verdict_ = decided;
+    }
+    recorder_.broken(decided);
 }
 
 bool Link::set_arbiter(const std::shared_ptr<Arbiter>& arbiter) {

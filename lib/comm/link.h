@@ -14,6 +14,7 @@
 #include "comm/group.h"
 #include "comm/monitor.h"
 #include "comm/transport.h"
+#include "record/recorder.h"
 
 namespace libddp {
 
@@ -58,6 +59,7 @@ public:
     // What distinguishes it from other links of its store. The same on every rank.
     const std::string& key_prefix() const { return place_.prefix; }
     const std::shared_ptr<Executor>& executor() const { return executor_; }
+    const record::Recorder& recorder() const { return recorder_; }
     // Memory for buckets, zeroed, aligned to 64 bytes; released when the pointer is.
     std::shared_ptr<std::byte> allocate(std::size_t bytes);
     // On the stream's device, to be used in its order.
@@ -77,7 +79,10 @@ private:
     void run_waiting_callbacks() override { executor_->run_callbacks(); }
 
     Link(GroupConfig config, MeetingPlace place)
-        : Group(place.rank, place.world), config_(std::move(config)), place_(std::move(place)) {}
+        : Group(place.rank, place.world),
+          config_(std::move(config)),
+          place_(std::move(place)),
+          recorder_(record::Recorder::of_group(rank(), world(), config_.name, place_.prefix, config_.backend)) {}
 
     static void destroy(Link* link);
     void join(const ddp_backend* backend);
@@ -107,6 +112,7 @@ private:
 
     const GroupConfig config_;
     const MeetingPlace place_;
+    const record::Recorder recorder_;
     std::shared_ptr<Transport> transport_;  // for host memory
     std::shared_ptr<Transport> on_device_;  // for device memory, perhaps the same; null: the backend takes none
     std::unique_ptr<Monitor> monitor_;      // null when alone

@@ -9,23 +9,6 @@
 namespace libddp {
 namespace {
 
-const char* kind_name(std::int32_t kind) {
-    switch (kind) {
-        case DDP_COLLECTIVE_ALLREDUCE:
-            return "allreduce";
-        case DDP_COLLECTIVE_BROADCAST:
-            return "broadcast";
-        case DDP_COLLECTIVE_ALLGATHER:
-            return "allgather";
-        case DDP_COLLECTIVE_REDUCE_SCATTER:
-            return "reduce_scatter";
-        case DDP_COLLECTIVE_BARRIER:
-            return "barrier";
-        default:
-            return "unknown collective";
-    }
-}
-
 const char* op_name(std::int32_t op) {
     switch (op) {
         case DDP_SUM:
@@ -41,43 +24,6 @@ const char* op_name(std::int32_t op) {
         default:
             return "unknown op";
     }
-}
-
-// The part of libddp that calls such an operation; null for what is the program's.
-const char* purpose_name(Purpose purpose) {
-    switch (purpose) {
-        case Purpose::kProgram:
-            return nullptr;
-        case Purpose::kSplit:
-            return "ddp_group_split";
-        case Purpose::kRoundRobin:
-            return "ddp_group_round_robin";
-        case Purpose::kModel:
-            return "the comparison of models (ddp_commit, ddp_context_set_group)";
-        case Purpose::kPlan:
-            return "the comparison of bucket plans (ddp_commit, ddp_step_begin)";
-        case Purpose::kState:
-            return "sending parameters or buffers (ddp_commit, ddp_step_begin, ddp_join)";
-        case Purpose::kStepBegin:
-            return "the beginning of a step (ddp_step_begin, ddp_join)";
-        case Purpose::kReadyOrder:
-            return "rebuilding the buckets (ddp_step_begin)";
-        case Purpose::kSkip:
-            return "ddp_skip_params";
-        case Purpose::kSetGroup:
-            return "ddp_context_set_group";
-        case Purpose::kUsedMap:
-            return "finding out which parameters were used (ddp_finalize)";
-        case Purpose::kDiscard:
-            return "ddp_step_discard";
-        case Purpose::kAverage:
-            return "the averaging of parameters";
-        case Purpose::kValues:
-            return "comparing the values of parameters (DDP_CONTEXT_CHECK)";
-        case Purpose::kEndOfCheck:
-            return "the end of a step with DDP_CONTEXT_CHECK";
-    }
-    return "an unknown purpose";
 }
 
 bool is_programs_own(const Signature& s) {
@@ -131,7 +77,7 @@ std::string hint(const Side& a, const Side& b) {
 }  // namespace
 
 std::string describe(const Signature& s) {
-    std::string text = kind_name(s.kind);
+    std::string text = collective_name(s.kind);
     if (s.kind != DDP_COLLECTIVE_BARRIER) text += str(" of ", s.count, " ", dtype_name(s.dtype));
     if (s.kind == DDP_COLLECTIVE_ALLREDUCE || s.kind == DDP_COLLECTIVE_REDUCE_SCATTER)
         text += str(" (", op_name(s.op), ")");
@@ -145,7 +91,7 @@ std::string describe(const Signature& s) {
 
 std::string describe(const WaitTarget& p) {
     if (p.bucket >= 0) return str("bucket ", p.bucket, " of step ", p.step);
-    const char* kind = p.kind == 0 ? "operation" : kind_name(p.kind);
+    const char* kind = p.kind == 0 ? "operation" : collective_name(p.kind);
     return str(std::string_view("aeo").find(*kind) != std::string_view::npos ? "an " : "a ", kind,
                p.step >= 0 ? str(" of step ", p.step) : "");
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "device/stream.h"
+#include "record/operation.h"
 
 namespace libddp {
 
@@ -18,25 +19,6 @@ class Executor;
 struct Traffic {
     std::atomic<std::uint64_t> sent{0};    // bytes given to collectives
     std::atomic<std::uint64_t> copied{0};  // bytes that a transport copied from and to memory of its own
-};
-
-// What an operation of libddp's own is for, where it belongs to no bucket. Ranks compare it; its text is in signature.cc.
-enum class Purpose : std::int32_t {
-    kProgram,  // the program's own, or a bucket's
-    kSplit,
-    kRoundRobin,
-    kModel,
-    kPlan,
-    kState,
-    kStepBegin,
-    kReadyOrder,
-    kSkip,
-    kSetGroup,
-    kUsedMap,
-    kDiscard,
-    kAverage,
-    kValues,
-    kEndOfCheck
 };
 
 struct OpTag {

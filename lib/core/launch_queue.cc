@@ -132,6 +132,7 @@ void LaunchQueue::launch(Entry& entry) {
     entry.launched = true;
     if (!entry.live) return;
     entry.launched_at = Deadline::Clock::now();
+    record_launch(entry, record::EventKind::kLaunch, record::to_ns(entry.launched_at));
     const auto executor = group_->link(static_cast<std::size_t>(entry.bucket.index))->executor();
     const OpTag tag{step_.agreement, step_.step, entry.bucket.index,  entry.label, entry.memory,
                     executor,        nullptr,    entry.bucket.stream, nullptr,     step_.synced_steps};
@@ -197,7 +198,21 @@ WorkPtr LaunchQueue::call_hook(Entry& entry, OpTag tag) {
     if (entry.alone) return owner_.reduce_alone(*link.impl, entry.bucket.tensors.front().param, tag);
     hook_bytes_in_ += entry.content;
     tag.traffic = traffic_;
-    return hook_->reduce(link, entry.bucket, tag);
+    if (!recorder_) return hook_->reduce(link, entry.bucket, tag);
+    const std::int64_t since = record::now_ns();
+    WorkPtr work = hook_->reduce(link, entry.bucket, tag);
+    record_launch(entry, record::EventKind::kHookEnd, record::now_ns(), since);
+    return work;
+}
+
+void LaunchQueue::record_launch(const Entry& entry, record::EventKind kind, std::int64_t at_ns,
+                                std::int64_t since_ns) const {
+    recorder_.write({.kind = kind,
+                     .step = step_.step,
+                     .bucket = entry.bucket.index,
+                     .bytes = entry.content,
+                     .since_ns = since_ns,
+                     .time_ns = at_ns});
 }
 
 OpTag LaunchQueue::step_tag(Purpose purpose) const {

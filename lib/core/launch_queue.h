@@ -20,6 +20,7 @@
 #include "core/participation.h"
 #include "core/step_clock.h"
 #include "hooks/hook.h"
+#include "record/recorder.h"
 
 namespace libddp {
 
@@ -49,6 +50,7 @@ public:
     LaunchQueue(std::shared_ptr<Group> group, LaunchOwner& owner) : owner_(owner) { set_group(std::move(group)); }
 
     void set_group(std::shared_ptr<Group> group);
+    void set_recorder(const record::Recorder& recorder) { recorder_ = recorder; }
     // New buckets. Not while a step is under way.
     void reset_layout(const BucketStore& store, const ParamTable& table, bool mean);
     // After that, when nothing else is left to do: the hook may fail.
@@ -125,12 +127,14 @@ private:
     static void mark_end(Entry& entry, const OpTag& tag);
     WorkPtr ask_for_votes(Entry& entry, const OpTag& tag);
     WorkPtr call_hook(Entry& entry, OpTag tag);
+    void record_launch(const Entry& entry, record::EventKind kind, std::int64_t at_ns, std::int64_t since_ns = 0) const;
     ErrorInfo break_with(ErrorInfo error, const Entry& entry);
     ErrorInfo in_this_group(ErrorInfo error) const;
     ErrorInfo with_bucket(ErrorInfo error, const Entry& entry, const std::string& text) const;
 
     std::shared_ptr<Group> group_;
     std::vector<std::unique_ptr<ddp_group>> links_;  // hooks borrow them: they stay where they are
+    record::Recorder recorder_;
     HookPtr hook_;
     std::uint64_t hook_hash_ = 0, plan_hash_ = 0;
     std::atomic<std::uint64_t> hook_bytes_in_{0};

@@ -44,6 +44,7 @@ Reducer::Phase Reducer::begin_phase() {
     const Phase wanted = (begun_ ? begun_sync_ : sync_) ? Phase::kFilling : Phase::kFillingLocal;
     if (!phase_.compare_exchange_strong(expected, wanted, std::memory_order_acq_rel)) return expected;
     clock_.first_gradient();
+    recorder_.write({record::EventKind::kStepBegin, steps_, -1, 0, 0, wanted == Phase::kFilling});
     return wanted;
 }
 
@@ -129,6 +130,7 @@ bool Reducer::expects(std::int32_t param, const ParamState& s) const {
 void Reducer::take(std::int32_t param, ParamState& s, Phase phase) {
     const std::int32_t before = s.calls.fetch_add(1, std::memory_order_acq_rel);
     if (before >= s.uses) refuse(param, s, before);
+    if (before + 1 == s.uses) note_announced(param);
     if (phase == Phase::kFillingLocal) {
         s.waits_for_sync.store(true, std::memory_order_relaxed);
         return;
@@ -190,6 +192,7 @@ void Reducer::mark_unused(std::int32_t param) {
     std::int32_t none = 0;
     if (!s.calls.compare_exchange_strong(none, kClosed, std::memory_order_acq_rel))
         return require_unannounced(param, none);
+    note_announced(param);
     at(s, [&](auto& side) { side.come(s, side.caller(s), false); });
     if (s.waits_for_sync.load(std::memory_order_relaxed))
         put_in_place(param, s);  // earlier local steps used it

@@ -27,6 +27,7 @@
 #include "core/step_check.h"
 #include "core/step_clock.h"
 #include "ddp/overlap.h"
+#include "record/recorder.h"
 
 namespace libddp {
 
@@ -176,6 +177,9 @@ private:
     void require_unannounced(std::int32_t param, std::int32_t calls) const;
     void mark_unused(std::int32_t param);
     void take(std::int32_t param, ParamState& s, Phase phase);
+    void note_announced(std::int32_t param) {
+        if (announced_) announced_[param] = static_cast<record::AnnouncedStep>(steps_ + 1);
+    }
     void put_in_place(std::int32_t param, ParamState& s);
     void put_zeros(std::int32_t param, ParamState& s, bool keep);
     double pack_scale(ddp_dtype dtype, bool prescale) const;
@@ -207,6 +211,8 @@ private:
     void end_synced_step();
 
     // Between steps.
+    void begin_record();
+    void record_plan() const;
     void end_work();
     std::vector<PlanParam> plan_params() const;
     BucketPlan make_next_plan() const;
@@ -228,7 +234,9 @@ private:
     SparseGradients sparse_;
     FactorGradients factors_;
     StepClock clock_;
-    std::unique_ptr<StepCheck> check_;  // null: not asked for
+    record::Recorder recorder_;
+    record::AnnouncedStep* announced_ = nullptr;  // for each parameter; null: nothing is recorded
+    std::unique_ptr<StepCheck> check_;            // null: not asked for
     ReducedCallback reduced_;
     std::unique_ptr<BucketStore> store_;
     std::vector<ParamState> states_;

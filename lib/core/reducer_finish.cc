@@ -150,6 +150,7 @@ void Reducer::start_draining() {
         fail_call(DDP_ERROR_INVALID_STATE, "the end of step ", steps_, " has been called before");
     const Waiting waiting(clock_);
     clock_.draining();
+    recorder_.write({record::EventKind::kBackwardEnd, steps_});
     drained_ = 0;
     undecided_.clear();
     if (local) return;
@@ -325,6 +326,7 @@ void Reducer::end_check() {
 
 void Reducer::end_local_step() {
     for (std::int32_t id = 0; id < table_.size(); ++id) state(id).calls.store(0, std::memory_order_relaxed);
+    recorder_.write({record::EventKind::kStepEnd, steps_});
     ++steps_;
     clock_.reset();
     on_devices_.end_local_step();
@@ -364,6 +366,7 @@ void Reducer::end_synced_step() {
     queue_.tell_travel(clock_);
     clock_.end();
     learn();
+    recorder_.write({record::EventKind::kStepEnd, steps_, -1, 0, 0, 1});
     ++steps_;
     ++synced_steps_;
     if (options_.rebuild_interval > 0 && synced_steps_ % options_.rebuild_interval == 0) order_.start();

@@ -1,6 +1,7 @@
 // What happens between steps: plans, buckets, roles, another group.
 #include <algorithm>
 
+#include "comm/link.h"
 #include "core/agreement.h"
 #include "core/reducer.h"
 #include "util/log.h"
@@ -42,10 +43,18 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const Co
     sparse_.prepare();
     factors_.prepare();
     states_ = std::vector<ParamState>(table_.params().size());
+    begin_record();
     change_buckets(planned ? lay_out(plan_params(), *planned) : make_next_plan());
     initial_plan_ = store_->plan();
     agree_on_plan(*group_, store_->plan_hash());
     if (options_.rebuild && !planned) order_.start();
+}
+
+void Reducer::begin_record() {
+    std::vector<std::string> names;
+    for (const Param& p : table_.params()) names.push_back(p.name);
+    recorder_ = group_->link(0)->recorder().of_context(names, announced_);
+    queue_.set_recorder(recorder_);
 }
 
 Reducer::~Reducer() {
@@ -69,6 +78,12 @@ void Reducer::end_work() {
                               str("rank ", group_->rank(), " freed its context in the middle of step ", steps_),
                               group_->rank(), -1, -1, steps_});
     queue_.drain(Deadline::after_ms(kDrainMs));
+}
+
+void Reducer::record_plan() const {
+    std::vector<std::vector<std::int32_t>> buckets;
+    for (const PlanBucket& bucket : store_->plan().buckets) buckets.push_back(bucket.params);
+    recorder_.plan(buckets);
 }
 
 std::vector<PlanParam> Reducer::plan_params() const {
@@ -127,6 +142,7 @@ void Reducer::adopt(std::unique_ptr<BucketStore> store) {
         s.dtype = p.dtype;
         s.uses = p.uses;
     }
+    record_plan();
     on_devices_.reset_layout(*store_);
     queue_.reset_layout(*store_, table_, options_.mean);
     arm();
@@ -262,6 +278,8 @@ void Reducer::set_group(std::shared_ptr<Group> group) {
     const bool move = queue_.in_flight() || group_->shares_memory() || group->shares_memory() || !streams_.empty();
     group_ = std::move(group);
     queue_.set_group(group_);
+    begin_record();
+    record_plan();
     for (std::int32_t id = 0; id < table_.size(); ++id) {
         state(id).calls.store(0, std::memory_order_relaxed);
         state(id).waits_for_sync.store(false, std::memory_order_relaxed);

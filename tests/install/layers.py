@@ -20,11 +20,12 @@ ROOMS = {
     "kernels": {"device", "util"},
     "wire": {"util"},
     "rendezvous": {"wire", "util"},
+    "record": {"util"},
     "backends": {"wire", "kernels", "device", "util"},
-    "comm": {"backends", "rendezvous", "kernels", "device", "util"},
+    "comm": {"backends", "rendezvous", "record", "kernels", "device", "util"},
     "hooks": {"comm", "kernels", "device", "util"},
-    "core": {"hooks", "comm", "rendezvous", "kernels", "device", "util"},
-    "capi": {"core", "hooks", "comm", "rendezvous", "kernels", "device", "util"},
+    "core": {"hooks", "comm", "rendezvous", "record", "kernels", "device", "util"},
+    "capi": {"core", "hooks", "comm", "rendezvous", "record", "kernels", "device", "util"},
 }
 # A backend is written against the public vtable in ddp/backend.h, as a user's own would be. It sees what all backends share, and no
 # other backend: only `hierarchical` is made of two.

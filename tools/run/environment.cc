@@ -10,6 +10,7 @@ namespace ddprun {
 namespace {
 
 constexpr const char* kThreads = "OMP_NUM_THREADS";
+constexpr const char* kRecord = "DDP_RECORD";
 
 std::map<std::string, std::string> own_environment() {
     std::map<std::string, std::string> variables;
@@ -50,10 +51,12 @@ bool is_reserved_variable(const std::string& name) {
 Variables launcher_variables(const RankFacts& facts, const Variables& extra) {
     Variables variables = extra;
     for (auto& variable : fact_variables(facts)) variables.push_back(std::move(variable));
+    const auto given = [&extra](const char* name) {
+        return std::any_of(extra.begin(), extra.end(), [name](const auto& variable) { return variable.first == name; });
+    };
+    if (!facts.record_folder.empty() && !given(kRecord)) variables.emplace_back(kRecord, facts.record_folder);
     // Without this every rank would start a thread a core, and n ranks n times as many threads as there are cores.
-    const auto chosen = [](const auto& variable) { return variable.first == kThreads; };
-    if (!std::getenv(kThreads) && std::none_of(extra.begin(), extra.end(), chosen))
-        variables.emplace_back(kThreads, std::to_string(facts.threads));
+    if (!std::getenv(kThreads) && !given(kThreads)) variables.emplace_back(kThreads, std::to_string(facts.threads));
     return variables;
 }
 

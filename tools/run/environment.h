@@ -18,6 +18,7 @@ struct RankFacts {
     int threads = 1;  // how many it can run at once
     std::string store_uri;
     std::string secret;
+    std::string record_folder;  // "": nothing is recorded
 };
 
 // Variables whose values the launcher alone decides.

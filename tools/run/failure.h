@@ -26,6 +26,7 @@ struct Failure {
     bool may_restart = true;  // false: the next attempt would fail in the same way, or somebody wanted the end
     std::string sentence;     // "rank 2 (pid 4711) was killed by signal 9 (SIGKILL)"
     Weight weight = Weight::kLauncher;
+    int rank = -1;  // whose failure it is; -1: of none
 };
 
 }  // namespace ddprun

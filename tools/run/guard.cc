@@ -7,9 +7,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <system_error>
+#include <vector>
 
 namespace ddprun {
 namespace {
@@ -17,27 +20,35 @@ namespace {
 constexpr const char* kGuardMode = "--guard";
 constexpr char kAdd = '+';
 constexpr char kRemove = '-';
+constexpr char kFolder = '/';  // with which a path begins
 constexpr Milliseconds kGuardEndTime{1000};
 
-// "+4711" or "-4711".
-void obey(const std::string& command, std::set<pid_t>& groups) {
+// What goes with ddprun.
+struct Charges {
+    std::set<pid_t> groups;
+    std::vector<std::string> folders;
+};
+
+// "+4711", "-4711" or "/path".
+void obey(const std::string& command, Charges& charges) {
     if (command.empty()) return;
+    if (command[0] == kFolder) charges.folders.push_back(command);
     const auto group = static_cast<pid_t>(std::strtol(command.c_str() + 1, nullptr, 10));
     if (group <= 1) return;
-    if (command[0] == kAdd) groups.insert(group);
-    if (command[0] == kRemove) groups.erase(group);
+    if (command[0] == kAdd) charges.groups.insert(group);
+    if (command[0] == kRemove) charges.groups.erase(group);
 }
 
 // Follows ddprun's commands until its end of the pipe closes.
-std::set<pid_t> follow(int pipe) {
-    std::set<pid_t> groups;
+Charges follow(int pipe) {
+    Charges charges;
     std::string command;
     for (char c = 0;;) {
         const ssize_t count = read(pipe, &c, 1);
         if (count < 0 && errno == EINTR) continue;
-        if (count <= 0) return groups;
+        if (count <= 0) return charges;
         if (c == '\n') {
-            obey(command, groups);
+            obey(command, charges);
             command.clear();
         } else {
             command += c;
@@ -45,8 +56,8 @@ std::set<pid_t> follow(int pipe) {
     }
 }
 
-void tell(int pipe, char verb, pid_t group) {
-    const std::string command = verb + std::to_string(group) + "\n";
+void tell(int pipe, const std::string& text) {
+    const std::string command = text + "\n";
     // A guard that somebody killed is no reason to end the job.
     [[maybe_unused]] const ssize_t sent = write(pipe, command.data(), command.size());
 }
@@ -90,11 +101,15 @@ Guard::~Guard() {
 }
 
 void Guard::add(int pipe, pid_t group) {
-    tell(pipe, kAdd, group);
+    tell(pipe, kAdd + std::to_string(group));
 }
 
 void Guard::remove(pid_t group) {
-    tell(pipe_, kRemove, group);
+    tell(pipe_, kRemove + std::to_string(group));
+}
+
+void Guard::add_folder(const std::string& path) {
+    tell(pipe_, path);
 }
 
 bool is_guard_mode(int argc, char** argv) {
@@ -103,7 +118,10 @@ bool is_guard_mode(int argc, char** argv) {
 
 int run_guard() {
     for (const int ignored : {SIGHUP, SIGINT, SIGTERM, SIGPIPE}) signal(ignored, SIG_IGN);
-    for (const pid_t group : follow(STDIN_FILENO)) kill(-group, SIGKILL);
+    const Charges charges = follow(STDIN_FILENO);
+    for (const pid_t group : charges.groups) kill(-group, SIGKILL);
+    std::error_code ignored;
+    for (const std::string& folder : charges.folders) std::filesystem::remove_all(folder, ignored);
     return 0;
 }
 

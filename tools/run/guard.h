@@ -4,6 +4,8 @@
 
 #include <sys/types.h>
 
+#include <string>
+
 #include "loop.h"
 
 namespace ddprun {
@@ -22,6 +24,8 @@ public:
     // The rank announces its own process group. If ddprun did so after starting the rank, ddprun could be killed in between.
     static void add(int pipe, pid_t group);
     void remove(pid_t group);
+    // A folder that goes with ddprun, however that ends. Its path has no line break.
+    void add_folder(const std::string& path);
     pid_t pid() const { return process_->pid; }
 
 private:

@@ -72,7 +72,8 @@ void Job::judge(const Process& process) {
         kill();
     } else if (phase_ <= Phase::kReporting && !ending.ok()) {
         const bool wanted = std::count(passed_on_.begin(), passed_on_.end(), ending.signal) != 0;
-        gather({ending.code(), !wanted, name + " " + ending.text(), weight_of(ending)});
+        plan_.records->note(process.rank(), ending);
+        gather({ending.code(), !wanted, name + " " + ending.text(), weight_of(ending), process.rank()});
     }
 }
 
@@ -107,6 +108,8 @@ void Job::say(const Failure& failure) {
 }
 
 void Job::fail(Failure failure) {
+    const std::string why = failure.rank < 0 ? "" : plan_.records->explain(failure.rank);
+    if (!why.empty()) failure.sentence += ": " + why;
     say(failure);
     failure_ = std::move(failure);
 }

@@ -21,6 +21,7 @@
 #include "output.h"
 #include "placement.h"
 #include "process.h"
+#include "records.h"
 
 namespace ddprun {
 
@@ -39,6 +40,7 @@ public:
         std::string log_suffix;  // tells the files of a restart from those before
         rlim_t open_files = RLIM_INFINITY;
         std::string host;
+        const Records* records = nullptr;  // what the ranks record
     };
 
     Job(uv_loop_t* loop, Output& output, Guard& guard, Orphans& orphans, Plan plan);

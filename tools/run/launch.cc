@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 #include <stdexcept>
 
 #include "child.h"
@@ -94,6 +95,8 @@ int Launch::run() {
     if (spans_nodes()) open_shared_store();
     guard_.emplace(loop_.get());
     orphans_.exclude(guard_->pid());
+    records_.emplace(options_.record_dir, options_.local_ranks);
+    if (!records_->temporary().empty()) guard_->add_folder(records_->temporary());
     watch_signals();
     const int status = spans_nodes() ? run_with_nodes() : run_here();
     flush();
@@ -123,13 +126,21 @@ void Launch::watch_signals() {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     const auto seen = [this](int number) { on_signal(number); };
-    for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) signals_.emplace_back(loop_.get(), number, seen);
+    for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT})
+        signals_.emplace_back(loop_.get(), number, seen);
     // Under nohup a hang-up is to change nothing.
     if (!is_ignored(SIGHUP)) signals_.emplace_back(loop_.get(), SIGHUP, seen);
     signals_.emplace_back(loop_.get(), SIGCHLD, [this](int) { orphans_.reap(); });
 }
 
+// As a Java virtual machine does with its threads.
+void Launch::say_where_ranks_are() {
+    std::istringstream lines(records_->describe());
+    for (std::string line; std::getline(lines, line);) output_.line("ddprun on " + host_ + ": " + line);
+}
+
 void Launch::on_signal(int number) {
+    if (number == SIGQUIT) return say_where_ranks_are();
     const bool ends = number == SIGINT || number == SIGTERM;
     const bool again = number == SIGINT && (interrupted_ != 0 || (job_ && job_->failure()));
     if (ends && interrupted_ == 0) interrupted_ = number;
@@ -197,7 +208,8 @@ RankFacts Launch::facts_of(int local_rank) const {
             generation_,
             threads_of(local_rank),
             store_address_.uri(),
-            secret_};
+            secret_,
+            records_ ? records_->folder() : ""};
 }
 
 Job::Plan Launch::plan() const {
@@ -213,6 +225,7 @@ Job::Plan Launch::plan() const {
     if (generation_ > 0) plan.log_suffix = ".restart-" + std::to_string(generation_);
     plan.open_files = open_files_;
     plan.host = host_;
+    plan.records = &*records_;
     for (int local = 0; local < options_.local_ranks; ++local)
         plan.environments.push_back(rank_environment(facts_of(local), options_.environment));
     return plan;
@@ -220,6 +233,7 @@ Job::Plan Launch::plan() const {
 
 void Launch::start_job() {
     told_to_end_ = false;
+    records_->begin_generation(generation_);
     if (generation_ > 0) {
         output_.say("restarting the job (restart " + std::to_string(generation_) + " of at most " +
                     std::to_string(options_.max_restarts) + ")");

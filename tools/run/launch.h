@@ -41,6 +41,7 @@ private:
     bool spans_nodes() const { return options_.nodes > 1; }
     void watch_signals();
     void on_signal(int signal);
+    void say_where_ranks_are();
     // Where this node's server listens; port 0: a free one.
     Endpoint address_to_bind() const;
     void serve();
@@ -77,6 +78,7 @@ private:
     Endpoint store_address_;  // as the ranks are told
     std::vector<Place> places_;
     std::optional<Guard> guard_;
+    std::optional<Records> records_;
     std::unique_ptr<Job> job_;
     std::list<SignalWatch> signals_;
     int generation_ = 0;

@@ -117,6 +117,9 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
     auto* no_tag = app.add_flag("--no-tag", raw.no_tag, "Pass output on as it is, without \"[rank] \"");
     app.add_flag("--timestamps", options.style.timestamps, "Put the time (UTC) before each line")->excludes(no_tag);
     app.add_option("--log-dir", options.log_dir, "Also write each rank's output to DIR/rank-N.log")->type_name("DIR");
+    app.add_option("--record", options.record_dir,
+                   "Keep the records of the ranks in DIR, where ddp-why and --trace read them")
+        ->type_name("DIR");
     app.add_option("--env", raw.environment, "Set a variable for the ranks; may be repeated")
         ->type_name("NAME=VALUE")
         ->allow_extra_args(false);

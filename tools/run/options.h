@@ -29,6 +29,7 @@ struct Options {
     Milliseconds node_timeout{20'000};
     OutputStyle style;
     std::string log_dir;
+    std::string record_dir;  // "": records go with the job
     Variables environment;
     std::vector<std::string> program;
     bool dry_run = false;  // show what would be started

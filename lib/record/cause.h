@@ -1,0 +1,35 @@
+// Who holds a group up and why, in one sentence.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "record/position.h"
+
+namespace libddp::record {
+
+struct Cause {
+    enum class Kind {
+        kDead,      // a process was ended
+        kVerdict,   // the program or libddp found a mistake: a missing gradient, a mismatch, a lack of memory
+        kStopped,   // a process is stopped
+        kBehind,    // a rank has not come to what the others wait for
+        kAbsent,    // there is no record of a rank for which the others wait
+        kTransfer,  // all ranks are in the same operation, and it does not end
+    };
+
+    Kind kind;
+    std::int32_t rank;  // -1: none alone
+    std::string sentence;
+    std::string place{};  // where that rank is, and who waits for it: a part of the sentence
+};
+
+// patience_ns: waits that are shorter are nobody's fault. Empty: nobody waits longer, and nothing failed.
+std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns);
+
+// A line for each rank: where it is.
+std::vector<std::string> rank_lines(const Group& group);
+
+}  // namespace libddp::record

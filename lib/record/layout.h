@@ -1,0 +1,99 @@
+// The file of a record: blocks of whole pages, one after another. The first holds the head and the ring of events. Each other block
+// holds one fact, which is added when a group or a context is made and stays. All numbers are in the byte order of the host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace libddp::record {
+
+inline constexpr char kMagic[8] = {'d', 'd', 'p', 'r', 'e', 'c', '1', '\n'};
+inline constexpr std::size_t kPage = 4096;
+inline constexpr std::uint64_t kEvents = 16384;
+inline constexpr const char* kSuffix = ".record";
+
+// Times are in nanoseconds of CLOCK_MONOTONIC. What a kind does not mention is 0, or -1 for bucket, step and param.
+enum class EventKind : std::uint16_t {
+    kNone,
+    // Of a group.
+    kJoined,          // all ranks are connected
+    kOperationBegin,  // sequence, bucket, step, bytes, detail: collective, purpose
+    kOperationEnd,    // the same, since its begin; param: the status
+    kBroken,          // detail: the status; the fact kVerdict says more
+    kLeft,            // this rank has freed the group
+    // Of a context.
+    kStepBegin,    // its first gradient; step, detail: 1 if the step is synced
+    kLaunch,       // bucket, step, bytes
+    kHookEnd,      // the hook has returned, since its call; bucket, step
+    kBackwardEnd,  // the program has called ddp_finalize or ddp_finalize_async; step
+    kStepEnd,      // step, detail as for kStepBegin
+    // Of the process.
+    kMarkBegin,  // sequence: of the fact kMark; param: the thread
+    kMarkEnd,    // param: the thread
+};
+
+struct Event {
+    std::uint64_t number;  // counted from 1 over all events of the process. 0: it is being written
+    std::int64_t time_ns, since_ns;
+    std::int64_t step, sequence;
+    std::uint64_t bytes;
+    EventKind kind;
+    std::uint16_t owner;  // the group or context; 0: the process
+    std::int32_t bucket, param, detail;
+};
+static_assert(sizeof(Event) == 64);
+
+// What detail holds of an operation.
+constexpr std::int32_t operation_detail(std::int32_t collective, std::int32_t purpose) {
+    return collective << 16 | purpose;
+}
+constexpr std::int32_t collective_of(std::int32_t detail) {
+    return detail >> 16;
+}
+constexpr std::int32_t purpose_of(std::int32_t detail) {
+    return detail & 0xffff;
+}
+
+struct Head {
+    char magic[8];
+    std::uint64_t events;   // the length of the ring, which begins at the second page
+    std::uint64_t written;  // how many events have been begun: atomic
+    std::int32_t pid;
+    std::int32_t launch_rank;  // DDP_RANK, which a launcher has set; -1: none
+    std::uint64_t started;     // when the process began, as the kernel counts: a pid may be used again
+    std::int64_t opened_monotonic_ns, opened_realtime_ns;
+    char host_id[192];  // util/host.h
+    char host[64];
+};
+static_assert(sizeof(Head) <= kPage);
+
+enum class FactKind : std::uint32_t {
+    kGroup = 1,  // GroupFact; then its name, its key, and the backend's name, each ended by a 0
+    kContext,    // ContextFact; then an AnnouncedStep for each parameter; then their names, each ended by a 0
+    kPlan,       // of a context: for each bucket the number of its parameters and their ids, as int32
+    kVerdict,    // of a group: VerdictFact and the message
+    kMark,       // owner: its number; the name
+};
+
+struct FactHead {
+    char magic[8];
+    std::uint64_t block_bytes;  // of the whole block
+    std::uint64_t bytes;        // of the fact, which follows
+    FactKind kind;
+    std::uint32_t owner;
+};
+
+struct GroupFact {
+    std::int32_t rank, world;
+};
+struct ContextFact {
+    std::int32_t group, params;
+};
+struct VerdictFact {
+    std::int32_t status, rank, param, bucket;
+    std::int64_t step;
+};
+// The last step for which the program announced the gradient completely, plus 1.
+using AnnouncedStep = std::uint32_t;
+
+}  // namespace libddp::record

@@ -1,0 +1,60 @@
+#include "record/operation.h"
+
+#include "ddp/backend.h"
+
+namespace libddp {
+
+const char* collective_name(std::int32_t kind) {
+    switch (kind) {
+        case DDP_COLLECTIVE_ALLREDUCE:
+            return "allreduce";
+        case DDP_COLLECTIVE_BROADCAST:
+            return "broadcast";
+        case DDP_COLLECTIVE_ALLGATHER:
+            return "allgather";
+        case DDP_COLLECTIVE_REDUCE_SCATTER:
+            return "reduce_scatter";
+        case DDP_COLLECTIVE_BARRIER:
+            return "barrier";
+        default:
+            return "unknown collective";
+    }
+}
+
+const char* purpose_name(Purpose purpose) {
+    switch (purpose) {
+        case Purpose::kProgram:
+            return nullptr;
+        case Purpose::kSplit:
+            return "ddp_group_split";
+        case Purpose::kRoundRobin:
+            return "ddp_group_round_robin";
+        case Purpose::kModel:
+            return "the comparison of models (ddp_commit, ddp_context_set_group)";
+        case Purpose::kPlan:
+            return "the comparison of bucket plans (ddp_commit, ddp_step_begin)";
+        case Purpose::kState:
+            return "sending parameters or buffers (ddp_commit, ddp_step_begin, ddp_join)";
+        case Purpose::kStepBegin:
+            return "the beginning of a step (ddp_step_begin, ddp_join)";
+        case Purpose::kReadyOrder:
+            return "rebuilding the buckets (ddp_step_begin)";
+        case Purpose::kSkip:
+            return "ddp_skip_params";
+        case Purpose::kSetGroup:
+            return "ddp_context_set_group";
+        case Purpose::kUsedMap:
+            return "finding out which parameters were used (ddp_finalize)";
+        case Purpose::kDiscard:
+            return "ddp_step_discard";
+        case Purpose::kAverage:
+            return "the averaging of parameters";
+        case Purpose::kValues:
+            return "comparing the values of parameters (DDP_CONTEXT_CHECK)";
+        case Purpose::kEndOfCheck:
+            return "the end of a step with DDP_CONTEXT_CHECK";
+    }
+    return "an unknown purpose";
+}
+
+}  // namespace libddp

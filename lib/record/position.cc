@@ -1,0 +1,305 @@
+#include "record/position.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <utility>
+
+#include "record/operation.h"
+#include "util/error.h"
+
+namespace libddp::record {
+namespace {
+
+constexpr std::size_t kNamed = 3;  // of many parameters
+constexpr std::size_t kNamedRanks = 20;
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+std::int64_t monotonic_now() {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+std::string own_host() {
+    char name[64] = "";
+    gethostname(name, sizeof name - 1);
+    return name;
+}
+
+// From /proc. A pid may be used again, so the time when the process began is compared, too.
+Life life_of(const ProcessRecord& process) {
+    std::string text;
+    std::getline(std::ifstream(str("/proc/", process.pid, "/stat")), text);
+    const std::size_t name_end = text.rfind(')');
+    if (name_end != std::string::npos && name_end + 2 < text.size()) {
+        std::size_t at = name_end;
+        for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
+        if (at != std::string::npos && std::strtoull(text.c_str() + at, nullptr, 10) == process.started) {
+            const char state = text[name_end + 2];
+            if (state == 'T' || state == 't') return Life::kStopped;
+            return state == 'Z' || state == 'X' ? Life::kEnded : Life::kRuns;
+        }
+    }
+    return process.host == own_host() ? Life::kEnded : Life::kUnknown;
+}
+
+// Follows the events of one group and its contexts.
+class Follower {
+public:
+    Follower(Position& position, std::int64_t offset) : position_(position), offset_(offset) {}
+
+    void take(const Event& event) {
+        const bool of_group = event.owner == position_.group->owner;
+        const ContextRecord* context = of_group ? nullptr : position_.process->context(event.owner);
+        if (!of_group && (!context || context->group != position_.group->owner)) return;
+        const std::int64_t at = event.time_ns + offset_;
+        position_.last_ns = at;
+        if (context && context != position_.context) position_.context = context;
+        switch (event.kind) {
+            case EventKind::kJoined:
+                return go(Position::At::kProgram, at);
+            case EventKind::kOperationBegin:
+                position_.begun = event.sequence + 1;
+                position_.underway = Underway{event.sequence, at, event.step, event.bucket, event.detail};
+                if (position_.at == Position::At::kProgram) go(Position::At::kOperation, at);
+                return;
+            case EventKind::kOperationEnd:
+                position_.underway.reset();
+                if (position_.at == Position::At::kOperation) go(Position::At::kProgram, at);
+                return;
+            case EventKind::kLeft:
+                return go(Position::At::kLeft, at);
+            case EventKind::kStepBegin:
+                position_.step = event.step;
+                return go(Position::At::kBackward, at);
+            case EventKind::kLaunch:
+                position_.bucket = event.bucket;
+                resume_ = position_.at == Position::At::kHook ? resume_ : position_.at;
+                resume_since_ = position_.at == Position::At::kHook ? resume_since_ : position_.since_ns;
+                return go(Position::At::kHook, at);
+            case EventKind::kHookEnd:
+                if (position_.at == Position::At::kHook) go(resume_, resume_since_);
+                return;
+            case EventKind::kBackwardEnd:
+                return go(Position::At::kFinalize, at);
+            case EventKind::kStepEnd:
+                position_.step = event.step;
+                return go(Position::At::kProgram, at);
+            default:
+                return;
+        }
+    }
+
+private:
+    void go(Position::At at, std::int64_t since) {
+        position_.at = at;
+        position_.since_ns = since;
+    }
+
+    Position& position_;
+    const std::int64_t offset_;
+    Position::At resume_ = Position::At::kBackward;
+    std::int64_t resume_since_ = 0;
+};
+
+// The gradients that came in an earlier step and not in this one; in the first step all that are in buckets.
+void count_gradients(Position& position) {
+    const ContextRecord& context = *position.context;
+    if (position.step < 0 || position.at == Position::At::kProgram) return;
+    const auto now = static_cast<AnnouncedStep>(position.step + 1);
+    const bool first = std::all_of(context.announced.begin(), context.announced.end(),
+                                   [now](AnnouncedStep at) { return at == 0 || at == now; });
+    for (const auto& bucket : context.buckets) {
+        for (const std::int32_t param : bucket) {
+            const auto i = static_cast<std::size_t>(param);
+            if (context.announced[i] == 0 && !first) continue;
+            ++position.expected;
+            if (context.announced[i] == now)
+                ++position.announced;
+            else
+                position.missing.push_back(context.params[i]);
+        }
+    }
+}
+
+Position find_position(const ProcessRecord& process, const GroupRecord& group, std::int64_t offset,
+                       std::int64_t until_ns) {
+    Position position;
+    position.rank = group.rank;
+    position.process = &process;
+    position.group = &group;
+    position.life = life_of(process);
+    position.at = Position::At::kJoining;
+    position.since_ns = process.opened_monotonic_ns + offset;
+    Follower follower(position, offset);
+    for (const Event& event : process.events)
+        if (event.time_ns + offset <= until_ns) follower.take(event);
+    if (position.context) count_gradients(position);
+    return position;
+}
+
+void take_sights(Position& position, const std::vector<Sight>& sights) {
+    for (const Sight& sight : sights) {
+        if (sight.launch_rank != position.process->launch_rank) continue;
+        if (sight.kind == Sight::Kind::kStopped) {
+            position.life = Life::kStopped;
+            return;  // what ended it came later, and from the launcher
+        }
+        position.life = Life::kEnded;
+        position.ending = sight.text;
+        position.killed = sight.kind == Sight::Kind::kKilled;
+    }
+}
+
+bool is_alive(const Position& position) {
+    return position.life == Life::kRuns || position.life == Life::kStopped;
+}
+
+// The parts that the processes of one group have recorded.
+struct Part {
+    const ProcessRecord* process;
+    const GroupRecord* group;
+    std::int64_t offset;
+};
+using Parts = std::vector<Part>;
+
+// The verdict that was met first, and when: others may be echoes of it.
+std::int64_t take_verdict(Group& group, const Parts& parts) {
+    std::int64_t broken_ns = kNever;
+    for (const Part& part : parts) {
+        if (part.group->verdicts.empty()) continue;
+        for (const Event& event : part.process->events) {
+            if (event.kind != EventKind::kBroken || event.owner != part.group->owner) continue;
+            if (event.time_ns + part.offset >= broken_ns) break;
+            broken_ns = event.time_ns + part.offset;
+            group.verdict = part.group->verdicts.front();
+            break;
+        }
+    }
+    return broken_ns;
+}
+
+Group find_group(const Parts& parts, const std::vector<Sight>& sights) {
+    const GroupRecord& first = *parts.front().group;
+    Group group;
+    group.name = first.name;
+    group.backend = first.backend;
+    group.world = first.world;
+    group.ranks.resize(static_cast<std::size_t>(first.world));
+    for (std::int32_t rank = 0; rank < first.world; ++rank) group.ranks[static_cast<std::size_t>(rank)].rank = rank;
+    const std::int64_t broken_ns = take_verdict(group, parts);
+    for (const Part& part : parts) {
+        if (part.group->world != group.world) continue;
+        Position position = find_position(*part.process, *part.group, part.offset, broken_ns);
+        take_sights(position, sights);
+        const std::int64_t seen = is_alive(position) ? monotonic_now() + part.offset : position.last_ns;
+        group.now_ns = std::min(std::max(group.now_ns, seen), broken_ns);
+        group.ranks[static_cast<std::size_t>(part.group->rank)] = std::move(position);
+    }
+    return group;
+}
+
+std::string names_text(const std::vector<std::string>& names) {
+    std::string text;
+    for (std::size_t i = 0; i < names.size() && i < kNamed; ++i) text += str(i == 0 ? "'" : ", '", names[i], "'");
+    if (names.size() > kNamed) text += str(" and ", names.size() - kNamed, " more");
+    return text;
+}
+
+std::string gradients_text(const Position& position) {
+    if (position.expected == 0) return "";
+    if (position.missing.empty()) return str(", after all ", position.expected, " gradients");
+    return str(", after ", position.announced, " of ", position.expected, " gradients; ", names_text(position.missing),
+               position.missing.size() == 1 ? " has" : " have", " not come");
+}
+
+}  // namespace
+
+std::string duration_text(std::int64_t ns) {
+    ns = std::max<std::int64_t>(ns, 0);
+    if (ns < 1'000'000) return str(ns / 1'000, " us");
+    if (ns < 1'000'000'000) return str(ns / 1'000'000, " ms");
+    const std::int64_t tenths = ns / 100'000'000;
+    return tenths < 1'000 ? str(tenths / 10, ".", tenths % 10, " s") : str(tenths / 10, " s");
+}
+
+std::string ranks_text(const std::vector<std::int32_t>& ranks) {
+    if (ranks.size() == 1) return str("rank ", ranks.front());
+    std::string text = "ranks ";
+    const std::size_t shown = std::min(ranks.size(), kNamedRanks);
+    const bool more = ranks.size() > shown;
+    for (std::size_t i = 0; i < shown; ++i) text += str(i == 0 ? "" : i + 1 < shown || more ? ", " : " and ", ranks[i]);
+    return more ? str(text, " and ", ranks.size() - shown, " more") : text;
+}
+
+std::string describe(const Underway& operation) {
+    if (operation.bucket >= 0) return str("bucket ", operation.bucket, " of step ", operation.step);
+    if (const char* name = purpose_name(static_cast<Purpose>(purpose_of(operation.detail)))) return name;
+    const std::string kind = collective_name(collective_of(operation.detail));
+    return str(kind.front() == 'a' ? "an " : "a ", kind, " of the program");
+}
+
+std::string describe(const Group& group, const Position& position) {
+    // Of a process that has ended nobody knows when, unless the group broke for that.
+    const bool known = group.verdict || position.life != Life::kEnded;
+    const std::string time = known ? str(" for ", duration_text(group.now_ns - position.since_ns)) : "";
+    switch (position.at) {
+        case Position::At::kUnknown:
+            return "without a record";
+        case Position::At::kJoining:
+            return str("joining the group", time);
+        case Position::At::kProgram:
+            return str(
+                "in the program's own code", time,
+                position.step < 0 ? std::string(", before its first step") : str(", after step ", position.step));
+        case Position::At::kBackward:
+            return str("in the backward pass of step ", position.step, time, gradients_text(position));
+        case Position::At::kHook:
+            return str("in the communication hook of bucket ", position.bucket, ", step ", position.step, time);
+        case Position::At::kFinalize:
+            return str("in ddp_finalize of step ", position.step, time,
+                       position.underway ? str(", at ", describe(*position.underway)) : "");
+        case Position::At::kOperation:
+            return str("in ", position.underway ? describe(*position.underway) : "an operation", time);
+        case Position::At::kLeft:
+            return "out of the group, which it has freed";
+    }
+    return "";
+}
+
+std::int64_t clock_offset(const std::vector<ProcessRecord>& records, const ProcessRecord& process) {
+    // Processes of one boot of a machine have one monotonic clock. The boot is the first word, unless DDP_HOST_ID is set.
+    const auto machine = [](const ProcessRecord& record) {
+        const bool given = record.host_id.starts_with("given ");
+        return given ? str(record.host_id, ' ', record.host) : record.host_id.substr(0, record.host_id.find(' '));
+    };
+    const std::string own = machine(process);
+    const auto first = std::find_if(records.begin(), records.end(),
+                                    [&](const ProcessRecord& record) { return machine(record) == own; });
+    const ProcessRecord& of = first == records.end() ? process : *first;
+    return of.opened_realtime_ns - of.opened_monotonic_ns;
+}
+
+std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights) {
+    std::vector<std::pair<std::string, Parts>> found;  // in the order in which groups were made
+    for (const ProcessRecord& process : records) {
+        const std::int64_t offset = clock_offset(records, process);
+        for (const GroupRecord& part : process.groups) {
+            if (part.world < 2 || part.rank < 0 || part.rank >= part.world) continue;
+            const std::string key = part.name + '\0' + part.key;
+            auto at = std::find_if(found.begin(), found.end(), [&](const auto& one) { return one.first == key; });
+            if (at == found.end()) at = found.insert(at, {key, {}});
+            at->second.push_back({&process, &part, offset});
+        }
+    }
+    std::vector<Group> groups;
+    for (const auto& [key, parts] : found) groups.push_back(find_group(parts, sights));
+    return groups;
+}
+
+}  // namespace libddp::record

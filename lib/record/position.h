@@ -1,0 +1,82 @@
+// Where each rank of a group is, from the records of its processes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "record/reader.h"
+
+namespace libddp::record {
+
+enum class Life {
+    kUnknown,  // of another machine
+    kRuns,
+    kStopped,  // by SIGSTOP, or by a debugger
+    kEnded,
+};
+
+// An operation that a rank has begun and not ended.
+struct Underway {
+    std::int64_t sequence = 0, since_ns = 0, step = -1;
+    std::int32_t bucket = -1, detail = 0;
+};
+
+struct Position {
+    enum class At {
+        kUnknown,    // there is no record of this rank
+        kJoining,    // waits for the ranks of the group
+        kProgram,    // in the program's own code, between steps
+        kBackward,   // between the first gradient of a step and ddp_finalize
+        kHook,       // in the communication hook of a bucket
+        kFinalize,   // in ddp_finalize, or between ddp_finalize_async and that
+        kOperation,  // in an operation outside a step
+        kLeft,       // has freed the group
+    };
+
+    std::int32_t rank = 0;
+    const ProcessRecord* process = nullptr;  // null: there is none
+    const GroupRecord* group = nullptr;
+    const ContextRecord* context = nullptr;  // the one that did something last; null: none did
+    Life life = Life::kUnknown;
+    std::string ending;   // how it ended, if the launcher saw it
+    bool killed = false;  // by a signal
+    At at = At::kUnknown;
+    std::int64_t since_ns = 0;  // since when it is there
+    std::int64_t step = -1;     // of the context; at kProgram the last that ended, -1: none
+    std::int32_t bucket = -1;   // at kHook
+    std::optional<Underway> underway;
+    std::int64_t begun = 0;                   // how many operations of the group it has begun
+    std::int64_t last_ns = 0;                 // its last event
+    std::size_t announced = 0, expected = 0;  // gradients of the step under way
+    std::vector<std::string> missing;         // the rest, by name
+};
+
+// One group as its ranks have recorded it. Times are in nanoseconds on one clock of all hosts, as far as their clocks agree.
+struct Group {
+    std::string name, backend;
+    std::int32_t world = 1;
+    // When the group broke; otherwise when the records were read, or what came last if no process runs any more. Positions are
+    // those of this time.
+    std::int64_t now_ns = 0;
+    std::vector<Position> ranks;     // all of them
+    std::optional<Verdict> verdict;  // as the first rank met it
+};
+
+// All groups of more than one rank. The records must outlive the result.
+std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights);
+
+// What to add to the times of this process, so that they are on the clock of Group.
+std::int64_t clock_offset(const std::vector<ProcessRecord>& records, const ProcessRecord& process);
+
+// "bucket 5 of step 41", "an allreduce of the program".
+std::string describe(const Underway& operation);
+// "in the backward pass of step 41 for 4.2 s, after 9 of 14 gradients; ..."
+std::string describe(const Group& group, const Position& position);
+// "4.2 s", "37 ms".
+std::string duration_text(std::int64_t ns);
+// "rank 2", "ranks 0, 1 and 3".
+std::string ranks_text(const std::vector<std::int32_t>& ranks);
+
+}  // namespace libddp::record

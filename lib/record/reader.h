@@ -1,0 +1,69 @@
+// Reads records: of processes that run, and of those that have ended. What a process was writing at that moment is left out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "record/layout.h"
+
+namespace libddp::record {
+
+struct Verdict {
+    std::int32_t status = 0, rank = -1, param = -1, bucket = -1;
+    std::int64_t step = -1;
+    std::string message;
+};
+
+// One rank's part in a group.
+struct GroupRecord {
+    std::uint16_t owner = 0;
+    std::int32_t rank = 0, world = 1;
+    std::string name, key, backend;
+    std::vector<Verdict> verdicts;
+};
+
+struct ContextRecord {
+    std::uint16_t owner = 0, group = 0;
+    std::vector<std::string> params;
+    std::vector<AnnouncedStep> announced;
+    std::vector<std::vector<std::int32_t>> buckets;  // of the newest plan
+};
+
+struct ProcessRecord {
+    std::string path, host, host_id;
+    std::int32_t pid = 0, launch_rank = -1;
+    std::uint64_t started = 0;
+    std::int64_t opened_monotonic_ns = 0, opened_realtime_ns = 0;
+    std::uint64_t lost = 0;     // events that newer ones have taken the place of
+    std::vector<Event> events;  // in order
+    std::vector<GroupRecord> groups;
+    std::vector<ContextRecord> contexts;
+    std::vector<std::string> marks;
+
+    const GroupRecord* group(std::uint16_t owner) const;
+    const ContextRecord* context(std::uint16_t owner) const;
+};
+
+// What the launcher saw of the process of a rank.
+struct Sight {
+    enum class Kind { kExited, kKilled, kStopped };
+
+    std::int32_t launch_rank = 0;
+    Kind kind = Kind::kExited;
+    std::string text;  // "was killed by signal 9 (SIGKILL)"
+};
+
+// Adds to what was seen. Says nothing if it cannot: the records are there without it.
+void add_sight(const std::string& folder, const Sight& sight);
+// In the order in which they were seen.
+std::vector<Sight> read_sights(const std::string& folder);
+
+// Throws std::runtime_error if the file is not a record.
+ProcessRecord parse_record(std::string_view bytes, const std::string& path);
+
+// All records in a folder, in the order of their names. A file that is not a record is named in `complaints`.
+std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<std::string>& complaints);
+
+}  // namespace libddp::record

@@ -1,0 +1,265 @@
+#include "record/recorder.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "util/descriptors.h"
+#include "util/host.h"
+#include "util/log.h"
+
+namespace libddp::record {
+namespace {
+
+std::int64_t clock_ns(clockid_t clock) {
+    timespec now{};
+    clock_gettime(clock, &now);
+    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void copy_text(char* to, std::size_t capacity, std::string_view text) {
+    std::memcpy(to, text.data(), std::min(text.size(), capacity - 1));
+}
+
+template <class Value>
+std::string_view bytes_of(const Value& value) {
+    return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+void add_text(std::string& bytes, std::string_view text) {
+    bytes.append(text.substr(0, text.find('\0'))).push_back('\0');
+}
+
+}  // namespace
+
+// The file, of which each block is mapped where it is written. It is never unmapped: threads may write until the end.
+class Record {
+public:
+    // Null: none is wanted, or it could not be made.
+    static Record* of_process();
+
+    Record(const std::string& folder);
+
+    void write(std::uint16_t owner, const Entry& entry) noexcept;
+    // Returns where the fact lies in memory.
+    char* add(FactKind kind, std::uint32_t owner, std::string_view fact);
+    std::uint16_t new_owner() { return static_cast<std::uint16_t>(owners_.fetch_add(1, std::memory_order_relaxed)); }
+    std::uint32_t mark(std::string_view name);
+
+private:
+    char* append(std::size_t bytes);
+
+    const std::string path_;
+    Descriptor file_;
+    Head* head_ = nullptr;
+    Event* events_ = nullptr;
+    std::atomic<std::uint32_t> owners_{1};
+    std::mutex mutex_;
+    std::size_t size_ = 0;
+    std::map<std::string, std::uint32_t, std::less<>> marks_;
+};
+
+namespace {
+
+struct Process {
+    std::once_flag opened;
+    Record* record = nullptr;
+};
+// A child after fork() writes a record of its own: it must not take the place of its parent's events.
+std::atomic<Process*> process{new Process};
+
+// As /proc/PID/stat has it, in its 22nd field; 0 where it cannot be read.
+std::uint64_t process_start() {
+    std::string text;
+    std::getline(std::ifstream("/proc/self/stat"), text);
+    std::size_t at = text.rfind(')');
+    for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
+    return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
+}
+
+std::int32_t launch_rank() {
+    const char* text = std::getenv("DDP_RANK");
+    return text && *text ? std::atoi(text) : -1;
+}
+
+std::string host_name() {
+    char name[64] = "host";
+    gethostname(name, sizeof name - 1);
+    return name;
+}
+
+void open_record(Process& of) noexcept {
+    try {
+        const char* folder = std::getenv("DDP_RECORD");
+        if (!folder || !*folder) return;
+        of.record = new Record(folder);
+        pthread_atfork(nullptr, nullptr, [] { process.store(new Process, std::memory_order_release); });
+    } catch (...) {
+        log(LogLevel::kWarn, "nothing is recorded (DDP_RECORD): ", caught().message);
+    }
+}
+
+}  // namespace
+
+Record* Record::of_process() {
+    Process& mine = *process.load(std::memory_order_acquire);
+    std::call_once(mine.opened, open_record, std::ref(mine));
+    return mine.record;
+}
+
+Record::Record(const std::string& folder)
+    : path_(str(folder, "/", host_name(), ".", getpid(), kSuffix)),
+      file_(open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600)) {
+    if (!file_) fail(DDP_ERROR_IO, "cannot make ", path_, ": ", std::strerror(errno));
+    char* memory = append(kPage + kEvents * sizeof(Event));
+    head_ = reinterpret_cast<Head*>(memory);
+    events_ = reinterpret_cast<Event*>(memory + kPage);
+    head_->events = kEvents;
+    head_->pid = getpid();
+    head_->launch_rank = launch_rank();
+    head_->started = process_start();
+    head_->opened_monotonic_ns = clock_ns(CLOCK_MONOTONIC);
+    head_->opened_realtime_ns = clock_ns(CLOCK_REALTIME);
+    copy_text(head_->host_id, sizeof head_->host_id, host_id());
+    copy_text(head_->host, sizeof head_->host, host_name());
+    std::memcpy(head_->magic, kMagic, sizeof kMagic);
+}
+
+// The file has the pages before they are mapped: a full disk is an error here, and not a signal when they are written.
+char* Record::append(std::size_t bytes) {
+    const WriteSignalsHeld held;
+    if (const int error = posix_fallocate(file_.get(), static_cast<off_t>(size_), static_cast<off_t>(bytes));
+        error != 0)
+        fail(DDP_ERROR_IO, "cannot extend ", path_, ": ", std::strerror(error));
+    void* memory =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), static_cast<off_t>(size_));
+    if (memory == MAP_FAILED) fail(DDP_ERROR_IO, "cannot map ", path_, ": ", std::strerror(errno));
+    size_ += bytes;
+    return static_cast<char*>(memory);
+}
+
+void Record::write(std::uint16_t owner, const Entry& entry) noexcept {
+    const std::uint64_t index = std::atomic_ref(head_->written).fetch_add(1, std::memory_order_relaxed);
+    Event& event = events_[index % kEvents];
+    const std::atomic_ref number(event.number);
+    number.store(0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    event.time_ns = entry.time_ns != 0 ? entry.time_ns : now_ns();
+    event.since_ns = entry.since_ns;
+    event.step = entry.step;
+    event.sequence = entry.sequence;
+    event.bytes = entry.bytes;
+    event.kind = entry.kind;
+    event.owner = owner;
+    event.bucket = entry.bucket;
+    event.param = entry.param;
+    event.detail = entry.detail;
+    number.store(index + 1, std::memory_order_release);
+}
+
+char* Record::add(FactKind kind, std::uint32_t owner, std::string_view fact) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t bytes = (sizeof(FactHead) + fact.size() + kPage - 1) / kPage * kPage;
+    char* memory = append(bytes);
+    FactHead head{{}, bytes, fact.size(), kind, owner};
+    std::memcpy(memory, &head, sizeof head);
+    std::memcpy(memory + sizeof head, fact.data(), fact.size());
+    std::memcpy(memory, kMagic, sizeof kMagic);
+    return memory + sizeof head;
+}
+
+std::uint32_t Record::mark(std::string_view name) {
+    std::unique_lock lock(mutex_);
+    if (const auto found = marks_.find(name); found != marks_.end()) return found->second;
+    const auto id = static_cast<std::uint32_t>(marks_.size());
+    marks_.emplace(name, id);
+    lock.unlock();
+    add(FactKind::kMark, id, name);
+    return id;
+}
+
+Recorder Recorder::of_group(std::int32_t rank, std::int32_t world, std::string_view name, std::string_view key,
+                            std::string_view backend) {
+    Record* record = Record::of_process();
+    if (!record) return {};
+    try {
+        std::string fact(bytes_of(GroupFact{rank, world}));
+        for (const std::string_view text : {name, key, backend}) add_text(fact, text);
+        const std::uint16_t owner = record->new_owner();
+        record->add(FactKind::kGroup, owner, fact);
+        return {record, owner};
+    } catch (...) {
+        log(LogLevel::kWarn, "group '", name, "' is not recorded (DDP_RECORD): ", caught().message);
+        return {};
+    }
+}
+
+Recorder Recorder::of_context(const std::vector<std::string>& params, AnnouncedStep*& announced) const {
+    announced = nullptr;
+    if (!record_) return {};
+    try {
+        std::string fact(bytes_of(ContextFact{owner_, static_cast<std::int32_t>(params.size())}));
+        fact.append(params.size() * sizeof(AnnouncedStep), '\0');
+        for (const std::string& name : params) add_text(fact, name);
+        const std::uint16_t owner = record_->new_owner();
+        announced =
+            reinterpret_cast<AnnouncedStep*>(record_->add(FactKind::kContext, owner, fact) + sizeof(ContextFact));
+        return {record_, owner};
+    } catch (...) {
+        log(LogLevel::kWarn, "a context is not recorded (DDP_RECORD): ", caught().message);
+        return {};
+    }
+}
+
+void Recorder::write(const Entry& entry) const noexcept {
+    if (record_) record_->write(owner_, entry);
+}
+
+void Recorder::plan(const std::vector<std::vector<std::int32_t>>& buckets) const {
+    if (!record_) return;
+    std::string fact;
+    for (const auto& params : buckets) {
+        fact.append(bytes_of(static_cast<std::int32_t>(params.size())));
+        for (const std::int32_t param : params) fact.append(bytes_of(param));
+    }
+    try {
+        record_->add(FactKind::kPlan, owner_, fact);
+    } catch (...) {
+        log(LogLevel::kWarn, "a bucket plan is not recorded (DDP_RECORD): ", caught().message);
+    }
+}
+
+void Recorder::broken(const ErrorInfo& verdict) const {
+    if (!record_) return;
+    try {
+        std::string fact(
+            bytes_of(VerdictFact{verdict.code, verdict.rank, verdict.param, verdict.bucket, verdict.step}));
+        record_->add(FactKind::kVerdict, owner_, fact + verdict.message);
+    } catch (...) {
+        log(LogLevel::kWarn, "a verdict is not recorded (DDP_RECORD): ", caught().message);
+    }
+    write({.kind = EventKind::kBroken, .step = verdict.step, .bucket = verdict.bucket, .detail = verdict.code});
+}
+
+void mark_begin(std::string_view name) {
+    Record* record = Record::of_process();
+    if (!record) return;
+    record->write(0, {.kind = EventKind::kMarkBegin, .sequence = record->mark(name), .param = gettid()});
+}
+
+void mark_end() {
+    if (Record* record = Record::of_process()) record->write(0, {.kind = EventKind::kMarkEnd, .param = gettid()});
+}
+
+}  // namespace libddp::record

@@ -1,0 +1,69 @@
+// Writes the record of this process: what its groups and contexts did last, in a file that outlives the process. Tools read it
+// (record/reader.h). Writing an event takes no lock, allocates nothing and calls no system function.
+//
+// DDP_RECORD names the folder for the file. Without it nothing is recorded. Where the file cannot be made a warning says so, and
+// the program goes on.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "record/layout.h"
+#include "util/error.h"
+
+namespace libddp::record {
+
+class Record;
+
+// What to write. The recorder fills in the rest.
+struct Entry {
+    EventKind kind;
+    std::int64_t step = -1;
+    std::int32_t bucket = -1;
+    std::uint64_t bytes = 0;
+    std::int64_t sequence = 0;
+    std::int32_t detail = 0;
+    std::int64_t since_ns = 0;
+    std::int32_t param = -1;
+    std::int64_t time_ns = 0;  // 0: now
+};
+
+inline std::int64_t to_ns(std::chrono::steady_clock::time_point at) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
+}
+inline std::int64_t now_ns() {
+    return to_ns(std::chrono::steady_clock::now());
+}
+
+// What a group or a context writes with. A default one writes nothing. A copy writes for the same group or context.
+class Recorder {
+public:
+    Recorder() = default;
+
+    static Recorder of_group(std::int32_t rank, std::int32_t world, std::string_view name, std::string_view key,
+                             std::string_view backend);
+    // The context uses the group of this recorder. announced: a place for each parameter; null if nothing is recorded.
+    Recorder of_context(const std::vector<std::string>& params, AnnouncedStep*& announced) const;
+
+    explicit operator bool() const { return record_ != nullptr; }
+    void write(const Entry& entry) const noexcept;
+    // The buckets of a context, each with the ids of its parameters.
+    void plan(const std::vector<std::vector<std::int32_t>>& buckets) const;
+    // What broke a group.
+    void broken(const ErrorInfo& verdict) const;
+
+private:
+    Recorder(Record* record, std::uint16_t owner) : record_(record), owner_(owner) {}
+
+    Record* record_ = nullptr;
+    std::uint16_t owner_ = 0;
+};
+
+// Marks of the program, which nest on each thread.
+void mark_begin(std::string_view name);
+void mark_end();
+
+}  // namespace libddp::record

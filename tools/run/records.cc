@@ -1,0 +1,120 @@
+#include "records.h"
+
+#include <stdlib.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <stdexcept>
+
+#include "record/cause.h"
+
+namespace ddprun {
+namespace {
+
+namespace record = libddp::record;
+
+// A rank's ring of events and its first facts, with room for more.
+constexpr std::uint64_t kBytesOfRank = std::uint64_t{4} << 20;
+// A record takes no more than this part of what is free in memory.
+constexpr std::uint64_t kShare = 8;
+// Who waits for less is not held up.
+constexpr std::int64_t kPatienceNs = 1'000'000'000;
+
+bool has_room(const char* folder, int local_ranks) {
+    struct statvfs facts {};
+    if (statvfs(folder, &facts) != 0) return false;
+    return std::uint64_t{facts.f_bavail} * facts.f_frsize / kShare >=
+           kBytesOfRank * static_cast<std::uint64_t>(local_ranks);
+}
+
+std::string make_temporary(int local_ranks) {
+    const char* const given = std::getenv("TMPDIR");
+    const std::string place = has_room("/dev/shm", local_ranks) ? "/dev/shm" : given && *given ? given : "/tmp";
+    std::string path = place + "/ddprun-XXXXXX";
+    return mkdtemp(path.data()) ? path : std::string();
+}
+
+void make_folder(const std::string& path) {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) throw std::runtime_error("--record: cannot make " + path + ": " + error.message());
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all,
+                                 error);  // names of parameters are nobody else's business
+}
+
+struct Reading {
+    explicit Reading(const std::string& folder)
+        : processes(record::read_records(folder, complaints)),
+          groups(record::find_groups(processes, record::read_sights(folder))) {}
+
+    std::vector<std::string> complaints;
+    std::vector<record::ProcessRecord> processes;
+    std::vector<record::Group> groups;
+};
+
+}  // namespace
+
+Records::Records(std::string folder, int local_ranks)
+    : temporary_(folder.empty() ? make_temporary(local_ranks) : ""),
+      root_(folder.empty() ? temporary_ : std::move(folder)) {}
+
+Records::~Records() {
+    std::error_code ignored;
+    if (!temporary_.empty()) std::filesystem::remove_all(temporary_, ignored);
+}
+
+void Records::begin_generation(int generation) {
+    if (root_.empty()) return;
+    folder_ = generation == 0 ? root_ : root_ + "/restart-" + std::to_string(generation);
+    make_folder(folder_);
+}
+
+void Records::note(int rank, const Ending& ending) const {
+    using Kind = record::Sight::Kind;
+    if (!folder_.empty())
+        record::add_sight(folder_, {rank, ending.signal != 0 ? Kind::kKilled : Kind::kExited, ending.text()});
+}
+
+// Afterwards nobody could see it any more: ddprun is about to end them.
+void Records::note_stopped(const record::Group& group) const {
+    for (const record::Position& position : group.ranks)
+        if (position.life == record::Life::kStopped)
+            record::add_sight(folder_, {position.process->launch_rank, record::Sight::Kind::kStopped, "was stopped"});
+}
+
+std::string Records::explain(int rank) const try {
+    if (folder_.empty()) return "";
+    const Reading reading(folder_);
+    for (const record::Group& group : reading.groups) {
+        const auto cause = record::find_cause(group, kPatienceNs);
+        note_stopped(group);
+        if (!cause) continue;
+        const bool named = cause->rank == rank && !cause->place.empty();  // by the sentence to which this is added
+        std::string text = named ? cause->place : cause->sentence;
+        std::replace(text.begin(), text.end(), '\n', ' ');  // an error of the program may have several lines
+        return text;
+    }
+    return "";
+} catch (const std::exception&) {
+    return "";  // the failure itself has been told
+}
+
+std::string Records::describe() const try {
+    if (folder_.empty()) return "nothing is recorded";
+    const Reading reading(folder_);
+    std::string text;
+    for (const record::Group& group : reading.groups) {
+        const auto cause = record::find_cause(group, kPatienceNs);
+        text += "group '" + group.name + "': " + (cause ? cause->sentence : "no rank waits for another") + "\n";
+        for (const std::string& line : record::rank_lines(group)) text += "  " + line + "\n";
+    }
+    return text.empty() ? "no group of several ranks has a record" : text;
+} catch (const std::exception& error) {
+    return std::string("the records cannot be read: ") + error.what();
+}
+
+}  // namespace ddprun

@@ -1,0 +1,41 @@
+// The folder in which the ranks of this node keep their records, and what they tell of a failure. docs/record.md.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "process.h"
+#include "record/position.h"
+
+namespace ddprun {
+
+class Records {
+public:
+    // folder: where the user wants to keep them; "": nowhere. Then they lie in memory, and go with this object.
+    // Throws std::runtime_error if the folder cannot be made.
+    Records(std::string folder, int local_ranks);
+    ~Records();
+    Records(const Records&) = delete;
+    Records& operator=(const Records&) = delete;
+
+    // Each generation has a folder of its own. Throws std::runtime_error if it cannot be made.
+    void begin_generation(int generation);
+    // Of the generation: the value of DDP_RECORD. "": there is none.
+    const std::string& folder() const { return folder_; }
+    // A folder that goes with the job: who outlives ddprun removes it. "": none.
+    const std::string& temporary() const { return temporary_; }
+
+    void note(int rank, const Ending& ending) const;
+    // What they tell of the failure of this rank that its process does not: where it was, who waited for it; or whom all wait
+    // for. "": nothing.
+    std::string explain(int rank) const;
+    // Where each rank is, a line each, after a sentence that says who holds the job up.
+    std::string describe() const;
+
+private:
+    void note_stopped(const libddp::record::Group& group) const;
+
+    std::string temporary_, root_, folder_;
+};
+
+}  // namespace ddprun
