@@ -32,7 +32,7 @@ std::string waiters(const Group& group, const Position& late) {
                group.verdict       ? " had"
                : ranks.size() == 1 ? " has"
                                    : " have",
-               " waited ", duration_text(group.now_ns - first->underway->since_ns), " for it, at ",
+               " waited ", duration_text(static_cast<double>(group.now_ns - first->underway->since_ns)), " for it, at ",
                describe(*first->underway));
 }
 
@@ -102,10 +102,10 @@ std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns) {
                      str("there is no record of ", who(*behind), waiters(group, *behind))};
     if (behind->begun <= ahead->underway->sequence)
         return at_rank(Cause::Kind::kBehind, group, *behind, "has not come");
-    return Cause{
-        Cause::Kind::kTransfer, -1,
-        str("all ranks are at ", describe(*ahead->underway), ", and it has not ended for ",
-            duration_text(group.now_ns - ahead->underway->since_ns), ": the connection between them is slow or dead")};
+    return Cause{Cause::Kind::kTransfer, -1,
+                 str("all ranks are at ", describe(*ahead->underway), ", and it has not ended for ",
+                     duration_text(static_cast<double>(group.now_ns - ahead->underway->since_ns)),
+                     ": the connection between them is slow or dead")};
 }
 
 std::vector<std::string> rank_lines(const Group& group) {

@@ -9,7 +9,7 @@ namespace libddp::record {
 
 inline constexpr char kMagic[8] = {'d', 'd', 'p', 'r', 'e', 'c', '1', '\n'};
 inline constexpr std::size_t kPage = 4096;
-inline constexpr std::uint64_t kEvents = 16384;
+inline constexpr std::uint64_t kEvents = 16384;  // unless DDP_RECORD_EVENTS says otherwise
 inline constexpr const char* kSuffix = ".record";
 
 // Times are in nanoseconds of CLOCK_MONOTONIC. What a kind does not mention is 0, or -1 for bucket, step and param.

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <iomanip>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include "record/operation.h"
@@ -220,12 +222,12 @@ std::string gradients_text(const Position& position) {
 
 }  // namespace
 
-std::string duration_text(std::int64_t ns) {
-    ns = std::max<std::int64_t>(ns, 0);
-    if (ns < 1'000'000) return str(ns / 1'000, " us");
-    if (ns < 1'000'000'000) return str(ns / 1'000'000, " ms");
-    const std::int64_t tenths = ns / 100'000'000;
-    return tenths < 1'000 ? str(tenths / 10, ".", tenths % 10, " s") : str(tenths / 10, " s");
+std::string duration_text(double ns) {
+    const auto [unit, length] = ns < 1e6 ? std::pair("us", 1e3) : ns < 1e9 ? std::pair("ms", 1e6) : std::pair("s", 1e9);
+    const double value = std::max(ns, 0.0) / length;
+    std::ostringstream text;
+    text << std::fixed << std::setprecision(value < 9.95 && ns >= 1e6 ? 1 : 0) << value << ' ' << unit;
+    return text.str();
 }
 
 std::string ranks_text(const std::vector<std::int32_t>& ranks) {
@@ -247,7 +249,8 @@ std::string describe(const Underway& operation) {
 std::string describe(const Group& group, const Position& position) {
     // Of a process that has ended nobody knows when, unless the group broke for that.
     const bool known = group.verdict || position.life != Life::kEnded;
-    const std::string time = known ? str(" for ", duration_text(group.now_ns - position.since_ns)) : "";
+    const std::string time =
+        known ? str(" for ", duration_text(static_cast<double>(group.now_ns - position.since_ns))) : "";
     switch (position.at) {
         case Position::At::kUnknown:
             return "without a record";

@@ -75,7 +75,7 @@ std::string describe(const Underway& operation);
 // "in the backward pass of step 41 for 4.2 s, after 9 of 14 gradients; ..."
 std::string describe(const Group& group, const Position& position);
 // "4.2 s", "37 ms".
-std::string duration_text(std::int64_t ns);
+std::string duration_text(double ns);
 // "rank 2", "ranks 0, 1 and 3".
 std::string ranks_text(const std::vector<std::int32_t>& ranks);
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -62,6 +63,7 @@ private:
 
     const std::string path_;
     Descriptor file_;
+    std::uint64_t capacity_ = kEvents;
     Head* head_ = nullptr;
     Event* events_ = nullptr;
     std::atomic<std::uint32_t> owners_{1};
@@ -86,6 +88,21 @@ std::uint64_t process_start() {
     std::size_t at = text.rfind(')');
     for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
     return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
+}
+
+constexpr std::uint64_t kFewestEvents = 64;
+constexpr std::uint64_t kMostEvents = std::uint64_t{1} << 26;  // 4 GiB
+
+std::uint64_t wanted_events() {
+    const char* text = std::getenv("DDP_RECORD_EVENTS");
+    if (!text || !*text) return kEvents;
+    std::uint64_t count = 0;
+    const char* end = text + std::strlen(text);
+    const auto read = std::from_chars(text, end, count);
+    if (read.ec != std::errc() || read.ptr != end || count < kFewestEvents || count > kMostEvents)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "DDP_RECORD_EVENTS is '", text, "'; it must be a number from ", kFewestEvents,
+             " to ", kMostEvents);
+    return (count + kFewestEvents - 1) / kFewestEvents * kFewestEvents;  // whole pages
 }
 
 std::int32_t launch_rank() {
@@ -122,10 +139,11 @@ Record::Record(const std::string& folder)
     : path_(str(folder, "/", host_name(), ".", getpid(), kSuffix)),
       file_(open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600)) {
     if (!file_) fail(DDP_ERROR_IO, "cannot make ", path_, ": ", std::strerror(errno));
-    char* memory = append(kPage + kEvents * sizeof(Event));
+    capacity_ = wanted_events();
+    char* memory = append(kPage + capacity_ * sizeof(Event));
     head_ = reinterpret_cast<Head*>(memory);
     events_ = reinterpret_cast<Event*>(memory + kPage);
-    head_->events = kEvents;
+    head_->events = capacity_;
     head_->pid = getpid();
     head_->launch_rank = launch_rank();
     head_->started = process_start();
@@ -151,7 +169,7 @@ char* Record::append(std::size_t bytes) {
 
 void Record::write(std::uint16_t owner, const Entry& entry) noexcept {
     const std::uint64_t index = std::atomic_ref(head_->written).fetch_add(1, std::memory_order_relaxed);
-    Event& event = events_[index % kEvents];
+    Event& event = events_[index % capacity_];
     const std::atomic_ref number(event.number);
     number.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);

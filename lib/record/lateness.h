@@ -1,0 +1,37 @@
+// Who is late, step by step: from the times at which ranks come to collectives. The last one to come makes all others wait; what the
+// others wait is not their fault.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "record/position.h"
+
+namespace libddp::record {
+
+// Of one rank, in nanoseconds of an average step.
+struct Lateness {
+    std::int32_t rank = 0;
+    double late = 0;      // how long the others would not have waited if it had come with the last but one
+    double in_hook = 0;   // the part of that in which it was in its communication hook; the rest is its own code
+    double waits = 0;     // how long it waits for the last rank
+    double transfer = 0;  // from the arrival of the last rank to the end of the collective
+};
+
+struct Pace {
+    std::int64_t steps = 0;   // that the records of all ranks cover
+    double step = 0;          // nanoseconds of an average one
+    std::uint64_t bytes = 0;  // that a rank gives to collectives in one
+    std::vector<Lateness> ranks;
+    std::optional<std::int32_t> slow;  // the rank that is late in a way that chance does not explain
+    std::string sentence;              // about that rank; "" if there is none
+};
+
+// Empty if the records do not share kLeastSteps steps.
+std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const Group& group);
+
+inline constexpr std::int64_t kLeastSteps = 10;
+
+}  // namespace libddp::record

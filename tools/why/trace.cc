@@ -1,0 +1,204 @@
+#include "trace.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+
+namespace why {
+namespace {
+
+using namespace libddp::record;
+
+struct Window {
+    std::int64_t begin = 0, end = 0;
+};
+
+// From the beginning of the first step on any rank to the end of the last one on any rank.
+Window window_of(const std::vector<ProcessRecord>& records, const Steps& steps) {
+    std::optional<Window> window;
+    for (const ProcessRecord& process : records) {
+        const std::int64_t offset = clock_offset(records, process);
+        for (const Event& event : process.events) {
+            const bool step = event.kind == EventKind::kStepBegin || event.kind == EventKind::kStepEnd;
+            if (!step || event.step < steps.first || event.step > steps.last) continue;
+            const std::int64_t at = event.time_ns + offset;
+            if (!window) window = Window{at, at};
+            window->begin = std::min(window->begin, at);
+            window->end = std::max(window->end, at);
+        }
+    }
+    if (!window) throw std::runtime_error("no record holds the steps that the trace is to show");
+    return *window;
+}
+
+// The rows of a rank, from top to bottom. Marks of the program's threads follow from kMarks on.
+enum Row { kSteps = 1, kHooks, kCollectives, kMarks };
+
+class Writer {
+public:
+    Writer(nlohmann::json& events, const Window& window, std::int64_t process)
+        : events_(events), window_(window), process_(process) {}
+
+    void name_process(const std::string& name) { metadata("process_name", 0, name); }
+    void name_row(std::int64_t row, const std::string& name) { metadata("thread_name", row, name); }
+
+    void span(std::int64_t row, const std::string& name, std::int64_t begin, std::int64_t end,
+              nlohmann::json arguments = nlohmann::json::object()) {
+        if (end < window_.begin || begin > window_.end || end < begin) return;
+        events_.push_back({{"ph", "X"},
+                           {"pid", process_},
+                           {"tid", row},
+                           {"name", name},
+                           {"ts", microseconds(begin)},
+                           {"dur", static_cast<double>(end - begin) / 1e3},
+                           {"args", std::move(arguments)}});
+    }
+    // One end of an arrow, at a span that begins then.
+    void arrow(std::int64_t row, const std::string& id, bool first, std::int64_t at) {
+        if (at < window_.begin || at > window_.end) return;
+        nlohmann::json event{{"ph", first ? "s" : "t"}, {"pid", process_},      {"tid", row},
+                             {"cat", "collective"},     {"name", "collective"}, {"id", id},
+                             {"ts", microseconds(at)}};
+        events_.push_back(std::move(event));
+    }
+
+private:
+    double microseconds(std::int64_t at) const { return static_cast<double>(at - window_.begin) / 1e3; }
+    void metadata(const char* what, std::int64_t row, const std::string& name) {
+        events_.push_back({{"ph", "M"}, {"pid", process_}, {"tid", row}, {"name", what}, {"args", {{"name", name}}}});
+    }
+
+    nlohmann::json& events_;
+    const Window& window_;
+    const std::int64_t process_;
+};
+
+std::string step_name(std::int64_t step, const char* part) {
+    return "step " + std::to_string(step) + ": " + part;
+}
+
+// The marks of one thread that are open.
+struct Marks {
+    std::int64_t row = 0;
+    std::vector<std::pair<std::string, std::int64_t>> open;
+};
+
+// Writes what one process did for one group.
+class Rank {
+public:
+    Rank(Writer& writer, const Position& position, std::int64_t offset, const std::string& group)
+        : writer_(writer), position_(position), offset_(offset), group_(group) {}
+
+    void write() {
+        for (const Event& event : position_.process->events) take(event);
+    }
+
+private:
+    void take(const Event& event) {
+        const std::int64_t at = event.time_ns + offset_;
+        if (event.owner == 0) return take_mark(event, at);
+        if (event.owner == position_.group->owner) return take_operation(event, at);
+        const ContextRecord* context = position_.process->context(event.owner);
+        if (context && context->group == position_.group->owner) take_step(event, at);
+    }
+
+    void take_operation(const Event& event, std::int64_t at) {
+        if (event.kind != EventKind::kOperationEnd) return;
+        const std::int64_t begin = event.since_ns + offset_;
+        const Underway operation{event.sequence, begin, event.step, event.bucket, event.detail};
+        nlohmann::json arguments{{"bytes", event.bytes}, {"sequence", event.sequence}, {"group", group_}};
+        writer_.span(kCollectives, describe(operation), begin, at, std::move(arguments));
+        writer_.arrow(kCollectives, group_ + "/" + std::to_string(event.sequence), position_.rank == 0, begin);
+    }
+
+    void take_step(const Event& event, std::int64_t at) {
+        switch (event.kind) {
+            case EventKind::kStepBegin:
+                began_ = at;
+                return;
+            case EventKind::kBackwardEnd:
+                if (began_ != 0) writer_.span(kSteps, step_name(event.step, "backward pass"), began_, at);
+                closed_ = at;
+                return;
+            case EventKind::kStepEnd:
+                if (closed_ != 0) writer_.span(kSteps, step_name(event.step, "ddp_finalize"), closed_, at);
+                began_ = closed_ = 0;
+                return;
+            case EventKind::kHookEnd:
+                writer_.span(kHooks, "hook, bucket " + std::to_string(event.bucket), event.since_ns + offset_, at,
+                             {{"step", event.step}, {"bytes", event.bytes}});
+                return;
+            default:
+                return;
+        }
+    }
+
+    void take_mark(const Event& event, std::int64_t at) {
+        Marks& marks = marks_[event.param];
+        if (marks.row == 0) {
+            marks.row = kMarks + static_cast<std::int64_t>(marks_.size()) - 1;
+            writer_.name_row(marks.row, "marks of thread " + std::to_string(event.param));
+        }
+        if (event.kind == EventKind::kMarkBegin) {
+            const auto& names = position_.process->marks;
+            const auto id = static_cast<std::size_t>(event.sequence);
+            marks.open.emplace_back(id < names.size() ? names[id] : "?", at);
+        } else if (!marks.open.empty()) {
+            writer_.span(marks.row, marks.open.back().first, marks.open.back().second, at);
+            marks.open.pop_back();
+        }
+    }
+
+    Writer& writer_;
+    const Position& position_;
+    const std::int64_t offset_;
+    const std::string& group_;
+    std::int64_t began_ = 0, closed_ = 0;
+    std::map<std::int32_t, Marks> marks_;
+};
+
+std::int64_t parse_step(const std::string& text) {
+    std::int64_t step = 0;
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), step);
+    if (read.ec != std::errc() || read.ptr != text.data() + text.size() || step < 0)
+        throw std::invalid_argument("'" + text + "' is no number of a step");
+    return step;
+}
+
+}  // namespace
+
+Steps parse_steps(const std::string& text) {
+    const std::size_t dash = text.find('-');
+    const Steps steps{parse_step(text.substr(0, dash)),
+                      parse_step(dash == std::string::npos ? text : text.substr(dash + 1))};
+    if (steps.last < steps.first) throw std::invalid_argument("'" + text + "' ends before it begins");
+    return steps;
+}
+
+void write_trace(const std::string& path, const std::vector<ProcessRecord>& records, const std::vector<Group>& groups,
+                 const Steps& steps) {
+    const Window window = window_of(records, steps);
+    nlohmann::json events = nlohmann::json::array();
+    std::int64_t process = 0;
+    for (const Group& group : groups) {
+        for (const Position& position : group.ranks) {
+            if (!position.process) continue;
+            Writer writer(events, window, ++process);
+            writer.name_process("rank " + std::to_string(position.rank) + " of group '" + group.name + "', pid " +
+                                std::to_string(position.process->pid) + " on " + position.process->host);
+            writer.name_row(kSteps, "steps");
+            writer.name_row(kHooks, "hooks");
+            writer.name_row(kCollectives, "collectives");
+            Rank(writer, position, clock_offset(records, *position.process), group.name).write();
+        }
+    }
+    std::ofstream file(path);
+    file << nlohmann::json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
+    if (!file.flush()) throw std::runtime_error("cannot write the trace " + path);
+}
+
+}  // namespace why
