@@ -1,4 +1,4 @@
-/* record.h: marks of the program, in the record of this process.
+/* record.h: what the program adds to the record of this process: marks, and how much work there is.
  *
  * Each process can keep a record: a file of fixed size with its last 16,384 events. Events are the beginning and end of
  * steps, backward passes, hooks and collectives, and the program's marks. The file outlives the process: after
@@ -29,6 +29,15 @@ DDP_API ddp_status ddp_mark_begin(const char* name, ddp_error** error);
 /* Errors: none.
  * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_mark_end(ddp_error** error);
+
+/* Says how much work there is, so that `ddprun --status` can show a rate and the time that is left. Call it again when
+ * either changes. Without a record it does nothing.
+ *
+ * samples: how many this rank takes in a step; 0: unknown. steps: of the whole run; 0: unknown.
+ *
+ * Errors: INVALID_ARGUMENT (a negative number).
+ * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_set_workload(int64_t samples, int64_t steps, ddp_error** error);
 
 DDP_EXTERN_C_END
 

@@ -18,6 +18,14 @@ ddp_status ddp_mark_begin(const char* name, ddp_error** error) {
                  [&] { record::mark_begin(std::string_view(require(name, "name")).substr(0, kLongestName)); });
 }
 
+ddp_status ddp_set_workload(int64_t samples, int64_t steps, ddp_error** error) {
+    return guard(error, "ddp_set_workload", [&] {
+        if (samples < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "samples is ", samples, "; it must not be negative");
+        if (steps < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "steps is ", steps, "; it must not be negative");
+        record::set_workload(samples, steps);
+    });
+}
+
 ddp_status ddp_mark_end(ddp_error** error) {
     return guard(error, "ddp_mark_end", [] { record::mark_end(); });
 }

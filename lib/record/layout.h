@@ -62,7 +62,8 @@ struct Head {
     std::int32_t launch_rank;  // DDP_RANK, which a launcher has set; -1: none
     std::uint64_t started;     // when the process began, as the kernel counts: a pid may be used again
     std::int64_t opened_monotonic_ns, opened_realtime_ns;
-    char host_id[192];  // util/host.h
+    std::int64_t samples, steps;  // of a step, and of the whole run, as the program says; 0: unknown
+    char host_id[192];            // util/host.h
     char host[64];
 };
 static_assert(sizeof(Head) <= kPage);

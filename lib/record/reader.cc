@@ -192,6 +192,8 @@ ProcessRecord parse_record(std::string_view text, const std::string& path) try {
     record.launch_rank = head.launch_rank;
     record.started = head.started;
     record.opened_monotonic_ns = head.opened_monotonic_ns;
+    record.samples = head.samples;
+    record.steps = head.steps;
     record.opened_realtime_ns = head.opened_realtime_ns;
     read_events(record, bytes.take(head.events * sizeof(Event)), head);
     read_facts(record, bytes);

@@ -36,8 +36,9 @@ struct ProcessRecord {
     std::int32_t pid = 0, launch_rank = -1;
     std::uint64_t started = 0;
     std::int64_t opened_monotonic_ns = 0, opened_realtime_ns = 0;
-    std::uint64_t lost = 0;     // events that newer ones have taken the place of
-    std::vector<Event> events;  // in order
+    std::int64_t samples = 0, steps = 0;  // as in Head
+    std::uint64_t lost = 0;               // events that newer ones have taken the place of
+    std::vector<Event> events;            // in order
     std::vector<GroupRecord> groups;
     std::vector<ContextRecord> contexts;
     std::vector<std::string> marks;

@@ -57,6 +57,10 @@ public:
     char* add(FactKind kind, std::uint32_t owner, std::string_view fact);
     std::uint16_t new_owner() { return static_cast<std::uint16_t>(owners_.fetch_add(1, std::memory_order_relaxed)); }
     std::uint32_t mark(std::string_view name);
+    void set_workload(std::int64_t samples, std::int64_t steps) {
+        std::atomic_ref(head_->samples).store(samples, std::memory_order_relaxed);
+        std::atomic_ref(head_->steps).store(steps, std::memory_order_relaxed);
+    }
 
 private:
     char* append(std::size_t bytes);
@@ -274,6 +278,10 @@ void mark_begin(std::string_view name) {
     Record* record = Record::of_process();
     if (!record) return;
     record->write(0, {.kind = EventKind::kMarkBegin, .sequence = record->mark(name), .param = gettid()});
+}
+
+void set_workload(std::int64_t samples, std::int64_t steps) {
+    if (Record* record = Record::of_process()) record->set_workload(samples, steps);
 }
 
 void mark_end() {

@@ -66,4 +66,7 @@ private:
 void mark_begin(std::string_view name);
 void mark_end();
 
+// How much work there is; 0: unknown.
+void set_workload(std::int64_t samples, std::int64_t steps);
+
 }  // namespace libddp::record
