@@ -99,9 +99,20 @@ int Launch::run() {
     if (!records_->temporary().empty()) guard_->add_folder(records_->temporary());
     watch_signals();
     const int status = spans_nodes() ? run_with_nodes() : run_here();
+    write_trace();
     flush();
     hold_signals();
     return status;
+}
+
+// What the job did is not undone by a trace that cannot be written.
+void Launch::write_trace() {
+    if (options_.trace_file.empty()) return;
+    try {
+        records_->write_trace(options_.trace_file, options_.trace_steps);
+    } catch (const std::exception& error) {
+        output_.say(std::string("--trace: ") + error.what());
+    }
 }
 
 int Launch::show() {

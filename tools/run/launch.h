@@ -42,6 +42,7 @@ private:
     void watch_signals();
     void on_signal(int signal);
     void say_where_ranks_are();
+    void write_trace();
     // Where this node's server listens; port 0: a free one.
     Endpoint address_to_bind() const;
     void serve();

@@ -3,6 +3,7 @@
 #include <ddp/status.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <memory>
@@ -22,6 +23,9 @@ constexpr double kLongestGrace = 86'400;
 constexpr double kShortestNodeTimeout = 1;
 constexpr double kLongestNodeTimeout = 86'400;
 
+// Some hundred steps of a large model: 16 MiB for each rank.
+constexpr const char* kTracedEvents = "262144";
+
 constexpr const char* kDescription =
     "Starts the ranks of a data-parallel program, tags what they print, and ends them all when one fails.";
 constexpr const char* kFooter =
@@ -39,6 +43,7 @@ struct Raw {
     double grace_seconds = 5;
     double node_timeout_seconds = 20;
     bool no_tag = false;
+    std::string trace_steps;
     std::vector<std::string> environment;
 };
 
@@ -120,6 +125,12 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
     app.add_option("--record", options.record_dir,
                    "Keep the records of the ranks in DIR, where ddp-why and --trace read them")
         ->type_name("DIR");
+    auto* trace = app.add_option("--trace", options.trace_file,
+                                 "Write a timeline of the ranks of this node to FILE, for Perfetto or chrome://tracing")
+                      ->type_name("FILE");
+    app.add_option("--trace-steps", raw.trace_steps, "The steps of the timeline, as 3-7, instead of the last ones")
+        ->type_name("STEPS")
+        ->needs(trace);
     app.add_option("--env", raw.environment, "Set a variable for the ranks; may be repeated")
         ->type_name("NAME=VALUE")
         ->allow_extra_args(false);
@@ -160,6 +171,20 @@ std::vector<std::string> check_program(std::vector<std::string> rest) {
     return rest;
 }
 
+why::Steps parse_trace_steps(const std::string& text) {
+    try {
+        return why::parse_steps(text);
+    } catch (const std::invalid_argument& error) {
+        throw std::invalid_argument(std::string("--trace-steps: ") + error.what());
+    }
+}
+
+void add_default(Variables& variables, const std::string& name, const std::string& value) {
+    const bool given =
+        std::any_of(variables.begin(), variables.end(), [&](const auto& variable) { return variable.first == name; });
+    if (!given) variables.emplace_back(name, value);
+}
+
 void check_nodes(Options& options, const std::string& rendezvous) {
     require(options.node_rank < options.nodes, "--node-rank " + std::to_string(options.node_rank) +
                                                    ": must be less than --nnodes " + std::to_string(options.nodes));
@@ -185,6 +210,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
         options.program = check_program(app.remaining());
         check_nodes(options, raw.rendezvous);
         options.environment = check_environment(raw.environment);
+        if (!raw.trace_steps.empty()) options.trace_steps = parse_trace_steps(raw.trace_steps);
     } catch (const CLI::Success& wanted) {
         status = app.exit(wanted);
         return std::nullopt;
@@ -199,6 +225,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
         const auto timeout = std::llround(*raw.timeout_seconds * 1000);
         options.environment.emplace_back("DDP_TIMEOUT_MS", std::to_string(timeout));
     }
+    if (!options.trace_file.empty()) add_default(options.environment, "DDP_RECORD_EVENTS", kTracedEvents);
     options.report_time = Milliseconds(std::llround(raw.report_seconds * 1000));
     options.grace = Milliseconds(std::llround(raw.grace_seconds * 1000));
     options.node_timeout = Milliseconds(std::llround(raw.node_timeout_seconds * 1000));

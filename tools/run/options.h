@@ -10,6 +10,7 @@
 #include "output.h"
 #include "placement.h"
 #include "rendezvous.h"
+#include "trace.h"
 
 namespace ddprun {
 
@@ -30,6 +31,8 @@ struct Options {
     OutputStyle style;
     std::string log_dir;
     std::string record_dir;  // "": records go with the job
+    std::string trace_file;  // "": none
+    why::Steps trace_steps;
     Variables environment;
     std::vector<std::string> program;
     bool dry_run = false;  // show what would be started

@@ -103,6 +103,12 @@ std::string Records::explain(int rank) const try {
     return "";  // the failure itself has been told
 }
 
+void Records::write_trace(const std::string& file, const why::Steps& steps) const {
+    if (folder_.empty()) throw std::runtime_error("no trace was written: there is no folder for records");
+    const Reading reading(folder_);
+    why::write_trace(file, reading.processes, reading.groups, steps);
+}
+
 std::string Records::describe() const try {
     if (folder_.empty()) return "nothing is recorded";
     const Reading reading(folder_);

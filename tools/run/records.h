@@ -6,6 +6,7 @@
 
 #include "process.h"
 #include "record/position.h"
+#include "trace.h"
 
 namespace ddprun {
 
@@ -29,6 +30,8 @@ public:
     // What they tell of the failure of this rank that its process does not: where it was, who waited for it; or whom all wait
     // for. "": nothing.
     std::string explain(int rank) const;
+    // Writes a timeline of the generation. Throws std::runtime_error.
+    void write_trace(const std::string& file, const why::Steps& steps) const;
     // Where each rank is, a line each, after a sentence that says who holds the job up.
     std::string describe() const;
 

@@ -28,7 +28,7 @@ import .LibDDP
 using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layout, ddp_averager
 
 # Not exported, because programs have such names themselves: check, plan, stats, version, features, device, cuda, pointer_of,
-# stream_of, device_count, device_describe.
+# stream_of, device_count, device_describe, mark, set_workload.
 export Group, Context, Parameter, Work, Store, Bucket, Gradient, Averager, Stats, DDPError
 export environment, backend_available
 export allreduce!, bcast!, allgather!, reduce_scatter!, barrier, round_robin, alloc, abort!
@@ -63,6 +63,7 @@ include("buckets.jl")
 include("hooks.jl")
 include("averager.jl")
 include("trees.jl")
+include("record.jl")
 
 const F16, BF16, F32, F64 = LibDDP.DDP_F16, LibDDP.DDP_BF16, LibDDP.DDP_F32, LibDDP.DDP_F64
 const I32, I64, U8 = LibDDP.DDP_I32, LibDDP.DDP_I64, LibDDP.DDP_U8
