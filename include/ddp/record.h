@@ -1,4 +1,5 @@
-/* record.h: what the program adds to the record of this process: marks, and how much work there is.
+/* record.h: what the program adds to the record of this process: marks, and how much work there is; and a signal for
+ * a rank that the others wait for.
  *
  * Each process can keep a record: a file of fixed size with its last 16,384 events. Events are the beginning and end of
  * steps, backward passes, hooks and collectives, and the program's marks. The file outlives the process: after
@@ -38,6 +39,17 @@ DDP_API ddp_status ddp_mark_end(ddp_error** error);
  * Errors: INVALID_ARGUMENT (a negative number).
  * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_set_workload(int64_t samples, int64_t steps, ddp_error** error);
+
+/* When a group breaks with an error that names this rank (ddp_error_rank), the process sends itself this signal, with or
+ * without a record. So a rank that hangs shows where it is. signal: as for raise(); 0: none, the default.
+ *
+ *     Python   faulthandler.register(signal.SIGUSR1); ddp.set_blame_signal(signal.SIGUSR1)
+ *     Java     Mark.blameSignal(3): a virtual machine prints all stacks at SIGQUIT
+ *     C, C++   a handler that calls backtrace() and backtrace_symbols_fd() of <execinfo.h>
+ *
+ * Errors: INVALID_ARGUMENT (not a signal of this system).
+ * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_set_blame_signal(int32_t signal, ddp_error** error);
 
 DDP_EXTERN_C_END
 

@@ -1,8 +1,10 @@
 #include "comm/link.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -35,6 +37,8 @@ constexpr std::int64_t kDrainMs = 400;
 // Who is early has to wait at the end of the step anyway.
 constexpr std::int64_t kPatienceNs = 1'000'000;
 
+std::atomic<int> blame_signal{0};
+
 std::string identity() {
     char host[256] = "?";
     gethostname(host, sizeof host - 1);
@@ -61,6 +65,10 @@ bool reduces(ddp_collective_kind kind) {
 }
 
 }  // namespace
+
+void set_blame_signal(int signal) {
+    blame_signal.store(signal, std::memory_order_relaxed);
+}
 
 std::shared_ptr<Link> Link::create(const GroupConfig& config, const Links& earlier) {
     const ddp_backend* backend = find_backend(config.backend);
@@ -601,6 +609,8 @@ void Link::take_verdict(const ErrorInfo& decided) {
         verdict_ = decided;
     }
     recorder_.broken(decided);
+    if (const int signal = blame_signal.load(std::memory_order_relaxed); signal != 0 && decided.rank == rank())
+        kill(getpid(), signal);
 }
 
 bool Link::set_arbiter(const std::shared_ptr<Arbiter>& arbiter) {

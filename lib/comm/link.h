@@ -27,6 +27,9 @@ public:
     virtual ErrorInfo decide(const Link& broken, const ErrorInfo& verdict) = 0;
 };
 
+// The signal that this process sends itself when a group breaks for its own rank; 0: none.
+void set_blame_signal(int signal);
+
 class Link final : public Group {
 public:
     using Links = std::vector<std::shared_ptr<Link>>;

@@ -28,7 +28,8 @@ import .LibDDP
 using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layout, ddp_averager
 
 # Not exported, because programs have such names themselves: check, plan, stats, version, features, device, cuda, pointer_of,
-# stream_of, device_count, device_describe, mark, set_workload.
+# stream_of, device_count, device_describe, mark, set_workload,
+# set_blame_signal.
 export Group, Context, Parameter, Work, Store, Bucket, Gradient, Averager, Stats, DDPError
 export environment, backend_available
 export allreduce!, bcast!, allgather!, reduce_scatter!, barrier, round_robin, alloc, abort!

@@ -21,3 +21,10 @@ end
 Says how many samples this rank takes in a step, and how many steps the run has; 0: unknown. For `ddprun --status`.
 """
 set_workload(; samples::Integer=0, steps::Integer=0) = call(LibDDP.ddp_set_workload, Int64(samples), Int64(steps))
+
+"""
+    DDP.set_blame_signal(signal)
+
+The signal that this process sends itself when a group breaks with an error that names its rank; 0: none.
+"""
+set_blame_signal(signal::Integer) = call(LibDDP.ddp_set_blame_signal, Int32(signal))

@@ -24,7 +24,7 @@ from .averager import Averager
 from .bucket import Bucket, Gradient
 from .context import Context, Parameter
 from .group import Environment, Group, backend_available, environment
-from .record import mark, set_workload
+from .record import mark, set_blame_signal, set_workload
 from .sampler import DistributedSampler
 from .stats import Stats
 from .store import Store
@@ -37,7 +37,7 @@ SUM, AVG, PROD, MIN, MAX = _ddp.DDP_SUM, _ddp.DDP_AVG, _ddp.DDP_PROD, _ddp.DDP_M
 
 __all__ = [
     "Averager", "Bucket", "Context", "DistributedSampler", "Environment", "Gradient", "Group", "Memory", "Parameter", "Stats", "Store", "Work",
-    "backend_available", "device_count", "device_describe", "dtype_name", "environment", "features", "mark", "set_workload",
+    "backend_available", "device_count", "device_describe", "dtype_name", "environment", "features", "mark", "set_blame_signal", "set_workload",
     "__version__",
     "F16", "BF16", "F32", "F64", "I32", "I64", "U8", "C64", "C128", "SUM", "AVG", "PROD", "MIN", "MAX",
     "AbortedError", "AlreadyExistsError", "CallbackError", "Error", "IOError", "InternalError", "InterruptedError",

@@ -1,4 +1,4 @@
-"""What the program adds to the record of this process (ddp/record.h): marks, and how much work there is."""
+"""What the program adds to the record of this process (ddp/record.h), and a signal for a rank that the others wait for."""
 from __future__ import annotations
 
 import contextlib
@@ -24,3 +24,9 @@ class mark(contextlib.ContextDecorator):
 def set_workload(samples: int = 0, steps: int = 0) -> None:
     """Says how many samples this rank takes in a step, and how many steps the run has; 0: unknown. For `ddprun --status`."""
     _ddp.ddp_set_workload(samples, steps)
+
+
+def set_blame_signal(signal: int) -> None:
+    """The signal that this process sends itself when a group breaks with an error that names its rank; 0: none. With
+    `faulthandler.register(signal.SIGUSR1)` a rank that hangs then shows where."""
+    _ddp.ddp_set_blame_signal(int(signal))

@@ -34,4 +34,14 @@ public final class Mark implements AutoCloseable {
     public static void workload(long samples, long steps) {
         ddp.ddp_set_workload(samples, steps);
     }
+
+    /**
+     * When a group breaks with an error that names this rank, the process sends itself this signal. At 3 (SIGQUIT) a virtual
+     * machine prints the stacks of all threads, so a rank that hangs shows where.
+     *
+     * @param signal its number; 0: none
+     */
+    public static void blameSignal(int signal) {
+        ddp.ddp_set_blame_signal(signal);
+    }
 }
