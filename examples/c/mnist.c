@@ -184,8 +184,10 @@ static void free_trainer(trainer* t) {
 
 /* Every rank trains the global batches alone and compares. Returns 0 if no rank saw more than the bound. */
 static int compare_with_local(const trainer* shared, const settings* s, const digits* set) {
+    CHECK(ddp_mark_begin("train alone", &error)); /* in a timeline: ddprun --trace */
     trainer local = make_trainer(s, set, NULL);
     for (int epoch = 0; epoch < s->epochs; ++epoch) train_epoch(&local, s, set, epoch);
+    CHECK(ddp_mark_end(&error));
     const difference mine = compare_weights(&shared->net, &local.net);
     free_trainer(&local);
 

@@ -9,6 +9,7 @@ import java.util.Locale;
 import org.libddp.Averager;
 import org.libddp.Context;
 import org.libddp.Group;
+import org.libddp.Mark;
 import org.libddp.Op;
 import org.libddp.Parameter;
 
@@ -147,7 +148,9 @@ final class Mnist {
     /** Every rank trains the global batches alone and compares. Whether no rank saw more than the bound of ../c/compare.c. */
     private boolean compareWithLocal(Group group, Idx set) {
         Mnist local = new Mnist(settings, null);
-        for (int number = 0; number < settings.epochs; ++number) local.epoch(set, number);
+        try (Mark mark = new Mark("train alone")) { // in a timeline: ddprun --trace
+            for (int number = 0; number < settings.epochs; ++number) local.epoch(set, number);
+        }
         double most = 0;
         for (int tensor = 0; tensor < net.values.length; ++tensor) {
             for (int i = 0; i < net.values[tensor].length; ++i) {

@@ -125,7 +125,9 @@ end
 "Every rank trains the global batches alone and compares. Whether no rank saw more than the bound of ../c/compare.c."
 function compare_with_local(shared, images, labels)
     opt, local_one = shared.opt, Trainer(shared.opt)
-    foreach(number -> epoch!(local_one, images, labels, number), 0:(opt.epochs - 1))
+    DDP.mark("train alone") do  # in a timeline: ddprun --trace
+        foreach(number -> epoch!(local_one, images, labels, number), 0:(opt.epochs - 1))
+    end
     worst = zeros(2)
     for (mine, other) in zip(shared.net.values, local_one.net.values)
         apart = abs.(Float64.(mine) .- other)

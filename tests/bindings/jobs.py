@@ -5,9 +5,9 @@ import subprocess
 import unittest
 
 
-def run_ranks(count, *command, timeout=60, env=None):
-    """Runs a command on so many ranks and returns its output. Fails with the output unless all ranks end well."""
-    done = subprocess.run([os.environ["DDPRUN"], "-n", str(count), *map(str, command)], stdout=subprocess.PIPE,
+def run_ranks(count, *command, timeout=60, env=None, options=()):
+    """Runs a command on so many ranks and returns its output. Fails with the output unless all ranks end well. options: of ddprun."""
+    done = subprocess.run([os.environ["DDPRUN"], "-n", str(count), *options, *map(str, command)], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False,
                           env={**os.environ, **(env or {})})
     if done.returncode != 0:

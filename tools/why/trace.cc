@@ -17,17 +17,18 @@ struct Window {
     std::int64_t begin = 0, end = 0;
 };
 
-// From the beginning of the first step on any rank to the end of the last one on any rank.
+// From the beginning of the first step on any rank to the end of the last one on any rank; or all.
 Window window_of(const std::vector<ProcessRecord>& records, const Steps& steps) {
     std::optional<Window> window;
     for (const ProcessRecord& process : records) {
         const std::int64_t offset = clock_offset(records, process);
         for (const Event& event : process.events) {
             const bool step = event.kind == EventKind::kStepBegin || event.kind == EventKind::kStepEnd;
-            if (!step || event.step < steps.first || event.step > steps.last) continue;
+            if (steps != Steps{} && (!step || event.step < steps.first || event.step > steps.last)) continue;
             const std::int64_t at = event.time_ns + offset;
-            if (!window) window = Window{at, at};
-            window->begin = std::min(window->begin, at);
+            const std::int64_t begin = event.since_ns != 0 ? event.since_ns + offset : at;
+            if (!window) window = Window{begin, at};
+            window->begin = std::min(window->begin, begin);
             window->end = std::max(window->end, at);
         }
     }

@@ -10,10 +10,12 @@
 
 namespace why {
 
-// Which steps a trace shows: both ends belong to it.
+// Which steps a trace shows: both ends belong to it. By default it shows all that the records hold.
 struct Steps {
     std::int64_t first = 0;
     std::int64_t last = std::numeric_limits<std::int64_t>::max();
+
+    bool operator==(const Steps&) const = default;
 };
 
 // "3-7" or "5". Throws std::invalid_argument.
