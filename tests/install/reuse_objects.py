@@ -3,12 +3,14 @@
 
     reuse_objects.py COMPILE_COMMANDS.JSON COMPILER ARGUMENTS...
 
-What may differ are warnings, debugging information and whether common headers were compiled before. A file of that build that is to be compiled in any other way is an error:
-then the code of libddp would depend on who builds it. Other files are compiled.
+What may differ are warnings, debugging information and whether common headers were compiled before. A file of that build that is to be
+compiled in any other way is an error: then the code of libddp would depend on who builds it. Other files are compiled. CMake's files
+of several sources (CMAKE_UNITY_BUILD) are the same where they include the same sources.
 """
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import sys
@@ -34,13 +36,25 @@ def parse(arguments):
     return rest, values
 
 
+def sources_of(file):
+    """What is compiled with this file."""
+    if "/Unity/unity_" not in file:
+        return [file]
+    return re.findall(r'^#include "(.*)"$', pathlib.Path(file).read_text(), re.MULTILINE)
+
+
 def main():
     database, compiler, *arguments = sys.argv[1:]
     wanted, values = parse(arguments)
     source = values.get("-c")
-    candidates = [entry for entry in json.loads(pathlib.Path(database).read_text()) if entry["file"] == source]
-    if not candidates:
+    if not source:
         os.execvp(compiler, [compiler, *arguments])
+    sources = sources_of(source)
+    entries = [(entry, sources_of(entry["file"])) for entry in json.loads(pathlib.Path(database).read_text())]
+    entries = [(entry, there) for entry, there in entries if not set(there).isdisjoint(sources)]
+    if not entries:
+        os.execvp(compiler, [compiler, *arguments])
+    candidates = [entry for entry, there in entries if there == sources]
     for entry in candidates:
         words = shlex.split(entry["command"])
         ways, there = parse(words[words.index(compiler) + 1:])

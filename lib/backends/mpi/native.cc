@@ -11,7 +11,7 @@ namespace libddp::mpi {
 namespace {
 
 // Long enough for MPI's own algorithms, far below the 2^31 - 1 elements that it counts to.
-constexpr std::size_t kBlockBytes = std::size_t{4} << 20;
+constexpr std::size_t kMpiBlockBytes = std::size_t{4} << 20;
 
 // What elements are while MPI reduces them. It has no f16 and bf16; in f32 their sum is also rounded but once.
 ddp_dtype carried_as(ddp_dtype dtype) {
@@ -70,7 +70,7 @@ void mpi_allreduce(Channel& channel, const ddp_collective& c, const Deadline& de
         return channel.buffers.require(block.slot, block.count * carried_item);
     };
     pipeline(
-        channel, Blocks(c.count, carried_item, kBlockBytes), deadline,
+        channel, Blocks(c.count, carried_item, kMpiBlockBytes), deadline,
         [&](const Block& block) {
             std::byte* data = staged(block);
             const auto* source = static_cast<const std::byte*>(c.send) + block.at * item;
@@ -100,7 +100,7 @@ void broadcast(Channel& channel, const ddp_collective& c, const Deadline& deadli
     const bool is_root = channel.rank == c.root;
     const std::size_t bytes = c.count * dtype_size(c.dtype);
     pipeline(
-        channel, Blocks(bytes, 1, kBlockBytes), deadline,
+        channel, Blocks(bytes, 1, kMpiBlockBytes), deadline,
         [&](const Block& block) {
             std::byte* data = channel.buffers.require(block.slot, block.count);
             if (is_root) copy(c, data, static_cast<const std::byte*>(c.send) + block.at, block.count);
@@ -121,7 +121,7 @@ void broadcast(Channel& channel, const ddp_collective& c, const Deadline& deadli
 void allgather(Channel& channel, const ddp_collective& c, const Deadline& deadline) {
     const std::size_t bytes = c.count * dtype_size(c.dtype), ranks = channel.ranks();
     pipeline(
-        channel, Blocks(bytes, ranks, kBlockBytes), deadline,
+        channel, Blocks(bytes, ranks, kMpiBlockBytes), deadline,
         [&](const Block& block) {
             std::byte* all = channel.buffers.require(block.slot, block.count * ranks);
             copy(c, all + channel.self() * block.count, static_cast<const std::byte*>(c.send) + block.at, block.count);

@@ -16,7 +16,7 @@ namespace {
 const std::atomic<bool> kNever{false};
 
 // How often a rank that waits for others asks whether the group still stands.
-constexpr std::int64_t kLookMs = 100;
+constexpr std::int64_t kJoinLookMs = 100;
 // How long operations that nobody waits for may take to end before MPI is finalized.
 constexpr std::int64_t kQuietMs = 1'000;
 // How long MPI_Finalize may wait for processes that may have left without it.
@@ -159,7 +159,7 @@ void Process::finalize() {
 
 void wait_while_joining(Driver& driver, const BatchPtr& batch, const ddp_backend_host& host, const Deadline& deadline,
                         const std::string& what) {
-    while (!driver.wait(batch, Deadline::after_ms(std::min(kLookMs, deadline.remaining_ms())), kNever)) {
+    while (!driver.wait(batch, Deadline::after_ms(std::min(kJoinLookMs, deadline.remaining_ms())), kNever)) {
         if (deadline.expired()) fail(DDP_ERROR_TIMEOUT, what, " (", host.timeout_ms, " ms)");
         ask_program(host);
         // Nobody sets this key: asking for it tells whether the group has broken.
