@@ -1,4 +1,4 @@
-# Everything that needs several ranks, against plain Julia. ddprun starts this file on 2 and 3 ranks; all run the same tests in
+# Everything that needs several ranks, against plain Julia. ddprun starts this file on 2 or more ranks; all run the same tests in
 # the same order.
 include(joinpath(DDP_SOURCE, "bindings", "julia", "test", "support.jl"))
 
@@ -79,9 +79,10 @@ end
 end
 
 @testset "split and round robin" begin
-    half = split(group, rank % 2; key=-rank)
-    members = [r for r in (world - 1):-1:0 if r % 2 == rank % 2]
-    @test (half.rank, half.world_size) == (findfirst(==(rank), members) - 1, length(members))
+    pair = split(group, rank ÷ 2; key=-rank)
+    members = [r for r in (world - 1):-1:0 if r ÷ 2 == rank ÷ 2]
+    @test (pair.rank, pair.world_size) == (findfirst(==(rank), members) - 1, length(members))
+    @test split(group, rank).world_size == 1
     @test split(group, -1) === nothing
     turns = round_robin([split(group, 0), split(group, 0)])
     GC.gc()
