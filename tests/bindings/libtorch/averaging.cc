@@ -235,6 +235,16 @@ void failed_backward(const ddp::Group& group) {
            "the step after a backward pass that failed");
 }
 
+/* Waits in the store, which works whatever has become of the group. */
+void meet(const ddp::Group& group) {
+    ddp_error* error = nullptr;
+    ddp_store* store = nullptr;
+    ddp::check(ddp_group_store(group.get(), &store, &error), error);
+    const ddp_status met = ddp_store_barrier(store, "averaging", group.world_size(), 60'000, &error);
+    ddp_store_free(store);
+    ddp::check(met, error);
+}
+
 /* A type of the program's own. */
 struct Own {
     torch::Tensor y;
@@ -276,6 +286,7 @@ void errors(const ddp::Group& group) {
     ddp::DistributedDataParallelOptions options;
     options.bucket_cap_mb = 0;
     fails([&] { ddp::DistributedDataParallel refused(net, group, options); }, "bucket_cap_mb");
+    meet(group);  // `model` is freed in a step that has begun, which breaks the group: no rank may need that any more
 }
 
 /* Of the weights in two files of the example. */
