@@ -125,7 +125,7 @@ std::string sentence_of(const Pace& pace, const Lateness& slow) {
 
 }  // namespace
 
-std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const Group& group) {
+std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const Group& group, std::int64_t latest_ns) {
     std::vector<Run> runs;
     for (const Position& position : group.ranks) {
         if (!position.process) return std::nullopt;
@@ -133,9 +133,12 @@ std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const G
     }
     std::vector<Step> steps = steps_of(runs);
     if (static_cast<std::int64_t>(steps.size()) < kLeastSteps + 2) return std::nullopt;
-    const std::int64_t begin = steps[1].begin, end = steps.back().begin;
-    steps.erase(steps.begin());
+    const std::int64_t end = steps.back().begin;
     steps.pop_back();
+    const auto first = std::find_if(steps.begin() + 1, steps.end() - kLeastSteps,
+                                    [&](const Step& step) { return group.now_ns - step.begin <= latest_ns; });
+    steps.erase(steps.begin(), first);
+    const std::int64_t begin = steps.front().begin;
 
     Pace pace;
     pace.steps = static_cast<std::int64_t>(steps.size());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,9 +30,10 @@ struct Pace {
     std::string sentence;              // about that rank; "" if there is none
 };
 
-// Empty if the records do not share kLeastSteps steps.
-std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const Group& group);
-
 inline constexpr std::int64_t kLeastSteps = 10;
+
+// latest_ns: only the steps of this time count, but no fewer than kLeastSteps. Empty if the records do not share so many.
+std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const Group& group,
+                              std::int64_t latest_ns = std::numeric_limits<std::int64_t>::max());
 
 }  // namespace libddp::record

@@ -84,8 +84,15 @@ struct FactHead {
     std::uint32_t owner;
 };
 
+// What a rank has done in a group since it joined. They only grow: events are lost when the ring has gone round. All are atomic.
+struct Totals {
+    std::uint64_t steps, synced_steps;  // that have ended, of all contexts of the group
+    std::uint64_t operations, bytes,
+        operation_ns;  // collectives that have ended: their size, and the time from begin to end
+};
 struct GroupFact {
     std::int32_t rank, world;
+    Totals totals;
 };
 struct ContextFact {
     std::int32_t group, params;

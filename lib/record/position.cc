@@ -33,21 +33,12 @@ std::string own_host() {
     return name;
 }
 
-// From /proc. A pid may be used again, so the time when the process began is compared, too.
+// A pid may be used again, so the time when the process began is compared, too.
 Life life_of(const ProcessRecord& process) {
-    std::string text;
-    std::getline(std::ifstream(str("/proc/", process.pid, "/stat")), text);
-    const std::size_t name_end = text.rfind(')');
-    if (name_end != std::string::npos && name_end + 2 < text.size()) {
-        std::size_t at = name_end;
-        for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
-        if (at != std::string::npos && std::strtoull(text.c_str() + at, nullptr, 10) == process.started) {
-            const char state = text[name_end + 2];
-            if (state == 'T' || state == 't') return Life::kStopped;
-            return state == 'Z' || state == 'X' ? Life::kEnded : Life::kRuns;
-        }
-    }
-    return process.host == own_host() ? Life::kEnded : Life::kUnknown;
+    const auto state = process_state(process.pid);
+    if (!state || state->started != process.started) return process.host == own_host() ? Life::kEnded : Life::kUnknown;
+    if (state->letter == 'T' || state->letter == 't') return Life::kStopped;
+    return state->letter == 'Z' || state->letter == 'X' ? Life::kEnded : Life::kRuns;
 }
 
 // Follows the events of one group and its contexts.
@@ -275,6 +266,17 @@ std::string describe(const Group& group, const Position& position) {
     return "";
 }
 
+std::optional<ProcessState> process_state(std::int32_t pid) {
+    std::string text;
+    std::getline(std::ifstream(str("/proc/", pid, "/stat")), text);
+    const std::size_t name_end = text.rfind(')');  // the name itself may hold anything
+    if (name_end == std::string::npos || name_end + 2 >= text.size()) return std::nullopt;
+    std::size_t at = name_end;
+    for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
+    if (at == std::string::npos) return std::nullopt;
+    return ProcessState{text[name_end + 2], std::strtoull(text.c_str() + at, nullptr, 10)};
+}
+
 std::int64_t clock_offset(const std::vector<ProcessRecord>& records, const ProcessRecord& process) {
     // Processes of one boot of a machine have one monotonic clock. The boot is the first word, unless DDP_HOST_ID is set.
     const auto machine = [](const ProcessRecord& record) {
@@ -288,12 +290,13 @@ std::int64_t clock_offset(const std::vector<ProcessRecord>& records, const Proce
     return of.opened_realtime_ns - of.opened_monotonic_ns;
 }
 
-std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights) {
+std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
+                               std::int32_t least_world) {
     std::vector<std::pair<std::string, Parts>> found;  // in the order in which groups were made
     for (const ProcessRecord& process : records) {
         const std::int64_t offset = clock_offset(records, process);
         for (const GroupRecord& part : process.groups) {
-            if (part.world < 2 || part.rank < 0 || part.rank >= part.world) continue;
+            if (part.world < least_world || part.rank < 0 || part.rank >= part.world) continue;
             const std::string key = part.name + '\0' + part.key;
             auto at = std::find_if(found.begin(), found.end(), [&](const auto& one) { return one.first == key; });
             if (at == found.end()) at = found.insert(at, {key, {}});

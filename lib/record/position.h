@@ -64,8 +64,17 @@ struct Group {
     std::optional<Verdict> verdict;  // as the first rank met it
 };
 
-// All groups of more than one rank. The records must outlive the result.
-std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights);
+// All groups of at least so many ranks. The records must outlive the result.
+std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
+                               std::int32_t least_world = 2);
+
+// A process of this machine, from /proc.
+struct ProcessState {
+    char letter;            // R, S, T, Z and others
+    std::uint64_t started;  // as in Head
+};
+// Empty: there is none of this number.
+std::optional<ProcessState> process_state(std::int32_t pid);
 
 // What to add to the times of this process, so that they are on the clock of Group.
 std::int64_t clock_offset(const std::vector<ProcessRecord>& records, const ProcessRecord& process);

@@ -1,10 +1,10 @@
 #include "record/reader.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <stdexcept>
 
 namespace libddp::record {
@@ -46,20 +46,24 @@ std::string text_of(const char (&field)[size]) {
     return std::string(field, strnlen(field, size));
 }
 
-void read_events(ProcessRecord& record, std::string_view ring, const Head& head) {
-    std::uint64_t newest = 0;
-    for (std::uint64_t i = 0; i < head.events; ++i) {
+// slots: a part of the ring, of which the first has the index `first`.
+void read_slots(ProcessRecord& record, std::string_view slots, std::uint64_t first, std::uint64_t ring) {
+    for (std::uint64_t i = 0; i < slots.size() / sizeof(Event); ++i) {
         Event event;
-        std::memcpy(&event, ring.data() + i * sizeof event, sizeof event);
+        std::memcpy(&event, slots.data() + i * sizeof event, sizeof event);
         // Its number says its place: anything else is damage.
-        if (event.number == 0 || (event.number - 1) % head.events != i) continue;
-        newest = std::max(newest, event.number);
-        record.events.push_back(event);
+        if (event.number != 0 && (event.number - 1) % ring == first + i) record.events.push_back(event);
     }
-    std::erase_if(record.events, [&](const Event& event) { return event.number + head.events <= newest; });
+}
+
+void order_events(ProcessRecord& record, std::uint64_t ring, std::uint64_t most) {
+    std::uint64_t newest = 0;
+    for (const Event& event : record.events) newest = std::max(newest, event.number);
+    const std::uint64_t kept = std::min(ring, most);
+    std::erase_if(record.events, [&](const Event& event) { return newest - event.number >= kept; });
     std::sort(record.events.begin(), record.events.end(),
               [](const Event& a, const Event& b) { return a.number < b.number; });
-    record.lost = newest > head.events ? newest - head.events : 0;
+    record.lost = newest > kept ? newest - kept : 0;
 }
 
 GroupRecord read_group(Bytes fact, std::uint32_t owner) {
@@ -68,6 +72,7 @@ GroupRecord read_group(Bytes fact, std::uint32_t owner) {
     group.owner = static_cast<std::uint16_t>(owner);
     group.rank = head.rank;
     group.world = head.world;
+    group.totals = head.totals;
     group.name = fact.text();
     group.key = fact.text();
     group.backend = fact.text();
@@ -147,9 +152,78 @@ void read_facts(ProcessRecord& record, Bytes blocks) {
     }
 }
 
-std::string contents(const std::filesystem::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
+ProcessRecord record_of(const Head& head, const std::string& path) {
+    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0) throw std::runtime_error("it does not begin like one");
+    ProcessRecord record;
+    record.path = path;
+    record.host = text_of(head.host);
+    record.host_id = text_of(head.host_id);
+    record.pid = head.pid;
+    record.launch_rank = head.launch_rank;
+    record.started = head.started;
+    record.opened_monotonic_ns = head.opened_monotonic_ns;
+    record.samples = head.samples;
+    record.steps = head.steps;
+    record.opened_realtime_ns = head.opened_realtime_ns;
+    return record;
+}
+
+void check_ring(std::uint64_t events, std::uint64_t file_bytes) {
+    if (events == 0 || file_bytes < kPage || events > (file_bytes - kPage) / sizeof(Event))
+        throw std::runtime_error("it is too short");
+}
+
+std::runtime_error no_record(const std::string& path, const std::exception& error) {
+    return std::runtime_error(path + " is not a record of libddp: " + error.what());
+}
+
+// A file that its process may extend meanwhile.
+class File {
+public:
+    explicit File(const std::filesystem::path& path)
+        : size_(std::filesystem::file_size(path)), stream_(path, std::ios::binary) {
+        if (!stream_) throw std::runtime_error(std::strerror(errno));
+    }
+
+    std::uint64_t size() const { return size_; }
+    std::string read(std::uint64_t from, std::uint64_t count) {
+        std::string bytes(count, '\0');
+        stream_.seekg(static_cast<std::streamoff>(from));
+        stream_.read(bytes.data(), static_cast<std::streamsize>(count));
+        if (!stream_) throw std::runtime_error("it is too short");
+        return bytes;
+    }
+
+private:
+    const std::uint64_t size_;
+    std::ifstream stream_;
+};
+
+// The newest events lie before the place of the next one, and perhaps at the end of the ring.
+void read_newest(ProcessRecord& record, File& file, const Head& head, std::uint64_t most) {
+    const auto read = [&](std::uint64_t first, std::uint64_t count) {
+        read_slots(record, file.read(kPage + first * sizeof(Event), count * sizeof(Event)), first, head.events);
+    };
+    const std::uint64_t wanted = std::min({head.events, head.written, most});
+    const std::uint64_t end = head.written % head.events;
+    const std::uint64_t before = std::min(wanted, end);
+    read(end - before, before);
+    read(head.events - (wanted - before), wanted - before);
+    order_events(record, head.events, most);
+}
+
+ProcessRecord read_record(const std::string& path, const Limits& limits) try {
+    File file(path);
+    const Head head = Bytes(file.read(0, sizeof(Head))).value<Head>();
+    ProcessRecord record = record_of(head, path);
+    check_ring(head.events, file.size());
+    read_newest(record, file, head, limits.events);
+    const std::uint64_t facts = kPage + head.events * sizeof(Event);
+    if (file.size() - facts > limits.fact_bytes) throw std::runtime_error("it holds too many facts");
+    read_facts(record, Bytes(file.read(facts, file.size() - facts)));
+    return record;
+} catch (const std::runtime_error& error) {
+    throw no_record(path, error);
 }
 
 }  // namespace
@@ -180,29 +254,19 @@ std::vector<Sight> read_sights(const std::string& folder) {
 
 ProcessRecord parse_record(std::string_view text, const std::string& path) try {
     Bytes bytes(text);
-    const Bytes first(bytes.take(kPage));
-    const Head head = Bytes(first).value<Head>();
-    if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0) throw std::runtime_error("it does not begin like one");
-    if (head.events == 0 || head.events > text.size() / sizeof(Event)) throw std::runtime_error("it is too short");
-    ProcessRecord record;
-    record.path = path;
-    record.host = text_of(head.host);
-    record.host_id = text_of(head.host_id);
-    record.pid = head.pid;
-    record.launch_rank = head.launch_rank;
-    record.started = head.started;
-    record.opened_monotonic_ns = head.opened_monotonic_ns;
-    record.samples = head.samples;
-    record.steps = head.steps;
-    record.opened_realtime_ns = head.opened_realtime_ns;
-    read_events(record, bytes.take(head.events * sizeof(Event)), head);
+    const Head head = Bytes(bytes.take(kPage)).value<Head>();
+    ProcessRecord record = record_of(head, path);
+    check_ring(head.events, text.size());
+    read_slots(record, bytes.take(head.events * sizeof(Event)), 0, head.events);
+    order_events(record, head.events, head.events);
     read_facts(record, bytes);
     return record;
 } catch (const std::runtime_error& error) {
-    throw std::runtime_error(path + " is not a record of libddp: " + error.what());
+    throw no_record(path, error);
 }
 
-std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<std::string>& complaints) {
+std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<std::string>& complaints,
+                                        const Limits& limits) {
     std::vector<std::filesystem::path> paths;
     for (const auto& entry : std::filesystem::directory_iterator(folder))
         if (entry.path().extension() == kSuffix) paths.push_back(entry.path());
@@ -210,7 +274,7 @@ std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<s
     std::vector<ProcessRecord> records;
     for (const auto& path : paths) {
         try {
-            records.push_back(parse_record(contents(path), path.string()));
+            records.push_back(read_record(path.string(), limits));
         } catch (const std::runtime_error& error) {
             complaints.push_back(error.what());
         }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,7 @@ struct GroupRecord {
     std::uint16_t owner = 0;
     std::int32_t rank = 0, world = 1;
     std::string name, key, backend;
+    Totals totals{};
     std::vector<Verdict> verdicts;
 };
 
@@ -64,7 +66,14 @@ std::vector<Sight> read_sights(const std::string& folder);
 // Throws std::runtime_error if the file is not a record.
 ProcessRecord parse_record(std::string_view bytes, const std::string& path);
 
+// How much of a record to read: who reads again and again does not want the work to grow with the record.
+struct Limits {
+    std::uint64_t events = std::numeric_limits<std::uint64_t>::max();      // the newest
+    std::uint64_t fact_bytes = std::numeric_limits<std::uint64_t>::max();  // more than that is an error
+};
+
 // All records in a folder, in the order of their names. A file that is not a record is named in `complaints`.
-std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<std::string>& complaints);
+std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<std::string>& complaints,
+                                        const Limits& limits = {});
 
 }  // namespace libddp::record

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <charconv>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -38,6 +39,10 @@ std::string_view bytes_of(const Value& value) {
     return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
+void add_to(std::uint64_t& total, std::uint64_t amount) {
+    std::atomic_ref(total).fetch_add(amount, std::memory_order_relaxed);
+}
+
 void add_text(std::string& bytes, std::string_view text) {
     bytes.append(text.substr(0, text.find('\0'))).push_back('\0');
 }
@@ -52,7 +57,8 @@ public:
 
     Record(const std::string& folder);
 
-    void write(std::uint16_t owner, const Entry& entry) noexcept;
+    // Returns the time of the event.
+    std::int64_t write(std::uint16_t owner, const Entry& entry) noexcept;
     // Returns where the fact lies in memory.
     char* add(FactKind kind, std::uint32_t owner, std::string_view fact);
     std::uint16_t new_owner() { return static_cast<std::uint16_t>(owners_.fetch_add(1, std::memory_order_relaxed)); }
@@ -171,13 +177,14 @@ char* Record::append(std::size_t bytes) {
     return static_cast<char*>(memory);
 }
 
-void Record::write(std::uint16_t owner, const Entry& entry) noexcept {
+std::int64_t Record::write(std::uint16_t owner, const Entry& entry) noexcept {
     const std::uint64_t index = std::atomic_ref(head_->written).fetch_add(1, std::memory_order_relaxed);
     Event& event = events_[index % capacity_];
     const std::atomic_ref number(event.number);
     number.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
-    event.time_ns = entry.time_ns != 0 ? entry.time_ns : now_ns();
+    const std::int64_t at = entry.time_ns != 0 ? entry.time_ns : now_ns();
+    event.time_ns = at;
     event.since_ns = entry.since_ns;
     event.step = entry.step;
     event.sequence = entry.sequence;
@@ -188,6 +195,7 @@ void Record::write(std::uint16_t owner, const Entry& entry) noexcept {
     event.param = entry.param;
     event.detail = entry.detail;
     number.store(index + 1, std::memory_order_release);
+    return at;
 }
 
 char* Record::add(FactKind kind, std::uint32_t owner, std::string_view fact) {
@@ -216,11 +224,11 @@ Recorder Recorder::of_group(std::int32_t rank, std::int32_t world, std::string_v
     Record* record = Record::of_process();
     if (!record) return {};
     try {
-        std::string fact(bytes_of(GroupFact{rank, world}));
+        std::string fact(bytes_of(GroupFact{rank, world, {}}));
         for (const std::string_view text : {name, key, backend}) add_text(fact, text);
         const std::uint16_t owner = record->new_owner();
-        record->add(FactKind::kGroup, owner, fact);
-        return {record, owner};
+        char* const place = record->add(FactKind::kGroup, owner, fact);
+        return {record, reinterpret_cast<Totals*>(place + offsetof(GroupFact, totals)), owner};
     } catch (...) {
         log(LogLevel::kWarn, "group '", name, "' is not recorded (DDP_RECORD): ", caught().message);
         return {};
@@ -237,7 +245,7 @@ Recorder Recorder::of_context(const std::vector<std::string>& params, AnnouncedS
         const std::uint16_t owner = record_->new_owner();
         announced =
             reinterpret_cast<AnnouncedStep*>(record_->add(FactKind::kContext, owner, fact) + sizeof(ContextFact));
-        return {record_, owner};
+        return {record_, totals_, owner};
     } catch (...) {
         log(LogLevel::kWarn, "a context is not recorded (DDP_RECORD): ", caught().message);
         return {};
@@ -245,7 +253,16 @@ Recorder Recorder::of_context(const std::vector<std::string>& params, AnnouncedS
 }
 
 void Recorder::write(const Entry& entry) const noexcept {
-    if (record_) record_->write(owner_, entry);
+    if (!record_) return;
+    const std::int64_t at = record_->write(owner_, entry);
+    if (entry.kind == EventKind::kOperationEnd) {
+        add_to(totals_->operations, 1);
+        add_to(totals_->bytes, entry.bytes);
+        add_to(totals_->operation_ns, static_cast<std::uint64_t>(at - entry.since_ns));
+    } else if (entry.kind == EventKind::kStepEnd) {
+        add_to(totals_->steps, 1);
+        if (entry.detail != 0) add_to(totals_->synced_steps, 1);
+    }
 }
 
 void Recorder::plan(const std::vector<std::vector<std::int32_t>>& buckets) const {

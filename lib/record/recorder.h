@@ -56,9 +56,10 @@ public:
     void broken(const ErrorInfo& verdict) const;
 
 private:
-    Recorder(Record* record, std::uint16_t owner) : record_(record), owner_(owner) {}
+    Recorder(Record* record, Totals* totals, std::uint16_t owner) : record_(record), totals_(totals), owner_(owner) {}
 
     Record* record_ = nullptr;
+    Totals* totals_ = nullptr;  // of the group, in the record
     std::uint16_t owner_ = 0;
 };
 

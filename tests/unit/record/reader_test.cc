@@ -1,0 +1,88 @@
+// What a reader finds of what this process has recorded, in whole and in part.
+#include "record/reader.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "record/recorder.h"
+
+namespace libddp::record {
+namespace {
+
+constexpr std::uint64_t kRing = 64;
+
+// The record belongs to the process, so there is one for all tests.
+class Reader : public testing::Test {
+protected:
+    static void SetUpTestSuite() {
+        char path[] = "/tmp/record-XXXXXX";
+        ASSERT_NE(mkdtemp(path), nullptr);
+        folder = path;
+        setenv("DDP_RECORD", path, 1);
+        setenv("DDP_RECORD_EVENTS", "64", 1);
+        group = Recorder::of_group(0, 1, "name", "key", "tcp");
+        AnnouncedStep* announced = nullptr;
+        context = group.of_context({"one", "two"}, announced);
+    }
+    static void TearDownTestSuite() { std::filesystem::remove_all(folder); }
+
+    static ProcessRecord read(const Limits& limits = {}) {
+        std::vector<std::string> complaints;
+        auto records = read_records(folder, complaints, limits);
+        EXPECT_EQ(complaints, std::vector<std::string>());
+        EXPECT_EQ(records.size(), 1U);
+        return std::move(records.at(0));
+    }
+    // Each is an operation; its sequence is its number.
+    static void write_operations(int count) {
+        for (int i = 0; i < count; ++i)
+            group.write({.kind = EventKind::kOperationEnd, .bytes = 10, .sequence = ++written, .since_ns = now_ns()});
+    }
+
+    static inline std::string folder;
+    static inline Recorder group, context;
+    static inline std::int64_t written = 0;
+};
+
+TEST_F(Reader, FindsTheNewestEventsWhereverTheyLie) {
+    for (const int more : {5, 58, 1, 1, 30, 64, 200}) {
+        write_operations(more);
+        for (const std::uint64_t most : {1, 7, 63, 64, 1000}) {
+            const ProcessRecord record = read({.events = most});
+            const auto kept = std::min<std::uint64_t>({most, kRing, static_cast<std::uint64_t>(written)});
+            ASSERT_EQ(record.events.size(), kept);
+            for (std::size_t i = 0; i < kept; ++i)
+                EXPECT_EQ(record.events[i].sequence, written - static_cast<std::int64_t>(kept - 1 - i));
+            EXPECT_EQ(record.lost, static_cast<std::uint64_t>(written) - kept);
+        }
+    }
+}
+
+TEST_F(Reader, TotalsOutliveTheEvents) {
+    const Totals before = read().groups.at(0).totals;
+    write_operations(1000);
+    for (int step = 0; step < 100; ++step) {
+        context.write({.kind = EventKind::kStepEnd, .step = step, .detail = step % 4 == 3});
+        ++written;
+    }
+    const Totals after = read().groups.at(0).totals;
+    EXPECT_EQ(after.operations - before.operations, 1000U);
+    EXPECT_EQ(after.bytes - before.bytes, 10'000U);
+    EXPECT_GE(after.operation_ns, before.operation_ns);
+    EXPECT_LT(after.operation_ns - before.operation_ns, 1'000'000'000U);
+    EXPECT_EQ(after.steps - before.steps, 100U);
+    EXPECT_EQ(after.synced_steps - before.synced_steps, 25U);
+}
+
+TEST_F(Reader, RefusesMoreFactsThanItWants) {
+    std::vector<std::string> complaints;
+    EXPECT_TRUE(read_records(folder, complaints, {.fact_bytes = kPage}).empty());  // there are a group and a context
+    ASSERT_EQ(complaints.size(), 1U);
+    EXPECT_NE(complaints[0].find("too many facts"), std::string::npos) << complaints[0];
+    read({.fact_bytes = 2 * kPage});
+}
+
+}  // namespace
+}  // namespace libddp::record
