@@ -44,6 +44,7 @@ ORDERS = {
 THIRD_PARTY = {
     r"gloo/": {"lib/backends/gloo", "tools/bench/peers"},
     r"uv\.h": {"lib/rendezvous", "tools"},
+    r"httplib\.h": {"tools/run"},
     r"openssl/": {"lib/wire", "tests/unit/wire", "tools"},
     r"nlohmann/": {"lib/core", "tests/hooks", "tools"},
     r"hwy/": {"lib/kernels/cpu", "tests/unit/device"},

@@ -28,6 +28,12 @@ _ddprun() {
     else  # the value of an option
         case $before in
             --place) mapfile -t COMPREPLY < <(compgen -W "none numa cores" -- "$word") ;;
+            --status)  # a job of this user, or a folder
+                local jobs
+                jobs=$(sed -n 's/^pid //p' {/dev/shm,"${TMPDIR:-/tmp}"}/ddprun-*/job 2> /dev/null)
+                mapfile -t COMPREPLY < <(compgen -W "$jobs" -- "$word"; compgen -d -- "$word")
+                ;;
+            --record) mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;
             --secret-file | --log-dir | --log_dir) mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
         esac
     fi

@@ -91,11 +91,15 @@ Launch::Launch(Options options, std::string secret)
 int Launch::run() {
     if (!options_.log_dir.empty()) std::filesystem::create_directories(options_.log_dir);
     places_ = find_places();
+    if (options_.metrics) {
+        exporter_.emplace(*options_.metrics);
+        output_.say("metrics: " + exporter_->url());
+    }
     // Waiting for node 0 comes before the signals are watched: until there are ranks, ddprun simply ends by them.
     if (spans_nodes()) open_shared_store();
     guard_.emplace(loop_.get());
     orphans_.exclude(guard_->pid());
-    records_.emplace(options_.record_dir, options_.local_ranks);
+    records_.emplace(options_.record_dir, job_facts());
     if (!records_->temporary().empty()) guard_->add_folder(records_->temporary());
     watch_signals();
     const int status = spans_nodes() ? run_with_nodes() : run_here();
@@ -206,6 +210,14 @@ std::vector<Place> Launch::find_places() {
     return places;
 }
 
+JobFacts Launch::job_facts() const {
+    JobFacts facts = own_facts(options_.program);
+    facts.ranks = options_.local_ranks;
+    facts.nodes = options_.nodes;
+    facts.node_rank = options_.node_rank;
+    return facts;
+}
+
 int Launch::threads_of(int local_rank) const {
     if (!places_.empty()) return places_[static_cast<std::size_t>(local_rank)].threads();
     return std::max(1, static_cast<int>(uv_available_parallelism()) / options_.local_ranks);
@@ -245,6 +257,7 @@ Job::Plan Launch::plan() const {
 void Launch::start_job() {
     told_to_end_ = false;
     records_->begin_generation(generation_);
+    if (exporter_) exporter_->follow({options_.local_ranks, generation_}, records_->folder());
     if (generation_ > 0) {
         output_.say("restarting the job (restart " + std::to_string(generation_) + " of at most " +
                     std::to_string(options_.max_restarts) + ")");

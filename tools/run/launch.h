@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "exporter.h"
 #include "job.h"
 #include "nodes.h"
 #include "options.h"
@@ -50,6 +51,7 @@ private:
     void start_job();
     // Says so if the ranks cannot be placed as the user wants.
     std::vector<Place> find_places();
+    JobFacts job_facts() const;
     int threads_of(int local_rank) const;
     RankFacts facts_of(int local_rank) const;
     Job::Plan plan() const;
@@ -80,6 +82,7 @@ private:
     std::vector<Place> places_;
     std::optional<Guard> guard_;
     std::optional<Records> records_;
+    std::optional<Exporter> exporter_;  // --metrics
     std::unique_ptr<Job> job_;
     std::list<SignalWatch> signals_;
     int generation_ = 0;

@@ -11,6 +11,7 @@
 #include "options.h"
 #include "program.h"
 #include "secret.h"
+#include "status.h"
 
 namespace {
 
@@ -27,6 +28,7 @@ int launch(int argc, char** argv) {
     int status = 0;
     std::optional<ddprun::Options> options = ddprun::parse_options(argc, argv, status);
     if (!options) return status;
+    if (options->status) return ddprun::show_status(*options->status, options->once);
     const ddprun::ProgramCheck program = ddprun::check_program_file(options->program[0], options->environment);
     if (program.status != 0) {
         std::cerr << "ddprun: " << program.sentence << '\n';

@@ -32,11 +32,14 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  ddprun -n 4 ./trainer --epochs 10\n"
     "  ddprun --nnodes 2 --node-rank 0 -n 4 --rdzv host0:29500 --secret-file job.secret ./trainer\n"
+    "  ddprun --status\n"
     "Everything after the program belongs to the program.";
 
 // What CLI11 reads, before it has been checked as a whole.
 struct Raw {
     std::string rendezvous;
+    std::string metrics;
+    std::string status;
     std::string placing = "none";
     std::optional<double> timeout_seconds;
     double report_seconds = 10;
@@ -54,7 +57,7 @@ void require(bool condition, const std::string& sentence) {
 class Help : public CLI::Formatter {
 public:
     std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
-        return "Usage: ddprun [OPTIONS] PROGRAM [ARGUMENTS...]\n";
+        return "Usage: ddprun [OPTIONS] PROGRAM [ARGUMENTS...]\n       ddprun --status [JOB]\n";
     }
 };
 
@@ -131,10 +134,21 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
     app.add_option("--trace-steps", raw.trace_steps, "The steps of the timeline, as 3-7, instead of the last ones")
         ->type_name("STEPS")
         ->needs(trace);
+    app.add_option(
+           "--metrics", raw.metrics,
+           "Serve metrics for Prometheus at http://HOST:PORT/metrics; port 0 is a free one, which ddprun prints")
+        ->type_name("HOST:PORT");
     app.add_option("--env", raw.environment, "Set a variable for the ranks; may be repeated")
         ->type_name("NAME=VALUE")
         ->allow_extra_args(false);
     app.add_flag("--dry-run", options.dry_run, "Print each rank's variables and command, and start nothing");
+    auto* status =
+        app.add_option("--status", raw.status,
+                       "Start nothing; show the ranks of a job every second: its ddprun's pid, or its folder of "
+                       "records; by default the only job of this user")
+            ->type_name("JOB")
+            ->expected(0, 1);
+    app.add_flag("--once", options.once, "Show them one time")->needs(status);
 }
 
 void add_names_of_torchrun(CLI::App& app, Options& options, Raw& raw) {
@@ -185,6 +199,13 @@ void add_default(Variables& variables, const std::string& name, const std::strin
     if (!given) variables.emplace_back(name, value);
 }
 
+void check_metrics(Options& options, const std::string& text) {
+    if (text.empty()) return;
+    options.metrics = parse_endpoint(text, 0);
+    require(options.metrics.has_value(),
+            "--metrics: '" + text + "' is not HOST:PORT (an IPv6 address in brackets, a port from 0 to 65535)");
+}
+
 void check_nodes(Options& options, const std::string& rendezvous) {
     require(options.node_rank < options.nodes, "--node-rank " + std::to_string(options.node_rank) +
                                                    ": must be less than --nnodes " + std::to_string(options.nodes));
@@ -207,8 +228,14 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
     add_names_of_torchrun(app, options, raw);
     try {
         app.parse(argc, argv);
+        if (app.count("--status") > 0) {
+            require(app.remaining().empty(), "--status starts no program, and takes one JOB");
+            options.status = raw.status;
+            return options;
+        }
         options.program = check_program(app.remaining());
         check_nodes(options, raw.rendezvous);
+        check_metrics(options, raw.metrics);
         options.environment = check_environment(raw.environment);
         if (!raw.trace_steps.empty()) options.trace_steps = parse_trace_steps(raw.trace_steps);
     } catch (const CLI::Success& wanted) {

@@ -33,9 +33,13 @@ struct Options {
     std::string record_dir;  // "": records go with the job
     std::string trace_file;  // "": none
     why::Steps trace_steps;
+    std::string record_dir;           // "": records go with the job
+    std::optional<Endpoint> metrics;  // --metrics; its port may be 0
     Variables environment;
     std::vector<std::string> program;
-    bool dry_run = false;  // show what would be started
+    bool dry_run = false;               // show what would be started
+    std::optional<std::string> status;  // --status: show this job instead; "": the only one
+    bool once = false;
 };
 
 // Empty if ddprun is to end now, with `status`: what had to be said has been printed.

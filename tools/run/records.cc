@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
@@ -24,17 +23,17 @@ constexpr std::uint64_t kShare = 8;
 // Who waits for less is not held up.
 constexpr std::int64_t kPatienceNs = 1'000'000'000;
 
-bool has_room(const char* folder, int local_ranks) {
+// kept: the records themselves lie elsewhere.
+bool has_room(const char* folder, int local_ranks, bool kept) {
     struct statvfs facts {};
     if (statvfs(folder, &facts) != 0) return false;
-    return std::uint64_t{facts.f_bavail} * facts.f_frsize / kShare >=
-           kBytesOfRank * static_cast<std::uint64_t>(local_ranks);
+    const std::uint64_t wanted = kept ? 1 : kBytesOfRank * static_cast<std::uint64_t>(local_ranks);
+    return std::uint64_t{facts.f_bavail} * facts.f_frsize / kShare >= wanted;
 }
 
-std::string make_temporary(int local_ranks) {
-    const char* const given = std::getenv("TMPDIR");
-    const std::string place = has_room("/dev/shm", local_ranks) ? "/dev/shm" : given && *given ? given : "/tmp";
-    std::string path = place + "/ddprun-XXXXXX";
+std::string make_temporary(int local_ranks, bool kept) {
+    const std::string place = has_room(kMemoryPlace, local_ranks, kept) ? kMemoryPlace : disk_place();
+    std::string path = place + "/" + kJobPrefix + "XXXXXX";
     return mkdtemp(path.data()) ? path : std::string();
 }
 
@@ -58,9 +57,10 @@ struct Reading {
 
 }  // namespace
 
-Records::Records(std::string folder, int local_ranks)
-    : temporary_(folder.empty() ? make_temporary(local_ranks) : ""),
-      root_(folder.empty() ? temporary_ : std::move(folder)) {}
+Records::Records(const std::string& folder, JobFacts facts)
+    : facts_(std::move(facts)),
+      temporary_(make_temporary(facts_.ranks, !folder.empty())),
+      root_(folder.empty() ? temporary_ : std::filesystem::absolute(folder).string()) {}
 
 Records::~Records() {
     std::error_code ignored;
@@ -69,8 +69,12 @@ Records::~Records() {
 
 void Records::begin_generation(int generation) {
     if (root_.empty()) return;
-    folder_ = generation == 0 ? root_ : root_ + "/restart-" + std::to_string(generation);
+    folder_ = generation_folder(root_, generation);
     make_folder(folder_);
+    facts_.generation = generation;
+    facts_.records = folder_;
+    write_job_file(root_, facts_);
+    if (!temporary_.empty() && temporary_ != root_) write_job_file(temporary_, facts_);
 }
 
 void Records::note(int rank, const Ending& ending) const {

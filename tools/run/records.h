@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "job_file.h"
 #include "process.h"
 #include "record/position.h"
 #include "trace.h"
@@ -13,8 +14,7 @@ namespace ddprun {
 class Records {
 public:
     // folder: where the user wants to keep them; "": nowhere. Then they lie in memory, and go with this object.
-    // Throws std::runtime_error if the folder cannot be made.
-    Records(std::string folder, int local_ranks);
+    Records(const std::string& folder, JobFacts facts);
     ~Records();
     Records(const Records&) = delete;
     Records& operator=(const Records&) = delete;
@@ -23,7 +23,7 @@ public:
     void begin_generation(int generation);
     // Of the generation: the value of DDP_RECORD. "": there is none.
     const std::string& folder() const { return folder_; }
-    // A folder that goes with the job: who outlives ddprun removes it. "": none.
+    // A folder that goes with the job, and in which --status finds it: who outlives ddprun removes it. "": none.
     const std::string& temporary() const { return temporary_; }
 
     void note(int rank, const Ending& ending) const;
@@ -38,6 +38,7 @@ public:
 private:
     void note_stopped(const libddp::record::Group& group) const;
 
+    JobFacts facts_;
     std::string temporary_, root_, folder_;
 };
 

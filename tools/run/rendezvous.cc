@@ -45,7 +45,7 @@ std::string Endpoint::uri() const {
     return "tcp://" + (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-std::optional<Endpoint> parse_endpoint(const std::string& text) {
+std::optional<Endpoint> parse_endpoint(const std::string& text, int least_port) {
     const std::size_t colon = text.rfind(':');
     if (colon == std::string::npos) return std::nullopt;
     Endpoint result;
@@ -57,7 +57,8 @@ std::optional<Endpoint> parse_endpoint(const std::string& text) {
     if (!bracketed && result.host.find(':') != std::string::npos) return std::nullopt;
     const char* const end = text.data() + text.size();
     const auto [stop, failure] = std::from_chars(text.data() + colon + 1, end, result.port);
-    if (failure != std::errc{} || stop != end || result.port < 1 || result.port > kLargestPort) return std::nullopt;
+    if (failure != std::errc{} || stop != end || result.port < least_port || result.port > kLargestPort)
+        return std::nullopt;
     return result;
 }
 

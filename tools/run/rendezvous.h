@@ -23,7 +23,7 @@ struct Endpoint {
 };
 
 // Reads "host:port" or "[address]:port". Empty if the text is neither.
-std::optional<Endpoint> parse_endpoint(const std::string& text);
+std::optional<Endpoint> parse_endpoint(const std::string& text, int least_port = 1);
 
 class Store {
 public:

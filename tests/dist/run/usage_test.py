@@ -31,6 +31,10 @@ class UsageTest(Case):
         self.write("trainer", "")
         self.assertEqual(self.completed("-n", "2", "python3", self.path("trai")), [self.path("trainer")])
         self.assertIn("bash", self.completed("-n", "2", "bas"))
+        self.assertEqual(self.completed("--metrics", "127.0.0.1:0", "--dr"), ["--dry-run"])
+        os.mkdir(self.path("kept"))
+        self.assertEqual(self.completed("--status", self.path("ke")), [self.path("kept")])
+        self.assertEqual(self.completed("--record", self.path("ke")), [self.path("kept")])
 
     def test_bad_options(self):
         self.expect_refusal("-n:", "-n", "0", "true")

@@ -1,0 +1,104 @@
+#include "job_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "record/position.h"
+
+namespace ddprun {
+namespace {
+
+constexpr const char* kName = "/job";
+constexpr std::size_t kLongestCommand = 4096;
+
+bool is_own_folder(const std::string& path) {
+    struct stat facts {};
+    return lstat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && facts.st_uid == geteuid();
+}
+
+std::uint64_t number(const std::map<std::string, std::string>& lines, const char* key) {
+    const auto found = lines.find(key);
+    return found == lines.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 10);
+}
+
+std::string text(const std::map<std::string, std::string>& lines, const char* key) {
+    const auto found = lines.find(key);
+    return found == lines.end() ? "" : found->second;
+}
+
+}  // namespace
+
+bool JobFacts::runs() const {
+    const auto state = libddp::record::process_state(pid);
+    return state && state->started == started && state->letter != 'Z' && state->letter != 'X';
+}
+
+std::string generation_folder(const std::string& folder, int generation) {
+    return generation == 0 ? folder : folder + "/restart-" + std::to_string(generation);
+}
+
+JobFacts own_facts(const std::vector<std::string>& program) {
+    JobFacts facts;
+    facts.pid = getpid();
+    if (const auto state = libddp::record::process_state(facts.pid)) facts.started = state->started;
+    for (const std::string& word : program) facts.command += (facts.command.empty() ? "" : " ") + word;
+    std::replace(facts.command.begin(), facts.command.end(), '\n', ' ');
+    facts.command.resize(std::min(facts.command.size(), kLongestCommand));
+    return facts;
+}
+
+void write_job_file(const std::string& folder, const JobFacts& facts) {
+    const std::string path = folder + kName;
+    std::ofstream(path + ".new") << "pid " << facts.pid << "\nstarted " << facts.started << "\nranks " << facts.ranks
+                                 << "\nnodes " << facts.nodes << "\nnode " << facts.node_rank << "\ngeneration "
+                                 << facts.generation << "\nrecords " << facts.records << "\ncommand " << facts.command
+                                 << '\n';
+    // Whoever reads it sees the old one or the new one.
+    std::error_code ignored;
+    std::filesystem::rename(path + ".new", path, ignored);
+}
+
+std::optional<JobFacts> read_job_file(const std::string& folder) {
+    std::ifstream file(folder + kName);
+    if (!file) return std::nullopt;
+    std::map<std::string, std::string> lines;
+    for (std::string key, value; file >> key && std::getline(file >> std::ws, value);) lines[key] = value;
+    JobFacts facts;
+    facts.pid = static_cast<int>(number(lines, "pid"));
+    facts.started = number(lines, "started");
+    facts.ranks = static_cast<int>(number(lines, "ranks"));
+    facts.nodes = static_cast<int>(number(lines, "nodes"));
+    facts.node_rank = static_cast<int>(number(lines, "node"));
+    facts.generation = static_cast<int>(number(lines, "generation"));
+    facts.records = text(lines, "records");
+    facts.command = text(lines, "command");
+    return facts;
+}
+
+std::string disk_place() {
+    const char* const given = std::getenv("TMPDIR");
+    return given && *given ? given : "/tmp";
+}
+
+std::vector<JobFacts> find_jobs() {
+    std::vector<JobFacts> jobs;
+    for (const std::string& place : {std::string(kMemoryPlace), disk_place()}) {
+        std::error_code unreadable;
+        for (const auto& entry : std::filesystem::directory_iterator(place, unreadable)) {
+            const std::string path = entry.path().string();
+            if (!entry.path().filename().string().starts_with(kJobPrefix) || !is_own_folder(path)) continue;
+            const auto facts = read_job_file(path);
+            if (facts && facts->runs()) jobs.push_back(*facts);
+        }
+    }
+    std::sort(jobs.begin(), jobs.end(), [](const JobFacts& a, const JobFacts& b) { return a.pid < b.pid; });
+    return jobs;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,44 @@
+// What ddprun writes about itself into the folder of records, so that `ddprun --status` finds the job and can describe it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ddprun {
+
+struct JobFacts {
+    int pid = 0;                // of ddprun
+    std::uint64_t started = 0;  // when it began, as the kernel counts
+    int ranks = 0;              // of this node
+    int nodes = 1;
+    int node_rank = 0;
+    int generation = 0;
+    std::string records;  // the folder of the generation
+    std::string command;
+
+    // ddprun is still there.
+    bool runs() const;
+};
+
+// Where the records of a generation lie in the folder of a job.
+std::string generation_folder(const std::string& folder, int generation);
+
+// Of this process.
+JobFacts own_facts(const std::vector<std::string>& program);
+
+// Says nothing if it cannot: the job does not need it.
+void write_job_file(const std::string& folder, const JobFacts& facts);
+// Empty if there is none.
+std::optional<JobFacts> read_job_file(const std::string& folder);
+
+// How the names of the folders in memory begin, and where they may lie.
+inline constexpr const char* kJobPrefix = "ddprun-";
+inline constexpr const char* kMemoryPlace = "/dev/shm";
+// TMPDIR or /tmp.
+std::string disk_place();
+// The jobs of this user that run.
+std::vector<JobFacts> find_jobs();
+
+}  // namespace ddprun

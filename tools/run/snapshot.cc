@@ -1,0 +1,62 @@
+#include "snapshot.h"
+
+#include <algorithm>
+#include <map>
+
+#include "text.h"
+
+namespace ddprun {
+namespace {
+
+namespace record = libddp::record;
+
+// Rates are those of this time.
+constexpr std::int64_t kLatelyNs = 30'000'000'000;
+// Who waits for less is not held up.
+constexpr std::int64_t kHeldUpNs = 1'000'000'000;
+constexpr record::Limits kLimits{record::kEvents, std::uint64_t{64} << 20};
+
+bool is_over(const record::Group& group) {
+    return std::all_of(group.ranks.begin(), group.ranks.end(), [](const record::Position& position) {
+        return !position.process || position.at == record::Position::At::kLeft;
+    });
+}
+
+// On several nodes the ranks of the others have no record here, and seem to be behind. What is known is who of the rest is.
+std::optional<record::Cause> cause_of(const record::Group& group) {
+    auto cause = record::find_cause(group, kHeldUpNs);
+    if (!cause || cause->kind != record::Cause::Kind::kAbsent || group.verdict) return cause;
+    record::Group here = group;
+    std::erase_if(here.ranks, [](const record::Position& position) { return !position.process; });
+    auto known = record::find_cause(here, kHeldUpNs);
+    return known && known->kind != record::Cause::Kind::kTransfer ? known : cause;
+}
+
+}  // namespace
+
+Snapshot::Snapshot(const std::string& folder) {
+    std::vector<std::string> complaints;
+    processes_ = record::read_records(folder, complaints, kLimits);
+    std::vector<record::Group> groups = record::find_groups(processes_, record::read_sights(folder), 1);
+    std::map<std::string, int> seen, names;
+    for (const record::Group& group : groups) ++names[group.name];
+    for (record::Group& group : groups) {
+        const int number = ++seen[group.name];
+        if (is_over(group) && number < names[group.name]) continue;  // a newer one has taken its place
+        GroupNow now;
+        now.label = printable(group.name);
+        if (number > 1) now.label.append("#").append(std::to_string(number));
+        for (const record::Position& position : group.ranks) {
+            const std::int64_t offset = position.process ? record::clock_offset(processes_, *position.process) : 0;
+            now.progress.push_back(record::find_progress(group, position, offset, kLatelyNs));
+        }
+        if (group.world > 1) {
+            now.pace = record::find_pace(processes_, group, kLatelyNs);
+            now.cause = cause_of(group);
+        }
+        now.group = std::move(group);
+        groups_.push_back(std::move(now));
+    }
+}
+
+}  // namespace ddprun
