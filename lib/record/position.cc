@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kNamed = 3;  // of many parameters
 constexpr std::size_t kNamedRanks = 20;
+constexpr std::int32_t kMostRanks = 1 << 20;  // a record that says more is damaged
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 std::int64_t monotonic_now() {
@@ -296,7 +297,8 @@ std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const 
     for (const ProcessRecord& process : records) {
         const std::int64_t offset = clock_offset(records, process);
         for (const GroupRecord& part : process.groups) {
-            if (part.world < least_world || part.rank < 0 || part.rank >= part.world) continue;
+            if (part.world < least_world || part.world > kMostRanks || part.rank < 0 || part.rank >= part.world)
+                continue;
             const std::string key = part.name + '\0' + part.key;
             auto at = std::find_if(found.begin(), found.end(), [&](const auto& one) { return one.first == key; });
             if (at == found.end()) at = found.insert(at, {key, {}});
