@@ -57,7 +57,7 @@ void require(bool condition, const std::string& sentence) {
 class Help : public CLI::Formatter {
 public:
     std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
-        return "Usage: ddprun [OPTIONS] PROGRAM [ARGUMENTS...]\n       ddprun --status [JOB]\n";
+        return "Usage: ddprun [OPTIONS] PROGRAM [ARGUMENTS...]\n   or: ddprun --status [JOB]\n";
     }
 };
 
