@@ -33,7 +33,6 @@ struct Options {
     std::string record_dir;  // "": records go with the job
     std::string trace_file;  // "": none
     why::Steps trace_steps;
-    std::string record_dir;           // "": records go with the job
     std::optional<Endpoint> metrics;  // --metrics; its port may be 0
     Variables environment;
     std::vector<std::string> program;
