@@ -49,11 +49,11 @@ set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS "libgloo-dev, libuv1-dev, libssl-dev, libh
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME libddp-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
 set(CPACK_COMPONENT_TOOLS_DESCRIPTION
-  "ddprun starts the ranks of a job; ddp-bench measures collectives and training steps.")
+  "ddprun starts the ranks of a job; ddp-why says who holds it up; ddp-bench measures collectives and training steps.")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "${library_package} ${same_version}")
-# For `ddp-bench peers`, which does without what is missing.
-set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "python3, python3-torch, python3-matplotlib, openmpi-bin, libopenmpi-dev")
+# For reports, and for `ddp-bench peers`, which does without what is missing.
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "python3, python3-plotly, python3-torch, python3-matplotlib, openmpi-bin, libopenmpi-dev")
 
 # Apart from the library, which needs no MPI.
 set(CPACK_DEBIAN_MPI_PACKAGE_NAME libddp-mpi)

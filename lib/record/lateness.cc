@@ -55,19 +55,11 @@ double overlap(const std::vector<Span>& spans, const Span& with) {
     return static_cast<double>(sum);
 }
 
-// Sums over the operations of one step, a value for each rank.
-struct Step {
-    std::vector<double> late, in_hook, waits, transfer;
-    std::int64_t begin = 0;
-    std::uint64_t bytes = 0;
-
-    explicit Step(std::size_t ranks) : late(ranks), in_hook(ranks), waits(ranks), transfer(ranks) {}
-};
-
-void add_operation(Step& step, const std::vector<Run>& runs, std::int64_t sequence) {
+void add_operation(StepLateness& step, const std::vector<Run>& runs, std::int64_t sequence) {
     std::vector<std::int64_t> came;
     for (const Run& run : runs) came.push_back(run.operations.at(sequence).begin);
     const auto last = static_cast<std::size_t>(std::max_element(came.begin(), came.end()) - came.begin());
+    const std::int64_t first = *std::min_element(came.begin(), came.end());
     std::int64_t before = came[last == 0 ? 1 : 0];  // the last but one
     for (std::size_t rank = 0; rank < came.size(); ++rank)
         if (rank != last) before = std::max(before, came[rank]);
@@ -75,24 +67,30 @@ void add_operation(Step& step, const std::vector<Run>& runs, std::int64_t sequen
     step.in_hook[last] += overlap(runs[last].hooks, {before, came[last]});
     for (std::size_t rank = 0; rank < came.size(); ++rank) {
         step.waits[rank] += static_cast<double>(came[last] - came[rank]);
+        step.behind[rank] += static_cast<double>(came[rank] - first);
         step.transfer[rank] +=
             static_cast<double>(std::max<std::int64_t>(0, runs[rank].operations.at(sequence).end - came[last]));
     }
 }
 
-// Operations outside a step belong to the step before them. The first step and the last may be incomplete and do not count.
-std::vector<Step> steps_of(const std::vector<Run>& runs) {
-    std::vector<Step> steps;
-    std::int64_t number = -1;
+StepLateness new_step(std::size_t ranks, const Operation& first) {
+    StepLateness step;
+    step.step = first.step;
+    step.begin_ns = first.begin;
+    for (auto* values : {&step.late, &step.in_hook, &step.waits, &step.transfer, &step.behind}) values->resize(ranks);
+    return step;
+}
+
+// Operations outside a step belong to the step before them.
+std::vector<StepLateness> steps_of(const std::vector<Run>& runs) {
+    std::vector<StepLateness> steps;
     for (const auto& [sequence, operation] : runs.front().operations) {
         const bool everywhere = std::all_of(runs.begin(), runs.end(),
                                             [at = sequence](const Run& run) { return run.operations.count(at) != 0; });
         if (!everywhere) continue;
-        if (operation.step >= 0 && operation.step != number) {
-            number = operation.step;
-            steps.emplace_back(runs.size()).begin = operation.begin;
-        }
-        if (number < 0) continue;
+        if (operation.step >= 0 && (steps.empty() || operation.step != steps.back().step))
+            steps.push_back(new_step(runs.size(), operation));
+        if (steps.empty()) continue;
         steps.back().bytes += operation.bytes;
         add_operation(steps.back(), runs, sequence);
     }
@@ -100,9 +98,9 @@ std::vector<Step> steps_of(const std::vector<Run>& runs) {
 }
 
 // Whether the rank is later than each other one, step after step.
-bool is_slow(const std::vector<Step>& steps, std::size_t rank, double step_ns) {
+bool is_slow(const std::vector<StepLateness>& steps, std::size_t rank, double step_ns) {
     double sum = 0, squares = 0;
-    for (const Step& step : steps) {
+    for (const StepLateness& step : steps) {
         double others = 0;
         for (std::size_t other = 0; other < step.late.size(); ++other)
             if (other != rank) others = std::max(others, step.late[other]);
@@ -125,31 +123,35 @@ std::string sentence_of(const Pace& pace, const Lateness& slow) {
 
 }  // namespace
 
-std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const Group& group, std::int64_t latest_ns) {
+std::vector<StepLateness> find_steps(const std::vector<ProcessRecord>& records, const Group& group) {
     std::vector<Run> runs;
     for (const Position& position : group.ranks) {
-        if (!position.process) return std::nullopt;
+        if (!position.process) return {};
         runs.push_back(run_of(position, clock_offset(records, *position.process), group.now_ns));
     }
-    std::vector<Step> steps = steps_of(runs);
+    return steps_of(runs);
+}
+
+std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const Group& group, std::int64_t latest_ns) {
+    std::vector<StepLateness> steps = find_steps(records, group);
     if (static_cast<std::int64_t>(steps.size()) < kLeastSteps + 2) return std::nullopt;
-    const std::int64_t end = steps.back().begin;
+    const std::int64_t end = steps.back().begin_ns;
     steps.pop_back();
     const auto first = std::find_if(steps.begin() + 1, steps.end() - kLeastSteps,
-                                    [&](const Step& step) { return group.now_ns - step.begin <= latest_ns; });
+                                    [&](const StepLateness& step) { return group.now_ns - step.begin_ns <= latest_ns; });
     steps.erase(steps.begin(), first);
-    const std::int64_t begin = steps.front().begin;
+    const std::int64_t begin = steps.front().begin_ns;
 
     Pace pace;
     pace.steps = static_cast<std::int64_t>(steps.size());
     const auto count = static_cast<double>(steps.size());
     pace.step = static_cast<double>(end - begin) / count;
-    for (const Step& step : steps) pace.bytes += step.bytes;
+    for (const StepLateness& step : steps) pace.bytes += step.bytes;
     pace.bytes /= steps.size();
-    for (std::size_t rank = 0; rank < runs.size(); ++rank) {
+    for (std::size_t rank = 0; rank < group.ranks.size(); ++rank) {
         Lateness sum;
         sum.rank = static_cast<std::int32_t>(rank);
-        for (const Step& step : steps) {
+        for (const StepLateness& step : steps) {
             sum.late += step.late[rank] / count;
             sum.in_hook += step.in_hook[rank] / count;
             sum.waits += step.waits[rank] / count;

@@ -21,6 +21,18 @@ struct Lateness {
     double transfer = 0;  // from the arrival of the last rank to the end of the collective
 };
 
+// Sums over the collectives of one step, in nanoseconds. Each vector has a value for each rank.
+struct StepLateness {
+    std::int64_t step = -1;
+    std::int64_t begin_ns = 0;  // when rank 0 came to its first collective, on the clock of Group
+    std::uint64_t bytes = 0;    // that a rank gives to collectives
+    std::vector<double> late, in_hook, waits, transfer;  // as in Lateness
+    std::vector<double> behind;                          // how much later than the first rank it came
+};
+
+// The steps that the records of all ranks hold; empty if a rank has no record. The first step and the last may be incomplete.
+std::vector<StepLateness> find_steps(const std::vector<ProcessRecord>& records, const Group& group);
+
 struct Pace {
     std::int64_t steps = 0;   // that the records of all ranks cover
     double step = 0;          // nanoseconds of an average one

@@ -34,7 +34,7 @@ _ddprun() {
                 mapfile -t COMPREPLY < <(compgen -W "$jobs" -- "$word"; compgen -d -- "$word")
                 ;;
             --record) mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;
-            --secret-file | --log-dir | --log_dir) mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
+            --secret-file | --log-dir | --log_dir | --report | --trace) mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
         esac
     fi
 }

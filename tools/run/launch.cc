@@ -105,6 +105,7 @@ int Launch::run() {
     const int status = spans_nodes() ? run_with_nodes() : run_here();
     write_trace();
     flush();
+    if (!options_.report.empty() && !impatient_) write_report();
     hold_signals();
     return status;
 }
@@ -152,6 +153,15 @@ void Launch::watch_signals() {
 void Launch::say_where_ranks_are() {
     std::istringstream lines(records_->describe());
     for (std::string line; std::getline(lines, line);) output_.line("ddprun on " + host_ + ": " + line);
+}
+
+void Launch::write_report() {
+    try {
+        records_->write_report(options_.report);
+    } catch (const std::exception& error) {
+        output_.say("--report: " + std::string(error.what()));
+        flush();
+    }
 }
 
 void Launch::on_signal(int number) {

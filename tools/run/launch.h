@@ -44,6 +44,7 @@ private:
     void on_signal(int signal);
     void say_where_ranks_are();
     void write_trace();
+    void write_report();
     // Where this node's server listens; port 0: a free one.
     Endpoint address_to_bind() const;
     void serve();

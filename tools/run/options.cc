@@ -138,6 +138,9 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
            "--metrics", raw.metrics,
            "Serve metrics for Prometheus at http://HOST:PORT/metrics; port 0 is a free one, which ddprun prints")
         ->type_name("HOST:PORT");
+    app.add_option("--report", options.report,
+                   "Write a page that shows the job, when it has ended; needs Python's plotly")
+        ->type_name("FILE");
     app.add_option("--env", raw.environment, "Set a variable for the ranks; may be repeated")
         ->type_name("NAME=VALUE")
         ->allow_extra_args(false);

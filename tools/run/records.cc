@@ -10,6 +10,8 @@
 #include <stdexcept>
 
 #include "record/cause.h"
+#include "report.h"
+#include "summary.h"
 
 namespace ddprun {
 namespace {
@@ -125,6 +127,11 @@ std::string Records::describe() const try {
     return text.empty() ? "no group of several ranks has a record" : text;
 } catch (const std::exception& error) {
     return std::string("the records cannot be read: ") + error.what();
+}
+
+void Records::write_report(const std::string& path) const {
+    if (folder_.empty()) throw std::runtime_error("nothing is recorded");
+    why::write_report(path, why::summarize(why::read_job(folder_), kPatienceNs));
 }
 
 }  // namespace ddprun

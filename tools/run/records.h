@@ -34,6 +34,8 @@ public:
     void write_trace(const std::string& file, const why::Steps& steps) const;
     // Where each rank is, a line each, after a sentence that says who holds the job up.
     std::string describe() const;
+    // A page that shows this node's part of the generation (tools/why/report.h). Throws std::exception if there is none.
+    void write_report(const std::string& path) const;
 
 private:
     void note_stopped(const libddp::record::Group& group) const;

@@ -1,12 +1,15 @@
 // ddp-why: reads the records of a job and says who holds it up, and why. docs/record.md is its manual.
 #include <CLI/CLI.hpp>
 #include <exception>
+#include <fstream>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "record/cause.h"
 #include "record/lateness.h"
+#include "report.h"
+#include "summary.h"
 #include "trace.h"
 
 namespace {
@@ -19,7 +22,7 @@ constexpr double kPatienceSeconds = 1;
 struct Options {
     std::string folder;
     double patience_seconds = kPatienceSeconds;
-    std::string trace, steps;
+    std::string trace, steps, json, report;
 };
 
 void tell_pace(const record::Pace& pace) {
@@ -33,23 +36,31 @@ void tell_pace(const record::Pace& pace) {
                   << '\n';
 }
 
-void tell(const std::vector<record::ProcessRecord>& processes, const record::Group& group, const Options& options) {
-    const auto patience_ns = static_cast<std::int64_t>(options.patience_seconds * 1e9);
+void tell(const std::vector<record::ProcessRecord>& processes, const record::Group& group, std::int64_t patience_ns) {
     const auto cause = record::find_cause(group, patience_ns);
     std::cout << "group '" << group.name << "': " << (cause ? cause->sentence : "no rank waits for another") << '\n';
     for (const std::string& line : record::rank_lines(group)) std::cout << "  " << line << '\n';
     if (const auto pace = record::find_pace(processes, group)) tell_pace(*pace);
 }
 
+void write_summary(const Options& options, const why::Job& job, std::int64_t patience_ns) {
+    if (options.json.empty() && options.report.empty()) return;
+    const std::string summary = why::summarize(job, patience_ns);
+    if (!options.json.empty() && !(std::ofstream(options.json) << summary << '\n').flush())
+        throw std::runtime_error("cannot write " + options.json);
+    if (!options.report.empty()) why::write_report(options.report, summary);
+}
+
 void run(const Options& options) {
-    std::vector<std::string> complaints;
-    const auto processes = record::read_records(options.folder, complaints);
-    for (const std::string& complaint : complaints) std::cerr << "ddp-why: " << complaint << '\n';
-    const auto groups = record::find_groups(processes, record::read_sights(options.folder));
-    if (groups.empty()) throw std::runtime_error("there is no record of a group of several ranks in " + options.folder);
-    for (const record::Group& group : groups) tell(processes, group, options);
+    const auto patience_ns = static_cast<std::int64_t>(options.patience_seconds * 1e9);
+    const why::Job job = why::read_job(options.folder);
+    for (const std::string& complaint : job.complaints) std::cerr << "ddp-why: " << complaint << '\n';
+    for (const record::Group& group : job.groups) tell(job.processes, group, patience_ns);
+    write_summary(options, job, patience_ns);
+    if (job.groups.empty())
+        throw std::runtime_error("there is no record of a group of several ranks in " + options.folder);
     if (!options.trace.empty())
-        why::write_trace(options.trace, processes, groups,
+        why::write_trace(options.trace, job.processes, job.groups,
                          options.steps.empty() ? why::Steps{} : why::parse_steps(options.steps));
 }
 
@@ -58,6 +69,7 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
     Options options;
     CLI::App app("Reads the records of a job and says which rank holds it up, and why.", "ddp-why");
+    app.set_version_flag("--version", "ddp-why " DDP_VERSION);
     app.add_option("DIR", options.folder, "The folder of `ddprun --record DIR`, or of DDP_RECORD")
         ->required()
         ->check(CLI::ExistingDirectory);
@@ -69,6 +81,9 @@ int main(int argc, char** argv) {
         ->type_name("FILE");
     app.add_option("--steps", options.steps, "The steps of the timeline, as 3-7; otherwise all that the records hold")
         ->type_name("STEPS");
+    app.add_option("--json", options.json, "Write what the records say, for programs")->type_name("FILE");
+    app.add_option("--report", options.report, "Write a page that shows the job; needs Python's plotly")
+        ->type_name("FILE");
     CLI11_PARSE(app, argc, argv);
     try {
         run(options);

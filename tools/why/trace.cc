@@ -198,7 +198,8 @@ void write_trace(const std::string& path, const std::vector<ProcessRecord>& reco
         }
     }
     std::ofstream file(path);
-    file << nlohmann::json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
+    const nlohmann::json trace{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
+    file << trace.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // names may be no UTF-8
     if (!file.flush()) throw std::runtime_error("cannot write the trace " + path);
 }
 
