@@ -24,7 +24,8 @@ std::string find_script() {
     const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
     for (const char* place : {"../why/report.py", "libexec/report.py", DDP_REPORT_FROM_BIN})
         if (std::error_code ignored; fs::exists(folder / place, ignored)) return folder / place;
-    throw std::runtime_error("report.py is not in " + (folder / DDP_REPORT_FROM_BIN).lexically_normal().string());
+    throw std::runtime_error("a report needs " + (folder / DDP_REPORT_FROM_BIN).lexically_normal().string() +
+                             ", which is not there");
 }
 
 [[noreturn]] void fail(const std::string& what, int error) {

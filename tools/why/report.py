@@ -74,16 +74,17 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .3rem 0; font-size
 
 SCRIPT = """
 const plots = JSON.parse(document.getElementById('plots').textContent);
+// plotly 7 would offer to send the data to its makers.
+const config = {responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: ''};
 const size = change => { for (const id in plots) Plotly.relayout(id, change) };
-for (const id in plots)
-  Plotly.newPlot(id, plots[id].data, plots[id].layout, {responsive: true, displaylogo: false});
+for (const id in plots) Plotly.newPlot(id, plots[id].data, plots[id].layout, config);
 // Paper is narrower than a screen.
 addEventListener('beforeprint', () => size({width: 680}));
 addEventListener('afterprint', () => size({width: null, autosize: true}));
 """
 
-# Nothing may be loaded, whatever the job's program has put into its texts.
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+# Nothing may be loaded or sent, whatever the job's program has put into its texts.
+POLICY = "default-src 'none'; form-action 'none'; base-uri 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def text(value):

@@ -230,6 +230,7 @@ class ReportTest(unittest.TestCase):
         plots = len(Page(page).plots)
         self.assertEqual(plots, 6)
         self.assertEqual(len(re.findall(r'<div class="plot js-plotly-plot', done.stdout)), plots)
+        self.assertNotRegex(done.stdout, r'data-title="(Share|Edit)')  # which would send the data away
         self.assertIn("rank 1 is slow", done.stdout)
         self.assertRegex(done.stdout, r'class="legendtext"[^>]*>rank 2<')
         self.assertRegex(done.stdout, r'class="ytick"><text[^>]*>&lt;/script&gt;&lt;i&gt;forward')
