@@ -333,6 +333,8 @@ def buckets(page, context, which):
         ranks = sorted(ranks, key=lambda rank: max((b["launch_ns"] for b in rank["buckets"]), default=0))[-MOST_BUCKET_RANKS:]
         ranks.sort(key=lambda rank: rank["rank"])
         note = f" The {MOST_BUCKET_RANKS} ranks that launched last."
+    if any(operation["all_there_ns"] is None for rank in ranks for bucket in rank["buckets"] for operation in bucket["operations"]):
+        note += " Not all ranks have recorded these collectives: what travels may wait for other ranks, too."
     lanes = max(max((b["bucket"] for b in rank["buckets"]), default=0) for rank in ranks) + 1
     width = 0.84 / lanes
     phases = {"launched, waits for its turn": ("#9aa5b1", []), "waits for the other ranks": ("#e0803a", []), "travels": ("#4c8dd6", [])}
@@ -401,7 +403,8 @@ def marks(page, processes):
                       marker={"color": fill}, hovertemplate="%{y}, " + name + ": %{x:.1f} ms<extra></extra>")
 
     if len(marked) <= MOST_LINES:
-        traces = [bars(who(process), [one[name]["ns"] if name in one else None for name in shown], color(i))
+        traces = [bars(who(process), [one[name]["ns"] if name in one else None for name in shown],
+                       color(process["launch_rank"] if process["launch_rank"] >= 0 else i))
                   for i, (process, one) in enumerate(zip(marked, of))]
     else:
         traces = [bars("rank with the most", [max(total[name]) for name in shown], RANK_COLORS[1]),
