@@ -26,6 +26,13 @@ void reduce_to(void* const* outs, std::size_t out_count, const void* const* inpu
 // dst[i] = scale * src[i], with the rules of reduce(). dst may equal src. With scale 1 it is a plain copy.
 void scale_copy(void* dst, const void* src, std::size_t count, ddp_dtype dtype, double scale);
 
+// The first element that is NaN or infinite, of a complex number in either part; `count` if there is none, as among
+// integers.
+std::size_t first_nonfinite(const void* data, std::size_t count, ddp_dtype dtype);
+
+// scale_copy(), and first_nonfinite() of what it writes, in one pass. Behind the element that it finds dst is unspecified.
+std::size_t scale_copy_checked(void* dst, const void* src, std::size_t count, ddp_dtype dtype, double scale);
+
 // dst[i] = (dst_dtype) src[i] among f16, bf16, f32, f64 (and among the complex types), rounded to nearest even.
 // Infinities and NaNs stay what they are. Buffers may not overlap. Otherwise UNSUPPORTED.
 void convert(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtype, std::size_t count);
