@@ -38,6 +38,7 @@
 %include "ddp/group.h"
 %include "ddp/hook.h"
 %include "ddp/context.h"
+%include "ddp/check.h"
 %include "ddp/in_place.h"
 %include "ddp/participation.h"
 %include "ddp/plan.h"

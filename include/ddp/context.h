@@ -32,11 +32,11 @@ typedef int32_t ddp_reduction;
 enum {
     DDP_REDUCTION_MEAN = 0, /* the sum over ranks divided by the world size */
     DDP_REDUCTION_SUM = 1,
-    DDP_REDUCTION_WEIGHTED_MEAN = 2 /* sum of weight * gradient / sum of weights: participation.h. Not for integers */
+    DDP_REDUCTION_WEIGHTED_MEAN = 2 /* participation.h. Not for integers */
 };
 
 enum {
-    /* Keep the first plan. Otherwise libddp rebuilds it in the order in which rank 0's gradients became complete. */
+    /* Keep the first plan. Otherwise libddp rebuilds it in rank 0's order. */
     DDP_CONTEXT_NO_REBUILD = 1u << 0,
     /* ddp_commit does not send rank 0's values: the program made them equal. */
     DDP_CONTEXT_NO_INITIAL_BROADCAST = 1u << 1,
@@ -46,14 +46,18 @@ enum {
     DDP_CONTEXT_FIND_UNUSED = 1u << 3,         /* what is not announced before ddp_finalize is unused, not missing */
     DDP_CONTEXT_STATIC_GRAPH = 1u << 4,        /* every step uses what the first synced step used */
     DDP_CONTEXT_KEEP_LOCAL_UNUSED = 1u << 5,   /* with either above: gradients unused on this rank are kept */
-    DDP_CONTEXT_SKIP_UNUSED_BUCKETS = 1u << 6, /* with FIND_UNUSED: ranks agree on each bucket before sending it */
+    DDP_CONTEXT_SKIP_UNUSED_BUCKETS = 1u << 6, /* with FIND_UNUSED: agree on each bucket first */
     DDP_CONTEXT_JOIN = 1u << 7,                /* ranks may run out of inputs before others */
-    DDP_CONTEXT_DIVIDE_BY_PRESENT = 1u << 8,   /* with JOIN: the mean over ranks with inputs; not for sums */
+    DDP_CONTEXT_DIVIDE_BY_PRESENT = 1u << 8,   /* with JOIN: mean over ranks with inputs; not for sums */
     DDP_CONTEXT_STOP_AT_FIRST_JOIN = 1u << 9,  /* with JOIN: UNEVEN_INPUTS once a rank has none */
     /* Rebuild in the mean order of all ranks. */
     DDP_CONTEXT_CONSENSUS_ORDER = 1u << 10,
     /* Find silent mistakes: docs/check.md. */
-    DDP_CONTEXT_CHECK = 1u << 11
+    DDP_CONTEXT_CHECK = 1u << 11,
+    /* check.h: */
+    DDP_CONTEXT_REFUSE_NONFINITE = 1u << 12,
+    DDP_CONTEXT_SKIP_NONFINITE = 1u << 13,
+    DDP_CONTEXT_VERIFY_BUFFERS = 1u << 14
 };
 
 /* All ranks must give the same values. */
@@ -68,9 +72,10 @@ typedef struct ddp_context_options {
     /* If bucket_cap_count > 0, replaces both caps above: one per bucket, in order; the last repeats. Copied. */
     const uint64_t* bucket_caps;
     uint64_t bucket_cap_count;
-    /* Rebuild the plan after every `rebuild_interval` synced steps. 0: only after the first. See also plan.h. */
+    /* Synced steps between rebuilds. 0: only after the first. plan.h */
     int64_t rebuild_interval;
-    int64_t check_interval; /* with CHECK: synced steps between comparisons of values. 0: 10. -1: never */
+    int64_t check_interval;  /* with CHECK: synced steps between comparisons of values. 0: 10. -1: never */
+    int64_t verify_interval; /* check.h */
 } ddp_context_options;
 
 enum {
@@ -92,7 +97,7 @@ typedef struct ddp_param_desc {
     void* data;
     void* grad;     /* the gradient (copy): as `data`, shared with no other gradient. NULL: view */
     uint32_t flags; /* 0 for a buffer */
-    uint32_t uses;  /* announcements in each step, one for each layer that shares it. 0 means 1 */
+    uint32_t uses;  /* announcements a step: one for each layer that shares it. 0 means 1 */
 } ddp_param_desc;
 
 /* SET-UP.
@@ -132,7 +137,7 @@ DDP_API ddp_status ddp_commit(ddp_context* context, ddp_error** error);
 /* The gradient's place in its bucket: aligned to 64 bytes, zero at first, valid until ddp_layout_generation changes.
  * Errors: INVALID_ARGUMENT (a sparse or ignored parameter). */
 DDP_API ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** view, ddp_error** error);
-/* Grows when views and their contents move: in ddp_commit, ddp_step_begin, ddp_context_set_group, and ddp_join
+/* Grows when views and their contents move: in ddp_commit, ddp_step_begin, ddp_context_set_group, ddp_join
  * (participation.h). NULL: -1. */
 DDP_API int64_t ddp_layout_generation(const ddp_context* context);
 
@@ -154,7 +159,7 @@ DDP_API ddp_status ddp_step_begin(ddp_context* context, ddp_error** error);
 DDP_API ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error);
 
 enum {
-    /* Add to what this parameter has accumulated since the last synced step. Without this flag, replace it. */
+    /* Add to what this parameter has accumulated since the last synced step. Otherwise replace it. */
     DDP_PUT_ADD = 1u << 0
 };
 
@@ -168,8 +173,8 @@ DDP_API ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gr
 
 /* Ends the backward pass: waits until every bucket is reduced, and (copy) writes gradients back. Every gradient must
  * have been announced, in this step or in unsynced ones before it, unless unused gradients are allowed
- * (participation.h). Otherwise the context breaks with MISSING_GRADIENT, at once on every rank.
- * Errors: MISSING_GRADIENT, MISMATCH, RANK_FAILED, TIMEOUT, ABORTED, INVALID_STATE, CALLBACK or a hook's.
+ * (participation.h). Otherwise the context breaks with MISSING_GRADIENT on every rank.
+ * Errors: MISSING_GRADIENT, NONFINITE, MISMATCH, RANK_FAILED, TIMEOUT, ABORTED, INVALID_STATE, CALLBACK or a hook's.
  * Threads: one. Blocks: for all ranks, the group's timeout for each bucket. Collective: if synced. Callbacks: no. */
 DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);
 
@@ -215,7 +220,7 @@ DDP_API ddp_status ddp_context_find_param(const ddp_context* context, const char
 DDP_API ddp_status ddp_context_abort(ddp_context* context, const char* reason, ddp_error** error);
 
 /* Keeps today's views readable and writable until ddp_layout_free, even after views move or the context is freed.
- * libddp does not read old views. The same facts as ddp_sparse_gradient. */
+ * libddp does not read old views. Facts as ddp_sparse_gradient. */
 DDP_API ddp_status ddp_layout_hold(ddp_context* context, ddp_layout** layout, ddp_error** error);
 DDP_API void ddp_layout_free(ddp_layout* layout);
 

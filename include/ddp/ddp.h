@@ -5,6 +5,7 @@
 #include "averager.h"
 #include "backend.h"
 #include "builtin_hooks.h"
+#include "check.h"
 #include "context.h"
 #include "device.h"
 #include "group.h"

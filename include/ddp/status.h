@@ -59,7 +59,8 @@ enum {
     DDP_ERROR_LIMIT = -16,            /* a limit of libddp (docs/limits.md), or of open files or threads */
     DDP_ERROR_INTERNAL = -17,         /* a defect in libddp: please report the message */
     DDP_ERROR_UNEVEN_INPUTS = -18,    /* a rank has no more inputs: DDP_CONTEXT_STOP_AT_FIRST_JOIN */
-    DDP_ERROR_INTERRUPTED = -19       /* a rank's program ended its wait: ddp_error_rank, interrupt.h */
+    DDP_ERROR_INTERRUPTED = -19,      /* a rank's program ended its wait: interrupt.h */
+    DDP_ERROR_NONFINITE = -20         /* NaN or infinity: check.h */
 };
 
 /* All functions below:

@@ -25,7 +25,8 @@ constexpr std::uint32_t kContextFlags =
     DDP_CONTEXT_NO_REBUILD | DDP_CONTEXT_NO_INITIAL_BROADCAST | DDP_CONTEXT_NO_BUFFER_BROADCAST |
     DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_STATIC_GRAPH | DDP_CONTEXT_KEEP_LOCAL_UNUSED |
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS | DDP_CONTEXT_JOIN | DDP_CONTEXT_DIVIDE_BY_PRESENT |
-    DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER | DDP_CONTEXT_CHECK;
+    DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER | DDP_CONTEXT_CHECK | DDP_CONTEXT_REFUSE_NONFINITE |
+    DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_VERIFY_BUFFERS;
 constexpr std::uint32_t kMostUses = 1u << 20;
 constexpr std::uint64_t kMostCaps = 1u << 20;
 
@@ -47,6 +48,10 @@ void check_flags(std::uint32_t flags) {
     if ((flags & unused) == unused)
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
                   "options->flags: DDP_CONTEXT_FIND_UNUSED and DDP_CONTEXT_STATIC_GRAPH exclude each other");
+    constexpr std::uint32_t nonfinite = DDP_CONTEXT_REFUSE_NONFINITE | DDP_CONTEXT_SKIP_NONFINITE;
+    if ((flags & nonfinite) == nonfinite)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT,
+                  "options->flags: DDP_CONTEXT_REFUSE_NONFINITE and DDP_CONTEXT_SKIP_NONFINITE exclude each other");
 }
 
 std::vector<std::size_t> read_caps(const ddp_context_options& o, const Group& group) {
@@ -81,6 +86,16 @@ std::optional<std::int64_t> check_of_environment() {
 }
 
 void read_check(const ddp_context_options& o, ReducerOptions& reducer) {
+    if (o.verify_interval < 0)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->verify_interval is ", o.verify_interval,
+                  "; it must be positive, or 0 (never)");
+    reducer.verify_interval = o.verify_interval;
+    reducer.verify_buffers = (o.flags & DDP_CONTEXT_VERIFY_BUFFERS) != 0;
+    if (reducer.verify_buffers && o.verify_interval == 0)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT,
+                  "options->flags: DDP_CONTEXT_VERIFY_BUFFERS needs options->verify_interval");
+    if (o.flags & DDP_CONTEXT_REFUSE_NONFINITE) reducer.nonfinite = Nonfinite::kRefuse;
+    if (o.flags & DDP_CONTEXT_SKIP_NONFINITE) reducer.nonfinite = Nonfinite::kSkip;
     if (o.check_interval < -1)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->check_interval is ", o.check_interval,
                   "; it must be positive, 0 (for ", kCheckInterval, ") or -1 (never)");

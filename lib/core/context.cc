@@ -76,17 +76,29 @@ void Context::check_table() const {
     bool any = false;
     for (const Param& p : table_.params()) {
         any = any || !p.ignored;
-        if (options_.reducer.check && !p.ignored && !is_cpu(p.device))
-            fail_call(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "' is on ", device_name(p.device),
-                      ", and DDP_CONTEXT_CHECK (or DDP_DEBUG=check) looks at memory of the CPU only; "
-                      "train without it, or on the CPU");
+        if (const char* check = what_checks(); check && !p.ignored && !is_cpu(p.device))
+            fail_call(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "' is on ", device_name(p.device), ", and ", check,
+                      " looks at memory of the CPU only; train without it, or on the CPU");
         if (p.ignored || is_floating(p.dtype)) continue;
         if (options_.weighted || options_.divide_by_present)
             fail_call(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "' is ", dtype_name(p.dtype), ", and ",
                       options_.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
                       " needs floating-point gradients");
     }
+    for (const Param& b : table_.buffers())
+        if (options_.reducer.verify_buffers && !is_cpu(b.device))
+            fail_call(DDP_ERROR_UNSUPPORTED, "buffer '", b.name, "' is on ", device_name(b.device),
+                      ", and DDP_CONTEXT_VERIFY_BUFFERS looks at memory of the CPU only");
     if (!any) fail_call(DDP_ERROR_INVALID_STATE, "no parameter was registered that is not ignored");
+}
+
+// The name of what reads gradients or values of parameters; null: nothing does.
+const char* Context::what_checks() const {
+    const ReducerOptions& r = options_.reducer;
+    if (r.check) return "DDP_CONTEXT_CHECK (or DDP_DEBUG=check)";
+    if (r.nonfinite == Nonfinite::kRefuse) return "DDP_CONTEXT_REFUSE_NONFINITE";
+    if (r.nonfinite == Nonfinite::kSkip) return "DDP_CONTEXT_SKIP_NONFINITE";
+    return r.verify_interval > 0 ? "verify_interval" : nullptr;
 }
 
 std::vector<const Param*> Context::state() const {
@@ -282,6 +294,10 @@ std::string ContextOptions::text() const {
         if (holds) result += str(", ", text);
     if (r.rebuild_interval > 0) result += str(", rebuild interval ", r.rebuild_interval);
     if (r.check) result += str(", check with interval ", r.check_interval, " (DDP_CONTEXT_CHECK or DDP_DEBUG)");
+    if (r.verify_interval > 0)
+        result += str(", verify interval ", r.verify_interval, r.verify_buffers ? " with buffers" : "");
+    if (r.nonfinite != Nonfinite::kPass)
+        result += r.nonfinite == Nonfinite::kSkip ? ", skip nonfinite" : ", refuse nonfinite";
     return result;
 }
 

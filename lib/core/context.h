@@ -109,6 +109,7 @@ private:
     void copy_if_checked(Param& param) const;
     void agree_on_ranges(Group& group);
     void check_table() const;
+    const char* what_checks() const;
     bool exchanges() const { return options_.join || options_.weighted; }
     StepOutcome exchange(bool joined);
     bool has_mean(const StepOutcome& outcome) const;

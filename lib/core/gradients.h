@@ -62,6 +62,17 @@ public:
         cpu::scale_copy(gradient.place, source, gradient.count, gradient.dtype, scale);
         if (gradient.grad) count_copied(gradient);
     }
+    // fill(), and the first element that is not finite; their number if all are. Behind it the bucket is unspecified.
+    std::size_t fill_checked(const Gradient& gradient, double scale) {
+        if (scale == 0) {
+            clear(gradient);
+            return gradient.count;
+        }
+        if (!gradient.grad && scale == 1) return cpu::first_nonfinite(gradient.place, gradient.count, gradient.dtype);
+        const void* const source = gradient.grad ? gradient.grad : gradient.place;
+        if (gradient.grad) count_copied(gradient);
+        return cpu::scale_copy_checked(gradient.place, source, gradient.count, gradient.dtype, scale);
+    }
     // Zeros stand for a gradient that this rank does not have. keep: a view's contents.
     void fill_with_zeros(std::int32_t param, const Gradient& gradient, bool keep);
     // The same for one of which this was known before the step.
@@ -82,6 +93,10 @@ public:
     }
     // A view becomes again what it was.
     void give_back(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient);
+    // Zeros, where the program finds it.
+    static void clear_home(const Gradient& gradient) {
+        if (gradient.bytes > 0) std::memset(gradient.grad ? gradient.grad : gradient.place, 0, gradient.bytes);
+    }
     static void deliver(const ddp_bucket&) {}
     static void finish(Group&, std::int64_t, bool) {}
     // Nothing of a step is left.

@@ -202,12 +202,30 @@ void Reducer::mark_unused(std::int32_t param) {
 
 void Reducer::put_in_place(std::int32_t param, ParamState& s) {
     if (order_.recording()) order_.note(param);
-    if (!s.sparse && (!s.factored || factors_.whole(param))) {
-        if (check_) check_->announce(param, s.grad);
-        const double scale = s.factored ? factor_ : pack_scale(s.dtype, prescale_);
-        at(s, [&](auto& side) { side.fill(param, s, scale); });
+    const bool dense = !s.sparse && (!s.factored || factors_.whole(param));
+    if (dense && check_) check_->announce(param, s.grad);
+    if (numbers_) [[unlikely]] {
+        if (!put_finite(param, s, dense)) return put_zeros(param, s, false);
+    } else if (dense) {
+        at(s, [&](auto& side) { side.fill(param, s, fill_scale(s)); });
     }
     queue_.gradient_in_place(s.bucket);
+}
+
+double Reducer::fill_scale(const ParamState& s) const {
+    return s.factored ? factor_ : pack_scale(s.dtype, prescale_);
+}
+
+// Before the others can get any of it. False: all ranks will skip the step, and may not get it.
+bool Reducer::put_finite(std::int32_t param, const ParamState& s, bool dense) {
+    std::optional<BadNumber> bad;
+    if (dense) bad = numbers_->of_gradient(param, s.place, on_host_.fill_checked(s, fill_scale(s)));
+    if (s.sparse) bad = numbers_->in_rows(param, sparse_.given(param), BadNumber::kGradient);
+    if (s.factored && !bad) bad = numbers_->in_factors(param, factors_);
+    if (!bad || (factor_ == 0 && is_floating(s.dtype))) return true;
+    if (!numbers_->skips()) throw Error(group_->break_everywhere(numbers_->error(*bad, group_->rank(), steps_)));
+    numbers_->note(*bad);
+    return false;
 }
 
 // keep: a view's contents may have to come back, if no rank used it.

@@ -20,12 +20,14 @@
 #include "core/device_streams.h"
 #include "core/gradients.h"
 #include "core/launch_queue.h"
+#include "core/number_check.h"
 #include "core/param_table.h"
 #include "core/participation.h"
 #include "core/plan.h"
 #include "core/rows_and_factors.h"
 #include "core/step_check.h"
 #include "core/step_clock.h"
+#include "core/value_check.h"
 #include "ddp/overlap.h"
 #include "record/recorder.h"
 
@@ -45,7 +47,10 @@ struct ReducerOptions {
     bool votes = false;        // agree bucket by bucket whether it is used at all
     bool needs_begin = false;  // every step starts with begin_step()
     bool check = false;        // look for mistakes of the program: StepCheck
-    std::int64_t check_interval = 0;
+    // Synced steps between comparisons of values: ValueCheck.
+    std::int64_t check_interval = 0, verify_interval = 0;
+    bool verify_buffers = false;
+    Nonfinite nonfinite = Nonfinite::kPass;
 };
 
 // A user's callback and its state, whose deleter is the user's destroy function.
@@ -181,6 +186,8 @@ private:
         if (announced_) announced_[param] = static_cast<record::AnnouncedStep>(steps_ + 1);
     }
     void put_in_place(std::int32_t param, ParamState& s);
+    bool put_finite(std::int32_t param, const ParamState& s, bool dense);
+    double fill_scale(const ParamState& s) const;
     void put_zeros(std::int32_t param, ParamState& s, bool keep);
     double pack_scale(ddp_dtype dtype, bool prescale) const;
     [[noreturn]] void refuse(std::int32_t param, const ParamState& s, std::int32_t calls) const;
@@ -195,7 +202,11 @@ private:
     void drain_until(std::size_t bucket_count);
     std::uint64_t collect(std::int32_t param);
     void forget_given(std::int32_t param);
+    void agree_to_skip();
+    bool skipping() const { return numbers_ && numbers_->skipping(); }
+    std::optional<BadNumber> bad_result(const ddp_bucket& bucket);
     void finish_bucket(const ddp_bucket& bucket);
+    void drop(const ddp_bucket& bucket);
     void examine(const ddp_bucket& bucket);
     void start_comparison();
     void end_check();
@@ -236,7 +247,9 @@ private:
     StepClock clock_;
     record::Recorder recorder_;
     record::AnnouncedStep* announced_ = nullptr;  // for each parameter; null: nothing is recorded
-    std::unique_ptr<StepCheck> check_;            // null: not asked for
+    std::unique_ptr<StepCheck> check_;            // null: not asked for, like the next two
+    std::unique_ptr<ValueCheck> values_;
+    std::unique_ptr<NumberCheck> numbers_;
     ReducedCallback reduced_;
     std::unique_ptr<BucketStore> store_;
     std::vector<ParamState> states_;

@@ -52,9 +52,11 @@ void Reducer::finalize() {
         finish_unused();
         streams_.gather();
         finish_devices();
-        if (check_) end_check();
+        end_check();
     }
+    const std::optional<ErrorInfo> skipped = skipping() && !shadowing_ ? numbers_->verdict() : std::nullopt;
     end_synced_step();
+    if (skipped) throw CallError(*skipped);
 }
 
 void Reducer::finalize_enqueue() {
@@ -99,6 +101,7 @@ void Reducer::wait_until_final(std::int32_t param) {
     if (s.bucket < 0) return;
     const Waiting waiting(clock_);
     drain_until(static_cast<std::size_t>(s.bucket) + 1);
+    if (skipping()) throw CallError(*numbers_->verdict());
     at(s, [this](auto& side) { side.finish(*group_, steps_, enqueue_); });
     const bool undecided = std::any_of(undecided_.begin(), undecided_.end(),
                                        [param](const BucketTensor& tensor) { return tensor.param == param; });
@@ -157,7 +160,7 @@ void Reducer::start_draining() {
     collect_accumulated();
     queue_.launch_ready();
     ask_who_used();
-    if (check_) start_comparison();
+    start_comparison();
 }
 
 // Gradients that were announced in local steps only are complete now; any other that is not ready never will be.
@@ -217,6 +220,7 @@ void Reducer::ask_who_used() {
 }
 
 void Reducer::drain_until(std::size_t bucket_count) {
+    if (numbers_ && numbers_->skips()) agree_to_skip();
     while (drained_ < bucket_count) {
         const ddp_bucket& bucket = queue_.wait(drained_);
         ++drained_;  // before callbacks, which may wait for parameters themselves
@@ -224,14 +228,43 @@ void Reducer::drain_until(std::size_t bucket_count) {
     }
 }
 
+// No gradient gets its result before all ranks have found nothing bad: in their own gradients, and in all results.
+void Reducer::agree_to_skip() {
+    const bool discards = discarding_ && !shadowing_;
+    if (discards || numbers_->agreed()) return;
+    for (std::size_t b = 0; b < store_->size(); ++b) {
+        const ddp_bucket& bucket = queue_.wait(b);
+        if (numbers_->any()) continue;
+        if (const auto bad = bad_result(bucket)) numbers_->note(*bad);
+    }
+    numbers_->agree(*group_, steps_, queue_.step_tag(Purpose::kNumbers));
+}
+
+std::optional<BadNumber> Reducer::bad_result(const ddp_bucket& bucket) {
+    if (!queue_.sent(static_cast<std::size_t>(bucket.index))) return std::nullopt;
+    for (const auto& tensor : bucket.tensors) {
+        std::optional<BadNumber> bad;
+        if (state(tensor.param).sparse)
+            bad = numbers_->in_rows(tensor.param, sparse_.reduced(tensor.param), BadNumber::kResult);
+        else
+            bad = numbers_->in_result(bucket, tensor);
+        if (bad) return bad;
+    }
+    return std::nullopt;
+}
+
 void Reducer::finish_bucket(const ddp_bucket& bucket) {
     const auto index = static_cast<std::size_t>(bucket.index);
     const auto& planned = store_->plan().buckets[index];
+    if (numbers_ && !numbers_->skips() && !discarding_)
+        if (const auto bad = bad_result(bucket))
+            throw Error(group_->break_everywhere(numbers_->error(*bad, -1, steps_)));
     if (planned.alone)
         sent_bytes_ += collect(planned.params.front());
     else if (queue_.sent(index))
         sent_bytes_ += planned.content;
     if (check_ && !discarding_) examine(bucket);
+    if (skipping()) return drop(bucket);
     for (const auto& tensor : bucket.tensors) {
         if (discarding_) break;
         const Role role = state(tensor.param).role;
@@ -246,6 +279,20 @@ void Reducer::finish_bucket(const ddp_bucket& bucket) {
     if (!reduced_.fn) return;
     at(bucket, [this](auto& side) { side.finish(*group_, steps_, enqueue_); });
     for (const auto& tensor : bucket.tensors) report_param(tensor);
+}
+
+// The step has no result. What this rank did not use becomes again what it was.
+void Reducer::drop(const ddp_bucket& bucket) {
+    for (const auto& tensor : bucket.tensors) {
+        const ParamState& s = state(tensor.param);
+        const Param& p = table_[tensor.param];
+        if (s.sparse)
+            sparse_.forget_result(tensor.param);
+        else if (s.role != Role::kExpected || waits_for_answer(tensor.param))
+            on_host_.give_back(bucket, tensor, s);
+        else if (!p.grad || p.in_place)
+            on_host_.clear_home(s);
+    }
 }
 
 // What a parameter that is alone in its bucket has become. Returns how many bytes this rank gave for it.
@@ -311,17 +358,19 @@ void Reducer::examine(const ddp_bucket& bucket) {
 // Behind the buckets, and before any of their results can have changed a value. A rank without inputs trails behind.
 void Reducer::start_comparison() {
     const bool discards = discarding_ && !shadowing_;
-    if (discards || group_->world() == 1 || !check_->compares_in(synced_steps_)) return;
+    if (!values_ || discards || group_->world() == 1 || !values_->compares_in(synced_steps_)) return;
     if (options_.keep_local_unused || !queue_.hook()->keeps_models_alike()) return;
-    check_->start_comparison(*group_, !shadowing_, queue_.step_tag(Purpose::kValues));
+    values_->start(*group_, !shadowing_, queue_.step_tag(Purpose::kValues));
 }
 
-// No rank goes on before all have found nothing: an error that one of them finds is that of this step on each.
+// With a check of the step no rank goes on before all have found nothing: an error that one of them finds is that of this step on
+// each. What values are, all find alike.
 void Reducer::end_check() {
     if (group_->world() == 1) return;
     const OpTag tag = queue_.step_tag(Purpose::kEndOfCheck);
-    if (const auto error = check_->end_comparison(*group_, steps_, tag)) throw Error(group_->break_everywhere(*error));
-    group_->run({}, tag);
+    if (values_)
+        if (const auto error = values_->end(*group_, steps_, tag)) throw Error(group_->break_everywhere(*error));
+    if (check_) group_->run({}, tag);
 }
 
 void Reducer::end_local_step() {

@@ -40,6 +40,11 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const Co
       used_(table.params().size()) {
     queue_.set_hook(std::move(hook));
     participation_.freeze(frozen, true);
+    if (options_.check_interval > 0 || options_.verify_interval > 0)
+        values_ = std::make_unique<ValueCheck>(table_, std::vector{options_.check_interval, options_.verify_interval},
+                                               options_.verify_buffers);
+    if (options_.nonfinite != Nonfinite::kPass)
+        numbers_ = std::make_unique<NumberCheck>(table_, options_.nonfinite == Nonfinite::kSkip);
     sparse_.prepare();
     factors_.prepare();
     states_ = std::vector<ParamState>(table_.params().size());
@@ -107,7 +112,7 @@ BucketPlan Reducer::make_next_plan() const {
 void Reducer::change_buckets(BucketPlan plan) {
     try {
         // Its memory is as large as that of the buckets.
-        if (options_.check && !check_) check_ = std::make_unique<StepCheck>(table_, options_.check_interval);
+        if (options_.check && !check_) check_ = std::make_unique<StepCheck>(table_);
         adopt(std::make_unique<BucketStore>(*group_, table_, streams_, std::move(plan)));
     } catch (...) {
         if (group_->broken()) throw;
@@ -155,6 +160,8 @@ void Reducer::forget_step() {
     on_host_.forget_step();
     on_devices_.forget_step();
     if (check_) check_->forget_step();
+    if (values_) values_->forget_step();
+    if (numbers_) numbers_->forget_step();
     undecided_.clear();
     discarding_ = shadowing_ = false;
     begun_ = false;

@@ -180,10 +180,18 @@ WorkPtr SparseGradients::launch(Group& group, std::int32_t param, double factor,
     of(param).mine = {};
     auto& values = reduction->mine.values;
     reduction->own_bytes = values.size() + reduction->mine.indices.size() * sizeof(std::int64_t);
-    if (factor != 1)
+    if (factor == 0)
+        clear_memory(values.data(), values.size());  // not 0 * infinity
+    else if (factor != 1)
         cpu::scale_copy(values.data(), values.data(), values.size() / dtype_size(p.dtype), p.dtype, factor);
     of(param).reduction = reduction;
     return reduction->start(tag);
+}
+
+const SparseRows& SparseGradients::reduced(std::int32_t param) {
+    static const SparseRows none;
+    const auto& reduction = of(param).reduction;
+    return reduction ? reduction->result : none;
 }
 
 std::uint64_t SparseGradients::collect(std::int32_t param) {

@@ -34,6 +34,10 @@ public:
     void discard(std::int32_t param) { of(param).mine = {}; }
 
     const SparseRows& result(std::int32_t param) { return of(param).result; }
+    void forget_result(std::int32_t param) { of(param).result = {}; }
+    // What this rank gives, before launch(); and the result, when the work is done and before collect().
+    const SparseRows& given(std::int32_t param) { return of(param).mine; }
+    const SparseRows& reduced(std::int32_t param);
     // Makes room for every sparse parameter, so that threads never change the map.
     void prepare();
 
@@ -70,6 +74,10 @@ public:
     // The work, if there was one, is done. Returns how many bytes this rank gave.
     std::uint64_t collect(std::int32_t param);
     void discard(std::int32_t param) { of(param).given.clear(); }
+    // What this rank gives besides its gradient, before launch(): factors, and the products of earlier ones.
+    const std::vector<std::byte>& left(std::int32_t param) { return of(param).given.left; }
+    const std::vector<std::byte>& right(std::int32_t param) { return of(param).given.right; }
+    const std::vector<std::byte>& products(std::int32_t param) { return of(param).given.sum; }
 
     // Makes room for every such parameter, so that threads never change the map. Forgets what was given before, and the
     // group that it was given to.

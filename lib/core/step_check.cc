@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <map>
 #include <string_view>
 
-#include "comm/monitor.h"
 #include "device/memory.h"
 #include "kernels/dtype.h"
 #include "util/hash.h"
@@ -19,10 +17,6 @@ namespace {
 constexpr std::int32_t kProof = 16;
 // After so many steps a gradient that was always zero is worth a line.
 constexpr std::int32_t kZeroSteps = 20;
-
-std::uint64_t hash_of(const void* data, std::size_t bytes) {
-    return Hash().add_words({static_cast<const char*>(data), bytes}).value();
-}
 
 // Whether a number has few digits, as in gradients that somebody makes up: their means easily are gradients of others. Those that a
 // training computes hardly ever are round. In types of 16 bits, and among integers, nothing tells the two apart.
@@ -63,14 +57,10 @@ bool has_gradient(const Param& param) {
     return !param.ignored && !param.sparse && param.bytes > 0;
 }
 
-bool has_value(const Param& param) {
-    return !param.ignored && param.data && param.bytes > 0;
-}
-
 }  // namespace
 
-StepCheck::StepCheck(const ParamTable& table, std::int64_t interval)
-    : table_(table), interval_(interval), views_(table.params().size()), gradients_(table.params().size()) {
+StepCheck::StepCheck(const ParamTable& table)
+    : table_(table), views_(table.params().size()), gradients_(table.params().size()) {
     move_views();
 }
 
@@ -164,86 +154,6 @@ void StepCheck::remember(std::int32_t param, const void* gradient) {
 
 void StepCheck::forget_step() {
     for (Gradient& g : gradients_) g.announced = false;
-    comparison_ = nullptr;
-}
-
-void StepCheck::start_comparison(Group& group, bool counts, const OpTag& tag) {
-    values_.clear();
-    Hash all;
-    for (const Param& p : table_.params()) {
-        values_.push_back(has_value(p) && counts ? hash_of(p.data, p.bytes) : 0);
-        all.add(values_.back());
-    }
-    claims_ = std::make_shared<std::vector<Claim>>(static_cast<std::size_t>(group.world()));
-    (*claims_)[static_cast<std::size_t>(group.rank())] = {counts ? 1u : 0u, all.value()};
-    comparison_ =
-        group.submit({DDP_COLLECTIVE_ALLGATHER, nullptr, claims_->data(), sizeof(Claim), DDP_U8}, tag.keeping(claims_));
-}
-
-std::optional<ErrorInfo> StepCheck::end_comparison(Group& group, std::int64_t step, const OpTag& tag) {
-    if (!comparison_) return std::nullopt;
-    const WorkPtr work = std::move(comparison_);
-    work->wait(std::nullopt);
-    if (!work->result().ok()) throw Error(work->result());
-    std::vector<std::int32_t> ranks;
-    bool same = true;
-    for (std::int32_t r = 0; r < group.world(); ++r) {
-        if ((*claims_)[static_cast<std::size_t>(r)].counts == 0) continue;
-        ranks.push_back(r);
-        same = same &&
-               (*claims_)[static_cast<std::size_t>(r)].hash == (*claims_)[static_cast<std::size_t>(ranks.front())].hash;
-    }
-    if (same) return std::nullopt;
-    std::vector<std::uint64_t> all(values_.size() * static_cast<std::size_t>(group.world()));
-    group.run({DDP_COLLECTIVE_ALLGATHER, values_.data(), all.data(), values_.size() * sizeof values_[0], DDP_U8}, tag);
-    return describe_difference(all, ranks, step);
-}
-
-// The ranks by what they have: the largest party first, among equal ones that of the lowest rank.
-StepCheck::Parties StepCheck::parties_of(std::size_t param, const std::vector<std::uint64_t>& hashes,
-                                         const std::vector<std::int32_t>& ranks) const {
-    Parties parties;
-    std::map<std::uint64_t, std::size_t> party_of;
-    for (const std::int32_t r : ranks) {
-        const std::uint64_t hash = hashes[static_cast<std::size_t>(r) * values_.size() + param];
-        const auto [found, is_new] = party_of.emplace(hash, parties.size());
-        if (is_new) parties.emplace_back();
-        parties[found->second].push_back(r);
-    }
-    std::stable_sort(parties.begin(), parties.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
-    return parties;
-}
-
-// Every rank computes this from the same hashes, so every rank says the same.
-ErrorInfo StepCheck::describe_difference(const std::vector<std::uint64_t>& hashes,
-                                         const std::vector<std::int32_t>& ranks, std::int64_t step) const {
-    Parties first;
-    std::int32_t param = -1, others = 0;
-    for (std::int32_t id = 0; id < table_.size(); ++id) {
-        Parties parties = parties_of(static_cast<std::size_t>(id), hashes, ranks);
-        if (parties.size() <= 1) continue;
-        if (param >= 0) {
-            ++others;
-            continue;
-        }
-        param = id;
-        first = std::move(parties);
-    }
-    if (param < 0) return {DDP_ERROR_INTERNAL, "the values of all parameters hash differently but one by one alike"};
-    std::vector<std::int32_t> odd;
-    for (std::size_t i = 1; i < first.size(); ++i) odd.insert(odd.end(), first[i].begin(), first[i].end());
-    std::sort(odd.begin(), odd.end());
-    const std::string more = others == 0 ? "" : str(" and of ", others, " more parameter", others == 1 ? "" : "s");
-    return {DDP_ERROR_MISMATCH,
-            str("step ", step, ": the values of '", table_[param].name, "'", more, " differ between ranks: ",
-                ranks_text(odd), odd.size() == 1 ? " has" : " have", " others than ", ranks_text(first.front()),
-                ". Ranks that begin alike and apply the same gradients stay alike: look for an update before "
-                "ddp_finalize, for "
-                "random numbers or hyperparameters of a rank's own, and for values that were loaded on one rank only"),
-            odd.front(),
-            param,
-            -1,
-            step};
 }
 
 }  // namespace libddp

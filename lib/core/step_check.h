@@ -1,5 +1,5 @@
-// What DDP_CONTEXT_CHECK looks for: gradients that change after they were announced, gradients that nobody wrote, and values of
-// parameters that differ between ranks.
+// What DDP_CONTEXT_CHECK looks for, besides values that differ (value_check.h): gradients that change after they were announced, and
+// gradients that nobody wrote.
 //
 // Gradients that would live in buckets lie in memory of the check's own instead, and are copied like those of the caller's own
 // memory: so what the program writes is never what is reduced, and can be compared with what was announced.
@@ -11,15 +11,14 @@
 #include <optional>
 #include <vector>
 
-#include "comm/group.h"
 #include "core/param_table.h"
+#include "util/error.h"
 
 namespace libddp {
 
 class StepCheck {
 public:
-    // interval: values are compared every so many synced steps; never if it is not positive.
-    StepCheck(const ParamTable& table, std::int64_t interval);
+    explicit StepCheck(const ParamTable& table);
 
     // Where the gradient of this parameter lives instead of in its bucket; null where it would not live there.
     std::byte* view(std::int32_t param) const { return views_[static_cast<std::size_t>(param)]; }
@@ -37,13 +36,6 @@ public:
     // Nothing is announced any more.
     void forget_step();
 
-    bool compares_in(std::int64_t synced_step) const { return interval_ > 0 && synced_step % interval_ == 0; }
-    // Starts the comparison of values. counts: whether those of this rank must be like the others'. Collective. tag: the
-    // step's.
-    void start_comparison(Group& group, bool counts, const OpTag& tag);
-    // Ends it, if one was started: what differs, the same on every rank.
-    std::optional<ErrorInfo> end_comparison(Group& group, std::int64_t step, const OpTag& tag);
-
 private:
     struct Gradient {
         bool announced = false, has_result = false;
@@ -59,26 +51,12 @@ private:
     };
 
     Gradient& at(std::int32_t param) { return gradients_[static_cast<std::size_t>(param)]; }
-    using Parties = std::vector<std::vector<std::int32_t>>;
-    Parties parties_of(std::size_t param, const std::vector<std::uint64_t>& hashes,
-                       const std::vector<std::int32_t>& ranks) const;
     void warn_of_doubt(const Param& param, Gradient& gradient, std::int32_t rank, std::int64_t step) const;
-    ErrorInfo describe_difference(const std::vector<std::uint64_t>& hashes, const std::vector<std::int32_t>& ranks,
-                                  std::int64_t step) const;
 
     const ParamTable& table_;
-    const std::int64_t interval_;
     std::shared_ptr<std::byte> memory_;
     std::vector<std::byte*> views_;
     std::vector<Gradient> gradients_;
-
-    // What a rank says of its values. It travels as bytes.
-    struct Claim {
-        std::uint64_t counts = 0, hash = 0;
-    };
-    std::vector<std::uint64_t> values_;  // hashes, by parameter
-    std::shared_ptr<std::vector<Claim>> claims_;
-    WorkPtr comparison_;
 };
 
 }  // namespace libddp

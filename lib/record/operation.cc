@@ -50,9 +50,11 @@ const char* purpose_name(Purpose purpose) {
         case Purpose::kAverage:
             return "the averaging of parameters";
         case Purpose::kValues:
-            return "comparing the values of parameters (DDP_CONTEXT_CHECK)";
+            return "comparing the values of parameters (DDP_CONTEXT_CHECK, verify_interval)";
         case Purpose::kEndOfCheck:
             return "the end of a step with DDP_CONTEXT_CHECK";
+        case Purpose::kNumbers:
+            return "agreeing whether a step is skipped (DDP_CONTEXT_SKIP_NONFINITE)";
     }
     return "an unknown purpose";
 }

@@ -22,7 +22,8 @@ enum class Purpose : std::int32_t {
     kDiscard,
     kAverage,
     kValues,
-    kEndOfCheck
+    kEndOfCheck,
+    kNumbers
 };
 
 // The part of libddp that calls such an operation; null for what is the program's.

@@ -79,6 +79,8 @@ const char* status_name(ddp_status status) {
             return "DDP_ERROR_UNEVEN_INPUTS";
         case DDP_ERROR_INTERRUPTED:
             return "DDP_ERROR_INTERRUPTED";
+        case DDP_ERROR_NONFINITE:
+            return "DDP_ERROR_NONFINITE";
         default:
             return "DDP_ERROR_UNKNOWN";
     }

@@ -116,7 +116,7 @@ void free_error(ddp_error* error) noexcept;
 ErrorInfo take_user_error(ddp_status status, ddp_error* error, const std::string& who);
 
 // The errors are the values from -1 to this one.
-constexpr ddp_status kLastError = DDP_ERROR_INTERRUPTED;
+constexpr ddp_status kLastError = DDP_ERROR_NONFINITE;
 
 // The name of a status value, as in ddp_status_name.
 const char* status_name(ddp_status status);

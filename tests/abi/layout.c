@@ -97,7 +97,7 @@ FIELD(ddp_local_sgd_options, struct_size, 0);
 FIELD(ddp_local_sgd_options, start_step, 8);
 FIELD(ddp_local_sgd_options, subgroup, 16);
 
-SIZE(ddp_context_options, 64);
+SIZE(ddp_context_options, 72);
 FIELD(ddp_context_options, struct_size, 0);
 FIELD(ddp_context_options, bucket_cap_bytes, 8);
 FIELD(ddp_context_options, first_bucket_cap_bytes, 16);
@@ -107,6 +107,7 @@ FIELD(ddp_context_options, bucket_caps, 32);
 FIELD(ddp_context_options, bucket_cap_count, 40);
 FIELD(ddp_context_options, rebuild_interval, 48);
 FIELD(ddp_context_options, check_interval, 56);
+FIELD(ddp_context_options, verify_interval, 64);
 
 SIZE(ddp_param_desc, 64);
 FIELD(ddp_param_desc, struct_size, 0);

@@ -5,7 +5,7 @@
 namespace fuzz {
 
 void Program::check_status(ddp_status status, ddp_error* error, bool wants_error) const {
-    check(status <= DDP_OK && status >= DDP_ERROR_INTERRUPTED, "a call returns an unknown status");
+    check(status <= DDP_OK && status >= DDP_ERROR_NONFINITE, "a call returns an unknown status");
     check(status != DDP_ERROR_INTERNAL || !honest_,
           error ? ddp_error_message(error) : "a call says that libddp has a defect");
     check((error != nullptr) == (wants_error && status != DDP_OK), "an error comes with DDP_OK, or is missing");

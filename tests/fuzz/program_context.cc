@@ -18,7 +18,7 @@ void Program::create_context() {
     Roomy<ddp_context_options> options;
     ddp_context_options_init(&options);
     // One flag often, several seldom.
-    options.flags = bytes_.flag() ? 1u << bytes_.below(13) : 0;
+    options.flags = bytes_.flag() ? 1u << bytes_.below(16) : 0;
     if (odd()) options.flags = bytes_.number<std::uint32_t>();
     options.flags |= (options.flags & 0x60u) != 0 ? std::uint32_t{DDP_CONTEXT_FIND_UNUSED} : 0;
     options.flags |= (options.flags & 0x300u) != 0 ? std::uint32_t{DDP_CONTEXT_JOIN} : 0;
@@ -27,6 +27,7 @@ void Program::create_context() {
     options.first_bucket_cap_bytes = odd() ? bytes_.number<std::uint64_t>() : 0;
     options.rebuild_interval = static_cast<std::int8_t>(bytes_.byte());
     options.check_interval = static_cast<std::int64_t>(bytes_.below(3)) - 1;
+    options.verify_interval = (options.flags & DDP_CONTEXT_VERIFY_BUFFERS) != 0 || options.check_interval > 0 ? 2 : 0;
     std::uint64_t caps[4];
     for (std::uint64_t& cap : caps) cap = bytes_.byte();
     options.bucket_caps = bytes_.flag() ? caps : nullptr;

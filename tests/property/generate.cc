@@ -84,7 +84,7 @@ rc::Gen<std::uint32_t> any_flags() {
     };
     return rc::gen::apply([](auto... bits) { return (0u | ... | bits); }, flag(DDP_CONTEXT_KEEP_LOCAL_UNUSED, 35),
                           flag(DDP_CONTEXT_SKIP_UNUSED_BUCKETS, 35), flag(DDP_CONTEXT_CONSENSUS_ORDER, 35),
-                          flag(DDP_CONTEXT_NO_REBUILD, 25));
+                          flag(DDP_CONTEXT_NO_REBUILD, 25), flag(DDP_CONTEXT_SKIP_NONFINITE, 25));
 }
 
 void choose_valid_options(Case& c) {

@@ -63,7 +63,7 @@ static ddp_status status_of(PyObject* exception) {
     const long status = value && PyLong_Check(value) ? PyLong_AsLong(value) : 0;
     Py_XDECREF(value);
     PyErr_Clear();
-    return status < 0 && status >= DDP_ERROR_INTERRUPTED ? (ddp_status)status : DDP_ERROR_CALLBACK;
+    return status < 0 && status >= DDP_ERROR_NONFINITE ? (ddp_status)status : DDP_ERROR_CALLBACK;
 }
 
 ddp_status ddp_py_keep_exception(PyObject* list, ddp_error** error) {

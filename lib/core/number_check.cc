@@ -1,0 +1,135 @@
+#include "core/number_check.h"
+
+#include <cmath>
+#include <cstddef>
+
+#include "comm/monitor.h"
+#include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
+
+namespace libddp {
+namespace {
+
+const char* text_of(double value) {
+    return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+// The bad part of an element.
+double value_at(const void* data, std::size_t element, ddp_dtype dtype) {
+    const auto* at = static_cast<const std::byte*>(data) + element * dtype_size(dtype);
+    double parts[2] = {};
+    cpu::convert(parts, is_complex(dtype) ? DDP_C128 : DDP_F64, at, dtype, 1);
+    return std::isfinite(parts[0]) ? parts[1] : parts[0];
+}
+
+}  // namespace
+
+std::optional<BadNumber> NumberCheck::found(std::int32_t param, BadNumber::Where where, const void* data,
+                                            std::size_t element, ddp_dtype dtype) const {
+    return BadNumber{param, where, static_cast<std::int64_t>(element), value_at(data, element, dtype)};
+}
+
+std::optional<BadNumber> NumberCheck::look(std::int32_t param, BadNumber::Where where, const void* data,
+                                           std::size_t count, ddp_dtype dtype) const {
+    const std::size_t element = cpu::first_nonfinite(data, count, dtype);
+    if (element == count) return std::nullopt;
+    return found(param, where, data, element, dtype);
+}
+
+std::optional<BadNumber> NumberCheck::of_gradient(std::int32_t param, const void* gradient, std::size_t element) const {
+    const Param& p = table_[param];
+    if (element == static_cast<std::size_t>(p.count)) return std::nullopt;
+    return found(param, BadNumber::kGradient, gradient, element, p.dtype);
+}
+
+std::optional<BadNumber> NumberCheck::in_rows(std::int32_t param, const SparseRows& rows,
+                                              BadNumber::Where where) const {
+    const Param& p = table_[param];
+    auto bad = look(param, where, rows.values.data(), rows.values.size() / dtype_size(p.dtype), p.dtype);
+    if (bad) {
+        const std::int64_t row = p.row_count();
+        bad->element = rows.indices[static_cast<std::size_t>(bad->element / row)] * row + bad->element % row;
+    }
+    return bad;
+}
+
+std::optional<BadNumber> NumberCheck::in_factors(std::int32_t param, FactorGradients& factors) const {
+    const ddp_dtype dtype = table_[param].dtype;
+    const auto look_at = [&](const std::vector<std::byte>& part, BadNumber::Where where) {
+        return look(param, where, part.data(), part.size() / dtype_size(dtype), dtype);
+    };
+    auto bad = look_at(factors.products(param), BadNumber::kGradient);
+    if (!bad) bad = look_at(factors.left(param), BadNumber::kLeftFactor);
+    if (!bad) bad = look_at(factors.right(param), BadNumber::kRightFactor);
+    return bad;
+}
+
+std::optional<BadNumber> NumberCheck::in_result(const ddp_bucket& bucket, const BucketTensor& tensor) const {
+    const auto count = static_cast<std::size_t>(tensor.count);
+    if (!bucket.result) return look(tensor.param, BadNumber::kResult, tensor.gradient, count, bucket.dtype);
+    const auto* result =
+        static_cast<const std::byte*>(bucket.result) + bucket.first_element(tensor) * dtype_size(bucket.result_dtype);
+    return look(tensor.param, BadNumber::kResult, result, count, bucket.result_dtype);
+}
+
+ErrorInfo NumberCheck::error(const BadNumber& bad, std::int32_t rank, std::int64_t step) const {
+    const Param& p = table_[bad.param];
+    const bool factor = bad.where == BadNumber::kLeftFactor || bad.where == BadNumber::kRightFactor;
+    const std::string element =
+        str("element ", bad.element, factor ? "" : str(" of ", p.count), " is ", text_of(bad.value));
+    std::string text = str("step ", step, ": ");
+    if (bad.where == BadNumber::kResult)
+        text += str("the result for '", p.name, "' is not finite, although the gradients of all ranks are: ", element,
+                    ". Scale the loss down, or reduce in a type with a larger range");
+    else
+        text += str(factor ? bad.where == BadNumber::kLeftFactor ? "the left factor of " : "the right factor of " : "",
+                    "the gradient of '", p.name, "' on rank ", rank, " is not finite: ", element);
+    return {DDP_ERROR_NONFINITE, std::move(text), bad.where == BadNumber::kResult ? -1 : rank, bad.param, -1, step};
+}
+
+void NumberCheck::note(const BadNumber& bad) {
+    const std::lock_guard lock(mutex_);
+    if (first_.param < 0 || bad.param < first_.param) first_ = bad;
+    any_.store(true, std::memory_order_release);
+}
+
+// One byte in every step. Only if a rank has found something they tell each other what.
+void NumberCheck::agree(Group& group, std::int64_t step, const OpTag& tag) {
+    std::uint8_t bad = any() ? 1 : 0;
+    if (group.world() > 1) group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &bad, 1, DDP_U8, DDP_MAX}, tag);
+    agreed_ = true;
+    if (bad == 0) return;
+    std::vector<BadNumber> all(static_cast<std::size_t>(group.world()));
+    all[static_cast<std::size_t>(group.rank())] = first_;
+    if (group.world() > 1) group.run({DDP_COLLECTIVE_ALLGATHER, nullptr, all.data(), sizeof(BadNumber), DDP_U8}, tag);
+    // A gradient explains every result.
+    std::vector<std::int32_t> ranks;
+    std::int32_t of_result = -1;
+    for (std::int32_t r = 0; r < group.world(); ++r) {
+        const BadNumber& one = all[static_cast<std::size_t>(r)];
+        if (one.param < 0) continue;
+        if (one.param >= table_.size())
+            throw Error(group.break_everywhere(
+                {DDP_ERROR_IO, str("rank ", r, " sent ", one.param, " as a parameter; its memory is damaged"), r}));
+        if (one.where != BadNumber::kResult)
+            ranks.push_back(r);
+        else if (of_result < 0)
+            of_result = r;
+    }
+    const std::int32_t rank = ranks.empty() ? of_result : ranks.front();
+    verdict_ = error(all[static_cast<std::size_t>(rank)], rank, step);
+    if (ranks.size() > 1) {
+        ranks.erase(ranks.begin());
+        verdict_->message += str("; ", ranks_text(ranks), ranks.size() == 1 ? " has" : " have", " such gradients too");
+    }
+    verdict_->message += ". All ranks skip the step (DDP_CONTEXT_SKIP_NONFINITE)";
+}
+
+void NumberCheck::forget_step() {
+    first_ = {};
+    any_.store(false, std::memory_order_relaxed);
+    agreed_ = false;
+    verdict_.reset();
+}
+
+}  // namespace libddp
