@@ -18,8 +18,8 @@ from ._arrays import DtypeLike, device_of, dtype_of
 from ._ddp import Memory
 from ._errors import (AbortedError, AlreadyExistsError, CallbackError, Error, IOError, InternalError, InterruptedError,
                       InvalidArgumentError, InvalidStateError, LimitError, MismatchError, MissingGradientError,
-                      NotFoundError, OutOfMemoryError, PermissionDeniedError, RankFailedError, TimeoutError,
-                      UnavailableError, UnevenInputsError, UnsupportedError)
+                      NonfiniteError, NotFoundError, OutOfMemoryError, PermissionDeniedError, RankFailedError,
+                      TimeoutError, UnavailableError, UnevenInputsError, UnsupportedError)
 from .averager import Averager
 from .bucket import Bucket, Gradient
 from .context import Context, Parameter
@@ -41,8 +41,8 @@ __all__ = [
     "__version__",
     "F16", "BF16", "F32", "F64", "I32", "I64", "U8", "C64", "C128", "SUM", "AVG", "PROD", "MIN", "MAX",
     "AbortedError", "AlreadyExistsError", "CallbackError", "Error", "IOError", "InternalError", "InterruptedError",
-    "InvalidArgumentError", "InvalidStateError", "LimitError", "MismatchError", "MissingGradientError", "NotFoundError",
-    "OutOfMemoryError", "PermissionDeniedError", "RankFailedError", "TimeoutError", "UnavailableError",
+    "InvalidArgumentError", "InvalidStateError", "LimitError", "MismatchError", "MissingGradientError", "NonfiniteError",
+    "NotFoundError", "OutOfMemoryError", "PermissionDeniedError", "RankFailedError", "TimeoutError", "UnavailableError",
     "UnevenInputsError", "UnsupportedError",
 ]
 

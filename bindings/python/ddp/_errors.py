@@ -108,6 +108,11 @@ class InterruptedError(Error, builtins.InterruptedError):  # pylint: disable=red
     KeyboardInterrupt, or what the signal's handler raised, with this error as its __context__."""
 
 
+class NonfiniteError(Error):
+    """A gradient, or a result, holds NaN or infinity. With skip_nonfinite all ranks have skipped the step, and the
+    context goes on."""
+
+
 _BY_STATUS = {
     _ddp.DDP_ERROR_INVALID_ARGUMENT: InvalidArgumentError,
     _ddp.DDP_ERROR_INVALID_STATE: InvalidStateError,
@@ -128,6 +133,7 @@ _BY_STATUS = {
     _ddp.DDP_ERROR_INTERNAL: InternalError,
     _ddp.DDP_ERROR_UNEVEN_INPUTS: UnevenInputsError,
     _ddp.DDP_ERROR_INTERRUPTED: InterruptedError,
+    _ddp.DDP_ERROR_NONFINITE: NonfiniteError,
 }
 for _status, _class in _BY_STATUS.items():
     _class.status = _status

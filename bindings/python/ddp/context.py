@@ -25,7 +25,8 @@ class Context(DeviceMethods, HookMethods):
 
     The arguments, the same on every rank, are those of ddp_context_options. Caps are in bytes; reduction is "mean",
     "sum" or "weighted_mean". check: finds mistakes that are otherwise silent (DDP_CONTEXT_CHECK; DDP_DEBUG=check does
-    the same).
+    the same). refuse_nonfinite, skip_nonfinite: NaN and infinity in a gradient raise NonfiniteError on all ranks, and break
+    the context or skip the step. verify_interval: every so many synced steps ranks compare parameters (ddp/check.h).
     """
 
     #: This step's gradient of the parameter is complete. A step calls it most often: it goes straight to C.
@@ -37,7 +38,8 @@ class Context(DeviceMethods, HookMethods):
                  find_unused: bool = False, static_graph: bool = False, keep_local_unused: bool = False,
                  skip_unused_buckets: bool = False, join: bool = False, divide_by_present: bool = False,
                  stop_at_first_join: bool = False, consensus_order: bool = False, check: bool = False,
-                 check_interval: int = 0):
+                 check_interval: int = 0, refuse_nonfinite: bool = False, skip_nonfinite: bool = False,
+                 verify_interval: int = 0, verify_buffers: bool = False):
         options = _ddp.ddp_context_options()
         options.bucket_cap_bytes = bucket_cap
         options.first_bucket_cap_bytes = first_bucket_cap
@@ -47,6 +49,7 @@ class Context(DeviceMethods, HookMethods):
         options.reduction = _REDUCTIONS[reduction]
         options.rebuild_interval = rebuild_interval
         options.check_interval = check_interval
+        options.verify_interval = verify_interval
         options.flags = ((not rebuild) * _ddp.DDP_CONTEXT_NO_REBUILD
                          | (not initial_broadcast) * _ddp.DDP_CONTEXT_NO_INITIAL_BROADCAST
                          | (not broadcast_buffers) * _ddp.DDP_CONTEXT_NO_BUFFER_BROADCAST
@@ -58,7 +61,10 @@ class Context(DeviceMethods, HookMethods):
                          | divide_by_present * _ddp.DDP_CONTEXT_DIVIDE_BY_PRESENT
                          | stop_at_first_join * _ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN
                          | consensus_order * _ddp.DDP_CONTEXT_CONSENSUS_ORDER
-                         | check * _ddp.DDP_CONTEXT_CHECK)
+                         | check * _ddp.DDP_CONTEXT_CHECK
+                         | refuse_nonfinite * _ddp.DDP_CONTEXT_REFUSE_NONFINITE
+                         | skip_nonfinite * _ddp.DDP_CONTEXT_SKIP_NONFINITE
+                         | verify_buffers * _ddp.DDP_CONTEXT_VERIFY_BUFFERS)
         super().__init__(_ddp.ddp_context_create(group, options))
         self.grad_ready = self._handle.grad_ready
 

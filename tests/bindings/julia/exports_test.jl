@@ -27,7 +27,7 @@ end
     named = [String(each.match) for body in eachmatch(r"\benum \{(.*?)\}"s, text) for each in eachmatch(r"\bDDP_\w+", body[1])]
     @test length(named) > 50
     @test filter(name -> !isdefined(C, Symbol(name)) || !(getfield(C, Symbol(name)) isa Union{Int32,UInt32}), named) == []
-    @test (C.DDP_ERROR_INTERRUPTED, C.DDP_CONTEXT_CONSENSUS_ORDER, C.DDP_C128) == (-19, 1 << 10, 9)
+    @test (C.DDP_ERROR_NONFINITE, C.DDP_CONTEXT_CONSENSUS_ORDER, C.DDP_C128) == (-20, 1 << 10, 9)
 end
 
 @testset "layouts" begin

@@ -202,7 +202,35 @@ class Ranks(unittest.TestCase):
         self.train(ctx, 1)
         with support.raises(self, ddp.MismatchError, "p3", "rank 1 has others than rank") as error:
             self.train(ctx, 1)
-        self.assertEqual((error.exception.rank, error.exception.param, error.exception.step), (1, 3, 2))
+        self.assertEqual((error.exception.rank, error.exception.param, error.exception.step),
+                         (1 if self.world > 2 else -1, 3, 2))
+        ctx.close()
+
+    def test_bad_numbers(self):
+        for skip in (False, True):
+            ctx = self.make(self.group.split(0), skip_nonfinite=skip, refuse_nonfinite=not skip)
+            self.train(ctx, 1)
+            self.group.barrier()  # nobody is still in the step before
+            with support.raises(self, ddp.NonfiniteError, "p2", "rank 1", "step 1") as error:
+                for parameter in ctx.parameters:
+                    bad = parameter == 2 and self.rank == 1
+                    ctx.put(parameter, values(self.rank) * (np.float32("nan") if bad else 1))
+                ctx.finalize()
+            self.assertEqual((error.exception.rank, error.exception.param, error.exception.step), (1, 2, 1))
+            if skip:
+                self.train(ctx, 1)
+            ctx.close()
+
+    def test_drift(self):
+        ctx = self.make(self.group.split(0), verify_interval=2)
+        self.train(ctx, 1)
+        if self.rank == 1:
+            ctx.parameters[3].data[7] += 1
+        self.train(ctx, 1)
+        with support.raises(self, ddp.MismatchError, "p3", "rank 1 has others than rank") as error:
+            self.train(ctx, 1)
+        self.assertEqual((error.exception.rank, error.exception.param, error.exception.step),
+                         (1 if self.world > 2 else -1, 3, 2))
         ctx.close()
 
     def test_gradients_from_threads(self):

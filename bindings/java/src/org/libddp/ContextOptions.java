@@ -20,6 +20,10 @@ public final class ContextOptions {
     private boolean consensusOrder;
     private boolean check;
     private long checkInterval;
+    private boolean refuseNonfinite;
+    private boolean skipNonfinite;
+    private long verifyInterval;
+    private boolean verifyBuffers;
 
     /**
      * A bucket is closed once it holds at least this many bytes of gradients.
@@ -219,6 +223,51 @@ public final class ContextOptions {
         return this;
     }
 
+    /**
+     * NaN or infinity in a gradient breaks the context with {@link DdpException.Nonfinite} (ddp/check.h).
+     *
+     * @param value false by default
+     * @return this
+     */
+    public ContextOptions refuseNonfinite(boolean value) {
+        refuseNonfinite = value;
+        return this;
+    }
+
+    /**
+     * NaN or infinity in a gradient makes all ranks skip the step: finalizeStep throws {@link DdpException.Nonfinite},
+     * and the context goes on (ddp/check.h).
+     *
+     * @param value false by default
+     * @return this
+     */
+    public ContextOptions skipNonfinite(boolean value) {
+        skipNonfinite = value;
+        return this;
+    }
+
+    /**
+     * How often ranks compare the values of parameters, without check (ddp/check.h).
+     *
+     * @param value in synced steps; 0, the default: never
+     * @return this
+     */
+    public ContextOptions verifyInterval(long value) {
+        verifyInterval = value;
+        return this;
+    }
+
+    /**
+     * With verifyInterval: compares buffers too.
+     *
+     * @param value false by default
+     * @return this
+     */
+    public ContextOptions verifyBuffers(boolean value) {
+        verifyBuffers = value;
+        return this;
+    }
+
     void fill(ddp_context_options made) {
         made.setBucket_cap_bytes(notNegative("bucketCap", bucketCap));
         made.setFirst_bucket_cap_bytes(notNegative("firstBucketCap", firstBucketCap));
@@ -227,6 +276,7 @@ public final class ContextOptions {
         made.setReduction(reduction.code);
         made.setRebuild_interval(notNegative("rebuildInterval", rebuildInterval));
         made.setCheck_interval(checkInterval);
+        made.setVerify_interval(notNegative("verifyInterval", verifyInterval));
         made.setFlags(flags());
     }
 
@@ -239,7 +289,10 @@ public final class ContextOptions {
                 | flag(skipUnusedBuckets, ddp.DDP_CONTEXT_SKIP_UNUSED_BUCKETS) | flag(join, ddp.DDP_CONTEXT_JOIN)
                 | flag(divideByPresent, ddp.DDP_CONTEXT_DIVIDE_BY_PRESENT)
                 | flag(stopAtFirstJoin, ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN)
-                | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER) | flag(check, ddp.DDP_CONTEXT_CHECK);
+                | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER) | flag(check, ddp.DDP_CONTEXT_CHECK)
+                | flag(refuseNonfinite, ddp.DDP_CONTEXT_REFUSE_NONFINITE)
+                | flag(skipNonfinite, ddp.DDP_CONTEXT_SKIP_NONFINITE)
+                | flag(verifyBuffers, ddp.DDP_CONTEXT_VERIFY_BUFFERS);
     }
 
     private static long notNegative(String what, long value) {

@@ -223,6 +223,18 @@ public class DdpException extends RuntimeException {
         }
     }
 
+    /**
+     * A gradient, or a result, holds NaN or infinity. With {@link ContextOptions#skipNonfinite} all ranks have skipped the
+     * step, and the context goes on.
+     */
+    public static final class Nonfinite extends DdpException {
+        private static final long serialVersionUID = 1;
+
+        Nonfinite(Facts facts) {
+            super(facts);
+        }
+    }
+
     /** What an error of libddp's says. */
     static final class Facts {
         private final int status;
@@ -284,6 +296,8 @@ public class DdpException extends RuntimeException {
                 return new UnevenInputs(facts);
             case -19:
                 return new Interrupted(facts);
+            case -20:
+                return new Nonfinite(facts);
             default:
                 return new DdpException(facts);
         }

@@ -69,7 +69,7 @@ class ExportsTest {
     /** The exception of a status has the status's name, as far as words of Java's own allow. */
     @Test
     void everyStatusHasAnException() {
-        for (int status = ddp.DDP_ERROR_INTERRUPTED; status < 0; ++status) {
+        for (int status = ddp.DDP_ERROR_NONFINITE; status < 0; ++status) {
             DdpException made = DdpException.make(status, "text".getBytes(), 1, 2, 3, 4);
             assertEquals(status, made.status());
             String name = ddp.ddp_status_name(status)
