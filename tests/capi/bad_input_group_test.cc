@@ -384,7 +384,7 @@ TEST_F(BadWork, OnlyOnesOwnWorkCanBeCompleted) {
 }
 
 TEST_F(BadWork, AStatusThatIsNoErrorCodeBecomesCallback) {
-    for (ddp_status status : {1, -20, INT32_MIN}) {
+    for (ddp_status status : {1, DDP_ERROR_NONFINITE - 1, INT32_MIN}) {
         ddp_work* mine = nullptr;
         ASSERT_EQ(ddp_work_create(0, &mine, nullptr), DDP_OK);
         expect_accepted(calling(ddp_work_complete, mine, status, nullptr));

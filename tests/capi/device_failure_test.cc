@@ -53,6 +53,23 @@ void wait_until_broken(ddp_group* group) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
+using DeviceCheckTest = DeviceTest;
+
+TEST_F(DeviceCheckTest, WhatReadsNumbersRefusesDevices) {
+    auto refuse = ddp::Context::defaults(), skip = refuse, verify = refuse;
+    refuse.flags = DDP_CONTEXT_REFUSE_NONFINITE;
+    skip.flags = DDP_CONTEXT_SKIP_NONFINITE;
+    verify.verify_interval = 1;
+    const std::pair<ddp_context_options, const char*> cases[] = {{refuse, "DDP_CONTEXT_REFUSE_NONFINITE"},
+                                                                 {skip, "DDP_CONTEXT_SKIP_NONFINITE"},
+                                                                 {verify, "verify_interval"}};
+    for (const auto& [options, name] : cases)
+        on_ranks({1, "threads"}, [&, options = options, name = name](int, ddp_group* group) {
+            DeviceModel model(group, {8}, true, {0}, options);
+            EXPECT_THAT(error_of([&] { model.context.commit(); }, DDP_ERROR_UNSUPPORTED), HasSubstr(name));
+        });
+}
+
 // The caller of an interrupted wait leaves the function that owns the memory.
 using DeviceInterruptTest = DeviceTest;
 
