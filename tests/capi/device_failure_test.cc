@@ -60,9 +60,8 @@ TEST_F(DeviceCheckTest, WhatReadsNumbersRefusesDevices) {
     refuse.flags = DDP_CONTEXT_REFUSE_NONFINITE;
     skip.flags = DDP_CONTEXT_SKIP_NONFINITE;
     verify.verify_interval = 1;
-    const std::pair<ddp_context_options, const char*> cases[] = {{refuse, "DDP_CONTEXT_REFUSE_NONFINITE"},
-                                                                 {skip, "DDP_CONTEXT_SKIP_NONFINITE"},
-                                                                 {verify, "verify_interval"}};
+    const std::pair<ddp_context_options, const char*> cases[] = {
+        {refuse, "DDP_CONTEXT_REFUSE_NONFINITE"}, {skip, "DDP_CONTEXT_SKIP_NONFINITE"}, {verify, "verify_interval"}};
     for (const auto& [options, name] : cases)
         on_ranks({1, "threads"}, [&, options = options, name = name](int, ddp_group* group) {
             DeviceModel model(group, {8}, true, {0}, options);

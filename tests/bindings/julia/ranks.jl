@@ -304,6 +304,22 @@ end
     close(ctx)
 end
 
+@testset "a step with NaN is skipped" begin
+    make(split(group, 0); skip_nonfinite=true, verify_interval=1) do ctx
+        train(ctx, 1)
+        bad = fails(C.DDP_ERROR_NONFINITE, "p2") do
+            for parameter in ctx.parameters
+                values = values_of(rank)
+                rank == 1 && parameter.index == 2 && (values[6] = NaN)
+                put!(ctx, parameter, values)
+            end
+            finalize!(ctx)
+        end
+        @test (bad.rank, bad.parameter, bad.step) == (1, 2, 1)
+        train(ctx, 1)
+    end
+end
+
 @testset "a hook that throws breaks the context" begin
     ctx = make(split(group, 0))
     set_hook!(ctx) do group, bucket

@@ -188,6 +188,24 @@ class RanksTest {
     }
 
     @Test
+    void aStepWithNanIsSkipped() {
+        try (Group own = group.split(0, 0);
+                Context ctx = make(own, new ContextOptions().skipNonfinite(true).verifyInterval(1))) {
+            train(ctx, 1, mean());
+            DdpException bad = raises(DdpException.Nonfinite.class, "p2", () -> {
+                for (Parameter each : ctx.parameters()) {
+                    FloatBuffer gradient = mine(SIZE);
+                    if (rank == 1 && each.index() == 2) gradient.put(5, Float.NaN);
+                    each.put(gradient);
+                }
+                ctx.finalizeStep();
+            });
+            assertEquals(List.of(1, 2, 1L), List.of(bad.rank(), bad.param(), bad.step()));
+            train(ctx, 1, mean());
+        }
+    }
+
+    @Test
     void gradientsFromThreads() throws Exception {
         try (Context ctx = make(group, new ContextOptions())) {
             for (int step = 0; step < 3; ++step) {
