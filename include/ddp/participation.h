@@ -66,9 +66,9 @@ DDP_API ddp_status ddp_skip_params(ddp_context* context, const ddp_param* params
 DDP_API int32_t ddp_skipped(const ddp_context* context, ddp_param param);
 
 /* Sets this rank's weight for DDP_REDUCTION_WEIGHTED_MEAN (sum of weight * gradient / sum of weights), normally the
- * number of samples in its batch. Initially 1; 0 is allowed on some ranks. Call it before ddp_step_begin, which exchanges the weights. It holds until changed. After
- * unsynced steps, give the samples of all their batches: the gradient is then a sum of the batches' gradients, each
- * already weighted by the program.
+ * number of samples in its batch. Initially 1; 0 is allowed on some ranks. Call it before ddp_step_begin, which
+ * exchanges the weights. It holds until changed. After unsynced steps, give the samples of all their batches: the
+ * gradient is then a sum of the batches' gradients, each already weighted by the program.
  * Errors: INVALID_ARGUMENT (negative or not finite), INVALID_STATE (another reduction; from ddp_step_begin to the end
  * of the step).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */

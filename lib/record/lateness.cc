@@ -137,8 +137,9 @@ std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const G
     if (static_cast<std::int64_t>(steps.size()) < kLeastSteps + 2) return std::nullopt;
     const std::int64_t end = steps.back().begin_ns;
     steps.pop_back();
-    const auto first = std::find_if(steps.begin() + 1, steps.end() - kLeastSteps,
-                                    [&](const StepLateness& step) { return group.now_ns - step.begin_ns <= latest_ns; });
+    const auto first = std::find_if(steps.begin() + 1, steps.end() - kLeastSteps, [&](const StepLateness& step) {
+        return group.now_ns - step.begin_ns <= latest_ns;
+    });
     steps.erase(steps.begin(), first);
     const std::int64_t begin = steps.front().begin_ns;
 

@@ -34,7 +34,7 @@ struct Options {
     std::string trace_file;  // "": none
     why::Steps trace_steps;
     std::optional<Endpoint> metrics;  // --metrics; its port may be 0
-    std::string report;      // "": none
+    std::string report;               // "": none
     Variables environment;
     std::vector<std::string> program;
     bool dry_run = false;               // show what would be started
