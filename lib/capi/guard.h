@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 
+#include "record/recorder.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -23,6 +24,7 @@ ddp_status guard(ddp_error** error, const char* call, Body&& body) noexcept {
         return DDP_OK;
     } catch (...) {
         const ErrorInfo info = caught();
+        record::note_failure(info);
         give_error(error, info);
         return info.code;
     }

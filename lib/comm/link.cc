@@ -82,7 +82,7 @@ std::shared_ptr<Link> Link::create(const GroupConfig& config, const Links& earli
     link->take_earlier();
     // A verdict that came while there was no transport yet found nothing to abort.
     if (auto verdict = link->verdict(); !verdict.ok()) link->on_verdict(verdict);
-    link->recorder_.write({.kind = record::EventKind::kJoined});
+    link->recorder_.joined();
     log(LogLevel::kInfo, "group '", config.name, "': rank ", place.rank, " of ", place.world, ", backend ",
         link->backend_name());
     return link;
@@ -93,6 +93,7 @@ void Link::connect(const ddp_backend* backend) {
         place_.store, place_.prefix + "net/", config_.name,  config_.backend_options,           place_.rank,
         place_.world, config_.timeout_ms,     config_.flags, [this] { return broken_so_far(); }};
     Transport::Setup host_setup = setup;
+    const record::Connecting connecting(recorder_);
     auto transport = std::make_shared<Transport>(backend, std::move(setup));
     std::shared_ptr<Transport> on_device = transport->has(DDP_BACKEND_CUDA) ? transport : nullptr;
     if (transport->has(DDP_BACKEND_DEVICE_ONLY)) {
@@ -124,8 +125,8 @@ void Link::connect(const ddp_backend* backend) {
 void Link::join(const ddp_backend* backend) {
     interrupt::refuse_inside_check();
     const auto deadline = Deadline::after_ms(config_.timeout_ms);
-    Monitor::Config config{place_.store,      place_.prefix, place_.rank, place_.world,
-                           place_.store_rank, identity(),    config_.name};
+    Monitor::Config config{place_.store,      place_.prefix, place_.rank,  place_.world,
+                           place_.store_rank, identity(),    config_.name, recorder_};
     monitor_ = std::make_unique<Monitor>(std::move(config), [this](const ErrorInfo& verdict) { on_verdict(verdict); });
     try {
         monitor_->start();
@@ -606,9 +607,9 @@ void Link::take_verdict(const ErrorInfo& decided) {
     {
         std::lock_guard lock(mutex_);
         if (!verdict_.ok()) return;
+        recorder_.broken(decided);  // before anybody learns of it, who may exit at once
         verdict_ = decided;
     }
-    recorder_.broken(decided);
     if (const int signal = blame_signal.load(std::memory_order_relaxed); signal != 0 && decided.rank == rank())
         kill(getpid(), signal);
 }

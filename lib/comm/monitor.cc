@@ -303,10 +303,18 @@ void Monitor::leave_last(std::int64_t timeout_ms) {
     }
 }
 
+// Between events it says that this process runs.
+void Monitor::wait_for_event(std::unique_lock<std::mutex>& lock) {
+    const auto woken = [this] { return stopping_ || !events_.empty(); };
+    if (!config_.recorder) return changed_.wait(lock, woken);
+    while (!changed_.wait_for(lock, record::kHeartbeat, woken)) config_.recorder.beat(false);
+}
+
 void Monitor::loop() {
+    config_.recorder.beat(true);
     std::unique_lock lock(mutex_);
     for (;;) {
-        changed_.wait(lock, [this] { return stopping_ || !events_.empty(); });
+        wait_for_event(lock);
         if (stopping_) return;
         auto event = std::move(events_.front());
         events_.pop_front();

@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "record/recorder.h"
 #include "rendezvous/store.h"
 #include "util/at_exit.h"
 #include "util/deadline.h"
@@ -77,6 +78,7 @@ public:
         std::int32_t store_rank = -1;  // the rank whose process runs the store, -1: none of the group
         std::string identity;          // "pid 12 on host x", for messages
         std::string group;             // its name, for messages
+        record::Recorder recorder{};
     };
 
     // on_verdict runs once, on the thread that learns of the verdict first: the monitor's own or one inside report().
@@ -131,6 +133,7 @@ private:
     void claim_rank();
     void let_a_cut_off_rank_read(const Deadline& deadline);
     void loop();
+    void wait_for_event(std::unique_lock<std::mutex>& lock);
     void post(std::function<void()> event);
     ErrorInfo agree_on(const ErrorInfo& error);
     void accept(ErrorInfo verdict);

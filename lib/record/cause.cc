@@ -1,11 +1,16 @@
 #include "record/cause.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
+#include "record/link_state.h"
 #include "util/error.h"
 
 namespace libddp::record {
 namespace {
+
+constexpr std::int64_t kRecentNs = 10'000'000'000;
 
 bool may_follow_from_another(std::int32_t status) {
     return status == DDP_ERROR_TIMEOUT || status == DDP_ERROR_RANK_FAILED || status == DDP_ERROR_ABORTED ||
@@ -17,7 +22,7 @@ std::string who(const Position& position) {
     return position.process ? str(text, " (pid ", position.process->pid, " on ", position.process->host, ")") : text;
 }
 
-// " ranks 0 and 2 have waited 4.2 s for it, at bucket 5 of step 41": those that are in an operation which this one has not begun.
+// "; ranks 0 and 2 have waited 4.2 s for it, at bucket 5 of step 41": those that are in an operation which this one has not begun.
 std::string waiters(const Group& group, const Position& late) {
     std::vector<std::int32_t> ranks;
     const Position* first = nullptr;
@@ -44,10 +49,29 @@ std::string where(const Group& group, const Position& position) {
     return str(is_over(group, position) ? "it was " : "it is ", describe(group, position));
 }
 
+Cause at_rank(Cause::Kind kind, const Group& group, const Position& position, const std::string& what) {
+    std::string place = where(group, position) + waiters(group, position);
+    return {kind, position.rank, str(who(position), ' ', what, "; ", place), place};
+}
+
+const Position* named_by_verdict(const Group& group) {
+    if (!group.verdict || group.verdict->rank < 0 || group.verdict->rank >= group.world) return nullptr;
+    return &group.ranks[static_cast<std::size_t>(group.verdict->rank)];
+}
+
+// A rank that aborts may do that because another has died.
+bool gives_up_itself(const Position& position) {
+    return position.ending.find("SIGABRT") != std::string::npos || position.ending.find("SIGPIPE") != std::string::npos;
+}
+
 const Position* find_dead(const Group& group) {
-    const auto dead =
-        std::find_if(group.ranks.begin(), group.ranks.end(), [](const Position& position) { return position.killed; });
-    if (dead != group.ranks.end()) return &*dead;
+    const Position* named = named_by_verdict(group);
+    if (named && named->killed && !gives_up_itself(*named)) return named;
+    const Position* killed = nullptr;
+    for (const Position& position : group.ranks)
+        if (position.killed && (!killed || (gives_up_itself(*killed) && !gives_up_itself(position))))
+            killed = &position;
+    if (killed) return killed;
     if (group.verdict) return nullptr;
     // Nobody has said how it ended: it is dead if it has not freed the group, and others still have it.
     const bool others = std::any_of(group.ranks.begin(), group.ranks.end(), [](const Position& position) {
@@ -59,16 +83,145 @@ const Position* find_dead(const Group& group) {
     return others && gone != group.ranks.end() ? &*gone : nullptr;
 }
 
-Cause at_rank(Cause::Kind kind, const Group& group, const Position& position, const std::string& what) {
-    std::string place = where(group, position) + waiters(group, position);
-    return {kind, position.rank, str(who(position), ' ', what, "; ", place), place};
+// An error that a call has given it last, unless that may follow from what another rank did. The program may have gone on after older
+// ones.
+bool tells_why(const Group& group, const Position& position) {
+    return position.failure && !may_follow_from_another(position.failure->status) &&
+           group.now_ns - position.failure->time_ns - position.offset_ns < kRecentNs;
 }
 
-// The rank that the verdict names, or which is behind all others.
-const Position* find_late(const Group& group) {
-    if (group.verdict && group.verdict->rank >= 0 && group.verdict->rank < group.world)
-        return &group.ranks[static_cast<std::size_t>(group.verdict->rank)];
-    return nullptr;
+// One that has ended by itself before it left the group.
+const Position* find_ended(const Group& group) {
+    const Position* ended = nullptr;
+    for (const Position& position : group.ranks) {
+        const bool exits = position.exits && position.at != Position::At::kLeft;
+        // After the verdict all end.
+        if (group.verdict ? !exits : (position.ending.empty() && !(exits && position.exit_status != 0))) continue;
+        if (!ended || (tells_why(group, position) && !tells_why(group, *ended))) ended = &position;
+    }
+    const Position* named = named_by_verdict(group);
+    if (ended || !named || group.verdict->status == DDP_ERROR_TIMEOUT) return ended;
+    return named->at != Position::At::kLeft && !named->ending.empty() ? named : nullptr;
+}
+
+Cause ended_cause(const Group& group, const Position& position) {
+    const std::string how = !position.ending.empty() ? position.ending
+                            : position.exits         ? str("exited with status ", position.exit_status)
+                                                     : "has ended without freeing its group";
+    if (tells_why(group, position)) {
+        const std::string& why = position.failure->message;
+        return {Cause::Kind::kDead, position.rank, str(who(position), ' ', how, ": ", why), why};
+    }
+    Cause cause = at_rank(Cause::Kind::kDead, group, position, how);
+    if (position.words.empty()) return cause;
+    cause.place = str("its last words were '", position.words, "'; ", cause.place);
+    cause.sentence = str(who(position), ' ', how, ": ", cause.place);
+    return cause;
+}
+
+// Of the ranks that have a record: who has come least far, and who waits at the last operation that anyone has begun.
+struct Order {
+    const Position* behind = nullptr;
+    const Position* ahead = nullptr;
+    const Position* left = nullptr;  // has freed the group before that operation
+};
+
+Order find_order(const Group& group) {
+    Order order;
+    for (const Position& position : group.ranks) {
+        const bool waits = position.underway && position.at != Position::At::kLeft;
+        if (waits && (!order.ahead || position.underway->sequence > order.ahead->underway->sequence))
+            order.ahead = &position;
+        if (position.process && position.at != Position::At::kLeft &&
+            (!order.behind || position.begun < order.behind->begun))
+            order.behind = &position;
+    }
+    for (const Position& position : group.ranks)
+        if (order.ahead && position.at == Position::At::kLeft && position.begun <= order.ahead->underway->sequence)
+            order.left = &position;
+    return order;
+}
+
+// The one that has come least far.
+const Position* find_stopped(const Group& group) {
+    const Position* stopped = nullptr;
+    for (const Position& position : group.ranks) {
+        if (position.life != Life::kStopped && position.still_ns == 0) continue;
+        if (!stopped || position.begun < stopped->begun) stopped = &position;
+    }
+    return stopped;
+}
+
+Cause stopped_cause(const Group& group, const Position& position) {
+    if (position.life == Life::kStopped)
+        return at_rank(Cause::Kind::kStopped, group, position, "is stopped (SIGSTOP, or a debugger)");
+    const double still = static_cast<double>(position.still_ns);
+    return at_rank(Cause::Kind::kStopped, group, position,
+                   str("stands still: no thread of it has run for ", duration_text(still),
+                       " (SIGSTOP, a debugger, or its machine)"));
+}
+
+Cause left_cause(const Group& group, const Position& position) {
+    const std::string after =
+        position.step < 0 ? std::string("before its first step") : str("after step ", position.step);
+    std::string place = str("it has left the group ", after, waiters(group, position));
+    return {Cause::Kind::kLeft, position.rank,
+            str(who(position), " has left the group ", after, waiters(group, position),
+                "; ranks that make different numbers of steps need ddp_join"),
+            place};
+}
+
+// Among ranks that have begun the same operation: the one that takes it for something else than most do.
+std::optional<Cause> find_disagreement(const Group& group, std::int64_t sequence) {
+    const auto kind_of = [](const Position& position) {
+        const Underway& operation = *position.underway;
+        return std::tuple(operation.detail, operation.bucket, operation.step, operation.bytes);
+    };
+    std::vector<const Position*> there;
+    for (const Position& position : group.ranks)
+        if (position.underway && position.underway->sequence == sequence) there.push_back(&position);
+    const auto alike = [&](const Position* one) {
+        return std::count_if(there.begin(), there.end(),
+                             [&](const Position* other) { return kind_of(*one) == kind_of(*other); });
+    };
+    if (there.empty()) return std::nullopt;
+    const Position* one = *std::min_element(there.begin(), there.end(),
+                                            [&](const Position* a, const Position* b) { return alike(a) < alike(b); });
+    const auto other = std::find_if(there.begin(), there.end(),
+                                    [&](const Position* position) { return kind_of(*position) != kind_of(*one); });
+    if (other == there.end()) return std::nullopt;
+    const auto text = [](const Position& position) {
+        return str(describe(*position.underway), " (", bytes_text(static_cast<double>(position.underway->bytes)), ")");
+    };
+    return Cause{Cause::Kind::kDisagree, one->rank,
+                 str(who(*one), " is in ", text(*one), ", but rank ", (*other)->rank, " is in ", text(**other),
+                     ": the program calls its collectives in different orders or with different sizes")};
+}
+
+std::vector<std::int32_t> absent_ranks(const Group& group) {
+    std::vector<std::int32_t> ranks;
+    for (const Position& position : group.ranks)
+        if (!position.process) ranks.push_back(position.rank);
+    return ranks;
+}
+
+// All that have a record are in one operation.
+Cause absent_cause(const Group& group, const Position& ahead, const std::vector<std::int32_t>& absent) {
+    const Position* named = named_by_verdict(group);
+    const std::int32_t rank = named && !named->process ? named->rank : absent.size() == 1 ? absent.front() : -1;
+    const double waited = static_cast<double>(group.now_ns - ahead.underway->since_ns);
+    const std::string text =
+        str("the ranks of this folder are in ", describe(*ahead.underway), ", which has not ended for ",
+            duration_text(waited), ", and it has no record of ", ranks_text(absent));
+    if (const auto link = dead_link_text(group)) return {Cause::Kind::kAbsent, rank, str(*link, "; ", text)};
+    return {Cause::Kind::kAbsent, rank, group.verdict ? group.verdict->message : text};
+}
+
+Cause transfer_cause(const Group& group, const Underway& operation) {
+    const double waited = static_cast<double>(group.now_ns - operation.since_ns);
+    return {Cause::Kind::kTransfer, -1,
+            str("all ranks are in ", describe(operation), ", which has not ended for ", duration_text(waited), ": ",
+                link_text(group))};
 }
 
 }  // namespace
@@ -77,35 +230,34 @@ std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns) {
     if (const Position* position = find_dead(group))
         return at_rank(Cause::Kind::kDead, group, *position,
                        position->ending.empty() ? "has ended without freeing its group" : position->ending);
-    if (group.verdict && !may_follow_from_another(group.verdict->status)) {
+    if (group.verdict && !may_follow_from_another(group.verdict->status))
+        return Cause{Cause::Kind::kVerdict, group.verdict->rank, group.verdict->message};
+    const bool timed_out = group.verdict && group.verdict->status == DDP_ERROR_TIMEOUT;
+    if (const Position* position = find_ended(group)) return ended_cause(group, *position);
+    const auto [behind, ahead, left] = find_order(group);
+    const bool waits = ahead && group.now_ns - ahead->underway->since_ns >= patience_ns;
+    if (waits || group.verdict)
+        if (const Position* position = find_stopped(group)) return stopped_cause(group, *position);
+    const bool failed = group.verdict && !timed_out;
+    const Position* named = named_by_verdict(group);
+    if (named && failed && named->process && named->at != Position::At::kLeft)
+        return Cause{Cause::Kind::kDead, named->rank,
+                     str(group.verdict->message, "; ", where(group, *named), waiters(group, *named)),
+                     where(group, *named) + waiters(group, *named)};
+    if (left && (waits || failed)) return left_cause(group, *left);
+    if (named && !named->process) {
+        if (ahead) return absent_cause(group, *ahead, {named->rank});
+        return Cause{Cause::Kind::kAbsent, named->rank, group.verdict->message};
+    }
+    if (!waits && !(group.verdict && ahead)) {
+        if (!group.verdict) return std::nullopt;
         return Cause{Cause::Kind::kVerdict, group.verdict->rank, group.verdict->message};
     }
-    const Position* behind = nullptr;
-    const Position* ahead = nullptr;
-    for (const Position& position : group.ranks) {
-        if (position.at == Position::At::kLeft) continue;
-        if (!behind || position.begun < behind->begun) behind = &position;
-        if (position.underway && (!ahead || position.underway->sequence > ahead->underway->sequence)) ahead = &position;
-    }
-    const bool waits = ahead && group.now_ns - ahead->underway->since_ns >= patience_ns;
-    for (const Position& position : group.ranks)
-        if (position.life == Life::kStopped && (waits || group.verdict))
-            return at_rank(Cause::Kind::kStopped, group, position, "is stopped (SIGSTOP, or a debugger)");
-    if (const Position* late = find_late(group)) {
-        if (!late->process || late->at == Position::At::kLeft)
-            return Cause{Cause::Kind::kAbsent, late->rank, group.verdict->message};
-        return at_rank(Cause::Kind::kBehind, group, *late, late->ending.empty() ? "did not come" : late->ending);
-    }
-    if (!waits) return std::nullopt;
-    if (!behind->process)
-        return Cause{Cause::Kind::kAbsent, behind->rank,
-                     str("there is no record of ", who(*behind), waiters(group, *behind))};
     if (behind->begun <= ahead->underway->sequence)
-        return at_rank(Cause::Kind::kBehind, group, *behind, "has not come");
-    return Cause{Cause::Kind::kTransfer, -1,
-                 str("all ranks are at ", describe(*ahead->underway), ", and it has not ended for ",
-                     duration_text(static_cast<double>(group.now_ns - ahead->underway->since_ns)),
-                     ": the connection between them is slow or dead")};
+        return at_rank(Cause::Kind::kBehind, group, *behind, group.verdict ? "did not come" : "has not come");
+    if (const auto absent = absent_ranks(group); !absent.empty()) return absent_cause(group, *ahead, absent);
+    if (auto disagreement = find_disagreement(group, ahead->underway->sequence)) return disagreement;
+    return transfer_cause(group, *ahead->underway);
 }
 
 std::vector<std::string> rank_lines(const Group& group) {

@@ -12,11 +12,13 @@ namespace libddp::record {
 
 struct Cause {
     enum class Kind {
-        kDead,      // a process was ended
+        kDead,      // a process was ended, or ended by itself before it left the group
         kVerdict,   // the program or libddp found a mistake: a missing gradient, a mismatch, a lack of memory
         kStopped,   // a process is stopped
         kBehind,    // a rank has not come to what the others wait for
+        kLeft,      // a rank has left the group, and others go on
         kAbsent,    // there is no record of a rank for which the others wait
+        kDisagree,  // ranks are in different operations, and nothing has compared them
         kTransfer,  // all ranks are in the same operation, and it does not end
     };
 

@@ -2,16 +2,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
+#include <utility>
 
+#include "record/link_state.h"
 #include "util/error.h"
 
 namespace libddp::record {
 namespace {
 
-// A rank is slow if its lateness is this many times the standard error of its mean, and this part of a step.
+// A rank is slow if its lateness is this many times the standard error of its mean, and more for few steps, whose error is not well
+// known; and if it is this part of a step and this long. The order in which the kernel wakes ranks makes less of a difference.
 constexpr double kCertain = 6;
+constexpr double kFewSteps = 10;
+constexpr std::size_t kCutOff = 10;  // one of so many, at either end
 constexpr double kWorthSaying = 0.02;
+constexpr double kWorthSayingNs = 300'000;
+// Collectives are worth a sentence if ranks wait for them for most of a step, and if that is not the time of short messages and of
+// waking up: by the bytes of a step, or by the time of a collective.
+constexpr double kMostOfStep = 0.5;
+constexpr std::uint64_t kManyBytes = 1 << 20;
+constexpr double kLongOperationNs = 20'000'000;
 
 struct Span {
     std::int64_t begin = 0, end = 0;
@@ -19,6 +31,7 @@ struct Span {
 
 struct Operation : Span {
     std::int64_t step = -1;
+    std::int32_t bucket = -1;
     std::uint64_t bytes = 0;
 };
 
@@ -26,10 +39,12 @@ struct Operation : Span {
 struct Run {
     std::map<std::int64_t, Operation> operations;
     std::vector<Span> hooks;
+    std::vector<Span> finalizes;  // from the end of the backward pass to the end of the step
 };
 
 Run run_of(const Position& position, std::int64_t offset, std::int64_t until_ns) {
     Run run;
+    std::int64_t closed = 0;
     for (const Event& event : position.process->events) {
         const std::int64_t at = event.time_ns + offset;
         if (at > until_ns) break;
@@ -38,12 +53,16 @@ Run run_of(const Position& position, std::int64_t offset, std::int64_t until_ns)
             operation.begin = event.since_ns + offset;
             operation.end = at;
             operation.step = event.step;
+            operation.bucket = event.bucket;
             operation.bytes = event.bytes;
             run.operations[event.sequence] = operation;
-        } else if (event.kind == EventKind::kHookEnd) {
-            const ContextRecord* context = position.process->context(event.owner);
-            if (context && context->group == position.group->owner) run.hooks.push_back({event.since_ns + offset, at});
+            continue;
         }
+        const ContextRecord* context = position.process->context(event.owner);
+        if (!context || context->group != position.group->owner) continue;
+        if (event.kind == EventKind::kHookEnd) run.hooks.push_back({event.since_ns + offset, at});
+        if (event.kind == EventKind::kBackwardEnd) closed = at;
+        if (event.kind == EventKind::kStepEnd && closed != 0) run.finalizes.push_back({std::exchange(closed, 0), at});
     }
     return run;
 }
@@ -55,6 +74,27 @@ double overlap(const std::vector<Span>& spans, const Span& with) {
     return static_cast<double>(sum);
 }
 
+double length(const Span& span) {
+    return static_cast<double>(span.end - span.begin);
+}
+
+// How much longer this rank took for its own work than each other did: since the collective before, which need not end at the same time
+// on all.
+std::int64_t more_work(const std::vector<Run>& runs, std::int64_t sequence, std::size_t of) {
+    std::int64_t own = 0, others = 0;
+    for (std::size_t rank = 0; rank < runs.size(); ++rank) {
+        const auto& operations = runs[rank].operations;
+        const auto before = operations.find(sequence - 1);
+        if (before == operations.end()) return std::numeric_limits<std::int64_t>::max();
+        const std::int64_t work = operations.at(sequence).begin - before->second.end;
+        if (rank == of)
+            own = work;
+        else
+            others = std::max(others, work);
+    }
+    return std::max<std::int64_t>(0, own - others);
+}
+
 void add_operation(StepLateness& step, const std::vector<Run>& runs, std::int64_t sequence) {
     std::vector<std::int64_t> came;
     for (const Run& run : runs) came.push_back(run.operations.at(sequence).begin);
@@ -63,21 +103,26 @@ void add_operation(StepLateness& step, const std::vector<Run>& runs, std::int64_
     std::int64_t before = came[last == 0 ? 1 : 0];  // the last but one
     for (std::size_t rank = 0; rank < came.size(); ++rank)
         if (rank != last) before = std::max(before, came[rank]);
-    step.late[last] += static_cast<double>(came[last] - before);
-    step.in_hook[last] += overlap(runs[last].hooks, {before, came[last]});
+    const std::int64_t late = std::min(came[last] - before, more_work(runs, sequence, last));
+    step.late[last] += static_cast<double>(late);
+    step.in_hook[last] += std::min(static_cast<double>(late), overlap(runs[last].hooks, {before, came[last]}));
     for (std::size_t rank = 0; rank < came.size(); ++rank) {
         step.waits[rank] += static_cast<double>(came[last] - came[rank]);
         step.behind[rank] += static_cast<double>(came[rank] - first);
-        step.transfer[rank] +=
-            static_cast<double>(std::max<std::int64_t>(0, runs[rank].operations.at(sequence).end - came[last]));
+        const Operation& operation = runs[rank].operations.at(sequence);
+        const Span transfer{came[last], std::max(came[last], operation.end)};
+        step.transfer[rank] += length(transfer);
+        // What belongs to no bucket the program waits for at once.
+        step.exposed[rank] += operation.bucket < 0 ? length(transfer) : overlap(runs[rank].finalizes, transfer);
     }
+    ++step.operations;
 }
 
 StepLateness new_step(std::size_t ranks, const Operation& first) {
     StepLateness step;
     step.step = first.step;
     step.begin_ns = first.begin;
-    for (auto* values : {&step.late, &step.in_hook, &step.waits, &step.transfer, &step.behind}) values->resize(ranks);
+    for (auto* values : {&step.late, &step.in_hook, &step.waits, &step.transfer, &step.exposed, &step.behind}) values->resize(ranks);
     return step;
 }
 
@@ -97,21 +142,47 @@ std::vector<StepLateness> steps_of(const std::vector<Run>& runs) {
     return steps;
 }
 
-// Whether the rank is later than each other one, step after step.
+// By how much the rank is later than each other one, step after step. A few steps in which something else happened do not count: those
+// at either end are cut off.
 bool is_slow(const std::vector<StepLateness>& steps, std::size_t rank, double step_ns) {
-    double sum = 0, squares = 0;
+    std::vector<double> more;
     for (const StepLateness& step : steps) {
         double others = 0;
         for (std::size_t other = 0; other < step.late.size(); ++other)
             if (other != rank) others = std::max(others, step.late[other]);
-        const double more = step.late[rank] - others;
-        sum += more;
-        squares += more * more;
+        more.push_back(step.late[rank] - others);
     }
-    const auto count = static_cast<double>(steps.size());
+    std::sort(more.begin(), more.end());
+    const std::size_t cut = more.size() / kCutOff;
+    double sum = 0, squares = 0;
+    for (std::size_t i = cut; i < more.size() - cut; ++i) {
+        sum += more[i];
+        squares += more[i] * more[i];
+    }
+    const auto count = static_cast<double>(more.size() - 2 * cut);
     const double mean = sum / count;
     const double error = std::sqrt(std::max(0.0, squares / count - mean * mean) / count);
-    return mean > kCertain * error && mean > kWorthSaying * step_ns;
+    return mean > kCertain * (1 + kFewSteps / count) * error && mean > kWorthSaying * step_ns && mean > kWorthSayingNs;
+}
+
+// The least of all ranks: one that is woken late waits longer.
+double exposed_everywhere(const Pace& pace) {
+    return std::min_element(pace.ranks.begin(), pace.ranks.end(),
+                            [](const Lateness& a, const Lateness& b) { return a.exposed < b.exposed; })
+        ->exposed;
+}
+
+bool collectives_are_slow(const Pace& pace, double operations) {
+    const double exposed = exposed_everywhere(pace);
+    return exposed > kMostOfStep * pace.step && (pace.bytes >= kManyBytes || exposed > kLongOperationNs * operations);
+}
+
+std::string collectives_sentence(const Pace& pace, const Group& group) {
+    std::string text = str("collectives take most of each step: ", duration_text(exposed_everywhere(pace)), " of ",
+                           duration_text(pace.step), " (", pace.steps, " steps, ",
+                           bytes_text(static_cast<double>(pace.bytes)), " in each), though no rank is late");
+    const auto speed = speed_text(group);
+    return speed ? str(text, "; ", *speed) : text;
 }
 
 std::string sentence_of(const Pace& pace, const Lateness& slow) {
@@ -147,7 +218,11 @@ std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const G
     pace.steps = static_cast<std::int64_t>(steps.size());
     const auto count = static_cast<double>(steps.size());
     pace.step = static_cast<double>(end - begin) / count;
-    for (const StepLateness& step : steps) pace.bytes += step.bytes;
+    double operations = 0;  // of a step
+    for (const StepLateness& step : steps) {
+        pace.bytes += step.bytes;
+        operations += static_cast<double>(step.operations) / count;
+    }
     pace.bytes /= steps.size();
     for (std::size_t rank = 0; rank < group.ranks.size(); ++rank) {
         Lateness sum;
@@ -157,6 +232,7 @@ std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const G
             sum.in_hook += step.in_hook[rank] / count;
             sum.waits += step.waits[rank] / count;
             sum.transfer += step.transfer[rank] / count;
+            sum.exposed += step.exposed[rank] / count;
         }
         pace.ranks.push_back(sum);
     }
@@ -165,6 +241,8 @@ std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const G
     if (is_slow(steps, static_cast<std::size_t>(latest->rank), pace.step)) {
         pace.slow = latest->rank;
         pace.sentence = sentence_of(pace, *latest);
+    } else if (collectives_are_slow(pace, operations)) {
+        pace.sentence = collectives_sentence(pace, group);
     }
     return pace;
 }

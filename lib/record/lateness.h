@@ -19,6 +19,7 @@ struct Lateness {
     double in_hook = 0;   // the part of that in which it was in its communication hook; the rest is its own code
     double waits = 0;     // how long it waits for the last rank
     double transfer = 0;  // from the arrival of the last rank to the end of the collective
+    double exposed = 0;   // the part of that in which it had nothing else to do
 };
 
 // Sums over the collectives of one step, in nanoseconds. Each vector has a value for each rank.
@@ -26,8 +27,9 @@ struct StepLateness {
     std::int64_t step = -1;
     std::int64_t begin_ns = 0;  // when rank 0 came to its first collective, on the clock of Group
     std::uint64_t bytes = 0;    // that a rank gives to collectives
-    std::vector<double> late, in_hook, waits, transfer;  // as in Lateness
-    std::vector<double> behind;                          // how much later than the first rank it came
+    std::int64_t operations = 0;
+    std::vector<double> late, in_hook, waits, transfer, exposed;  // as in Lateness
+    std::vector<double> behind;                                   // how much later than the first rank it came
 };
 
 // The steps that the records of all ranks hold; empty if a rank has no record. The first step and the last may be incomplete.
@@ -39,7 +41,7 @@ struct Pace {
     std::uint64_t bytes = 0;  // that a rank gives to collectives in one
     std::vector<Lateness> ranks;
     std::optional<std::int32_t> slow;  // the rank that is late in a way that chance does not explain
-    std::string sentence;              // about that rank; "" if there is none
+    std::string sentence;              // about that rank, or about collectives that take most of a step; "": neither
 };
 
 inline constexpr std::int64_t kLeastSteps = 10;

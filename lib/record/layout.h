@@ -2,6 +2,7 @@
 // holds one fact, which is added when a group or a context is made and stays. All numbers are in the byte order of the host.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,6 +12,9 @@ inline constexpr char kMagic[8] = {'d', 'd', 'p', 'r', 'e', 'c', '1', '\n'};
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::uint64_t kEvents = 16384;  // unless DDP_RECORD_EVENTS says otherwise
 inline constexpr const char* kSuffix = ".record";
+inline constexpr std::chrono::milliseconds kHeartbeat{250};
+// Of several heartbeats one comes in time, even where the machine has much to do.
+inline constexpr std::int64_t kStandstillNs = 4 * std::chrono::nanoseconds(kHeartbeat).count();
 
 // Times are in nanoseconds of CLOCK_MONOTONIC. What a kind does not mention is 0, or -1 for bucket, step and param.
 enum class EventKind : std::uint16_t {
@@ -28,8 +32,10 @@ enum class EventKind : std::uint16_t {
     kBackwardEnd,  // the program has called ddp_finalize or ddp_finalize_async; step
     kStepEnd,      // step, detail as for kStepBegin
     // Of the process.
-    kMarkBegin,  // sequence: of the fact kMark; param: the thread
-    kMarkEnd,    // param: the thread
+    kMarkBegin,   // sequence: of the fact kMark; param: the thread
+    kMarkEnd,     // param: the thread
+    kStoodStill,  // no thread has run since
+    kExit,        // it exits; detail: its status
 };
 
 struct Event {
@@ -62,6 +68,7 @@ struct Head {
     std::int32_t launch_rank;  // DDP_RANK, which a launcher has set; -1: none
     std::uint64_t started;     // when the process began, as the kernel counts: a pid may be used again
     std::int64_t opened_monotonic_ns, opened_realtime_ns;
+    std::int64_t alive_ns;        // a thread of libddp writes the time each kHeartbeat; 0: there is none yet
     std::int64_t samples, steps;  // of a step, and of the whole run, as the program says; 0: unknown
     char host_id[192];            // util/host.h
     char host[64];
@@ -74,6 +81,8 @@ enum class FactKind : std::uint32_t {
     kPlan,       // of a context: for each bucket the number of its parameters and their ids, as int32
     kVerdict,    // of a group: VerdictFact and the message
     kMark,       // owner: its number; the name
+    kPeers,      // of a group: a PeerFact for each connection with another rank
+    kFailure,    // FailureFact and a message, in a block that later ones overwrite
 };
 
 struct FactHead {
@@ -100,6 +109,24 @@ struct ContextFact {
 struct VerdictFact {
     std::int32_t status, rank, param, bucket;
     std::int64_t step;
+};
+// The last error that libddp returned to the program.
+struct FailureFact {
+    std::int64_t time_ns;  // 0: it is being written
+    std::int32_t status, rank, param, bucket;
+    std::int64_t step;
+};
+inline constexpr std::size_t kFailureBytes = 2048;  // with the message, which ends with a 0
+
+// A connection as the kernel that sends counts it. The backend writes it again and again, each number atomically.
+struct PeerFact {
+    std::int32_t rank;            // the other one, as the group numbers it
+    std::uint32_t resent;         // packets
+    std::uint64_t arrived;        // bytes that the other host has acknowledged
+    std::uint64_t waiting;        // bytes that this rank has sent and the other host has not acknowledged
+    std::int64_t stuck_since_ns;  // since when none of those has arrived; 0: none waits
+    std::int64_t busy_ns;         // for how long there were such bytes
+    std::int64_t unread_ns;       // the part of that in which the other rank did not read
 };
 // The last step for which the program announced the gradient completely, plus 1.
 using AnnouncedStep = std::uint32_t;

@@ -48,6 +48,11 @@ public:
     Follower(Position& position, std::int64_t offset) : position_(position), offset_(offset) {}
 
     void take(const Event& event) {
+        if (event.kind == EventKind::kExit) {
+            position_.exits = true;
+            position_.exit_status = event.detail;
+            return;
+        }
         const bool of_group = event.owner == position_.group->owner;
         const ContextRecord* context = of_group ? nullptr : position_.process->context(event.owner);
         if (!of_group && (!context || context->group != position_.group->owner)) return;
@@ -59,7 +64,7 @@ public:
                 return go(Position::At::kProgram, at);
             case EventKind::kOperationBegin:
                 position_.begun = event.sequence + 1;
-                position_.underway = Underway{event.sequence, at, event.step, event.bucket, event.detail};
+                position_.underway = Underway{event.sequence, at, event.step, event.bucket, event.detail, event.bytes};
                 if (position_.at == Position::At::kProgram) go(Position::At::kOperation, at);
                 return;
             case EventKind::kOperationEnd:
@@ -128,11 +133,13 @@ Position find_position(const ProcessRecord& process, const GroupRecord& group, s
     position.process = &process;
     position.group = &group;
     position.life = life_of(process);
+    position.offset_ns = offset;
     position.at = Position::At::kJoining;
     position.since_ns = process.opened_monotonic_ns + offset;
     Follower follower(position, offset);
     for (const Event& event : process.events)
         if (event.time_ns + offset <= until_ns) follower.take(event);
+    if (process.failure && process.failure->time_ns + offset <= until_ns) position.failure = &*process.failure;
     if (position.context) count_gradients(position);
     return position;
 }
@@ -146,6 +153,7 @@ void take_sights(Position& position, const std::vector<Sight>& sights) {
         }
         position.life = Life::kEnded;
         position.ending = sight.text;
+        position.words = sight.words;
         position.killed = sight.kind == Sight::Kind::kKilled;
     }
 }
@@ -178,6 +186,25 @@ std::int64_t take_verdict(Group& group, const Parts& parts) {
     return broken_ns;
 }
 
+// When it is known to have run, or when the records were read.
+std::int64_t last_sign(const Position& position) {
+    if (is_alive(position)) return monotonic_now() + position.offset_ns;
+    const std::int64_t alive_ns = position.process->alive_ns;
+    return alive_ns == 0 || position.at == Position::At::kLeft
+               ? position.last_ns
+               : std::max(position.last_ns, alive_ns + position.offset_ns);
+}
+
+void find_standstill(Position& position, std::int64_t now_ns) {
+    if (!position.process || position.process->alive_ns == 0 || position.at == Position::At::kLeft) return;
+    std::int64_t since_ns = std::max(position.process->alive_ns + position.offset_ns, position.last_ns);
+    // It may have gone on after that, if only to be ended.
+    for (const Event& event : position.process->events)
+        if (event.kind == EventKind::kStoodStill && event.time_ns + position.offset_ns > now_ns)
+            since_ns = std::min(since_ns, std::max(event.since_ns + position.offset_ns, position.last_ns));
+    if (now_ns - since_ns >= kStandstillNs) position.still_ns = now_ns - since_ns;
+}
+
 Group find_group(const Parts& parts, const std::vector<Sight>& sights) {
     const GroupRecord& first = *parts.front().group;
     Group group;
@@ -191,10 +218,10 @@ Group find_group(const Parts& parts, const std::vector<Sight>& sights) {
         if (part.group->world != group.world) continue;
         Position position = find_position(*part.process, *part.group, part.offset, broken_ns);
         take_sights(position, sights);
-        const std::int64_t seen = is_alive(position) ? monotonic_now() + part.offset : position.last_ns;
-        group.now_ns = std::min(std::max(group.now_ns, seen), broken_ns);
+        group.now_ns = std::min(std::max(group.now_ns, last_sign(position)), broken_ns);
         group.ranks[static_cast<std::size_t>(part.group->rank)] = std::move(position);
     }
+    for (Position& position : group.ranks) find_standstill(position, group.now_ns);
     return group;
 }
 
@@ -222,6 +249,19 @@ std::string duration_text(double ns) {
     return text.str();
 }
 
+std::string bytes_text(double bytes) {
+    constexpr std::pair<const char*, double> kUnits[] = {{"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}};
+    std::ostringstream text;
+    text << std::fixed;
+    for (const auto& [unit, length] : kUnits) {
+        if (bytes < length) continue;
+        text << std::setprecision(bytes < 9.95 * length ? 1 : 0) << bytes / length << ' ' << unit;
+        return text.str();
+    }
+    text << std::setprecision(0) << bytes << " bytes";
+    return text.str();
+}
+
 std::string ranks_text(const std::vector<std::int32_t>& ranks) {
     if (ranks.size() == 1) return str("rank ", ranks.front());
     std::string text = "ranks ";
@@ -243,15 +283,17 @@ std::string describe(const Group& group, const Position& position) {
     const bool known = group.verdict || position.life != Life::kEnded;
     const std::string time =
         known ? str(" for ", duration_text(static_cast<double>(group.now_ns - position.since_ns))) : "";
+    const bool knows_steps = position.process && !position.process->contexts.empty();
     switch (position.at) {
         case Position::At::kUnknown:
             return "without a record";
         case Position::At::kJoining:
             return str("joining the group", time);
         case Position::At::kProgram:
-            return str(
-                "in the program's own code", time,
-                position.step < 0 ? std::string(", before its first step") : str(", after step ", position.step));
+            return str("in the program's own code", time,
+                       position.step >= 0 ? str(", after step ", position.step)
+                       : knows_steps      ? std::string(", before its first step")
+                                          : std::string());
         case Position::At::kBackward:
             return str("in the backward pass of step ", position.step, time, gradients_text(position));
         case Position::At::kHook:

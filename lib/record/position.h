@@ -21,6 +21,7 @@ enum class Life {
 struct Underway {
     std::int64_t sequence = 0, since_ns = 0, step = -1;
     std::int32_t bucket = -1, detail = 0;
+    std::uint64_t bytes = 0;
 };
 
 struct Position {
@@ -41,7 +42,14 @@ struct Position {
     const ContextRecord* context = nullptr;  // the one that did something last; null: none did
     Life life = Life::kUnknown;
     std::string ending;   // how it ended, if the launcher saw it
+    std::string words;    // the last line that it wrote to stderr, if the launcher saw it
     bool killed = false;  // by a signal
+    bool exits = false;   // by itself, before it has freed the group
+    std::int32_t exit_status = 0;
+    const Failure* failure = nullptr;  // the last error that the program got, until Group::now_ns; null: none
+    std::int64_t offset_ns = 0;        // as of clock_offset()
+    // For how long none of its threads has run at Group::now_ns; 0: they ran.
+    std::int64_t still_ns = 0;
     At at = At::kUnknown;
     std::int64_t since_ns = 0;  // since when it is there
     std::int64_t step = -1;     // of the context; at kProgram the last that ended, -1: none
@@ -85,6 +93,8 @@ std::string describe(const Underway& operation);
 std::string describe(const Group& group, const Position& position);
 // "4.2 s", "37 ms".
 std::string duration_text(double ns);
+// "1.3 MB", "12 bytes".
+std::string bytes_text(double bytes);
 // "rank 2", "ranks 0, 1 and 3".
 std::string ranks_text(const std::vector<std::int32_t>& ranks);
 

@@ -46,13 +46,33 @@ std::string text_of(const char (&field)[size]) {
     return std::string(field, strnlen(field, size));
 }
 
+// Numbers that no process writes are damage. Sums of the others do not overflow.
+constexpr std::int64_t kMost = std::int64_t{1} << 61;
+constexpr std::int32_t kMostRanks = 1 << 18;
+constexpr std::uint32_t kMostMarks = 1 << 16;
+
+bool is_sensible(std::int64_t number) {
+    return number >= -1 && number < kMost;
+}
+
+std::int64_t sensible(std::int64_t number, const char* what) {
+    if (!is_sensible(number)) throw std::runtime_error(std::string(what) + " makes no sense");
+    return number;
+}
+
+bool is_sensible(const Event& event) {
+    for (const std::int64_t number : {event.time_ns, event.since_ns, event.step, event.sequence})
+        if (!is_sensible(number)) return false;
+    return true;
+}
+
 // slots: a part of the ring, of which the first has the index `first`.
 void read_slots(ProcessRecord& record, std::string_view slots, std::uint64_t first, std::uint64_t ring) {
     for (std::uint64_t i = 0; i < slots.size() / sizeof(Event); ++i) {
         Event event;
         std::memcpy(&event, slots.data() + i * sizeof event, sizeof event);
         // Its number says its place: anything else is damage.
-        if (event.number != 0 && (event.number - 1) % ring == first + i) record.events.push_back(event);
+        if (event.number != 0 && (event.number - 1) % ring == first + i && is_sensible(event)) record.events.push_back(event);
     }
 }
 
@@ -68,6 +88,8 @@ void order_events(ProcessRecord& record, std::uint64_t ring, std::uint64_t most)
 
 GroupRecord read_group(Bytes fact, std::uint32_t owner) {
     const auto head = fact.value<GroupFact>();
+    if (head.world < 1 || head.world > kMostRanks || head.rank < 0 || head.rank >= head.world)
+        throw std::runtime_error("the rank of a group makes no sense");
     GroupRecord group;
     group.owner = static_cast<std::uint16_t>(owner);
     group.rank = head.rank;
@@ -107,6 +129,34 @@ Verdict read_verdict(Bytes fact) {
     return {head.status, head.rank, head.param, head.bucket, head.step, std::string(fact.rest())};
 }
 
+std::optional<Failure> read_failure(Bytes fact) {
+    const auto head = fact.value<FailureFact>();
+    if (sensible(head.time_ns, "the time of an error") == 0) return std::nullopt;
+    return Failure{{head.status, head.rank, head.param, head.bucket, head.step, fact.text()}, head.time_ns};
+}
+
+// Adds up those with the same rank.
+void read_peers(std::vector<Peer>& peers, Bytes fact) {
+    while (!fact.empty()) {
+        const auto one = fact.value<PeerFact>();
+        for (const std::int64_t number : {one.stuck_since_ns, one.busy_ns, one.unread_ns})
+            sensible(number, "what is counted of a connection");
+        const auto same = [&](const Peer& peer) { return peer.rank == one.rank; };
+        const auto at = std::find_if(peers.begin(), peers.end(), same);
+        if (at == peers.end()) {
+            peers.push_back(one);
+            continue;
+        }
+        at->resent += one.resent;
+        at->arrived += one.arrived;
+        at->waiting += one.waiting;
+        if (one.stuck_since_ns != 0 && (at->stuck_since_ns == 0 || one.stuck_since_ns < at->stuck_since_ns))
+            at->stuck_since_ns = one.stuck_since_ns;
+        at->busy_ns = std::max(at->busy_ns, one.busy_ns);
+        at->unread_ns = std::max(at->unread_ns, one.unread_ns);
+    }
+}
+
 template <class Owners>
 auto* find_owner(Owners& owners, std::uint32_t owner) {
     const auto found = std::find_if(owners.begin(), owners.end(), [&](const auto& one) { return one.owner == owner; });
@@ -128,6 +178,12 @@ void read_fact(ProcessRecord& record, const FactHead& head, Bytes fact) {
         case FactKind::kVerdict:
             if (auto* group = find_owner(record.groups, head.owner)) group->verdicts.push_back(read_verdict(fact));
             return;
+        case FactKind::kPeers:
+            if (auto* group = find_owner(record.groups, head.owner)) read_peers(group->peers, fact);
+            return;
+        case FactKind::kFailure:
+            record.failure = read_failure(fact);
+            return;
         case FactKind::kMark:
             record.marks.resize(std::max<std::size_t>(record.marks.size(), head.owner + std::size_t{1}));
             record.marks[head.owner] = fact.rest();
@@ -136,7 +192,7 @@ void read_fact(ProcessRecord& record, const FactHead& head, Bytes fact) {
 }
 
 constexpr const char* kSights = "seen-by-launcher";
-constexpr std::uint32_t kMostMarks = 1 << 20;
+constexpr char kBeforeWords = '\t';
 
 // A block that the process has not finished is the last one.
 void read_facts(ProcessRecord& record, Bytes blocks) {
@@ -161,10 +217,11 @@ ProcessRecord record_of(const Head& head, const std::string& path) {
     record.pid = head.pid;
     record.launch_rank = head.launch_rank;
     record.started = head.started;
-    record.opened_monotonic_ns = head.opened_monotonic_ns;
+    record.opened_monotonic_ns = sensible(head.opened_monotonic_ns, "the time of its beginning");
+    record.opened_realtime_ns = sensible(head.opened_realtime_ns, "the time of its beginning");
+    record.alive_ns = sensible(head.alive_ns, "the time of its last sign of life");
     record.samples = head.samples;
     record.steps = head.steps;
-    record.opened_realtime_ns = head.opened_realtime_ns;
     return record;
 }
 
@@ -237,8 +294,8 @@ const ContextRecord* ProcessRecord::context(std::uint16_t owner) const {
 }
 
 void add_sight(const std::string& folder, const Sight& sight) {
-    std::ofstream(folder + "/" + kSights, std::ios::app)
-        << sight.launch_rank << ' ' << static_cast<int>(sight.kind) << ' ' << sight.text << '\n';
+    std::ofstream(folder + "/" + kSights, std::ios::app) << sight.launch_rank << ' ' << static_cast<int>(sight.kind)
+                                                         << ' ' << sight.text << kBeforeWords << sight.words << '\n';
 }
 
 std::vector<Sight> read_sights(const std::string& folder) {
@@ -247,6 +304,9 @@ std::vector<Sight> read_sights(const std::string& folder) {
     Sight sight;
     for (int kind = 0; file >> sight.launch_rank >> kind && std::getline(file >> std::ws, sight.text);) {
         sight.kind = static_cast<Sight::Kind>(kind);
+        const std::size_t words = std::min(sight.text.find(kBeforeWords), sight.text.size());
+        sight.words = sight.text.substr(std::min(words + 1, sight.text.size()));
+        sight.text.resize(words);
         sights.push_back(sight);
     }
     return sights;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,14 @@ struct Verdict {
     std::string message;
 };
 
+// The last error that libddp returned to the program.
+struct Failure : Verdict {
+    std::int64_t time_ns = 0;
+};
+
+// What one rank has sent to another over all connections with it. stuck_since_ns: of the one that is stuck longest.
+using Peer = PeerFact;
+
 // One rank's part in a group.
 struct GroupRecord {
     std::uint16_t owner = 0;
@@ -24,6 +33,7 @@ struct GroupRecord {
     std::string name, key, backend;
     Totals totals{};
     std::vector<Verdict> verdicts;
+    std::vector<Peer> peers;
 };
 
 struct ContextRecord {
@@ -38,12 +48,13 @@ struct ProcessRecord {
     std::int32_t pid = 0, launch_rank = -1;
     std::uint64_t started = 0;
     std::int64_t opened_monotonic_ns = 0, opened_realtime_ns = 0;
-    std::int64_t samples = 0, steps = 0;  // as in Head
-    std::uint64_t lost = 0;               // events that newer ones have taken the place of
-    std::vector<Event> events;            // in order
+    std::int64_t alive_ns = 0, samples = 0, steps = 0;  // as in Head
+    std::uint64_t lost = 0;                             // events that newer ones have taken the place of
+    std::vector<Event> events;                          // in order
     std::vector<GroupRecord> groups;
     std::vector<ContextRecord> contexts;
     std::vector<std::string> marks;
+    std::optional<Failure> failure;
 
     const GroupRecord* group(std::uint16_t owner) const;
     const ContextRecord* context(std::uint16_t owner) const;
@@ -55,7 +66,8 @@ struct Sight {
 
     std::int32_t launch_rank = 0;
     Kind kind = Kind::kExited;
-    std::string text;  // "was killed by signal 9 (SIGKILL)"
+    std::string text;     // "was killed by signal 9 (SIGKILL)"
+    std::string words{};  // the last line that it wrote to stderr
 };
 
 // Adds to what was seen. Says nothing if it cannot: the records are there without it.

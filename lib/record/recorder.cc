@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "util/descriptors.h"
 #include "util/host.h"
@@ -63,6 +64,8 @@ public:
     char* add(FactKind kind, std::uint32_t owner, std::string_view fact);
     std::uint16_t new_owner() { return static_cast<std::uint16_t>(owners_.fetch_add(1, std::memory_order_relaxed)); }
     std::uint32_t mark(std::string_view name);
+    void beat(bool first) noexcept;
+    void note_failure(const ErrorInfo& error);
     void set_workload(std::int64_t samples, std::int64_t steps) {
         std::atomic_ref(head_->samples).store(samples, std::memory_order_relaxed);
         std::atomic_ref(head_->steps).store(steps, std::memory_order_relaxed);
@@ -80,6 +83,8 @@ private:
     std::mutex mutex_;
     std::size_t size_ = 0;
     std::map<std::string, std::uint32_t, std::less<>> marks_;
+    std::mutex failure_mutex_;
+    char* failure_ = nullptr;  // null: there was none yet
 };
 
 namespace {
@@ -99,6 +104,8 @@ std::uint64_t process_start() {
     for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
     return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
 }
+
+thread_local const Connecting* connecting = nullptr;
 
 constexpr std::uint64_t kFewestEvents = 64;
 constexpr std::uint64_t kMostEvents = std::uint64_t{1} << 26;  // 4 GiB
@@ -209,6 +216,28 @@ char* Record::add(FactKind kind, std::uint32_t owner, std::string_view fact) {
     return memory + sizeof head;
 }
 
+void Record::beat(bool first) noexcept {
+    const std::atomic_ref alive(head_->alive_ns);
+    const std::int64_t now = now_ns(), before = alive.exchange(now, std::memory_order_relaxed);
+    if (!first && now - before >= kStandstillNs)
+        write(0, {.kind = EventKind::kStoodStill, .since_ns = before, .time_ns = now});
+}
+
+void Record::note_failure(const ErrorInfo& error) {
+    const std::lock_guard lock(failure_mutex_);
+    if (!failure_) failure_ = add(FactKind::kFailure, 0, std::string(kFailureBytes, '\0'));
+    FailureFact fact{0, error.code, error.rank, error.param, error.bucket, error.step};
+    const std::atomic_ref time(reinterpret_cast<FailureFact*>(failure_)->time_ns);
+    time.store(0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    std::memcpy(failure_ + sizeof fact.time_ns, reinterpret_cast<const char*>(&fact) + sizeof fact.time_ns,
+                sizeof fact - sizeof fact.time_ns);
+    char* const text = failure_ + sizeof fact;
+    std::memset(text, 0, kFailureBytes - sizeof fact);
+    copy_text(text, kFailureBytes - sizeof fact, error.message);
+    time.store(now_ns(), std::memory_order_release);
+}
+
 std::uint32_t Record::mark(std::string_view name) {
     std::unique_lock lock(mutex_);
     if (const auto found = marks_.find(name); found != marks_.end()) return found->second;
@@ -291,10 +320,74 @@ void Recorder::broken(const ErrorInfo& verdict) const {
     write({.kind = EventKind::kBroken, .step = verdict.step, .bucket = verdict.bucket, .detail = verdict.code});
 }
 
+void Recorder::joined() const noexcept {
+    if (!record_) return;
+    write({.kind = EventKind::kJoined});
+    // This late, so that it comes before what backends do at an exit, which may take long.
+    static const int registered = on_exit(
+        [](int status, void*) {
+            if (Record* const record = process.load(std::memory_order_acquire)->record)
+                record->write(0, {.kind = EventKind::kExit, .detail = status});
+        },
+        nullptr);
+    static_cast<void>(registered);
+}
+
+void Recorder::beat(bool first) const noexcept {
+    if (record_) record_->beat(first);
+}
+
+PeerFact* Recorder::peers(const std::vector<std::int32_t>& ranks) const {
+    if (!record_ || ranks.empty()) return nullptr;
+    std::string fact;
+    for (const std::int32_t rank : ranks) {
+        PeerFact peer{};
+        peer.rank = rank;
+        fact.append(bytes_of(peer));
+    }
+    try {
+        return reinterpret_cast<PeerFact*>(record_->add(FactKind::kPeers, owner_, fact));
+    } catch (...) {
+        log(LogLevel::kWarn, "connections are not recorded (DDP_RECORD): ", caught().message);
+        return nullptr;
+    }
+}
+
+Connecting::Connecting(const Recorder& of_group)
+    : outer_(std::exchange(connecting, this)), recorder_(of_group), ranks_() {}
+
+Connecting::Connecting(std::vector<std::int32_t> ranks)
+    : outer_(std::exchange(connecting, this)),
+      recorder_(outer_ ? outer_->recorder_ : Recorder()),
+      ranks_(std::move(ranks)) {}
+
+Connecting::~Connecting() {
+    connecting = outer_;
+}
+
+PeerFact* Connecting::peers(std::vector<std::int32_t> ranks) {
+    if (!connecting) return nullptr;
+    if (!connecting->ranks_.empty())
+        for (std::int32_t& rank : ranks) rank = connecting->ranks_[static_cast<std::size_t>(rank)];
+    return connecting->recorder_.peers(ranks);
+}
+
 void mark_begin(std::string_view name) {
     Record* record = Record::of_process();
     if (!record) return;
     record->write(0, {.kind = EventKind::kMarkBegin, .sequence = record->mark(name), .param = gettid()});
+}
+
+void note_failure(const ErrorInfo& error) noexcept {
+    // A program may look again and again whether something has come, and end a wait itself.
+    if (error.code == DDP_ERROR_TIMEOUT || error.code == DDP_ERROR_INTERRUPTED) return;
+    Record* record = Record::of_process();
+    if (!record) return;
+    try {
+        record->note_failure(error);
+    } catch (...) {
+        log(LogLevel::kWarn, "an error is not recorded (DDP_RECORD): ", caught().message);
+    }
 }
 
 void set_workload(std::int64_t samples, std::int64_t steps) {

@@ -54,6 +54,12 @@ public:
     void plan(const std::vector<std::vector<std::int32_t>>& buckets) const;
     // What broke a group.
     void broken(const ErrorInfo& verdict) const;
+    // All ranks are connected. An exit of the process is recorded from now on.
+    void joined() const noexcept;
+    // The process runs. first: nobody has said so for a while, which means nothing.
+    void beat(bool first) const noexcept;
+    // A fact for each connection of a group, with the rank filled in; null if nothing is recorded.
+    PeerFact* peers(const std::vector<std::int32_t>& ranks) const;
 
 private:
     Recorder(Record* record, Totals* totals, std::uint16_t owner) : record_(record), totals_(totals), owner_(owner) {}
@@ -63,9 +69,32 @@ private:
     std::uint16_t owner_ = 0;
 };
 
+// A backend knows of its group only what ddp_backend_host says. While it connects, it finds here, on its thread, where to record its
+// connections. Scopes nest.
+class Connecting {
+public:
+    explicit Connecting(const Recorder& of_group);
+    // A part of the group connects, and numbers its ranks from 0. ranks: their numbers in the group.
+    explicit Connecting(std::vector<std::int32_t> ranks);
+    ~Connecting();
+    Connecting(const Connecting&) = delete;
+    Connecting& operator=(const Connecting&) = delete;
+
+    // As Recorder::peers(). ranks: as the part that connects numbers them.
+    static PeerFact* peers(std::vector<std::int32_t> ranks);
+
+private:
+    const Connecting* const outer_;
+    const Recorder recorder_;
+    const std::vector<std::int32_t> ranks_;  // empty: those of the group
+};
+
 // Marks of the program, which nest on each thread.
 void mark_begin(std::string_view name);
 void mark_end();
+
+// A call has failed.
+void note_failure(const ErrorInfo& error) noexcept;
 
 // How much work there is; 0: unknown.
 void set_workload(std::int64_t samples, std::int64_t steps);

@@ -21,7 +21,7 @@ ROOMS = {
     "wire": {"util"},
     "rendezvous": {"wire", "util"},
     "record": {"util"},
-    "backends": {"wire", "kernels", "device", "util"},
+    "backends": {"record", "wire", "kernels", "device", "util"},
     "comm": {"backends", "rendezvous", "record", "kernels", "device", "util"},
     "hooks": {"comm", "kernels", "device", "util"},
     "core": {"hooks", "comm", "rendezvous", "record", "kernels", "device", "util"},

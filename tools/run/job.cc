@@ -72,7 +72,7 @@ void Job::judge(const Process& process) {
         kill();
     } else if (phase_ <= Phase::kReporting && !ending.ok()) {
         const bool wanted = std::count(passed_on_.begin(), passed_on_.end(), ending.signal) != 0;
-        plan_.records->note(process.rank(), ending);
+        plan_.records->note(process.rank(), ending, process.last_words());
         gather({ending.code(), !wanted, name + " " + ending.text(), weight_of(ending), process.rank()});
     }
 }

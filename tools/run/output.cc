@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,8 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kLongestLine = std::size_t{64} * 1024;
+constexpr std::size_t kTail = 1024;  // where last words are looked for
+constexpr std::size_t kMostWords = 200;
 constexpr std::size_t kCongested = std::size_t{1024} * 1024;
 constexpr std::size_t kRelieved = std::size_t{256} * 1024;
 constexpr std::size_t kLargeChunk = std::size_t{256} * 1024;
@@ -196,7 +199,21 @@ bool LogFile::write(std::string_view bytes) {
 LineStream::LineStream(Output& output, Sink& sink, int rank, std::shared_ptr<LogFile> log)
     : output_(output), sink_(sink), tag_(output.style.tags ? make_tag(sink, rank) : ""), log_(std::move(log)) {}
 
+std::string LineStream::last_words() const {
+    constexpr const char* kBlank = " \t\r\n";
+    const std::size_t end = tail_.find_last_not_of(kBlank);
+    if (end == std::string::npos) return "";
+    const std::size_t before = tail_.find_last_of("\r\n", end);
+    const std::size_t begin = before == std::string::npos ? 0 : tail_.find_first_not_of(kBlank, before + 1);
+    std::string words = tail_.substr(begin, std::min(end + 1 - begin, kMostWords));
+    std::replace_if(
+        words.begin(), words.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
+    return words;
+}
+
 void LineStream::feed(std::string_view bytes) {
+    tail_.append(bytes.substr(bytes.size() - std::min(bytes.size(), kTail)));
+    if (tail_.size() > kTail) tail_.erase(0, tail_.size() - kTail);
     if (output_.style.tags) {
         feed_lines(bytes);
     } else {

@@ -100,6 +100,8 @@ public:
     void feed(std::string_view bytes);
     // Hands on a last line without an end.
     void finish();
+    // The last line with words in it, or its beginning.
+    std::string last_words() const;
     // Nobody receives what is fed here any more.
     bool unheard() const { return sink_.broken() && !log_; }
     bool congested() const { return sink_.congested(); }
@@ -114,6 +116,7 @@ private:
     std::string tag_;
     std::shared_ptr<LogFile> log_;
     std::string partial_;
+    std::string tail_;  // of all that came
     bool cut_ = false;  // the piece before this one was cut off for its length
 };
 

@@ -48,6 +48,9 @@ public:
     // The errno that kept the program from running, or 0.
     int exec_error() const { return exec_error_; }
 
+    // The last line that it wrote to stderr.
+    std::string last_words() const { return err_.lines.last_words(); }
+
     void signal(int number) const;
     void signal_group(int number) const;
     // Nothing is left of the process group. Only for a process that has ended.

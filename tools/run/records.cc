@@ -79,17 +79,18 @@ void Records::begin_generation(int generation) {
     if (!temporary_.empty() && temporary_ != root_) write_job_file(temporary_, facts_);
 }
 
-void Records::note(int rank, const Ending& ending) const {
+void Records::note(int rank, const Ending& ending, const std::string& words) const {
     using Kind = record::Sight::Kind;
     if (!folder_.empty())
-        record::add_sight(folder_, {rank, ending.signal != 0 ? Kind::kKilled : Kind::kExited, ending.text()});
+        record::add_sight(folder_, {rank, ending.signal != 0 ? Kind::kKilled : Kind::kExited, ending.text(), words});
 }
 
 // Afterwards nobody could see it any more: ddprun is about to end them.
 void Records::note_stopped(const record::Group& group) const {
     for (const record::Position& position : group.ranks)
         if (position.life == record::Life::kStopped)
-            record::add_sight(folder_, {position.process->launch_rank, record::Sight::Kind::kStopped, "was stopped"});
+            record::add_sight(folder_,
+                              {position.process->launch_rank, record::Sight::Kind::kStopped, "was stopped", ""});
 }
 
 std::string Records::explain(int rank) const try {

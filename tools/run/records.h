@@ -26,7 +26,8 @@ public:
     // A folder that goes with the job, and in which --status finds it: who outlives ddprun removes it. "": none.
     const std::string& temporary() const { return temporary_; }
 
-    void note(int rank, const Ending& ending) const;
+    // words: the last ones of the rank.
+    void note(int rank, const Ending& ending, const std::string& words) const;
     // What they tell of the failure of this rank that its process does not: where it was, who waited for it; or whom all wait
     // for. "": nothing.
     std::string explain(int rank) const;

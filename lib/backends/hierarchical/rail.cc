@@ -1,5 +1,9 @@
 #include "backends/hierarchical/rail.h"
 
+#include <utility>
+#include <vector>
+
+#include "record/recorder.h"
 #include "util/error.h"
 
 namespace libddp::hierarchical {
@@ -24,6 +28,9 @@ Rail::Rail(const ddp_backend_host& host, const ddp_backend* backend, const backe
     host_.store_get = &store_get;
     host_.log = &write_log;
     if (host.interrupted) host_.interrupted = &interrupted;
+    std::vector<std::int32_t> ranks;
+    for (int on = 0; on < topology.hosts(); ++on) ranks.push_back(topology.ranks(on)[static_cast<std::size_t>(number)]);
+    const record::Connecting connecting(std::move(ranks));
     auto failure = no_failure();
     check(backend_->create(&host_, &transport_, &failure), failure);
 }

@@ -43,6 +43,7 @@ Mesh::Mesh(const ddp_backend_host& host, const Settings& settings, const backend
         }
     }
     full_ = peers + 1 == by_peer_.size();
+    delivery_ = Delivery::of(lanes_);
 }
 
 Mesh::~Mesh() = default;
@@ -107,6 +108,7 @@ void Mesh::Patience::after(bool moved) {
 
 void Mesh::Patience::check() {
     mesh_.failure_.check();
+    mesh_.look_at_delivery();
     if (mesh_.host_.interrupted && mesh_.host_.interrupted(mesh_.host_.handle) != 0)
         fail(DDP_ERROR_INTERRUPTED, "the collective was interrupted");
     if (!deadline_.expired()) return;

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backends/common/failure.h"
+#include "backends/tcp/delivery.h"
 #include "backends/tcp/join.h"
 #include "backends/tcp/lane.h"
 #include "backends/tcp/settings.h"
@@ -60,6 +62,11 @@ public:
     // A rank whose messages do not fit this rank's operation; -1: none.
     int misfit() const;
 
+    // After an operation: looks how connections fare, if it is time for that.
+    void look_at_delivery() {
+        if (delivery_) delivery_->look();
+    }
+
     // Wakes a wait, and tells all peers.
     void shut_down();
     // Best effort: this rank leaves on purpose.
@@ -96,6 +103,7 @@ private:
     std::shared_ptr<Listener> listener_;
     std::vector<std::unique_ptr<Lane>> lanes_;
     std::vector<std::vector<Lane*>> by_peer_;
+    std::optional<Delivery> delivery_;  // empty: nothing is recorded
 };
 
 }  // namespace libddp::tcp

@@ -35,6 +35,7 @@ void TcpTransport::run(const ddp_collective& c) {
             backend::run_alone(c);
         else
             dispatch(c, Deadline::after_ms(c.timeout_ms));
+        if (mesh_) mesh_->look_at_delivery();
     });
 }
 

@@ -1,0 +1,145 @@
+#include "record/link_state.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "util/error.h"
+
+namespace libddp::record {
+namespace {
+
+// What is stuck for less may be on its way still, or was sent again once.
+constexpr std::int64_t kStuckNs = 800'000'000;
+// Of fewer bytes the time says nothing: acknowledgments may come 40 ms late.
+constexpr std::uint64_t kTellingBytes = 1 << 20;
+
+// One direction.
+struct LinkState {
+    const Position* from = nullptr;
+    const Position* to = nullptr;
+    Peer counts{};
+    std::int64_t stuck_ns = 0;  // for how long nothing has arrived of what waits; 0: it moves, or nothing waits
+
+    // Bytes a second while some were on their way and the other rank read them; 0: too few to tell.
+    double speed() const {
+        const double busy = static_cast<double>(counts.busy_ns - counts.unread_ns);
+        return counts.arrived < kTellingBytes || busy <= 0 ? 0 : static_cast<double>(counts.arrived) / busy * 1e9;
+    }
+};
+
+std::string host_of(const Position& position) {
+    return position.process ? str(" (on ", position.process->host, ")") : "";
+}
+
+// All that are recorded.
+std::vector<LinkState> link_states(const Group& group) {
+    std::vector<LinkState> states;
+    for (const Position& position : group.ranks) {
+        if (!position.group) continue;
+        for (const Peer& peer : position.group->peers) {
+            if (peer.rank < 0 || peer.rank >= group.world) continue;
+            LinkState state{&position, &group.ranks[static_cast<std::size_t>(peer.rank)], peer, 0};
+            if (peer.waiting != 0 && peer.stuck_since_ns != 0)
+                state.stuck_ns = std::max<std::int64_t>(0, group.now_ns - peer.stuck_since_ns - position.offset_ns);
+            states.push_back(state);
+        }
+    }
+    return states;
+}
+
+// Of what is stuck, what is stuck longest.
+const LinkState* find_stuck(const std::vector<LinkState>& states) {
+    const LinkState* longest = nullptr;
+    for (const LinkState& state : states) {
+        if (state.stuck_ns < kStuckNs) continue;
+        if (!longest || state.stuck_ns > longest->stuck_ns) longest = &state;
+    }
+    return longest;
+}
+
+// The other rank reads nothing, and so nothing can arrive.
+bool is_unread(const LinkState& state) {
+    return state.counts.unread_ns * 2 > state.counts.busy_ns;
+}
+
+std::string ends_text(const LinkState& state) {
+    return str("rank ", state.from->rank, host_of(*state.from), " and rank ", state.to->rank, host_of(*state.to));
+}
+
+std::string stuck_text(const LinkState& state) {
+    const std::string time = duration_text(static_cast<double>(state.stuck_ns));
+    if (is_unread(state))
+        return str("rank ", state.to->rank, " has read nothing of what rank ", state.from->rank, " sends for ", time);
+    const std::string again = state.counts.resent == 0 ? "" : str("; packets sent again: ", state.counts.resent);
+    return str("the link between ", ends_text(state), " is dead: nothing that rank ", state.from->rank,
+               " sends has arrived for ", time, " (", bytes_text(static_cast<double>(state.counts.waiting)), " wait",
+               again, ")");
+}
+
+// Null: nobody knows their speeds.
+const LinkState* find_slowest(const std::vector<LinkState>& states) {
+    const LinkState* slowest = nullptr;
+    for (const LinkState& state : states)
+        if (state.speed() > 0 && (!slowest || state.speed() < slowest->speed())) slowest = &state;
+    return slowest;
+}
+
+bool same_ends(const LinkState& a, const LinkState& b) {
+    return std::minmax(a.from->rank, a.to->rank) == std::minmax(b.from->rank, b.to->rank);
+}
+
+// Ranks by their hosts; empty where they share one.
+std::string hosts_text(const Group& group) {
+    std::vector<std::pair<std::string, std::vector<std::int32_t>>> hosts;
+    for (const Position& position : group.ranks) {
+        if (!position.process) continue;
+        const std::string& host = position.process->host;
+        auto at = std::find_if(hosts.begin(), hosts.end(), [&](const auto& one) { return one.first == host; });
+        if (at == hosts.end()) at = hosts.insert(at, {host, {}});
+        at->second.push_back(position.rank);
+    }
+    if (hosts.size() < 2) return "";
+    std::string text;
+    for (const auto& [host, ranks] : hosts) text += str(text.empty() ? "" : ", ", host, " (", ranks_text(ranks), ")");
+    return str(" between the hosts ", text);
+}
+
+}  // namespace
+
+std::string link_text(const Group& group) {
+    const auto states = link_states(group);
+    if (const LinkState* stuck = find_stuck(states)) return stuck_text(*stuck);
+    std::vector<LinkState> waiting;
+    std::copy_if(states.begin(), states.end(), std::back_inserter(waiting),
+                 [](const LinkState& state) { return state.counts.waiting != 0; });
+    if (const LinkState* slow = find_slowest(waiting))
+        return str("the link between ", ends_text(*slow), " is slow: it moves ", bytes_text(slow->speed()),
+                   " a second");
+    return str("the network", hosts_text(group), " is slow or dead");
+}
+
+std::optional<std::string> speed_text(const Group& group) {
+    const auto states = link_states(group);
+    const LinkState* slowest = find_slowest(states);
+    if (!slowest) return std::nullopt;
+    std::vector<double> others;
+    for (const LinkState& state : states)
+        if (state.speed() > 0 && !same_ends(state, *slowest)) others.push_back(state.speed());
+    std::string text =
+        str("the link between ", ends_text(*slowest), " moves ", bytes_text(slowest->speed()), " a second");
+    if (others.empty()) return text;
+    const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
+    std::nth_element(others.begin(), middle, others.end());
+    return str(text, ", others ", bytes_text(*middle));
+}
+
+std::optional<std::string> dead_link_text(const Group& group) {
+    const auto states = link_states(group);
+    const LinkState* stuck = find_stuck(states);
+    return stuck ? std::optional(stuck_text(*stuck)) : std::nullopt;
+}
+
+}  // namespace libddp::record
