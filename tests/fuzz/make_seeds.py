@@ -284,6 +284,32 @@ def api():
               bytes(12) + bytes([11, 5, 0, 0]))
 
 
-for make in (store_frames, store_state, store_replies, environment, addresses, file_log, plans, hook_states, options, verdicts, topologies,
+def job_records():
+    joined, begin, end, broken, left, step, launch, hook_end, backward_end, step_end = range(1, 11)
+    group, context, plan, verdict, peers, failure = 1, 2, 3, 4, 6, 7
+
+    def event(kind, owner, at, since=0, number=0, of_step=-1, bucket=-1, sequence=0, detail=0):
+        return struct.pack("<QqqqqQHHiii", 1, at, since, of_step, sequence, 100, kind, owner, bucket, -1, detail)
+
+    def fact(kind, owner, content):
+        return bytes([kind, owner, len(content)]) + content
+
+    facts = (fact(group, 1, struct.pack("<ii", 0, 2) + b"world\0key\0tcp\0") +
+             fact(context, 2, struct.pack("<iiII", 1, 2, 4, 3) + b"weight\0bias\0") +
+             fact(plan, 2, struct.pack("<iiii", 1, 1, 1, 0)))
+    trained = [event(joined, 1, 10), event(step, 2, 20, of_step=3), event(launch, 2, 21, of_step=3, bucket=0),
+               event(hook_end, 2, 22, since=21, of_step=3, bucket=0), event(backward_end, 2, 23, of_step=3),
+               event(begin, 1, 24, of_step=3, bucket=0, sequence=5)]
+    write("record", "waits", bytes([len(trained) - 1, 0]) + b"".join(trained) + facts)
+    ended = trained[1:] + [event(end, 1, 30, since=24, of_step=3, bucket=0, sequence=5), event(step_end, 2, 31, of_step=3), event(left, 1, 40)]
+    write("record", "ended", bytes([7, 0]) + b"".join(ended) + facts)
+    write("record", "broken", bytes([1, 0]) + event(joined, 1, 10) + event(broken, 1, 50) + facts +
+          fact(verdict, 1, struct.pack("<iiiiq", -7, 1, -1, -1, 3) + b"rank 1 is late"))
+    write("record", "links", bytes([0, 0]) + trained[-1] + facts +
+          fact(peers, 1, struct.pack("<iIQQqqq", 1, 3, 1 << 21, 100, 25, 1 << 30, 0)) +
+          fact(failure, 0, struct.pack("<qiiiiq", 30, -2, -1, -1, -1, -1) + b"no memory\0"))
+
+
+for make in (job_records, store_frames, store_state, store_replies, environment, addresses, file_log, plans, hook_states, options, verdicts, topologies,
              shared_memory, wire, codecs, tools, api):
     make()

@@ -1,0 +1,299 @@
+// The file of a record: what a process writes, and what the reader makes of it and of damage.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "record/cause.h"
+#include "record/lateness.h"
+#include "record/reader.h"
+#include "record/recorder.h"
+#include "util/error.h"
+
+namespace libddp::record {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Folder {
+public:
+    Folder() {
+        std::string path = std::filesystem::temp_directory_path() / "ddp-record-XXXXXX";
+        if (!mkdtemp(path.data())) throw std::runtime_error("no folder");
+        path_ = path;
+    }
+    ~Folder() { std::filesystem::remove_all(path_); }
+    const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+};
+
+// Runs this in a process of its own, which has a record of its own.
+void in_process(const std::string& folder, const std::function<void()>& body, const char* events = "64") {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        setenv("DDP_RECORD", folder.c_str(), 1);
+        setenv("DDP_RECORD_EVENTS", events, 1);
+        setenv("DDP_RANK", "3", 1);
+        body();
+        _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0);
+}
+
+ProcessRecord read_one(const std::string& folder) {
+    std::vector<std::string> complaints;
+    auto records = read_records(folder, complaints);
+    EXPECT_EQ(complaints, std::vector<std::string>());
+    EXPECT_EQ(records.size(), 1u);
+    return records.empty() ? ProcessRecord{} : std::move(records.front());
+}
+
+// What a rank with all kinds of facts writes.
+void write_everything() {
+    const Recorder group = Recorder::of_group(1, 4, "world", "group/7", "tcp");
+    AnnouncedStep* announced = nullptr;
+    const Recorder context = group.of_context({"weight", "bias", ""}, announced);
+    context.plan({{2, 1}, {0}});
+    context.plan({{0}, {1, 2}});
+    announced[1] = 6;
+    group.write({.kind = EventKind::kJoined});
+    group.write({.kind = EventKind::kOperationBegin, .step = 5, .bucket = 1, .bytes = 400, .sequence = 9});
+    context.write({.kind = EventKind::kStepBegin, .step = 5});
+    PeerFact* peers = group.peers({0, 2, 2});
+    peers[1].arrived = 10;
+    peers[2].arrived = 20;
+    group.beat(true);
+    note_failure({DDP_ERROR_INTERNAL, "the first"});
+    note_failure({DDP_ERROR_MISMATCH, std::string(5000, 'x')});
+    note_failure({DDP_ERROR_TIMEOUT, "looked for"});
+    mark_begin("data");
+    mark_end();
+    mark_begin("data");
+    set_workload(32, 1000);
+    ErrorInfo verdict{DDP_ERROR_TIMEOUT, "too late"};
+    verdict.rank = 2;
+    verdict.step = 5;
+    group.broken(verdict);
+}
+
+TEST(Format, KeepsWhatAProcessWrote) {
+    const Folder folder;
+    in_process(folder.path(), write_everything);
+    const ProcessRecord record = read_one(folder.path());
+    EXPECT_EQ(record.launch_rank, 3);
+    EXPECT_EQ(record.samples, 32);
+    EXPECT_EQ(record.steps, 1000);
+    EXPECT_EQ(record.lost, 0u);
+    EXPECT_GT(record.alive_ns, record.opened_monotonic_ns);
+    ASSERT_TRUE(record.failure);
+    EXPECT_EQ(record.failure->status, DDP_ERROR_MISMATCH);
+    EXPECT_THAT(record.failure->message, ::testing::MatchesRegex("x+"));
+    EXPECT_EQ(record.marks, std::vector<std::string>{"data"});
+    ASSERT_EQ(record.groups.size(), 1u);
+    const GroupRecord& group = record.groups[0];
+    EXPECT_EQ(group.rank, 1);
+    EXPECT_EQ(group.world, 4);
+    EXPECT_EQ(group.name, "world");
+    EXPECT_EQ(group.key, "group/7");
+    EXPECT_EQ(group.backend, "tcp");
+    ASSERT_EQ(group.verdicts.size(), 1u);
+    EXPECT_EQ(group.verdicts[0].message, "too late");
+    EXPECT_EQ(group.verdicts[0].rank, 2);
+    ASSERT_EQ(group.peers.size(), 2u);
+    EXPECT_EQ(group.peers[1].rank, 2);
+    EXPECT_EQ(group.peers[1].arrived, 30u);
+    ASSERT_EQ(record.contexts.size(), 1u);
+    const ContextRecord& context = record.contexts[0];
+    EXPECT_EQ(context.group, group.owner);
+    EXPECT_EQ(context.params, (std::vector<std::string>{"weight", "bias", ""}));
+    EXPECT_EQ(context.announced, (std::vector<AnnouncedStep>{0, 6, 0}));
+    EXPECT_EQ(context.buckets, (std::vector<std::vector<std::int32_t>>{{0}, {1, 2}}));
+    ASSERT_EQ(record.events.size(), 7u);
+    const Event& operation = record.events[1];
+    EXPECT_EQ(operation.kind, EventKind::kOperationBegin);
+    EXPECT_EQ(operation.owner, group.owner);
+    EXPECT_EQ(operation.sequence, 9);
+    EXPECT_EQ(operation.bytes, 400u);
+    EXPECT_EQ(operation.bucket, 1);
+    EXPECT_EQ(operation.step, 5);
+}
+
+TEST(Format, TheNewestEventsTakeThePlaceOfTheOldest) {
+    const Folder folder;
+    in_process(folder.path(), [] {
+        const Recorder group = Recorder::of_group(0, 2, "a", "a", "shm");
+        for (int i = 0; i < 1000; ++i) group.write({.kind = EventKind::kOperationBegin, .sequence = i});
+    });
+    const ProcessRecord record = read_one(folder.path());
+    ASSERT_EQ(record.events.size(), 64u);
+    EXPECT_EQ(record.events.front().sequence, 936);
+    EXPECT_EQ(record.events.back().sequence, 999);
+    EXPECT_EQ(record.lost, 936u);
+}
+
+TEST(Format, ThreadsWriteAtTheSameTime) {
+    const Folder folder;
+    in_process(
+        folder.path(),
+        [] {
+            const Recorder group = Recorder::of_group(0, 2, "a", "a", "shm");
+            std::vector<std::thread> threads;
+            for (int thread = 0; thread < 4; ++thread)
+                threads.emplace_back([&group, thread] {
+                    for (int i = 0; i < 500; ++i)
+                        group.write({.kind = EventKind::kOperationBegin, .sequence = i, .param = thread});
+                });
+            for (auto& thread : threads) thread.join();
+        },
+        "2048");
+    const ProcessRecord record = read_one(folder.path());
+    EXPECT_EQ(record.events.size(), 2000u);
+    std::vector<std::int64_t> next(4, 0);
+    for (const Event& event : record.events) EXPECT_EQ(event.sequence, next[static_cast<std::size_t>(event.param)]++);
+}
+
+TEST(Format, AProcessAfterAForkHasARecordOfItsOwn) {
+    const Folder folder;
+    in_process(folder.path(), [] {
+        const Recorder group = Recorder::of_group(0, 2, "parent", "a", "shm");
+        if (fork() == 0) {
+            Recorder::of_group(1, 2, "child", "a", "shm");
+            _exit(0);
+        }
+        wait(nullptr);
+        group.write({.kind = EventKind::kJoined});
+    });
+    std::vector<std::string> complaints;
+    const auto records = read_records(folder.path(), complaints);
+    ASSERT_EQ(records.size(), 2u);
+    EXPECT_NE(records[0].pid, records[1].pid);
+    EXPECT_NE(records[0].groups.at(0).name, records[1].groups.at(0).name);
+}
+
+TEST(Format, WithoutAFolderNothingIsRecorded) {
+    in_process("/no-such-folder", [] {
+        const Recorder group = Recorder::of_group(0, 2, "a", "a", "shm");
+        if (group) _exit(1);
+        group.write({.kind = EventKind::kJoined});
+        group.beat(true);
+        note_failure({DDP_ERROR_INTERNAL, "an error"});
+        mark_begin("a");
+        mark_end();
+        if (group.peers({1})) _exit(2);
+    });
+}
+
+TEST(Format, TheFileIsNobodyElsesBusiness) {
+    const Folder folder;
+    in_process(folder.path(), write_everything);
+    struct stat facts {};
+    ASSERT_EQ(stat(read_one(folder.path()).path.c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 0777, 0600u);
+}
+
+TEST(Format, AConnectionIsNamedByTheNumbersOfTheGroup) {
+    const Folder folder;
+    in_process(folder.path(), [] {
+        const Recorder group = Recorder::of_group(0, 6, "a", "a", "hierarchical");
+        const Connecting whole(group);
+        {
+            const Connecting part({1, 3, 5});
+            Connecting::peers({0, 2});
+        }
+        Connecting::peers({4});
+    });
+    const ProcessRecord record = read_one(folder.path());
+    std::vector<std::int32_t> ranks;
+    for (const Peer& peer : record.groups.at(0).peers) ranks.push_back(peer.rank);
+    EXPECT_EQ(ranks, (std::vector<std::int32_t>{1, 5, 4}));
+}
+
+std::string bytes_of_a_record() {
+    const Folder folder;
+    in_process(folder.path(), write_everything);
+    std::string path;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) path = entry.path();
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// As the tools do. Damage may give an error, and nothing else.
+void read(std::string_view bytes) {
+    try {
+        const std::vector<ProcessRecord> records{parse_record(bytes, "a file")};
+        for (const Group& group : find_groups(records, {})) {
+            find_cause(group, 0);
+            rank_lines(group);
+            find_pace(records, group);
+        }
+    } catch (const std::runtime_error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("a file is not a record of libddp"));
+    }
+}
+
+TEST(Damage, OfAFileThatIsNoRecord) {
+    EXPECT_THROW(parse_record("", "f"), std::runtime_error);
+    EXPECT_THROW(parse_record("no record", "f"), std::runtime_error);
+    EXPECT_THROW(parse_record(std::string(100'000, '\0'), "f"), std::runtime_error);
+    const Folder folder;
+    std::ofstream(folder.path() + "/x.record") << "nothing";
+    std::ofstream(folder.path() + "/other-file") << "nothing";
+    std::vector<std::string> complaints;
+    EXPECT_TRUE(read_records(folder.path(), complaints).empty());
+    ASSERT_EQ(complaints.size(), 1u);
+    EXPECT_THAT(complaints[0], HasSubstr("x.record is not a record of libddp"));
+}
+
+TEST(Damage, OfATruncatedFile) {
+    const std::string whole = bytes_of_a_record();
+    for (std::size_t size = 0; size < whole.size(); size += 97) read(std::string_view(whole).substr(0, size));
+}
+
+TEST(Damage, AtRandom) {
+    const std::string whole = bytes_of_a_record();
+    std::mt19937 random(1);
+    // Most of a file is empty: damage what is not, and here and there the rest.
+    std::vector<std::size_t> used;
+    for (std::size_t i = 0; i < whole.size(); ++i)
+        if (whole[i] != '\0' || i % 64 == 0) used.push_back(i);
+    for (int round = 0; round < 3000; ++round) {
+        std::string bytes = whole;
+        for (unsigned damage = 1 + random() % 6; damage > 0; --damage)
+            bytes[used[random() % used.size()]] = static_cast<char>(random() % 3 == 0 ? 0xff : random());
+        read(bytes);
+    }
+}
+
+TEST(Sights, AreReadAsTheyWereWritten) {
+    const Folder folder;
+    EXPECT_TRUE(read_sights(folder.path()).empty());
+    add_sight(folder.path(), {2, Sight::Kind::kKilled, "was killed by signal 9 (SIGKILL)", "MemoryError: 3"});
+    add_sight(folder.path(), {0, Sight::Kind::kStopped, "was stopped"});
+    const auto sights = read_sights(folder.path());
+    ASSERT_EQ(sights.size(), 2u);
+    EXPECT_EQ(sights[0].launch_rank, 2);
+    EXPECT_EQ(sights[0].kind, Sight::Kind::kKilled);
+    EXPECT_EQ(sights[0].text, "was killed by signal 9 (SIGKILL)");
+    EXPECT_EQ(sights[0].words, "MemoryError: 3");
+    EXPECT_EQ(sights[1].kind, Sight::Kind::kStopped);
+    EXPECT_EQ(sights[1].text, "was stopped");
+    EXPECT_EQ(sights[1].words, "");
+}
+
+}  // namespace
+}  // namespace libddp::record

@@ -1,0 +1,107 @@
+// Where each rank is, from records made by hand.
+#include <gtest/gtest.h>
+
+#include "story.h"
+
+namespace libddp::record {
+namespace {
+
+TEST(Position, FollowsAStep) {
+    auto all = stories(2);
+    all[0].begin_step(7, 10).launch(7, 0, 12).end_hook(7, 0, 12, 13).end_backward(7, 15).begin(4, 16, 7, 0);
+    all[1].begin_step(7, 10).announce(2, 7).announce(1, 6).announce(0, 6);
+    const auto records = records_of(all);
+    const auto groups = find_groups(records, {});
+    ASSERT_EQ(groups.size(), 1u);
+    const Position& first = groups[0].ranks[0];
+    EXPECT_EQ(first.at, Position::At::kFinalize);
+    EXPECT_EQ(first.step, 7);
+    EXPECT_EQ(first.begun, 5);
+    ASSERT_TRUE(first.underway);
+    EXPECT_EQ(describe(*first.underway), "bucket 0 of step 7");
+    const Position& second = groups[0].ranks[1];
+    EXPECT_EQ(second.at, Position::At::kBackward);
+    EXPECT_EQ(second.announced, 1u);
+    EXPECT_EQ(second.expected, 3u);
+    EXPECT_EQ(second.missing, (std::vector<std::string>{"b", "a"}));
+}
+
+TEST(Position, OfAHookReturnsToWhereItWas) {
+    auto all = stories(2);
+    all[0].begin_step(0, 1).launch(0, 0, 2);
+    all[1].begin_step(0, 1).launch(0, 0, 2).end_hook(0, 0, 2, 3);
+    const auto records = records_of(all);
+    const auto groups = find_groups(records, {});
+    EXPECT_EQ(groups[0].ranks[0].at, Position::At::kHook);
+    EXPECT_EQ(groups[0].ranks[0].bucket, 0);
+    EXPECT_EQ(groups[0].ranks[1].at, Position::At::kBackward);
+    EXPECT_EQ(groups[0].ranks[1].since_ns, 1 * kMs);
+}
+
+TEST(Position, IsThatOfTheMomentWhenTheGroupBroke) {
+    auto all = stories(2);
+    all[0].begin_step(0, 1).broken(5, {DDP_ERROR_TIMEOUT, 1, -1, -1, -1, "late"}).end_step(0, 9).leave(10);
+    all[1].begin_step(0, 1).end_step(0, 7).leave(8);
+    const auto records = records_of(all);
+    const auto groups = find_groups(records, {});
+    EXPECT_EQ(groups[0].now_ns, 5 * kMs);
+    EXPECT_EQ(groups[0].ranks[0].at, Position::At::kBackward);
+    EXPECT_EQ(groups[0].ranks[1].at, Position::At::kBackward);
+}
+
+TEST(Position, KnowsWhatTheLauncherSaw) {
+    auto all = stories(3);
+    all[2].leave(3);
+    const auto records = records_of(all);
+    const auto groups =
+        find_groups(records, {{0, Sight::Kind::kKilled, "was killed"}, {1, Sight::Kind::kStopped, "was stopped"}});
+    EXPECT_TRUE(groups[0].ranks[0].killed);
+    EXPECT_EQ(groups[0].ranks[0].life, Life::kEnded);
+    EXPECT_EQ(groups[0].ranks[1].life, Life::kStopped);
+    EXPECT_EQ(groups[0].ranks[2].at, Position::At::kLeft);
+}
+
+TEST(Position, OfARankWithoutARecordIsUnknown) {
+    std::vector<Story> all{Story(1, 3)};
+    const auto records = records_of(all);
+    const auto groups = find_groups(records, {});
+    ASSERT_EQ(groups[0].ranks.size(), 3u);
+    EXPECT_EQ(groups[0].ranks[0].at, Position::At::kUnknown);
+    EXPECT_EQ(groups[0].ranks[1].rank, 1);
+    EXPECT_EQ(groups[0].ranks[1].at, Position::At::kProgram);
+}
+
+TEST(Position, StandsStillIfItsHeartDoes) {
+    auto all = stories(2);
+    all[0].begin(0, 10).alive(9000);
+    all[1].begin_step(0, 10).alive(4000);
+    const auto records = records_of(all);
+    const auto groups = find_groups(records, {});
+    EXPECT_EQ(groups[0].ranks[0].still_ns, 0);
+    EXPECT_EQ(groups[0].ranks[1].still_ns, 5000 * kMs);
+}
+
+TEST(Position, OfSeveralGroups) {
+    auto all = stories(2);
+    for (Story& story : all) {
+        GroupRecord other = story.record().groups[0];
+        other.owner = 9;
+        other.key = "other key";
+        story.record().groups.push_back(other);
+    }
+    const auto records = records_of(all);
+    EXPECT_EQ(find_groups(records, {}).size(), 2u);
+}
+
+TEST(Text, IsShort) {
+    EXPECT_EQ(duration_text(4.2e9), "4.2 s");
+    EXPECT_EQ(duration_text(37e6), "37 ms");
+    EXPECT_EQ(bytes_text(12), "12 bytes");
+    EXPECT_EQ(bytes_text(1.26e6), "1.3 MB");
+    EXPECT_EQ(bytes_text(420e3), "420 kB");
+    EXPECT_EQ(ranks_text({2}), "rank 2");
+    EXPECT_EQ(ranks_text({0, 1, 3}), "ranks 0, 1 and 3");
+}
+
+}  // namespace
+}  // namespace libddp::record
