@@ -226,6 +226,28 @@ Cause transfer_cause(const Group& group, const Underway& operation) {
 
 }  // namespace
 
+const char* kind_name(Cause::Kind kind) {
+    switch (kind) {
+        case Cause::Kind::kDead:
+            return "dead";
+        case Cause::Kind::kVerdict:
+            return "verdict";
+        case Cause::Kind::kStopped:
+            return "stopped";
+        case Cause::Kind::kBehind:
+            return "behind";
+        case Cause::Kind::kLeft:
+            return "left";
+        case Cause::Kind::kAbsent:
+            return "absent";
+        case Cause::Kind::kDisagree:
+            return "disagree";
+        case Cause::Kind::kTransfer:
+            return "transfer";
+    }
+    return "";
+}
+
 std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns) {
     if (const Position* position = find_dead(group))
         return at_rank(Cause::Kind::kDead, group, *position,

@@ -28,6 +28,9 @@ struct Cause {
     std::string place{};  // where that rank is, and who waits for it: a part of the sentence
 };
 
+// A word, for metrics and JSON: "behind".
+const char* kind_name(Cause::Kind kind);
+
 // patience_ns: waits that are shorter are nobody's fault. Empty: nobody waits longer, and nothing failed.
 std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns);
 

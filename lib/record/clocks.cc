@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "ddp/backend.h"
 
 namespace libddp::record {
 namespace {
 
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 4;
+constexpr std::int64_t kFarAway = std::numeric_limits<std::int64_t>::max() / 4;
 
 // Processes of one boot of a machine have one monotonic clock. The boot is the first word, unless DDP_HOST_ID is set.
 std::string machine_of(const ProcessRecord& process) {
@@ -19,7 +21,7 @@ std::string machine_of(const ProcessRecord& process) {
 
 // The ranks of one machine in one collective: when the last of them began it, and when the first of them ended it.
 struct Times {
-    std::int64_t last_begin = -kMost, first_end = kMost;
+    std::int64_t last_begin = -kFarAway, first_end = kFarAway;
 };
 using Collective = std::map<std::string, Times>;  // by machine
 
@@ -52,9 +54,9 @@ std::vector<Collective> find_collectives(const std::vector<ProcessRecord>& recor
 
 // What must be added to times of machine b to compare them with those of a: no less than `least`, no more than `most`.
 struct Bounds {
-    std::int64_t least = -kMost, most = kMost;
+    std::int64_t least = -kFarAway, most = kFarAway;
 
-    bool known() const { return least > -kMost && most < kMost; }
+    bool known() const { return least > -kFarAway && most < kFarAway; }
     std::int64_t middle() const { return least + (most - least) / 2; }
     // Clocks that drift apart make the bounds cross.
     std::int64_t width() const { return std::abs(most - least); }
@@ -71,47 +73,57 @@ Bounds find_bounds(const std::vector<Collective>& collectives, const std::string
     return bounds;
 }
 
-}  // namespace
+struct Clock {
+    std::int64_t offset_ns = 0, uncertainty_ns = kUnknown;
+};
+using Clocks = std::map<std::string, Clock>;  // by machine
 
-Clocks::Clocks(const std::vector<ProcessRecord>& records) {
-    if (records.empty()) return;
-    std::map<std::string, Clock> rest;
-    for (const ProcessRecord& process : records)
-        rest.try_emplace(machine_of(process),
-                         Clock{process.opened_realtime_ns - process.opened_monotonic_ns, kUnknown});
-    const std::string first = machine_of(records.front());
-    clocks_[first] = {rest[first].offset_ns, 0};
+// What is known of this machine's clock by what is known of others.
+std::optional<Clock> find_clock(const std::string& machine, const Clocks& known,
+                                const std::vector<Collective>& collectives) {
+    std::optional<Clock> best;
+    for (const auto& [other, clock] : known) {
+        const Bounds bounds = find_bounds(collectives, other, machine);
+        if (!bounds.known()) continue;
+        const Clock found{clock.offset_ns + bounds.middle(), clock.uncertainty_ns + bounds.width() / 2 + 1};
+        if (!best || found.uncertainty_ns < best->uncertainty_ns) best = found;
+    }
+    return best;
+}
+
+// Takes the machines whose clocks can be found out of `rest`, one after another, the most certain one first.
+Clocks find_clocks(const std::string& first, Clocks& rest, const std::vector<Collective>& collectives) {
+    Clocks known{{first, {rest[first].offset_ns, 0}}};
     rest.erase(first);
-    const std::vector<Collective> collectives = rest.empty() ? std::vector<Collective>() : find_collectives(records);
-    // One machine after another, the most certain one first.
     while (!rest.empty()) {
         std::optional<std::pair<std::string, Clock>> next;
         for (const auto& [machine, guess] : rest) {
-            for (const auto& [known, clock] : clocks_) {
-                const Bounds bounds = find_bounds(collectives, known, machine);
-                if (!bounds.known() || clock.uncertainty_ns == kUnknown) continue;
-                const Clock found{clock.offset_ns + bounds.middle(), clock.uncertainty_ns + bounds.width() / 2 + 1};
-                if (!next || found.uncertainty_ns < next->second.uncertainty_ns) next.emplace(machine, found);
-            }
+            const auto found = find_clock(machine, known, collectives);
+            if (found && (!next || found->uncertainty_ns < next->second.uncertainty_ns)) next.emplace(machine, *found);
         }
         if (!next) break;
-        clocks_.insert(*next);
+        known.insert(*next);
         rest.erase(next->first);
     }
-    clocks_.merge(rest);
+    return known;
 }
 
-const Clocks::Clock& Clocks::of(const ProcessRecord& process) const {
-    return clocks_.at(machine_of(process));
-}
+}  // namespace
 
-std::int64_t Clocks::uncertainty() const {
-    std::int64_t most = 0;
-    for (const auto& [machine, clock] : clocks_) {
-        if (clock.uncertainty_ns == kUnknown) return kUnknown;
-        most = std::max(most, clock.uncertainty_ns);
+void align_clocks(std::vector<ProcessRecord>& records) {
+    if (records.empty()) return;
+    Clocks rest;
+    for (const ProcessRecord& process : records)
+        rest.try_emplace(machine_of(process),
+                         Clock{process.opened_realtime_ns - process.opened_monotonic_ns, kUnknown});
+    Clocks clocks = find_clocks(machine_of(records.front()), rest,
+                                rest.size() > 1 ? find_collectives(records) : std::vector<Collective>());
+    clocks.merge(rest);
+    for (ProcessRecord& process : records) {
+        const Clock& clock = clocks.at(machine_of(process));
+        process.offset_ns = clock.offset_ns;
+        process.uncertainty_ns = clock.uncertainty_ns;
     }
-    return most;
 }
 
 }  // namespace libddp::record

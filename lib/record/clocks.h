@@ -4,36 +4,16 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
 #include <vector>
 
 #include "record/reader.h"
 
 namespace libddp::record {
 
-class Clocks {
-public:
-    explicit Clocks(const std::vector<ProcessRecord>& records);
+// Sets `offset_ns` and `uncertainty_ns` of each: the clock is that of the machine of the first record. Where no collective joins two
+// machines their own times of day have to do, and the uncertainty is kUnknown.
+void align_clocks(std::vector<ProcessRecord>& records);
 
-    // What to add to the times of this process, so that they are on the clock of the first machine, which counts from 1970.
-    std::int64_t offset(const ProcessRecord& process) const { return of(process).offset_ns; }
-    // How far that may be wrong; 0 on the first machine; kUnknown where no collective joins the machines and their own time of day
-    // has to do.
-    std::int64_t uncertainty(const ProcessRecord& process) const { return of(process).uncertainty_ns; }
-    // The largest of all.
-    std::int64_t uncertainty() const;
-
-    static constexpr std::int64_t kUnknown = -1;
-
-private:
-    struct Clock {
-        std::int64_t offset_ns = 0, uncertainty_ns = kUnknown;
-    };
-
-    const Clock& of(const ProcessRecord& process) const;
-
-    std::map<std::string, Clock> clocks_;
-};
+inline constexpr std::int64_t kUnknown = -1;
 
 }  // namespace libddp::record

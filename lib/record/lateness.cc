@@ -122,7 +122,8 @@ StepLateness new_step(std::size_t ranks, const Operation& first) {
     StepLateness step;
     step.step = first.step;
     step.begin_ns = first.begin;
-    for (auto* values : {&step.late, &step.in_hook, &step.waits, &step.transfer, &step.exposed, &step.behind}) values->resize(ranks);
+    for (auto* values : {&step.late, &step.in_hook, &step.waits, &step.transfer, &step.exposed, &step.behind})
+        values->resize(ranks);
     return step;
 }
 
@@ -194,17 +195,17 @@ std::string sentence_of(const Pace& pace, const Lateness& slow) {
 
 }  // namespace
 
-std::vector<StepLateness> find_steps(const std::vector<ProcessRecord>& records, const Group& group) {
+std::vector<StepLateness> find_steps(const Group& group) {
     std::vector<Run> runs;
     for (const Position& position : group.ranks) {
         if (!position.process) return {};
-        runs.push_back(run_of(position, clock_offset(records, *position.process), group.now_ns));
+        runs.push_back(run_of(position, position.process->offset_ns, group.now_ns));
     }
     return steps_of(runs);
 }
 
-std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const Group& group, std::int64_t latest_ns) {
-    std::vector<StepLateness> steps = find_steps(records, group);
+std::optional<Pace> find_pace(const Group& group, std::int64_t latest_ns) {
+    std::vector<StepLateness> steps = find_steps(group);
     if (static_cast<std::int64_t>(steps.size()) < kLeastSteps + 2) return std::nullopt;
     const std::int64_t end = steps.back().begin_ns;
     steps.pop_back();

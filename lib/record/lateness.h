@@ -33,7 +33,7 @@ struct StepLateness {
 };
 
 // The steps that the records of all ranks hold; empty if a rank has no record. The first step and the last may be incomplete.
-std::vector<StepLateness> find_steps(const std::vector<ProcessRecord>& records, const Group& group);
+std::vector<StepLateness> find_steps(const Group& group);
 
 struct Pace {
     std::int64_t steps = 0;   // that the records of all ranks cover
@@ -47,7 +47,6 @@ struct Pace {
 inline constexpr std::int64_t kLeastSteps = 10;
 
 // latest_ns: only the steps of this time count, but no fewer than kLeastSteps. Empty if the records do not share so many.
-std::optional<Pace> find_pace(const std::vector<ProcessRecord>& records, const Group& group,
-                              std::int64_t latest_ns = std::numeric_limits<std::int64_t>::max());
+std::optional<Pace> find_pace(const Group& group, std::int64_t latest_ns = std::numeric_limits<std::int64_t>::max());
 
 }  // namespace libddp::record

@@ -19,7 +19,6 @@ namespace {
 
 constexpr std::size_t kNamed = 3;  // of many parameters
 constexpr std::size_t kNamedRanks = 20;
-constexpr std::int32_t kMostRanks = 1 << 20;  // a record that says more is damaged
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 std::int64_t monotonic_now() {
@@ -320,31 +319,16 @@ std::optional<ProcessState> process_state(std::int32_t pid) {
     return ProcessState{text[name_end + 2], std::strtoull(text.c_str() + at, nullptr, 10)};
 }
 
-std::int64_t clock_offset(const std::vector<ProcessRecord>& records, const ProcessRecord& process) {
-    // Processes of one boot of a machine have one monotonic clock. The boot is the first word, unless DDP_HOST_ID is set.
-    const auto machine = [](const ProcessRecord& record) {
-        const bool given = record.host_id.starts_with("given ");
-        return given ? str(record.host_id, ' ', record.host) : record.host_id.substr(0, record.host_id.find(' '));
-    };
-    const std::string own = machine(process);
-    const auto first = std::find_if(records.begin(), records.end(),
-                                    [&](const ProcessRecord& record) { return machine(record) == own; });
-    const ProcessRecord& of = first == records.end() ? process : *first;
-    return of.opened_realtime_ns - of.opened_monotonic_ns;
-}
-
 std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
                                std::int32_t least_world) {
     std::vector<std::pair<std::string, Parts>> found;  // in the order in which groups were made
     for (const ProcessRecord& process : records) {
-        const std::int64_t offset = clock_offset(records, process);
         for (const GroupRecord& part : process.groups) {
-            if (part.world < least_world || part.world > kMostRanks || part.rank < 0 || part.rank >= part.world)
-                continue;
+            if (part.world < least_world || part.rank < 0 || part.rank >= part.world) continue;
             const std::string key = part.name + '\0' + part.key;
             auto at = std::find_if(found.begin(), found.end(), [&](const auto& one) { return one.first == key; });
             if (at == found.end()) at = found.insert(at, {key, {}});
-            at->second.push_back({&process, &part, offset});
+            at->second.push_back({&process, &part, process.offset_ns});
         }
     }
     std::vector<Group> groups;

@@ -47,7 +47,7 @@ struct Position {
     bool exits = false;   // by itself, before it has freed the group
     std::int32_t exit_status = 0;
     const Failure* failure = nullptr;  // the last error that the program got, until Group::now_ns; null: none
-    std::int64_t offset_ns = 0;        // as of clock_offset()
+    std::int64_t offset_ns = 0;        // of its process
     // For how long none of its threads has run at Group::now_ns; 0: they ran.
     std::int64_t still_ns = 0;
     At at = At::kUnknown;
@@ -83,9 +83,6 @@ struct ProcessState {
 };
 // Empty: there is none of this number.
 std::optional<ProcessState> process_state(std::int32_t pid);
-
-// What to add to the times of this process, so that they are on the clock of Group.
-std::int64_t clock_offset(const std::vector<ProcessRecord>& records, const ProcessRecord& process);
 
 // "bucket 5 of step 41", "an allreduce of the program".
 std::string describe(const Underway& operation);

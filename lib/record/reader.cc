@@ -7,6 +7,8 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "record/clocks.h"
+
 namespace libddp::record {
 namespace {
 
@@ -72,7 +74,8 @@ void read_slots(ProcessRecord& record, std::string_view slots, std::uint64_t fir
         Event event;
         std::memcpy(&event, slots.data() + i * sizeof event, sizeof event);
         // Its number says its place: anything else is damage.
-        if (event.number != 0 && (event.number - 1) % ring == first + i && is_sensible(event)) record.events.push_back(event);
+        if (event.number != 0 && (event.number - 1) % ring == first + i && is_sensible(event))
+            record.events.push_back(event);
     }
 }
 
@@ -339,6 +342,7 @@ std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<s
             complaints.push_back(error.what());
         }
     }
+    align_clocks(records);
     return records;
 }
 

@@ -49,8 +49,11 @@ struct ProcessRecord {
     std::uint64_t started = 0;
     std::int64_t opened_monotonic_ns = 0, opened_realtime_ns = 0;
     std::int64_t alive_ns = 0, samples = 0, steps = 0;  // as in Head
-    std::uint64_t lost = 0;                             // events that newer ones have taken the place of
-    std::vector<Event> events;                          // in order
+    // What to add to its times, so that the times of all processes are on one clock, which counts from 1970; and how far that may be
+    // wrong (record/clocks.h).
+    std::int64_t offset_ns = 0, uncertainty_ns = 0;
+    std::uint64_t lost = 0;     // events that newer ones have taken the place of
+    std::vector<Event> events;  // in order
     std::vector<GroupRecord> groups;
     std::vector<ContextRecord> contexts;
     std::vector<std::string> marks;
@@ -84,7 +87,7 @@ struct Limits {
     std::uint64_t fact_bytes = std::numeric_limits<std::uint64_t>::max();  // more than that is an error
 };
 
-// All records in a folder, in the order of their names. A file that is not a record is named in `complaints`.
+// All records in a folder, on one clock, in the order of their names. A file that is not a record is named in `complaints`.
 std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<std::string>& complaints,
                                         const Limits& limits = {});
 

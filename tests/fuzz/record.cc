@@ -63,7 +63,7 @@ DDP_FUZZ_TARGET(record, input) {
         for (const Group& group : find_groups(records, {})) {
             find_cause(group, 0);
             rank_lines(group);
-            find_pace(records, group);
+            find_pace(group);
         }
     } catch (const std::runtime_error& error) {
         check(std::string_view(error.what()).starts_with("file is not a record"), "another error than the reader's");

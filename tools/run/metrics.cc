@@ -39,24 +39,6 @@ std::string escaped(const std::string& text) {
     return result;
 }
 
-const char* kind_name(record::Cause::Kind kind) {
-    switch (kind) {
-        case record::Cause::Kind::kDead:
-            return "dead";
-        case record::Cause::Kind::kVerdict:
-            return "verdict";
-        case record::Cause::Kind::kStopped:
-            return "stopped";
-        case record::Cause::Kind::kBehind:
-            return "behind";
-        case record::Cause::Kind::kAbsent:
-            return "absent";
-        case record::Cause::Kind::kTransfer:
-            return "transfer";
-    }
-    return "";
-}
-
 // One metric: what it means, and then its values.
 class Metric {
 public:
@@ -171,9 +153,10 @@ private:
                    "The rank for which others have waited longer than 1 s, or -1, and how it holds them up.");
         for (const GroupNow& now : snapshot_.groups()) {
             if (!now.cause) continue;
-            cause.add(
-                {{"group", now.label}, {"rank", std::to_string(now.cause->rank)}, {"kind", kind_name(now.cause->kind)}},
-                1);
+            cause.add({{"group", now.label},
+                       {"rank", std::to_string(now.cause->rank)},
+                       {"kind", record::kind_name(now.cause->kind)}},
+                      1);
         }
     }
 

@@ -47,11 +47,11 @@ Snapshot::Snapshot(const std::string& folder) {
         now.label = printable(group.name);
         if (number > 1) now.label.append("#").append(std::to_string(number));
         for (const record::Position& position : group.ranks) {
-            const std::int64_t offset = position.process ? record::clock_offset(processes_, *position.process) : 0;
+            const std::int64_t offset = position.process ? position.process->offset_ns : 0;
             now.progress.push_back(record::find_progress(group, position, offset, kLatelyNs));
         }
         if (group.world > 1) {
-            now.pace = record::find_pace(processes_, group, kLatelyNs);
+            now.pace = record::find_pace(group, kLatelyNs);
             now.cause = cause_of(group);
         }
         now.group = std::move(group);

@@ -36,11 +36,11 @@ void tell_pace(const record::Pace& pace) {
                   << '\n';
 }
 
-void tell(const std::vector<record::ProcessRecord>& processes, const record::Group& group, std::int64_t patience_ns) {
+void tell(const record::Group& group, std::int64_t patience_ns) {
     const auto cause = record::find_cause(group, patience_ns);
     std::cout << "group '" << group.name << "': " << (cause ? cause->sentence : "no rank waits for another") << '\n';
     for (const std::string& line : record::rank_lines(group)) std::cout << "  " << line << '\n';
-    if (const auto pace = record::find_pace(processes, group)) tell_pace(*pace);
+    if (const auto pace = record::find_pace(group)) tell_pace(*pace);
 }
 
 void write_summary(const Options& options, const why::Job& job, std::int64_t patience_ns) {
@@ -55,7 +55,7 @@ void run(const Options& options) {
     const auto patience_ns = static_cast<std::int64_t>(options.patience_seconds * 1e9);
     const why::Job job = why::read_job(options.folder);
     for (const std::string& complaint : job.complaints) std::cerr << "ddp-why: " << complaint << '\n';
-    for (const record::Group& group : job.groups) tell(job.processes, group, patience_ns);
+    for (const record::Group& group : job.groups) tell(group, patience_ns);
     write_summary(options, job, patience_ns);
     if (job.groups.empty())
         throw std::runtime_error("there is no record of a group of several ranks in " + options.folder);

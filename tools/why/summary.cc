@@ -193,24 +193,6 @@ const char* name_of(Life life) {
     return "unknown";
 }
 
-const char* name_of(Cause::Kind kind) {
-    switch (kind) {
-        case Cause::Kind::kDead:
-            return "dead";
-        case Cause::Kind::kVerdict:
-            return "verdict";
-        case Cause::Kind::kStopped:
-            return "stopped";
-        case Cause::Kind::kBehind:
-            return "behind";
-        case Cause::Kind::kAbsent:
-            return "absent";
-        case Cause::Kind::kTransfer:
-            break;
-    }
-    return "transfer";
-}
-
 std::int64_t whole(double ns) {
     return static_cast<std::int64_t>(ns);
 }
@@ -433,7 +415,7 @@ json position_of(const Group& group, const Position& position) {
     return out;
 }
 
-json group_of(const Job& job, const Group& group, std::int64_t patience_ns) {
+json group_of(const Group& group, std::int64_t patience_ns) {
     std::vector<std::optional<Rank>> ranks(group.ranks.size());
     std::size_t contexts = 0;
     json positions = json::array();
@@ -441,7 +423,7 @@ json group_of(const Job& job, const Group& group, std::int64_t patience_ns) {
         const Position& position = group.ranks[rank];
         positions.push_back(position_of(group, position));
         if (!position.process) continue;
-        ranks[rank] = Follower(position, clock_offset(job.processes, *position.process), group.now_ns).follow();
+        ranks[rank] = Follower(position, position.process->offset_ns, group.now_ns).follow();
         contexts = std::max(contexts, ranks[rank]->contexts.size());
     }
     json of_contexts = json::array();
@@ -449,17 +431,17 @@ json group_of(const Job& job, const Group& group, std::int64_t patience_ns) {
         of_contexts.push_back(context_of(group, ranks, context));
 
     const auto cause = find_cause(group, patience_ns);
-    const auto pace = find_pace(job.processes, group);
+    const auto pace = find_pace(group);
     json out{
         {"name", group.name},
         {"backend", group.backend},
         {"world", group.world},
         {"cause",
-         cause ? json{{"kind", name_of(cause->kind)}, {"rank", cause->rank}, {"sentence", cause->sentence}} : json()},
+         cause ? json{{"kind", kind_name(cause->kind)}, {"rank", cause->rank}, {"sentence", cause->sentence}} : json()},
         {"error", json()},
         {"pace", pace ? pace_of(*pace) : json()},
         {"ranks", std::move(positions)},
-        {"lateness", lateness_of(find_steps(job.processes, group), ranks.size())},
+        {"lateness", lateness_of(find_steps(group), ranks.size())},
         {"contexts", std::move(of_contexts)},
         {"collectives", traffic_of(ranks)}};
     if (group.verdict)
@@ -516,7 +498,7 @@ Job read_job(const std::string& folder) {
 std::string summarize(const Job& job, std::int64_t patience_ns) {
     json processes = json::array(), groups = json::array();
     for (const ProcessRecord& process : job.processes) processes.push_back(process_of(process));
-    for (const Group& group : job.groups) groups.push_back(group_of(job, group, patience_ns));
+    for (const Group& group : job.groups) groups.push_back(group_of(group, patience_ns));
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     const json out{{"format", kFormat},
                    {"folder", job.folder},

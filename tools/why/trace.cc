@@ -21,7 +21,7 @@ struct Window {
 Window window_of(const std::vector<ProcessRecord>& records, const Steps& steps) {
     std::optional<Window> window;
     for (const ProcessRecord& process : records) {
-        const std::int64_t offset = clock_offset(records, process);
+        const std::int64_t offset = process.offset_ns;
         for (const Event& event : process.events) {
             const bool step = event.kind == EventKind::kStepBegin || event.kind == EventKind::kStepEnd;
             if (steps != Steps{} && (!step || event.step < steps.first || event.step > steps.last)) continue;
@@ -194,7 +194,7 @@ void write_trace(const std::string& path, const std::vector<ProcessRecord>& reco
             writer.name_row(kSteps, "steps");
             writer.name_row(kHooks, "hooks");
             writer.name_row(kCollectives, "collectives");
-            Rank(writer, position, clock_offset(records, *position.process), group.name).write();
+            Rank(writer, position, position.process->offset_ns, group.name).write();
         }
     }
     std::ofstream file(path);

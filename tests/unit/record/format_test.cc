@@ -239,7 +239,7 @@ void read(std::string_view bytes) {
         for (const Group& group : find_groups(records, {})) {
             find_cause(group, 0);
             rank_lines(group);
-            find_pace(records, group);
+            find_pace(group);
         }
     } catch (const std::runtime_error& error) {
         EXPECT_THAT(error.what(), HasSubstr("a file is not a record of libddp"));

@@ -49,7 +49,7 @@ std::vector<ProcessRecord> run(const Plan& plan) {
 
 Pace pace_of(const std::vector<ProcessRecord>& records) {
     const auto groups = find_groups(records, {});
-    const auto pace = find_pace(records, groups.at(0));
+    const auto pace = find_pace(groups.at(0));
     return pace ? *pace : Pace{};
 }
 
@@ -57,7 +57,7 @@ TEST(Pace, NeedsSomeSteps) {
     Plan plan;
     plan.steps = 5;
     const auto records = run(plan);
-    EXPECT_FALSE(find_pace(records, find_groups(records, {}).at(0)));
+    EXPECT_FALSE(find_pace(find_groups(records, {}).at(0)));
 }
 
 TEST(Pace, OfEqualRanksBlamesNobody) {
