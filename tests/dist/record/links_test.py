@@ -56,7 +56,7 @@ def cut_link(backend):
         def cut():
             time.sleep(CUT_AFTER_S * SLACK)
             namespaces.ip("-n", link.names[1], "link", "set", link.interfaces[1], "down")
-        return run_job(link, cut, False, backend=backend, timeout=int(1500 * SLACK), steps=100_000, size=20_000, compute_us=5000)
+        return run_job(link, cut, False, backend=backend, timeout=int(2500 * SLACK), steps=100_000, size=20_000, compute_us=5000)
 
 
 def main():
