@@ -8,6 +8,8 @@
 #include <optional>
 #include <stdexcept>
 
+#include "record/clocks.h"
+
 namespace why {
 namespace {
 
@@ -45,6 +47,9 @@ public:
         : events_(events), window_(window), process_(process) {}
 
     void name_process(const std::string& name) { metadata("process_name", 0, name); }
+    void label_process(const std::string& label) {
+        events_.push_back({{"ph", "M"}, {"pid", process_}, {"name", "process_labels"}, {"args", {{"labels", label}}}});
+    }
     void name_row(std::int64_t row, const std::string& name) { metadata("thread_name", row, name); }
 
     void span(std::int64_t row, const std::string& name, std::int64_t begin, std::int64_t end,
@@ -162,6 +167,13 @@ private:
     std::map<std::int32_t, Marks> marks_;
 };
 
+// How far the times of this process may be off.
+std::string clock_text(const ProcessRecord& process) {
+    if (process.uncertainty_ns == kUnknown) return "clock: the host's own time of day";
+    if (process.uncertainty_ns == 0) return "clock: the one of the first rank's host";
+    return "clock: within " + duration_text(static_cast<double>(process.uncertainty_ns));
+}
+
 std::int64_t parse_step(const std::string& text) {
     std::int64_t step = 0;
     const auto read = std::from_chars(text.data(), text.data() + text.size(), step);
@@ -191,6 +203,7 @@ void write_trace(const std::string& path, const std::vector<ProcessRecord>& reco
             Writer writer(events, window, ++process);
             writer.name_process("rank " + std::to_string(position.rank) + " of group '" + group.name + "', pid " +
                                 std::to_string(position.process->pid) + " on " + position.process->host);
+            writer.label_process(clock_text(*position.process));
             writer.name_row(kSteps, "steps");
             writer.name_row(kHooks, "hooks");
             writer.name_row(kCollectives, "collectives");
