@@ -3,7 +3,7 @@
  *
  * NAN AND INFINITY. A NaN in one rank's gradient is in every rank's model one step later, where nobody can tell whence
  * it came. With one of these flags libddp looks at every gradient on its way into its bucket, before it meets others,
- * and at every result before a gradient gets it. They exclude each other.
+ * and at every result before ddp_finalize or ddp_wait_param returns. The two flags exclude each other.
  *   DDP_CONTEXT_REFUSE_NONFINITE  The context breaks with NONFINITE, at once on every rank. The call that announced
  *                                 the gradient is the first to return the error.
  *   DDP_CONTEXT_SKIP_NONFINITE    All ranks skip the step. Each synced step ends with an allreduce of one byte.
@@ -22,15 +22,16 @@
  *   sparse                        no rows
  * ddp_wait_param waits for the agreement, and so for all buckets. It too returns NONFINITE, and ddp_finalize must
  * still follow. The reduced callback is not called. Hooks see zeros in place of bad gradients, so what they keep stays
- * finite.
+ * finite. ddp_hook_then is UNSUPPORTED: its function would have updated the model before the ranks agree. The first
+ * ddp_wait_param of a step is collective: it ends when every rank has called it or ddp_finalize.
  *
  * DRIFT. With verify_interval n, ddp_finalize compares a hash of each parameter's value over ranks in every n-th
- * synced step, the first included, before a result of the step can change it. DDP_CONTEXT_VERIFY_BUFFERS: of buffers
- * too, where they are equal on all ranks at ddp_finalize. If values differ, the context breaks with MISMATCH on every
+ * synced step, the first included, before a result of the step can change it. DDP_CONTEXT_VERIFY_BUFFERS compares
+ * buffers too; use it only if the program keeps them equal at ddp_finalize. If values differ, the context breaks with MISMATCH on every
  * rank. The error names the step, the first parameter or buffer that differs, and the ranks in the minority. If there
  * is no majority, as with two ranks, it names all of them, and ddp_error_rank is -1.
- * 0: never. A parameter without `data` is not compared, nor is anything where ranks may differ: with the hooks noop
- * and post_local_sgd, and with KEEP_LOCAL_UNUSED. It reads memory of the CPU only, as above. */
+ * verify_interval 0 compares nothing. A parameter without `data` is not compared, nor is anything where ranks may differ: with the hooks noop
+ * and post_local_sgd, with ddp_hook_then, and with KEEP_LOCAL_UNUSED. It reads memory of the CPU only, as above. */
 #ifndef DDP_CHECK_H
 #define DDP_CHECK_H
 

@@ -36,7 +36,7 @@ enum {
 };
 
 enum {
-    /* Keep the first plan. Otherwise libddp rebuilds it in rank 0's order. */
+    /* Keep the first plan. Otherwise libddp rebuilds it in rank 0's gradient order. */
     DDP_CONTEXT_NO_REBUILD = 1u << 0,
     /* ddp_commit does not send rank 0's values: the program made them equal. */
     DDP_CONTEXT_NO_INITIAL_BROADCAST = 1u << 1,

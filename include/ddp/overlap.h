@@ -22,7 +22,8 @@ DDP_API ddp_status ddp_finalize_async(ddp_context* context, ddp_error** error);
  * ddp_finalize. In an unsynced step it returns at once. If this rank did not use the parameter, it waits for all
  * buckets. The waiting thread may run reductions. ddp_wait_param_on (device.h) does not wait for the device.
  * Errors: as ddp_finalize; INVALID_STATE (at any other time), INVALID_ARGUMENT.
- * Threads: one. Blocks: for all ranks, at most the group's timeout a bucket. Collective: no. Callbacks: no. */
+ * Threads: one. Blocks: for all ranks, at most the group's timeout a bucket. Collective: no, but see check.h.
+ * Callbacks: no. */
 DDP_API ddp_status ddp_wait_param(ddp_context* context, ddp_param param, ddp_error** error);
 
 /* A callback for final gradients. libddp calls it once for each parameter and synced step, bucket by bucket, on the

@@ -21,9 +21,10 @@ DDP_EXTERN_C_BEGIN
  * rank's own rows: "forward", "data", "optimizer". They cost about 100 ns each, so they may stay in the program. Without
  * a record both functions do nothing.
  *
- * name: at most 200 bytes count. libddp copies it. Use few different names: each takes a page of the file.
+ * name: at most 200 bytes count. libddp copies it. Each name takes a page of the file. After the first thousand, new
+ * names are "(other)".
  *
- * Errors: INVALID_ARGUMENT (name is NULL), IO (the file cannot grow for a new name).
+ * Errors: INVALID_ARGUMENT (name is NULL).
  * Threads: any. Blocks: no. Collective: no. Callbacks: no.
  * Follows nvtxRangePushA and nvtxRangePop of NVIDIA's NVTX. */
 DDP_API ddp_status ddp_mark_begin(const char* name, ddp_error** error);
@@ -41,7 +42,7 @@ DDP_API ddp_status ddp_mark_end(ddp_error** error);
 DDP_API ddp_status ddp_set_workload(int64_t samples, int64_t steps, ddp_error** error);
 
 /* When a group breaks with an error that names this rank (ddp_error_rank), the process sends itself this signal, with or
- * without a record. So a rank that hangs shows where it is. signal: as for raise(); 0: none, the default.
+ * without a record; with several groups that break for the same error, once for each. So a rank that hangs shows where it is. signal: as for raise(); 0: none, the default.
  *
  *     Python   faulthandler.register(signal.SIGUSR1); ddp.set_blame_signal(signal.SIGUSR1)
  *     Java     Mark.blameSignal(3): a virtual machine prints all stacks at SIGQUIT

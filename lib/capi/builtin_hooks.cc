@@ -92,6 +92,11 @@ ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data
         Context& c = between_steps(context);
         require(fn, "fn");
         require_flags(flags, DDP_WORK_ANY_THREAD);
+        if (c.skips_nonfinite())
+            fail_call(DDP_ERROR_UNSUPPORTED,
+                      "with DDP_CONTEXT_SKIP_NONFINITE ranks agree to skip a step after its last bucket, and the "
+                      "function would "
+                      "have updated the model by then; use DDP_CONTEXT_REFUSE_NONFINITE");
         c.set_hook(
             std::make_shared<ThenHook>(c.hook(), fn, owned(user_data, destroy), (flags & DDP_WORK_ANY_THREAD) != 0));
     });

@@ -324,6 +324,7 @@ void Monitor::loop() {
         } catch (const std::exception& error) {
             log(LogLevel::kDebug, "monitor: ", error.what());  // the store is gone; watch_connection tells
         }
+        config_.recorder.beat(true);  // it may have waited for the store
         lock.lock();
     }
 }

@@ -285,6 +285,7 @@ std::string ContextOptions::text() const {
                                                   {!buffer_broadcast, "no buffer broadcast"},
                                                   {r.find_unused, "find unused"},
                                                   {r.static_graph, "static graph"},
+                                                  {r.keep_local_unused, "keep local unused"},
                                                   {r.votes, "skip unused buckets"},
                                                   {join, "join"},
                                                   {divide_by_present, "divide by present"},

@@ -63,6 +63,7 @@ public:
     std::vector<std::byte> hook_state() const;
     void load_hook_state(const std::byte* data, std::size_t size, bool shared_only);
     const std::shared_ptr<Group>& group() const { return group_; }
+    bool skips_nonfinite() const { return options_.reducer.nonfinite == Nonfinite::kSkip; }
     void set_reduced_callback(ReducedCallback callback);
     void set_buffer_hook(BufferHook hook) { buffer_hook_ = std::move(hook); }
     void set_frozen(const std::vector<std::int32_t>& params, bool frozen);

@@ -200,6 +200,7 @@ WorkPtr LaunchQueue::call_hook(Entry& entry, OpTag tag) {
     tag.traffic = traffic_;
     if (!recorder_) return hook_->reduce(link, entry.bucket, tag);
     const std::int64_t since = record::now_ns();
+    record_launch(entry, record::EventKind::kHookBegin, since);
     WorkPtr work = hook_->reduce(link, entry.bucket, tag);
     record_launch(entry, record::EventKind::kHookEnd, record::now_ns(), since);
     return work;

@@ -110,12 +110,17 @@ void NumberCheck::agree(Group& group, std::int64_t step, const OpTag& tag) {
         if (one.param < 0) continue;
         if (one.param >= table_.size())
             throw Error(group.break_everywhere(
-                {DDP_ERROR_IO, str("rank ", r, " sent ", one.param, " as a parameter; its memory is damaged"), r}));
+                {DDP_ERROR_IO, str("rank ", r, " sent ", one.param, " as a parameter; its memory is damaged"), r, -1,
+                 -1, step}));
         if (one.where != BadNumber::kResult)
             ranks.push_back(r);
         else if (of_result < 0)
             of_result = r;
     }
+    if (ranks.empty() && of_result < 0)
+        throw Error(group.break_everywhere(
+            {DDP_ERROR_IO, "a rank has found a number that is not finite, and none says which; its memory is damaged",
+             -1, -1, -1, step}));
     const std::int32_t rank = ranks.empty() ? of_result : ranks.front();
     verdict_ = error(all[static_cast<std::size_t>(rank)], rank, step);
     if (ranks.size() > 1) {

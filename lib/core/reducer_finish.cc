@@ -366,7 +366,7 @@ void Reducer::start_comparison() {
 // With a check of the step no rank goes on before all have found nothing: an error that one of them finds is that of this step on
 // each. What values are, all find alike.
 void Reducer::end_check() {
-    if (group_->world() == 1) return;
+    if (group_->world() == 1 || (!values_ && !check_)) return;
     const OpTag tag = queue_.step_tag(Purpose::kEndOfCheck);
     if (values_)
         if (const auto error = values_->end(*group_, steps_, tag)) throw Error(group_->break_everywhere(*error));

@@ -90,7 +90,7 @@ ErrorInfo ValueCheck::describe(const std::vector<std::uint64_t>& hashes, const s
         is_param ? table_[entry].name : table_.buffers()[static_cast<std::size_t>(entry - table_.size())].name;
     const std::string more =
         others == 0 ? "" : str(" and of ", others, " more ", buffers_ ? "tensor" : "parameter", others == 1 ? "" : "s");
-    const bool tie = first[0].size() == first[1].size();
+    const bool tie = 2 * first[0].size() <= ranks.size();
     return {DDP_ERROR_MISMATCH,
             str("step ", step, ": the values of ", is_param ? "'" : "the buffer '", name, "'", more,
                 " differ between ranks: ", ranks_text(odd), odd.size() == 1 ? " has" : " have", " others than ",

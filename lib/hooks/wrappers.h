@@ -51,7 +51,8 @@ public:
     std::string options() const override { return inner_->options(); }
     bool any_thread() const override { return inner_->any_thread() && user_.any_thread; }
     bool sums_prescaled() const override { return inner_->sums_prescaled(); }
-    bool keeps_models_alike() const override { return inner_->keeps_models_alike(); }
+    // Its function may update values bucket by bucket, at other moments on each rank.
+    bool keeps_models_alike() const override { return false; }
     void save(HookState& state) const override { inner_->save(state); }
     void load(const HookState& state) override { inner_->load(state); }
 

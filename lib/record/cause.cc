@@ -4,7 +4,7 @@
 #include <tuple>
 #include <utility>
 
-#include "record/link_state.h"
+#include "record/connections.h"
 #include "util/error.h"
 
 namespace libddp::record {
@@ -193,7 +193,8 @@ std::optional<Cause> find_disagreement(const Group& group, std::int64_t sequence
     const auto text = [](const Position& position) {
         return str(describe(*position.underway), " (", bytes_text(static_cast<double>(position.underway->bytes)), ")");
     };
-    return Cause{Cause::Kind::kDisagree, one->rank,
+    const bool is_odd = alike(one) < alike(*other);  // of two that differ nobody knows which is wrong
+    return Cause{Cause::Kind::kDisagree, is_odd ? one->rank : -1,
                  str(who(*one), " is in ", text(*one), ", but rank ", (*other)->rank, " is in ", text(**other),
                      ": the program calls its collectives in different orders or with different sizes")};
 }
@@ -213,15 +214,32 @@ Cause absent_cause(const Group& group, const Position& ahead, const std::vector<
     const std::string text =
         str("the ranks of this folder are in ", describe(*ahead.underway), ", which has not ended for ",
             duration_text(waited), ", and it has no record of ", ranks_text(absent));
-    if (const auto link = dead_link_text(group)) return {Cause::Kind::kAbsent, rank, str(*link, "; ", text)};
+    if (const auto dead = dead_connection_text(group)) return {Cause::Kind::kAbsent, rank, str(*dead, "; ", text)};
     return {Cause::Kind::kAbsent, rank, group.verdict ? group.verdict->message : text};
+}
+
+// Some wait in joining, and others have not come there.
+std::optional<Cause> joining_cause(const Group& group, std::int64_t patience_ns) {
+    std::vector<std::int32_t> ranks;
+    std::int64_t since_ns = group.now_ns;
+    for (const Position& position : group.ranks) {
+        if (position.at != Position::At::kJoining || position.life == Life::kEnded) continue;
+        ranks.push_back(position.rank);
+        since_ns = std::min(since_ns, position.since_ns);
+    }
+    const std::vector<std::int32_t> absent = absent_ranks(group);
+    if (ranks.empty() || absent.empty() || group.now_ns - since_ns < patience_ns) return std::nullopt;
+    return Cause{Cause::Kind::kAbsent, absent.size() == 1 ? absent.front() : -1,
+                 str(ranks_text(ranks), ranks.size() == 1 ? " has" : " have", " waited ",
+                     duration_text(static_cast<double>(group.now_ns - since_ns)), " for ", ranks_text(absent),
+                     " to join; this folder has no record of ", absent.size() == 1 ? "it" : "them")};
 }
 
 Cause transfer_cause(const Group& group, const Underway& operation) {
     const double waited = static_cast<double>(group.now_ns - operation.since_ns);
     return {Cause::Kind::kTransfer, -1,
             str("all ranks are in ", describe(operation), ", which has not ended for ", duration_text(waited), ": ",
-                link_text(group))};
+                connection_text(group))};
 }
 
 }  // namespace
@@ -272,7 +290,7 @@ std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns) {
         return Cause{Cause::Kind::kAbsent, named->rank, group.verdict->message};
     }
     if (!waits && !(group.verdict && ahead)) {
-        if (!group.verdict) return std::nullopt;
+        if (!group.verdict) return joining_cause(group, patience_ns);
         return Cause{Cause::Kind::kVerdict, group.verdict->rank, group.verdict->message};
     }
     if (behind->begun <= ahead->underway->sequence)

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "record/link_state.h"
+#include "record/connections.h"
 #include "util/error.h"
 
 namespace libddp::record {

@@ -36,6 +36,8 @@ enum class EventKind : std::uint16_t {
     kMarkEnd,     // param: the thread
     kStoodStill,  // no thread has run since
     kExit,        // it exits; detail: its status
+    // Of a context.
+    kHookBegin,  // the hook is called; bucket, step
 };
 
 struct Event {
@@ -95,12 +97,14 @@ struct FactHead {
 
 // What a rank has done in a group since it joined. They only grow: events are lost when the ring has gone round. All are atomic.
 struct Totals {
+    std::int64_t joined_ns;             // when it joined; 0: it has not
     std::uint64_t steps, synced_steps;  // that have ended, of all contexts of the group
     std::uint64_t operations, bytes,
         operation_ns;  // collectives that have ended: their size, and the time from begin to end
 };
 struct GroupFact {
     std::int32_t rank, world;
+    std::int64_t created_ns;
     Totals totals;
 };
 struct ContextFact {

@@ -75,7 +75,7 @@ public:
             case EventKind::kStepBegin:
                 position_.step = event.step;
                 return go(Position::At::kBackward, at);
-            case EventKind::kLaunch:
+            case EventKind::kHookBegin:
                 position_.bucket = event.bucket;
                 resume_ = position_.at == Position::At::kHook ? resume_ : position_.at;
                 resume_since_ = position_.at == Position::At::kHook ? resume_since_ : position_.since_ns;
@@ -133,8 +133,12 @@ Position find_position(const ProcessRecord& process, const GroupRecord& group, s
     position.group = &group;
     position.life = life_of(process);
     position.offset_ns = offset;
-    position.at = Position::At::kJoining;
-    position.since_ns = process.opened_monotonic_ns + offset;
+    // The event that says so may be lost.
+    const std::int64_t joined_ns = group.totals.joined_ns;
+    const bool joined = joined_ns != 0 && joined_ns + offset <= until_ns;
+    position.at = joined ? Position::At::kProgram : Position::At::kJoining;
+    position.since_ns = (joined ? joined_ns : group.created_ns) + offset;
+    if (joined && process.lost > 0) position.begun = static_cast<std::int64_t>(group.totals.operations);
     Follower follower(position, offset);
     for (const Event& event : process.events)
         if (event.time_ns + offset <= until_ns) follower.take(event);
@@ -204,7 +208,21 @@ void find_standstill(Position& position, std::int64_t now_ns) {
     if (now_ns - since_ns >= kStandstillNs) position.still_ns = now_ns - since_ns;
 }
 
-Group find_group(const Parts& parts, const std::vector<Sight>& sights) {
+// Of a folder that several jobs have used: the newest record of each rank.
+Parts newest(const Parts& all) {
+    Parts parts;
+    for (const Part& part : all) {
+        const auto newer = std::find_if(all.begin(), all.end(), [&](const Part& other) {
+            return other.group->rank == part.group->rank &&
+                   other.process->opened_realtime_ns > part.process->opened_realtime_ns;
+        });
+        if (newer == all.end()) parts.push_back(part);
+    }
+    return parts;
+}
+
+Group find_group(const Parts& all, const std::vector<Sight>& sights) {
+    const Parts parts = newest(all);
     const GroupRecord& first = *parts.front().group;
     Group group;
     group.name = first.name;

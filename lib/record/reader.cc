@@ -1,5 +1,7 @@
 #include "record/reader.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -8,6 +10,7 @@
 #include <stdexcept>
 
 #include "record/clocks.h"
+#include "record/position.h"
 
 namespace libddp::record {
 namespace {
@@ -49,7 +52,8 @@ std::string text_of(const char (&field)[size]) {
 }
 
 // Numbers that no process writes are damage. Sums of the others do not overflow.
-constexpr std::int64_t kMost = std::int64_t{1} << 61;
+constexpr std::int64_t kMost = std::int64_t{1} << 57;      // four years of nanoseconds
+constexpr std::int64_t kMostDate = std::int64_t{1} << 61;  // seventy
 constexpr std::int32_t kMostRanks = 1 << 18;
 constexpr std::uint32_t kMostMarks = 1 << 16;
 
@@ -97,7 +101,9 @@ GroupRecord read_group(Bytes fact, std::uint32_t owner) {
     group.owner = static_cast<std::uint16_t>(owner);
     group.rank = head.rank;
     group.world = head.world;
+    group.created_ns = sensible(head.created_ns, "the time of a group's beginning");
     group.totals = head.totals;
+    sensible(group.totals.joined_ns, "the time of a group's joining");
     group.name = fact.text();
     group.key = fact.text();
     group.backend = fact.text();
@@ -194,8 +200,14 @@ void read_fact(ProcessRecord& record, const FactHead& head, Bytes fact) {
     }
 }
 
-constexpr const char* kSights = "seen-by-launcher";
+constexpr const char* kSights = "seen-by-launcher-on-";  // and the host
 constexpr char kBeforeWords = '\t';
+
+std::string host_name() {
+    char name[64] = "host";
+    gethostname(name, sizeof name - 1);
+    return name;
+}
 
 // A block that the process has not finished is the last one.
 void read_facts(ProcessRecord& record, Bytes blocks) {
@@ -221,7 +233,9 @@ ProcessRecord record_of(const Head& head, const std::string& path) {
     record.launch_rank = head.launch_rank;
     record.started = head.started;
     record.opened_monotonic_ns = sensible(head.opened_monotonic_ns, "the time of its beginning");
-    record.opened_realtime_ns = sensible(head.opened_realtime_ns, "the time of its beginning");
+    if (head.opened_realtime_ns < 0 || head.opened_realtime_ns >= kMostDate)
+        throw std::runtime_error("the date of its beginning makes no sense");
+    record.opened_realtime_ns = head.opened_realtime_ns;
     record.alive_ns = sensible(head.alive_ns, "the time of its last sign of life");
     record.samples = head.samples;
     record.steps = head.steps;
@@ -297,13 +311,15 @@ const ContextRecord* ProcessRecord::context(std::uint16_t owner) const {
 }
 
 void add_sight(const std::string& folder, const Sight& sight) {
-    std::ofstream(folder + "/" + kSights, std::ios::app) << sight.launch_rank << ' ' << static_cast<int>(sight.kind)
-                                                         << ' ' << sight.text << kBeforeWords << sight.words << '\n';
+    std::ofstream(folder + "/" + kSights + host_name(), std::ios::app)
+        << sight.launch_rank << ' ' << static_cast<int>(sight.kind) << ' ' << sight.text << kBeforeWords << sight.words
+        << '\n';
 }
 
-std::vector<Sight> read_sights(const std::string& folder) {
-    std::vector<Sight> sights;
-    std::ifstream file(folder + "/" + kSights);
+namespace {
+
+void read_sights(const std::filesystem::path& path, std::vector<Sight>& sights) {
+    std::ifstream file(path);
     Sight sight;
     for (int kind = 0; file >> sight.launch_rank >> kind && std::getline(file >> std::ws, sight.text);) {
         sight.kind = static_cast<Sight::Kind>(kind);
@@ -312,7 +328,35 @@ std::vector<Sight> read_sights(const std::string& folder) {
         sight.text.resize(words);
         sights.push_back(sight);
     }
+}
+
+}  // namespace
+
+std::vector<Sight> read_sights(const std::string& folder) {
+    std::vector<Sight> sights;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+        if (entry.path().filename().string().starts_with(kSights)) read_sights(entry.path(), sights);
     return sights;
+}
+
+void forget_earlier(const std::string& folder) {
+    std::error_code ignored;
+    bool any_runs = false;  // of another launcher of this host
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+        const std::filesystem::path& path = entry.path();
+        if (path.extension() != kSuffix || !path.filename().string().starts_with(host_name() + ".")) continue;
+        try {
+            File file(path.string());
+            const ProcessRecord record = record_of(Bytes(file.read(0, sizeof(Head))).value<Head>(), path.string());
+            const auto state = process_state(record.pid);
+            if (state && state->started == record.started)
+                any_runs = true;
+            else
+                std::filesystem::remove(path, ignored);
+        } catch (const std::exception&) {  // no record of libddp's
+        }
+    }
+    if (!any_runs) std::filesystem::remove(folder + "/" + kSights + host_name(), ignored);
 }
 
 ProcessRecord parse_record(std::string_view text, const std::string& path) try {
@@ -338,7 +382,7 @@ std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<s
     for (const auto& path : paths) {
         try {
             records.push_back(read_record(path.string(), limits));
-        } catch (const std::runtime_error& error) {
+        } catch (const std::exception& error) {  // among them a file that is larger than memory
             complaints.push_back(error.what());
         }
     }

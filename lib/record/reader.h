@@ -31,6 +31,7 @@ struct GroupRecord {
     std::uint16_t owner = 0;
     std::int32_t rank = 0, world = 1;
     std::string name, key, backend;
+    std::int64_t created_ns = 0;
     Totals totals{};
     std::vector<Verdict> verdicts;
     std::vector<Peer> peers;
@@ -75,8 +76,10 @@ struct Sight {
 
 // Adds to what was seen. Says nothing if it cannot: the records are there without it.
 void add_sight(const std::string& folder, const Sight& sight);
-// In the order in which they were seen.
+// Those of one host in the order in which they were seen.
 std::vector<Sight> read_sights(const std::string& folder);
+// Removes what an earlier job of this host has left in the folder.
+void forget_earlier(const std::string& folder);
 
 // Throws std::runtime_error if the file is not a record.
 ProcessRecord parse_record(std::string_view bytes, const std::string& path);

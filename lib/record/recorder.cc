@@ -18,6 +18,7 @@
 #include <mutex>
 #include <utility>
 
+#include "util/at_exit.h"
 #include "util/descriptors.h"
 #include "util/host.h"
 #include "util/log.h"
@@ -62,7 +63,8 @@ public:
     std::int64_t write(std::uint16_t owner, const Entry& entry) noexcept;
     // Returns where the fact lies in memory.
     char* add(FactKind kind, std::uint32_t owner, std::string_view fact);
-    std::uint16_t new_owner() { return static_cast<std::uint16_t>(owners_.fetch_add(1, std::memory_order_relaxed)); }
+    // Throws when there are too many: their number has 16 bits.
+    std::uint16_t new_owner();
     std::uint32_t mark(std::string_view name);
     void beat(bool first) noexcept;
     void note_failure(const ErrorInfo& error);
@@ -73,6 +75,7 @@ public:
 
 private:
     char* append(std::size_t bytes);
+    char* add_locked(FactKind kind, std::uint32_t owner, std::string_view fact);
 
     const std::string path_;
     Descriptor file_;
@@ -95,6 +98,12 @@ struct Process {
 };
 // A child after fork() writes a record of its own: it must not take the place of its parent's events.
 std::atomic<Process*> process{new Process};
+bool watches_forks = false;
+
+// Each name takes a page of the file and a mapping, of which a process may have some ten thousand.
+constexpr std::size_t kMostMarks = 1000;
+constexpr const char* kOtherMark = "(other)";
+constexpr std::uint32_t kMostOwners = 0xffff;
 
 // As /proc/PID/stat has it, in its 22nd field; 0 where it cannot be read.
 std::uint64_t process_start() {
@@ -137,8 +146,10 @@ void open_record(Process& of) noexcept {
     try {
         const char* folder = std::getenv("DDP_RECORD");
         if (!folder || !*folder) return;
+        // First: a fork in the middle must not leave the child with a call that never ends.
+        if (!std::exchange(watches_forks, true))
+            pthread_atfork(nullptr, nullptr, [] { process.store(new Process, std::memory_order_release); });
         of.record = new Record(folder);
-        pthread_atfork(nullptr, nullptr, [] { process.store(new Process, std::memory_order_release); });
     } catch (...) {
         log(LogLevel::kWarn, "nothing is recorded (DDP_RECORD): ", caught().message);
     }
@@ -205,14 +216,28 @@ std::int64_t Record::write(std::uint16_t owner, const Entry& entry) noexcept {
     return at;
 }
 
+std::uint16_t Record::new_owner() {
+    const std::uint32_t owner = owners_.fetch_add(1, std::memory_order_relaxed);
+    if (owner > kMostOwners) fail(DDP_ERROR_LIMIT, "a record holds ", kMostOwners, " groups and contexts");
+    return static_cast<std::uint16_t>(owner);
+}
+
 char* Record::add(FactKind kind, std::uint32_t owner, std::string_view fact) {
     const std::lock_guard lock(mutex_);
+    return add_locked(kind, owner, fact);
+}
+
+char* Record::add_locked(FactKind kind, std::uint32_t owner, std::string_view fact) {
     const std::size_t bytes = (sizeof(FactHead) + fact.size() + kPage - 1) / kPage * kPage;
     char* memory = append(bytes);
     FactHead head{{}, bytes, fact.size(), kind, owner};
     std::memcpy(memory, &head, sizeof head);
     std::memcpy(memory + sizeof head, fact.data(), fact.size());
-    std::memcpy(memory, kMagic, sizeof kMagic);
+    // Last: it tells a reader that the rest is there.
+    std::uint64_t magic = 0;
+    static_assert(sizeof magic == sizeof kMagic);
+    std::memcpy(&magic, kMagic, sizeof magic);
+    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(memory)).store(magic, std::memory_order_release);
     return memory + sizeof head;
 }
 
@@ -239,12 +264,13 @@ void Record::note_failure(const ErrorInfo& error) {
 }
 
 std::uint32_t Record::mark(std::string_view name) {
-    std::unique_lock lock(mutex_);
+    const std::lock_guard lock(mutex_);
+    if (const auto found = marks_.find(name); found != marks_.end()) return found->second;
+    if (marks_.size() >= kMostMarks) name = kOtherMark;
     if (const auto found = marks_.find(name); found != marks_.end()) return found->second;
     const auto id = static_cast<std::uint32_t>(marks_.size());
+    add_locked(FactKind::kMark, id, name);
     marks_.emplace(name, id);
-    lock.unlock();
-    add(FactKind::kMark, id, name);
     return id;
 }
 
@@ -253,7 +279,7 @@ Recorder Recorder::of_group(std::int32_t rank, std::int32_t world, std::string_v
     Record* record = Record::of_process();
     if (!record) return {};
     try {
-        std::string fact(bytes_of(GroupFact{rank, world, {}}));
+        std::string fact(bytes_of(GroupFact{rank, world, now_ns(), {}}));
         for (const std::string_view text : {name, key, backend}) add_text(fact, text);
         const std::uint16_t owner = record->new_owner();
         char* const place = record->add(FactKind::kGroup, owner, fact);
@@ -322,7 +348,9 @@ void Recorder::broken(const ErrorInfo& verdict) const {
 
 void Recorder::joined() const noexcept {
     if (!record_) return;
+    std::atomic_ref(totals_->joined_ns).store(now_ns(), std::memory_order_relaxed);
     write({.kind = EventKind::kJoined});
+    stay_loaded();  // exit() must find what is registered here
     // This late, so that it comes before what backends do at an exit, which may take long.
     static const int registered = on_exit(
         [](int status, void*) {
@@ -375,12 +403,21 @@ PeerFact* Connecting::peers(std::vector<std::int32_t> ranks) {
 void mark_begin(std::string_view name) {
     Record* record = Record::of_process();
     if (!record) return;
-    record->write(0, {.kind = EventKind::kMarkBegin, .sequence = record->mark(name), .param = gettid()});
+    std::int64_t id = -1;
+    try {
+        id = record->mark(name);
+    } catch (...) {
+        static std::once_flag said;
+        std::call_once(
+            said, [&] { log(LogLevel::kWarn, "mark '", name, "' has no name in the record: ", caught().message); });
+    }
+    record->write(0, {.kind = EventKind::kMarkBegin, .sequence = id, .param = gettid()});
 }
 
 void note_failure(const ErrorInfo& error) noexcept {
-    // A program may look again and again whether something has come, and end a wait itself.
-    if (error.code == DDP_ERROR_TIMEOUT || error.code == DDP_ERROR_INTERRUPTED) return;
+    // A program may look again and again whether something has come, end a wait itself, and skip steps.
+    if (error.code == DDP_ERROR_TIMEOUT || error.code == DDP_ERROR_INTERRUPTED || error.code == DDP_ERROR_NONFINITE)
+        return;
     Record* record = Record::of_process();
     if (!record) return;
     try {

@@ -31,11 +31,7 @@ struct ExitList {
     }
 
     static ExitList* make() {
-        // exit() must still find run() when the program has unloaded what libddp is a part of. (The main program is not found
-        // here, and never unloaded.)
-        Dl_info here{};
-        if (dladdr(reinterpret_cast<void*>(&run), &here) != 0)
-            dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+        stay_loaded();
         // Not atexit: that does not tell the status.
         auto* list = new ExitList;
         on_exit(&run, list);
@@ -58,6 +54,13 @@ struct ExitList {
         }
     }
 };
+
+// The main program is not found here, and never unloaded.
+void stay_loaded() {
+    Dl_info here{};
+    if (dladdr(reinterpret_cast<void*>(&stay_loaded), &here) != 0)
+        dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
 
 AtExit::AtExit(Say say) : say_(std::move(say)) {
     auto& list = ExitList::get();

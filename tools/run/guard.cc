@@ -117,7 +117,7 @@ bool is_guard_mode(int argc, char** argv) {
 }
 
 int run_guard() {
-    for (const int ignored : {SIGHUP, SIGINT, SIGTERM, SIGPIPE}) signal(ignored, SIG_IGN);
+    for (const int ignored : {SIGHUP, SIGINT, SIGTERM, SIGQUIT, SIGPIPE}) signal(ignored, SIG_IGN);
     const Charges charges = follow(STDIN_FILENO);
     for (const pid_t group : charges.groups) kill(-group, SIGKILL);
     std::error_code ignored;

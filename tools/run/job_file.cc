@@ -83,13 +83,17 @@ std::optional<JobFacts> read_job_file(const std::string& folder) {
 
 std::string disk_place() {
     const char* const given = std::getenv("TMPDIR");
-    return given && *given ? given : "/tmp";
+    std::error_code unknown;
+    const std::filesystem::path place = std::filesystem::absolute(given && *given ? given : "/tmp", unknown);
+    return unknown ? "/tmp" : place.string();
 }
 
 std::vector<JobFacts> find_jobs() {
     std::vector<JobFacts> jobs;
-    for (const std::string& place : {std::string(kMemoryPlace), disk_place()}) {
-        std::error_code unreadable;
+    std::vector<std::string> places{kMemoryPlace};
+    std::error_code unreadable;
+    if (!std::filesystem::equivalent(kMemoryPlace, disk_place(), unreadable)) places.push_back(disk_place());
+    for (const std::string& place : places) {
         for (const auto& entry : std::filesystem::directory_iterator(place, unreadable)) {
             const std::string path = entry.path().string();
             if (!entry.path().filename().string().starts_with(kJobPrefix) || !is_own_folder(path)) continue;

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "record/layout.h"
+
 namespace ddprun {
 
 struct JobFacts {
@@ -15,7 +17,8 @@ struct JobFacts {
     int nodes = 1;
     int node_rank = 0;
     int generation = 0;
-    std::string records;  // the folder of the generation
+    std::uint64_t events = libddp::record::kEvents;  // that the record of a rank holds
+    std::string records;                             // the folder of the generation
     std::string command;
 
     // ddprun is still there.

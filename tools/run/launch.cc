@@ -40,7 +40,7 @@ bool is_ignored(int signal) {
 void hold_signals() {
     sigset_t signals;
     sigemptyset(&signals);
-    for (const int number : {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&signals, number);
+    for (const int number : {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT}) sigaddset(&signals, number);
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
@@ -225,6 +225,8 @@ JobFacts Launch::job_facts() const {
     facts.ranks = options_.local_ranks;
     facts.nodes = options_.nodes;
     facts.node_rank = options_.node_rank;
+    for (const auto& [name, value] : options_.environment)
+        if (name == "DDP_RECORD_EVENTS") facts.events = std::strtoull(value.c_str(), nullptr, 10);
     return facts;
 }
 

@@ -32,7 +32,7 @@ constexpr std::array<std::pair<record::Life, const char*>, 4> kLives{{{record::L
 
 std::string escaped(const std::string& text) {
     std::string result;
-    for (const char c : printable(text)) {
+    for (const char c : why::printable(text)) {
         if (c == '\\' || c == '"') result += '\\';
         result += c;
     }

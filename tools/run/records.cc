@@ -12,44 +12,49 @@
 #include "record/cause.h"
 #include "report.h"
 #include "summary.h"
+#include "text.h"
 
 namespace ddprun {
 namespace {
 
 namespace record = libddp::record;
 
-// A rank's ring of events and its first facts, with room for more.
-constexpr std::uint64_t kBytesOfRank = std::uint64_t{4} << 20;
+// What a rank's facts take besides its ring of events.
+constexpr std::uint64_t kBytesOfFacts = std::uint64_t{3} << 20;
+// The last events of each rank tell why a job hangs; ddprun's loop does not wait for more to be read.
+constexpr record::Limits kLastEvents{record::kEvents, std::uint64_t{64} << 20};
 // A record takes no more than this part of what is free in memory.
 constexpr std::uint64_t kShare = 8;
 // Who waits for less is not held up.
 constexpr std::int64_t kPatienceNs = 1'000'000'000;
 
 // kept: the records themselves lie elsewhere.
-bool has_room(const char* folder, int local_ranks, bool kept) {
+bool has_room(const char* folder, const JobFacts& job, bool kept) {
     struct statvfs facts {};
     if (statvfs(folder, &facts) != 0) return false;
-    const std::uint64_t wanted = kept ? 1 : kBytesOfRank * static_cast<std::uint64_t>(local_ranks);
+    const std::uint64_t of_rank = job.events * sizeof(record::Event) + kBytesOfFacts;
+    const std::uint64_t wanted = kept ? 1 : of_rank * static_cast<std::uint64_t>(job.ranks);
     return std::uint64_t{facts.f_bavail} * facts.f_frsize / kShare >= wanted;
 }
 
-std::string make_temporary(int local_ranks, bool kept) {
-    const std::string place = has_room(kMemoryPlace, local_ranks, kept) ? kMemoryPlace : disk_place();
+std::string make_temporary(const JobFacts& job, bool kept) {
+    const std::string place = has_room(kMemoryPlace, job, kept) ? kMemoryPlace : disk_place();
     std::string path = place + "/" + kJobPrefix + "XXXXXX";
     return mkdtemp(path.data()) ? path : std::string();
 }
 
+// Names of parameters are nobody else's business. A folder that is there already stays as it is; its records can be read by their owner
+// alone, too.
 void make_folder(const std::string& path) {
     std::error_code error;
-    std::filesystem::create_directories(path, error);
-    if (error) throw std::runtime_error("--record: cannot make " + path + ": " + error.message());
-    std::filesystem::permissions(path, std::filesystem::perms::owner_all,
-                                 error);  // names of parameters are nobody else's business
+    const bool made = std::filesystem::create_directories(path, error);
+    if (error) throw std::runtime_error("cannot make the folder " + path + " for records: " + error.message());
+    if (made) std::filesystem::permissions(path, std::filesystem::perms::owner_all, error);
 }
 
 struct Reading {
-    explicit Reading(const std::string& folder)
-        : processes(record::read_records(folder, complaints)),
+    explicit Reading(const std::string& folder, const record::Limits& limits = {})
+        : processes(record::read_records(folder, complaints, limits)),
           groups(record::find_groups(processes, record::read_sights(folder))) {}
 
     std::vector<std::string> complaints;
@@ -61,7 +66,7 @@ struct Reading {
 
 Records::Records(const std::string& folder, JobFacts facts)
     : facts_(std::move(facts)),
-      temporary_(make_temporary(facts_.ranks, !folder.empty())),
+      temporary_(make_temporary(facts_, !folder.empty())),
       root_(folder.empty() ? temporary_ : std::filesystem::absolute(folder).string()) {}
 
 Records::~Records() {
@@ -72,7 +77,14 @@ Records::~Records() {
 void Records::begin_generation(int generation) {
     if (root_.empty()) return;
     folder_ = generation_folder(root_, generation);
-    make_folder(folder_);
+    try {
+        make_folder(folder_);
+    } catch (const std::runtime_error&) {
+        folder_.clear();
+        if (root_ == temporary_) return;  // nobody has asked for records
+        throw;
+    }
+    record::forget_earlier(folder_);
     facts_.generation = generation;
     facts_.records = folder_;
     write_job_file(root_, facts_);
@@ -95,15 +107,18 @@ void Records::note_stopped(const record::Group& group) const {
 
 std::string Records::explain(int rank) const try {
     if (folder_.empty()) return "";
-    const Reading reading(folder_);
+    const Reading reading(folder_, kLastEvents);
     for (const record::Group& group : reading.groups) {
         const auto cause = record::find_cause(group, kPatienceNs);
         note_stopped(group);
         if (!cause) continue;
-        const bool named = cause->rank == rank && !cause->place.empty();  // by the sentence to which this is added
+        // By the sentence to which this is added. A group may number its ranks in its own way.
+        const auto* const culprit =
+            cause->rank < 0 ? nullptr : group.ranks[static_cast<std::size_t>(cause->rank)].process;
+        const bool named = culprit && culprit->launch_rank == rank && !cause->place.empty();
         std::string text = named ? cause->place : cause->sentence;
         std::replace(text.begin(), text.end(), '\n', ' ');  // an error of the program may have several lines
-        return text;
+        return why::printable(text);
     }
     return "";
 } catch (const std::exception&) {
@@ -118,12 +133,13 @@ void Records::write_trace(const std::string& file, const why::Steps& steps) cons
 
 std::string Records::describe() const try {
     if (folder_.empty()) return "nothing is recorded";
-    const Reading reading(folder_);
+    const Reading reading(folder_, kLastEvents);
     std::string text;
     for (const record::Group& group : reading.groups) {
         const auto cause = record::find_cause(group, kPatienceNs);
-        text += "group '" + group.name + "': " + (cause ? cause->sentence : "no rank waits for another") + "\n";
-        for (const std::string& line : record::rank_lines(group)) text += "  " + line + "\n";
+        text += "group '" + why::printable(group.name) +
+                "': " + (cause ? why::printable(cause->sentence) : "no rank waits for another") + "\n";
+        for (const std::string& line : record::rank_lines(group)) text += "  " + why::printable(line) + "\n";
     }
     return text.empty() ? "no group of several ranks has a record" : text;
 } catch (const std::exception& error) {

@@ -22,16 +22,6 @@ bool is_over(const record::Group& group) {
     });
 }
 
-// On several nodes the ranks of the others have no record here, and seem to be behind. What is known is who of the rest is.
-std::optional<record::Cause> cause_of(const record::Group& group) {
-    auto cause = record::find_cause(group, kHeldUpNs);
-    if (!cause || cause->kind != record::Cause::Kind::kAbsent || group.verdict) return cause;
-    record::Group here = group;
-    std::erase_if(here.ranks, [](const record::Position& position) { return !position.process; });
-    auto known = record::find_cause(here, kHeldUpNs);
-    return known && known->kind != record::Cause::Kind::kTransfer ? known : cause;
-}
-
 }  // namespace
 
 Snapshot::Snapshot(const std::string& folder) {
@@ -44,7 +34,7 @@ Snapshot::Snapshot(const std::string& folder) {
         const int number = ++seen[group.name];
         if (is_over(group) && number < names[group.name]) continue;  // a newer one has taken its place
         GroupNow now;
-        now.label = printable(group.name);
+        now.label = why::printable(group.name);
         if (number > 1) now.label.append("#").append(std::to_string(number));
         for (const record::Position& position : group.ranks) {
             const std::int64_t offset = position.process ? position.process->offset_ns : 0;
@@ -52,7 +42,7 @@ Snapshot::Snapshot(const std::string& folder) {
         }
         if (group.world > 1) {
             now.pace = record::find_pace(group, kLatelyNs);
-            now.cause = cause_of(group);
+            now.cause = record::find_cause(group, kHeldUpNs);
         }
         now.group = std::move(group);
         groups_.push_back(std::move(now));

@@ -49,7 +49,7 @@ std::string title(const JobFacts& job) {
         "ddprun " + std::to_string(job.pid) + ": " + std::to_string(job.ranks) + (job.ranks == 1 ? " rank" : " ranks");
     if (job.nodes > 1) text += " of node " + std::to_string(job.node_rank) + " of " + std::to_string(job.nodes);
     if (job.generation > 0) text += ", restart " + std::to_string(job.generation);
-    return text + ", " + printable(job.command);
+    return text + ", " + why::printable(job.command);
 }
 
 Target by_pid(const std::string& text) {
@@ -168,7 +168,7 @@ Row row_of(const GroupNow& now, std::size_t rank) {
         row.resize(kHeads.size(), kNothing);
         return row;
     }
-    row.push_back(printable(position.process->host));
+    row.push_back(why::printable(position.process->host));
     row.push_back(std::to_string(position.process->pid));
     row.push_back(state(position));
     row.push_back(position.step < 0 ? kNothing : std::to_string(position.step));
@@ -196,11 +196,11 @@ bool is_name(std::size_t column) {
 void add_table(std::vector<std::string>& lines, const std::vector<Row>& rows) {
     std::vector<std::size_t> widths(kHeads.size());
     for (const Row& row : rows)
-        for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
+        for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], why::width(row[i]));
     for (const Row& row : rows) {
         std::string line;
         for (std::size_t i = 0; i < row.size(); ++i) {
-            const std::string space(widths[i] - width(row[i]), ' ');
+            const std::string space(widths[i] - why::width(row[i]), ' ');
             line.append(i == 0 ? "" : "  ");
             line.append(is_name(i) ? row[i] + space : space + row[i]);
         }
@@ -211,8 +211,8 @@ void add_table(std::vector<std::string>& lines, const std::vector<Row>& rows) {
 void add_group(std::vector<std::string>& lines, const GroupNow& now) {
     lines.push_back("group '" + now.label + "', " + std::to_string(now.group.world) +
                     (now.group.world == 1 ? " rank" : " ranks"));
-    if (now.cause) lines.push_back(printable(now.cause->sentence));
-    if (now.pace && !now.pace->sentence.empty()) lines.push_back(printable(now.pace->sentence));
+    if (now.cause) lines.push_back(why::printable(now.cause->sentence));
+    if (now.pace && !now.pace->sentence.empty()) lines.push_back(why::printable(now.pace->sentence));
     std::vector<Row> rows{kHeads};
     for (std::size_t rank = 0; rank < now.group.ranks.size(); ++rank) rows.push_back(row_of(now, rank));
     add_table(lines, rows);
@@ -237,7 +237,7 @@ public:
         std::string text = drawn_ == 0 ? "" : "\x1b[" + std::to_string(drawn_) + "A";
         for (std::size_t i = 0; i < shown; ++i) {
             text += "\r";
-            text += cut(lines[i], size.ws_col - 1U);
+            text += why::cut(lines[i], size.ws_col - 1U);
             text += "\x1b[K\n";
         }
         std::cout << text << "\x1b[J" << std::flush;

@@ -94,9 +94,9 @@ struct Marks {
 };
 
 // Writes what one process did for one group.
-class Rank {
+class RankRows {
 public:
-    Rank(Writer& writer, const Position& position, std::int64_t offset, const std::string& group)
+    RankRows(Writer& writer, const Position& position, std::int64_t offset, const std::string& group)
         : writer_(writer), position_(position), offset_(offset), group_(group) {}
 
     void write() {
@@ -106,7 +106,8 @@ public:
 private:
     void take(const Event& event) {
         const std::int64_t at = event.time_ns + offset_;
-        if (event.owner == 0) return take_mark(event, at);
+        if (event.kind == EventKind::kMarkBegin || event.kind == EventKind::kMarkEnd) return take_mark(event, at);
+        if (event.owner == 0) return;
         if (event.owner == position_.group->owner) return take_operation(event, at);
         const ContextRecord* context = position_.process->context(event.owner);
         if (context && context->group == position_.group->owner) take_step(event, at);
@@ -207,7 +208,7 @@ void write_trace(const std::string& path, const std::vector<ProcessRecord>& reco
             writer.name_row(kSteps, "steps");
             writer.name_row(kHooks, "hooks");
             writer.name_row(kCollectives, "collectives");
-            Rank(writer, position, position.process->offset_ns, group.name).write();
+            RankRows(writer, position, position.process->offset_ns, group.name).write();
         }
     }
     std::ofstream file(path);

@@ -50,11 +50,12 @@ std::size_t first_in_blocks(const void* data, std::size_t count, const Numbers& 
     const std::size_t element = numbers.each * numbers.size;
     const std::size_t most = kBlockBytes / element;
     for (std::size_t begin = 0; begin < count; begin += most) {
-        if (!any(begin, std::min(most, count - begin))) continue;
+        const std::size_t n = std::min(most, count - begin);
+        if (!any(begin, n)) continue;
         const auto* const at = static_cast<const std::byte*>(data) + begin * element;
-        std::size_t i = 0;
-        while (!is_nonfinite(at + i * numbers.size, numbers)) ++i;
-        return begin + i / numbers.each;
+        // A program that writes after the announcement may have taken it away again.
+        for (std::size_t i = 0; i < n * numbers.each; ++i)
+            if (is_nonfinite(at + i * numbers.size, numbers)) return begin + i / numbers.each;
     }
     return count;
 }

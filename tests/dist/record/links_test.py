@@ -20,7 +20,7 @@ import namespaces  # noqa: E402  (tests/bench)
 PORT = 29471
 RATE = "60mbit"  # a tenth of what the steps below would need to be short
 CUT_AFTER_S = 0.7
-LINK = r"the link between rank \d \(on \S+\) and rank \d( \(on \S+\))?"
+LINK = r"the connection between rank \d \(on \S+\) and rank \d( \(on \S+\))?"
 CUT_OFF = r"cut off"
 SLOW = r"^collectives take most of each step: \d+ ms of \d+ ms .* no rank is late"
 

@@ -197,8 +197,9 @@ TEST_F(CauseTest, ARankHasNoRecordAndNothingArrives) {
     const auto cause = find();
     ASSERT_TRUE(cause);
     EXPECT_EQ(cause->rank, 1);
-    EXPECT_THAT(cause->sentence, HasSubstr("the link between rank 0 (on no-such-host-0) and rank 1 is dead: nothing "
-                                           "that rank 0 sends has arrived for 2.9 s (100 bytes wait)"));
+    EXPECT_THAT(cause->sentence,
+                HasSubstr("the connection between rank 0 (on no-such-host-0) and rank 1 is dead: nothing "
+                          "that rank 0 sends has arrived for 2.9 s (100 bytes wait)"));
 }
 
 TEST_F(CauseTest, RanksAreInDifferentOperations) {
@@ -225,7 +226,7 @@ TEST_F(CauseTest, ALinkIsDead) {
     EXPECT_EQ(cause->kind, Kind::kTransfer);
     EXPECT_EQ(cause->rank, -1);
     EXPECT_THAT(cause->sentence,
-                HasSubstr("the link between rank 0 (on no-such-host-0) and rank 2 (on no-such-host-2) is dead"));
+                HasSubstr("the connection between rank 0 (on no-such-host-0) and rank 2 (on no-such-host-2) is dead"));
     EXPECT_THAT(cause->sentence, HasSubstr("3.0 s (1.2 MB wait; packets sent again: 5)"));
 }
 

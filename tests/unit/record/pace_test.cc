@@ -131,8 +131,9 @@ TEST(Pace, FindsCollectivesThatTakeMostOfAStep) {
     connect(2, 0, 9'000);
     const Pace pace = pace_of(records);
     EXPECT_FALSE(pace.slow);
-    EXPECT_THAT(pace.sentence, HasSubstr("the link between rank 0 (on no-such-host-0) and rank 2 (on no-such-host-2) "
-                                         "moves 10 MB a second, others 1.0 GB"));
+    EXPECT_THAT(pace.sentence,
+                HasSubstr("the connection between rank 0 (on no-such-host-0) and rank 2 (on no-such-host-2) "
+                          "moves 10 MB a second, others 1.0 GB"));
 }
 
 TEST(Pace, OfARankOnWhichCollectivesEndLaterBlamesNobody) {

@@ -44,7 +44,8 @@ public:
     Story& end_backward(std::int64_t step, double at) { return of_context(EventKind::kBackwardEnd, step, at); }
     Story& end_step(std::int64_t step, double at) { return of_context(EventKind::kStepEnd, step, at); }
     Story& launch(std::int64_t step, std::int32_t bucket, double at) {
-        return add(kContextOwner, event(EventKind::kLaunch, step, bucket), at);
+        add(kContextOwner, event(EventKind::kLaunch, step, bucket), at);
+        return add(kContextOwner, event(EventKind::kHookBegin, step, bucket), at);
     }
     Story& end_hook(std::int64_t step, std::int32_t bucket, double since, double at) {
         Event hook = event(EventKind::kHookEnd, step, bucket);

@@ -1,4 +1,4 @@
-#include "record/link_state.h"
+#include "record/connections.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -17,7 +17,7 @@ constexpr std::int64_t kStuckNs = 800'000'000;
 constexpr std::uint64_t kTellingBytes = 1 << 20;
 
 // One direction.
-struct LinkState {
+struct ConnectionState {
     const Position* from = nullptr;
     const Position* to = nullptr;
     Peer counts{};
@@ -35,13 +35,13 @@ std::string host_of(const Position& position) {
 }
 
 // All that are recorded.
-std::vector<LinkState> link_states(const Group& group) {
-    std::vector<LinkState> states;
+std::vector<ConnectionState> connection_states(const Group& group) {
+    std::vector<ConnectionState> states;
     for (const Position& position : group.ranks) {
         if (!position.group) continue;
         for (const Peer& peer : position.group->peers) {
             if (peer.rank < 0 || peer.rank >= group.world) continue;
-            LinkState state{&position, &group.ranks[static_cast<std::size_t>(peer.rank)], peer, 0};
+            ConnectionState state{&position, &group.ranks[static_cast<std::size_t>(peer.rank)], peer, 0};
             if (peer.waiting != 0 && peer.stuck_since_ns != 0)
                 state.stuck_ns = std::max<std::int64_t>(0, group.now_ns - peer.stuck_since_ns - position.offset_ns);
             states.push_back(state);
@@ -51,9 +51,9 @@ std::vector<LinkState> link_states(const Group& group) {
 }
 
 // Of what is stuck, what is stuck longest.
-const LinkState* find_stuck(const std::vector<LinkState>& states) {
-    const LinkState* longest = nullptr;
-    for (const LinkState& state : states) {
+const ConnectionState* find_stuck(const std::vector<ConnectionState>& states) {
+    const ConnectionState* longest = nullptr;
+    for (const ConnectionState& state : states) {
         if (state.stuck_ns < kStuckNs) continue;
         if (!longest || state.stuck_ns > longest->stuck_ns) longest = &state;
     }
@@ -61,33 +61,33 @@ const LinkState* find_stuck(const std::vector<LinkState>& states) {
 }
 
 // The other rank reads nothing, and so nothing can arrive.
-bool is_unread(const LinkState& state) {
+bool is_unread(const ConnectionState& state) {
     return state.counts.unread_ns * 2 > state.counts.busy_ns;
 }
 
-std::string ends_text(const LinkState& state) {
+std::string ends_text(const ConnectionState& state) {
     return str("rank ", state.from->rank, host_of(*state.from), " and rank ", state.to->rank, host_of(*state.to));
 }
 
-std::string stuck_text(const LinkState& state) {
+std::string stuck_text(const ConnectionState& state) {
     const std::string time = duration_text(static_cast<double>(state.stuck_ns));
     if (is_unread(state))
         return str("rank ", state.to->rank, " has read nothing of what rank ", state.from->rank, " sends for ", time);
     const std::string again = state.counts.resent == 0 ? "" : str("; packets sent again: ", state.counts.resent);
-    return str("the link between ", ends_text(state), " is dead: nothing that rank ", state.from->rank,
+    return str("the connection between ", ends_text(state), " is dead: nothing that rank ", state.from->rank,
                " sends has arrived for ", time, " (", bytes_text(static_cast<double>(state.counts.waiting)), " wait",
                again, ")");
 }
 
 // Null: nobody knows their speeds.
-const LinkState* find_slowest(const std::vector<LinkState>& states) {
-    const LinkState* slowest = nullptr;
-    for (const LinkState& state : states)
+const ConnectionState* find_slowest(const std::vector<ConnectionState>& states) {
+    const ConnectionState* slowest = nullptr;
+    for (const ConnectionState& state : states)
         if (state.speed() > 0 && (!slowest || state.speed() < slowest->speed())) slowest = &state;
     return slowest;
 }
 
-bool same_ends(const LinkState& a, const LinkState& b) {
+bool same_ends(const ConnectionState& a, const ConnectionState& b) {
     return std::minmax(a.from->rank, a.to->rank) == std::minmax(b.from->rank, b.to->rank);
 }
 
@@ -109,36 +109,36 @@ std::string hosts_text(const Group& group) {
 
 }  // namespace
 
-std::string link_text(const Group& group) {
-    const auto states = link_states(group);
-    if (const LinkState* stuck = find_stuck(states)) return stuck_text(*stuck);
-    std::vector<LinkState> waiting;
+std::string connection_text(const Group& group) {
+    const auto states = connection_states(group);
+    if (const ConnectionState* stuck = find_stuck(states)) return stuck_text(*stuck);
+    std::vector<ConnectionState> waiting;
     std::copy_if(states.begin(), states.end(), std::back_inserter(waiting),
-                 [](const LinkState& state) { return state.counts.waiting != 0; });
-    if (const LinkState* slow = find_slowest(waiting))
-        return str("the link between ", ends_text(*slow), " is slow: it moves ", bytes_text(slow->speed()),
+                 [](const ConnectionState& state) { return state.counts.waiting != 0; });
+    if (const ConnectionState* slow = find_slowest(waiting))
+        return str("the connection between ", ends_text(*slow), " is slow: it moves ", bytes_text(slow->speed()),
                    " a second");
     return str("the network", hosts_text(group), " is slow or dead");
 }
 
 std::optional<std::string> speed_text(const Group& group) {
-    const auto states = link_states(group);
-    const LinkState* slowest = find_slowest(states);
+    const auto states = connection_states(group);
+    const ConnectionState* slowest = find_slowest(states);
     if (!slowest) return std::nullopt;
     std::vector<double> others;
-    for (const LinkState& state : states)
+    for (const ConnectionState& state : states)
         if (state.speed() > 0 && !same_ends(state, *slowest)) others.push_back(state.speed());
     std::string text =
-        str("the link between ", ends_text(*slowest), " moves ", bytes_text(slowest->speed()), " a second");
+        str("the connection between ", ends_text(*slowest), " moves ", bytes_text(slowest->speed()), " a second");
     if (others.empty()) return text;
     const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
     std::nth_element(others.begin(), middle, others.end());
     return str(text, ", others ", bytes_text(*middle));
 }
 
-std::optional<std::string> dead_link_text(const Group& group) {
-    const auto states = link_states(group);
-    const LinkState* stuck = find_stuck(states);
+std::optional<std::string> dead_connection_text(const Group& group) {
+    const auto states = connection_states(group);
+    const ConnectionState* stuck = find_stuck(states);
     return stuck ? std::optional(stuck_text(*stuck)) : std::nullopt;
 }
 

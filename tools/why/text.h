@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace ddprun {
+namespace why {
 
 // With a '?' for each control character and for what is not UTF-8: a terminal must not obey a name.
 std::string printable(std::string_view text);
@@ -14,4 +14,4 @@ std::size_t width(std::string_view text);
 // At most so many characters of it.
 std::string_view cut(std::string_view text, std::size_t most);
 
-}  // namespace ddprun
+}  // namespace why

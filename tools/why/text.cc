@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace ddprun {
+namespace why {
 namespace {
 
 bool continues(unsigned char c) {
@@ -53,4 +53,4 @@ std::string_view cut(std::string_view text, std::size_t most) {
     return text.substr(0, end);
 }
 
-}  // namespace ddprun
+}  // namespace why
