@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
@@ -66,6 +67,16 @@ struct Case {
     const char* backend;
 };
 
+using Gradients = std::vector<std::vector<float>>;
+
+// In place, operations of a broken group may write until the group is freed, which comes after a Net: the memory stays.
+Gradients& lasting_gradients() {
+    static std::mutex mutex;
+    static std::deque<Gradients> all;
+    const std::lock_guard lock(mutex);
+    return all.emplace_back();
+}
+
 // Parameters p0, p1, ... of f32.
 struct Net {
     Net(ddp_group* group, std::vector<std::int64_t> sizes, Home home, const ddp_context_options& options)
@@ -97,7 +108,7 @@ struct Net {
 
     BorrowedGroup borrowed;
     ddp::Context context;
-    std::vector<std::vector<float>> own;
+    Gradients& own = lasting_gradients();
 
 private:
     Home home_;
