@@ -315,6 +315,7 @@ void Monitor::loop() {
     std::unique_lock lock(mutex_);
     for (;;) {
         wait_for_event(lock);
+        config_.recorder.beat(false);
         if (stopping_) return;
         auto event = std::move(events_.front());
         events_.pop_front();
@@ -324,7 +325,7 @@ void Monitor::loop() {
         } catch (const std::exception& error) {
             log(LogLevel::kDebug, "monitor: ", error.what());  // the store is gone; watch_connection tells
         }
-        config_.recorder.beat(true);  // it may have waited for the store
+        config_.recorder.beat(true);  // the event may have waited for the store: that is no standstill
         lock.lock();
     }
 }
