@@ -13,6 +13,7 @@
 #include "device/memory.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "util/host.h"
 #include "util/interrupt.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
@@ -40,9 +41,7 @@ constexpr std::int64_t kPatienceNs = 1'000'000;
 std::atomic<int> blame_signal{0};
 
 std::string identity() {
-    char host[256] = "?";
-    gethostname(host, sizeof host - 1);
-    return str("pid ", getpid(), " on ", host);
+    return str("pid ", getpid(), " on ", host_name());
 }
 
 Executor::Runner runner_for(const Transport& transport) {

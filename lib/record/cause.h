@@ -31,6 +31,9 @@ struct Cause {
 // A word, for metrics and JSON: "behind".
 const char* kind_name(Cause::Kind kind);
 
+// Where nobody says otherwise.
+inline constexpr std::int64_t kPatienceNs = 1'000'000'000;
+
 // patience_ns: waits that are shorter are nobody's fault. Empty: nobody waits longer, and nothing failed.
 std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns);
 

@@ -1,8 +1,5 @@
 #include "record/position.h"
 
-#include <time.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -12,7 +9,9 @@
 #include <utility>
 
 #include "record/operation.h"
+#include "record/recorder.h"
 #include "util/error.h"
+#include "util/host.h"
 
 namespace libddp::record {
 namespace {
@@ -21,22 +20,10 @@ constexpr std::size_t kNamed = 3;  // of many parameters
 constexpr std::size_t kNamedRanks = 20;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-std::int64_t monotonic_now() {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-std::string own_host() {
-    char name[64] = "";
-    gethostname(name, sizeof name - 1);
-    return name;
-}
-
 // A pid may be used again, so the time when the process began is compared, too.
 Life life_of(const ProcessRecord& process) {
     const auto state = process_state(process.pid);
-    if (!state || state->started != process.started) return process.host == own_host() ? Life::kEnded : Life::kUnknown;
+    if (!state || state->started != process.started) return process.host == host_name() ? Life::kEnded : Life::kUnknown;
     if (state->letter == 'T' || state->letter == 't') return Life::kStopped;
     return state->letter == 'Z' || state->letter == 'X' ? Life::kEnded : Life::kRuns;
 }
@@ -191,7 +178,7 @@ std::int64_t take_verdict(Group& group, const Parts& parts) {
 
 // When it is known to have run, or when the records were read.
 std::int64_t last_sign(const Position& position) {
-    if (is_alive(position)) return monotonic_now() + position.offset_ns;
+    if (is_alive(position)) return now_ns() + position.offset_ns;
     const std::int64_t alive_ns = position.process->alive_ns;
     return alive_ns == 0 || position.at == Position::At::kLeft
                ? position.last_ns
@@ -324,17 +311,6 @@ std::string describe(const Group& group, const Position& position) {
             return "out of the group, which it has freed";
     }
     return "";
-}
-
-std::optional<ProcessState> process_state(std::int32_t pid) {
-    std::string text;
-    std::getline(std::ifstream(str("/proc/", pid, "/stat")), text);
-    const std::size_t name_end = text.rfind(')');  // the name itself may hold anything
-    if (name_end == std::string::npos || name_end + 2 >= text.size()) return std::nullopt;
-    std::size_t at = name_end;
-    for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
-    if (at == std::string::npos) return std::nullopt;
-    return ProcessState{text[name_end + 2], std::strtoull(text.c_str() + at, nullptr, 10)};
 }
 
 std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,

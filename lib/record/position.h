@@ -76,14 +76,6 @@ struct Group {
 std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
                                std::int32_t least_world = 2);
 
-// A process of this machine, from /proc.
-struct ProcessState {
-    char letter;            // R, S, T, Z and others
-    std::uint64_t started;  // as in Head
-};
-// Empty: there is none of this number.
-std::optional<ProcessState> process_state(std::int32_t pid);
-
 // "bucket 5 of step 41", "an allreduce of the program".
 std::string describe(const Underway& operation);
 // "in the backward pass of step 41 for 4.2 s, after 9 of 14 gradients; ..."

@@ -1,7 +1,5 @@
 #include "record/reader.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -10,7 +8,7 @@
 #include <stdexcept>
 
 #include "record/clocks.h"
-#include "record/position.h"
+#include "util/host.h"
 
 namespace libddp::record {
 namespace {
@@ -202,12 +200,6 @@ void read_fact(ProcessRecord& record, const FactHead& head, Bytes fact) {
 
 constexpr const char* kSights = "seen-by-launcher-on-";  // and the host
 constexpr char kBeforeWords = '\t';
-
-std::string host_name() {
-    char name[64] = "host";
-    gethostname(name, sizeof name - 1);
-    return name;
-}
 
 // A block that the process has not finished is the last one.
 void read_facts(ProcessRecord& record, Bytes blocks) {

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -105,15 +104,6 @@ constexpr std::size_t kMostMarks = 1000;
 constexpr const char* kOtherMark = "(other)";
 constexpr std::uint32_t kMostOwners = 0xffff;
 
-// As /proc/PID/stat has it, in its 22nd field; 0 where it cannot be read.
-std::uint64_t process_start() {
-    std::string text;
-    std::getline(std::ifstream("/proc/self/stat"), text);
-    std::size_t at = text.rfind(')');
-    for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
-    return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
-}
-
 thread_local const Connecting* connecting = nullptr;
 
 constexpr std::uint64_t kFewestEvents = 64;
@@ -134,12 +124,6 @@ std::uint64_t wanted_events() {
 std::int32_t launch_rank() {
     const char* text = std::getenv("DDP_RANK");
     return text && *text ? std::atoi(text) : -1;
-}
-
-std::string host_name() {
-    char name[64] = "host";
-    gethostname(name, sizeof name - 1);
-    return name;
 }
 
 void open_record(Process& of) noexcept {
@@ -174,7 +158,7 @@ Record::Record(const std::string& folder)
     head_->events = capacity_;
     head_->pid = getpid();
     head_->launch_rank = launch_rank();
-    head_->started = process_start();
+    if (const auto state = process_state(getpid())) head_->started = state->started;
     head_->opened_monotonic_ns = clock_ns(CLOCK_MONOTONIC);
     head_->opened_realtime_ns = clock_ns(CLOCK_REALTIME);
     copy_text(head_->host_id, sizeof head_->host_id, host_id());

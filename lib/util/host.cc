@@ -25,4 +25,21 @@ std::string host_id() {
     return boot + " " + std::string(name, static_cast<std::size_t>(length));
 }
 
+std::string host_name() {
+    char name[64] = "host";
+    gethostname(name, sizeof name - 1);
+    return name;
+}
+
+std::optional<ProcessState> process_state(std::int32_t pid) {
+    std::string text;
+    std::getline(std::ifstream(str("/proc/", pid, "/stat")), text);
+    const std::size_t name_end = text.rfind(')');  // the name itself may hold anything
+    if (name_end == std::string::npos || name_end + 2 >= text.size()) return std::nullopt;
+    std::size_t at = name_end;
+    for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
+    if (at == std::string::npos) return std::nullopt;
+    return ProcessState{text[name_end + 2], std::strtoull(text.c_str() + at, nullptr, 10)};
+}
+
 }  // namespace libddp

@@ -1,6 +1,8 @@
-// Which processes share a machine.
+// Which processes share a machine, and what the kernel says of one.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 namespace libddp {
@@ -9,5 +11,15 @@ namespace libddp {
 // namespace. A host name says neither: containers of one machine have several, and machines of one image the same.
 // DDP_HOST_ID, if set, says it instead.
 std::string host_id();
+
+// For messages and names of files: two hosts may have the same.
+std::string host_name();
+
+struct ProcessState {
+    char letter;            // as in /proc/PID/stat: T is stopped
+    std::uint64_t started;  // as the kernel counts: a pid may be used again
+};
+// Empty: there is no such process.
+std::optional<ProcessState> process_state(std::int32_t pid);
 
 }  // namespace libddp

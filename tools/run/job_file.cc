@@ -9,7 +9,7 @@
 #include <fstream>
 #include <map>
 
-#include "record/position.h"
+#include "util/host.h"
 
 namespace ddprun {
 namespace {
@@ -35,7 +35,7 @@ std::string text(const std::map<std::string, std::string>& lines, const char* ke
 }  // namespace
 
 bool JobFacts::runs() const {
-    const auto state = libddp::record::process_state(pid);
+    const auto state = libddp::process_state(pid);
     return state && state->started == started && state->letter != 'Z' && state->letter != 'X';
 }
 
@@ -46,7 +46,7 @@ std::string generation_folder(const std::string& folder, int generation) {
 JobFacts own_facts(const std::vector<std::string>& program) {
     JobFacts facts;
     facts.pid = getpid();
-    if (const auto state = libddp::record::process_state(facts.pid)) facts.started = state->started;
+    if (const auto state = libddp::process_state(facts.pid)) facts.started = state->started;
     for (const std::string& word : program) facts.command += (facts.command.empty() ? "" : " ") + word;
     std::replace(facts.command.begin(), facts.command.end(), '\n', ' ');
     facts.command.resize(std::min(facts.command.size(), kLongestCommand));

@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "child.h"
+#include "util/host.h"
 
 namespace ddprun {
 namespace {
@@ -24,12 +25,6 @@ constexpr Milliseconds kGatherTimeOfNodes{1000};
 constexpr Milliseconds kLastPatience{200};
 // How long a node that leaves waits for the others to see it.
 constexpr Milliseconds kLeaveTime{5000};
-
-std::string host_name() {
-    char name[256] = "";
-    gethostname(name, sizeof name - 1);
-    return name;
-}
 
 bool is_ignored(int signal) {
     struct sigaction action {};
@@ -78,7 +73,7 @@ Loop::~Loop() {
 Launch::Launch(Options options, std::string secret)
     : options_(std::move(options)),
       secret_(std::move(secret)),
-      host_(host_name()),
+      host_(libddp::host_name()),
       open_files_(raise_open_files()),
       output_(loop_.get(), options_.style) {
     const auto resume = [this] {

@@ -25,8 +25,6 @@ constexpr std::uint64_t kBytesOfFacts = std::uint64_t{3} << 20;
 constexpr record::Limits kLastEvents{record::kEvents, std::uint64_t{64} << 20};
 // A record takes no more than this part of what is free in memory.
 constexpr std::uint64_t kShare = 8;
-// Who waits for less is not held up.
-constexpr std::int64_t kPatienceNs = 1'000'000'000;
 
 // kept: the records themselves lie elsewhere.
 bool has_room(const char* folder, const JobFacts& job, bool kept) {
@@ -109,7 +107,7 @@ std::string Records::explain(int rank) const try {
     if (folder_.empty()) return "";
     const Reading reading(folder_, kLastEvents);
     for (const record::Group& group : reading.groups) {
-        const auto cause = record::find_cause(group, kPatienceNs);
+        const auto cause = record::find_cause(group, record::kPatienceNs);
         note_stopped(group);
         if (!cause) continue;
         // By the sentence to which this is added. A group may number its ranks in its own way.
@@ -136,7 +134,7 @@ std::string Records::describe() const try {
     const Reading reading(folder_, kLastEvents);
     std::string text;
     for (const record::Group& group : reading.groups) {
-        const auto cause = record::find_cause(group, kPatienceNs);
+        const auto cause = record::find_cause(group, record::kPatienceNs);
         text += "group '" + why::printable(group.name) +
                 "': " + (cause ? why::printable(cause->sentence) : "no rank waits for another") + "\n";
         for (const std::string& line : record::rank_lines(group)) text += "  " + why::printable(line) + "\n";
@@ -148,7 +146,7 @@ std::string Records::describe() const try {
 
 void Records::write_report(const std::string& path) const {
     if (folder_.empty()) throw std::runtime_error("nothing is recorded");
-    why::write_report(path, why::summarize(why::read_job(folder_), kPatienceNs));
+    why::write_report(path, why::summarize(why::read_job(folder_), record::kPatienceNs));
 }
 
 }  // namespace ddprun

@@ -12,8 +12,6 @@ namespace record = libddp::record;
 
 // Rates are those of this time.
 constexpr std::int64_t kLatelyNs = 30'000'000'000;
-// Who waits for less is not held up.
-constexpr std::int64_t kHeldUpNs = 1'000'000'000;
 constexpr record::Limits kLimits{record::kEvents, std::uint64_t{64} << 20};
 
 bool is_over(const record::Group& group) {
@@ -42,7 +40,7 @@ Snapshot::Snapshot(const std::string& folder) {
         }
         if (group.world > 1) {
             now.pace = record::find_pace(group, kLatelyNs);
-            now.cause = record::find_cause(group, kHeldUpNs);
+            now.cause = record::find_cause(group, record::kPatienceNs);
         }
         now.group = std::move(group);
         groups_.push_back(std::move(now));

@@ -17,12 +17,9 @@ namespace {
 
 namespace record = libddp::record;
 
-// Waits that are shorter are nobody's fault.
-constexpr double kPatienceSeconds = 1;
-
 struct Options {
     std::string folder;
-    double patience_seconds = kPatienceSeconds;
+    double patience_seconds = static_cast<double>(record::kPatienceNs) / 1e9;
     std::string trace, steps, json, report;
 };
 
