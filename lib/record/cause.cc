@@ -87,7 +87,7 @@ const Position* find_dead(const Group& group) {
 // ones.
 bool tells_why(const Group& group, const Position& position) {
     return position.failure && !may_follow_from_another(position.failure->status) &&
-           group.now_ns - position.failure->time_ns - position.offset_ns < kRecentNs;
+           group.now_ns - position.failure->time_ns < kRecentNs;
 }
 
 // One that has ended by itself before it left the group.

@@ -108,6 +108,23 @@ Clocks find_clocks(const std::string& first, Clocks& rest, const std::vector<Col
     return known;
 }
 
+// 0 stands for no time.
+void move(std::int64_t& time, std::int64_t by) {
+    if (time != 0) time += by;
+}
+
+void move_times(ProcessRecord& process, std::int64_t by) {
+    process.offset_ns = by;
+    for (std::int64_t* time : {&process.opened_monotonic_ns, &process.alive_ns}) move(*time, by);
+    if (process.failure) move(process.failure->time_ns, by);
+    for (Event& event : process.events)
+        for (std::int64_t* time : {&event.time_ns, &event.since_ns}) move(*time, by);
+    for (GroupRecord& group : process.groups) {
+        for (std::int64_t* time : {&group.created_ns, &group.totals.joined_ns}) move(*time, by);
+        for (Peer& peer : group.peers) move(peer.stuck_since_ns, by);
+    }
+}
+
 }  // namespace
 
 void align_clocks(std::vector<ProcessRecord>& records) {
@@ -121,8 +138,8 @@ void align_clocks(std::vector<ProcessRecord>& records) {
     clocks.merge(rest);
     for (ProcessRecord& process : records) {
         const Clock& clock = clocks.at(machine_of(process));
-        process.offset_ns = clock.offset_ns;
         process.uncertainty_ns = clock.uncertainty_ns;
+        move_times(process, clock.offset_ns);
     }
 }
 

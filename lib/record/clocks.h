@@ -10,7 +10,7 @@
 
 namespace libddp::record {
 
-// Sets `offset_ns` and `uncertainty_ns` of each: the clock is that of the machine of the first record. Where no collective joins two
+// Moves all times of the records to the clock of the machine of the first one, and sets `offset_ns` and `uncertainty_ns`. Where no collective joins two
 // machines their own times of day have to do, and the uncertainty is kUnknown.
 void align_clocks(std::vector<ProcessRecord>& records);
 

@@ -43,7 +43,7 @@ std::vector<ConnectionState> connection_states(const Group& group) {
             if (peer.rank < 0 || peer.rank >= group.world) continue;
             ConnectionState state{&position, &group.ranks[static_cast<std::size_t>(peer.rank)], peer, 0};
             if (peer.waiting != 0 && peer.stuck_since_ns != 0)
-                state.stuck_ns = std::max<std::int64_t>(0, group.now_ns - peer.stuck_since_ns - position.offset_ns);
+                state.stuck_ns = std::max<std::int64_t>(0, group.now_ns - peer.stuck_since_ns);
             states.push_back(state);
         }
     }

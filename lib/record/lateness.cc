@@ -42,15 +42,15 @@ struct Run {
     std::vector<Span> finalizes;  // from the end of the backward pass to the end of the step
 };
 
-Run run_of(const Position& position, std::int64_t offset, std::int64_t until_ns) {
+Run run_of(const Position& position, std::int64_t until_ns) {
     Run run;
     std::int64_t closed = 0;
     for (const Event& event : position.process->events) {
-        const std::int64_t at = event.time_ns + offset;
+        const std::int64_t at = event.time_ns;
         if (at > until_ns) break;
         if (event.owner == position.group->owner && event.kind == EventKind::kOperationEnd) {
             Operation operation;
-            operation.begin = event.since_ns + offset;
+            operation.begin = event.since_ns;
             operation.end = at;
             operation.step = event.step;
             operation.bucket = event.bucket;
@@ -60,7 +60,7 @@ Run run_of(const Position& position, std::int64_t offset, std::int64_t until_ns)
         }
         const ContextRecord* context = position.process->context(event.owner);
         if (!context || context->group != position.group->owner) continue;
-        if (event.kind == EventKind::kHookEnd) run.hooks.push_back({event.since_ns + offset, at});
+        if (event.kind == EventKind::kHookEnd) run.hooks.push_back({event.since_ns, at});
         if (event.kind == EventKind::kBackwardEnd) closed = at;
         if (event.kind == EventKind::kStepEnd && closed != 0) run.finalizes.push_back({std::exchange(closed, 0), at});
     }
@@ -199,7 +199,7 @@ std::vector<StepLateness> find_steps(const Group& group) {
     std::vector<Run> runs;
     for (const Position& position : group.ranks) {
         if (!position.process) return {};
-        runs.push_back(run_of(position, position.process->offset_ns, group.now_ns));
+        runs.push_back(run_of(position, group.now_ns));
     }
     return steps_of(runs);
 }

@@ -31,7 +31,7 @@ Life life_of(const ProcessRecord& process) {
 // Follows the events of one group and its contexts.
 class Follower {
 public:
-    Follower(Position& position, std::int64_t offset) : position_(position), offset_(offset) {}
+    explicit Follower(Position& position) : position_(position) {}
 
     void take(const Event& event) {
         if (event.kind == EventKind::kExit) {
@@ -42,7 +42,7 @@ public:
         const bool of_group = event.owner == position_.group->owner;
         const ContextRecord* context = of_group ? nullptr : position_.process->context(event.owner);
         if (!of_group && (!context || context->group != position_.group->owner)) return;
-        const std::int64_t at = event.time_ns + offset_;
+        const std::int64_t at = event.time_ns;
         position_.last_ns = at;
         if (context && context != position_.context) position_.context = context;
         switch (event.kind) {
@@ -87,7 +87,6 @@ private:
     }
 
     Position& position_;
-    const std::int64_t offset_;
     Position::At resume_ = Position::At::kBackward;
     std::int64_t resume_since_ = 0;
 };
@@ -112,24 +111,22 @@ void count_gradients(Position& position) {
     }
 }
 
-Position find_position(const ProcessRecord& process, const GroupRecord& group, std::int64_t offset,
-                       std::int64_t until_ns) {
+Position find_position(const ProcessRecord& process, const GroupRecord& group, std::int64_t until_ns) {
     Position position;
     position.rank = group.rank;
     position.process = &process;
     position.group = &group;
     position.life = life_of(process);
-    position.offset_ns = offset;
     // The event that says so may be lost.
     const std::int64_t joined_ns = group.totals.joined_ns;
-    const bool joined = joined_ns != 0 && joined_ns + offset <= until_ns;
+    const bool joined = joined_ns != 0 && joined_ns <= until_ns;
     position.at = joined ? Position::At::kProgram : Position::At::kJoining;
-    position.since_ns = (joined ? joined_ns : group.created_ns) + offset;
+    position.since_ns = joined ? joined_ns : group.created_ns;
     if (joined && process.lost > 0) position.begun = static_cast<std::int64_t>(group.totals.operations);
-    Follower follower(position, offset);
+    Follower follower(position);
     for (const Event& event : process.events)
-        if (event.time_ns + offset <= until_ns) follower.take(event);
-    if (process.failure && process.failure->time_ns + offset <= until_ns) position.failure = &*process.failure;
+        if (event.time_ns <= until_ns) follower.take(event);
+    if (process.failure && process.failure->time_ns <= until_ns) position.failure = &*process.failure;
     if (position.context) count_gradients(position);
     return position;
 }
@@ -156,7 +153,6 @@ bool is_alive(const Position& position) {
 struct Part {
     const ProcessRecord* process;
     const GroupRecord* group;
-    std::int64_t offset;
 };
 using Parts = std::vector<Part>;
 
@@ -167,8 +163,8 @@ std::int64_t take_verdict(Group& group, const Parts& parts) {
         if (part.group->verdicts.empty()) continue;
         for (const Event& event : part.process->events) {
             if (event.kind != EventKind::kBroken || event.owner != part.group->owner) continue;
-            if (event.time_ns + part.offset >= broken_ns) break;
-            broken_ns = event.time_ns + part.offset;
+            if (event.time_ns >= broken_ns) break;
+            broken_ns = event.time_ns;
             group.verdict = part.group->verdicts.front();
             break;
         }
@@ -178,20 +174,19 @@ std::int64_t take_verdict(Group& group, const Parts& parts) {
 
 // When it is known to have run, or when the records were read.
 std::int64_t last_sign(const Position& position) {
-    if (is_alive(position)) return now_ns() + position.offset_ns;
+    if (is_alive(position)) return now_ns() + position.process->offset_ns;
     const std::int64_t alive_ns = position.process->alive_ns;
-    return alive_ns == 0 || position.at == Position::At::kLeft
-               ? position.last_ns
-               : std::max(position.last_ns, alive_ns + position.offset_ns);
+    return alive_ns == 0 || position.at == Position::At::kLeft ? position.last_ns
+                                                               : std::max(position.last_ns, alive_ns);
 }
 
 void find_standstill(Position& position, std::int64_t now_ns) {
     if (!position.process || position.process->alive_ns == 0 || position.at == Position::At::kLeft) return;
-    std::int64_t since_ns = std::max(position.process->alive_ns + position.offset_ns, position.last_ns);
+    std::int64_t since_ns = std::max(position.process->alive_ns, position.last_ns);
     // It may have gone on after that, if only to be ended.
     for (const Event& event : position.process->events)
-        if (event.kind == EventKind::kStoodStill && event.time_ns + position.offset_ns > now_ns)
-            since_ns = std::min(since_ns, std::max(event.since_ns + position.offset_ns, position.last_ns));
+        if (event.kind == EventKind::kStoodStill && event.time_ns > now_ns)
+            since_ns = std::min(since_ns, std::max(event.since_ns, position.last_ns));
     if (now_ns - since_ns >= kStandstillNs) position.still_ns = now_ns - since_ns;
 }
 
@@ -220,7 +215,7 @@ Group find_group(const Parts& all, const std::vector<Sight>& sights) {
     const std::int64_t broken_ns = take_verdict(group, parts);
     for (const Part& part : parts) {
         if (part.group->world != group.world) continue;
-        Position position = find_position(*part.process, *part.group, part.offset, broken_ns);
+        Position position = find_position(*part.process, *part.group, broken_ns);
         take_sights(position, sights);
         group.now_ns = std::min(std::max(group.now_ns, last_sign(position)), broken_ns);
         group.ranks[static_cast<std::size_t>(part.group->rank)] = std::move(position);
@@ -322,7 +317,7 @@ std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const 
             const std::string key = part.name + '\0' + part.key;
             auto at = std::find_if(found.begin(), found.end(), [&](const auto& one) { return one.first == key; });
             if (at == found.end()) at = found.insert(at, {key, {}});
-            at->second.push_back({&process, &part, process.offset_ns});
+            at->second.push_back({&process, &part});
         }
     }
     std::vector<Group> groups;

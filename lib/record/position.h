@@ -47,7 +47,6 @@ struct Position {
     bool exits = false;   // by itself, before it has freed the group
     std::int32_t exit_status = 0;
     const Failure* failure = nullptr;  // the last error that the program got, until Group::now_ns; null: none
-    std::int64_t offset_ns = 0;        // of its process
     // For how long none of its threads has run at Group::now_ns; 0: they ran.
     std::int64_t still_ns = 0;
     At at = At::kUnknown;

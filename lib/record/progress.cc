@@ -11,7 +11,7 @@ constexpr double kStalled = 2;
 
 }  // namespace
 
-Progress find_progress(const Group& group, const Position& position, std::int64_t offset, std::int64_t latest_ns) {
+Progress find_progress(const Group& group, const Position& position, std::int64_t latest_ns) {
     Progress progress;
     if (!position.process) return progress;
     std::vector<const Event*> ends;  // of steps, from the newest
@@ -19,7 +19,7 @@ Progress find_progress(const Group& group, const Position& position, std::int64_
     std::uint64_t bytes_before = 0;  // of the steps, and not of the one under way
     const auto& events = position.process->events;
     for (auto event = events.rbegin(); event != events.rend(); ++event) {
-        const bool old = group.now_ns - (event->time_ns + offset) > latest_ns;
+        const bool old = group.now_ns - event->time_ns > latest_ns;
         if (old && ends.size() >= 2) break;
         if (event->owner == position.group->owner) {
             if (event->kind == EventKind::kOperationEnd && !ends.empty()) bytes += event->bytes;
@@ -33,7 +33,7 @@ Progress find_progress(const Group& group, const Position& position, std::int64_
     if (ends.size() < 2) return progress;
     const auto steps = static_cast<double>(ends.size() - 1);
     const auto took = static_cast<double>(ends.front()->time_ns - ends.back()->time_ns);
-    const auto since = static_cast<double>(group.now_ns - (ends.front()->time_ns + offset));
+    const auto since = static_cast<double>(group.now_ns - ends.front()->time_ns);
     const bool stalled = position.life != Life::kEnded && since > kStalled * took / steps;
     const double all = std::max(1.0, stalled ? took + since : took);
     progress.step_ns = all / steps;

@@ -15,6 +15,6 @@ struct Progress {
 };
 
 // latest_ns: what is older does not count, except that two steps are needed.
-Progress find_progress(const Group& group, const Position& position, std::int64_t offset, std::int64_t latest_ns);
+Progress find_progress(const Group& group, const Position& position, std::int64_t latest_ns);
 
 }  // namespace libddp::record

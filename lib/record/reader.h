@@ -50,7 +50,7 @@ struct ProcessRecord {
     std::uint64_t started = 0;
     std::int64_t opened_monotonic_ns = 0, opened_realtime_ns = 0;
     std::int64_t alive_ns = 0, samples = 0, steps = 0;  // as in Head
-    // What to add to its times, so that the times of all processes are on one clock, which counts from 1970; and how far that may be
+    // What was added to its times, so that those of all processes are on one clock, which counts from 1970; and how far that may be
     // wrong (record/clocks.h).
     std::int64_t offset_ns = 0, uncertainty_ns = 0;
     std::uint64_t lost = 0;     // events that newer ones have taken the place of

@@ -35,8 +35,7 @@ Snapshot::Snapshot(const std::string& folder) {
         now.label = why::printable(group.name);
         if (number > 1) now.label.append("#").append(std::to_string(number));
         for (const record::Position& position : group.ranks) {
-            const std::int64_t offset = position.process ? position.process->offset_ns : 0;
-            now.progress.push_back(record::find_progress(group, position, offset, kLatelyNs));
+            now.progress.push_back(record::find_progress(group, position, kLatelyNs));
         }
         if (group.world > 1) {
             now.pace = record::find_pace(group, kLatelyNs);

@@ -69,15 +69,15 @@ struct Rank {
 
 class Follower {
 public:
-    Follower(const Position& position, std::int64_t offset, std::int64_t until_ns)
-        : process_(*position.process), group_(*position.group), offset_(offset), until_ns_(until_ns) {
+    Follower(const Position& position, std::int64_t until_ns)
+        : process_(*position.process), group_(*position.group), until_ns_(until_ns) {
         for (const ContextRecord& context : process_.contexts)
             if (context.group == group_.owner) contexts_.push_back({context.owner, {}, {}, {}});
     }
 
     Rank follow() {
         for (const Event& event : process_.events) {
-            const std::int64_t at = event.time_ns + offset_;
+            const std::int64_t at = event.time_ns;
             if (at > until_ns_) break;
             if (event.owner == group_.owner) {
                 if (event.kind == EventKind::kOperationEnd) take_operation(event, at);
@@ -120,7 +120,7 @@ private:
                 return;
             }
             case EventKind::kHookEnd:
-                step.buckets[event.bucket].hook = Span{event.since_ns + offset_, at};
+                step.buckets[event.bucket].hook = Span{event.since_ns, at};
                 return;
             case EventKind::kBackwardEnd:
                 step.closed = at;
@@ -149,7 +149,7 @@ private:
 
     void take_operation(const Event& event, std::int64_t at) {
         Operation operation;
-        operation.begin = event.since_ns + offset_;
+        operation.begin = event.since_ns;
         operation.end = at;
         operation.sequence = event.sequence;
         operation.bytes = event.bytes;
@@ -173,7 +173,7 @@ private:
 
     const ProcessRecord& process_;
     const GroupRecord& group_;
-    const std::int64_t offset_, until_ns_;
+    const std::int64_t until_ns_;
     std::vector<Context> contexts_;
     const Context* launched_by_ = nullptr;  // operations do not say whose bucket they carry
     Rank rank_;
@@ -423,7 +423,7 @@ json group_of(const Group& group, std::int64_t patience_ns) {
         const Position& position = group.ranks[rank];
         positions.push_back(position_of(group, position));
         if (!position.process) continue;
-        ranks[rank] = Follower(position, position.process->offset_ns, group.now_ns).follow();
+        ranks[rank] = Follower(position, group.now_ns).follow();
         contexts = std::max(contexts, ranks[rank]->contexts.size());
     }
     json of_contexts = json::array();

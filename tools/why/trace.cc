@@ -23,12 +23,11 @@ struct Window {
 Window window_of(const std::vector<ProcessRecord>& records, const Steps& steps) {
     std::optional<Window> window;
     for (const ProcessRecord& process : records) {
-        const std::int64_t offset = process.offset_ns;
         for (const Event& event : process.events) {
             const bool step = event.kind == EventKind::kStepBegin || event.kind == EventKind::kStepEnd;
             if (steps != Steps{} && (!step || event.step < steps.first || event.step > steps.last)) continue;
-            const std::int64_t at = event.time_ns + offset;
-            const std::int64_t begin = event.since_ns != 0 ? event.since_ns + offset : at;
+            const std::int64_t at = event.time_ns;
+            const std::int64_t begin = event.since_ns != 0 ? event.since_ns : at;
             if (!window) window = Window{begin, at};
             window->begin = std::min(window->begin, begin);
             window->end = std::max(window->end, at);
@@ -96,8 +95,8 @@ struct Marks {
 // Writes what one process did for one group.
 class RankRows {
 public:
-    RankRows(Writer& writer, const Position& position, std::int64_t offset, const std::string& group)
-        : writer_(writer), position_(position), offset_(offset), group_(group) {}
+    RankRows(Writer& writer, const Position& position, const std::string& group)
+        : writer_(writer), position_(position), group_(group) {}
 
     void write() {
         for (const Event& event : position_.process->events) take(event);
@@ -105,7 +104,7 @@ public:
 
 private:
     void take(const Event& event) {
-        const std::int64_t at = event.time_ns + offset_;
+        const std::int64_t at = event.time_ns;
         if (event.kind == EventKind::kMarkBegin || event.kind == EventKind::kMarkEnd) return take_mark(event, at);
         if (event.owner == 0) return;
         if (event.owner == position_.group->owner) return take_operation(event, at);
@@ -115,7 +114,7 @@ private:
 
     void take_operation(const Event& event, std::int64_t at) {
         if (event.kind != EventKind::kOperationEnd) return;
-        const std::int64_t begin = event.since_ns + offset_;
+        const std::int64_t begin = event.since_ns;
         const Underway operation{event.sequence, begin, event.step, event.bucket, event.detail};
         nlohmann::json arguments{{"bytes", event.bytes}, {"sequence", event.sequence}, {"group", group_}};
         writer_.span(kCollectives, describe(operation), begin, at, std::move(arguments));
@@ -136,7 +135,7 @@ private:
                 began_ = closed_ = 0;
                 return;
             case EventKind::kHookEnd:
-                writer_.span(kHooks, "hook, bucket " + std::to_string(event.bucket), event.since_ns + offset_, at,
+                writer_.span(kHooks, "hook, bucket " + std::to_string(event.bucket), event.since_ns, at,
                              {{"step", event.step}, {"bytes", event.bytes}});
                 return;
             default:
@@ -162,7 +161,6 @@ private:
 
     Writer& writer_;
     const Position& position_;
-    const std::int64_t offset_;
     const std::string& group_;
     std::int64_t began_ = 0, closed_ = 0;
     std::map<std::int32_t, Marks> marks_;
@@ -208,7 +206,7 @@ void write_trace(const std::string& path, const std::vector<ProcessRecord>& reco
             writer.name_row(kSteps, "steps");
             writer.name_row(kHooks, "hooks");
             writer.name_row(kCollectives, "collectives");
-            RankRows(writer, position, position.process->offset_ns, group.name).write();
+            RankRows(writer, position, group.name).write();
         }
     }
     std::ofstream file(path);
