@@ -9,6 +9,7 @@
 #include "capi/bad_input.h"
 #include "capi/lone_context.h"
 #include "ddp/ddp.hpp"
+#include "support/error_of.h"
 #include "support/model.h"
 #include "support/ranks.h"
 
@@ -29,18 +30,6 @@ void write_random(Model& model, int p, unsigned seed) {
     std::mt19937 random(seed);
     for (std::size_t i = 0; i < model.size(p); ++i)
         model.grad(p)[i] = static_cast<float>(random()) / static_cast<float>(std::mt19937::max()) - 0.5f;
-}
-
-// The error of a call that must fail.
-template <class Call>
-ddp::Error error_of(Call call) {
-    try {
-        call();
-    } catch (const ddp::Error& error) {
-        return error;
-    }
-    ADD_FAILURE() << "no error";
-    return ddp::Error(DDP_OK, "");
 }
 
 struct Case {

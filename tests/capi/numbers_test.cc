@@ -14,6 +14,7 @@
 #include "capi/lone_context.h"
 #include "ddp/ddp.hpp"
 #include "hooks/any_model.h"
+#include "support/error_of.h"
 #include "support/model.h"
 #include "support/ranks.h"
 
@@ -30,18 +31,6 @@ ddp_context_options with(std::uint32_t flags, std::uint64_t cap = 64) {
     options.flags = flags;
     options.bucket_cap_bytes = cap;
     return options;
-}
-
-// The error of a call that must fail.
-template <class Call>
-ddp::Error error_of(Call call) {
-    try {
-        call();
-    } catch (const ddp::Error& error) {
-        return error;
-    }
-    ADD_FAILURE() << "no error";
-    return ddp::Error(DDP_OK, "");
 }
 
 // What several ranks say, which must be one thing.
