@@ -116,7 +116,7 @@ TEST_F(OrAlone, HasNoEffectWhereTheCallerSaysMore) {
 // is made of the group works.
 TEST_F(OrAlone, MayDifferBetweenRanks) {
     set({});
-    for (const char* backend : {"gloo", "shm"}) {
+    for (const char* backend : {"tcp", "shm"}) {
         const RankOptions ranks(2, backend);
         std::string path = testing::TempDir() + "or_alone_" + backend + std::to_string(getpid());
         const std::string uri = "file://" + path;

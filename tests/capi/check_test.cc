@@ -47,7 +47,7 @@ protected:
 
 INSTANTIATE_TEST_SUITE_P(All, CheckTest,
                          testing::Values(Case{true, "threads"}, Case{false, "threads"}, Case{true, "shm"},
-                                         Case{true, "gloo"}),
+                                         Case{true, "tcp"}),
                          [](const auto& test) {
                              return std::string(test.param.backend) + (test.param.view ? "View" : "Copy");
                          });

@@ -42,12 +42,12 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CollectivesTest,
-                         testing::Values(Case{1, "gloo", ""}, Case{2, "gloo", ""}, Case{3, "gloo", ""},
-                                         Case{3, "gloo", "algorithm=ring"}, Case{4, "gloo", "algorithm=bcube"},
+                         testing::Values(Case{1, "tcp", ""}, Case{2, "tcp", ""}, Case{3, "gloo", ""},
+                                         Case{3, "tcp", "algorithm=ring"}, Case{4, "gloo", "algorithm=bcube"},
                                          Case{3, "threads", ""}, Case{4, "threads-plain", ""},
                                          Case{2, "threads-single", ""}, Case{3, "threads-caller", ""},
                                          Case{1, "shm", ""}, Case{1, "hierarchical", ""}, Case{3, "shm", ""},
-                                         Case{1, "threads", "", 3}, Case{2, "gloo", "", 2}, Case{3, "threads", "", 3},
+                                         Case{1, "threads", "", 3}, Case{2, "tcp", "", 2}, Case{3, "threads", "", 3},
                                          Case{4, "threads-single", "", 2}, Case{2, "shm", "", 2}),
                          name_of);
 
@@ -246,7 +246,7 @@ TEST_P(CollectivesTest, DisagreementIsAnErrorOnEveryRank) {
 
 // The same colors again, for other ranks: each split is a group of its own.
 TEST(Split, ColorsMayBeUsedAgain) {
-    for (const char* backend : {"threads", "gloo"})
+    for (const char* backend : {"threads", "tcp"})
         on_ranks({4, backend}, [](int rank, ddp_group* group) {
             struct Way {
                 int color, members;

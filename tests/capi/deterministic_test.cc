@@ -78,7 +78,7 @@ private:
 
 INSTANTIATE_TEST_SUITE_P(All, DeterministicTest,
                          testing::Values(Case{2, "threads", ""}, Case{3, "threads", ""}, Case{4, "threads", ""},
-                                         Case{2, "gloo", ""}, Case{3, "gloo", ""}, Case{4, "gloo", ""},
+                                         Case{2, "tcp", ""}, Case{3, "tcp", ""}, Case{4, "tcp", ""},
                                          Case{4, "gloo", "algorithm=bcube"}, Case{2, "shm", ""}, Case{3, "shm", ""},
                                          Case{4, "shm", ""}));
 

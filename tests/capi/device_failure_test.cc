@@ -33,7 +33,7 @@ private:
 
 class DeviceFailureTest : public DeviceTest, public testing::WithParamInterface<const char*> {};
 
-INSTANTIATE_TEST_SUITE_P(All, DeviceFailureTest, testing::Values("streams", "threads", "gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(All, DeviceFailureTest, testing::Values("streams", "threads", "tcp", "shm"),
                          [](const auto& test) { return std::string(test.param); });
 
 std::string error_of(const std::function<void()>& call, ddp_status code) {

@@ -170,9 +170,9 @@ protected:
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceGatherTest,
                          testing::ValuesIn(fewer_if_sanitized<Case>(
-                             {Case{1, "shm", true, {0}}, Case{1, "gloo", false, {0}}, Case{2, "streams", true, {0}},
+                             {Case{1, "shm", true, {0}}, Case{1, "tcp", false, {0}}, Case{2, "streams", true, {0}},
                               Case{3, "streams", false, {0}}, Case{2, "shm", false, {0, -1, 1}},
-                              Case{3, "shm", true, {0}}, Case{2, "gloo", true, {0, -1}}, Case{3, "gloo", false, {0}},
+                              Case{3, "shm", true, {0}}, Case{2, "tcp", true, {0, -1}}, Case{3, "tcp", false, {0}},
                               Case{2, "threads", true, {0}, 2}})),
                          [](const auto& test) {
                              const Case& c = test.param;

@@ -20,7 +20,7 @@ class DeviceHookTest : public DeviceTest, public testing::WithParamInterface<std
 
 INSTANTIATE_TEST_SUITE_P(
     All, DeviceHookTest,
-    testing::Combine(testing::Values("streams", "threads-plain", "shm", "gloo"),
+    testing::Combine(testing::Values("streams", "threads-plain", "shm", "tcp"),
                      testing::Values(Case{"allreduce", "", 1e-6}, Case{"fp16", "", 2e-3}, Case{"bf16", "", 2e-2},
                                      Case{"quantize_per_tensor", "", 2e-2}, Case{"topk", "ratio=1", 1e-5},
                                      Case{"fp16(topk)", "ratio=1", 2e-3}, Case{"powersgd", "start=0,rank=4", 1e-4},
@@ -56,7 +56,7 @@ TEST_P(DeviceHookTest, TheMeanIsThatOfTheHook) {
 // A function of the user's that works on the device: doubles, reduces, halves somewhere else.
 class DeviceUserHookTest : public DeviceTest, public testing::WithParamInterface<const char*> {};
 
-INSTANTIATE_TEST_SUITE_P(All, DeviceUserHookTest, testing::Values("streams", "threads", "gloo"),
+INSTANTIATE_TEST_SUITE_P(All, DeviceUserHookTest, testing::Values("streams", "threads", "tcp"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST_P(DeviceUserHookTest, ChainsStayInTheOrderOfTheStream) {

@@ -155,19 +155,19 @@ INSTANTIATE_TEST_SUITE_P(
         {Case{1, "shm", "powersgd", "rank=1,start=0,min_rate=0.5"},
          Case{2, "shm", "powersgd", "rank=2,start=0,min_rate=0.5", DDP_F32, false},
          Case{3, "shm", "powersgd", "rank=4,start=1,min_rate=0.5"},
-         Case{2, "gloo", "powersgd", "rank=4,start=0,min_rate=0.5,orthogonalization=gram_schmidt,epsilon=0.01",
+         Case{2, "tcp", "powersgd", "rank=4,start=0,min_rate=0.5,orthogonalization=gram_schmidt,epsilon=0.01",
               DDP_F64},
-         Case{3, "gloo", "powersgd", "rank=2,start=0,min_rate=0.5,orthogonalization=qr", DDP_BF16, false},
+         Case{3, "tcp", "powersgd", "rank=2,start=0,min_rate=0.5,orthogonalization=qr", DDP_BF16, false},
          Case{2, "streams", "powersgd", "rank=2,start=0,min_rate=0.5", DDP_F16},
          Case{2, "shm", "powersgd", "rank=2,start=0,min_rate=0.5,warm_start=0"},
          Case{2, "shm", "powersgd", "rank=2,start=0,min_rate=0.5,error_feedback=0"},
          Case{2, "shm", "powersgd", "rank=1,start=0"}, Case{2, "shm", "fp16(powersgd)", "rank=2,start=0"},
-         Case{2, "gloo", "bf16(batched_powersgd)", "rank=2,start=0"},
+         Case{2, "tcp", "bf16(batched_powersgd)", "rank=2,start=0"},
          Case{2, "shm", "powersgd", "rank=2,start=0,min_rate=0.5", DDP_F32, true, 2},
          Case{1, "shm", "batched_powersgd", "rank=1,start=0"},
          Case{2, "shm", "batched_powersgd", "rank=2,start=0,min_rate=0.5", DDP_F32, true, 2},
          Case{2, "shm", "batched_powersgd", "rank=2,start=1,min_rate=0.5", DDP_F32, false},
-         Case{3, "gloo", "batched_powersgd", "rank=4,start=0,min_rate=0.5", DDP_F64},
+         Case{3, "tcp", "batched_powersgd", "rank=4,start=0,min_rate=0.5", DDP_F64},
          Case{2, "streams", "batched_powersgd", "rank=2,start=0,min_rate=0.5", DDP_F16},
          Case{2, "shm", "batched_powersgd", "rank=2,start=0,min_rate=0.5,error_feedback=0,warm_start=0"}})),
     [](const auto& test) {
@@ -274,7 +274,7 @@ class DevicesPowerSgdTest : public DeviceTest {};
 
 // Rank 0 has sent what it has when rank 1 ends the group.
 TEST_F(DevicesPowerSgdTest, AStepThatFailsLeavesTheErrorOfWhatIsAbsent) {
-    for (const char* backend : {"shm", "gloo", "streams"})
+    for (const char* backend : {"shm", "tcp", "streams"})
         for (const char* hook : {"powersgd", "batched_powersgd"})
             on_ranks({2, backend}, [&](int rank, ddp_group* group) {
                 ddp_group* spare = nullptr;

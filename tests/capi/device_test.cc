@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
          Case{2, "streams", true, {0, 1}, DDP_GROUP_NO_MATCH_CHECK}, Case{3, "streams", true, {0, -1}},
          Case{4, "streams", false, {0, 1}}, Case{2, "threads", true, {0}}, Case{3, "threads-plain", false, {0, 1}},
          Case{4, "threads-plain", true, {0}}, Case{2, "threads-caller", false, {0}},
-         Case{2, "threads-single", true, {0, -1}}, Case{2, "gloo", false, {0}}, Case{4, "gloo", true, {0, 1}},
+         Case{2, "threads-single", true, {0, -1}}, Case{2, "tcp", false, {0}}, Case{4, "tcp", true, {0, 1}},
          Case{2, "shm", true, {0}}, Case{3, "shm", false, {0, -1}}, Case{2, "threads", false, {0, 1}, 0, 2},
          Case{2, "streams", true, {0}, 0, 2}, Case{3, "streams", false, {0, -1}, 0, 0, DDP_PARAM_IN_PLACE},
          Case{2, "shm", false, {0}, 0, 0, DDP_PARAM_IN_PLACE}})),

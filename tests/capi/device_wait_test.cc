@@ -60,7 +60,7 @@ protected:
 };
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceWaitTest,
-                         testing::Combine(testing::Values("streams", "threads", "gloo", "shm"), testing::Bool()),
+                         testing::Combine(testing::Values("streams", "threads", "tcp", "shm"), testing::Bool()),
                          [](const auto& test) {
                              return std::string(std::get<0>(test.param)) +
                                     (std::get<1>(test.param) ? "_view" : "_copy");

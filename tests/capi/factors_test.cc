@@ -17,7 +17,7 @@ namespace factors_test {
 INSTANTIATE_TEST_SUITE_P(All, FactorsTest,
                          testing::Combine(testing::Values(Ranks{1, "threads"}, Ranks{2, "threads"},
                                                           Ranks{3, "threads-plain"}, Ranks{4, "threads-single"},
-                                                          Ranks{3, "threads-caller"}, Ranks{3, "gloo"},
+                                                          Ranks{3, "threads-caller"}, Ranks{3, "tcp"},
                                                           Ranks{3, "shm"}),
                                           testing::Bool()));
 
@@ -325,7 +325,7 @@ TEST_P(FactorsTest, AnotherGroupStartsWithoutThem) {
 // Shapes at the edge: a vector, no rows, no columns; and a matrix. Rank r gives r + 1 rows of ones times 12, of twos.
 TEST(FactorTypes, DoublePrecisionAndEmptyShapes) {
     const std::vector<std::vector<std::int64_t>> shapes{{7}, {0, 4}, {4, 0}, {6, 3, 2}};
-    for (const char* backend : {"threads", "threads-plain", "gloo"})
+    for (const char* backend : {"threads", "threads-plain", "tcp"})
         on_ranks({3, backend}, [&](int rank, ddp_group* group) {
             BorrowedGroup borrowed(group);
             ddp::Context context(borrowed);
@@ -350,7 +350,7 @@ TEST(FactorTypes, DoublePrecisionAndEmptyShapes) {
 
 TEST(FactorThreads, DifferentParametersAtOnce) {
     constexpr int kParams = 6, kSteps = 20;
-    on_ranks({2, "gloo"}, [&](int rank, ddp_group* group) {
+    on_ranks({2, "tcp"}, [&](int rank, ddp_group* group) {
         BorrowedGroup borrowed(group);
         ddp::Context context(borrowed);
         for (int i = 0; i < kParams; ++i)

@@ -42,7 +42,7 @@ ddp::Work average(ddp_group* group, ddp_bucket* bucket) {
 }
 
 TEST_P(HookTest, AveragingHookEqualsNoHook) {
-    for (const char* backend : {"threads", "threads-plain", "threads-caller", "gloo", "shm"})
+    for (const char* backend : {"threads", "threads-plain", "threads-caller", "tcp", "shm"})
         on_ranks({2, backend}, [&](int rank, ddp_group* group) {
             Model m(group, {10, 20, 3}, GetParam(), small_buckets());
             m.context.commit();
@@ -111,7 +111,7 @@ TEST_P(HookTest, SynchronousAndOtherBuffer) {
 }
 
 TEST_P(HookTest, ChainsAndThreadsOfTheProgram) {
-    on_ranks({3, "gloo"}, [&](int rank, ddp_group* group) {
+    on_ranks({3, "tcp"}, [&](int rank, ddp_group* group) {
         Model m(group, {10, 20, 3, 17, 40}, GetParam(), small_buckets());
         m.context.commit();
         std::vector<std::thread> threads;
@@ -149,7 +149,7 @@ TEST_P(HookTest, ChainsAndThreadsOfTheProgram) {
 }
 
 TEST_P(HookTest, ErrorsNameTheBucketAndReachEveryRank) {
-    on_ranks({2, "gloo"}, [&](int rank, ddp_group* group) {
+    on_ranks({2, "tcp"}, [&](int rank, ddp_group* group) {
         Model m(group, {10, 20, 3}, GetParam(), small_buckets());
         try {
             m.context.commit();
@@ -170,7 +170,7 @@ TEST_P(HookTest, ErrorsNameTheBucketAndReachEveryRank) {
 }
 
 TEST_P(HookTest, WorksOfOtherGroupsAndNoneAtAll) {
-    on_ranks({2, "gloo"}, [&](int rank, ddp_group* group) {
+    on_ranks({2, "tcp"}, [&](int rank, ddp_group* group) {
         Model m(group, {10, 20, 3}, GetParam(), small_buckets());
         m.context.commit();
         ddp_group* other = nullptr;

@@ -98,10 +98,10 @@ TEST_P(InterruptOver, EndsTheWaitForAWorkWithItsOperation) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, InterruptOver,
-                         testing::Values("threads", "threads-plain", "threads-single", "gloo", "shm"));
+                         testing::Values("threads", "threads-plain", "threads-single", "tcp", "shm"));
 
 TEST_F(Interrupt, EndsAWaitInARoundRobinGroup) {
-    RankOptions options(2, "gloo");
+    RankOptions options(2, "tcp");
     options.round_robin = 2;
     on_ranks(options, [](int rank, ddp_group* group) {
         ddp_error* error = nullptr;

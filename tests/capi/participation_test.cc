@@ -36,7 +36,7 @@ protected:
 INSTANTIATE_TEST_SUITE_P(All, ParticipationTest,
                          testing::Values(Case{1, "threads", true}, Case{2, "threads", true}, Case{3, "threads", false},
                                          Case{4, "threads-plain", true}, Case{2, "threads-single", false},
-                                         Case{4, "threads-caller", true}, Case{2, "gloo", true}, Case{3, "gloo", false},
+                                         Case{4, "threads-caller", true}, Case{2, "tcp", true}, Case{3, "tcp", false},
                                          Case{3, "shm", true}),
                          [](const auto& test) {
                              std::string name = test.param.backend + std::to_string(test.param.world) +

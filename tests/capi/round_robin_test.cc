@@ -70,7 +70,7 @@ void expect_two_at_once(ddp::Group& group) {
 }
 
 TEST(RoundRobin, CollectivesOfDifferentGroupsRunAtOnce) {
-    for (const char* backend : {"threads", "threads-single", "gloo"})
+    for (const char* backend : {"threads", "threads-single", "tcp"})
         on_ranks({2, backend}, [](int rank, ddp_group* group) {
             ddp::Group turns = round_robin(copies_of(group, 2));  // their handles are gone
             EXPECT_EQ(turns.world_size(), 2);
@@ -130,7 +130,7 @@ TEST(RoundRobin, ABarrierIsOneForAllGroups) {
 
 // Each rank waits for another chain first, and the chains need the waiting thread.
 TEST(RoundRobin, ChainsMayBeWaitedForInAnyOrder) {
-    for (const char* backend : {"threads", "gloo"})
+    for (const char* backend : {"threads", "tcp"})
         on_ranks({3, backend}, [](int rank, ddp_group* group) {
             ddp::Group turns = round_robin(copies_of(group, 3));
             for (int round = 0; round < 30; ++round) {
@@ -273,7 +273,7 @@ TEST(RoundRobin, RanksMustAskForAsManyWhenTheyJoin) {
 TEST(RoundRobin, WhatBreaksOneGroupBreaksAllEverywhere) {
     for (std::size_t broken : {std::size_t{0}, std::size_t{2}}) {
         std::atomic<int> waiting{0};
-        on_ranks({3, "gloo"}, [&](int rank, ddp_group* group) {
+        on_ranks({3, "tcp"}, [&](int rank, ddp_group* group) {
             std::vector<ddp::Group> groups = copies_of(group, 3);
             ddp::Group turns = round_robin(groups);
             std::vector<ddp::Work> works;
@@ -375,7 +375,7 @@ TEST(RoundRobin, ABrokenGroupIsRefusedOnEveryRank) {
 }
 
 TEST(RoundRobin, ADisagreementNamesBothSides) {
-    on_ranks({2, "gloo"}, [](int rank, ddp_group* group) {
+    on_ranks({2, "tcp"}, [](int rank, ddp_group* group) {
         ddp::Group turns = round_robin(copies_of(group, 2));
         std::vector<float> data(100, 1);
         turns.allreduce(data.data(), 100).wait();

@@ -58,12 +58,12 @@ TEST(SharedMemory, ViewsAreNotCopiedAtAll) {
 // Into the bucket and back, and nothing more.
 TEST(SharedMemory, OtherGradientsAreCopiedTwice) {
     EXPECT_THAT(copied_in_training({2, "shm"}, false), testing::Each(2 * kSteps * kGradientBytes));
-    EXPECT_THAT(copied_in_training({2, "gloo"}, false), testing::Each(2 * kSteps * kGradientBytes));
+    EXPECT_THAT(copied_in_training({2, "tcp"}, false), testing::Each(2 * kSteps * kGradientBytes));
 }
 
 // A bucket is closed as soon as it holds a MiB, so that it is still in the cache; elsewhere at 25 MiB.
 TEST(SharedMemory, BucketsAreSmallByDefault) {
-    for (const auto& [backend, buckets] : {std::pair("shm", 3), std::pair("gloo", 2)})
+    for (const auto& [backend, buckets] : {std::pair("shm", 3), std::pair("tcp", 2)})
         on_ranks({2, backend}, [&, buckets = buckets](int, ddp_group* group) {
             Model model(group, kSizes, true);
             model.context.commit();
@@ -72,7 +72,7 @@ TEST(SharedMemory, BucketsAreSmallByDefault) {
 }
 
 TEST(GroupMemory, IsReducedAndMayOutliveTheGroup) {
-    for (const char* backend : {"shm", "gloo", "threads"}) {
+    for (const char* backend : {"shm", "tcp", "threads"}) {
         std::vector<void*> memory(2);
         on_ranks({2, backend}, [&](int rank, ddp_group* group) {
             constexpr std::size_t kCount = 100'000;

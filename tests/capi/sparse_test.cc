@@ -41,7 +41,7 @@ protected:
 
 INSTANTIATE_TEST_SUITE_P(All, SparseTest,
                          testing::Values(Case{1, "threads"}, Case{2, "threads"}, Case{3, "threads-plain"},
-                                         Case{4, "threads-single"}, Case{3, "threads-caller"}, Case{3, "gloo"},
+                                         Case{4, "threads-single"}, Case{3, "threads-caller"}, Case{3, "tcp"},
                                          Case{3, "shm"}));
 
 // What rank `rank` gives in a step: rank + 1 rows, one index twice.

@@ -140,7 +140,7 @@ TEST(Work, OperationsAreNotTheProgramsToComplete) {
 
 TEST(Work, ChainsOfCollectivesStayInStepWhateverTheTiming) {
     for (RankOptions options : {RankOptions(3, "threads"), RankOptions(3, "threads-single"),
-                                RankOptions(3, "threads-caller"), RankOptions(3, "gloo")})
+                                RankOptions(3, "threads-caller"), RankOptions(3, "tcp")})
         for (options.round_robin = 1; options.round_robin <= 3; options.round_robin += 2) {
             if (options.round_robin > 1 && options.backend == "threads-caller") continue;  // cannot take turns
             on_ranks(options, [](int rank, ddp_group* handle) {
@@ -178,7 +178,7 @@ TEST(Work, AGroupMayBeFreedByWhatItsFailureDestroys) {
             owner.freed.set_value();
         }
     };
-    for (const char* backend : {"threads", "threads-single", "threads-caller", "gloo"}) {
+    for (const char* backend : {"threads", "threads-single", "threads-caller", "tcp"}) {
         std::barrier split_done(2);
         on_ranks({2, backend}, [&](int rank, ddp_group* group) {
             Owner owner;

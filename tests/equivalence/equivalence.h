@@ -34,9 +34,9 @@ inline std::vector<Case> all_cases() {
     for (int world = 1; world <= 4; ++world)
         for (bool view : {false, true})
             for (bool async : {false, true}) cases.push_back({world, view, async, "threads"});
-    for (const Case& c : {Case{2, true, false, "gloo"}, Case{3, false, true, "gloo"}, Case{2, false, true, "shm"},
+    for (const Case& c : {Case{2, true, false, "gloo"}, Case{3, false, true, "tcp"}, Case{2, false, true, "shm"},
                           Case{3, true, false, "shm"}, Case{2, true, true, "threads", 3},
-                          Case{3, false, false, "threads", 2}, Case{4, true, false, "gloo", 2}})
+                          Case{3, false, false, "threads", 2}, Case{4, true, false, "tcp", 2}})
         cases.push_back(c);
     return cases;
 }

@@ -165,8 +165,8 @@ protected:
 
 INSTANTIATE_TEST_SUITE_P(All, GpuSteps,
                          ::testing::Values(Case{1, "shm", true}, Case{1, "shm", false}, Case{2, "shm", true},
-                                           Case{3, "shm", false}, Case{4, "shm", true}, Case{2, "gloo", false},
-                                           Case{4, "gloo", true}, Case{2, "nccl", true}, Case{3, "nccl", false},
+                                           Case{3, "shm", false}, Case{4, "shm", true}, Case{2, "tcp", false},
+                                           Case{4, "tcp", true}, Case{2, "nccl", true}, Case{3, "nccl", false},
                                            Case{4, "nccl", true}, Case{2, "shm", true, "fp16"},
                                            Case{2, "shm", false, "bf16"}, Case{2, "nccl", false, "fp16"}),
                          [](const auto& test) {
@@ -330,7 +330,7 @@ class GpuGather : public ::testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuGather,
                          ::testing::Values(Case{2, "shm", true, "quantize_per_tensor", "min_elements=60"},
-                                           Case{2, "gloo", false, "quantize_per_channel", "min_elements=60"},
+                                           Case{2, "tcp", false, "quantize_per_channel", "min_elements=60"},
                                            Case{3, "shm", true, "onebit", "min_elements=60"},
                                            Case{2, "shm", false, "topk", "min_elements=60,ratio=0.01"},
                                            Case{2, "shm", true, "fp16(topk)", "min_elements=60"},

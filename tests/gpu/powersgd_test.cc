@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuPowerSgd,
                          ::testing::Values(Job{1, "shm", "powersgd", "rank=1,start=0"},
                                            Job{2, "shm", "powersgd", "rank=2,start=0"},
                                            Job{3, "shm", "powersgd", "rank=4,start=1", DDP_F64},
-                                           Job{2, "gloo", "powersgd", "rank=2,start=0,orthogonalization=qr", DDP_BF16},
+                                           Job{2, "tcp", "powersgd", "rank=2,start=0,orthogonalization=qr", DDP_BF16},
                                            Job{2, "shm", "batched_powersgd", "rank=4,start=0", DDP_F64},
                                            Job{2, "shm", "batched_powersgd", "rank=2,start=0", DDP_F16}),
                          [](const auto& test) {

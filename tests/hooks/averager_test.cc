@@ -37,7 +37,7 @@ std::vector<int> run(ddp::Averager& averager, Number& number, int rank, int step
 }
 
 TEST(PeriodicAverager, AveragesFromTheEndOfTheWarmUp) {
-    for (const char* backend : {"threads", "threads-plain", "gloo"})
+    for (const char* backend : {"threads", "threads-plain", "tcp"})
         on_ranks({4, backend}, [](int rank, ddp_group* group) {
             Number number(group);
             ddp::Averager averager(number.context, 3, 2);
@@ -65,7 +65,7 @@ TEST(HierarchicalAverager, TheLongestPeriodCounts) {
 }
 
 TEST(HierarchicalAverager, OverGloo) {
-    on_ranks({4, "gloo"}, [](int rank, ddp_group* group) {
+    on_ranks({4, "tcp"}, [](int rank, ddp_group* group) {
         Number number(group);
         ddp::Averager averager(number.context, {2, 4}, {2, 4}, 1);
         EXPECT_THAT(run(averager, number, rank, 9), ElementsAre(0, 0, 2, 0, 4, 0, 2, 0, 4));

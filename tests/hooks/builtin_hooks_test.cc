@@ -42,7 +42,7 @@ class BuiltinHooks : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(ViewAndCopy, BuiltinHooks, testing::Bool());
 
 TEST_P(BuiltinHooks, LosslessHooksEqualNoHook) {
-    for (const char* backend : {"threads", "threads-plain", "threads-caller", "gloo"})
+    for (const char* backend : {"threads", "threads-plain", "threads-caller", "tcp"})
         on_ranks({3, backend}, [&](int rank, ddp_group* group) {
             Model plain(group, kSizes, GetParam(), small_buckets()), hooked(group, kSizes, GetParam(), small_buckets());
             plain.context.commit();

@@ -84,7 +84,7 @@ TEST_P(Gather, RanksAgreeAndSmallParametersAreReducedAsWithoutAHook) {
 
 // The same gradients in one bucket, in many, and in others from step to step.
 TEST_P(Gather, BucketsMakeNoDifference) {
-    on_ranks({3, "gloo"}, [](int rank, ddp_group* group) {
+    on_ranks({3, "tcp"}, [](int rank, ddp_group* group) {
         auto fixed = buckets_of(1u << 20);
         fixed.flags |= DDP_CONTEXT_NO_REBUILD;
         AnyModel one(group, kParams, true, fixed), many(group, kParams, false, buckets_of(1000)),

@@ -62,7 +62,7 @@ class LocalSgd : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(ViewAndCopy, LocalSgd, testing::Bool());
 
 TEST_P(LocalSgd, BeforeItStartsNothingDiffersFromNoHook) {
-    for (const char* backend : {"threads", "threads-plain", "threads-single", "threads-caller", "gloo"})
+    for (const char* backend : {"threads", "threads-plain", "threads-single", "threads-caller", "tcp"})
         for (auto reduction : {DDP_REDUCTION_MEAN, DDP_REDUCTION_SUM})
             on_ranks({3, backend}, [&](int rank, ddp_group* group) {
                 Model plain(group, kSizes, GetParam(), small_buckets(reduction));
@@ -94,7 +94,7 @@ TEST_P(LocalSgd, StartsAtOnceWithStepZero) {
 }
 
 TEST_P(LocalSgd, SubgroupsByName) {
-    for (const char* backend : {"threads", "threads-plain", "gloo"})
+    for (const char* backend : {"threads", "threads-plain", "tcp"})
         for (bool mean : {true, false})
             on_ranks({4, backend}, [&](int rank, ddp_group* group) {
                 Model m(group, kSizes, GetParam(), small_buckets(mean ? DDP_REDUCTION_MEAN : DDP_REDUCTION_SUM));

@@ -41,7 +41,7 @@ TEST(BatchedPowerSgd, EveryRankHasTheSameBits) {
     for (const char* options : {"rank=1,start=0", "rank=2,start=1,min_rate=1", "rank=5,start=0,min_rate=0.5"})
         for (const std::uint64_t bucket : {1 << 20, 1500}) {
             Seen seen;
-            on_ranks({3, "gloo"}, [&](int rank, ddp_group* group) {
+            on_ranks({3, "tcp"}, [&](int rank, ddp_group* group) {
                 MatrixModel m(group, kShapes, DDP_F32, false, buckets_of(bucket));
                 m.context.use_hook("batched_powersgd", options);
                 m.context.commit();

@@ -173,7 +173,7 @@ TEST(PowerSgd, WithoutErrorFeedbackTheRestIsLost) {
 }
 
 TEST(PowerSgd, EveryRankHasTheSameBits) {
-    for (const char* backend : {"threads", "threads-plain", "threads-caller", "gloo"})
+    for (const char* backend : {"threads", "threads-plain", "threads-caller", "tcp"})
         for (const char* options : {"rank=1,start=0", "rank=2,start=0,min_rate=1", "rank=5,start=1,min_rate=0.5"}) {
             Seen seen;
             on_ranks({3, backend}, [&](int rank, ddp_group* group) {

@@ -24,7 +24,7 @@ ddp_context_options small_buckets(std::uint32_t flags = 0) {
 // The gradients after each of a few steps, of every rank.
 Bytes train(unsigned groups, const std::function<void(ddp::Context&)>& install, std::uint32_t flags = 0) {
     Seen seen;
-    RankOptions options(kWorld, "gloo");
+    RankOptions options(kWorld, "tcp");
     options.flags = DDP_GROUP_DETERMINISTIC;
     options.round_robin = groups;
     on_ranks(options, [&](int rank, ddp_group* group) {
@@ -116,7 +116,7 @@ TEST(RoundRobinHooks, FunctionsOnTheResultGiveTheBitsOfOneGroup) {
 
 // A hook that keeps the context's own group instead of the one it is given stays on the bucket's group.
 TEST(RoundRobinHooks, TheHandleOfAllMayBeUsedInAHook) {
-    RankOptions options(2, "gloo");
+    RankOptions options(2, "tcp");
     options.round_robin = 2;
     on_ranks(options, [](int rank, ddp_group* all) {
         Model model(all, {100, 200, 300, 400, 500}, true, small_buckets());
@@ -194,7 +194,7 @@ TEST(RoundRobinHooks, BuiltInOnesGiveTheBitsOfOneGroupAlsoAfterVotes) {
 }
 
 TEST(RoundRobinHooks, AFailureNamesTheBucketEverywhere) {
-    RankOptions options(2, "gloo");
+    RankOptions options(2, "tcp");
     options.round_robin = 3;
     on_ranks(options, [](int rank, ddp_group* group) {
         Model model(group, {600, 600, 600, 600, 600}, true, small_buckets());

@@ -11,7 +11,7 @@ struct RankOptions {
     RankOptions(int world_ = 2, std::string backend_ = "threads") : world(world_), backend(std::move(backend_)) {}
 
     int world;
-    std::string backend;  // threads, threads-plain, threads-single, threads-caller, gloo
+    std::string backend;  // threads, threads-plain, threads-single, threads-caller, tcp
     std::string backend_options;
     unsigned flags = 0;
     long timeout_ms = 20'000;

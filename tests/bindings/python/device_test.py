@@ -64,7 +64,7 @@ class Stream:
 
 class OnGpu(unittest.TestCase):
     def setUp(self):
-        self.group = ddp.Group(backend="gloo")
+        self.group = ddp.Group(backend="tcp")
         self.addCleanup(self.group.close)
         self.stream = Stream()
 

@@ -189,8 +189,8 @@ class Interrupt(unittest.TestCase):
     def test_collectives(self):
         for case, purpose in (("barrier", "a barrier"), ("allreduce", "an allreduce"), ("work", "an allreduce"),
                               ("timed", "an allreduce"), ("finalize", "bucket 0 of step 0")):
-            for backend in ("shm", "gloo"):
-                if FEW and case != "finalize" and (case, backend) not in (("allreduce", "shm"), ("work", "gloo")):
+            for backend in ("shm", "tcp"):
+                if FEW and case != "finalize" and (case, backend) not in (("allreduce", "shm"), ("work", "tcp")):
                     continue
                 with self.subTest(case=case, backend=backend):
                     self.together(case, backend, purpose, beside=BESIDE)
@@ -214,7 +214,7 @@ class Silent(unittest.TestCase):
         if BESIDE:
             self.skipTest("one language shows it")
         uri = f"tcp://127.0.0.1:{free_port()}"
-        workers = [Worker(COMMAND, "turns", rank, 3, uri, "gloo") for rank in range(3)]
+        workers = [Worker(COMMAND, "turns", rank, 3, uri, "tcp") for rank in range(3)]
         try:
             for worker in workers:
                 worker.line("waiting", START_S)
