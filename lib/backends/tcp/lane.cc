@@ -175,12 +175,10 @@ void Lane::take_data(std::size_t count) {
     expected_.pop_front();
 }
 
-void Lane::discard() {
-    if (ahead_.empty()) ahead_.resize(kAheadBytes);
-    iovec part{ahead_.data(), ahead_.size()};
-    constexpr int kMost = 1024;  // a peer that sends for ever must not keep this thread
-    for (int i = 0; i < kMost && channel_->receive(&part, 1) > 0; ++i) {
-    }
+void Lane::forget() {
+    expected_.clear();
+    cut_ = !outgoing_.empty() && outgoing_.front().sent > 0;
+    outgoing_.clear();
 }
 
 }  // namespace libddp::tcp

@@ -49,8 +49,11 @@ public:
     enum class Fault { kNone, kOtherMessage };
     Fault fault() const { return fault_; }
 
-    // Throws away what has come, so that closing does not destroy what is on the way to the peer.
-    void discard();
+    // The operation under way has failed: of its messages nothing is read, written or sent any more. cut(): one was half sent, so that
+    // nothing can follow it.
+    void forget();
+    bool cut() const { return cut_; }
+
     std::unique_ptr<wire::Channel> take_channel() { return std::move(channel_); }
 
 private:
@@ -93,6 +96,7 @@ private:
     std::size_t received_ = 0;
     Fault fault_ = Fault::kNone;
     bool ended_ = false;
+    bool cut_ = false;
 };
 
 }  // namespace libddp::tcp

@@ -72,13 +72,17 @@ int Mesh::misfit() const {
     return -1;
 }
 
+void Mesh::forget() {
+    for (const auto& lane : lanes_) lane->forget();
+}
+
 void Mesh::shut_down() {
     for (const auto& lane : lanes_) shutdown(lane->fd(), SHUT_RDWR);
 }
 
 void Mesh::say_goodbye() {
     for (const auto& lanes : by_peer_) {
-        if (lanes.empty()) continue;
+        if (lanes.empty() || lanes.front()->cut()) continue;
         try {
             lanes.front()->send(MessageType::kGoodbye, operation_, nullptr, 0);
             lanes.front()->move();

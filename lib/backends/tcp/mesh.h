@@ -67,6 +67,8 @@ public:
         if (delivery_) delivery_->look();
     }
 
+    // The operation under way has failed. Its memory is free again, whatever else comes.
+    void forget();
     // Wakes a wait, and tells all peers.
     void shut_down();
     // Best effort: this rank leaves on purpose.

@@ -82,7 +82,8 @@ void TcpTransport::guarded(Operation operation) {
     } catch (...) {
         const ErrorInfo info = failure_.set(caught());
         // After a mismatch every rank finds it out for itself, from messages that closing might destroy. All other failures are passed
-        // on by closing. Either way nothing of this operation touches the caller's memory any more.
+        // on by closing. Either way nothing of this operation touches its memory any more.
+        if (mesh_) mesh_->forget();
         if (mesh_ && info.code != DDP_ERROR_MISMATCH) mesh_->shut_down();
         throw Error(info);
     }

@@ -62,6 +62,23 @@ TEST_P(Backends, ALateRankStillSeesTheDifference) {
     }
 }
 
+// What the last rank still sends goes nowhere: the operation that waited for it has ended, and with it the memory that it used.
+// AddressSanitizer sees it.
+TEST_P(Backends, AfterADifferenceNothingIsWrittenAnyMore) {
+    for (const std::size_t count : {100, 1 << 20}) {
+        World world(3, GetParam());
+        ASSERT_TRUE(world.connected());
+        world.each([&](Rank& rank) {
+            if (rank.rank() == 2) sleep_ms(30);
+            std::vector<float> data(count);
+            const std::string signature = rank.rank() == 1 ? "a" : "b";
+            EXPECT_EQ(rank.compared_allreduce(data, signature), DDP_ERROR_MISMATCH) << rank.failure.message;
+            if (rank.rank() == 0) sleep_ms(100);  // what rank 2 sends has come
+            rank.destroy();
+        });
+    }
+}
+
 class Algorithms : public testing::TestWithParam<Kind> {};
 
 // Blocks all ranks but the last, which never comes, aborts rank 0, and returns how long the slowest took to notice.

@@ -185,6 +185,25 @@ public:
         if (run(c) == DDP_ERROR_MISMATCH) their_rank = failure.rank;
         return status;
     }
+    // As a link does: the backend compares while it runs, or before.
+    ddp_status compared_allreduce(std::vector<float>& data, const std::string& mine) {
+        if ((capabilities() & DDP_BACKEND_COMPARES) == 0)
+            return match(mine) == DDP_OK ? allreduce(data) : status;
+        theirs.assign(mine.size(), '\0');
+        ddp_collective c{};
+        c.struct_size = sizeof c;
+        c.kind = DDP_COLLECTIVE_ALLREDUCE;
+        c.dtype = DDP_F32;
+        c.op = DDP_SUM;
+        c.send = c.recv = data.data();
+        c.count = data.size();
+        c.scale = 1;
+        c.timeout_ms = timeout_ms;
+        c.signature = mine.data();
+        c.signature_size = mine.size();
+        c.theirs = theirs.data();
+        return run(c);
+    }
     ddp_status run(const ddp_collective& c) {
         clear();
         return status = backend_.run(transport_, &c, &failure);
