@@ -14,7 +14,7 @@ namespace {
 // Periods double at least, so there cannot be more of them.
 constexpr std::size_t kMostPeriods = 63;
 
-Context& between_steps(ddp_context* context) {
+Context& committed_between_steps(ddp_context* context) {
     Context& c = require(context, "context")->impl;
     c.committed();
     c.require_between_steps();
@@ -55,7 +55,7 @@ std::vector<Averager::Level> read_levels(const int64_t* periods, const int32_t* 
 
 ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group, ddp_error** error) {
     return guard(error, "ddp_average_parameters", [&] {
-        Context& c = between_steps(context);
+        Context& c = committed_between_steps(context);
         average_parameters(c.table(), c.streams(), group ? *group->impl : *c.group(), -1);
     });
 }
@@ -63,7 +63,7 @@ ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group, ddp_er
 ddp_status ddp_averager_create(ddp_context* context, const int64_t* periods, const int32_t* group_sizes, size_t count,
                                int64_t warmup_steps, ddp_averager** averager, ddp_error** error) {
     return guard(error, "ddp_averager_create", [&] {
-        Context& c = between_steps(context);
+        Context& c = committed_between_steps(context);
         auto levels = read_levels(periods, group_sizes, count, c.group()->world());
         if (warmup_steps < 0)
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "warmup_steps is ", warmup_steps, "; it must not be negative");

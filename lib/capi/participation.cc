@@ -9,10 +9,6 @@ using namespace libddp;
 
 namespace {
 
-Context& context_of(ddp_context* context) {
-    return require(context, "context")->impl;
-}
-
 std::vector<std::int32_t> read_params(const ddp_param* params, size_t count) {
     if (count > std::numeric_limits<std::int32_t>::max())
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; there cannot be so many parameters");
@@ -24,7 +20,7 @@ std::vector<std::int32_t> read_params(const ddp_param* params, size_t count) {
 
 ddp_status ddp_mark_unused(ddp_context* context, const ddp_param* params, size_t count, ddp_error** error) {
     return guard(error, "ddp_mark_unused", [&] {
-        Context& c = context_of(context);
+        Context& c = require(context, "context")->impl;
         const auto ids = read_params(params, count);
         c.step_call([&](Reducer& r) { r.mark_unused(ids); });
     });
@@ -32,7 +28,7 @@ ddp_status ddp_mark_unused(ddp_context* context, const ddp_param* params, size_t
 
 ddp_status ddp_param_used(ddp_context* context, ddp_param param, int32_t* used, ddp_error** error) {
     return guard(error, "ddp_param_used", [&] {
-        Context& c = context_of(context);
+        Context& c = require(context, "context")->impl;
         require(used, "used");
         Reducer& reducer = c.committed();
         c.table().require(param);
@@ -45,7 +41,7 @@ ddp_status ddp_param_used(ddp_context* context, ddp_param param, int32_t* used, 
 ddp_status ddp_set_frozen(ddp_context* context, const ddp_param* params, size_t count, int32_t frozen,
                           ddp_error** error) {
     return guard(error, "ddp_set_frozen", [&] {
-        Context& c = context_of(context);
+        Context& c = require(context, "context")->impl;
         c.set_frozen(read_params(params, count), frozen != 0);
     });
 }
@@ -53,7 +49,7 @@ ddp_status ddp_set_frozen(ddp_context* context, const ddp_param* params, size_t 
 ddp_status ddp_skip_params(ddp_context* context, const ddp_param* params, size_t count, int32_t authority,
                            ddp_error** error) {
     return guard(error, "ddp_skip_params", [&] {
-        Context& c = context_of(context);
+        Context& c = require(context, "context")->impl;
         const bool counts = authority < 0 || authority == c.rank();
         c.skip(counts ? read_params(params, count) : std::vector<std::int32_t>(), authority);
     });
@@ -66,9 +62,9 @@ int32_t ddp_skipped(const ddp_context* context, ddp_param param) {
 }
 
 ddp_status ddp_set_weight(ddp_context* context, double weight, ddp_error** error) {
-    return guard(error, "ddp_set_weight", [&] { context_of(context).set_weight(weight); });
+    return guard(error, "ddp_set_weight", [&] { require(context, "context")->impl.set_weight(weight); });
 }
 
 ddp_status ddp_join(ddp_context* context, ddp_error** error) {
-    return guard(error, "ddp_join", [&] { context_of(context).join(); });
+    return guard(error, "ddp_join", [&] { require(context, "context")->impl.join(); });
 }

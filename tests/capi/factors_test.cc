@@ -17,8 +17,7 @@ namespace factors_test {
 INSTANTIATE_TEST_SUITE_P(All, FactorsTest,
                          testing::Combine(testing::Values(Ranks{1, "threads"}, Ranks{2, "threads"},
                                                           Ranks{3, "threads-plain"}, Ranks{4, "threads-single"},
-                                                          Ranks{3, "threads-caller"}, Ranks{3, "tcp"},
-                                                          Ranks{3, "shm"}),
+                                                          Ranks{3, "threads-caller"}, Ranks{3, "tcp"}, Ranks{3, "shm"}),
                                           testing::Bool()));
 
 TEST_P(FactorsTest, FewRowsAreGatheredAndManyMultipliedFirst) {

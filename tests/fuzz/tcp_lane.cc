@@ -78,7 +78,11 @@ DDP_FUZZ_TARGET(tcp_lane, input) {
     }
     sockets.end();
     for (bool moves = true; moves;) moves = accepts([&] { moves = lane.move(); }) && moves;
-    accepts([&] { lane.discard(); });
+    // As after a failed operation.
+    lane.forget();
+    memory.clear();
+    if (!lane.cut()) lane.send(MessageType::kGoodbye, operation, nullptr, 0);
+    for (bool moves = true; moves;) moves = accepts([&] { moves = lane.move(); }) && moves;
 }
 
 }  // namespace fuzz::tcp_lane

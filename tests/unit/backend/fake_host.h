@@ -187,8 +187,7 @@ public:
     }
     // As a link does: the backend compares while it runs, or before.
     ddp_status compared_allreduce(std::vector<float>& data, const std::string& mine) {
-        if ((capabilities() & DDP_BACKEND_COMPARES) == 0)
-            return match(mine) == DDP_OK ? allreduce(data) : status;
+        if ((capabilities() & DDP_BACKEND_COMPARES) == 0) return match(mine) == DDP_OK ? allreduce(data) : status;
         theirs.assign(mine.size(), '\0');
         ddp_collective c{};
         c.struct_size = sizeof c;
