@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
 #include <stdexcept>
 
 #include "record/clocks.h"
@@ -24,8 +27,8 @@ public:
         std::memcpy(&value, take(sizeof value).data(), sizeof value);
         return value;
     }
-    std::string text() {
-        const std::size_t end = left_.find('\0');
+    std::string text(char last = '\0') {
+        const std::size_t end = left_.find(last);
         if (end == std::string_view::npos) throw std::runtime_error("a text has no end");
         std::string text(left_.substr(0, end));
         left_.remove_prefix(end + 1);
@@ -278,6 +281,25 @@ void read_newest(ProcessRecord& record, File& file, const Head& head, std::uint6
     order_events(record, head.events, most);
 }
 
+// A record like this one that has the newest events only. Empty if it would take more bytes than that.
+std::string shortened(const std::string& path, std::uint64_t bytes) {
+    File file(path);
+    Head head = Bytes(file.read(0, sizeof(Head))).value<Head>();
+    ProcessRecord record = record_of(head, path);
+    check_ring(head.events, file.size());
+    const std::uint64_t facts = kPage + head.events * sizeof(Event), fact_bytes = file.size() - facts;
+    if (bytes < 2 * kPage + fact_bytes) return "";
+    constexpr std::uint64_t kEventsOfPage = kPage / sizeof(Event);
+    const std::uint64_t ring = std::min(head.events, (bytes - fact_bytes) / kPage * kEventsOfPage - kEventsOfPage);
+    read_newest(record, file, head, ring);
+    head.events = ring;
+    std::string text(kPage + ring * sizeof(Event), '\0');
+    std::memcpy(text.data(), &head, sizeof head);
+    for (const Event& event : record.events)
+        std::memcpy(text.data() + kPage + (event.number - 1) % ring * sizeof event, &event, sizeof event);
+    return text + file.read(facts, fact_bytes);
+}
+
 ProcessRecord read_record(const std::string& path, const Limits& limits) try {
     File file(path);
     const Head head = Bytes(file.read(0, sizeof(Head))).value<Head>();
@@ -329,6 +351,58 @@ std::vector<Sight> read_sights(const std::string& folder) {
     for (const auto& entry : std::filesystem::directory_iterator(folder))
         if (entry.path().filename().string().starts_with(kSights)) read_sights(entry.path(), sights);
     return sights;
+}
+
+std::string pack_records(const std::string& folder, std::uint64_t bytes_each) {
+    std::ostringstream packed;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        const std::string name = entry.path().filename().string();
+        std::string text;
+        try {
+            if (name.starts_with(kSights)) {
+                File file(entry.path());
+                text = file.read(0, file.size());
+            } else if (entry.path().extension() == kSuffix) {
+                text = shortened(entry.path().string(), bytes_each);
+            }
+        } catch (const std::runtime_error&) {  // no record of libddp's
+        }
+        if (!text.empty()) packed << name << '\n' << text.size() << '\n' << text;
+    }
+    return packed.str();
+}
+
+namespace {
+
+// Those that the file does not have: another launcher of this host, or of a folder that hosts share, may have written it.
+void add_lines(const std::filesystem::path& path, const std::string& text) {
+    std::set<std::string> there;
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) there.insert(line);
+    std::ofstream out(path, std::ios::app);
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);)
+        if (there.insert(line).second) out << line << '\n';
+}
+
+}  // namespace
+
+void unpack_records(const std::string& folder, std::string_view packed) {
+    Bytes bytes(packed);
+    while (!bytes.empty()) {
+        const std::string name = bytes.text('\n'), size = bytes.text('\n');
+        std::uint64_t count = 0;
+        const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), count);
+        const bool known = name.starts_with(kSights) || name.ends_with(kSuffix);
+        if (error != std::errc() || end != size.data() + size.size() || !known || name.find('/') != std::string::npos)
+            throw std::runtime_error("the records of another node cannot be read");
+        const std::string_view text = bytes.take(count);
+        const std::filesystem::path path = std::filesystem::path(folder) / name;
+        if (name.starts_with(kSights))
+            add_lines(path, std::string(text));
+        else if (!std::filesystem::exists(path))
+            std::ofstream(path, std::ios::binary) << text;
+    }
 }
 
 void forget_earlier(const std::string& folder) {

@@ -81,6 +81,12 @@ std::vector<Sight> read_sights(const std::string& folder);
 // Removes what an earlier job of this host has left in the folder.
 void forget_earlier(const std::string& folder);
 
+// All records of the folder, each with its newest events and all its facts, and what was seen, for a folder on another host. A record
+// that would take more than bytes_each is left out.
+std::string pack_records(const std::string& folder, std::uint64_t bytes_each);
+// Adds what was packed, but for what the folder has already. Throws std::runtime_error if it is damaged.
+void unpack_records(const std::string& folder, std::string_view packed);
+
 // Throws std::runtime_error if the file is not a record.
 ProcessRecord parse_record(std::string_view bytes, const std::string& path);
 

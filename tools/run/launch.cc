@@ -25,6 +25,13 @@ constexpr Milliseconds kGatherTimeOfNodes{1000};
 constexpr Milliseconds kLastPatience{200};
 // How long a node that leaves waits for the others to see it.
 constexpr Milliseconds kLeaveTime{5000};
+// What the nodes of a job send node 0 of their records, all together, and at most: the store holds more, but for the job.
+constexpr std::uint64_t kBytesOfRecords = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMostBytesOfRecords = std::uint64_t{48} << 20;
+
+std::string records_key(int node) {
+    return "ddp/run/records/" + std::to_string(node);
+}
 
 bool is_ignored(int signal) {
     struct sigaction action {};
@@ -331,13 +338,42 @@ bool Launch::is_over(const Nodes& nodes) const {
     return job_->ended() && (told || impatient_);
 }
 
+bool Launch::gathers_records(const Nodes& nodes) const {
+    return job_ && (nodes.order().code != 0 || !options_.trace_file.empty() || !options_.report.empty());
+}
+
+// What has happened is told anyway: an error of the store adds nothing to it.
+void Launch::send_records() {
+    try {
+        store_->set(records_key(options_.node_rank),
+                    records_->pack(
+                        std::min(kMostBytesOfRecords, kBytesOfRecords / static_cast<std::uint64_t>(options_.nodes))));
+    } catch (const std::runtime_error&) {
+    }
+}
+
+void Launch::take_records(const Nodes& nodes) {
+    try {
+        for (int node = 1; node < options_.nodes; ++node)
+            if (const auto packed = store_->get(records_key(node))) records_->unpack(*packed);
+    } catch (const std::runtime_error& error) {
+        output_.say(error.what());
+    }
+    const std::string why = nodes.order().code == 0 ? "" : records_->explain(-1);
+    if (!why.empty() && nodes.order().text.find(why) == std::string::npos)
+        output_.say("the records of all nodes: " + why);
+}
+
 void Launch::take_leave(Nodes& nodes) {
+    const bool gathers = gathers_records(nodes) && nodes.lost().empty();
+    if (gathers && options_.node_rank != 0) send_records();
     Report last = report();
     last.state = Report::State::kLeft;
     nodes.report(last);
     const auto give_up = Clock::now() + kLeaveTime;
     const bool wait_for_absent = interrupted_ == 0;
     while (!nodes.may_go(wait_for_absent) && !impatient_ && Clock::now() < give_up) loop_.run_once();
+    if (gathers && options_.node_rank == 0) take_records(nodes);
 }
 
 int Launch::run_with_nodes() {

@@ -64,6 +64,10 @@ private:
     // Nothing more is to come for this node.
     bool is_over(const Nodes& nodes) const;
     void take_leave(Nodes& nodes);
+    // Of the nodes: node 0 gets the records of all, if there is something to explain or to draw.
+    bool gathers_records(const Nodes& nodes) const;
+    void send_records();
+    void take_records(const Nodes& nodes);
     Report report() const;
     // The status with which this node's part of the job ended, apart from what other nodes did.
     int own_status() const;

@@ -113,7 +113,7 @@ std::string Records::explain(int rank) const try {
         // By the sentence to which this is added. A group may number its ranks in its own way.
         const auto* const culprit =
             cause->rank < 0 ? nullptr : group.ranks[static_cast<std::size_t>(cause->rank)].process;
-        const bool named = culprit && culprit->launch_rank == rank && !cause->place.empty();
+        const bool named = rank >= 0 && culprit && culprit->launch_rank == rank && !cause->place.empty();
         std::string text = named ? cause->place : cause->sentence;
         std::replace(text.begin(), text.end(), '\n', ' ');  // an error of the program may have several lines
         return why::printable(text);
@@ -127,6 +127,14 @@ void Records::write_trace(const std::string& file, const why::Steps& steps) cons
     if (folder_.empty()) throw std::runtime_error("no trace was written: there is no folder for records");
     const Reading reading(folder_);
     why::write_trace(file, reading.processes, reading.groups, steps);
+}
+
+std::string Records::pack(std::uint64_t bytes) const {
+    return folder_.empty() ? "" : record::pack_records(folder_, bytes / static_cast<std::uint64_t>(facts_.ranks));
+}
+
+void Records::unpack(const std::string& packed) const {
+    if (!folder_.empty()) record::unpack_records(folder_, packed);
 }
 
 std::string Records::describe() const try {

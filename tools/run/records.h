@@ -29,10 +29,14 @@ public:
     // words: the last ones of the rank.
     void note(int rank, const Ending& ending, const std::string& words) const;
     // What they tell of the failure of this rank that its process does not: where it was, who waited for it; or whom all wait
-    // for. "": nothing.
+    // for. rank -1: what they tell of any failure. "": nothing.
     std::string explain(int rank) const;
     // Writes a timeline of the generation. Throws std::runtime_error.
     void write_trace(const std::string& file, const why::Steps& steps) const;
+    // Of a job of several nodes, whose records end in the folder of node 0: what this node has, in at most so many bytes, and what
+    // another one has.
+    std::string pack(std::uint64_t bytes) const;
+    void unpack(const std::string& packed) const;
     // Where each rank is, a line each, after a sentence that says who holds the job up.
     std::string describe() const;
     // A page that shows this node's part of the generation (tools/why/report.h). Throws std::exception if there is none.

@@ -84,5 +84,47 @@ TEST_F(Reader, RefusesMoreFactsThanItWants) {
     read({.fact_bytes = 2 * kPage});
 }
 
+// A folder on another host.
+class Other {
+public:
+    Other() { EXPECT_NE(mkdtemp(path_), nullptr); }
+    ~Other() { std::filesystem::remove_all(path_); }
+    std::string path() const { return path_; }
+
+private:
+    char path_[32] = "/tmp/record-other-XXXXXX";
+};
+
+TEST_F(Reader, ReadsWhatWasPackedOnAnotherHost) {
+    write_operations(40);
+    add_sight(folder, {0, Sight::Kind::kKilled, "was killed by signal 9 (SIGKILL)", "last words"});
+    const ProcessRecord here = read();
+    const Other other;
+    unpack_records(other.path(), pack_records(folder, 1 << 20));
+    unpack_records(other.path(), pack_records(folder, 1 << 20));  // nothing comes twice
+    std::vector<std::string> complaints;
+    const auto records = read_records(other.path(), complaints);
+    ASSERT_EQ(records.size(), 1U);
+    EXPECT_EQ(records[0].lost, here.lost);
+    ASSERT_EQ(records[0].events.size(), here.events.size());
+    for (std::size_t i = 0; i < here.events.size(); ++i) EXPECT_EQ(records[0].events[i].number, here.events[i].number);
+    ASSERT_EQ(records[0].contexts.size(), 1U);
+    EXPECT_EQ(records[0].contexts[0].params, here.contexts[0].params);
+    const auto sights = read_sights(other.path());
+    ASSERT_EQ(sights.size(), 1U);
+    EXPECT_EQ(sights[0].words, "last words");
+    EXPECT_EQ(pack_records(folder, 1024).find(".record"), std::string::npos) << "one that is too large is left out";
+}
+
+TEST_F(Reader, RefusesPackedRecordsThatAreDamaged) {
+    const Other other;
+    const std::string packed = pack_records(folder, 1 << 20);
+    for (const std::string& bad :
+         {std::string("../x.record\n1\na"), std::string("x.record\n2\na"), std::string("x.record\n-1\n"),
+          std::string("x.txt\n1\na"), std::string("x.record"), packed.substr(0, packed.size() - 1)})
+        EXPECT_THROW(unpack_records(other.path(), bad), std::runtime_error) << bad.substr(0, 20);
+    EXPECT_FALSE(std::filesystem::exists(other.path() + "/../x.record"));
+}
+
 }  // namespace
 }  // namespace libddp::record
