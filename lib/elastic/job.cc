@@ -1,0 +1,202 @@
+#include "elastic/job.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/round_robin.h"
+#include "util/error.h"
+#include "util/hash.h"
+#include "util/log.h"
+
+namespace libddp {
+namespace {
+
+// State travels in pieces of this size, of which each of those who have it sends one in turn.
+constexpr std::size_t kPiece = std::size_t{16} << 20;
+
+OpTag healing() {
+    return OpTag::of(Purpose::kSetGroup);
+}
+
+void broadcast(Group& group, void* memory, std::size_t bytes, std::int32_t root) {
+    if (bytes > 0) group.run({DDP_COLLECTIVE_BROADCAST, nullptr, memory, bytes, DDP_U8, DDP_SUM, root}, healing());
+}
+
+template <class Bytes>
+void broadcast_all(Group& group, Bytes& bytes, std::int32_t root) {
+    std::uint64_t size = bytes.size();
+    broadcast(group, &size, sizeof size, root);
+    bytes.resize(size);
+    broadcast(group, bytes.data(), size, root);
+}
+
+// Whether it says that another rank has gone or stands still, so that those who are left may go on.
+bool ranks_were_lost(const ErrorInfo& error) {
+    return may_be_an_echo(error.code);
+}
+
+}  // namespace
+
+ElasticJob::ElasticJob(std::shared_ptr<Store> store, GroupConfig config, const MembershipOptions& options)
+    : store_(std::move(store)),
+      config_(std::move(config)),
+      membership_(store_, config_.name, options),
+      group_(make_alone()) {}
+
+void ElasticJob::add_context(Context& context) {
+    if (membership_.epoch().number > 0)
+        fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: contexts and states are added before");
+    context.committed();
+    for (const auto* list : {&context.table().params(), &context.table().buffers()})
+        for (const Param& param : *list)
+            if (param.data && !is_cpu(param.device))
+                fail_call(DDP_ERROR_UNSUPPORTED, "'", param.name, "' is on ", device_name(param.device),
+                          "; an elastic job has its state in memory of the CPU");
+    contexts_.push_back(&context);
+}
+
+void ElasticJob::add_state(StateBlock block) {
+    if (membership_.epoch().number > 0)
+        fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: contexts and states are added before");
+    for (const StateBlock& other : own_blocks_)
+        if (other.name == block.name) fail_call(DDP_ERROR_ALREADY_EXISTS, "there is a state '", block.name, "'");
+    own_blocks_.push_back(std::move(block));
+}
+
+void ElasticJob::set_steps(std::int64_t steps) {
+    if (membership_.epoch().number > 0) fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: its steps are counted");
+    if (steps < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "steps is ", steps);
+    steps_ = steps;
+    has_state_ = true;
+}
+
+void ElasticJob::begin() {
+    changed_ = false;
+    if (membership_.epoch().number > 0 && !group_->broken() && !membership_.is_due(steps_)) return;
+    form();
+    changed_ = true;
+}
+
+// Until an epoch begins without a further loss. Each attempt is bounded by the timeout of groups, and each loss makes the next attempt
+// smaller.
+void ElasticJob::form() {
+    for (;;) {
+        const Epoch& epoch = membership_.meet(has_state_ ? steps_ : -1);
+        try {
+            const std::int64_t newest = epoch.newest();
+            std::int32_t donor = 0;
+            while (epoch.members[static_cast<std::size_t>(donor)].steps != newest) ++donor;
+            const std::shared_ptr<Group> group = make_group(epoch);
+            heal(*group, epoch);
+            move_contexts(group, donor, newest);
+            group_ = group;
+            return;
+        } catch (const Error& error) {
+            if (!ranks_were_lost(error.info())) throw;
+            log(LogLevel::kInfo, "epoch ", epoch.number, " did not begin: ", error.what());
+        }
+    }
+}
+
+std::shared_ptr<Group> ElasticJob::make_alone() const {
+    GroupConfig alone = config_;
+    alone.rank = 0;
+    alone.world = 1;
+    alone.name = config_.name + " alone";
+    return create_group(alone);
+}
+
+std::shared_ptr<Group> ElasticJob::make_group(const Epoch& epoch) const {
+    GroupConfig config = config_;
+    config.rank = epoch.rank;
+    config.world = static_cast<std::int32_t>(epoch.members.size());
+    config.store = store_;
+    config.prefix = "elastic/" + config_.name + "/group/" + std::to_string(epoch.number) + "/";
+    return create_group(config);
+}
+
+std::vector<StateBlock> ElasticJob::blocks() const {
+    std::vector<StateBlock> all;
+    for (const Context* context : contexts_)
+        for (const auto* list : {&context->table().params(), &context->table().buffers()})
+            for (const Param& param : *list)
+                if (param.data && !param.ignored)
+                    all.push_back({param.name, static_cast<std::byte*>(param.data), param.bytes});
+    all.insert(all.end(), own_blocks_.begin(), own_blocks_.end());
+    return all;
+}
+
+void ElasticJob::compare_blocks(Group& group) const {
+    std::vector<std::string> lines;
+    for (const StateBlock& block : blocks()) lines.push_back(str("'", block.name, "' of ", block.bytes, " bytes"));
+    agree_on_model(group, str(contexts_.size(), " contexts, ", lines.size(), " states"), lines);
+}
+
+// What arrives goes to memory of its own first: if the group breaks meanwhile, this rank still has what it had.
+void ElasticJob::heal(Group& group, const Epoch& epoch) {
+    compare_blocks(group);
+    const std::int64_t newest = epoch.newest();
+    std::vector<std::int32_t> donors;
+    for (std::size_t rank = 0; rank < epoch.members.size(); ++rank)
+        if (epoch.members[rank].steps == newest) donors.push_back(static_cast<std::int32_t>(rank));
+    // In the first epoch nobody has applied anything, and the values of rank 0 are those of the job.
+    if (newest < 0) donors = {0};
+    const bool gives = std::find(donors.begin(), donors.end(), epoch.rank) != donors.end();
+    if (donors.size() < epoch.members.size()) {
+        const std::vector<StateBlock> all = blocks();
+        std::size_t total = 0, turn = 0;
+        for (const StateBlock& block : all) total += block.bytes;
+        std::vector<std::byte> staged(gives ? std::min(total, kPiece) : total);
+        std::size_t at = 0;
+        for (const StateBlock& block : all)
+            for (std::size_t begin = 0; begin < block.bytes; begin += kPiece, ++turn) {
+                const std::size_t bytes = std::min(kPiece, block.bytes - begin);
+                const std::int32_t root = donors[turn % donors.size()];
+                std::byte* const mine = block.memory + begin;
+                broadcast(group, root == epoch.rank ? mine : staged.data() + (gives ? 0 : at), bytes, root);
+                at += bytes;
+            }
+        // Everybody has everything: from here on nothing can fail.
+        group.run({}, healing());
+        at = 0;
+        for (const StateBlock& block : all) {
+            if (!gives && block.bytes > 0) std::memcpy(block.memory, staged.data() + at, block.bytes);
+            at += block.bytes;
+        }
+        log(LogLevel::kInfo, "rank ", epoch.rank, gives ? " gave" : " got", " the state of step ",
+            std::max<std::int64_t>(newest, 0), ": ", total, " bytes from ", donors.size(), " ranks");
+    }
+    steps_ = std::max<std::int64_t>(newest, 0);
+    has_state_ = true;
+}
+
+ElasticJob::ContextState ElasticJob::state_of(Context& context) const {
+    const Reducer& reducer = context.committed();
+    return {context.plan_text(), context.hook_state(), reducer.wants_rebuild() || reducer.ready_order().recording()};
+}
+
+// First to a group of this rank alone, where it takes over the plan: so all come to the new group alike.
+void ElasticJob::move_contexts(const std::shared_ptr<Group>& group, std::int32_t donor, std::int64_t newest) {
+    for (Context* context : contexts_) {
+        ContextState state;
+        if (group->rank() == donor) state = state_of(*context);
+        broadcast_all(*group, state.plan, donor);
+        broadcast_all(*group, state.hook, donor);
+        broadcast(*group, &state.records_order, sizeof state.records_order, donor);
+        context->set_group(make_alone());
+        context->adopt_plan(state.plan);
+        context->committed().rebuild(0);
+        const bool has_hook_state = group->rank() != donor && newest > 0;
+        context->set_group(group);
+        if (has_hook_state) context->load_hook_state(state.hook.data(), state.hook.size(), true);
+        if (state.records_order) context->committed().request_rebuild();
+    }
+}
+
+void ElasticJob::leave() {
+    membership_.leave();
+    group_ = make_alone();
+    for (Context* context : contexts_) context->set_group(group_);
+}
+
+}  // namespace libddp

@@ -1,0 +1,82 @@
+// A job whose ranks come and go: a group for each epoch, contexts that move to it, and one history of steps.
+//
+// A step is applied by all who stay, or by none. Ranks that had finished it when the group broke are ahead by one step. In the next epoch
+// the others take the state from them. If nobody is ahead, all do the step again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/bootstrap.h"
+#include "comm/group.h"
+#include "core/context.h"
+#include "elastic/membership.h"
+
+namespace libddp {
+
+// Memory of the program that belongs to the job's state, beside parameters and buffers.
+struct StateBlock {
+    std::string name;
+    std::byte* memory = nullptr;
+    std::size_t bytes = 0;
+};
+
+class ElasticJob {
+public:
+    // config: of the groups; its rank, world, store, name and prefix are the job's. Throws Error.
+    ElasticJob(std::shared_ptr<Store> store, GroupConfig config, const MembershipOptions& options);
+
+    // Of this epoch. Before the first: this rank alone, for a context to be made of.
+    const std::shared_ptr<Group>& group() const { return group_; }
+    // Before the first epoch. What is added must stay as long as the job.
+    void add_context(Context& context);
+    void add_state(StateBlock block);
+    // What this process has applied, from a checkpoint for example. Before the first epoch.
+    void set_steps(std::int64_t steps);
+
+    // The beginning of a step: if the group has broken or members come or go, waits for the next epoch, and this rank has the state
+    // of the job. Throws Error: of the membership, or MISMATCH if ranks have another model or other states.
+    void begin();
+    // This rank has applied the step.
+    void commit() { ++steps_; }
+
+    std::int64_t steps() const { return steps_; }
+    // The epoch that began with the last begin(), or null: it went on.
+    const Epoch* change() const { return changed_ ? &membership_.epoch() : nullptr; }
+    const Epoch& epoch() const { return membership_.epoch(); }
+
+    void announce_leave() { membership_.announce_leave(); }
+    void leave();
+
+private:
+    // What a context has beside values, as one that has the newest tells it.
+    struct ContextState {
+        std::string plan;
+        std::vector<std::byte> hook;
+        bool records_order = false;
+    };
+
+    void form();
+    std::shared_ptr<Group> make_group(const Epoch& epoch) const;
+    std::shared_ptr<Group> make_alone() const;
+    std::vector<StateBlock> blocks() const;
+    void heal(Group& group, const Epoch& epoch);
+    void compare_blocks(Group& group) const;
+    void move_contexts(const std::shared_ptr<Group>& group, std::int32_t donor, std::int64_t newest);
+    ContextState state_of(Context& context) const;
+
+    const std::shared_ptr<Store> store_;
+    const GroupConfig config_;
+    Membership membership_;
+    std::shared_ptr<Group> group_;
+    std::vector<Context*> contexts_;
+    std::vector<StateBlock> own_blocks_;
+    std::int64_t steps_ = 0;
+    bool has_state_ = false;  // steps_ counts
+    bool changed_ = false;
+};
+
+}  // namespace libddp

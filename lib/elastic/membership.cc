@@ -1,0 +1,249 @@
+#include "elastic/membership.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iomanip>
+#include <sstream>
+
+#include "util/error.h"
+#include "util/host.h"
+
+namespace libddp {
+namespace {
+
+// How often a meeting looks who has come. One who waits for a place may wait for hours.
+constexpr std::int64_t kLookMs = 5;
+constexpr std::int64_t kLookForPlaceMs = 100;
+// In how many steps the members meet after rank 0 has seen that they should: until then the others have heard of it.
+constexpr std::int64_t kStepsAhead = 2;
+
+// A number first, so that ids sort in the order of coming.
+std::string make_id(Store& store, const std::string& key) {
+    std::ostringstream id;
+    id << std::setw(12) << std::setfill('0') << store.add(key, 1) << '-' << host_name() << '-' << getpid();
+    return id.str();
+}
+
+std::int64_t number_in(std::string_view text) {
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size())
+        fail(DDP_ERROR_INTERNAL, "'", text, "' in the store is no number");
+    return number;
+}
+
+std::string encode(const std::vector<Member>& members) {
+    std::ostringstream text;
+    for (const Member& member : members) text << member.id << ' ' << member.steps << '\n';
+    return text.str();
+}
+
+std::vector<Member> decode(const std::string& text) {
+    std::istringstream lines(text);
+    std::vector<Member> members;
+    for (Member member; lines >> member.id >> member.steps;) members.push_back(member);
+    return members;
+}
+
+// Who gives the key no value of its own is told whether it is there.
+bool exists(Store& store, const std::string& key) {
+    return store.check({key});
+}
+
+}  // namespace
+
+std::int64_t Epoch::newest() const {
+    std::int64_t newest = -1;
+    for (const Member& member : members) newest = std::max(newest, member.steps);
+    return newest;
+}
+
+Membership::Membership(std::shared_ptr<Store> store, const std::string& job, const MembershipOptions& options)
+    : store_(std::move(store)),
+      prefix_("elastic/" + job + "/"),
+      options_(options),
+      id_(make_id(*store_, prefix_ + "comers")) {
+    if (options.min_world < 1 || options.max_world < options.min_world)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "min_world is ", options.min_world, " and max_world ", options.max_world,
+             "; the first is at least 1 and at most the second");
+    store_->set_will(gone_key(id_), "died");
+}
+
+Membership::~Membership() {
+    forget_watches();
+    if (left_) return;
+    try {
+        store_->set(gone_key(id_), "ended");
+    } catch (const std::exception&) {  // the store's will says so
+    }
+}
+
+std::string Membership::key(const std::string& what, std::int64_t epoch) const {
+    return prefix_ + what + "/" + std::to_string(epoch);
+}
+
+bool Membership::is_in(const std::vector<Member>& members) const {
+    return has_come(members, id_);
+}
+
+bool Membership::has_come(const std::vector<Member>& came, const std::string& id) const {
+    return std::any_of(came.begin(), came.end(), [&](const Member& member) { return member.id == id; });
+}
+
+// Empty if it is not decided within this time.
+std::vector<Member> Membership::plan(std::int64_t epoch, std::int64_t wait_ms) const {
+    if (epoch < 1) return {};
+    try {
+        return decode(store_->get(key("plan", epoch), wait_ms));
+    } catch (const Error& error) {
+        if (error.info().code != DDP_ERROR_TIMEOUT && error.info().code != DDP_ERROR_NOT_FOUND) throw;
+        return {};
+    }
+}
+
+// An epoch that has begun; there may be a newer one.
+std::int64_t Membership::latest() const {
+    const std::string key = prefix_ + "latest";
+    return exists(*store_, key) ? number_in(store_->get(key)) : 0;
+}
+
+void Membership::enter(std::int64_t epoch, std::int64_t steps) {
+    store_->set(key("meet", epoch) + "/" + id_, std::to_string(steps));
+    if (epoch_.number + 1 != epoch || epoch_.number == 0) store_->set(key("join", epoch), id_);
+}
+
+std::vector<Member> Membership::arrivals(std::int64_t epoch) const {
+    const std::string folder = key("meet", epoch) + "/";
+    Store::Keys keys = store_->list_keys(folder);
+    std::sort(keys.begin(), keys.end());
+    std::vector<Member> came;
+    for (const std::string& key : keys) {
+        const std::string id = key.substr(folder.size());
+        if (!exists(*store_, gone_key(id))) came.push_back({id, number_in(store_->get(key))});
+    }
+    return came;
+}
+
+void Membership::propose(std::int64_t epoch, const std::vector<Member>& before, const std::vector<Member>& came) {
+    std::vector<Member> members;
+    for (const Member& member : before)
+        for (const Member& one : came)
+            if (one.id == member.id) members.push_back(one);
+    for (const Member& one : came)
+        if (!has_come(before, one.id)) members.push_back(one);
+    if (members.size() > static_cast<std::size_t>(options_.max_world))
+        members.resize(static_cast<std::size_t>(options_.max_world));
+    store_->compare_set(key("plan", epoch), "", encode(members));
+}
+
+// Waits for the members of this epoch. Empty: it has others, and this process is not among those of the epoch before.
+std::vector<Member> Membership::decide(std::int64_t epoch, const Deadline& deadline) {
+    const std::vector<Member> before = plan(epoch - 1, -1);
+    const bool was_in = is_in(before);
+    Deadline settled = Deadline::after_ms(options_.settle_ms);
+    bool enough = false;
+    for (;;) {
+        const std::vector<Member> members = plan(epoch, was_in || before.empty() ? kLookMs : kLookForPlaceMs);
+        if (!members.empty()) return members;
+        const std::vector<Member> came = arrivals(epoch);
+        const auto missing = std::count_if(before.begin(), before.end(), [&](const Member& member) {
+            return !has_come(came, member.id) && !exists(*store_, gone_key(member.id));
+        });
+        const bool all_gone = std::none_of(before.begin(), before.end(), [&](const Member& member) {
+            return has_come(came, member.id) || !exists(*store_, gone_key(member.id));
+        });
+        const auto count = static_cast<std::int64_t>(came.size());
+        // Where nobody is left to be waited for, it is those who come that are.
+        const bool anew = before.empty() || all_gone;
+        if (!enough && count >= options_.min_world && anew) settled = Deadline::after_ms(options_.settle_ms);
+        enough = count >= options_.min_world;
+        const bool complete = anew ? count >= options_.max_world : missing == 0;
+        if (enough && (was_in || anew) && (complete || settled.expired())) {
+            propose(epoch, before, came);
+        } else if (deadline.expired() && (was_in || anew)) {
+            fail(DDP_ERROR_TIMEOUT, "epoch ", epoch, " did not begin within ", options_.timeout_ms, " ms: ", count,
+                 " processes have come, and min_world is ", options_.min_world);
+        }
+    }
+}
+
+const Epoch& Membership::meet(std::int64_t steps) {
+    if (left_) fail_call(DDP_ERROR_INVALID_STATE, "this process has left the job");
+    forget_watches();
+    const Deadline deadline = Deadline::after_ms(options_.timeout_ms);
+    const bool member = epoch_.number > 0;
+    for (std::int64_t epoch = member ? epoch_.number + 1 : latest() + 1;; ++epoch) {
+        enter(epoch, steps);
+        const std::vector<Member> before = plan(epoch - 1, -1);
+        const std::vector<Member> members = decide(epoch, deadline);
+        if (is_in(members)) {
+            begin(epoch, before, members);
+            return epoch_;
+        }
+        if (member)
+            fail(DDP_ERROR_RANK_FAILED, "the others have gone on without this rank, in epoch ", epoch, " with ",
+                 members.size(), " ranks, because it did not answer within ", options_.settle_ms,
+                 " ms; it may join again, and gets their state");
+    }
+}
+
+void Membership::begin(std::int64_t epoch, const std::vector<Member>& before, const std::vector<Member>& members) {
+    // Who comes later begins its search here. A number that is too low does no harm.
+    store_->set(prefix_ + "latest", std::to_string(epoch));
+    Epoch next;
+    next.number = epoch;
+    next.members = members;
+    for (std::size_t rank = 0; rank < members.size(); ++rank) {
+        if (members[rank].id == id_) next.rank = static_cast<std::int32_t>(rank);
+        if (!has_come(before, members[rank].id)) ++next.joined;
+    }
+    for (const Member& member : before)
+        if (!has_come(members, member.id)) next.left.push_back(member.id);
+    epoch_ = std::move(next);
+    watch_requests();
+}
+
+void Membership::watch_requests() {
+    somebody_joins_ = somebody_leaves_ = false;
+    due_at_ = std::numeric_limits<std::int64_t>::max();
+    const std::int64_t next = epoch_.number + 1;
+    watches_.push_back(store_->watch(key("join", next), [this](const std::string&) { somebody_joins_ = true; }));
+    watches_.push_back(store_->watch(key("leave", next), [this](const std::string&) { somebody_leaves_ = true; }));
+    watches_.push_back(store_->watch(key("due", next), [this](const std::string& at) {
+        std::int64_t step = 0;
+        std::from_chars(at.data(), at.data() + at.size(), step);
+        due_at_ = step;
+    }));
+}
+
+void Membership::forget_watches() {
+    for (const Store::Watch watch : watches_) store_->unwatch(watch);
+    watches_.clear();
+}
+
+bool Membership::is_due(std::int64_t step) {
+    const bool room = static_cast<std::int64_t>(epoch_.members.size()) < options_.max_world;
+    const bool wanted = somebody_leaves_ || (somebody_joins_ && room);
+    if (wanted && epoch_.rank == 0 && due_at_ == std::numeric_limits<std::int64_t>::max()) {
+        const std::int64_t at = step + kStepsAhead;
+        store_->set(key("due", epoch_.number + 1), std::to_string(at));
+        due_at_ = at;
+    }
+    return step >= due_at_;
+}
+
+void Membership::announce_leave() {
+    store_->set(key("leave", epoch_.number + 1), id_);
+}
+
+void Membership::leave() {
+    if (std::exchange(left_, true)) return;
+    forget_watches();
+    store_->set(gone_key(id_), "left");
+    store_->remove_will(gone_key(id_));
+    announce_leave();
+}
+
+}  // namespace libddp

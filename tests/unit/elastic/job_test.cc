@@ -1,0 +1,189 @@
+// Training while ranks die, come and leave: the parameters are those of one process that did every step once.
+#include "elastic/job.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "support.h"
+
+namespace libddp {
+namespace {
+
+constexpr std::size_t kParams = 5, kCount = 300;
+constexpr std::int64_t kSamples = 12;  // of a step
+constexpr std::int64_t kTimeoutMs = 3000;
+
+// Of a sample, the same whoever computes it. Integers, so that their sum does not depend on its order.
+float gradient_of(std::int64_t step, std::int64_t sample, std::size_t param, std::size_t i) {
+    return static_cast<float>((step * 31 + sample * 17 + static_cast<std::int64_t>(param * 7 + i)) % 23 - 11);
+}
+
+struct Model {
+    std::vector<std::vector<float>> values{kParams, std::vector<float>(kCount)}, gradients = values, momenta = values;
+
+    void compute(std::int64_t step, std::int64_t rank, std::int64_t world, std::size_t param) {
+        for (std::size_t i = 0; i < kCount; ++i) {
+            gradients[param][i] = 0;
+            for (std::int64_t sample = rank; sample < kSamples; sample += world)
+                gradients[param][i] += gradient_of(step, sample, param, i);
+        }
+    }
+    void apply() {
+        for (std::size_t p = 0; p < kParams; ++p)
+            for (std::size_t i = 0; i < kCount; ++i) {
+                momenta[p][i] = 0.75F * momenta[p][i] + gradients[p][i];
+                values[p][i] -= 0.01F * momenta[p][i];
+            }
+    }
+};
+
+// One process that does every step once.
+std::vector<std::vector<float>> reference(std::int64_t steps) {
+    Model model;
+    for (std::int64_t step = 0; step < steps; ++step) {
+        for (std::size_t p = 0; p < kParams; ++p) model.compute(step, 0, 1, p);
+        model.apply();
+    }
+    return model.values;
+}
+
+struct Setting {
+    const char* backend;
+    MembershipOptions membership{};
+    bool checked = false;
+};
+
+// What a process is in these tests. It dies when the object goes.
+class Trainer {
+public:
+    Trainer(testing::Service& service, const Setting& setting) {
+        GroupConfig config;
+        config.backend = setting.backend;
+        config.timeout_ms = kTimeoutMs;
+        config.name = "job";
+        MembershipOptions membership = setting.membership;
+        membership.timeout_ms = testing::kLongMs;
+        job = std::make_unique<ElasticJob>(service.connect(), config, membership);
+        ContextOptions options;
+        options.reducer.mean = false;
+        context = std::make_unique<Context>(job->group(), options);
+        for (std::size_t p = 0; p < kParams; ++p) {
+            Param param;
+            param.name = "layer" + std::to_string(p);
+            param.shape = {kCount};
+            param.data = model.values[p].data();
+            param.grad = model.gradients[p].data();
+            context->register_param(param);
+        }
+        context->commit();
+        job->add_context(*context);
+        for (std::size_t p = 0; p < kParams; ++p)
+            job->add_state({"momentum" + std::to_string(p), reinterpret_cast<std::byte*>(model.momenta[p].data()),
+                            kCount * sizeof(float)});
+    }
+
+    // Trains until `steps` have been applied. Between two gradients and after a step, `happens` may throw.
+    template <class Event>
+    void train(std::int64_t steps, Event happens) {
+        for (;;) {
+            job->begin();
+            if (job->steps() >= steps) return;
+            try {
+                step(happens);
+            } catch (const Error& error) {
+                if (!job->group()->broken()) throw;
+            }
+        }
+    }
+    template <class Event>
+    void step(Event happens) {
+        context->step_begin();
+        for (std::size_t p = kParams; p-- > 0;) {
+            model.compute(job->steps(), job->group()->rank(), job->group()->world(), p);
+            happens();
+            context->step_call([&](Reducer& reducer) { reducer.grad_ready(static_cast<std::int32_t>(p)); });
+        }
+        context->step_call([](Reducer& reducer) { reducer.finalize(); });
+        model.apply();
+        job->commit();
+        happens();
+    }
+
+    Model model;
+    std::unique_ptr<ElasticJob> job;
+    std::unique_ptr<Context> context;
+};
+
+class ElasticTraining : public ::testing::TestWithParam<const char*> {
+protected:
+    std::unique_ptr<testing::Service> service_ = testing::make_service("tcp");
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, ElasticTraining, ::testing::Values("tcp", "shm", "hierarchical", "gloo"),
+                         [](const auto& backend) { return std::string(backend.param); });
+
+struct Death {};
+
+TEST_P(ElasticTraining, SurvivorsGoOnAndANewRankGetsTheState) {
+    constexpr std::int64_t kSteps = 60;
+    const Setting setting{GetParam(), {2, 4, 500}};
+    std::vector<std::future<void>> all;
+    for (int i = 0; i < 3; ++i)
+        all.push_back(std::async(std::launch::async, [&, i] {
+            try {
+                Trainer trainer(*service_, setting);
+                trainer.train(kSteps, [&] {
+                    if (i == 1 && trainer.job->steps() == 10) throw Death();
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                });
+                EXPECT_EQ(trainer.model.values, reference(kSteps));
+            } catch (const Death&) {
+                // Its memory goes with it; it comes again, from nothing.
+                Trainer again(*service_, setting);
+                again.train(kSteps, [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
+                EXPECT_EQ(again.job->group()->world(), 3);
+                EXPECT_EQ(again.model.values, reference(kSteps));
+            }
+        }));
+    for (auto& one : all) one.get();
+}
+
+// Ranks die between gradients and between steps, fall silent for longer than the others wait, leave, and come again.
+TEST_P(ElasticTraining, AStormOfLossesLeavesOneHistory) {
+    constexpr std::int64_t kSteps = 150;
+    constexpr int kThreads = 4;
+    const Setting setting{GetParam(), {1, 4, 400}};
+    const auto expected = reference(kSteps);
+    std::vector<std::future<void>> all;
+    for (int i = 0; i < kThreads; ++i)
+        all.push_back(std::async(std::launch::async, [&, i] {
+            std::mt19937 chance(static_cast<unsigned>(i) + 7);
+            const auto one_in = [&](unsigned n) { return chance() % n == 0; };
+            for (int lives = 4; lives > 0; --lives) {
+                try {
+                    Trainer trainer(*service_, setting);
+                    trainer.train(kSteps, [&] {
+                        std::this_thread::sleep_for(std::chrono::microseconds(200));
+                        if (lives > 1 && one_in(150)) throw Death();
+                        if (lives > 1 && one_in(1000)) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+                    });
+                    EXPECT_EQ(trainer.model.values, expected);
+                    return;
+                } catch (const Death&) {
+                } catch (const Error& error) {
+                    // It was silent for too long.
+                    EXPECT_EQ(error.info().code, DDP_ERROR_RANK_FAILED) << error.what();
+                    EXPECT_NE(std::string(error.what()).find("without this rank"), std::string::npos) << error.what();
+                }
+            }
+        }));
+    for (auto& one : all) one.get();
+}
+
+}  // namespace
+}  // namespace libddp

@@ -1,0 +1,241 @@
+// Who is in which epoch: joining, dying, being silent, leaving, and waiting for room.
+#include "elastic/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <future>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "support.h"
+
+namespace libddp {
+namespace {
+
+using testing::kLongMs;
+
+class Elastic : public ::testing::TestWithParam<const char*> {
+protected:
+    std::unique_ptr<Membership> enter(MembershipOptions options) {
+        options.timeout_ms = kLongMs;
+        return std::make_unique<Membership>(service_->connect(), "job", options);
+    }
+    // Each on a thread of its own, as processes are.
+    std::future<Epoch> meet(Membership& member, std::int64_t steps) {
+        return std::async(std::launch::async, [&member, steps] { return member.meet(steps); });
+    }
+    // A job of so many, in the order of their ranks.
+    std::vector<std::unique_ptr<Membership>> start(int world, MembershipOptions options) {
+        std::vector<std::unique_ptr<Membership>> all;
+        std::vector<std::future<Epoch>> epochs;
+        for (int i = 0; i < world; ++i) all.push_back(enter(options));
+        for (const auto& one : all) epochs.push_back(meet(*one, -1));
+        for (auto& epoch : epochs) epoch.get();
+        std::sort(all.begin(), all.end(),
+                  [](const auto& a, const auto& b) { return a->epoch().rank < b->epoch().rank; });
+        return all;
+    }
+
+    std::unique_ptr<testing::Service> service_ = testing::make_service(GetParam());
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Elastic, ::testing::Values("tcp", "file"),
+                         [](const auto& kind) { return std::string(kind.param); });
+
+constexpr MembershipOptions kThree{3, 3, 10'000};
+
+TEST_P(Elastic, TheFirstEpochHasAllThatItMayHave) {
+    const auto all = start(3, kThree);
+    for (int rank = 0; rank < 3; ++rank) {
+        const Epoch& epoch = all[static_cast<std::size_t>(rank)]->epoch();
+        EXPECT_EQ(epoch.number, 1);
+        EXPECT_EQ(epoch.rank, rank);
+        EXPECT_EQ(epoch.members, all[0]->epoch().members);
+        EXPECT_EQ(epoch.joined, 3);
+        EXPECT_EQ(epoch.newest(), -1);
+    }
+}
+
+TEST_P(Elastic, TheFirstEpochWaitsForMoreThanTheLeast) {
+    MembershipOptions options{1, 8, 500};
+    const auto all = start(3, options);
+    EXPECT_EQ(all[0]->epoch().members.size(), 3U);
+}
+
+TEST_P(Elastic, SurvivorsGoOnAndKnowWhoIsAhead) {
+    auto all = start(3, {1, 3, 10'000});
+    const std::string dead = all[1]->epoch().members[1].id;
+    all[1].reset();
+    auto first = meet(*all[0], 4), last = meet(*all[2], 5);
+    const Epoch at_first = first.get(), at_last = last.get();
+    EXPECT_EQ(at_first.members, at_last.members);
+    EXPECT_EQ(at_first.number, 2);
+    EXPECT_EQ(at_first.rank, 0);
+    EXPECT_EQ(at_last.rank, 1);
+    EXPECT_EQ(at_first.newest(), 5);
+    EXPECT_EQ(at_first.members[0].steps, 4);
+    EXPECT_THAT(at_first.left, ::testing::ElementsAre(dead));
+    EXPECT_EQ(at_first.joined, 0);
+}
+
+TEST_P(Elastic, WhoIsSilentIsLeftBehindAndIsTold) {
+    auto all = start(3, {1, 3, 300});
+    auto first = meet(*all[0], 2), last = meet(*all[2], 2);
+    EXPECT_EQ(first.get().members.size(), 2U);
+    last.get();
+    testing::expect_error(DDP_ERROR_RANK_FAILED, {"without this rank", "epoch 2", "300 ms", "join again"},
+                          [&] { all[1]->meet(2); });
+    // It comes again, as somebody else.
+    all[1] = enter({1, 3, 300});
+    auto again = meet(*all[1], -1);
+    ASSERT_TRUE(testing::eventually([&] { return all[0]->is_due(10) || all[0]->is_due(12); }));
+    first = meet(*all[0], 12), last = meet(*all[2], 12);
+    EXPECT_EQ(again.get().rank, 2);
+    EXPECT_EQ(first.get().joined, 1);
+    EXPECT_EQ(last.get().newest(), 12);
+}
+
+TEST_P(Elastic, AllMembersMeetAtTheSameStepForOneThatJoins) {
+    auto all = start(2, {1, 3, 300});
+    EXPECT_FALSE(all[0]->is_due(1));
+    const auto newcomer = enter({1, 3, 300});
+    auto joins = meet(*newcomer, -1);
+    std::int64_t step = 1;
+    ASSERT_TRUE(testing::eventually([&] { return all[0]->is_due(++step) || all[0]->is_due(step + 2); }));
+    const std::int64_t at = step + (all[0]->is_due(step) ? 0 : 2);
+    ASSERT_TRUE(testing::eventually([&] { return all[1]->is_due(at); }));
+    EXPECT_FALSE(all[1]->is_due(at - 1));
+    auto first = meet(*all[0], at), second = meet(*all[1], at);
+    const Epoch epoch = joins.get();
+    EXPECT_EQ(epoch.rank, 2);
+    EXPECT_EQ(epoch.members[2].steps, -1);
+    EXPECT_EQ(epoch.newest(), at);
+    first.get();
+    second.get();
+}
+
+TEST_P(Elastic, ASpareWaitsUntilThereIsRoom) {
+    auto all = start(2, {1, 2, 10'000});
+    const auto spare = enter({1, 2, 10'000});
+    auto joins = meet(*spare, -1);
+    for (int step = 1; step < 20; ++step) {
+        EXPECT_FALSE(all[0]->is_due(step));
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    all[0].reset();
+    auto survivor = meet(*all[1], 7);
+    EXPECT_EQ(survivor.get().rank, 0);
+    EXPECT_EQ(joins.get().rank, 1);
+}
+
+TEST_P(Elastic, WhoLeavesIsNotWaitedFor) {
+    auto all = start(2, {1, 2, kLongMs});
+    all[0]->announce_leave();
+    ASSERT_TRUE(testing::eventually([&] { return all[0]->is_due(1) || all[0]->is_due(3); }));
+    all[0]->leave();
+    const Epoch epoch = meet(*all[1], 3).get();
+    EXPECT_EQ(epoch.members.size(), 1U);
+    EXPECT_EQ(epoch.left.size(), 1U);
+    testing::expect_error(DDP_ERROR_INVALID_STATE, {"has left"}, [&] { all[0]->meet(3); });
+}
+
+TEST_P(Elastic, TooFewIsAnError) {
+    auto all = start(2, {2, 2, 100});
+    all[0].reset();
+    MembershipOptions options{2, 2, 100, 500};
+    const auto start = std::chrono::steady_clock::now();
+    const auto alone = std::make_unique<Membership>(service_->connect(), "other job", options);
+    testing::expect_error(DDP_ERROR_TIMEOUT, {"epoch 1", "500 ms", "1 processes", "min_world is 2"},
+                          [&] { alone->meet(-1); });
+    EXPECT_LT(testing::elapsed_ms(start), kLongMs);
+}
+
+TEST_P(Elastic, BadOptionsAreRefused) {
+    for (const auto& options : {MembershipOptions{0, 1}, MembershipOptions{3, 2}})
+        testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {"min_world", "max_world"}, [&] { enter(options); });
+}
+
+// By the store's will. A file store knows it only where the process's files are on this host.
+TEST_P(Elastic, AKilledProcessIsNotWaitedFor) {
+    const std::string uri = service_->uri();
+    const pid_t child = fork();
+    if (child == 0) {
+        try {
+            Membership member(testing::open(uri), "job", {2, 2, kLongMs, kLongMs});
+            member.meet(-1);
+            pause();
+        } catch (const std::exception&) {
+        }
+        _exit(1);
+    }
+    const auto mine = enter({2, 2, kLongMs});
+    EXPECT_EQ(mine->meet(-1).members.size(), 2U);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    const auto start = std::chrono::steady_clock::now();
+    MembershipOptions options;
+    EXPECT_TRUE(testing::eventually([&] {
+        const auto look = testing::open(uri);
+        for (const std::string& key : look->list_keys("elastic/job/gone/"))
+            if (key.ends_with(std::to_string(child))) return true;
+        return false;
+    }));
+    EXPECT_LT(testing::elapsed_ms(start), kLongMs);
+}
+
+// Whatever happens, an epoch has the same members for all of them, and no step that some member of a later epoch knew is forgotten as
+// long as one of those who knew it stays.
+TEST_P(Elastic, AStormHasOneHistory) {
+    constexpr int kThreads = 5, kRounds = 30;
+    std::mutex mutex;
+    std::map<std::int64_t, std::vector<Member>> seen;
+    std::atomic<int> living{kThreads};
+    std::vector<std::future<void>> all;
+    for (int i = 0; i < kThreads; ++i)
+        all.push_back(std::async(std::launch::async, [&, i] {
+            std::mt19937 chance(static_cast<unsigned>(i) + 1);
+            const auto percent = [&](unsigned wanted) { return chance() % 100 < wanted; };
+            std::int64_t steps = -1;
+            auto me = enter({1, 4, 200});
+            for (int round = 0; round < kRounds; ++round) {
+                try {
+                    const Epoch epoch = me->meet(steps);
+                    const std::lock_guard lock(mutex);
+                    const auto [at, is_new] = seen.emplace(epoch.number, epoch.members);
+                    EXPECT_EQ(at->second, epoch.members) << "epoch " << epoch.number;
+                    EXPECT_LE(epoch.members.size(), 4U);
+                    EXPECT_EQ(epoch.members[static_cast<std::size_t>(epoch.rank)].steps, steps);
+                    steps = std::max<std::int64_t>(epoch.newest(), 0) + (percent(50) ? 1 : 0);
+                } catch (const Error& error) {
+                    EXPECT_EQ(error.info().code, DDP_ERROR_RANK_FAILED) << error.info().message;
+                    me = enter({1, 4, 200});
+                    steps = -1;
+                }
+                if (percent(10)) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+                if (percent(15)) {
+                    if (percent(50)) me->leave();
+                    me = enter({1, 4, 200});
+                    steps = -1;
+                }
+            }
+            me->leave();
+            --living;
+        }));
+    for (auto& one : all) one.get();
+    std::int64_t newest = -1;
+    for (const auto& [number, members] : seen) {
+        Epoch epoch;
+        epoch.members = members;
+        EXPECT_TRUE(epoch.newest() < 0 || epoch.newest() + 1 >= newest) << "epoch " << number;
+        newest = epoch.newest();
+    }
+}
+
+}  // namespace
+}  // namespace libddp
