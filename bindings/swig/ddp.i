@@ -49,6 +49,7 @@
 %include "ddp/device.h"
 %include "ddp/interrupt.h"
 %include "ddp/record.h"
+%include "ddp/elastic.h"
 %include "ddp/backend.h"
 
 #ifdef SWIGPYTHON

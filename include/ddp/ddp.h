@@ -8,6 +8,7 @@
 #include "check.h"
 #include "context.h"
 #include "device.h"
+#include "elastic.h"
 #include "group.h"
 #include "hook.h"
 #include "in_place.h"

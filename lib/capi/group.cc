@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "capi/group_config.h"
 #include "capi/guard.h"
 #include "capi/param.h"
 #include "comm/round_robin.h"
@@ -19,30 +20,6 @@ namespace {
 
 Group& group_of(ddp_group* group) {
     return *require(group, "group")->impl;
-}
-
-GroupConfig read_config(const ddp_group_options* options) {
-    ddp_group_options o;
-    ddp_group_options_init(&o);
-    if (options) read_struct(options, &o, "options");
-    // Not properties of the group: ranks need not agree on them, and what is made of the group does not inherit them.
-    constexpr std::uint32_t kOfThisRank = DDP_GROUP_OR_ALONE | DDP_GROUP_INSECURE;
-    require_flags(o.flags, DDP_GROUP_DETERMINISTIC | DDP_GROUP_NO_MATCH_CHECK | kOfThisRank);
-    GroupConfig config;
-    config.rank = o.rank;
-    config.world = o.world_size;
-    config.init_method = text_or(o.init_method, "env://");
-    config.backend = text_or(o.backend, "auto");
-    config.backend_options = text_or(o.backend_options, "");
-    config.timeout_ms = o.timeout_ms != 0 ? o.timeout_ms : default_timeout_ms();
-    config.name = text_or(o.group_name, "world");
-    if (o.store) config.store = o.store->impl;
-    if (o.secret) config.secret = o.secret;
-    config.flags = o.flags & ~kOfThisRank;
-    config.or_alone = (o.flags & DDP_GROUP_OR_ALONE) != 0;
-    config.insecure = (o.flags & DDP_GROUP_INSECURE) != 0;
-    config.round_robin = o.round_robin;
-    return config;
 }
 
 // Device memory is reduced in the order of a bucket's stream, which only a hook and its continuations have.
@@ -116,6 +93,30 @@ bool libddp::is_of_mem_alloc(const void* memory) {
     return allocations().hold(memory);
 }
 
+GroupConfig libddp::read_group_config(const ddp_group_options* options) {
+    ddp_group_options o;
+    ddp_group_options_init(&o);
+    if (options) read_struct(options, &o, "options");
+    // Not properties of the group: ranks need not agree on them, and what is made of the group does not inherit them.
+    constexpr std::uint32_t kOfThisRank = DDP_GROUP_OR_ALONE | DDP_GROUP_INSECURE;
+    require_flags(o.flags, DDP_GROUP_DETERMINISTIC | DDP_GROUP_NO_MATCH_CHECK | kOfThisRank);
+    GroupConfig config;
+    config.rank = o.rank;
+    config.world = o.world_size;
+    config.init_method = text_or(o.init_method, "env://");
+    config.backend = text_or(o.backend, "auto");
+    config.backend_options = text_or(o.backend_options, "");
+    config.timeout_ms = o.timeout_ms != 0 ? o.timeout_ms : default_timeout_ms();
+    config.name = text_or(o.group_name, "world");
+    if (o.store) config.store = o.store->impl;
+    if (o.secret) config.secret = o.secret;
+    config.flags = o.flags & ~kOfThisRank;
+    config.or_alone = (o.flags & DDP_GROUP_OR_ALONE) != 0;
+    config.insecure = (o.flags & DDP_GROUP_INSECURE) != 0;
+    config.round_robin = o.round_robin;
+    return config;
+}
+
 void ddp_group_options_init(ddp_group_options* options) {
     if (!options) return;
     std::memset(options, 0, sizeof *options);
@@ -147,7 +148,7 @@ ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) 
 ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error) {
     return guard(error, "ddp_group_create", [&] {
         require(group, "group");
-        *group = new ddp_group{create_group(read_config(options))};
+        *group = new ddp_group{create_group(read_group_config(options))};
     });
 }
 

@@ -137,4 +137,23 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
     return place;
 }
 
+std::shared_ptr<Store> find_store(const GroupConfig& config) {
+    check_names(config);
+    if (config.store) return config.store;
+    StoreConfig store;
+    store.uri = config.init_method;
+    if (config.init_method == "env://") {
+        const JobEnvironment job = discover_environment();
+        if (job.rank0_hosts_store && starts_with(job.store_uri, "tcp://"))
+            fail(DDP_ERROR_UNSUPPORTED, "with the launcher ", job.launcher,
+                 " rank 0 runs the store, and the job would end with it; start "
+                 "the job with ddprun, or give the address of a store that outlives the ranks");
+        store.uri = job.store_uri;
+    }
+    store.timeout_ms = config.timeout_ms;
+    store.secret = config.secret;
+    store.insecure = config.insecure;
+    return shared_store(store);
+}
+
 }  // namespace libddp

@@ -41,4 +41,7 @@ struct MeetingPlace {
 // Checks the config, reads the environment, opens (or shares) the store. Throws Error.
 MeetingPlace find_meeting_place(const GroupConfig& config);
 
+// The store alone, for who does not know its rank yet. Throws Error, UNSUPPORTED if rank 0 were to run it.
+std::shared_ptr<Store> find_store(const GroupConfig& config);
+
 }  // namespace libddp

@@ -44,7 +44,7 @@ ElasticJob::ElasticJob(std::shared_ptr<Store> store, GroupConfig config, const M
       group_(make_alone()) {}
 
 void ElasticJob::add_context(Context& context) {
-    if (membership_.epoch().number > 0)
+    if (membership_.roster().number > 0)
         fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: contexts and states are added before");
     context.committed();
     for (const auto* list : {&context.table().params(), &context.table().buffers()})
@@ -56,7 +56,7 @@ void ElasticJob::add_context(Context& context) {
 }
 
 void ElasticJob::add_state(StateBlock block) {
-    if (membership_.epoch().number > 0)
+    if (membership_.roster().number > 0)
         fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: contexts and states are added before");
     for (const StateBlock& other : own_blocks_)
         if (other.name == block.name) fail_call(DDP_ERROR_ALREADY_EXISTS, "there is a state '", block.name, "'");
@@ -64,7 +64,7 @@ void ElasticJob::add_state(StateBlock block) {
 }
 
 void ElasticJob::set_steps(std::int64_t steps) {
-    if (membership_.epoch().number > 0) fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: its steps are counted");
+    if (membership_.roster().number > 0) fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: its steps are counted");
     if (steps < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "steps is ", steps);
     steps_ = steps;
     has_state_ = true;
@@ -72,28 +72,34 @@ void ElasticJob::set_steps(std::int64_t steps) {
 
 void ElasticJob::begin() {
     changed_ = false;
-    if (membership_.epoch().number > 0 && !group_->broken() && !membership_.is_due(steps_)) return;
+    if (membership_.roster().number > 0) {
+        // What no loss of a rank has caused would happen again.
+        if (group_->broken() && !ranks_were_lost(group_->verdict())) group_->check();
+        if (!group_->broken() && !membership_.is_due(steps_)) return;
+        leaving_ = leave_announced_;
+        if (leaving_) return;
+    }
     form();
     changed_ = true;
 }
 
-// Until an epoch begins without a further loss. Each attempt is bounded by the timeout of groups, and each loss makes the next attempt
+// Until a roster begins without a further loss. Each attempt is bounded by the timeout of groups, and each loss makes the next attempt
 // smaller.
 void ElasticJob::form() {
     for (;;) {
-        const Epoch& epoch = membership_.meet(has_state_ ? steps_ : -1);
+        const Roster& roster = membership_.meet(has_state_ ? steps_ : -1);
         try {
-            const std::int64_t newest = epoch.newest();
+            const std::int64_t newest = roster.newest();
             std::int32_t donor = 0;
-            while (epoch.members[static_cast<std::size_t>(donor)].steps != newest) ++donor;
-            const std::shared_ptr<Group> group = make_group(epoch);
-            heal(*group, epoch);
+            while (roster.members[static_cast<std::size_t>(donor)].steps != newest) ++donor;
+            const std::shared_ptr<Group> group = make_group(roster);
+            heal(*group, roster);
             move_contexts(group, donor, newest);
             group_ = group;
             return;
         } catch (const Error& error) {
             if (!ranks_were_lost(error.info())) throw;
-            log(LogLevel::kInfo, "epoch ", epoch.number, " did not begin: ", error.what());
+            log(LogLevel::kInfo, "roster ", roster.number, " did not begin: ", error.what());
         }
     }
 }
@@ -106,12 +112,12 @@ std::shared_ptr<Group> ElasticJob::make_alone() const {
     return create_group(alone);
 }
 
-std::shared_ptr<Group> ElasticJob::make_group(const Epoch& epoch) const {
+std::shared_ptr<Group> ElasticJob::make_group(const Roster& roster) const {
     GroupConfig config = config_;
-    config.rank = epoch.rank;
-    config.world = static_cast<std::int32_t>(epoch.members.size());
+    config.rank = roster.rank;
+    config.world = static_cast<std::int32_t>(roster.members.size());
     config.store = store_;
-    config.prefix = "elastic/" + config_.name + "/group/" + std::to_string(epoch.number) + "/";
+    config.prefix = "elastic/" + config_.name + "/group/" + std::to_string(roster.number) + "/";
     return create_group(config);
 }
 
@@ -133,16 +139,16 @@ void ElasticJob::compare_blocks(Group& group) const {
 }
 
 // What arrives goes to memory of its own first: if the group breaks meanwhile, this rank still has what it had.
-void ElasticJob::heal(Group& group, const Epoch& epoch) {
+void ElasticJob::heal(Group& group, const Roster& roster) {
     compare_blocks(group);
-    const std::int64_t newest = epoch.newest();
+    const std::int64_t newest = roster.newest();
     std::vector<std::int32_t> donors;
-    for (std::size_t rank = 0; rank < epoch.members.size(); ++rank)
-        if (epoch.members[rank].steps == newest) donors.push_back(static_cast<std::int32_t>(rank));
-    // In the first epoch nobody has applied anything, and the values of rank 0 are those of the job.
+    for (std::size_t rank = 0; rank < roster.members.size(); ++rank)
+        if (roster.members[rank].steps == newest) donors.push_back(static_cast<std::int32_t>(rank));
+    // In the first roster nobody has applied anything, and the values of rank 0 are those of the job.
     if (newest < 0) donors = {0};
-    const bool gives = std::find(donors.begin(), donors.end(), epoch.rank) != donors.end();
-    if (donors.size() < epoch.members.size()) {
+    const bool gives = std::find(donors.begin(), donors.end(), roster.rank) != donors.end();
+    if (donors.size() < roster.members.size()) {
         const std::vector<StateBlock> all = blocks();
         std::size_t total = 0, turn = 0;
         for (const StateBlock& block : all) total += block.bytes;
@@ -153,7 +159,7 @@ void ElasticJob::heal(Group& group, const Epoch& epoch) {
                 const std::size_t bytes = std::min(kPiece, block.bytes - begin);
                 const std::int32_t root = donors[turn % donors.size()];
                 std::byte* const mine = block.memory + begin;
-                broadcast(group, root == epoch.rank ? mine : staged.data() + (gives ? 0 : at), bytes, root);
+                broadcast(group, root == roster.rank ? mine : staged.data() + (gives ? 0 : at), bytes, root);
                 at += bytes;
             }
         // Everybody has everything: from here on nothing can fail.
@@ -163,7 +169,7 @@ void ElasticJob::heal(Group& group, const Epoch& epoch) {
             if (!gives && block.bytes > 0) std::memcpy(block.memory, staged.data() + at, block.bytes);
             at += block.bytes;
         }
-        log(LogLevel::kInfo, "rank ", epoch.rank, gives ? " gave" : " got", " the state of step ",
+        log(LogLevel::kInfo, "rank ", roster.rank, gives ? " gave" : " got", " the state of step ",
             std::max<std::int64_t>(newest, 0), ": ", total, " bytes from ", donors.size(), " ranks");
     }
     steps_ = std::max<std::int64_t>(newest, 0);
@@ -193,7 +199,21 @@ void ElasticJob::move_contexts(const std::shared_ptr<Group>& group, std::int32_t
     }
 }
 
+void ElasticJob::commit() {
+    if (membership_.roster().number == 0) fail_call(DDP_ERROR_INVALID_STATE, "no step has begun");
+    for (const Context* context : contexts_) context->require_between_steps();
+    ++steps_;
+}
+
+void ElasticJob::announce_leave() {
+    if (membership_.roster().number == 0) fail_call(DDP_ERROR_INVALID_STATE, "the job has not begun; just free it");
+    if (!leave_announced_) membership_.announce_leave();
+    leave_announced_ = true;
+}
+
 void ElasticJob::leave() {
+    if (!group_->broken())
+        for (const Context* context : contexts_) context->require_between_steps();
     membership_.leave();
     group_ = make_alone();
     for (Context* context : contexts_) context->set_group(group_);

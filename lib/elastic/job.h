@@ -1,6 +1,6 @@
-// A job whose ranks come and go: a group for each epoch, contexts that move to it, and one history of steps.
+// A job whose ranks come and go: a group for each roster, contexts that move to it, and one history of steps.
 //
-// A step is applied by all who stay, or by none. Ranks that had finished it when the group broke are ahead by one step. In the next epoch
+// A step is applied by all who stay, or by none. Ranks that had finished it when the group broke are ahead by one step. In the next roster
 // the others take the state from them. If nobody is ahead, all do the step again.
 #pragma once
 
@@ -29,26 +29,28 @@ public:
     // config: of the groups; its rank, world, store, name and prefix are the job's. Throws Error.
     ElasticJob(std::shared_ptr<Store> store, GroupConfig config, const MembershipOptions& options);
 
-    // Of this epoch. Before the first: this rank alone, for a context to be made of.
+    // Of this roster. Before the first: this rank alone, for a context to be made of.
     const std::shared_ptr<Group>& group() const { return group_; }
-    // Before the first epoch. What is added must stay as long as the job.
+    // Before the first roster. What is added must stay as long as the job.
     void add_context(Context& context);
     void add_state(StateBlock block);
-    // What this process has applied, from a checkpoint for example. Before the first epoch.
+    // What this process has applied, from a checkpoint for example. Before the first roster.
     void set_steps(std::int64_t steps);
 
-    // The beginning of a step: if the group has broken or members come or go, waits for the next epoch, and this rank has the state
+    // The beginning of a step: if the group has broken or members come or go, waits for the next roster, and this rank has the state
     // of the job. Throws Error: of the membership, or MISMATCH if ranks have another model or other states.
     void begin();
-    // This rank has applied the step.
-    void commit() { ++steps_; }
+    // This rank has applied the step. Throws INVALID_STATE if it cannot have.
+    void commit();
 
     std::int64_t steps() const { return steps_; }
-    // The epoch that began with the last begin(), or null: it went on.
-    const Epoch* change() const { return changed_ ? &membership_.epoch() : nullptr; }
-    const Epoch& epoch() const { return membership_.epoch(); }
+    const Roster& roster() const { return membership_.roster(); }
+    // It began with the last begin().
+    bool changed() const { return changed_; }
 
-    void announce_leave() { membership_.announce_leave(); }
+    // From then on leaving() says when the others expect it, after begin().
+    void announce_leave();
+    bool leaving() const { return leaving_; }
     void leave();
 
 private:
@@ -60,10 +62,10 @@ private:
     };
 
     void form();
-    std::shared_ptr<Group> make_group(const Epoch& epoch) const;
+    std::shared_ptr<Group> make_group(const Roster& roster) const;
     std::shared_ptr<Group> make_alone() const;
     std::vector<StateBlock> blocks() const;
-    void heal(Group& group, const Epoch& epoch);
+    void heal(Group& group, const Roster& roster);
     void compare_blocks(Group& group) const;
     void move_contexts(const std::shared_ptr<Group>& group, std::int32_t donor, std::int64_t newest);
     ContextState state_of(Context& context) const;
@@ -77,6 +79,7 @@ private:
     std::int64_t steps_ = 0;
     bool has_state_ = false;  // steps_ counts
     bool changed_ = false;
+    bool leave_announced_ = false, leaving_ = false;
 };
 
 }  // namespace libddp

@@ -54,7 +54,7 @@ bool exists(Store& store, const std::string& key) {
 
 }  // namespace
 
-std::int64_t Epoch::newest() const {
+std::int64_t Roster::newest() const {
     std::int64_t newest = -1;
     for (const Member& member : members) newest = std::max(newest, member.steps);
     return newest;
@@ -80,8 +80,8 @@ Membership::~Membership() {
     }
 }
 
-std::string Membership::key(const std::string& what, std::int64_t epoch) const {
-    return prefix_ + what + "/" + std::to_string(epoch);
+std::string Membership::key(const std::string& what, std::int64_t roster) const {
+    return prefix_ + what + "/" + std::to_string(roster);
 }
 
 bool Membership::is_in(const std::vector<Member>& members) const {
@@ -93,29 +93,29 @@ bool Membership::has_come(const std::vector<Member>& came, const std::string& id
 }
 
 // Empty if it is not decided within this time.
-std::vector<Member> Membership::plan(std::int64_t epoch, std::int64_t wait_ms) const {
-    if (epoch < 1) return {};
+std::vector<Member> Membership::plan(std::int64_t roster, std::int64_t wait_ms) const {
+    if (roster < 1) return {};
     try {
-        return decode(store_->get(key("plan", epoch), wait_ms));
+        return decode(store_->get(key("plan", roster), wait_ms));
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_TIMEOUT && error.info().code != DDP_ERROR_NOT_FOUND) throw;
         return {};
     }
 }
 
-// An epoch that has begun; there may be a newer one.
+// A roster that has begun; there may be a newer one.
 std::int64_t Membership::latest() const {
     const std::string key = prefix_ + "latest";
     return exists(*store_, key) ? number_in(store_->get(key)) : 0;
 }
 
-void Membership::enter(std::int64_t epoch, std::int64_t steps) {
-    store_->set(key("meet", epoch) + "/" + id_, std::to_string(steps));
-    if (epoch_.number + 1 != epoch || epoch_.number == 0) store_->set(key("join", epoch), id_);
+void Membership::enter(std::int64_t roster, std::int64_t steps) {
+    store_->set(key("meet", roster) + "/" + id_, std::to_string(steps));
+    if (roster_.number + 1 != roster || roster_.number == 0) store_->set(key("join", roster), id_);
 }
 
-std::vector<Member> Membership::arrivals(std::int64_t epoch) const {
-    const std::string folder = key("meet", epoch) + "/";
+std::vector<Member> Membership::arrivals(std::int64_t roster) const {
+    const std::string folder = key("meet", roster) + "/";
     Store::Keys keys = store_->list_keys(folder);
     std::sort(keys.begin(), keys.end());
     std::vector<Member> came;
@@ -126,7 +126,7 @@ std::vector<Member> Membership::arrivals(std::int64_t epoch) const {
     return came;
 }
 
-void Membership::propose(std::int64_t epoch, const std::vector<Member>& before, const std::vector<Member>& came) {
+void Membership::propose(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& came) {
     std::vector<Member> members;
     for (const Member& member : before)
         for (const Member& one : came)
@@ -135,19 +135,19 @@ void Membership::propose(std::int64_t epoch, const std::vector<Member>& before, 
         if (!has_come(before, one.id)) members.push_back(one);
     if (members.size() > static_cast<std::size_t>(options_.max_world))
         members.resize(static_cast<std::size_t>(options_.max_world));
-    store_->compare_set(key("plan", epoch), "", encode(members));
+    store_->compare_set(key("plan", roster), "", encode(members));
 }
 
-// Waits for the members of this epoch. Empty: it has others, and this process is not among those of the epoch before.
-std::vector<Member> Membership::decide(std::int64_t epoch, const Deadline& deadline) {
-    const std::vector<Member> before = plan(epoch - 1, -1);
+// Waits for the members of this roster. Empty: it has others, and this process is not among those of the roster before.
+std::vector<Member> Membership::decide(std::int64_t roster, const Deadline& deadline) {
+    const std::vector<Member> before = plan(roster - 1, -1);
     const bool was_in = is_in(before);
     Deadline settled = Deadline::after_ms(options_.settle_ms);
     bool enough = false;
     for (;;) {
-        const std::vector<Member> members = plan(epoch, was_in || before.empty() ? kLookMs : kLookForPlaceMs);
+        const std::vector<Member> members = plan(roster, was_in || before.empty() ? kLookMs : kLookForPlaceMs);
         if (!members.empty()) return members;
-        const std::vector<Member> came = arrivals(epoch);
+        const std::vector<Member> came = arrivals(roster);
         const auto missing = std::count_if(before.begin(), before.end(), [&](const Member& member) {
             return !has_come(came, member.id) && !exists(*store_, gone_key(member.id));
         });
@@ -161,39 +161,39 @@ std::vector<Member> Membership::decide(std::int64_t epoch, const Deadline& deadl
         enough = count >= options_.min_world;
         const bool complete = anew ? count >= options_.max_world : missing == 0;
         if (enough && (was_in || anew) && (complete || settled.expired())) {
-            propose(epoch, before, came);
+            propose(roster, before, came);
         } else if (deadline.expired() && (was_in || anew)) {
-            fail(DDP_ERROR_TIMEOUT, "epoch ", epoch, " did not begin within ", options_.timeout_ms, " ms: ", count,
+            fail(DDP_ERROR_TIMEOUT, "roster ", roster, " did not begin within ", options_.timeout_ms, " ms: ", count,
                  " processes have come, and min_world is ", options_.min_world);
         }
     }
 }
 
-const Epoch& Membership::meet(std::int64_t steps) {
+const Roster& Membership::meet(std::int64_t steps) {
     if (left_) fail_call(DDP_ERROR_INVALID_STATE, "this process has left the job");
     forget_watches();
     const Deadline deadline = Deadline::after_ms(options_.timeout_ms);
-    const bool member = epoch_.number > 0;
-    for (std::int64_t epoch = member ? epoch_.number + 1 : latest() + 1;; ++epoch) {
-        enter(epoch, steps);
-        const std::vector<Member> before = plan(epoch - 1, -1);
-        const std::vector<Member> members = decide(epoch, deadline);
+    const bool member = roster_.number > 0;
+    for (std::int64_t roster = member ? roster_.number + 1 : latest() + 1;; ++roster) {
+        enter(roster, steps);
+        const std::vector<Member> before = plan(roster - 1, -1);
+        const std::vector<Member> members = decide(roster, deadline);
         if (is_in(members)) {
-            begin(epoch, before, members);
-            return epoch_;
+            begin(roster, before, members);
+            return roster_;
         }
         if (member)
-            fail(DDP_ERROR_RANK_FAILED, "the others have gone on without this rank, in epoch ", epoch, " with ",
+            fail(DDP_ERROR_RANK_FAILED, "the others have gone on without this rank, in roster ", roster, " with ",
                  members.size(), " ranks, because it did not answer within ", options_.settle_ms,
                  " ms; it may join again, and gets their state");
     }
 }
 
-void Membership::begin(std::int64_t epoch, const std::vector<Member>& before, const std::vector<Member>& members) {
+void Membership::begin(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& members) {
     // Who comes later begins its search here. A number that is too low does no harm.
-    store_->set(prefix_ + "latest", std::to_string(epoch));
-    Epoch next;
-    next.number = epoch;
+    store_->set(prefix_ + "latest", std::to_string(roster));
+    Roster next;
+    next.number = roster;
     next.members = members;
     for (std::size_t rank = 0; rank < members.size(); ++rank) {
         if (members[rank].id == id_) next.rank = static_cast<std::int32_t>(rank);
@@ -201,14 +201,14 @@ void Membership::begin(std::int64_t epoch, const std::vector<Member>& before, co
     }
     for (const Member& member : before)
         if (!has_come(members, member.id)) next.left.push_back(member.id);
-    epoch_ = std::move(next);
+    roster_ = std::move(next);
     watch_requests();
 }
 
 void Membership::watch_requests() {
     somebody_joins_ = somebody_leaves_ = false;
     due_at_ = std::numeric_limits<std::int64_t>::max();
-    const std::int64_t next = epoch_.number + 1;
+    const std::int64_t next = roster_.number + 1;
     watches_.push_back(store_->watch(key("join", next), [this](const std::string&) { somebody_joins_ = true; }));
     watches_.push_back(store_->watch(key("leave", next), [this](const std::string&) { somebody_leaves_ = true; }));
     watches_.push_back(store_->watch(key("due", next), [this](const std::string& at) {
@@ -224,18 +224,18 @@ void Membership::forget_watches() {
 }
 
 bool Membership::is_due(std::int64_t step) {
-    const bool room = static_cast<std::int64_t>(epoch_.members.size()) < options_.max_world;
+    const bool room = static_cast<std::int64_t>(roster_.members.size()) < options_.max_world;
     const bool wanted = somebody_leaves_ || (somebody_joins_ && room);
-    if (wanted && epoch_.rank == 0 && due_at_ == std::numeric_limits<std::int64_t>::max()) {
+    if (wanted && roster_.rank == 0 && due_at_ == std::numeric_limits<std::int64_t>::max()) {
         const std::int64_t at = step + kStepsAhead;
-        store_->set(key("due", epoch_.number + 1), std::to_string(at));
+        store_->set(key("due", roster_.number + 1), std::to_string(at));
         due_at_ = at;
     }
     return step >= due_at_;
 }
 
 void Membership::announce_leave() {
-    store_->set(key("leave", epoch_.number + 1), id_);
+    store_->set(key("leave", roster_.number + 1), id_);
 }
 
 void Membership::leave() {

@@ -1,8 +1,8 @@
-// Who trains together, when processes come and go: epochs of members, one after another, on which the store decides.
+// Who trains together, when processes come and go: rosters of members, one after another, on which the store decides.
 //
-// Whoever wants to be in the next epoch writes a key of its meeting. A member of the epoch before proposes the list of those who came,
+// Whoever wants to be in the next roster writes a key of its meeting. A member of the roster before proposes the list of those who came,
 // as soon as all the others have come or are known to be gone, or have been waited for long enough. The store takes the first proposal,
-// so there is one history, whatever the network does. Who is not in the list was left behind, or waits for the epoch after.
+// so there is one history, whatever the network does. Who is not in the list was left behind, or waits for the roster after.
 #pragma once
 
 #include <atomic>
@@ -23,12 +23,12 @@ struct Member {
     bool operator==(const Member&) const = default;
 };
 
-struct Epoch {
+struct Roster {
     std::int64_t number = 0;  // counts from 1; 0: there was none
     std::vector<Member>
         members;  // in the order of ranks: those who stay, in the order of their ranks before, and those who join
     std::int32_t rank = -1;         // of this process
-    std::int32_t joined = 0;        // how many of the members were not in the epoch before
+    std::int32_t joined = 0;        // how many of the members were not in the roster before
     std::vector<std::string> left;  // who was
 
     // The most that a member has applied; -1: no member has a state.
@@ -54,11 +54,11 @@ public:
     Membership(const Membership&) = delete;
     Membership& operator=(const Membership&) = delete;
 
-    // Joins, or goes on after the group of the epoch broke or is_due(). Waits until an epoch begins of which this process is a member.
+    // Joins, or goes on after the group of the roster broke or is_due(). Waits until a roster begins of which this process is a member.
     // steps: how many it has applied; -1: it needs the state of the others. Throws Error: RANK_FAILED if the others have gone on
     // without this process, TIMEOUT.
-    const Epoch& meet(std::int64_t steps);
-    const Epoch& epoch() const { return epoch_; }
+    const Roster& meet(std::int64_t steps);
+    const Roster& roster() const { return roster_; }
 
     // At the beginning of this step: whether the members meet, because somebody waits to join or is about to leave. All get the same
     // answer for a step, nearly always. One that does not see it in time meets an error of the group instead, as after a failure.
@@ -70,17 +70,17 @@ public:
     void leave();
 
 private:
-    std::string key(const std::string& what, std::int64_t epoch) const;
+    std::string key(const std::string& what, std::int64_t roster) const;
     std::string gone_key(const std::string& id) const { return prefix_ + "gone/" + id; }
     bool is_in(const std::vector<Member>& members) const;
-    std::vector<Member> plan(std::int64_t epoch, std::int64_t wait_ms) const;
+    std::vector<Member> plan(std::int64_t roster, std::int64_t wait_ms) const;
     std::int64_t latest() const;
-    void enter(std::int64_t epoch, std::int64_t steps);
-    std::vector<Member> arrivals(std::int64_t epoch) const;
+    void enter(std::int64_t roster, std::int64_t steps);
+    std::vector<Member> arrivals(std::int64_t roster) const;
     bool has_come(const std::vector<Member>& came, const std::string& id) const;
-    void propose(std::int64_t epoch, const std::vector<Member>& before, const std::vector<Member>& came);
-    std::vector<Member> decide(std::int64_t epoch, const Deadline& deadline);
-    void begin(std::int64_t epoch, const std::vector<Member>& before, const std::vector<Member>& members);
+    void propose(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& came);
+    std::vector<Member> decide(std::int64_t roster, const Deadline& deadline);
+    void begin(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& members);
     void watch_requests();
     void forget_watches();
 
@@ -88,7 +88,7 @@ private:
     const std::string prefix_;
     const MembershipOptions options_;
     const std::string id_;
-    Epoch epoch_;
+    Roster roster_;
     bool left_ = false;
     std::vector<Store::Watch> watches_;
     std::atomic<bool> somebody_joins_{false}, somebody_leaves_{false};

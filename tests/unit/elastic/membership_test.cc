@@ -1,4 +1,4 @@
-// Who is in which epoch: joining, dying, being silent, leaving, and waiting for room.
+// Who is in which roster: joining, dying, being silent, leaving, and waiting for room.
 #include "elastic/membership.h"
 
 #include <gmock/gmock.h>
@@ -27,18 +27,18 @@ protected:
         return std::make_unique<Membership>(service_->connect(), "job", options);
     }
     // Each on a thread of its own, as processes are.
-    std::future<Epoch> meet(Membership& member, std::int64_t steps) {
+    std::future<Roster> meet(Membership& member, std::int64_t steps) {
         return std::async(std::launch::async, [&member, steps] { return member.meet(steps); });
     }
     // A job of so many, in the order of their ranks.
     std::vector<std::unique_ptr<Membership>> start(int world, MembershipOptions options) {
         std::vector<std::unique_ptr<Membership>> all;
-        std::vector<std::future<Epoch>> epochs;
+        std::vector<std::future<Roster>> rosters;
         for (int i = 0; i < world; ++i) all.push_back(enter(options));
-        for (const auto& one : all) epochs.push_back(meet(*one, -1));
-        for (auto& epoch : epochs) epoch.get();
+        for (const auto& one : all) rosters.push_back(meet(*one, -1));
+        for (auto& roster : rosters) roster.get();
         std::sort(all.begin(), all.end(),
-                  [](const auto& a, const auto& b) { return a->epoch().rank < b->epoch().rank; });
+                  [](const auto& a, const auto& b) { return a->roster().rank < b->roster().rank; });
         return all;
     }
 
@@ -50,30 +50,30 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Elastic, ::testing::Values("tcp", "file"),
 
 constexpr MembershipOptions kThree{3, 3, 10'000};
 
-TEST_P(Elastic, TheFirstEpochHasAllThatItMayHave) {
+TEST_P(Elastic, TheFirstRosterHasAllThatItMayHave) {
     const auto all = start(3, kThree);
     for (int rank = 0; rank < 3; ++rank) {
-        const Epoch& epoch = all[static_cast<std::size_t>(rank)]->epoch();
-        EXPECT_EQ(epoch.number, 1);
-        EXPECT_EQ(epoch.rank, rank);
-        EXPECT_EQ(epoch.members, all[0]->epoch().members);
-        EXPECT_EQ(epoch.joined, 3);
-        EXPECT_EQ(epoch.newest(), -1);
+        const Roster& roster = all[static_cast<std::size_t>(rank)]->roster();
+        EXPECT_EQ(roster.number, 1);
+        EXPECT_EQ(roster.rank, rank);
+        EXPECT_EQ(roster.members, all[0]->roster().members);
+        EXPECT_EQ(roster.joined, 3);
+        EXPECT_EQ(roster.newest(), -1);
     }
 }
 
-TEST_P(Elastic, TheFirstEpochWaitsForMoreThanTheLeast) {
+TEST_P(Elastic, TheFirstRosterWaitsForMoreThanTheLeast) {
     MembershipOptions options{1, 8, 500};
     const auto all = start(3, options);
-    EXPECT_EQ(all[0]->epoch().members.size(), 3U);
+    EXPECT_EQ(all[0]->roster().members.size(), 3U);
 }
 
 TEST_P(Elastic, SurvivorsGoOnAndKnowWhoIsAhead) {
     auto all = start(3, {1, 3, 10'000});
-    const std::string dead = all[1]->epoch().members[1].id;
+    const std::string dead = all[1]->roster().members[1].id;
     all[1].reset();
     auto first = meet(*all[0], 4), last = meet(*all[2], 5);
-    const Epoch at_first = first.get(), at_last = last.get();
+    const Roster at_first = first.get(), at_last = last.get();
     EXPECT_EQ(at_first.members, at_last.members);
     EXPECT_EQ(at_first.number, 2);
     EXPECT_EQ(at_first.rank, 0);
@@ -89,7 +89,7 @@ TEST_P(Elastic, WhoIsSilentIsLeftBehindAndIsTold) {
     auto first = meet(*all[0], 2), last = meet(*all[2], 2);
     EXPECT_EQ(first.get().members.size(), 2U);
     last.get();
-    testing::expect_error(DDP_ERROR_RANK_FAILED, {"without this rank", "epoch 2", "300 ms", "join again"},
+    testing::expect_error(DDP_ERROR_RANK_FAILED, {"without this rank", "roster 2", "300 ms", "join again"},
                           [&] { all[1]->meet(2); });
     // It comes again, as somebody else.
     all[1] = enter({1, 3, 300});
@@ -112,10 +112,10 @@ TEST_P(Elastic, AllMembersMeetAtTheSameStepForOneThatJoins) {
     ASSERT_TRUE(testing::eventually([&] { return all[1]->is_due(at); }));
     EXPECT_FALSE(all[1]->is_due(at - 1));
     auto first = meet(*all[0], at), second = meet(*all[1], at);
-    const Epoch epoch = joins.get();
-    EXPECT_EQ(epoch.rank, 2);
-    EXPECT_EQ(epoch.members[2].steps, -1);
-    EXPECT_EQ(epoch.newest(), at);
+    const Roster roster = joins.get();
+    EXPECT_EQ(roster.rank, 2);
+    EXPECT_EQ(roster.members[2].steps, -1);
+    EXPECT_EQ(roster.newest(), at);
     first.get();
     second.get();
 }
@@ -139,9 +139,9 @@ TEST_P(Elastic, WhoLeavesIsNotWaitedFor) {
     all[0]->announce_leave();
     ASSERT_TRUE(testing::eventually([&] { return all[0]->is_due(1) || all[0]->is_due(3); }));
     all[0]->leave();
-    const Epoch epoch = meet(*all[1], 3).get();
-    EXPECT_EQ(epoch.members.size(), 1U);
-    EXPECT_EQ(epoch.left.size(), 1U);
+    const Roster roster = meet(*all[1], 3).get();
+    EXPECT_EQ(roster.members.size(), 1U);
+    EXPECT_EQ(roster.left.size(), 1U);
     testing::expect_error(DDP_ERROR_INVALID_STATE, {"has left"}, [&] { all[0]->meet(3); });
 }
 
@@ -151,7 +151,7 @@ TEST_P(Elastic, TooFewIsAnError) {
     MembershipOptions options{2, 2, 100, 500};
     const auto start = std::chrono::steady_clock::now();
     const auto alone = std::make_unique<Membership>(service_->connect(), "other job", options);
-    testing::expect_error(DDP_ERROR_TIMEOUT, {"epoch 1", "500 ms", "1 processes", "min_world is 2"},
+    testing::expect_error(DDP_ERROR_TIMEOUT, {"roster 1", "500 ms", "1 processes", "min_world is 2"},
                           [&] { alone->meet(-1); });
     EXPECT_LT(testing::elapsed_ms(start), kLongMs);
 }
@@ -189,7 +189,7 @@ TEST_P(Elastic, AKilledProcessIsNotWaitedFor) {
     EXPECT_LT(testing::elapsed_ms(start), kLongMs);
 }
 
-// Whatever happens, an epoch has the same members for all of them, and no step that some member of a later epoch knew is forgotten as
+// Whatever happens, a roster has the same members for all of them, and no step that some member of a later roster knew is forgotten as
 // long as one of those who knew it stays.
 TEST_P(Elastic, AStormHasOneHistory) {
     constexpr int kThreads = 5, kRounds = 30;
@@ -205,13 +205,13 @@ TEST_P(Elastic, AStormHasOneHistory) {
             auto me = enter({1, 4, 200});
             for (int round = 0; round < kRounds; ++round) {
                 try {
-                    const Epoch epoch = me->meet(steps);
+                    const Roster roster = me->meet(steps);
                     const std::lock_guard lock(mutex);
-                    const auto [at, is_new] = seen.emplace(epoch.number, epoch.members);
-                    EXPECT_EQ(at->second, epoch.members) << "epoch " << epoch.number;
-                    EXPECT_LE(epoch.members.size(), 4U);
-                    EXPECT_EQ(epoch.members[static_cast<std::size_t>(epoch.rank)].steps, steps);
-                    steps = std::max<std::int64_t>(epoch.newest(), 0) + (percent(50) ? 1 : 0);
+                    const auto [at, is_new] = seen.emplace(roster.number, roster.members);
+                    EXPECT_EQ(at->second, roster.members) << "roster " << roster.number;
+                    EXPECT_LE(roster.members.size(), 4U);
+                    EXPECT_EQ(roster.members[static_cast<std::size_t>(roster.rank)].steps, steps);
+                    steps = std::max<std::int64_t>(roster.newest(), 0) + (percent(50) ? 1 : 0);
                 } catch (const Error& error) {
                     EXPECT_EQ(error.info().code, DDP_ERROR_RANK_FAILED) << error.info().message;
                     me = enter({1, 4, 200});
@@ -230,10 +230,10 @@ TEST_P(Elastic, AStormHasOneHistory) {
     for (auto& one : all) one.get();
     std::int64_t newest = -1;
     for (const auto& [number, members] : seen) {
-        Epoch epoch;
-        epoch.members = members;
-        EXPECT_TRUE(epoch.newest() < 0 || epoch.newest() + 1 >= newest) << "epoch " << number;
-        newest = epoch.newest();
+        Roster roster;
+        roster.members = members;
+        EXPECT_TRUE(roster.newest() < 0 || roster.newest() + 1 >= newest) << "roster " << number;
+        newest = roster.newest();
     }
 }
 

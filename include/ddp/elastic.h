@@ -1,0 +1,133 @@
+/* elastic.h: a job whose ranks come and go. It goes on without those that die, and takes in those that come.
+ *
+ *     ddp_elastic_create(&options, &elastic, &error);
+ *     ddp_context_create(ddp_elastic_group(elastic), NULL, &ctx, &error);    // register parameters, ddp_commit
+ *     ddp_elastic_add_context(elastic, ctx, &error);
+ *     ddp_elastic_add_state(elastic, "momentum", momentum, bytes, &error);
+ *     while (ddp_elastic_begin(elastic, &now, &error) == DDP_OK && now.step < steps) {
+ *         compute(now.step, now.rank, now.world_size);                       // ddp_grad_ready
+ *         if (ddp_finalize(ctx, &error) != DDP_OK) {                         // any call may fail when a rank is lost
+ *             ddp_error_free(error), error = NULL;
+ *             continue;                                                      // ddp_elastic_begin decides
+ *         }
+ *         optimizer();
+ *         ddp_elastic_commit(elastic, &error);
+ *     }
+ *
+ * ONE HISTORY. A step is applied by all who stay, or by none. When a rank is lost, some may have finished the step and
+ * others not. In the next ddp_elastic_begin those who are behind get the state from those who are ahead. If nobody is
+ * ahead, all do the step again. So the same step may begin twice, with another rank and world size.
+ *
+ * STATE. It consists of the values (ddp_param_desc.data) of parameters and buffers, what ddp_elastic_add_state names, the
+ * bucket plan, the state of the communication hook that ranks share, and the number of steps. A rank that joins gets all
+ * of it before its first step. State that a hook has for each rank, such as error feedback, begins anew where it is
+ * missing, and keeps what a step that is done again has added to it.
+ *
+ * ROSTERS. Who trains together is a roster. The store orders them, so there is only one at a time. Each has a group.
+ *
+ * THE STORE must outlive all ranks: the one that another process runs (ddp_store_create), or a file. Its end is the end
+ * of the job.
+ */
+#ifndef DDP_ELASTIC_H
+#define DDP_ELASTIC_H
+
+#include "context.h"
+#include "group.h"
+
+DDP_EXTERN_C_BEGIN
+
+typedef struct ddp_elastic ddp_elastic;
+
+typedef struct ddp_elastic_options {
+    size_t struct_size;
+    /* The store, and how groups are made. rank and world_size must be -1. group_name names the job. NULL: the defaults,
+     * with the store that the environment names. */
+    const ddp_group_options* group;
+    int32_t min_world; /* fewer ranks wait for others, at most timeout_ms of the group. 0: 1 */
+    int32_t max_world; /* more ranks wait until there is room. 0: no limit */
+    /* How long the first roster waits for more than min_world ranks, and a later one for a rank that does not answer and
+     * is not known to be dead. It is then left behind. 0: 30,000. */
+    int64_t settle_ms;
+} ddp_elastic_options;
+
+/* What ddp_elastic_begin says of a step. */
+typedef struct ddp_elastic_step {
+    size_t struct_size;
+    int64_t step;   /* how many steps this job has applied; this is the next one */
+    int64_t roster; /* counts from 1 */
+    int32_t rank;   /* in this roster: those who stay keep their order, those who join follow */
+    int32_t world_size;
+    int32_t changed; /* 1: the roster is new since the last ddp_elastic_begin. Views may have moved */
+    int32_t joined;  /* if changed: how many of the ranks are new */
+    int32_t left;    /* if changed: how many are gone */
+    int32_t leaving; /* 1: this rank has announced that it leaves, and the others expect it now: ddp_elastic_leave */
+} ddp_elastic_step;
+
+/* Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API void ddp_elastic_options_init(ddp_elastic_options* options);
+
+/* Owned by the caller. Joins nothing yet: that is the first ddp_elastic_begin.
+ * Errors: INVALID_ARGUMENT, UNAVAILABLE (the store).
+ * Threads: any. Blocks: for the store, at most timeout_ms. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_elastic_create(const ddp_elastic_options* options, ddp_elastic** elastic, ddp_error** error);
+
+/* Without ddp_elastic_leave before, the others take this rank for dead: they go on at once. NULL is allowed. Free
+ * contexts first.
+ * Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
+DDP_API void ddp_elastic_free(ddp_elastic* elastic);
+
+/* The group of this roster, for collectives of the program. Before the first ddp_elastic_begin: this rank alone, for
+ * ddp_context_create. Borrowed, until the next ddp_elastic_begin that says `changed`. NULL for NULL.
+ * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_group* ddp_elastic_group(ddp_elastic* elastic);
+
+/* The context moves from roster to roster. It was made of ddp_elastic_group, is committed, and must outlive the last
+ * ddp_elastic_begin. Every rank adds contexts with the same parameters, in the same order, before the first
+ * ddp_elastic_begin.
+ * Errors: INVALID_STATE (later, or before ddp_commit), UNSUPPORTED (values on a device).
+ * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_elastic_add_context(ddp_elastic* elastic, ddp_context* context, ddp_error** error);
+
+/* Memory that belongs to the state: of an optimizer, for example. It must stay where it is until ddp_elastic_free. Every
+ * rank adds the same names and sizes, in the same order, before the first ddp_elastic_begin. bytes: of CPU memory.
+ * Errors: INVALID_ARGUMENT, ALREADY_EXISTS, INVALID_STATE (later).
+ * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_elastic_add_state(ddp_elastic* elastic, const char* name, void* memory, size_t bytes,
+                                         ddp_error** error);
+
+/* This rank has loaded the state after so many steps, from a checkpoint. In the first roster the ranks with the most
+ * steps give their state to the others. Before the first ddp_elastic_begin.
+ * Errors: INVALID_ARGUMENT (negative), INVALID_STATE (later).
+ * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_elastic_set_step(ddp_elastic* elastic, int64_t step, ddp_error** error);
+
+/* Begins a step. If the group is whole and nobody comes or goes, this costs no communication. Otherwise it waits until
+ * the next roster begins, with the state of the job on every rank.
+ *
+ * Errors: RANK_FAILED (the others have gone on without this rank, because it did not answer in time: free the job, and
+ * create it again to get their state), TIMEOUT (fewer than min_world ranks), MISMATCH (another model or other states
+ * than the others have), and the group's error if no loss of a rank has caused it.
+ * Threads: one. Blocks: for the others: settle_ms, and the group's timeout for each attempt; a rank for which there is no
+ * room, until there is. Collective: yes. Callbacks: no. */
+DDP_API ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* step, ddp_error** error);
+
+/* Says that this rank has applied the step: after the optimizer, once for each ddp_finalize that succeeded.
+ * Errors: INVALID_STATE (before the first ddp_elastic_begin, during a step of a context).
+ * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error);
+
+/* Announces that this rank will leave, when a notice of preemption comes, for example. Go on with steps until
+ * ddp_elastic_begin says `leaving`, mostly in the third step from now. So no step is lost, here or elsewhere.
+ * Errors: INVALID_STATE (before the first ddp_elastic_begin), or the store's.
+ * Threads: one. Blocks: for the store. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_elastic_announce_leave(ddp_elastic* elastic, ddp_error** error);
+
+/* Leaves between two steps. The others go on at once. If it was not announced, they may have to do a step again.
+ * Afterwards ddp_elastic_group is this rank alone again, and the job can only be freed.
+ * Errors: INVALID_STATE (during a step of a context), or the store's.
+ * Threads: one. Blocks: for the store, and 1 s for the group. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_elastic_leave(ddp_elastic* elastic, ddp_error** error);
+
+DDP_EXTERN_C_END
+
+#endif /* DDP_ELASTIC_H */

@@ -1,0 +1,130 @@
+#include "ddp/elastic.h"
+
+#include <limits>
+#include <memory>
+
+#include "capi/group_config.h"
+#include "capi/guard.h"
+#include "elastic/job.h"
+
+using namespace libddp;
+
+struct ddp_elastic {
+    ddp_elastic(std::shared_ptr<Store> store, GroupConfig config, const MembershipOptions& options)
+        : job(std::move(store), std::move(config), options), group{job.group()} {}
+
+    ElasticJob job;
+    ddp_group group;
+};
+
+namespace {
+
+constexpr std::int64_t kSettleMs = 30'000;
+
+ElasticJob& job_of(ddp_elastic* elastic) {
+    return require(elastic, "elastic")->job;
+}
+
+MembershipOptions read_membership(const ddp_elastic_options& o, const GroupConfig& config) {
+    if (o.min_world < 0 || o.max_world < 0 || o.settle_ms < 0)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "min_world is ", o.min_world, ", max_world ", o.max_world,
+                  " and settle_ms ", o.settle_ms, "; none may be negative");
+    if (config.rank >= 0 || config.world >= 0)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT,
+                  "group->rank and group->world_size must be -1: the ranks that come decide them");
+    if (config.round_robin > 1)
+        fail_call(DDP_ERROR_UNSUPPORTED, "group->round_robin is ", config.round_robin,
+                  "; an elastic job has one group");
+    MembershipOptions options;
+    options.min_world = o.min_world == 0 ? 1 : o.min_world;
+    options.max_world = o.max_world == 0 ? std::numeric_limits<std::int32_t>::max() : o.max_world;
+    options.settle_ms = o.settle_ms == 0 ? kSettleMs : o.settle_ms;
+    options.timeout_ms = config.timeout_ms;
+    return options;
+}
+
+}  // namespace
+
+void ddp_elastic_options_init(ddp_elastic_options* options) {
+    if (!options) return;
+    std::memset(options, 0, sizeof *options);
+    options->struct_size = sizeof *options;
+}
+
+ddp_status ddp_elastic_create(const ddp_elastic_options* options, ddp_elastic** elastic, ddp_error** error) {
+    return guard(error, "ddp_elastic_create", [&] {
+        require(elastic, "elastic");
+        ddp_elastic_options o;
+        ddp_elastic_options_init(&o);
+        if (options) read_struct(options, &o, "options");
+        const GroupConfig config = read_group_config(o.group);
+        const MembershipOptions membership = read_membership(o, config);
+        *elastic = new ddp_elastic(find_store(config), config, membership);
+    });
+}
+
+void ddp_elastic_free(ddp_elastic* elastic) {
+    delete elastic;
+}
+
+ddp_group* ddp_elastic_group(ddp_elastic* elastic) {
+    return elastic ? &elastic->group : nullptr;
+}
+
+ddp_status ddp_elastic_add_context(ddp_elastic* elastic, ddp_context* context, ddp_error** error) {
+    return guard(error, "ddp_elastic_add_context",
+                 [&] { job_of(elastic).add_context(require(context, "context")->impl); });
+}
+
+ddp_status ddp_elastic_add_state(ddp_elastic* elastic, const char* name, void* memory, size_t bytes,
+                                 ddp_error** error) {
+    return guard(error, "ddp_elastic_add_state", [&] {
+        ElasticJob& job = job_of(elastic);
+        require(name, "name");
+        if (bytes > 0) require(memory, "memory");
+        job.add_state({name, static_cast<std::byte*>(memory), bytes});
+    });
+}
+
+ddp_status ddp_elastic_set_step(ddp_elastic* elastic, int64_t step, ddp_error** error) {
+    return guard(error, "ddp_elastic_set_step", [&] { job_of(elastic).set_steps(step); });
+}
+
+ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* step, ddp_error** error) {
+    return guard(error, "ddp_elastic_begin", [&] {
+        ElasticJob& job = job_of(elastic);
+        require(step, "step");
+        const std::size_t size = told_size(step, "step", "set it to sizeof(ddp_elastic_step)");
+        job.begin();
+        elastic->group.impl = job.group();
+        const Roster& roster = job.roster();
+        ddp_elastic_step s{};
+        s.struct_size = size;
+        s.step = job.steps();
+        s.roster = roster.number;
+        s.rank = roster.rank;
+        s.world_size = static_cast<std::int32_t>(roster.members.size());
+        s.leaving = job.leaving() ? 1 : 0;
+        if (job.changed()) {
+            s.changed = 1;
+            s.joined = roster.joined;
+            s.left = static_cast<std::int32_t>(roster.left.size());
+        }
+        std::memcpy(step, &s, std::min(size, sizeof s));
+    });
+}
+
+ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error) {
+    return guard(error, "ddp_elastic_commit", [&] { job_of(elastic).commit(); });
+}
+
+ddp_status ddp_elastic_announce_leave(ddp_elastic* elastic, ddp_error** error) {
+    return guard(error, "ddp_elastic_announce_leave", [&] { job_of(elastic).announce_leave(); });
+}
+
+ddp_status ddp_elastic_leave(ddp_elastic* elastic, ddp_error** error) {
+    return guard(error, "ddp_elastic_leave", [&] {
+        job_of(elastic).leave();
+        elastic->group.impl = elastic->job.group();
+    });
+}
