@@ -9,7 +9,8 @@ int main(void) {
     options.is_server = 1;
     ddp_store* store = NULL;
     ddp_error* error = NULL;
-    if (ddp_store_create(&options, &store, &error) != DDP_OK) return fprintf(stderr, "%s\n", ddp_error_message(error)), 1;
+    if (ddp_store_create(&options, &store, &error) != DDP_OK)
+        return fprintf(stderr, "%s\n", ddp_error_message(error)), 1;
     printf("%d\n", (int)ddp_store_port(store));
     fflush(stdout);
     while (getchar() != EOF) {

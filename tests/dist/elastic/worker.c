@@ -20,7 +20,14 @@ static struct {
     const char* init;
     const char* backend;
     long steps, min, max, settle, timeout, pause, leave_at, rejoin, size;
-} want = {.init = "", .backend = "auto", .steps = 100, .min = 1, .settle = 2000, .timeout = 5000, .leave_at = -1, .size = 1000};
+} want = {.init = "",
+          .backend = "auto",
+          .steps = 100,
+          .min = 1,
+          .settle = 2000,
+          .timeout = 5000,
+          .leave_at = -1,
+          .size = 1000};
 
 static struct {
     ddp_elastic* elastic;
@@ -198,7 +205,8 @@ static int take(const char* argument) {
     if (strncmp(argument, "init=", 5) == 0) return want.init = value, 1;
     if (strncmp(argument, "backend=", 8) == 0) return want.backend = value, 1;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
-        if (strncmp(argument, numbers[i].name, strlen(numbers[i].name)) == 0) return *numbers[i].number = atol(value), 1;
+        if (strncmp(argument, numbers[i].name, strlen(numbers[i].name)) == 0)
+            return *numbers[i].number = atol(value), 1;
     return 0;
 }
 
