@@ -14,6 +14,9 @@ namespace {
 // State travels in pieces of this size, of which each of those who have it sends one in turn.
 constexpr std::size_t kPiece = std::size_t{16} << 20;
 
+// With the same ranks, of which none is known to be lost.
+constexpr int kAttempts = 3;
+
 OpTag healing() {
     return OpTag::of(Purpose::kSetGroup);
 }
@@ -83,11 +86,12 @@ void ElasticJob::begin() {
     changed_ = true;
 }
 
-// Until a roster begins without a further loss. Each attempt is bounded by the timeout of groups, and each loss makes the next attempt
-// smaller.
+// Until a roster begins without a further loss. Each attempt is bounded by the timeout of groups. One that fails although nobody was lost
+// is made again a few times only.
 void ElasticJob::form() {
-    for (;;) {
-        const Roster& roster = membership_.meet(has_state_ ? steps_ : -1);
+    std::vector<Member> tried;
+    for (int attempt = 1;; ++attempt) {
+        const Roster& roster = membership_.meet(has_state_ ? steps_ : -1, [this] { call_from_group(); });
         try {
             const std::int64_t newest = roster.newest();
             std::int32_t donor = 0;
@@ -98,10 +102,23 @@ void ElasticJob::form() {
             group_ = group;
             return;
         } catch (const Error& error) {
-            if (!ranks_were_lost(error.info())) throw;
-            log(LogLevel::kInfo, "roster ", roster.number, " did not begin: ", error.what());
+            if (std::exchange(tried, roster.members) != roster.members) attempt = 1;
+            const bool joins = roster.members[static_cast<std::size_t>(roster.rank)].steps < 0;
+            // Those who have trained together have the same model: it is a rank that joins that has another.
+            const bool is_theirs = error.info().code == DDP_ERROR_MISMATCH && roster.newest() >= 0 && !joins;
+            if (!(ranks_were_lost(error.info()) || is_theirs) || attempt == kAttempts) throw;
+            log(is_theirs ? LogLevel::kWarn : LogLevel::kInfo, "roster ", roster.number,
+                " did not begin: ", error.what());
         }
     }
+}
+
+// Whoever has not heard that the members meet waits for this rank in a collective.
+void ElasticJob::call_from_group() {
+    if (membership_.roster().number > 0 && !group_->broken())
+        group_->break_everywhere({DDP_ERROR_ABORTED,
+                                  str("rank ", group_->rank(), " waits in ddp_elastic_begin for a new roster"),
+                                  group_->rank()});
 }
 
 std::shared_ptr<Group> ElasticJob::make_alone() const {

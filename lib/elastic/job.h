@@ -62,6 +62,7 @@ private:
     };
 
     void form();
+    void call_from_group();
     std::shared_ptr<Group> make_group(const Roster& roster) const;
     std::shared_ptr<Group> make_alone() const;
     std::vector<StateBlock> blocks() const;

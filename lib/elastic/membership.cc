@@ -16,6 +16,8 @@ namespace {
 // How often a meeting looks who has come. One who waits for a place may wait for hours.
 constexpr std::int64_t kLookMs = 5;
 constexpr std::int64_t kLookForPlaceMs = 100;
+// Members who meet come nearly at once, unless they still believe in the last roster.
+constexpr std::int64_t kSoonMs = 50;
 // In how many steps the members meet after rank 0 has seen that they should: until then the others have heard of it.
 constexpr std::int64_t kStepsAhead = 2;
 
@@ -139,10 +141,11 @@ void Membership::propose(std::int64_t roster, const std::vector<Member>& before,
 }
 
 // Waits for the members of this roster. Empty: it has others, and this process is not among those of the roster before.
-std::vector<Member> Membership::decide(std::int64_t roster, const Deadline& deadline) {
+std::vector<Member> Membership::decide(std::int64_t roster, const Deadline& deadline, std::function<void()> late) {
     const std::vector<Member> before = plan(roster - 1, -1);
     const bool was_in = is_in(before);
     Deadline settled = Deadline::after_ms(options_.settle_ms);
+    const Deadline soon = Deadline::after_ms(kSoonMs);
     bool enough = false;
     for (;;) {
         const std::vector<Member> members = plan(roster, was_in || before.empty() ? kLookMs : kLookForPlaceMs);
@@ -155,6 +158,7 @@ std::vector<Member> Membership::decide(std::int64_t roster, const Deadline& dead
             return has_come(came, member.id) || !exists(*store_, gone_key(member.id));
         });
         const auto count = static_cast<std::int64_t>(came.size());
+        if (late && was_in && missing > 0 && soon.expired()) std::exchange(late, nullptr)();
         // Where nobody is left to be waited for, it is those who come that are.
         const bool anew = before.empty() || all_gone;
         if (!enough && count >= options_.min_world && anew) settled = Deadline::after_ms(options_.settle_ms);
@@ -169,7 +173,7 @@ std::vector<Member> Membership::decide(std::int64_t roster, const Deadline& dead
     }
 }
 
-const Roster& Membership::meet(std::int64_t steps) {
+const Roster& Membership::meet(std::int64_t steps, const std::function<void()>& late) {
     if (left_) fail_call(DDP_ERROR_INVALID_STATE, "this process has left the job");
     forget_watches();
     const Deadline deadline = Deadline::after_ms(options_.timeout_ms);
@@ -177,7 +181,7 @@ const Roster& Membership::meet(std::int64_t steps) {
     for (std::int64_t roster = member ? roster_.number + 1 : latest() + 1;; ++roster) {
         enter(roster, steps);
         const std::vector<Member> before = plan(roster - 1, -1);
-        const std::vector<Member> members = decide(roster, deadline);
+        const std::vector<Member> members = decide(roster, deadline, late);
         if (is_in(members)) {
             begin(roster, before, members);
             return roster_;

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -55,9 +56,10 @@ public:
     Membership& operator=(const Membership&) = delete;
 
     // Joins, or goes on after the group of the roster broke or is_due(). Waits until a roster begins of which this process is a member.
-    // steps: how many it has applied; -1: it needs the state of the others. Throws Error: RANK_FAILED if the others have gone on
+    // steps: how many it has applied; -1: it needs the state of the others. late: called once if another member does not come soon,
+    // though it is not known to be gone. Throws Error: RANK_FAILED if the others have gone on
     // without this process, TIMEOUT.
-    const Roster& meet(std::int64_t steps);
+    const Roster& meet(std::int64_t steps, const std::function<void()>& late = {});
     const Roster& roster() const { return roster_; }
 
     // At the beginning of this step: whether the members meet, because somebody waits to join or is about to leave. All get the same
@@ -79,7 +81,7 @@ private:
     std::vector<Member> arrivals(std::int64_t roster) const;
     bool has_come(const std::vector<Member>& came, const std::string& id) const;
     void propose(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& came);
-    std::vector<Member> decide(std::int64_t roster, const Deadline& deadline);
+    std::vector<Member> decide(std::int64_t roster, const Deadline& deadline, std::function<void()> late);
     void begin(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& members);
     void watch_requests();
     void forget_watches();

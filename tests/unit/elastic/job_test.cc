@@ -55,13 +55,12 @@ std::vector<std::vector<float>> reference(std::int64_t steps) {
 struct Setting {
     const char* backend;
     MembershipOptions membership{};
-    bool checked = false;
 };
 
 // What a process is in these tests. It dies when the object goes.
 class Trainer {
 public:
-    Trainer(testing::Service& service, const Setting& setting) {
+    Trainer(testing::Service& service, const Setting& setting, const std::string& layers = "layer") {
         GroupConfig config;
         config.backend = setting.backend;
         config.timeout_ms = kTimeoutMs;
@@ -74,7 +73,7 @@ public:
         context = std::make_unique<Context>(job->group(), options);
         for (std::size_t p = 0; p < kParams; ++p) {
             Param param;
-            param.name = "layer" + std::to_string(p);
+            param.name = layers + std::to_string(p);
             param.shape = {kCount};
             param.data = model.values[p].data();
             param.grad = model.gradients[p].data();
@@ -129,6 +128,17 @@ INSTANTIATE_TEST_SUITE_P(Backends, ElasticTraining, ::testing::Values("tcp", "sh
 
 struct Death {};
 
+// All have ended, and none has thrown.
+void end_all(std::vector<std::future<void>>& all) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        try {
+            all[i].get();
+        } catch (const std::exception& error) {
+            ADD_FAILURE() << "thread " << i << ": " << error.what();
+        }
+    }
+}
+
 TEST_P(ElasticTraining, SurvivorsGoOnAndANewRankGetsTheState) {
     constexpr std::int64_t kSteps = 60;
     const Setting setting{GetParam(), {2, 4, 500}};
@@ -150,7 +160,7 @@ TEST_P(ElasticTraining, SurvivorsGoOnAndANewRankGetsTheState) {
                 EXPECT_EQ(again.model.values, reference(kSteps));
             }
         }));
-    for (auto& one : all) one.get();
+    end_all(all);
 }
 
 // Ranks die between gradients and between steps, fall silent for longer than the others wait, leave, and come again.
@@ -182,7 +192,37 @@ TEST_P(ElasticTraining, AStormOfLossesLeavesOneHistory) {
                 }
             }
         }));
-    for (auto& one : all) one.get();
+    end_all(all);
+}
+
+TEST_P(ElasticTraining, ANewRankWithAnotherModelIsRefusedAndTheOthersGoOn) {
+    constexpr std::int64_t kSteps = 100;
+    const Setting setting{GetParam(), {2, 4, 500}};
+    std::atomic<bool> refused{false}, begun{false};
+    std::vector<std::future<void>> all;
+    for (int i = 0; i < 2; ++i)
+        all.push_back(std::async(std::launch::async, [&] {
+            Trainer trainer(*service_, setting);
+            const auto start = std::chrono::steady_clock::now();
+            trainer.train(kSteps, [&] {
+                begun = begun || trainer.job->steps() > 0;
+                const bool late = testing::elapsed_ms(start) > testing::kLongMs;
+                if (trainer.job->steps() == kSteps - 5 && !refused && !late)
+                    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            });
+            EXPECT_EQ(trainer.model.values, reference(kSteps));
+        }));
+    EXPECT_TRUE(testing::eventually([&] { return begun.load(); }));
+    try {
+        Trainer other(*service_, setting, "weight");
+        other.train(kSteps, [] {});
+        ADD_FAILURE() << "it joined";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.info().code, DDP_ERROR_MISMATCH) << error.what();
+        EXPECT_NE(std::string(error.what()).find("weight0"), std::string::npos) << error.what();
+    }
+    refused = true;
+    end_all(all);
 }
 
 }  // namespace

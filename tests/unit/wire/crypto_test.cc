@@ -47,8 +47,9 @@ TEST(Cryptography, SeveralThreadsMayBeInside) {
 }
 
 // Sends through a channel to itself until the process ends.
-void keep_talking(Protection protection) {
+void keep_talking(Protection protection, std::atomic<int>& talk) {
     Channels channels = open(protection);
+    ++talk;
     const std::string bytes(100'000, 'x');
     try {
         while (true) {
@@ -66,11 +67,13 @@ TEST(CryptographyDeathTest, AProcessMayExitWhileThreadsTalk) {
     ::testing::FLAGS_gtest_death_test_style = "threadsafe";
     EXPECT_EXIT(
         {
+            static std::atomic<int> talk{0};
             std::vector<std::thread> threads;
             for (Protection protection : kAll)
-                for (int i = 0; i < 2; ++i) threads.emplace_back(keep_talking, protection);
+                for (int i = 0; i < 2; ++i) threads.emplace_back(keep_talking, protection, std::ref(talk));
             for (auto& thread : threads) thread.detach();
-            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            while (talk < static_cast<int>(threads.size())) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
             std::exit(0);
         },
         ::testing::ExitedWithCode(0), "");
