@@ -179,7 +179,6 @@ TEST_P(Elastic, AKilledProcessIsNotWaitedFor) {
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
     const auto start = std::chrono::steady_clock::now();
-    MembershipOptions options;
     EXPECT_TRUE(testing::eventually([&] {
         const auto look = testing::open(uri);
         for (const std::string& key : look->list_keys("elastic/job/gone/"))
