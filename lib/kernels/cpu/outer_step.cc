@@ -7,20 +7,22 @@ namespace libddp::cpu {
 namespace {
 
 // Moves from the average instead of from the old outer parameter, so that a move of the whole difference gives the average
-// itself and not that rounded twice.
+// itself and not that rounded twice. The compiler makes SIMD code of it because the buffers are different ones.
 template <class Number>
-void step_numbers(Number* values, Number* outer, Number* momentum, std::size_t count, const OuterStep& step) {
+void step_numbers(Number* __restrict values, Number* __restrict outer, Number* __restrict momentum, std::size_t count,
+                  const OuterStep& step) {
+    const auto [nesterov, rate, decay, inner_rate] = step;
     for (std::size_t i = 0; i < count; ++i) {
         const double average = values[i];
         const double difference = outer[i] - average;
         double direction = difference;
         if (momentum) {
-            const double kept = step.momentum * momentum[i];
-            const double next = kept + difference / step.inner_rate;
-            direction += step.nesterov ? step.momentum * next : step.inner_rate * kept;
+            const double kept = decay * momentum[i];
+            const double next = kept + difference / inner_rate;
+            direction += nesterov ? decay * next : inner_rate * kept;
             momentum[i] = static_cast<Number>(next);
         }
-        values[i] = outer[i] = static_cast<Number>(average + (difference - step.rate * direction));
+        values[i] = outer[i] = static_cast<Number>(average + (difference - rate * direction));
     }
 }
 
