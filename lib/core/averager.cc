@@ -14,8 +14,8 @@ namespace {
 // Values travel together, at most this much at a time. A multiple of the size of every element.
 constexpr std::size_t kMessageBytes = std::size_t{25} << 20;
 
-// In the state of an averager.
-constexpr const char* kOwner = "averager";
+// In the state of an averager. Every rank has the same, and so the file has no rank or world of its own.
+const HookStateOwner kOwner{"averager", 0, 1, kStateOfAverager};
 constexpr const char* kSteps = "steps";
 constexpr const char* kKind = "kind";
 
@@ -159,15 +159,12 @@ std::vector<std::byte> Averager::state() const {
     HookState state;
     state.numbers = {{kSteps, steps_}, {kKind, outer_ ? outer_->kind() : DDP_OUTER_NONE}};
     if (outer_) outer_->save(state);
-    const Group& group = *context_.group();
-    return write_hook_state(state, {kOwner, group.rank(), group.world(), kStateOfAverager}, context_.table(),
-                            group.timeout_ms());
+    return write_hook_state(state, kOwner, context_.table(), context_.group()->timeout_ms());
 }
 
 void Averager::load_state(const std::byte* data, std::size_t size) {
     require_context_between_steps();
-    const HookStateOwner owner{kOwner, context_.rank(), context_.group()->world(), kStateOfAverager};
-    const HookState state = read_hook_state(data, size, owner, context_.table(), /*shared_only=*/true);
+    const HookState state = read_hook_state(data, size, kOwner, context_.table(), /*shared_only=*/true);
     const auto steps = state.numbers.find(kSteps), kind = state.numbers.find(kKind);
     if (steps == state.numbers.end() || kind == state.numbers.end() || steps->second < 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "the state is damaged (numbers); nothing was loaded");

@@ -317,6 +317,7 @@ TEST(OuterOptimizerState, IsTheSameOnEveryRankAndForAnyWorld) {
         for (int s = 0; s < 3; ++s) m.train(rank, s), averager.step();
         states[rank] = averager.save_state();
     });
+    EXPECT_EQ(states[0], states[1]);
     on_ranks({3}, [&](int rank, ddp_group* group) {
         Trained m(group);
         ddp::Averager averager(m.context, 1);
