@@ -23,6 +23,7 @@ ddp_plain_options(ddp_quantize_options)
 ddp_plain_options(ddp_onebit_options)
 ddp_plain_options(ddp_topk_options)
 ddp_plain_options(ddp_local_sgd_options)
+ddp_plain_options(ddp_outer_options)
 
 /* Results: the caller makes an empty one and the library fills it. */
 %define ddp_result_struct(TYPE)

@@ -1,7 +1,9 @@
-/* averager.h: averages models that ranks train apart for some steps, for post-local SGD (builtin_hooks.h).
+/* averager.h: averages models that ranks train apart for some steps, for post-local SGD (builtin_hooks.h), SlowMo and
+ * DiLoCo.
  *
  *     ddp_use_hook(ctx, "post_local_sgd", "start=100,subgroup=4", &error);
  *     ddp_averager_create(ctx, periods, sizes, count, 100, &averager, &error);
+ *     ddp_averager_set_outer(averager, &options, &error);      only for an outer optimizer
  *     each step: ... ddp_finalize; optimizer; ddp_averager_step(averager, NULL, &error);
  */
 #ifndef DDP_AVERAGER_H
@@ -47,6 +49,69 @@ DDP_API ddp_status ddp_averager_step(ddp_averager* averager, int32_t* ranks, ddp
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API int64_t ddp_averager_get_step(const ddp_averager* averager);
 DDP_API ddp_status ddp_averager_set_step(ddp_averager* averager, int64_t step, ddp_error** error);
+
+/* An outer optimizer steps whenever an averager has averaged over all ranks. With x the outer parameters, a the average
+ * and d = x - a:
+ *
+ *     SGD        u = momentum * u + d                        x = x - learning_rate * u
+ *     NESTEROV   u = momentum * u + d                        x = x - learning_rate * (d + momentum * u)
+ *     SLOWMO     u = momentum * u + d / inner_learning_rate  x = x - learning_rate * inner_learning_rate * u
+ *
+ * Then every rank continues from x, with the same bits. SGD and NESTEROV are torch.optim.SGD with d as the gradient.
+ * NESTEROV is the outer optimizer of DiLoCo (Douillard et al., 2023). SLOWMO is that of SlowMo (Wang et al., ICLR 2020,
+ * section 2.2): learning_rate is alpha there, momentum is beta, and inner_learning_rate is gamma. With momentum 0 and
+ * learning_rate 1 each of them is the plain average, without any error of rounding. */
+typedef int32_t ddp_outer_kind;
+enum { DDP_OUTER_NONE = 0, DDP_OUTER_SGD = 1, DDP_OUTER_NESTEROV = 2, DDP_OUTER_SLOWMO = 3 };
+
+typedef struct ddp_outer_options {
+    size_t struct_size;
+    ddp_outer_kind kind; /* (DDP_OUTER_NESTEROV) */
+    uint32_t reserved0;
+    double learning_rate;       /* finite, at least 0 (0.7) */
+    double momentum;            /* 0 <= momentum < 1 (0.9) */
+    double inner_learning_rate; /* SLOWMO: of the model's own optimizer; finite, more than 0 (0). Others ignore it */
+} ddp_outer_options;
+
+/* Fills `options` with the defaults. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
+DDP_API void ddp_outer_options_init(ddp_outer_options* options);
+
+/* Sets the outer optimizer of an averager. options NULL: the defaults, which are those of DiLoCo. Every rank must set
+ * the same between the same steps. If ranks differ, the next average over all ranks fails with MISMATCH.
+ *
+ * The next average over all ranks is plain, and becomes x; u begins at zero. From then on each is followed by an outer
+ * step. Averages over fewer ranks stay plain. Warm-up steps (ddp_averager_create) come before x.
+ *
+ * With the kind that is set already, only the rates change: x and u stay, unless momentum becomes 0, which forgets u.
+ * So a program that changes its learning rate calls this again, for SLOWMO with each change of the inner one. Another
+ * kind begins anew, and DDP_OUTER_NONE ends it.
+ *
+ * The parameters are those of ddp_average_parameters. A complex number is two numbers. x and u are in CPU memory, in
+ * f64 for f64 and c128, and in f32 for all other types: 4 or 8 bytes a number for x, and again for u unless momentum is
+ * 0. x is rounded where it becomes a parameter of f16 or bf16, and kept unrounded. Of parameters on a device the
+ * average goes to the CPU and x comes back, and ddp_averager_step waits for both. A NaN in an average stays in u.
+ *
+ * Errors: INVALID_ARGUMENT (unknown kind, a number out of range), INVALID_STATE (during a step; a floating-point or
+ * complex parameter has no data and is not DDP_PARAM_IGNORED; the context was freed), OUT_OF_MEMORY.
+ * ddp_averager_step then also has TIMEOUT and UNAVAILABLE (a device).
+ * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_averager_set_outer(ddp_averager* averager, const ddp_outer_options* options, ddp_error** error);
+
+/* Saves the number of counted steps, x and u. They are the same on every rank, so one file is enough for all. The rates
+ * and the parameters themselves are not in it.
+ *
+ * *data: `*size` bytes in the safetensors format, in the byte order of this machine. The caller owns it and frees it with
+ * ddp_bytes_free (builtin_hooks.h).
+ * Errors: INVALID_STATE (during a step, the context was freed), OUT_OF_MEMORY.
+ * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_averager_state_save(ddp_averager* averager, void** data, size_t* size, ddp_error** error);
+
+/* Loads a saved state, on each rank of any world size. Set the outer optimizer first, with the same kind. Together with
+ * the parameters of the same moment, training continues with the same bits. On an error nothing has changed.
+ * Errors: INVALID_ARGUMENT (not such a file, cut short or damaged; of another kind; of parameters with other names,
+ * shapes or types), INVALID_STATE (during a step, the context was freed), OUT_OF_MEMORY.
+ * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_averager_state_load(ddp_averager* averager, const void* data, size_t size, ddp_error** error);
 
 /* NULL is allowed. Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
 DDP_API void ddp_averager_free(ddp_averager* averager);

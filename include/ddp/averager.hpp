@@ -3,9 +3,11 @@
 #define DDP_AVERAGER_HPP
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "averager.h"
+#include "builtin_hooks.h"
 #include "context.hpp"
 
 namespace ddp {
@@ -40,6 +42,26 @@ public:
     }
     std::int64_t steps() const { return ddp_averager_get_step(get()); }
     void set_steps(std::int64_t steps) { detail::call(ddp_averager_set_step, get(), steps); }
+
+    static ddp_outer_options outer_defaults() {
+        ddp_outer_options options;
+        ddp_outer_options_init(&options);
+        return options;
+    }
+    void set_outer(const ddp_outer_options& options = outer_defaults()) {
+        detail::call(ddp_averager_set_outer, get(), &options);
+    }
+    std::vector<unsigned char> save_state() {
+        void* data = nullptr;
+        std::size_t size = 0;
+        detail::call(ddp_averager_state_save, get(), &data, &size);
+        const std::unique_ptr<void, decltype(&ddp_bytes_free)> owner(data, &ddp_bytes_free);
+        const auto* bytes = static_cast<const unsigned char*>(data);
+        return {bytes, bytes + size};
+    }
+    void load_state(const std::vector<unsigned char>& state) {
+        detail::call(ddp_averager_state_load, get(), static_cast<const void*>(state.data()), state.size());
+    }
 
 private:
     void create(Context& context, const std::int64_t* periods, const std::int32_t* group_sizes, std::size_t count,

@@ -1,5 +1,8 @@
 #include "ddp/averager.h"
 
+#include <cmath>
+
+#include "capi/bytes.h"
 #include "capi/guard.h"
 #include "core/averager.h"
 
@@ -51,6 +54,25 @@ std::vector<Averager::Level> read_levels(const int64_t* periods, const int32_t* 
     return levels;
 }
 
+ddp_outer_options outer_defaults() {
+    return {sizeof(ddp_outer_options), DDP_OUTER_NESTEROV, 0, 0.7, 0.9, 0};
+}
+
+void check_outer(const ddp_outer_options& o) {
+    const auto refuse = [](const char* field, double value, const char* rule) {
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->", field, " is ", value, "; it must be ", rule);
+    };
+    if (o.kind < DDP_OUTER_NONE || o.kind > DDP_OUTER_SLOWMO)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->kind is ", o.kind, "; give one of DDP_OUTER_*");
+    require_zero(o.reserved0, "options->reserved0");
+    if (!std::isfinite(o.learning_rate) || o.learning_rate < 0)
+        refuse("learning_rate", o.learning_rate, "finite and not negative");
+    // Written so that it also refuses NaN.
+    if (!(o.momentum >= 0 && o.momentum < 1)) refuse("momentum", o.momentum, "at least 0 and less than 1");
+    if (o.kind == DDP_OUTER_SLOWMO && !(std::isfinite(o.inner_learning_rate) && o.inner_learning_rate > 0))
+        refuse("inner_learning_rate", o.inner_learning_rate, "finite and more than 0 for DDP_OUTER_SLOWMO");
+}
+
 }  // namespace
 
 ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group, ddp_error** error) {
@@ -92,5 +114,36 @@ ddp_status ddp_averager_set_step(ddp_averager* averager, int64_t step, ddp_error
         Averager& a = require(averager, "averager")->impl;
         if (step < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "step is ", step, "; it must not be negative");
         a.set_steps(step);
+    });
+}
+
+void ddp_outer_options_init(ddp_outer_options* options) {
+    if (options) *options = outer_defaults();
+}
+
+ddp_status ddp_averager_set_outer(ddp_averager* averager, const ddp_outer_options* options, ddp_error** error) {
+    return guard(error, "ddp_averager_set_outer", [&] {
+        Averager& a = require(averager, "averager")->impl;
+        ddp_outer_options o = outer_defaults();
+        if (options) read_struct(options, &o, "options");
+        check_outer(o);
+        a.set_outer(o);
+    });
+}
+
+ddp_status ddp_averager_state_save(ddp_averager* averager, void** data, size_t* size, ddp_error** error) {
+    return guard(error, "ddp_averager_state_save", [&] {
+        const Averager& a = require(averager, "averager")->impl;
+        require(data, "data");
+        require(size, "size");
+        give_bytes(a.state(), data, size);
+    });
+}
+
+ddp_status ddp_averager_state_load(ddp_averager* averager, const void* data, size_t size, ddp_error** error) {
+    return guard(error, "ddp_averager_state_load", [&] {
+        Averager& a = require(averager, "averager")->impl;
+        require(data, "data");
+        a.load_state(static_cast<const std::byte*>(data), size);
     });
 }

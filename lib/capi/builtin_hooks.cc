@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "capi/bytes.h"
 #include "capi/guard.h"
 #include "core/context.h"
 #include "hooks/options.h"
@@ -111,12 +112,7 @@ ddp_status ddp_hook_state_save(ddp_context* context, void** data, size_t* size, 
         Context& c = between_steps(context);
         require(data, "data");
         require(size, "size");
-        const std::vector<std::byte> state = c.hook_state();
-        void* copy = std::malloc(state.size());
-        if (!copy) throw std::bad_alloc();
-        std::memcpy(copy, state.data(), state.size());
-        *data = copy;
-        *size = state.size();
+        give_bytes(c.hook_state(), data, size);
     });
 }
 

@@ -66,6 +66,9 @@ std::string hint(const Side& a, const Side& b) {
         return is_programs_own(a.at) ? hint_for_program(a, b) : hint_for_program(b, a);
     if (a.at.step != b.at.step && a.at.step >= 0 && b.at.step >= 0) return hint_for_steps(a, b);
     if (a.at.purpose != b.at.purpose) return "the ranks call functions of libddp in a different order";
+    if (a.at.plan != b.at.plan && a.at.purpose == Purpose::kAverage)
+        return "the ranks have different outer optimizers, or only some of them loaded its state; every rank must call "
+               "ddp_averager_set_outer with the same options, and load the state";
     if (a.at.plan != b.at.plan)
         return "the ranks have different bucket plans, communication hooks, or frozen or skipped parameters";
     if (a.at.kind != b.at.kind || a.at.bucket != b.at.bucket) return "the ranks call collectives in a different order";

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "comm/pieces.h"
+#include "core/hook_state.h"
 #include "device/scratch.h"
 #include "kernels/dtype.h"
 
@@ -12,6 +13,11 @@ namespace {
 
 // Values travel together, at most this much at a time. A multiple of the size of every element.
 constexpr std::size_t kMessageBytes = std::size_t{25} << 20;
+
+// In the state of an averager. Every rank has the same, and so the file has no rank or world of its own.
+const HookStateOwner kOwner{"averager", 0, 1, kStateOfAverager};
+constexpr const char* kSteps = "steps";
+constexpr const char* kKind = "kind";
 
 // Values of one dtype and device on their way to the average and back.
 class Chunk {
@@ -65,7 +71,8 @@ ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own
 
 }  // namespace
 
-void average_parameters(const ParamTable& table, const ContextStreams& streams, Group& group, std::int64_t step) {
+void average_parameters(const ParamTable& table, const ContextStreams& streams, Group& group, std::int64_t step,
+                        std::uint64_t outer) {
     group.check();
     if (group.world() == 1) return;
     // Devices in the order in which they come first, as their numbers may differ between ranks.
@@ -80,6 +87,7 @@ void average_parameters(const ParamTable& table, const ContextStreams& streams, 
     }
     OpTag tag = OpTag::of(Purpose::kAverage);
     tag.step = step;
+    tag.plan = outer;
     const StreamScope order(streams);
     for (const auto& [dtype, devices] : by_dtype)
         for (const auto& [stream, pieces] : devices) {
@@ -118,25 +126,62 @@ const Averager::Level* Averager::due() const {
     return level == levels_.rend() ? nullptr : &*level;
 }
 
-std::int32_t Averager::step() {
+void Averager::require_context_between_steps() const {
     if (life_.expired())
         fail_call(DDP_ERROR_INVALID_STATE, "the context of this averager was freed; an averager uses its context");
     context_.require_between_steps();
+}
+
+std::int32_t Averager::step() {
+    require_context_between_steps();
     context_.group()->check();
     require_same_group();
     const Level* level = due();
-    const std::int32_t ranks = level ? average(*level) : 0;
+    const bool outer = outer_ && level == &levels_.back();
+    const std::int32_t ranks = level ? average(*level, outer ? outer_->hash() : 0) : 0;
+    if (outer) outer_->step(context_.streams(), context_.group()->timeout_ms());
     ++steps_;
     return ranks;
 }
 
+void Averager::set_outer(const ddp_outer_options& options) {
+    require_context_between_steps();
+    if (options.kind == DDP_OUTER_NONE)
+        outer_.reset();
+    else if (outer_ && outer_->kind() == options.kind)
+        outer_->set_rates(options);
+    else
+        outer_.emplace(context_.table(), options);
+}
+
+std::vector<std::byte> Averager::state() const {
+    require_context_between_steps();
+    HookState state;
+    state.numbers = {{kSteps, steps_}, {kKind, outer_ ? outer_->kind() : DDP_OUTER_NONE}};
+    if (outer_) outer_->save(state);
+    return write_hook_state(state, kOwner, context_.table(), context_.group()->timeout_ms());
+}
+
+void Averager::load_state(const std::byte* data, std::size_t size) {
+    require_context_between_steps();
+    const HookState state = read_hook_state(data, size, kOwner, context_.table(), /*shared_only=*/true);
+    const auto steps = state.numbers.find(kSteps), kind = state.numbers.find(kKind);
+    if (steps == state.numbers.end() || kind == state.numbers.end() || steps->second < 0)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the state is damaged (numbers); nothing was loaded");
+    if (const ddp_outer_kind here = outer_ ? outer_->kind() : DDP_OUTER_NONE; kind->second != here)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the state is of an outer optimizer of kind ", kind->second,
+                  "; here the kind is ", here, " (DDP_OUTER_*)");
+    if (outer_) outer_->load(state);
+    steps_ = steps->second;
+}
+
 // A part of the ranks that fails would leave the others to wait for it in the next step.
-std::int32_t Averager::average(const Level& level) {
+std::int32_t Averager::average(const Level& level, std::uint64_t outer) {
     const auto& all = context_.group();
     if (level.ranks == 1 && levels_.size() > 1) return 1;
-    const auto average_over = [this](Group& group) {
+    const auto average_over = [&](Group& group) {
         in_call("ddp_average_parameters",
-                [&] { average_parameters(context_.table(), context_.streams(), group, steps_); });
+                [&] { average_parameters(context_.table(), context_.streams(), group, steps_, outer); });
     };
     if (!level.group) {
         average_over(*all);

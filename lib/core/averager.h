@@ -3,17 +3,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/group.h"
 #include "core/context.h"
 #include "core/device_streams.h"
+#include "core/outer_optimizer.h"
 
 namespace libddp {
 
-// The mean over the ranks of `group` of all values that have one, in place. step: compared between ranks; -1: none.
-// Collective.
-void average_parameters(const ParamTable& table, const ContextStreams& streams, Group& group, std::int64_t step);
+// The mean over the ranks of `group` of all values that have one, in place. step and outer, a hash, are compared between
+// ranks; -1 and 0: none. Collective.
+void average_parameters(const ParamTable& table, const ContextStreams& streams, Group& group, std::int64_t step,
+                        std::uint64_t outer = 0);
 
 class Averager {
 public:
@@ -34,10 +37,16 @@ public:
     std::int64_t steps() const { return steps_; }
     void set_steps(std::int64_t steps) { steps_ = steps; }
 
+    // From the next average over all ranks on.
+    void set_outer(const ddp_outer_options& options);
+    std::vector<std::byte> state() const;
+    void load_state(const std::byte* data, std::size_t size);
+
 private:
+    void require_context_between_steps() const;
     void require_same_group() const;
     const Level* due() const;
-    std::int32_t average(const Level& level);
+    std::int32_t average(const Level& level, std::uint64_t outer);
 
     std::weak_ptr<const void> life_;  // of the context
     Context& context_;
@@ -45,6 +54,7 @@ private:
     const std::int64_t warmup_steps_;
     const std::weak_ptr<Group> made_for_;
     std::int64_t steps_ = 0;
+    std::optional<OuterOptimizer> outer_;
 };
 
 }  // namespace libddp

@@ -16,7 +16,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kFormat = "libddp-hook-state";
 constexpr const char* kVersion = "1";
 constexpr std::size_t kLengthBytes = 8;
 // So that the arrays are aligned in memory as they are in the file.
@@ -54,7 +53,7 @@ public:
         : file_(file), size_(size), table_(table) {}
 
     HookState read(const HookStateOwner& owner, bool shared_only) {
-        open();
+        open(owner.kind);
         check_owner(owner, shared_only);
         check_params();
         HookState state;
@@ -76,7 +75,7 @@ private:
         refuse("the state is damaged (", what, "); nothing was loaded");
     }
 
-    void open() {
+    void open(const StateKind& kind) {
         std::uint64_t length = 0;
         if (size_ < kLengthBytes) refuse("the state is cut short: ", size_, " bytes");
         std::memcpy(&length, file_, kLengthBytes);
@@ -89,7 +88,7 @@ private:
             text_begin, text_begin + length, [](int depth, Json::parse_event_t, Json&) { return depth <= 4; },
             /*allow_exceptions=*/false);
         if (!header_.is_object() || !header_.contains("__metadata__") || !header_["__metadata__"].is_object())
-            refuse("this is not the state of a hook: it has no header of ddp_hook_state_save");
+            refuse("this is not the state of ", kind.owner, ": it has no header of ", kind.writer);
         data_ = file_ + kLengthBytes + length;
         data_size_ = size_ - kLengthBytes - length;
     }
@@ -103,8 +102,8 @@ private:
 
     void check_owner(const HookStateOwner& owner, bool shared_only) const {
         const Json& metadata = header_["__metadata__"];
-        if (!metadata.contains("format") || metadata["format"] != kFormat)
-            refuse("this is not the state of a hook: its format is not '", kFormat, "'");
+        if (!metadata.contains("format") || metadata["format"] != owner.kind.format)
+            refuse("this is not the state of ", owner.kind.owner, ": its format is not '", owner.kind.format, "'");
         if (text("version") != kVersion)
             refuse("the state has version ", text("version"), "; this library reads version ", kVersion);
         if (text("bytes") != std::to_string(data_size_))
@@ -218,7 +217,7 @@ std::vector<std::byte> write_hook_state(const HookState& state, const HookStateO
             std::memcpy(next, array.data, array.bytes);
         next += array.bytes;
     }
-    header["__metadata__"] = {{"format", kFormat},
+    header["__metadata__"] = {{"format", owner.kind.format},
                               {"version", kVersion},
                               {"hook", owner.hook},
                               {"world", std::to_string(owner.world)},

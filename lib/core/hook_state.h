@@ -1,5 +1,5 @@
-// The state of a hook as a file in the safetensors format: 8 bytes with the length of a JSON header, the header, and then
-// the arrays. What safetensors does not know of (hook, world, rank, numbers, checksum) is in its "__metadata__".
+// The state of a hook, or of an averager, as a file in the safetensors format: 8 bytes with the length of a JSON header, the
+// header, and then the arrays. What safetensors does not know of (hook, world, rank, numbers, checksum) is in its "__metadata__".
 #pragma once
 
 #include <string>
@@ -10,10 +10,20 @@
 
 namespace libddp {
 
+// Whose states files hold, as messages say it.
+struct StateKind {
+    const char* format;
+    const char* owner;
+    const char* writer;
+};
+inline constexpr StateKind kStateOfHook{"libddp-hook-state", "a hook", "ddp_hook_state_save"};
+inline constexpr StateKind kStateOfAverager{"libddp-averager-state", "an averager", "ddp_averager_state_save"};
+
 // What a state belongs to.
 struct HookStateOwner {
     std::string hook;
     std::int32_t rank = 0, world = 1;
+    StateKind kind = kStateOfHook;
 };
 
 // What is on a device is fetched, which may take so long. Throws TIMEOUT.

@@ -1,4 +1,4 @@
-// The state of a hook as a list of arrays, between the hook and the file that core/hook_state.h makes of it.
+// The state of a hook, or of an averager, as a list of arrays, between that and the file that core/hook_state.h makes of it.
 #pragma once
 
 #include <cstddef>

@@ -44,6 +44,19 @@ void convert(void* dst, ddp_dtype dst_dtype, const void* src, ddp_dtype src_dtyp
 void outer_products(void* out, const void* left, const void* right, std::size_t rows, std::size_t n, std::size_t m,
                     ddp_dtype dtype, bool add, double scale);
 
+// The outer optimizer of include/ddp/averager.h.
+struct OuterStep {
+    bool nesterov = false;
+    double rate = 1;
+    double momentum = 0;
+    double inner_rate = 1;
+};
+
+// One step of it. values: the average; then the new outer parameters. outer: the old ones; then the new ones. momentum: may be
+// null if step.momentum is 0. f32 and f64; otherwise UNSUPPORTED. Computed in f64 and rounded once. The buffers are
+// different ones.
+void outer_step(void* values, void* outer, void* momentum, std::size_t count, ddp_dtype dtype, const OuterStep& step);
+
 // The instruction set that dispatch chose ("AVX2", ...), for logs and benchmarks.
 const char* instruction_set();
 

@@ -13,6 +13,14 @@
 
 _Static_assert(sizeof(void*) == 8 && sizeof(size_t) == 8, "this table is for LP64");
 
+SIZE(ddp_outer_options, 40);
+FIELD(ddp_outer_options, struct_size, 0);
+FIELD(ddp_outer_options, kind, 8);
+FIELD(ddp_outer_options, reserved0, 12);
+FIELD(ddp_outer_options, learning_rate, 16);
+FIELD(ddp_outer_options, momentum, 24);
+FIELD(ddp_outer_options, inner_learning_rate, 32);
+
 SIZE(ddp_backend_failure, 512);
 FIELD(ddp_backend_failure, rank, 0);
 FIELD(ddp_backend_failure, message, 4);

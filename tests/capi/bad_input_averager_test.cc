@@ -31,6 +31,25 @@ protected:
     auto step(std::int32_t* out) {
         return [this, out](ddp_error** e) { return ddp_averager_step(averager, out, e); };
     }
+    auto outer(ddp_outer_kind kind, double learning_rate = 1, double momentum = 0, double inner = 1,
+               std::uint32_t reserved = 0) {
+        return [=, this](ddp_error** e) {
+            ddp_outer_options options;
+            ddp_outer_options_init(&options);
+            options.kind = kind;
+            options.reserved0 = reserved;
+            options.learning_rate = learning_rate;
+            options.momentum = momentum;
+            options.inner_learning_rate = inner;
+            return ddp_averager_set_outer(averager, &options, e);
+        };
+    }
+    auto save(void** to, std::size_t* bytes) {
+        return [=, this](ddp_error** e) { return ddp_averager_state_save(averager, to, bytes, e); };
+    }
+    auto load(const void* from, std::size_t bytes) {
+        return [=, this](ddp_error** e) { return ddp_averager_state_load(averager, from, bytes, e); };
+    }
     auto average() {
         return [this](ddp_error** e) { return ddp_average_parameters(context, nullptr, e); };
     }
@@ -38,6 +57,8 @@ protected:
     ddp_averager* averager = nullptr;
     Untouched<ddp_averager*> untouched;
     Untouched<std::int32_t> ranks;
+    Untouched<void*> data;
+    Untouched<std::size_t> size;
     const std::int64_t periods[2] = {1, 2};
     const std::int32_t sizes[2] = {1, 1};
 };
@@ -58,6 +79,17 @@ TEST_F(BadAverager, NullHandles) {
                       [&](ddp_error** e) { return ddp_averager_step(nullptr, &ranks, e); }),
         null_argument("ddp_averager_set_step", "averager",
                       [](ddp_error** e) { return ddp_averager_set_step(nullptr, 1, e); }),
+        null_argument("ddp_averager_set_outer", "averager", outer(DDP_OUTER_SGD)),
+        null_argument("ddp_averager_state_save", "averager", save(&data, &size)),
+        null_argument("ddp_averager_state_load", "averager", load("", 0)),
+    });
+    ddp_outer_options_init(nullptr);
+    make();
+    expect_refused({
+        null_argument("ddp_averager_state_save", "data", save(nullptr, &size)),
+        null_argument("ddp_averager_state_save", "size", save(&data, nullptr)),
+        null_argument("ddp_averager_state_load", "data", load(nullptr, 0)),
+        {"no state", kInvalid, {"ddp_averager_state_load", "cut short"}, load("", 0)},
     });
 }
 
@@ -104,11 +136,62 @@ TEST_F(BadAverager, Arguments) {
     expect_good_step();
 }
 
+TEST_F(BadAverager, OuterOptimizers) {
+    float values[8] = {};
+    for (int i = 0; i < 2; ++i) {
+        auto d = desc(i == 0 ? "a" : "b");
+        d.data = values + 4 * i;
+        ddp_param made = -1;
+        ASSERT_EQ(ddp_register_param(context, &d, &made, nullptr), DDP_OK);
+    }
+    commit({});
+    make();
+    constexpr double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+    const std::string call = "ddp_averager_set_outer";
+    expect_refused({
+        {"kind -1", kInvalid, {call, "kind is -1", "DDP_OUTER_"}, outer(-1)},
+        {"kind 4", kInvalid, {call, "kind is 4"}, outer(4)},
+        {"reserved0", kInvalid, {call, "reserved0 is 7"}, outer(DDP_OUTER_SGD, 1, 0, 1, 7)},
+        {"rate -1", kInvalid, {call, "learning_rate is -1", "not negative"}, outer(DDP_OUTER_SGD, -1)},
+        {"rate inf", kInvalid, {call, "learning_rate is inf", "finite"}, outer(DDP_OUTER_NESTEROV, inf)},
+        {"rate NaN", kInvalid, {call, "learning_rate is nan"}, outer(DDP_OUTER_SLOWMO, nan)},
+        {"momentum -0.1", kInvalid, {call, "momentum is -0.1"}, outer(DDP_OUTER_SGD, 1, -0.1)},
+        {"momentum 1", kInvalid, {call, "momentum is 1", "less than 1"}, outer(DDP_OUTER_NESTEROV, 1, 1)},
+        {"momentum NaN", kInvalid, {call, "momentum is nan"}, outer(DDP_OUTER_NESTEROV, 1, nan)},
+        {"inner 0", kInvalid, {call, "inner_learning_rate is 0", "more than 0"}, outer(DDP_OUTER_SLOWMO, 1, 0, 0)},
+        {"inner inf", kInvalid, {call, "inner_learning_rate is inf"}, outer(DDP_OUTER_SLOWMO, 1, 0, inf)},
+        {"inner NaN", kInvalid, {call, "inner_learning_rate is nan"}, outer(DDP_OUTER_SLOWMO, 1, 0, nan)},
+    });
+    ddp_outer_options good;
+    ddp_outer_options_init(&good);
+    check_struct_size(good, "options", [&](const ddp_outer_options* options, ddp_error** e) {
+        return ddp_averager_set_outer(averager, options, e);
+    });
+    expect_accepted(outer(DDP_OUTER_SGD, 0, 0, nan));
+    expect_accepted([&](ddp_error** e) { return ddp_averager_set_outer(averager, nullptr, e); });
+    expect_accepted(step(nullptr));
+    expect_accepted(outer(DDP_OUTER_NONE));
+    expect_good_step();
+}
+
+TEST_F(BadAverager, AnOuterOptimizerNeedsData) {
+    add("ignored", DDP_PARAM_IGNORED);
+    commit();
+    make();
+    expect_refused({{"data", kState, {"ddp_averager_set_outer", "'a' has no data"}, outer(DDP_OUTER_SGD)}});
+    expect_accepted(outer(DDP_OUTER_NONE));
+}
+
 TEST_F(BadAverager, AfterItsContextWasFreed) {
     commit();
     make();
     recreate();
-    expect_refused({{"step", kState, {"ddp_averager_step", "context", "freed"}, step(&ranks)}});
+    expect_refused({
+        {"step", kState, {"ddp_averager_step", "context", "freed"}, step(&ranks)},
+        {"outer", kState, {"ddp_averager_set_outer", "context", "freed"}, outer(DDP_OUTER_SGD)},
+        {"save", kState, {"ddp_averager_state_save", "context", "freed"}, save(&data, &size)},
+        {"load", kState, {"ddp_averager_state_load", "context", "freed"}, load("", 0)},
+    });
     EXPECT_EQ(ddp_averager_get_step(averager), 0);
 }
 
@@ -128,6 +211,9 @@ TEST_F(BadAverager, InTheMiddleOfAStep) {
         {"average", kState, {"ddp_average_parameters", "step 0"}, average()},
         {"create", kState, {"ddp_averager_create", "step 0"}, create({1}, {1})},
         {"step", kState, {"ddp_averager_step", "step 0"}, step(&ranks)},
+        {"outer", kState, {"ddp_averager_set_outer", "step 0"}, outer(DDP_OUTER_SGD)},
+        {"save", kState, {"ddp_averager_state_save", "step 0"}, save(&data, &size)},
+        {"load", kState, {"ddp_averager_state_load", "step 0"}, load("", 0)},
     });
     EXPECT_EQ(ddp_averager_get_step(averager), 0) << "a refused step does not count";
     expect_accepted(calling(ddp_grad_ready, context, 0));

@@ -318,6 +318,29 @@ TEST_P(DeviceStepTest, ValuesAreAveragedAndBuffersSent) {
     });
 }
 
+TEST_P(DeviceStepTest, AnOuterOptimizerStepsOnTheHost) {
+    run([&](int rank, ddp_group* group) {
+        DeviceModel model(group, {5, 300}, view(), devices(rank), with(0), 1, param_flags());
+        model.context.commit();
+        ddp::Averager averager(model.context, 1);
+        auto options = ddp::Averager::outer_defaults();
+        options.learning_rate = options.momentum = 0.5;
+        averager.set_outer(options);
+        for (int step = 0; step < 2; ++step) {
+            for (int p : {1, 0}) model.set_value(p, gradient(rank, p, step));
+            EXPECT_EQ(averager.step(), world());
+        }
+        const auto state = averager.save_state();
+        averager.load_state(state);
+        EXPECT_EQ(averager.save_state(), state);
+        for (int p : {1, 0}) {
+            const double x = mean(world(), p, 0), d = x - mean(world(), p, 1);
+            EXPECT_NEAR(model.value(p)[1], x - 0.5 * (d + 0.5 * d) + 1, 1e-4);
+        }
+        model.close();
+    });
+}
+
 // Those of its host side ask, those of the device do not.
 TEST_F(DeviceTest, AThreadThatACheckCanEndEnqueuesNothingItself) {
     const auto go_on = [](void*) { return std::int32_t{0}; };

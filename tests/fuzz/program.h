@@ -113,6 +113,7 @@ private:
     void set_group() { call(ddp_context_set_group, handle(), group()); }
     void abort();
     void averager();
+    void outer_optimizer(ddp_averager* averager);
 
     // program_hooks.cc
     void use_hook();

@@ -299,11 +299,31 @@ void Program::averager() {
              odd() ? bytes_.below(4) : 1, static_cast<std::int64_t>(bytes_.below(3)) - odd(),
              odd() ? nullptr : &context.averager);
     }
+    if (bytes_.below(4) == 0) outer_optimizer(context.averager);
     std::int32_t ranks = 0;
     call(ddp_averager_step, context.averager, bytes_.flag() ? &ranks : nullptr);
     ddp_averager_get_step(context.averager);
     if (odd()) call(ddp_averager_set_step, context.averager, bytes_.number<std::int64_t>());
     if (bytes_.flag()) call(ddp_average_parameters, context.handle, odd() ? nullptr : group_);
+}
+
+void Program::outer_optimizer(ddp_averager* averager) {
+    Roomy<ddp_outer_options> options;
+    ddp_outer_options_init(&options);
+    options.kind = odd() ? bytes_.number<ddp_outer_kind>() : static_cast<ddp_outer_kind>(bytes_.below(4));
+    options.learning_rate = odd() ? bytes_.number<double>() : 0.5;
+    options.momentum = odd() ? bytes_.number<double>() : 0.5;
+    options.inner_learning_rate = odd() ? bytes_.number<double>() : 0.5;
+    call(ddp_averager_set_outer, averager, odd() ? nullptr : &options);
+    void* data = nullptr;
+    std::size_t size = 0;
+    if (call(ddp_averager_state_save, averager, odd() ? nullptr : &data, &size) != DDP_OK) return;
+    std::string state(static_cast<const char*>(data), size);
+    ddp_bytes_free(data);
+    check(call(ddp_averager_state_load, averager, state.data(), state.size()) == DDP_OK,
+          "an averager does not load what it has saved");
+    if (odd()) state[bytes_.number<std::uint16_t>() % state.size()] = static_cast<char>(bytes_.byte());
+    call(ddp_averager_state_load, averager, state.data(), state.size());
 }
 
 }  // namespace fuzz

@@ -39,7 +39,7 @@ export finalize!, finalize_async!, wait_param, discard!, set_sync!, no_sync, gra
 export set_stream!, grad_ready_on, finalize_on!, finalize_enqueue!, wait_param_on
 export mark_unused!, param_used, set_frozen!, skip!, skipped, set_weight!, join!
 export bucket_count, param_bucket, bucket_bytes, find_param, request_rebuild!, adopt_plan!, bucket_sizes, ready_order
-export average_parameters!, set_group!
+export average_parameters!, set_outer!, averager_state, load_averager_state!, set_group!
 export set_hook!, use_hook!, use_local_sgd!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
 export set_buffer_hook!, set_reduced_callback!, set_buffer!, step!
 export DataParallel, mean_gradients, DistributedOptimizer, synchronize!!, DistributedDataContainer

@@ -27,14 +27,47 @@ function Averager(ctx::Context, periods; group_sizes=nothing, warmup_steps::Inte
 end
 
 "Counts a step, and averages if it is due. Returns over how many ranks it averaged; 0 if it did not."
-function step!(averager::Averager)
+step!(averager::Averager) =
+    in_context(() -> Int(number_from(LibDDP.ddp_averager_step, Int32, averager.handle)), averager)
+
+"Calls f while the averager's context stays open."
+function in_context(f::F, averager::Averager) where {F}
     enter(averager.context.handle)
     try
-        return Int(number_from(LibDDP.ddp_averager_step, Int32, averager.handle))
+        return f()
     finally
         leave(averager.context.handle)
     end
 end
+
+const OUTER_KINDS = (none=LibDDP.DDP_OUTER_NONE, sgd=LibDDP.DDP_OUTER_SGD, nesterov=LibDDP.DDP_OUTER_NESTEROV,
+                     slowmo=LibDDP.DDP_OUTER_SLOWMO)
+
+"""
+    set_outer!(averager, kind=:nesterov; learning_rate=0.7, momentum=0.9, inner_learning_rate=0)
+
+An outer optimizer, which steps after each average over all ranks: `:nesterov` (DiLoCo), `:slowmo`, `:sgd` or `:none`. With the
+same kind again it changes the rates.
+"""
+function set_outer!(averager::Averager, kind::Symbol=:nesterov; learning_rate::Real=0.7, momentum::Real=0.9,
+                    inner_learning_rate::Real=0)
+    haskey(OUTER_KINDS, kind) || throw(ArgumentError("kind: $kind is none of $(join(keys(OUTER_KINDS), ", "))"))
+    settings = options(LibDDP.ddp_outer_options_init, LibDDP.ddp_outer_options,
+                       (kind=OUTER_KINDS[kind], learning_rate=Float64(learning_rate), momentum=Float64(momentum),
+                        inner_learning_rate=Float64(inner_learning_rate)))
+    return in_context(() -> call(LibDDP.ddp_averager_set_outer, averager.handle, Ref(settings)), averager)
+end
+
+"The number of counted steps and the state of the outer optimizer, in the safetensors format; the same on every rank."
+function averager_state(averager::Averager)
+    data, size = Ref{Ptr{Cvoid}}(C_NULL), Ref{Csize_t}(0)
+    take() = take_bytes(data[], size[], LibDDP.ddp_bytes_free)
+    return in_context(() -> call(LibDDP.ddp_averager_state_save, averager.handle, data, size; keep=take), averager)
+end
+
+"Loads a saved state. Set the outer optimizer first."
+load_averager_state!(averager::Averager, state::Vector{UInt8}) =
+    in_context(() -> call(LibDDP.ddp_averager_state_load, averager.handle, state, Csize_t(length(state))), averager)
 
 Base.close(averager::Averager) = close(averager.handle)
 Base.isopen(averager::Averager) = isopen(averager.handle)

@@ -7,6 +7,14 @@ from . import _ddp
 from .context import Context
 
 
+_KINDS = {
+    "none": _ddp.DDP_OUTER_NONE,
+    "sgd": _ddp.DDP_OUTER_SGD,
+    "nesterov": _ddp.DDP_OUTER_NESTEROV,
+    "slowmo": _ddp.DDP_OUTER_SLOWMO,
+}
+
+
 class Averager:
     """Averages the parameters every `periods` steps; with several periods, the i-th over group_sizes[i] ranks."""
 
@@ -30,6 +38,28 @@ class Averager:
     @steps.setter
     def steps(self, value: int) -> None:
         _ddp.ddp_averager_set_step(self._handle, value)
+
+    def set_outer(self, kind: str = "nesterov", learning_rate: float = 0.7, momentum: float = 0.9,
+                  inner_learning_rate: float = 0.0) -> None:
+        """An outer optimizer, which steps after each average over all ranks: "nesterov" (DiLoCo), "slowmo", "sgd", or
+        "none". Call it again with the same kind to change the rates."""
+        if kind not in _KINDS:
+            raise ValueError(f"kind: {kind!r} is none of {', '.join(_KINDS)}")
+        options = _ddp.ddp_outer_options()
+        options.kind = _KINDS[kind]
+        options.learning_rate = learning_rate
+        options.momentum = momentum
+        options.inner_learning_rate = inner_learning_rate
+        _ddp.ddp_averager_set_outer(self._handle, options)
+
+    def state(self) -> bytes:
+        """The number of counted steps and the state of the outer optimizer, in the safetensors format; the same on every
+        rank."""
+        return _ddp.ddp_averager_state_save(self._handle)
+
+    def load_state(self, state: bytes) -> None:
+        """Loads a saved state. Set the outer optimizer first."""
+        _ddp.ddp_averager_state_load(self._handle, state)
 
     def close(self) -> None:
         """Frees it."""

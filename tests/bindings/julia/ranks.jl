@@ -272,6 +272,19 @@ end
         averager.steps = 10
         @test averager.steps == 10
         @test weight ≈ fill((world - 1) / 2, 5)
+        set_outer!(averager; learning_rate=0.5, momentum=0.5)
+        weight .= 4
+        @test step!(averager) == world  # the outer parameters
+        state = averager_state(averager)
+        for _ in 1:2
+            load_averager_state!(averager, state)
+            @test averager.steps == 11
+            averager.steps = 12
+            weight .= 2
+            @test step!(averager) == world && all(==(2.5f0), weight)
+        end
+        set_outer!(averager, :slowmo; learning_rate=1, momentum=0, inner_learning_rate=0.1)
+        @test_throws ArgumentError set_outer!(averager, :adam)
         @test all(==(rank), running)
         step_begin!(ctx)
         @test all(==(world - 1), running)

@@ -346,6 +346,40 @@ class Ranks(unittest.TestCase):
             ctx.step_begin()
             np.testing.assert_array_equal(means, self.world - 1)
 
+    def test_outer_optimizer(self):
+        """The formulas of DiLoCo and SlowMo in NumPy."""
+        for kind, inner in (("sgd", 1.0), ("nesterov", 1.0), ("slowmo", 0.1)):
+            weight, state = np.zeros(5, "f8"), b""
+            x, u = np.zeros(5), np.zeros(5)
+            with ddp.Context(self.group) as ctx:
+                ctx.register("w", weight, np.zeros(5, "f8"))
+                ctx.commit()
+                averager = ddp.Averager(ctx, 1)
+                averager.set_outer(kind, learning_rate=0.7, momentum=0.9, inner_learning_rate=inner)
+                for step in range(6):
+                    moves = np.sin(np.arange(5.0) + step)
+                    weight += moves * (self.rank + 1)
+                    if step == 4:  # as after a restart
+                        averager = ddp.Averager(ctx, 1)
+                        averager.set_outer(kind, learning_rate=0.7, momentum=0.9, inner_learning_rate=inner)
+                        averager.load_state(state)
+                        self.assertEqual(averager.steps, 4)
+                    self.assertEqual(averager.step(), self.world)
+                    state = averager.state()
+                    average = x + moves * (self.world + 1) / 2
+                    if step == 0:
+                        x = average
+                    else:
+                        d = x - average
+                        u = 0.9 * u + d / inner
+                        x = x - 0.7 * (d + 0.9 * u if kind == "nesterov" else inner * u)
+                    np.testing.assert_allclose(weight, x, rtol=1e-12, atol=1e-12)
+                with self.assertRaisesRegex(ValueError, "adam"):
+                    averager.set_outer("adam")
+                with self.assertRaisesRegex(ValueError, "momentum is 1"):
+                    averager.set_outer(momentum=1)
+                averager.set_outer("none")
+
     def test_other_group_goes_on(self):
         """A hook that raises breaks the context: here with its own exception, on the other ranks with an error."""
         doomed = self.group.split(0)

@@ -434,6 +434,26 @@ class Adapter(unittest.TestCase):
         with support.raises(self, ValueError, "module", "no parameter"):
             DistributedDataParallel(nn.ReLU())
 
+    def test_an_outer_optimizer_is_torch_optim_sgd(self):
+        for kind, momentum in (("sgd", 0.0), ("sgd", 0.9), ("nesterov", 0.9)):
+            torch.manual_seed(5)
+            weight = torch.randn(3000)
+            outer = nn.Parameter(weight.clone())
+            optimizer = torch.optim.SGD([outer], lr=0.7, momentum=momentum, nesterov=kind == "nesterov")
+            with ddp.Context(self.group) as ctx:
+                ctx.register("w", weight, torch.zeros(3000))
+                ctx.commit()
+                averager = ddp.Averager(ctx, 1)
+                averager.set_outer(kind, learning_rate=0.7, momentum=momentum)
+                averager.step()
+                for _ in range(10):
+                    moves = torch.randn(self.group.world_size, 3000) / 10  # of all ranks
+                    outer.grad = -moves.mean(0)
+                    optimizer.step()
+                    weight += moves[self.group.rank]
+                    averager.step()
+                    self.assertLess((weight - outer.detach()).abs().max(), BOUND)
+
 
 torch.set_num_threads(1)
 support.main((2, 3))

@@ -45,6 +45,8 @@ def train(group: ddp.Group, weights: "array.array[float]") -> ddp.Stats:
             parameter.ready(weights)
         ctx.finalize()
         averager = ddp.Averager(ctx, [2, 4], [2, 4])
+        averager.set_outer("slowmo", 1, momentum=0.5, inner_learning_rate=0.1)
+        averager.load_state(averager.state())
         print(averager.step(), parameter.view().shape[0], ctx.plan(), ctx.bucket_sizes())
         return ctx.stats()
 

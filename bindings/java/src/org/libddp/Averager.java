@@ -2,6 +2,24 @@ package org.libddp;
 
 /** Averages models that ranks train apart for some steps (ddp/averager.h). */
 public final class Averager implements AutoCloseable {
+    /** Kinds of outer optimizers. */
+    public enum Outer {
+        /** None: averages are plain. */
+        NONE(ddp.DDP_OUTER_NONE),
+        /** SGD, with or without momentum. */
+        SGD(ddp.DDP_OUTER_SGD),
+        /** SGD with Nesterov's momentum: the one of DiLoCo. */
+        NESTEROV(ddp.DDP_OUTER_NESTEROV),
+        /** That of SlowMo. */
+        SLOWMO(ddp.DDP_OUTER_SLOWMO);
+
+        private final int code;
+
+        Outer(int code) {
+            this.code = code;
+        }
+    }
+
     private final Handle<Kind.ddp_averager> handle;
     private final Context context;
 
@@ -40,12 +58,7 @@ public final class Averager implements AutoCloseable {
      */
     public int step() {
         int[] ranks = new int[1];
-        long at = Handle.enter(context.handle); // not freed meanwhile
-        try {
-            ddp.ddp_averager_step(handle, ranks);
-        } finally {
-            Handle.leave(context.handle, at);
-        }
+        inContext(() -> ddp.ddp_averager_step(handle, ranks));
         return ranks[0];
     }
 
@@ -61,6 +74,52 @@ public final class Averager implements AutoCloseable {
      */
     public void steps(long value) {
         ddp.ddp_averager_set_step(handle, value);
+    }
+
+    /**
+     * Sets an outer optimizer, which steps after each average over all ranks. With the same kind again it changes the
+     * rates. Every rank must set the same.
+     *
+     * @param kind of the outer optimizer
+     * @param learningRate not negative; 0.7 in DiLoCo
+     * @param momentum at least 0 and less than 1; 0.9 in DiLoCo
+     * @param innerLearningRate for SLOWMO, of the model's own optimizer, more than 0; others ignore it
+     */
+    public void setOuter(Outer kind, double learningRate, double momentum, double innerLearningRate) {
+        try (ddp_outer_options options = new ddp_outer_options()) {
+            options.setKind(kind.code);
+            options.setLearning_rate(learningRate);
+            options.setMomentum(momentum);
+            options.setInner_learning_rate(innerLearningRate);
+            inContext(() -> ddp.ddp_averager_set_outer(handle, options));
+        }
+    }
+
+    /** {@return the number of counted steps and the state of the outer optimizer, in the safetensors format; the same
+     * on every rank} */
+    public byte[] state() {
+        byte[][] state = new byte[1][];
+        inContext(() -> ddp.ddp_averager_state_save(handle, state));
+        return state[0];
+    }
+
+    /**
+     * Loads a saved state. Set the outer optimizer first.
+     *
+     * @param state the result of {@link #state}
+     */
+    public void loadState(byte[] state) {
+        inContext(() -> ddp.ddp_averager_state_load(handle, state));
+    }
+
+    // The context is not freed meanwhile.
+    private void inContext(Runnable call) {
+        long at = Handle.enter(context.handle);
+        try {
+            call.run();
+        } finally {
+            Handle.leave(context.handle, at);
+        }
     }
 
     /** Frees the averager. The context stays open. */

@@ -84,6 +84,27 @@ class HooksTest {
         }
     }
 
+    // DiLoCo's, until the weight is the average of all ranks again.
+    private void outerOptimizer(Averager averager, FloatBuffer weight) {
+        averager.setOuter(Averager.Outer.NESTEROV, 0.5, 0.5, 0);
+        weight.put(0, 4);
+        assertEquals(world, averager.step()); // the outer parameter
+        byte[] state = averager.state();
+        for (int again = 0; again < 2; ++again) {
+            averager.loadState(state);
+            assertEquals(9, averager.steps());
+            averager.steps(10);
+            weight.put(0, 2);
+            assertEquals(world, averager.step());
+            assertEquals(2.5f, weight.get(0));
+        }
+        averager.setOuter(Averager.Outer.NONE, 0, 0, 0);
+        averager.step();
+        weight.put(0, rank);
+        assertEquals(world, averager.step());
+        assertEquals((world - 1) / 2f, weight.get(0), 1e-6);
+    }
+
     @Test
     void buffersAndAverager() {
         try (Context ctx = new Context(group)) {
@@ -107,6 +128,7 @@ class HooksTest {
                 assertEquals(3, averager.steps());
                 averager.steps(8);
                 assertEquals(8, averager.steps());
+                outerOptimizer(averager, weight);
             }
             assertEquals(List.of(world, 0, world), results);
             assertEquals((world - 1) / 2f, weight.get(0), 1e-6);
