@@ -102,6 +102,8 @@ public:
     void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
     void skip(const std::vector<std::int32_t>& params);
     void request_rebuild();
+    // The plan stays: no rebuild is due, nor is an order recorded for one.
+    void keep_plan();
     void adopt_plan(std::vector<std::vector<std::int32_t>> buckets);
     // The first part of moving to another group: waits a while for what is under way.
     void leave_group(Group& next);

@@ -247,6 +247,12 @@ void Reducer::request_rebuild() {
     order_.start();
 }
 
+void Reducer::keep_plan() {
+    require_idle();
+    if (order_.recording()) order_.finish();
+    rebuild_due_ = false;
+}
+
 void Reducer::adopt_plan(std::vector<std::vector<std::int32_t>> buckets) {
     require_idle();
     next_plan_ = lay_out(plan_params(), buckets);

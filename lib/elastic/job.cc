@@ -212,7 +212,8 @@ void ElasticJob::move_contexts(const std::shared_ptr<Group>& group, std::int32_t
         const bool has_hook_state = group->rank() != donor && newest > 0;
         context->set_group(group);
         if (has_hook_state) context->load_hook_state(state.hook.data(), state.hook.size(), true);
-        if (state.records_order) context->committed().request_rebuild();
+        Reducer& reducer = context->committed();
+        state.records_order ? reducer.request_rebuild() : reducer.keep_plan();
     }
 }
 
