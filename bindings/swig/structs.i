@@ -23,6 +23,13 @@ ddp_plain_options(ddp_quantize_options)
 ddp_plain_options(ddp_onebit_options)
 ddp_plain_options(ddp_topk_options)
 ddp_plain_options(ddp_local_sgd_options)
+ddp_plain_options(ddp_elastic_options)
+
+%immutable ddp_elastic_options::group;
+%extend ddp_elastic_options {
+    /* Sets group, which stays the caller's: an assignment would take it over. */
+    void set_group(const ddp_group_options* group) { $self->group = group; }
+}
 
 /* Results: the caller makes an empty one and the library fills it. */
 %define ddp_result_struct(TYPE)
@@ -38,6 +45,7 @@ ddp_plain_options(ddp_local_sgd_options)
 ddp_result_struct(ddp_environment)
 ddp_result_struct(ddp_stats)
 ddp_result_struct(ddp_tensor)
+ddp_result_struct(ddp_elastic_step)
 
 %immutable ddp_tensor::shape;
 %extend ddp_tensor {
