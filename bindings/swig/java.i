@@ -76,6 +76,7 @@ ddp_handle_argument(TYPE)
 %define ddp_borrowed_handle(TYPE)
 ddp_handle_argument(TYPE)
 %enddef
+%typemap(javaout) ddp_group* ddp_elastic_group { return Handle.part(elastic, $jnicall); }
 %typemap(javaout) ddp_error* ddp_error_create { return Handle.own(Kind.ERROR, $jnicall); }
 %pragma(java) modulecode=%{
   static void ddp_store_free(Handle<Kind.ddp_store> store) { Handle.close(store); }
@@ -84,6 +85,7 @@ ddp_handle_argument(TYPE)
   static void ddp_context_free(Handle<Kind.ddp_context> context) { Handle.close(context); }
   static void ddp_layout_free(Handle<Kind.ddp_layout> layout) { Handle.close(layout); }
   static void ddp_averager_free(Handle<Kind.ddp_averager> averager) { Handle.close(averager); }
+  static void ddp_elastic_free(Handle<Kind.ddp_elastic> elastic) { Handle.close(elastic); }
   static void ddp_error_free(Handle<Kind.ddp_error> error) { Handle.close(error); }
 %}
 %typemap(jni) jobject buffer "jobject"

@@ -75,6 +75,9 @@ ddp_handle_argument(TYPE)
 /* Only ddp_error_create gives a handle as its value. */
 %typemap(out) ddp_error* { $result = ddp_py_own(&ddp_py_ddp_error, $1, 0); }
 
+/* Part of the job, which it keeps from being freed. */
+%typemap(out) ddp_group* ddp_elastic_group { $result = ddp_py_lend(&ddp_py_ddp_group, $1, held1); }
+
 /* NUMBERS, LISTS, BYTES. As SWIG's OUTPUT, but 0 where the call fails before it writes. */
 %define ddp_number_result(TYPE, NAME)
 %typemap(in, numinputs=0) TYPE* NAME (TYPE number = 0) { $1 = &number; }
@@ -289,6 +292,7 @@ ddp_callback(ddp_reduced_fn)
 %nothread ddp_dtype_name;
 %nothread ddp_group_rank;
 %nothread ddp_group_world_size;
+%nothread ddp_elastic_group;
 %nothread ddp_layout_generation;
 %nothread ddp_context_param_count;
 %nothread ddp_context_bucket_count;
@@ -311,4 +315,5 @@ ddp_callback(ddp_reduced_fn)
 %nothread ddp_context_free;
 %nothread ddp_layout_free;
 %nothread ddp_averager_free;
+%nothread ddp_elastic_free;
 %nothread ddp_error_free;

@@ -23,7 +23,17 @@ ddp_plain_options(ddp_quantize_options)
 ddp_plain_options(ddp_onebit_options)
 ddp_plain_options(ddp_topk_options)
 ddp_plain_options(ddp_local_sgd_options)
+<<<<<<< HEAD
 ddp_plain_options(ddp_outer_options)
+=======
+ddp_plain_options(ddp_elastic_options)
+
+%immutable ddp_elastic_options::group;
+%extend ddp_elastic_options {
+    /* Sets group, which stays the caller's: an assignment would take it over. */
+    void set_group(const ddp_group_options* group) { $self->group = group; }
+}
+>>>>>>> 21722766ebd46fbabd902658b51247f566b5d9b8
 
 /* Results: the caller makes an empty one and the library fills it. */
 %define ddp_result_struct(TYPE)
@@ -39,6 +49,7 @@ ddp_plain_options(ddp_outer_options)
 ddp_result_struct(ddp_environment)
 ddp_result_struct(ddp_stats)
 ddp_result_struct(ddp_tensor)
+ddp_result_struct(ddp_elastic_step)
 
 %immutable ddp_tensor::shape;
 %extend ddp_tensor {

@@ -21,9 +21,12 @@ public:
     using BufferHook = std::function<void(ddp_group* group, const ddp_tensor* buffers, std::size_t count)>;
 
     explicit Context(const Group& group) : Context(group, defaults()) {}
-    Context(const Group& group, const ddp_context_options& options) {
+    Context(const Group& group, const ddp_context_options& options) : Context(group.get(), options) {}
+    /* Of a group that something else owns, such as an Elastic. */
+    explicit Context(ddp_group* group) : Context(group, defaults()) {}
+    Context(ddp_group* group, const ddp_context_options& options) {
         ddp_context* context = nullptr;
-        detail::call(ddp_context_create, group.get(), &options, &context);
+        detail::call(ddp_context_create, group, &options, &context);
         handle_.reset(context);
     }
     static ddp_context_options defaults() {

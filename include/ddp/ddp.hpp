@@ -8,6 +8,7 @@
 
 #include "averager.hpp"
 #include "context.hpp"
+#include "elastic.hpp"
 #include "record.hpp"
 
 #endif  // DDP_DDP_HPP

@@ -74,6 +74,7 @@ void ElasticJob::set_steps(std::int64_t steps) {
 }
 
 void ElasticJob::begin() {
+    if (left_) fail_call(DDP_ERROR_INVALID_STATE, "this rank has left the job; create another to join it again");
     changed_ = false;
     if (membership_.roster().number > 0) {
         // What no loss of a rank has caused would happen again.
@@ -233,6 +234,7 @@ void ElasticJob::leave() {
     if (!group_->broken())
         for (const Context* context : contexts_) context->require_between_steps();
     membership_.leave();
+    left_ = true;
     group_ = make_alone();
     for (Context* context : contexts_) context->set_group(group_);
 }

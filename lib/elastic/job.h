@@ -80,7 +80,7 @@ private:
     std::int64_t steps_ = 0;
     bool has_state_ = false;  // steps_ counts
     bool changed_ = false;
-    bool leave_announced_ = false, leaving_ = false;
+    bool leave_announced_ = false, leaving_ = false, left_ = false;
 };
 
 }  // namespace libddp

@@ -9,6 +9,7 @@
 
 #include "util/error.h"
 #include "util/host.h"
+#include "util/interrupt.h"
 
 namespace libddp {
 namespace {
@@ -148,6 +149,8 @@ std::vector<Member> Membership::decide(std::int64_t roster, const Deadline& dead
     const Deadline soon = Deadline::after_ms(kSoonMs);
     bool enough = false;
     for (;;) {
+        // The short waits of the store begin and end without asking.
+        if (interrupt::wanted()) fail(DDP_ERROR_INTERRUPTED, "the wait for roster ", roster, " was interrupted");
         const std::vector<Member> members = plan(roster, was_in || before.empty() ? kLookMs : kLookForPlaceMs);
         if (!members.empty()) return members;
         const std::vector<Member> came = arrivals(roster);

@@ -13,22 +13,6 @@
 
 _Static_assert(sizeof(void*) == 8 && sizeof(size_t) == 8, "this table is for LP64");
 
-SIZE(ddp_elastic_options, 32);
-FIELD(ddp_elastic_options, struct_size, 0);
-FIELD(ddp_elastic_options, group, 8);
-FIELD(ddp_elastic_options, min_world, 16);
-FIELD(ddp_elastic_options, max_world, 20);
-FIELD(ddp_elastic_options, settle_ms, 24);
-SIZE(ddp_elastic_step, 48);
-FIELD(ddp_elastic_step, struct_size, 0);
-FIELD(ddp_elastic_step, step, 8);
-FIELD(ddp_elastic_step, roster, 16);
-FIELD(ddp_elastic_step, rank, 24);
-FIELD(ddp_elastic_step, world_size, 28);
-FIELD(ddp_elastic_step, changed, 32);
-FIELD(ddp_elastic_step, joined, 36);
-FIELD(ddp_elastic_step, left, 40);
-FIELD(ddp_elastic_step, leaving, 44);
 SIZE(ddp_outer_options, 40);
 FIELD(ddp_outer_options, struct_size, 0);
 FIELD(ddp_outer_options, kind, 8);
@@ -145,6 +129,22 @@ FIELD(ddp_param_desc, grad, 48);
 FIELD(ddp_param_desc, flags, 56);
 FIELD(ddp_param_desc, uses, 60);
 
+SIZE(ddp_elastic_options, 32);
+FIELD(ddp_elastic_options, struct_size, 0);
+FIELD(ddp_elastic_options, group, 8);
+FIELD(ddp_elastic_options, min_world, 16);
+FIELD(ddp_elastic_options, max_world, 20);
+FIELD(ddp_elastic_options, settle_ms, 24);
+SIZE(ddp_elastic_step, 48);
+FIELD(ddp_elastic_step, struct_size, 0);
+FIELD(ddp_elastic_step, step, 8);
+FIELD(ddp_elastic_step, roster, 16);
+FIELD(ddp_elastic_step, rank, 24);
+FIELD(ddp_elastic_step, world_size, 28);
+FIELD(ddp_elastic_step, changed, 32);
+FIELD(ddp_elastic_step, joined, 36);
+FIELD(ddp_elastic_step, left, 40);
+FIELD(ddp_elastic_step, leaving, 44);
 SIZE(ddp_group_options, 80);
 FIELD(ddp_group_options, struct_size, 0);
 FIELD(ddp_group_options, rank, 8);

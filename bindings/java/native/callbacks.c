@@ -146,6 +146,9 @@ void ddp_java_free(int32_t kind, void* pointer) {
         case 8:
             ddp_mem_free(pointer, NULL);
             break;
+        case 9:
+            ddp_elastic_free(pointer);
+            break;
         default:
             break;
     }

@@ -25,12 +25,12 @@ import Libdl
 
 include("LibDDP.jl")
 import .LibDDP
-using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layout, ddp_averager
+using .LibDDP: ddp_error, ddp_store, ddp_group, ddp_work, ddp_context, ddp_layout, ddp_averager, ddp_elastic
 
 # Not exported, because programs have such names themselves: check, plan, stats, version, features, device, cuda, pointer_of,
 # stream_of, device_count, device_describe, mark, set_workload,
 # set_blame_signal.
-export Group, Context, Parameter, Work, Store, Bucket, Gradient, Averager, Stats, DDPError
+export Group, Context, Parameter, Work, Store, Bucket, Gradient, Averager, Elastic, Stats, DDPError
 export environment, backend_available
 export allreduce!, bcast!, allgather!, reduce_scatter!, barrier, round_robin, alloc, abort!
 export isdone, then, complete!
@@ -43,6 +43,7 @@ export average_parameters!, set_outer!, averager_state, load_averager_state!, se
 export set_hook!, use_hook!, use_local_sgd!, compress_hook!, hook_then!, hook_name, hook_state, load_hook_state!
 export set_buffer_hook!, set_reduced_callback!, set_buffer!, step!
 export DataParallel, mean_gradients, DistributedOptimizer, synchronize!!, DistributedDataContainer
+export add_context!, add_state!, set_step!, begin_step!, announce_leave!, leave!
 export compare_set!, add!, multi_set!, multi_get, queue_size
 
 include("library.jl")
@@ -63,6 +64,7 @@ include("participation.jl")
 include("buckets.jl")
 include("hooks.jl")
 include("averager.jl")
+include("elastic.jl")
 include("trees.jl")
 include("record.jl")
 

@@ -52,20 +52,29 @@ function Group(; rank::Union{Integer,Nothing}=nothing, world_size::Union{Integer
                store::Union{Store,Nothing}=nothing, secret=nothing, deterministic::Bool=false, match_check::Bool=true,
                round_robin::Integer=1, insecure::Bool=false)
     sweep()
-    texts = map(optional, (init_method, backend, backend_options, name, secret))
     made = Ref{Ptr{ddp_group}}()
+    texts = map(optional, (init_method, backend, backend_options, name, secret))
+    flags = LibDDP.DDP_GROUP_OR_ALONE | group_flags(deterministic, match_check, insecure)
+    return with_group_options(texts, store, timeout, flags; rank=Int32(something(rank, -1)),
+                              world_size=Int32(something(world_size, -1)), round_robin=UInt32(round_robin)) do settings
+        call(LibDDP.ddp_group_create, Ref(settings), made; keep=() -> new_group(made[], store))
+    end
+end
+
+group_flags(deterministic, match_check, insecure) = deterministic * LibDDP.DDP_GROUP_DETERMINISTIC |
+                                                    !match_check * LibDDP.DDP_GROUP_NO_MATCH_CHECK |
+                                                    insecure * LibDDP.DDP_GROUP_INSECURE
+
+"f(options of a group), of texts and a store that stay meanwhile. texts: init_method, backend, backend_options, name, secret."
+function with_group_options(f, texts, store, timeout, flags; others...)
     store_pointer = store === nothing ? C_NULL : enter(store.handle)
     try
         GC.@preserve texts begin
-            settings = options(LibDDP.ddp_group_options_init, LibDDP.ddp_group_options,
-                               (rank=Int32(something(rank, -1)), world_size=Int32(something(world_size, -1)),
-                                init_method=text("init_method", texts[1]), backend=text("backend", texts[2]),
-                                backend_options=text("backend_options", texts[3]), group_name=text("name", texts[4]),
-                                secret=text("secret", texts[5]), timeout_ms=milliseconds(timeout), store=store_pointer,
-                                flags=LibDDP.DDP_GROUP_OR_ALONE | deterministic * LibDDP.DDP_GROUP_DETERMINISTIC |
-                                      !match_check * LibDDP.DDP_GROUP_NO_MATCH_CHECK |
-                                      insecure * LibDDP.DDP_GROUP_INSECURE, round_robin=UInt32(round_robin)))
-            return call(LibDDP.ddp_group_create, Ref(settings), made; keep=() -> new_group(made[], store))
+            return f(options(LibDDP.ddp_group_options_init, LibDDP.ddp_group_options,
+                             (init_method=text("init_method", texts[1]), backend=text("backend", texts[2]),
+                              backend_options=text("backend_options", texts[3]), group_name=text("name", texts[4]),
+                              secret=text("secret", texts[5]), timeout_ms=milliseconds(timeout), store=store_pointer,
+                              flags=flags, others...)))
         end
     finally
         store === nothing || leave(store.handle)

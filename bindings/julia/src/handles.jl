@@ -3,10 +3,11 @@
 # not be freed; it only says what is garbage, and the next call that may free does.
 
 # In the order in which they must be freed.
-@enum Kind WORK AVERAGER CONTEXT LAYOUT MEMORY GROUP STORE BORROWED
+@enum Kind WORK AVERAGER CONTEXT LAYOUT MEMORY ELASTIC GROUP STORE BORROWED PART
 
 const NAMES = Dict(WORK => "work", AVERAGER => "averager", CONTEXT => "context", LAYOUT => "layout", MEMORY => "memory",
-                   GROUP => "group", STORE => "store", BORROWED => "group or bucket that a callback was lent")
+                   ELASTIC => "elastic job", GROUP => "group", STORE => "store",
+                   BORROWED => "group or bucket that a callback was lent", PART => "elastic job")
 
 mutable struct Handle
     kind::Kind
@@ -22,10 +23,12 @@ mutable struct Handle
         handle = new(kind, pointer, Threads.Atomic{Int}(0), Threads.Atomic{Int}(0), raised, Any[], kept, Handle[])
         if kind != BORROWED
             finalizer(discard, handle)
-            kind in (CONTEXT, AVERAGER, GROUP) && remember(handle)
+            kind in (CONTEXT, AVERAGER, ELASTIC, GROUP) && remember(handle)
         end
         return handle
     end
+    # Part of another, which a call that uses the part uses too.
+    Handle(whole::Handle, pointer::Ptr) = new(PART, pointer, whole.state, whole.freed, Any[], Any[], Any[whole], Handle[])
 end
 
 Base.isopen(handle::Handle) = iseven(handle.state[])
@@ -49,6 +52,7 @@ end
 
 "Frees it, at once or when the calls in other threads that use it have returned."
 function Base.close(handle::Handle)
+    handle.kind == PART && return nothing
     Threads.atomic_or!(handle.state, 1) == 0 && free(handle)
     return nothing
 end
@@ -65,6 +69,7 @@ end
 
 function free(handle::Handle)
     handle.kind == BORROWED && return nothing
+    handle.kind == PART && return free(handle.kept[1])
     if CALLBACKS_RUNNING[] != 0  # not from within one
         discard(handle)
         return nothing
@@ -83,6 +88,7 @@ function free_pointer(kind::Kind, pointer::Ptr{Cvoid})
     kind == WORK ? LibDDP.ddp_work_free(pointer) :
     kind == AVERAGER ? gc_safe(LibDDP.ddp_averager_free, pointer) :
     kind == CONTEXT ? gc_safe(LibDDP.ddp_context_free, pointer) :
+    kind == ELASTIC ? gc_safe(LibDDP.ddp_elastic_free, pointer) :
     kind == LAYOUT ? LibDDP.ddp_layout_free(pointer) :
     kind == MEMORY ? LibDDP.ddp_mem_free(pointer, C_NULL) :
     kind == GROUP ? gc_safe(LibDDP.ddp_group_free, pointer) : gc_safe(LibDDP.ddp_store_free, pointer)

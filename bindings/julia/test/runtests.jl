@@ -4,6 +4,7 @@ include("support.jl")
 @testset "DDP" begin
     @testset "arrays" begin include("arrays.jl") end
     @testset "errors" begin include("errors.jl") end
+    @testset "elastic" begin include("elastic.jl") end
     @testset "interrupts" begin include("interrupts.jl") end
     @testset "lifetime" begin include("lifetime.jl") end
 end

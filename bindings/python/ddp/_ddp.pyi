@@ -1,6 +1,6 @@
 """The low-level module that SWIG generates: every function and constant of the C headers under its own name, with handles,
 addresses and numbers. Private: the package's Python files are the interface."""
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 class Handle:
     """An object of libddp's."""
@@ -12,6 +12,8 @@ class Handle:
     def forget_kept(self) -> None: ...
     def end_step(self) -> None: ...
     def grad_ready(self, param: int, /) -> None: ...
+    @staticmethod
+    def call_with(contexts: Sequence[Any], function: Callable[..., Any], arguments: Tuple[Any, ...], /) -> Any: ...
 
 class Memory:
     """An array as memory: of another library's, or of libddp's. numpy.asarray and torch.from_dlpack take it."""

@@ -14,7 +14,7 @@ from ._errors import Error, NotFoundError
 from .store import Store
 from .work import Work, sweep
 
-_open_groups: "weakref.WeakSet[Group]" = weakref.WeakSet()
+_open: "weakref.WeakSet[Any]" = weakref.WeakSet()  # groups, and elastic jobs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,28 @@ def backend_available(name: str) -> bool:
         return False
 
 
+def group_options(init_method: Optional[str], *, backend: Optional[str], backend_options: Optional[str],
+                  timeout: Optional[float], name: Optional[str], store: Optional[Store], secret: Optional[str],
+                  deterministic: bool, match_check: bool, insecure: bool) -> Any:
+    """What groups and elastic jobs are made with."""
+    options = _ddp.ddp_group_options()
+    options.init_method = init_method
+    options.backend = backend
+    options.backend_options = backend_options
+    options.timeout_ms = milliseconds(timeout)
+    options.group_name = name
+    options.store = store
+    options.secret = secret
+    options.flags = (deterministic * _ddp.DDP_GROUP_DETERMINISTIC | (not match_check) * _ddp.DDP_GROUP_NO_MATCH_CHECK
+                     | insecure * _ddp.DDP_GROUP_INSECURE)
+    return options
+
+
+def close_at_exit(closeable: Any) -> None:
+    """Closes it when the process ends, if it is still there."""
+    _open.add(closeable)
+
+
 class Group:
     """A set of ranks. Creating one waits until every rank has joined.
 
@@ -62,26 +84,19 @@ class Group:
                  timeout: Optional[float] = None, name: Optional[str] = None, store: Optional[Store] = None,
                  secret: Optional[str] = None, deterministic: bool = False, match_check: bool = True,
                  round_robin: int = 1, insecure: bool = False):
-        options = _ddp.ddp_group_options()
+        options = group_options(init_method, backend=backend, backend_options=backend_options, timeout=timeout, name=name,
+                                store=store, secret=secret, deterministic=deterministic, match_check=match_check,
+                                insecure=insecure)
         options.rank = -1 if rank is None else rank
         options.world_size = -1 if world_size is None else world_size
-        options.init_method = init_method
-        options.backend = backend
-        options.backend_options = backend_options
-        options.timeout_ms = milliseconds(timeout)
-        options.group_name = name
-        options.store = store
-        options.secret = secret
-        options.flags = (_ddp.DDP_GROUP_OR_ALONE | deterministic * _ddp.DDP_GROUP_DETERMINISTIC
-                         | (not match_check) * _ddp.DDP_GROUP_NO_MATCH_CHECK
-                         | insecure * _ddp.DDP_GROUP_INSECURE)
+        options.flags |= _ddp.DDP_GROUP_OR_ALONE
         options.round_robin = round_robin
         self._take(_ddp.ddp_group_create(options), store)
 
     def _take(self, handle: _ddp.Handle, *kept: Any) -> None:
         self._handle = handle
         self._kept = kept
-        _open_groups.add(self)
+        close_at_exit(self)
 
     @classmethod
     def _of(cls, handle: _ddp.Handle, *kept: Any) -> "Group":
@@ -91,7 +106,7 @@ class Group:
 
     @classmethod
     def _lent(cls, handle: _ddp.Handle, stream: Optional[int] = None) -> "Group":
-        """The group that a callback is lent: not ours to close."""
+        """The group that a callback is lent, or an elastic job's: not ours to close."""
         group = cls.__new__(cls)
         group._handle = handle
         group._kept = ()
@@ -277,5 +292,5 @@ class _Allocated:
 @atexit.register
 def _leave() -> None:
     """Tells the other ranks that this one ends, so that they need not find out."""
-    for group in list(_open_groups):
-        group.close()
+    for each in list(_open):
+        each.close()

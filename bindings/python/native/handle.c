@@ -15,6 +15,7 @@ KIND(ddp_group, ddp_group_free);
 KIND(ddp_work, ddp_work_free);
 KIND(ddp_context, ddp_context_free);
 KIND(ddp_averager, ddp_averager_free);
+KIND(ddp_elastic, ddp_elastic_free);
 KIND(ddp_layout, ddp_layout_free);
 KIND(ddp_error, ddp_error_free);
 const DdpKind ddp_py_ddp_bucket = {"ddp_bucket", NULL};
@@ -83,6 +84,7 @@ static DdpHandle* make(const DdpKind* kind, void* pointer) {
     handle->borrowed = kind->free == NULL;
     handle->calls = handle->closing = 0;
     handle->era = era;
+    handle->lender = NULL;
     handle->raised = handle->borrows = handle->kept = NULL;
     return handle;
 }
@@ -110,6 +112,15 @@ PyObject* ddp_py_borrow(const DdpKind* kind, void* pointer) {
     return (PyObject*)handle;
 }
 
+PyObject* ddp_py_lend(const DdpKind* kind, void* pointer, DdpHandle* lender) {
+    if (!pointer) Py_RETURN_NONE;
+    DdpHandle* handle = (DdpHandle*)ddp_py_borrow(kind, pointer);
+    if (!handle) return NULL;
+    Py_INCREF((PyObject*)lender);
+    handle->lender = lender;
+    return (PyObject*)handle;
+}
+
 /* The object's own handle, if it is not one itself but has one: the classes of the package do. */
 static DdpHandle* handle_of(PyObject* object, const DdpKind* kind) {
     DdpHandle* handle = NULL;
@@ -126,11 +137,15 @@ static DdpHandle* handle_of(PyObject* object, const DdpKind* kind) {
     return NULL;
 }
 
+static int is_open(const DdpHandle* handle) {
+    return handle->pointer && !handle->closing && handle->era == era && (!handle->lender || is_open(handle->lender));
+}
+
 static int check_usable(const DdpHandle* handle) {
-    if (handle->pointer && !handle->closing && handle->era == era) return 1;
+    if (is_open(handle)) return 1;
     if (handle->era != era)
         ddp_py_may_call();
-    else if (handle->borrowed)
+    else if (handle->borrowed && !handle->lender)
         ddp_py_fail(DDP_ERROR_INVALID_STATE, "the callback's group or bucket is no longer valid: the step has ended");
     else
         ddp_py_fail(DDP_ERROR_INVALID_STATE, "it is closed");
@@ -143,6 +158,7 @@ int ddp_py_enter(PyObject* object, const DdpKind* kind, DdpHandle** held, void**
     DdpHandle* handle = handle_of(object, kind);
     if (!handle || !check_usable(handle)) return 0;
     ++handle->calls;
+    if (handle->lender) ++handle->lender->calls;
     Py_INCREF((PyObject*)handle);
     *held = handle;
     *pointer = handle->pointer;
@@ -177,6 +193,10 @@ void ddp_py_leave(DdpHandle* held) {
     if (!held) return;
     --held->calls;
     free_if_idle(held);
+    if (held->lender) {
+        --held->lender->calls;
+        free_if_idle(held->lender);
+    }
     Py_DECREF((PyObject*)held);
 }
 
@@ -231,6 +251,7 @@ static void dealloc(PyObject* self) {
     Py_CLEAR(handle->raised);
     Py_CLEAR(handle->borrows);
     Py_CLEAR(handle->kept);
+    Py_XDECREF((PyObject*)handle->lender);
     PyObject_Free(self);
     Py_DECREF(type);
 }
@@ -266,6 +287,21 @@ static PyObject* end_step_method(PyObject* self, PyObject* unused) {
     Py_RETURN_NONE;
 }
 
+/* A context may be closed in another thread, or by mistake, but not under a call that uses it and is not about it. */
+static PyObject* call_with_method(PyObject* unused, PyObject* args) {
+    PyObject *contexts, *function, *arguments;
+    (void)unused;
+    if (!PyArg_ParseTuple(args, "OOO", &contexts, &function, &arguments)) return NULL;
+    DdpHandle** held = NULL;
+    void** list = NULL;
+    size_t count = 0;
+    PyObject* result = NULL;
+    if (ddp_py_enter_list(contexts, &ddp_py_ddp_context, &held, &list, &count))
+        result = PyObject_CallObject(function, arguments);
+    ddp_py_leave_list(held, list, count);
+    return result;
+}
+
 /* ddp_grad_ready, called for every gradient of every step: without the detours of generated code. */
 static PyObject* grad_ready_method(PyObject* self, PyObject* param) {
     DdpHandle* handle = (DdpHandle*)self;
@@ -293,7 +329,7 @@ static PyObject* grad_ready_method(PyObject* self, PyObject* param) {
 static PyObject* open_getter(PyObject* self, void* unused) {
     const DdpHandle* handle = (const DdpHandle*)self;
     (void)unused;
-    return PyBool_FromLong(handle->pointer && !handle->closing && handle->era == era);
+    return PyBool_FromLong(is_open(handle));
 }
 
 static PyObject* repr(PyObject* self) {
@@ -306,6 +342,8 @@ static PyMethodDef methods[] = {
     {"keep", keep_method, METH_O, "Keeps an object alive as long as this."},
     {"forget_kept", forget_kept_method, METH_NOARGS, "Lets go of the objects kept alive."},
     {"end_step", end_step_method, METH_NOARGS, "Voids what callbacks of the step were lent."},
+    {"call_with", call_with_method, METH_VARARGS | METH_STATIC,
+     "call_with(contexts, function, arguments): no context is freed meanwhile."},
     {"grad_ready", grad_ready_method, METH_O, "grad_ready(param): this step's gradient of the parameter is complete."},
     {NULL, NULL, 0, NULL},
 };

@@ -14,18 +14,19 @@ typedef struct DdpKind {
 } DdpKind;
 
 extern const DdpKind ddp_py_ddp_store, ddp_py_ddp_group, ddp_py_ddp_work, ddp_py_ddp_context, ddp_py_ddp_averager,
-    ddp_py_ddp_layout, ddp_py_ddp_error, ddp_py_ddp_bucket;
+    ddp_py_ddp_elastic, ddp_py_ddp_layout, ddp_py_ddp_error, ddp_py_ddp_bucket;
 
 typedef struct DdpHandle {
     PyObject_HEAD const DdpKind* kind;
     void* pointer;     /* NULL: closed */
-    int borrowed;      /* of a callback: not ours to free */
+    int borrowed;      /* of a callback or part of another: not ours to free */
     int calls;         /* that use it now */
     int closing;       /* to be freed when the last of them returns */
     unsigned era;      /* how often the process had been forked when it was made */
     PyObject* raised;  /* list, or NULL: exceptions of callbacks on their way to the call that they come out of */
     PyObject* borrows; /* list, or NULL: handles that callbacks were given, void at the end of the step */
     PyObject* kept;    /* list, or NULL: what must live as long as this does, such as arrays */
+    struct DdpHandle* lender; /* or NULL: of which this is a part. It is not freed while a call uses this */
 } DdpHandle;
 
 /* Adds the type to the module. Returns 0, or -1 with an exception. */
@@ -39,6 +40,8 @@ int ddp_py_may_call(void);
 PyObject* ddp_py_own(const DdpKind* kind, void* pointer, uintptr_t about);
 /* A handle for something that a callback is lent. */
 PyObject* ddp_py_borrow(const DdpKind* kind, void* pointer);
+/* A handle for a part of the lender, usable as long as that is. None for NULL. */
+PyObject* ddp_py_lend(const DdpKind* kind, void* pointer, DdpHandle* lender);
 
 /* The pointer inside `object` (NULL for None), which stays valid until ddp_py_leave(*held). False, with an exception, for
  * an object of another kind and for a closed handle. */

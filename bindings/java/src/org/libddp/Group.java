@@ -54,7 +54,7 @@ public final class Group implements AutoCloseable {
         }
         handle = Handle.own(Kind.GROUP, made[0]);
         handle.keep(store);
-        OPEN.add(handle);
+        closeAtExit(handle);
     }
 
     private Group(Handle<Kind.ddp_group> handle) {
@@ -63,11 +63,16 @@ public final class Group implements AutoCloseable {
 
     private static Group of(long made) {
         Handle<Kind.ddp_group> handle = Handle.own(Kind.GROUP, made);
-        OPEN.add(handle);
+        closeAtExit(handle);
         return new Group(handle);
     }
 
-    /** The group that a callback is lent. */
+    /** Closes it when the process ends, if it is still open. */
+    static void closeAtExit(Handle<?> handle) {
+        OPEN.add(handle);
+    }
+
+    /** The group that a callback is lent, or an elastic job's: not ours to close. */
     static Group lent(Handle<Kind.ddp_group> handle) {
         return new Group(handle);
     }

@@ -26,6 +26,9 @@ final class Handle<K> {
     /** Who callbacks belong to: found through the handle, which is alive during every call. */
     Object owner;
 
+    /** Of a part. */
+    private Handle<?> whole;
+
     private final State state;
 
     private Handle(int kind, long pointer) {
@@ -55,6 +58,13 @@ final class Handle<K> {
         return pointer == 0 ? null : new Handle<>(Kind.BORROWED, pointer);
     }
 
+    /** Part of another, which it keeps; usable as long as that is open, and never closed itself. */
+    static <K> Handle<K> part(Handle<?> whole, long pointer) {
+        Handle<K> made = borrowed(pointer);
+        made.whole = whole;
+        return made;
+    }
+
     /** Keeps an object alive as long as this. */
     void keep(Object... objects) {
         state.keep(objects);
@@ -79,11 +89,15 @@ final class Handle<K> {
 
     /** The address, or 0 for null, CLOSED or EXPIRED. Never throws, so that leave can always follow. */
     static long enter(Handle<?> handle) {
-        return handle == null ? 0 : handle.state.enter();
+        if (handle == null) return 0;
+        if (handle.whole == null) return handle.state.enter();
+        long at = handle.whole.state.enter();
+        return at == CLOSED ? CLOSED : handle.state.pointer;
     }
 
     static void leave(Handle<?> handle, long at) {
-        if (at != 0 && at != CLOSED && at != EXPIRED) handle.state.leave();
+        if (at == 0 || at == CLOSED || at == EXPIRED) return;
+        (handle.whole == null ? handle.state : handle.whole.state).leave();
     }
 
     static <K> long[] enterAll(List<Handle<K>> handles) {
@@ -124,12 +138,12 @@ final class Handle<K> {
     // CLOSING
 
     boolean isOpen() {
-        return state.isOpen();
+        return whole == null ? state.isOpen() : whole.isOpen();
     }
 
     /** At once, or when the last call that uses it returns. Null is allowed. */
     static void close(Handle<?> handle) {
-        if (handle != null) handle.state.close();
+        if (handle != null && handle.whole == null) handle.state.close();
     }
 
     /** Of a work: it has ended, so nothing uses what it keeps. */

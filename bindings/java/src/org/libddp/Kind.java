@@ -11,6 +11,7 @@ final class Kind {
     static final int AVERAGER = 6;
     static final int ERROR = 7;
     static final int MEMORY = 8;
+    static final int ELASTIC = 9;
 
     private Kind() {}
 
@@ -25,6 +26,8 @@ final class Kind {
     static final class ddp_layout {}
 
     static final class ddp_averager {}
+
+    static final class ddp_elastic {}
 
     static final class ddp_error {}
 

@@ -1,0 +1,140 @@
+package org.libddp;
+
+import java.nio.Buffer;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * A job that goes on without ranks that die, and takes in those that come (ddp/elastic.h). The store must outlive all ranks.
+ *
+ * <p>Threads: one at a time. {@link Thread#interrupt} ends a wait with {@link DdpException.Interrupted}.
+ */
+public final class Elastic implements AutoCloseable {
+    private final Handle<Kind.ddp_elastic> handle;
+    /** Not kept by the handle: contexts keep their group, and so the handle. */
+    private final List<Context> contexts = new ArrayList<>();
+
+    /**
+     * Joins nothing yet: that is the first {@link #begin}.
+     *
+     * @param options where ranks meet, and how many
+     */
+    public Elastic(ElasticOptions options) {
+        Store store = options.group().store();
+        long[] made = new long[1];
+        long at = store == null ? 0 : Handle.enter(store.handle); // the options hold its address
+        try (ddp_group_options group = new ddp_group_options(); ddp_elastic_options given = new ddp_elastic_options()) {
+            options.group().fill(group);
+            if (store != null) group.setStore(store.handle);
+            options.fill(given);
+            given.set_group(group);
+            ddp.ddp_elastic_create(given, made);
+        } finally {
+            if (store != null) Handle.leave(store.handle, at);
+        }
+        handle = Handle.own(Kind.ELASTIC, made[0]);
+        handle.keep(store);
+        Group.closeAtExit(handle);
+    }
+
+    /**
+     * {@return the group of this roster; before the first {@link #begin} this rank alone, for contexts. It follows the job
+     * from roster to roster, and closing it does nothing}
+     */
+    public Group group() {
+        return Group.lent(ddp.ddp_elastic_group(handle));
+    }
+
+    /**
+     * Adds a context, before the first {@link #begin}: it moves from roster to roster. Every rank adds contexts with the
+     * same parameters, in the same order.
+     *
+     * @param context of {@link #group}, committed; it must stay open
+     */
+    public void addContext(Context context) {
+        ddp.ddp_elastic_add_context(handle, context.handle);
+        contexts.add(context);
+    }
+
+    /**
+     * Adds memory that belongs to the state, an optimizer's for example, before the first {@link #begin}. Every rank adds
+     * the same names and sizes, in the same order.
+     *
+     * @param name unique in the job
+     * @param state a direct buffer, from position to limit, which the job keeps
+     */
+    public void addState(String name, Buffer state) {
+        addState(name, Memory.of("state", state, null));
+    }
+
+    /**
+     * The same for a buffer that is read as elements of a type.
+     *
+     * @param name unique in the job
+     * @param state of the CPU
+     */
+    public void addState(String name, Memory state) {
+        if (!state.device().isCpu()) throw new IllegalArgumentException("state: it must be memory of the CPU");
+        long bytes = state.count() * state.dtype().size();
+        ddp.ddp_elastic_add_state(handle, name, state.writable("state").address, bytes);
+        handle.keep(state);
+    }
+
+    /**
+     * This rank has loaded the state from a checkpoint, before the first {@link #begin}.
+     *
+     * @param step after how many steps; not negative
+     */
+    public void setStep(long step) {
+        ddp.ddp_elastic_set_step(handle, step);
+    }
+
+    /**
+     * Begins a step. Waits for the next roster, with the state of the job, if ranks were lost, come or go. Collective.
+     *
+     * @return which step it is, and who trains
+     */
+    public ElasticStep begin() {
+        try (ddp_elastic_step told = new ddp_elastic_step()) {
+            withContexts(() -> ddp.ddp_elastic_begin(handle, told));
+            boolean changed = told.getChanged() != 0;
+            if (changed) contexts.forEach(each -> each.handle.endStep(false));
+            return new ElasticStep(told.getStep(), told.getRoster(), told.getRank(), told.getWorld_size(), changed,
+                    told.getJoined(), told.getLeft(), told.getLeaving() != 0);
+        }
+    }
+
+    /** This rank has applied the step: after the optimizer, once for each finalizeStep that succeeded. */
+    public void commit() {
+        withContexts(() -> ddp.ddp_elastic_commit(handle));
+    }
+
+    /** This rank will leave. Go on with steps until {@link #begin} says leaving. */
+    public void announceLeave() {
+        ddp.ddp_elastic_announce_leave(handle);
+    }
+
+    /** Leaves between two steps. Afterwards the job can only be closed. */
+    public void leave() {
+        withContexts(() -> ddp.ddp_elastic_leave(handle));
+    }
+
+    /** No context is freed during the call. */
+    private void withContexts(Runnable call) {
+        long[] at = contexts.stream().mapToLong(each -> Handle.enter(each.handle)).toArray();
+        try {
+            for (long each : at) {
+                if (each == Handle.CLOSED) throw new IllegalStateException("a context of this job is closed");
+            }
+            call.run();
+        } finally {
+            for (int i = 0; i < at.length; ++i) Handle.leave(contexts.get(i).handle, at[i]);
+        }
+    }
+
+    /** Frees it. Without {@link #leave} before, the others take this rank for dead, and go on at once. */
+    @Override
+    public void close() {
+        Handle.close(handle);
+    }
+}

@@ -1,0 +1,125 @@
+# A job whose ranks come and go (ddp/elastic.h).
+
+"""
+    Elastic(; init_method, backend, backend_options, timeout, name, store, secret, deterministic, match_check, insecure,
+            min_world=1, max_world=0, settle=nothing)
+    Elastic(f; ...)                closes it after f(job)
+
+A job that goes on without ranks that die, and takes in those that come. `min_world`, `max_world` (0: no limit) and `settle` (in
+seconds) are those of ddp_elastic_options; the others are those of `Group`. The store must outlive all ranks. Creating it joins
+nothing yet: that is the first `begin_step!`. `job.group` is the group of this roster, at first this rank alone.
+
+    ctx = Context(job.group)                       # register!, commit!
+    add_context!(job, ctx)
+    add_state!(job, "momentum", momentum)
+    while (now = begin_step!(job)).step < steps
+        try
+            ...                                    # grad_ready
+            finalize!(ctx)
+        catch error
+            error isa DDPError || rethrow()
+            continue                               # a rank was lost: begin_step! decides
+        end
+        ...                                        # the optimizer
+        commit!(job)
+    end
+"""
+struct Elastic
+    handle::Handle
+    contexts::Vector{Context}
+end
+
+function Elastic(; init_method=nothing, backend=nothing, backend_options=nothing, timeout=nothing, name=nothing,
+                 store::Union{Store,Nothing}=nothing, secret=nothing, deterministic::Bool=false, match_check::Bool=true,
+                 insecure::Bool=false, min_world::Integer=1, max_world::Integer=0, settle=nothing)
+    sweep()
+    made = Ref{Ptr{ddp_elastic}}()
+    texts = map(optional, (init_method, backend, backend_options, name, secret))
+    return with_group_options(texts, store, timeout, group_flags(deterministic, match_check, insecure)) do group
+        held_group = Ref(group)
+        GC.@preserve held_group begin
+            settings = options(LibDDP.ddp_elastic_options_init, LibDDP.ddp_elastic_options,
+                               (group=raw(held_group), min_world=Int32(min_world), max_world=Int32(max_world),
+                                settle_ms=milliseconds(settle)))
+            call(LibDDP.ddp_elastic_create, Ref(settings), made;
+                 keep=() -> Elastic(Handle(ELASTIC, made[]; kept=Any[store]), Context[]))
+        end
+    end
+end
+Elastic(f::Function; keywords...) = closing(f, Elastic(; keywords...))
+
+"A committed context of `job.group`, which then moves from roster to roster. It must stay open."
+function add_context!(job::Elastic, ctx::Context)
+    with_contexts((ctx,)) do
+        call(LibDDP.ddp_elastic_add_context, job.handle, ctx.handle.pointer)
+    end
+    push!(job.contexts, ctx)
+    return nothing
+end
+
+"An array that belongs to the state, an optimizer's for example: of numbers of any type, contiguous."
+function add_state!(job::Elastic, name::AbstractString, state)
+    memory = state_memory(state)
+    call(LibDDP.ddp_elastic_add_state, job.handle, String(name), memory.pointer,
+         Csize_t(length(memory) * LibDDP.ddp_dtype_size(memory.dtype)))
+    push!(job.handle.kept, held(state))
+    return nothing
+end
+
+function state_memory(state)
+    known = !(state isa AbstractArray) || !isbitstype(eltype(state)) || any(type === eltype(state) for (type, _) in TYPES[1:8])
+    return memory_of("state", known ? state : reinterpret(UInt8, vec(state)))
+end
+
+"This rank has loaded the state after so many steps, from a checkpoint. Before the first `begin_step!`."
+set_step!(job::Elastic, step::Integer) = call(LibDDP.ddp_elastic_set_step, job.handle, Int64(step))
+
+"""
+    begin_step!(job)
+
+Begins a step; waits for the next roster if ranks were lost, come or go. A named tuple of step (how many are done), roster, rank,
+world_size, changed (views may have moved), joined, left and leaving.
+"""
+function begin_step!(job::Elastic)
+    told = Ref{LibDDP.ddp_elastic_step}()
+    GC.@preserve told begin
+        unsafe_store!(Ptr{Csize_t}(raw(told)), sizeof(LibDDP.ddp_elastic_step))
+        with_contexts(() -> call(LibDDP.ddp_elastic_begin, job.handle, told), job.contexts)
+    end
+    now = told[]
+    now.changed == 1 && foreach(ctx -> end_step(ctx.handle), job.contexts)
+    return (step=Int(now.step), roster=Int(now.roster), rank=Int(now.rank), world_size=Int(now.world_size),
+            changed=now.changed == 1, joined=Int(now.joined), left=Int(now.left), leaving=now.leaving == 1)
+end
+
+"This rank has applied the step: after the optimizer, once for each `finalize!` that succeeded."
+commit!(job::Elastic) = with_contexts(() -> call(LibDDP.ddp_elastic_commit, job.handle), job.contexts)
+
+"This rank will leave. Go on with steps until `begin_step!` says `leaving`."
+announce_leave!(job::Elastic) = call(LibDDP.ddp_elastic_announce_leave, job.handle)
+
+"Leaves between two steps. Afterwards the job can only be closed."
+leave!(job::Elastic) = with_contexts(() -> call(LibDDP.ddp_elastic_leave, job.handle), job.contexts)
+
+"f(), and no context is freed meanwhile."
+function with_contexts(f, contexts)
+    entered = Handle[]
+    try
+        for ctx in contexts
+            enter(ctx.handle)
+            push!(entered, ctx.handle)
+        end
+        return f()
+    finally
+        foreach(leave, entered)
+    end
+end
+
+Base.close(job::Elastic) = close(job.handle)
+Base.isopen(job::Elastic) = isopen(job.handle)
+Base.propertynames(::Elastic) = (:group,)
+function Base.getproperty(job::Elastic, name::Symbol)
+    name === :group || return getfield(job, name)
+    handle = getfield(job, :handle)
+    return Group(Handle(handle, ask(LibDDP.ddp_elastic_group, handle)))
+end

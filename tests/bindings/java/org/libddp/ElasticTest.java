@@ -1,0 +1,101 @@
+package org.libddp;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.libddp.Support.raises;
+
+import java.nio.FloatBuffer;
+import java.time.Duration;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
+
+/** An elastic job of one rank. tests/dist/elastic has jobs that lose ranks. */
+class ElasticTest {
+    private final Store store = new Store("tcp://127.0.0.1:0", new StoreOptions().server(true));
+
+    @AfterEach
+    void closeStore() {
+        store.close();
+    }
+
+    private ElasticOptions options() {
+        return new ElasticOptions().group(new GroupOptions().store(store).timeout(Duration.ofSeconds(20))).maxWorld(1);
+    }
+
+    private static Context context(Elastic job, FloatBuffer gradient) {
+        Context made = new Context(job.group());
+        made.register("w", Support.full(3, 0), gradient);
+        made.commit();
+        job.addContext(made);
+        return made;
+    }
+
+    @Test
+    void steps() {
+        FloatBuffer gradient = Support.full(3, 0);
+        try (Elastic job = new Elastic(options()); Context ctx = context(job, gradient)) {
+            job.addState("momentum", Support.full(3, 0));
+            job.addState("bytes", Support.bytes(5));
+            job.setStep(7);
+            for (int step = 7; step < 10; ++step) {
+                boolean first = step == 7;
+                assertEquals(new ElasticStep(step, 1, 0, 1, first, first ? 1 : 0, 0, false), job.begin());
+                assertEquals(List.of(0, 1), List.of(job.group().rank(), job.group().worldSize()));
+                gradient.put(0, step);
+                ctx.gradReady(0);
+                ctx.finalizeStep();
+                assertEquals(step, gradient.get(0));
+                job.commit();
+            }
+            job.announceLeave();
+            while (!job.begin().leaving()) job.commit();
+            job.leave();
+            assertEquals(1, job.group().worldSize());
+        }
+    }
+
+    @Test
+    void errors() {
+        try (Elastic job = new Elastic(options())) {
+            assertThrows(DdpException.InvalidState.class, job::commit);
+            assertThrows(DdpException.InvalidState.class, () -> job.addContext(new Context(job.group())));
+            job.addState("a", Support.full(3, 0));
+            raises(DdpException.AlreadyExists.class, "'a'", () -> job.addState("a", Support.full(3, 0)));
+            raises(IllegalArgumentException.class, "state: the buffer is on the Java heap",
+                    () -> job.addState("b", FloatBuffer.allocate(3)));
+            raises(IllegalArgumentException.class, "state: the buffer is read-only",
+                    () -> job.addState("b", Support.full(3, 0).asReadOnlyBuffer()));
+            assertThrows(DdpException.InvalidArgument.class, () -> job.setStep(-1));
+            assertThrows(DdpException.InvalidArgument.class, () -> new Elastic(options().minWorld(-1)));
+            raises(IllegalArgumentException.class, "settle", () -> new Elastic(options().settle(Duration.ZERO)));
+            raises(DdpException.InvalidArgument.class, "rank",
+                    ()
+                            -> new Elastic(
+                                    new ElasticOptions().group(new GroupOptions().store(store).rank(0).worldSize(1))));
+            job.begin();
+            assertThrows(DdpException.InvalidState.class, () -> job.addState("late", Support.full(3, 0)));
+        }
+    }
+
+    @Test
+    void closed() {
+        Elastic job = new Elastic(options());
+        Context ctx = context(job, Support.full(3, 0));
+        Group group = job.group();
+        group.close();
+        assertEquals(0, group.rank());
+        job.begin();
+        ctx.close();
+        for (Executable each : List.<Executable>of(job::begin, job::commit, job::leave)) {
+            raises(IllegalStateException.class, "a context of this job is closed", each);
+        }
+        job.close();
+        job.close();
+        for (Executable each :
+                List.<Executable>of(job::begin, job::group, group::rank, group::barrier, () -> new Context(group))) {
+            raises(IllegalStateException.class, "closed", each);
+        }
+    }
+}
