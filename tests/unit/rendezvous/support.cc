@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "etcd_server.h"
 #include "util/deadline.h"
 
 namespace libddp::testing {
@@ -39,6 +40,21 @@ public:
 
 private:
     TempPath path_;
+};
+
+// One etcd for all tests of the process; each service has keys of its own there.
+class EtcdService final : public Service {
+public:
+    EtcdService() : uri_(cluster().uri()) {}
+    std::shared_ptr<Store> connect() override { return open(uri_); }
+    std::string uri() const override { return uri_; }
+
+private:
+    static EtcdCluster& cluster() {
+        static EtcdCluster one(1);
+        return one;
+    }
+    std::string uri_;
 };
 
 bool readable(int fd, std::int64_t within_ms) {
@@ -117,7 +133,14 @@ std::shared_ptr<Store> open(const std::string& uri, bool is_server, const std::s
 
 std::unique_ptr<Service> make_service(const std::string& kind) {
     if (kind == "tcp") return std::make_unique<TcpService>();
+    if (kind == "etcd") return std::make_unique<EtcdService>();
     return std::make_unique<FileService>();
+}
+
+std::vector<const char*> store_kinds() {
+    std::vector<const char*> kinds = {"tcp", "file"};
+    if (has_etcd()) kinds.push_back("etcd");
+    return kinds;
 }
 
 RawSocket::RawSocket(int port, const std::string& from) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
