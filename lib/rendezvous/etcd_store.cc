@@ -134,7 +134,7 @@ void EtcdStore::load(const Deadline& deadline) {
 void EtcdStore::keep_lease_while_loading() {
     if (Deadline::Clock::now() < next_beat_) return;
     next_beat_ = Deadline::Clock::now() + milliseconds(address_.ttl_s * 1000 / 3);
-    writer_client_.keep_alive(lease_, Deadline::after_ms(address_.ttl_s * 1000 / 3));
+    writer_client_.keep_alive(lease_, Deadline::after_ms(address_.ttl_s * 1000));
 }
 
 // revision 0: the newest, which it becomes.
@@ -158,6 +158,7 @@ void EtcdStore::read_all(EtcdRange range, std::int64_t& revision, const Deadline
 
 void EtcdStore::load_at_one_revision(const Deadline& deadline) {
     std::int64_t revision = 0;
+    head_revision_ = 0;
     std::vector<EtcdEntry> log;
     std::vector<EtcdEntry> alive;
     EtcdSnapshotHead head;
@@ -684,7 +685,7 @@ void EtcdStore::beat() {
     const std::int64_t period = address_.ttl_s * 1000 / 3;
     next_beat_ = Deadline::Clock::now() + milliseconds(period);
     tried_to_bury_.clear();
-    if (!keeper_client_.keep_alive(lease_, Deadline::after_ms(period)))
+    if (!keeper_client_.keep_alive(lease_, Deadline::after_ms(address_.ttl_s * 1000)))
         return lose(
             str("this process was silent for longer than ", address_.ttl_s, " s, so that it counts as dead (ttl)"));
     last_answer_ = Deadline::Clock::now();

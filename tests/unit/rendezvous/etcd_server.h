@@ -27,7 +27,7 @@ public:
     // "127.0.0.1:2379,127.0.0.1:3379"
     std::string endpoints() const;
     // "etcd://<endpoints>/<a new name>?ttl=<ttl_s>"
-    std::string uri(int ttl_s = 1) const;
+    std::string uri(int ttl_s = 2) const;
     void kill(int member);
     void stop_running(int member) const;  // SIGSTOP
     void go_on(int member) const;

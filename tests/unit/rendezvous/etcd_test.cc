@@ -154,7 +154,7 @@ TEST_F(Etcd, AProcessThatStandsStillCountsAsDead) {
 
 TEST_F(Etcd, LongLogsBecomeSnapshots) {
     EtcdCluster cluster(1);
-    const std::string uri = cluster.uri();
+    const std::string uri = cluster.uri(20);
     auto a = open(uri);
     auto b = open(uri);
     b->set_will("left", "yes");

@@ -45,7 +45,7 @@ private:
 // One etcd for all tests of the process; each service has keys of its own there.
 class EtcdService final : public Service {
 public:
-    EtcdService() : uri_(cluster().uri()) {}
+    explicit EtcdService(int ttl_s) : uri_(cluster().uri(ttl_s)) {}
     std::shared_ptr<Store> connect() override { return open(uri_); }
     std::string uri() const override { return uri_; }
 
@@ -131,9 +131,9 @@ std::shared_ptr<Store> open(const std::string& uri, bool is_server, const std::s
     return open_store({uri, is_server, timeout_ms, secret});
 }
 
-std::unique_ptr<Service> make_service(const std::string& kind) {
+std::unique_ptr<Service> make_service(const std::string& kind, int etcd_ttl_s) {
     if (kind == "tcp") return std::make_unique<TcpService>();
-    if (kind == "etcd") return std::make_unique<EtcdService>();
+    if (kind == "etcd") return std::make_unique<EtcdService>(etcd_ttl_s);
     return std::make_unique<FileService>();
 }
 

@@ -72,7 +72,8 @@ public:
     virtual std::shared_ptr<Store> connect() = 0;
     virtual std::string uri() const = 0;
 };
-std::unique_ptr<Service> make_service(const std::string& kind);
+// etcd_ttl_s: a busy machine may hold back a lease's renewal; less is for tests of deaths.
+std::unique_ptr<Service> make_service(const std::string& kind, int etcd_ttl_s = 20);
 std::vector<const char*> store_kinds();  // "tcp", "file", and "etcd" where there is one
 
 // A blocking client socket without any protocol. Every call is bounded.
