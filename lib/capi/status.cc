@@ -49,5 +49,9 @@ int32_t ddp_abi_version(void) {
     return DDP_ABI_VERSION;
 }
 const char* ddp_features(void) {
+#ifdef LIBDDP_ETCD
+    return "gloo tcp-store file-store etcd-store modules";
+#else
     return "gloo tcp-store file-store modules";
+#endif
 }

@@ -32,6 +32,11 @@ bool starts_with(const std::string& text, const char* prefix) {
     return text.rfind(prefix, 0) == 0;
 }
 
+// The last process that leaves such a store removes what is in it.
+bool ends_with_its_users(const std::string& uri) {
+    return starts_with(uri, "file://") || starts_with(uri, "etcd://") || starts_with(uri, "etcds://");
+}
+
 // A store of this process that is open already, or null. Called with the lock held.
 std::shared_ptr<Store> open_already(Process& p, const std::string& uri) {
     if (auto found = p.hosted.find(uri); found != p.hosted.end()) return found->second;
@@ -109,14 +114,14 @@ JobEnvironment job_of(const GroupConfig& config) {
 MeetingPlace find_meeting_place(const GroupConfig& config) {
     check_names(config);
     const auto& method = config.init_method;
-    if (!config.store && method != "env://" && !starts_with(method, "tcp://") && !starts_with(method, "file://"))
+    if (!config.store && method != "env://" && !starts_with(method, "tcp://") && !ends_with_its_users(method))
         fail(DDP_ERROR_INVALID_ARGUMENT, "init_method '", method,
-             "' is none of env://, tcp://host:port and file:///path");
+             "' is none of env://, tcp://host:port, file:///path and etcd://host:port/name");
     JobEnvironment job = job_of(config);
     check_ranks(job.rank, job.world_size);
 
     const bool rank0_hosts = job.rank0_hosts_store && starts_with(job.store_uri, "tcp://");
-    const bool store_may_end = !config.store && (rank0_hosts ? job.rank == 0 : starts_with(job.store_uri, "file://"));
+    const bool store_may_end = !config.store && (rank0_hosts ? job.rank == 0 : ends_with_its_users(job.store_uri));
     MeetingPlace place{job.rank, job.world_size, config.store, rank0_hosts ? 0 : -1, store_may_end, ""};
     if (!place.store && (place.world > 1 || method != "env://")) {
         StoreConfig store;

@@ -28,21 +28,6 @@ constexpr std::int64_t kLeaveBoundMs = 500;
 // What a waiting call may take beyond its time for the file's lock.
 constexpr std::int64_t kGraceMs = 1000;
 
-bool changes_state(Op op) {
-    switch (op) {
-        case Op::kGet:
-        case Op::kCheck:
-        case Op::kWait:
-        case Op::kMultiGet:
-        case Op::kNumKeys:
-        case Op::kListKeys:
-        case Op::kQueueSize:
-            return false;
-        default:
-            return true;
-    }
-}
-
 }  // namespace
 
 FileStore::FileStore(const std::string& path, std::int64_t timeout_ms)

@@ -109,6 +109,21 @@ std::optional<Outcome> invalid(const Request& request) {
     return std::nullopt;
 }
 
+bool changes_state(Op op) {
+    switch (op) {
+        case Op::kGet:
+        case Op::kCheck:
+        case Op::kWait:
+        case Op::kMultiGet:
+        case Op::kNumKeys:
+        case Op::kListKeys:
+        case Op::kQueueSize:
+            return false;
+        default:
+            return true;
+    }
+}
+
 bool may_wait(Op op) {
     return op == Op::kGet || op == Op::kWait || op == Op::kMultiGet || op == Op::kQueuePop || op == Op::kBarrier;
 }

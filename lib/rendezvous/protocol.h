@@ -88,6 +88,9 @@ std::optional<Outcome> invalid(const Request& request);
 // Whether the operation may have to wait for somebody else.
 bool may_wait(Op op);
 
+// Whether it leaves a trace in a store, so that all who keep one must know of it.
+bool changes_state(Op op);
+
 // What a request waits for: "key 'x'", "barrier 'b'".
 std::string describe_wait(const Request& request);
 

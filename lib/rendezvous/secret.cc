@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "rendezvous/secret_file.h"
-#include "rendezvous/uri.h"
 #include "util/error.h"
 #include "util/log.h"
 #include "wire/sockets.h"
@@ -33,20 +32,20 @@ bool environment_permits(const GetEnv& get) {
 
 // What keeps `host` from being taken for this machine alone; "" if all its addresses are loopback addresses. A name
 // that nobody knows yet may become any address.
-std::string beyond_loopback(const StoreUri& uri, const Deadline& deadline) {
+std::string beyond_loopback(const HostAndPort& at, const std::string& store, const Deadline& deadline) {
     std::vector<SocketAddress> addresses;
     try {
-        addresses = resolve(uri.host, uri.port, deadline);
+        addresses = resolve(at.host, at.port, deadline);
     } catch (const Error& error) {
         const ErrorInfo& info = error.info();
         if (info.code == DDP_ERROR_UNAVAILABLE) return info.message;
-        fail(info.code, "the store at ", tcp_uri(uri.host, uri.port), " cannot be used: ", info.message);
+        fail(info.code, "the store at ", store, " cannot be used: ", info.message);
     }
     for (const auto& address : addresses) {
         if (address.is_loopback()) continue;
         const std::string number = address.host();
-        return number == uri.host ? number + " is not a loopback address"
-                                  : str("'", uri.host, "' is ", number, ", which is not a loopback address");
+        return number == at.host ? number + " is not a loopback address"
+                                 : str("'", at.host, "' is ", number, ", which is not a loopback address");
     }
     return "";
 }
@@ -77,11 +76,35 @@ std::string job_secret(const StoreConfig& config, const Deadline& deadline, cons
     std::string secret = find_secret(config.secret, get);
     if (secret.size() >= kShortestSecret) return secret;
     const StoreUri uri = parse_store_uri(config.uri);
-    const std::string why = beyond_loopback(uri, deadline);
+    const std::string why = beyond_loopback({uri.host, uri.port}, tcp_uri(uri.host, uri.port), deadline);
     if (why.empty()) return secret;
     if (!config.insecure && !environment_permits(get)) refuse(config, uri.host, why, secret.empty());
     warn_once(config, secret.empty());
     return secret;
+}
+
+void require_protection(const StoreConfig& config, const EtcdAddress& etcd, const Deadline& deadline,
+                        const GetEnv& get) {
+    if (etcd.tls) return;
+    for (const auto& endpoint : etcd.endpoints) {
+        const std::string why = beyond_loopback(endpoint, config.uri, deadline);
+        if (why.empty()) continue;
+        if (config.insecure || environment_permits(get)) {
+            static std::atomic_flag told = ATOMIC_FLAG_INIT;
+            if (!told.test_and_set())
+                log(LogLevel::kWarn, "the store at ", config.uri,
+                    " is used without TLS, as this program or DDP_INSECURE asks: whoever is on the way can read and "
+                    "change "
+                    "what ranks exchange, passwords among it");
+            return;
+        }
+        fail(DDP_ERROR_PERMISSION_DENIED, "the store at ", config.uri, " needs TLS: ", why,
+             ", so others on the network could read and change what ranks exchange. Write etcds:// and, where the "
+             "system does "
+             "not know the authority of etcd's certificate, ?cacert=FILE. DDP_INSECURE=1 does without TLS. See "
+             "docs/ddprun.md, "
+             "\"A store on etcd\"");
+    }
 }
 
 }  // namespace libddp

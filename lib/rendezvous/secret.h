@@ -1,4 +1,4 @@
-// The job secret of a tcp store: where it comes from, and where a store may do without.
+// The job secret of a tcp store: where it comes from, and where a store may do without; and where etcd may do without TLS.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +6,7 @@
 
 #include "rendezvous/environment.h"
 #include "rendezvous/store.h"
+#include "rendezvous/uri.h"
 #include "util/deadline.h"
 
 namespace libddp {
@@ -19,5 +20,10 @@ inline constexpr std::size_t kShortestSecret = 16;
 // Throws Error: PERMISSION_DENIED (too short), INVALID_ARGUMENT (DDP_INSECURE is neither 0 nor 1), those of
 // read_secret_file, and TIMEOUT, INTERRUPTED or LIMIT from the search for the host.
 std::string job_secret(const StoreConfig& config, const Deadline& deadline, const GetEnv& get = process_env);
+
+// Refuses an etcd that is not on a loopback address and is reached without TLS, unless the program or DDP_INSECURE=1 permits it.
+// Throws Error as job_secret.
+void require_protection(const StoreConfig& config, const EtcdAddress& etcd, const Deadline& deadline,
+                        const GetEnv& get = process_env);
 
 }  // namespace libddp

@@ -14,11 +14,11 @@
 namespace libddp {
 
 struct StoreConfig {
-    std::string uri;         // "tcp://host:port" or "file:///path"
+    std::string uri;         // "tcp://host:port", "file:///path" or "etcd://host:port/name"
     bool is_server = false;  // tcp: also run the server in this process
     std::int64_t timeout_ms = kDefaultTimeoutMs;
     std::optional<std::string> secret = std::nullopt;  // nullopt: the environment's (rendezvous/secret.h); empty: none
-    bool insecure = false;                             // tcp: needs no secret, whatever the address is
+    bool insecure = false;                             // tcp: needs no secret, etcd: no TLS, whatever the address is
 };
 
 // Every method may be called from any thread, several at once. Failures throw libddp::Error. timeout_ms: 0 takes the

@@ -15,6 +15,12 @@ DDP_FUZZ_TARGET(store_uri, input) {
             check(uri.path.front() == '/' && text == "file://" + uri.path, "a path is not that of the address");
             return;
         }
+        if (uri.etcd) {
+            for (const auto& [host, port] : uri.etcd->endpoints)
+                check(0 < port && port <= 65535 && !host.empty(), "an endpoint of etcd lacks its port or host");
+            check(!uri.etcd->endpoints.empty() && !uri.etcd->name.empty(), "an address of etcd lacks a part");
+            return;
+        }
         check(0 <= uri.port && uri.port <= 65535 && !uri.host.empty(), "an address lacks its port or host");
         const std::string written = tcp_uri(uri.host, uri.port);
         const StoreUri again = parse_store_uri(written);

@@ -168,8 +168,9 @@ def shared_memory():
 class Job:
     """The ranks that meet in one store. Leaving the `with` block ends them all and checks that nothing is left."""
 
-    def __init__(self, kind, world, timeout_ms=20_000, **settings):
-        self.kind, self.world = kind, world
+    def __init__(self, kind, world, timeout_ms=20_000, uri=None, **settings):
+        """uri: of a store that is not the job's own."""
+        self.kind, self.world, self.uri = kind, world, uri
         self.timeout_ms = stretched(timeout_ms)
         self.timeout_s = self.timeout_ms / 1000
         self.told_s = self.timeout_s + 3.0 * SLACK  # how soon a timeout must be known everywhere
@@ -187,7 +188,8 @@ class Job:
             self.extra.append(server)
             server.wait_for("serving")
             self.port = server.values["port"]
-        self.uri = f"file://{self.folder}/store" if self.kind == "file" else f"tcp://127.0.0.1:{self.port}"
+        if not self.uri:
+            self.uri = f"file://{self.folder}/store" if self.kind == "file" else f"tcp://127.0.0.1:{self.port}"
         return self
 
     def worker(self, rank, verbs, **settings):

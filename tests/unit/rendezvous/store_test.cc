@@ -1,4 +1,4 @@
-// Every operation, on both kinds of store: the semantics of include/ddp/store.h.
+// Every operation, on all kinds of store: the semantics of include/ddp/store.h.
 #include <future>
 #include <limits>
 #include <thread>
@@ -15,7 +15,7 @@ protected:
     std::shared_ptr<Store> a = service->connect();
     std::shared_ptr<Store> b = service->connect();
 };
-INSTANTIATE_TEST_SUITE_P(Kinds, StoreTest, ::testing::Values("tcp", "file"),
+INSTANTIATE_TEST_SUITE_P(Kinds, StoreTest, ::testing::ValuesIn(store_kinds()),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST_P(StoreTest, SetAndGet) {

@@ -1,4 +1,4 @@
-// Many threads and many clients at once, on both kinds of store.
+// Many threads and many clients at once, on all kinds of store.
 #include <atomic>
 #include <set>
 #include <thread>
@@ -12,7 +12,7 @@ class StoreThreads : public ::testing::TestWithParam<const char*> {
 protected:
     std::unique_ptr<Service> service = make_service(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Kinds, StoreThreads, ::testing::Values("tcp", "file"),
+INSTANTIATE_TEST_SUITE_P(Kinds, StoreThreads, ::testing::ValuesIn(store_kinds()),
                          [](const auto& test) { return std::string(test.param); });
 
 // Runs the same work in several threads and reports the first failure of each.

@@ -1,4 +1,4 @@
-// Watches, on both kinds of store.
+// Watches, on all kinds of store.
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -43,7 +43,7 @@ protected:
     std::shared_ptr<Store> a = service->connect();
     std::shared_ptr<Store> b = service->connect();
 };
-INSTANTIATE_TEST_SUITE_P(Kinds, StoreWatch, ::testing::Values("tcp", "file"),
+INSTANTIATE_TEST_SUITE_P(Kinds, StoreWatch, ::testing::ValuesIn(store_kinds()),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST_P(StoreWatch, SeesAKeyOnce) {

@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "etcd_server.h"
 #include "util/deadline.h"
 
 namespace libddp::testing {
@@ -39,6 +40,21 @@ public:
 
 private:
     TempPath path_;
+};
+
+// One etcd for all tests of the process; each service has keys of its own there.
+class EtcdService final : public Service {
+public:
+    explicit EtcdService(int ttl_s) : uri_(cluster().uri(ttl_s)) {}
+    std::shared_ptr<Store> connect() override { return open(uri_); }
+    std::string uri() const override { return uri_; }
+
+private:
+    static EtcdCluster& cluster() {
+        static EtcdCluster one(1);
+        return one;
+    }
+    std::string uri_;
 };
 
 bool readable(int fd, std::int64_t within_ms) {
@@ -115,9 +131,16 @@ std::shared_ptr<Store> open(const std::string& uri, bool is_server, const std::s
     return open_store({uri, is_server, timeout_ms, secret});
 }
 
-std::unique_ptr<Service> make_service(const std::string& kind) {
+std::unique_ptr<Service> make_service(const std::string& kind, int etcd_ttl_s) {
     if (kind == "tcp") return std::make_unique<TcpService>();
+    if (kind == "etcd") return std::make_unique<EtcdService>(etcd_ttl_s);
     return std::make_unique<FileService>();
+}
+
+std::vector<const char*> store_kinds() {
+    std::vector<const char*> kinds = {"tcp", "file"};
+    if (has_etcd()) kinds.push_back("etcd");
+    return kinds;
 }
 
 RawSocket::RawSocket(int port, const std::string& from) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -1,4 +1,4 @@
-// What the rendezvous tests share: stores of both kinds, expected errors, raw sockets and child processes.
+// What the rendezvous tests share: stores of all kinds, expected errors, raw sockets and child processes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -65,14 +65,16 @@ private:
 std::shared_ptr<Store> open(const std::string& uri, bool is_server = false, const std::string& secret = "",
                             std::int64_t timeout_ms = kLongMs);
 
-// A service of either kind that any number of stores can be opened to.
+// A service of any kind that any number of stores can be opened to.
 class Service {
 public:
     virtual ~Service() = default;
     virtual std::shared_ptr<Store> connect() = 0;
     virtual std::string uri() const = 0;
 };
-std::unique_ptr<Service> make_service(const std::string& kind);  // "tcp" or "file"
+// etcd_ttl_s: a busy machine may hold back a lease's renewal; less is for tests of deaths.
+std::unique_ptr<Service> make_service(const std::string& kind, int etcd_ttl_s = 20);
+std::vector<const char*> store_kinds();  // "tcp", "file", and "etcd" where there is one
 
 // A blocking client socket without any protocol. Every call is bounded.
 class RawSocket {

@@ -28,6 +28,24 @@ TEST(Uri, File) {
     EXPECT_EQ(uri.path, "/tmp/a b");
 }
 
+TEST(Uri, Etcd) {
+    const EtcdAddress one = parse_store_uri("etcd://h:2379/job").etcd.value();
+    EXPECT_EQ(one.endpoints.size(), 1u);
+    EXPECT_EQ(one.name, "job");
+    EXPECT_EQ(one.ttl_s, 5);
+    EXPECT_FALSE(one.tls);
+    const EtcdAddress all =
+        parse_store_uri("etcds://a:1,[::1]:2,c:3/team/job?ttl=20&cacert=/ca&cert=/c&key=/k").etcd.value();
+    ASSERT_EQ(all.endpoints.size(), 3u);
+    EXPECT_EQ(all.endpoints[1].host, "::1");
+    EXPECT_EQ(all.endpoints[2].port, 3);
+    EXPECT_EQ(all.name, "team/job");
+    EXPECT_EQ(all.ttl_s, 20);
+    EXPECT_TRUE(all.tls);
+    EXPECT_EQ(all.cacert + all.cert + all.key, "/ca/c/k");
+    EXPECT_TRUE(parse_store_uri("etcd://h:1/x?tls").etcd->tls);
+}
+
 TEST(Uri, EveryMistakeIsNamed) {
     const struct {
         const char* uri;
@@ -53,6 +71,21 @@ TEST(Uri, EveryMistakeIsNamed) {
         {"file://", "no path"},
         {"file://relative/path", "relative path"},
         {"file:///folder/", "folder"},
+        {"etcd://", "no host"},
+        {"etcd://h/job", "no port"},
+        {"etcd://h:1,/job", "no host"},
+        {"etcd://h:0/job", "port 0"},
+        {"etcd://h:1", "no name"},
+        {"etcd://h:1/?ttl=1", "no name"},
+        {"etcd://h:1/a//b", "empty part"},
+        {"etcd://h:1/a/", "empty part"},
+        {"etcd://h:1/a b", "printable"},
+        {"etcd://h:1/a?ttl=0", "from 1 to 3600"},
+        {"etcd://h:1/a?ttl=5s", "from 1 to 3600"},
+        {"etcd://h:1/a?user=me", "there are ttl=SECONDS"},
+        {"etcd://h:1/a?cacert=/ca", "etcds://"},
+        {"etcds://h:1/a?cert=/c", "go together"},
+        {"etcds://h:1/a?cacert=ca", "absolute"},
     };
     for (const auto& item : cases) {
         SCOPED_TRACE(item.uri);
