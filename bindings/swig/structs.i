@@ -23,9 +23,7 @@ ddp_plain_options(ddp_quantize_options)
 ddp_plain_options(ddp_onebit_options)
 ddp_plain_options(ddp_topk_options)
 ddp_plain_options(ddp_local_sgd_options)
-<<<<<<< HEAD
 ddp_plain_options(ddp_outer_options)
-=======
 ddp_plain_options(ddp_elastic_options)
 
 %immutable ddp_elastic_options::group;
@@ -33,7 +31,6 @@ ddp_plain_options(ddp_elastic_options)
     /* Sets group, which stays the caller's: an assignment would take it over. */
     void set_group(const ddp_group_options* group) { $self->group = group; }
 }
->>>>>>> 21722766ebd46fbabd902658b51247f566b5d9b8
 
 /* Results: the caller makes an empty one and the library fills it. */
 %define ddp_result_struct(TYPE)

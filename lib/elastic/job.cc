@@ -94,12 +94,9 @@ void ElasticJob::form() {
     for (int attempt = 1;; ++attempt) {
         const Roster& roster = membership_.meet(has_state_ ? steps_ : -1, [this] { call_from_group(); });
         try {
-            const std::int64_t newest = roster.newest();
-            std::int32_t donor = 0;
-            while (roster.members[static_cast<std::size_t>(donor)].steps != newest) ++donor;
             const std::shared_ptr<Group> group = make_group(roster);
             heal(*group, roster);
-            move_contexts(group, donor, newest);
+            for (Context* context : contexts_) context->set_group(group);
             group_ = group;
             return;
         } catch (const Error& error) {
@@ -166,56 +163,64 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
     // In the first roster nobody has applied anything, and the values of rank 0 are those of the job.
     if (newest < 0) donors = {0};
     const bool gives = std::find(donors.begin(), donors.end(), roster.rank) != donors.end();
-    if (donors.size() < roster.members.size()) {
-        const std::vector<StateBlock> all = blocks();
-        std::size_t total = 0, turn = 0;
-        for (const StateBlock& block : all) total += block.bytes;
-        std::vector<std::byte> staged(gives ? std::min(total, kPiece) : total);
+    std::vector<std::byte> values;
+    if (donors.size() < roster.members.size()) values = send_values(group, donors, gives);
+    std::vector<ContextState> states;
+    for (Context* context : contexts_) states.push_back(send_state(group, *context, donors.front()));
+    // Everybody has everything: from here on no loss of a rank matters.
+    group.run({}, healing());
+    if (!gives) {
         std::size_t at = 0;
-        for (const StateBlock& block : all)
-            for (std::size_t begin = 0; begin < block.bytes; begin += kPiece, ++turn) {
-                const std::size_t bytes = std::min(kPiece, block.bytes - begin);
-                const std::int32_t root = donors[turn % donors.size()];
-                std::byte* const mine = block.memory + begin;
-                broadcast(group, root == roster.rank ? mine : staged.data() + (gives ? 0 : at), bytes, root);
-                at += bytes;
-            }
-        // Everybody has everything: from here on nothing can fail.
-        group.run({}, healing());
-        at = 0;
-        for (const StateBlock& block : all) {
-            if (!gives && block.bytes > 0) std::memcpy(block.memory, staged.data() + at, block.bytes);
+        for (const StateBlock& block : blocks()) {
+            if (block.bytes > 0) std::memcpy(block.memory, values.data() + at, block.bytes);
             at += block.bytes;
         }
-        log(LogLevel::kInfo, "rank ", roster.rank, gives ? " gave" : " got", " the state of step ",
-            std::max<std::int64_t>(newest, 0), ": ", total, " bytes from ", donors.size(), " ranks");
+        log(LogLevel::kInfo, "rank ", roster.rank, " got the state of step ", std::max<std::int64_t>(newest, 0), ": ",
+            at, " bytes from ", donors.size(), " ranks");
     }
+    for (std::size_t i = 0; i < states.size(); ++i) take_state(*contexts_[i], states[i], !gives && newest > 0);
     steps_ = std::max<std::int64_t>(newest, 0);
     has_state_ = true;
 }
 
-ElasticJob::ContextState ElasticJob::state_of(Context& context) const {
-    const Reducer& reducer = context.committed();
-    return {context.plan_text(), context.hook_state(), reducer.wants_rebuild() || reducer.ready_order().recording()};
+// In turn each donor sends a piece. Returns what this rank has got; a donor keeps what it has.
+std::vector<std::byte> ElasticJob::send_values(Group& group, const std::vector<std::int32_t>& donors,
+                                               bool gives) const {
+    const std::vector<StateBlock> all = blocks();
+    std::size_t total = 0, at = 0, turn = 0;
+    for (const StateBlock& block : all) total += block.bytes;
+    std::vector<std::byte> got(gives ? std::min(total, kPiece) : total);
+    for (const StateBlock& block : all)
+        for (std::size_t begin = 0; begin < block.bytes; begin += kPiece, ++turn) {
+            const std::size_t bytes = std::min(kPiece, block.bytes - begin);
+            const std::int32_t root = donors[turn % donors.size()];
+            broadcast(group, root == group.rank() ? block.memory + begin : got.data() + (gives ? 0 : at), bytes, root);
+            at += bytes;
+        }
+    return got;
 }
 
-// First to a group of this rank alone, where it takes over the plan: so all come to the new group alike.
-void ElasticJob::move_contexts(const std::shared_ptr<Group>& group, std::int32_t donor, std::int64_t newest) {
-    for (Context* context : contexts_) {
-        ContextState state;
-        if (group->rank() == donor) state = state_of(*context);
-        broadcast_all(*group, state.plan, donor);
-        broadcast_all(*group, state.hook, donor);
-        broadcast(*group, &state.records_order, sizeof state.records_order, donor);
-        context->set_group(make_alone());
-        context->adopt_plan(state.plan);
-        context->committed().rebuild(0);
-        const bool has_hook_state = group->rank() != donor && newest > 0;
-        context->set_group(group);
-        if (has_hook_state) context->load_hook_state(state.hook.data(), state.hook.size(), true);
-        Reducer& reducer = context->committed();
-        state.records_order ? reducer.request_rebuild() : reducer.keep_plan();
+ElasticJob::ContextState ElasticJob::send_state(Group& group, Context& context, std::int32_t donor) const {
+    ContextState state;
+    if (group.rank() == donor) {
+        const Reducer& reducer = context.committed();
+        state = {context.plan_text(), context.hook_state(),
+                 reducer.wants_rebuild() || reducer.ready_order().recording()};
     }
+    broadcast_all(group, state.plan, donor);
+    broadcast_all(group, state.hook, donor);
+    broadcast(group, &state.records_order, sizeof state.records_order, donor);
+    return state;
+}
+
+// In a group of this rank alone, so that all come to the new group alike.
+void ElasticJob::take_state(Context& context, const ContextState& state, bool of_hook) const {
+    context.set_group(make_alone());
+    context.adopt_plan(state.plan);
+    Reducer& reducer = context.committed();
+    reducer.rebuild(0);
+    state.records_order ? reducer.request_rebuild() : reducer.keep_plan();
+    if (of_hook) context.load_hook_state(state.hook.data(), state.hook.size(), true);
 }
 
 void ElasticJob::commit() {

@@ -68,8 +68,9 @@ private:
     std::vector<StateBlock> blocks() const;
     void heal(Group& group, const Roster& roster);
     void compare_blocks(Group& group) const;
-    void move_contexts(const std::shared_ptr<Group>& group, std::int32_t donor, std::int64_t newest);
-    ContextState state_of(Context& context) const;
+    std::vector<std::byte> send_values(Group& group, const std::vector<std::int32_t>& donors, bool gives) const;
+    ContextState send_state(Group& group, Context& context, std::int32_t donor) const;
+    void take_state(Context& context, const ContextState& state, bool of_hook) const;
 
     const std::shared_ptr<Store> store_;
     const GroupConfig config_;
