@@ -25,8 +25,8 @@
  *
  * ROSTERS. Who trains together is a roster. The store orders them, so there is only one at a time. Each has a group.
  *
- * THE STORE must outlive all ranks: the one that another process runs (ddp_store_create), or a file. Its end is the end
- * of the job.
+ * THE STORE must outlive all ranks: etcd, one that another process runs (ddp_store_create), or a file. Its end is the
+ * end of the job.
  */
 #ifndef DDP_ELASTIC_H
 #define DDP_ELASTIC_H
