@@ -55,7 +55,7 @@ elseif(NOT DDP_BUILD_CUDA STREQUAL "OFF")
 endif()
 
 # The headers of libcurl, for the store on etcd; AUTO, ON and OFF as above. libddp opens the library when it is needed.
-set(DDP_BUILD_ETCD ${modules_default} CACHE STRING "Build the store on etcd: AUTO, ON or OFF")
+set(DDP_BUILD_ETCD AUTO CACHE STRING "Build the store on etcd: AUTO, ON or OFF")
 set_property(CACHE DDP_BUILD_ETCD PROPERTY STRINGS AUTO ON OFF)
 set(DDP_ETCD FALSE)
 if(NOT DDP_BUILD_ETCD MATCHES "^(AUTO|ON|OFF)$")
