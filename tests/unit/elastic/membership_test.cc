@@ -163,6 +163,11 @@ TEST_P(Elastic, BadOptionsAreRefused) {
 
 // By the store's will. A file store knows it only where the process's files are on this host.
 TEST_P(Elastic, AKilledProcessIsNotWaitedFor) {
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+    GTEST_SKIP() << "ThreadSanitizer has no threads in a child of a process with threads";
+#endif
+#endif
     const std::string uri = service_->uri();
     const pid_t child = fork();
     if (child == 0) {

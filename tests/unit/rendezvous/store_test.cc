@@ -151,6 +151,10 @@ TEST_P(StoreTest, DifferentCountsAtABarrier) {
 }
 
 TEST_P(StoreTest, Limits) {
+#ifdef DDP_SANITIZED
+    // 64 MiB take etcd itself half a minute on a busy machine.
+    if (GetParam() == std::string("etcd")) GTEST_SKIP() << "the optimised build shows it";
+#endif
     expect_error(DDP_ERROR_LIMIT, {"1025"}, [&] { a->set(std::string(1025, 'k'), ""); });
     expect_error(DDP_ERROR_INVALID_ARGUMENT, {"key", "empty"}, [&] { a->set("", ""); });
     expect_error(DDP_ERROR_LIMIT, {"'k'"}, [&] { a->set("k", std::string(limits::kValue + 1, 'v')); });
