@@ -5,7 +5,6 @@
 
 #include "comm/round_robin.h"
 #include "util/error.h"
-#include "util/hash.h"
 #include "util/log.h"
 
 namespace libddp {

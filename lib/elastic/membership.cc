@@ -50,7 +50,6 @@ std::vector<Member> decode(const std::string& text) {
     return members;
 }
 
-// Who gives the key no value of its own is told whether it is there.
 bool exists(Store& store, const std::string& key) {
     return store.check({key});
 }

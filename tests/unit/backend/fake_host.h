@@ -147,19 +147,7 @@ public:
 
     ddp_status run(ddp_collective_kind kind, ddp_dtype dtype, ddp_reduce_op op, const void* send, void* recv,
                    std::size_t count, double scale = 1, int root = 0) {
-        ddp_collective c{};
-        c.struct_size = sizeof c;
-        c.copied_bytes = &copied;
-        c.kind = kind;
-        c.dtype = dtype;
-        c.op = op;
-        c.root = root;
-        c.send = send;
-        c.recv = recv;
-        c.count = count;
-        c.scale = scale;
-        c.timeout_ms = timeout_ms;
-        return run(c);
+        return run(collective(kind, dtype, op, send, recv, count, scale, root));
     }
     ddp_status allreduce(std::vector<float>& data) {
         return run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(), data.data(), data.size());
@@ -173,35 +161,16 @@ public:
         if (backend_.match)
             return status = backend_.match(transport_, mine.data(), theirs.data(), mine.size(), timeout_ms, &their_rank,
                                            &failure);
-        ddp_collective c{};
-        c.struct_size = sizeof c;
-        c.kind = DDP_COLLECTIVE_BARRIER;
-        c.dtype = DDP_U8;
-        c.scale = 1;
-        c.timeout_ms = timeout_ms;
-        c.signature = mine.data();
-        c.signature_size = mine.size();
-        c.theirs = theirs.data();
-        if (run(c) == DDP_ERROR_MISMATCH) their_rank = failure.rank;
+        if (run_compared(collective(DDP_COLLECTIVE_BARRIER, DDP_U8, DDP_SUM, nullptr, nullptr, 0), mine) ==
+            DDP_ERROR_MISMATCH)
+            their_rank = failure.rank;
         return status;
     }
     // As a link does: the backend compares while it runs, or before.
     ddp_status compared_allreduce(std::vector<float>& data, const std::string& mine) {
         if ((capabilities() & DDP_BACKEND_COMPARES) == 0) return match(mine) == DDP_OK ? allreduce(data) : status;
-        theirs.assign(mine.size(), '\0');
-        ddp_collective c{};
-        c.struct_size = sizeof c;
-        c.kind = DDP_COLLECTIVE_ALLREDUCE;
-        c.dtype = DDP_F32;
-        c.op = DDP_SUM;
-        c.send = c.recv = data.data();
-        c.count = data.size();
-        c.scale = 1;
-        c.timeout_ms = timeout_ms;
-        c.signature = mine.data();
-        c.signature_size = mine.size();
-        c.theirs = theirs.data();
-        return run(c);
+        return run_compared(
+            collective(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(), data.data(), data.size()), mine);
     }
     ddp_status run(const ddp_collective& c) {
         clear();
@@ -216,6 +185,29 @@ public:
     std::uint64_t copied = 0;  // bytes, since the beginning
 
 private:
+    ddp_collective collective(ddp_collective_kind kind, ddp_dtype dtype, ddp_reduce_op op, const void* send, void* recv,
+                              std::size_t count, double scale = 1, int root = 0) {
+        ddp_collective c{};
+        c.struct_size = sizeof c;
+        c.copied_bytes = &copied;
+        c.kind = kind;
+        c.dtype = dtype;
+        c.op = op;
+        c.root = root;
+        c.send = send;
+        c.recv = recv;
+        c.count = count;
+        c.scale = scale;
+        c.timeout_ms = timeout_ms;
+        return c;
+    }
+    ddp_status run_compared(ddp_collective c, const std::string& mine) {
+        theirs.assign(mine.size(), '\0');
+        c.signature = mine.data();
+        c.signature_size = mine.size();
+        c.theirs = theirs.data();
+        return run(c);
+    }
     // Where ranks are is what they say in the store.
     void store(const std::string& key, std::string value) {
         if (key == "topology/" + std::to_string(rank()) && rank() % hosts_ != 0)
