@@ -1,6 +1,5 @@
 #include "ddp/elastic.h"
 
-#include <limits>
 #include <memory>
 
 #include "capi/group_config.h"
@@ -19,8 +18,6 @@ struct ddp_elastic {
 
 namespace {
 
-constexpr std::int64_t kSettleMs = 30'000;
-
 ElasticJob& job_of(ddp_elastic* elastic) {
     return require(elastic, "elastic")->job;
 }
@@ -36,9 +33,9 @@ MembershipOptions read_membership(const ddp_elastic_options& o, const GroupConfi
         fail_call(DDP_ERROR_UNSUPPORTED, "group->round_robin is ", config.round_robin,
                   "; an elastic job has one group");
     MembershipOptions options;
-    options.min_world = o.min_world == 0 ? 1 : o.min_world;
-    options.max_world = o.max_world == 0 ? std::numeric_limits<std::int32_t>::max() : o.max_world;
-    options.settle_ms = o.settle_ms == 0 ? kSettleMs : o.settle_ms;
+    if (o.min_world > 0) options.min_world = o.min_world;
+    if (o.max_world > 0) options.max_world = o.max_world;
+    if (o.settle_ms > 0) options.settle_ms = o.settle_ms;
     options.timeout_ms = config.timeout_ms;
     return options;
 }

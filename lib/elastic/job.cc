@@ -69,11 +69,10 @@ void ElasticJob::set_steps(std::int64_t steps) {
     if (membership_.roster().number > 0) fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: its steps are counted");
     if (steps < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "steps is ", steps);
     steps_ = steps;
-    has_state_ = true;
 }
 
 void ElasticJob::begin() {
-    if (left_) fail_call(DDP_ERROR_INVALID_STATE, "this rank has left the job; create another to join it again");
+    membership_.require_present();
     changed_ = false;
     if (membership_.roster().number > 0) {
         // What no loss of a rank has caused would happen again.
@@ -91,7 +90,7 @@ void ElasticJob::begin() {
 void ElasticJob::form() {
     std::vector<Member> tried;
     for (int attempt = 1;; ++attempt) {
-        const Roster& roster = membership_.meet(has_state_ ? steps_ : -1, [this] { call_from_group(); });
+        const Roster& roster = membership_.meet(steps_, [this] { call_from_group(); });
         try {
             const std::shared_ptr<Group> group = make_group(roster);
             heal(*group, roster);
@@ -179,7 +178,6 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
     }
     for (std::size_t i = 0; i < states.size(); ++i) take_state(*contexts_[i], states[i], !gives && newest > 0);
     steps_ = std::max<std::int64_t>(newest, 0);
-    has_state_ = true;
 }
 
 // In turn each donor sends a piece. Returns what this rank has got; a donor keeps what it has.
@@ -238,7 +236,6 @@ void ElasticJob::leave() {
     if (!group_->broken())
         for (const Context* context : contexts_) context->require_between_steps();
     membership_.leave();
-    left_ = true;
     group_ = make_alone();
     for (Context* context : contexts_) context->set_group(group_);
 }

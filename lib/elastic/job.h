@@ -4,6 +4,7 @@
 // the others take the state from them. If nobody is ahead, all do the step again.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,7 +44,7 @@ public:
     // This rank has applied the step. Throws INVALID_STATE if it cannot have.
     void commit();
 
-    std::int64_t steps() const { return steps_; }
+    std::int64_t steps() const { return std::max<std::int64_t>(steps_, 0); }
     const Roster& roster() const { return membership_.roster(); }
     // It began with the last begin().
     bool changed() const { return changed_; }
@@ -78,10 +79,9 @@ private:
     std::shared_ptr<Group> group_;
     std::vector<Context*> contexts_;
     std::vector<StateBlock> own_blocks_;
-    std::int64_t steps_ = 0;
-    bool has_state_ = false;  // steps_ counts
+    std::int64_t steps_ = -1;  // -1: it has no state yet
     bool changed_ = false;
-    bool leave_announced_ = false, leaving_ = false, left_ = false;
+    bool leave_announced_ = false, leaving_ = false;
 };
 
 }  // namespace libddp

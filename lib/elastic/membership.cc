@@ -54,6 +54,10 @@ bool exists(Store& store, const std::string& key) {
     return store.check({key});
 }
 
+bool is_among(const std::vector<Member>& members, const std::string& id) {
+    return std::any_of(members.begin(), members.end(), [&](const Member& member) { return member.id == id; });
+}
+
 }  // namespace
 
 std::int64_t Roster::newest() const {
@@ -84,14 +88,6 @@ Membership::~Membership() {
 
 std::string Membership::key(const std::string& what, std::int64_t roster) const {
     return prefix_ + what + "/" + std::to_string(roster);
-}
-
-bool Membership::is_in(const std::vector<Member>& members) const {
-    return has_come(members, id_);
-}
-
-bool Membership::has_come(const std::vector<Member>& came, const std::string& id) const {
-    return std::any_of(came.begin(), came.end(), [&](const Member& member) { return member.id == id; });
 }
 
 // Empty if it is not decided within this time.
@@ -134,7 +130,7 @@ void Membership::propose(std::int64_t roster, const std::vector<Member>& before,
         for (const Member& one : came)
             if (one.id == member.id) members.push_back(one);
     for (const Member& one : came)
-        if (!has_come(before, one.id)) members.push_back(one);
+        if (!is_among(before, one.id)) members.push_back(one);
     if (members.size() > static_cast<std::size_t>(options_.max_world))
         members.resize(static_cast<std::size_t>(options_.max_world));
     store_->compare_set(key("plan", roster), "", encode(members));
@@ -143,7 +139,7 @@ void Membership::propose(std::int64_t roster, const std::vector<Member>& before,
 // Waits for the members of this roster. Empty: it has others, and this process is not among those of the roster before.
 std::vector<Member> Membership::decide(std::int64_t roster, const Deadline& deadline, std::function<void()> late) {
     const std::vector<Member> before = plan(roster - 1, -1);
-    const bool was_in = is_in(before);
+    const bool was_in = is_among(before, id_);
     Deadline settled = Deadline::after_ms(options_.settle_ms);
     const Deadline soon = Deadline::after_ms(kSoonMs);
     bool enough = false;
@@ -154,10 +150,10 @@ std::vector<Member> Membership::decide(std::int64_t roster, const Deadline& dead
         if (!members.empty()) return members;
         const std::vector<Member> came = arrivals(roster);
         const auto missing = std::count_if(before.begin(), before.end(), [&](const Member& member) {
-            return !has_come(came, member.id) && !exists(*store_, gone_key(member.id));
+            return !is_among(came, member.id) && !exists(*store_, gone_key(member.id));
         });
         const bool all_gone = std::none_of(before.begin(), before.end(), [&](const Member& member) {
-            return has_come(came, member.id) || !exists(*store_, gone_key(member.id));
+            return is_among(came, member.id) || !exists(*store_, gone_key(member.id));
         });
         const auto count = static_cast<std::int64_t>(came.size());
         if (late && was_in && missing > 0 && soon.expired()) std::exchange(late, nullptr)();
@@ -176,7 +172,7 @@ std::vector<Member> Membership::decide(std::int64_t roster, const Deadline& dead
 }
 
 const Roster& Membership::meet(std::int64_t steps, const std::function<void()>& late) {
-    if (left_) fail_call(DDP_ERROR_INVALID_STATE, "this process has left the job");
+    require_present();
     forget_watches();
     const Deadline deadline = Deadline::after_ms(options_.timeout_ms);
     const bool member = roster_.number > 0;
@@ -184,7 +180,7 @@ const Roster& Membership::meet(std::int64_t steps, const std::function<void()>& 
         enter(roster, steps);
         const std::vector<Member> before = plan(roster - 1, -1);
         const std::vector<Member> members = decide(roster, deadline, late);
-        if (is_in(members)) {
+        if (is_among(members, id_)) {
             begin(roster, before, members);
             return roster_;
         }
@@ -203,10 +199,10 @@ void Membership::begin(std::int64_t roster, const std::vector<Member>& before, c
     next.members = members;
     for (std::size_t rank = 0; rank < members.size(); ++rank) {
         if (members[rank].id == id_) next.rank = static_cast<std::int32_t>(rank);
-        if (!has_come(before, members[rank].id)) ++next.joined;
+        if (!is_among(before, members[rank].id)) ++next.joined;
     }
     for (const Member& member : before)
-        if (!has_come(members, member.id)) next.left.push_back(member.id);
+        if (!is_among(members, member.id)) next.left.push_back(member.id);
     roster_ = std::move(next);
     watch_requests();
 }
@@ -238,6 +234,10 @@ bool Membership::is_due(std::int64_t step) {
         due_at_ = at;
     }
     return step >= due_at_;
+}
+
+void Membership::require_present() const {
+    if (left_) fail_call(DDP_ERROR_INVALID_STATE, "this rank has left the job; create another to join it again");
 }
 
 void Membership::announce_leave() {

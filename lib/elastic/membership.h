@@ -26,8 +26,8 @@ struct Member {
 
 struct Roster {
     std::int64_t number = 0;  // counts from 1; 0: there was none
-    std::vector<Member>
-        members;  // in the order of ranks: those who stay, in the order of their ranks before, and those who join
+    // By rank: those who stay, in the order of their ranks before, and then those who join.
+    std::vector<Member> members;
     std::int32_t rank = -1;         // of this process
     std::int32_t joined = 0;        // how many of the members were not in the roster before
     std::vector<std::string> left;  // who was
@@ -57,10 +57,12 @@ public:
 
     // Joins, or goes on after the group of the roster broke or is_due(). Waits until a roster begins of which this process is a member.
     // steps: how many it has applied; -1: it needs the state of the others. late: called once if another member does not come soon,
-    // though it is not known to be gone. Throws Error: RANK_FAILED if the others have gone on
-    // without this process, TIMEOUT.
+    // though it is not known to be gone. Throws Error: RANK_FAILED if the others have gone on without this process, TIMEOUT,
+    // INVALID_STATE after leave().
     const Roster& meet(std::int64_t steps, const std::function<void()>& late = {});
     const Roster& roster() const { return roster_; }
+    // Throws INVALID_STATE after leave().
+    void require_present() const;
 
     // At the beginning of this step: whether the members meet, because somebody waits to join or is about to leave. All get the same
     // answer for a step, nearly always. One that does not see it in time meets an error of the group instead, as after a failure.
@@ -74,12 +76,10 @@ public:
 private:
     std::string key(const std::string& what, std::int64_t roster) const;
     std::string gone_key(const std::string& id) const { return prefix_ + "gone/" + id; }
-    bool is_in(const std::vector<Member>& members) const;
     std::vector<Member> plan(std::int64_t roster, std::int64_t wait_ms) const;
     std::int64_t latest() const;
     void enter(std::int64_t roster, std::int64_t steps);
     std::vector<Member> arrivals(std::int64_t roster) const;
-    bool has_come(const std::vector<Member>& came, const std::string& id) const;
     void propose(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& came);
     std::vector<Member> decide(std::int64_t roster, const Deadline& deadline, std::function<void()> late);
     void begin(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& members);

@@ -9,11 +9,11 @@
 namespace libddp {
 namespace {
 
-// A snapshot is made when the records since the last one are so many that reading them takes those who join longer.
+// A snapshot is made when the batches since the last one are so many that reading them takes those who join longer.
 constexpr std::size_t kManyRecords = 2048;
 constexpr std::size_t kSmallLog = std::size_t{8} << 20;
-// What a record may have: a request, and a few small ones with it.
-constexpr std::size_t kLongestRecord = limits::kFrame + (std::size_t{1} << 20);
+// What a batch may have: a request, and a few small ones with it.
+constexpr std::size_t kLongestBatch = limits::kFrame + (std::size_t{1} << 20);
 
 constexpr std::string_view kAlive = "alive/";
 constexpr std::string_view kLog = "log/";
@@ -71,8 +71,8 @@ EtcdSnapshotHead EtcdSnapshotHead::decode(std::string_view bytes) {
 std::string EtcdReplica::alive_key(std::uint64_t owner) {
     return str(kAlive, hex(owner));
 }
-std::string EtcdReplica::log_key(std::uint64_t owner, std::uint64_t record, std::uint64_t piece) {
-    return str(kLog, hex(owner), "/", hex(record), "/", hex(piece));
+std::string EtcdReplica::log_key(std::uint64_t owner, std::uint64_t batch, std::uint64_t piece) {
+    return str(kLog, hex(owner), "/", hex(batch), "/", hex(piece));
 }
 std::string EtcdReplica::bury_key(std::uint64_t owner) {
     return str(kLog, hex(owner), "/", kBury);
@@ -118,17 +118,17 @@ void EtcdReplica::put(std::string_view key, std::string_view value, std::int64_t
         ++records_;
         return;
     }
-    const auto record = take_number(key);
-    if (!record || !take(key, "/")) return;
+    const auto batch = take_number(key);
+    if (!batch || !take(key, "/")) return;
     const auto piece = take_number(key);
     if (!piece || !key.empty() || value.empty()) return;
     // Written twice.
-    if (*record < from.record || (*record == from.record && *piece < from.pieces)) return;
+    if (*batch < from.batch || (*batch == from.batch && *piece < from.pieces)) return;
     if (*piece == 0) {
-        from.record = *record;
+        from.batch = *batch;
         from.partial.clear();
-    } else if (*record != from.record || *piece != from.pieces) {
-        fail(DDP_ERROR_IO, "a piece of a record is missing");
+    } else if (*batch != from.batch || *piece != from.pieces) {
+        fail(DDP_ERROR_IO, "a piece of a batch is missing");
     }
     from.pieces = *piece + 1;
     from.newest = revision;
@@ -136,7 +136,7 @@ void EtcdReplica::put(std::string_view key, std::string_view value, std::int64_t
     bytes_ += value.size();
     from.whole = value.front() == kLastPiece;
     value.remove_prefix(1);
-    if (from.partial.size() + value.size() > kLongestRecord) fail(DDP_ERROR_IO, "a record is too long");
+    if (from.partial.size() + value.size() > kLongestBatch) fail(DDP_ERROR_IO, "a batch is too long");
     if (from.whole && from.partial.empty()) return apply(*owner, value, visit);
     from.partial.append(value);
     if (!from.whole) return;
@@ -144,15 +144,15 @@ void EtcdReplica::put(std::string_view key, std::string_view value, std::int64_t
     apply(*owner, whole, visit);
 }
 
-void EtcdReplica::apply(std::uint64_t owner, std::string_view record, const Visit& visit) {
+void EtcdReplica::apply(std::uint64_t owner, std::string_view batch, const Visit& visit) {
     FrameReader frames;
-    frames.feed(record);
+    frames.feed(batch);
     while (auto frame = frames.next()) {
         const Request request = decode_request(*frame);
         const Caller caller{owner, frame->id};
         visit(caller, request, [&] { return state_.apply(caller, request); });
     }
-    if (frames.pending() != 0) fail(DDP_ERROR_IO, "a record is cut off");
+    if (frames.pending() != 0) fail(DDP_ERROR_IO, "a batch is cut off");
 }
 
 void EtcdReplica::removed(std::string_view key) {
@@ -200,7 +200,7 @@ std::string EtcdReplica::snapshot() const {
     for (const auto& [owner, is] : owners_) {
         if (!is.alive) continue;
         out.u64(owner);
-        out.u64(is.record);
+        out.u64(is.batch);
         out.u64(is.pieces);
     }
     state_.snapshot([&](Caller caller, const Request& request) { out.raw(encode_record(caller, request)); });
@@ -212,7 +212,7 @@ void EtcdReplica::load(std::string_view snapshot, const EtcdSnapshotHead& head) 
     ByteReader in(snapshot);
     for (std::uint32_t count = in.u32(); count > 0; --count) {
         Owner& owner = owners_[in.u64()];
-        owner.record = in.u64();
+        owner.batch = in.u64();
         owner.pieces = in.u64();
         snapshot.remove_prefix(3 * sizeof(std::uint64_t));
     }
@@ -230,7 +230,7 @@ void EtcdReplica::load(std::string_view snapshot, const EtcdSnapshotHead& head) 
 std::vector<EtcdReplica::Logged> EtcdReplica::logged() const {
     std::vector<Logged> all;
     for (const auto& [owner, is] : owners_)
-        if (is.record != 0 || is.buried) all.push_back({owner, is.record, is.buried});
+        if (is.batch != 0 || is.buried) all.push_back({owner, is.batch, is.buried});
     return all;
 }
 

@@ -1,17 +1,17 @@
-// What a participant of a store on etcd makes of the records there: a StoreState of its own, which is the same for all at the same
+// What a participant of a store on etcd makes of the batches there: a StoreState of its own, which is the same for all at the same
 // revision. No network, no clock, no threads.
 //
 // Keys, below /ddp/<name>//:
 //     w/alive/<owner>                   a participant; bound to its lease, so that etcd deletes it when that expires
-//     w/log/<owner>/<record>/<piece>    what it asks for, in the order of etcd's revisions
+//     w/log/<owner>/<batch>/<piece>     what it asks for, in the order of etcd's revisions
 //     w/log/<owner>/bury                the participant is gone: a goodbye on its behalf
 //     w/head                            the newest snapshot
 //     s/<snapshot>/<piece>              its pieces
-//     last                              written with each record: its revision is the newest record's
-// Numbers are hexadecimal, with all digits, so that etcd sorts them. A record is a sequence of the store's frames (protocol.h), cut into
+//     last                              written with each batch: its revision is the newest batch's
+// Numbers are hexadecimal, with all digits, so that etcd sorts them. A batch is a sequence of the store's frames (protocol.h), cut into
 // pieces because etcd refuses long values. All watch w/.
 //
-// A participant writes one record at a time, each only while its own key below alive/ exists. So a record that is written twice,
+// A participant writes one batch at a time, each only while its own key below alive/ exists. So a batch that is written twice,
 // because an answer got lost, is known by its number, and nothing of a participant's comes after its burial.
 #pragma once
 
@@ -48,7 +48,7 @@ public:
     using Visit = std::function<void(Caller, const Request&, const Apply& apply)>;
 
     // One of the keys below w/, in the order of revisions. key: what follows w/. Unknown ones are ignored. Throws Error (IO) on a
-    // record that is none.
+    // batch that is none.
     void put(std::string_view key, std::string_view value, std::int64_t revision, const Visit& visit);
     void removed(std::string_view key);
     // All others have been removed.
@@ -68,16 +68,16 @@ public:
     void load(std::string_view snapshot, const EtcdSnapshotHead& head);
     const EtcdSnapshotHead& head() const { return head_; }
 
-    // The records that a snapshot made now replaces: of each owner the number of its last one, and whether it is buried.
+    // The batches that a snapshot made now replaces: of each owner the number of its last one, and whether it is buried.
     struct Logged {
         std::uint64_t owner = 0;
-        std::uint64_t last_record = 0;
+        std::uint64_t last_batch = 0;
         bool buried = false;
     };
     std::vector<Logged> logged() const;
 
     static std::string alive_key(std::uint64_t owner);
-    static std::string log_key(std::uint64_t owner, std::uint64_t record, std::uint64_t piece);
+    static std::string log_key(std::uint64_t owner, std::uint64_t batch, std::uint64_t piece);
     static std::string bury_key(std::uint64_t owner);
     static std::string snapshot_key(std::uint64_t id, std::uint64_t piece);
     // The value of a piece.
@@ -87,14 +87,14 @@ private:
     struct Owner {
         bool alive = false;
         bool buried = false;
-        std::int64_t newest = 0;   // revision of its newest record
-        std::uint64_t record = 0;  // the last of which a piece has come
+        std::int64_t newest = 0;   // revision of its newest batch
+        std::uint64_t batch = 0;   // the last of which a piece has come
         std::uint64_t pieces = 0;  // of it
         std::string partial;
         bool whole = true;
     };
 
-    void apply(std::uint64_t owner, std::string_view record, const Visit& visit);
+    void apply(std::uint64_t owner, std::string_view batch, const Visit& visit);
 
     StoreState state_;
     std::map<std::uint64_t, Owner> owners_;

@@ -25,7 +25,7 @@ constexpr const char* kNewest = "last";
 
 // What a waiting call may take beyond its time.
 constexpr std::int64_t kGraceMs = 2000;
-// Requests that wait at the same time become one record up to this size.
+// Requests that wait at the same time become one batch up to this size.
 constexpr std::size_t kBatch = std::size_t{256} << 10;
 // A long request may take this much more for each of its pieces.
 constexpr std::int64_t kPieceMs = 500;
@@ -213,7 +213,7 @@ std::shared_ptr<EtcdStore::Entry> EtcdStore::submit(Request request) {
     entry->id = next_request_++;
     entry->bytes = encode_request(entry->id, request);
     if (request.op == Op::kBarrier && request.timeout_ms == kNoWait) {
-        // In the same record, so that nobody meets one that does not wait.
+        // In the same batch, so that nobody meets one that does not wait.
         Request gone;
         gone.op = Op::kCancel;
         gone.number = static_cast<std::int64_t>(entry->id);
@@ -442,26 +442,26 @@ void EtcdStore::write() {
         writer_wake_.wait(lock, [&] { return !usable() || !outgoing_.empty() || syncs_asked_ > syncs_done_; });
         if (!usable()) break;
         const std::uint64_t syncs = syncs_asked_;
-        Entries batch;
+        Entries entries;
         for (std::size_t bytes = 0;
-             !outgoing_.empty() && (batch.empty() || bytes + outgoing_.front()->bytes.size() <= kBatch);) {
+             !outgoing_.empty() && (entries.empty() || bytes + outgoing_.front()->bytes.size() <= kBatch);) {
             bytes += outgoing_.front()->bytes.size();
-            batch.push_back(std::move(outgoing_.front()));
+            entries.push_back(std::move(outgoing_.front()));
             outgoing_.pop_front();
         }
         lock.unlock();
         std::int64_t revision = 0;
         try {
-            revision =
-                batch.empty() ? newest_record(writer_client_, Deadline::after_ms(patience_ms())) : write_record(batch);
+            revision = entries.empty() ? newest_batch(writer_client_, Deadline::after_ms(patience_ms()))
+                                       : write_batch(entries);
         } catch (const Error& error) {
-            if (error.info().code != DDP_ERROR_LIMIT || batch.empty()) {
+            if (error.info().code != DDP_ERROR_LIMIT || entries.empty()) {
                 lose(error.what());
                 lock.lock();
                 break;
             }
             lock.lock();
-            for (auto& entry : batch) {
+            for (auto& entry : entries) {
                 entry->outcome = failed(DDP_ERROR_LIMIT, error.what());
                 entry->applied = true;
                 in_flight_.erase(entry->id);
@@ -478,31 +478,31 @@ void EtcdStore::write() {
     wire::release_thread_state();
 }
 
-std::int64_t EtcdStore::newest_record(EtcdClient& client, const Deadline& deadline) const {
+std::int64_t EtcdStore::newest_batch(EtcdClient& client, const Deadline& deadline) const {
     const EtcdRead read = client.read({key(kNewest), ""}, 0, 0, deadline);
     return read.entries.empty() ? 0 : read.entries.front().mod_revision;
 }
 
-std::int64_t EtcdStore::write_record(Entries& batch) {
+std::int64_t EtcdStore::write_batch(Entries& entries) {
     std::string joined;
-    for (const auto& entry : batch) {
+    for (const auto& entry : entries) {
         joined += entry->bytes;
         entry->bytes = {};
     }
-    const std::uint64_t record = next_record_++;
+    const std::uint64_t batch = next_batch_++;
     std::int64_t revision = 0;
     std::uint64_t piece = 0;
     for (std::string_view rest = joined; piece == 0 || !rest.empty(); ++piece) {
         const std::string_view part = rest.substr(0, kEtcdPiece);
         rest.remove_prefix(part.size());
-        revision = commit_piece(record, piece, EtcdReplica::piece(part, rest.empty()));
+        revision = commit_piece(batch, piece, EtcdReplica::piece(part, rest.empty()));
     }
     return revision;
 }
 
-std::int64_t EtcdStore::commit_piece(std::uint64_t record, std::uint64_t piece, std::string value) {
+std::int64_t EtcdStore::commit_piece(std::uint64_t batch, std::uint64_t piece, std::string value) {
     const std::string alive = key(kWatched + EtcdReplica::alive_key(owner_));
-    const std::string here = key(kWatched + EtcdReplica::log_key(owner_, record, piece));
+    const std::string here = key(kWatched + EtcdReplica::log_key(owner_, batch, piece));
     const EtcdCommit commit = writer_client_.commit(
         {{{alive, ""}, Field::kVersion, Is::kGreater, 0}, {{here, ""}, Field::kVersion, Is::kEqual, 0}},
         {EtcdOperation::put(here, std::move(value)), EtcdOperation::put(key(kNewest))},
@@ -511,7 +511,7 @@ std::int64_t EtcdStore::commit_piece(std::uint64_t record, std::uint64_t piece, 
     if (!commit.succeeded && commit.entries.empty())
         fail(DDP_ERROR_UNAVAILABLE, "this process was silent for longer than ", address_.ttl_s,
              " s, so that it counts as dead (ttl)");
-    return commit.succeeded ? commit.revision : newest_record(writer_client_, Deadline::after_ms(patience_ms()));
+    return commit.succeeded ? commit.revision : newest_batch(writer_client_, Deadline::after_ms(patience_ms()));
 }
 
 // ---- the thread that reads the watch
@@ -693,7 +693,7 @@ void EtcdStore::beat() {
 
 // A server that is cut off from the others keeps a watch open and says nothing.
 void EtcdStore::look_for_stale_watch() {
-    const std::int64_t newest = newest_record(keeper_client_, Deadline::after_ms(address_.ttl_s * 1000 / 3));
+    const std::int64_t newest = newest_batch(keeper_client_, Deadline::after_ms(address_.ttl_s * 1000 / 3));
     Lock lock(mutex_);
     const std::int64_t before = applied_;
     changed_.wait_for(lock, kStale, [&] { return applied_ >= newest || !usable(); });
@@ -761,9 +761,9 @@ void EtcdStore::remove_logged(const std::vector<EtcdReplica::Logged>& logged) {
         if (!removals.empty()) keeper_client_.commit({}, removals, {}, Deadline::after_ms(patience_ms()));
         removals.clear();
     };
-    for (const auto& [owner, last_record, buried] : logged) {
+    for (const auto& [owner, last_batch, buried] : logged) {
         removals.push_back(EtcdOperation::remove({key(kWatched + EtcdReplica::log_key(owner, 0, 0)),
-                                                  key(kWatched + EtcdReplica::log_key(owner, last_record + 1, 0))}));
+                                                  key(kWatched + EtcdReplica::log_key(owner, last_batch + 1, 0))}));
         if (buried) removals.push_back(EtcdOperation::remove({key(kWatched + EtcdReplica::bury_key(owner)), ""}));
         if (removals.size() >= kOperations) carry_out();
     }

@@ -1,4 +1,4 @@
-// The store on etcd: participants write what they ask for as records below one prefix, and each applies all records, in etcd's order, to
+// The store on etcd: participants write what they ask for as batches below one prefix, and each applies all batches, in etcd's order, to
 // a replica of its own (etcd_replica.h). So every operation has the semantics of the other stores, and etcd does what it is good at: one
 // order, durable, that survives the loss of servers.
 //
@@ -74,9 +74,9 @@ private:
     void keep_lease_while_loading();
 
     void write();
-    std::int64_t write_record(Entries& batch);
-    std::int64_t commit_piece(std::uint64_t record, std::uint64_t piece, std::string value);
-    std::int64_t newest_record(EtcdClient& client, const Deadline& deadline) const;
+    std::int64_t write_batch(Entries& entries);
+    std::int64_t commit_piece(std::uint64_t batch, std::uint64_t piece, std::string value);
+    std::int64_t newest_batch(EtcdClient& client, const Deadline& deadline) const;
 
     void follow();
     void take_news(EtcdNews news);
@@ -126,7 +126,7 @@ private:
     std::set<Notifier::Id> connection_watches_;
 
     // Of one thread each:
-    std::uint64_t next_record_ = 1;                        // writer
+    std::uint64_t next_batch_ = 1;                         // writer
     std::set<std::uint64_t> tried_to_bury_;                // keeper
     Deadline::Clock::time_point next_beat_, last_answer_;  // keeper
 

@@ -142,7 +142,7 @@ TEST_P(Elastic, WhoLeavesIsNotWaitedFor) {
     const Roster roster = meet(*all[1], 3).get();
     EXPECT_EQ(roster.members.size(), 1U);
     EXPECT_EQ(roster.left.size(), 1U);
-    testing::expect_error(DDP_ERROR_INVALID_STATE, {"has left"}, [&] { all[0]->meet(3); });
+    testing::expect_error(DDP_ERROR_INVALID_STATE, {"has left the job"}, [&] { all[0]->meet(3); });
 }
 
 TEST_P(Elastic, TooFewIsAnError) {
