@@ -345,8 +345,11 @@ private:
     record::Entry entry(record::EventKind kind) const;
     ErrorInfo disagree(std::int32_t other);
     ErrorInfo resolve(ErrorInfo error);
+    // What fails with this operation may own the group.
+    void keep_link() { kept_ = link_.weak_from_this().lock(); }
 
     Link& link_;
+    std::shared_ptr<Group> kept_;
     const Collective collective_;
     const OpTag tag_;
     EventPtr submitted_;  // on a device: where the tag's stream was then
@@ -541,13 +544,14 @@ void LinkOperation::run_scaled() {
 }
 
 ErrorInfo LinkOperation::disagree(std::int32_t other) {
+    keep_link();
     return link_.break_everywhere(
         {DDP_ERROR_MISMATCH, describe_mismatch(mine_, link_.rank(), theirs_, other, tag_.label ? *tag_.label : ""),
          other, -1, tag_.bucket, tag_.step});
 }
 
 ErrorInfo LinkOperation::resolve(ErrorInfo error) {
-    const auto alive = link_.weak_from_this().lock();  // what fails now may own the group
+    keep_link();
     if (error.code == DDP_ERROR_MISMATCH && op_.signature) return disagree(error.rank);
     if (is_interruption(error)) return link_.interrupted({tag_.step, tag_.bucket, collective_.kind});
     error.bucket = tag_.bucket;

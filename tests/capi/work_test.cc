@@ -165,7 +165,8 @@ TEST(Work, ChainsOfCollectivesStayInStepWhateverTheTiming) {
         }
 }
 
-// The last owner of a group may be what its failure destroys, on a thread that belongs to the group itself.
+// The last owner of a group may be what its failure destroys, on a thread that belongs to the group itself, whether
+// that thread learns of the failure or finds it.
 TEST(Work, AGroupMayBeFreedByWhatItsFailureDestroys) {
     struct Owner {
         ddp_group* group;
@@ -178,31 +179,48 @@ TEST(Work, AGroupMayBeFreedByWhatItsFailureDestroys) {
             owner.freed.set_value();
         }
     };
-    for (const char* backend : {"threads", "threads-single", "threads-caller", "tcp"}) {
-        std::barrier split_done(2);
-        on_ranks({2, backend}, [&](int rank, ddp_group* group) {
-            Owner owner;
-            ASSERT_EQ(ddp_group_split(group, 0, 0, &owner.group, nullptr), DDP_OK);
-            split_done.arrive_and_wait();
-            if (rank == 1) {
-                EXPECT_EQ(ddp_group_abort(owner.group, "test", nullptr), DDP_OK);
-                ddp_group_free(owner.group);
-                return;
-            }
-            auto freed = owner.freed.get_future();
-            float value = 1;
-            ddp_work *work = nullptr, *out = nullptr;
-            if (ddp_allreduce(owner.group, nullptr, &value, 1, DDP_F32, DDP_SUM, &work, nullptr) != DDP_OK) {
-                ddp_group_free(owner.group);  // the other was faster
-                return;
-            }
-            ASSERT_EQ(ddp_work_then(work, &Owner::run, &owner, &Owner::destroy, 0, &out, nullptr), DDP_OK);
-            EXPECT_EQ(freed.wait_for(std::chrono::seconds(5)), std::future_status::ready);
-            EXPECT_EQ(ddp_work_wait(out, 0, nullptr), DDP_ERROR_ABORTED);
-            ddp_work_free(work);
-            ddp_work_free(out);
-        });
-    }
+    for (const char* backend : {"threads", "threads-single", "threads-caller", "tcp"})
+        for (ddp_status failure : {DDP_ERROR_ABORTED, DDP_ERROR_MISMATCH}) {
+            SCOPED_TRACE(std::string(backend) + ", " + ddp_status_name(failure));
+            std::barrier split_done(2);
+            on_ranks({2, backend}, [&](int rank, ddp_group* group) {
+                Owner owner;
+                ASSERT_EQ(ddp_group_split(group, 0, 0, &owner.group, nullptr), DDP_OK);
+                split_done.arrive_and_wait();
+                float values[2] = {1, 1};
+                ddp_work *work = nullptr, *queued = nullptr, *out = nullptr;
+                if (rank == 1) {
+                    if (failure == DDP_ERROR_ABORTED) {
+                        EXPECT_EQ(ddp_group_abort(owner.group, "test", nullptr), DDP_OK);
+                    } else {
+                        EXPECT_EQ(ddp_allreduce(owner.group, nullptr, values, 2, DDP_F32, DDP_SUM, &work, nullptr),
+                                  DDP_OK);
+                        EXPECT_EQ(ddp_work_wait(work, 0, nullptr), failure);
+                        ddp_work_free(work);
+                    }
+                    ddp_group_free(owner.group);
+                    return;
+                }
+                auto freed = owner.freed.get_future();
+                if (ddp_allreduce(owner.group, nullptr, values, 1, DDP_F32, DDP_SUM, &work, nullptr) != DDP_OK) {
+                    ddp_group_free(owner.group);  // the other was faster
+                    return;
+                }
+                // The second ends within the failure of the first.
+                if (ddp_allreduce(owner.group, nullptr, values + 1, 1, DDP_F32, DDP_SUM, &queued, nullptr) != DDP_OK) {
+                    ddp_group_free(owner.group);
+                    ddp_work_free(work);
+                    return;
+                }
+                ASSERT_EQ(ddp_work_then(queued, &Owner::run, &owner, &Owner::destroy, 0, &out, nullptr), DDP_OK);
+                if (failure == DDP_ERROR_MISMATCH) EXPECT_EQ(ddp_work_wait(work, 0, nullptr), failure);
+                EXPECT_EQ(freed.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+                EXPECT_EQ(ddp_work_wait(out, 0, nullptr), failure);
+                ddp_work_free(work);
+                ddp_work_free(queued);
+                ddp_work_free(out);
+            });
+        }
 }
 
 }  // namespace work_test
