@@ -1,8 +1,10 @@
 #include "util/log.h"
 
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -36,10 +38,15 @@ LogLevel log_level() {
 
 void log_line(LogLevel level, const std::string& text) {
     static const char* const names[] = {"", "error", "warn", "info", "debug"};
-    // One write call, so that lines of several ranks on one terminal do not mix.
-    std::string line = str("libddp[", getpid(), "] ", names[static_cast<int>(level)], ": ", text, "\n");
+    // One call, so that lines of several ranks on one terminal do not mix; and no allocation: there may be no memory.
+    char prefix[48];
+    const int size =
+        std::snprintf(prefix, sizeof prefix, "%s%d] %s: ", kLogPrefix, getpid(), names[static_cast<int>(level)]);
+    iovec parts[] = {{prefix, static_cast<std::size_t>(size)},
+                     {const_cast<char*>(text.data()), text.size()},
+                     {const_cast<char*>("\n"), 1}};
     const WriteSignalsHeld held;
-    ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+    ssize_t written = ::writev(STDERR_FILENO, parts, 3);
     (void)written;  // there is nowhere left to report to
 }
 

@@ -12,6 +12,8 @@ enum class LogLevel { kOff = 0, kError, kWarn, kInfo, kDebug };
 
 LogLevel log_level();
 void log_line(LogLevel level, const std::string& text);
+// With which a line begins.
+inline constexpr const char* kLogPrefix = "libddp[";
 
 template <class... Parts>
 void log(LogLevel level, const Parts&... parts) {

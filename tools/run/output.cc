@@ -17,6 +17,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "util/log.h"
+
 namespace ddprun {
 namespace {
 
@@ -201,11 +203,17 @@ LineStream::LineStream(Output& output, Sink& sink, int rank, std::shared_ptr<Log
 
 std::string LineStream::last_words() const {
     constexpr const char* kBlank = " \t\r\n";
-    const std::size_t end = tail_.find_last_not_of(kBlank);
-    if (end == std::string::npos) return "";
-    const std::size_t before = tail_.find_last_of("\r\n", end);
-    const std::size_t begin = before == std::string::npos ? 0 : tail_.find_first_not_of(kBlank, before + 1);
-    std::string words = tail_.substr(begin, std::min(end + 1 - begin, kMostWords));
+    std::string words;
+    // A thread of libddp may still have had something to say.
+    for (std::string_view rest = tail_; words.empty() || words.starts_with(libddp::kLogPrefix);) {
+        const std::size_t end = rest.find_last_not_of(kBlank);
+        if (end == std::string::npos) break;
+        const std::size_t before = rest.find_last_of("\r\n", end);
+        const std::size_t begin = before == std::string::npos ? 0 : rest.find_first_not_of(kBlank, before + 1);
+        const std::string_view line = rest.substr(begin, std::min(end + 1 - begin, kMostWords));
+        if (words.empty() || !line.starts_with(libddp::kLogPrefix)) words = line;
+        rest = rest.substr(0, begin);
+    }
     std::replace_if(
         words.begin(), words.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
     return words;

@@ -100,7 +100,7 @@ public:
     void feed(std::string_view bytes);
     // Hands on a last line without an end.
     void finish();
-    // The last line with words in it, or its beginning.
+    // The last line with words in it, or its beginning: one of the program's, if there is one.
     std::string last_words() const;
     // Nobody receives what is fed here any more.
     bool unheard() const { return sink_.broken() && !log_; }

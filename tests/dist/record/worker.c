@@ -85,6 +85,8 @@ static float* numbers(long count) {
     float* memory = calloc((size_t)count, sizeof(float));
     if (!memory) {
         fprintf(stderr, "out of memory\n");
+        /* As a thread of libddp does that finds no memory either. */
+        fprintf(stderr, "libddp[%d] error: no memory", (int)getpid());
         exit(1);
     }
     return memory;
