@@ -213,7 +213,9 @@ TEST(Work, AGroupMayBeFreedByWhatItsFailureDestroys) {
                     return;
                 }
                 ASSERT_EQ(ddp_work_then(queued, &Owner::run, &owner, &Owner::destroy, 0, &out, nullptr), DDP_OK);
-                if (failure == DDP_ERROR_MISMATCH) EXPECT_EQ(ddp_work_wait(work, 0, nullptr), failure);
+                if (failure == DDP_ERROR_MISMATCH) {
+                    EXPECT_EQ(ddp_work_wait(work, 0, nullptr), failure);
+                }
                 EXPECT_EQ(freed.wait_for(std::chrono::seconds(5)), std::future_status::ready);
                 EXPECT_EQ(ddp_work_wait(out, 0, nullptr), failure);
                 ddp_work_free(work);
