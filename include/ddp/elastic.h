@@ -31,6 +31,7 @@
 #ifndef DDP_ELASTIC_H
 #define DDP_ELASTIC_H
 
+#include "averager.h"
 #include "context.h"
 #include "group.h"
 
@@ -87,6 +88,16 @@ DDP_API ddp_group* ddp_elastic_group(ddp_elastic* elastic);
  * Errors: INVALID_STATE (later, or before ddp_commit), UNSUPPORTED (values on a device).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_add_context(ddp_elastic* elastic, ddp_context* context, ddp_error** error);
+
+/* The ranks train apart, and the averager's outer optimizer brings them together (averager.h). Call
+ * ddp_averager_step, then ddp_elastic_commit, in each step. Ranks come and go right after an outer step. When a rank is
+ * lost, all go back to the last outer step, whose values, outer momentum and states one rank then gives to all, and
+ * ddp_elastic_begin says an earlier step. The averager's context was added, and the averager must outlive the last
+ * ddp_elastic_begin. All averagers of a job have the same period and warm-up.
+ * Errors: INVALID_ARGUMENT (other averagers have another period), INVALID_STATE (later; its context was not added; it has
+ * no outer optimizer), UNSUPPORTED (several periods).
+ * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_elastic_add_averager(ddp_elastic* elastic, ddp_averager* averager, ddp_error** error);
 
 /* Memory that belongs to the state: of an optimizer, for example. It must stay where it is until ddp_elastic_free. Every
  * rank adds the same names and sizes, in the same order, before the first ddp_elastic_begin. bytes: of CPU memory.

@@ -8,10 +8,6 @@
 
 using namespace libddp;
 
-struct ddp_averager {
-    Averager impl;
-};
-
 namespace {
 
 // Periods double at least, so there cannot be more of them.

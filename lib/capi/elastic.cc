@@ -73,6 +73,11 @@ ddp_status ddp_elastic_add_context(ddp_elastic* elastic, ddp_context* context, d
                  [&] { job_of(elastic).add_context(require(context, "context")->impl); });
 }
 
+ddp_status ddp_elastic_add_averager(ddp_elastic* elastic, ddp_averager* averager, ddp_error** error) {
+    return guard(error, "ddp_elastic_add_averager",
+                 [&] { job_of(elastic).add_averager(require(averager, "averager")->impl); });
+}
+
 ddp_status ddp_elastic_add_state(ddp_elastic* elastic, const char* name, void* memory, size_t bytes,
                                  ddp_error** error) {
     return guard(error, "ddp_elastic_add_state", [&] {

@@ -126,6 +126,22 @@ const Averager::Level* Averager::due() const {
     return level == levels_.rend() ? nullptr : &*level;
 }
 
+std::int64_t Averager::shared_steps() const {
+    if (steps_ <= warmup_steps_) return steps_;
+    return steps_ - (steps_ - 1 - warmup_steps_) % levels_.front().period;
+}
+
+void Averager::go_back() {
+    require_context_between_steps();
+    if (outer_) outer_->restore(context_.streams(), context_.group()->timeout_ms());
+    steps_ = shared_steps();
+}
+
+std::string Averager::rhythm() const {
+    return str("every ", levels_.front().period, " steps after ", warmup_steps_, ", outer optimizer of kind ",
+               outer_ ? outer_->kind() : DDP_OUTER_NONE);
+}
+
 void Averager::require_context_between_steps() const {
     if (life_.expired())
         fail_call(DDP_ERROR_INVALID_STATE, "the context of this averager was freed; an averager uses its context");

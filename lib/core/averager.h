@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/group.h"
@@ -37,6 +38,17 @@ public:
     std::int64_t steps() const { return steps_; }
     void set_steps(std::int64_t steps) { steps_ = steps; }
 
+    // Of an averager with one period. After so many of the counted steps every rank had the same values: while it warms up
+    // after each, then after an average.
+    std::int64_t shared_steps() const;
+    // Back to that moment: the values are the outer parameters, if there are any yet.
+    void go_back();
+    const Context& context() const { return context_; }
+    // When it averages, and with which outer optimizer. Ranks that average together have the same.
+    std::string rhythm() const;
+    bool has_outer() const { return outer_.has_value(); }
+    std::size_t periods() const { return levels_.size(); }
+
     // From the next average over all ranks on.
     void set_outer(const ddp_outer_options& options);
     std::vector<std::byte> state() const;
@@ -58,3 +70,7 @@ private:
 };
 
 }  // namespace libddp
+
+struct ddp_averager {
+    libddp::Averager impl;
+};

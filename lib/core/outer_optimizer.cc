@@ -102,6 +102,21 @@ void OuterOptimizer::update(Values& v, std::byte* average) const {
     }
 }
 
+void OuterOptimizer::restore(const ContextStreams& streams, std::int64_t timeout_ms) const {
+    if (!started_) return;
+    const StreamScope order(streams);
+    HostCopies copies(timeout_ms);
+    std::vector<std::byte> sent;
+    for (const Values& v : values_) {
+        const Param& p = table_[v.param];
+        const StreamPtr stream = streams.stream(p.device);
+        if (stream) sent.resize(p.bytes);
+        std::byte* const there = stream ? sent.data() : static_cast<std::byte*>(p.data);
+        cpu::convert(there, dtype_of_parts(p.dtype), v.outer.data(), v.dtype, v.count);
+        if (stream) copies.in(*stream, p.data, there, p.bytes);
+    }
+}
+
 void OuterOptimizer::save(HookState& state) const {
     state.numbers[kStarted] = started_ ? 1 : 0;
     if (!started_) return;

@@ -26,6 +26,9 @@ public:
     // The parameters hold the average over all ranks. The first time they become the outer parameters.
     void step(const ContextStreams& streams, std::int64_t timeout_ms);
 
+    // The parameters are the outer parameters again. Without effect until there are any.
+    void restore(const ContextStreams& streams, std::int64_t timeout_ms) const;
+
     void save(HookState& state) const;
     // Throws INVALID_ARGUMENT, and nothing has changed.
     void load(const HookState& state);

@@ -45,9 +45,12 @@ ElasticJob::ElasticJob(std::shared_ptr<Store> store, GroupConfig config, const M
       membership_(store_, config_.name, options),
       group_(make_alone()) {}
 
+void ElasticJob::require_not_begun(const char* what) const {
+    if (membership_.roster().number > 0) fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: ", what);
+}
+
 void ElasticJob::add_context(Context& context) {
-    if (membership_.roster().number > 0)
-        fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: contexts and states are added before");
+    require_not_begun("contexts and states are added before");
     context.committed();
     for (const auto* list : {&context.table().params(), &context.table().buffers()})
         for (const Param& param : *list)
@@ -57,18 +60,47 @@ void ElasticJob::add_context(Context& context) {
     contexts_.push_back(&context);
 }
 
+void ElasticJob::add_averager(Averager& averager) {
+    require_not_begun("averagers are added before");
+    if (std::find(contexts_.begin(), contexts_.end(), &averager.context()) == contexts_.end())
+        fail_call(DDP_ERROR_INVALID_STATE, "the averager's context is not in the job; add that first");
+    if (averager.periods() > 1)
+        fail_call(DDP_ERROR_UNSUPPORTED, "the averager has ", averager.periods(),
+                  " periods; in an elastic job, whose ranks change, it has one");
+    if (!averager.has_outer())
+        fail_call(DDP_ERROR_INVALID_STATE,
+                  "the averager has no outer optimizer, so there is nothing to go back to when a rank is lost; call "
+                  "ddp_averager_set_outer. DDP_OUTER_SGD with learning_rate 1 and momentum 0 is the plain average");
+    for (const Averager* other : averagers_)
+        if (other->rhythm() != averager.rhythm())
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the averagers of a job average together: one is ", other->rhythm(),
+                      ", and this is ", averager.rhythm());
+    averagers_.push_back(&averager);
+}
+
 void ElasticJob::add_state(StateBlock block) {
-    if (membership_.roster().number > 0)
-        fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: contexts and states are added before");
+    require_not_begun("contexts and states are added before");
     for (const StateBlock& other : own_blocks_)
         if (other.name == block.name) fail_call(DDP_ERROR_ALREADY_EXISTS, "there is a state '", block.name, "'");
     own_blocks_.push_back(std::move(block));
 }
 
 void ElasticJob::set_steps(std::int64_t steps) {
-    if (membership_.roster().number > 0) fail_call(DDP_ERROR_INVALID_STATE, "the job has begun: its steps are counted");
+    require_not_begun("its steps are counted");
     if (steps < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "steps is ", steps);
     steps_ = steps;
+}
+
+bool ElasticJob::apart() const {
+    return std::any_of(averagers_.begin(), averagers_.end(),
+                       [](const Averager* averager) { return averager->steps() != averager->shared_steps(); });
+}
+
+// All averagers have the same rhythm, and so have counted the same steps.
+void ElasticJob::go_back() {
+    if (averagers_.empty()) return;
+    if (steps_ > 0) steps_ -= averagers_.front()->steps() - averagers_.front()->shared_steps();
+    for (Averager* averager : averagers_) averager->go_back();
 }
 
 void ElasticJob::begin() {
@@ -77,7 +109,7 @@ void ElasticJob::begin() {
     if (membership_.roster().number > 0) {
         // What no loss of a rank has caused would happen again.
         if (group_->broken() && !ranks_were_lost(group_->verdict())) group_->check();
-        if (!group_->broken() && !membership_.is_due(steps_)) return;
+        if (!group_->broken() && (apart() || !membership_.is_due(steps_))) return;
         leaving_ = leave_announced_;
         if (leaving_) return;
     }
@@ -88,6 +120,7 @@ void ElasticJob::begin() {
 // Until a roster begins without a further loss. Each attempt is bounded by the timeout of groups. One that fails although nobody was lost
 // is made again a few times only.
 void ElasticJob::form() {
+    go_back();
     std::vector<Member> tried;
     for (int attempt = 1;; ++attempt) {
         const Roster& roster = membership_.meet(steps_, [this] { call_from_group(); });
@@ -148,6 +181,7 @@ std::vector<StateBlock> ElasticJob::blocks() const {
 void ElasticJob::compare_blocks(Group& group) const {
     std::vector<std::string> lines;
     for (const StateBlock& block : blocks()) lines.push_back(str("'", block.name, "' of ", block.bytes, " bytes"));
+    for (const Averager* averager : averagers_) lines.push_back(str("an averager ", averager->rhythm()));
     agree_on_model(group, str(contexts_.size(), " contexts, ", lines.size(), " states"), lines);
 }
 
@@ -160,11 +194,18 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
         if (roster.members[rank].steps == newest) donors.push_back(static_cast<std::int32_t>(rank));
     // In the first roster nobody has applied anything, and the values of rank 0 are those of the job.
     if (newest < 0) donors = {0};
+    // Ranks that train apart have momenta, and values until the first outer step, of their own.
+    if (!averagers_.empty()) donors = {donors.front()};
     const bool gives = std::find(donors.begin(), donors.end(), roster.rank) != donors.end();
     std::vector<std::byte> values;
     if (donors.size() < roster.members.size()) values = send_values(group, donors, gives);
     std::vector<ContextState> states;
     for (Context* context : contexts_) states.push_back(send_state(group, *context, donors.front()));
+    std::vector<std::vector<std::byte>> averages;
+    for (const Averager* averager : averagers_) {
+        averages.push_back(gives ? averager->state() : std::vector<std::byte>());
+        broadcast_all(group, averages.back(), donors.front());
+    }
     // Everybody has everything: from here on no loss of a rank matters.
     group.run({}, healing());
     if (!gives) {
@@ -177,6 +218,8 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
             at, " bytes from ", donors.size(), " ranks");
     }
     for (std::size_t i = 0; i < states.size(); ++i) take_state(*contexts_[i], states[i], !gives && newest > 0);
+    for (std::size_t i = 0; i < averages.size() && !gives; ++i)
+        averagers_[i]->load_state(averages[i].data(), averages[i].size());
     steps_ = std::max<std::int64_t>(newest, 0);
 }
 

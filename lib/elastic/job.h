@@ -13,6 +13,7 @@
 
 #include "comm/bootstrap.h"
 #include "comm/group.h"
+#include "core/averager.h"
 #include "core/context.h"
 #include "elastic/membership.h"
 
@@ -34,6 +35,8 @@ public:
     const std::shared_ptr<Group>& group() const { return group_; }
     // Before the first roster. What is added must stay as long as the job.
     void add_context(Context& context);
+    // Its ranks train apart: whoever comes, and everybody after a loss, begins at the last outer step.
+    void add_averager(Averager& averager);
     void add_state(StateBlock block);
     // What this process has applied, from a checkpoint for example. Before the first roster.
     void set_steps(std::int64_t steps);
@@ -62,6 +65,9 @@ private:
         bool records_order = false;
     };
 
+    void require_not_begun(const char* what) const;
+    bool apart() const;
+    void go_back();
     void form();
     void call_from_group();
     std::shared_ptr<Group> make_group(const Roster& roster) const;
@@ -78,6 +84,7 @@ private:
     Membership membership_;
     std::shared_ptr<Group> group_;
     std::vector<Context*> contexts_;
+    std::vector<Averager*> averagers_;
     std::vector<StateBlock> own_blocks_;
     std::int64_t steps_ = -1;  // -1: it has no state yet
     bool changed_ = false;

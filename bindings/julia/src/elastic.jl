@@ -57,6 +57,13 @@ function add_context!(job::Elastic, ctx::Context)
     return nothing
 end
 
+"An averager with an outer optimizer, of a context that was added: ranks train apart, and come and go after outer steps."
+function add_averager!(job::Elastic, averager::Averager)
+    call(LibDDP.ddp_elastic_add_averager, job.handle, averager.handle.pointer)
+    push!(job.handle.kept, averager)
+    return nothing
+end
+
 "An array that belongs to the state, an optimizer's for example: of numbers of any type, contiguous."
 function add_state!(job::Elastic, name::AbstractString, state)
     memory = state_memory(state)

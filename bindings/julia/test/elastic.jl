@@ -15,6 +15,10 @@ end
     ctx = context_of(job, gradient)
     add_state!(job, "momentum", zeros(Float32, 2, 3))
     add_state!(job, "counter", zeros(UInt64, 2, 2))
+    averager = Averager(ctx, 5)
+    fails(() -> add_averager!(job, averager), C.DDP_ERROR_INVALID_STATE, "outer optimizer")
+    set_outer!(averager)
+    add_averager!(job, averager)
     set_step!(job, 7)
     for step in 7:9
         @test begin_step!(job) == (step=step, roster=1, rank=0, world_size=1, changed=step == 7, joined=Int(step == 7), left=0,
@@ -24,14 +28,18 @@ end
         grad_ready(ctx, ctx.parameters[1])
         finalize!(ctx)
         @test gradient[1] == step
+        step!(averager)
         commit!(job)
     end
     announce_leave!(job)
-    while !begin_step!(job).leaving
+    while !begin_step!(job).leaving  # right after an outer step
+        step!(averager)
         commit!(job)
     end
     leave!(job)
     @test job.group.world_size == 1
+    @test averager.steps % 5 == 1
+    close(averager)
     close(ctx)
     close(job)
 end

@@ -7,6 +7,7 @@ from typing import Any, Callable, List, Optional
 from . import _ddp
 from ._arrays import memory_of, milliseconds
 from ._ddp import Memory
+from .averager import Averager
 from .context import Context
 from .group import Group, close_at_exit, group_options
 from .store import Store
@@ -60,6 +61,11 @@ class Elastic:
         """A committed context of this job's group, which then moves from roster to roster. It must stay open."""
         _ddp.ddp_elastic_add_context(self._handle, context)
         self._contexts.append(context)
+
+    def add_averager(self, averager: Averager) -> None:
+        """An averager with an outer optimizer, of a context that was added: ranks train apart, and come and go after outer steps."""
+        _ddp.ddp_elastic_add_averager(self._handle, averager._handle)
+        self._handle.keep(averager._handle)
 
     def add_state(self, name: str, state: Any) -> None:
         """Memory that belongs to the state, an optimizer's for example: a writable array, or any writable contiguous buffer."""

@@ -104,6 +104,11 @@ class Alone(unittest.TestCase):
     def test_steps(self):
         job = self.job()
         ctx = self.context(job)
+        averager = ddp.Averager(ctx, 5)
+        with support.raises(self, ddp.InvalidStateError, "outer optimizer"):
+            job.add_averager(averager)
+        averager.set_outer()
+        job.add_averager(averager)
         job.add_state("counter", np.zeros(2, np.uint64))
         job.add_state("bytes", bytearray(5))
         job.add_state("factor", np.zeros((2, 3), np.float32))
@@ -114,10 +119,13 @@ class Alone(unittest.TestCase):
             self.assertEqual((job.group.rank, job.group.world_size), (0, 1))
             ctx.grad_ready(0)
             ctx.finalize()
+            averager.step()
             job.commit()
         job.announce_leave()
         while not job.begin().leaving:
+            averager.step()
             job.commit()
+        self.assertEqual(averager.steps % 5, 1, "right after an outer step")
         job.leave()
         self.assertEqual(job.group.world_size, 1)
 

@@ -20,7 +20,7 @@ public final class Averager implements AutoCloseable {
         }
     }
 
-    private final Handle<Kind.ddp_averager> handle;
+    final Handle<Kind.ddp_averager> handle;
     private final Context context;
 
     /**

@@ -57,6 +57,17 @@ public final class Elastic implements AutoCloseable {
     }
 
     /**
+     * Adds an averager with an outer optimizer, before the first {@link #begin}: ranks train apart, and come and go after
+     * outer steps.
+     *
+     * @param averager of a context that was added; it must stay open
+     */
+    public void addAverager(Averager averager) {
+        ddp.ddp_elastic_add_averager(handle, averager.handle);
+        handle.keep(averager);
+    }
+
+    /**
      * Adds memory that belongs to the state, an optimizer's for example, before the first {@link #begin}. Every rank adds
      * the same names and sizes, in the same order.
      *

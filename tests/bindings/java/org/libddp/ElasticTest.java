@@ -35,7 +35,11 @@ class ElasticTest {
     @Test
     void steps() {
         FloatBuffer gradient = Support.full(3, 0);
-        try (Elastic job = new Elastic(options()); Context ctx = context(job, gradient)) {
+        try (Elastic job = new Elastic(options()); Context ctx = context(job, gradient);
+                Averager averager = new Averager(ctx, 5)) {
+            raises(DdpException.InvalidState.class, "outer optimizer", () -> job.addAverager(averager));
+            averager.setOuter(Averager.Outer.NESTEROV, 0.7, 0.9, 0);
+            job.addAverager(averager);
             job.addState("momentum", Support.full(3, 0));
             job.addState("bytes", Support.bytes(5));
             job.setStep(7);
@@ -47,10 +51,15 @@ class ElasticTest {
                 ctx.gradReady(0);
                 ctx.finalizeStep();
                 assertEquals(step, gradient.get(0));
+                averager.step();
                 job.commit();
             }
             job.announceLeave();
-            while (!job.begin().leaving()) job.commit();
+            while (!job.begin().leaving()) {
+                averager.step();
+                job.commit();
+            }
+            assertEquals(1, averager.steps() % 5); // right after an outer step
             job.leave();
             assertEquals(1, job.group().worldSize());
         }
