@@ -19,14 +19,13 @@ import namespaces  # noqa: E402  (tests/bench)
 
 PORT = 29471
 RATE = "60mbit"  # a tenth of what the steps below would need to be short
-CUT_AFTER_S = 0.7
 LINK = r"the connection between rank \d \(on \S+\) and rank \d( \(on \S+\))?"
 CUT_OFF = r"cut off"
 SLOW = r"^collectives take most of each step: \d+ ms of \d+ ms .* no rank is late"
 
 
 def run_job(link, then, one_folder, **settings):
-    """A rank on each host. then: what to do while it runs. one_folder: for the records of both, as on a file system that hosts share."""
+    """A rank on each host. then(folder with the records of rank 0): what to do while it runs. one_folder: for the records of both, as on a file system that hosts share."""
     with tempfile.TemporaryDirectory(prefix="ddp-record-test-") as folder, tempfile.NamedTemporaryFile("w") as secret:
         secret.write("a secret of this test's own, long enough\n")
         secret.flush()
@@ -36,7 +35,7 @@ def run_job(link, then, one_folder, **settings):
              "--secret-file", secret.name, "-n", "1", "--grace", "1", "--node-timeout", "3", "--record", folders[node], *worker(**settings)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for node in range(2)]
         try:
-            then()
+            then(folders[0])
             said = [host.communicate(timeout=BOUND_S)[0] for host in hosts]
         finally:
             for host in hosts:
@@ -48,13 +47,15 @@ def run_job(link, then, one_folder, **settings):
 
 def slow_link(backend):
     with namespaces.Link(RATE) as link:
-        return run_job(link, lambda: None, True, backend=backend, timeout=int(30_000 * SLACK), steps=14, size=50_000, bucket_cap=1 << 20)
+        return run_job(link, lambda _: None, True, backend=backend, timeout=int(30_000 * SLACK), steps=14, size=50_000, bucket_cap=1 << 20)
 
 
 def cut_link(backend):
     with namespaces.Link(None) as link:
-        def cut():
-            time.sleep(CUT_AFTER_S * SLACK)
+        def cut(folder):
+            give_up = time.monotonic() + BOUND_S
+            while not re.search(r"of step \d", explain(folder)) and time.monotonic() < give_up:
+                time.sleep(0.1)
             namespaces.ip("-n", link.names[1], "link", "set", link.interfaces[1], "down")
         return run_job(link, cut, False, backend=backend, timeout=int(2500 * SLACK), steps=100_000, size=20_000, compute_us=5000)
 
