@@ -77,17 +77,19 @@ void ElasticJob::begin() {
     if (membership_.roster().number > 0) {
         // What no loss of a rank has caused would happen again.
         if (group_->broken() && !ranks_were_lost(group_->verdict())) group_->check();
-        if (!group_->broken() && !membership_.is_due(steps_)) return;
+        if (formed_ && !group_->broken() && !membership_.is_due(steps_)) return;
         leaving_ = leave_announced_;
         if (leaving_) return;
     }
     form();
     changed_ = true;
+    membership_.remove_old_keys();
 }
 
 // Until a roster begins without a further loss. Each attempt is bounded by the timeout of groups. One that fails although nobody was lost
 // is made again a few times only.
 void ElasticJob::form() {
+    formed_ = false;
     std::vector<Member> tried;
     for (int attempt = 1;; ++attempt) {
         const Roster& roster = membership_.meet(steps_, [this] { call_from_group(); });
@@ -96,6 +98,7 @@ void ElasticJob::form() {
             heal(*group, roster);
             for (Context* context : contexts_) context->set_group(group);
             group_ = group;
+            formed_ = true;
             return;
         } catch (const Error& error) {
             if (std::exchange(tried, roster.members) != roster.members) attempt = 1;
@@ -121,6 +124,7 @@ std::shared_ptr<Group> ElasticJob::make_alone() const {
     GroupConfig alone = config_;
     alone.rank = 0;
     alone.world = 1;
+    alone.store = store_;
     alone.name = config_.name + " alone";
     return create_group(alone);
 }
@@ -131,6 +135,7 @@ std::shared_ptr<Group> ElasticJob::make_group(const Roster& roster) const {
     config.world = static_cast<std::int32_t>(roster.members.size());
     config.store = store_;
     config.prefix = "elastic/" + config_.name + "/group/" + std::to_string(roster.number) + "/";
+    config.absent = [this] { return membership_.lost_member(); };
     return create_group(config);
 }
 

@@ -80,6 +80,7 @@ private:
     std::vector<Context*> contexts_;
     std::vector<StateBlock> own_blocks_;
     std::int64_t steps_ = -1;  // -1: it has no state yet
+    bool formed_ = false;      // the group is that of the roster
     bool changed_ = false;
     bool leave_announced_ = false, leaving_ = false;
 };

@@ -60,10 +60,11 @@ struct Setting {
 // What a process is in these tests. It dies when the object goes.
 class Trainer {
 public:
-    Trainer(testing::Service& service, const Setting& setting, const std::string& layers = "layer") {
+    Trainer(testing::Service& service, const Setting& setting, const std::string& layers = "layer",
+            std::int64_t timeout_ms = kTimeoutMs) {
         GroupConfig config;
         config.backend = setting.backend;
-        config.timeout_ms = kTimeoutMs;
+        config.timeout_ms = timeout_ms;
         config.name = "job";
         MembershipOptions membership = setting.membership;
         membership.timeout_ms = testing::kLongMs;
@@ -197,6 +198,28 @@ TEST_P(ElasticTraining, AStormOfLossesLeavesOneHistory) {
             }
         }));
     end_all(all);
+}
+
+// The others wait for a rank of the roster that has not told their group that it might die.
+TEST_P(ElasticTraining, ARankThatDiesBeforeItJoinsTheGroupIsNotWaitedFor) {
+    const Setting setting{GetParam(), {1, 2, testing::kLongMs}};
+    std::promise<void> has_come;
+    auto all = std::async(std::launch::async, [&] {
+        Trainer trainer(*service_, setting, "layer", testing::kLongMs);
+        has_come.set_value();
+        trainer.job->begin();
+        EXPECT_EQ(trainer.job->group()->world(), 1);
+        EXPECT_EQ(trainer.job->roster().number, 2);
+    });
+    has_come.get_future().get();
+    const auto start = std::chrono::steady_clock::now();
+    MembershipOptions both = setting.membership;
+    both.timeout_ms = testing::kLongMs;
+    auto dies = std::make_unique<Membership>(service_->connect(), "job", both);
+    EXPECT_EQ(dies->meet(-1).members.size(), 2U);
+    dies.reset();
+    all.get();
+    EXPECT_LT(testing::elapsed_ms(start), testing::kLongMs);
 }
 
 TEST_P(ElasticTraining, ANewRankWithAnotherModelIsRefusedAndTheOthersGoOn) {
