@@ -16,6 +16,9 @@ constexpr std::size_t kPiece = std::size_t{16} << 20;
 // With the same ranks, of which none is known to be lost.
 constexpr int kAttempts = 3;
 
+// How long the store has to answer one whose connection has ended.
+constexpr std::int64_t kStoreMs = 1'000;
+
 OpTag healing() {
     return OpTag::of(Purpose::kSetGroup);
 }
@@ -74,6 +77,15 @@ void ElasticJob::set_steps(std::int64_t steps) {
 void ElasticJob::begin() {
     membership_.require_present();
     changed_ = false;
+    try {
+        begin_or_form();
+    } catch (const Error& error) {
+        if (error.info().code == DDP_ERROR_UNAVAILABLE) explain_loss_of_store(error.info().message);
+        throw;
+    }
+}
+
+void ElasticJob::begin_or_form() {
     if (membership_.roster().number > 0) {
         // What no loss of a rank has caused would happen again.
         if (group_->broken() && !ranks_were_lost(group_->verdict())) group_->check();
@@ -84,6 +96,22 @@ void ElasticJob::begin() {
     form();
     changed_ = true;
     membership_.remove_old_keys();
+}
+
+// A process whose connection to the store has ended counts as dead, even if the store still runs. Returns if it has not ended.
+void ElasticJob::explain_loss_of_store(const std::string& reason) const {
+    try {
+        store_->answers(kStoreMs);
+        return;
+    } catch (const Error&) {  // what ended it is in `reason`
+    }
+    try {
+        store_->reconnect(kStoreMs);
+    } catch (const Error&) {
+        fail(DDP_ERROR_UNAVAILABLE, reason, "; free the job, and create it again when the store can be reached");
+    }
+    fail(DDP_ERROR_RANK_FAILED, "this rank was cut off from the store, and the others go on without this rank (",
+         reason, "); free the job, and create it again to get their state");
 }
 
 // Until a roster begins without a further loss. Each attempt is bounded by the timeout of groups. One that fails although nobody was lost

@@ -62,7 +62,9 @@ private:
         bool records_order = false;
     };
 
+    void begin_or_form();
     void form();
+    void explain_loss_of_store(const std::string& reason) const;
     void call_from_group();
     std::shared_ptr<Group> make_group(const Roster& roster) const;
     std::shared_ptr<Group> make_alone() const;

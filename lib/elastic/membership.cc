@@ -59,10 +59,12 @@ Membership::Membership(std::shared_ptr<Store> store, const std::string& job, con
         fail(DDP_ERROR_INVALID_ARGUMENT, "min_world is ", options.min_world, " and max_world ", options.max_world,
              "; the first is at least 1 and at most the second");
     store_->set_will(gone_key(id_), "died");
+    connection_ = store_->watch_connection([this](const std::string&, bool) { cut_off_ = true; });
 }
 
 Membership::~Membership() {
     forget_watches();
+    store_->unwatch(connection_);
     if (left_) return;
     try {
         store_->bounded(kFarewellMs)->set(gone_key(id_), "ended");
@@ -272,6 +274,7 @@ void Membership::forget_watches() {
 }
 
 bool Membership::is_due(std::int64_t step) {
+    if (cut_off_) store_->check({roster_key()});  // says why
     const bool room = static_cast<std::int64_t>(roster_.members.size()) < options_.max_world;
     const bool wanted = somebody_leaves_ || (somebody_joins_ && room);
     if (wanted && roster_.rank == 0 && due_at_ == std::numeric_limits<std::int64_t>::max()) {

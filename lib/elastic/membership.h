@@ -78,6 +78,7 @@ public:
 
     // At the beginning of this step: whether the members meet, because somebody waits to join or is about to leave. All get the same
     // answer for a step, nearly always. One that does not see it in time meets an error of the group instead, as after a failure.
+    // Throws Error if the connection to the store has ended: a rank alone has no group that would notice.
     bool is_due(std::int64_t step);
 
     // A member of the roster that has ended, as an error of its group; code DDP_OK: there is none.
@@ -119,6 +120,8 @@ private:
     Roster roster_;
     bool left_ = false;
     std::vector<Store::Watch> watches_;
+    Store::Watch connection_ = 0;
+    std::atomic<bool> cut_off_{false};
     std::atomic<bool> somebody_joins_{false}, somebody_leaves_{false};
     std::atomic<std::int64_t> due_at_{std::numeric_limits<std::int64_t>::max()};
 };
