@@ -35,9 +35,12 @@ void broadcast_all(Group& group, Bytes& bytes, std::int32_t root) {
     broadcast(group, bytes.data(), size, root);
 }
 
-// Whether it says that another rank has gone or stands still, so that those who are left may go on.
-bool ranks_were_lost(const ErrorInfo& error) {
-    return may_be_an_echo(error.code);
+// Whether those who are left may go on: another rank has gone, stands still, or cannot go on for a reason of its host or its program.
+bool concerns_others(const ErrorInfo& error, std::int32_t rank) {
+    if (may_be_an_echo(error.code)) return true;
+    const bool of_one_rank = error.code == DDP_ERROR_OUT_OF_MEMORY || error.code == DDP_ERROR_IO ||
+                             error.code == DDP_ERROR_LIMIT || error.code == DDP_ERROR_INTERRUPTED;
+    return of_one_rank && error.rank >= 0 && error.rank != rank;
 }
 
 }  // namespace
@@ -88,7 +91,7 @@ void ElasticJob::begin() {
 void ElasticJob::begin_or_form() {
     if (membership_.roster().number > 0) {
         // What no loss of a rank has caused would happen again.
-        if (group_->broken() && !ranks_were_lost(group_->verdict())) group_->check();
+        if (group_->broken() && !concerns_others(group_->verdict(), group_->rank())) group_->check();
         if (formed_ && !group_->broken() && !membership_.is_due(steps_)) return;
         leaving_ = leave_announced_;
         if (leaving_) return;
@@ -133,7 +136,7 @@ void ElasticJob::form() {
             const bool joins = roster.members[static_cast<std::size_t>(roster.rank)].steps < 0;
             // Those who have trained together have the same model: it is a rank that joins that has another.
             const bool is_theirs = error.info().code == DDP_ERROR_MISMATCH && roster.newest() >= 0 && !joins;
-            if (!(ranks_were_lost(error.info()) || is_theirs) || attempt == kAttempts) throw;
+            if (!(concerns_others(error.info(), roster.rank) || is_theirs) || attempt == kAttempts) throw;
             log(is_theirs ? LogLevel::kWarn : LogLevel::kInfo, "roster ", roster.number,
                 " did not begin: ", error.what());
         }

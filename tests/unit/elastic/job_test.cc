@@ -6,6 +6,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -195,6 +196,31 @@ TEST_P(ElasticTraining, AStormOfLossesLeavesOneHistory) {
                     EXPECT_EQ(error.info().code, DDP_ERROR_RANK_FAILED) << error.what();
                     EXPECT_NE(std::string(error.what()).find("without this rank"), std::string::npos) << error.what();
                 }
+            }
+        }));
+    end_all(all);
+}
+
+TEST_P(ElasticTraining, ARankThatCannotGoOnIsTheOnlyOneToFail) {
+    constexpr std::int64_t kSteps = 60;
+    const Setting setting{GetParam(), {1, 3, 500}};
+    std::vector<std::future<void>> all;
+    for (int i = 0; i < 3; ++i)
+        all.push_back(std::async(std::launch::async, [&, i] {
+            std::optional<Trainer> trainer(std::in_place, *service_, setting);
+            const auto train = [&] {
+                trainer->train(kSteps, [&] {
+                    Group& group = *trainer->job->group();
+                    if (i == 1 && trainer->job->steps() == 10)
+                        group.break_everywhere({DDP_ERROR_OUT_OF_MEMORY, "no memory", group.rank()});
+                });
+            };
+            if (i == 1) {
+                testing::expect_error(DDP_ERROR_OUT_OF_MEMORY, {"no memory"}, train);
+                trainer.reset();
+            } else {
+                train();
+                EXPECT_EQ(trainer->model.values, reference(kSteps));
             }
         }));
     end_all(all);
