@@ -199,6 +199,8 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
     const bool gives = std::find(donors.begin(), donors.end(), roster.rank) != donors.end();
     std::vector<std::byte> values;
     if (donors.size() < roster.members.size()) values = send_values(group, donors, gives);
+    // Of a step that has failed the hook has nothing left then, so all count alike.
+    for (Context* context : contexts_) context->set_group(make_alone());
     std::vector<ContextState> states;
     for (Context* context : contexts_) states.push_back(send_state(group, *context, donors.front()));
     // Everybody has everything: from here on no loss of a rank matters.
@@ -246,9 +248,8 @@ ElasticJob::ContextState ElasticJob::send_state(Group& group, Context& context, 
     return state;
 }
 
-// In a group of this rank alone, so that all come to the new group alike.
+// In the group of this rank alone, so that all come to the new group alike.
 void ElasticJob::take_state(Context& context, const ContextState& state, bool of_hook) const {
-    context.set_group(make_alone());
     context.adopt_plan(state.plan);
     Reducer& reducer = context.committed();
     reducer.rebuild(0);

@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "hooks/options.h"
 #include "support.h"
 
 namespace libddp {
@@ -221,6 +222,33 @@ TEST_P(ElasticTraining, ARankThatCannotGoOnIsTheOnlyOneToFail) {
             } else {
                 train();
                 EXPECT_EQ(trainer->model.values, reference(kSteps));
+            }
+        }));
+    end_all(all);
+}
+
+// Three ranks begin the step, one dies, and a new one gets the hook's state before the step is done again.
+TEST_P(ElasticTraining, AStepThatIsDoneAgainCountsOnceForTheHook) {
+    constexpr std::int64_t kSteps = 20;
+    const Setting setting{GetParam(), {3, 3, testing::kLongMs}};
+    const auto train = [&](bool dies) {
+        Trainer trainer(*service_, setting);
+        trainer.context->set_hook(make_local_sgd(1000, nullptr));
+        trainer.train(kSteps, [&] {
+            if (dies && trainer.job->steps() == 10) throw Death();
+        });
+        const auto state = trainer.context->hook_state();
+        const std::string text(reinterpret_cast<const char*>(state.data()), state.size());
+        EXPECT_NE(text.find(str("\\\"steps\\\":", kSteps, "}")), std::string::npos) << text;
+        EXPECT_EQ(trainer.model.values, reference(kSteps));
+    };
+    std::vector<std::future<void>> all;
+    for (int i = 0; i < 3; ++i)
+        all.push_back(std::async(std::launch::async, [&, i] {
+            try {
+                train(i == 1);
+            } catch (const Death&) {
+                train(false);
             }
         }));
     end_all(all);
