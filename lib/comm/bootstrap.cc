@@ -37,11 +37,22 @@ bool ends_with_its_users(const std::string& uri) {
     return starts_with(uri, "file://") || starts_with(uri, "etcd://") || starts_with(uri, "etcds://");
 }
 
+// Its connection has ended, and does not come back.
+bool is_lost(Store& store) {
+    try {
+        store.answers(1);
+        return false;
+    } catch (const Error&) {
+        return true;
+    }
+}
+
 // A store of this process that is open already, or null. Called with the lock held.
 std::shared_ptr<Store> open_already(Process& p, const std::string& uri) {
     if (auto found = p.hosted.find(uri); found != p.hosted.end()) return found->second;
     auto found = p.clients.find(uri);
-    return found == p.clients.end() ? nullptr : found->second.lock();
+    auto store = found == p.clients.end() ? nullptr : found->second.lock();
+    return store && !is_lost(*store) ? store : nullptr;
 }
 
 std::shared_ptr<Store> shared_store(const StoreConfig& config) {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "rendezvous/store.h"
 #include "util/deadline.h"
+#include "util/error.h"
 
 namespace libddp {
 
@@ -26,6 +28,8 @@ struct GroupConfig {
     bool or_alone = false;          // alone, if everything is to come from the environment and there is no launcher's
     std::uint32_t round_robin = 0;  // how many links the group gets; 0: one
     std::string prefix;             // set: of this group's keys, instead of one made from the name
+    // Asked while ranks wait for each other: why one of them will not come; code DDP_OK: nothing is known. May be null.
+    std::function<ErrorInfo()> absent;
 };
 
 // Where a group meets.

@@ -200,6 +200,8 @@ void Link::wait_for_all(const Deadline& deadline) {
         } catch (const Error& error) {
             if (error.info().code != DDP_ERROR_TIMEOUT) throw;
         }
+        if (ErrorInfo absent = config_.absent ? config_.absent() : ErrorInfo{}; !absent.ok())
+            throw Error(monitor_->report(absent));
         if (deadline.expired()) break;
         if (!next_word.expired()) continue;
         say_who_is_missing();
@@ -271,6 +273,7 @@ std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const O
 
     GroupConfig config = config_;
     config.store = place_.store;
+    config.absent = nullptr;
     config.name = str(config_.name, "/", color);
     // The same color may join other ranks in each split.
     config.prefix = str(place_.prefix, "split/", splits_, ".", color, "/");

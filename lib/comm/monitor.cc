@@ -522,7 +522,12 @@ ErrorInfo Monitor::blame_for_loss(const ErrorInfo& local, const std::string& ope
     }
     // A rank that gave up first looks as if it had gone; the cause is the one that it gave up on.
     const auto silent = ask_everyone().silent;
-    if (!silent.empty()) return blame_silent(silent, local, operation);
+    if (!silent.empty()) {
+        // A store with leases learns of a death later than a connection between ranks ends.
+        const std::int64_t notices_ms = config_.store->notices_death_ms();
+        if (notices_ms > 0 && wait_for_verdict(notices_ms)) return verdict();
+        return blame_silent(silent, local, operation);
+    }
     ErrorInfo verdict = local;
     verdict.message = str(operation, " on rank ", config_.rank, ": ", local.message);
     return verdict;

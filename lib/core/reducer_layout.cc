@@ -299,6 +299,7 @@ void Reducer::set_group(std::shared_ptr<Group> group) {
         forget_given(id);
     }
     factors_.prepare();
+    queue_.hook()->forget_step(synced_steps_);
     // Ranks that come from elsewhere have counted differently.
     std::int64_t counts[] = {steps_, synced_steps_};
     group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, 2, DDP_I64, DDP_MAX}, OpTag::of(Purpose::kSetGroup));

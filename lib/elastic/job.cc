@@ -16,6 +16,9 @@ constexpr std::size_t kPiece = std::size_t{16} << 20;
 // With the same ranks, of which none is known to be lost.
 constexpr int kAttempts = 3;
 
+// How long the store has to answer one whose connection has ended.
+constexpr std::int64_t kStoreMs = 1'000;
+
 OpTag healing() {
     return OpTag::of(Purpose::kSetGroup);
 }
@@ -32,9 +35,12 @@ void broadcast_all(Group& group, Bytes& bytes, std::int32_t root) {
     broadcast(group, bytes.data(), size, root);
 }
 
-// Whether it says that another rank has gone or stands still, so that those who are left may go on.
-bool ranks_were_lost(const ErrorInfo& error) {
-    return may_be_an_echo(error.code);
+// Whether those who are left may go on: another rank has gone, stands still, or cannot go on for a reason of its host or its program.
+bool concerns_others(const ErrorInfo& error, std::int32_t rank) {
+    if (may_be_an_echo(error.code)) return true;
+    const bool of_one_rank = error.code == DDP_ERROR_OUT_OF_MEMORY || error.code == DDP_ERROR_IO ||
+                             error.code == DDP_ERROR_LIMIT || error.code == DDP_ERROR_INTERRUPTED;
+    return of_one_rank && error.rank >= 0 && error.rank != rank;
 }
 
 }  // namespace
@@ -106,20 +112,47 @@ void ElasticJob::go_back() {
 void ElasticJob::begin() {
     membership_.require_present();
     changed_ = false;
+    try {
+        begin_or_form();
+    } catch (const Error& error) {
+        if (error.info().code == DDP_ERROR_UNAVAILABLE) explain_loss_of_store(error.info().message);
+        throw;
+    }
+}
+
+void ElasticJob::begin_or_form() {
     if (membership_.roster().number > 0) {
         // What no loss of a rank has caused would happen again.
-        if (group_->broken() && !ranks_were_lost(group_->verdict())) group_->check();
-        if (!group_->broken() && (apart() || !membership_.is_due(steps_))) return;
+        if (group_->broken() && !concerns_others(group_->verdict(), group_->rank())) group_->check();
+        if (formed_ && !group_->broken() && (apart() || !membership_.is_due(steps_))) return;
         leaving_ = leave_announced_;
         if (leaving_) return;
     }
     form();
     changed_ = true;
+    membership_.remove_old_keys();
+}
+
+// A process whose connection to the store has ended counts as dead, even if the store still runs. Returns if it has not ended.
+void ElasticJob::explain_loss_of_store(const std::string& reason) const {
+    try {
+        store_->answers(kStoreMs);
+        return;
+    } catch (const Error&) {  // what ended it is in `reason`
+    }
+    try {
+        store_->reconnect(kStoreMs);
+    } catch (const Error&) {
+        fail(DDP_ERROR_UNAVAILABLE, reason, "; free the job, and create it again when the store can be reached");
+    }
+    fail(DDP_ERROR_RANK_FAILED, "this rank was cut off from the store, and the others go on without this rank (",
+         reason, "); free the job, and create it again to get their state");
 }
 
 // Until a roster begins without a further loss. Each attempt is bounded by the timeout of groups. One that fails although nobody was lost
 // is made again a few times only.
 void ElasticJob::form() {
+    formed_ = false;
     go_back();
     std::vector<Member> tried;
     for (int attempt = 1;; ++attempt) {
@@ -129,13 +162,14 @@ void ElasticJob::form() {
             heal(*group, roster);
             for (Context* context : contexts_) context->set_group(group);
             group_ = group;
+            formed_ = true;
             return;
         } catch (const Error& error) {
             if (std::exchange(tried, roster.members) != roster.members) attempt = 1;
             const bool joins = roster.members[static_cast<std::size_t>(roster.rank)].steps < 0;
             // Those who have trained together have the same model: it is a rank that joins that has another.
             const bool is_theirs = error.info().code == DDP_ERROR_MISMATCH && roster.newest() >= 0 && !joins;
-            if (!(ranks_were_lost(error.info()) || is_theirs) || attempt == kAttempts) throw;
+            if (!(concerns_others(error.info(), roster.rank) || is_theirs) || attempt == kAttempts) throw;
             log(is_theirs ? LogLevel::kWarn : LogLevel::kInfo, "roster ", roster.number,
                 " did not begin: ", error.what());
         }
@@ -154,6 +188,7 @@ std::shared_ptr<Group> ElasticJob::make_alone() const {
     GroupConfig alone = config_;
     alone.rank = 0;
     alone.world = 1;
+    alone.store = store_;
     alone.name = config_.name + " alone";
     return create_group(alone);
 }
@@ -164,6 +199,7 @@ std::shared_ptr<Group> ElasticJob::make_group(const Roster& roster) const {
     config.world = static_cast<std::int32_t>(roster.members.size());
     config.store = store_;
     config.prefix = "elastic/" + config_.name + "/group/" + std::to_string(roster.number) + "/";
+    config.absent = [this] { return membership_.lost_member(); };
     return create_group(config);
 }
 
@@ -199,6 +235,8 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
     const bool gives = std::find(donors.begin(), donors.end(), roster.rank) != donors.end();
     std::vector<std::byte> values;
     if (donors.size() < roster.members.size()) values = send_values(group, donors, gives);
+    // Of a step that has failed the hook has nothing left then, so all count alike.
+    for (Context* context : contexts_) context->set_group(make_alone());
     std::vector<ContextState> states;
     for (Context* context : contexts_) states.push_back(send_state(group, *context, donors.front()));
     std::vector<std::vector<std::byte>> averages;
@@ -253,9 +291,8 @@ ElasticJob::ContextState ElasticJob::send_state(Group& group, Context& context, 
     return state;
 }
 
-// In a group of this rank alone, so that all come to the new group alike.
+// In the group of this rank alone, so that all come to the new group alike.
 void ElasticJob::take_state(Context& context, const ContextState& state, bool of_hook) const {
-    context.set_group(make_alone());
     context.adopt_plan(state.plan);
     Reducer& reducer = context.committed();
     reducer.rebuild(0);

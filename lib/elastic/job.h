@@ -68,7 +68,9 @@ private:
     void require_not_begun(const char* what) const;
     bool apart() const;
     void go_back();
+    void begin_or_form();
     void form();
+    void explain_loss_of_store(const std::string& reason) const;
     void call_from_group();
     std::shared_ptr<Group> make_group(const Roster& roster) const;
     std::shared_ptr<Group> make_alone() const;
@@ -87,6 +89,7 @@ private:
     std::vector<Averager*> averagers_;
     std::vector<StateBlock> own_blocks_;
     std::int64_t steps_ = -1;  // -1: it has no state yet
+    bool formed_ = false;      // the group is that of the roster
     bool changed_ = false;
     bool leave_announced_ = false, leaving_ = false;
 };

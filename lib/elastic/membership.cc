@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <iomanip>
 #include <sstream>
+#include <thread>
 
 #include "util/error.h"
 #include "util/host.h"
@@ -19,6 +21,8 @@ constexpr std::int64_t kLookMs = 5;
 constexpr std::int64_t kLookForPlaceMs = 100;
 // Members who meet come nearly at once, unless they still believe in the last roster.
 constexpr std::int64_t kSoonMs = 50;
+// How long ~Membership() tries to tell the others.
+constexpr std::int64_t kFarewellMs = 1000;
 // In how many steps the members meet after rank 0 has seen that they should: until then the others have heard of it.
 constexpr std::int64_t kStepsAhead = 2;
 
@@ -29,29 +33,9 @@ std::string make_id(Store& store, const std::string& key) {
     return id.str();
 }
 
-std::int64_t number_in(std::string_view text) {
-    std::int64_t number = 0;
+bool read_number(std::string_view text, std::int64_t& number) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || end != text.data() + text.size())
-        fail(DDP_ERROR_INTERNAL, "'", text, "' in the store is no number");
-    return number;
-}
-
-std::string encode(const std::vector<Member>& members) {
-    std::ostringstream text;
-    for (const Member& member : members) text << member.id << ' ' << member.steps << '\n';
-    return text.str();
-}
-
-std::vector<Member> decode(const std::string& text) {
-    std::istringstream lines(text);
-    std::vector<Member> members;
-    for (Member member; lines >> member.id >> member.steps;) members.push_back(member);
-    return members;
-}
-
-bool exists(Store& store, const std::string& key) {
-    return store.check({key});
+    return error == std::errc() && end == text.data() + text.size();
 }
 
 bool is_among(const std::vector<Member>& members, const std::string& id) {
@@ -75,13 +59,15 @@ Membership::Membership(std::shared_ptr<Store> store, const std::string& job, con
         fail(DDP_ERROR_INVALID_ARGUMENT, "min_world is ", options.min_world, " and max_world ", options.max_world,
              "; the first is at least 1 and at most the second");
     store_->set_will(gone_key(id_), "died");
+    connection_ = store_->watch_connection([this](const std::string&, bool) { cut_off_ = true; });
 }
 
 Membership::~Membership() {
     forget_watches();
+    store_->unwatch(connection_);
     if (left_) return;
     try {
-        store_->set(gone_key(id_), "ended");
+        store_->bounded(kFarewellMs)->set(gone_key(id_), "ended");
     } catch (const std::exception&) {  // the store's will says so
     }
 }
@@ -90,84 +76,101 @@ std::string Membership::key(const std::string& what, std::int64_t roster) const 
     return prefix_ + what + "/" + std::to_string(roster);
 }
 
-// Empty if it is not decided within this time.
-std::vector<Member> Membership::plan(std::int64_t roster, std::int64_t wait_ms) const {
-    if (roster < 1) return {};
-    try {
-        return decode(store_->get(key("plan", roster), wait_ms));
-    } catch (const Error& error) {
-        if (error.info().code != DDP_ERROR_TIMEOUT && error.info().code != DDP_ERROR_NOT_FOUND) throw;
-        return {};
-    }
+std::string Membership::Plan::encode() const {
+    std::ostringstream lines;
+    lines << number << '\n';
+    for (const Member& member : members) lines << member.id << ' ' << member.steps << '\n';
+    return lines.str();
 }
 
-// A roster that has begun; there may be a newer one.
-std::int64_t Membership::latest() const {
-    const std::string key = prefix_ + "latest";
-    return exists(*store_, key) ? number_in(store_->get(key)) : 0;
+// One key has the newest roster, and each replaces the one before: so there is one history, and a proposal that comes late finds a key
+// that has changed.
+Membership::Plan Membership::newest() const {
+    Plan plan;
+    if (!store_->check({roster_key()})) return plan;
+    plan.text = store_->get(roster_key(), -1);
+    std::istringstream lines(plan.text);
+    lines >> plan.number;
+    for (Member member; lines >> member.id >> member.steps;) plan.members.push_back(member);
+    return plan;
 }
 
 void Membership::enter(std::int64_t roster, std::int64_t steps) {
     store_->set(key("meet", roster) + "/" + id_, std::to_string(steps));
-    if (roster_.number + 1 != roster || roster_.number == 0) store_->set(key("join", roster), id_);
+    if (roster_.number == 0) store_->set(key("join", roster), id_);
 }
 
-std::vector<Member> Membership::arrivals(std::int64_t roster) const {
+std::set<std::string> Membership::gone() const {
+    std::set<std::string> ids;
+    const std::string folder = gone_key("");
+    for (const std::string& key : store_->list_keys(folder)) ids.insert(key.substr(folder.size()));
+    return ids;
+}
+
+std::vector<Member> Membership::arrivals(std::int64_t roster, const std::set<std::string>& gone) const {
     const std::string folder = key("meet", roster) + "/";
     Store::Keys keys = store_->list_keys(folder);
     std::sort(keys.begin(), keys.end());
     std::vector<Member> came;
     for (const std::string& key : keys) {
         const std::string id = key.substr(folder.size());
-        if (!exists(*store_, gone_key(id))) came.push_back({id, number_in(store_->get(key))});
+        if (gone.contains(id) || !store_->check({key})) continue;
+        Member member{id};
+        if (!read_number(store_->get(key, -1), member.steps))
+            fail(DDP_ERROR_INTERNAL, "'", key, "' in the store is no number");
+        came.push_back(std::move(member));
     }
     return came;
 }
 
-void Membership::propose(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& came) {
-    std::vector<Member> members;
-    for (const Member& member : before)
+void Membership::propose(const Plan& before, const std::vector<Member>& came) {
+    Plan next;
+    next.number = before.number + 1;
+    for (const Member& member : before.members)
         for (const Member& one : came)
-            if (one.id == member.id) members.push_back(one);
+            if (one.id == member.id) next.members.push_back(one);
     for (const Member& one : came)
-        if (!is_among(before, one.id)) members.push_back(one);
-    if (members.size() > static_cast<std::size_t>(options_.max_world))
-        members.resize(static_cast<std::size_t>(options_.max_world));
-    store_->compare_set(key("plan", roster), "", encode(members));
+        if (!is_among(before.members, one.id)) next.members.push_back(one);
+    if (next.members.size() > static_cast<std::size_t>(options_.max_world))
+        next.members.resize(static_cast<std::size_t>(options_.max_world));
+    store_->compare_set(roster_key(), before.text, next.encode());
 }
 
-// Waits for the members of this roster. Empty: it has others, and this process is not among those of the roster before.
-std::vector<Member> Membership::decide(std::int64_t roster, const Deadline& deadline, std::function<void()> late) {
-    const std::vector<Member> before = plan(roster - 1, -1);
-    const bool was_in = is_among(before, id_);
+// Waits for the roster after this one. The result may be a still later one.
+Membership::Plan Membership::decide(const Plan& before, const Deadline& deadline, std::function<void()> late) {
+    const std::int64_t roster = before.number + 1;
+    const bool was_in = is_among(before.members, id_);
     Deadline settled = Deadline::after_ms(options_.settle_ms);
     const Deadline soon = Deadline::after_ms(kSoonMs);
     bool enough = false;
     for (;;) {
         // The short waits of the store begin and end without asking.
         if (interrupt::wanted()) fail(DDP_ERROR_INTERRUPTED, "the wait for roster ", roster, " was interrupted");
-        const std::vector<Member> members = plan(roster, was_in || before.empty() ? kLookMs : kLookForPlaceMs);
-        if (!members.empty()) return members;
-        const std::vector<Member> came = arrivals(roster);
-        const auto missing = std::count_if(before.begin(), before.end(), [&](const Member& member) {
-            return !is_among(came, member.id) && !exists(*store_, gone_key(member.id));
+        Plan now = newest();
+        if (now.number >= roster) return now;
+        const std::set<std::string> gone = this->gone();
+        const std::vector<Member> came = arrivals(roster, gone);
+        const auto missing = std::count_if(before.members.begin(), before.members.end(), [&](const Member& member) {
+            return !is_among(came, member.id) && !gone.contains(member.id);
         });
-        const bool all_gone = std::none_of(before.begin(), before.end(), [&](const Member& member) {
-            return is_among(came, member.id) || !exists(*store_, gone_key(member.id));
-        });
+        const bool all_gone = std::all_of(before.members.begin(), before.members.end(),
+                                          [&](const Member& member) { return gone.contains(member.id); });
         const auto count = static_cast<std::int64_t>(came.size());
         if (late && was_in && missing > 0 && soon.expired()) std::exchange(late, nullptr)();
         // Where nobody is left to be waited for, it is those who come that are.
-        const bool anew = before.empty() || all_gone;
-        if (!enough && count >= options_.min_world && anew) settled = Deadline::after_ms(options_.settle_ms);
+        if (!enough && count >= options_.min_world && all_gone) settled = Deadline::after_ms(options_.settle_ms);
         enough = count >= options_.min_world;
-        const bool complete = anew ? count >= options_.max_world : missing == 0;
-        if (enough && (was_in || anew) && (complete || settled.expired())) {
-            propose(roster, before, came);
-        } else if (deadline.expired() && (was_in || anew)) {
-            fail(DDP_ERROR_TIMEOUT, "roster ", roster, " did not begin within ", options_.timeout_ms, " ms: ", count,
-                 " processes have come, and min_world is ", options_.min_world);
+        const bool complete = all_gone ? count >= options_.max_world : missing == 0;
+        const bool decides = was_in || all_gone;
+        if (decides && enough && (complete || settled.expired())) {
+            propose(before, came);
+            continue;
         }
+        if (decides && !enough && deadline.expired())
+            fail(DDP_ERROR_TIMEOUT, "roster ", roster, " did not begin within ", options_.timeout_ms, " ms: ", count,
+                 " processes have come, and min_world is ", options_.min_world,
+                 "; start more, or give min_world a smaller value");
+        std::this_thread::sleep_for(std::chrono::milliseconds(decides ? kLookMs : kLookForPlaceMs));
     }
 }
 
@@ -176,35 +179,80 @@ const Roster& Membership::meet(std::int64_t steps, const std::function<void()>& 
     forget_watches();
     const Deadline deadline = Deadline::after_ms(options_.timeout_ms);
     const bool member = roster_.number > 0;
-    for (std::int64_t roster = member ? roster_.number + 1 : latest() + 1;; ++roster) {
-        enter(roster, steps);
-        const std::vector<Member> before = plan(roster - 1, -1);
-        const std::vector<Member> members = decide(roster, deadline, late);
-        if (is_among(members, id_)) {
-            begin(roster, before, members);
+    for (;;) {
+        const Plan before = newest();
+        if (member && before.number != roster_.number) {
+            // An earlier wait for this roster did not end well.
+            if (!is_among(before.members, id_)) left_behind(before);
+            begin(roster_.members, before);
             return roster_;
         }
-        if (member)
-            fail(DDP_ERROR_RANK_FAILED, "the others have gone on without this rank, in roster ", roster, " with ",
-                 members.size(), " ranks, because it did not answer within ", options_.settle_ms,
-                 " ms; it may join again, and gets their state");
+        enter(before.number + 1, steps);
+        const Plan next = decide(before, deadline, late);
+        if (is_among(next.members, id_)) {
+            begin(before.members, next);
+            return roster_;
+        }
+        if (member) left_behind(next);
     }
 }
 
-void Membership::begin(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& members) {
-    // Who comes later begins its search here. A number that is too low does no harm.
-    store_->set(prefix_ + "latest", std::to_string(roster));
-    Roster next;
-    next.number = roster;
-    next.members = members;
-    for (std::size_t rank = 0; rank < members.size(); ++rank) {
-        if (members[rank].id == id_) next.rank = static_cast<std::int32_t>(rank);
-        if (!is_among(before, members[rank].id)) ++next.joined;
+void Membership::left_behind(const Plan& now) const {
+    fail(DDP_ERROR_RANK_FAILED, "the others have gone on without this rank, in roster ", now.number, " with ",
+         now.members.size(), " ranks, because it did not answer within ", options_.settle_ms,
+         " ms; it may join again, and gets their state");
+}
+
+void Membership::begin(const std::vector<Member>& before, const Plan& next) {
+    Roster roster;
+    roster.number = next.number;
+    roster.members = next.members;
+    for (std::size_t rank = 0; rank < roster.members.size(); ++rank) {
+        if (roster.members[rank].id == id_) roster.rank = static_cast<std::int32_t>(rank);
+        if (!is_among(before, roster.members[rank].id)) ++roster.joined;
     }
     for (const Member& member : before)
-        if (!is_among(members, member.id)) next.left.push_back(member.id);
-    roster_ = std::move(next);
+        if (!is_among(roster.members, member.id)) roster.left.push_back(member.id);
+    roster_ = std::move(roster);
     watch_requests();
+}
+
+ErrorInfo Membership::lost_member() const {
+    const std::set<std::string> gone = this->gone();
+    for (std::size_t rank = 0; rank < roster_.members.size(); ++rank)
+        if (gone.contains(roster_.members[rank].id))
+            return {DDP_ERROR_RANK_FAILED,
+                    str("rank ", rank, " of roster ", roster_.number, " (", roster_.members[rank].id,
+                        ") has ended before it joined the group"),
+                    static_cast<std::int32_t>(rank)};
+    return {};
+}
+
+// Those of the roster before stay: a member may not know yet that it has ended.
+void Membership::remove_old_keys() const {
+    static const std::set<std::string> kOfRosters{"due", "group", "join", "leave", "meet"};
+    std::set<std::string> needed;  // whose end somebody may ask for
+    for (const Member& member : roster_.members) needed.insert(member.id);
+    Store::Keys old, ends;
+    for (const std::string& key : store_->list_keys(prefix_)) {
+        const std::size_t word = key.find('/', prefix_.size());
+        if (word == std::string::npos) continue;
+        const std::string what = key.substr(prefix_.size(), word - prefix_.size());
+        const std::size_t end = std::min(key.find('/', word + 1), key.size());
+        const std::string name = key.substr(word + 1, end - word - 1);
+        if (what == "gone") ends.push_back(key);
+        std::int64_t number = 0;
+        if (!kOfRosters.contains(what) || !read_number(name, number)) continue;
+        if (number < roster_.number - 1)
+            old.push_back(key);
+        else if (what == "meet" && end < key.size())
+            needed.insert(key.substr(end + 1));
+    }
+    for (const std::string& key : ends)
+        if (!needed.contains(key.substr(gone_key("").size()))) old.push_back(key);
+    // Each member removes its share.
+    const auto world = roster_.members.size();
+    for (std::size_t i = static_cast<std::size_t>(roster_.rank); i < old.size(); i += world) store_->remove(old[i]);
 }
 
 void Membership::watch_requests() {
@@ -226,6 +274,7 @@ void Membership::forget_watches() {
 }
 
 bool Membership::is_due(std::int64_t step) {
+    if (cut_off_) store_->check({roster_key()});  // says why
     const bool room = static_cast<std::int64_t>(roster_.members.size()) < options_.max_world;
     const bool wanted = somebody_leaves_ || (somebody_joins_ && room);
     if (wanted && roster_.rank == 0 && due_at_ == std::numeric_limits<std::int64_t>::max()) {

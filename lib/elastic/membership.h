@@ -3,6 +3,16 @@
 // Whoever wants to be in the next roster writes a key of its meeting. A member of the roster before proposes the list of those who came,
 // as soon as all the others have come or are known to be gone, or have been waited for long enough. The store takes the first proposal,
 // so there is one history, whatever the network does. Who is not in the list was left behind, or waits for the roster after.
+//
+// Keys, below elastic/<job>/:
+//     comers             how many processes have come
+//     roster             the newest roster: its number and members
+//     meet/<n>/<id>      a process wants to be in roster n; its steps
+//     join/<n>           one of these was not in roster n - 1
+//     leave/<n>          a member of roster n - 1 is about to leave
+//     due/<n>            the step before which the members meet for roster n
+//     group/<n>/         the group of roster n
+//     gone/<id>          a process has died, ended or left
 #pragma once
 
 #include <atomic>
@@ -10,11 +20,13 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "rendezvous/store.h"
 #include "util/deadline.h"
+#include "util/error.h"
 
 namespace libddp {
 
@@ -66,7 +78,13 @@ public:
 
     // At the beginning of this step: whether the members meet, because somebody waits to join or is about to leave. All get the same
     // answer for a step, nearly always. One that does not see it in time meets an error of the group instead, as after a failure.
+    // Throws Error if the connection to the store has ended: a rank alone has no group that would notice.
     bool is_due(std::int64_t step);
+
+    // A member of the roster that has ended, as an error of its group; code DDP_OK: there is none.
+    ErrorInfo lost_member() const;
+    // Removes what only rosters before the last one needed, this member's share of it: a store does not grow with the number of rosters.
+    void remove_old_keys() const;
 
     // This process will leave() at the step that is_due(), so that no step is lost.
     void announce_leave();
@@ -74,15 +92,24 @@ public:
     void leave();
 
 private:
+    struct Plan {
+        std::int64_t number = 0;  // 0: nothing has been decided
+        std::vector<Member> members;
+        std::string text;  // as the store has it
+        std::string encode() const;
+    };
+
     std::string key(const std::string& what, std::int64_t roster) const;
     std::string gone_key(const std::string& id) const { return prefix_ + "gone/" + id; }
-    std::vector<Member> plan(std::int64_t roster, std::int64_t wait_ms) const;
-    std::int64_t latest() const;
+    std::string roster_key() const { return prefix_ + "roster"; }
+    Plan newest() const;
     void enter(std::int64_t roster, std::int64_t steps);
-    std::vector<Member> arrivals(std::int64_t roster) const;
-    void propose(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& came);
-    std::vector<Member> decide(std::int64_t roster, const Deadline& deadline, std::function<void()> late);
-    void begin(std::int64_t roster, const std::vector<Member>& before, const std::vector<Member>& members);
+    std::set<std::string> gone() const;
+    std::vector<Member> arrivals(std::int64_t roster, const std::set<std::string>& gone) const;
+    void propose(const Plan& before, const std::vector<Member>& came);
+    Plan decide(const Plan& before, const Deadline& deadline, std::function<void()> late);
+    void begin(const std::vector<Member>& before, const Plan& next);
+    [[noreturn]] void left_behind(const Plan& now) const;
     void watch_requests();
     void forget_watches();
 
@@ -93,6 +120,8 @@ private:
     Roster roster_;
     bool left_ = false;
     std::vector<Store::Watch> watches_;
+    Store::Watch connection_ = 0;
+    std::atomic<bool> cut_off_{false};
     std::atomic<bool> somebody_joins_{false}, somebody_leaves_{false};
     std::atomic<std::int64_t> due_at_{std::numeric_limits<std::int64_t>::max()};
 };

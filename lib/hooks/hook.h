@@ -49,6 +49,9 @@ public:
     // Whether ranks that apply the results stay alike.
     virtual bool keeps_models_alike() const { return true; }
 
+    // The step whose buckets had this ddp_bucket::step has failed; buckets with the same number come again. Between steps only.
+    virtual void forget_step(std::int64_t) {}
+
     // What has to be kept for training to go on as if it had never stopped. Between steps only. load() throws before
     // it changes anything.
     virtual void save(HookState&) const {}

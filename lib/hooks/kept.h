@@ -40,6 +40,12 @@ public:
         seen_ = number;
         ++begun_;
     }
+    // The step with this number does not count, if it has begun: it comes again.
+    void take_back(std::int64_t number) {
+        if (number != seen_) return;
+        seen_ = -1;
+        --begun_;
+    }
     // Steps begun, the current one included.
     std::int64_t begun() const { return begun_; }
     // What a state may say: so many can be counted on.

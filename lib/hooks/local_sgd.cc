@@ -22,6 +22,7 @@ public:
     bool keeps_models_alike() const override { return false; }
     // Without the subgroup: those of different ranks may differ in size.
     std::string options() const override { return str("start=", start_step_); }
+    void forget_step(std::int64_t step) override { steps_.take_back(step); }
     void save(HookState& state) const override;
     void load(const HookState& state) override;
 

@@ -29,6 +29,7 @@ public:
     void set_buckets(const Buckets& buckets) override { state_.set_buckets(buckets.homes, buckets.timeout_ms); }
     std::string name() const final { return name_; }
     std::string options() const final;
+    void forget_step(std::int64_t step) final { state_.forget_step(step); }
     void save(HookState& state) const final { state_.save(state); }
     void load(const HookState& state) final { state_.load(state); }
 

@@ -72,6 +72,7 @@ public:
         : rank_(rank), whole_buckets_(whole_buckets), hook_(std::move(hook)) {}
 
     void note_step(std::int64_t number) { steps_.note(number); }
+    void forget_step(std::int64_t number) { steps_.take_back(number); }
     // How many steps came before the current one.
     std::int64_t step() const { return steps_.begun() - 1; }
 

@@ -23,6 +23,8 @@ constexpr const char* kLog = "w/log/";
 constexpr const char* kSnapshots = "s/";
 constexpr const char* kNewest = "last";
 
+// etcd looks for leases that have ended twice in a second, and then a participant buries their owner.
+constexpr std::int64_t kBuriedMs = 1500;
 // What a waiting call may take beyond its time.
 constexpr std::int64_t kGraceMs = 2000;
 // Requests that wait at the same time become one batch up to this size.
@@ -99,6 +101,10 @@ EtcdStore::~EtcdStore() {
 
 EtcdRange EtcdStore::below(const std::string& rest) const {
     return {key(rest), end_of(key(rest))};
+}
+
+std::int64_t EtcdStore::notices_death_ms() const {
+    return address_.ttl_s * 1000 + kBuriedMs;
 }
 
 std::int64_t EtcdStore::patience_ms() const {

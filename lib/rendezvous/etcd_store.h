@@ -40,6 +40,7 @@ public:
     Notifier::Id watch_connection(Notifier::Callback lost) override;
     void unwatch(Notifier::Id id) override;
     void close() override;
+    std::int64_t notices_death_ms() const override;
 
 private:
     using Lock = std::unique_lock<std::mutex>;

@@ -55,6 +55,8 @@ public:
     virtual void set_will(const std::string& key, std::string_view value, const std::string& holder_key,
                           std::string_view holder) = 0;
     virtual void remove_will(const std::string& key) = 0;
+    // How long after the death of a process its wills may still be to come, beyond what a message takes.
+    virtual std::int64_t notices_death_ms() const { return 0; }
 
     // Calls `seen(value)` once, on a thread of the store, when `key` exists (soon, if it does already). `seen` must not call
     // the store's waiting methods. unwatch returns only when no call is running and none will come; it may not be called

@@ -27,6 +27,8 @@ public:
     // Store::answers. A file answers as long as it is there.
     virtual bool answers(std::int64_t) { return true; }
     virtual int port() const { return -1; }
+    // Store::notices_death_ms.
+    virtual std::int64_t notices_death_ms() const { return 0; }
 };
 
 class EngineStore final : public Store {
@@ -56,6 +58,7 @@ public:
     void set_will(const std::string& key, std::string_view value, const std::string& holder_key,
                   std::string_view holder) override;
     void remove_will(const std::string& key) override;
+    std::int64_t notices_death_ms() const override { return engine_->notices_death_ms(); }
     Watch watch(const std::string& key, std::function<void(std::string value)> seen) override;
     void unwatch(Watch watch) override;
     Watch watch_connection(std::function<void(std::string reason, bool graceful)> lost) override;

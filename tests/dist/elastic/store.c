@@ -1,11 +1,11 @@
-/* A store that outlives the ranks: prints its port, and ends with its standard input. */
+/* A store that outlives the ranks: prints its port, and ends with its standard input. `store URI`: not at tcp://127.0.0.1:0. */
 #include <ddp/ddp.h>
 #include <stdio.h>
 
-int main(void) {
+int main(int argc, char** argv) {
     ddp_store_options options;
     ddp_store_options_init(&options);
-    options.uri = "tcp://127.0.0.1:0";
+    options.uri = argc > 1 ? argv[1] : "tcp://127.0.0.1:0";
     options.is_server = 1;
     ddp_store* store = NULL;
     ddp_error* error = NULL;

@@ -1,16 +1,30 @@
-/* A rank of an elastic job, for elastic_test.py:
+/* A rank of an elastic job, for elastic_test.py and storm.py:
  *
- *     worker init=tcp://127.0.0.1:PORT backend=tcp steps=100 min=1 max=4 settle=2000 timeout=5000 [pause=US] [leave-at=STEP] [rejoin=1]
+ *     worker init=tcp://127.0.0.1:PORT backend=tcp steps=100 min=1 max=4 settle=2000 timeout=5000 [OPTION=VALUE ...]
+ *
+ *     pause=US         how long a step computes
+ *     leave-at=STEP    announces there that it leaves
+ *     rejoin=S         if it is left behind, or cannot reach the store, it joins again, and tries to for so many seconds
+ *     size=N           elements of each of the parameters, a multiple of 10
+ *     unused=1         some samples use some of the parameters only
+ *     rebuild=STEPS    small buckets, which are rebuilt so often, in an order that changes
+ *     hook=NAME hook-options=TEXT
+ *     die=PLACE die-at=N die-after=US
+ *                      kills itself so long after it has come to this place for the Nth time: join, meet, rebuild, step, finalize,
+ *                      optimizer, commit, committed
  *
  * Gradients are sums of integers over the samples of a step, so the result depends neither on the ranks nor on their number. At the end it
  * prints "done STEPS SUM", where SUM is a checksum of the bits of the parameters and of the momenta. `worker reference steps=100` prints
- * what one process computes. Each new roster is a line "roster NUMBER step STEP rank RANK of WORLD after MS ms". */
+ * what one process computes. Each new roster is a line "roster NUMBER step STEP rank RANK of WORLD after MS ms", and each step that has
+ * been applied a line "applied STEP in NUMBER". */
 #define _GNU_SOURCE
 #include <ddp/ddp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,15 +33,22 @@ enum { PARAMS = 6, SAMPLES = 12 };
 static struct {
     const char* init;
     const char* backend;
-    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size;
+    const char* hook;
+    const char* hook_options;
+    const char* die;
+    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at, die_after;
 } want = {.init = "",
           .backend = "auto",
+          .hook = "",
+          .hook_options = "",
+          .die = "",
           .steps = 100,
           .min = 1,
           .settle = 2000,
           .timeout = 5000,
           .leave_at = -1,
-          .size = 1000};
+          .size = 1000,
+          .die_at = 1};
 
 static struct {
     ddp_elastic* elastic;
@@ -49,21 +70,45 @@ static double now_ms(void) {
     return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
 }
 
-static void compute(int64_t step, int param, int rank, int world) {
-    for (long i = 0; i < want.size; ++i) {
-        float sum = 0;
-        for (int sample = rank; sample < SAMPLES; sample += world)
-            sum += (float)((step * 31 + sample * 17 + param * 7 + i) % 23 - 11);
-        me.gradients[param][i] = sum;
+static void die(int signal) {
+    (void)signal;
+    raise(SIGKILL);
+}
+
+/* Where die=PLACE may end the process. */
+static void at(const char* place) {
+    if (strcmp(place, want.die) != 0 || --want.die_at != 0) return;
+    if (want.die_after <= 0) die(0);
+    const struct itimerval timer = {{0, 0}, {want.die_after / 1000000, want.die_after % 1000000}};
+    signal(SIGALRM, die);
+    setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+static int uses(int64_t step, int sample, int param) {
+    return !want.unused || ((step + param) % 5 != 0 && (step * 7 + sample * 3 + param * 5) % 8 < 3);
+}
+
+/* Whether any of this rank's samples uses the parameter. */
+static int compute(int64_t step, int param, int rank, int world) {
+    int used = 0;
+    memset(me.gradients[param], 0, (size_t)want.size * sizeof(float));
+    for (int sample = rank; sample < SAMPLES; sample += world) {
+        if (!uses(step, sample, param)) continue;
+        used = 1;
+        for (long i = 0; i < want.size; ++i)
+            me.gradients[param][i] += (float)((step * 31 + sample * 17 + param * 7 + i) % 23 - 11);
     }
+    return used;
 }
 
 static void apply(void) {
-    for (int p = 0; p < PARAMS; ++p)
+    for (int p = 0; p < PARAMS; ++p) {
+        if (p == PARAMS / 2) at("optimizer");
         for (long i = 0; i < want.size; ++i) {
             me.momenta[p][i] = 0.75F * me.momenta[p][i] + me.gradients[p][i];
             me.values[p][i] -= 0.01F * me.momenta[p][i];
         }
+    }
 }
 
 static unsigned long checksum(void) {
@@ -87,6 +132,11 @@ static void allocate(void) {
     }
 }
 
+static void forget_error(void) {
+    ddp_error_free(me.error);
+    me.error = NULL;
+}
+
 static void end(void) {
     printf("error %d %s\n", (int)ddp_error_code(me.error), ddp_error_message(me.error));
     exit(1);
@@ -96,7 +146,18 @@ static void check(ddp_status status) {
     if (status != DDP_OK) end();
 }
 
-static void join(void) {
+/* Waits for a store that cannot be reached, until this time. */
+static void create(const ddp_elastic_options* options, double until) {
+    for (;;) {
+        const ddp_status status = ddp_elastic_create(options, &me.elastic, &me.error);
+        if (status == DDP_OK) return;
+        if ((status != DDP_ERROR_UNAVAILABLE && status != DDP_ERROR_TIMEOUT) || now_ms() > until) end();
+        forget_error();
+        nap_us(100000);
+    }
+}
+
+static void join(double until) {
     ddp_group_options group;
     ddp_group_options_init(&group);
     group.init_method = want.init;
@@ -108,27 +169,35 @@ static void join(void) {
     options.min_world = (int32_t)want.min;
     options.max_world = (int32_t)want.max;
     options.settle_ms = want.settle;
-    check(ddp_elastic_create(&options, &me.elastic, &me.error));
+    at("join");
+    create(&options, until);
 
     ddp_context_options how;
     ddp_context_options_init(&how);
     how.reduction = DDP_REDUCTION_SUM;
+    if (want.unused) how.flags |= DDP_CONTEXT_FIND_UNUSED;
+    if (want.rebuild) {
+        how.bucket_cap_bytes = (uint64_t)want.size * sizeof(float) * 2;
+        how.first_bucket_cap_bytes = how.bucket_cap_bytes / 2;
+        how.rebuild_interval = want.rebuild;
+    }
     check(ddp_context_create(ddp_elastic_group(me.elastic), &how, &me.context, &me.error));
     for (int p = 0; p < PARAMS; ++p) {
         char name[32];
-        const int64_t shape[] = {want.size};
+        const int64_t shape[] = {want.size / 10, 10};
         ddp_param_desc desc;
         ddp_param_desc_init(&desc);
         snprintf(name, sizeof name, "layer%d", p);
         desc.name = name;
         desc.shape = shape;
-        desc.ndim = 1;
+        desc.ndim = 2;
         desc.data = me.values[p];
         desc.grad = me.gradients[p];
         ddp_param param;
         check(ddp_register_param(me.context, &desc, &param, &me.error));
     }
     check(ddp_commit(me.context, &me.error));
+    if (*want.hook) check(ddp_use_hook(me.context, want.hook, want.hook_options, &me.error));
     check(ddp_elastic_add_context(me.elastic, me.context, &me.error));
     for (int p = 0; p < PARAMS; ++p) {
         char name[32];
@@ -147,33 +216,51 @@ static void leave(void) {
 /* Whether the step has been done. */
 static int step(const ddp_elastic_step* now) {
     ddp_status status = DDP_OK;
-    for (int p = PARAMS; p-- > 0 && status == DDP_OK;) {
-        compute(now->step, p, now->rank, now->world_size);
+    at("rebuild");
+    for (int i = 0; i < PARAMS && status == DDP_OK; ++i) {
+        const int p = (int)((2 * PARAMS - 1 - i + (want.rebuild ? now->step / 2 : 0)) % PARAMS);
+        const int used = compute(now->step, p, now->rank, now->world_size);
         nap_us(want.pause / PARAMS);
-        status = ddp_grad_ready(me.context, p, &me.error);
+        if (i == PARAMS / 2) at("step");
+        if (used || !want.unused) status = ddp_grad_ready(me.context, p, &me.error);
     }
+    at("finalize");
     if (status == DDP_OK) status = ddp_finalize(me.context, &me.error);
     if (status != DDP_OK) {
-        ddp_error_free(me.error);
-        me.error = NULL;
+        forget_error();
         return 0;
     }
     apply();
+    at("commit");
     check(ddp_elastic_commit(me.elastic, &me.error));
+    printf("applied %ld in %ld\n", (long)now->step, (long)now->roster);
+    at("committed");
     return 1;
 }
 
+/* The job has gone on without this rank, or it cannot reach the store, or its host has no network. */
+static int may_rejoin(ddp_status status) {
+    return want.rejoin > 0 && (status == DDP_ERROR_RANK_FAILED || status == DDP_ERROR_UNAVAILABLE ||
+                               status == DDP_ERROR_TIMEOUT || status == DDP_ERROR_IO);
+}
+
 static void train(void) {
+    int whole = 0;
     for (;;) {
         ddp_elastic_step now = {.struct_size = sizeof now};
         const double start = now_ms();
+        if (!whole) at("meet");
         const ddp_status status = ddp_elastic_begin(me.elastic, &now, &me.error);
-        if (status == DDP_ERROR_RANK_FAILED && want.rejoin) {
+        if (may_rejoin(status)) {
             printf("left behind: %s\n", ddp_error_message(me.error));
-            ddp_error_free(me.error);
-            me.error = NULL;
+            forget_error();
             leave();
-            join();
+            for (int p = 0; p < PARAMS; ++p) {
+                memset(me.values[p], 0, (size_t)want.size * sizeof(float));
+                memset(me.momenta[p], 0, (size_t)want.size * sizeof(float));
+            }
+            join(now_ms() + (double)want.rejoin * 1e3);
+            whole = 0;
             continue;
         }
         check(status);
@@ -181,13 +268,14 @@ static void train(void) {
             printf("roster %ld step %ld rank %d of %d after %.1f ms\n", (long)now.roster, (long)now.step, (int)now.rank,
                    (int)now.world_size, now_ms() - start);
         if (now.leaving) {
-            check(ddp_elastic_leave(me.elastic, &me.error));
+            if (ddp_elastic_leave(me.elastic, &me.error) != DDP_OK) forget_error(); /* freeing it leaves, too */
             printf("left %ld\n", (long)now.step);
             return;
         }
         if (now.step >= want.steps) break;
-        if (now.step == want.leave_at) check(ddp_elastic_announce_leave(me.elastic, &me.error));
-        step(&now);
+        if (now.step == want.leave_at && ddp_elastic_announce_leave(me.elastic, &me.error) != DDP_OK)
+            forget_error(); /* the next ddp_elastic_begin says what is wrong */
+        whole = step(&now);
     }
     printf("done %ld %lx\n", want.steps, checksum());
 }
@@ -198,12 +286,22 @@ static int take(const char* argument) {
     const struct {
         const char* name;
         long* number;
-    } numbers[] = {{"steps=", &want.steps},       {"min=", &want.min},         {"max=", &want.max},
-                   {"settle=", &want.settle},     {"timeout=", &want.timeout}, {"pause=", &want.pause},
-                   {"leave-at=", &want.leave_at}, {"rejoin=", &want.rejoin},   {"size=", &want.size}};
+    } numbers[] = {{"steps=", &want.steps},        {"min=", &want.min},         {"max=", &want.max},
+                   {"settle=", &want.settle},      {"timeout=", &want.timeout}, {"pause=", &want.pause},
+                   {"leave-at=", &want.leave_at},  {"rejoin=", &want.rejoin},   {"size=", &want.size},
+                   {"unused=", &want.unused},      {"rebuild=", &want.rebuild}, {"die-at=", &want.die_at},
+                   {"die-after=", &want.die_after}};
+    const struct {
+        const char* name;
+        const char** text;
+    } texts[] = {{"init=", &want.init},
+                 {"backend=", &want.backend},
+                 {"hook=", &want.hook},
+                 {"hook-options=", &want.hook_options},
+                 {"die=", &want.die}};
     ++value;
-    if (strncmp(argument, "init=", 5) == 0) return want.init = value, 1;
-    if (strncmp(argument, "backend=", 8) == 0) return want.backend = value, 1;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
+        if (strncmp(argument, texts[i].name, strlen(texts[i].name)) == 0) return *texts[i].text = value, 1;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
         if (strncmp(argument, numbers[i].name, strlen(numbers[i].name)) == 0)
             return *numbers[i].number = atol(value), 1;
@@ -224,7 +322,7 @@ int main(int argc, char** argv) {
         printf("done %ld %lx\n", want.steps, checksum());
         return 0;
     }
-    join();
+    join(now_ms() + (double)want.rejoin * 1e3);
     train();
     leave();
     return 0;

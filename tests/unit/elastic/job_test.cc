@@ -6,9 +6,11 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 
+#include "hooks/options.h"
 #include "support.h"
 
 namespace libddp {
@@ -60,10 +62,11 @@ struct Setting {
 // What a process is in these tests. It dies when the object goes.
 class Trainer {
 public:
-    Trainer(testing::Service& service, const Setting& setting, const std::string& layers = "layer") {
+    Trainer(testing::Service& service, const Setting& setting, const std::string& layers = "layer",
+            std::int64_t timeout_ms = kTimeoutMs) {
         GroupConfig config;
         config.backend = setting.backend;
-        config.timeout_ms = kTimeoutMs;
+        config.timeout_ms = timeout_ms;
         config.name = "job";
         MembershipOptions membership = setting.membership;
         membership.timeout_ms = testing::kLongMs;
@@ -197,6 +200,80 @@ TEST_P(ElasticTraining, AStormOfLossesLeavesOneHistory) {
             }
         }));
     end_all(all);
+}
+
+TEST_P(ElasticTraining, ARankThatCannotGoOnIsTheOnlyOneToFail) {
+    constexpr std::int64_t kSteps = 60;
+    const Setting setting{GetParam(), {1, 3, 500}};
+    std::vector<std::future<void>> all;
+    for (int i = 0; i < 3; ++i)
+        all.push_back(std::async(std::launch::async, [&, i] {
+            std::optional<Trainer> trainer(std::in_place, *service_, setting);
+            const auto train = [&] {
+                trainer->train(kSteps, [&] {
+                    Group& group = *trainer->job->group();
+                    if (i == 1 && trainer->job->steps() == 10)
+                        group.break_everywhere({DDP_ERROR_OUT_OF_MEMORY, "no memory", group.rank()});
+                });
+            };
+            if (i == 1) {
+                testing::expect_error(DDP_ERROR_OUT_OF_MEMORY, {"no memory"}, train);
+                trainer.reset();
+            } else {
+                train();
+                EXPECT_EQ(trainer->model.values, reference(kSteps));
+            }
+        }));
+    end_all(all);
+}
+
+// Three ranks begin the step, one dies, and a new one gets the hook's state before the step is done again.
+TEST_P(ElasticTraining, AStepThatIsDoneAgainCountsOnceForTheHook) {
+    constexpr std::int64_t kSteps = 20;
+    const Setting setting{GetParam(), {3, 3, testing::kLongMs}};
+    const auto train = [&](bool dies) {
+        Trainer trainer(*service_, setting);
+        trainer.context->set_hook(make_local_sgd(1000, nullptr));
+        trainer.train(kSteps, [&] {
+            if (dies && trainer.job->steps() == 10) throw Death();
+        });
+        const auto state = trainer.context->hook_state();
+        const std::string text(reinterpret_cast<const char*>(state.data()), state.size());
+        EXPECT_NE(text.find(str("\\\"steps\\\":", kSteps, "}")), std::string::npos) << text;
+        EXPECT_EQ(trainer.model.values, reference(kSteps));
+    };
+    std::vector<std::future<void>> all;
+    for (int i = 0; i < 3; ++i)
+        all.push_back(std::async(std::launch::async, [&, i] {
+            try {
+                train(i == 1);
+            } catch (const Death&) {
+                train(false);
+            }
+        }));
+    end_all(all);
+}
+
+// The others wait for a rank of the roster that has not told their group that it might die.
+TEST_P(ElasticTraining, ARankThatDiesBeforeItJoinsTheGroupIsNotWaitedFor) {
+    const Setting setting{GetParam(), {1, 2, testing::kLongMs}};
+    std::promise<void> has_come;
+    auto all = std::async(std::launch::async, [&] {
+        Trainer trainer(*service_, setting, "layer", testing::kLongMs);
+        has_come.set_value();
+        trainer.job->begin();
+        EXPECT_EQ(trainer.job->group()->world(), 1);
+        EXPECT_EQ(trainer.job->roster().number, 2);
+    });
+    has_come.get_future().get();
+    const auto start = std::chrono::steady_clock::now();
+    MembershipOptions both = setting.membership;
+    both.timeout_ms = testing::kLongMs;
+    auto dies = std::make_unique<Membership>(service_->connect(), "job", both);
+    EXPECT_EQ(dies->meet(-1).members.size(), 2U);
+    dies.reset();
+    all.get();
+    EXPECT_LT(testing::elapsed_ms(start), testing::kLongMs);
 }
 
 TEST_P(ElasticTraining, ANewRankWithAnotherModelIsRefusedAndTheOthersGoOn) {

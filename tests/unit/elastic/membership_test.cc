@@ -145,6 +145,52 @@ TEST_P(Elastic, WhoLeavesIsNotWaitedFor) {
     testing::expect_error(DDP_ERROR_INVALID_STATE, {"has left the job"}, [&] { all[0]->meet(3); });
 }
 
+// Longer than the timeout, which is for who has too few beside it.
+TEST_P(Elastic, WhoIsSilentIsWaitedForUntilTheMeetingHasSettled) {
+    const MembershipOptions options{1, 2, 1000, 100};
+    std::vector<std::unique_ptr<Membership>> all;
+    for (int i = 0; i < 2; ++i) all.push_back(std::make_unique<Membership>(service_->connect(), "job", options));
+    auto first = meet(*all[0], -1), second = meet(*all[1], -1);
+    EXPECT_EQ(first.get().members.size(), 2U);
+    EXPECT_EQ(second.get().members.size(), 2U);
+    EXPECT_EQ(meet(*all[0], 3).get().members.size(), 1U);
+}
+
+TEST_P(Elastic, TheStoreDoesNotGrowWithTheNumberOfRosters) {
+    auto all = start(2, {2, 2, kLongMs});
+    const auto look = service_->connect();
+    const auto next_roster = [&](int step) {
+        all[1].reset();
+        all[1] = enter({2, 2, kLongMs});
+        auto stays = meet(*all[0], step), joins = meet(*all[1], -1);
+        stays.get();
+        joins.get();
+        for (const auto& one : all) {
+            const std::string roster = std::to_string(one->roster().number);
+            look->set("elastic/job/group/" + roster + "/rank/" + std::to_string(one->roster().rank), "here");
+            one->remove_old_keys();
+        }
+    };
+    for (int step = 0; step < 4; ++step) next_roster(step);
+    const std::int64_t keys = look->num_keys();
+    for (int step = 4; step < 20; ++step) next_roster(step);
+    EXPECT_LE(look->num_keys(), keys);
+    EXPECT_EQ(all[0]->roster().number, 21);
+    // What is left is enough for those who come, and for those who are left behind.
+    all[0].reset();
+    all[1].reset();
+    EXPECT_EQ(start(2, {2, 2, kLongMs})[0]->roster().number, 22);
+}
+
+TEST_P(Elastic, AMemberThatHasEndedIsKnown) {
+    auto all = start(3, kThree);
+    EXPECT_TRUE(all[0]->lost_member().ok());
+    all[2].reset();
+    const ErrorInfo lost = all[0]->lost_member();
+    EXPECT_EQ(lost.code, DDP_ERROR_RANK_FAILED);
+    EXPECT_EQ(lost.rank, 2);
+}
+
 TEST_P(Elastic, TooFewIsAnError) {
     auto all = start(2, {2, 2, 100});
     all[0].reset();

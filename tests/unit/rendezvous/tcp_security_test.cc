@@ -176,7 +176,7 @@ TEST_F(TcpSecurity, ARelaySeesNothingAndForgesNothing) {
     client.reset();
 }
 
-// tests/dist/failure/store_proxy.py ends connections after a number of bytes.
+// tests/support/store_proxy.py ends connections after a number of bytes.
 TEST_F(TcpSecurity, TheHandshakeHasAsManyBytesAsTestsCountOn) {
     Forger counter(server->port(), "nothing of this", "nothing of that");
     auto client = open(counter.uri(), false, "s3cret");
