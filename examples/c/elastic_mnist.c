@@ -126,8 +126,7 @@ static int train(trainer* t, const settings* s, const digits* set) {
     for (int announced = 0;;) {
         ddp_elastic_step now = {.struct_size = sizeof now};
         CHECK(ddp_elastic_begin(t->job, &now, &error)); /* who was left behind ends here, and may be started again */
-        if (now.changed)
-            printf("step %lld: rank %d of %d\n", (long long)now.step, (int)now.rank, (int)now.world_size);
+        if (now.changed) printf("step %lld: rank %d of %d\n", (long long)now.step, (int)now.rank, (int)now.world_size);
         if (now.step >= steps) return now.rank;
         if (now.leaving) {
             CHECK(ddp_elastic_leave(t->job, &error));

@@ -23,6 +23,7 @@ from slack import SLACK  # noqa: E402  (tests/support)
 
 WORLD, FEWEST, MOST = 4, 2, 6
 QUIET_FROM = 0.6  # of the training
+ON_THEIR_WAY = 2  # may join at once
 POINTS = 0.3
 
 
@@ -86,6 +87,9 @@ class Job:
     def members(self):
         return [rank for rank in self.ranks if rank.is_in]
 
+    def on_their_way(self):
+        return sum(1 for rank in self.ranks if rank.process.poll() is None and not rank.is_in and not rank.leaves)
+
     def wait(self, what, happened, deadline):
         while not happened():
             if time.monotonic() > deadline or not any(rank.process.poll() is None for rank in self.ranks):
@@ -139,6 +143,7 @@ def compare(options, seed):
         for at, what in events(chance, options):
             job.wait_for_epoch(int(at) + 1, deadline)
             time.sleep(at % 1 * seconds / options.epochs)
+            job.wait(f"all but {ON_THEIR_WAY} ranks", lambda: job.on_their_way() <= ON_THEIR_WAY, deadline)
             if what == "join":
                 job.join()
             else:
