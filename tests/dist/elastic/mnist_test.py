@@ -7,7 +7,7 @@ By hand, for the trainers in C and in Python:
 
     mnist_test.py build/release/tests/dist/elastic/dist_elastic_store --kills 20 --joins 20 --seeds 3 --epochs 60 -- \
         build/release/examples/c/elastic_mnist
-    PYTHONPATH=build/release/bindings/python mnist_test.py ... --epochs 20 -- python3 -B examples/python/elastic_mnist.py
+    PYTHONPATH=build/release/bindings/python mnist_test.py ... --epochs 30 -- python3 -B examples/python/elastic_mnist.py
 """
 import argparse
 import pathlib
@@ -140,9 +140,13 @@ def compare(options, seed):
     with Job(options, seed) as job:
         job.wait_for_members(WORLD, deadline)
         start = time.monotonic()
+        epoch, begun = 0, start
         for at, what in events(chance, options):
-            job.wait_for_epoch(int(at) + 1, deadline)
-            time.sleep(at % 1 * seconds / options.epochs)
+            if int(at) + 1 > epoch:
+                epoch = int(at) + 1
+                job.wait_for_epoch(epoch, deadline)
+                begun = time.monotonic()
+            time.sleep(max(0.0, begun + at % 1 * seconds / options.epochs - time.monotonic()))
             job.wait(f"all but {ON_THEIR_WAY} ranks", lambda: job.on_their_way() <= ON_THEIR_WAY, deadline)
             if what == "join":
                 job.join()
