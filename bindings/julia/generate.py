@@ -111,7 +111,7 @@ def functions(top):
             continue
         result = julia_type(re.sub(r"^f\(.*\)\.(?=(?:p\.|q\(const\)\.)*$)", "", told["decl"]) + told["type"])
         given = [each for each in parameters(node) if each["type"] != "void"]
-        names = [each["name"] + "_" * (each["name"] in ("end", "function")) for each in given]
+        names = [each["name"] + "_" * (each["name"] in ("begin", "end", "function")) for each in given]
         types = "".join(f"{julia_type(each['type'])}, " for each in given).rstrip()
         types = types if len(given) == 1 else types.rstrip(",")
         call = ", ".join((f"(:{told['name']}, libddp)", result, f"({types})", *names))

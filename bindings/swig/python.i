@@ -93,6 +93,8 @@ ddp_number_result(ddp_param, param)
 ddp_number_result(ddp_param, first)
 ddp_number_result(int64_t, sum)
 ddp_number_result(int64_t, count)
+ddp_number_result(int64_t, begin)
+ddp_number_result(int64_t, end)
 
 %typemap(in) (const ddp_param* params, size_t count) (int32_t* list = NULL) {
     if (!ddp_py_int32_list($input, &list, &$2)) SWIG_fail;
@@ -293,6 +295,7 @@ ddp_callback(ddp_reduced_fn)
 %nothread ddp_group_rank;
 %nothread ddp_group_world_size;
 %nothread ddp_elastic_group;
+%nothread ddp_shard_range;
 %nothread ddp_layout_generation;
 %nothread ddp_context_param_count;
 %nothread ddp_context_bucket_count;

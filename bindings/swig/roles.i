@@ -5,7 +5,7 @@
 %include <typemaps.i>
 %apply int32_t* OUTPUT { int32_t* done, int32_t* used, int32_t* exists, int32_t* deleted, int32_t* ranks, int32_t* devices };
 %apply int32_t* OUTPUT { ddp_param* param, ddp_param* first };
-%apply int64_t* OUTPUT { int64_t* sum, int64_t* count };
+%apply int64_t* OUTPUT { int64_t* sum, int64_t* count, int64_t* begin, int64_t* end };
 
 /* multi_get fills two arrays of the caller's, as long as the list of keys, which is its second and third argument. */
 %exception ddp_store_multi_get {

@@ -219,3 +219,17 @@ void mlp_update(mlp* net, float lr, float momentum) {
         }
     }
 }
+
+double mlp_accuracy(mlp* net, const float* images, const unsigned char* labels, int count) {
+    int* order = malloc((size_t)count * sizeof *order);
+    if (order == NULL) return -1.0;
+    for (int i = 0; i < count; ++i) order[i] = i;
+    double correct = 0.0;
+    for (int first = 0; first < count; first += net->max_batch) {
+        const int left = count - first;
+        const mlp_batch batch = {images, labels, order + first, left < net->max_batch ? left : net->max_batch};
+        correct += mlp_forward(net, &batch).correct;
+    }
+    free(order);
+    return 100.0 * correct / count;
+}

@@ -57,4 +57,7 @@ void mlp_backward(mlp* net, const mlp_batch* batch, mlp_ready_fn ready, void* us
 /* velocity = momentum * velocity + gradient; value -= lr * velocity */
 void mlp_update(mlp* net, float lr, float momentum);
 
+/* How many of the digits are recognised, in percent. Negative without memory. */
+double mlp_accuracy(mlp* net, const float* images, const unsigned char* labels, int count);
+
 #endif /* EXAMPLES_MLP_H */

@@ -90,22 +90,11 @@ static void announce(void* context, int tensor) {
     CHECK(ddp_grad_ready(context, tensor, &error));
 }
 
-static void shuffle(int* order, int count, uint64_t seed, int epoch) {
-    uint64_t state = seed * UINT64_C(1000003) + (uint64_t)epoch;
-    for (int i = 0; i < count; ++i) order[i] = i;
-    for (int i = count - 1; i > 0; --i) {
-        const int j = (int)(random_u64(&state) % (uint64_t)(i + 1));
-        const int moved = order[i];
-        order[i] = order[j];
-        order[j] = moved;
-    }
-}
-
 /* One pass over the digits. Returns this rank's part of the score. */
 static mlp_score train_epoch(trainer* t, const settings* s, const digits* set, int epoch) {
     const int part = s->batch / t->world;
     mlp_score total = {0.0, 0.0};
-    shuffle(t->order, set->count, s->seed, epoch);
+    random_order(t->order, set->count, s->seed, epoch);
     for (int first = 0; first + s->batch <= set->count; first += s->batch) {
         const mlp_batch batch = {set->images, set->labels, t->order + first + t->rank * part, part};
         if (t->context != NULL) {
@@ -130,21 +119,6 @@ static void report_epoch(const trainer* t, mlp_score part, int images, int epoch
     printf("epoch %2d  loss %.4f  train accuracy %5.2f %%  %8.0f images/s\n", epoch + 1, total[0] / images,
            100.0 * total[1] / images, images / elapsed);
     fflush(stdout);
-}
-
-static double accuracy(mlp* net, const digits* set) {
-    int* order = malloc((size_t)set->count * sizeof *order);
-    if (order == NULL) fail("memory is exhausted");
-    for (int i = 0; i < set->count; ++i) order[i] = i;
-    double correct = 0.0;
-    for (int first = 0; first < set->count; first += net->max_batch) {
-        const int left = set->count - first;
-        const mlp_batch batch = {set->images, set->labels, order + first,
-                                 left < net->max_batch ? left : net->max_batch};
-        correct += mlp_forward(net, &batch).correct;
-    }
-    free(order);
-    return 100.0 * correct / set->count;
 }
 
 static void save_weights(const mlp* net, const char* path) {
@@ -231,7 +205,7 @@ int main(int argc, char** argv) {
         const mlp_score score = train_epoch(&t, &s, &train, epoch);
         report_epoch(&t, score, images, epoch, seconds() - start);
     }
-    if (t.rank == 0) printf("test accuracy %.2f %%\n", accuracy(&t.net, &test));
+    if (t.rank == 0) printf("test accuracy %.2f %%\n", mlp_accuracy(&t.net, test.images, test.labels, test.count));
     if (t.rank == 0 && s.save != NULL) save_weights(&t.net, s.save);
     const int status = s.compare_local ? compare_with_local(&t, &s, &train) : 0;
 

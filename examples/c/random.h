@@ -16,4 +16,16 @@ static inline float random_uniform(uint64_t* state) {
     return (float)(random_u64(state) >> 40) / 16777216.0f;
 }
 
+/* Puts 0 to count - 1 into an order that depends on the seed and the epoch alone. */
+static inline void random_order(int* order, int count, uint64_t seed, int epoch) {
+    uint64_t state = seed * UINT64_C(1000003) + (uint64_t)epoch;
+    for (int i = 0; i < count; ++i) order[i] = i;
+    for (int i = count - 1; i > 0; --i) {
+        const int j = (int)(random_u64(&state) % (uint64_t)(i + 1));
+        const int moved = order[i];
+        order[i] = order[j];
+        order[j] = moved;
+    }
+}
+
 #endif /* EXAMPLES_RANDOM_H */

@@ -108,20 +108,9 @@ static void announce(void* user_data, int tensor) {
     CHECK(ddp_grad_ready_on(t->context, tensor, t->net.stream, &error));
 }
 
-static void shuffle(int* order, int count, uint64_t seed, int epoch) {
-    uint64_t state = seed * UINT64_C(1000003) + static_cast<uint64_t>(epoch);
-    for (int i = 0; i < count; ++i) order[i] = i;
-    for (int i = count - 1; i > 0; --i) {
-        const int j = static_cast<int>(random_u64(&state) % static_cast<uint64_t>(i + 1));
-        const int moved = order[i];
-        order[i] = order[j];
-        order[j] = moved;
-    }
-}
-
 static mlp_score train_epoch(trainer* t, const settings* s, gpu_digits* set, int epoch) {
     const int part = s->batch / t->world;
-    shuffle(t->order, set->count, s->seed, epoch);
+    random_order(t->order, set->count, s->seed, epoch);
     gpu_digits_order(set, t->order, t->net.stream);
     for (int first = 0; first + s->batch <= set->count; first += s->batch) {
         CHECK(ddp_step_begin(t->context, &error));
@@ -161,7 +150,7 @@ static int compare_with_local(trainer* t, const settings* s, const digits* set, 
     mlp local;
     if (mlp_create(&local, s->batch, 1, s->seed) != 0) fail("memory is exhausted");
     for (int epoch = 0; epoch < s->epochs; ++epoch) {
-        shuffle(t->order, set->count, s->seed, epoch);
+        random_order(t->order, set->count, s->seed, epoch);
         for (int first = 0; first + s->batch <= set->count; first += s->batch) {
             const mlp_batch batch = {set->images, set->labels, t->order + first, s->batch};
             mlp_forward(&local, &batch);

@@ -25,6 +25,9 @@
  *
  * ROSTERS. Who trains together is a roster. The store orders them, so there is only one at a time. Each has a group.
  *
+ * SAMPLES. If those of a step depend on its number alone, a step that is done again has the same ones, whatever the world:
+ * take the next global batch of the epoch's order, and of it the part that ddp_shard_range gives this rank.
+ *
  * THE STORE must outlive all ranks: etcd, one that another process runs (ddp_store_create), or a file. Its end is the
  * end of the job.
  */
@@ -138,6 +141,14 @@ DDP_API ddp_status ddp_elastic_announce_leave(ddp_elastic* elastic, ddp_error** 
  * Errors: INVALID_STATE (during a step of a context), or the store's.
  * Threads: one. Blocks: for the store, and 1 s for the group. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_leave(ddp_elastic* elastic, ddp_error** error);
+
+/* The share of a rank: of samples 0 to count - 1 those from *begin up to *end, which is not included. Shares lie in the
+ * order of ranks, differ by at most one sample, and together are all samples. Some are empty if there are more ranks than
+ * samples. For the mean over the samples of all ranks use DDP_REDUCTION_WEIGHTED_MEAN, with the size of the share as weight.
+ * Errors: INVALID_ARGUMENT (count is negative, or rank is not in the world).
+ * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_shard_range(int64_t count, int32_t rank, int32_t world_size, int64_t* begin, int64_t* end,
+                                   ddp_error** error);
 
 DDP_EXTERN_C_END
 

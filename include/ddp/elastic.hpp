@@ -49,6 +49,17 @@ public:
     void leave() { detail::call(ddp_elastic_leave, get()); }
 };
 
+/* The samples of a rank, of 0 to count - 1: from begin up to end, which is not included. */
+struct Shard {
+    std::int64_t begin = 0, end = 0;
+};
+
+inline Shard shard_range(std::int64_t count, std::int32_t rank, std::int32_t world_size) {
+    Shard shard;
+    detail::call(ddp_shard_range, count, rank, world_size, &shard.begin, &shard.end);
+    return shard;
+}
+
 }  // namespace ddp
 
 #endif /* DDP_ELASTIC_HPP */

@@ -5,6 +5,7 @@
 #include "capi/group_config.h"
 #include "capi/guard.h"
 #include "elastic/job.h"
+#include "elastic/shards.h"
 
 using namespace libddp;
 
@@ -128,5 +129,19 @@ ddp_status ddp_elastic_leave(ddp_elastic* elastic, ddp_error** error) {
     return guard(error, "ddp_elastic_leave", [&] {
         job_of(elastic).leave();
         elastic->group.impl = elastic->job.group();
+    });
+}
+
+ddp_status ddp_shard_range(int64_t count, int32_t rank, int32_t world_size, int64_t* begin, int64_t* end,
+                           ddp_error** error) {
+    return guard(error, "ddp_shard_range", [&] {
+        require(begin, "begin");
+        require(end, "end");
+        if (count < 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "count is ", count, "; it may not be negative");
+        if (rank < 0 || rank >= world_size)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "rank is ", rank, " and world_size ", world_size,
+                      "; a rank is at least 0 and below the world size");
+        *begin = shard_begin(count, rank, world_size);
+        *end = shard_begin(count, rank + 1, world_size);
     });
 }

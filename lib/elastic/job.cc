@@ -35,6 +35,17 @@ void broadcast_all(Group& group, Bytes& bytes, std::int32_t root) {
     broadcast(group, bytes.data(), size, root);
 }
 
+// These bytes of all blocks, one after another.
+void copy_piece(const std::vector<StateBlock>& blocks, std::size_t begin, std::size_t bytes, std::byte* to) {
+    const std::size_t end = begin + bytes;
+    std::size_t at = 0;
+    for (const StateBlock& block : blocks) {
+        const std::size_t first = std::max(begin, at), last = std::min(end, at + block.bytes);
+        if (first < last) to = std::copy_n(block.memory + (first - at), last - first, to);
+        at += block.bytes;
+    }
+}
+
 // Whether those who are left may go on: another rank has gone, stands still, or cannot go on for a reason of its host or its program.
 bool concerns_others(const ErrorInfo& error, std::int32_t rank) {
     if (may_be_an_echo(error.code)) return true;
@@ -261,20 +272,21 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
     steps_ = std::max<std::int64_t>(newest, 0);
 }
 
-// In turn each donor sends a piece. Returns what this rank has got; a donor keeps what it has.
+// In turn each donor sends a piece of all blocks together: a model has many small ones, and each collective waits for every rank. Returns
+// what this rank has got; a donor keeps what it has.
 std::vector<std::byte> ElasticJob::send_values(Group& group, const std::vector<std::int32_t>& donors,
                                                bool gives) const {
     const std::vector<StateBlock> all = blocks();
-    std::size_t total = 0, at = 0, turn = 0;
+    std::size_t total = 0, turn = 0;
     for (const StateBlock& block : all) total += block.bytes;
     std::vector<std::byte> got(gives ? std::min(total, kPiece) : total);
-    for (const StateBlock& block : all)
-        for (std::size_t begin = 0; begin < block.bytes; begin += kPiece, ++turn) {
-            const std::size_t bytes = std::min(kPiece, block.bytes - begin);
-            const std::int32_t root = donors[turn % donors.size()];
-            broadcast(group, root == group.rank() ? block.memory + begin : got.data() + (gives ? 0 : at), bytes, root);
-            at += bytes;
-        }
+    for (std::size_t begin = 0; begin < total; begin += kPiece, ++turn) {
+        const std::size_t bytes = std::min(kPiece, total - begin);
+        const std::int32_t root = donors[turn % donors.size()];
+        std::byte* const piece = got.data() + (gives ? 0 : begin);
+        if (root == group.rank()) copy_piece(all, begin, bytes, piece);
+        broadcast(group, piece, bytes, root);
+    }
     return got;
 }
 

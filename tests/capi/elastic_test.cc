@@ -1,4 +1,6 @@
 // ddp::Elastic, with a rank alone. What several ranks do is in tests/unit/elastic and tests/dist/elastic.
+#include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -70,6 +72,33 @@ TEST(ElasticInCxx, FailuresAreExceptions) {
         EXPECT_EQ(error.status(), DDP_ERROR_ALREADY_EXISTS);
         EXPECT_NE(std::string(error.what()).find("momentum"), std::string::npos);
     }
+}
+
+TEST(ShardRange, SharesAreContiguousAndDifferByAtMostOne) {
+    for (const std::int64_t count : {0L, 1L, 5L, 64L, std::numeric_limits<std::int64_t>::max()})
+        for (const std::int32_t world : {1, 2, 3, 7, 65, std::numeric_limits<std::int32_t>::max()}) {
+            std::int64_t before = 0;
+            for (std::int32_t rank = 0; rank < std::min(world, 100); ++rank) {
+                const ddp::Shard share = ddp::shard_range(count, rank, world);
+                EXPECT_EQ(share.begin, before);
+                const std::int64_t more = share.end - share.begin - count / world;
+                EXPECT_TRUE(more == 0 || more == 1) << more;
+                before = share.end;
+            }
+            EXPECT_EQ(ddp::shard_range(count, world - 1, world).end, count);
+        }
+}
+
+TEST(ShardRange, RefusesWhatIsNoRankOfAWorld) {
+    Untouched<std::int64_t> begin, end;
+    expect_refused({
+        {"count", kInvalid, {"count is -1"}, calling(ddp_shard_range, -1, 0, 1, &begin, &end)},
+        {"rank", kInvalid, {"rank is -1"}, calling(ddp_shard_range, 1, -1, 1, &begin, &end)},
+        {"rank", kInvalid, {"rank is 2", "world_size 2"}, calling(ddp_shard_range, 1, 2, 2, &begin, &end)},
+        {"world", kInvalid, {"world_size 0"}, calling(ddp_shard_range, 1, 0, 0, &begin, &end)},
+        null_argument("ddp_shard_range", "begin", calling(ddp_shard_range, 1, 0, 1, nullptr, &end)),
+        null_argument("ddp_shard_range", "end", calling(ddp_shard_range, 1, 0, 1, &begin, nullptr)),
+    });
 }
 
 }  // namespace elastic_test

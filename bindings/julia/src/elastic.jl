@@ -108,6 +108,18 @@ announce_leave!(job::Elastic) = call(LibDDP.ddp_elastic_announce_leave, job.hand
 "Leaves between two steps. Afterwards the job can only be closed."
 leave!(job::Elastic) = with_contexts(() -> call(LibDDP.ddp_elastic_leave, job.handle), job.contexts)
 
+"""
+    shard_range(count, rank, world_size)
+
+The share of a rank, which counts from 0, of the samples `1:count`. Shares lie in the order of ranks, differ by at most one sample, and
+together are all samples.
+"""
+function shard_range(count::Integer, rank::Integer, world_size::Integer)
+    first, last = Ref{Int64}(0), Ref{Int64}(0)
+    call(LibDDP.ddp_shard_range, Int64(count), Int32(rank), Int32(world_size), first, last)
+    return Int(first[]) + 1:Int(last[])
+end
+
 "f(), and no context is freed meanwhile."
 function with_contexts(f, contexts)
     entered = Handle[]

@@ -44,6 +44,12 @@ end
     close(job)
 end
 
+@testset "shares" begin
+    @test [shard_range(7, rank, 3) for rank in 0:2] == [1:3, 4:5, 6:7]
+    @test isempty(shard_range(1, 1, 2))
+    fails(() -> shard_range(1, 2, 2), C.DDP_ERROR_INVALID_ARGUMENT, "rank is 2")
+end
+
 @testset "errors" begin
     job = job_of(; name="errors")
     fails(() -> commit!(job), C.DDP_ERROR_INVALID_STATE)

@@ -26,7 +26,7 @@ from .context import Context, Parameter
 from .elastic import Elastic, ElasticStep
 from .group import Environment, Group, backend_available, environment
 from .record import mark, set_blame_signal, set_workload
-from .sampler import DistributedSampler
+from .sampler import DistributedSampler, ElasticSampler, shard_range
 from .stats import Stats
 from .store import Store
 from .work import Work
@@ -37,8 +37,8 @@ C64, C128 = _ddp.DDP_C64, _ddp.DDP_C128
 SUM, AVG, PROD, MIN, MAX = _ddp.DDP_SUM, _ddp.DDP_AVG, _ddp.DDP_PROD, _ddp.DDP_MIN, _ddp.DDP_MAX
 
 __all__ = [
-    "Averager", "Bucket", "Context", "DistributedSampler", "Elastic", "ElasticStep", "Environment", "Gradient", "Group", "Memory", "Parameter", "Stats", "Store", "Work",
-    "backend_available", "device_count", "device_describe", "dtype_name", "environment", "features", "mark", "set_blame_signal", "set_workload",
+    "Averager", "Bucket", "Context", "DistributedSampler", "Elastic", "ElasticSampler", "ElasticStep", "Environment", "Gradient", "Group", "Memory", "Parameter", "Stats", "Store", "Work",
+    "backend_available", "device_count", "device_describe", "dtype_name", "environment", "features", "mark", "set_blame_signal", "set_workload", "shard_range",
     "__version__",
     "F16", "BF16", "F32", "F64", "I32", "I64", "U8", "C64", "C128", "SUM", "AVG", "PROD", "MIN", "MAX",
     "AbortedError", "AlreadyExistsError", "CallbackError", "Error", "IOError", "InternalError", "InterruptedError",

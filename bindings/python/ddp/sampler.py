@@ -2,9 +2,24 @@
 from __future__ import annotations
 
 import random
-from typing import Iterator, Optional
+from typing import Iterator, List, Optional
 
+from . import _ddp
 from .group import Group
+
+
+def shard_range(count: int, rank: int, world_size: int) -> range:
+    """The share of a rank of the samples 0 to count - 1. Shares lie in the order of ranks, differ by at most one sample, and together are
+    all samples."""
+    begin, end = _ddp.ddp_shard_range(count, rank, world_size)
+    return range(begin, end)
+
+
+def _order(length: int, shuffle: bool, seed: int, epoch: int) -> List[int]:
+    order = list(range(length))
+    if shuffle:
+        random.Random(f"{seed} {epoch}").shuffle(order)
+    return order
 
 
 class DistributedSampler:
@@ -50,8 +65,46 @@ class DistributedSampler:
         return (self.length - self.rank + self.world_size - 1) // self.world_size
 
     def __iter__(self) -> Iterator[int]:
-        order = list(range(self.length))
-        if self.shuffle:
-            random.Random(f"{self.seed} {self.epoch}").shuffle(order)
+        order = _order(self.length, self.shuffle, self.seed, self.epoch)
         for turn in range(len(self)):
             yield order[(turn * self.world_size + self.rank) % self.length]
+
+
+class ElasticSampler:
+    """The indices of one rank's samples in each step of an elastic job, in a new order in each epoch.
+
+        sampler = ddp.ElasticSampler(len(images), 256)
+        mine = sampler.batch(now.step, now.rank, now.world_size)
+
+    length: the number of samples. global_batch: how many all ranks take together in a step; the last step of an epoch takes what is left.
+    The samples of a step depend on its number and on the seed alone. So each sample comes once in an epoch, although ranks come and go,
+    and a step that is done again has the same samples. seed must be the same on every rank.
+
+    Ranks may have unequal shares. For the mean over the global batch use reduction="weighted_mean" and ctx.set_weight(len(mine)).
+    """
+
+    def __init__(self, length: int, global_batch: int, *, shuffle: bool = True, seed: int = 0):
+        if length < 1 or global_batch < 1:
+            raise ValueError(f"length and global_batch: they must be at least 1, not {length} and {global_batch}")
+        self.length, self.global_batch, self.shuffle, self.seed = length, global_batch, shuffle, seed
+        self._epoch, self._epoch_order = -1, [0]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.length // self.global_batch)
+
+    def size(self, step: int) -> int:
+        """How many samples all ranks take together."""
+        return min(self.global_batch, self.length - self._first(step))
+
+    def batch(self, step: int, rank: int, world_size: int) -> List[int]:
+        """The samples of one rank. Empty if there are more ranks than samples in the step."""
+        epoch, first, share = step // self.steps_per_epoch, self._first(step), shard_range(self.size(step), rank, world_size)
+        if epoch != self._epoch:
+            self._epoch, self._epoch_order = epoch, _order(self.length, self.shuffle, self.seed, epoch)
+        return self._epoch_order[first + share.start:first + share.stop]
+
+    def _first(self, step: int) -> int:
+        if step < 0:
+            raise ValueError(f"step: it must be at least 0, not {step}")
+        return step % self.steps_per_epoch * self.global_batch

@@ -9,6 +9,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
   overhead     2,000 small parameters on one rank
   crowd        8 ranks
   join         64 ranks of one host join over tcp, beside Gloo
+  elastic      a rank is killed, a rank joins, and a step without either, in an elastic job
   link         two hosts and a slow link: its limit, PyTorch's DistributedDataParallel, overlap
   fast-link    two hosts and a link that nothing slows: plain, authenticated and encrypted, beside TCP alone and Gloo
   round-robin  1, 2 and 4 round robin groups
@@ -20,6 +21,7 @@ import argparse
 import pathlib
 import sys
 
+import elastic
 import one_host
 import report
 import running
@@ -32,6 +34,7 @@ SECTIONS = {
     "overhead": ("The cost of a step on one rank", one_host.overhead),
     "crowd": ("More ranks than cores", one_host.crowd),
     "join": ("Joining 64 ranks", one_host.join),
+    "elastic": ("Ranks that come and go", elastic.elastic),
     "link": ("Two hosts and a slow link", two_hosts.link),
     "fast-link": ("Two hosts and a fast link", two_hosts.fast_link),
     "round-robin": ("Round robin groups", two_hosts.round_robin),
@@ -43,6 +46,7 @@ def parse():
     parser.add_argument("sections", nargs="*", metavar="SECTION", help="of those above")
     parser.add_argument("--bench", default="build/release/tools/bench/ddp-bench")
     parser.add_argument("--ddprun", default="build/release/tools/run/ddprun")
+    parser.add_argument("--elastic", default="build/release/tests/bench/bench_elastic")
     parser.add_argument("--python", default="/usr/bin/python3", help="a Python that has PyTorch")
     parser.add_argument("--backend", default="shm", help="of libddp on one host")
     parser.add_argument("--link-backend", default="auto", help="of libddp between hosts with one rank each")

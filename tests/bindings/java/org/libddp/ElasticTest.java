@@ -66,6 +66,14 @@ class ElasticTest {
     }
 
     @Test
+    void shares() {
+        assertEquals(List.of(new Shard(0, 3), new Shard(3, 5), new Shard(5, 7)),
+                List.of(Shard.of(7, 0, 3), Shard.of(7, 1, 3), Shard.of(7, 2, 3)));
+        assertEquals(0, Shard.of(1, 1, 2).size());
+        raises(DdpException.InvalidArgument.class, "rank is 2", () -> Shard.of(1, 2, 2));
+    }
+
+    @Test
     void errors() {
         try (Elastic job = new Elastic(options())) {
             assertThrows(DdpException.InvalidState.class, job::commit);
