@@ -7,6 +7,8 @@
 #include <iomanip>
 #include <sstream>
 
+#include "elastic/keys.h"
+#include "rendezvous/environment.h"
 #include "util/error.h"
 #include "util/host.h"
 #include "util/interrupt.h"
@@ -22,10 +24,16 @@ constexpr std::int64_t kSoonMs = 50;
 // In how many steps the members meet after rank 0 has seen that they should: until then the others have heard of it.
 constexpr std::int64_t kStepsAhead = 2;
 
+std::string launch_pid() {
+    const auto launched = process_env(elastic_keys::kLaunchPid);
+    const bool known = launched && launched->find_first_not_of("0123456789") == std::string::npos;
+    return known && !launched->empty() ? *launched : std::to_string(getpid());
+}
+
 // A number first, so that ids sort in the order of coming.
 std::string make_id(Store& store, const std::string& key) {
     std::ostringstream id;
-    id << std::setw(12) << std::setfill('0') << store.add(key, 1) << '-' << host_name() << '-' << getpid();
+    id << std::setw(12) << std::setfill('0') << store.add(key, 1) << '-' << host_name() << '-' << launch_pid();
     return id.str();
 }
 
@@ -68,20 +76,20 @@ std::int64_t Roster::newest() const {
 
 Membership::Membership(std::shared_ptr<Store> store, const std::string& job, const MembershipOptions& options)
     : store_(std::move(store)),
-      prefix_("elastic/" + job + "/"),
+      prefix_(elastic_keys::kJobs + job + "/"),
       options_(options),
       id_(make_id(*store_, prefix_ + "comers")) {
     if (options.min_world < 1 || options.max_world < options.min_world)
         fail(DDP_ERROR_INVALID_ARGUMENT, "min_world is ", options.min_world, " and max_world ", options.max_world,
              "; the first is at least 1 and at most the second");
-    store_->set_will(gone_key(id_), "died");
+    store_->set_will(gone_key(id_), elastic_keys::kDied);
 }
 
 Membership::~Membership() {
     forget_watches();
     if (left_) return;
     try {
-        store_->set(gone_key(id_), "ended");
+        store_->set(gone_key(id_), elastic_keys::kEnded);
     } catch (const std::exception&) {  // the store's will says so
     }
 }
@@ -90,11 +98,15 @@ std::string Membership::key(const std::string& what, std::int64_t roster) const 
     return prefix_ + what + "/" + std::to_string(roster);
 }
 
+std::string Membership::gone_key(const std::string& id) const {
+    return prefix_ + elastic_keys::kGone + "/" + id;
+}
+
 // Empty if it is not decided within this time.
 std::vector<Member> Membership::plan(std::int64_t roster, std::int64_t wait_ms) const {
     if (roster < 1) return {};
     try {
-        return decode(store_->get(key("plan", roster), wait_ms));
+        return decode(store_->get(key(elastic_keys::kPlan, roster), wait_ms));
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_TIMEOUT && error.info().code != DDP_ERROR_NOT_FOUND) throw;
         return {};
@@ -133,7 +145,7 @@ void Membership::propose(std::int64_t roster, const std::vector<Member>& before,
         if (!is_among(before, one.id)) members.push_back(one);
     if (members.size() > static_cast<std::size_t>(options_.max_world))
         members.resize(static_cast<std::size_t>(options_.max_world));
-    store_->compare_set(key("plan", roster), "", encode(members));
+    store_->compare_set(key(elastic_keys::kPlan, roster), "", encode(members));
 }
 
 // Waits for the members of this roster. Empty: it has others, and this process is not among those of the roster before.
@@ -161,7 +173,7 @@ std::vector<Member> Membership::decide(std::int64_t roster, const Deadline& dead
         const bool anew = before.empty() || all_gone;
         if (!enough && count >= options_.min_world && anew) settled = Deadline::after_ms(options_.settle_ms);
         enough = count >= options_.min_world;
-        const bool complete = anew ? count >= options_.max_world : missing == 0;
+        const bool complete = anew ? count >= std::min(options_.max_world, options_.first_world) : missing == 0;
         if (enough && (was_in || anew) && (complete || settled.expired())) {
             propose(roster, before, came);
         } else if (deadline.expired() && (was_in || anew)) {
@@ -247,7 +259,7 @@ void Membership::announce_leave() {
 void Membership::leave() {
     if (std::exchange(left_, true)) return;
     forget_watches();
-    store_->set(gone_key(id_), "left");
+    store_->set(gone_key(id_), elastic_keys::kLeft);
     store_->remove_will(gone_key(id_));
     announce_leave();
 }

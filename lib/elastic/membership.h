@@ -43,6 +43,8 @@ struct MembershipOptions {
     // gone.
     std::int64_t settle_ms = 30'000;
     std::int64_t timeout_ms = kDefaultTimeoutMs;  // how long there may be fewer than min_world
+    // The first meeting does not wait for more than these.
+    std::int32_t first_world = std::numeric_limits<std::int32_t>::max();
 };
 
 // One thread at a time uses it.
@@ -75,7 +77,7 @@ public:
 
 private:
     std::string key(const std::string& what, std::int64_t roster) const;
-    std::string gone_key(const std::string& id) const { return prefix_ + "gone/" + id; }
+    std::string gone_key(const std::string& id) const;
     std::vector<Member> plan(std::int64_t roster, std::int64_t wait_ms) const;
     std::int64_t latest() const;
     void enter(std::int64_t roster, std::int64_t steps);
