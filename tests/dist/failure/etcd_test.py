@@ -1,71 +1,18 @@
 """Ranks that meet on etcd, with real servers: they train, one dies, and the servers' leader dies while they train."""
-import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 import jobs
-from jobs import DEATH_S, READY, Job, expect_error, expect_fine, free_port, wait_until
-
-PROGRAMS = ("etcd", "etcdctl")
-
-
-class Servers:
-    """A cluster of etcd. Leaving the `with` block kills it."""
-
-    def __init__(self, count):
-        self.folder = tempfile.mkdtemp(prefix="ddp-etcd-")
-        clients = [free_port() for _ in range(count)]
-        peers = [free_port() for _ in range(count)]
-        everyone = ",".join(f"m{i}=http://127.0.0.1:{port}" for i, port in enumerate(peers))
-        self.endpoints = [f"127.0.0.1:{port}" for port in clients]
-        self.processes = []
-        for i, endpoint in enumerate(self.endpoints):
-            client, peer = f"http://{endpoint}", f"http://127.0.0.1:{peers[i]}"
-            with open(f"{self.folder}/{i}.log", "w") as log:
-                self.processes.append(subprocess.Popen(
-                    ["etcd", "--name", f"m{i}", "--data-dir", f"{self.folder}/{i}", "--listen-client-urls", client,
-                     "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                     "--initial-cluster", everyone, "--logger", "zap", "--log-outputs", "stderr"],
-                    stdout=log, stderr=log))
-
-    def control(self, *arguments):
-        environment = {**os.environ, "ETCDCTL_API": "3"}
-        return subprocess.run(["etcdctl", "--endpoints", ",".join(self.endpoints), *arguments], capture_output=True, text=True,
-                              env=environment, timeout=30)
-
-    def __enter__(self):
-        wait_until(lambda: self.control("endpoint", "health").returncode == 0)
-        return self
-
-    def uri(self, name):
-        return f"etcd://{','.join(self.endpoints)}/{name}?ttl=5"
-
-    def kill_leader(self):
-        # endpoint, ID, version, size, is leader, ...
-        for line in self.control("endpoint", "status").stdout.splitlines():
-            fields = line.split(", ")
-            if fields[4] == "true":
-                self.processes[self.endpoints.index(fields[0])].kill()
-                return
-        raise jobs.Failure("no server leads")
-
-    def __exit__(self, *_):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        shutil.rmtree(self.folder)
+from jobs import DEATH_S, READY, Job, expect_error, expect_fine
+from etcd_servers import Servers, missing_programs  # tests/support, to which jobs leads
 
 
 class Etcd(unittest.TestCase):
     def setUp(self):
-        missing = [program for program in PROGRAMS if not shutil.which(program)]
-        if missing:
-            print(f"skipped: no {' and no '.join(missing)} (etcd-server, etcd-client)")
+        if missing := missing_programs():
+            print(f"skipped: {missing}")
             sys.exit(77)
 
     def test_three_ranks_train_and_leave_nothing(self):
