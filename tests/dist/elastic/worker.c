@@ -3,10 +3,11 @@
  *     worker init=tcp://127.0.0.1:PORT backend=tcp steps=100 min=1 max=4 settle=2000 timeout=5000 [pause=US] [leave-at=STEP] [rejoin=1]
  *
  * Gradients are sums of integers over the samples of a step, so the result depends neither on the ranks nor on their number. At the end it
- * prints "done STEPS SUM", where SUM is a checksum of the bits of the parameters and of the momenta. `worker reference steps=100` prints
+ * prints "done STEPS SUM", where SUM is a checksum of the bits of the parameters and of the momenta. At SIGTERM it leaves politely. `worker reference steps=100` prints
  * what one process computes. Each new roster is a line "roster NUMBER step STEP rank RANK of WORLD after MS ms". */
 #define _GNU_SOURCE
 #include <ddp/ddp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +38,13 @@ static struct {
     float* gradients[PARAMS];
     float* momenta[PARAMS];
 } me;
+
+static volatile sig_atomic_t told_to_leave;
+
+static void on_sigterm(int number) {
+    (void)number;
+    told_to_leave = 1;
+}
 
 static void nap_us(long us) {
     const struct timespec time = {us / 1000000, us % 1000000 * 1000};
@@ -164,6 +172,7 @@ static int step(const ddp_elastic_step* now) {
 }
 
 static void train(void) {
+    int announced = 0;
     for (;;) {
         ddp_elastic_step now = {.struct_size = sizeof now};
         const double start = now_ms();
@@ -186,6 +195,10 @@ static void train(void) {
             return;
         }
         if (now.step >= want.steps) break;
+        if (told_to_leave && !announced) {
+            announced = 1;
+            check(ddp_elastic_announce_leave(me.elastic, &me.error));
+        }
         if (now.step == want.leave_at) check(ddp_elastic_announce_leave(me.elastic, &me.error));
         step(&now);
     }
@@ -215,6 +228,7 @@ int main(int argc, char** argv) {
     const int reference = argc > 1 && strcmp(argv[1], "reference") == 0;
     for (int i = 1 + reference; i < argc; ++i)
         if (!take(argv[i])) return fprintf(stderr, "unknown: %s\n", argv[i]), 2;
+    signal(SIGTERM, on_sigterm);
     allocate();
     if (reference) {
         for (int64_t s = 0; s < want.steps; ++s) {

@@ -1,0 +1,106 @@
+#include "roll.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+
+#include "elastic/keys.h"
+
+namespace ddprun {
+namespace {
+
+namespace keys = libddp::elastic_keys;
+
+// "elastic/JOB/KIND/NAME". A job's name may hold any character.
+struct Key {
+    std::string job;  // "elastic/JOB/"
+    std::string kind, name;
+};
+
+std::optional<Key> parse(const std::string& text) {
+    const std::size_t last = text.rfind('/');
+    const std::size_t before = last == std::string::npos || last == 0 ? last : text.rfind('/', last - 1);
+    if (before == std::string::npos || last == before) return std::nullopt;
+    return Key{text.substr(0, before + 1), text.substr(before + 1, last - before - 1), text.substr(last + 1)};
+}
+
+struct Plan {
+    long number = 0;
+    std::string key, job;
+};
+
+// The newest first.
+std::vector<Plan> plans(Store& store) {
+    std::vector<Plan> found;
+    for (const std::string& text : store.list(keys::kJobs)) {
+        const std::optional<Key> key = parse(text);
+        if (key && key->kind == keys::kPlan)
+            found.push_back({std::strtol(key->name.c_str(), nullptr, 10), text, key->job});
+    }
+    std::sort(found.begin(), found.end(), [](const Plan& a, const Plan& b) { return a.number > b.number; });
+    return found;
+}
+
+// As the keys that say how they went.
+std::vector<std::string> members(Store& store, const Plan& plan) {
+    std::istringstream lines(store.await(plan.key));
+    std::vector<std::string> found;
+    std::string steps;
+    for (std::string id; lines >> id >> steps;) found.push_back(plan.job + keys::kGone + "/" + id);
+    return found;
+}
+
+}  // namespace
+
+bool Roll::names(const std::string& member, pid_t pid) const {
+    return member.ends_with("-" + host_ + "-" + std::to_string(pid));
+}
+
+std::string Roll::silence() const try {
+    store_.get(keys::kJobs);
+    return "";
+} catch (const std::runtime_error& error) {
+    return error.what();
+}
+
+bool Roll::has_left(pid_t pid) const try {
+    std::string newest, its_key;  // a process may have joined several times; ids sort in the order of coming
+    for (const std::string& text : store_.list(keys::kJobs)) {
+        const std::optional<Key> key = parse(text);
+        if (!key || key->kind != keys::kGone || !names(text, pid) || key->name < newest) continue;
+        newest = key->name;
+        its_key = text;
+    }
+    return !its_key.empty() && store_.get(its_key) == keys::kLeft;
+} catch (const std::runtime_error&) {
+    return false;
+}
+
+std::vector<std::string> Roll::companions(pid_t pid) const try {
+    for (const Plan& plan : plans(store_)) {
+        std::vector<std::string> found = members(store_, plan);
+        const auto is_it = [&](const std::string& member) { return names(member, pid); };
+        if (std::any_of(found.begin(), found.end(), is_it)) return found;
+    }
+    return {};
+} catch (const std::runtime_error&) {
+    return {};
+}
+
+std::vector<std::string> Roll::newest() const try {
+    const std::vector<Plan> all = plans(store_);
+    return all.empty() ? std::vector<std::string>() : members(store_, all.front());
+} catch (const std::runtime_error&) {
+    return {};
+}
+
+bool Roll::all_gone(const std::vector<std::string>& members) const try {
+    return std::all_of(members.begin(), members.end(),
+                       [&](const std::string& key) { return store_.get(key).has_value(); });
+} catch (const std::runtime_error&) {
+    return false;
+}
+
+}  // namespace ddprun

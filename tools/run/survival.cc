@@ -1,0 +1,58 @@
+#include "survival.h"
+
+namespace ddprun {
+namespace {
+
+std::string ranks_text(int count) {
+    return std::to_string(count) + (count == 1 ? " rank" : " ranks");
+}
+
+}  // namespace
+
+void Survival::succeeded(pid_t pid) {
+    if (!roll_) return;
+    std::vector<std::string> companions = roll_->companions(pid);
+    // One that was in no roster has trained nothing.
+    const bool parted = roll_->has_left(pid) || (companions.empty() && !roll_->newest().empty());
+    ++(parted ? parted_ : finished_);
+    if (!parted && companions_.empty()) companions_ = std::move(companions);
+}
+
+Survival::After Survival::failed(bool may_start_again) {
+    silence_.clear();
+    if (may_start_again && !is_ending() && starts_ < rules_.max_starts) {
+        silence_ = roll_->silence();
+        if (silence_.empty()) {
+            ++starts_;
+            return After::kStartAgain;
+        }
+    }
+    ++failed_;
+    if (left() >= rules_.min_ranks) return After::kGoOn;
+    return is_ending() ? After::kFailAtEnd : After::kEnd;
+}
+
+std::string Survival::next(After after) const {
+    if (!roll_) return "";
+    if (after == After::kStartAgain)
+        return "it is started again (" + std::to_string(starts_) + " of at most " + std::to_string(rules_.max_starts) +
+               ")";
+    if (is_ending()) return "others have finished the job, so it is not started again";
+    std::string text =
+        silence_.empty() ? "" : "it is not started again, because the store does not answer: " + silence_ + "; ";
+    if (after == After::kGoOn) return text + "the others go on with " + ranks_text(left());
+    return text + ranks_text(left()) + (left() == 1 ? " is" : " are") + " left, fewer than --min-ranks " +
+           std::to_string(rules_.min_ranks) + ", so the job ends";
+}
+
+bool Survival::is_over(const std::vector<pid_t>& running) {
+    const auto now = Clock::now();
+    if (companions_.empty() || running.empty() || now - looked_ < kBetweenLooksAtStore) return false;
+    looked_ = now;
+    for (const pid_t pid : running)
+        for (const std::string& member : companions_)
+            if (roll_->names(member, pid)) return false;
+    return roll_->all_gone(companions_);
+}
+
+}  // namespace ddprun
