@@ -23,12 +23,20 @@ constexpr Milliseconds kTick{20};
 }  // namespace
 
 Job::Job(uv_loop_t* loop, Output& output, Guard& guard, Orphans& orphans, Plan plan)
-    : loop_(loop), output_(output), guard_(guard), orphans_(orphans), plan_(std::move(plan)), tick_(loop, [this] {
-          start_again();
-          advance();
-      }) {}
+    : loop_(loop),
+      output_(output),
+      guard_(guard),
+      orphans_(orphans),
+      plan_(std::move(plan)),
+      tick_(loop,
+            [this] {
+                start_again();
+                advance();
+            }),
+      look_(loop, [this] { advance(); }) {}
 
 void Job::start() {
+    if (plan_.survival->is_elastic()) look_.start(kBetweenIdleLooks);
     start_all();
     advance();
 }
@@ -108,7 +116,7 @@ void Job::judge(Rank& rank) {
         failed(rank, {ending.code(), false, cannot_run, Weight::kLauncher, process.rank(), rank.since_ns}, false);
     } else if (ending.ok()) {
         plan_.survival->succeeded(process.pid());
-        if (plan_.survival->is_ending()) tick_.start(kTick);
+        if (plan_.survival->is_ending()) look_.start(kBetweenLooksAtStore);
     } else {
         const bool wanted = std::count(passed_on_.begin(), passed_on_.end(), ending.signal) != 0;
         plan_.records->note(process.rank(), ending, process.last_words());
@@ -294,6 +302,7 @@ void Job::finish_draining() {
     if (!(no_orphans && drained) && Clock::now() < deadline_) return;
     for (const Rank& rank : ranks_) rank.process->close_output();
     tick_.stop();
+    look_.stop();
     phase_ = Phase::kEnded;
 }
 

@@ -123,6 +123,7 @@ private:
     std::vector<Rank> ranks_;
     std::vector<int> passed_on_;
     Timer tick_;
+    Timer look_;  // of an elastic job: whether it has finished elsewhere
 };
 
 }  // namespace ddprun

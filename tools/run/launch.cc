@@ -217,8 +217,9 @@ void Launch::open_shared_store() {
 }
 
 void Launch::open_elastic_store() {
-    options_.store.empty() ? serve() : join(options_.store, "the job's store, of --store,");
+    joins() ? join(options_.store, "the job's store, of --store,") : serve();
     roll_.emplace(*store_, host_);
+    if (joins()) roll_->take_part(true);
 }
 
 std::vector<Place> Launch::find_places() {
@@ -316,18 +317,24 @@ int Launch::run_here() {
         const bool may_restart = job_->failure() && job_->failure()->may_restart && interrupted_ == 0;
         if (is_elastic() || !may_restart || generation_ == options_.max_restarts) break;
     }
-    if (is_elastic() && options_.store.empty() && own_status() == 0) await_others();
+    if (joins()) roll_->take_part(false);
+    if (is_elastic() && !joins() && own_status() == 0) await_others();
     return own_status();
 }
 
 void Launch::await_others() {
-    const std::vector<std::string> finished = survival_->companions();
-    const auto goes_on = [&] { return !roll_->all_gone(finished.empty() ? roll_->newest() : finished); };
-    if (!goes_on()) return;
-    output_.say("the ranks of this ddprun have ended; others still train, and it hosts their store until they end");
+    const auto goes_on = [this] {
+        const std::vector<std::string> finishers = roll_->finishers();
+        return !roll_->all_gone(finishers.empty() ? roll_->newest() : finishers);
+    };
+    if (goes_on())
+        output_.say("the ranks of this ddprun have ended; others still train, and it hosts their store until they end");
     Timer look(loop_.get(), [] {});
     look.start(kBetweenLooksAtStore);
     while (interrupted_ == 0 && goes_on()) loop_.run_once();
+    // Spares there have learned that the job is over, unless their ddprun was killed.
+    const auto give_up = Clock::now() + kLeaveTime;
+    while (interrupted_ == 0 && roll_->others_take_part() && Clock::now() < give_up) loop_.run_once();
 }
 
 std::string Launch::own_reason() const {

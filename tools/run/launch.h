@@ -41,6 +41,7 @@ public:
 private:
     bool spans_nodes() const { return options_.nodes > 1; }
     bool is_elastic() const { return options_.min_ranks.has_value(); }
+    bool joins() const { return !options_.store.empty(); }
     void watch_signals();
     void on_signal(int signal);
     void say_where_ranks_are();

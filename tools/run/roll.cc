@@ -13,6 +13,9 @@ namespace {
 
 namespace keys = libddp::elastic_keys;
 
+constexpr const char* kFinished = "ddp/run/finished";
+constexpr const char* kTakePart = "ddp/run/others";
+
 // "elastic/JOB/KIND/NAME". A job's name may hold any character.
 struct Key {
     std::string job;  // "elastic/JOB/"
@@ -92,6 +95,33 @@ std::vector<std::string> Roll::companions(pid_t pid) const try {
 std::vector<std::string> Roll::newest() const try {
     const std::vector<Plan> all = plans(store_);
     return all.empty() ? std::vector<std::string>() : members(store_, all.front());
+} catch (const std::runtime_error&) {
+    return {};
+}
+
+void Roll::take_part(bool begins) try {
+    store_.add(kTakePart, begins ? 1 : -1);
+} catch (const std::runtime_error&) {  // its ranks will say so
+}
+
+bool Roll::others_take_part() const try {
+    return store_.get(kTakePart).value_or("0") != "0";
+} catch (const std::runtime_error&) {
+    return false;
+}
+
+void Roll::finish(const std::vector<std::string>& members) try {
+    std::string lines;
+    for (const std::string& member : members) lines += member + '\n';
+    store_.set(kFinished, lines);
+} catch (const std::runtime_error&) {  // then others see it when the store goes
+}
+
+std::vector<std::string> Roll::finishers() const try {
+    std::istringstream lines(store_.get(kFinished).value_or(""));
+    std::vector<std::string> found;
+    for (std::string member; std::getline(lines, member);) found.push_back(member);
+    return found;
 } catch (const std::runtime_error&) {
     return {};
 }

@@ -28,6 +28,14 @@ public:
     std::vector<std::string> companions(pid_t pid) const;
     // Those of the newest roster.
     std::vector<std::string> newest() const;
+    // This ddprun takes part in the job of another, or no longer does.
+    void take_part(bool begins);
+    // Another ddprun takes part.
+    bool others_take_part() const;
+    // Tells every ddprun of the job that these members have finished it.
+    void finish(const std::vector<std::string>& members);
+    // Those that have finished it. Empty: it goes on, or the store does not answer.
+    std::vector<std::string> finishers() const;
     // Each of these members has died, ended or left. False if the store does not answer.
     bool all_gone(const std::vector<std::string>& members) const;
 

@@ -15,7 +15,9 @@ void Survival::succeeded(pid_t pid) {
     // One that was in no roster has trained nothing.
     const bool parted = roll_->has_left(pid) || (companions.empty() && !roll_->newest().empty());
     ++(parted ? parted_ : finished_);
-    if (!parted && companions_.empty()) companions_ = std::move(companions);
+    if (parted || companions.empty() || !finishers_.empty()) return;
+    finishers_ = std::move(companions);
+    roll_->finish(finishers_);
 }
 
 Survival::After Survival::failed(bool may_start_again) {
@@ -47,12 +49,15 @@ std::string Survival::next(After after) const {
 
 bool Survival::is_over(const std::vector<pid_t>& running) {
     const auto now = Clock::now();
-    if (companions_.empty() || running.empty() || now - looked_ < kBetweenLooksAtStore) return false;
+    const Milliseconds wait = is_ending() ? kBetweenLooksAtStore : kBetweenIdleLooks;
+    if (!roll_ || running.empty() || now - looked_ < wait) return false;
     looked_ = now;
+    if (finishers_.empty()) finishers_ = roll_->finishers();
+    if (finishers_.empty()) return false;
     for (const pid_t pid : running)
-        for (const std::string& member : companions_)
+        for (const std::string& member : finishers_)
             if (roll_->names(member, pid)) return false;
-    return roll_->all_gone(companions_);
+    return roll_->all_gone(finishers_);
 }
 
 }  // namespace ddprun

@@ -2,7 +2,8 @@
 // and starts single ones again.
 //
 // A rank that exits with 0 has left, if it said so to the others, or has finished. When one has finished, the job is at its end: nobody is
-// started again, and those that trained with it end in their own time. Then whoever still runs has waited for a place in vain.
+// started again, and those that trained with it end in their own time. Then whoever still runs has waited for a place in vain. The ddpruns
+// of a job tell each other.
 #pragma once
 
 #include <sys/types.h>
@@ -14,6 +15,9 @@
 #include "roll.h"
 
 namespace ddprun {
+
+// While the job goes on, each ddprun asks the store so often whether it has finished elsewhere.
+inline constexpr Milliseconds kBetweenIdleLooks{1000};
 
 class Survival {
 public:
@@ -42,9 +46,8 @@ public:
 
     // At the end of the job: all who trained have gone, and none of these processes, which still run, is one of them.
     bool is_over(const std::vector<pid_t>& running);
-    // The members of the roster that has finished the job. Empty: none has, or the store does not know.
-    const std::vector<std::string>& companions() const { return companions_; }
-    bool is_ending() const { return finished_ > 0; }
+    bool is_ending() const { return finished_ > 0 || !finishers_.empty(); }
+    bool is_elastic() const { return roll_ != nullptr; }
     int starts() const { return starts_; }
 
 private:
@@ -56,8 +59,8 @@ private:
     int failed_ = 0;  // and were not started again
     int parted_ = 0;  // politely
     int finished_ = 0;
-    std::string silence_;                  // of the store
-    std::vector<std::string> companions_;  // of the first rank that finished
+    std::string silence_;                 // of the store
+    std::vector<std::string> finishers_;  // the members of the roster that has finished, here or under another ddprun
     Clock::time_point looked_{};
 };
 

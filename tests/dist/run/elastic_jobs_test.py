@@ -155,6 +155,16 @@ class ElasticTest(Case):
         self.finish(guest, name="guest-", done=1)
         self.finish(host)
 
+    def test_spares_of_a_second_ddprun(self):
+        host, join = self.hosted("-n", 2, "--max-ranks", 2)
+        self.wait_for(rb"of 2", count=2)
+        guest = self.train(*join, "-n", 2, "--max-ranks", 2, name="guest-")
+        os.kill(self.pid(0), signal.SIGKILL)
+        self.wait_for(rb"of 2", name="guest-")
+        self.finish(host, done=1)
+        self.finish(guest, name="guest-", done=1)
+        self.assertIn(b"those that trained have finished", self.read("guest-err"))
+
     def test_the_end_of_the_first_ddprun_ends_the_second(self):
         host, join = self.hosted("-n", 1, steps=100000)
         self.wait_for(rb"of 1")
