@@ -47,10 +47,12 @@ typedef struct ddp_elastic_options {
     /* The store, and how groups are made. rank and world_size must be -1. group_name names the job. NULL: the defaults,
      * with the store that the environment names. */
     const ddp_group_options* group;
-    int32_t min_world; /* fewer ranks wait for others, at most timeout_ms of the group. 0: 1 */
-    int32_t max_world; /* more ranks wait until there is room. 0: no limit */
+    int32_t
+        min_world; /* fewer ranks wait for others, at most timeout_ms of the group. 0: DDP_ELASTIC_MIN_WORLD, or 1 */
+    int32_t max_world; /* more ranks wait until there is room. 0: DDP_ELASTIC_MAX_WORLD, or no limit */
     /* How long the first roster waits for more than min_world ranks, and a later one for a rank that does not answer and
-     * is not known to be dead. It is then left behind. 0: 30,000. */
+     * is not known to be dead. It is then left behind. 0: 30,000. The first one does not wait for more than
+     * DDP_ELASTIC_FIRST_WORLD ranks, which ddprun sets. */
     int64_t settle_ms;
 } ddp_elastic_options;
 

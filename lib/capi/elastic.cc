@@ -6,6 +6,7 @@
 #include "capi/guard.h"
 #include "elastic/job.h"
 #include "elastic/shards.h"
+#include "rendezvous/environment.h"
 
 using namespace libddp;
 
@@ -34,8 +35,10 @@ MembershipOptions read_membership(const ddp_elastic_options& o, const GroupConfi
         fail_call(DDP_ERROR_UNSUPPORTED, "group->round_robin is ", config.round_robin,
                   "; an elastic job has one group");
     MembershipOptions options;
-    if (o.min_world > 0) options.min_world = o.min_world;
-    if (o.max_world > 0) options.max_world = o.max_world;
+    const ElasticEnvironment launcher = elastic_environment();
+    if (const std::int32_t least = o.min_world > 0 ? o.min_world : launcher.min_world) options.min_world = least;
+    if (const std::int32_t most = o.max_world > 0 ? o.max_world : launcher.max_world) options.max_world = most;
+    if (launcher.first_world > 0) options.first_world = launcher.first_world;
     if (o.settle_ms > 0) options.settle_ms = o.settle_ms;
     options.timeout_ms = config.timeout_ms;
     return options;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "comm/round_robin.h"
+#include "elastic/keys.h"
 #include "util/error.h"
 #include "util/log.h"
 
@@ -209,7 +210,7 @@ std::shared_ptr<Group> ElasticJob::make_group(const Roster& roster) const {
     config.rank = roster.rank;
     config.world = static_cast<std::int32_t>(roster.members.size());
     config.store = store_;
-    config.prefix = "elastic/" + config_.name + "/group/" + std::to_string(roster.number) + "/";
+    config.prefix = elastic_keys::kJobs + config_.name + "/group/" + std::to_string(roster.number) + "/";
     config.absent = [this] { return membership_.lost_member(); };
     return create_group(config);
 }

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <thread>
 
+#include "elastic/keys.h"
+#include "rendezvous/environment.h"
 #include "util/error.h"
 #include "util/host.h"
 #include "util/interrupt.h"
@@ -26,10 +28,16 @@ constexpr std::int64_t kFarewellMs = 1000;
 // In how many steps the members meet after rank 0 has seen that they should: until then the others have heard of it.
 constexpr std::int64_t kStepsAhead = 2;
 
+std::string launch_pid() {
+    const auto launched = process_env(elastic_keys::kLaunchPid);
+    const bool known = launched && launched->find_first_not_of("0123456789") == std::string::npos;
+    return known && !launched->empty() ? *launched : std::to_string(getpid());
+}
+
 // A number first, so that ids sort in the order of coming.
 std::string make_id(Store& store, const std::string& key) {
     std::ostringstream id;
-    id << std::setw(12) << std::setfill('0') << store.add(key, 1) << '-' << host_name() << '-' << getpid();
+    id << std::setw(12) << std::setfill('0') << store.add(key, 1) << '-' << host_name() << '-' << launch_pid();
     return id.str();
 }
 
@@ -52,13 +60,13 @@ std::int64_t Roster::newest() const {
 
 Membership::Membership(std::shared_ptr<Store> store, const std::string& job, const MembershipOptions& options)
     : store_(std::move(store)),
-      prefix_("elastic/" + job + "/"),
+      prefix_(elastic_keys::kJobs + job + "/"),
       options_(options),
       id_(make_id(*store_, prefix_ + "comers")) {
     if (options.min_world < 1 || options.max_world < options.min_world)
         fail(DDP_ERROR_INVALID_ARGUMENT, "min_world is ", options.min_world, " and max_world ", options.max_world,
              "; the first is at least 1 and at most the second");
-    store_->set_will(gone_key(id_), "died");
+    store_->set_will(gone_key(id_), elastic_keys::kDied);
     connection_ = store_->watch_connection([this](const std::string&, bool) { cut_off_ = true; });
 }
 
@@ -67,7 +75,7 @@ Membership::~Membership() {
     store_->unwatch(connection_);
     if (left_) return;
     try {
-        store_->bounded(kFarewellMs)->set(gone_key(id_), "ended");
+        store_->bounded(kFarewellMs)->set(gone_key(id_), elastic_keys::kEnded);
     } catch (const std::exception&) {  // the store's will says so
     }
 }
@@ -81,6 +89,14 @@ std::string Membership::Plan::encode() const {
     lines << number << '\n';
     for (const Member& member : members) lines << member.id << ' ' << member.steps << '\n';
     return lines.str();
+}
+
+std::string Membership::roster_key() const {
+    return prefix_ + elastic_keys::kRoster;
+}
+
+std::string Membership::gone_key(const std::string& id) const {
+    return prefix_ + elastic_keys::kGone + "/" + id;
 }
 
 // One key has the newest roster, and each replaces the one before: so there is one history, and a proposal that comes late finds a key
@@ -160,7 +176,7 @@ Membership::Plan Membership::decide(const Plan& before, const Deadline& deadline
         // Where nobody is left to be waited for, it is those who come that are.
         if (!enough && count >= options_.min_world && all_gone) settled = Deadline::after_ms(options_.settle_ms);
         enough = count >= options_.min_world;
-        const bool complete = all_gone ? count >= options_.max_world : missing == 0;
+        const bool complete = all_gone ? count >= std::min(options_.max_world, options_.first_world) : missing == 0;
         const bool decides = was_in || all_gone;
         if (decides && enough && (complete || settled.expired())) {
             propose(before, came);
@@ -240,7 +256,7 @@ void Membership::remove_old_keys() const {
         const std::string what = key.substr(prefix_.size(), word - prefix_.size());
         const std::size_t end = std::min(key.find('/', word + 1), key.size());
         const std::string name = key.substr(word + 1, end - word - 1);
-        if (what == "gone") ends.push_back(key);
+        if (what == elastic_keys::kGone) ends.push_back(key);
         std::int64_t number = 0;
         if (!kOfRosters.contains(what) || !read_number(name, number)) continue;
         if (number < roster_.number - 1)
@@ -296,7 +312,7 @@ void Membership::announce_leave() {
 void Membership::leave() {
     if (std::exchange(left_, true)) return;
     forget_watches();
-    store_->set(gone_key(id_), "left");
+    store_->set(gone_key(id_), elastic_keys::kLeft);
     store_->remove_will(gone_key(id_));
     announce_leave();
 }

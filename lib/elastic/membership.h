@@ -55,6 +55,8 @@ struct MembershipOptions {
     // gone.
     std::int64_t settle_ms = 30'000;
     std::int64_t timeout_ms = kDefaultTimeoutMs;  // how long there may be fewer than min_world
+    // The first meeting does not wait for more than these.
+    std::int32_t first_world = std::numeric_limits<std::int32_t>::max();
 };
 
 // One thread at a time uses it.
@@ -100,8 +102,8 @@ private:
     };
 
     std::string key(const std::string& what, std::int64_t roster) const;
-    std::string gone_key(const std::string& id) const { return prefix_ + "gone/" + id; }
-    std::string roster_key() const { return prefix_ + "roster"; }
+    std::string gone_key(const std::string& id) const;
+    std::string roster_key() const;
     Plan newest() const;
     void enter(std::int64_t roster, std::int64_t steps);
     std::set<std::string> gone() const;

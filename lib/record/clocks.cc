@@ -120,7 +120,7 @@ void move_times(ProcessRecord& process, std::int64_t by) {
     for (Event& event : process.events)
         for (std::int64_t* time : {&event.time_ns, &event.since_ns}) move(*time, by);
     for (GroupRecord& group : process.groups) {
-        for (std::int64_t* time : {&group.created_ns, &group.totals.joined_ns}) move(*time, by);
+        for (std::int64_t* time : {&group.created_ns, &group.totals.joined_ns, &group.totals.left_ns}) move(*time, by);
         for (Peer& peer : group.peers) move(peer.stuck_since_ns, by);
     }
 }

@@ -8,7 +8,7 @@
 
 namespace libddp::record {
 
-inline constexpr char kMagic[8] = {'d', 'd', 'p', 'r', 'e', 'c', '1', '\n'};
+inline constexpr char kMagic[8] = {'d', 'd', 'p', 'r', 'e', 'c', '2', '\n'};
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::uint64_t kEvents = 16384;  // unless DDP_RECORD_EVENTS says otherwise
 inline constexpr const char* kSuffix = ".record";
@@ -98,6 +98,7 @@ struct FactHead {
 // What a rank has done in a group since it joined. They only grow: events are lost when the ring has gone round. All are atomic.
 struct Totals {
     std::int64_t joined_ns;             // when it joined; 0: it has not
+    std::int64_t left_ns;               // when it freed the group; 0: it has not
     std::uint64_t steps, synced_steps;  // that have ended, of all contexts of the group
     std::uint64_t operations, bytes,
         operation_ns;  // collectives that have ended: their size, and the time from begin to end

@@ -126,14 +126,24 @@ Position find_position(const ProcessRecord& process, const GroupRecord& group, s
     Follower follower(position);
     for (const Event& event : process.events)
         if (event.time_ns <= until_ns) follower.take(event);
+    // The event that says so may be lost.
+    const std::int64_t left_ns = group.totals.left_ns;
+    position.moved_on = left_ns != 0;
+    if (position.moved_on && left_ns <= until_ns && position.at != Position::At::kLeft) {
+        position.at = Position::At::kLeft;
+        position.since_ns = left_ns;
+    }
     if (process.failure && process.failure->time_ns <= until_ns) position.failure = &*process.failure;
     if (position.context) count_gradients(position);
     return position;
 }
 
+// A rank may have had several processes, one after another: what was seen before this one began is of another, and so is what was seen
+// after this one had ended.
 void take_sights(Position& position, const std::vector<Sight>& sights) {
     for (const Sight& sight : sights) {
         if (sight.launch_rank != position.process->launch_rank) continue;
+        if (sight.realtime_ns != 0 && sight.realtime_ns < position.process->opened_realtime_ns) continue;
         if (sight.kind == Sight::Kind::kStopped) {
             position.life = Life::kStopped;
             return;  // what ended it came later, and from the launcher
@@ -142,6 +152,7 @@ void take_sights(Position& position, const std::vector<Sight>& sights) {
         position.ending = sight.text;
         position.words = sight.words;
         position.killed = sight.kind == Sight::Kind::kKilled;
+        if (sight.realtime_ns != 0) return;
     }
 }
 
@@ -308,6 +319,15 @@ std::string describe(const Group& group, const Position& position) {
     return "";
 }
 
+bool is_over(const Group& group) {
+    const auto is_out = [](const Position& position) {
+        return !position.process || position.moved_on || position.life == Life::kEnded;
+    };
+    const auto moved_on = [](const Position& position) { return position.moved_on; };
+    return std::all_of(group.ranks.begin(), group.ranks.end(), is_out) &&
+           std::any_of(group.ranks.begin(), group.ranks.end(), moved_on);
+}
+
 std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
                                std::int32_t least_world) {
     std::vector<std::pair<std::string, Parts>> found;  // in the order in which groups were made
@@ -320,6 +340,13 @@ std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const 
             at->second.push_back({&process, &part});
         }
     }
+    // A process that came late may have the first record.
+    const auto made_ns = [](const auto& one) {
+        std::int64_t first = kNever;
+        for (const Part& part : one.second) first = std::min(first, part.group->created_ns);
+        return first;
+    };
+    std::stable_sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return made_ns(a) < made_ns(b); });
     std::vector<Group> groups;
     for (const auto& [key, parts] : found) groups.push_back(find_group(parts, sights));
     return groups;

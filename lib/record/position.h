@@ -49,6 +49,7 @@ struct Position {
     const Failure* failure = nullptr;  // the last error that the program got, until Group::now_ns; null: none
     // For how long none of its threads has run at Group::now_ns; 0: they ran.
     std::int64_t still_ns = 0;
+    bool moved_on = false;  // it has freed the group, if only after Group::now_ns
     At at = At::kUnknown;
     std::int64_t since_ns = 0;  // since when it is there
     std::int64_t step = -1;     // of the context; at kProgram the last that ended, -1: none
@@ -74,6 +75,9 @@ struct Group {
 // All groups of at least so many ranks. The records must outlive the result.
 std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
                                std::int32_t least_world = 2);
+
+// All that were in it have freed it or ended, and somebody has freed it: who died in it has been left behind.
+bool is_over(const Group& group);
 
 // "bucket 5 of step 41", "an allreduce of the program".
 std::string describe(const Underway& operation);

@@ -105,6 +105,7 @@ GroupRecord read_group(Bytes fact, std::uint32_t owner) {
     group.created_ns = sensible(head.created_ns, "the time of a group's beginning");
     group.totals = head.totals;
     sensible(group.totals.joined_ns, "the time of a group's joining");
+    sensible(group.totals.left_ns, "the time of a group's end");
     group.name = fact.text();
     group.key = fact.text();
     group.backend = fact.text();
@@ -326,8 +327,8 @@ const ContextRecord* ProcessRecord::context(std::uint16_t owner) const {
 
 void add_sight(const std::string& folder, const Sight& sight) {
     std::ofstream(folder + "/" + kSights + host_name(), std::ios::app)
-        << sight.launch_rank << ' ' << static_cast<int>(sight.kind) << ' ' << sight.text << kBeforeWords << sight.words
-        << '\n';
+        << sight.launch_rank << ' ' << static_cast<int>(sight.kind) << ' ' << sight.realtime_ns << ' ' << sight.text
+        << kBeforeWords << sight.words << '\n';
 }
 
 namespace {
@@ -335,7 +336,8 @@ namespace {
 void read_sights(const std::filesystem::path& path, std::vector<Sight>& sights) {
     std::ifstream file(path);
     Sight sight;
-    for (int kind = 0; file >> sight.launch_rank >> kind && std::getline(file >> std::ws, sight.text);) {
+    for (int kind = 0;
+         file >> sight.launch_rank >> kind >> sight.realtime_ns && std::getline(file >> std::ws, sight.text);) {
         sight.kind = static_cast<Sight::Kind>(kind);
         const std::size_t words = std::min(sight.text.find(kBeforeWords), sight.text.size());
         sight.words = sight.text.substr(std::min(words + 1, sight.text.size()));

@@ -70,8 +70,9 @@ struct Sight {
 
     std::int32_t launch_rank = 0;
     Kind kind = Kind::kExited;
-    std::string text;     // "was killed by signal 9 (SIGKILL)"
-    std::string words{};  // the last line that it wrote to stderr
+    std::string text;              // "was killed by signal 9 (SIGKILL)"
+    std::string words{};           // the last line that it wrote to stderr
+    std::int64_t realtime_ns = 0;  // when, by the system's clock; 0: unknown, and the rank has had one process
 };
 
 // Adds to what was seen. Says nothing if it cannot: the records are there without it.

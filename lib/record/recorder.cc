@@ -301,6 +301,8 @@ void Recorder::write(const Entry& entry) const noexcept {
     } else if (entry.kind == EventKind::kStepEnd) {
         add_to(totals_->steps, 1);
         if (entry.detail != 0) add_to(totals_->synced_steps, 1);
+    } else if (entry.kind == EventKind::kLeft) {
+        std::atomic_ref(totals_->left_ns).store(at, std::memory_order_relaxed);
     }
 }
 

@@ -292,6 +292,15 @@ std::int64_t default_timeout_ms(const GetEnv& get) {
     return parse_int(*value, 1, limits::kLongestWaitMs, kName);
 }
 
+ElasticEnvironment elastic_environment(const GetEnv& get) {
+    const auto world = [&get](const char* name) -> std::int32_t {
+        const auto value = get(name);
+        if (!value || value->empty()) return 0;
+        return static_cast<std::int32_t>(parse_int(*value, 1, INT32_MAX, name));
+    };
+    return {world("DDP_ELASTIC_MIN_WORLD"), world("DDP_ELASTIC_MAX_WORLD"), world("DDP_ELASTIC_FIRST_WORLD")};
+}
+
 JobEnvironment discover_environment(const GetEnv& get) {
     return Discovery(get).run();
 }

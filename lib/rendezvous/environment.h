@@ -29,6 +29,15 @@ std::optional<std::string> process_env(const std::string& name);
 // number of milliseconds from 1.
 std::int64_t default_timeout_ms(const GetEnv& get = process_env);
 
+// What the launcher says of an elastic job. 0: nothing.
+struct ElasticEnvironment {
+    std::int32_t min_world = 0;    // DDP_ELASTIC_MIN_WORLD
+    std::int32_t max_world = 0;    // DDP_ELASTIC_MAX_WORLD
+    std::int32_t first_world = 0;  // DDP_ELASTIC_FIRST_WORLD: how many it starts together
+};
+// Throws INVALID_ARGUMENT if one of these is no number of ranks.
+ElasticEnvironment elastic_environment(const GetEnv& get = process_env);
+
 // Throws INVALID_ARGUMENT or NOT_FOUND with a sentence that names the variables that are missing or malformed.
 JobEnvironment discover_environment(const GetEnv& get = process_env);
 

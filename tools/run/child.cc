@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "elastic/keys.h"
 #include "guard.h"
 
 namespace ddprun {
@@ -52,6 +53,7 @@ int run_child(int, char** argv) {
     const auto before = signal(SIGPIPE, SIG_IGN);  // somebody may have killed the guard
     Guard::add(kGuardDescriptor, getpid());
     signal(SIGPIPE, before);
+    setenv(libddp::elastic_keys::kLaunchPid, std::to_string(getpid()).c_str(), 1);
     limit_open_files(static_cast<rlim_t>(std::strtoull(argv[kOpenFiles], nullptr, 10)));
     execvp(argv[kProgram], argv + kProgram);
     const int reason = errno;

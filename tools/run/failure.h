@@ -2,6 +2,7 @@
 // heard of a death exits before the kernel is done with the dead process.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "process.h"
@@ -26,7 +27,9 @@ struct Failure {
     bool may_restart = true;  // false: the next attempt would fail in the same way, or somebody wanted the end
     std::string sentence;     // "rank 2 (pid 4711) was killed by signal 9 (SIGKILL)"
     Weight weight = Weight::kLauncher;
-    int rank = -1;  // whose failure it is; -1: of none
+    int rank = -1;              // whose failure it is; -1: of none
+    std::int64_t since_ns = 0;  // when its process was started; only of a rank
+    std::string next{};         // what happens next, if that needs saying
 };
 
 }  // namespace ddprun

@@ -23,58 +23,119 @@ constexpr Milliseconds kTick{20};
 }  // namespace
 
 Job::Job(uv_loop_t* loop, Output& output, Guard& guard, Orphans& orphans, Plan plan)
-    : loop_(loop), output_(output), guard_(guard), orphans_(orphans), plan_(std::move(plan)), tick_(loop, [this] {
-          advance();
-      }) {}
+    : loop_(loop),
+      output_(output),
+      guard_(guard),
+      orphans_(orphans),
+      plan_(std::move(plan)),
+      tick_(loop,
+            [this] {
+                start_again();
+                advance();
+            }),
+      look_(loop, [this] { advance(); }) {}
 
 void Job::start() {
-    ranks_.reserve(plan_.environments.size());
-    for (std::size_t i = 0; i < plan_.environments.size() && phase_ == Phase::kRunning; ++i) add_rank(i);
+    if (plan_.survival->is_elastic()) look_.start(kBetweenIdleLooks);
+    start_all();
     advance();
 }
 
-std::shared_ptr<LogFile> Job::open_log(int rank) {
-    if (plan_.log_dir.empty()) return nullptr;
-    return std::make_shared<LogFile>(plan_.log_dir + "/rank-" + std::to_string(rank) + plan_.log_suffix + ".log");
-}
-
-void Job::add_rank(std::size_t local_rank) {
-    const int rank = plan_.first_rank + static_cast<int>(local_rank);
+void Job::start_all() {
+    ranks_.reserve(static_cast<std::size_t>(plan_.ranks));
     try {
-        const std::shared_ptr<LogFile> log = open_log(rank);
-        auto process = std::make_unique<Process>(rank, LineStream(output_, output_.out, rank, log),
-                                                 LineStream(output_, output_.err, rank, log),
-                                                 [this](Process& ended) { on_end(ended); });
-        process->start(loop_, guard_.pipe(), plan_.program, plan_.environments[local_rank], plan_.open_files,
-                       plan_.places.empty() ? std::vector<int>() : plan_.places[local_rank].processors);
-        orphans_.exclude(process->pid());
-        ranks_.push_back({std::move(process), false, std::nullopt});
+        for (int i = 0; i < plan_.ranks; ++i) ranks_.push_back(start_rank(i, plan_.restart));
     } catch (const std::runtime_error& error) {
+        const std::size_t rank = static_cast<std::size_t>(plan_.first_rank) + ranks_.size();
         fail({1, false, "cannot start rank " + std::to_string(rank) + ": " + error.what(), Weight::kLauncher});
         kill();
     }
 }
 
+std::shared_ptr<LogFile> Job::open_log(int rank, int restart) {
+    if (plan_.log_dir.empty()) return nullptr;
+    const std::string suffix = restart == 0 ? "" : ".restart-" + std::to_string(restart);
+    return std::make_shared<LogFile>(plan_.log_dir + "/rank-" + std::to_string(rank) + suffix + ".log");
+}
+
+// Throws std::runtime_error.
+Job::Rank Job::start_rank(int local_rank, int restart) {
+    const int number = plan_.first_rank + local_rank;
+    const std::shared_ptr<LogFile> log = open_log(number, restart);
+    Rank rank;
+    rank.process = std::make_unique<Process>(number, LineStream(output_, output_.out, number, log),
+                                             LineStream(output_, output_.err, number, log),
+                                             [this](Process& ended) { on_end(ended); });
+    rank.restart = restart;
+    rank.since_ns = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+    rank.process->start(
+        loop_, guard_.pipe(), plan_.program, plan_.environment(local_rank, restart), plan_.open_files,
+        plan_.places.empty() ? std::vector<int>() : plan_.places[static_cast<std::size_t>(local_rank)].processors);
+    orphans_.exclude(rank.process->pid());
+    return rank;
+}
+
+// Those of which nothing is left. Not from within a callback of their processes, which end here.
+void Job::start_again() {
+    const auto now = Clock::now();
+    for (Rank& rank : ranks_) {
+        if (!rank.again || !rank.gone) continue;
+        const bool waits = output_.congested() || now - rank.gone_at < kDrainTime;
+        if (!rank.process->drained() && waits) continue;
+        rank.process->close_output();
+        const int number = rank.process->rank();
+        try {
+            rank = start_rank(number - plan_.first_rank, rank.restart + 1);
+        } catch (const std::runtime_error& error) {
+            rank.again = false;
+            failed(rank,
+                   {1, false, "cannot start rank " + std::to_string(number) + " again: " + error.what(),
+                    Weight::kLauncher},
+                   false);
+        }
+    }
+}
+
 void Job::on_end(Process& process) {
     orphans_.include(process.pid());
-    judge(process);
+    judge(rank_of(process));
     advance();
 }
 
-void Job::judge(const Process& process) {
+void Job::judge(Rank& rank) {
+    const Process& process = *rank.process;
     const Ending& ending = *process.ending();
     const std::string name = "rank " + std::to_string(process.rank()) + " (pid " + std::to_string(process.pid()) + ")";
-    if (process.exec_error() != 0) {
-        if (!failure_) {
-            fail({ending.code(), false, "cannot run '" + plan_.program[0] + "': " + std::strerror(process.exec_error()),
-                  Weight::kLauncher});
-        }
+    const std::string cannot_run = "cannot run '" + plan_.program[0] + "': " + std::strerror(process.exec_error());
+    if (process.exec_error() != 0 && rank.restart == plan_.restart) {
+        if (!failure_) fail({ending.code(), false, cannot_run, Weight::kLauncher});
         kill();
-    } else if (phase_ <= Phase::kReporting && !ending.ok()) {
+    } else if (phase_ > Phase::kReporting) {
+        return;
+    } else if (process.exec_error() != 0) {
+        failed(rank, {ending.code(), false, cannot_run, Weight::kLauncher, process.rank(), rank.since_ns}, false);
+    } else if (ending.ok()) {
+        plan_.survival->succeeded(process.pid());
+        if (plan_.survival->is_ending()) look_.start(kBetweenLooksAtStore);
+    } else {
         const bool wanted = std::count(passed_on_.begin(), passed_on_.end(), ending.signal) != 0;
         plan_.records->note(process.rank(), ending, process.last_words());
-        gather({ending.code(), !wanted, name + " " + ending.text(), weight_of(ending), process.rank()});
+        failed(rank,
+               {ending.code(), !wanted, name + " " + ending.text(), weight_of(ending), process.rank(), rank.since_ns},
+               !wanted);
     }
+}
+
+void Job::failed(Rank& rank, Failure failure, bool may_start_again) {
+    using After = Survival::After;
+    const After after = phase_ == Phase::kRunning ? plan_.survival->failed(may_start_again) : After::kEnd;
+    failure.next = plan_.survival->next(after);
+    if (after == After::kEnd) return gather(std::move(failure));
+    if (after == After::kFailAtEnd && !failure_) return fail(std::move(failure));
+    explain(failure, false);
+    say(failure);
+    rank.again = after == After::kStartAgain;
+    if (rank.again) tick_.start(kTick);
 }
 
 void Job::gather(Failure failure) {
@@ -107,15 +168,21 @@ void Job::say(const Failure& failure) {
     output_.line("ddprun on " + plan_.host + ": " + failure.sentence);
 }
 
-void Job::fail(Failure failure) {
-    const std::string why = failure.rank < 0 ? "" : plan_.records->explain(failure.rank);
+void Job::explain(Failure& failure, bool all_end) const {
+    const std::string why = failure.rank < 0 ? "" : plan_.records->explain(failure.rank, failure.since_ns, all_end);
     if (!why.empty()) failure.sentence += ": " + why;
+    if (!failure.next.empty()) failure.sentence += "; " + failure.next;
+}
+
+void Job::fail(Failure failure) {
+    explain(failure, true);
     say(failure);
     failure_ = std::move(failure);
 }
 
 void Job::enter(Phase phase, Milliseconds bound) {
     phase_ = phase;
+    for (Rank& rank : ranks_) rank.again = false;
     deadline_ = Clock::now() + bound;
     tick_.start(kTick);
 }
@@ -168,8 +235,15 @@ void Job::resume() {
     for (const Rank& rank : ranks_) rank.process->resume();
 }
 
+std::vector<pid_t> Job::running() const {
+    std::vector<pid_t> pids;
+    for (const Rank& rank : ranks_)
+        if (rank.process->running()) pids.push_back(rank.process->pid());
+    return pids;
+}
+
 bool Job::all_gone() const {
-    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.gone; });
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.gone && !rank.again; });
 }
 
 void Job::advance() {
@@ -180,6 +254,10 @@ void Job::advance() {
     if (gathering && plan_.spans_nodes && Clock::now() < deadline_) return;
     if (phase_ != Phase::kDraining && all_gone()) enter(Phase::kDraining, kDrainTime);
     if (phase_ > Phase::kReporting || (phase_ == Phase::kReporting && !gathering)) decide();
+    if (phase_ == Phase::kRunning && plan_.survival->is_over(running())) {
+        output_.say("those that trained have finished; whoever still waits for a place is ended");
+        stop(SIGTERM);
+    }
     const bool late = phase_ != Phase::kRunning && Clock::now() >= deadline_;
     if (phase_ == Phase::kDraining) {
         finish_draining();
@@ -199,6 +277,7 @@ void Job::end_leftovers(Rank& rank) {
     if (rank.gone || rank.process->running()) return;
     if (rank.process->group_gone()) {
         rank.gone = true;
+        rank.gone_at = Clock::now();
         guard_.remove(rank.process->pid());
         return;
     }
@@ -223,12 +302,14 @@ void Job::finish_draining() {
     if (!(no_orphans && drained) && Clock::now() < deadline_) return;
     for (const Rank& rank : ranks_) rank.process->close_output();
     tick_.stop();
+    look_.stop();
     phase_ = Phase::kEnded;
 }
 
 // SIGKILL did not help within kKillTime.
 void Job::abandon(Rank& rank) {
     rank.gone = true;
+    rank.gone_at = Clock::now();
     output_.say("rank " + std::to_string(rank.process->rank()) + " (pid " + std::to_string(rank.process->pid()) +
                 ") or a process of its group does not go away after SIGKILL; leaving it behind");
 }

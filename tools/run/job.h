@@ -5,10 +5,13 @@
 //        +---------------------------stop(signal)----------------------+
 //
 // While ranks report, more of them fail. For a moment these failures are gathered, and then one of them is the job's.
+//
+// In an elastic job a rank may fail without that the job does: survival.h.
 #pragma once
 
 #include <sys/resource.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +25,7 @@
 #include "placement.h"
 #include "process.h"
 #include "records.h"
+#include "survival.h"
 
 namespace ddprun {
 
@@ -29,18 +33,21 @@ class Job {
 public:
     struct Plan {
         std::vector<std::string> program;
-        std::vector<std::vector<std::string>> environments;  // one for each rank of this node
+        int ranks = 1;  // of this node
+        // Of a rank, counted from 0 on this node, that has been started again so many times.
+        std::function<std::vector<std::string>(int local_rank, int restart)> environment;
         std::vector<Place> places;  // one for each rank, or none: then ranks may run where ddprun may
         int first_rank = 0;
         Milliseconds report_time{10'000};
         Milliseconds gather_time{500};  // how long after the first failure another may turn out to be the cause
         bool spans_nodes = false;       // so that the cause may be on another
         Milliseconds grace{5000};
-        std::string log_dir;     // "": no log files
-        std::string log_suffix;  // tells the files of a restart from those before
+        std::string log_dir;  // "": no log files
+        int restart = 0;      // how often all ranks were started before
         rlim_t open_files = RLIM_INFINITY;
         std::string host;
         const Records* records = nullptr;  // what the ranks record
+        Survival* survival = nullptr;
     };
 
     Job(uv_loop_t* loop, Output& output, Guard& guard, Orphans& orphans, Plan plan);
@@ -67,25 +74,37 @@ private:
     enum class Phase { kRunning, kReporting, kStopping, kKilling, kDraining, kEnded };
     struct Rank {
         std::unique_ptr<Process> process;
-        bool gone = true;                          // neither the process nor anything of its group is left
+        int restart = 0;                           // how often it was started before
+        std::int64_t since_ns = 0;                 // when it was started; the system's time
+        bool gone = false;                         // neither the process nor anything of its group is left
         std::optional<Clock::time_point> kill_at;  // when what it left behind is killed
+        bool again = false;                        // it is started again when it has gone
+        Clock::time_point gone_at{};
     };
 
-    std::shared_ptr<LogFile> open_log(int rank);
-    void add_rank(std::size_t local_rank);
+    std::shared_ptr<LogFile> open_log(int rank, int restart);
+    Rank start_rank(int local_rank, int restart);
+    void start_all();
+    void start_again();
+    Rank& rank_of(const Process& process) {
+        return ranks_[static_cast<std::size_t>(process.rank() - plan_.first_rank)];
+    }
     void on_end(Process& process);
-    void judge(const Process& process);
+    void judge(Rank& rank);
+    void failed(Rank& rank, Failure failure, bool may_start_again);
     void gather(Failure failure);
     void begin_report();
     bool report_is_over();
     void decide();
     void say(const Failure& failure);
+    void explain(Failure& failure, bool all_end) const;
     void fail(Failure failure);
     void enter(Phase phase, Milliseconds bound);
     void advance();
     void end_leftovers(Rank& rank);
     void finish_draining();
     bool all_gone() const;
+    std::vector<pid_t> running() const;
     void abandon(Rank& rank);
 
     uv_loop_t* const loop_;
@@ -104,6 +123,7 @@ private:
     std::vector<Rank> ranks_;
     std::vector<int> passed_on_;
     Timer tick_;
+    Timer look_;  // of an elastic job: whether it has finished elsewhere
 };
 
 }  // namespace ddprun

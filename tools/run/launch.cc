@@ -99,6 +99,7 @@ int Launch::run() {
     }
     // Waiting for node 0 comes before the signals are watched: until there are ranks, ddprun simply ends by them.
     if (spans_nodes()) open_shared_store();
+    if (is_elastic()) open_elastic_store();
     guard_.emplace(loop_.get());
     orphans_.exclude(guard_->pid());
     records_.emplace(options_.record_dir, job_facts());
@@ -125,9 +126,10 @@ void Launch::write_trace() {
 int Launch::show() {
     places_ = find_places();
     const Endpoint address = address_to_bind();
-    store_address_ = options_.rendezvous.value_or(Endpoint{reachable(address.host), address.port});
+    const Endpoint reached = options_.rendezvous.value_or(Endpoint{reachable(address.host), address.port});
+    store_uri_ = options_.store.empty() ? reached.uri() : options_.store;
     for (int local = 0; local < options_.local_ranks; ++local) {
-        RankFacts facts = facts_of(local);
+        RankFacts facts = facts_of(local, 0);
         facts.secret = "...";
         std::cout << '[' << facts.rank << ']';
         for (const auto& [name, value] : launcher_variables(facts, options_.environment))
@@ -198,20 +200,26 @@ void Launch::serve() {
     } catch (const std::runtime_error& error) {
         throw std::runtime_error("cannot host the store at " + address.uri() + ": " + error.what());
     }
-    store_address_ = options_.rendezvous.value_or(Endpoint{reachable(address.host), store_->port()});
+    store_uri_ = options_.rendezvous.value_or(Endpoint{reachable(address.host), store_->port()}).uri();
+}
+
+void Launch::join(const std::string& uri, const std::string& whose) {
+    store_uri_ = uri;
+    try {
+        store_ = Store::connect(uri, secret_, kJoinTime);
+    } catch (const std::runtime_error& error) {
+        throw std::runtime_error("cannot reach " + whose + " at " + uri + ": " + error.what());
+    }
 }
 
 void Launch::open_shared_store() {
-    if (options_.node_rank == 0) {
-        serve();
-        return;
-    }
-    store_address_ = *options_.rendezvous;
-    try {
-        store_ = Store::connect(store_address_, secret_, kJoinTime);
-    } catch (const std::runtime_error& error) {
-        throw std::runtime_error("cannot reach the store of node 0 at " + store_address_.uri() + ": " + error.what());
-    }
+    options_.node_rank == 0 ? serve() : join(options_.rendezvous->uri(), "the store of node 0");
+}
+
+void Launch::open_elastic_store() {
+    joins() ? join(options_.store, "the job's store, of --store,") : serve();
+    roll_.emplace(*store_, host_);
+    if (joins()) roll_->take_part(true);
 }
 
 std::vector<Place> Launch::find_places() {
@@ -237,19 +245,19 @@ int Launch::threads_of(int local_rank) const {
     return std::max(1, static_cast<int>(uv_available_parallelism()) / options_.local_ranks);
 }
 
-RankFacts Launch::facts_of(int local_rank) const {
+RankFacts Launch::facts_of(int local_rank, int restart) const {
     return {options_.node_rank * options_.local_ranks + local_rank,
             options_.nodes * options_.local_ranks,
             local_rank,
             options_.local_ranks,
-            generation_,
+            restart,
             threads_of(local_rank),
-            store_address_.uri(),
+            store_uri_,
             secret_,
             records_ ? records_->folder() : ""};
 }
 
-Job::Plan Launch::plan() const {
+Job::Plan Launch::plan() {
     Job::Plan plan;
     plan.program = options_.program;
     plan.places = places_;
@@ -259,25 +267,36 @@ Job::Plan Launch::plan() const {
     plan.spans_nodes = spans_nodes();
     plan.grace = options_.grace;
     plan.log_dir = options_.log_dir;
-    if (generation_ > 0) plan.log_suffix = ".restart-" + std::to_string(generation_);
+    plan.restart = generation_;
     plan.open_files = open_files_;
     plan.host = host_;
     plan.records = &*records_;
-    for (int local = 0; local < options_.local_ranks; ++local)
-        plan.environments.push_back(rank_environment(facts_of(local), options_.environment));
+    plan.survival = &*survival_;
+    plan.ranks = options_.local_ranks;
+    plan.environment = [this](int local_rank, int restart) {
+        return rank_environment(facts_of(local_rank, restart), options_.environment);
+    };
     return plan;
 }
 
 void Launch::start_job() {
     told_to_end_ = false;
     records_->begin_generation(generation_);
-    if (exporter_) exporter_->follow({options_.local_ranks, generation_}, records_->folder());
+    if (is_elastic())
+        survival_.emplace(Survival::Rules{options_.local_ranks, *options_.min_ranks, options_.max_restarts}, *roll_);
+    else
+        survival_.emplace(options_.local_ranks);
+    follow_with_metrics();
     if (generation_ > 0) {
         output_.say("restarting the job (restart " + std::to_string(generation_) + " of at most " +
                     std::to_string(options_.max_restarts) + ")");
     }
     job_ = std::make_unique<Job>(loop_.get(), output_, *guard_, orphans_, plan());
     job_->start();
+}
+
+void Launch::follow_with_metrics() {
+    if (exporter_) exporter_->follow({options_.local_ranks, generation_ + survival_->starts()}, records_->folder());
 }
 
 int Launch::own_status() const {
@@ -288,12 +307,34 @@ int Launch::own_status() const {
 int Launch::run_here() {
     for (;; ++generation_) {
         // Each generation gets a fresh store, so that nothing of the one before can be met there.
-        serve();
+        if (!is_elastic()) serve();
         start_job();
-        while (!job_->ended()) loop_.run_once();
+        while (!job_->ended()) {
+            const int starts = survival_->starts();
+            loop_.run_once();
+            if (survival_->starts() != starts) follow_with_metrics();
+        }
         const bool may_restart = job_->failure() && job_->failure()->may_restart && interrupted_ == 0;
-        if (!may_restart || generation_ == options_.max_restarts) return own_status();
+        if (is_elastic() || !may_restart || generation_ == options_.max_restarts) break;
     }
+    if (joins()) roll_->take_part(false);
+    if (is_elastic() && !joins() && own_status() == 0) await_others();
+    return own_status();
+}
+
+void Launch::await_others() {
+    const auto goes_on = [this] {
+        const std::vector<std::string> finishers = roll_->finishers();
+        return !roll_->all_gone(finishers.empty() ? roll_->newest() : finishers);
+    };
+    if (goes_on())
+        output_.say("the ranks of this ddprun have ended; others still train, and it hosts their store until they end");
+    Timer look(loop_.get(), [] {});
+    look.start(kBetweenLooksAtStore);
+    while (interrupted_ == 0 && goes_on()) loop_.run_once();
+    // Spares there have learned that the job is over, unless their ddprun was killed.
+    const auto give_up = Clock::now() + kLeaveTime;
+    while (interrupted_ == 0 && roll_->others_take_part() && Clock::now() < give_up) loop_.run_once();
 }
 
 std::string Launch::own_reason() const {
@@ -359,7 +400,7 @@ void Launch::take_records(const Nodes& nodes) {
     } catch (const std::runtime_error& error) {
         output_.say(error.what());
     }
-    const std::string why = nodes.order().code == 0 ? "" : records_->explain(-1);
+    const std::string why = nodes.order().code == 0 ? "" : records_->explain(-1, 0, false);
     if (!why.empty() && nodes.order().text.find(why) == std::string::npos)
         output_.say("the records of all nodes: " + why);
 }

@@ -40,6 +40,8 @@ public:
 
 private:
     bool spans_nodes() const { return options_.nodes > 1; }
+    bool is_elastic() const { return options_.min_ranks.has_value(); }
+    bool joins() const { return !options_.store.empty(); }
     void watch_signals();
     void on_signal(int signal);
     void say_where_ranks_are();
@@ -49,14 +51,19 @@ private:
     Endpoint address_to_bind() const;
     void serve();
     void open_shared_store();
+    void join(const std::string& uri, const std::string& whose);
+    void open_elastic_store();
     void start_job();
     // Says so if the ranks cannot be placed as the user wants.
     std::vector<Place> find_places();
     JobFacts job_facts() const;
     int threads_of(int local_rank) const;
-    RankFacts facts_of(int local_rank) const;
-    Job::Plan plan() const;
+    RankFacts facts_of(int local_rank, int restart) const;
+    Job::Plan plan();
+    void follow_with_metrics();
     int run_here();
+    // Of an elastic job: until nobody trains any more who needs the store.
+    void await_others();
     int run_with_nodes();
     // Waits until there is a generation to take part in.
     void await_orders(const Nodes& nodes);
@@ -83,11 +90,13 @@ private:
     Output output_;
     Orphans orphans_;
     std::optional<Store> store_;
-    Endpoint store_address_;  // as the ranks are told
+    std::string store_uri_;  // as the ranks are told
     std::vector<Place> places_;
     std::optional<Guard> guard_;
     std::optional<Records> records_;
     std::optional<Exporter> exporter_;  // --metrics
+    std::optional<Roll> roll_;          // of an elastic job
+    std::optional<Survival> survival_;
     std::unique_ptr<Job> job_;
     std::list<SignalWatch> signals_;
     int generation_ = 0;

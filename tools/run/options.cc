@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kMostRanks = 4096;
 constexpr int kMostNodes = 4096;
+constexpr int kMostElasticRanks = kMostRanks * kMostNodes;
 constexpr int kMostRestarts = 1'000'000;
 constexpr double kShortestTimeout = 0.001;
 constexpr double kLongestTimeout = 10.0 * 365 * 86'400;
@@ -32,6 +33,7 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  ddprun -n 4 ./trainer --epochs 10\n"
     "  ddprun --nnodes 2 --node-rank 0 -n 4 --rdzv host0:29500 --secret-file job.secret ./trainer\n"
+    "  ddprun -n 6 --min-ranks 2 --max-ranks 4 --max-restarts 10 ./elastic-trainer\n"
     "  ddprun --status\n"
     "Everything after the program belongs to the program.";
 
@@ -96,10 +98,23 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->type_name("ADDRESS");
     app.add_option("--secret-file", options.secret_file, "File with the job secret, the same on every node")
         ->type_name("FILE");
-    app.add_option("--max-restarts", options.max_restarts, "Restart the job after a failure, up to this often")
+    app.add_option("--max-restarts", options.max_restarts,
+                   "Restart the job after a failure, up to this often; with --min-ranks, single ranks")
         ->check(CLI::Range(0, kMostRestarts))
         ->type_name("TIMES")
         ->capture_default_str();
+    app.add_option("--min-ranks", options.min_ranks,
+                   "The job is elastic: it goes on without ranks that fail, as long as so many of this node are left")
+        ->check(CLI::Range(1, kMostRanks))
+        ->type_name("RANKS");
+    app.add_option("--max-ranks", options.max_ranks,
+                   "Of an elastic job: more ranks than these wait as spares, until one is lost")
+        ->check(CLI::Range(1, kMostElasticRanks))
+        ->type_name("RANKS");
+    app.add_option("--store", options.store,
+                   "Join the elastic job whose ranks meet here: tcp:// and the --rdzv of its ddprun, or etcd://, "
+                   "etcds:// or file://")
+        ->type_name("URI");
     app.add_option("--place", raw.placing,
                    "Give ranks processors: none, numa (those of a NUMA node), cores (cores of their own, at least 2)")
         ->check(CLI::IsMember({"none", "numa", "cores"}))
@@ -221,6 +236,35 @@ void check_nodes(Options& options, const std::string& rendezvous) {
             "--nnodes " + std::to_string(options.nodes) + " needs --rdzv HOST:PORT, where node 0 hosts the store");
 }
 
+// Ranks of an elastic job meet in a store of their own accord, and take no number from ddprun.
+void check_elastic(Options& options) {
+    const auto text = [](const std::optional<int>& number) { return std::to_string(*number); };
+    if (!options.min_ranks) {
+        require(!options.max_ranks, "--max-ranks is for elastic jobs: give --min-ranks, too");
+        require(options.store.empty(), "--store is for elastic jobs: give --min-ranks, too");
+        return;
+    }
+    require(*options.min_ranks <= options.local_ranks, "--min-ranks " + text(options.min_ranks) + " is more than the " +
+                                                           std::to_string(options.local_ranks) + " ranks of -n");
+    require(!options.max_ranks || *options.max_ranks >= *options.min_ranks,
+            "--max-ranks " + (options.max_ranks ? text(options.max_ranks) : "") + " is less than --min-ranks " +
+                text(options.min_ranks));
+    require(options.nodes == 1,
+            "--min-ranks does not go with --nnodes: start a ddprun on each node, the first with --rdzv HOST:PORT, and "
+            "the others with --store tcp://HOST:PORT");
+    if (!options.store.empty()) {
+        require(!options.rendezvous && options.bind.empty(),
+                "--store does not go with --rdzv and --bind: this ddprun hosts no store");
+        const auto begins = [&](const char* scheme) { return options.store.starts_with(scheme); };
+        require(begins("tcp://") || begins("file://") || begins("etcd://") || begins("etcds://"),
+                "--store: '" + options.store + "' begins with none of tcp://, file://, etcd:// and etcds://");
+    }
+    add_default(options.environment, "DDP_ELASTIC_MIN_WORLD", text(options.min_ranks));
+    if (options.max_ranks) add_default(options.environment, "DDP_ELASTIC_MAX_WORLD", text(options.max_ranks));
+    if (options.store.empty())
+        add_default(options.environment, "DDP_ELASTIC_FIRST_WORLD", std::to_string(options.local_ranks));
+}
+
 }  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv, int& status) {
@@ -240,6 +284,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
         check_nodes(options, raw.rendezvous);
         check_metrics(options, raw.metrics);
         options.environment = check_environment(raw.environment);
+        check_elastic(options);
         if (!raw.trace_steps.empty()) options.trace_steps = parse_trace_steps(raw.trace_steps);
     } catch (const CLI::Success& wanted) {
         status = app.exit(wanted);

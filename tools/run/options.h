@@ -24,6 +24,9 @@ struct Options {
     std::string bind;                    // "": by default 127.0.0.1, or the host of --rdzv
     std::string secret_file;
     int max_restarts = 0;
+    std::optional<int> min_ranks;  // --min-ranks: the job is elastic
+    std::optional<int> max_ranks;  // of the whole job
+    std::string store;             // --store: of a job that another ddprun, or none, hosts; "": hosts one
     Placing placing = Placing::kNone;
     Milliseconds report_time{10'000};
     Milliseconds grace{5000};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
@@ -60,6 +61,29 @@ struct Reading {
     std::vector<record::Group> groups;
 };
 
+std::int64_t now_ns() {
+    return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The groups that may tell why a process of this rank has ended: those in which it still was. If it was in none, those that nobody has left
+// behind. In an elastic job there is a group for each roster.
+std::vector<const record::Group*> concerned(const std::vector<record::Group>& groups, int rank, std::int64_t since_ns) {
+    std::vector<const record::Group*> its_own, others;
+    for (const record::Group& group : groups) {
+        const auto is_it = [&](const record::Position& position) {
+            return position.process && position.process->launch_rank == rank &&
+                   position.process->opened_realtime_ns >= since_ns;
+        };
+        const auto still_in = [&](const record::Position& position) { return is_it(position) && !position.moved_on; };
+        const auto other_left = [&](const record::Position& position) { return !is_it(position) && position.moved_on; };
+        if (std::any_of(group.ranks.begin(), group.ranks.end(), still_in))
+            its_own.push_back(&group);
+        else if (rank < 0 || std::none_of(group.ranks.begin(), group.ranks.end(), other_left))
+            others.push_back(&group);
+    }
+    return its_own.empty() ? others : its_own;
+}
+
 }  // namespace
 
 Records::Records(const std::string& folder, JobFacts facts)
@@ -92,7 +116,8 @@ void Records::begin_generation(int generation) {
 void Records::note(int rank, const Ending& ending, const std::string& words) const {
     using Kind = record::Sight::Kind;
     if (!folder_.empty())
-        record::add_sight(folder_, {rank, ending.signal != 0 ? Kind::kKilled : Kind::kExited, ending.text(), words});
+        record::add_sight(folder_,
+                          {rank, ending.signal != 0 ? Kind::kKilled : Kind::kExited, ending.text(), words, now_ns()});
 }
 
 // Afterwards nobody could see it any more: ddprun is about to end them.
@@ -103,18 +128,21 @@ void Records::note_stopped(const record::Group& group) const {
                               {position.process->launch_rank, record::Sight::Kind::kStopped, "was stopped", ""});
 }
 
-std::string Records::explain(int rank) const try {
+std::string Records::explain(int rank, std::int64_t since_ns, bool all_end) const try {
     if (folder_.empty()) return "";
     const Reading reading(folder_, kLastEvents);
-    for (const record::Group& group : reading.groups) {
-        const auto cause = record::find_cause(group, record::kPatienceNs);
-        note_stopped(group);
+    if (all_end)
+        for (const record::Group& group : reading.groups) note_stopped(group);
+    for (const record::Group* group : concerned(reading.groups, rank, since_ns)) {
+        const auto cause = record::find_cause(*group, record::kPatienceNs);
         if (!cause) continue;
         // By the sentence to which this is added. A group may number its ranks in its own way.
         const auto* const culprit =
-            cause->rank < 0 ? nullptr : group.ranks[static_cast<std::size_t>(cause->rank)].process;
+            cause->rank < 0 ? nullptr : group->ranks[static_cast<std::size_t>(cause->rank)].process;
         const bool named = rank >= 0 && culprit && culprit->launch_rank == rank && !cause->place.empty();
         std::string text = named ? cause->place : cause->sentence;
+        if (named && cause->rank != rank)
+            text = "as rank " + std::to_string(cause->rank) + " of group '" + group->name + "', " + text;
         std::replace(text.begin(), text.end(), '\n', ' ');  // an error of the program may have several lines
         return why::printable(text);
     }
@@ -142,12 +170,13 @@ std::string Records::describe() const try {
     const Reading reading(folder_, kLastEvents);
     std::string text;
     for (const record::Group& group : reading.groups) {
+        if (record::is_over(group)) continue;
         const auto cause = record::find_cause(group, record::kPatienceNs);
         text += "group '" + why::printable(group.name) +
                 "': " + (cause ? why::printable(cause->sentence) : "no rank waits for another") + "\n";
         for (const std::string& line : record::rank_lines(group)) text += "  " + why::printable(line) + "\n";
     }
-    return text.empty() ? "no group of several ranks has a record" : text;
+    return text.empty() ? "no group of several ranks is in use" : text;
 } catch (const std::exception& error) {
     return std::string("the records cannot be read: ") + error.what();
 }

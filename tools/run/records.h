@@ -29,8 +29,9 @@ public:
     // words: the last ones of the rank.
     void note(int rank, const Ending& ending, const std::string& words) const;
     // What they tell of the failure of this rank that its process does not: where it was, who waited for it; or whom all wait
-    // for. rank -1: what they tell of any failure. "": nothing.
-    std::string explain(int rank) const;
+    // for. since_ns: when the process was started; the rank may have had others before. all_end: ddprun is about to end the other ranks.
+    // rank -1: what they tell of any failure. "": nothing.
+    std::string explain(int rank, std::int64_t since_ns, bool all_end) const;
     // Writes a timeline of the generation. Throws std::runtime_error.
     void write_trace(const std::string& file, const why::Steps& steps) const;
     // Of a job of several nodes, whose records end in the folder of node 0: what this node has, in at most so many bytes, and what

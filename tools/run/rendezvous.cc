@@ -62,8 +62,7 @@ std::optional<Endpoint> parse_endpoint(const std::string& text, int least_port) 
     return result;
 }
 
-Store Store::open(const Endpoint& address, const std::string& secret, bool serve) {
-    const std::string uri = address.uri();
+Store Store::open(const std::string& uri, const std::string& secret, bool serve) {
     ddp_store_options options;
     ddp_store_options_init(&options);
     options.uri = uri.c_str();
@@ -77,14 +76,14 @@ Store Store::open(const Endpoint& address, const std::string& secret, bool serve
 }
 
 Store Store::serve(const Endpoint& address, const std::string& secret) {
-    return open(address, secret, true);
+    return open(address.uri(), secret, true);
 }
 
-Store Store::connect(const Endpoint& address, const std::string& secret, Milliseconds bound) {
+Store Store::connect(const std::string& uri, const std::string& secret, Milliseconds bound) {
     // One attempt takes no longer than a call may, because the store keeps that bound for its later calls.
     for (const auto give_up = Clock::now() + bound;;) {
         try {
-            return open(address, secret, false);
+            return open(uri, secret, false);
         } catch (const StoreError& error) {
             if (!error.is_absence() || Clock::now() >= give_up) throw;
         }
@@ -123,6 +122,18 @@ std::int64_t Store::add(const std::string& key, std::int64_t amount) {
     Outcome outcome;
     outcome.check(ddp_store_add(store_.get(), key.c_str(), amount, &sum, outcome.out()));
     return sum;
+}
+
+std::vector<std::string> Store::list(const std::string& prefix) {
+    void* keys = nullptr;
+    std::size_t size = 0;
+    Outcome outcome;
+    outcome.check(ddp_store_list_keys(store_.get(), prefix.c_str(), &keys, &size, outcome.out()));
+    const std::unique_ptr<void, decltype(&ddp_store_value_free)> owner(keys, ddp_store_value_free);
+    std::vector<std::string> list;
+    const char* const text = static_cast<const char*>(keys);
+    for (std::size_t at = 0; at < size; at += list.back().size() + 1) list.emplace_back(text + at);
+    return list;
 }
 
 }  // namespace ddprun

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "loop.h"
 
@@ -29,8 +30,8 @@ class Store {
 public:
     // Runs a server that binds `address`.
     static Store serve(const Endpoint& address, const std::string& secret);
-    // Waits at most `bound` for the server.
-    static Store connect(const Endpoint& address, const std::string& secret, Milliseconds bound);
+    // uri: of any store. Waits at most `bound` for its server.
+    static Store connect(const std::string& uri, const std::string& secret, Milliseconds bound);
 
     int port() const;
     void set(const std::string& key, const std::string& value);
@@ -39,13 +40,15 @@ public:
     // Waits for the key, for as long as a call may take.
     std::string await(const std::string& key);
     std::int64_t add(const std::string& key, std::int64_t amount);
+    // The keys that begin with `prefix`, sorted.
+    std::vector<std::string> list(const std::string& prefix);
 
 private:
     struct Free {
         void operator()(ddp_store* store) const noexcept { ddp_store_free(store); }
     };
 
-    static Store open(const Endpoint& address, const std::string& secret, bool serve);
+    static Store open(const std::string& uri, const std::string& secret, bool serve);
     explicit Store(ddp_store* store) : store_(store) {}
 
     std::unique_ptr<ddp_store, Free> store_;

@@ -31,6 +31,13 @@ std::string make_secret() {
     return text;
 }
 
+// The option by which another ddprun takes part in the job, so that the secret must be known there. Empty: none does.
+std::string option_that_shares(const Options& options) {
+    if (options.nodes > 1) return "--nnodes " + std::to_string(options.nodes);
+    if (options.store.starts_with("tcp://")) return "--store tcp://";
+    return options.min_ranks && options.rendezvous ? "--rdzv with --min-ranks" : "";
+}
+
 // Empty: not set, or set to nothing.
 std::string variable(const char* name) {
     const char* value = std::getenv(name);
@@ -41,12 +48,14 @@ std::string variable(const char* name) {
 
 std::string job_secret(const Options& options) {
     if (!options.secret_file.empty()) return libddp::read_secret_file(options.secret_file, "--secret-file");
-    if (options.nodes == 1) return make_secret();
+    const std::string shares = option_that_shares(options);
+    if (shares.empty() && options.store.empty()) return make_secret();
     if (std::string secret = variable("DDP_SECRET"); !secret.empty()) return secret;
     if (const std::string path = variable("DDP_SECRET_FILE"); !path.empty())
         return libddp::read_secret_file(path, "DDP_SECRET_FILE");
+    if (shares.empty()) return "";  // etcd and files have protection of their own
     // Ranks of several nodes must not meet in a store that anybody may enter.
-    throw std::invalid_argument("--nnodes " + std::to_string(options.nodes) +
+    throw std::invalid_argument(shares +
                                 " needs a job secret, the same on every node: --secret-file FILE, or the variable "
                                 "DDP_SECRET_FILE or DDP_SECRET. "
                                 "Make the file with: (umask 077; head -c 32 /dev/urandom | base64 -w0 > job.secret)");

@@ -14,12 +14,6 @@ namespace record = libddp::record;
 constexpr std::int64_t kLatelyNs = 30'000'000'000;
 constexpr record::Limits kLimits{record::kEvents, std::uint64_t{64} << 20};
 
-bool is_over(const record::Group& group) {
-    return std::all_of(group.ranks.begin(), group.ranks.end(), [](const record::Position& position) {
-        return !position.process || position.at == record::Position::At::kLeft;
-    });
-}
-
 }  // namespace
 
 Snapshot::Snapshot(const std::string& folder) {
@@ -28,9 +22,13 @@ Snapshot::Snapshot(const std::string& folder) {
     std::vector<record::Group> groups = record::find_groups(processes_, record::read_sights(folder), 1);
     std::map<std::string, int> seen, names;
     for (const record::Group& group : groups) ++names[group.name];
+    const bool any_runs =
+        std::any_of(groups.begin(), groups.end(), [](const auto& group) { return !record::is_over(group); });
     for (record::Group& group : groups) {
         const int number = ++seen[group.name];
-        if (is_over(group) && number < names[group.name]) continue;  // a newer one has taken its place
+        const bool is_newest = number == names[group.name];
+        // A newer one has taken its place, or its only rank has gone on to one with others.
+        if (record::is_over(group) && (!is_newest || (group.world == 1 && any_runs))) continue;
         GroupNow now;
         now.label = why::printable(group.name);
         if (number > 1) now.label.append("#").append(std::to_string(number));

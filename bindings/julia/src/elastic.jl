@@ -2,12 +2,13 @@
 
 """
     Elastic(; init_method, backend, backend_options, timeout, name, store, secret, deterministic, match_check, insecure,
-            min_world=1, max_world=0, settle=nothing)
+            min_world=0, max_world=0, settle=nothing)
     Elastic(f; ...)                closes it after f(job)
 
-A job that goes on without ranks that die, and takes in those that come. `min_world`, `max_world` (0: no limit) and `settle` (in
-seconds) are those of ddp_elastic_options; the others are those of `Group`. The store must outlive all ranks. Creating it joins
-nothing yet: that is the first `begin_step!`. `job.group` is the group of this roster, at first this rank alone.
+A job that goes on without ranks that die, and takes in those that come. `min_world`, `max_world` and `settle` (in
+seconds) are those of ddp_elastic_options. If `min_world` or `max_world` is 0, ddprun says it. The others are those of `Group`. The store
+must outlive all ranks. Creating it joins nothing yet: that is the first `begin_step!`. `job.group` is the group of this roster, at first
+this rank alone.
 
     ctx = Context(job.group)                       # register!, commit!
     add_context!(job, ctx)
@@ -31,7 +32,7 @@ end
 
 function Elastic(; init_method=nothing, backend=nothing, backend_options=nothing, timeout=nothing, name=nothing,
                  store::Union{Store,Nothing}=nothing, secret=nothing, deterministic::Bool=false, match_check::Bool=true,
-                 insecure::Bool=false, min_world::Integer=1, max_world::Integer=0, settle=nothing)
+                 insecure::Bool=false, min_world::Integer=0, max_world::Integer=0, settle=nothing)
     sweep()
     made = Ref{Ptr{ddp_elastic}}()
     texts = map(optional, (init_method, backend, backend_options, name, secret))

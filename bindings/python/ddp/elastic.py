@@ -30,14 +30,15 @@ class ElasticStep:
 class Elastic:
     """A job that goes on without ranks that die, and takes in those that come.
 
-    min_world, max_world and settle (in seconds) are those of ddp_elastic_options; the other arguments are Group's. The
-    store must outlive all ranks. Creating it joins nothing yet: that is the first begin().
+    min_world, max_world and settle (in seconds) are those of ddp_elastic_options. Without the first two, ddprun says
+    them. The other arguments are Group's. The store must outlive all ranks. Creating it joins nothing yet: that is the
+    first begin().
     """
 
     def __init__(self, init_method: Optional[str] = None, *, backend: Optional[str] = None,
                  backend_options: Optional[str] = None, timeout: Optional[float] = None, name: Optional[str] = None,
                  store: Optional[Store] = None, secret: Optional[str] = None, deterministic: bool = False,
-                 match_check: bool = True, insecure: bool = False, min_world: int = 1,
+                 match_check: bool = True, insecure: bool = False, min_world: int = 0,
                  max_world: Optional[int] = None, settle: Optional[float] = None):
         group = group_options(init_method, backend=backend, backend_options=backend_options, timeout=timeout, name=name,
                               store=store, secret=secret, deterministic=deterministic, match_check=match_check,

@@ -16,7 +16,7 @@
  * Gradients are sums of integers over the samples of a step, so the result depends neither on the ranks nor on their number. At the end it
  * prints "done STEPS SUM", where SUM is a checksum of the bits of the parameters and of the momenta. `worker reference steps=100` prints
  * what one process computes. Each new roster is a line "roster NUMBER step STEP rank RANK of WORLD after MS ms", and each step that has
- * been applied a line "applied STEP in NUMBER". */
+ * been applied a line "applied STEP in NUMBER". At SIGTERM it leaves politely. */
 #define _GNU_SOURCE
 #include <ddp/ddp.h>
 #include <signal.h>
@@ -58,6 +58,13 @@ static struct {
     float* gradients[PARAMS];
     float* momenta[PARAMS];
 } me;
+
+static volatile sig_atomic_t told_to_leave;
+
+static void on_sigterm(int number) {
+    (void)number;
+    told_to_leave = 1;
+}
 
 static void nap_us(long us) {
     const struct timespec time = {us / 1000000, us % 1000000 * 1000};
@@ -246,6 +253,7 @@ static int may_rejoin(ddp_status status) {
 
 static void train(void) {
     int whole = 0;
+    int announced = 0;
     for (;;) {
         ddp_elastic_step now = {.struct_size = sizeof now};
         const double start = now_ms();
@@ -273,7 +281,9 @@ static void train(void) {
             return;
         }
         if (now.step >= want.steps) break;
-        if (now.step == want.leave_at && ddp_elastic_announce_leave(me.elastic, &me.error) != DDP_OK)
+        const int told = told_to_leave && !announced;
+        announced |= told;
+        if ((told || now.step == want.leave_at) && ddp_elastic_announce_leave(me.elastic, &me.error) != DDP_OK)
             forget_error(); /* the next ddp_elastic_begin says what is wrong */
         whole = step(&now);
     }
@@ -313,6 +323,7 @@ int main(int argc, char** argv) {
     const int reference = argc > 1 && strcmp(argv[1], "reference") == 0;
     for (int i = 1 + reference; i < argc; ++i)
         if (!take(argv[i])) return fprintf(stderr, "unknown: %s\n", argv[i]), 2;
+    signal(SIGTERM, on_sigterm);
     allocate();
     if (reference) {
         for (int64_t s = 0; s < want.steps; ++s) {

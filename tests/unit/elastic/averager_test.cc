@@ -1,5 +1,7 @@
 // Ranks that train apart between outer steps, while some die and others come: the outer parameters are those of a replay, in one process,
 // of the rounds that were applied.
+#include "core/averager.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,7 +10,6 @@
 #include <mutex>
 #include <thread>
 
-#include "core/averager.h"
 #include "elastic/job.h"
 #include "support.h"
 
@@ -65,7 +66,8 @@ private:
 
 class Trainer {
 public:
-    Trainer(std::shared_ptr<Store> store, const char* backend, MembershipOptions membership, std::int64_t period = kPeriod) {
+    Trainer(std::shared_ptr<Store> store, const char* backend, MembershipOptions membership,
+            std::int64_t period = kPeriod) {
         GroupConfig config;
         config.backend = backend;
         config.timeout_ms = 3000;
@@ -173,7 +175,8 @@ TEST(ElasticAveragers, WhatDoesNotFitIsRefused) {
     testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {"every 5 steps", "every 6 steps"},
                           [&] { trainer.job->add_averager(slower); });
     trainer.job->begin();
-    testing::expect_error(DDP_ERROR_INVALID_STATE, {"has begun"}, [&] { trainer.job->add_averager(*trainer.averager); });
+    testing::expect_error(DDP_ERROR_INVALID_STATE, {"has begun"},
+                          [&] { trainer.job->add_averager(*trainer.averager); });
 }
 
 }  // namespace

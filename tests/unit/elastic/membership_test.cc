@@ -50,6 +50,14 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Elastic, ::testing::Values("tcp", "file"),
 
 constexpr MembershipOptions kThree{3, 3, 10'000};
 
+TEST_P(Elastic, TheFirstRosterDoesNotWaitForMoreThanTheLauncherStarts) {
+    const auto begin = std::chrono::steady_clock::now();
+    MembershipOptions options{1, 8, 2 * kLongMs};
+    options.first_world = 3;
+    EXPECT_EQ(start(3, options)[0]->roster().members.size(), 3U);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kLongMs));
+}
+
 TEST_P(Elastic, TheFirstRosterHasAllThatItMayHave) {
     const auto all = start(3, kThree);
     for (int rank = 0; rank < 3; ++rank) {

@@ -141,6 +141,30 @@ TEST_F(CauseTest, ADeadProcess) {
     EXPECT_THAT(cause->sentence, HasSubstr("was killed by signal 9 (SIGKILL); it was in the backward pass of step 7"));
 }
 
+TEST_F(CauseTest, TheDeathOfAnotherProcessOfTheRankIsNone) {
+    all[1].opened(10);
+    sights = {{1, Sight::Kind::kKilled, "was killed by signal 9 (SIGKILL)", "", 9 * kMs}};
+    live_until(900);
+    EXPECT_FALSE(find());
+    sights.push_back({1, Sight::Kind::kKilled, "was killed by signal 11 (SIGSEGV)", "", 40 * kMs});
+    sights.push_back({1, Sight::Kind::kKilled, "was killed by signal 7 (SIGBUS)", "", 50 * kMs});
+    const auto cause = find();
+    ASSERT_TRUE(cause);
+    EXPECT_EQ(cause->rank, 1);
+    EXPECT_THAT(cause->sentence, HasSubstr("was killed by signal 11 (SIGSEGV); it was in the backward pass"));
+}
+
+TEST_F(CauseTest, RanksMoveOnFromAGroupAfterADeath) {
+    sights = {{1, Sight::Kind::kKilled, "was killed by signal 9 (SIGKILL)"}};
+    all[0].broken(30, {DDP_ERROR_RANK_FAILED, 1, -1, -1, -1, "rank 1 died"}).leave(40);
+    all[2].leave(41);
+    ASSERT_TRUE(find());
+    EXPECT_TRUE(groups[0].ranks[0].moved_on);
+    EXPECT_FALSE(groups[0].ranks[1].moved_on);
+    EXPECT_TRUE(groups[0].ranks[2].moved_on);
+    EXPECT_NE(groups[0].ranks[0].at, Position::At::kLeft);  // when the group broke, it was in it
+}
+
 TEST_F(CauseTest, OfSeveralDeathsTheOneThatMadeOthersAbort) {
     sights = {{0, Sight::Kind::kKilled, "was killed by signal 6 (SIGABRT)"},
               {1, Sight::Kind::kKilled, "was killed by signal 11 (SIGSEGV)"}};

@@ -282,7 +282,7 @@ TEST(Damage, AtRandom) {
 TEST(Sights, AreReadAsTheyWereWritten) {
     const Folder folder;
     EXPECT_TRUE(read_sights(folder.path()).empty());
-    add_sight(folder.path(), {2, Sight::Kind::kKilled, "was killed by signal 9 (SIGKILL)", "MemoryError: 3"});
+    add_sight(folder.path(), {2, Sight::Kind::kKilled, "was killed by signal 9 (SIGKILL)", "MemoryError: 3", 5});
     add_sight(folder.path(), {0, Sight::Kind::kStopped, "was stopped"});
     const auto sights = read_sights(folder.path());
     ASSERT_EQ(sights.size(), 2u);
@@ -290,6 +290,7 @@ TEST(Sights, AreReadAsTheyWereWritten) {
     EXPECT_EQ(sights[0].kind, Sight::Kind::kKilled);
     EXPECT_EQ(sights[0].text, "was killed by signal 9 (SIGKILL)");
     EXPECT_EQ(sights[0].words, "MemoryError: 3");
+    EXPECT_EQ(sights[0].realtime_ns, 5);
     EXPECT_EQ(sights[1].kind, Sight::Kind::kStopped);
     EXPECT_EQ(sights[1].text, "was stopped");
     EXPECT_EQ(sights[1].words, "");

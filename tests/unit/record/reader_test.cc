@@ -74,6 +74,10 @@ TEST_F(Reader, TotalsOutliveTheEvents) {
     EXPECT_LT(after.operation_ns - before.operation_ns, 1'000'000'000U);
     EXPECT_EQ(after.steps - before.steps, 100U);
     EXPECT_EQ(after.synced_steps - before.synced_steps, 25U);
+    EXPECT_EQ(after.left_ns, 0);
+    group.write({.kind = EventKind::kLeft});
+    ++written;
+    EXPECT_GT(read().groups.at(0).totals.left_ns, 0);
 }
 
 TEST_F(Reader, RefusesMoreFactsThanItWants) {

@@ -60,7 +60,15 @@ public:
                std::uint64_t bytes = 100) {
         return operation(EventKind::kOperationEnd, sequence, since, at, step, bucket, bytes, DDP_COLLECTIVE_ALLREDUCE);
     }
-    Story& leave(double at) { return add(kGroupOwner, event(EventKind::kLeft), at); }
+    Story& leave(double at) {
+        record_.groups[0].totals.left_ns = ns(at);
+        return add(kGroupOwner, event(EventKind::kLeft), at);
+    }
+    // The process began then, by the system's clock.
+    Story& opened(double at) {
+        record_.opened_realtime_ns = ns(at);
+        return *this;
+    }
     Story& announce(std::int32_t param, std::int64_t step) {
         record_.contexts[0].announced[static_cast<std::size_t>(param)] = static_cast<AnnouncedStep>(step + 1);
         return *this;

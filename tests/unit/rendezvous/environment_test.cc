@@ -338,6 +338,23 @@ TEST(Environment, TimeoutOfGroups) {
         testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {"DDP_TIMEOUT_MS", bad}, [&] { with(bad); });
 }
 
+TEST(Environment, ElasticJobs) {
+    const auto with = [](const char* name, const char* value) {
+        return elastic_environment([=](const std::string& asked) -> std::optional<std::string> {
+            if (asked != name) return std::nullopt;
+            return value;
+        });
+    };
+    EXPECT_EQ(with("", "").min_world, 0);
+    EXPECT_EQ(with("DDP_ELASTIC_MIN_WORLD", "").min_world, 0);
+    EXPECT_EQ(with("DDP_ELASTIC_MIN_WORLD", "2").min_world, 2);
+    EXPECT_EQ(with("DDP_ELASTIC_MAX_WORLD", "4").max_world, 4);
+    EXPECT_EQ(with("DDP_ELASTIC_FIRST_WORLD", "6").first_world, 6);
+    for (const char* name : {"DDP_ELASTIC_MIN_WORLD", "DDP_ELASTIC_MAX_WORLD", "DDP_ELASTIC_FIRST_WORLD"})
+        for (const char* bad : {"0", "-1", "two", "2147483648"})
+            testing::expect_error(DDP_ERROR_INVALID_ARGUMENT, {name, bad}, [&] { with(name, bad); });
+}
+
 TEST(Environment, EveryMistakeNamesItsVariable) {
     for (const auto& item : kWrong) {
         SCOPED_TRACE(item.title);

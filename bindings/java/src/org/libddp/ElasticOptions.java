@@ -5,7 +5,7 @@ import java.time.Duration;
 /** How to make an {@link Elastic} job (ddp/elastic.h). */
 public final class ElasticOptions {
     private GroupOptions group = new GroupOptions();
-    private int minWorld = 1;
+    private int minWorld;
     private int maxWorld;
     private Duration settle;
 
@@ -23,7 +23,7 @@ public final class ElasticOptions {
     /**
      * Fewer ranks wait for others, at most the group's timeout.
      *
-     * @param value 1 by default
+     * @param value 0, the default: what ddprun says, or 1
      * @return this
      */
     public ElasticOptions minWorld(int value) {
@@ -34,7 +34,7 @@ public final class ElasticOptions {
     /**
      * More ranks wait until there is room.
      *
-     * @param value 0, the default: no limit
+     * @param value 0, the default: what ddprun says, or no limit
      * @return this
      */
     public ElasticOptions maxWorld(int value) {

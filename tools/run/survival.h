@@ -1,0 +1,67 @@
+// What becomes of a job when one of its ranks has ended. Usually its failure is that of the job. An elastic job goes on with fewer ranks,
+// and starts single ones again.
+//
+// A rank that exits with 0 has left, if it said so to the others, or has finished. When one has finished, the job is at its end: nobody is
+// started again, and those that trained with it end in their own time. Then whoever still runs has waited for a place in vain. The ddpruns
+// of a job tell each other.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "loop.h"
+#include "roll.h"
+
+namespace ddprun {
+
+// While the job goes on, each ddprun asks the store so often whether it has finished elsewhere.
+inline constexpr Milliseconds kBetweenIdleLooks{1000};
+
+class Survival {
+public:
+    struct Rules {
+        int ranks = 1;       // that ddprun starts
+        int min_ranks = 1;   // when fewer are left, the job has failed
+        int max_starts = 0;  // how often single ranks are started again, all together
+    };
+    enum class After {
+        kStartAgain,  // this rank
+        kGoOn,        // the others
+        kFailAtEnd,   // the job has failed, and the others end in their own time
+        kEnd,         // the job has failed: the others are ended
+    };
+
+    // Of a job that no rank's failure survives.
+    explicit Survival(int ranks) : rules_{ranks, ranks, 0} {}
+    // Of an elastic job. roll: who is in it.
+    Survival(const Rules& rules, Roll& roll) : rules_(rules), roll_(&roll) {}
+
+    // It has exited with 0.
+    void succeeded(pid_t pid);
+    After failed(bool may_start_again);
+    // What happens next, for the sentence that says how the rank failed. "": nothing to say.
+    std::string next(After after) const;
+
+    // At the end of the job: all who trained have gone, and none of these processes, which still run, is one of them.
+    bool is_over(const std::vector<pid_t>& running);
+    bool is_ending() const { return finished_ > 0 || !finishers_.empty(); }
+    bool is_elastic() const { return roll_ != nullptr; }
+    int starts() const { return starts_; }
+
+private:
+    int left() const { return rules_.ranks - failed_ - parted_; }
+
+    const Rules rules_;
+    Roll* const roll_ = nullptr;
+    int starts_ = 0;
+    int failed_ = 0;  // and were not started again
+    int parted_ = 0;  // politely
+    int finished_ = 0;
+    std::string silence_;                 // of the store
+    std::vector<std::string> finishers_;  // the members of the roster that has finished, here or under another ddprun
+    Clock::time_point looked_{};
+};
+
+}  // namespace ddprun
