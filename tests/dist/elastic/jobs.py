@@ -24,20 +24,18 @@ def words_of(settings):
 
 class Job:
     """Ranks, and the store in which they meet. link: the ranks are on its two hosts in turn, and the store is on the first (tests/bench,
-    namespaces.py). init: a store that is there already."""
+    namespaces.py). init: a store on etcd."""
 
     def __init__(self, link=None, init=None, **settings):
         self.settings = {"timeout": int(5000 * SLACK), "settle": int(3000 * SLACK), **settings}
         self.link = link
         self.environment = {**os.environ, "DDP_SECRET": SECRET}
         self.ranks = []
-        self.store = None
-        if init is None:
-            host = link.addresses[0] if link else "127.0.0.1"
-            self.store = subprocess.Popen([*self.prefix(0), STORE, f"tcp://{host}:0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                          text=True, env=self.environment)
-            init = f"tcp://{host}:{self.store.stdout.readline().strip()}"
-        self.settings["init"] = init
+        host = link.addresses[0] if link else "127.0.0.1"
+        self.store = subprocess.Popen([*self.prefix(0), STORE, init or f"tcp://{host}:0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                      text=True, env=self.environment)
+        port = self.store.stdout.readline().strip()
+        self.settings["init"] = init or f"tcp://{host}:{port}"
 
     def prefix(self, host):
         return self.link.prefix(host) if self.link else []
@@ -50,8 +48,7 @@ class Job:
             if rank.poll() is None:
                 rank.kill()
             rank.communicate()
-        if self.store:
-            self.store.communicate()
+        self.store.communicate()
 
     def start(self, **settings):
         rank = subprocess.Popen([*self.prefix(len(self.ranks) % 2), WORKER, *words_of({**self.settings, **settings})],

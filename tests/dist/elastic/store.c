@@ -1,12 +1,14 @@
-/* A store that outlives the ranks: prints its port, and ends with its standard input. `store URI`: not at tcp://127.0.0.1:0. */
+/* A store that outlives the ranks: prints its port, and ends with its standard input.
+ * `store URI`: another than tcp://127.0.0.1:0. One on etcd is not emptied as long as this process is there. */
 #include <ddp/ddp.h>
 #include <stdio.h>
+#include <string.h>
 
 int main(int argc, char** argv) {
     ddp_store_options options;
     ddp_store_options_init(&options);
     options.uri = argc > 1 ? argv[1] : "tcp://127.0.0.1:0";
-    options.is_server = 1;
+    options.is_server = strncmp(options.uri, "tcp://", 6) == 0;
     ddp_store* store = NULL;
     ddp_error* error = NULL;
     if (ddp_store_create(&options, &store, &error) != DDP_OK)
