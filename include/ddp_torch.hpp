@@ -1,4 +1,5 @@
-/* ddp_torch.hpp: DistributedDataParallel for libtorch, the C++ API of PyTorch. Header-only, C++17, for libtorch 1.13 and newer.
+/* ddp_torch.hpp: DistributedDataParallel for libtorch, the C++ API of PyTorch. Header-only, C++17, for
+ * libtorch 1.13 and newer.
  *
  *     ddp::Group group;                                       rank and world size from the launcher
  *     Net net;                                                made by TORCH_MODULE, or a std::shared_ptr
@@ -168,7 +169,8 @@ public:
     Context& context() { return context_; }
 
 private:
-    /* Whether a backward pass may end without gradients of some parameters. In a static graph, the first one shows which. */
+    /* Whether a backward pass may end without gradients of some parameters. In a static graph, the first one shows
+     * which. */
     bool may_miss() const { return options_.static_graph ? !first_done_ : options_.find_unused_parameters; }
 
     template <class Output>
@@ -248,8 +250,8 @@ private:
             if (flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
     }
 
-    /* The context would send them at the beginning of a step. A forward pass may have no backward pass, and then there must be no step
-     * that misses gradients. */
+    /* The context would send them at the beginning of a step. A forward pass may have no backward pass, and then there
+     * must be no step that misses gradients. */
     void send_buffers() {
         torch::NoGradGuard no_grad;
         for (torch::Tensor& buffer : buffers_) {
@@ -410,7 +412,8 @@ public:
                             const DistributedDataParallelOptions& options = {})
         : DistributedDataParallel(module.ptr(), group, options) {}
 
-    /* The module's forward. With find_unused_parameters, what it returns is a tensor, or a pair, tuple or container of such. */
+    /* The module's forward. With find_unused_parameters, what it returns is a tensor, or a pair, tuple or container of
+     * such. */
     template <class... Args>
     auto forward(Args&&... args) {
         steps_->before_forward();

@@ -1,4 +1,5 @@
-/* elastic_mnist.c: trains the network of mnist.c with processes that come and go. The result is that of one process.
+/* elastic_mnist.c: trains the network of mnist.c with processes that come and go. Apart from rounding, the
+ * result is that of one process.
  *
  *     ./elastic_mnist file:///tmp/digits --epochs 100     start some of these, kill one, start another
  *
@@ -40,6 +41,12 @@ static void on_terminate(int number) {
     must_leave = 1;
 }
 
+/* Not before this rank takes part: one that waits for a place just ends. */
+static void leave_at_sigterm(void) {
+    struct sigaction action = {.sa_handler = on_terminate, .sa_flags = SA_RESTART};
+    sigaction(SIGTERM, &action, NULL);
+}
+
 static void fail(const char* message) {
     fprintf(stderr, "elastic_mnist: %s\n", message);
     exit(2);
@@ -53,7 +60,7 @@ static void join_job(trainer* t, const char* store) {
     ddp_elastic_options options;
     ddp_elastic_options_init(&options);
     options.group = &group;
-    options.settle_ms = 2000; /* how long the first roster waits for more ranks */
+    options.settle_ms = 2000; /* longer than any step: a rank that is busy for longer is left behind */
     CHECK(ddp_elastic_create(&options, &t->job, &error));
 }
 
@@ -115,6 +122,8 @@ static int compute(trainer* t, const mlp_batch* batch) {
     }
     if (t->status == DDP_OK) t->status = ddp_finalize(t->context, &t->error);
     if (t->status == DDP_OK) return 1;
+    if (ddp_group_status(ddp_elastic_group(t->job), NULL) == DDP_OK)
+        fail(ddp_error_message(t->error)); /* no rank was lost: the mistake is ours */
     ddp_error_free(t->error);
     t->error = NULL;
     return 0;
@@ -126,7 +135,10 @@ static int train(trainer* t, const settings* s, const digits* set) {
     for (int announced = 0;;) {
         ddp_elastic_step now = {.struct_size = sizeof now};
         CHECK(ddp_elastic_begin(t->job, &now, &error)); /* who was left behind ends here, and may be started again */
-        if (now.changed) printf("step %lld: rank %d of %d\n", (long long)now.step, (int)now.rank, (int)now.world_size);
+        if (now.changed) {
+            leave_at_sigterm();
+            printf("step %lld: rank %d of %d\n", (long long)now.step, (int)now.rank, (int)now.world_size);
+        }
         if (now.step >= steps) return now.rank;
         if (now.leaving) {
             CHECK(ddp_elastic_leave(t->job, &error));
@@ -153,9 +165,6 @@ int main(int argc, char** argv) {
     if (set.pixels != MLP_INPUTS || test.pixels != MLP_INPUTS) fail("the images are not 28 x 28");
 
     setvbuf(stdout, NULL, _IOLBF, 0); /* whole lines, also into a file */
-    struct sigaction action = {.sa_handler = on_terminate, .sa_flags = SA_RESTART};
-    sigaction(SIGTERM, &action, NULL);
-
     trainer t = {.epoch = -1, .order = malloc((size_t)set.count * sizeof *t.order)};
     if (t.order == NULL || mlp_create(&t.net, s.batch, 1, s.seed) != 0) fail("memory is exhausted");
     join_job(&t, store ? argv[1] : NULL);

@@ -45,6 +45,9 @@ class Departure:
 
     def __init__(self):
         self.wanted = self.announced = False
+
+    def listen(self):
+        """Not before this rank takes part: one that waits for a place just ends."""
         signal.signal(signal.SIGTERM, self.want)
 
     def want(self, *_):
@@ -74,6 +77,7 @@ def train(job, ctx, net, opt, images, labels):
     while True:
         now = job.begin()  # who was left behind ends here, and may be started again
         if now.changed:
+            departure.listen()
             print(f"step {now.step}: rank {now.rank} of {now.world_size}", flush=True)
         if now.step >= opt.epochs * sampler.steps_per_epoch:
             return now.rank
@@ -92,7 +96,9 @@ def train(job, ctx, net, opt, images, labels):
             net.backward(labels[mine], ready=ctx.grad_ready)
             ctx.finalize()
         except ddp.Error:
-            continue  # a rank was lost: the next begin says how it goes on
+            if not job.group.broken:
+                raise  # no rank was lost: the mistake is ours
+            continue  # the next begin says how it goes on
         net.update(np.float32(opt.lr), np.float32(opt.momentum))
         job.commit()
 

@@ -25,13 +25,13 @@
  * finite. ddp_hook_then is UNSUPPORTED: its function would have updated the model before the ranks agree. The first
  * ddp_wait_param of a step is collective: it ends when every rank has called it or ddp_finalize.
  *
- * DRIFT. With verify_interval n, ddp_finalize compares a hash of each parameter's value over ranks in every n-th
- * synced step, the first included, before a result of the step can change it. DDP_CONTEXT_VERIFY_BUFFERS compares
- * buffers too; use it only if the program keeps them equal at ddp_finalize. If values differ, the context breaks with MISMATCH on every
- * rank. The error names the step, the first parameter or buffer that differs, and the ranks in the minority. If there
- * is no majority, as with two ranks, it names all of them, and ddp_error_rank is -1.
- * verify_interval 0 compares nothing. A parameter without `data` is not compared, nor is anything where ranks may differ: with the hooks noop
- * and post_local_sgd, with ddp_hook_then, and with KEEP_LOCAL_UNUSED. It reads memory of the CPU only, as above. */
+ * DRIFT. With verify_interval n, ddp_finalize compares a hash of each parameter's value over ranks in every n-th synced
+ * step, the first included, before a result of the step can change it. DDP_CONTEXT_VERIFY_BUFFERS compares buffers too;
+ * use it only if the program keeps them equal at ddp_finalize. If values differ, the context breaks with MISMATCH on
+ * every rank. The error names the step, the first parameter or buffer that differs, and the ranks in the minority. If
+ * there is no majority, as with two ranks, it names all of them, and ddp_error_rank is -1. verify_interval 0 compares
+ * nothing. A parameter without `data` is not compared, nor is anything where ranks may differ: with the hooks noop and
+ * post_local_sgd, with ddp_hook_then, and with KEEP_LOCAL_UNUSED. It reads memory of the CPU only, as above. */
 #ifndef DDP_CHECK_H
 #define DDP_CHECK_H
 

@@ -7,26 +7,29 @@
  *     while (ddp_elastic_begin(elastic, &now, &error) == DDP_OK && now.step < steps) {
  *         compute(now.step, now.rank, now.world_size);                       // ddp_grad_ready
  *         if (ddp_finalize(ctx, &error) != DDP_OK) {                         // any call may fail when a rank is lost
+ *             if (ddp_group_status(ddp_elastic_group(elastic), NULL) == DDP_OK) break;  // none was: a mistake of ours
  *             ddp_error_free(error), error = NULL;
  *             continue;                                                      // ddp_elastic_begin decides
  *         }
  *         optimizer();
  *         ddp_elastic_commit(elastic, &error);
  *     }
+ *     if (error) { ... }                                     // print it, and exit with another status than 0
  *
  * ONE HISTORY. A step is applied by all who stay, or by none. When a rank is lost, some may have finished the step and
  * others not. In the next ddp_elastic_begin those who are behind get the state from those who are ahead. If nobody is
  * ahead, all do the step again. So the same step may begin twice, with another rank and world size.
  *
- * STATE. It consists of the values (ddp_param_desc.data) of parameters and buffers, what ddp_elastic_add_state names, the
- * bucket plan, the state of the communication hook that ranks share, and the number of steps. A rank that joins gets all
- * of it before its first step. State that a hook has for each rank, such as error feedback, begins anew where it is
- * missing, and keeps what a step that is done again has added to it.
+ * STATE. It consists of the values (ddp_param_desc.data) of parameters and buffers, what ddp_elastic_add_state names,
+ * the bucket plan, the state of the communication hook that ranks share, that of the averager, and the number of steps.
+ * A rank that joins gets all of it before its first step. In the first roster the values of rank 0 become those of all.
+ * State that a hook has for each rank, such as error feedback, begins anew where it is missing, and keeps what a step
+ * that is done again has added to it.
  *
  * ROSTERS. Who trains together is a roster. The store orders them, so there is only one at a time. Each has a group.
  *
- * SAMPLES. If those of a step depend on its number alone, a step that is done again has the same ones, whatever the world:
- * take the next global batch of the epoch's order, and of it the part that ddp_shard_range gives this rank.
+ * SAMPLES. If those of a step depend on its number alone, a step that is done again has the same ones, whatever the
+ * world: take the next global batch of the epoch's order, and of it the part that ddp_shard_range gives this rank.
  *
  * THE STORE must outlive all ranks: etcd, one that another process runs (ddp_store_create), or a file. Its end is the
  * end of the job.
@@ -47,12 +50,13 @@ typedef struct ddp_elastic_options {
     /* The store, and how groups are made. rank and world_size must be -1. group_name names the job. NULL: the defaults,
      * with the store that the environment names. */
     const ddp_group_options* group;
-    int32_t
-        min_world; /* fewer ranks wait for others, at most timeout_ms of the group. 0: DDP_ELASTIC_MIN_WORLD, or 1 */
+    /* Fewer ranks wait for others, at most timeout_ms of the group. 0: DDP_ELASTIC_MIN_WORLD (environment), or 1. */
+    int32_t min_world;
     int32_t max_world; /* more ranks wait until there is room. 0: DDP_ELASTIC_MAX_WORLD, or no limit */
-    /* How long the first roster waits for more than min_world ranks, and a later one for a rank that does not answer and
-     * is not known to be dead. It is then left behind. 0: 30,000. The first one does not wait for more than
-     * DDP_ELASTIC_FIRST_WORLD ranks, which ddprun sets. */
+    /* Milliseconds that the first roster waits for more than min_world ranks, and a later one for a rank that is not
+     * known to be dead but does not call ddp_elastic_begin. The others go on without it then, so this must be longer
+     * than the longest step, evaluation or checkpoint. 0: 30,000. The first roster does not wait for more ranks than
+     * DDP_ELASTIC_FIRST_WORLD, which ddprun sets. */
     int64_t settle_ms;
 } ddp_elastic_options;
 
@@ -64,9 +68,9 @@ typedef struct ddp_elastic_step {
     int32_t rank;   /* in this roster: those who stay keep their order, those who join follow */
     int32_t world_size;
     int32_t changed; /* 1: the roster is new since the last ddp_elastic_begin. Views may have moved */
-    int32_t joined;  /* if changed: how many of the ranks are new */
-    int32_t left;    /* if changed: how many are gone */
-    int32_t leaving; /* 1: this rank has announced that it leaves, and the others expect it now: ddp_elastic_leave */
+    int32_t joined;  /* if changed: how many of the ranks were not in roster - 1 */
+    int32_t left;    /* if changed: how many ranks of roster - 1 are gone */
+    int32_t leaving; /* 1: this rank has announced that it leaves, and may now: call ddp_elastic_leave */
 } ddp_elastic_step;
 
 /* Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
@@ -77,42 +81,45 @@ DDP_API void ddp_elastic_options_init(ddp_elastic_options* options);
  * Threads: any. Blocks: for the store, at most timeout_ms. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_create(const ddp_elastic_options* options, ddp_elastic** elastic, ddp_error** error);
 
-/* Without ddp_elastic_leave before, the others take this rank for dead: they go on at once. NULL is allowed. Free
- * contexts first.
+/* If others still train and this rank has not called ddp_elastic_leave, they take it for dead and go on at once. NULL
+ * is allowed. Free contexts and averagers first.
  * Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
 DDP_API void ddp_elastic_free(ddp_elastic* elastic);
 
 /* The group of this roster, for collectives of the program. Before the first ddp_elastic_begin: this rank alone, for
- * ddp_context_create. Borrowed, until the next ddp_elastic_begin that says `changed`. NULL for NULL.
+ * ddp_context_create. Borrowed: the pointer stays the same until ddp_elastic_free. NULL for NULL.
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_group* ddp_elastic_group(ddp_elastic* elastic);
 
 /* The context moves from roster to roster. It was made of ddp_elastic_group, is committed, and must outlive the last
- * ddp_elastic_begin. Every rank adds contexts with the same parameters, in the same order, before the first
- * ddp_elastic_begin.
+ * call on the job but ddp_elastic_free. Every rank adds contexts with the same parameters, in the same order, before
+ * the first ddp_elastic_begin.
  * Errors: INVALID_STATE (later, or before ddp_commit), UNSUPPORTED (values on a device).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_add_context(ddp_elastic* elastic, ddp_context* context, ddp_error** error);
 
-/* The ranks train apart, and the averager's outer optimizer brings them together (averager.h). Call
- * ddp_averager_step, then ddp_elastic_commit, in each step. Ranks come and go right after an outer step. When a rank is
- * lost, all go back to the last outer step, whose values, outer momentum and states one rank then gives to all, and
- * ddp_elastic_begin says an earlier step. The averager's context was added, and the averager must outlive the last
- * ddp_elastic_begin. All averagers of a job have the same period and warm-up.
- * Errors: INVALID_ARGUMENT (other averagers have another period), INVALID_STATE (later; its context was not added; it has
- * no outer optimizer), UNSUPPORTED (several periods).
+/* The ranks train apart, with the hook post_local_sgd for example, and the averager's outer optimizer brings them
+ * together (averager.h). In each step call ddp_averager_step, and ddp_elastic_commit right after it. Ranks join and
+ * leave right after an outer step. When a rank is lost, all return to the last outer step, and ddp_elastic_begin says
+ * its number. One rank gives the outer parameters, the outer momentum and what ddp_elastic_add_state names to all.
+ * Until the first outer step there is nothing to return to: all go on with the values of one rank. A job has at most
+ * one averager. Its context was added before, and it must outlive the last call on the job but ddp_elastic_free.
+ * Errors: INVALID_STATE (after the first ddp_elastic_begin; its context was not added; it has no outer optimizer),
+ * UNSUPPORTED (several periods, or a second averager).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_add_averager(ddp_elastic* elastic, ddp_averager* averager, ddp_error** error);
 
-/* Memory that belongs to the state: of an optimizer, for example. It must stay where it is until ddp_elastic_free. Every
- * rank adds the same names and sizes, in the same order, before the first ddp_elastic_begin. bytes: of CPU memory.
+/* Memory that belongs to the state: of an optimizer, for example. It must stay where it is until ddp_elastic_free.
+ * Every rank adds the same names and sizes, in the same order, before the first ddp_elastic_begin. bytes: of CPU
+ * memory.
  * Errors: INVALID_ARGUMENT, ALREADY_EXISTS, INVALID_STATE (later).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_add_state(ddp_elastic* elastic, const char* name, void* memory, size_t bytes,
                                          ddp_error** error);
 
-/* This rank has loaded the state after so many steps, from a checkpoint. In the first roster the ranks with the most
- * steps give their state to the others. Before the first ddp_elastic_begin.
+/* This rank has loaded the whole state after so many steps, from a checkpoint. When a job begins, the ranks with the
+ * most steps give their state to the others; those with equally many must hold the same bits. A rank that joins a job
+ * later gets the state of the job, whatever it has loaded. Before the first ddp_elastic_begin.
  * Errors: INVALID_ARGUMENT (negative), INVALID_STATE (later).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_set_step(ddp_elastic* elastic, int64_t step, ddp_error** error);
@@ -120,20 +127,25 @@ DDP_API ddp_status ddp_elastic_set_step(ddp_elastic* elastic, int64_t step, ddp_
 /* Begins a step. If the group is whole and nobody comes or goes, this costs no communication. Otherwise it waits until
  * the next roster begins, with the state of the job on every rank.
  *
- * Errors: RANK_FAILED (the others have gone on without this rank, because it did not answer in time: free the job, and
- * create it again to get their state), TIMEOUT (fewer than min_world ranks), MISMATCH (another model or other states
- * than the others have), and the group's error if no loss of a rank has caused it.
- * Threads: one. Blocks: for the others: settle_ms, and the group's timeout for each attempt; a rank for which there is no
- * room, until there is. Collective: yes. Callbacks: no. */
+ * Errors: INVALID_STATE (a step of a context is under way, and no rank was lost), RANK_FAILED (the others have gone on
+ * without this rank, because it did not answer in time or was cut off from the store: free the job, and create it again
+ * to get their state), UNAVAILABLE (the store cannot be reached: the same, until that succeeds), TIMEOUT (fewer than
+ * min_world ranks, or the store does not answer), MISMATCH (another model or other states than the others have),
+ * INTERRUPTED, and the group's error if it is not one after which others can go on.
+ * Threads: one. Blocks: for the others: settle_ms, and the group's timeout for each attempt; a rank for which there is
+ * no room, until there is. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* step, ddp_error** error);
 
-/* Says that this rank has applied the step: after the optimizer, once for each ddp_finalize that succeeded.
+/* Says that this rank has applied the step: once after each ddp_elastic_begin, when every context has been finalized
+ * and the optimizer has run. If all ranks leave a step out (NONFINITE, ddp_step_discard), commit it without the
+ * optimizer.
  * Errors: INVALID_STATE (before the first ddp_elastic_begin, during a step of a context).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error);
 
 /* Announces that this rank will leave, when a notice of preemption comes, for example. Go on with steps until
- * ddp_elastic_begin says `leaving`, mostly in the third step from now. So no step is lost, here or elsewhere.
+ * ddp_elastic_begin says `leaving`: mostly in the third step from now, with an averager after an outer step. So no step
+ * is lost, here or elsewhere.
  * Errors: INVALID_STATE (before the first ddp_elastic_begin), or the store's.
  * Threads: one. Blocks: for the store. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_announce_leave(ddp_elastic* elastic, ddp_error** error);
@@ -145,8 +157,9 @@ DDP_API ddp_status ddp_elastic_announce_leave(ddp_elastic* elastic, ddp_error** 
 DDP_API ddp_status ddp_elastic_leave(ddp_elastic* elastic, ddp_error** error);
 
 /* The share of a rank: of samples 0 to count - 1 those from *begin up to *end, which is not included. Shares lie in the
- * order of ranks, differ by at most one sample, and together are all samples. Some are empty if there are more ranks than
- * samples. For the mean over the samples of all ranks use DDP_REDUCTION_WEIGHTED_MEAN, with the size of the share as weight.
+ * order of ranks, differ by at most one sample, and together are all samples. Some are empty if there are more ranks
+ * than samples. For the mean over the samples of all ranks use DDP_REDUCTION_WEIGHTED_MEAN, with the size of the share
+ * as weight.
  * Errors: INVALID_ARGUMENT (count is negative, or rank is not in the world).
  * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_shard_range(int64_t count, int32_t rank, int32_t world_size, int64_t* begin, int64_t* end,

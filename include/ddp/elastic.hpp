@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "averager.hpp"
 #include "context.hpp"
 #include "elastic.h"
 

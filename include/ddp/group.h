@@ -41,8 +41,8 @@ typedef struct ddp_group_options {
     /* Where ranks meet. "tcp://host:port": a store in rank 0. "file:///path": a file that all ranks see.
      * "env://" (NULL): ddprun, torchrun, Open MPI, PMI, Slurm or Kubernetes says where: docs/ddprun.md. */
     const char* init_method;
-    /* "shm", "tcp", "hierarchical", "gloo", "mpi", "nccl", one of the program's own (backend.h), or "auto" (NULL), which
-     * chooses by where ranks are: docs/backends.md. */
+    /* "shm", "tcp", "hierarchical", "gloo", "mpi", "nccl", one of the program's own (backend.h), or "auto" (NULL),
+     * which chooses by where ranks are: docs/backends.md. */
     const char* backend;
     const char* backend_options; /* "key=value,key=value": docs/backends.md. Unknown keys are an error */
     /* Bounds each wait of joining, and each collective from when it reaches the head of the queue. 0: $DDP_TIMEOUT_MS,

@@ -18,8 +18,8 @@
 DDP_EXTERN_C_BEGIN
 
 /* A mark lasts from ddp_mark_begin to ddp_mark_end on the same thread. Marks nest. In a trace they stand above the
- * rank's own rows: "forward", "data", "optimizer". They cost about 100 ns each, so they may stay in the program. Without
- * a record both functions do nothing.
+ * rank's own rows: "forward", "data", "optimizer". They cost about 100 ns each, so they may stay in the program.
+ * Without a record both functions do nothing.
  *
  * name: at most 200 bytes count. libddp copies it. Each name takes a page of the file. After the first thousand, new
  * names are "(other)".
@@ -41,8 +41,9 @@ DDP_API ddp_status ddp_mark_end(ddp_error** error);
  * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_set_workload(int64_t samples, int64_t steps, ddp_error** error);
 
-/* When a group breaks with an error that names this rank (ddp_error_rank), the process sends itself this signal, with or
- * without a record; with several groups that break for the same error, once for each. So a rank that hangs shows where it is. signal: as for raise(); 0: none, the default.
+/* When a group breaks with an error that names this rank (ddp_error_rank), the process sends itself this signal, with
+ * or without a record; with several groups that break for the same error, once for each. So a rank that hangs shows
+ * where it is. signal: as for raise(); 0: none, the default.
  *
  *     Python   faulthandler.register(signal.SIGUSR1); ddp.set_blame_signal(signal.SIGUSR1)
  *     Java     Mark.blameSignal(3): a virtual machine prints all stacks at SIGQUIT

@@ -132,7 +132,7 @@ std::int64_t Averager::shared_steps() const {
 }
 
 void Averager::go_back() {
-    require_context_between_steps();
+    require_context();
     if (outer_) outer_->restore(context_.streams(), context_.group()->timeout_ms());
     steps_ = shared_steps();
 }
@@ -142,17 +142,22 @@ std::string Averager::rhythm() const {
                outer_ ? outer_->kind() : DDP_OUTER_NONE);
 }
 
-void Averager::require_context_between_steps() const {
+void Averager::require_context() const {
     if (life_.expired())
         fail_call(DDP_ERROR_INVALID_STATE, "the context of this averager was freed; an averager uses its context");
+}
+
+void Averager::require_context_between_steps() const {
+    require_context();
     context_.require_between_steps();
 }
 
 std::int32_t Averager::step() {
     require_context_between_steps();
-    context_.group()->check();
     require_same_group();
     const Level* level = due();
+    // A step that only counts cannot fail: the model has taken it already.
+    if (level) context_.group()->check();
     const bool outer = outer_ && level == &levels_.back();
     const std::int32_t ranks = level ? average(*level, outer ? outer_->hash() : 0) : 0;
     if (outer) outer_->step(context_.streams(), context_.group()->timeout_ms());

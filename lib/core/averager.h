@@ -38,10 +38,10 @@ public:
     std::int64_t steps() const { return steps_; }
     void set_steps(std::int64_t steps) { steps_ = steps; }
 
-    // Of an averager with one period. After so many of the counted steps every rank had the same values: while it warms up
-    // after each, then after an average.
+    // With one period: how many steps were counted when all ranks last had the same values. During the warm-up that is
+    // after each step, and later after each average.
     std::int64_t shared_steps() const;
-    // Back to that moment: the values are the outer parameters, if there are any yet.
+    // Back to that moment, also in the middle of a step: the values are the outer parameters, if there are any yet.
     void go_back();
     const Context& context() const { return context_; }
     // When it averages, and with which outer optimizer. Ranks that average together have the same.
@@ -55,6 +55,7 @@ public:
     void load_state(const std::byte* data, std::size_t size);
 
 private:
+    void require_context() const;
     void require_context_between_steps() const;
     void require_same_group() const;
     const Level* due() const;

@@ -89,11 +89,8 @@ void ElasticJob::add_averager(Averager& averager) {
         fail_call(DDP_ERROR_INVALID_STATE,
                   "the averager has no outer optimizer, so there is nothing to go back to when a rank is lost; call "
                   "ddp_averager_set_outer. DDP_OUTER_SGD with learning_rate 1 and momentum 0 is the plain average");
-    for (const Averager* other : averagers_)
-        if (other->rhythm() != averager.rhythm())
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the averagers of a job average together: one is ", other->rhythm(),
-                      ", and this is ", averager.rhythm());
-    averagers_.push_back(&averager);
+    if (averager_) fail_call(DDP_ERROR_UNSUPPORTED, "the job has an averager; it has no more than one");
+    averager_ = &averager;
 }
 
 void ElasticJob::add_state(StateBlock block) {
@@ -110,15 +107,14 @@ void ElasticJob::set_steps(std::int64_t steps) {
 }
 
 bool ElasticJob::apart() const {
-    return std::any_of(averagers_.begin(), averagers_.end(),
-                       [](const Averager* averager) { return averager->steps() != averager->shared_steps(); });
+    return averager_ && averager_->steps() != averager_->shared_steps();
 }
 
-// All averagers have the same rhythm, and so have counted the same steps.
 void ElasticJob::go_back() {
-    if (averagers_.empty()) return;
-    if (steps_ > 0) steps_ -= averagers_.front()->steps() - averagers_.front()->shared_steps();
-    for (Averager* averager : averagers_) averager->go_back();
+    if (!averager_) return;
+    if (membership_.roster().number == 0) uncounted_ = steps() - averager_->steps();
+    averager_->go_back();
+    if (steps_ >= 0) steps_ = std::max<std::int64_t>(averager_->steps() + uncounted_, 0);
 }
 
 void ElasticJob::begin() {
@@ -133,6 +129,8 @@ void ElasticJob::begin() {
 }
 
 void ElasticJob::begin_or_form() {
+    if (!group_->broken())
+        for (const Context* context : contexts_) context->require_between_steps();
     if (membership_.roster().number > 0) {
         // What no loss of a rank has caused would happen again.
         if (group_->broken() && !concerns_others(group_->verdict(), group_->rank())) group_->check();
@@ -142,7 +140,11 @@ void ElasticJob::begin_or_form() {
     }
     form();
     changed_ = true;
-    membership_.remove_old_keys();
+    try {
+        membership_.remove_old_keys();
+    } catch (const Error& error) {
+        log(LogLevel::kWarn, "keys of old rosters stay in the store: ", error.what());
+    }
 }
 
 // A process whose connection to the store has ended counts as dead, even if the store still runs. Returns if it has not ended.
@@ -178,9 +180,10 @@ void ElasticJob::form() {
             return;
         } catch (const Error& error) {
             if (std::exchange(tried, roster.members) != roster.members) attempt = 1;
-            const bool joins = roster.members[static_cast<std::size_t>(roster.rank)].steps < 0;
+            const std::size_t stay = roster.members.size() - static_cast<std::size_t>(roster.joined);
             // Those who have trained together have the same model: it is a rank that joins that has another.
-            const bool is_theirs = error.info().code == DDP_ERROR_MISMATCH && roster.newest() >= 0 && !joins;
+            const bool is_theirs =
+                error.info().code == DDP_ERROR_MISMATCH && static_cast<std::size_t>(roster.rank) < stay;
             if (!(concerns_others(error.info(), roster.rank) || is_theirs) || attempt == kAttempts) throw;
             log(is_theirs ? LogLevel::kWarn : LogLevel::kInfo, "roster ", roster.number,
                 " did not begin: ", error.what());
@@ -229,7 +232,7 @@ std::vector<StateBlock> ElasticJob::blocks() const {
 void ElasticJob::compare_blocks(Group& group) const {
     std::vector<std::string> lines;
     for (const StateBlock& block : blocks()) lines.push_back(str("'", block.name, "' of ", block.bytes, " bytes"));
-    for (const Averager* averager : averagers_) lines.push_back(str("an averager ", averager->rhythm()));
+    if (averager_) lines.push_back(str("an averager ", averager_->rhythm()));
     agree_on_model(group, str(contexts_.size(), " contexts, ", lines.size(), " states"), lines);
 }
 
@@ -237,13 +240,9 @@ void ElasticJob::compare_blocks(Group& group) const {
 void ElasticJob::heal(Group& group, const Roster& roster) {
     compare_blocks(group);
     const std::int64_t newest = roster.newest();
-    std::vector<std::int32_t> donors;
-    for (std::size_t rank = 0; rank < roster.members.size(); ++rank)
-        if (roster.members[rank].steps == newest) donors.push_back(static_cast<std::int32_t>(rank));
-    // In the first roster nobody has applied anything, and the values of rank 0 are those of the job.
-    if (newest < 0) donors = {0};
+    std::vector<std::int32_t> donors = roster.donors();
     // Ranks that train apart have momenta, and values until the first outer step, of their own.
-    if (!averagers_.empty()) donors = {donors.front()};
+    if (averager_) donors = {donors.front()};
     const bool gives = std::find(donors.begin(), donors.end(), roster.rank) != donors.end();
     std::vector<std::byte> values;
     if (donors.size() < roster.members.size()) values = send_values(group, donors, gives);
@@ -251,10 +250,10 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
     for (Context* context : contexts_) context->set_group(make_alone());
     std::vector<ContextState> states;
     for (Context* context : contexts_) states.push_back(send_state(group, *context, donors.front()));
-    std::vector<std::vector<std::byte>> averages;
-    for (const Averager* averager : averagers_) {
-        averages.push_back(gives ? averager->state() : std::vector<std::byte>());
-        broadcast_all(group, averages.back(), donors.front());
+    std::vector<std::byte> outer;
+    if (averager_) {
+        if (gives) outer = averager_->state();
+        broadcast_all(group, outer, donors.front());
     }
     // Everybody has everything: from here on no loss of a rank matters.
     group.run({}, healing());
@@ -268,9 +267,9 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
             at, " bytes from ", donors.size(), " ranks");
     }
     for (std::size_t i = 0; i < states.size(); ++i) take_state(*contexts_[i], states[i], !gives && newest > 0);
-    for (std::size_t i = 0; i < averages.size() && !gives; ++i)
-        averagers_[i]->load_state(averages[i].data(), averages[i].size());
+    if (averager_ && !gives) averager_->load_state(outer.data(), outer.size());
     steps_ = std::max<std::int64_t>(newest, 0);
+    if (averager_) uncounted_ = steps_ - averager_->steps();
 }
 
 // In turn each donor sends a piece of all blocks together: a model has many small ones, and each collective waits for every rank. Returns

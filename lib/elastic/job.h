@@ -35,7 +35,7 @@ public:
     const std::shared_ptr<Group>& group() const { return group_; }
     // Before the first roster. What is added must stay as long as the job.
     void add_context(Context& context);
-    // Its ranks train apart: whoever comes, and everybody after a loss, begins at the last outer step.
+    // Ranks then train apart. A rank that joins begins at the last outer step, and after a loss all do.
     void add_averager(Averager& averager);
     void add_state(StateBlock block);
     // What this process has applied, from a checkpoint for example. Before the first roster.
@@ -86,10 +86,11 @@ private:
     Membership membership_;
     std::shared_ptr<Group> group_;
     std::vector<Context*> contexts_;
-    std::vector<Averager*> averagers_;
+    Averager* averager_ = nullptr;
     std::vector<StateBlock> own_blocks_;
-    std::int64_t steps_ = -1;  // -1: it has no state yet
-    bool formed_ = false;      // the group is that of the roster
+    std::int64_t steps_ = -1;     // -1: it has no state yet
+    std::int64_t uncounted_ = 0;  // steps of the job that the averager has not counted
+    bool formed_ = false;         // the group is that of the roster
     bool changed_ = false;
     bool leave_announced_ = false, leaving_ = false;
 };

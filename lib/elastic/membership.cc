@@ -52,10 +52,26 @@ bool is_among(const std::vector<Member>& members, const std::string& id) {
 
 }  // namespace
 
+// Whoever joins a job that goes on gets its state, whatever it has loaded from a checkpoint.
+std::vector<std::int32_t> Roster::donors() const {
+    std::vector<std::int32_t> ranks;
+    const auto find = [&](std::size_t count) {
+        std::int64_t newest = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+            if (members[i].steps < newest) continue;
+            if (members[i].steps > newest) ranks.clear();
+            newest = members[i].steps;
+            ranks.push_back(static_cast<std::int32_t>(i));
+        }
+    };
+    find(members.size() - static_cast<std::size_t>(joined));
+    if (ranks.empty()) find(members.size());
+    // Nobody has a state yet: the values of rank 0 are those of the job.
+    return ranks.empty() ? std::vector<std::int32_t>{0} : ranks;
+}
+
 std::int64_t Roster::newest() const {
-    std::int64_t newest = -1;
-    for (const Member& member : members) newest = std::max(newest, member.steps);
-    return newest;
+    return members.empty() ? -1 : members[static_cast<std::size_t>(donors().front())].steps;
 }
 
 Membership::Membership(std::shared_ptr<Store> store, const std::string& job, const MembershipOptions& options)
@@ -65,7 +81,9 @@ Membership::Membership(std::shared_ptr<Store> store, const std::string& job, con
       id_(make_id(*store_, prefix_ + "comers")) {
     if (options.min_world < 1 || options.max_world < options.min_world)
         fail(DDP_ERROR_INVALID_ARGUMENT, "min_world is ", options.min_world, " and max_world ", options.max_world,
-             "; the first is at least 1 and at most the second");
+             "; the first is at least 1 and at most the second. Where an option is 0, ddprun's counts");
+    if (job.find('/') != std::string::npos)
+        fail(DDP_ERROR_INVALID_ARGUMENT, "the name of the job is '", job, "'; it must not hold a '/'");
     store_->set_will(gone_key(id_), elastic_keys::kDied);
     connection_ = store_->watch_connection([this](const std::string&, bool) { cut_off_ = true; });
 }
@@ -75,7 +93,9 @@ Membership::~Membership() {
     store_->unwatch(connection_);
     if (left_) return;
     try {
-        store_->bounded(kFarewellMs)->set(gone_key(id_), elastic_keys::kEnded);
+        const auto store = store_->bounded(kFarewellMs);
+        store->set(gone_key(id_), elastic_keys::kEnded);
+        store->remove_will(gone_key(id_));
     } catch (const std::exception&) {  // the store's will says so
     }
 }
@@ -158,7 +178,7 @@ Membership::Plan Membership::decide(const Plan& before, const Deadline& deadline
     const bool was_in = is_among(before.members, id_);
     Deadline settled = Deadline::after_ms(options_.settle_ms);
     const Deadline soon = Deadline::after_ms(kSoonMs);
-    bool enough = false;
+    bool enough = false, waited_for_place = false;
     for (;;) {
         // The short waits of the store begin and end without asking.
         if (interrupt::wanted()) fail(DDP_ERROR_INTERRUPTED, "the wait for roster ", roster, " was interrupted");
@@ -173,10 +193,13 @@ Membership::Plan Membership::decide(const Plan& before, const Deadline& deadline
                                           [&](const Member& member) { return gone.contains(member.id); });
         const auto count = static_cast<std::int64_t>(came.size());
         if (late && was_in && missing > 0 && soon.expired()) std::exchange(late, nullptr)();
-        // Where nobody is left to be waited for, it is those who come that are.
+        // When no member is left, those who come wait for each other.
         if (!enough && count >= options_.min_world && all_gone) settled = Deadline::after_ms(options_.settle_ms);
         enough = count >= options_.min_world;
-        const bool complete = all_gone ? count >= std::min(options_.max_world, options_.first_world) : missing == 0;
+        // Those who waited for a place in a job that has ended are not to begin another at once.
+        waited_for_place = waited_for_place || !all_gone;
+        const bool complete =
+            all_gone ? !waited_for_place && count >= std::min(options_.max_world, options_.first_world) : missing == 0;
         const bool decides = was_in || all_gone;
         if (decides && enough && (complete || settled.expired())) {
             propose(before, came);
@@ -234,6 +257,8 @@ void Membership::begin(const std::vector<Member>& before, const Plan& next) {
 }
 
 ErrorInfo Membership::lost_member() const {
+    if (newest().number > roster_.number)
+        return {DDP_ERROR_ABORTED, str("the others have gone on from roster ", roster_.number), -1};
     const std::set<std::string> gone = this->gone();
     for (std::size_t rank = 0; rank < roster_.members.size(); ++rank)
         if (gone.contains(roster_.members[rank].id))
@@ -310,9 +335,10 @@ void Membership::announce_leave() {
 }
 
 void Membership::leave() {
-    if (std::exchange(left_, true)) return;
+    if (left_) return;
     forget_watches();
     store_->set(gone_key(id_), elastic_keys::kLeft);
+    left_ = true;
     store_->remove_will(gone_key(id_));
     announce_leave();
 }

@@ -44,7 +44,8 @@ struct Roster {
     std::int32_t joined = 0;        // how many of the members were not in the roster before
     std::vector<std::string> left;  // who was
 
-    // The most that a member has applied; -1: no member has a state.
+    // Who has the state of the job, and after how many steps; -1: nobody has one.
+    std::vector<std::int32_t> donors() const;
     std::int64_t newest() const;
 };
 

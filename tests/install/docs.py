@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that the comments of the public headers state the four facts of status.h for every exported function.
+"""Checks that no line of the public headers is too long, and that their comments state the four facts of status.h for every exported
+function.
 
 A comment states them if it has the words Threads, Blocks, Collective and Callbacks, each with a colon. They hold for
   - the declarations that follow in the same paragraph (paragraphs are separated by empty lines);
@@ -11,6 +12,7 @@ import pathlib
 import re
 import sys
 
+COLUMNS = 120
 FACTS = ("Threads:", "Blocks:", "Collective:", "Callbacks:")
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 DECLARATION = re.compile(r"^DDP_API\s[^;]*?\b(ddp_\w+)\(", re.MULTILINE)
@@ -65,7 +67,11 @@ def main():
     for line in undocumented:
         print(f"{line}: no comment states {' '.join(FACTS)}")
     print(f"{len(documented)} functions documented, {len(undocumented)} not")
-    return 1 if undocumented or not documented else 0
+    wide = [f"{path}:{number}" for path in sorted(include.rglob("*.h*"))
+            for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > COLUMNS]
+    for place in wide:
+        print(f"{place}: more than {COLUMNS} columns")
+    return 1 if undocumented or wide or not documented else 0
 
 
 if __name__ == "__main__":

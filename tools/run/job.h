@@ -6,7 +6,7 @@
 //
 // While ranks report, more of them fail. For a moment these failures are gathered, and then one of them is the job's.
 //
-// In an elastic job a rank may fail without that the job does: survival.h.
+// An elastic job goes on when a rank fails: survival.h.
 #pragma once
 
 #include <sys/resource.h>

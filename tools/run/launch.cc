@@ -323,10 +323,7 @@ int Launch::run_here() {
 }
 
 void Launch::await_others() {
-    const auto goes_on = [this] {
-        const std::vector<std::string> finishers = roll_->finishers();
-        return !roll_->all_gone(finishers.empty() ? roll_->newest() : finishers);
-    };
+    const auto goes_on = [this] { return !roll_->all_gone(roll_->finishers()); };
     if (goes_on())
         output_.say("the ranks of this ddprun have ended; others still train, and it hosts their store until they end");
     Timer look(loop_.get(), [] {});

@@ -16,7 +16,7 @@ namespace keys = libddp::elastic_keys;
 constexpr const char* kFinished = "ddp/run/finished";
 constexpr const char* kTakePart = "ddp/run/others";
 
-// "elastic/JOB/KIND/NAME". A job's name may hold any character.
+// "elastic/JOB/KIND/NAME". A job's name holds no '/'.
 struct Key {
     std::string job;  // "elastic/JOB/"
     std::string kind, name;
@@ -111,8 +111,20 @@ std::vector<std::string> Roll::finishers() const try {
 }
 
 bool Roll::all_gone(const std::vector<std::string>& members) const try {
-    return std::all_of(members.begin(), members.end(),
-                       [&](const std::string& key) { return store_.get(key).has_value(); });
+    const std::vector<std::string> newest = newest_roster(store_).members;
+    const auto is_in = [](const std::vector<std::string>& all, const std::string& member) {
+        return std::find(all.begin(), all.end(), member) != all.end();
+    };
+    // Of a member of an older roster the store may have forgotten that it has gone.
+    const auto has_gone = [&](const std::string& member) {
+        return !is_in(newest, member) || store_.get(member).has_value();
+    };
+    // A roster without any of them is of ranks that have waited for a place, and began anew.
+    const bool goes_on = members.empty() || std::any_of(members.begin(), members.end(), [&](const std::string& member) {
+                             return is_in(newest, member);
+                         });
+    return std::all_of(members.begin(), members.end(), has_gone) &&
+           (!goes_on || std::all_of(newest.begin(), newest.end(), has_gone));
 } catch (const std::runtime_error&) {
     return false;
 }

@@ -34,7 +34,8 @@ public:
     void finish(const std::vector<std::string>& members);
     // Those that have finished it. Empty: it goes on, or the store does not answer.
     std::vector<std::string> finishers() const;
-    // Each of these members has died, ended or left. False if the store does not answer.
+    // Each of these members has died, ended or left, and so has each that has trained with them since. No members: those of the
+    // newest roster. False if the store does not answer.
     bool all_gone(const std::vector<std::string>& members) const;
 
 private:

@@ -33,7 +33,7 @@ public:
         kEnd,         // the job has failed: the others are ended
     };
 
-    // Of a job that no rank's failure survives.
+    // Of a job that ends when any rank fails.
     explicit Survival(int ranks) : rules_{ranks, ranks, 0} {}
     // Of an elastic job. roll: who is in it.
     Survival(const Rules& rules, Roll& roll) : rules_(rules), roll_(&roll) {}

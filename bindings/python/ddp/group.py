@@ -147,6 +147,15 @@ class Group:
         """Raises the error that broke the group, if it is broken."""
         _ddp.ddp_group_status(self._handle)
 
+    @property
+    def broken(self) -> bool:
+        """Whether the group is broken: check() says why."""
+        try:
+            self.check()
+        except Error:
+            return True
+        return False
+
     def abort(self, reason: Optional[str] = None) -> None:
         """Breaks the group on every rank."""
         _ddp.ddp_group_abort(self._handle, reason)
