@@ -197,7 +197,11 @@ class ElasticPlainTest(Case):
     """With programs that are no trainers."""
 
     def test_starts_are_counted(self):
-        result = run("-n", 2, "--min-ranks", 2, "--max-restarts", 3, "sh", "-c", "test $DDP_RANK = 0 && exec sleep 2; exit $((3 - DDP_RESTART))")
+        # Rank 0 finishes only then: nobody is started again afterwards.
+        last = self.path("last")
+        code = f"""if test $DDP_RANK = 0; then until test -e {last}; do sleep 0.1; done; exit 0; fi
+                   test $DDP_RESTART = 3 && touch {last}; exit $((3 - DDP_RESTART))"""
+        result = run("-n", 2, "--min-ranks", 2, "--max-restarts", 3, "sh", "-c", code)
         self.expect(result, 0)
         told = re.findall(rb"rank 1 \(pid \d+\) exited with status (\d).*; it is started again \((\d of at most 3)\)\n", result.err)
         self.assertEqual(told, [(b"3", b"1 of at most 3"), (b"2", b"2 of at most 3"), (b"1", b"3 of at most 3")], str(result))
