@@ -234,7 +234,13 @@ class ElasticPlainTest(Case):
         self.assertEqual(result.err.count(b"\n"), 1, str(result))
 
     def test_a_program_that_cannot_run_again(self):
-        script = self.write("script", f"#!/bin/sh\ntest $DDP_RANK = 0 && exec sleep 3\nrm {self.path('script')}\nexit 3\n", 0o755)
+        begun = self.path("begun")  # rank 0 has, and so the script may go
+        script = self.write("script", f"""#!/bin/sh
+if test $DDP_RANK = 0; then touch {begun}; exec sleep 3; fi
+until test -e {begun}; do sleep 0.1; done
+rm {self.path('script')}
+exit 3
+""", 0o755)
         result = run("-n", 2, "--min-ranks", 1, "--max-restarts", 3, script)
         self.expect(result, 0)
         self.assertRegex(result.err, rb"(?s)it is started again.*cannot run '.*script': No such file or directory; the others go on with 1 rank\n$")
