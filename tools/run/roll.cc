@@ -18,7 +18,6 @@ constexpr const char* kTakePart = "ddp/run/others";
 
 // "elastic/JOB/KIND/NAME". A job's name holds no '/'.
 struct Key {
-    std::string job;  // "elastic/JOB/"
     std::string kind, name;
 };
 
@@ -26,7 +25,7 @@ std::optional<Key> parse(const std::string& text) {
     const std::size_t last = text.rfind('/');
     const std::size_t before = last == std::string::npos || last == 0 ? last : text.rfind('/', last - 1);
     if (before == std::string::npos || last == before) return std::nullopt;
-    return Key{text.substr(0, before + 1), text.substr(before + 1, last - before - 1), text.substr(last + 1)};
+    return Key{text.substr(before + 1, last - before - 1), text.substr(last + 1)};
 }
 
 struct Roster {
