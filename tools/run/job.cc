@@ -128,7 +128,7 @@ void Job::judge(Rank& rank) {
 
 void Job::failed(Rank& rank, Failure failure, bool may_start_again) {
     using After = Survival::After;
-    const After after = phase_ == Phase::kRunning ? plan_.survival->failed(may_start_again) : After::kEnd;
+    const After after = phase_ == Phase::kRunning ? plan_.survival->failed(may_start_again, running()) : After::kEnd;
     failure.next = plan_.survival->next(after);
     if (after == After::kEnd) return gather(std::move(failure));
     if (after == After::kFailAtEnd && !failure_) return fail(std::move(failure));

@@ -24,7 +24,7 @@ void Survival::succeeded(pid_t pid) {
     roll_->finish(finishers_);
 }
 
-Survival::After Survival::failed(bool may_start_again) {
+Survival::After Survival::failed(bool may_start_again, const std::vector<pid_t>& running) {
     silence_.clear();
     if (may_start_again && !is_ending() && starts_ < rules_.max_starts) {
         silence_ = roll_->silence();
@@ -34,6 +34,9 @@ Survival::After Survival::failed(bool may_start_again) {
         }
     }
     ++failed_;
+    if (roll_)
+        parting_ = static_cast<int>(
+            std::count_if(running.begin(), running.end(), [&](pid_t pid) { return roll_->has_left(pid); }));
     if (left() >= rules_.min_ranks) return After::kGoOn;
     return is_ending() ? After::kFailAtEnd : After::kEnd;
 }

@@ -40,7 +40,8 @@ public:
 
     // It has exited with 0.
     void succeeded(pid_t pid);
-    After failed(bool may_start_again);
+    // running: the processes that have not ended.
+    After failed(bool may_start_again, const std::vector<pid_t>& running);
     // What happens next, for the sentence that says how the rank failed. "": nothing to say.
     std::string next(After after) const;
 
@@ -51,13 +52,14 @@ public:
     int starts() const { return starts_; }
 
 private:
-    int left() const { return rules_.ranks - failed_ - parted_; }
+    int left() const { return rules_.ranks - failed_ - parted_ - parting_; }
 
     const Rules rules_;
     Roll* const roll_ = nullptr;
     int starts_ = 0;
-    int failed_ = 0;  // and were not started again
-    int parted_ = 0;  // politely
+    int failed_ = 0;   // and were not started again
+    int parted_ = 0;   // politely
+    int parting_ = 0;  // politely, but their processes have not ended
     int finished_ = 0;
     std::string silence_;                 // of the store
     std::vector<std::string> finishers_;  // the members of the roster that has finished, here or under another ddprun

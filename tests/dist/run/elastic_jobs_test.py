@@ -20,11 +20,13 @@ def reference(steps=STEPS):
 
 
 class ElasticTest(Case):
-    def train(self, *args, steps=STEPS, pause=4000, name="", **options):
-        """A ddprun whose ranks are workers. Each writes its pid to a file `name`pidRANK.RESTART."""
+    def train(self, *args, steps=STEPS, pause=4000, name="", then="", **options):
+        """A ddprun whose ranks are workers. Each writes its pid to a file `name`pidRANK.RESTART. then: what a rank does after its worker."""
         settle, timeout = int(3000 * SLACK), int(10000 * SLACK)
         worker = f"exec {WORKER} init=env:// backend=tcp min=0 steps={steps} pause={pause} settle={settle} timeout={timeout}"
         command = f"echo $$ > {self.path(name + 'pid')}$DDP_RANK.$DDP_RESTART; {worker}"
+        if then:
+            command = f"sh -c '{command}'; {then}"
         out, err = open(self.path(name + "out"), "wb"), open(self.path(name + "err"), "wb")
         self.addCleanup(out.close)
         self.addCleanup(err.close)
@@ -99,6 +101,16 @@ class ElasticTest(Case):
         [line] = self.told()
         self.assertRegex(line, r": rank 2 .*\(SIGABRT\).*; 1 rank is left, fewer than --min-ranks 2, so the job ends$")
         self.expect_gone(pids)
+
+    def test_a_rank_that_has_left_is_not_counted_while_its_process_ends(self):
+        process = self.train("-n", 3, "--min-ranks", 2, "--report-time", 1, "--grace", 1, steps=100000, then='code=$?; [ "$DDP_RANK" = 0 ] && sleep 300; exit $code')
+        self.wait_for(rb"of 3", count=3)
+        os.kill(self.pid(0), signal.SIGTERM)
+        self.wait_for(rb"of 2", count=2)
+        os.kill(self.pid(2), signal.SIGABRT)
+        self.finish(process, status=134)
+        [line] = self.told()
+        self.assertRegex(line, r": rank 2 .*; 1 rank is left, fewer than --min-ranks 2, so the job ends$")
 
     def test_a_polite_leave_does_not_end_the_job(self):
         process = self.train("-n", 3, "--min-ranks", 1, "--max-restarts", 1)
