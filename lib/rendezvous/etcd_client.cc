@@ -16,8 +16,9 @@ namespace {
 using Json = nlohmann::json;
 
 // An endpoint that is silent for this long is left for the next one: at first soon, as a server that has lost its leader forgets
-// requests, and later less so, as all may be slow.
+// requests, and later less so, as all may be slow. A lease has to outlive the first attempt.
 constexpr std::int64_t kAttemptMs = 1000;
+constexpr std::int64_t kAttemptsOfLease = 4;
 constexpr std::int64_t kLongestAttemptMs = 8000;
 constexpr std::int64_t kFirstPauseMs = 20;
 constexpr std::int64_t kLongestPauseMs = 250;
@@ -233,17 +234,23 @@ EtcdNews decode_news(std::string_view line) {
 
 }  // namespace etcd_json
 
-EtcdClient::EtcdClient(const EtcdAddress& address, std::string name)
+EtcdClient::EtcdClient(const EtcdAddress& address, std::string name, std::shared_ptr<EtcdEndpoint> endpoint)
     : address_(address),
       name_(std::move(name)),
       user_(process_env("DDP_ETCD_USER").value_or("")),
       password_(process_env("DDP_ETCD_PASSWORD").value_or("")),
+      endpoint_(std::move(endpoint)),
       http_({address.cacert, address.cert, address.key}) {}
 
-std::string EtcdClient::url(const std::string& path) const {
-    const auto& [host, port] = address_.endpoints[endpoint_];
+std::string EtcdClient::url(std::size_t endpoint, const std::string& path) const {
+    const auto& [host, port] = address_.endpoints[endpoint];
     const bool v6 = host.find(':') != std::string::npos;
     return str(address_.tls ? "https://" : "http://", v6 ? "[" : "", host, v6 ? "]" : "", ":", port, path);
+}
+
+// Unless another client has left it already.
+void EtcdClient::leave(std::size_t endpoint) {
+    endpoint_->compare_exchange_strong(endpoint, (endpoint + 1) % address_.endpoints.size());
 }
 
 // Throws Again, WantsToken or Error.
@@ -291,11 +298,11 @@ void EtcdClient::refused(const HttpClient::Answer& answer) const {
 }
 
 // False: no user is set.
-bool EtcdClient::authenticate(const Deadline& deadline) {
+bool EtcdClient::authenticate(std::size_t endpoint, const Deadline& deadline) {
     token_.clear();
     if (user_.empty()) return false;
     const auto answer =
-        http_.post(url("/v3/auth/authenticate"), "", Json{{"name", user_}, {"password", password_}}.dump(),
+        http_.post(url(endpoint, "/v3/auth/authenticate"), "", Json{{"name", user_}, {"password", password_}}.dump(),
                    Deadline::after_ms(std::min(deadline.remaining_ms(), kAuthenticateMs)));
     refused(answer);
     token_ = text(parse(answer.body), "token");
@@ -307,12 +314,15 @@ std::string EtcdClient::call(const std::string& path, const std::string& body, c
     const auto started = Deadline::Clock::now();
     ErrorInfo last;
     std::int64_t pause = kFirstPauseMs;
-    std::int64_t attempt_ms = address_.endpoints.size() > 1 ? kAttemptMs : kLongestAttemptMs;
+    std::int64_t attempt_ms = address_.endpoints.size() > 1
+                                  ? std::min(kAttemptMs, address_.ttl_s * 1000 / kAttemptsOfLease)
+                                  : kLongestAttemptMs;
     for (std::size_t attempt = 1;; ++attempt) {
+        const std::size_t endpoint = *endpoint_;
         try {
-            if (!user_.empty() && token_.empty()) authenticate(deadline);
+            if (!user_.empty() && token_.empty()) authenticate(endpoint, deadline);
             const auto bound = Deadline::after_ms(std::clamp<std::int64_t>(deadline.remaining_ms(), 1, attempt_ms));
-            auto answer = http_.post(url(path), token_, body, bound);
+            auto answer = http_.post(url(endpoint, path), token_, body, bound);
             refused(answer);
             return std::move(answer.body);
         } catch (const WantsToken&) {
@@ -321,7 +331,7 @@ std::string EtcdClient::call(const std::string& path, const std::string& body, c
             if (user_.empty()) fail(last.code, "the store at ", name_, " cannot be used: ", last.message);
         } catch (const Again& again) {
             last = again.why;
-            endpoint_ = (endpoint_ + 1) % address_.endpoints.size();
+            leave(endpoint);
         } catch (const Error& error) {
             last = error.info();
             if (last.code == DDP_ERROR_ABORTED) throw;
@@ -329,7 +339,7 @@ std::string EtcdClient::call(const std::string& path, const std::string& body, c
                 fail(last.code, "a wait for the store at ", name_, " was interrupted");
             if (last.code != DDP_ERROR_UNAVAILABLE && last.code != DDP_ERROR_TIMEOUT)
                 fail(last.code, "the store at ", name_, " cannot be used: ", last.message);
-            endpoint_ = (endpoint_ + 1) % address_.endpoints.size();
+            leave(endpoint);
         }
         if (deadline.expired()) break;
         if (attempt % address_.endpoints.size() != 0) continue;
@@ -390,17 +400,19 @@ void EtcdClient::watch(const EtcdRange& range, std::int64_t from_revision, const
         pending.erase(0, start);
         if (pending.size() > kLongestLine) not_etcd("a line without end");
     };
+    const std::size_t endpoint = *endpoint_;
     try {
-        if (!user_.empty() && token_.empty()) authenticate(Deadline::after_ms(kAuthenticateMs));
-        const auto answer = http_.stream(url("/v3/watch"), token_, Json{{"create_request", request}}.dump(), more);
+        if (!user_.empty() && token_.empty()) authenticate(endpoint, Deadline::after_ms(kAuthenticateMs));
+        const auto answer =
+            http_.stream(url(endpoint, "/v3/watch"), token_, Json{{"create_request", request}}.dump(), more);
         refused(answer);
     } catch (const WantsToken&) {
         token_.clear();
     } catch (const Again& again) {
-        endpoint_ = (endpoint_ + 1) % address_.endpoints.size();
+        leave(endpoint);
         throw Error(again.why);
     } catch (const Error&) {
-        endpoint_ = (endpoint_ + 1) % address_.endpoints.size();
+        leave(endpoint);
         throw;
     }
 }

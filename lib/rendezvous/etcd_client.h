@@ -2,9 +2,11 @@
 // fails, then to the next.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -86,11 +88,15 @@ EtcdCommit decode_commit(std::string_view answer);
 EtcdNews decode_news(std::string_view line);
 }  // namespace etcd_json
 
+// The endpoint that is asked next. Clients share it: one that finds an endpoint silent spares the others the wait.
+using EtcdEndpoint = std::atomic<std::size_t>;
+
 // Several requests at once need several clients. One thread uses a client; any may call end and cut.
 class EtcdClient {
 public:
     // User and password: DDP_ETCD_USER and DDP_ETCD_PASSWORD. name: for messages. Throws as HttpClient.
-    EtcdClient(const EtcdAddress& address, std::string name);
+    EtcdClient(const EtcdAddress& address, std::string name,
+               std::shared_ptr<EtcdEndpoint> endpoint = std::make_shared<EtcdEndpoint>(0));
 
     // These try until the deadline, once at least. Throw Error: UNAVAILABLE or TIMEOUT (nobody answers), PERMISSION_DENIED (user,
     // password, rights or certificates), LIMIT (etcd is full, or the request too large for it), UNSUPPORTED (no JSON gateway), IO (an
@@ -115,15 +121,16 @@ public:
 
 private:
     std::string call(const std::string& path, const std::string& body, const Deadline& deadline);
-    std::string url(const std::string& path) const;
-    bool authenticate(const Deadline& deadline);
+    std::string url(std::size_t endpoint, const std::string& path) const;
+    bool authenticate(std::size_t endpoint, const Deadline& deadline);
+    void leave(std::size_t endpoint);
     void refused(const HttpClient::Answer& answer) const;
 
     const EtcdAddress address_;
     const std::string name_;
     std::string user_, password_;
     std::string token_;
-    std::size_t endpoint_ = 0;
+    const std::shared_ptr<EtcdEndpoint> endpoint_;
     HttpClient http_;
 };
 

@@ -78,9 +78,10 @@ EtcdStore::EtcdStore(const EtcdAddress& address, std::string name, std::int64_t 
       root_("/ddp/" + address.name + "//"),
       call_timeout_ms_(call_timeout_ms),
       owner_(random_number()),
-      writer_client_(address, name_),
-      follower_client_(address, name_),
-      keeper_client_(address, name_) {
+      endpoint_(std::make_shared<EtcdEndpoint>(0)),
+      writer_client_(address, name_, endpoint_),
+      follower_client_(address, name_, endpoint_),
+      keeper_client_(address, name_, endpoint_) {
     lease_ = writer_client_.grant_lease(address_.ttl_s, deadline);
     try {
         join(deadline);
@@ -404,7 +405,7 @@ void EtcdStore::say_goodbye() {
     const interrupt::Off off;
     const auto deadline = Deadline::after_ms(kFarewellMs);
     try {
-        EtcdClient client(address_, name_);
+        EtcdClient client(address_, name_, endpoint_);
         if (joined_at_ == 0) return client.revoke_lease(lease_, deadline);
         const std::string alive = key(kWatched + EtcdReplica::alive_key(owner_));
         const auto gone = EtcdOperation::remove({alive, ""});

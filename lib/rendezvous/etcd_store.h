@@ -131,6 +131,7 @@ private:
     std::set<std::uint64_t> tried_to_bury_;                // keeper
     Deadline::Clock::time_point next_beat_, last_answer_;  // keeper
 
+    const std::shared_ptr<EtcdEndpoint> endpoint_;
     EtcdClient writer_client_;
     EtcdClient follower_client_;
     EtcdClient keeper_client_;

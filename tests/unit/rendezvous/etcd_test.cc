@@ -50,6 +50,16 @@ void expect_exact_sums(const std::string& uri, const std::function<void()>& happ
     };
     auto first = std::async(std::launch::async, [&] { return add(*a); });
     auto second = std::async(std::launch::async, [&] { return add(*b); });
+    // Whatever fails, the threads above end before their futures wait for them.
+    struct AtEnd {
+        std::atomic<bool>& go_on;
+        Store &a, &b;
+        ~AtEnd() {
+            go_on = false;
+            a.close();
+            b.close();
+        }
+    } at_end{go_on, *a, *b};
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     happens();
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -81,6 +91,19 @@ TEST_F(Etcd, AServerThatStandsStillIsLeft) {
         other->set("k", "v");
         std::this_thread::sleep_for(std::chrono::seconds(1));
     });
+}
+
+TEST_F(Etcd, EndpointsThatAreSilentCostNoLease) {
+    EtcdCluster silent(1);
+    EtcdCluster cluster(1);
+    silent.stop_running(0);
+    const std::string both = silent.endpoints() + "," + silent.endpoints();
+    auto store = open(str("etcd://", both, ",", cluster.endpoints(), "/test/silent?ttl=2"));
+    for (int i = 0; i < 8; ++i) {
+        store->set("k", std::to_string(i));
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    }
+    EXPECT_EQ(store->get("k"), "7");
 }
 
 TEST_F(Etcd, WithoutServersTheStoreIsLost) {
