@@ -9,6 +9,7 @@
 #include "models.h"
 #include "options.h"
 #include "peers.h"
+#include "predict/predict.h"
 
 namespace bench {
 namespace {
@@ -37,6 +38,12 @@ int be_a_rank(const Options& options) {
 int run_command(const Options& options, int argc, char** argv) {
     if (options.command == Command::peers) run_peers(argc, argv);
     if (options.command == Command::transfer) return print(run_transfer(options), options);
+    if (options.command == Command::predict) {
+        const Prediction prediction = predict(options);
+        const int status = print(prediction.rows, options);
+        if (!options.json) std::cout << '\n' << prediction.text;
+        return status;
+    }
     if (options.command == Command::models) {
         write_model(std::cout, find_model(options.model));
         return std::cout.good() ? 0 : 1;

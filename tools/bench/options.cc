@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 
+#include "predict/network.h"
+
 namespace bench {
 namespace {
 
@@ -13,17 +15,33 @@ std::string check_iterations(const std::string& text) {
     return CLI::Range(1, 1000000)(text);
 }
 
+void add_output_options(CLI::App* command, Options& options) {
+    command->add_flag("--json", options.json, "One JSON object a line instead of a table");
+    command->add_option("--csv", options.csv, "Also write the rows to this file, comma-separated");
+}
+
 void add_row_options(CLI::App* command, Options& options) {
     command->add_option("--iters", options.iters, "Iterations to time: a number, or auto for at least 10 in --seconds")
         ->check(CLI::Validator(check_iterations, "auto|N"))
         ->capture_default_str();
-    command->add_flag("--json", options.json, "One JSON object a line instead of a table");
-    command->add_option("--csv", options.csv, "Also write the rows to this file, comma-separated");
+    add_output_options(command, options);
 }
 
 void add_bucket_option(CLI::App* command, Options& options) {
     command->add_option("--bucket-mb", options.bucket_mb, "Bucket size in MiB")
         ->check(CLI::Range(1e-6, 65536.0))
+        ->capture_default_str();
+}
+
+void add_first_bucket_option(CLI::App* command, Options& options) {
+    command->add_option("--first-bucket-mb", options.first_bucket_mb, "Size of the first bucket in MiB")
+        ->check(CLI::Range(1e-6, 65536.0))
+        ->capture_default_str();
+}
+
+void add_groups_option(CLI::App* command, Options& options) {
+    command->add_option("--groups", options.groups, "Groups that take turns (ddp_group_round_robin)")
+        ->check(CLI::Range(1, 64))
         ->capture_default_str();
 }
 
@@ -36,9 +54,7 @@ void add_job_options(CLI::App* command, Options& options) {
                      "As in ddp_group_options; options may follow: NAME:key=value:key=value")
         ->capture_default_str();
     command->add_option("--backend-options", options.backend_options, "key=value,key=value");
-    command->add_option("--groups", options.groups, "Groups that take turns (ddp_group_round_robin)")
-        ->check(CLI::Range(1, 64))
-        ->capture_default_str();
+    add_groups_option(command, options);
     add_row_options(command, options);
     command->add_option("--seconds", options.seconds, "How long --iters auto measures each row")
         ->check(CLI::Range(0.01, 3600.0))
@@ -92,9 +108,7 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
     command->get_option("--backend")->expected(1);
     add_model_option(command, options);
     add_bucket_option(command, options);
-    command->add_option("--first-bucket-mb", options.first_bucket_mb, "Size of the first bucket in MiB")
-        ->check(CLI::Range(1e-6, 65536.0))
-        ->capture_default_str();
+    add_first_bucket_option(command, options);
     command
         ->add_option(
             "--compute-ms", options.compute_ms,
@@ -164,6 +178,73 @@ CLI::App* add_transfer(CLI::App& app, Options& options) {
     return command;
 }
 
+CLI::App* add_predict(CLI::App& app, Options& options) {
+    CLI::App* command = app.add_subcommand("predict",
+                                           "Predicts the time of a training step on a network that you describe. "
+                                           "libddp plans the buckets and runs the hook, on this "
+                                           "machine and on one rank, so the gradients must fit into memory. Prints one "
+                                           "row for each bucket size at --world, then one "
+                                           "row for each smaller power of two with the best bucket size. exposed_ms: "
+                                           "how much longer communication makes the step. "
+                                           "waiting_ms: how long an average rank waits for the slowest one. "
+                                           "efficiency: the computing time of a step divided by "
+                                           "step_ms");
+    command->add_option("--world", options.world, "Ranks")->check(CLI::Range(1, 65536))->capture_default_str();
+    command->add_option("--ranks-a-host", options.ranks_a_host, "Ranks on each host")
+        ->check(CLI::Range(1, 1024))
+        ->capture_default_str();
+    add_model_option(command, options);
+    command->add_option("--compute-ms", options.compute_ms, "Milliseconds that a backward pass computes")
+        ->check(CLI::Range(0.001, 1e7))
+        ->required();
+    command
+        ->add_option("--forward-ms", options.forward_ms,
+                     "Milliseconds that a forward pass computes; the default is half of --compute-ms")
+        ->check(CLI::Range(0.0, 1e7));
+    command->add_option("--optimizer-ms", options.optimizer_ms, "Milliseconds of an optimizer step")
+        ->check(CLI::Range(0.0, 1e7));
+    command
+        ->add_option("--network", options.network,
+                     network_names() +
+                         ". NAME:key=value:key=value changes latency-us, message-us, host-gb-s, local-latency-us or "
+                         "local-gb-s")
+        ->capture_default_str();
+    command->add_option(
+        "--measured", options.measured,
+        "A file with the output of `ddp-bench allreduce --json` of --world ranks. Its times replace those of the "
+        "network for allreduces");
+    command->add_option("--bucket-mb", options.bucket_mbs, "Bucket sizes in MiB, separated by commas")
+        ->delimiter(',')
+        ->check(CLI::Range(1e-6, 65536.0))
+        ->capture_default_str();
+    add_first_bucket_option(command, options);
+    command->add_option("--hook", options.hook, "A communication hook. Its computing takes no time");
+    command->add_option("--hook-options", options.hook_options, "key=value,key=value, as in ddp_use_hook");
+    add_groups_option(command, options);
+    command
+        ->add_option("--jitter", options.jitter,
+                     "Standard deviation of a rank's computing time from step to step, as a share of it")
+        ->check(CLI::Range(0.0, 1.0))
+        ->capture_default_str();
+    command
+        ->add_option("--straggler", options.straggler,
+                     "How much longer one rank always computes, as a share of its time")
+        ->check(CLI::Range(0.0, 100.0))
+        ->capture_default_str();
+    command
+        ->add_option("--cores", options.cores,
+                     "Cores of a rank that its backward pass and its communication share; 0: they share none")
+        ->check(CLI::Range(0.0, 1024.0))
+        ->capture_default_str();
+    command
+        ->add_option("--communication-cores", options.communication_cores,
+                     "Cores that communication keeps busy on a rank while nothing else runs")
+        ->check(CLI::Range(0.0, 1024.0))
+        ->capture_default_str();
+    add_output_options(command, options);
+    return command;
+}
+
 }  // namespace
 
 std::int64_t Options::iterations() const {
@@ -185,6 +266,7 @@ Options parse_options(int argc, const char* const* argv) {
     const CLI::App* transfer = add_transfer(app, options);
     CLI::App* models = app.add_subcommand("models", "Prints a model's gradients in the format that --model FILE reads");
     add_model_option(models, options);
+    const CLI::App* predict = add_predict(app, options);
     app.add_subcommand("peers", "Runs libddp, Gloo, Open MPI and PyTorch in turns: see ddp-bench peers --help");
     if (argc > 1 && std::string(argv[1]) == "peers") {
         options.command = Command::peers;  // what follows is for its script
@@ -198,6 +280,7 @@ Options parse_options(int argc, const char* const* argv) {
     if (*allreduce) options.command = Command::allreduce;
     if (*replay) options.command = Command::replay;
     if (*grad_ready) options.command = Command::grad_ready;
+    if (*predict) options.command = Command::predict;
     if (*joined) options.command = Command::join;
     if (*transfer) {
         options.command = Command::transfer;

@@ -7,7 +7,7 @@
 
 namespace bench {
 
-enum class Command { allreduce, replay, grad_ready, join, transfer, models, peers };
+enum class Command { allreduce, replay, grad_ready, join, transfer, models, predict, peers };
 
 struct Options {
     Command command = Command::models;
@@ -40,6 +40,18 @@ struct Options {
     std::string hook;  // also run the loop with this hook
     std::string hook_options;
     std::string trace;  // write a trace of some more steps to this file
+
+    // predict
+    std::vector<double> bucket_mbs{25};
+    std::string network = "25gbit";
+    std::string measured;  // a file of rows of allreduce
+    int ranks_a_host = 1;
+    double forward_ms = -1;  // -1: half of the backward pass
+    double optimizer_ms = 0;
+    double jitter = 0;
+    double straggler = 0;
+    double cores = 0;
+    double communication_cores = 0;
 
     // grad-ready
     int params = 1000;

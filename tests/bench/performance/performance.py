@@ -13,6 +13,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
   link         two hosts and a slow link: its limit, PyTorch's DistributedDataParallel, overlap
   fast-link    two hosts and a link that nothing slows: plain, authenticated and encrypted, beside TCP alone and Gloo
   round-robin  1, 2 and 4 round robin groups
+  predict      what ddp-bench predict says, beside what is measured
 
 Without sections all of them; a page keeps the sections that are not measured again. What is missing here (a backend,
 PyTorch, MPI, the right to make network namespaces) is said and left out. Status 1: a criterion was measured and not met.
@@ -23,6 +24,7 @@ import sys
 
 import elastic
 import one_host
+import prediction
 import report
 import running
 import two_hosts
@@ -38,6 +40,7 @@ SECTIONS = {
     "link": ("Two hosts and a slow link", two_hosts.link),
     "fast-link": ("Two hosts and a fast link", two_hosts.fast_link),
     "round-robin": ("Round robin groups", two_hosts.round_robin),
+    "predict": ("Predicted steps", prediction.predict),
 }
 
 

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""ddp-bench predict: what it says of steps that libddp has planned, and its complaints.
+
+usage: check_predict.py DDP_BENCH
+"""
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BENCH = sys.argv.pop(1)
+TIMEOUT_S = 60
+PARAMS, ELEMENTS = 40, 65536  # a quarter of a MiB each
+MODEL = f"{PARAMS}x{ELEMENTS}"
+BYTES = 4 * PARAMS * ELEMENTS
+
+
+def run(*arguments):
+    return subprocess.run([BENCH, "predict", *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=TIMEOUT_S)
+
+
+class PredictTest(unittest.TestCase):
+    def rows(self, *arguments):
+        done = run("--model", MODEL, "--compute-ms", 20, *arguments, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def complains(self, words, *arguments, status=1):
+        done = run(*arguments)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        self.assertIn(words, done.stdout + done.stderr)
+
+    def test_buckets_are_those_of_libddp(self):
+        small, large, *_ = self.rows("--world", 8, "--bucket-mb", "1,2.5")
+        self.assertEqual((small["buckets"], small["collectives"], small["bytes"]), (10, 10, BYTES))
+        self.assertEqual(large["buckets"], 1 + 4)  # the first of 1 MiB, then 36 parameters in buckets of ten
+        self.assertEqual(large["bytes"], BYTES)
+
+    def test_worlds_below_follow(self):
+        worlds = [row["world"] for row in self.rows("--world", 6, "--bucket-mb", "1,2")]
+        self.assertEqual(worlds, [6, 6, 1, 2, 4])
+
+    def test_one_rank_waits_for_nothing(self):
+        row = self.rows("--world", 1)[0]
+        self.assertEqual((row["step_ms"], row["compute_ms"], row["exposed_ms"], row["efficiency"]), (30, 30, 0, 1))
+
+    def test_more_ranks_and_slower_networks_take_longer(self):
+        fast = self.rows("--world", 64, "--network", "100gbit")
+        slow = self.rows("--world", 64, "--network", "1gbit")
+        for rows in fast, slow:
+            steps = [row["step_ms"] for row in rows[1:]] + [rows[0]["step_ms"]]
+            self.assertEqual(steps, sorted(steps))
+        self.assertLess(fast[0]["step_ms"], slow[0]["step_ms"])
+
+    def test_hooks_give_less(self):
+        for hook, share in ("fp16", 0.5), ("bf16", 0.5), ("allreduce", 1):
+            self.assertEqual(self.rows("--world", 2, "--hook", hook)[0]["bytes"], share * BYTES, hook)
+        done = run("--model", "resnet50", "--compute-ms", 20, "--world", 2, "--hook", "powersgd", "--hook-options", "start=0", "--json")
+        ranked = json.loads(done.stdout.splitlines()[0])
+        self.assertLess(ranked["bytes"], 0.05 * 102228128)
+        self.assertGreater(ranked["collectives"], ranked["buckets"])
+
+    def test_groups_in_turn_share_the_network(self):
+        one, = self.rows("--world", 1, "--groups", 3)
+        self.assertEqual(one["bytes"], BYTES)
+        overlapped, queued = (self.rows("--world", 4, "--network", "10gbit:latency-us=5000", "--groups", groups, "--bucket-mb", 0.5)[0]
+                              for groups in (4, 1))
+        self.assertLess(overlapped["step_ms"], 0.5 * queued["step_ms"])
+
+    def test_measured_times_are_used(self):
+        with tempfile.NamedTemporaryFile("w", prefix="ddp-measured-") as file:
+            for size in 1 << 10, 1 << 24:
+                print(json.dumps({"name": "allreduce", "world": 2, "bytes": size, "median_ms": 7}), file=file)
+            file.flush()
+            row = self.rows("--world", 2, "--measured", file.name, "--bucket-mb", 100, "--first-bucket-mb", 100)[0]
+            self.assertEqual((row["buckets"], row["step_ms"]), (1, 37))
+            self.complains("--measured: the rows are of a world of 2, and --world is 3", "--compute-ms", 1, "--world", 3, "--measured",
+                           file.name)
+
+    def test_a_table_and_a_sentence(self):
+        done = run("--model", MODEL, "--compute-ms", 20, "--world", 64, "--network", "1gbit", "--bucket-mb", "1,4")
+        self.assertRegex(done.stdout, r"\nOf these bucket sizes \d MiB is the best\. With 2 ranks "
+                                      r"the efficiency is 0\.\d+: \d+\.\d ms of each step are communication that no backward pass hides, mostly transfer: "
+                                      r"10\.5 MB from each rank\. A faster network, a hook that compresses or a larger batch helps\.\n$")
+        calm = run("--model", MODEL, "--compute-ms", 2000, "--world", 8, "--network", "nvlink-ib").stdout
+        self.assertIn("\nScaling does not end: 8 ranks have an efficiency of ", calm)
+        slow = run("--model", MODEL, "--compute-ms", 2000, "--world", 8, "--network", "nvlink-ib", "--straggler", 1).stdout
+        self.assertIn("ms of each step are spent waiting for the slowest rank", slow)
+        late = run("--model", MODEL, "--compute-ms", 2, "--world", 8, "--network", "100gbit:latency-us=5000").stdout
+        self.assertIn("mostly latency: ", late)
+
+    def test_rows_as_csv(self):
+        with tempfile.NamedTemporaryFile("r", prefix="ddp-rows-") as file:
+            row = self.rows("--world", 1, "--csv", file.name)[0]
+            again, = csv.DictReader(file)
+        self.assertEqual(float(again["step_ms"]), row["step_ms"])
+
+    def test_thousands_of_ranks(self):
+        rows = self.rows("--world", 4096, "--ranks-a-host", 8, "--jitter", 0.03)
+        self.assertEqual(len(rows), 13)
+        self.assertGreater(rows[0]["waiting_ms"], 0)
+
+    def test_what_is_wrong_is_said(self):
+        self.complains("--compute-ms is required", "--model", MODEL, status=2)
+        self.complains("'26gbit' is none of 1gbit, 10gbit", "--compute-ms", 1, "--network", "26gbit")
+        self.complains("no hook 'nonsense'", "--compute-ms", 1, "--model", MODEL, "--hook", "nonsense")
+        self.complains("cannot read /nowhere", "--compute-ms", 1, "--measured", "/nowhere")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,121 @@
+"""What ddp-bench predict says beside what was measured."""
+import contextlib
+import json
+import tempfile
+
+import running
+import two_hosts
+from running import ms
+
+import namespaces
+
+SIZES = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 26214400, 64 << 20, two_hosts.RESNET50_BYTES]
+WITHIN = 0.15
+FEWEST = 20
+SLOW_RATE = "200mbit"
+SMALL = "60x400000"  # 96 MB in equal gradients
+
+
+class Place:
+    """Where a group is. compute: of backward passes; with 0 only the gradients are written."""
+
+    def __init__(self, name, backend, rate=None, ranks_a_host=1, computes=(0,), more=()):
+        self.name, self.backend, self.rate, self.ranks_a_host = name, backend, rate, ranks_a_host
+        self.hosts = None
+        cases = [("resnet50", bucket, compute, 1, "") for compute in computes for bucket in (1, 25)]
+        self.cases = [*cases, *more]
+
+    @contextlib.contextmanager
+    def reached(self):
+        if self.ranks_a_host == 0:
+            yield
+            return
+        with namespaces.Link(self.rate) as self.hosts:
+            yield
+
+    @property
+    def world(self):
+        return 2 * max(1, self.ranks_a_host)
+
+    def rows(self, section, options, command):
+        command = [*command, "--backend", self.backend]
+        if self.hosts is None:
+            return running.run(section, [options.bench, *command, "--world", 2, "--json"], options.timeout)
+        return two_hosts.job_rows(section, self.hosts, options, self.ranks_a_host, command)
+
+
+def places(options):
+    with_compute = [(SMALL, 5, 100, 1, "")]
+    on_link = [("resnet50", 5, 400, 2, ""), ("resnet50", 25, 400, 1, "fp16"), (SMALL, 5, 400, 1, "")]
+    return [
+        Place("one host, shm", "shm", ranks_a_host=0, computes=(0, 100), more=with_compute),
+        Place("one host, tcp", "tcp", ranks_a_host=0, computes=(0, 100), more=with_compute),
+        Place(f"two hosts, {options.rate}, 2 x 1", options.link_backend, options.rate, 1, (0, 400, 800), on_link),
+        Place(f"two hosts, {SLOW_RATE}, 2 x 1", options.link_backend, SLOW_RATE, 1, (0, 400), on_link[:2]),
+        Place(f"two hosts, {options.rate}, 2 x 2", options.hierarchical, options.rate, 2),
+    ]
+
+
+def measured(section, options, place, case):
+    model, bucket, compute, groups, hook = case
+    row, = place.rows(section, options, [
+        "replay", "--model", model, "--bucket-mb", bucket, "--first-bucket-mb", 1, "--compute-ms", compute, "--groups", groups,
+        "--seconds", 0.3 if options.quick else 4, *(["--hook", hook] if hook else [])])
+    return row
+
+
+def predicted(section, options, place, case, table, row, busy):
+    model, bucket, _, groups, hook = case
+    command = [options.bench, "predict", "--model", model, "--world", place.world, "--measured", table, "--compute-ms", row["local_ms"],
+               "--forward-ms", 0, "--bucket-mb", bucket, "--first-bucket-mb", 1, "--groups", groups, "--cores",
+               2 / place.world, "--communication-cores", round(busy, 3), *(["--hook", hook] if hook else []), "--json"]
+    return running.run(section, command, options.timeout)[0]["step_ms"]
+
+
+def busy_cores(row):
+    """How many cores communication keeps busy on a rank, from a step without compute."""
+    communication = row["median_ms"] - row["local_ms"]
+    return min(1.0, max(0.0, (row["cpu_ms"] - row["local_ms"]) / communication)) if communication > 0 else 0.0
+
+
+def compare(section, options, place):
+    """A line for each case, and the errors."""
+    lines, errors = [], []
+    with place.reached(), tempfile.NamedTemporaryFile("w", prefix="ddp-allreduce-") as table:
+        rows = place.rows(section, options, ["allreduce", "--bytes", ",".join(map(str, SIZES)), "--seconds",
+                                             0.2 if options.quick else 3])
+        table.write("".join(json.dumps(row) + "\n" for row in rows))
+        table.flush()
+        busy = None
+        for case in place.cases:
+            row = measured(section, options, place, case)
+            if busy is None:
+                busy = busy_cores(row)
+            model, bucket, compute, groups, hook = case
+            step = row["hook_ms" if hook else "median_ms"]
+            said = predicted(section, options, place, case, table.name, row, busy)
+            errors.append(said / step - 1)
+            lines.append([place.name, model, bucket, compute, groups, hook or "–", ms(step), ms(said), f"{100 * errors[-1]:+.0f} %"])
+    return lines, errors
+
+
+def predict(section, options):
+    section.open_with(
+        "Steps as `ddp-bench predict` says beside steps that were measured (`ddp-bench replay`). It is told how long allreduces of some "
+        "sizes take in the same group (`--measured`), how long the backward pass alone takes, and, where both share processors, how busy "
+        "communication keeps them. Buckets, their order, hooks and what they send are libddp's own.")
+    lines, errors = [], []
+    for place in places(options):
+        reason = namespaces.why_impossible(place.rate) if place.rate else None
+        if reason or not running.works(options, place.backend):
+            section.judge(place.name, reason or f"this build has no backend {place.backend}", None)
+            continue
+        more, wrong = compare(section, options, place)
+        lines += more
+        errors += wrong
+    section.table(["Group", "Model", "Bucket, MiB", "Compute, ms", "Groups", "Hook", "Measured", "Predicted", "Error"], lines)
+    section.commands = section.commands[:3]  # the others differ in their numbers
+    worst = max(errors, key=abs)
+    section.judge(f"at least {FEWEST} settings, all within {100 * WITHIN:.0f} %",
+                  f"{sum(abs(error) <= WITHIN for error in errors)} of {len(errors)}, at most {100 * worst:+.0f} %",
+                  len(errors) >= FEWEST and abs(worst) <= WITHIN)

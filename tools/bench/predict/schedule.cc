@@ -1,0 +1,158 @@
+#include "predict/schedule.h"
+
+#include <ddp/ddp.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+
+#include "gradients.h"
+#include "handles.h"
+#include "record/reader.h"
+
+namespace bench {
+namespace {
+
+using libddp::record::Event;
+using libddp::record::EventKind;
+
+constexpr int kStepsAlone = 3;  // the order in which gradients came in the first decides the buckets of the next
+
+// A folder that goes with the object.
+class Folder {
+public:
+    Folder() : path_((std::filesystem::temp_directory_path() / "ddp-bench-XXXXXX").string()) {
+        if (!mkdtemp(path_.data())) throw std::runtime_error("cannot make a folder " + path_ + " for a record");
+    }
+    ~Folder() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    Folder(const Folder&) = delete;
+    Folder& operator=(const Folder&) = delete;
+    const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+};
+
+std::int64_t now_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+Group alone(const Options& options) {
+    ddp_group_options join;
+    ddp_group_options_init(&join);
+    join.rank = 0;
+    join.world_size = 1;
+    join.round_robin = options.groups;
+    ddp_group* group = nullptr;
+    Result result;
+    result.check(ddp_group_create(&join, &group, result));
+    return Group(group);
+}
+
+// When each gradient of the last step was announced, in the order of the backward pass.
+std::vector<std::int64_t> run_steps(ddp_group* group, const Model& model, const Options& options) {
+    SharedGradients gradients(group, context_options(options), model, nullptr);
+    if (!options.hook.empty()) {
+        Result result;
+        result.check(ddp_use_hook(gradients.context(), options.hook.c_str(), options.hook_options.c_str(), result));
+    }
+    std::vector<std::int64_t> times;
+    for (int step = 0; step < kStepsAlone; ++step) {
+        times.clear();
+        gradients.begin_step();
+        for (std::size_t i = gradients.all().size(); i-- > 0;) {
+            times.push_back(now_ns());
+            gradients.ready(i);
+        }
+        gradients.finalize();
+    }
+    return times;
+}
+
+CollectiveKind kind_of(std::int32_t detail) {
+    switch (libddp::record::collective_of(detail)) {
+        case DDP_COLLECTIVE_BROADCAST:
+            return CollectiveKind::broadcast;
+        case DDP_COLLECTIVE_ALLGATHER:
+            return CollectiveKind::allgather;
+        case DDP_COLLECTIVE_REDUCE_SCATTER:
+            return CollectiveKind::reduce_scatter;
+        case DDP_COLLECTIVE_BARRIER:
+            return CollectiveKind::barrier;
+        default:
+            return CollectiveKind::allreduce;
+    }
+}
+
+// events: of one context alone.
+Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::int64_t>& times) {
+    std::int64_t last_step = -1;
+    for (const Event& event : events)
+        if (event.kind == EventKind::kLaunch) last_step = std::max(last_step, event.step);
+    std::map<std::int32_t, int> triggers;  // of buckets
+    std::map<std::uint16_t, int> links;
+    std::map<std::int32_t, int> newest;  // collective of a bucket
+    std::vector<Event> operations;
+    for (const Event& event : events) {
+        if (event.kind == EventKind::kOperationEnd) links.emplace(event.owner, 0);
+        if (event.step != last_step) continue;
+        if (event.kind == EventKind::kLaunch) {
+            const auto next = std::upper_bound(times.begin(), times.end(), event.time_ns);
+            triggers[event.bucket] = static_cast<int>(next - times.begin()) - 1;
+        }
+        if (event.kind == EventKind::kOperationEnd && event.bucket >= 0) operations.push_back(event);
+    }
+    int count = 0;
+    for (auto& [owner, number] : links) number = count++;
+    // Events of several links come as they end; buckets are launched in their order.
+    std::stable_sort(operations.begin(), operations.end(),
+                     [](const Event& a, const Event& b) { return a.bucket < b.bucket; });
+    Schedule schedule;
+    for (const Event& event : operations) {
+        Collective collective;
+        collective.kind = kind_of(event.detail);
+        collective.bytes = static_cast<double>(event.bytes);
+        collective.bucket = event.bucket;
+        collective.link = links.at(event.owner);
+        collective.trigger = triggers.at(event.bucket);
+        const auto [before, first] = newest.emplace(event.bucket, static_cast<int>(schedule.size()));
+        if (!first) collective.after = before->second;
+        before->second = static_cast<int>(schedule.size());
+        schedule.push_back(collective);
+    }
+    return schedule;
+}
+
+}  // namespace
+
+Schedule find_schedule(const Model& model, const Options& options) {
+    static const Folder folder;  // libddp asks once in a process where to record
+    setenv("DDP_RECORD", folder.path().c_str(), 1);
+    const std::int64_t begin = now_ns();
+    const Group group = alone(options);
+    const std::vector<std::int64_t> times = run_steps(group.get(), model, options);
+    std::vector<std::string> complaints;
+    for (auto& process : libddp::record::read_records(folder.path(), complaints)) {
+        std::vector<Event>& events = process.events;
+        for (Event& event : events) event.time_ns -= process.offset_ns;  // back to the clock of `times`
+        if (process.lost > 0 && events.front().time_ns > begin)
+            throw std::runtime_error(
+                "the model has more buckets than a record holds; set DDP_RECORD_EVENTS to more than " +
+                std::to_string(libddp::record::kEvents));
+        std::erase_if(events, [&](const Event& event) { return event.time_ns < begin; });
+        Schedule schedule = schedule_of(events, times);
+        if (!schedule.empty()) return schedule;
+    }
+    throw std::runtime_error("libddp has recorded no collective" +
+                             (complaints.empty() ? std::string() : ": " + complaints.front()));
+}
+
+}  // namespace bench
