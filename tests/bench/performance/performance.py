@@ -13,7 +13,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
   link         two hosts and a slow link: its limit, PyTorch's DistributedDataParallel, overlap
   fast-link    two hosts and a link that nothing slows: plain, authenticated and encrypted, beside TCP alone and Gloo
   round-robin  1, 2 and 4 round robin groups
-  predict      what ddp-bench predict says, beside what is measured
+  predict      predicted steps (ddp-bench predict) beside measured ones
 
 Without sections all of them; a page keeps the sections that are not measured again. What is missing here (a backend,
 PyTorch, MPI, the right to make network namespaces) is said and left out. Status 1: a criterion was measured and not met.
