@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// An endpoint that is silent for this long is left for the next one: at first soon, as a server that has lost its leader forgets
-// requests, and later less so, as all may be slow. A lease has to outlive the first attempt.
+// After so long without an answer the next endpoint is asked. The first attempt is short, because a server without a leader forgets requests,
+// and because a lease has to outlive it. Later attempts are longer, because all servers may be slow.
 constexpr std::int64_t kAttemptMs = 1000;
 constexpr std::int64_t kAttemptsOfLease = 4;
 constexpr std::int64_t kLongestAttemptMs = 8000;
@@ -388,13 +388,18 @@ void EtcdClient::watch(const EtcdRange& range, std::int64_t from_revision, const
     request["start_revision"] = std::to_string(from_revision);
     request["fragment"] = true;
     std::string pending;
+    bool is_seen = false;  // what fails is the caller's doing, and not the endpoint's
     const auto more = [&](std::string_view piece) {
         pending.append(piece);
         std::size_t start = 0;
         // Only the new bytes can end a line.
         for (std::size_t end = pending.find('\n', pending.size() - piece.size()); end != std::string::npos;
              end = pending.find('\n', start)) {
-            if (end > start) seen(etcd_json::decode_news(std::string_view(pending).substr(start, end - start)));
+            if (end > start) {
+                is_seen = true;
+                seen(etcd_json::decode_news(std::string_view(pending).substr(start, end - start)));
+                is_seen = false;
+            }
             start = end + 1;
         }
         pending.erase(0, start);
@@ -412,7 +417,7 @@ void EtcdClient::watch(const EtcdRange& range, std::int64_t from_revision, const
         leave(endpoint);
         throw Error(again.why);
     } catch (const Error&) {
-        leave(endpoint);
+        if (!is_seen) leave(endpoint);
         throw;
     }
 }

@@ -86,11 +86,27 @@ class PredictTest(unittest.TestCase):
                                       r"the efficiency is 0\.\d+: \d+\.\d ms of each step are communication that no backward pass hides, mostly transfer: "
                                       r"10\.5 MB from each rank\. A faster network, a hook that compresses or a larger batch helps\.\n$")
         calm = run("--model", MODEL, "--compute-ms", 2000, "--world", 8, "--network", "nvlink-ib").stdout
-        self.assertIn("\nScaling does not end: 8 ranks have an efficiency of ", calm)
+        self.assertRegex(calm, r"\nUp to 8 ranks the efficiency is at least 0\.9 \((1|0\.9\d+) with 8\)\.\n$")
         slow = run("--model", MODEL, "--compute-ms", 2000, "--world", 8, "--network", "nvlink-ib", "--straggler", 1).stdout
         self.assertIn("ms of each step are spent waiting for the slowest rank", slow)
         late = run("--model", MODEL, "--compute-ms", 2, "--world", 8, "--network", "100gbit:latency-us=5000").stdout
         self.assertIn("mostly latency: ", late)
+
+    def test_hooks_that_cannot_be_predicted(self):
+        self.complains("post_local_sgd", "--model", MODEL, "--compute-ms", 1, "--hook", "post_local_sgd")
+        with tempfile.NamedTemporaryFile("w", prefix="ddp-measured-") as file:
+            for size in 1 << 10, 1 << 24:
+                print(json.dumps({"name": "allreduce", "world": 2, "bytes": size, "median_ms": 7}), file=file)
+            file.flush()
+            self.complains("does not send by allreduce", "--model", MODEL, "--compute-ms", 1, "--hook", "topk", "--measured", file.name)
+
+    def test_a_hook_that_sends_nothing(self):
+        row = self.rows("--world", 8, "--hook", "noop")[0]
+        self.assertEqual((row["buckets"], row["collectives"], row["bytes"], row["step_ms"]), (2, 0, 0, 30))
+
+    def test_many_buckets(self):
+        done = run("--model", "3000x16", "--compute-ms", 20, "--bucket-mb", 0.00005, "--first-bucket-mb", 0.00005, "--json")
+        self.assertEqual(json.loads(done.stdout.splitlines()[0])["buckets"], 3000, done.stderr)
 
     def test_rows_as_csv(self):
         with tempfile.NamedTemporaryFile("r", prefix="ddp-rows-") as file:
@@ -105,9 +121,12 @@ class PredictTest(unittest.TestCase):
 
     def test_what_is_wrong_is_said(self):
         self.complains("--compute-ms is required", "--model", MODEL, status=2)
-        self.complains("'26gbit' is none of 1gbit, 10gbit", "--compute-ms", 1, "--network", "26gbit")
-        self.complains("no hook 'nonsense'", "--compute-ms", 1, "--model", MODEL, "--hook", "nonsense")
-        self.complains("cannot read /nowhere", "--compute-ms", 1, "--measured", "/nowhere")
+        model = "--model", MODEL, "--compute-ms", 1
+        self.complains("'26gbit' is none of 1gbit, 10gbit", *model, "--network", "26gbit")
+        self.complains("no hook 'nonsense'", *model, "--hook", "nonsense")
+        self.complains("cannot read /nowhere", *model, "--measured", "/nowhere")
+        self.complains("--hook-options requires --hook", *model, "--hook-options", "start=0", status=2)
+        self.complains("--cores requires --communication-cores", *model, "--cores", 2, status=2)
 
 
 if __name__ == "__main__":

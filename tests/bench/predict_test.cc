@@ -94,8 +94,34 @@ TEST(Timeline, ProcessorsAreShared) {
     EXPECT_NEAR(play(schedule, compute, always(0, 5), 2, {2, 1}).step, 20, kMs);
 }
 
+TEST(Timeline, ProcessorsNeverMakeThePassFaster) {
+    const Schedule schedule = {after_gradient(0)};
+    EXPECT_NEAR(play(schedule, even(1, 20), always(0, 5), 2, {4, 3.5}).step, 25, kMs);
+    EXPECT_NEAR(play(schedule, even(2, 20), always(0, 5), 2, {4, 3.5}).step, 20, kMs);
+    EXPECT_NEAR(play(schedule, even(1, 20), always(0, 5), 2, {0.5, 0.25}).step, 25, kMs);
+}
+
+TEST(Timeline, RoundingLosesNoCollective) {
+    Compute compute;
+    compute.backward_ms = 2000;
+    double done = 0;
+    for (int i = 0; i < 100; ++i) compute.done.push_back(done += 0.01);
+    ASSERT_GT(done, 1);
+    EXPECT_NEAR(play({after_gradient(99)}, compute, always(1, 2), 2).step, 2003, kMs);
+}
+
+TEST(Timeline, AContinuationComesBeforeLaterBuckets) {
+    Schedule schedule = {after_gradient(0), after_gradient(0), after_gradient(0), after_gradient(0, 1)};
+    schedule[1].after = 0;
+    schedule[3].after = 1;
+    EXPECT_NEAR(play(schedule, even(1, 1), always(1, 0), 2).step, 4, kMs);
+}
+
 TEST(Timeline, AnUnknownGradientIsRefused) {
     EXPECT_THROW(play({after_gradient(1)}, even(1, 1), always(0, 1), 2), std::invalid_argument);
+    Schedule circle = {after_gradient(0)};
+    circle[0].after = 0;
+    EXPECT_THROW(play(circle, even(1, 1), always(0, 1), 2), std::invalid_argument);
 }
 
 TEST(Network, AllreduceMovesEachByteTwice) {
@@ -107,6 +133,7 @@ TEST(Network, AllreduceMovesEachByteTwice) {
     EXPECT_NEAR(cost(4, 1, CollectiveKind::allreduce).latency_ms, 2 * 13e-3, kMs);
     EXPECT_NEAR(cost(4, 1, CollectiveKind::reduce_scatter).transfer_ms, 0.75, kMs);
     EXPECT_NEAR(cost(4, 1, CollectiveKind::allgather).transfer_ms, 4 * 0.75, kMs);
+    EXPECT_NEAR(cost(4, 1, CollectiveKind::broadcast).transfer_ms, 1, kMs);
     EXPECT_NEAR(cost(1, 1, CollectiveKind::allreduce).all(), 0, kMs);
     EXPECT_NEAR(cost(4, 1, CollectiveKind::barrier).transfer_ms, 0, kMs);
     // Of 1024 hosts the logarithm counts, not their number.
@@ -135,11 +162,27 @@ TEST(Measured, SizesBetweenAreOnALine) {
     EXPECT_NEAR(measured.allreduce(2000).all(), 1.5, kMs);
     EXPECT_NEAR(measured.allreduce(5000).all(), 3, kMs);
     EXPECT_NEAR(measured.allreduce(1).all(), 0.5005, kMs);
-    EXPECT_NEAR(measured.allreduce(3000).latency_ms, 1, kMs);
-    EXPECT_THROW(Measured({R"({"world":2,"bytes":1,"median_ms":1})"}), std::invalid_argument);
-    EXPECT_THROW(Measured({"{}", "{}"}), std::invalid_argument);
-    EXPECT_THROW(Measured({R"({"world":2,"bytes":1,"median_ms":1})", R"({"world":3,"bytes":2,"median_ms":1})"}),
-                 std::invalid_argument);
+    EXPECT_NEAR(measured.allreduce(3000).latency_ms, 0.5, kMs);
+    EXPECT_NEAR(measured.allreduce(500).all(), 0.75, kMs);
+}
+
+TEST(Measured, NoiseDoesNotMakeLargerMessagesFaster) {
+    const Measured measured({R"({"name":"allreduce","world":2,"bytes":1000,"median_ms":5})",
+                             R"({"name":"allreduce","world":2,"bytes":2000,"median_ms":4})"});
+    EXPECT_NEAR(measured.allreduce(9000).all(), 5, kMs);
+    EXPECT_NEAR(measured.allreduce(10).all(), 5, kMs);
+}
+
+TEST(Measured, WhatIsNoRowIsRefused) {
+    const std::string good = R"({"name":"allreduce","world":2,"bytes":1,"median_ms":1})";
+    for (const std::string& other : {good, std::string("{}"), std::string("no JSON"), std::string("[1]"),
+                                     std::string(R"({"name":"allreduce","world":3,"bytes":2,"median_ms":1})"),
+                                     std::string(R"({"name":"replay","world":2,"bytes":2,"median_ms":1})"),
+                                     std::string(R"({"name":"allreduce","world":"2","bytes":2,"median_ms":1})"),
+                                     std::string(R"({"name":"allreduce","world":2,"bytes":2,"median_ms":-1})")})
+        EXPECT_THROW(Measured({good, other}), std::invalid_argument) << other;
+    EXPECT_THROW(Measured({good}), std::invalid_argument);
+    EXPECT_THROW(Measured({}), std::invalid_argument);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ int run_command(const Options& options, int argc, char** argv) {
     if (options.command == Command::predict) {
         const Prediction prediction = predict(options);
         const int status = print(prediction.rows, options);
-        if (!options.json) std::cout << '\n' << prediction.text;
+        if (!options.json && !prediction.text.empty()) std::cout << '\n' << prediction.text;
         return status;
     }
     if (options.command == Command::models) {

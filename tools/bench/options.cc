@@ -179,16 +179,17 @@ CLI::App* add_transfer(CLI::App& app, Options& options) {
 }
 
 CLI::App* add_predict(CLI::App& app, Options& options) {
-    CLI::App* command = app.add_subcommand("predict",
-                                           "Predicts the time of a training step on a network that you describe. "
-                                           "libddp plans the buckets and runs the hook, on this "
-                                           "machine and on one rank, so the gradients must fit into memory. Prints one "
-                                           "row for each bucket size at --world, then one "
-                                           "row for each smaller power of two with the best bucket size. exposed_ms: "
-                                           "how much longer communication makes the step. "
-                                           "waiting_ms: how long an average rank waits for the slowest one. "
-                                           "efficiency: the computing time of a step divided by "
-                                           "step_ms");
+    CLI::App* command =
+        app.add_subcommand("predict",
+                           "Predicts the time of a training step on a network that you describe. libddp plans the "
+                           "buckets and runs the hook, on this "
+                           "machine and on one rank, so the gradients must fit into memory. Prints one row for each "
+                           "bucket size at --world, then one "
+                           "row for each smaller power of two with the best bucket size, and says where scaling ends. "
+                           "exposed_ms: how much longer "
+                           "communication makes the step. waiting_ms: how long an average rank waits for the slowest "
+                           "one. efficiency: the time of a "
+                           "step of one rank alone, without --jitter and --straggler, divided by step_ms");
     command->add_option("--world", options.world, "Ranks")->check(CLI::Range(1, 65536))->capture_default_str();
     command->add_option("--ranks-a-host", options.ranks_a_host, "Ranks on each host")
         ->check(CLI::Range(1, 1024))
@@ -211,15 +212,16 @@ CLI::App* add_predict(CLI::App& app, Options& options) {
         ->capture_default_str();
     command->add_option(
         "--measured", options.measured,
-        "A file with the output of `ddp-bench allreduce --json` of --world ranks. Its times replace those of the "
-        "network for allreduces");
+        "A file with the output of `ddp-bench allreduce --json` of --world ranks, used in place of --network. Only "
+        "--world is then predicted");
     command->add_option("--bucket-mb", options.bucket_mbs, "Bucket sizes in MiB, separated by commas")
         ->delimiter(',')
         ->check(CLI::Range(1e-6, 65536.0))
         ->capture_default_str();
     add_first_bucket_option(command, options);
-    command->add_option("--hook", options.hook, "A communication hook. Its computing takes no time");
-    command->add_option("--hook-options", options.hook_options, "key=value,key=value, as in ddp_use_hook");
+    command->add_option("--hook", options.hook, "A communication hook. The time that it computes is not counted");
+    command->add_option("--hook-options", options.hook_options, "key=value,key=value, as in ddp_use_hook")
+        ->needs("--hook");
     add_groups_option(command, options);
     command
         ->add_option("--jitter", options.jitter,
@@ -233,7 +235,8 @@ CLI::App* add_predict(CLI::App& app, Options& options) {
         ->capture_default_str();
     command
         ->add_option("--cores", options.cores,
-                     "Cores of a rank that its backward pass and its communication share; 0: they share none")
+                     "Cores of a rank, which its backward pass and its communication share. The backward pass uses "
+                     "one. 0: they share none")
         ->check(CLI::Range(0.0, 1024.0))
         ->capture_default_str();
     command
@@ -241,6 +244,8 @@ CLI::App* add_predict(CLI::App& app, Options& options) {
                      "Cores that communication keeps busy on a rank while nothing else runs")
         ->check(CLI::Range(0.0, 1024.0))
         ->capture_default_str();
+    command->get_option("--cores")->needs("--communication-cores");
+    command->get_option("--communication-cores")->needs("--cores");
     add_output_options(command, options);
     return command;
 }
@@ -254,7 +259,8 @@ std::int64_t Options::iterations() const {
 Options parse_options(int argc, const char* const* argv) {
     Options options;
     CLI::App app(
-        "Measures libddp through its public interface. It starts its own ranks, unless a launcher did.\n"
+        "Measures libddp through its public interface. It starts its own ranks, unless a launcher did. predict "
+        "simulates instead.\n"
         "Times are milliseconds an iteration: of each iteration the slowest rank's, of those the median.",
         "ddp-bench");
     app.set_version_flag("--version", std::string("ddp-bench ") + ddp_version());

@@ -13,6 +13,7 @@ std::string ranks_text(int count) {
 
 void Survival::succeeded(pid_t pid) {
     if (!roll_) return;
+    parting_.erase(pid);
     std::vector<std::string> members = roll_->newest();
     const bool is_member = std::any_of(members.begin(), members.end(),
                                        [&](const std::string& member) { return roll_->names(member, pid); });
@@ -22,6 +23,20 @@ void Survival::succeeded(pid_t pid) {
     if (parted || members.empty() || !finishers_.empty()) return;
     finishers_ = std::move(members);
     roll_->finish(finishers_);
+}
+
+// The store forgets after a while that a member has left, and a process may join again.
+void Survival::note_parting(const std::vector<pid_t>& running) {
+    std::erase_if(parting_, [&](pid_t pid) { return std::find(running.begin(), running.end(), pid) == running.end(); });
+    const std::vector<std::string> members = roll_->newest();
+    for (const pid_t pid : running) {
+        const bool is_member = std::any_of(members.begin(), members.end(),
+                                           [&](const std::string& member) { return roll_->names(member, pid); });
+        if (is_member)
+            parting_.erase(pid);
+        else if (roll_->has_left(pid))
+            parting_.insert(pid);
+    }
 }
 
 Survival::After Survival::failed(bool may_start_again, const std::vector<pid_t>& running) {
@@ -34,9 +49,7 @@ Survival::After Survival::failed(bool may_start_again, const std::vector<pid_t>&
         }
     }
     ++failed_;
-    if (roll_)
-        parting_ = static_cast<int>(
-            std::count_if(running.begin(), running.end(), [&](pid_t pid) { return roll_->has_left(pid); }));
+    if (roll_ && silence_.empty()) note_parting(running);
     if (left() >= rules_.min_ranks) return After::kGoOn;
     return is_ending() ? After::kFailAtEnd : After::kEnd;
 }

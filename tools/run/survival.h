@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,14 +53,15 @@ public:
     int starts() const { return starts_; }
 
 private:
-    int left() const { return rules_.ranks - failed_ - parted_ - parting_; }
+    void note_parting(const std::vector<pid_t>& running);
+    int left() const { return rules_.ranks - failed_ - parted_ - static_cast<int>(parting_.size()); }
 
     const Rules rules_;
     Roll* const roll_ = nullptr;
     int starts_ = 0;
-    int failed_ = 0;   // and were not started again
-    int parted_ = 0;   // politely
-    int parting_ = 0;  // politely, but their processes have not ended
+    int failed_ = 0;           // and were not started again
+    int parted_ = 0;           // politely
+    std::set<pid_t> parting_;  // have left, and their processes still run
     int finished_ = 0;
     std::string silence_;                 // of the store
     std::vector<std::string> finishers_;  // the members of the roster that has finished, here or under another ddprun

@@ -1,6 +1,7 @@
 """Predicted steps beside measured ones."""
 import contextlib
 import json
+import os
 import sys
 import tempfile
 
@@ -71,7 +72,7 @@ def predicted(section, options, place, case, table, row, busy):
     model, bucket, _, groups, hook = case
     command = [options.bench, "predict", "--model", model, "--world", place.world, "--measured", table, "--compute-ms", row["local_ms"],
                "--forward-ms", 0, "--bucket-mb", bucket, "--first-bucket-mb", 1, "--groups", groups, "--cores",
-               2 / place.world, "--communication-cores", round(busy, 3), *(["--hook", hook] if hook else []), "--json"]
+               os.cpu_count() / place.world, "--communication-cores", round(busy, 3), *(["--hook", hook] if hook else []), "--json"]
     return running.run(section, command, options.timeout)[0]["step_ms"]
 
 
@@ -106,7 +107,7 @@ def predict(section, options):
         "Predictions of `ddp-bench predict` beside steps measured by `ddp-bench replay`. The simulator knows the measured times of allreduces in "
         "the same group (`--measured`), the time of the backward pass alone and, where both share processors, how many of them "
         "communication keeps busy. libddp itself plans the buckets and runs the hook. On one host every setting has compute: without it, "
-        "the memory bounds a step. The simulator does not know the memory, and its predictions are then wrong by -54 to +29 %.")
+        "the memory bounds a step. The simulator does not know the memory, and its predictions were then wrong by -54 to +29 % (2026-11-26).")
     lines, errors = [], []
     for place in places(options):
         reason = namespaces.why_impossible(place.rate) if place.rate else None
@@ -118,7 +119,7 @@ def predict(section, options):
         errors += wrong
     section.table(["Group", "Model", "Bucket, MiB", "Compute, ms", "Groups", "Hook", "Measured", "Predicted", "Error"], lines)
     section.commands = section.commands[:3]  # the others differ in their numbers
-    worst = max(errors, key=abs)
+    worst = max(errors, key=abs, default=0.0)
     section.judge(f"at least {FEWEST} settings, all within {100 * WITHIN:.0f} %",
                   f"{sum(abs(error) <= WITHIN for error in errors)} of {len(errors)}, at most {100 * worst:+.0f} %",
                   len(errors) >= FEWEST and abs(worst) <= WITHIN)

@@ -103,14 +103,17 @@ class ElasticTest(Case):
         self.expect_gone(pids)
 
     def test_a_rank_that_has_left_is_not_counted_while_its_process_ends(self):
-        process = self.train("-n", 3, "--min-ranks", 2, "--report-time", 1, "--grace", 1, steps=100000, then='code=$?; [ "$DDP_RANK" = 0 ] && sleep 300; exit $code')
-        self.wait_for(rb"of 3", count=3)
+        process = self.train("-n", 4, "--min-ranks", 2, "--report-time", 1, "--grace", 1, steps=100000, then='code=$?; [ "$DDP_RANK" = 0 ] && sleep 300; exit $code')
+        self.wait_for(rb"of 4", count=4)
         os.kill(self.pid(0), signal.SIGTERM)
+        self.wait_for(rb"of 3", count=3)
+        os.kill(self.pid(3), signal.SIGABRT)
         self.wait_for(rb"of 2", count=2)
         os.kill(self.pid(2), signal.SIGABRT)
         self.finish(process, status=134)
-        [line] = self.told()
-        self.assertRegex(line, r": rank 2 .*; 1 rank is left, fewer than --min-ranks 2, so the job ends$")
+        first, second = self.told()
+        self.assertRegex(first, r": rank 3 .*; the others go on with 2 ranks$")
+        self.assertRegex(second, r": rank 2 .*; 1 rank is left, fewer than --min-ranks 2, so the job ends$")
 
     def test_a_polite_leave_does_not_end_the_job(self):
         process = self.train("-n", 3, "--min-ranks", 1, "--max-restarts", 1)

@@ -97,13 +97,14 @@ TEST_F(Etcd, EndpointsThatAreSilentCostNoLease) {
     EtcdCluster silent(1);
     EtcdCluster cluster(1);
     silent.stop_running(0);
-    const std::string both = silent.endpoints() + "," + silent.endpoints();
-    auto store = open(str("etcd://", both, ",", cluster.endpoints(), "/test/silent?ttl=2"));
-    for (int i = 0; i < 8; ++i) {
+    std::string endpoints;
+    for (int i = 0; i < 4; ++i) endpoints += silent.endpoints() + ",";
+    auto store = open(str("etcd://", endpoints, cluster.endpoints(), "/test/silent?ttl=4"));
+    for (int i = 0; i < 13; ++i) {
         store->set("k", std::to_string(i));
         std::this_thread::sleep_for(std::chrono::milliseconds(500));
     }
-    EXPECT_EQ(store->get("k"), "7");
+    EXPECT_EQ(store->get("k"), "12");
 }
 
 TEST_F(Etcd, WithoutServersTheStoreIsLost) {

@@ -96,6 +96,8 @@ Cost cost_of(const Network& network, const Cluster& cluster, CollectiveKind kind
     const bool gathers = kind == CollectiveKind::allgather;
     const double vector = kind == CollectiveKind::barrier ? 0 : gathers ? bytes * cluster.world : bytes;
     Cost cost = between_hosts(network, cluster.hosts(), vector, parts);
+    if (kind == CollectiveKind::broadcast && cluster.hosts() > 1)  // each host receives all of it
+        cost.transfer_ms = ms_of_bytes(vector, network.host_gb_s);
     if (cluster.ranks_here() > 1) {
         cost.latency_ms += network.local_latency_us * 1e-3;
         cost.transfer_ms += ms_of_bytes(vector, network.local_gb_s) * parts / 2;
@@ -106,27 +108,38 @@ Cost cost_of(const Network& network, const Cluster& cluster, CollectiveKind kind
 Measured::Measured(const std::vector<std::string>& lines) {
     for (const std::string& line : lines) {
         const auto row = nlohmann::json::parse(line, nullptr, false);
-        if (!row.is_object() || !row.contains("bytes") || !row.contains("median_ms") || !row.contains("world"))
+        const auto number = [&](const char* key) {
+            const bool is_one = row.contains(key) && row[key].is_number();
+            return is_one ? row[key].get<double>() : 0;
+        };
+        const bool is_row = row.is_object() && row.contains("name") && row["name"] == "allreduce";
+        const double world = is_row ? number("world") : 0, bytes = is_row ? number("bytes") : 0,
+                     ms = is_row ? number("median_ms") : 0;
+        if (!(world >= 1 && bytes > 0 && ms > 0))
             throw std::invalid_argument("--measured: a line is not of `ddp-bench allreduce --json`: " + line);
-        const int world = row["world"].get<int>();
         if (world_ != 0 && world != world_)
             throw std::invalid_argument("--measured: the lines are of worlds of " + std::to_string(world_) +
-                                        " and of " + std::to_string(world));
-        world_ = world;
-        ms_[row["bytes"].get<double>()] = row["median_ms"].get<double>();
+                                        " and of " + std::to_string(static_cast<int>(world)));
+        world_ = static_cast<int>(world);
+        if (!ms_.emplace(bytes, ms).second)
+            throw std::invalid_argument("--measured: the size of " + std::to_string(static_cast<std::int64_t>(bytes)) +
+                                        " bytes comes twice; give the lines of one backend and one kind of memory");
     }
     if (ms_.size() < 2) throw std::invalid_argument("--measured: allreduces of two sizes at least are needed");
+    const auto first = ms_.begin(), second = std::next(first);
+    const double slope = (second->second - first->second) / (second->first - first->first);
+    latency_ms_ = std::clamp(first->second - slope * first->first, 0.0, first->second);
 }
 
 Cost Measured::allreduce(double bytes) const {
+    const auto least = ms_.begin();
+    if (bytes <= least->first) return {latency_ms_, (least->second - latency_ms_) * bytes / least->first};
     auto above = ms_.lower_bound(bytes);
-    if (above == ms_.begin()) ++above;
     if (above == ms_.end()) --above;
     const auto below = std::prev(above);
-    const double slope = (above->second - below->second) / (above->first - below->first);
-    const double least = ms_.begin()->second;
-    const double all = std::max(0.0, below->second + slope * (bytes - below->first));
-    return {std::min(all, least), std::max(0.0, all - least)};
+    // Where a larger message was faster, chance was stronger than the size.
+    const double slope = std::max(0.0, (above->second - below->second) / (above->first - below->first));
+    return {latency_ms_, std::max(0.0, below->second + slope * (bytes - below->first) - latency_ms_)};
 }
 
 }  // namespace bench

@@ -41,15 +41,14 @@ struct Cost {
     double all() const { return latency_ms + transfer_ms; }
 };
 
-// bytes: the input of each rank. Between hosts this is the cheapest of three algorithms: all to all, ring, and recursive halving and
-// doubling.
+// bytes: the input of each rank; of an allgather it must not depend on the world. Between hosts this is the cheapest of three algorithms:
+// all to all, ring, and recursive halving and doubling.
 Cost cost_of(const Network& network, const Cluster& cluster, CollectiveKind kind, double bytes);
 
 // Measured times of allreduces of several sizes.
 class Measured {
 public:
-    // Lines of JSON, as `ddp-bench allreduce --json` prints them: of one world, with the keys "bytes" and "median_ms". Throws
-    // std::invalid_argument.
+    // Lines of JSON, as `ddp-bench allreduce --json` prints them for one world and one setting. Throws std::invalid_argument.
     explicit Measured(const std::vector<std::string>& lines);
     int world() const { return world_; }
     // Interpolates between two sizes, and extrapolates beyond them.
@@ -57,6 +56,7 @@ public:
 
 private:
     int world_ = 0;
+    double latency_ms_ = 0;  // of a message without bytes
     std::map<double, double> ms_;
 };
 

@@ -48,14 +48,13 @@ std::string fixed(double value) {
     return text.str();
 }
 
-// A step with these buckets, wherever it runs.
+// A step with buckets of this size.
 struct Candidate {
     double bucket_mb = 0;
-    Schedule schedule;
-    int buckets() const { return schedule.empty() ? 0 : schedule.back().bucket + 1; }
-    double bytes() const {  // that a rank gives in a step
+    Plan plan;
+    double bytes() const {  // the input of each rank in a step
         double sum = 0;
-        for (const Collective& collective : schedule) sum += collective.bytes;
+        for (const Collective& collective : plan.schedule) sum += collective.bytes;
         return sum;
     }
 };
@@ -75,13 +74,12 @@ public:
     StepTime step(const Candidate& candidate, int world, bool without_latency = false) const {
         const Cluster cluster{world, options_.ranks_a_host};
         const auto cost = [&](const Collective& collective) {
-            const bool known = measured_ && world == measured_->world() && collective.kind == CollectiveKind::allreduce;
-            Cost found = known ? measured_->allreduce(collective.bytes)
-                               : cost_of(network_, cluster, collective.kind, collective.bytes);
+            Cost found =
+                measured_ ? measured_cost(collective) : cost_of(network_, cluster, collective.kind, collective.bytes);
             if (without_latency) found.latency_ms = 0;
             return found;
         };
-        return play(candidate.schedule, compute_, cost, world, {options_.cores, options_.communication_cores});
+        return play(candidate.plan.schedule, compute_, cost, world, {options_.cores, options_.communication_cores});
     }
     double alone() const { return compute_.forward_ms + compute_.backward_ms + compute_.optimizer_ms; }
     double efficiency(const StepTime& time) const { return alone() / time.step; }
@@ -92,8 +90,8 @@ public:
         row["world"] = world;
         row["hosts"] = Cluster{world, options_.ranks_a_host}.hosts();
         row["bucket_mb"] = candidate.bucket_mb;
-        row["buckets"] = candidate.buckets();
-        row["collectives"] = candidate.schedule.size();
+        row["buckets"] = candidate.plan.buckets;
+        row["collectives"] = candidate.plan.schedule.size();
         row["bytes"] = static_cast<std::int64_t>(candidate.bytes());
         row["step_ms"] = rounded(time.step);
         row["compute_ms"] = rounded(time.compute);
@@ -112,13 +110,18 @@ public:
         const std::string exposed =
             fixed(time.exposed) + " ms of each step are communication that no backward pass hides, mostly ";
         if (step(candidate, world, true).exposed < time.exposed / 2)
-            return exposed + "latency: " + std::to_string(candidate.schedule.size()) +
+            return exposed + "latency: " + std::to_string(candidate.plan.schedule.size()) +
                    " collectives a step. Larger buckets help";
         return exposed + "transfer: " + fixed(candidate.bytes() * 1e-6) +
                " MB from each rank. A faster network, a hook that compresses or a larger batch helps";
     }
 
 private:
+    Cost measured_cost(const Collective& collective) const {
+        if (collective.kind == CollectiveKind::allreduce) return measured_->allreduce(collective.bytes);
+        throw std::invalid_argument("--measured: the hook '" + options_.hook +
+                                    "' does not send by allreduce, and the file has only times of allreduces");
+    }
     static double rounded(double value) { return std::round(value * 1e4) / 1e4 + 0.0; }  // no -0
 
     const Options& options_;
@@ -133,20 +136,20 @@ std::vector<int> worlds_below(int world) {
     return worlds;
 }
 
+// times: of the worlds of 2 and more ranks.
 std::string where_it_ends(const Predictor& predictor, const Candidate& best, const std::map<int, StepTime>& times) {
     std::ostringstream text;
     text << std::setprecision(3);
     const auto bad = std::find_if(times.begin(), times.end(),
                                   [&](const auto& item) { return predictor.efficiency(item.second) < kGood; });
-    if (bad == times.end()) {
-        text << "Scaling does not end: " << times.rbegin()->first << " ranks have an efficiency of "
-             << predictor.efficiency(times.rbegin()->second) << ".";
-        return text.str();
+    if (bad != times.begin()) {
+        const auto& [world, time] = *std::prev(bad);
+        text << "Up to " << world << " ranks the efficiency is at least " << kGood << " (" << predictor.efficiency(time)
+             << " with " << world << "). ";
     }
-    if (bad->first > 2)
-        text << "Up to " << std::prev(bad)->first << " ranks the efficiency is at least " << kGood << ". ";
-    text << "With " << bad->first << " ranks the efficiency is " << predictor.efficiency(bad->second) << ": "
-         << predictor.reason(best, bad->first) << ".";
+    if (bad != times.end())
+        text << "With " << bad->first << " ranks the efficiency is " << predictor.efficiency(bad->second) << ": "
+             << predictor.reason(best, bad->first) << ". ";
     return text.str();
 }
 
@@ -156,29 +159,31 @@ Prediction predict(const Options& options) {
     const Predictor predictor(options);
     const Model model = find_model(options.model);
     Prediction prediction;
-    Candidate best;
+    std::optional<Candidate> best;
     StepTime least;
     for (const double bucket_mb : options.bucket_mbs) {
         Options with = options;
         with.bucket_mb = bucket_mb;
-        const Candidate candidate{bucket_mb, find_schedule(model, with)};
+        const Candidate candidate{bucket_mb, find_plan(model, with)};
         const StepTime time = predictor.step(candidate, options.world);
         prediction.rows.push_back(predictor.row(candidate, options.world, time));
-        if (!best.schedule.empty() && time.step >= least.step) continue;
+        if (best && time.step >= least.step) continue;
         best = candidate;
         least = time;
     }
-    std::map<int, StepTime> times{{options.world, least}};
-    for (const int world : worlds_below(options.world)) {
-        times[world] = predictor.step(best, world);
-        prediction.rows.push_back(predictor.row(best, world, times[world]));
+    std::ostringstream text;
+    if (options.bucket_mbs.size() > 1) text << "Of these bucket sizes " << best->bucket_mb << " MiB is the best. ";
+    if (options.measured.empty() && options.world > 1) {
+        std::map<int, StepTime> times{{options.world, least}};
+        for (const int world : worlds_below(options.world)) {
+            const StepTime time = predictor.step(*best, world);
+            prediction.rows.push_back(predictor.row(*best, world, time));
+            if (world > 1) times[world] = time;
+        }
+        text << where_it_ends(predictor, *best, times);
     }
-    if (options.bucket_mbs.size() > 1) {
-        std::ostringstream bucket;
-        bucket << "Of these bucket sizes " << best.bucket_mb << " MiB is the best. ";
-        prediction.text = bucket.str();
-    }
-    prediction.text += where_it_ends(predictor, best, times) + "\n";
+    prediction.text = text.str();
+    if (!prediction.text.empty()) prediction.text.back() = '\n';
     return prediction;
 }
 

@@ -19,7 +19,8 @@ namespace {
 using libddp::record::Event;
 using libddp::record::EventKind;
 
-constexpr int kStepsAlone = 3;  // the order in which gradients came in the first decides the buckets of the next
+constexpr int kStepsAlone = 3;               // libddp plans the buckets again after the first one
+constexpr std::size_t kEventsOfBucket = 50;  // of all steps, also with the hook that has most collectives
 
 // A folder that goes with the object.
 class Folder {
@@ -93,7 +94,7 @@ CollectiveKind kind_of(std::int32_t detail) {
 }
 
 // events: of one context alone.
-Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::int64_t>& times) {
+Plan plan_of(const std::vector<Event>& events, const std::vector<std::int64_t>& times) {
     std::int64_t last_step = -1;
     for (const Event& event : events)
         if (event.kind == EventKind::kLaunch) last_step = std::max(last_step, event.step);
@@ -115,7 +116,9 @@ Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::in
     // Events of several links come as they end; buckets are launched in their order.
     std::stable_sort(operations.begin(), operations.end(),
                      [](const Event& a, const Event& b) { return a.bucket < b.bucket; });
-    Schedule schedule;
+    Plan plan;
+    plan.buckets = static_cast<int>(triggers.size());
+    Schedule& schedule = plan.schedule;
     for (const Event& event : operations) {
         Collective collective;
         collective.kind = kind_of(event.detail);
@@ -128,30 +131,33 @@ Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::in
         before->second = static_cast<int>(schedule.size());
         schedule.push_back(collective);
     }
-    return schedule;
+    return plan;
 }
 
 }  // namespace
 
-Schedule find_schedule(const Model& model, const Options& options) {
+Plan find_plan(const Model& model, const Options& options) {
+    if (options.hook.find("post_local_sgd") != std::string::npos)
+        throw std::invalid_argument(
+            "--hook: what post_local_sgd sends depends on the number of ranks, which run alone does not show");
     static const Folder folder;  // libddp asks once in a process where to record
     setenv("DDP_RECORD", folder.path().c_str(), 1);
+    const std::size_t events = std::max<std::size_t>(libddp::record::kEvents, kEventsOfBucket * model.size());
+    setenv("DDP_RECORD_EVENTS", std::to_string(events).c_str(), 1);
     const std::int64_t begin = now_ns();
     const Group group = alone(options);
     const std::vector<std::int64_t> times = run_steps(group.get(), model, options);
     std::vector<std::string> complaints;
     for (auto& process : libddp::record::read_records(folder.path(), complaints)) {
-        std::vector<Event>& events = process.events;
-        for (Event& event : events) event.time_ns -= process.offset_ns;  // back to the clock of `times`
-        if (process.lost > 0 && events.front().time_ns > begin)
-            throw std::runtime_error(
-                "the model has more buckets than a record holds; set DDP_RECORD_EVENTS to more than " +
-                std::to_string(libddp::record::kEvents));
-        std::erase_if(events, [&](const Event& event) { return event.time_ns < begin; });
-        Schedule schedule = schedule_of(events, times);
-        if (!schedule.empty()) return schedule;
+        std::vector<Event>& all = process.events;
+        for (Event& event : all) event.time_ns -= process.offset_ns;  // back to the clock of `times`
+        if (process.lost > 0 && all.front().time_ns > begin)
+            throw std::runtime_error("the steps do not fit into a record of " + std::to_string(events) + " events");
+        std::erase_if(all, [&](const Event& event) { return event.time_ns < begin; });
+        const Plan plan = plan_of(all, times);
+        if (plan.buckets > 0) return plan;
     }
-    throw std::runtime_error("libddp has recorded no collective" +
+    throw std::runtime_error("libddp has recorded no step" +
                              (complaints.empty() ? std::string() : ": " + complaints.front()));
 }
 

@@ -1,5 +1,5 @@
 // The collectives of a step, from libddp itself: it plans the buckets, runs a few steps with the hook on one rank, and records them. The
-// schedule is that of the last step in the record.
+// plan is that of the last step in the record.
 #pragma once
 
 #include "models.h"
@@ -8,7 +8,13 @@
 
 namespace bench {
 
-// Takes as much memory as the gradients. Sets DDP_RECORD, for this process. Throws std::runtime_error.
-Schedule find_schedule(const Model& model, const Options& options);
+struct Plan {
+    Schedule schedule;
+    int buckets = 0;
+};
+
+// Takes the memory of the gradients and of the hook. Sets DDP_RECORD and DDP_RECORD_EVENTS in this process. Throws std::runtime_error, and
+// std::invalid_argument for a hook whose collectives depend on the number of ranks.
+Plan find_plan(const Model& model, const Options& options);
 
 }  // namespace bench

@@ -29,7 +29,6 @@ public:
           compute_(compute),
           processors_(processors),
           work_(compute.backward_ms * slowest),
-          slowest_(slowest),
           states_(schedule.size(), State::waits) {
         for (const Cost& cost : costs) left_.push_back(cost);
     }
@@ -45,6 +44,8 @@ public:
             advance(step, speed);
             now_ += step;
         }
+        if (std::any_of(states_.begin(), states_.end(), [](State state) { return state != State::done; }))
+            throw std::invalid_argument("a collective waits for one that comes after it");
         played.end = now_;
         return played;
     }
@@ -53,9 +54,9 @@ private:
     static bool on_its_way(State state) { return state == State::starts || state == State::moves; }
 
     double released_at(std::size_t i) const {
-        return schedule_[i].trigger < 0
-                   ? 0
-                   : compute_.done[static_cast<std::size_t>(schedule_[i].trigger)] * compute_.backward_ms * slowest_;
+        if (schedule_[i].trigger < 0) return 0;
+        // The last share may exceed 1 by what rounding adds.
+        return work_ * std::min(1.0, compute_.done[static_cast<std::size_t>(schedule_[i].trigger)]);
     }
     // Queues the collectives that are due, and starts the first one of each idle link.
     void release() {
@@ -64,7 +65,8 @@ private:
             const int after = schedule_[i].after;
             if (after >= 0 && states_[static_cast<std::size_t>(after)] != State::done) continue;
             states_[i] = State::queued;
-            queue_.push_back(i);
+            // A collective that continues another one comes first, as in libddp.
+            queue_.insert(std::lower_bound(queue_.begin(), queue_.end(), i), i);
         }
         for (auto at = queue_.begin(); at != queue_.end();) {
             const int link = schedule_[*at].link;
@@ -83,18 +85,20 @@ private:
         return static_cast<std::size_t>(std::count(states_.begin(), states_.end(), State::moves));
     }
     bool computing() const { return computed_ < work_ - kMoment; }
-    // The scheduler gives each of the two half of the processors, or less if it needs less.
+    // Cores that the backward pass gets, of the one that it uses. The scheduler gives it and communication half of them each, or less to
+    // the one that needs less.
+    double cores_of_pass() const {
+        const double alone = std::min(1.0, processors_.of_rank);
+        if (moving() == 0) return alone;
+        return std::min(alone, std::max(processors_.of_rank / 2, processors_.of_rank - processors_.communication));
+    }
     double computing_speed() const {
-        if (!computing() || processors_.of_rank <= 0 || moving() == 0) return 1;
-        const double wants = processors_.communication;
-        if (1 + wants <= processors_.of_rank) return 1;
-        return std::max(processors_.of_rank / 2, processors_.of_rank - wants);
+        if (!computing() || processors_.of_rank <= 0) return 1;
+        return cores_of_pass() / std::min(1.0, processors_.of_rank);
     }
     double moving_speed() const {
-        if (!computing() || processors_.of_rank <= 0) return 1;
-        const double wants = processors_.communication;
-        if (1 + wants <= processors_.of_rank || wants <= processors_.of_rank / 2) return 1;
-        return processors_.of_rank / 2 / wants;
+        if (!computing() || processors_.of_rank <= 0 || processors_.communication <= 0) return 1;
+        return std::min(1.0, (processors_.of_rank - cores_of_pass()) / processors_.communication);
     }
 
     double until_next_event(double speed) const {
@@ -135,10 +139,10 @@ private:
     const Schedule& schedule_;
     const Compute& compute_;
     const Processors& processors_;
-    const double work_, slowest_;
+    const double work_;
     std::vector<State> states_;
     std::vector<Cost> left_;
-    std::vector<std::size_t> queue_;  // in the order of submission
+    std::vector<std::size_t> queue_;  // in order
     std::vector<int> busy_;           // links
     double now_ = 0, computed_ = 0;
 };
