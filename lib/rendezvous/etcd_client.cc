@@ -15,10 +15,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-// After so long without an answer the next endpoint is asked. The first attempt is short, because a server without a leader forgets requests,
-// and because a lease has to outlive it. Later attempts are longer, because all servers may be slow.
+// After this long without an answer the client asks the next endpoint. The first attempt is short, because a server without a leader
+// forgets requests and because a lease must outlive the attempt. Later attempts are longer, because all servers may be slow.
 constexpr std::int64_t kAttemptMs = 1000;
-constexpr std::int64_t kAttemptsOfLease = 4;
+constexpr std::int64_t kAttemptsInLease = 4;
 constexpr std::int64_t kLongestAttemptMs = 8000;
 constexpr std::int64_t kFirstPauseMs = 20;
 constexpr std::int64_t kLongestPauseMs = 250;
@@ -315,7 +315,7 @@ std::string EtcdClient::call(const std::string& path, const std::string& body, c
     ErrorInfo last;
     std::int64_t pause = kFirstPauseMs;
     std::int64_t attempt_ms = address_.endpoints.size() > 1
-                                  ? std::min(kAttemptMs, address_.ttl_s * 1000 / kAttemptsOfLease)
+                                  ? std::min(kAttemptMs, address_.ttl_s * 1000 / kAttemptsInLease)
                                   : kLongestAttemptMs;
     for (std::size_t attempt = 1;; ++attempt) {
         const std::size_t endpoint = *endpoint_;
@@ -388,7 +388,7 @@ void EtcdClient::watch(const EtcdRange& range, std::int64_t from_revision, const
     request["start_revision"] = std::to_string(from_revision);
     request["fragment"] = true;
     std::string pending;
-    bool is_seen = false;  // what fails is the caller's doing, and not the endpoint's
+    bool in_seen = false;  // an error in `seen` says nothing about the endpoint
     const auto more = [&](std::string_view piece) {
         pending.append(piece);
         std::size_t start = 0;
@@ -396,9 +396,9 @@ void EtcdClient::watch(const EtcdRange& range, std::int64_t from_revision, const
         for (std::size_t end = pending.find('\n', pending.size() - piece.size()); end != std::string::npos;
              end = pending.find('\n', start)) {
             if (end > start) {
-                is_seen = true;
+                in_seen = true;
                 seen(etcd_json::decode_news(std::string_view(pending).substr(start, end - start)));
-                is_seen = false;
+                in_seen = false;
             }
             start = end + 1;
         }
@@ -417,7 +417,7 @@ void EtcdClient::watch(const EtcdRange& range, std::int64_t from_revision, const
         leave(endpoint);
         throw Error(again.why);
     } catch (const Error&) {
-        if (!is_seen) leave(endpoint);
+        if (!in_seen) leave(endpoint);
         throw;
     }
 }

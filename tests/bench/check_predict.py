@@ -3,6 +3,7 @@
 
 usage: check_predict.py DDP_BENCH
 """
+import contextlib
 import csv
 import json
 import subprocess
@@ -20,6 +21,16 @@ BYTES = 4 * PARAMS * ELEMENTS
 def run(*arguments):
     return subprocess.run([BENCH, "predict", *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def measured_file():
+    """Allreduces of 2 ranks, which take 7 ms."""
+    with tempfile.NamedTemporaryFile("w", prefix="ddp-measured-") as file:
+        for size in 1 << 10, 1 << 24:
+            print(json.dumps({"name": "allreduce", "world": 2, "bytes": size, "median_ms": 7}), file=file)
+        file.flush()
+        yield file
 
 
 class PredictTest(unittest.TestCase):
@@ -71,10 +82,7 @@ class PredictTest(unittest.TestCase):
         self.assertLess(overlapped["step_ms"], 0.5 * queued["step_ms"])
 
     def test_measured_times_are_used(self):
-        with tempfile.NamedTemporaryFile("w", prefix="ddp-measured-") as file:
-            for size in 1 << 10, 1 << 24:
-                print(json.dumps({"name": "allreduce", "world": 2, "bytes": size, "median_ms": 7}), file=file)
-            file.flush()
+        with measured_file() as file:
             row = self.rows("--world", 2, "--measured", file.name, "--bucket-mb", 100, "--first-bucket-mb", 100)[0]
             self.assertEqual((row["buckets"], row["step_ms"]), (1, 37))
             self.complains("--measured: the rows are of a world of 2, and --world is 3", "--compute-ms", 1, "--world", 3, "--measured",
@@ -94,10 +102,7 @@ class PredictTest(unittest.TestCase):
 
     def test_hooks_that_cannot_be_predicted(self):
         self.complains("post_local_sgd", "--model", MODEL, "--compute-ms", 1, "--hook", "post_local_sgd")
-        with tempfile.NamedTemporaryFile("w", prefix="ddp-measured-") as file:
-            for size in 1 << 10, 1 << 24:
-                print(json.dumps({"name": "allreduce", "world": 2, "bytes": size, "median_ms": 7}), file=file)
-            file.flush()
+        with measured_file() as file:
             self.complains("does not send by allreduce", "--model", MODEL, "--compute-ms", 1, "--hook", "topk", "--measured", file.name)
 
     def test_a_hook_that_sends_nothing(self):

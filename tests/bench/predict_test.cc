@@ -29,7 +29,7 @@ CostOf always(double latency_ms, double transfer_ms) {
 }
 
 TEST(Timeline, CollectivesFollowTheBackwardPass) {
-    const Schedule schedule = {after_gradient(0), after_gradient(1)};
+    const std::vector<Collective> schedule = {after_gradient(0), after_gradient(1)};
     const StepTime time = play(schedule, even(2, 10), always(1, 2), 2);
     EXPECT_NEAR(time.step, 13, kMs);  // the first is hidden behind the second gradient
     EXPECT_NEAR(time.exposed, 3, kMs);
@@ -46,17 +46,17 @@ TEST(Timeline, TheForwardPassAndTheOptimizerHideNothing) {
 }
 
 TEST(Timeline, CollectivesOfOneLinkQueueUp) {
-    const Schedule schedule = {after_gradient(0), after_gradient(0), after_gradient(0)};
+    const std::vector<Collective> schedule = {after_gradient(0), after_gradient(0), after_gradient(0)};
     EXPECT_NEAR(play(schedule, even(1, 1), always(1, 2), 2).step, 1 + 3 * 3, kMs);
 }
 
 TEST(Timeline, LinksShareTheNetworkAndNotTheLatency) {
-    const Schedule schedule = {after_gradient(0, 0), after_gradient(0, 1)};
+    const std::vector<Collective> schedule = {after_gradient(0, 0), after_gradient(0, 1)};
     EXPECT_NEAR(play(schedule, even(1, 1), always(5, 2), 2).step, 1 + 5 + 4, kMs);
 }
 
 TEST(Timeline, TheSecondCollectiveOfAHookWaitsForTheFirst) {
-    Schedule schedule = {after_gradient(0), after_gradient(0, 1)};
+    std::vector<Collective> schedule = {after_gradient(0), after_gradient(0, 1)};
     schedule[1].after = 0;
     EXPECT_NEAR(play(schedule, even(1, 1), always(1, 2), 2).step, 1 + 2 * 3, kMs);
 }
@@ -85,7 +85,7 @@ TEST(Timeline, JitterCostsMoreWithMoreRanks) {
 }
 
 TEST(Timeline, ProcessorsAreShared) {
-    const Schedule schedule = {after_gradient(0)};
+    const std::vector<Collective> schedule = {after_gradient(0)};
     const Compute compute = even(2, 20);
     // Communication wants half a core and gets it; the other half of the pass then runs at half its speed.
     EXPECT_NEAR(play(schedule, compute, always(0, 5), 2, {1, 0.5}).step, 10 + 5 + 7.5, kMs);
@@ -95,7 +95,7 @@ TEST(Timeline, ProcessorsAreShared) {
 }
 
 TEST(Timeline, ProcessorsNeverMakeThePassFaster) {
-    const Schedule schedule = {after_gradient(0)};
+    const std::vector<Collective> schedule = {after_gradient(0)};
     EXPECT_NEAR(play(schedule, even(1, 20), always(0, 5), 2, {4, 3.5}).step, 25, kMs);
     EXPECT_NEAR(play(schedule, even(2, 20), always(0, 5), 2, {4, 3.5}).step, 20, kMs);
     EXPECT_NEAR(play(schedule, even(1, 20), always(0, 5), 2, {0.5, 0.25}).step, 25, kMs);
@@ -111,7 +111,7 @@ TEST(Timeline, RoundingLosesNoCollective) {
 }
 
 TEST(Timeline, AContinuationComesBeforeLaterBuckets) {
-    Schedule schedule = {after_gradient(0), after_gradient(0), after_gradient(0), after_gradient(0, 1)};
+    std::vector<Collective> schedule = {after_gradient(0), after_gradient(0), after_gradient(0), after_gradient(0, 1)};
     schedule[1].after = 0;
     schedule[3].after = 1;
     EXPECT_NEAR(play(schedule, even(1, 1), always(1, 0), 2).step, 4, kMs);
@@ -119,34 +119,34 @@ TEST(Timeline, AContinuationComesBeforeLaterBuckets) {
 
 TEST(Timeline, AnUnknownGradientIsRefused) {
     EXPECT_THROW(play({after_gradient(1)}, even(1, 1), always(0, 1), 2), std::invalid_argument);
-    Schedule circle = {after_gradient(0)};
+    std::vector<Collective> circle = {after_gradient(0)};
     circle[0].after = 0;
     EXPECT_THROW(play(circle, even(1, 1), always(0, 1), 2), std::invalid_argument);
 }
 
 TEST(Network, AllreduceMovesEachByteTwice) {
     const Network network = find_network("25gbit:host-gb-s=1:latency-us=10:message-us=1");
-    const auto cost = [&](int world, int ranks_a_host, CollectiveKind kind) {
+    const auto cost = [&](int world, int ranks_a_host, ddp_collective_kind kind) {
         return cost_of(network, {world, ranks_a_host}, kind, 1e6);
     };
-    EXPECT_NEAR(cost(4, 1, CollectiveKind::allreduce).transfer_ms, 2 * 0.75, kMs);
-    EXPECT_NEAR(cost(4, 1, CollectiveKind::allreduce).latency_ms, 2 * 13e-3, kMs);
-    EXPECT_NEAR(cost(4, 1, CollectiveKind::reduce_scatter).transfer_ms, 0.75, kMs);
-    EXPECT_NEAR(cost(4, 1, CollectiveKind::allgather).transfer_ms, 4 * 0.75, kMs);
-    EXPECT_NEAR(cost(4, 1, CollectiveKind::broadcast).transfer_ms, 1, kMs);
-    EXPECT_NEAR(cost(1, 1, CollectiveKind::allreduce).all(), 0, kMs);
-    EXPECT_NEAR(cost(4, 1, CollectiveKind::barrier).transfer_ms, 0, kMs);
+    EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_ALLREDUCE).transfer_ms, 2 * 0.75, kMs);
+    EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_ALLREDUCE).latency_ms, 2 * 13e-3, kMs);
+    EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_REDUCE_SCATTER).transfer_ms, 0.75, kMs);
+    EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_ALLGATHER).transfer_ms, 4 * 0.75, kMs);
+    EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_BROADCAST).transfer_ms, 1, kMs);
+    EXPECT_NEAR(cost(1, 1, DDP_COLLECTIVE_ALLREDUCE).all(), 0, kMs);
+    EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_BARRIER).transfer_ms, 0, kMs);
     // Of 1024 hosts the logarithm counts, not their number.
-    EXPECT_NEAR(cost(1024, 1, CollectiveKind::allreduce).latency_ms, 2 * 10 * 10e-3, kMs);
+    EXPECT_NEAR(cost(1024, 1, DDP_COLLECTIVE_ALLREDUCE).latency_ms, 2 * 10 * 10e-3, kMs);
 }
 
 TEST(Network, RanksOfAHostShareItsLink) {
     const Network network = find_network("10gbit:local-gb-s=2:host-gb-s=1:local-latency-us=5");
-    const Cost one = cost_of(network, {2, 1}, CollectiveKind::allreduce, 1e6);
-    const Cost eight = cost_of(network, {16, 8}, CollectiveKind::allreduce, 1e6);
+    const Cost one = cost_of(network, {2, 1}, DDP_COLLECTIVE_ALLREDUCE, 1e6);
+    const Cost eight = cost_of(network, {16, 8}, DDP_COLLECTIVE_ALLREDUCE, 1e6);
     EXPECT_NEAR(eight.transfer_ms - one.transfer_ms, 0.5, kMs);
     EXPECT_NEAR(eight.latency_ms - one.latency_ms, 5e-3, kMs);
-    EXPECT_NEAR(cost_of(network, {4, 8}, CollectiveKind::allreduce, 1e6).transfer_ms, 0.5, kMs);
+    EXPECT_NEAR(cost_of(network, {4, 8}, DDP_COLLECTIVE_ALLREDUCE, 1e6).transfer_ms, 0.5, kMs);
 }
 
 TEST(Network, WhatIsWrongWithANameIsSaid) {

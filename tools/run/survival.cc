@@ -11,12 +11,16 @@ std::string ranks_text(int count) {
 
 }  // namespace
 
+bool Survival::is_among(const std::vector<std::string>& members, pid_t pid) const {
+    return std::any_of(members.begin(), members.end(),
+                       [&](const std::string& member) { return roll_->names(member, pid); });
+}
+
 void Survival::succeeded(pid_t pid) {
     if (!roll_) return;
     parting_.erase(pid);
     std::vector<std::string> members = roll_->newest();
-    const bool is_member = std::any_of(members.begin(), members.end(),
-                                       [&](const std::string& member) { return roll_->names(member, pid); });
+    const bool is_member = is_among(members, pid);
     // One that is not in the newest roster has trained nothing, or the others have gone on without it.
     const bool parted = roll_->has_left(pid) || (!is_member && !members.empty());
     ++(parted ? parted_ : finished_);
@@ -30,9 +34,7 @@ void Survival::note_parting(const std::vector<pid_t>& running) {
     std::erase_if(parting_, [&](pid_t pid) { return std::find(running.begin(), running.end(), pid) == running.end(); });
     const std::vector<std::string> members = roll_->newest();
     for (const pid_t pid : running) {
-        const bool is_member = std::any_of(members.begin(), members.end(),
-                                           [&](const std::string& member) { return roll_->names(member, pid); });
-        if (is_member)
+        if (is_among(members, pid))
             parting_.erase(pid);
         else if (roll_->has_left(pid))
             parting_.insert(pid);
@@ -74,9 +76,7 @@ bool Survival::is_over(const std::vector<pid_t>& running) {
     looked_ = now;
     if (finishers_.empty()) finishers_ = roll_->finishers();
     if (finishers_.empty()) return false;
-    for (const pid_t pid : running)
-        for (const std::string& member : finishers_)
-            if (roll_->names(member, pid)) return false;
+    if (std::any_of(running.begin(), running.end(), [&](pid_t pid) { return is_among(finishers_, pid); })) return false;
     return roll_->all_gone(finishers_);
 }
 

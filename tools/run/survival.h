@@ -53,6 +53,7 @@ public:
     int starts() const { return starts_; }
 
 private:
+    bool is_among(const std::vector<std::string>& members, pid_t pid) const;
     void note_parting(const std::vector<pid_t>& running);
     int left() const { return rules_.ranks - failed_ - parted_ - static_cast<int>(parting_.size()); }
 

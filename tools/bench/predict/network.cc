@@ -89,14 +89,14 @@ Network find_network(const std::string& text) {
     return network;
 }
 
-Cost cost_of(const Network& network, const Cluster& cluster, CollectiveKind kind, double bytes) {
+Cost cost_of(const Network& network, const Cluster& cluster, ddp_collective_kind kind, double bytes) {
     if (cluster.world == 1) return {};
-    const int parts = kind == CollectiveKind::allreduce || kind == CollectiveKind::barrier ? 2 : 1;
+    const int parts = kind == DDP_COLLECTIVE_ALLREDUCE || kind == DDP_COLLECTIVE_BARRIER ? 2 : 1;
     // The vector that a host gives or gets in one of these parts.
-    const bool gathers = kind == CollectiveKind::allgather;
-    const double vector = kind == CollectiveKind::barrier ? 0 : gathers ? bytes * cluster.world : bytes;
+    const bool gathers = kind == DDP_COLLECTIVE_ALLGATHER;
+    const double vector = kind == DDP_COLLECTIVE_BARRIER ? 0 : gathers ? bytes * cluster.world : bytes;
     Cost cost = between_hosts(network, cluster.hosts(), vector, parts);
-    if (kind == CollectiveKind::broadcast && cluster.hosts() > 1)  // each host receives all of it
+    if (kind == DDP_COLLECTIVE_BROADCAST && cluster.hosts() > 1)  // each host receives all of it
         cost.transfer_ms = ms_of_bytes(vector, network.host_gb_s);
     if (cluster.ranks_here() > 1) {
         cost.latency_ms += network.local_latency_us * 1e-3;

@@ -2,6 +2,8 @@
 // Optimization of collective communication operations in MPICH, 2005.
 #pragma once
 
+#include <ddp/backend.h>
+
 #include <cstdint>
 #include <map>
 #include <string>
@@ -33,8 +35,6 @@ struct Cluster {
     int ranks_here() const { return world < ranks_a_host ? world : ranks_a_host; }
 };
 
-enum class CollectiveKind { allreduce, broadcast, allgather, reduce_scatter, barrier };
-
 struct Cost {
     double latency_ms = 0;   // the same beside other collectives
     double transfer_ms = 0;  // while no other collective uses the network
@@ -43,7 +43,7 @@ struct Cost {
 
 // bytes: the input of each rank; of an allgather it must not depend on the world. Between hosts this is the cheapest of three algorithms:
 // all to all, ring, and recursive halving and doubling.
-Cost cost_of(const Network& network, const Cluster& cluster, CollectiveKind kind, double bytes);
+Cost cost_of(const Network& network, const Cluster& cluster, ddp_collective_kind kind, double bytes);
 
 // Measured times of allreduces of several sizes.
 class Measured {

@@ -51,10 +51,10 @@ std::string fixed(double value) {
 // A step with buckets of this size.
 struct Candidate {
     double bucket_mb = 0;
-    Plan plan;
+    Schedule schedule;
     double bytes() const {  // the input of each rank in a step
         double sum = 0;
-        for (const Collective& collective : plan.schedule) sum += collective.bytes;
+        for (const Collective& collective : schedule.collectives) sum += collective.bytes;
         return sum;
     }
 };
@@ -79,7 +79,8 @@ public:
             if (without_latency) found.latency_ms = 0;
             return found;
         };
-        return play(candidate.plan.schedule, compute_, cost, world, {options_.cores, options_.communication_cores});
+        return play(candidate.schedule.collectives, compute_, cost, world,
+                    {options_.cores, options_.communication_cores});
     }
     double alone() const { return compute_.forward_ms + compute_.backward_ms + compute_.optimizer_ms; }
     double efficiency(const StepTime& time) const { return alone() / time.step; }
@@ -90,8 +91,8 @@ public:
         row["world"] = world;
         row["hosts"] = Cluster{world, options_.ranks_a_host}.hosts();
         row["bucket_mb"] = candidate.bucket_mb;
-        row["buckets"] = candidate.plan.buckets;
-        row["collectives"] = candidate.plan.schedule.size();
+        row["buckets"] = candidate.schedule.buckets;
+        row["collectives"] = candidate.schedule.collectives.size();
         row["bytes"] = static_cast<std::int64_t>(candidate.bytes());
         row["step_ms"] = rounded(time.step);
         row["compute_ms"] = rounded(time.compute);
@@ -110,7 +111,7 @@ public:
         const std::string exposed =
             fixed(time.exposed) + " ms of each step are communication that no backward pass hides, mostly ";
         if (step(candidate, world, true).exposed < time.exposed / 2)
-            return exposed + "latency: " + std::to_string(candidate.plan.schedule.size()) +
+            return exposed + "latency: " + std::to_string(candidate.schedule.collectives.size()) +
                    " collectives a step. Larger buckets help";
         return exposed + "transfer: " + fixed(candidate.bytes() * 1e-6) +
                " MB from each rank. A faster network, a hook that compresses or a larger batch helps";
@@ -118,7 +119,7 @@ public:
 
 private:
     Cost measured_cost(const Collective& collective) const {
-        if (collective.kind == CollectiveKind::allreduce) return measured_->allreduce(collective.bytes);
+        if (collective.kind == DDP_COLLECTIVE_ALLREDUCE) return measured_->allreduce(collective.bytes);
         throw std::invalid_argument("--measured: the hook '" + options_.hook +
                                     "' does not send by allreduce, and the file has only times of allreduces");
     }
@@ -164,7 +165,7 @@ Prediction predict(const Options& options) {
     for (const double bucket_mb : options.bucket_mbs) {
         Options with = options;
         with.bucket_mb = bucket_mb;
-        const Candidate candidate{bucket_mb, find_plan(model, with)};
+        const Candidate candidate{bucket_mb, find_schedule(model, with)};
         const StepTime time = predictor.step(candidate, options.world);
         prediction.rows.push_back(predictor.row(candidate, options.world, time));
         if (best && time.step >= least.step) continue;

@@ -2,7 +2,6 @@
 
 #include <ddp/ddp.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -12,12 +11,14 @@
 #include "gradients.h"
 #include "handles.h"
 #include "record/reader.h"
+#include "record/recorder.h"
 
 namespace bench {
 namespace {
 
 using libddp::record::Event;
 using libddp::record::EventKind;
+using libddp::record::now_ns;
 
 constexpr int kStepsAlone = 3;               // libddp plans the buckets again after the first one
 constexpr std::size_t kEventsOfBucket = 50;  // of all steps, also with the hook that has most collectives
@@ -39,12 +40,6 @@ public:
 private:
     std::string path_;
 };
-
-std::int64_t now_ns() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 Group alone(const Options& options) {
     ddp_group_options join;
@@ -78,23 +73,8 @@ std::vector<std::int64_t> run_steps(ddp_group* group, const Model& model, const 
     return times;
 }
 
-CollectiveKind kind_of(std::int32_t detail) {
-    switch (libddp::record::collective_of(detail)) {
-        case DDP_COLLECTIVE_BROADCAST:
-            return CollectiveKind::broadcast;
-        case DDP_COLLECTIVE_ALLGATHER:
-            return CollectiveKind::allgather;
-        case DDP_COLLECTIVE_REDUCE_SCATTER:
-            return CollectiveKind::reduce_scatter;
-        case DDP_COLLECTIVE_BARRIER:
-            return CollectiveKind::barrier;
-        default:
-            return CollectiveKind::allreduce;
-    }
-}
-
 // events: of one context alone.
-Plan plan_of(const std::vector<Event>& events, const std::vector<std::int64_t>& times) {
+Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::int64_t>& times) {
     std::int64_t last_step = -1;
     for (const Event& event : events)
         if (event.kind == EventKind::kLaunch) last_step = std::max(last_step, event.step);
@@ -116,27 +96,27 @@ Plan plan_of(const std::vector<Event>& events, const std::vector<std::int64_t>& 
     // Events of several links come as they end; buckets are launched in their order.
     std::stable_sort(operations.begin(), operations.end(),
                      [](const Event& a, const Event& b) { return a.bucket < b.bucket; });
-    Plan plan;
-    plan.buckets = static_cast<int>(triggers.size());
-    Schedule& schedule = plan.schedule;
+    Schedule schedule;
+    schedule.buckets = static_cast<int>(triggers.size());
+    std::vector<Collective>& collectives = schedule.collectives;
     for (const Event& event : operations) {
         Collective collective;
-        collective.kind = kind_of(event.detail);
+        collective.kind = libddp::record::collective_of(event.detail);
         collective.bytes = static_cast<double>(event.bytes);
         collective.bucket = event.bucket;
         collective.link = links.at(event.owner);
         collective.trigger = triggers.at(event.bucket);
-        const auto [before, first] = newest.emplace(event.bucket, static_cast<int>(schedule.size()));
+        const auto [before, first] = newest.emplace(event.bucket, static_cast<int>(collectives.size()));
         if (!first) collective.after = before->second;
-        before->second = static_cast<int>(schedule.size());
-        schedule.push_back(collective);
+        before->second = static_cast<int>(collectives.size());
+        collectives.push_back(collective);
     }
-    return plan;
+    return schedule;
 }
 
 }  // namespace
 
-Plan find_plan(const Model& model, const Options& options) {
+Schedule find_schedule(const Model& model, const Options& options) {
     if (options.hook.find("post_local_sgd") != std::string::npos)
         throw std::invalid_argument(
             "--hook: what post_local_sgd sends depends on the number of ranks, which run alone does not show");
@@ -154,8 +134,8 @@ Plan find_plan(const Model& model, const Options& options) {
         if (process.lost > 0 && all.front().time_ns > begin)
             throw std::runtime_error("the steps do not fit into a record of " + std::to_string(events) + " events");
         std::erase_if(all, [&](const Event& event) { return event.time_ns < begin; });
-        const Plan plan = plan_of(all, times);
-        if (plan.buckets > 0) return plan;
+        Schedule schedule = schedule_of(all, times);
+        if (schedule.buckets > 0) return schedule;
     }
     throw std::runtime_error("libddp has recorded no step" +
                              (complaints.empty() ? std::string() : ": " + complaints.front()));

@@ -1,6 +1,8 @@
 // The collectives of a step, from libddp itself: it plans the buckets, runs a few steps with the hook on one rank, and records them. The
-// plan is that of the last step in the record.
+// schedule is that of the last step in the record.
 #pragma once
+
+#include <vector>
 
 #include "models.h"
 #include "options.h"
@@ -8,13 +10,13 @@
 
 namespace bench {
 
-struct Plan {
-    Schedule schedule;
+struct Schedule {
+    std::vector<Collective> collectives;  // in the order of submission
     int buckets = 0;
 };
 
 // Takes the memory of the gradients and of the hook. Sets DDP_RECORD and DDP_RECORD_EVENTS in this process. Throws std::runtime_error, and
 // std::invalid_argument for a hook whose collectives depend on the number of ranks.
-Plan find_plan(const Model& model, const Options& options);
+Schedule find_schedule(const Model& model, const Options& options);
 
 }  // namespace bench

@@ -1,18 +1,18 @@
 #include "predict/timeline.h"
 
 #include <algorithm>
-#include <cmath>
+#include <functional>
 #include <limits>
 #include <random>
+#include <set>
 #include <stdexcept>
+#include <utility>
 
 namespace bench {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kMoment = 1e-12;  // milliseconds, against rounding
-
-enum class State { waits, queued, starts, moves, done };
 
 struct Played {
     double end = 0;  // of the last collective, or of the backward pass if that ends later
@@ -21,70 +21,80 @@ struct Played {
 
 // One step. Every collective waits for the last rank, so only the slowest rank's backward pass matters. slowest: its time divided by the
 // given one.
-class Step {
+class Player {
 public:
-    Step(const Schedule& schedule, const Compute& compute, const std::vector<Cost>& costs, const Processors& processors,
-         double slowest)
-        : schedule_(schedule),
+    Player(const std::vector<Collective>& collectives, const Compute& compute, const std::vector<Cost>& costs,
+           const Processors& processors, double slowest)
+        : collectives_(collectives),
           compute_(compute),
+          costs_(costs),
           processors_(processors),
           work_(compute.backward_ms * slowest),
-          states_(schedule.size(), State::waits) {
-        for (const Cost& cost : costs) left_.push_back(cost);
+          continuations_(collectives.size()) {
+        for (std::size_t i = 0; i < collectives.size(); ++i) {
+            links_ = std::max(links_, static_cast<std::size_t>(collectives[i].link) + 1);
+            if (collectives[i].after >= 0)
+                continuations_.at(static_cast<std::size_t>(collectives[i].after)).push_back(i);
+        }
     }
 
-    Played run() {
+    Played play() {
         Played played;
+        double now = 0;
         while (true) {
             release();
-            const double speed = computing_speed();
-            const double step = until_next_event(speed);
+            start();
+            const double step = until_next_event();
             if (step == kNever) break;
-            if (std::any_of(states_.begin(), states_.end(), on_its_way)) played.communication += step;
-            advance(step, speed);
-            now_ += step;
+            if (!running_.empty()) played.communication += step;
+            advance(step);
+            now += step;
         }
-        if (std::any_of(states_.begin(), states_.end(), [](State state) { return state != State::done; }))
-            throw std::invalid_argument("a collective waits for one that comes after it");
-        played.end = now_;
+        if (ended_ < collectives_.size()) throw std::invalid_argument("a collective waits for one that comes after it");
+        played.end = now;
         return played;
     }
 
 private:
-    static bool on_its_way(State state) { return state == State::starts || state == State::moves; }
+    struct Running {
+        std::size_t number;
+        Cost left;
+        bool moves() const { return left.latency_ms <= kMoment; }
+    };
 
-    double released_at(std::size_t i) const {
-        if (schedule_[i].trigger < 0) return 0;
+    double released_at(const Collective& collective) const {
+        if (collective.trigger < 0) return 0;
         // The last share may exceed 1 by what rounding adds.
-        return work_ * std::min(1.0, compute_.done[static_cast<std::size_t>(schedule_[i].trigger)]);
+        return work_ * std::min(1.0, compute_.done[static_cast<std::size_t>(collective.trigger)]);
     }
-    // Queues the collectives that are due, and starts the first one of each idle link.
+    // Queues the collectives that are due. Continuations are queued when the collective before them ends.
     void release() {
-        for (std::size_t i = 0; i < schedule_.size(); ++i) {
-            if (states_[i] != State::waits || computed_ < released_at(i) - kMoment) continue;
-            const int after = schedule_[i].after;
-            if (after >= 0 && states_[static_cast<std::size_t>(after)] != State::done) continue;
-            states_[i] = State::queued;
-            // A collective that continues another one comes first, as in libddp.
-            queue_.insert(std::lower_bound(queue_.begin(), queue_.end(), i), i);
+        for (; next_ < collectives_.size(); ++next_) {
+            if (collectives_[next_].after >= 0) continue;
+            if (computed_ < released_at(collectives_[next_]) - kMoment) break;
+            queue_.insert(next_);
         }
-        for (auto at = queue_.begin(); at != queue_.end();) {
-            const int link = schedule_[*at].link;
-            const bool busy = std::any_of(busy_.begin(), busy_.end(), [&](int other) { return other == link; });
+    }
+    // The first one of each idle link.
+    void start() {
+        for (auto at = queue_.begin(); at != queue_.end() && running_.size() < links_;) {
+            const int link = collectives_[*at].link;
+            const bool busy = std::any_of(running_.begin(), running_.end(), [&](const Running& other) {
+                return collectives_[other.number].link == link;
+            });
             if (busy) {
                 ++at;
                 continue;
             }
-            states_[*at] = State::starts;
-            busy_.push_back(link);
+            running_.push_back({*at, costs_[*at]});
             at = queue_.erase(at);
         }
     }
 
-    std::size_t moving() const {
-        return static_cast<std::size_t>(std::count(states_.begin(), states_.end(), State::moves));
+    double moving() const {
+        return static_cast<double>(std::count_if(running_.begin(), running_.end(), std::mem_fn(&Running::moves)));
     }
-    bool computing() const { return computed_ < work_ - kMoment; }
+    bool computing() const { return computed_ < work_; }
     // Cores that the backward pass gets, of the one that it uses. The scheduler gives it and communication half of them each, or less to
     // the one that needs less.
     double cores_of_pass() const {
@@ -93,66 +103,68 @@ private:
         return std::min(alone, std::max(processors_.of_rank / 2, processors_.of_rank - processors_.communication));
     }
     double computing_speed() const {
-        if (!computing() || processors_.of_rank <= 0) return 1;
-        return cores_of_pass() / std::min(1.0, processors_.of_rank);
+        return processors_.of_rank > 0 ? cores_of_pass() / std::min(1.0, processors_.of_rank) : 1;
     }
+    // Of each transfer.
     double moving_speed() const {
-        if (!computing() || processors_.of_rank <= 0 || processors_.communication <= 0) return 1;
-        return std::min(1.0, (processors_.of_rank - cores_of_pass()) / processors_.communication);
+        const bool shares = computing() && processors_.of_rank > 0 && processors_.communication > 0;
+        const double speed =
+            shares ? std::min(1.0, (processors_.of_rank - cores_of_pass()) / processors_.communication) : 1;
+        return speed / moving();
     }
 
-    double until_next_event(double speed) const {
+    double until_next_event() const {
         double next = kNever;
         if (computing()) {
-            next = (work_ - computed_) / speed;
-            for (std::size_t i = 0; i < schedule_.size(); ++i)
-                if (states_[i] == State::waits && released_at(i) > computed_ + kMoment)
-                    next = std::min(next, (released_at(i) - computed_) / speed);
+            const bool more = next_ < collectives_.size();
+            const double until = more ? std::min(work_, released_at(collectives_[next_])) : work_;
+            next = (until - computed_) / computing_speed();
         }
-        const double share = moving_speed() / static_cast<double>(std::max<std::size_t>(1, moving()));
-        for (std::size_t i = 0; i < schedule_.size(); ++i) {
-            if (states_[i] == State::starts) next = std::min(next, left_[i].latency_ms);
-            if (states_[i] == State::moves) next = std::min(next, left_[i].transfer_ms / share);
-        }
+        for (const Running& running : running_)
+            next =
+                std::min(next, running.moves() ? running.left.transfer_ms / moving_speed() : running.left.latency_ms);
         return next;
     }
 
-    void advance(double step, double speed) {
-        const double share = moving_speed() / static_cast<double>(std::max<std::size_t>(1, moving()));
-        if (computing()) computed_ = std::min(work_, computed_ + step * speed);
+    void advance(double step) {
+        const double moved = step * moving_speed();
+        if (computing()) computed_ += step * computing_speed();
         if (work_ - computed_ <= kMoment) computed_ = work_;
-        for (std::size_t i = 0; i < schedule_.size(); ++i) {
-            if (states_[i] == State::moves) {
-                left_[i].transfer_ms -= step * share;
-                if (left_[i].transfer_ms <= kMoment) end(i);
-            } else if (states_[i] == State::starts) {
-                left_[i].latency_ms -= step;
-                if (left_[i].latency_ms <= kMoment) states_[i] = State::moves;
-            }
+        std::vector<Running> still;
+        for (Running& running : running_) {
+            (running.moves() ? running.left.transfer_ms : running.left.latency_ms) -= running.moves() ? moved : step;
+            if (running.moves() && running.left.transfer_ms <= kMoment)
+                end(running.number);
+            else
+                still.push_back(running);
         }
+        running_ = std::move(still);
     }
-    void end(std::size_t i) {
-        states_[i] = State::done;
-        busy_.erase(std::find(busy_.begin(), busy_.end(), schedule_[i].link));
+    void end(std::size_t number) {
+        ++ended_;
+        queue_.insert(continuations_[number].begin(), continuations_[number].end());
     }
 
-    const Schedule& schedule_;
+    const std::vector<Collective>& collectives_;
     const Compute& compute_;
+    const std::vector<Cost>& costs_;
     const Processors& processors_;
     const double work_;
-    std::vector<State> states_;
-    std::vector<Cost> left_;
-    std::vector<std::size_t> queue_;  // in order
-    std::vector<int> busy_;           // links
-    double now_ = 0, computed_ = 0;
+    std::vector<std::vector<std::size_t>> continuations_;  // of each collective
+    std::size_t links_ = 1;
+    std::size_t next_ = 0, ended_ = 0;
+    std::set<std::size_t>
+        queue_;  // the earliest first, so that a continuation comes before later buckets, as in libddp
+    std::vector<Running> running_;
+    double computed_ = 0;
 };
 
 }  // namespace
 
-StepTime play(const Schedule& schedule, const Compute& compute, const CostOf& cost_of, int world,
+StepTime play(const std::vector<Collective>& collectives, const Compute& compute, const CostOf& cost_of, int world,
               const Processors& processors, int steps, std::uint64_t seed) {
     std::vector<Cost> costs;
-    for (const Collective& collective : schedule) {
+    for (const Collective& collective : collectives) {
         if (collective.trigger >= static_cast<int>(compute.done.size()))
             throw std::invalid_argument("a collective waits for a gradient that the backward pass does not have");
         costs.push_back(cost_of(collective));
@@ -171,11 +183,11 @@ StepTime play(const Schedule& schedule, const Compute& compute, const CostOf& co
             all += factor;
         }
         const double mean = all / world;
-        const Played played = Step(schedule, compute, costs, processors, slowest).run();
+        const Played played = Player(collectives, compute, costs, processors, slowest).play();
         sum.step += compute.forward_ms * slowest + played.end + compute.optimizer_ms;
         sum.compute += pass * mean + compute.optimizer_ms;
         sum.waiting += pass * (slowest - mean);
-        sum.exposed += played.end - compute.backward_ms * slowest;
+        sum.exposed += std::max(0.0, played.end - compute.backward_ms * slowest);
         sum.communication += played.communication;
     }
     for (double* value : {&sum.step, &sum.compute, &sum.waiting, &sum.exposed, &sum.communication}) *value /= steps;

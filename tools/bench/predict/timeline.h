@@ -1,6 +1,8 @@
 // Simulates a training step in virtual time: a backward pass, the collectives that it releases, and a network that these share.
 #pragma once
 
+#include <ddp/backend.h>
+
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -11,16 +13,14 @@ namespace bench {
 
 // One collective of a step.
 struct Collective {
-    CollectiveKind kind = CollectiveKind::allreduce;
+    ddp_collective_kind kind = DDP_COLLECTIVE_ALLREDUCE;
     double bytes = 0;  // the input of each rank
     int bucket = -1;
-    int link = 0;     // number of the link, in a round robin group
-    int trigger = 0;  // it starts after this gradient, counted in the order of the backward pass
-    int after = -1;   // it needs the result of this collective; -1: of none
+    int link = 0;  // number of the link, in a round robin group
+    int trigger =
+        0;  // it starts after this gradient, counted in the order of the backward pass; triggers never decrease
+    int after = -1;  // or, if not -1, after this collective, whose result it needs
 };
-
-// All collectives of a step in the order of submission, which is the same on every rank.
-using Schedule = std::vector<Collective>;
 
 struct Compute {
     double forward_ms = 0, backward_ms = 0, optimizer_ms = 0;
@@ -31,9 +31,8 @@ struct Compute {
 
 // Processors that the backward pass and communication share.
 struct Processors {
-    double of_rank = 0;  // cores of each rank; 0: they share none
-    double communication =
-        0;  // cores that communication keeps busy while nothing else runs; the backward pass uses one core
+    double of_rank = 0;        // cores of each rank, of which the backward pass uses one; 0: they share none
+    double communication = 0;  // cores that communication keeps busy while nothing else runs
 };
 
 // Milliseconds of an average step.
@@ -47,8 +46,9 @@ struct StepTime {
 
 using CostOf = std::function<Cost(const Collective&)>;
 
-// The mean of so many steps with random jitter; one step if there is no jitter. Throws std::invalid_argument.
-StepTime play(const Schedule& schedule, const Compute& compute, const CostOf& cost_of, int world,
+// collectives: of one step, in the order of submission, which is the same on every rank. Returns the mean of so many steps with random
+// jitter, or one step if there is no jitter. Throws std::invalid_argument.
+StepTime play(const std::vector<Collective>& collectives, const Compute& compute, const CostOf& cost_of, int world,
               const Processors& processors = {}, int steps = 64, std::uint64_t seed = 1);
 
 }  // namespace bench
