@@ -70,7 +70,7 @@ typedef struct ddp_low_rank {
 } ddp_low_rank;
 
 /* Devices add up columns of M in parts of so many rows, so that long ones are the work of many blocks. */
-enum { DDP_LOW_RANK_PART_ROWS = 4096 };
+enum { DDP_LOW_RANK_PART_ROWS = 128 };
 
 typedef int32_t ddp_low_rank_op;
 enum {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <vector>
 
@@ -12,12 +13,6 @@
 #include "util/log.h"
 
 namespace libddp {
-namespace {
-
-// What a process that exits waits for at most, for instance for a store that does not answer.
-constexpr std::int64_t kAllMs = 1'000;
-
-}  // namespace
 
 struct ExitList {
     std::mutex mutex;
@@ -42,10 +37,12 @@ struct ExitList {
         auto& list = *static_cast<ExitList*>(self);
         if (getpid() != list.process) return;
         const interrupt::Off off;  // what the program's check uses may have ended
-        const auto deadline = Deadline::after_ms(kAllMs);
+        const auto begin = Deadline::Clock::now();
         const std::lock_guard lock(list.mutex);
         for (const AtExit* entry : list.entries) {
-            if (deadline.expired()) return;
+            const auto gone = std::chrono::ceil<std::chrono::milliseconds>(Deadline::Clock::now() - begin);
+            const auto deadline = Deadline::after_ms(entry->at_most_ms_ - gone.count());
+            if (deadline.expired()) continue;
             try {
                 entry->say_(status, deadline);
             } catch (const std::exception& error) {
@@ -62,7 +59,7 @@ void stay_loaded() {
         dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
-AtExit::AtExit(Say say) : say_(std::move(say)) {
+AtExit::AtExit(Say say, std::int64_t at_most_ms) : say_(std::move(say)), at_most_ms_(at_most_ms) {
     auto& list = ExitList::get();
     const std::lock_guard lock(list.mutex);
     list.entries.push_back(this);

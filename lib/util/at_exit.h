@@ -2,6 +2,7 @@
 // runtime calls it after an exception that nobody caught. A process that is killed, crashes, or calls _exit says nothing.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "util/deadline.h"
@@ -12,12 +13,12 @@ namespace libddp {
 void stay_loaded();
 
 // While it lives, `say` is called if the process exits, with the exit status, on the thread that exits. It may take until
-// the deadline, which all of them share. A forked child that exits says nothing: what its parent holds is not its own.
+// the deadline, so long after the exit has begun. A forked child that exits says nothing: what its parent holds is not its own.
 class AtExit {
 public:
     using Say = std::function<void(int status, const Deadline& deadline)>;
 
-    explicit AtExit(Say say);
+    explicit AtExit(Say say, std::int64_t at_most_ms = 1'000);
     // Waits for the end of `say`, if the process is exiting.
     ~AtExit();
     AtExit(const AtExit&) = delete;
@@ -26,6 +27,7 @@ public:
 private:
     friend struct ExitList;
     const Say say_;
+    const std::int64_t at_most_ms_;
 };
 
 }  // namespace libddp

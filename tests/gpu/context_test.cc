@@ -150,7 +150,8 @@ class GpuSteps : public ::testing::TestWithParam<Case> {
 protected:
     void SetUp() override {
         if (std::string(GetParam().backend) != "nccl") return;
-        if (device_count(DDP_DEVICE_CUDA) < world()) GTEST_SKIP() << "a GPU for each rank is needed";
+        if (device_count(DDP_DEVICE_CUDA) < world() && !(world() == 2 && shares_gpus()))
+            GTEST_SKIP() << "a GPU for each rank is needed";
         ddp_error* error = nullptr;
         if (ddp_backend_available("nccl", &error) != 1) GTEST_SKIP() << take_message(error);
     }
@@ -166,9 +167,11 @@ protected:
 INSTANTIATE_TEST_SUITE_P(All, GpuSteps,
                          ::testing::Values(Case{1, "shm", true}, Case{1, "shm", false}, Case{2, "shm", true},
                                            Case{3, "shm", false}, Case{4, "shm", true}, Case{2, "tcp", false},
-                                           Case{4, "tcp", true}, Case{2, "nccl", true}, Case{3, "nccl", false},
-                                           Case{4, "nccl", true}, Case{2, "shm", true, "fp16"},
-                                           Case{2, "shm", false, "bf16"}, Case{2, "nccl", false, "fp16"}),
+                                           Case{4, "tcp", true}, Case{2, "gloo", true}, Case{3, "gloo", false},
+                                           Case{1, "nccl", true}, Case{1, "nccl", false}, Case{2, "nccl", true},
+                                           Case{3, "nccl", false}, Case{4, "nccl", true},
+                                           Case{2, "shm", true, "fp16"}, Case{2, "shm", false, "bf16"},
+                                           Case{2, "nccl", false, "fp16"}),
                          [](const auto& test) {
                              return test.param.backend + std::to_string(test.param.world) +
                                     (test.param.view ? "view" : "copy") + (test.param.hook ? test.param.hook : "");

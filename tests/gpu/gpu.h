@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -28,6 +29,12 @@ inline std::string no_gpu() {
     } catch (const Error& error) {
         return error.info().message;
     }
+}
+
+// Whether the environment lets NCCL put two ranks on one GPU.
+inline bool shares_gpus() {
+    const char* shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return shared && std::string(shared) == "1";
 }
 
 // Why a program's tests cannot run here; empty if they can. Each program has its own.

@@ -35,11 +35,6 @@ std::string no_nccl() {
     return usable(&failure) == DDP_OK ? "" : failure.message;
 }
 
-bool shares_gpus() {
-    const char* shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    return shared && std::string(shared) == "1";
-}
-
 int nccl_version() {
     void* library = dlopen("libnccl.so.2", RTLD_NOW);
     auto* get = library ? reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion")) : nullptr;

@@ -159,7 +159,7 @@ class Steps(unittest.TestCase):
     def test_pytorch_has_its_own_libraries(self):
         self.assertEqual(self.run_steps("torch-view-resnet50").returncode, 0)
         said = self.log("torch-view-resnet50")
-        self.assertIn("['resnet50', '--view'] ddp-bench models --model resnet50", said)
+        self.assertIn("['resnet50', '--view', '--powersgd', '4'] ddp-bench models --model resnet50", said)
         self.assertTrue(said.endswith("libraries /own\n"), said)
         self.assertIn(f"libraries={self.folder}/bundle/lib:/own", said)
 

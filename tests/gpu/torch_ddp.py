@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What a step costs PyTorch's DistributedDataParallel on one GPU, in a world of one, for the gradients of a model:
 
-    ddp-bench models --model resnet50 | torch_ddp.py NAME [--view]
+    ddp-bench models --model resnet50 | torch_ddp.py NAME [--view] [--powersgd RANK]
 
 One line: milliseconds of this process's CPU time a step, until everything is enqueued, less what the same backward pass costs without
-DDP; and milliseconds of a step. The counterpart of `ddp-bench replay --device cuda`, columns cpu_ms and median_ms. Prints "skipped:
-REASON" where there is no PyTorch with a GPU.
+DDP; and milliseconds of a step. The counterpart of `ddp-bench replay --device cuda`, columns cpu_ms and median_ms. With --powersgd the
+model with PyTorch's PowerSGD hook too, as hook_ms and hook_cpu_ms. Prints "skipped: REASON" where there is no PyTorch with a GPU.
 """
+import argparse
 import statistics
 import sys
 import tempfile
@@ -58,21 +59,40 @@ def measure(model):
     return statistics.median(cpu), statistics.median(wall)
 
 
+def with_powersgd(model, rank):
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+    # 2: the least that PyTorch allows
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return model
+
+
 def main():
-    name, view = sys.argv[1], "--view" in sys.argv[2:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="of the model")
+    parser.add_argument("--view", action="store_true", help="gradients live in their buckets")
+    parser.add_argument("--powersgd", type=int, metavar="RANK", help="columns of P and Q")
+    arguments = parser.parse_args()
     lines = (line.split("#")[0].split() for line in sys.stdin)
     shapes = [tuple(int(extent) for extent in words[1:] if not extent.startswith("@")) for words in lines if words]
     if not torch.cuda.is_available():
         skip("PyTorch sees no GPU")
+
+    def parallel():
+        return torch.nn.parallel.DistributedDataParallel(Model(shapes), device_ids=[0], gradient_as_bucket_view=arguments.view)
+
+    hooked = ""
     # In a folder, since PyTorch deletes the file itself.
     with tempfile.TemporaryDirectory() as folder:
         torch.distributed.init_process_group("nccl", init_method=f"file://{folder}/meeting", rank=0, world_size=1)
         alone_cpu, alone_wall = measure(Model(shapes))
-        ddp = torch.nn.parallel.DistributedDataParallel(Model(shapes), device_ids=[0], gradient_as_bucket_view=view)
-        cpu, wall = measure(ddp)
+        cpu, wall = measure(parallel())
+        if arguments.powersgd:
+            hook_cpu, hook_wall = measure(with_powersgd(parallel(), arguments.powersgd))
+            hooked = f"  hook_cpu_ms {hook_cpu - alone_cpu:.3f}  hook_ms {hook_wall:.3f}"
         torch.distributed.destroy_process_group()
-    print(f"PyTorch {torch.__version__} DDP, {name}, {'view' if view else 'copy'}: cpu_ms {cpu - alone_cpu:.3f}  "
-          f"step_ms {wall:.3f}  local_ms {alone_wall:.3f}  params {len(shapes)}")
+    print(f"PyTorch {torch.__version__} DDP, {arguments.name}, {'view' if arguments.view else 'copy'}: cpu_ms {cpu - alone_cpu:.3f}  "
+          f"step_ms {wall:.3f}  local_ms {alone_wall:.3f}{hooked}  params {len(shapes)}")
 
 
 if __name__ == "__main__":

@@ -124,8 +124,7 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
         ->add_option("--device", options.device,
                      "cpu, cuda or cuda:N: where gradients lie; ranks take the GPUs from N on in turn. On a GPU: "
                      "--compute-ms is about its time, and gradients are written again and again as long; --find-unused "
-                     "and --hook "
-                     "do not count; cpu_ms is this process's until everything is enqueued, less that of the backward "
+                     "does not count; cpu_ms is this process's until everything is enqueued, less that of the backward "
                      "pass alone, "
                      "and enqueue_ms how long that takes; of both the median of rank 0's steps")
         ->capture_default_str();
@@ -167,10 +166,9 @@ CLI::App* add_join(CLI::App& app, Options& options) {
 CLI::App* add_transfer(CLI::App& app, Options& options) {
     CLI::App* command = app.add_subcommand(
         "transfer",
-        "Times how a model's gradients on a GPU, each in memory of its own, are packed into buckets and unpacked, by "
-        "the "
-        "GPU's clock, in turns, after a second of such work. Numbers are random. gb_per_s counts bytes read and "
-        "written; of_copy compares it with cudaMemcpyAsync on the device");
+        "Times how a model's gradients on a GPU, each in memory of its own, are packed into buckets and unpacked, and how hooks "
+        "compress them, by the GPU's clock, in turns, after a second of such work. Numbers are random. gb_per_s counts the fewest "
+        "bytes that such work can read and write; of_copy compares it with cudaMemcpyAsync on the device");
     command->add_option("--device", options.device, "cuda or cuda:N")->default_str("cuda");
     add_model_option(command, options);
     add_bucket_option(command, options);

@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "backends/common/keys.h"
 #include "backends/nccl/rank_gpu.h"
 #include "device/cuda/check.h"
+#include "util/at_exit.h"
 #include "util/host.h"
 #include "util/quiet_thread.h"
 
@@ -23,6 +26,8 @@ using std::chrono::milliseconds;
 
 // How long the destructor waits for NCCL to end, and NCCL for its own threads before it is aborted.
 constexpr milliseconds kFree{300}, kFinalize{200};
+// How long a process that exits waits for that: NCCL and the CUDA runtime crash when they are torn down under a thread of theirs.
+constexpr std::int64_t kExitMs = 10'000;
 // How long an abort waits for a thread that is inside NCCL. It comes out sooner, unless NCCL itself hangs: then the abort is what
 // gets it out.
 constexpr milliseconds kInside{50};
@@ -60,6 +65,16 @@ struct Communicator::Shared {
     std::mutex end_mutex;
     std::condition_variable end_changed;
     bool ending = false, ended = false;
+    std::optional<AtExit> at_exit;  // from when it is ending
+
+    void wait_at_exit() {
+        at_exit.emplace(
+            [this](int, const Deadline& deadline) {
+                std::unique_lock lock(end_mutex);
+                end_changed.wait_until(lock, deadline.at(), [this] { return ended; });
+            },
+            kExitMs);
+    }
 
     // On a thread of its own. NCCL waits for its own threads here, and, in the worst case, for ever.
     void finish(int device, bool abort) noexcept {
@@ -195,6 +210,7 @@ void Communicator::end(bool abort) {
         if (shared_->ending) return;
         shared_->ending = true;
     }
+    shared_->wait_at_exit();
     quiet_thread([shared = shared_, device = device_, abort] { shared->finish(device, abort); }).detach();
 }
 

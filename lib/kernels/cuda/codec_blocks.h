@@ -317,21 +317,6 @@ private:
     std::uint64_t level_, bits_;
 };
 
-// n of 8 numbers, in accesses of 16 bytes where that is possible.
-template <class T>
-LIBDDP_EVERYWHERE void load_some(T (&values)[kTogether], const T* from, std::uint32_t n) {
-    if (n == kTogether && (address(from) & 15u) == 0) return load_aligned(values, from);
-    LIBDDP_UNROLL
-    for (std::uint32_t i = 0; i < kTogether; ++i) values[i] = i < n ? from[i] : T{};
-}
-template <class T>
-LIBDDP_EVERYWHERE void store_some(T* to, const T (&values)[kTogether], std::uint32_t n) {
-    if (n == kTogether && (address(to) & 15u) == 0) return store_aligned(to, values);
-    LIBDDP_UNROLL
-    for (std::uint32_t i = 0; i < kTogether; ++i)
-        if (i < n) to[i] = values[i];
-}
-
 template <class Format, template <class> class Reader>
 struct AddUp {
     using Real = typename Format::Compute;

@@ -6,7 +6,7 @@
 namespace libddp::cuda {
 namespace {
 
-template <class Product, class Format, int kTile>
+template <class Product, class Format, std::uint32_t kTile>
 __global__ void __launch_bounds__(Product::kThreads) low_rank_kernel(const __grid_constant__ LowRankTable table) {
     __shared__ typename Product::template Shared<typename Format::Compute, kTile> shared;
     run_block<Product, Format, kTile>(BlockThreads(), shared, table, blockIdx.x);

@@ -35,50 +35,96 @@ struct LowRankTable {
 };
 static_assert(sizeof(LowRankTable) <= 4096);
 
+// Columns that a thread takes at a time, so that it reads and writes as much as 16 bytes at once.
+constexpr std::uint32_t kWide = 4;
+
+LIBDDP_EVERYWHERE std::uint32_t columns_there(const ddp_low_rank& m, std::uint64_t left) {
+    return m.columns - left < kWide ? static_cast<std::uint32_t>(m.columns - left) : kWide;
+}
+
 // A matrix with its types.
 template <class Format>
 struct LowRankView {
     using T = typename Format::Compute;
-    typename Format::Stored* gradient;
+    using Stored = typename Format::Stored;
+    Stored* gradient;
     T* error;
     T *p, *q, *own_q;
+    std::uint64_t columns;
+    // With an error, and so that all that is read and written together is there and aligned. Kernels go other ways then, without
+    // branches between their loads: a GPU waits for none of these before it has begun the others.
+    bool whole;
 
     explicit LIBDDP_EVERYWHERE LowRankView(const ddp_low_rank& m)
-        : gradient(static_cast<typename Format::Stored*>(m.gradient)),
+        : gradient(static_cast<Stored*>(m.gradient)),
           error(static_cast<T*>(m.error)),
           p(static_cast<T*>(m.p)),
           q(static_cast<T*>(m.q)),
-          own_q(static_cast<T*>(m.own_q)) {}
-    LIBDDP_EVERYWHERE T load(std::uint64_t i) const {
-        const T value = Format::load(gradient[i]);
-        return error ? value + error[i] : value;
+          own_q(static_cast<T*>(m.own_q)),
+          columns(m.columns),
+          whole(error != nullptr && m.columns % kWide == 0 && m.q_stride % kWide == 0 &&
+                is_aligned<Stored, kWide>(gradient) && is_aligned<T, kWide>(error) && is_aligned<T, kWide>(q) &&
+                is_aligned<T, kWide>(own_q)) {}
+};
+
+// A thread's columns of a row of M, as they lie in memory.
+template <class Format>
+struct LowRankPiece {
+    using T = typename Format::Compute;
+    typename Format::Stored gradient[kWide];
+    T error[kWide];
+
+    // The first n; the others are zero.
+    template <bool kWhole>
+    LIBDDP_EVERYWHERE void load(const LowRankView<Format>& view, std::uint64_t row, std::uint64_t column, std::uint32_t n) {
+        const std::uint64_t at = row * view.columns + column;
+        if constexpr (kWhole) {
+            load_aligned(gradient, view.gradient + at);
+            load_aligned(error, view.error + at);
+        } else {
+            load_some(gradient, static_cast<const typename Format::Stored*>(view.gradient + at), n);
+            load_some(error, static_cast<const T*>(view.error + at), view.error ? n : 0);
+        }
+    }
+    // Without an error nothing is added, so that -0 stays what it is.
+    template <bool kWhole>
+    LIBDDP_EVERYWHERE T value(const LowRankView<Format>& view, std::uint32_t w) const {
+        const T own = Format::load(gradient[w]);
+        return kWhole || view.error ? own + error[w] : own;
     }
 };
 
-// P = M Q. A block has a few rows: two groups of threads, each with four rows, so that what is loaded of Q serves them all.
+// A thread's columns of a column of Q. The first n; the others are zero.
+template <bool kWhole, class T>
+LIBDDP_EVERYWHERE void load_q(T (&values)[kWide], const T* from, std::uint32_t n) {
+    if constexpr (kWhole)
+        load_aligned(values, from);
+    else
+        load_some(values, from, n);
+}
+
+// P = M Q. A block has a few rows: each warp has four, so that what is loaded of Q serves them all.
 struct Project {
     static constexpr bool kTiled = true;
-    static constexpr std::uint32_t kThreads = 256, kLanes = 128, kHeight = 4, kRows = kThreads / kLanes * kHeight;
-    static constexpr std::uint32_t kParts = 8;  // in which the lanes of a sum are added up first
+    static constexpr std::uint32_t kThreads = 128, kLanes = 32, kHeight = 4, kRows = kThreads / kLanes * kHeight;
 
-    // For kTile columns at a time.
-    template <class T, int kTile>
+    // For kTile columns of Q at a time.
+    template <class T, std::uint32_t kTile>
     struct Shared {
         static constexpr std::uint32_t kSums = kRows * kTile;
         T lanes[kSums][kLanes + 1];
-        T parts[kSums][kParts + 1];
     };
 
     static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) { return (m.rows + kRows - 1) / kRows; }
 
-    template <class Format, int kTile, class Threads>
+    template <class Format, std::uint32_t kTile, class Threads>
     static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
                                        const ddp_low_rank& m, std::uint64_t block) {
         for (std::uint32_t k = 0; k < m.rank; k += kTile) run_tile<Format, kTile>(threads, shared, m, block * kRows, k);
     }
 
 private:
-    template <class Format, int kTile, class Threads>
+    template <class Format, std::uint32_t kTile, class Threads>
     static LIBDDP_COOPERATIVE void run_tile(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
                                             const ddp_low_rank& m, std::uint64_t top, std::uint32_t column) {
         using T = typename Format::Compute;
@@ -86,52 +132,68 @@ private:
         for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size()) {
             const std::uint32_t lane = v % kLanes, first = v / kLanes * kHeight;
             T sums[kHeight][kTile] = {};
-            for (std::uint64_t j = lane; j < m.columns; j += kLanes) {
-                T factors[kTile];
-                LIBDDP_UNROLL
-                for (int k = 0; k < kTile; ++k)
-                    factors[k] = column + k < m.rank ? view.q[(column + k) * m.q_stride + j] : T{0};
-                LIBDDP_UNROLL
-                for (std::uint32_t r = 0; r < kHeight; ++r) {
-                    if (top + first + r >= m.rows) continue;
-                    const T value = view.load((top + first + r) * m.columns + j);
-                    LIBDDP_UNROLL
-                    for (int k = 0; k < kTile; ++k) sums[r][k] += value * factors[k];
-                }
-            }
+            if (view.whole)
+                add_up<true>(sums, view, m, top + first, column, lane);
+            else
+                add_up<false>(sums, view, m, top + first, column, lane);
             LIBDDP_UNROLL
             for (std::uint32_t r = 0; r < kHeight; ++r) {
                 LIBDDP_UNROLL
-                for (int k = 0; k < kTile; ++k) shared.lanes[(first + r) * kTile + k][lane] = sums[r][k];
+                for (std::uint32_t k = 0; k < kTile; ++k) shared.lanes[(first + r) * kTile + k][lane] = sums[r][k];
             }
-        }
-        threads.sync();
-        for (std::uint32_t v = threads.index(); v < shared.kSums * kParts; v += threads.size()) {
-            const std::uint32_t sum = v / kParts, part = v % kParts;
-            T total = 0;
-            for (std::uint32_t lane = part; lane < kLanes; lane += kParts) total += shared.lanes[sum][lane];
-            shared.parts[sum][part] = total;
         }
         threads.sync();
         for (std::uint32_t v = threads.index(); v < shared.kSums; v += threads.size()) {
             const std::uint64_t row = top + v / kTile;
             const std::uint32_t k = column + v % kTile;
             T total = 0;
-            for (std::uint32_t part = 0; part < kParts; ++part) total += shared.parts[v][part];
+            for (std::uint32_t lane = 0; lane < kLanes; ++lane) total += shared.lanes[v][lane];
             if (row < m.rows && k < m.rank) view.p[k * m.p_stride + row] = total;
         }
         threads.sync();
     }
+
+    // A lane's share of four rows. Instead of rows and columns of Q that are not there it reads the last ones, for sums that
+    // nobody wants.
+    template <bool kWhole, class Format, class T, std::uint32_t kSumsHeight, std::uint32_t kSumsTile>
+    static LIBDDP_COOPERATIVE void add_up(T (&sums)[kSumsHeight][kSumsTile], const LowRankView<Format>& view,
+                                          const ddp_low_rank& m, std::uint64_t top, std::uint32_t column,
+                                          std::uint32_t lane) {
+        for (std::uint64_t j = lane * kWide; j < m.columns; j += kLanes * kWide) {
+            const std::uint32_t n = columns_there(m, j);
+            T factors[kSumsTile][kWide];
+            LowRankPiece<Format> pieces[kSumsHeight];
+            LIBDDP_UNROLL
+            for (std::uint32_t r = 0; r < kSumsHeight; ++r)
+                pieces[r].template load<kWhole>(view, top + r < m.rows ? top + r : m.rows - 1, j, n);
+            LIBDDP_UNROLL
+            for (std::uint32_t k = 0; k < kSumsTile; ++k) {
+                const std::uint64_t there = column + k < m.rank ? column + k : m.rank - 1;
+                load_q<kWhole>(factors[k], static_cast<const T*>(view.q + there * m.q_stride + j), n);
+            }
+            LIBDDP_UNROLL
+            for (std::uint32_t r = 0; r < kSumsHeight; ++r) {
+                LIBDDP_UNROLL
+                for (std::uint32_t w = 0; w < kWide; ++w) {
+                    const T value = pieces[r].template value<kWhole>(view, w);
+                    LIBDDP_UNROLL
+                    for (std::uint32_t k = 0; k < kSumsTile; ++k) sums[r][k] += value * factors[k][w];
+                }
+            }
+        }
+    }
 };
 
-// own_q += M^T P. A block has as many columns as a warp has lanes, and a part of the rows: each warp adds up every kWarps-th.
+// own_q += M^T P. A block has four columns for each lane of a warp, and a part of the rows: each warp adds up every kWarps-th.
 // Where there are several parts they are added up afterwards.
 struct ProjectBack {
     static constexpr bool kTiled = true;
-    static constexpr std::uint32_t kThreads = 512, kColumns = 32, kWarps = kThreads / kColumns;
+    static constexpr std::uint32_t kThreads = 256, kLanes = 32, kWarps = kThreads / kLanes, kColumns = kLanes * kWide;
+    static constexpr std::uint32_t kPartRows = DDP_LOW_RANK_PART_ROWS;
 
-    template <class T, int kTile>
+    template <class T, std::uint32_t kTile>
     struct Shared {
+        T p[kTile][kPartRows];
         T sums[kTile][kWarps][kColumns];
     };
 
@@ -142,7 +204,7 @@ struct ProjectBack {
         return blocks_across(m) * low_rank_parts(m.rows);
     }
 
-    template <class Format, int kTile, class Threads>
+    template <class Format, std::uint32_t kTile, class Threads>
     static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
                                        const ddp_low_rank& m, std::uint64_t block) {
         const std::uint64_t part = block / blocks_across(m), left = block % blocks_across(m) * kColumns;
@@ -150,34 +212,40 @@ struct ProjectBack {
     }
 
 private:
-    template <class Format, int kTile, class Threads>
+    template <class Format, std::uint32_t kTile, class Threads>
     static LIBDDP_COOPERATIVE void run_tile(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
                                             const ddp_low_rank& m, std::uint64_t part, std::uint64_t left,
                                             std::uint32_t column) {
         using T = typename Format::Compute;
         const LowRankView<Format> view(m);
-        const std::uint64_t top = part * DDP_LOW_RANK_PART_ROWS;
-        const std::uint64_t bottom = top + DDP_LOW_RANK_PART_ROWS < m.rows ? top + DDP_LOW_RANK_PART_ROWS : m.rows;
+        const std::uint64_t top = part * kPartRows;
+        const auto rows = static_cast<std::uint32_t>(m.rows - top < kPartRows ? m.rows - top : kPartRows);
+        for (std::uint32_t v = threads.index(); v < kTile * kPartRows; v += threads.size()) {
+            const std::uint32_t k = v / kPartRows, i = v % kPartRows;
+            shared.p[k][i] = column + k < m.rank && i < rows ? view.p[(column + k) * m.p_stride + top + i] : T{0};
+        }
+        threads.sync();
         for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size()) {
-            const std::uint32_t lane = v % kColumns, warp = v / kColumns;
-            const std::uint64_t j = left + lane;
-            T sums[kTile] = {};
-            for (std::uint64_t i = top + warp; i < bottom && j < m.columns; i += kWarps) {
-                const T value = view.load(i * m.columns + j);
-                LIBDDP_UNROLL
-                for (int k = 0; k < kTile; ++k)
-                    if (column + k < m.rank) sums[k] += value * view.p[(column + k) * m.p_stride + i];
-            }
+            const std::uint32_t lane = v % kLanes, warp = v / kLanes;
+            const std::uint64_t j = left + lane * kWide;
+            const std::uint32_t n = j < m.columns ? columns_there(m, j) : 0;
+            T sums[kTile][kWide] = {};
+            if (view.whole && n > 0)
+                add_up<true>(sums, view, shared.p, top, j, n, warp, rows);
+            else if (n > 0)
+                add_up<false>(sums, view, shared.p, top, j, n, warp, rows);
             LIBDDP_UNROLL
-            for (int k = 0; k < kTile; ++k) shared.sums[k][warp][lane] = sums[k];
+            for (std::uint32_t k = 0; k < kTile; ++k)
+                LIBDDP_UNROLL
+                for (std::uint32_t w = 0; w < kWide; ++w) shared.sums[k][warp][lane * kWide + w] = sums[k][w];
         }
         threads.sync();
         for (std::uint32_t v = threads.index(); v < kTile * kColumns; v += threads.size()) {
-            const std::uint32_t lane = v % kColumns, k = column + v / kColumns;
-            const std::uint64_t j = left + lane;
+            const std::uint32_t at = v % kColumns, k = column + v / kColumns;
+            const std::uint64_t j = left + at;
             if (j >= m.columns || k >= m.rank) continue;
             T total = 0;
-            for (std::uint32_t warp = 0; warp < kWarps; ++warp) total += shared.sums[k - column][warp][lane];
+            for (std::uint32_t warp = 0; warp < kWarps; ++warp) total += shared.sums[k - column][warp][at];
             if (low_rank_parts(m.rows) == 1)
                 view.own_q[k * m.q_stride + j] += total;
             else
@@ -185,41 +253,82 @@ private:
         }
         threads.sync();
     }
+
+    // A warp's rows of four columns, four rows at a time.
+    template <bool kWhole, class Format, class T, std::uint32_t kSumsTile>
+    static LIBDDP_COOPERATIVE void add_up(T (&sums)[kSumsTile][kWide], const LowRankView<Format>& view,
+                                          const T (&p)[kSumsTile][kPartRows], std::uint64_t top, std::uint64_t column,
+                                          std::uint32_t n, std::uint32_t first, std::uint32_t rows) {
+        constexpr std::uint32_t kTogetherRows = 4;
+        for (std::uint32_t i = first; i < rows; i += kTogetherRows * kWarps) {
+            LowRankPiece<Format> pieces[kTogetherRows];
+            LIBDDP_UNROLL
+            for (std::uint32_t r = 0; r < kTogetherRows; ++r) {
+                const std::uint32_t row = i + r * kWarps < rows ? i + r * kWarps : rows - 1;
+                pieces[r].template load<kWhole>(view, top + row, column, n);
+            }
+            LIBDDP_UNROLL
+            for (std::uint32_t r = 0; r < kTogetherRows; ++r) {
+                if (i + r * kWarps >= rows) break;
+                LIBDDP_UNROLL
+                for (std::uint32_t w = 0; w < kWide; ++w) {
+                    const T value = pieces[r].template value<kWhole>(view, w);
+                    LIBDDP_UNROLL
+                    for (std::uint32_t k = 0; k < kSumsTile; ++k) sums[k][w] += value * p[k][i + r * kWarps];
+                }
+            }
+        }
+    }
 };
 
-// own_q += the sum of the parts, where there are several.
+// own_q += the sum of the parts, where there are several. A block has as many columns as a warp has lanes, of one column of Q:
+// each warp adds up every kWarps-th part.
 struct AddParts {
     static constexpr bool kTiled = false;
-    static constexpr std::uint32_t kThreads = 256;
+    static constexpr std::uint32_t kThreads = 256, kColumns = 32, kWarps = kThreads / kColumns;
 
-    template <class T, int kTile>
-    struct Shared {};
+    template <class T, std::uint32_t kTile>
+    struct Shared {
+        T sums[kWarps][kColumns];
+    };
 
+    static LIBDDP_EVERYWHERE std::uint64_t blocks_across(const ddp_low_rank& m) {
+        return (m.columns + kColumns - 1) / kColumns;
+    }
     static LIBDDP_EVERYWHERE std::uint64_t blocks_of(const ddp_low_rank& m) {
-        return low_rank_parts(m.rows) > 1 ? (m.columns + kThreads - 1) / kThreads : 0;
+        return low_rank_parts(m.rows) > 1 ? blocks_across(m) * m.rank : 0;
     }
 
-    template <class Format, int kTile, class Threads>
-    static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>&,
+    template <class Format, std::uint32_t kTile, class Threads>
+    static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>& shared,
                                        const ddp_low_rank& m, std::uint64_t block) {
         using T = typename Format::Compute;
         const LowRankView<Format> view(m);
-        for (std::uint64_t j = block * kThreads + threads.index(); j < (block + 1) * kThreads && j < m.columns;
-             j += threads.size())
-            for (std::uint32_t k = 0; k < m.rank; ++k) {
-                T total = 0;
-                for (std::uint64_t part = 0; part < low_rank_parts(m.rows); ++part)
-                    total += static_cast<const T*>(m.parts)[(part * m.rank + k) * m.columns + j];
-                view.own_q[k * m.q_stride + j] += total;
-            }
+        const std::uint64_t k = block / blocks_across(m), left = block % blocks_across(m) * kColumns;
+        const std::uint64_t parts = low_rank_parts(m.rows);
+        for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size()) {
+            const std::uint64_t j = left + v % kColumns;
+            T total = 0;
+            for (std::uint64_t part = v / kColumns; part < parts && j < m.columns; part += kWarps)
+                total += static_cast<const T*>(m.parts)[(part * m.rank + k) * m.columns + j];
+            shared.sums[v / kColumns][v % kColumns] = total;
+        }
+        threads.sync();
+        for (std::uint32_t v = threads.index(); v < kColumns && left + v < m.columns; v += threads.size()) {
+            T total = 0;
+            for (std::uint32_t warp = 0; warp < kWarps; ++warp) total += shared.sums[warp][v];
+            view.own_q[k * m.q_stride + left + v] += total;
+        }
+        threads.sync();
     }
 };
 
-// gradient = P Q^T and error = M - P own_q^T, with the bits of the CPU. Threads have four rows each, and do not wait for others.
+// gradient = P Q^T and error = M - P own_q^T, with the bits of the CPU. Threads have four rows of four columns each, and do not
+// wait for others.
 struct Restore {
     static constexpr bool kTiled = false;
     static constexpr std::uint32_t kThreads = 256, kLanes = 128, kHeight = 4, kRows = kThreads / kLanes * kHeight;
-    static constexpr std::uint32_t kColumns = 4 * kLanes;
+    static constexpr std::uint32_t kColumns = kWide * kLanes;
 
     static LIBDDP_EVERYWHERE std::uint64_t blocks_across(const ddp_low_rank& m) {
         return (m.columns + kColumns - 1) / kColumns;
@@ -228,59 +337,84 @@ struct Restore {
         return (m.rows + kRows - 1) / kRows * blocks_across(m);
     }
 
-    template <class T, int kTile>
+    template <class T, std::uint32_t kTile>
     struct Shared {};
 
-    template <class Format, int kTile, class Threads>
+    template <class Format, std::uint32_t kTile, class Threads>
     static LIBDDP_COOPERATIVE void run(const Threads& threads, Shared<typename Format::Compute, kTile>&,
                                        const ddp_low_rank& m, std::uint64_t block) {
         const std::uint64_t top = block / blocks_across(m) * kRows, left = block % blocks_across(m) * kColumns;
         const bool left_out = is_set(m.left_out[0]) || is_set(m.left_out[1]);
-        for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size())
-            for (std::uint64_t j = left + v % kLanes; j < left + kColumns && j < m.columns; j += kLanes)
-                if (left_out)
-                    fill<Format>(m, top + v / kLanes * kHeight, j);
-                else
-                    restore<Format>(m, top + v / kLanes * kHeight, j);
+        for (std::uint32_t v = threads.index(); v < kThreads; v += threads.size()) {
+            const std::uint64_t j = left + v % kLanes * kWide, row = top + v / kLanes * kHeight;
+            if (j >= m.columns) continue;
+            const LowRankView<Format> view(m);
+            if (left_out)
+                fill(view, m, row, j);
+            else if (view.whole)
+                restore<true>(view, m, row, j);
+            else
+                restore<false>(view, m, row, j);
+        }
     }
 
 private:
     static LIBDDP_EVERYWHERE bool is_set(const std::uint32_t* flag) { return flag != nullptr && *flag != 0; }
 
     template <class Format>
-    static LIBDDP_EVERYWHERE void fill(const ddp_low_rank& m, std::uint64_t top, std::uint64_t j) {
-        const LowRankView<Format> view(m);
+    static LIBDDP_EVERYWHERE void fill(const LowRankView<Format>& view, const ddp_low_rank& m, std::uint64_t top,
+                                       std::uint64_t j) {
+        typename Format::Stored values[kWide];
+        for (auto& value : values) value = Format::store(quiet_nan<typename Format::Compute>());
         for (std::uint64_t row = top; row < top + kHeight && row < m.rows; ++row)
-            view.gradient[row * m.columns + j] = Format::store(quiet_nan<typename Format::Compute>());
+            store_some(view.gradient + row * m.columns + j, values, columns_there(m, j));
     }
 
-    template <class Format>
-    static LIBDDP_EVERYWHERE void restore(const ddp_low_rank& m, std::uint64_t top, std::uint64_t j) {
+    // Everything is read before anything is written.
+    template <bool kWhole, class Format>
+    static LIBDDP_EVERYWHERE void restore(const LowRankView<Format>& view, const ddp_low_rank& m, std::uint64_t top,
+                                          std::uint64_t j) {
         using T = typename Format::Compute;
-        const LowRankView<Format> view(m);
-        T result[kHeight] = {}, sent[kHeight] = {};
+        const std::uint32_t n = columns_there(m, j);
+        LowRankPiece<Format> pieces[kHeight];
+        LIBDDP_UNROLL
+        for (std::uint32_t r = 0; r < kHeight; ++r)
+            if (kWhole || view.error)
+                pieces[r].template load<kWhole>(view, top + r < m.rows ? top + r : m.rows - 1, j, n);
+        T result[kHeight][kWide] = {}, sent[kHeight][kWide] = {};
         for (std::uint32_t k = 0; k < m.rank; ++k) {
-            const T q = view.q[k * m.q_stride + j], own_q = view.error ? view.own_q[k * m.q_stride + j] : T{0};
+            T q[kWide], own_q[kWide];
+            load_q<kWhole>(q, static_cast<const T*>(view.q + k * m.q_stride + j), n);
+            load_q<kWhole>(own_q, static_cast<const T*>(view.own_q + k * m.q_stride + j), view.error ? n : 0);
             LIBDDP_UNROLL
             for (std::uint32_t r = 0; r < kHeight; ++r) {
-                if (top + r >= m.rows) continue;
-                const T p = view.p[k * m.p_stride + top + r];
-                result[r] = k == 0 ? p * q : result[r] + p * q;  // so that -0 stays what it is
-                sent[r] = k == 0 ? p * own_q : sent[r] + p * own_q;
+                const T p = view.p[k * m.p_stride + (top + r < m.rows ? top + r : m.rows - 1)];
+                LIBDDP_UNROLL
+                for (std::uint32_t w = 0; w < kWide; ++w) {  // the first one alone, so that -0 stays what it is
+                    result[r][w] = k == 0 ? p * q[w] : result[r][w] + p * q[w];
+                    sent[r][w] = k == 0 ? p * own_q[w] : sent[r][w] + p * own_q[w];
+                }
             }
         }
         LIBDDP_UNROLL
         for (std::uint32_t r = 0; r < kHeight; ++r) {
             if (top + r >= m.rows) continue;
             const std::uint64_t at = (top + r) * m.columns + j;
-            if (view.error) view.error[at] = view.load(at) - sent[r];
-            view.gradient[at] = Format::store(result[r]);
+            T error[kWide];
+            typename Format::Stored gradient[kWide];
+            LIBDDP_UNROLL
+            for (std::uint32_t w = 0; w < kWide; ++w) {
+                error[w] = pieces[r].template value<kWhole>(view, w) - sent[r][w];
+                gradient[w] = Format::store(result[r][w]);
+            }
+            if (view.error) store_some(view.error + at, error, n);
+            store_some(view.gradient + at, gradient, n);
         }
     }
 };
 
 // What the threads of a block do of a table. The bits do not depend on kTile.
-template <class Product, class Format, int kTile, class Threads>
+template <class Product, class Format, std::uint32_t kTile, class Threads>
 LIBDDP_COOPERATIVE void run_block(const Threads& threads,
                                   typename Product::template Shared<typename Format::Compute, kTile>& shared,
                                   const LowRankTable& table, std::uint64_t block) {
@@ -413,10 +547,10 @@ template <class Product, class Use>
 void with_tile(const LowRankTable& table, Use use) {
     std::size_t rank = 0;
     for (std::int32_t i = 0; i < table.rows; ++i) rank = table.row[i].m.rank > rank ? table.row[i].m.rank : rank;
-    if (!Product::kTiled || rank <= 1) return use(std::integral_constant<int, 1>());
+    if (!Product::kTiled || rank <= 1) return use(std::integral_constant<std::uint32_t, 1>());
     if constexpr (Product::kTiled) {
-        if (rank <= 2) return use(std::integral_constant<int, 2>());
-        use(std::integral_constant<int, 4>());
+        if (rank <= 2) return use(std::integral_constant<std::uint32_t, 2>());
+        use(std::integral_constant<std::uint32_t, 4>());
     }
 }
 

@@ -43,11 +43,10 @@ LIBDDP_EVERYWHERE std::uint64_t address(const void* pointer) {
     return reinterpret_cast<std::uint64_t>(pointer);
 }
 
-// Elements of a whole chunk: at least 16 bytes of either type.
-template <class From, class To>
-inline constexpr std::uint32_t kChunkElements = 16 / (sizeof(typename From::Stored) < sizeof(typename To::Stored)
-                                                          ? sizeof(typename From::Stored)
-                                                          : sizeof(typename To::Stored));
+// Elements of a whole chunk: 16 bytes of the destination. Then neighbouring threads store what lies side by side, and no store
+// leaves gaps that the memory has to fill.
+template <class To>
+inline constexpr std::uint32_t kChunkElements = 16 / sizeof(typename To::Stored);
 
 // By how many elements the segment's first chunk begins before its first element.
 LIBDDP_EVERYWHERE std::uint32_t lead_of(const void* dst, std::size_t dst_size) {
@@ -72,14 +71,40 @@ LIBDDP_EVERYWHERE int find_row(const AnyTable& table, std::uint64_t chunk, int l
     return low;
 }
 
-// N elements at an address that is aligned to 16 bytes, in accesses of 16 bytes.
+// What N elements that are loaded or stored together must be aligned to.
+template <class T, std::uint32_t N>
+inline constexpr std::uint64_t kTogetherAligned = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
+
+template <class T, std::uint32_t N>
+LIBDDP_EVERYWHERE bool is_aligned(const T* at) {
+    return address(at) % kTogetherAligned<T, N> == 0;
+}
+
+#if defined(__CUDA_ARCH__)
+// The largest word that such an address allows.
+template <std::size_t kBytes>
+struct WordOf {
+    using Type = uint4;
+};
+template <>
+struct WordOf<8> {
+    using Type = uint2;
+};
+template <>
+struct WordOf<4> {
+    using Type = std::uint32_t;
+};
+#endif
+
+// N elements at an address that is aligned for them, in accesses of as much as 16 bytes.
 template <class T, std::uint32_t N>
 LIBDDP_EVERYWHERE void load_aligned(T (&values)[N], const T* from) {
-    static_assert(sizeof values % 16 == 0);
+    static_assert(sizeof values % 16 == 0 || sizeof values == 8 || sizeof values == 4);
 #if defined(__CUDA_ARCH__)
-    uint4 words[sizeof values / 16];
+    using Word = typename WordOf<sizeof values>::Type;
+    Word words[sizeof values / sizeof(Word)];
 #pragma unroll
-    for (std::size_t i = 0; i < sizeof values / 16; ++i) words[i] = reinterpret_cast<const uint4*>(from)[i];
+    for (std::size_t i = 0; i < sizeof values / sizeof(Word); ++i) words[i] = reinterpret_cast<const Word*>(from)[i];
     memcpy(values, words, sizeof values);
 #else
     memcpy(values, from, sizeof values);
@@ -87,12 +112,13 @@ LIBDDP_EVERYWHERE void load_aligned(T (&values)[N], const T* from) {
 }
 template <class T, std::uint32_t N>
 LIBDDP_EVERYWHERE void store_aligned(T* to, const T (&values)[N]) {
-    static_assert(sizeof values % 16 == 0);
+    static_assert(sizeof values % 16 == 0 || sizeof values == 8 || sizeof values == 4);
 #if defined(__CUDA_ARCH__)
-    uint4 words[sizeof values / 16];
+    using Word = typename WordOf<sizeof values>::Type;
+    Word words[sizeof values / sizeof(Word)];
     memcpy(words, values, sizeof values);
 #pragma unroll
-    for (std::size_t i = 0; i < sizeof values / 16; ++i) reinterpret_cast<uint4*>(to)[i] = words[i];
+    for (std::size_t i = 0; i < sizeof values / sizeof(Word); ++i) reinterpret_cast<Word*>(to)[i] = words[i];
 #else
     memcpy(to, values, sizeof values);
 #endif
@@ -104,12 +130,27 @@ LIBDDP_EVERYWHERE void store_aligned(T* to, const T (&values)[N]) {
 #define LIBDDP_UNROLL
 #endif
 
+// The first n of N elements, the others being zero, and together where they can be.
+template <class T, std::uint32_t N>
+LIBDDP_EVERYWHERE void load_some(T (&values)[N], const T* from, std::uint32_t n) {
+    if (n == N && is_aligned<T, N>(from)) return load_aligned(values, from);
+    LIBDDP_UNROLL
+    for (std::uint32_t i = 0; i < N; ++i) values[i] = i < n ? from[i] : T{};
+}
+template <class T, std::uint32_t N>
+LIBDDP_EVERYWHERE void store_some(T* to, const T (&values)[N], std::uint32_t n) {
+    if (n == N && is_aligned<T, N>(to)) return store_aligned(to, values);
+    LIBDDP_UNROLL
+    for (std::uint32_t i = 0; i < N; ++i)
+        if (i < n) to[i] = values[i];
+}
+
 // One chunk on its way through a thread's registers.
 template <class From, class To>
 class Chunk {
     using Source = typename From::Stored;
     using Target = typename To::Stored;
-    static constexpr std::uint32_t kElements = kChunkElements<From, To>;
+    static constexpr std::uint32_t kElements = kChunkElements<To>;
 
 public:
     LIBDDP_EVERYWHERE void load(const Row& row, std::uint64_t chunk) {
@@ -126,7 +167,7 @@ public:
         if (row.src == nullptr) {
             LIBDDP_UNROLL
             for (std::uint32_t i = 0; i < kElements; ++i) values_[i] = Source{};
-        } else if (whole() && (address(source) & 15u) == 0) {
+        } else if (whole() && is_aligned<Source, kElements>(source)) {
             load_aligned(values_, source);
         } else {
             LIBDDP_UNROLL

@@ -18,9 +18,9 @@ struct Shape {
     std::size_t rows, columns, rank;
 };
 
-// Of one block and of several, with rows and columns left over.
-inline const std::vector<Shape> kShapes{{1, 1, 1},    {7, 5, 3},     {9, 64, 1},   {70, 133, 2},
-                                        {131, 33, 4}, {20, 1100, 7}, {9000, 35, 3}};
+// Of one block and of several, with rows and columns left over, and with such that can be read four at a time.
+inline const std::vector<Shape> kShapes{{1, 1, 1},    {7, 5, 3},     {9, 64, 1},    {70, 133, 2},  {70, 132, 2},
+                                        {131, 33, 4}, {20, 1100, 7}, {9000, 35, 3}, {2000, 36, 5}};
 inline const std::vector<ddp_dtype> kRealTypes{DDP_F16, DDP_BF16, DDP_F32, DDP_F64};
 inline constexpr ddp_low_rank_op kProducts[] = {DDP_LOW_RANK_PROJECT, DDP_LOW_RANK_PROJECT_BACK, DDP_LOW_RANK_RESTORE};
 inline constexpr ddp_thin_op kThinWork[] = {DDP_THIN_DRAW, DDP_THIN_ORTHOGONALIZE, DDP_THIN_CHECK, DDP_THIN_KEEP};
@@ -53,7 +53,7 @@ std::vector<ddp_low_rank> low_rank_items(ddp_dtype dtype, const std::vector<Shap
         m.columns = s.columns;
         m.rank = s.rank;
         m.p_stride = s.rows + 3;
-        m.q_stride = s.columns + 1;
+        m.q_stride = s.columns + (s.columns % 4 == 0 ? 4 : 1);
         m.gradient = put(waves(s.rows * s.columns, dtype, seed += 0.1));
         m.p = put(waves(m.p_stride * s.rank, compute, seed += 0.1));
         m.q = put(waves(m.q_stride * s.rank, compute, seed += 0.1));

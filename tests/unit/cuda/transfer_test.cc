@@ -20,7 +20,7 @@ Work transfer_on_cpu(const std::vector<ddp_segment>& segments, ddp_dtype src_dty
     with_formats(src_dtype, dst_dtype, scale, [&](auto from, auto to, auto scales) {
         using From = decltype(from);
         using To = decltype(to);
-        each_table(segments.data(), segments.size(), sizeof(typename To::Stored), kChunkElements<From, To>,
+        each_table(segments.data(), segments.size(), sizeof(typename To::Stored), kChunkElements<To>,
                    is_complex(src_dtype) ? 2 : 1, factor_of(scale, src_dtype), [&](const Table& table) {
                        ++work.tables;
                        work.blocks += blocks_of(table);

@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -122,6 +123,30 @@ void check_means(const std::vector<Gradient>& gradients, int world) {
     }
 }
 
+// The steps of one context, and what each costs this process until everything is enqueued.
+struct Steps {
+    Steps(ddp_group* group, const Options& options, const Model& model, const std::vector<Gradient>* own, const Place& place)
+        : gradients(group, context_options(options), model, own, &place) {}
+
+    void step(const Backward& backward) {
+        gradients.begin_step();
+        backward.run(gradients.all(), [&](std::size_t i) { gradients.ready(i); });
+        gradients.finalize();
+    }
+    double time_step(const Backward& backward) {
+        const double start = now_ms(), cpu_start = cpu_ms();
+        step(backward);
+        const double enqueued = now_ms();
+        cpu.push_back(cpu_ms() - cpu_start);
+        host.push_back(enqueued - start);
+        backward.wait();
+        return now_ms() - start;
+    }
+
+    SharedGradients gradients;
+    std::vector<double> cpu, host;  // milliseconds of each step
+};
+
 }  // namespace
 
 std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
@@ -136,7 +161,13 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
     Backward backward(model, device, rank);
     backward.take(options.compute_ms, own.gradients, group);
     const Place place{device, backward.stream()};
-    SharedGradients shared(group, context_options(options), model, options.copy ? &own.gradients : nullptr, &place);
+    Steps plain(group, options, model, options.copy ? &own.gradients : nullptr, place);
+    std::optional<Steps> hooked;
+    if (!options.hook.empty()) {
+        hooked.emplace(group, options, model, options.copy ? &own.gradients : nullptr, place);
+        Result result;
+        result.check(ddp_use_hook(hooked->gradients.context(), options.hook.c_str(), options.hook_options.c_str(), result));
+    }
 
     const Iteration local = [&] {
         const double start = now_ms();
@@ -144,21 +175,7 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
         backward.wait();
         return now_ms() - start;
     };
-    std::vector<double> cpu, host, local_cpu;  // of each iteration
-    const auto step = [&] {
-        shared.begin_step();
-        backward.run(shared.all(), [&](std::size_t i) { shared.ready(i); });
-        shared.finalize();
-    };
-    const Iteration with_libddp = [&] {
-        const double start = now_ms(), cpu_start = cpu_ms();
-        step();
-        const double enqueued = now_ms();
-        cpu.push_back(cpu_ms() - cpu_start);
-        host.push_back(enqueued - start);
-        backward.wait();
-        return now_ms() - start;
-    };
+    std::vector<double> local_cpu;  // of each iteration
     const Iteration enqueue_alone = [&] {
         const double start = now_ms(), cpu_start = cpu_ms();
         backward.run(own.gradients, [](std::size_t) {});
@@ -166,30 +183,38 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
         backward.wait();
         return now_ms() - start;
     };
-    const auto series =
-        measure(ranks_of(group), {options.iterations(), options.seconds}, {local, with_libddp, enqueue_alone});
-    step();  // the loop that came last may have written to the same gradients
+    std::vector<Iteration> loops{local, [&] { return plain.time_step(backward); }, enqueue_alone};
+    if (hooked) loops.push_back([&] { return hooked->time_step(backward); });
+    const auto series = measure(ranks_of(group), {options.iterations(), options.seconds}, loops);
+    plain.step(backward);  // the loop that came last may have written to the same gradients
     backward.wait();
-    check_means(shared.all(), world);
+    check_means(plain.gradients.all(), world);
 
     Row row = make_row("replay", world, ddp_group_backend(group), 4 * element_count(model), series[1]);
     row["local_ms"] = median(series[0]);
     row["model"] = options.model;
     row["params"] = model.size();
-    row["buckets"] = ddp_context_bucket_count(shared.context());
+    row["buckets"] = ddp_context_bucket_count(plain.gradients.context());
     row["mode"] = options.copy ? "copy" : "view";
     // Of the process until everything is enqueued, less what the kernels of the backward pass cost by themselves.
-    row["cpu_ms"] = median(counted(cpu)) - median(counted(local_cpu));
-    row["enqueue_ms"] = median(counted(host));
+    row["cpu_ms"] = median(counted(plain.cpu)) - median(counted(local_cpu));
+    row["enqueue_ms"] = median(counted(plain.host));
     row["compute_ms"] = options.compute_ms;
+    if (hooked) {
+        row["hook"] = ddp_hook_name(hooked->gradients.context());
+        row["hook_options"] = options.hook_options;
+        row["hook_ms"] = median(series.back());
+        row["hook_ratio"] = median(series.back()) / median(series[1]);
+        row["hook_cpu_ms"] = median(counted(hooked->cpu)) - median(counted(local_cpu));
+    }
     if (!options.trace.empty()) {
         const libddp::StreamPtr probe = libddp::on_device::make_stream(device);
         GpuMoments moments(backward.stream());
-        Traced traced(shared, moments, options, probe->handle());
+        Traced traced(plain.gradients, moments, options, probe->handle());
         traced.run([&](const std::vector<Gradient>& gradients, const Traced::Ready& ready) {
             backward.run(gradients, ready);
         });
-        check_means(shared.all(), world);
+        check_means(plain.gradients.all(), world);
         traced.report(row, rank);
     }
     return {row};

@@ -1,10 +1,14 @@
-// ddp-bench transfer: how fast gradients are packed into buckets on a GPU and unpacked again, beside its own copies.
+// ddp-bench transfer: how fast gradients are packed into buckets on a GPU and unpacked again, and how fast hooks compress them,
+// beside the GPU's own copies.
 #include <algorithm>
+#include <deque>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "benchmarks.h"
 #include "cuda/gpu.h"
+#include "kernels/codec.h"
 #include "kernels/dtype.h"
 #include "kernels/on_device.h"
 #include "measure.h"
@@ -17,25 +21,46 @@ namespace {
 constexpr int kPasses = 10;
 // Of work before anything counts, so that the GPU's clocks are those of work.
 constexpr double kWarmUpMs = 1000;
+// Columns of P and Q, as in the hook powersgd where nothing else is said.
+constexpr std::size_t kRank = 4;
+
+std::shared_ptr<void> random_floats(const ddp_device& device, std::size_t count) {
+    auto memory = allocate_on(device, 4 * count);
+    fill_with_random(memory.get(), count);
+    return memory;
+}
+
+// Where the parameters of a model go: the last come first, and a bucket is full when it has so many bytes.
+std::vector<std::vector<std::size_t>> plan_buckets(const Model& model, double bucket_mb) {
+    const double cap = bucket_mb * 1048576;
+    std::vector<std::vector<std::size_t>> buckets;
+    double bytes = cap;
+    for (std::size_t i = model.size(); i-- > 0;) {
+        if (bytes >= cap) {
+            buckets.emplace_back();
+            bytes = 0;
+        }
+        buckets.back().push_back(i);
+        bytes += 4 * static_cast<double>(model[i].count());
+    }
+    return buckets;
+}
 
 // The gradients of a model, each in memory of its own, and the buckets that they go to.
 class Job {
 public:
     Job(const Model& model, const Options& options, const ddp_device& device)
         : stream_(libddp::on_device::make_stream(device)) {
-        const auto cap = static_cast<std::size_t>(options.bucket_mb * 1048576);
-        for (std::size_t i = model.size(); i-- > 0;) {
-            const auto count = static_cast<std::size_t>(model[i].count());
-            gradients_.push_back(allocate_on(device, 4 * count));
-            fill_with_random(gradients_.back().get(), count);
-            if (buckets_.empty() || buckets_.back().bytes >= cap) buckets_.push_back({});
-            Bucket& bucket = buckets_.back();
-            bucket.gradients.push_back({nullptr, gradients_.back().get(), count});
-            bucket.offsets.push_back(bucket.bytes);
-            bucket.bytes += (4 * count + 63) / 64 * 64;
-            count_ += count;
-        }
-        for (Bucket& bucket : buckets_) {
+        for (const auto& params : plan_buckets(model, options.bucket_mb)) {
+            Bucket& bucket = buckets_.emplace_back();
+            for (const std::size_t param : params) {
+                const auto count = static_cast<std::size_t>(model[param].count());
+                gradients_.push_back(random_floats(device, count));
+                bucket.gradients.push_back({nullptr, gradients_.back().get(), count});
+                bucket.offsets.push_back(bucket.bytes);
+                bucket.bytes += (4 * count + 63) / 64 * 64;
+                count_ += count;
+            }
             bucket.memory = allocate_on(device, bucket.bytes);
             bucket.other = allocate_on(device, bucket.bytes);
             bucket.halves = allocate_on(device, bucket.bytes / 2);
@@ -46,13 +71,13 @@ public:
 
     std::size_t count() const { return count_; }
     std::size_t buckets() const { return buckets_.size(); }
-    void* stream() const { return stream_->handle(); }
+    const libddp::DeviceStream& stream() const { return *stream_; }
 
     // What the device itself does with as many bytes: each bucket in one piece.
     void copy() const {
         for (const Bucket& bucket : buckets_)
             check_cuda(cudaMemcpyAsync(bucket.other.get(), bucket.memory.get(), bucket.bytes, cudaMemcpyDeviceToDevice,
-                                       static_cast<cudaStream_t>(stream())),
+                                       static_cast<cudaStream_t>(stream_->handle())),
                        "cudaMemcpyAsync");
     }
     void pack(ddp_dtype to, double scale) const {
@@ -90,11 +115,129 @@ private:
     std::size_t count_ = 0;
 };
 
+// The gradients of a model, with errors, as a hook that gathers sees them in a world of one. Their sum is the same after each pass.
+class Coded {
+public:
+    Coded(const Model& model, const Options& options, const ddp_device& device, const libddp::DeviceStream& stream,
+          const ddp_codec& codec)
+        : stream_(stream) {
+        for (const auto& params : plan_buckets(model, options.bucket_mb)) {
+            Bucket& bucket = buckets_.emplace_back();
+            bucket.batch.codec = codec;
+            bucket.batch.dtype = DDP_F32;
+            bucket.batch.world = 1;
+            bucket.batch.size = (params.size() + 7) / 8 * 8;
+            for (const std::size_t param : params) {
+                const auto count = static_cast<std::size_t>(model[param].count());
+                if (count == 0) continue;
+                bucket.memory.push_back(random_floats(device, count));
+                void* gradient = bucket.memory.back().get();
+                bucket.memory.push_back(random_floats(device, count));
+                bucket.parts.push_back({gradient, bucket.memory.back().get(), count, bucket.batch.size});
+                bucket.batch.size += (libddp::packed_size(codec, DDP_F32, count) + 7) / 8 * 8;
+                elements_ += static_cast<double>(count);
+            }
+            packed_ += static_cast<double>(bucket.batch.size);
+            bucket.batch.parts = bucket.parts.data();
+            bucket.batch.part_count = bucket.parts.size();
+            bucket.memory.push_back(allocate_on(device, bucket.batch.size));
+            bucket.batch.gathered = bucket.memory.back().get();
+            bucket.memory.push_back(allocate_on(device, libddp::on_device::encode_scratch(stream, bucket.batch)));
+            bucket.batch.scratch = bucket.memory.back().get();
+        }
+    }
+
+    // The fewest bytes that a pass can read and write: gradient and error once.
+    double pack_bytes() const { return 8 * elements_ + packed_; }
+    double unpack_bytes() const { return 16 * elements_ + packed_; }
+    void pack() const {
+        for (const Bucket& bucket : buckets_) libddp::on_device::encode(stream_, bucket.batch);
+    }
+    void unpack() const {
+        for (const Bucket& bucket : buckets_) libddp::on_device::decode(stream_, bucket.batch, 1);
+    }
+
+private:
+    struct Bucket {
+        std::vector<std::shared_ptr<void>> memory;
+        std::vector<ddp_codec_part> parts;
+        ddp_codec_batch batch{};
+    };
+
+    const libddp::DeviceStream& stream_;
+    std::deque<Bucket> buckets_;
+    double elements_ = 0, packed_ = 0;
+};
+
+// The matrices of a model, with errors, as the hook powersgd sees them.
+class LowRank {
+public:
+    LowRank(const Model& model, const Options& options, const ddp_device& device, const libddp::DeviceStream& stream)
+        : device_(device), stream_(stream) {
+        for (const auto& params : plan_buckets(model, options.bucket_mb)) {
+            Bucket& bucket = buckets_.emplace_back();
+            for (const std::size_t param : params) {
+                const Parameter& p = model[param];
+                if (p.shape.size() < 2 || p.count() == 0) continue;
+                const auto rows = static_cast<std::size_t>(p.shape[0]);
+                const std::size_t columns = static_cast<std::size_t>(p.count()) / rows;
+                if (2 * kRank * (rows + columns) < rows * columns) add(bucket, rows, columns);
+            }
+        }
+    }
+
+    // The fewest bytes that a pass can read and write, but for P and Q.
+    double bytes(ddp_low_rank_op op) const { return (op == DDP_LOW_RANK_RESTORE ? 16 : 8) * elements_; }
+    void run(ddp_low_rank_op op) const {
+        for (const Bucket& bucket : buckets_)
+            libddp::on_device::low_rank(stream_, op,
+                                        op == DDP_LOW_RANK_PROJECT        ? bucket.project
+                                        : op == DDP_LOW_RANK_PROJECT_BACK ? bucket.project_back
+                                                                          : bucket.restore,
+                                        DDP_F32);
+    }
+
+private:
+    struct Bucket {
+        std::vector<ddp_low_rank> project, project_back, restore;
+    };
+
+    float* floats(std::size_t count) {
+        memory_.push_back(random_floats(device_, count));
+        return static_cast<float*>(memory_.back().get());
+    }
+    // What a pass computes is not what the next one begins with, so that no number grows: restoring leaves the sum as it was.
+    void add(Bucket& bucket, std::size_t rows, std::size_t columns) {
+        const std::size_t count = rows * columns;
+        elements_ += static_cast<double>(count);
+        ddp_low_rank m{};
+        m.gradient = floats(count);
+        m.error = floats(count);
+        m.p = floats(rows * kRank);
+        m.q = m.own_q = floats(columns * kRank);
+        m.rows = m.p_stride = rows;
+        m.columns = m.q_stride = columns;
+        m.rank = kRank;
+        m.parts = floats(kRank * columns * ((rows + DDP_LOW_RANK_PART_ROWS - 1) / DDP_LOW_RANK_PART_ROWS));
+        bucket.restore.push_back(m);
+        bucket.project.push_back(m);
+        bucket.project.back().p = floats(rows * kRank);
+        bucket.project_back.push_back(m);
+        bucket.project_back.back().own_q = floats(columns * kRank);
+    }
+
+    const ddp_device device_;
+    const libddp::DeviceStream& stream_;
+    std::vector<std::shared_ptr<void>> memory_;
+    std::vector<Bucket> buckets_;
+    double elements_ = 0;
+};
+
 using Pass = std::function<void()>;
 
 // Milliseconds of each kind of pass, once for each iteration. All kinds take turns, so that each meets the same clocks.
 std::vector<std::vector<double>> time_passes(const Job& job, std::int64_t iterations, const std::vector<Pass>& kinds) {
-    GpuTimer timer(job.stream());
+    GpuTimer timer(job.stream().handle());
     std::vector<Iteration> loops;
     loops.reserve(kinds.size());
     for (const Pass& pass : kinds)
@@ -113,19 +256,38 @@ std::vector<std::vector<double>> time_passes(const Job& job, std::int64_t iterat
 
 std::vector<Row> run_transfer(const Options& options) {
     const ddp_device device = parse_device(options.device);
-    const Job job(find_model(options.model), options, device);
+    const Model model = find_model(options.model);
+    const Job job(model, options, device);
+    const auto coded = [&](const ddp_codec& codec) { return Coded(model, options, device, job.stream(), codec); };
+    const Coded quantize = coded({DDP_CODEC_QUANTIZE, 0, 512, 0}), onebit = coded({DDP_CODEC_ONEBIT, 0, 512, 0}),
+                topk = coded({DDP_CODEC_TOPK, 0, 0, 0.01});
+    const LowRank matrices(model, options, device, job.stream());
     struct Kind {
         const char* name;
-        double bytes_per_element;  // read and written
+        double bytes;  // read and written
         Pass pass;
     };
+    const auto elements = static_cast<double>(job.count());
+    const auto low_rank = [&](const char* name, ddp_low_rank_op op) {
+        return Kind{name, matrices.bytes(op), [&matrices, op] { matrices.run(op); }};
+    };
     // What is unpacked was packed undivided: numbers stay of ordinary size.
-    const std::vector<Kind> kinds = {{"copy", 8, [&] { job.copy(); }},
-                                     {"pack and divide", 8, [&] { job.pack(DDP_F32, 1.0 / 3); }},
-                                     {"pack", 8, [&] { job.pack(DDP_F32, 1); }},
-                                     {"pack to f16", 6, [&] { job.pack(DDP_F16, 1.0 / 3); }},
-                                     {"unpack", 8, [&] { job.unpack(DDP_F32); }},
-                                     {"unpack from f16", 6, [&] { job.unpack(DDP_F16); }}};
+    const std::vector<Kind> kinds = {
+        {"copy", 8 * elements, [&] { job.copy(); }},
+        {"pack and divide", 8 * elements, [&] { job.pack(DDP_F32, 1.0 / 3); }},
+        {"pack", 8 * elements, [&] { job.pack(DDP_F32, 1); }},
+        {"pack to f16", 6 * elements, [&] { job.pack(DDP_F16, 1.0 / 3); }},
+        {"unpack", 8 * elements, [&] { job.unpack(DDP_F32); }},
+        {"unpack from f16", 6 * elements, [&] { job.unpack(DDP_F16); }},
+        {"quantize", quantize.pack_bytes(), [&] { quantize.pack(); }},
+        {"unpack quantize", quantize.unpack_bytes(), [&] { quantize.unpack(); }},
+        {"1-bit", onebit.pack_bytes(), [&] { onebit.pack(); }},
+        {"unpack 1-bit", onebit.unpack_bytes(), [&] { onebit.unpack(); }},
+        {"top-k", topk.pack_bytes(), [&] { topk.pack(); }},
+        {"unpack top-k", topk.unpack_bytes(), [&] { topk.unpack(); }},
+        low_rank("P = M Q", DDP_LOW_RANK_PROJECT),
+        low_rank("Q = M^T P", DDP_LOW_RANK_PROJECT_BACK),
+        low_rank("M = P Q^T", DDP_LOW_RANK_RESTORE)};
     const std::int64_t iterations = options.iterations() > 0 ? options.iterations() : 50;
     std::vector<Pass> passes(kinds.size());
     std::transform(kinds.begin(), kinds.end(), passes.begin(), [](const Kind& kind) { return kind.pass; });
@@ -133,10 +295,9 @@ std::vector<Row> run_transfer(const Options& options) {
     std::vector<Row> rows;
     double copy_speed = 0;
     for (std::size_t i = 0; i < kinds.size(); ++i) {
-        const double bytes = kinds[i].bytes_per_element * static_cast<double>(job.count());
-        const double speed = bytes / median(series[i]) / 1e6;
+        const double speed = kinds[i].bytes / median(series[i]) / 1e6;
         if (rows.empty()) copy_speed = speed;
-        Row row = make_row("transfer", 1, "cuda", static_cast<std::int64_t>(bytes), series[i]);
+        Row row = make_row("transfer", 1, "cuda", static_cast<std::int64_t>(kinds[i].bytes), series[i]);
         row["what"] = kinds[i].name;
         row["model"] = options.model;
         row["buckets"] = job.buckets();

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Steps of training of CuPy's or JAX's arrays on a GPU through the Python package, every number checked:
+
+    ddprun -n 2 python3 python_arrays.py cupy|jax [--backend shm]
+
+CuPy registers arrays, writes gradients on a stream of its own, one in an array and one in its bucket, and a hook works on its bucket's
+stream. JAX's gradients are arrays that nobody may write: a hook reduces from them into the bucket, or CuPy copies them there; CuPy
+copies the means for JAX. All ranks may share one GPU. A world of 1, 2, 4 ... ranks: their numbers are exact. Prints "skipped:
+REASON" where the library is not there, or sees no GPU.
+"""
+import argparse
+import os
+import sys
+
+import ddp
+
+SHAPE, VIEW, STEPS, RATE, GPU = (300, 41), (1000,), 3, 0.5, "cuda:0"
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(0)
+
+
+def ramp(library, shape, start):
+    """Small whole numbers."""
+    count = 1
+    for extent in shape:
+        count *= extent
+    return (library.arange(count, dtype="float32") % 61 + start).reshape(shape)
+
+
+def check(what, got, expected):
+    wrong = int((got != expected).sum())
+    if wrong:
+        sys.exit(f"{what}: {wrong} of {expected.size} elements are wrong")
+
+
+def doubled(cupy):
+    """A hook that gives twice the mean."""
+
+    def hook(group, bucket):
+        with cupy.cuda.ExternalStream(bucket.stream):
+            flat = cupy.from_dlpack(bucket.buffer)
+            flat *= 2
+        return group.allreduce(bucket.buffer, bucket.op, async_op=True)
+
+    return hook
+
+
+def train_cupy(group, cupy, factor, hook=None):
+    rank, world = group.rank, group.world_size
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with ddp.Context(group) as ctx, stream:
+        ctx.set_stream(GPU, stream)
+        weight, grad = ramp(cupy, SHAPE, 7 * rank), cupy.zeros(SHAPE, "float32")
+        whole = ctx.register("weight", weight, grad)
+        inside = ctx.register("inside", shape=VIEW, dtype="f32", device=GPU)
+        ctx.commit()
+        ctx.set_hook(hook)
+        expected = ramp(cupy, SHAPE, 0)  # rank 0's
+        check("weight after commit", weight, expected)
+        for step in range(STEPS):
+            ctx.step_begin()
+            view = cupy.from_dlpack(ctx.grad_view(inside))
+            view[...] = ramp(cupy, VIEW, rank - step)
+            ctx.grad_ready_on(inside, stream)
+            grad[...] = ramp(cupy, SHAPE, rank + step)
+            ctx.grad_ready_on(whole, stream)
+            ctx.finalize_on(stream)
+            weight -= RATE * grad
+            mean = (world - 1) / 2  # of the ranks' numbers
+            check(f"gradient in step {step}", grad, factor * ramp(cupy, SHAPE, mean + step))
+            check(f"gradient in its bucket in step {step}", view, factor * ramp(cupy, VIEW, mean - step))
+            expected -= RATE * factor * ramp(cupy, SHAPE, mean + step)
+            check(f"weight after step {step}", weight, expected)
+
+
+def train_jax(group, jax, device, copy, copied):
+    """copy(ctx, param, array): into the bucket, and announced; or None: a hook reads the array itself. copied(view): for JAX."""
+    rank, world = group.rank, group.world_size
+    gradients = {}
+
+    def from_jax(hook_group, bucket):
+        for each in bucket.gradients:
+            hook_group.allreduce(each.array, bucket.op, send=gradients[each.parameter])
+
+    with ddp.Context(group) as ctx:
+        params = [ctx.register(name, shape=shape, dtype="f32", device=device) for name, shape in (("a", SHAPE), ("b", VIEW))]
+        ctx.commit()
+        if copy is None:
+            ctx.set_hook(from_jax)
+        for step in range(STEPS):
+            ctx.step_begin()
+            for p, shape in zip(params, (SHAPE, VIEW)):
+                gradients[p] = ramp(jax.numpy, shape, rank + step)
+                if copy is None:
+                    ctx.grad_ready(p)
+                else:
+                    copy(ctx, p, gradients[p])
+            ctx.finalize()
+            for p, shape in zip(params, (SHAPE, VIEW)):
+                mean = jax.dlpack.from_dlpack(copied(ctx.grad_view(p)))
+                check(f"gradient in step {step}", mean, ramp(jax.numpy, shape, (world - 1) / 2 + step))
+            gradients.clear()
+
+
+def by_cupy(cupy):
+    """Copies a JAX array into a bucket."""
+
+    def copy(ctx, param, array):
+        stream = cupy.cuda.get_current_stream()
+        cupy.from_dlpack(ctx.grad_view(param))[...] = cupy.from_dlpack(array)
+        ctx.grad_ready_on(param, stream)
+
+    return copy
+
+
+def try_cupy(group):
+    try:
+        import cupy
+        cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:  # pylint: disable=broad-exception-caught # whatever it is, there is no CuPy with a GPU
+        skip(f"CuPy: {str(error).splitlines()[0]}")
+    train_cupy(group, cupy, 1)
+    train_cupy(group, cupy, 2, doubled(cupy))
+    return f"CuPy {cupy.__version__}"
+
+
+def try_jax(group, device):
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the ranks share the GPU
+    try:
+        import jax
+        jax.devices("cpu" if device == "cpu" else "gpu")
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        skip(f"JAX: {str(error).splitlines()[0]}")
+    if device == "cpu":
+        train_jax(group, jax, device, None, lambda view: view)
+    else:
+        import cupy
+        for copy in (None, by_cupy(cupy)):
+            train_jax(group, jax, device, copy, lambda view: cupy.from_dlpack(view).copy())
+    return f"JAX {jax.__version__}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library", choices=("cupy", "jax"))
+    parser.add_argument("--backend", default="shm")
+    parser.add_argument("--device", default=GPU, help="cpu: for JAX, without a GPU")
+    arguments = parser.parse_args()
+    with ddp.Group(backend=arguments.backend) as group:
+        what = try_cupy(group) if arguments.library == "cupy" else try_jax(group, arguments.device)
+        group.barrier()
+        if group.rank == 0:
+            print(f"{what}, {group.world_size} ranks: all numbers are right")
+
+
+if __name__ == "__main__":
+    main()
