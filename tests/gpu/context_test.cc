@@ -169,9 +169,8 @@ INSTANTIATE_TEST_SUITE_P(All, GpuSteps,
                                            Case{3, "shm", false}, Case{4, "shm", true}, Case{2, "tcp", false},
                                            Case{4, "tcp", true}, Case{2, "gloo", true}, Case{3, "gloo", false},
                                            Case{1, "nccl", true}, Case{1, "nccl", false}, Case{2, "nccl", true},
-                                           Case{3, "nccl", false}, Case{4, "nccl", true},
-                                           Case{2, "shm", true, "fp16"}, Case{2, "shm", false, "bf16"},
-                                           Case{2, "nccl", false, "fp16"}),
+                                           Case{3, "nccl", false}, Case{4, "nccl", true}, Case{2, "shm", true, "fp16"},
+                                           Case{2, "shm", false, "bf16"}, Case{2, "nccl", false, "fp16"}),
                          [](const auto& test) {
                              return test.param.backend + std::to_string(test.param.world) +
                                     (test.param.view ? "view" : "copy") + (test.param.hook ? test.param.hook : "");

@@ -166,8 +166,10 @@ CLI::App* add_join(CLI::App& app, Options& options) {
 CLI::App* add_transfer(CLI::App& app, Options& options) {
     CLI::App* command = app.add_subcommand(
         "transfer",
-        "Times how a model's gradients on a GPU, each in memory of its own, are packed into buckets and unpacked, and how hooks "
-        "compress them, by the GPU's clock, in turns, after a second of such work. Numbers are random. gb_per_s counts the fewest "
+        "Times how a model's gradients on a GPU, each in memory of its own, are packed into buckets and unpacked, and "
+        "how hooks "
+        "compress them, by the GPU's clock, in turns, after a second of such work. Numbers are random. gb_per_s counts "
+        "the fewest "
         "bytes that such work can read and write; of_copy compares it with cudaMemcpyAsync on the device");
     command->add_option("--device", options.device, "cuda or cuda:N")->default_str("cuda");
     add_model_option(command, options);

@@ -76,7 +76,8 @@ struct LowRankPiece {
 
     // The first n; the others are zero.
     template <bool kWhole>
-    LIBDDP_EVERYWHERE void load(const LowRankView<Format>& view, std::uint64_t row, std::uint64_t column, std::uint32_t n) {
+    LIBDDP_EVERYWHERE void load(const LowRankView<Format>& view, std::uint64_t row, std::uint64_t column,
+                                std::uint32_t n) {
         const std::uint64_t at = row * view.columns + column;
         if constexpr (kWhole) {
             load_aligned(gradient, view.gradient + at);
@@ -235,9 +236,8 @@ private:
             else if (n > 0)
                 add_up<false>(sums, view, shared.p, top, j, n, warp, rows);
             LIBDDP_UNROLL
-            for (std::uint32_t k = 0; k < kTile; ++k)
-                LIBDDP_UNROLL
-                for (std::uint32_t w = 0; w < kWide; ++w) shared.sums[k][warp][lane * kWide + w] = sums[k][w];
+            for (std::uint32_t k = 0; k < kTile; ++k) LIBDDP_UNROLL
+            for (std::uint32_t w = 0; w < kWide; ++w) shared.sums[k][warp][lane * kWide + w] = sums[k][w];
         }
         threads.sync();
         for (std::uint32_t v = threads.index(); v < kTile * kColumns; v += threads.size()) {

@@ -33,8 +33,8 @@ void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtyp
     with_formats(src_dtype, dst_dtype, scale, [&](auto from, auto to, auto scales) {
         using From = decltype(from);
         using To = decltype(to);
-        each_table(segments, count, sizeof(typename To::Stored), kChunkElements<To>,
-                   is_complex(src_dtype) ? 2 : 1, factor, [&](const Table& table) {
+        each_table(segments, count, sizeof(typename To::Stored), kChunkElements<To>, is_complex(src_dtype) ? 2 : 1,
+                   factor, [&](const Table& table) {
                        transfer_kernel<From, To, decltype(scales)::value>
                            <<<static_cast<unsigned>(blocks_of(table)), kThreads, 0, stream>>>(table);
                        check(cudaGetLastError(), "launching the transfer kernel");

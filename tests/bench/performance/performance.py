@@ -14,6 +14,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
   fast-link    two hosts and a link that nothing slows: plain, authenticated and encrypted, beside TCP alone and Gloo
   round-robin  1, 2 and 4 round robin groups
   predict      predicted steps (ddp-bench predict) beside measured ones
+  gpu          one GPU, from --gpu-logs: what tools/test-gpu has left on a machine that has one
 
 Without sections all of them; a page keeps the sections that are not measured again. What is missing here (a backend,
 PyTorch, MPI, the right to make network namespaces) is said and left out. Status 1: a criterion was measured and not met.
@@ -23,6 +24,7 @@ import pathlib
 import sys
 
 import elastic
+import gpu
 import one_host
 import prediction
 import report
@@ -41,6 +43,7 @@ SECTIONS = {
     "fast-link": ("Two hosts and a fast link", two_hosts.fast_link),
     "round-robin": ("Round robin groups", two_hosts.round_robin),
     "predict": ("Predicted steps", prediction.predict),
+    "gpu": ("On a GPU", gpu.gpu),
 }
 
 
@@ -55,6 +58,7 @@ def parse():
     parser.add_argument("--link-backend", default="auto", help="of libddp between hosts with one rank each")
     parser.add_argument("--hierarchical", default="hierarchical", help="of libddp between hosts with two ranks each")
     parser.add_argument("--rate", default="1gbit", help="of the link")
+    parser.add_argument("--gpu-logs", type=pathlib.Path, metavar="FOLDER", help="logs of tools/test-gpu; without them its section stays")
     parser.add_argument("--timeout", type=float, default=3600.0, help="seconds, for each program that is started")
     parser.add_argument("--page", type=pathlib.Path, help="write the page, and its picture beside it")
     parser.add_argument("--quick", action="store_true", help="to try it out: few sizes, short; the figures mean nothing")
@@ -81,7 +85,7 @@ def main():
     if options.page and not options.page.parent.is_dir():
         sys.exit(f"--page: there is no folder {options.page.parent}")
     known, found = report.facts(), []
-    for name in options.sections or SECTIONS:
+    for name in options.sections or [name for name in SECTIONS if name != "gpu" or options.gpu_logs]:
         found.append(measure(name, options))
         if options.page:
             report.write_page(options.page, found, SECTIONS, known)  # after each, so that an interruption loses little

@@ -26,6 +26,7 @@ class Section:
     def __init__(self, name, title):
         self.name, self.title = name, title
         self.opening, self.body, self.verdicts, self.commands = [], [], [], []
+        self.measured = ""  # when and at which commit, if not now and here
 
     def open_with(self, text):
         """What is measured and against what: before the verdicts."""
@@ -62,7 +63,7 @@ class Section:
         if self.verdicts:
             lines = [("", "Criterion", "Measured"), ("---",) * 3, *self.verdicts]
             parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
-        parts += [*self.body, f"Measured on {facts['date']} at commit {facts['commit']}."]
+        parts += [*self.body, f"Measured on {self.measured or facts['date'] + ' at commit ' + facts['commit']}."]
         if self.commands:
             parts.append("```\n" + "\n".join(self.commands) + "\n```")
         return "\n\n".join(parts)

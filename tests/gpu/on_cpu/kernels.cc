@@ -20,8 +20,8 @@ void transfer(const ddp_segment* segments, std::size_t count, ddp_dtype src_dtyp
     with_formats(src_dtype, dst_dtype, scale, [&](auto from, auto to, auto scales) {
         using From = decltype(from);
         using To = decltype(to);
-        each_table(segments, count, sizeof(typename To::Stored), kChunkElements<To>,
-                   is_complex(src_dtype) ? 2 : 1, factor_of(scale, src_dtype), [&](const Table& table) {
+        each_table(segments, count, sizeof(typename To::Stored), kChunkElements<To>, is_complex(src_dtype) ? 2 : 1,
+                   factor_of(scale, src_dtype), [&](const Table& table) {
                        on_cpu::stream_of(stream).enqueue([table] {
                            for (std::uint64_t block = 0; block < blocks_of(table); ++block)
                                for (std::uint32_t thread = 0; thread < kThreads; ++thread)

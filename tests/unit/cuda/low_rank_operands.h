@@ -19,7 +19,7 @@ struct Shape {
 };
 
 // Of one block and of several, with rows and columns left over, and with such that can be read four at a time.
-inline const std::vector<Shape> kShapes{{1, 1, 1},    {7, 5, 3},     {9, 64, 1},    {70, 133, 2},  {70, 132, 2},
+inline const std::vector<Shape> kShapes{{1, 1, 1},    {7, 5, 3},     {9, 64, 1},    {70, 133, 2}, {70, 132, 2},
                                         {131, 33, 4}, {20, 1100, 7}, {9000, 35, 3}, {2000, 36, 5}};
 inline const std::vector<ddp_dtype> kRealTypes{DDP_F16, DDP_BF16, DDP_F32, DDP_F64};
 inline constexpr ddp_low_rank_op kProducts[] = {DDP_LOW_RANK_PROJECT, DDP_LOW_RANK_PROJECT_BACK, DDP_LOW_RANK_RESTORE};

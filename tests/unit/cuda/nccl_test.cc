@@ -84,6 +84,8 @@ TEST(NcclSettings, Defaults) {
     EXPECT_FALSE(plain.averages);
     EXPECT_TRUE(settings("", 2, DDP_GROUP_DETERMINISTIC).direct);
     EXPECT_TRUE(settings("algorithm=direct").direct);
+    EXPECT_FALSE(settings("algorithm=direct").registers);
+    EXPECT_TRUE(settings("algorithm=direct,register=1").registers);
 }
 
 // NCCL divides before it adds.

@@ -125,7 +125,8 @@ void check_means(const std::vector<Gradient>& gradients, int world) {
 
 // The steps of one context, and what each costs this process until everything is enqueued.
 struct Steps {
-    Steps(ddp_group* group, const Options& options, const Model& model, const std::vector<Gradient>* own, const Place& place)
+    Steps(ddp_group* group, const Options& options, const Model& model, const std::vector<Gradient>* own,
+          const Place& place)
         : gradients(group, context_options(options), model, own, &place) {}
 
     void step(const Backward& backward) {
@@ -166,7 +167,8 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
     if (!options.hook.empty()) {
         hooked.emplace(group, options, model, options.copy ? &own.gradients : nullptr, place);
         Result result;
-        result.check(ddp_use_hook(hooked->gradients.context(), options.hook.c_str(), options.hook_options.c_str(), result));
+        result.check(
+            ddp_use_hook(hooked->gradients.context(), options.hook.c_str(), options.hook_options.c_str(), result));
     }
 
     const Iteration local = [&] {

@@ -272,22 +272,21 @@ std::vector<Row> run_transfer(const Options& options) {
         return Kind{name, matrices.bytes(op), [&matrices, op] { matrices.run(op); }};
     };
     // What is unpacked was packed undivided: numbers stay of ordinary size.
-    const std::vector<Kind> kinds = {
-        {"copy", 8 * elements, [&] { job.copy(); }},
-        {"pack and divide", 8 * elements, [&] { job.pack(DDP_F32, 1.0 / 3); }},
-        {"pack", 8 * elements, [&] { job.pack(DDP_F32, 1); }},
-        {"pack to f16", 6 * elements, [&] { job.pack(DDP_F16, 1.0 / 3); }},
-        {"unpack", 8 * elements, [&] { job.unpack(DDP_F32); }},
-        {"unpack from f16", 6 * elements, [&] { job.unpack(DDP_F16); }},
-        {"quantize", quantize.pack_bytes(), [&] { quantize.pack(); }},
-        {"unpack quantize", quantize.unpack_bytes(), [&] { quantize.unpack(); }},
-        {"1-bit", onebit.pack_bytes(), [&] { onebit.pack(); }},
-        {"unpack 1-bit", onebit.unpack_bytes(), [&] { onebit.unpack(); }},
-        {"top-k", topk.pack_bytes(), [&] { topk.pack(); }},
-        {"unpack top-k", topk.unpack_bytes(), [&] { topk.unpack(); }},
-        low_rank("P = M Q", DDP_LOW_RANK_PROJECT),
-        low_rank("Q = M^T P", DDP_LOW_RANK_PROJECT_BACK),
-        low_rank("M = P Q^T", DDP_LOW_RANK_RESTORE)};
+    const std::vector<Kind> kinds = {{"copy", 8 * elements, [&] { job.copy(); }},
+                                     {"pack and divide", 8 * elements, [&] { job.pack(DDP_F32, 1.0 / 3); }},
+                                     {"pack", 8 * elements, [&] { job.pack(DDP_F32, 1); }},
+                                     {"pack to f16", 6 * elements, [&] { job.pack(DDP_F16, 1.0 / 3); }},
+                                     {"unpack", 8 * elements, [&] { job.unpack(DDP_F32); }},
+                                     {"unpack from f16", 6 * elements, [&] { job.unpack(DDP_F16); }},
+                                     {"quantize", quantize.pack_bytes(), [&] { quantize.pack(); }},
+                                     {"unpack quantize", quantize.unpack_bytes(), [&] { quantize.unpack(); }},
+                                     {"1-bit", onebit.pack_bytes(), [&] { onebit.pack(); }},
+                                     {"unpack 1-bit", onebit.unpack_bytes(), [&] { onebit.unpack(); }},
+                                     {"top-k", topk.pack_bytes(), [&] { topk.pack(); }},
+                                     {"unpack top-k", topk.unpack_bytes(), [&] { topk.unpack(); }},
+                                     low_rank("P = M Q", DDP_LOW_RANK_PROJECT),
+                                     low_rank("Q = M^T P", DDP_LOW_RANK_PROJECT_BACK),
+                                     low_rank("M = P Q^T", DDP_LOW_RANK_RESTORE)};
     const std::int64_t iterations = options.iterations() > 0 ? options.iterations() : 50;
     std::vector<Pass> passes(kinds.size());
     std::transform(kinds.begin(), kinds.end(), passes.begin(), [](const Kind& kind) { return kind.pass; });
