@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <vector>
@@ -17,6 +18,7 @@ namespace libddp {
 struct ExitList {
     std::mutex mutex;
     std::vector<const AtExit*> entries;
+    std::atomic<bool> begun{false};
     const pid_t process = getpid();
 
     // Never destroyed: other threads may still use it while static objects are torn down.
@@ -36,6 +38,7 @@ struct ExitList {
     static void run(int status, void* self) {
         auto& list = *static_cast<ExitList*>(self);
         if (getpid() != list.process) return;
+        list.begun = true;
         const interrupt::Off off;  // what the program's check uses may have ended
         const auto begin = Deadline::Clock::now();
         const std::lock_guard lock(list.mutex);
@@ -63,6 +66,10 @@ AtExit::AtExit(Say say, std::int64_t at_most_ms) : say_(std::move(say)), at_most
     auto& list = ExitList::get();
     const std::lock_guard lock(list.mutex);
     list.entries.push_back(this);
+}
+
+bool AtExit::exiting() {
+    return ExitList::get().begun;
 }
 
 AtExit::~AtExit() {

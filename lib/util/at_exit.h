@@ -1,5 +1,5 @@
-// What is still to be said when the process ends by exit(): by a call of it, by a return from main, or because a language's
-// runtime calls it after an exception that nobody caught. A process that is killed, crashes, or calls _exit says nothing.
+// What is still to be said, or to be waited for, when the process ends by exit(): by a call of it, by a return from main, or because
+// a language's runtime calls it after an exception that nobody caught. A process that is killed, crashes, or calls _exit says nothing.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace libddp {
 void stay_loaded();
 
 // While it lives, `say` is called if the process exits, with the exit status, on the thread that exits. It may take until
-// the deadline, so long after the exit has begun. A forked child that exits says nothing: what its parent holds is not its own.
+// the deadline, which is at_most_ms after the exit began. A forked child that exits says nothing: what its parent holds is not its own.
 class AtExit {
 public:
     using Say = std::function<void(int status, const Deadline& deadline)>;
@@ -23,6 +23,9 @@ public:
     ~AtExit();
     AtExit(const AtExit&) = delete;
     AtExit& operator=(const AtExit&) = delete;
+
+    // Whether the process exits already. Then a new one may come too late to be called.
+    static bool exiting();
 
 private:
     friend struct ExitList;

@@ -1,5 +1,6 @@
 // The backend nccl by its own functions. One GPU is a world of one, or of two where NCCL allows several ranks on it.
 #include <dlfcn.h>
+#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,6 +15,7 @@ namespace libddp {
 namespace {
 
 using namespace testing_gpu;
+using ::testing::Each;
 using namespace testing_backend;
 using testing_cuda::random_values;
 using testing_cuda::same;
@@ -199,6 +201,9 @@ TEST(NcclOnGpu, AllocatesBucketsWhereItCan) {
             << failure.message;
     });
     if (HasFatalFailure()) return;
+    if (device_count(DDP_DEVICE_CUDA) < static_cast<int>(ranks.gpus.size())) {
+        EXPECT_THAT(memories, Each(nullptr)) << "registered memory of two ranks on one GPU";
+    }
     ranks.world.each([&](Rank& rank) {
         Gpu& gpu = ranks.gpu_of(rank);
         void* memory = memory_of(rank);

@@ -121,7 +121,7 @@ def try_cupy(group):
         import cupy
         cupy.cuda.runtime.getDeviceCount()
     except Exception as error:  # pylint: disable=broad-exception-caught # whatever it is, there is no CuPy with a GPU
-        skip(f"CuPy: {str(error).splitlines()[0]}")
+        skip(f"CuPy: {error!r}")
     train_cupy(group, cupy, 1)
     train_cupy(group, cupy, 2, doubled(cupy))
     return f"CuPy {cupy.__version__}"
@@ -132,12 +132,14 @@ def try_jax(group, device):
     try:
         import jax
         jax.devices("cpu" if device == "cpu" else "gpu")
+        cupy = None
+        if device != "cpu":
+            import cupy
     except Exception as error:  # pylint: disable=broad-exception-caught
-        skip(f"JAX: {str(error).splitlines()[0]}")
+        skip(f"JAX, and CuPy which copies for it: {error!r}")
     if device == "cpu":
         train_jax(group, jax, device, None, lambda view: view)
     else:
-        import cupy
         for copy in (None, by_cupy(cupy)):
             train_jax(group, jax, device, copy, lambda view: cupy.from_dlpack(view).copy())
     return f"JAX {jax.__version__}"
@@ -150,6 +152,8 @@ def main():
     parser.add_argument("--device", default=GPU, help="cpu: for JAX, without a GPU")
     arguments = parser.parse_args()
     with ddp.Group(backend=arguments.backend) as group:
+        if group.world_size & (group.world_size - 1):
+            sys.exit("the number of ranks must be a power of two")
         what = try_cupy(group) if arguments.library == "cupy" else try_jax(group, arguments.device)
         group.barrier()
         if group.rank == 0:

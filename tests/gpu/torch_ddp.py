@@ -4,8 +4,8 @@
     ddp-bench models --model resnet50 | torch_ddp.py NAME [--view] [--powersgd RANK]
 
 One line: milliseconds of this process's CPU time a step, until everything is enqueued, less what the same backward pass costs without
-DDP; and milliseconds of a step. The counterpart of `ddp-bench replay --device cuda`, columns cpu_ms and median_ms. With --powersgd the
-model with PyTorch's PowerSGD hook too, as hook_ms and hook_cpu_ms. Prints "skipped: REASON" where there is no PyTorch with a GPU.
+DDP; and milliseconds of a step. The counterpart of `ddp-bench replay --device cuda`, columns cpu_ms and median_ms. With --powersgd it
+also times PyTorch's PowerSGD hook, as hook_ms and hook_cpu_ms. Prints "skipped: REASON" where there is no PyTorch with a GPU.
 """
 import argparse
 import statistics

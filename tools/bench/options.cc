@@ -170,7 +170,8 @@ CLI::App* add_transfer(CLI::App& app, Options& options) {
         "how hooks "
         "compress them, by the GPU's clock, in turns, after a second of such work. Numbers are random. gb_per_s counts "
         "the fewest "
-        "bytes that such work can read and write; of_copy compares it with cudaMemcpyAsync on the device");
+        "bytes that such work can read and write; of_copy compares it with cudaMemcpyAsync on the device. It needs GPU "
+        "memory for twelve times the gradients");
     command->add_option("--device", options.device, "cuda or cuda:N")->default_str("cuda");
     add_model_option(command, options);
     add_bucket_option(command, options);

@@ -92,6 +92,10 @@ struct Communicator::Shared {
         } catch (const std::exception&) {
             // The device is gone, and the communicator with it.
         }
+        set_ended();
+    }
+
+    void set_ended() {
         const std::lock_guard lock(end_mutex);
         ended = true;
         end_changed.notify_all();
@@ -134,8 +138,8 @@ Communicator::~Communicator() {
 }
 
 // Rank 0 hears from all where they are, and then tells either the id under which NCCL meets or why it cannot.
-void Communicator::meet(const ddp_backend_host& host, int number, const Deadline& deadline, ncclUniqueId& id) const {
-    constexpr char kGo = '+', kRefuse = '-';
+void Communicator::meet(const ddp_backend_host& host, int number, const Deadline& deadline, ncclUniqueId& id) {
+    constexpr char kGo = '+', kGoShared = '=', kRefuse = '-';
     if (host.world_size == 1) return check(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
     backend::Keys keys(host, str("nccl/", number, "/"));
     const RankGpu mine = rank_gpu(device_, nccl().version);
@@ -148,7 +152,7 @@ void Communicator::meet(const ddp_backend_host& host, int number, const Deadline
         const std::string fault = fault_of(gpus, &culprit);
         if (fault.empty()) {
             check(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
-            answer = kGo + std::string(id.internal, sizeof id.internal);
+            answer = (any_shared(gpus) ? kGoShared : kGo) + std::string(id.internal, sizeof id.internal);
         } else {
             answer = str(kRefuse, culprit, ' ', fault);
         }
@@ -157,7 +161,8 @@ void Communicator::meet(const ddp_backend_host& host, int number, const Deadline
         keys.set(std::to_string(host.rank), encode(mine));
         answer = keys.get("id", deadline);
     }
-    if (answer.size() == 1 + sizeof id.internal && answer[0] == kGo) {
+    if (answer.size() == 1 + sizeof id.internal && answer[0] != kRefuse) {
+        shares_gpu_ = answer[0] == kGoShared;
         std::memcpy(id.internal, answer.data() + 1, sizeof id.internal);
         return;
     }
@@ -210,8 +215,16 @@ void Communicator::end(bool abort) {
         if (shared_->ending) return;
         shared_->ending = true;
     }
+    // While the process exits, its end is NCCL's, too.
+    if (AtExit::exiting()) return shared_->set_ended();
     shared_->wait_at_exit();
-    quiet_thread([shared = shared_, device = device_, abort] { shared->finish(device, abort); }).detach();
+    if (AtExit::exiting()) return shared_->set_ended();
+    try {
+        quiet_thread([shared = shared_, device = device_, abort] { shared->finish(device, abort); }).detach();
+    } catch (...) {
+        shared_->set_ended();
+        throw;
+    }
 }
 
 }  // namespace libddp::cuda

@@ -24,6 +24,8 @@ public:
     Communicator& operator=(const Communicator&) = delete;
 
     int device() const { return device_; }
+    // Whether two ranks use one GPU.
+    bool shares_gpu() const { return shares_gpu_; }
 
     // Calls functions of NCCL, whose result `calls` returns, and waits until NCCL has enqueued what they ask for. Throws. On the
     // thread whose current device is this one's. name: for messages.
@@ -36,11 +38,12 @@ public:
 private:
     struct Shared;
 
-    void meet(const ddp_backend_host& host, int number, const Deadline& deadline, ncclUniqueId& id) const;
+    void meet(const ddp_backend_host& host, int number, const Deadline& deadline, ncclUniqueId& id);
     void settle(ncclResult_t result, const char* name, const Deadline& deadline);
     void end(bool abort);
 
     const int device_;
+    bool shares_gpu_ = false;
     const std::function<void()> look_;
     const std::shared_ptr<Shared> shared_;  // with the thread that ends it
 };

@@ -1,6 +1,7 @@
 #include "backends/nccl/rank_gpu.h"
 
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "util/error.h"
@@ -59,6 +60,12 @@ std::string fault_of(const std::vector<RankGpu>& gpus, int* rank) {
     }
     *rank = -1;
     return {};
+}
+
+bool any_shared(const std::vector<RankGpu>& gpus) {
+    std::set<std::string> ids;
+    for (const RankGpu& gpu : gpus) ids.insert(gpu.id);
+    return ids.size() < gpus.size();
 }
 
 }  // namespace libddp::cuda

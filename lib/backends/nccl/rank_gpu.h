@@ -25,5 +25,7 @@ std::string nccl_version_text(int version);
 // Why NCCL could not connect these ranks: they have different versions, or share a GPU where NCCL does not allow that. Empty
 // if it could. *rank: one that is concerned.
 std::string fault_of(const std::vector<RankGpu>& gpus, int* rank);
+// Whether two of them are one.
+bool any_shared(const std::vector<RankGpu>& gpus);
 
 }  // namespace libddp::cuda

@@ -26,7 +26,6 @@ Settings read_settings(const ddp_backend_host& host) {
              "direct");
     Settings settings;
     settings.direct = algorithm == "direct" || (algorithm == "auto" && deterministic);
-    settings.registers = !settings.direct;
     options.flag("register", settings.registers);
     options.finish();
     // NCCL multiplies before it adds, which is exact with powers of two; and not in registered memory, where it had defects.

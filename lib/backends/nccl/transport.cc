@@ -202,6 +202,8 @@ void* NcclTransport::allocate(std::size_t bytes, const ddp_device& device) {
     failure_.check();
     const Deadline deadline = Deadline::after_ms(host_.timeout_ms);
     const auto communicator = on(device.index, deadline);
+    // With NCCL 2.30.7, sends and receives of registered memory between two processes on one GPU never ended.
+    if (communicator->shares_gpu()) return nullptr;
     const OnDevice current(device.index);
     const BesideCaptures beside;
     void* memory = allocate_zeroed_for_nccl(bytes);

@@ -51,8 +51,8 @@ struct LowRankView {
     T* error;
     T *p, *q, *own_q;
     std::uint64_t columns;
-    // With an error, and so that all that is read and written together is there and aligned. Kernels go other ways then, without
-    // branches between their loads: a GPU waits for none of these before it has begun the others.
+    // There is an error, and everything that is read or written together exists and is aligned. Kernels then load without branches, so
+    // that a GPU starts all loads before it waits for one.
     bool whole;
 
     explicit LIBDDP_EVERYWHERE LowRankView(const ddp_low_rank& m)
@@ -236,8 +236,10 @@ private:
             else if (n > 0)
                 add_up<false>(sums, view, shared.p, top, j, n, warp, rows);
             LIBDDP_UNROLL
-            for (std::uint32_t k = 0; k < kTile; ++k) LIBDDP_UNROLL
-            for (std::uint32_t w = 0; w < kWide; ++w) shared.sums[k][warp][lane * kWide + w] = sums[k][w];
+            for (std::uint32_t k = 0; k < kTile; ++k) {
+                LIBDDP_UNROLL
+                for (std::uint32_t w = 0; w < kWide; ++w) shared.sums[k][warp][lane * kWide + w] = sums[k][w];
+            }
         }
         threads.sync();
         for (std::uint32_t v = threads.index(); v < kTile * kColumns; v += threads.size()) {
@@ -379,8 +381,7 @@ private:
         LowRankPiece<Format> pieces[kHeight];
         LIBDDP_UNROLL
         for (std::uint32_t r = 0; r < kHeight; ++r)
-            if (kWhole || view.error)
-                pieces[r].template load<kWhole>(view, top + r < m.rows ? top + r : m.rows - 1, j, n);
+            if ((kWhole || view.error) && top + r < m.rows) pieces[r].template load<kWhole>(view, top + r, j, n);
         T result[kHeight][kWide] = {}, sent[kHeight][kWide] = {};
         for (std::uint32_t k = 0; k < m.rank; ++k) {
             T q[kWide], own_q[kWide];
@@ -400,14 +401,16 @@ private:
         for (std::uint32_t r = 0; r < kHeight; ++r) {
             if (top + r >= m.rows) continue;
             const std::uint64_t at = (top + r) * m.columns + j;
-            T error[kWide];
+            if (kWhole || view.error) {
+                T error[kWide];
+                LIBDDP_UNROLL
+                for (std::uint32_t w = 0; w < kWide; ++w)
+                    error[w] = pieces[r].template value<kWhole>(view, w) - sent[r][w];
+                store_some(view.error + at, error, n);
+            }
             typename Format::Stored gradient[kWide];
             LIBDDP_UNROLL
-            for (std::uint32_t w = 0; w < kWide; ++w) {
-                error[w] = pieces[r].template value<kWhole>(view, w) - sent[r][w];
-                gradient[w] = Format::store(result[r][w]);
-            }
-            if (view.error) store_some(view.error + at, error, n);
+            for (std::uint32_t w = 0; w < kWide; ++w) gradient[w] = Format::store(result[r][w]);
             store_some(view.gradient + at, gradient, n);
         }
     }

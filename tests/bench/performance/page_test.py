@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """The page that performance.py writes, with figures that are made up."""
+import argparse
 import pathlib
 import tempfile
 
+import gpu
 import one_host
 import report
+import running
 
 ORDER = ["allreduce", "link"]
 
@@ -59,8 +62,45 @@ def check_page(path):
     assert after == before.replace("Nothing yet.", "Measured again."), "a section that was not measured has changed"
 
 
+TRANSFER = """    name  world  median_ms             what  of_copy
+transfer      1        2.0             copy        1
+transfer      1        2.0  pack and divide        {of_copy}
+"""
+REPLAY = """  name  median_ms  local_ms  cpu_ms  world  overlap  hook_ms  hook_cpu_ms
+replay        2.0       1.0     {cpu}      2     0.87      4.0          0.5
+"""
+TORCH = "PyTorch 2 DDP, resnet50, view: cpu_ms 1.000  step_ms 3.000  local_ms 2.000  hook_cpu_ms 9.000  hook_ms 12.000  params 161"
+
+
+def check_gpu(folder):
+    for model in gpu.MODELS:
+        (folder / f"transfer-{model}.log").write_text(TRANSFER.format(of_copy=0.9 if model == "resnet50" else 0.8))
+        for step in ("nccl", "powersgd"):
+            (folder / f"replay-{step}-{model}.log").write_text(REPLAY.format(cpu=0.1))
+        (folder / f"torch-view-{model}.log").write_text(TORCH)
+    for step in ["trace-shm"] + [f"allreduce-{backend}-{size}" for backend in ("shm", "nccl") for size in gpu.SIZES]:
+        (folder / f"{step}.log").write_text(REPLAY.format(cpu=0.1))
+    one_run = "date     2000-01-01\nchip     A GPU, 1.2, 3 MiB\ncpu      4 processors\ncommit   {}\n"
+    (folder / "summary.txt").write_text(one_run.format("abc"))
+    options = argparse.Namespace(gpu_logs=folder)
+    section = report.Section("gpu", "On a GPU")
+    gpu.gpu(section, options)
+    assert said(section)[:2] == ["FAIL", "PASS"], section.verdicts
+    text = section.markdown(FACTS)
+    assert "at least 80 % (pack and divide, bert-large)" in text and "2000-01-01 at commit abc" in text, text
+    assert "| resnet50 | 4.0 | 12 | 3 | 0.5 | 9 |" in text, text
+    (folder / "summary.txt").write_text(one_run.format("abc") + "----\n" + one_run.format("def"))
+    try:
+        gpu.gpu(section, options)
+        raise AssertionError("figures of two commits were taken for those of one")
+    except running.Missing as reason:
+        assert "abc, def" in str(reason), reason
+
+
 def main():
     check_verdicts()
+    with tempfile.TemporaryDirectory(prefix="ddp-gpu-") as folder:
+        check_gpu(pathlib.Path(folder))
     with tempfile.TemporaryDirectory(prefix="ddp-page-") as folder:
         check_page(pathlib.Path(folder) / "performance.md")
 

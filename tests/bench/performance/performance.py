@@ -9,6 +9,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
   overhead     2,000 small parameters on one rank
   crowd        8 ranks
   join         64 ranks of one host join over tcp, beside Gloo
+  store        10 to 10,000 clients of one store join, meet and hear of a key
   elastic      a rank is killed, a rank joins, and a step without either, in an elastic job
   link         two hosts and a slow link: its limit, PyTorch's DistributedDataParallel, overlap
   fast-link    two hosts and a link that nothing slows: plain, authenticated and encrypted, beside TCP alone and Gloo
@@ -29,6 +30,7 @@ import one_host
 import prediction
 import report
 import running
+import store
 import two_hosts
 
 SECTIONS = {
@@ -38,6 +40,7 @@ SECTIONS = {
     "overhead": ("The cost of a step on one rank", one_host.overhead),
     "crowd": ("More ranks than cores", one_host.crowd),
     "join": ("Joining 64 ranks", one_host.join),
+    "store": ("10,000 clients of a store", store.store),
     "elastic": ("Ranks that come and go", elastic.elastic),
     "link": ("Two hosts and a slow link", two_hosts.link),
     "fast-link": ("Two hosts and a fast link", two_hosts.fast_link),
@@ -53,6 +56,7 @@ def parse():
     parser.add_argument("--bench", default="build/release/tools/bench/ddp-bench")
     parser.add_argument("--ddprun", default="build/release/tools/run/ddprun")
     parser.add_argument("--elastic", default="build/release/tests/bench/bench_elastic")
+    parser.add_argument("--clients", default="build/release/tests/bench/bench_clients")
     parser.add_argument("--python", default="/usr/bin/python3", help="a Python that has PyTorch")
     parser.add_argument("--backend", default="shm", help="of libddp on one host")
     parser.add_argument("--link-backend", default="auto", help="of libddp between hosts with one rank each")

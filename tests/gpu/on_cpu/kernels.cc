@@ -47,7 +47,7 @@ void low_rank(ddp_low_rank_op op, const ddp_low_rank* items, std::size_t count, 
     each_low_rank_launch(op, items, count, dtype, [&](auto product, auto format, auto tile, const LowRankTable& table) {
         using Product = decltype(product);
         using Format = decltype(format);
-        constexpr int kTile = decltype(tile)::value;
+        constexpr std::uint32_t kTile = decltype(tile)::value;
         on_cpu::stream_of(stream).enqueue([table] {
             typename Product::template Shared<typename Format::Compute, kTile> shared;
             on_cpu::play_block(1, [&](const on_cpu::BlockThreads& threads) {

@@ -18,7 +18,7 @@ struct Shape {
     std::size_t rows, columns, rank;
 };
 
-// Of one block and of several, with rows and columns left over, and with such that can be read four at a time.
+// Of one block and of several, with rows and columns left over, and some whose columns can be read four at a time.
 inline const std::vector<Shape> kShapes{{1, 1, 1},    {7, 5, 3},     {9, 64, 1},    {70, 133, 2}, {70, 132, 2},
                                         {131, 33, 4}, {20, 1100, 7}, {9000, 35, 3}, {2000, 36, 5}};
 inline const std::vector<ddp_dtype> kRealTypes{DDP_F16, DDP_BF16, DDP_F32, DDP_F64};

@@ -2,6 +2,8 @@
 #include "kernels/cuda/low_rank.h"
 
 #include <algorithm>
+#include <cstring>
+#include <tuple>
 
 #include "gpu/on_cpu/block_threads.h"
 #include "unit/cuda/low_rank_operands.h"
@@ -65,12 +67,40 @@ TEST(CudaLowRank, ProductsAreThoseOfTheCpu) {
 TEST(CudaLowRank, TheNumberOfThreadsChangesNoBit) {
     for (const ddp_low_rank_op op : kProducts)
         for (const ddp_dtype dtype : {DDP_BF16, DDP_F64}) {
-            const std::vector<Shape> shapes{{9, 150, 3}, {17, 40, 2}};
+            const std::vector<Shape> shapes{{9, 150, 3}, {17, 40, 2}, {300, 40, 3}};
             Matrices one(dtype, shapes, true), several(dtype, shapes, true);
             run_with(1, op, one.items, dtype);
             run_with(3, op, several.items, dtype);
             EXPECT_EQ(one.memory.all(), several.memory.all());
         }
+}
+
+// Q with its columns at other places, where they cannot be read four at a time.
+TEST(CudaLowRank, AlignmentChangesNoBit) {
+    constexpr std::size_t kColumns = 132, kRank = 2, kOdd = kColumns + 1;
+    for (const ddp_low_rank_op op : kProducts) {
+        Matrices aligned(DDP_F32, {{300, kColumns, kRank}}, true), odd(DDP_F32, {{300, kColumns, kRank}}, true);
+        std::vector<float> q(kRank * kOdd), own_q(kRank * kOdd);
+        ddp_low_rank &a = aligned.items[0], &b = odd.items[0];
+        const auto spread = [&](std::vector<float>& to, const void* from) {
+            for (std::size_t k = 0; k < kRank; ++k)
+                std::copy_n(static_cast<const float*>(from) + k * a.q_stride, kColumns, to.data() + k * kOdd);
+        };
+        spread(q, b.q);
+        spread(own_q, b.own_q);
+        b.q = q.data();
+        b.own_q = own_q.data();
+        b.q_stride = kOdd;
+        run_with(1, op, aligned.items, DDP_F32);
+        run_with(1, op, odd.items, DDP_F32);
+        std::vector<float> wanted(kRank * kOdd);
+        spread(wanted, a.own_q);
+        EXPECT_EQ(own_q, wanted);
+        for (auto [one, other, count] : {std::tuple{a.p, b.p, a.p_stride * kRank},
+                                         {a.gradient, b.gradient, 300 * kColumns},
+                                         {a.error, b.error, 300 * kColumns}})
+            EXPECT_EQ(std::memcmp(one, other, count * sizeof(float)), 0) << op;
+    }
 }
 
 // Also beside others with more columns, in other blocks and other launches.

@@ -42,6 +42,8 @@ TEST(NcclRankGpu, SharingIsAMatterOfTheVersion) {
     EXPECT_THAT(fault_of({rank_gpu("a", 23000, true), rank_gpu("a", 23000, false)}, &rank),
                 HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment of both"));
     EXPECT_EQ(fault_of({rank_gpu("a", 23000, true), rank_gpu("a", 23000, true)}, &rank), "");
+    EXPECT_TRUE(any_shared({rank_gpu("a"), rank_gpu("b"), rank_gpu("a")}));
+    EXPECT_FALSE(any_shared({rank_gpu("a"), rank_gpu("b")}));
 }
 
 TEST(NcclRankGpu, VersionsAreEqual) {
@@ -84,8 +86,7 @@ TEST(NcclSettings, Defaults) {
     EXPECT_FALSE(plain.averages);
     EXPECT_TRUE(settings("", 2, DDP_GROUP_DETERMINISTIC).direct);
     EXPECT_TRUE(settings("algorithm=direct").direct);
-    EXPECT_FALSE(settings("algorithm=direct").registers);
-    EXPECT_TRUE(settings("algorithm=direct,register=1").registers);
+    EXPECT_TRUE(settings("algorithm=direct").registers);
 }
 
 // NCCL divides before it adds.

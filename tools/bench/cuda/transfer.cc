@@ -10,6 +10,7 @@
 #include "cuda/gpu.h"
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
+#include "kernels/low_rank.h"
 #include "kernels/on_device.h"
 #include "measure.h"
 #include "models.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr int kPasses = 10;
 // Of work before anything counts, so that the GPU's clocks are those of work.
 constexpr double kWarmUpMs = 1000;
-// Columns of P and Q, as in the hook powersgd where nothing else is said.
+// Columns of P and Q, as in the benchmark of PowerSGD beside PyTorch's.
 constexpr std::size_t kRank = 4;
 
 std::shared_ptr<void> random_floats(const ddp_device& device, std::size_t count) {
@@ -115,12 +116,13 @@ private:
     std::size_t count_ = 0;
 };
 
-// The gradients of a model, with errors, as a hook that gathers sees them in a world of one. Their sum is the same after each pass.
+// The gradients of a model, as a hook that gathers sees them in a world of one; with errors, unless the hook keeps none. The sum of
+// both is the same after each pass.
 class Coded {
 public:
     Coded(const Model& model, const Options& options, const ddp_device& device, const libddp::DeviceStream& stream,
           const ddp_codec& codec)
-        : stream_(stream) {
+        : stream_(stream), keeps_errors_(codec.kind != DDP_CODEC_QUANTIZE) {
         for (const auto& params : plan_buckets(model, options.bucket_mb)) {
             Bucket& bucket = buckets_.emplace_back();
             bucket.batch.codec = codec;
@@ -132,8 +134,9 @@ public:
                 if (count == 0) continue;
                 bucket.memory.push_back(random_floats(device, count));
                 void* gradient = bucket.memory.back().get();
-                bucket.memory.push_back(random_floats(device, count));
-                bucket.parts.push_back({gradient, bucket.memory.back().get(), count, bucket.batch.size});
+                if (keeps_errors_) bucket.memory.push_back(random_floats(device, count));
+                void* error = keeps_errors_ ? bucket.memory.back().get() : nullptr;
+                bucket.parts.push_back({gradient, error, count, bucket.batch.size});
                 bucket.batch.size += (libddp::packed_size(codec, DDP_F32, count) + 7) / 8 * 8;
                 elements_ += static_cast<double>(count);
             }
@@ -147,9 +150,9 @@ public:
         }
     }
 
-    // The fewest bytes that a pass can read and write: gradient and error once.
-    double pack_bytes() const { return 8 * elements_ + packed_; }
-    double unpack_bytes() const { return 16 * elements_ + packed_; }
+    // The fewest bytes that a pass can read and write: gradient and error once. Without an error nobody reads the old gradient.
+    double pack_bytes() const { return (keeps_errors_ ? 8 : 4) * elements_ + packed_; }
+    double unpack_bytes() const { return (keeps_errors_ ? 16 : 4) * elements_ + packed_; }
     void pack() const {
         for (const Bucket& bucket : buckets_) libddp::on_device::encode(stream_, bucket.batch);
     }
@@ -165,6 +168,7 @@ private:
     };
 
     const libddp::DeviceStream& stream_;
+    const bool keeps_errors_;
     std::deque<Bucket> buckets_;
     double elements_ = 0, packed_ = 0;
 };
@@ -206,7 +210,8 @@ private:
         memory_.push_back(random_floats(device_, count));
         return static_cast<float*>(memory_.back().get());
     }
-    // What a pass computes is not what the next one begins with, so that no number grows: restoring leaves the sum as it was.
+    // What a pass computes is not what the next one begins with, so that numbers stay of usual size: restoring leaves the sum as it was,
+    // and only what Q = M^T P is added to grows slowly.
     void add(Bucket& bucket, std::size_t rows, std::size_t columns) {
         const std::size_t count = rows * columns;
         elements_ += static_cast<double>(count);
@@ -218,7 +223,7 @@ private:
         m.rows = m.p_stride = rows;
         m.columns = m.q_stride = columns;
         m.rank = kRank;
-        m.parts = floats(kRank * columns * ((rows + DDP_LOW_RANK_PART_ROWS - 1) / DDP_LOW_RANK_PART_ROWS));
+        m.parts = floats(kRank * columns * libddp::low_rank_parts(rows));
         bucket.restore.push_back(m);
         bucket.project.push_back(m);
         bucket.project.back().p = floats(rows * kRank);

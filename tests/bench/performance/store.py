@@ -1,0 +1,69 @@
+"""The store of a large job: how long thousands of clients need to join, to meet at a barrier and to hear of a key."""
+import json
+import subprocess
+
+import running
+from running import ms
+
+CLIENTS = (10, 100, 1000, 2000, 5000, 10000)
+QUICK = (10, 100)
+OF_A_PROCESS = 1000
+ROUNDS = 5
+JOINED_MS = 5000.0
+
+
+def start(options, *arguments):
+    return subprocess.Popen([options.clients, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def end(processes):
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def once(options, count):
+    """One store, and so many clients, in processes that begin at the same time."""
+    store = start(options, "serve")
+    parts = []
+    try:
+        address = store.stdout.readline().strip()
+        for first in range(0, count, OF_A_PROCESS):
+            parts.append(start(options, "join", address, first, min(OF_A_PROCESS, count - first), count))
+        for part in parts:
+            if part.stdout.readline().strip() != "ready":
+                raise running.Missing(f"{options.clients} does not start")
+        for part in parts:
+            part.stdin.write("go\n")
+            part.stdin.flush()
+        rows = [json.loads(part.stdout.readline() or "{}") for part in parts]
+        if not all(rows):
+            raise running.Missing(f"a client of {count} failed")
+        store.stdin.write("memory\n")
+        store.stdin.flush()
+        row = {name: max(part[name] for part in rows) for name in ("joined_ms", "met_ms", "heard_ms")}
+        row["server_kib"] = int(store.stdout.readline())
+        row["client_kib"] = sum(part["kib"] for part in rows) / count
+        return row
+    finally:
+        end([store, *parts])
+
+
+def store(section, options):
+    section.open_with("Clients of one tcp store that begin at the same time, on this machine, up to 1,000 in a process: each proves that it "
+                      "knows the secret (TLS 1.3), sets a key, waits at a barrier for all others, and then waits for a key that the last one "
+                      "sets. Times are those of the slowest client since all began; the median over rounds. All clients and the store share the "
+                      "processors of this machine, which in a real job have machines of their own.")
+    section.command([options.clients, "serve"])
+    section.command([options.clients, "join", "STORE", "FIRST", "COUNT", "ALL"])
+    rows, joined = [], {}
+    for count in QUICK if options.quick else CLIENTS:
+        series = sorted((once(options, count) for _ in range(1 if options.quick else ROUNDS)), key=lambda row: row["met_ms"])
+        row = series[len(series) // 2]
+        joined[count] = row["met_ms"]
+        rows.append([f"{count:,}", ms(row["joined_ms"]), ms(row["met_ms"]), ms(row["heard_ms"] - row["met_ms"]),
+                     f"{row['met_ms'] / count:.3f}", f"{row['server_kib'] / 1024:.0f} MiB"])
+    most = max(joined)
+    section.judge(f"{most:,} clients join and meet within 5 s", f"{joined[most] / 1000:.2f} s", joined[most] <= JOINED_MS)
+    section.table(["Clients", "Joined", "All met", "A key, from then", "Milliseconds a client", "Memory of the store's process"], rows)

@@ -1,0 +1,143 @@
+// What tests/bench/performance/store.py starts. A store, or a part of its clients, each on a thread of its own:
+//
+//     bench_clients serve                        prints the store's address, and ends with its standard input
+//     bench_clients join STORE FIRST COUNT ALL   clients FIRST to FIRST + COUNT - 1 of ALL: waits for a line on standard input, then joins,
+//                                                meets all others at a barrier, and waits for a key that the last client sets after that.
+//                                                Prints milliseconds since the line, as CLOCK_MONOTONIC has it, of the slowest client
+#include <ddp/ddp.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <latch>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "handles.h"
+
+namespace {
+
+constexpr std::int64_t kTimeoutMs = 120'000;
+
+double now_ms() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
+}
+
+// A descriptor for each connection, and a few for each client.
+void raise_descriptors() {
+    rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+long resident_kib() {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);)
+        if (line.rfind("VmRSS:", 0) == 0) return std::atol(line.c_str() + 6);
+    return 0;
+}
+
+ddp_store* open(const std::string& uri, bool is_server) {
+    ddp_store_options options;
+    ddp_store_options_init(&options);
+    options.uri = uri.c_str();
+    options.is_server = is_server ? 1 : 0;
+    options.timeout_ms = kTimeoutMs;
+    ddp_store* store = nullptr;
+    bench::Result result;
+    result.check(ddp_store_create(&options, &store, result));
+    return store;
+}
+
+int serve() {
+    ddp_store* store = open("tcp://127.0.0.1:0", true);
+    std::cout << "tcp://127.0.0.1:" << ddp_store_port(store) << std::endl;
+    for (std::string line; std::getline(std::cin, line);) std::cout << resident_kib() << std::endl;
+    ddp_store_free(store);
+    return 0;
+}
+
+// When the slowest of this process's clients had come so far.
+struct Moments {
+    std::atomic<double> joined{0}, met{0}, heard{0};
+
+    static void at(std::atomic<double>& moment) {
+        const double now = now_ms();
+        double before = moment.load();
+        while (before < now && !moment.compare_exchange_weak(before, now)) {
+        }
+    }
+};
+
+void be_a_client(const std::string& uri, int number, int all, Moments& moments) {
+    ddp_store* store = open(uri, false);
+    bench::Result result;
+    const std::string key = "client/" + std::to_string(number);
+    result.check(ddp_store_set(store, key.c_str(), key.data(), key.size(), result));
+    Moments::at(moments.joined);
+    result.check(ddp_store_barrier(store, "all", all, kTimeoutMs, result));
+    Moments::at(moments.met);
+    if (number == all - 1) result.check(ddp_store_set(store, "go", "on", 2, result));
+    void* value = nullptr;
+    std::size_t size = 0;
+    result.check(ddp_store_get(store, "go", kTimeoutMs, &value, &size, result));
+    Moments::at(moments.heard);
+    ddp_store_value_free(value);
+    result.check(ddp_store_barrier(store, "end", all, kTimeoutMs, result));
+    ddp_store_free(store);
+}
+
+int join(const std::string& uri, int first, int count, int all) {
+    Moments moments;
+    std::latch ready(count), go(1);
+    std::atomic<int> failed{0};
+    std::vector<std::thread> clients;
+    for (int i = 0; i < count; ++i)
+        clients.emplace_back([&, number = first + i] {
+            ready.count_down();
+            go.wait();
+            try {
+                be_a_client(uri, number, all, moments);
+            } catch (const std::exception& error) {
+                if (failed++ == 0) std::fprintf(stderr, "client %d: %s\n", number, error.what());
+            }
+        });
+    ready.wait();
+    std::cout << "ready" << std::endl;
+    std::string line;
+    std::getline(std::cin, line);
+    const double begin = now_ms();
+    go.count_down();
+    for (std::thread& client : clients) client.join();
+    if (failed > 0) return 1;
+    std::printf("{\"joined_ms\": %.1f, \"met_ms\": %.1f, \"heard_ms\": %.1f, \"kib\": %ld}\n", moments.joined - begin,
+                moments.met - begin, moments.heard - begin, resident_kib());
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        raise_descriptors();
+        const std::string what = argc > 1 ? argv[1] : "";
+        if (what == "serve" && argc == 2) return serve();
+        if (what == "join" && argc == 6)
+            return join(argv[2], std::atoi(argv[3]), std::atoi(argv[4]), std::atoi(argv[5]));
+        std::fprintf(stderr, "usage: bench_clients serve | join STORE FIRST COUNT ALL\n");
+        return 2;
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "bench_clients: %s\n", error.what());
+        return 1;
+    }
+}

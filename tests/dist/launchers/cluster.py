@@ -1,0 +1,154 @@
+"""A Slurm cluster of two nodes on this machine, from Debian's slurmctld, slurmd and munge: each node is a network namespace with a
+name and an address of its own. Everything is in one folder, and gone at the end."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+import namespaces  # noqa: E402  (tests/bench)
+
+NODES = ("n1", "n2")
+NEEDED = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel", "munged")
+# In a namespace of mounts and names of hosts: what a command of this node sees.
+ENTER = 'mount --bind "$0" /etc/hosts && hostname "$1" && shift && exec "$@"'
+CONF = """
+ClusterName=libddp
+SlurmctldHost=n1({address})
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/builtin
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+ReturnToService=2
+SlurmctldTimeout=30
+SlurmdTimeout=30
+KillWait=5
+InactiveLimit=0
+MinJobAge=300
+RebootProgram=/bin/true
+SlurmdParameters=config_overrides
+{nodes}
+PartitionName=all Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def why_impossible():
+    """None where there can be a cluster, else the reason."""
+    if os.geteuid() != 0:
+        return "slurmd needs root"
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    missing = [program for program in NEEDED if not shutil.which(program, path=path)]
+    if missing:
+        return f"there is no {', '.join(missing)}; install slurmctld, slurmd and munge"
+    return namespaces.why_impossible()
+
+
+class Cluster:
+    def __enter__(self):
+        self.daemons = []
+        self.link = namespaces.Link(None)
+        self.link.__enter__()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start(self):
+        self.held = tempfile.TemporaryDirectory(prefix="ddp-slurm-", dir="/tmp")
+        self.folder = pathlib.Path(self.held.name)
+        self.folder.chmod(0o755)  # munged refuses a socket below a folder that others may not enter
+        (self.folder / "state").mkdir()
+        addresses = dict(zip(NODES, self.link.addresses))
+        (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{a} {n}\n" for n, a in addresses.items()))
+        nodes = "\n".join(f"NodeName={name} NodeAddr={address} CPUs=8 State=UNKNOWN" for name, address in addresses.items())
+        (self.folder / "slurm.conf").write_text(CONF.format(folder=self.folder, address=addresses["n1"], nodes=nodes))
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        self.daemon("munged", "n1", "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={self.folder}/munge.socket",
+                    f"--pid-file={self.folder}/munge.pid", f"--seed-file={self.folder}/munge.seed", f"--log-file={self.folder}/munge.log")
+        self.until(lambda: (self.folder / "munge.socket").exists(), "munged does not start")
+        self.daemon("slurmctld", "n1", "slurmctld", "-D", "-f", f"{self.folder}/slurm.conf")
+        for name in NODES:
+            self.daemon(f"slurmd-{name}", name, "slurmd", "-D", "-N", name, "-f", f"{self.folder}/slurm.conf")
+        self.until(lambda: self.run("sinfo", "-h", "-o", "%T %D").stdout.strip() == "idle 2", "the nodes do not become idle")
+
+    def environment(self):
+        path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+        return {**{name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "SLURM_"))},
+                "PATH": path, "SLURM_CONF": f"{self.folder}/slurm.conf"}
+
+    def on(self, node, *command):
+        """A command as this node runs it."""
+        return [*self.link.prefix(NODES.index(node)), "unshare", "--mount", "--uts", "sh", "-c", ENTER, str(self.folder / "hosts"), node,
+                *map(str, command)]
+
+    def daemon(self, name, node, *command):
+        with open(self.folder / f"{name}.out", "wb") as out:
+            self.daemons.append(subprocess.Popen(self.on(node, *command), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                                                 env=self.environment(), start_new_session=True))
+
+    def run(self, *command, timeout=90, **more):
+        """On n1, where users log in."""
+        return subprocess.run(self.on("n1", *command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=timeout, check=False, cwd=self.folder, env={**self.environment(), **more})
+
+    def state_of(self, job):
+        shown = self.run("scontrol", "show", "job", "-o", job).stdout
+        return next((word.split("=")[1] for word in shown.split() if word.startswith("JobState=")), shown)
+
+    def submit(self, *arguments, **more):
+        said = self.run("sbatch", "--parsable", *arguments, **more)
+        if said.returncode != 0:
+            raise AssertionError(f"sbatch: {said.stdout}")
+        return said.stdout.strip()
+
+    def until(self, condition, what, bound=60):
+        end = time.monotonic() + bound
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(f"{what} within {bound} s\n{self.logs()}")
+            time.sleep(0.1)
+
+    def logs(self):
+        return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in sorted(self.folder.glob("*"))
+                         if path.suffix in (".log", ".out") and path.stat().st_size)
+
+    def __exit__(self, *_):
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+        for daemon in self.daemons:
+            try:
+                daemon.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait(timeout=10)
+        # What slurmd started and left, in either namespace.
+        for name in self.link.names:
+            pids = subprocess.run(["ip", "netns", "pids", name], stdout=subprocess.PIPE, text=True, check=False).stdout.split()
+            for pid in pids:
+                subprocess.run(["kill", "-KILL", pid], stderr=subprocess.DEVNULL, check=False)
+        self.link.__exit__()
+        if hasattr(self, "held"):
+            self.held.cleanup()
