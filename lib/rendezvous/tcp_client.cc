@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -38,7 +39,7 @@ constexpr int kReads = 64;
 TcpClient::TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, std::int64_t call_timeout_ms)
     : name_(std::move(name)),
       call_timeout_ms_(call_timeout_ms),
-      read_buffer_(kReadBuffer),
+      read_buffer_(std::make_unique_for_overwrite<char[]>(kReadBuffer)),
       channel_(std::move(channel)) {
     init_loop(&loop_, "the store client");
     uv_timer_init(&loop_, &farewell_);
@@ -219,10 +220,10 @@ void TcpClient::talk() {
 // A few buffers. True: there may be more.
 bool TcpClient::read() {
     for (int i = 0; i < kReads; ++i) {
-        iovec piece{read_buffer_.data(), read_buffer_.size()};
+        iovec piece{read_buffer_.get(), kReadBuffer};
         const std::size_t count = channel_->receive(&piece, 1);
         if (count == 0) return false;
-        frames_.feed({read_buffer_.data(), count});
+        frames_.feed({read_buffer_.get(), count});
         take_frames();
         if (channel_ == nullptr) return false;
     }
@@ -463,7 +464,7 @@ std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int po
     auto waited_ms = [&] {
         return std::chrono::duration_cast<std::chrono::milliseconds>(Deadline::Clock::now() - started).count();
     };
-    std::minstd_rand random(std::random_device{}());
+    std::optional<std::minstd_rand> random;  // seldom needed
     std::int64_t pause = kFirstPauseMs;
     bool told = false;
     while (true) {
@@ -488,7 +489,8 @@ std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int po
             log(LogLevel::kWarn, "still trying to reach the store at ", name, ": ", last.message);
         }
         // Jitter spreads the ranks of a large job, which all start to knock at the same moment.
-        std::int64_t jittered = std::uniform_int_distribution<std::int64_t>(pause / 2, pause * 3 / 2)(random);
+        if (!random) random.emplace(std::random_device{}());
+        std::int64_t jittered = std::uniform_int_distribution<std::int64_t>(pause / 2, pause * 3 / 2)(*random);
         if (!sleep_for(jittered, deadline)) interrupted(name);
         pause = std::min(pause * 3 / 2, kLongestPauseMs);
     }
