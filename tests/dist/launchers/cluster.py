@@ -58,7 +58,7 @@ def why_impossible():
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     missing = [program for program in NEEDED if not shutil.which(program, path=path)]
     if missing:
-        return f"there is no {', '.join(missing)}; install slurmctld, slurmd and munge"
+        return f"there is no {', '.join(missing)}: tools/setup slurm"
     return namespaces.why_impossible()
 
 
@@ -83,6 +83,10 @@ class Cluster:
         (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{a} {n}\n" for n, a in addresses.items()))
         nodes = "\n".join(f"NodeName={name} NodeAddr={address} CPUs=8 State=UNKNOWN" for name, address in addresses.items())
         (self.folder / "slurm.conf").write_text(CONF.format(folder=self.folder, address=addresses["n1"], nodes=nodes))
+        # None are used. slurmd would not start on a machine that has none, if it looked for them.
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+        for name in NODES:
+            (self.folder / f"spool.{name}").mkdir()
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)

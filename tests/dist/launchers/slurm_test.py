@@ -32,7 +32,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(self.cluster.state_of(job), state, self.output(job))
 
     def test_srun_trains_on_two_nodes(self):
-        job = self.cluster.run("srun", "-N2", "-n4", *TRAIN, **SECRET)
+        job = self.cluster.run("srun", "-N2", "--ntasks-per-node=2", *TRAIN, **SECRET)
         self.assertEqual(job.returncode, 0, job.stdout)
         self.assertRegex(job.stdout, r"bound .*: met")
 
@@ -49,19 +49,19 @@ class Slurm(unittest.TestCase):
             self.assertRegex(self.output(job), r"bound .*: met")
 
     def test_without_a_secret_the_error_says_how_to_make_one(self):
-        job = self.cluster.run("srun", "-N2", "-n2", *TRAIN)
+        job = self.cluster.run("srun", "-N2", "--ntasks-per-node=1", *TRAIN)
         self.assertNotEqual(job.returncode, 0)
         self.assertIn("DDP_ERROR_PERMISSION_DENIED", job.stdout)
         self.assertIn("DDP_SECRET_FILE", job.stdout)
 
     def test_ranks_that_are_left_name_the_one_that_died(self):
-        job = self.cluster.run("srun", "-N2", "-n4", "--kill-on-bad-exit=0", "--wait=20", RANK, "2", "9", **SECRET)
+        job = self.cluster.run("srun", "-N2", "--ntasks-per-node=2", "--kill-on-bad-exit=0", "--wait=20", RANK, "2", "9", **SECRET)
         self.assertNotEqual(job.returncode, 0)
         # Those of the victim's node and those of the other one.
         self.assertEqual(len(re.findall(r"rank 2 \(pid \d+ on n2\) died", job.stdout)), 3, job.stdout)
 
     def test_with_kill_on_bad_exit_the_job_ends_at_once(self):
-        job = self.cluster.run("srun", "-N2", "-n4", "--kill-on-bad-exit=1", RANK, "1", "9", timeout=30, **SECRET)
+        job = self.cluster.run("srun", "-N2", "--ntasks-per-node=2", "--kill-on-bad-exit=1", RANK, "1", "9", timeout=30, **SECRET)
         self.assertNotEqual(job.returncode, 0)
         self.assertIn("error: n1: task 1: Killed", job.stdout)
 
@@ -76,8 +76,9 @@ class Slurm(unittest.TestCase):
         job = self.cluster.submit("--open-mode=append", JOB, RANK, "meet", str(end))
         self.cluster.until(lambda: self.output_if_there(job).count("has met") == 4, "ranks do not meet")
         self.assertEqual(self.cluster.run("scontrol", "requeue", job).returncode, 0)
-        # Slurm begins it anew when the nodes have said that it is over there, and some seconds later.
-        self.cluster.until(lambda: self.output_if_there(job).count("has met") == 8, "ranks do not meet again", 150)
+        self.cluster.until(lambda: self.cluster.state_of(job) == "PENDING", "the job is not requeued")
+        self.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")  # not two minutes later
+        self.cluster.until(lambda: self.output_if_there(job).count("has met") == 8, "ranks do not meet again")
         end.touch()
         self.ended(job, "COMPLETED")
 
