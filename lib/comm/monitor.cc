@@ -274,12 +274,16 @@ void Monitor::let_a_cut_off_rank_read(const Deadline& deadline) {
 // The process exits and has not left. Whether anybody needs it is not known: it becomes the verdict, as a death does, when the
 // connection ends.
 void Monitor::say_exit(int status, const Deadline& deadline) {
+    bool decided;
     {
         std::lock_guard lock(mutex_);
-        if (left_ || store_gone_ || !verdict_.ok()) return;
+        if (left_ || store_gone_) return;
+        decided = !verdict_.ok();
     }
     auto& store = *config_.store;
-    if (!store.answers(deadline.remaining_ms())) return;
+    // A store in this process ends with it. When it answers it has told the others the verdict that this rank has heard.
+    if (decided && config_.store_rank != config_.rank) return;
+    if (!store.answers(deadline.remaining_ms()) || decided) return;
     const std::string ended =
         encode_verdict({DDP_ERROR_RANK_FAILED,
                         str("rank ", config_.rank, " (", config_.identity, ") ended: its process exited with status ",
