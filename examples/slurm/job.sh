@@ -10,8 +10,8 @@ set -euo pipefail
 
 # Ranks prove to each other that they know the secret. Nobody else can join the job, or read what they exchange.
 export DDP_SECRET_FILE=$PWD/job-$SLURM_JOB_ID.secret
-trap 'rm -f "$DDP_SECRET_FILE"' EXIT
+trap 'rm -f "$DDP_SECRET_FILE"' EXIT  # it stays if the node is lost
 (umask 077; head -c 32 /dev/urandom | base64 -w0 > "$DDP_SECRET_FILE")
 
-# If one rank fails, the others report it and end: srun gives them ten seconds for that, and then ends them.
-srun --kill-on-bad-exit=0 --wait=10 "$@"
+# If one rank fails, the others report it and end by themselves. With --kill-on-bad-exit=1 srun would end them before.
+srun --kill-on-bad-exit=0 "$@"

@@ -93,6 +93,7 @@ auto Executor::inside_operation(Lock& lock, Function function) {
     auto result = function();
     operating_ = false;
     lock.lock();
+    if (stopping_) changed_.notify_all();
     return result;
 }
 
@@ -248,6 +249,8 @@ void Executor::stop(const ErrorInfo& reason) {
         Lock lock(mutex_);
         stopping_ = true;
         changed_.notify_all();
+        // A thread of the program that has lent itself may be inside an operation, which uses what its group owns.
+        changed_.wait(lock, [&] { return !operating_ || holds_turn(); });
     }
     if (thread_.get_id() == std::this_thread::get_id())
         thread_.detach();  // the group's last owner was a continuation on this very thread

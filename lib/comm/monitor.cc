@@ -271,19 +271,26 @@ void Monitor::let_a_cut_off_rank_read(const Deadline& deadline) {
     }
 }
 
+// A store in this process ends with it. The others hear the verdict first: when the store answers, it has told those who watch.
+void Monitor::tell_before_the_end(const ErrorInfo& verdict, const Deadline& deadline) {
+    if (config_.store_rank != config_.rank) return;
+    const auto store = config_.store->bounded(std::max<std::int64_t>(deadline.remaining_ms(), 1));
+    store->compare_set(key("verdict"), "", encode_verdict(verdict));  // one that stands only here, so far
+    store->answers(std::max<std::int64_t>(deadline.remaining_ms(), 1));
+}
+
 // The process exits and has not left. Whether anybody needs it is not known: it becomes the verdict, as a death does, when the
 // connection ends.
 void Monitor::say_exit(int status, const Deadline& deadline) {
-    bool decided;
+    ErrorInfo verdict;
     {
         std::lock_guard lock(mutex_);
         if (left_ || store_gone_) return;
-        decided = !verdict_.ok();
+        verdict = verdict_;
     }
+    if (!verdict.ok()) return tell_before_the_end(verdict, deadline);
     auto& store = *config_.store;
-    // A store in this process ends with it. When it answers it has told the others the verdict that this rank has heard.
-    if (decided && config_.store_rank != config_.rank) return;
-    if (!store.answers(deadline.remaining_ms()) || decided) return;
+    if (!store.answers(deadline.remaining_ms())) return;
     const std::string ended =
         encode_verdict({DDP_ERROR_RANK_FAILED,
                         str("rank ", config_.rank, " (", config_.identity, ") ended: its process exited with status ",

@@ -142,6 +142,7 @@ private:
     ErrorInfo verdict_on_lost_connection(Store& again, const std::string& reason);
     ErrorInfo stored_verdict(Store& store, const ErrorInfo& mine) const;
     void say_exit(int status, const Deadline& deadline);
+    void tell_before_the_end(const ErrorInfo& verdict, const Deadline& deadline);
     // With the lock held.
     bool nothing_to_wait_for() const { return !verdict_.ok() || store_gone_; }
     bool wait_for_verdict(std::int64_t ms);

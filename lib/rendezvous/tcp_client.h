@@ -78,7 +78,7 @@ private:
     bool lost_gracefully_ = false;
     std::string lost_reason_;
 
-    const std::unique_ptr<char[]> read_buffer_;  // its pages come when they are needed
+    const std::unique_ptr<char[]> read_buffer_;  // not zeroed: pages that nobody uses cost nothing
     uv_loop_t loop_{};
     std::unique_ptr<wire::Channel> channel_;  // null: closed
     uv_poll_t socket_{};

@@ -68,6 +68,10 @@ AtExit::AtExit(Say say, std::int64_t at_most_ms) : say_(std::move(say)), at_most
     list.entries.push_back(this);
 }
 
+void AtExit::prepare() {
+    ExitList::get();
+}
+
 bool AtExit::exiting() {
     return ExitList::get().begun;
 }

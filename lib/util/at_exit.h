@@ -24,7 +24,10 @@ public:
     AtExit(const AtExit&) = delete;
     AtExit& operator=(const AtExit&) = delete;
 
-    // Whether the process exits already. Then a new one may come too late to be called.
+    // The functions of a process that exits run in the reverse order of their registration: those of this class from now on before
+    // those that are registered already.
+    static void prepare();
+    // Whether a process that was prepared exits. Then a new one may come too late to be called.
     static bool exiting();
 
 private:

@@ -27,7 +27,7 @@ bool lacks_descriptors(int error) {
 void require_descriptors(std::size_t count, std::string_view owner) {
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-    // Linux 6.2 and newer know the number, of which those above a lowered limit are a part. Looking at each takes long where there are
+    // Linux 6.2 and newer say how many there are, those above a lowered limit included. Looking at each takes long where there are
     // thousands.
     struct stat known {};
     if (stat("/proc/self/fd", &known) == 0 && known.st_size > 0 && count <= limit.rlim_cur &&

@@ -125,6 +125,7 @@ Communicator::Communicator(const ddp_backend_host& host, int number, int device,
         const std::lock_guard lock(shared_->mutex);
         settle(nccl().ncclCommInitRankConfig(&shared_->comm, host.world_size, id, host.rank, &config),
                "connecting the GPUs", deadline);
+        AtExit::prepare();  // after what CUDA and NCCL have registered, which this must come before
     } catch (...) {
         end(true);
         throw;
@@ -132,7 +133,11 @@ Communicator::Communicator(const ddp_backend_host& host, int number, int device,
 }
 
 Communicator::~Communicator() {
-    end(false);
+    try {
+        end(false);
+    } catch (const std::exception&) {
+        // No thread can be started: the process keeps what NCCL has.
+    }
     std::unique_lock lock(shared_->end_mutex);
     shared_->end_changed.wait_for(lock, kFree, [&] { return shared_->ended; });
 }

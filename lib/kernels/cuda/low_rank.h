@@ -51,8 +51,8 @@ struct LowRankView {
     T* error;
     T *p, *q, *own_q;
     std::uint64_t columns;
-    // There is an error, and everything that is read or written together exists and is aligned. Kernels then load without branches, so
-    // that a GPU starts all loads before it waits for one.
+    // There is an error, and everything that is read or written together exists and is aligned. The products then load without branches,
+    // so that a GPU starts all loads before it waits for one.
     bool whole;
 
     explicit LIBDDP_EVERYWHERE LowRankView(const ddp_low_rank& m)
@@ -372,7 +372,7 @@ private:
             store_some(view.gradient + row * m.columns + j, values, columns_there(m, j));
     }
 
-    // Everything is read before anything is written.
+    // Everything is read before anything is written. Rows that are not there are not read: another thread writes the last one.
     template <bool kWhole, class Format>
     static LIBDDP_EVERYWHERE void restore(const LowRankView<Format>& view, const ddp_low_rank& m, std::uint64_t top,
                                           std::uint64_t j) {

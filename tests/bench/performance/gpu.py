@@ -9,7 +9,7 @@ PACKING = {"pack and divide", "pack", "pack to f16", "unpack", "unpack from f16"
 
 
 class Logs:
-    """A folder of logs, of one run of tools/test-gpu."""
+    """A folder of logs, of one or more runs of tools/test-gpu."""
 
     def __init__(self, folder):
         if not folder:
@@ -62,11 +62,12 @@ def transfers(section, logs):
                 for what, row in rows.items() if what in PACKING)
     section.judge("pack and unpack gradients at 85 % of the speed of the GPU's own copies", f"at least {100 * least[0]:.0f} % ({least[1]})",
                   least[0] >= 0.85)
+    first, second = (by_model[model] for model in MODELS)
     section.say("What kernels do to the gradients of a model, in buckets of 25 MiB. Speed is the bytes that the work must read and write, "
                 "divided by its time, and compared with the speed of a copy on the GPU (cudaMemcpyAsync). 1-bit, top-k and PowerSGD read "
-                "an error with each gradient, and keep it. 1-bit and quantize have blocks of 512 elements, top-k sends 1 %, PowerSGD "
-                "(P = M Q, Q = M^T P, M = P Q^T) has rank 4:")
-    first, second = (by_model[model] for model in MODELS)
+                "an error with each gradient, and keep it. Blocks of "
+                f"{'1-bit and quantize' if 'quantize' in first else '1-bit'} have 512 elements, top-k sends 1 %, PowerSGD (P = M Q, "
+                "Q = M^T P, M = P Q^T) has rank 4:")
     section.table(["", *(f"{model}, ms" for model in MODELS), *(f"{model}, of a copy" for model in MODELS)],
                   [[what, row["median_ms"], second[what]["median_ms"], *(f"{100 * float(r['of_copy']):.0f} %" for r in (row, second[what]))]
                    for what, row in first.items()])

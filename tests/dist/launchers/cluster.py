@@ -1,8 +1,10 @@
 """A Slurm cluster of two nodes on this machine, from Debian's slurmctld, slurmd and munge: each node is a network namespace with a
 name and an address of its own. Everything is in one folder, and gone at the end."""
+import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import namespaces  # noqa: E402  (tests/bench)
 
 NODES = ("n1", "n2")
-NEEDED = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel", "munged")
+NEEDED = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "sinfo", "scancel", "munged", "unshare", "hostname")
 # In a namespace of mounts and names of hosts: what a command of this node sees.
 ENTER = 'mount --bind "$0" /etc/hosts && hostname "$1" && shift && exec "$@"'
 CONF = """
@@ -59,7 +61,7 @@ def why_impossible():
     missing = [program for program in NEEDED if not shutil.which(program, path=path)]
     if missing:
         return f"there is no {', '.join(missing)}: tools/setup slurm"
-    return namespaces.why_impossible()
+    return namespaces.why_impossible(None)
 
 
 class Cluster:
@@ -75,7 +77,7 @@ class Cluster:
         return self
 
     def start(self):
-        self.held = tempfile.TemporaryDirectory(prefix="ddp-slurm-", dir="/tmp")
+        self.held = tempfile.TemporaryDirectory(prefix="ddp-slurm-", dir="/tmp", ignore_cleanup_errors=True)
         self.folder = pathlib.Path(self.held.name)
         self.folder.chmod(0o755)  # munged refuses a socket below a folder that others may not enter
         (self.folder / "state").mkdir()
@@ -113,7 +115,7 @@ class Cluster:
             self.daemons.append(subprocess.Popen(self.on(node, *command), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                                  env=self.environment(), start_new_session=True))
 
-    def run(self, *command, timeout=90, **more):
+    def run(self, *command, timeout=60, **more):
         """On n1, where users log in."""
         return subprocess.run(self.on("n1", *command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, timeout=timeout, check=False, cwd=self.folder, env={**self.environment(), **more})
@@ -128,7 +130,7 @@ class Cluster:
             raise AssertionError(f"sbatch: {said.stdout}")
         return said.stdout.strip()
 
-    def until(self, condition, what, bound=60):
+    def until(self, condition, what, bound=40):
         end = time.monotonic() + bound
         while not condition():
             if time.monotonic() > end:
@@ -139,20 +141,25 @@ class Cluster:
         return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in sorted(self.folder.glob("*"))
                          if path.suffix in (".log", ".out") and path.stat().st_size)
 
+    def pids(self):
+        return [int(pid) for name in self.link.names
+                for pid in subprocess.run(["ip", "netns", "pids", name], stdout=subprocess.PIPE, text=True, check=False).stdout.split()]
+
     def __exit__(self, *_):
         for daemon in reversed(self.daemons):
             daemon.terminate()
         for daemon in self.daemons:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait(timeout=10)
-        # What slurmd started and left, in either namespace.
-        for name in self.link.names:
-            pids = subprocess.run(["ip", "netns", "pids", name], stdout=subprocess.PIPE, text=True, check=False).stdout.split()
+        # Daemons that stay, and what slurmd started and left, in either namespace.
+        end = time.monotonic() + 10
+        while (pids := self.pids()) and time.monotonic() < end:
             for pid in pids:
-                subprocess.run(["kill", "-KILL", pid], stderr=subprocess.DEVNULL, check=False)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+        for daemon in self.daemons:
+            daemon.poll()
         self.link.__exit__()
         if hasattr(self, "held"):
             self.held.cleanup()

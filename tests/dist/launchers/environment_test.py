@@ -16,8 +16,11 @@ RANK = sys.argv.pop(1)
 WORLD, VICTIM, ROUNDS = 8, 2, 20
 
 
+LAUNCHERS = ("DDP_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "JOB_COMPLETION_INDEX")
+
+
 def start(port, rank):
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "SLURM_", "OMPI_", "PMI"))}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     environment = {**plain, "RANK": str(rank), "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return subprocess.Popen([RANK, str(VICTIM), "9"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                             env=environment)
@@ -29,10 +32,15 @@ class Environment(unittest.TestCase):
         for _ in range(ROUNDS):
             port = free_port()
             ranks = [start(port, rank) for rank in range(WORLD)]
-            for rank, process in enumerate(ranks):
-                said = process.communicate(timeout=60)[1]
-                if rank != VICTIM:
-                    self.assertRegex(said, rf"^rank {VICTIM} \(pid \d+ on .*\) died", f"rank {rank}")
+            try:
+                for rank, process in enumerate(ranks):
+                    said = process.communicate(timeout=60)[1]
+                    if rank != VICTIM:
+                        self.assertRegex(said, rf"(?m)^rank {VICTIM} \(pid \d+ on .*\) died", f"rank {rank}")
+            finally:
+                for process in ranks:
+                    process.kill()
+                    process.communicate()
 
 
 if __name__ == "__main__":

@@ -88,6 +88,28 @@ TEST_P(ExecutorTest, AChainRunsBeforeWhatWasQueuedAfterIt) {
     }
 }
 
+// What an operation uses goes when the executor has stopped, whichever thread runs it.
+TEST_P(ExecutorTest, StoppingWaitsForAnOperationThatIsUnderWay) {
+    std::atomic<bool> ended{false};
+    auto work = submit_function(*executor_, [&] {
+        holding_ = true;
+        while (!released_) std::this_thread::sleep_for(1ms);
+        std::this_thread::sleep_for(20ms);
+        ended = true;
+        return ErrorInfo{};
+    });
+    std::thread waiting = wait_elsewhere(work);
+    while (!holding_) std::this_thread::sleep_for(1ms);
+    std::thread releasing([&] {
+        std::this_thread::sleep_for(20ms);
+        release();
+    });
+    executor_->stop({DDP_ERROR_ABORTED, "stopped"});
+    EXPECT_TRUE(ended);
+    releasing.join();
+    waiting.join();
+}
+
 TEST_P(ExecutorTest, SeveralOperationsOfOneContinuationKeepTheirOrder) {
     auto hold = block();
     auto chain = submit_function(*executor_, note("a"))

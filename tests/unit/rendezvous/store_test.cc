@@ -183,6 +183,7 @@ TEST_P(StoreTest, CloseEndsBlockedCallsAndLaterOnes) {
     auto get = code([&] { a->get("never", 60'000); });
     auto pop = code([&] { a->queue_pop("never", 60'000); });
     auto barrier = code([&] { a->barrier("never", 2, 60'000); });
+    a->set_will("closed", "yes");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     auto start = std::chrono::steady_clock::now();
     a->close();
@@ -192,7 +193,8 @@ TEST_P(StoreTest, CloseEndsBlockedCallsAndLaterOnes) {
     EXPECT_EQ(barrier.get(), DDP_ERROR_ABORTED);
     EXPECT_EQ(error_of([&] { a->set("k", "v"); }).code, DDP_ERROR_ABORTED);
     a->close();
-    b->set("k", "v");  // nobody else is disturbed
+    b->set("k", "v");                             // nobody else is disturbed
+    EXPECT_EQ(b->get("closed", kLongMs), "yes");  // what the others see of it may take a moment
     expect_error(DDP_ERROR_TIMEOUT, {"1 of 2"}, [&] { b->barrier("never", 2, 10); });
 }
 
