@@ -129,12 +129,17 @@ def stacks(pid):
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout[-12000:]
 
 
-def listens(port):
-    """Whether some process of this host has a listening socket on this port."""
+def listeners(port):
+    """The inodes of the listening sockets that processes of this host have on this port."""
     wanted = f":{port:04X}"
     with open("/proc/net/tcp", encoding="ascii") as table:
         rows = [row.split() for row in table.readlines()[1:]]
-    return any(row[1].endswith(wanted) and row[3] == "0A" for row in rows)
+    return {row[9] for row in rows if row[1].endswith(wanted) and row[3] == "0A"}
+
+
+def listens(port):
+    """Whether some process of this host has a listening socket on this port."""
+    return bool(listeners(port))
 
 
 def reaches(worker, port):

@@ -175,7 +175,8 @@ class Run:
         last = s.may_end_by_signal and (s.stays_stopped or any(o.victim and o.result for o in self.outcomes))
         if left and not (last and left == ["store"]):
             self.complaints.append(("leftover", f"files {left}"))
-        if self.port and jobs.listens(self.port):
+        # ddprun's port is one that the system gives to anybody, so another test may listen on it now.
+        if self.port and jobs.listeners(self.port) & (self.of_launcher or jobs.listeners(self.port)):
             self.complaints.append(("leftover", f"port {self.port} is still listened on"))
         return self
 
@@ -184,11 +185,12 @@ class Run:
         env = {key: value for key, value in os.environ.items() if not key.startswith("DDP_")}
         # Looking for leaks needs memory and files that a rank may not have.
         env.update({"TMPDIR": folder, "ASAN_OPTIONS": f"{os.environ.get('ASAN_OPTIONS', '')}:detect_leaks=0"})
-        self.port = None
+        self.port, self.of_launcher = None, None
         if s.store == "launcher":
             launcher = Launcher(env)
             open_things.append(launcher)
             self.port = launcher.port
+            self.of_launcher = jobs.listeners(self.port)
             env.update({"DDP_STORE_HOSTED": "launcher", "DDP_SECRET": launcher.secret})
         elif s.store == "tcp":
             self.port = jobs.free_port()
