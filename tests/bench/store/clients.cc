@@ -6,7 +6,6 @@
 //                                                Prints milliseconds since the line, of the slowest client
 #include <ddp/ddp.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,16 +20,11 @@
 #include <vector>
 
 #include "handles.h"
+#include "measure.h"
 
 namespace {
 
 constexpr std::int64_t kTimeoutMs = 120'000;
-
-double now_ms() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
-}
 
 // A descriptor for each connection, and a few for each client.
 void raise_descriptors() {
@@ -48,7 +42,7 @@ long peak_kib() {
     return 0;
 }
 
-ddp_store* open(const std::string& uri, bool is_server) {
+bench::Store open(const std::string& uri, bool is_server) {
     ddp_store_options options;
     ddp_store_options_init(&options);
     options.uri = uri.c_str();
@@ -57,14 +51,13 @@ ddp_store* open(const std::string& uri, bool is_server) {
     ddp_store* store = nullptr;
     bench::Result result;
     result.check(ddp_store_create(&options, &store, result));
-    return store;
+    return bench::Store(store);
 }
 
 int serve() {
-    ddp_store* store = open("tcp://127.0.0.1:0", true);
-    std::cout << "tcp://127.0.0.1:" << ddp_store_port(store) << std::endl;
+    const bench::Store store = open("tcp://127.0.0.1:0", true);
+    std::cout << "tcp://127.0.0.1:" << ddp_store_port(store.get()) << std::endl;
     for (std::string line; std::getline(std::cin, line);) std::cout << peak_kib() << std::endl;
-    ddp_store_free(store);
     return 0;
 }
 
@@ -73,7 +66,7 @@ struct Moments {
     std::atomic<double> joined{0}, met{0}, heard{0};
 
     static void at(std::atomic<double>& moment) {
-        const double now = now_ms();
+        const double now = bench::now_ms();
         double before = moment.load();
         while (before < now && !moment.compare_exchange_weak(before, now)) {
         }
@@ -81,7 +74,8 @@ struct Moments {
 };
 
 void be_a_client(const std::string& uri, int number, int all, Moments& moments) {
-    ddp_store* store = open(uri, false);
+    const bench::Store owned = open(uri, false);
+    ddp_store* const store = owned.get();
     bench::Result result;
     const std::string key = "client/" + std::to_string(number);
     result.check(ddp_store_set(store, key.c_str(), key.data(), key.size(), result));
@@ -95,7 +89,6 @@ void be_a_client(const std::string& uri, int number, int all, Moments& moments) 
     Moments::at(moments.heard);
     ddp_store_value_free(value);
     result.check(ddp_store_barrier(store, "end", all, kTimeoutMs, result));
-    ddp_store_free(store);
 }
 
 int join(const std::string& uri, int first, int count, int all) {
@@ -117,7 +110,7 @@ int join(const std::string& uri, int first, int count, int all) {
     std::cout << "ready" << std::endl;
     std::string line;
     std::getline(std::cin, line);
-    const double begin = now_ms();
+    const double begin = bench::now_ms();
     go.count_down();
     for (std::thread& client : clients) client.join();
     if (failed > 0) return 1;

@@ -176,7 +176,7 @@ class Run:
         if left and not (last and left == ["store"]):
             self.complaints.append(("leftover", f"files {left}"))
         # ddprun's port is one that the system gives to anybody, so another test may listen on it now.
-        if self.port and jobs.listeners(self.port) & (self.of_launcher or jobs.listeners(self.port)):
+        if self.port and (jobs.listeners(self.port) & self.of_launcher if self.of_launcher else jobs.listens(self.port)):
             self.complaints.append(("leftover", f"port {self.port} is still listened on"))
         return self
 

@@ -13,6 +13,9 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import namespaces  # noqa: E402  (tests/bench)
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from launchers import CLEAN  # noqa: E402  (tests/support)
+
 NODES = ("n1", "n2")
 NEEDED = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "sinfo", "scancel", "munged", "unshare", "hostname")
 # In a namespace of mounts and names of hosts: what a command of this node sees.
@@ -102,8 +105,7 @@ class Cluster:
 
     def environment(self):
         path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-        return {**{name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "SLURM_"))},
-                "PATH": path, "SLURM_CONF": f"{self.folder}/slurm.conf"}
+        return {**CLEAN, "PATH": path, "SLURM_CONF": f"{self.folder}/slurm.conf"}
 
     def on(self, node, *command):
         """A command as this node runs it."""

@@ -3,25 +3,21 @@
 
 usage: environment_test.py RANK    tests/dist/run/rank.c
 """
-import os
 import pathlib
 import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from ports import free_port  # noqa: E402  (tests/support)
+from launchers import CLEAN  # noqa: E402  (tests/support)
+from ports import free_port  # noqa: E402
 
 RANK = sys.argv.pop(1)
 WORLD, VICTIM, ROUNDS = 8, 2, 20
 
 
-LAUNCHERS = ("DDP_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "JOB_COMPLETION_INDEX")
-
-
 def start(port, rank):
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-    environment = {**plain, "RANK": str(rank), "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = {**CLEAN, "RANK": str(rank), "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return subprocess.Popen([RANK, str(VICTIM), "9"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                             env=environment)
 
