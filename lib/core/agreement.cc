@@ -108,6 +108,12 @@ void agree_on_model(Group& group, const std::string& header, const std::vector<s
     auto all = gather(group, Purpose::kModel, padded);
     std::vector<std::string> tables;
     for (std::size_t r = 0; r < heads.size() / 2; ++r) tables.emplace_back(all.data() + r * longest, heads[2 * r + 1]);
+    // The first rank to throw may end, and with it the group, while others still receive tables. After a barrier all have them,
+    // whatever becomes of the barrier.
+    try {
+        group.run({DDP_COLLECTIVE_BARRIER}, OpTag::of(Purpose::kModel));
+    } catch (const Error&) {
+    }
     report_difference(tables);
 }
 

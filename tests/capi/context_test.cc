@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "support/error_of.h"
 #include "support/model.h"
 #include "support/ranks.h"
 
@@ -339,6 +340,18 @@ TEST_P(ContextTest, DifferentModelsAreNamed) {
                 EXPECT_THAT(e.what(), HasSubstr(difference.text));
             }
             EXPECT_EQ(ddp_group_status(group, nullptr), DDP_OK) << "the group stays healthy";
+        });
+}
+
+// The first rank to see the difference ends the group at once, as one does whose process exits.
+TEST(Context, EveryRankHearsHowTheModelsDiffer) {
+    for (int round = 0; round < 40; ++round)
+        on_ranks({3, "tcp"}, [&](int rank, ddp_group* group) {
+            std::vector<std::int64_t> sizes(2000, 1);
+            if (rank == 1) sizes[0] = 2;
+            Model m(group, sizes, true);
+            EXPECT_THAT(error_of([&] { m.context.commit(); }).what(), HasSubstr("different models"));
+            if (rank == 0) ddp_group_abort(group, "rank 0 ends", nullptr);
         });
 }
 
