@@ -57,7 +57,10 @@ enum {
     /* check.h: */
     DDP_CONTEXT_REFUSE_NONFINITE = 1u << 12,
     DDP_CONTEXT_SKIP_NONFINITE = 1u << 13,
-    DDP_CONTEXT_VERIFY_BUFFERS = 1u << 14
+    DDP_CONTEXT_VERIFY_BUFFERS = 1u << 14,
+    /* Try other bucket caps in the first steps of the job, and keep the fastest. Not with NO_REBUILD or bucket_caps.
+     * docs/steps.md, "Finding the bucket cap". */
+    DDP_CONTEXT_AUTOTUNE = 1u << 15
 };
 
 /* All ranks must give the same values. */

@@ -26,7 +26,7 @@ constexpr std::uint32_t kContextFlags =
     DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_STATIC_GRAPH | DDP_CONTEXT_KEEP_LOCAL_UNUSED |
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS | DDP_CONTEXT_JOIN | DDP_CONTEXT_DIVIDE_BY_PRESENT |
     DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER | DDP_CONTEXT_CHECK | DDP_CONTEXT_REFUSE_NONFINITE |
-    DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_VERIFY_BUFFERS;
+    DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_VERIFY_BUFFERS | DDP_CONTEXT_AUTOTUNE;
 constexpr std::uint32_t kMostUses = 1u << 20;
 constexpr std::uint64_t kMostCaps = 1u << 20;
 
@@ -48,6 +48,9 @@ void check_flags(std::uint32_t flags) {
     if ((flags & unused) == unused)
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
                   "options->flags: DDP_CONTEXT_FIND_UNUSED and DDP_CONTEXT_STATIC_GRAPH exclude each other");
+    if ((flags & DDP_CONTEXT_AUTOTUNE) && (flags & DDP_CONTEXT_NO_REBUILD))
+        fail_call(DDP_ERROR_INVALID_ARGUMENT,
+                  "options->flags: DDP_CONTEXT_AUTOTUNE rebuilds the buckets, which DDP_CONTEXT_NO_REBUILD forbids");
     constexpr std::uint32_t nonfinite = DDP_CONTEXT_REFUSE_NONFINITE | DDP_CONTEXT_SKIP_NONFINITE;
     if ((flags & nonfinite) == nonfinite)
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
@@ -56,6 +59,9 @@ void check_flags(std::uint32_t flags) {
 
 std::vector<std::size_t> read_caps(const ddp_context_options& o, const Group& group) {
     if (o.bucket_cap_count > 0) {
+        if (o.flags & DDP_CONTEXT_AUTOTUNE)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT,
+                      "options->flags: DDP_CONTEXT_AUTOTUNE looks for one cap, but options->bucket_caps gives a list");
         if (o.bucket_cap_count > kMostCaps)
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->bucket_cap_count is ", o.bucket_cap_count,
                       "; that is more than is plausible");
@@ -65,10 +71,8 @@ std::vector<std::size_t> read_caps(const ddp_context_options& o, const Group& gr
             if (caps[i] == 0) fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->bucket_caps[", i, "] is 0");
         return caps;
     }
-    const std::vector<std::size_t> usual = ReducerOptions().caps;
-    const std::size_t usual_cap = group.reduces_at_once() ? ReducerOptions::kCachedCap : usual[1];
-    const std::size_t cap = o.bucket_cap_bytes != 0 ? o.bucket_cap_bytes : usual_cap;
-    return {o.first_bucket_cap_bytes != 0 ? o.first_bucket_cap_bytes : std::min(usual[0], cap), cap};
+    const std::size_t usual_cap = group.reduces_at_once() ? ReducerOptions::kCachedCap : ReducerOptions::kUsualCap;
+    return make_caps(o.first_bucket_cap_bytes, o.bucket_cap_bytes != 0 ? o.bucket_cap_bytes : usual_cap);
 }
 
 constexpr std::int64_t kCheckInterval = 10;
@@ -124,6 +128,8 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     ContextOptions result;
     auto& reducer = result.reducer;
     reducer.caps = read_caps(o, group);
+    reducer.tune_caps = has(DDP_CONTEXT_AUTOTUNE);
+    reducer.first_cap = o.first_bucket_cap_bytes;
     reducer.mean = o.reduction != DDP_REDUCTION_SUM;
     reducer.rebuild = !has(DDP_CONTEXT_NO_REBUILD);
     reducer.consensus_order = has(DDP_CONTEXT_CONSENSUS_ORDER);

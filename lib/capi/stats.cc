@@ -57,6 +57,8 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
             s.unsent_buckets = reducer->unsent_buckets();
             s.sent_bytes = reducer->sent_bytes();
             s.copied_bytes = reducer->copied_bytes();
+            s.bucket_cap_bytes = reducer->cap();
+            s.tuning = reducer->tuning() ? 1 : 0;
             s.hook_bytes_in = reducer->queue().hook_bytes_in();
             s.hook_bytes_out = reducer->queue().hook_bytes_out();
             add_params(s, c, *reducer);

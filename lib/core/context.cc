@@ -281,6 +281,7 @@ std::string ContextOptions::text() const {
                              : r.mean ? "mean"
                                       : "sum");
     const std::pair<bool, const char*> facts[] = {{!r.rebuild, "no rebuild"},
+                                                  {r.tune_caps, "autotune"},
                                                   {!initial_broadcast, "no initial broadcast"},
                                                   {!buffer_broadcast, "no buffer broadcast"},
                                                   {r.find_unused, "find unused"},

@@ -15,6 +15,8 @@
 namespace libddp {
 namespace {
 
+constexpr std::size_t kSmallFirstCap = std::size_t{1} << 20;
+
 using Key = std::tuple<BucketClass, ddp_dtype, ddp_device_kind, std::int32_t>;
 
 // A bucket that is still being filled, and what orders it among the others.
@@ -152,6 +154,10 @@ BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std
     BucketPlan plan;
     for (auto& open : finished) plan.buckets.push_back(std::move(open.bucket));
     return plan;
+}
+
+std::vector<std::size_t> make_caps(std::size_t first, std::size_t cap) {
+    return {first != 0 ? first : std::min(kSmallFirstCap, cap), cap};
 }
 
 BucketPlan lay_out(const std::vector<PlanParam>& params, const std::vector<std::vector<std::int32_t>>& buckets) {

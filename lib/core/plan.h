@@ -59,6 +59,9 @@ std::vector<std::int32_t> reverse_order(std::size_t count);
 BucketPlan make_plan(const std::vector<PlanParam>& params, const std::vector<std::int32_t>& order,
                      const std::vector<std::size_t>& caps);
 
+// The cap of the first bucket, which is small so that communication starts early, and that of the others. first 0: 1 MiB at most.
+std::vector<std::size_t> make_caps(std::size_t first, std::size_t cap);
+
 // A plan of given buckets, each a list of parameters of one dtype and device.
 BucketPlan lay_out(const std::vector<PlanParam>& params, const std::vector<std::vector<std::int32_t>>& buckets);
 

@@ -17,6 +17,7 @@
 
 #include "comm/group.h"
 #include "core/bucket_store.h"
+#include "core/cap_tuner.h"
 #include "core/device_streams.h"
 #include "core/gradients.h"
 #include "core/launch_queue.h"
@@ -34,9 +35,12 @@
 namespace libddp {
 
 struct ReducerOptions {
-    std::vector<std::size_t> caps{std::size_t{1} << 20, std::size_t{25} << 20};
+    static constexpr std::size_t kUsualCap = std::size_t{25} << 20;
     // Where buckets are reduced by the thread that fills them: few enough bytes that they are still in its cache.
     static constexpr std::size_t kCachedCap = std::size_t{1} << 20;
+    std::vector<std::size_t> caps = make_caps(0, kUsualCap);
+    bool tune_caps = false;     // begins with `caps`, which are those of make_caps
+    std::size_t first_cap = 0;  // its `first`
     bool mean = true;
     bool rebuild = true;
     bool consensus_order = false;
@@ -104,6 +108,13 @@ public:
     void request_rebuild();
     // The plan stays: no rebuild is due, nor is an order recorded for one.
     void keep_plan();
+    // Whether libddp looks for the caps, as it does with tune_caps until the program gives a plan.
+    void set_tunes_caps(bool tunes);
+    bool tunes_caps() const { return tuner_.has_value(); }
+    // It has not yet found them.
+    bool tuning() const { return tuner_ && !tuner_->done() && group_->world() > 1; }
+    // The cap that the next rebuild uses.
+    std::size_t cap() const { return caps().back(); }
     void adopt_plan(std::vector<std::vector<std::int32_t>> buckets);
     // The first part of moving to another group: waits a while for what is under way.
     void leave_group(Group& next);
@@ -228,7 +239,9 @@ private:
     void record_plan() const;
     void end_work();
     std::vector<PlanParam> plan_params() const;
-    BucketPlan make_next_plan() const;
+    const std::vector<std::size_t>& caps() const { return tuner_ ? tuner_->caps() : options_.caps; }
+    BucketPlan make_next_plan(const std::vector<std::size_t>& caps) const;
+    void tune();
     void change_buckets(BucketPlan plan);
     void adopt(std::unique_ptr<BucketStore> store);
     void arm();
@@ -257,6 +270,7 @@ private:
     std::vector<ParamState> states_;
     BucketPlan initial_plan_;
     std::optional<BucketPlan> next_plan_;  // adopted, not yet in use
+    std::optional<CapTuner> tuner_;        // none: caps stay as they are
 
     std::atomic<Phase> phase_{Phase::kIdle};
     bool sync_ = true;

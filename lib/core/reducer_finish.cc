@@ -418,6 +418,10 @@ void Reducer::end_synced_step() {
     recorder_.write({record::EventKind::kStepEnd, steps_, -1, 0, 0, 1});
     ++steps_;
     ++synced_steps_;
+    if (tuning()) {
+        tuner_->step_ended(StepClock::Point::clock::now());
+        rebuild_due_ = rebuild_due_ || tuner_->due();
+    }
     if (options_.rebuild_interval > 0 && synced_steps_ % options_.rebuild_interval == 0) order_.start();
     participation_.end_skipping();
     forget_step();

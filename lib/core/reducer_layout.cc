@@ -49,7 +49,8 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ParamTable& table, const Co
     factors_.prepare();
     states_ = std::vector<ParamState>(table_.params().size());
     begin_record();
-    change_buckets(planned ? lay_out(plan_params(), *planned) : make_next_plan());
+    set_tunes_caps(options_.tune_caps && !planned);
+    change_buckets(planned ? lay_out(plan_params(), *planned) : make_next_plan(caps()));
     initial_plan_ = store_->plan();
     agree_on_plan(*group_, store_->plan_hash());
     if (options_.rebuild && !planned) order_.start();
@@ -104,8 +105,8 @@ std::vector<PlanParam> Reducer::plan_params() const {
     return result;
 }
 
-BucketPlan Reducer::make_next_plan() const {
-    return make_plan(plan_params(), order_.agreed(), options_.caps);
+BucketPlan Reducer::make_next_plan(const std::vector<std::size_t>& caps) const {
+    return make_plan(plan_params(), order_.agreed(), caps);
 }
 
 // The other ranks go on with the new buckets: this one may not stay behind.
@@ -198,15 +199,31 @@ void Reducer::rebuild(std::int32_t root) {
     if (next_plan_) {
         plan = std::move(*next_plan_);
         next_plan_.reset();
+        set_tunes_caps(false);
     } else {
         order_.agree(*group_, root, options_.consensus_order);
-        plan = make_next_plan();
+        if (tuning()) tune();
+        plan = make_next_plan(caps());
     }
     agree_on_plan(*group_, hash_plan(plan));
     if (plan == store_->plan()) return;
     log(LogLevel::kInfo, "rank ", group_->rank(), ": rebuilt ", store_->size(), " buckets into ", plan.buckets.size());
     change_buckets(std::move(plan));
     ++rebuilds_;
+}
+
+void Reducer::set_tunes_caps(bool tunes) {
+    tuner_.reset();
+    if (tunes) tuner_.emplace(options_.first_cap, options_.caps.back());
+}
+
+// The ranks' steps take equally long, but for noise: the mean has less of it.
+void Reducer::tune() {
+    if (!tuner_->due()) return tuner_->skip_step();
+    double step_ms = tuner_->step_ms();
+    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &step_ms, 1, DDP_F64, DDP_AVG}, OpTag::of(Purpose::kPlan));
+    tuner_->advance(step_ms, [this](const CapTuner::Caps& caps) { return make_next_plan(caps); });
+    if (tuner_->done() && group_->rank() == 0) log(LogLevel::kInfo, "rank 0 chose ", tuner_->text());
 }
 
 void Reducer::set_sync(bool sync) {
@@ -226,6 +243,7 @@ void Reducer::require_not_begun() const {
 void Reducer::set_hook(HookPtr hook) {
     streams_.gather();  // what the hook before has kept is freed in the order of the context's streams
     queue_.set_hook(std::move(hook));
+    if (tuner_) tuner_->restart();
     arm();
 }
 
@@ -310,6 +328,7 @@ void Reducer::set_group(std::shared_ptr<Group> group) {
     synced_steps_ = counts[1];
     forget_step();
     if (order_.recording()) order_.start();
+    if (tuner_) tuner_->restart();
     if (move)
         change_buckets(store_->plan());
     else

@@ -295,11 +295,12 @@ ElasticJob::ContextState ElasticJob::send_state(Group& group, Context& context, 
     if (group.rank() == donor) {
         const Reducer& reducer = context.committed();
         state = {context.plan_text(), context.hook_state(),
-                 reducer.wants_rebuild() || reducer.ready_order().recording()};
+                 reducer.wants_rebuild() || reducer.ready_order().recording(), reducer.tunes_caps()};
     }
     broadcast_all(group, state.plan, donor);
     broadcast_all(group, state.hook, donor);
     broadcast(group, &state.records_order, sizeof state.records_order, donor);
+    broadcast(group, &state.tunes_caps, sizeof state.tunes_caps, donor);
     return state;
 }
 
@@ -309,6 +310,7 @@ void ElasticJob::take_state(Context& context, const ContextState& state, bool of
     Reducer& reducer = context.committed();
     reducer.rebuild(0);
     state.records_order ? reducer.request_rebuild() : reducer.keep_plan();
+    reducer.set_tunes_caps(state.tunes_caps);
     if (of_hook) context.load_hook_state(state.hook.data(), state.hook.size(), true);
 }
 

@@ -63,6 +63,7 @@ private:
         std::string plan;
         std::vector<std::byte> hook;
         bool records_order = false;
+        bool tunes_caps = false;
     };
 
     void require_not_begun(const char* what) const;

@@ -179,7 +179,7 @@ FIELD(ddp_tensor, device, 40);
 FIELD(ddp_tensor, param, 48);
 FIELD(ddp_tensor, reserved0, 52);
 
-SIZE(ddp_stats, 168);
+SIZE(ddp_stats, 184);
 FIELD(ddp_stats, struct_size, 0);
 FIELD(ddp_stats, steps, 8);
 FIELD(ddp_stats, synced_steps, 16);
@@ -204,6 +204,9 @@ FIELD(ddp_stats, reserved0, 140);
 FIELD(ddp_stats, hook_bytes_in, 144);
 FIELD(ddp_stats, hook_bytes_out, 152);
 FIELD(ddp_stats, copied_bytes, 160);
+FIELD(ddp_stats, bucket_cap_bytes, 168);
+FIELD(ddp_stats, tuning, 176);
+FIELD(ddp_stats, reserved1, 180);
 
 SIZE(ddp_store_options, 40);
 FIELD(ddp_store_options, struct_size, 0);

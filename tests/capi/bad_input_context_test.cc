@@ -107,6 +107,13 @@ TEST_F(BadContext, OptionsThatMakeNoSense) {
         {"find, static", kInvalid, {"flags", "FIND_UNUSED", "STATIC_GRAPH", "exclude"}, with_flags(both)},
         {"divide", kInvalid, {"flags", "DIVIDE_BY_PRESENT needs DDP_CONTEXT_JOIN"}, with_flags(divide)},
         {"stop", kInvalid, {"STOP_AT_FIRST_JOIN needs DDP_CONTEXT_JOIN"}, with_flags(DDP_CONTEXT_STOP_AT_FIRST_JOIN)},
+        {"autotune a list", kInvalid, {"DDP_CONTEXT_AUTOTUNE", "bucket_caps"}, with([&](auto& o) {
+             o.flags = DDP_CONTEXT_AUTOTUNE, o.bucket_caps = caps, o.bucket_cap_count = 2;
+         })},
+        {"autotune a fixed plan",
+         kInvalid,
+         {"DDP_CONTEXT_AUTOTUNE", "DDP_CONTEXT_NO_REBUILD"},
+         with_flags(DDP_CONTEXT_AUTOTUNE | DDP_CONTEXT_NO_REBUILD)},
         {"divide a sum",
          kInvalid,
          {"DDP_CONTEXT_DIVIDE_BY_PRESENT", "DDP_REDUCTION_SUM"},

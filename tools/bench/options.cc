@@ -135,6 +135,18 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
         "were on their way in a step, and overlap, the share of that in which its backward pass ran");
     command->add_flag("--copy,!--view", options.copy,
                       "Gradients lie in the trainer's own memory (--copy), or in libddp's buckets (--view, default)");
+    // What these print is a row for each bucket size.
+    for (CLI::Option* option :
+         {command
+              ->add_option("--also-mb", options.also_mb,
+                           "Also run the loop with these bucket sizes in MiB, in turns with the other: a row for each")
+              ->delimiter(',')
+              ->check(CLI::Range(1e-6, 65536.0)),
+          command->add_flag("--autotune", options.autotune,
+                            "Also run the loop with DDP_CONTEXT_AUTOTUNE, which first finds a bucket size, in turns "
+                            "with the others: a row")})
+        for (const char* other : {"--find-unused", "--hook", "--trace", "--device"})
+            option->excludes(command->get_option(other));
     return command;
 }
 

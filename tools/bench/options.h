@@ -37,7 +37,9 @@ struct Options {
     double compute_ms = 0;
     bool copy = false;
     bool find_unused = false;
-    std::string hook;  // also run the loop with this hook
+    std::vector<double> also_mb;  // also run the loop with these bucket sizes
+    bool autotune = false;        // also run it with the one that libddp finds
+    std::string hook;             // also run the loop with this hook
     std::string hook_options;
     std::string trace;  // write a trace of some more steps to this file
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <list>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -100,12 +101,17 @@ struct Variant {
         return most;
     }
 
-    // Bytes of gradients for each byte that was sent.
-    double compression() const {
+    ddp_stats stats() const {
         ddp_stats stats{};
         stats.struct_size = sizeof stats;
         Result result;
         result.check(ddp_stats_get(gradients.context(), &stats, result));
+        return stats;
+    }
+
+    // Bytes of gradients for each byte that was sent.
+    double compression() const {
+        const ddp_stats stats = this->stats();
         return static_cast<double>(stats.hook_bytes_in) /
                static_cast<double>(std::max<std::uint64_t>(1, stats.hook_bytes_out));
     }
@@ -114,12 +120,41 @@ struct Variant {
     bool exact = true;
     int world;
     double cpu = 0;
-    std::int64_t steps = 0;
+    std::int64_t steps = 0, tuning_steps = 0;
 };
 
 void use_hook(const Variant& variant, const Options& options) {
     Result result;
     result.check(ddp_use_hook(variant.gradients.context(), options.hook.c_str(), options.hook_options.c_str(), result));
+}
+
+ddp_context_options with_bucket_mb(Options options, double bucket_mb) {
+    options.bucket_mb = bucket_mb;
+    return context_options(options);
+}
+
+// Runs until libddp has found a bucket cap.
+void tune(Variant& variant, const Backward& backward, std::int64_t& iteration) {
+    do variant.step(backward, ++iteration);
+    while (variant.stats().tuning);
+    variant.tuning_steps = std::exchange(variant.steps, 0);
+    variant.cpu = 0;
+}
+
+Row row_of(const Variant& variant, ddp_group* group, const Options& options, const Model& model,
+           const std::vector<double>& times, double local_ms) {
+    Row row = make_row("replay", variant.world, ddp_group_backend(group), 4 * element_count(model), times);
+    row["local_ms"] = local_ms;
+    row["model"] = options.model;
+    row["params"] = model.size();
+    row["buckets"] = ddp_context_bucket_count(variant.gradients.context());
+    row["bucket_mb"] = static_cast<double>(variant.stats().bucket_cap_bytes) / 1048576;
+    row["first_bucket_mb"] = options.first_bucket_mb;
+    row["compute_ms"] = options.compute_ms;
+    row["groups"] = options.groups;
+    row["mode"] = options.copy ? "copy" : "view";
+    row["cpu_ms"] = variant.cpu_per_step(group);
+    return row;
 }
 
 }  // namespace
@@ -129,8 +164,6 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     const Model model = find_model(options.model);
     const OwnGradients own(model);
     const std::vector<Gradient>* place = options.copy ? &own.all() : nullptr;
-    Variant plain(group, context_options(options), model, place);
-    std::optional<Variant> finding, hooked;
     const Backward backward(model, options.compute_ms, ddp_group_rank(group));
 
     std::int64_t iteration = 0;
@@ -140,28 +173,24 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
         return now_ms() - start;
     };
     std::vector<Iteration> loops = {local};
-    const auto add = [&](Variant& variant) { loops.push_back([&] { return variant.step(backward, ++iteration); }); };
-    add(plain);
-    if (options.find_unused)
-        add(finding.emplace(group, context_options(options, DDP_CONTEXT_FIND_UNUSED), model, place));
+    std::list<Variant> variants;
+    const auto add = [&](const ddp_context_options& of_context) -> Variant& {
+        Variant& variant = variants.emplace_back(group, of_context, model, place);
+        loops.push_back([&] { return variant.step(backward, ++iteration); });
+        return variant;
+    };
+    Variant& plain = add(context_options(options));
+    Variant *finding = nullptr, *hooked = nullptr;
+    if (options.find_unused) finding = &add(context_options(options, DDP_CONTEXT_FIND_UNUSED));
     if (!options.hook.empty()) {
-        use_hook(hooked.emplace(group, context_options(options), model, place), options);
+        use_hook(*(hooked = &add(context_options(options))), options);
         hooked->exact = false;  // the hook may be lossy
-        add(*hooked);
     }
+    for (const double mb : options.also_mb) add(with_bucket_mb(options, mb));
+    if (options.autotune) tune(add(context_options(options, DDP_CONTEXT_AUTOTUNE)), backward, iteration);
     const auto series = measure(ranks_of(group), {options.iterations(), options.seconds}, loops);
 
-    Row row = make_row("replay", plain.world, ddp_group_backend(group), 4 * element_count(model), series[1]);
-    row["local_ms"] = median(series[0]);
-    row["model"] = options.model;
-    row["params"] = model.size();
-    row["buckets"] = ddp_context_bucket_count(plain.gradients.context());
-    row["bucket_mb"] = options.bucket_mb;
-    row["first_bucket_mb"] = options.first_bucket_mb;
-    row["compute_ms"] = options.compute_ms;
-    row["groups"] = options.groups;
-    row["mode"] = options.copy ? "copy" : "view";
-    row["cpu_ms"] = plain.cpu_per_step(group);
+    Row row = row_of(plain, group, options, model, series[1], median(series[0]));
     if (finding) {
         row["find_unused_ms"] = median(series[2]);
         row["find_unused_ratio"] = median(series[2]) / median(series[1]);
@@ -183,7 +212,15 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
         check_means(plain.gradients.all(), plain.world, iteration);
         traced.report(row, ddp_group_rank(group));
     }
-    return {row};
+    if (options.also_mb.empty() && !options.autotune) return {row};
+    std::vector<Row> rows;
+    for (const Variant& variant : variants) {
+        const auto& times = series[rows.size() + 1];
+        rows.push_back(row_of(variant, group, options, model, times, median(series[0])));
+        rows.back()["ratio"] = median(times) / median(series[1]);
+        rows.back()["tuning_steps"] = variant.tuning_steps;
+    }
+    return rows;
 }
 
 }  // namespace bench

@@ -20,15 +20,15 @@ Base.show(io::IO, parameter::Parameter) = print(io, "Parameter($(parameter.index
     Context(group; bucket_cap, first_bucket_cap, bucket_caps, reduction, rebuild_interval, rebuild, initial_broadcast,
             broadcast_buffers, find_unused, static_graph, keep_local_unused, skip_unused_buckets, join, divide_by_present,
             stop_at_first_join, consensus_order, check, check_interval, refuse_nonfinite, skip_nonfinite, verify_interval,
-            verify_buffers)
+            verify_buffers, autotune)
     Context(f, group; ...)         closes it after f(ctx)
 
 Register parameters, commit, and in each step announce gradients and finalize. The arguments, the same on every rank,
 are those of ddp_context_options. Caps are in bytes; `reduction` is :mean, :sum or :weighted_mean. `check`: finds
 mistakes that are otherwise silent (DDP_CONTEXT_CHECK; DDP_DEBUG=check does the same). `refuse_nonfinite`,
 `skip_nonfinite`: NaN and infinity in a gradient are an error of all ranks (DDP_ERROR_NONFINITE), which breaks the context or
-skips the step. `verify_interval`: every so many synced steps ranks compare parameters (ddp/check.h). `ctx.parameters`: the
-registered parameters.
+skips the step. `verify_interval`: every so many synced steps ranks compare parameters (ddp/check.h). `autotune`: libddp tries
+other bucket caps in the first steps and keeps the fastest (DDP_CONTEXT_AUTOTUNE). `ctx.parameters`: the registered parameters.
 """
 mutable struct Context
     handle::Handle
@@ -49,7 +49,7 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
                  join::Bool=false, divide_by_present::Bool=false, stop_at_first_join::Bool=false,
                  consensus_order::Bool=false, check::Bool=false, check_interval::Integer=0,
                  refuse_nonfinite::Bool=false, skip_nonfinite::Bool=false, verify_interval::Integer=0,
-                 verify_buffers::Bool=false)
+                 verify_buffers::Bool=false, autotune::Bool=false)
     sweep()
     flags = !rebuild * LibDDP.DDP_CONTEXT_NO_REBUILD |
             !initial_broadcast * LibDDP.DDP_CONTEXT_NO_INITIAL_BROADCAST |
@@ -65,7 +65,8 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
             check * LibDDP.DDP_CONTEXT_CHECK |
             refuse_nonfinite * LibDDP.DDP_CONTEXT_REFUSE_NONFINITE |
             skip_nonfinite * LibDDP.DDP_CONTEXT_SKIP_NONFINITE |
-            verify_buffers * LibDDP.DDP_CONTEXT_VERIFY_BUFFERS
+            verify_buffers * LibDDP.DDP_CONTEXT_VERIFY_BUFFERS |
+            autotune * LibDDP.DDP_CONTEXT_AUTOTUNE
     caps = UInt64[bucket_caps...]
     made = Ref{Ptr{ddp_context}}()
     GC.@preserve caps begin

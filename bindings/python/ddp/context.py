@@ -27,6 +27,7 @@ class Context(DeviceMethods, HookMethods):
     "sum" or "weighted_mean". check: finds mistakes that are otherwise silent (DDP_CONTEXT_CHECK; DDP_DEBUG=check does
     the same). refuse_nonfinite, skip_nonfinite: NaN and infinity in a gradient raise NonfiniteError on all ranks, and break
     the context or skip the step. verify_interval: every so many synced steps ranks compare parameters (ddp/check.h).
+    autotune: libddp tries other bucket caps in the first steps and keeps the fastest (DDP_CONTEXT_AUTOTUNE).
     """
 
     #: This step's gradient of the parameter is complete. A step calls it most often: it goes straight to C.
@@ -39,7 +40,7 @@ class Context(DeviceMethods, HookMethods):
                  skip_unused_buckets: bool = False, join: bool = False, divide_by_present: bool = False,
                  stop_at_first_join: bool = False, consensus_order: bool = False, check: bool = False,
                  check_interval: int = 0, refuse_nonfinite: bool = False, skip_nonfinite: bool = False,
-                 verify_interval: int = 0, verify_buffers: bool = False):
+                 verify_interval: int = 0, verify_buffers: bool = False, autotune: bool = False):
         options = _ddp.ddp_context_options()
         options.bucket_cap_bytes = bucket_cap
         options.first_bucket_cap_bytes = first_bucket_cap
@@ -64,7 +65,8 @@ class Context(DeviceMethods, HookMethods):
                          | check * _ddp.DDP_CONTEXT_CHECK
                          | refuse_nonfinite * _ddp.DDP_CONTEXT_REFUSE_NONFINITE
                          | skip_nonfinite * _ddp.DDP_CONTEXT_SKIP_NONFINITE
-                         | verify_buffers * _ddp.DDP_CONTEXT_VERIFY_BUFFERS)
+                         | verify_buffers * _ddp.DDP_CONTEXT_VERIFY_BUFFERS
+                         | autotune * _ddp.DDP_CONTEXT_AUTOTUNE)
         super().__init__(_ddp.ddp_context_create(group, options))
         self.grad_ready = self._handle.grad_ready
 

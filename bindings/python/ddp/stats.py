@@ -31,6 +31,8 @@ class Stats:
     hook_bytes_in: int
     hook_bytes_out: int
     copied_bytes: int
+    bucket_cap_bytes: int
+    tuning: int
 
     @classmethod
     def of(cls, values: Any) -> "Stats":

@@ -141,7 +141,8 @@ class DistributedDataParallel(nn.Module):
     """Averages a module's gradients over the ranks of a group during the backward pass.
 
     The arguments are those of torch.nn.parallel.DistributedDataParallel. process_group is a ddp.Group or a group of
-    torch.distributed; the default is process_group(), the group of the job. A module on a GPU, mixed_precision, device_mesh,
+    torch.distributed; the default is process_group(), the group of the job. bucket_cap_mb="auto" finds the cap in the first
+    steps (docs/steps.md). A module on a GPU, mixed_precision, device_mesh,
     param_to_hook_all_reduce and delay_all_reduce_named_params are not supported.
     """
 
@@ -163,12 +164,15 @@ class DistributedDataParallel(nn.Module):
         if process_group is not None and not isinstance(process_group, Group):
             raise TypeError("process_group: a ddp.Group or a group of torch.distributed is expected, not "
                             f"{type(process_group).__name__}")
-        if bucket_cap_mb is not None and bucket_cap_mb <= 0:
-            raise ValueError(f"bucket_cap_mb: it must be above 0, not {bucket_cap_mb!r}")
+        self._autotune = bucket_cap_mb == "auto"
+        if bucket_cap_mb is None or self._autotune:
+            bucket_cap_mb = 25
+        if not isinstance(bucket_cap_mb, (int, float)) or bucket_cap_mb <= 0:
+            raise ValueError(f"bucket_cap_mb: it must be above 0, or \"auto\", not {bucket_cap_mb!r}")
         self.module, self.dim = module, dim
         self.broadcast_buffers, self.gradient_as_bucket_view = broadcast_buffers, gradient_as_bucket_view
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
-        self.bucket_bytes_cap = int((25 if bucket_cap_mb is None else bucket_cap_mb) * _MIB)
+        self.bucket_bytes_cap = int(bucket_cap_mb * _MIB)
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self._hook = None
@@ -187,7 +191,8 @@ class DistributedDataParallel(nn.Module):
         self.context = Context(
             self.process_group, bucket_cap=self.bucket_bytes_cap, first_bucket_cap=min(_MIB, self.bucket_bytes_cap),
             initial_broadcast=init_sync, broadcast_buffers=self.broadcast_buffers and bool(options),
-            find_unused=self.find_unused_parameters and not self.static_graph, static_graph=self.static_graph, **options)
+            find_unused=self.find_unused_parameters and not self.static_graph, static_graph=self.static_graph,
+            autotune=self._autotune, **options)
         self._joining = bool(options)
         for name, tensor in self._tensors.items():
             if tensor.device.type != "cpu":

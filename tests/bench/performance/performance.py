@@ -14,6 +14,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
   link         two hosts and a slow link: its limit, PyTorch's DistributedDataParallel, overlap
   fast-link    two hosts and a link that nothing slows: plain, authenticated and encrypted, beside TCP alone and Gloo
   round-robin  1, 2 and 4 round robin groups
+  autotune     the bucket cap that libddp finds, beside the usual one and the best of a sweep
   predict      predicted steps (ddp-bench predict) beside measured ones
   gpu          one GPU, from --gpu-logs: what tools/test-gpu has left on a machine that has one
 
@@ -24,6 +25,7 @@ import argparse
 import pathlib
 import sys
 
+import autotune
 import elastic
 import gpu
 import one_host
@@ -45,6 +47,7 @@ SECTIONS = {
     "link": ("Two hosts and a slow link", two_hosts.link),
     "fast-link": ("Two hosts and a fast link", two_hosts.fast_link),
     "round-robin": ("Round robin groups", two_hosts.round_robin),
+    "autotune": ("Finding the bucket cap", autotune.autotune),
     "predict": ("Predicted steps", prediction.predict),
     "gpu": ("On a GPU", gpu.gpu),
 }

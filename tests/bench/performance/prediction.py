@@ -1,5 +1,4 @@
 """Predicted steps beside measured ones."""
-import contextlib
 import json
 import os
 import sys
@@ -8,8 +7,7 @@ import tempfile
 import running
 import two_hosts
 from running import ms
-
-import namespaces
+from two_hosts import Place
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 26214400, 64 << 20, two_hosts.RESNET50_BYTES]
 WITHIN = 0.15
@@ -19,44 +17,22 @@ SMALL = "60x400000"  # 96 MB in equal gradients
 SMALLER = "30x200000"  # 24 MB
 
 
-class Place:
-    """Where a group is. compute: of backward passes; with 0 only the gradients are written."""
-
-    def __init__(self, name, backend, rate=None, ranks_a_host=1, model="resnet50", buckets=(1, 25), computes=(0,), more=()):
-        self.name, self.backend, self.rate, self.ranks_a_host = name, backend, rate, ranks_a_host
-        self.hosts = None
-        self.sizes = [size for size in SIZES if size <= (SLOW_MOST if rate == SLOW_RATE else SIZES[-1])]
-        self.cases = [*((model, bucket, compute, 1, "") for compute in computes for bucket in buckets), *more]
-
-    @contextlib.contextmanager
-    def reached(self):
-        if self.ranks_a_host == 0:
-            yield
-            return
-        with namespaces.Link(self.rate) as self.hosts:
-            yield
-
-    @property
-    def world(self):
-        return 2 * max(1, self.ranks_a_host)
-
-    def rows(self, section, options, command):
-        command = [*command, "--backend", self.backend]
-        if self.hosts is None:
-            return running.run(section, [options.bench, *command, "--world", 2, "--json"], options.timeout)
-        return two_hosts.job_rows(section, self.hosts, options, self.ranks_a_host, command)
+def cases_of(model="resnet50", buckets=(1, 25), computes=(0,), more=()):
+    """compute: of backward passes; with 0 only the gradients are written."""
+    return [*((model, bucket, compute, 1, "") for compute in computes for bucket in buckets), *more]
 
 
-def places(options):
+def subjects(options):
+    """Places, and what is measured there."""
     local = [(SMALL, 5, compute, 1, "") for compute in (100, 200)]
     linked = [("resnet50", 5, 400, 2, ""), ("resnet50", 25, 400, 1, "fp16"), (SMALL, 5, 400, 1, "")]
     slow = [(SMALLER, 2, 400, 2, ""), (SMALLER, 2, 400, 1, "fp16")]
     return [
-        Place("one host, shm", "shm", ranks_a_host=0, computes=(100, 200), more=local),
-        Place("one host, tcp", "tcp", ranks_a_host=0, computes=(100, 200), more=local),
-        Place(f"two hosts, {options.rate}, 2 x 1", options.link_backend, options.rate, computes=(0, 400, 800), more=linked),
-        Place(f"two hosts, {SLOW_RATE}, 2 x 1", options.link_backend, SLOW_RATE, 1, SMALLER, (1, 5), (0, 400), slow),
-        Place(f"two hosts, {options.rate}, 2 x 2", options.hierarchical, options.rate, 2),
+        (Place("one host, shm", "shm"), cases_of(computes=(100, 200), more=local)),
+        (Place("one host, tcp", "tcp"), cases_of(computes=(100, 200), more=local)),
+        (Place(f"two hosts, {options.rate}, 2 x 1", options.link_backend, options.rate), cases_of(computes=(0, 400, 800), more=linked)),
+        (Place(f"two hosts, {SLOW_RATE}, 2 x 1", options.link_backend, SLOW_RATE), cases_of(SMALLER, (1, 5), (0, 400), slow)),
+        (Place(f"two hosts, {options.rate}, 2 x 2", options.hierarchical, options.rate, 2), cases_of()),
     ]
 
 
@@ -82,16 +58,17 @@ def busy_cores(row):
     return min(1.0, max(0.0, (row["cpu_ms"] - row["local_ms"]) / communication)) if communication > 0 else 0.0
 
 
-def compare(section, options, place):
+def compare(section, options, place, cases):
     """A line for each case, and the errors."""
     lines, errors = [], []
+    sizes = [size for size in SIZES if size <= (SLOW_MOST if place.rate == SLOW_RATE else SIZES[-1])]
     with place.reached(), tempfile.NamedTemporaryFile("w", prefix="ddp-allreduce-") as table:
-        rows = place.rows(section, options, ["allreduce", "--memory", "group", "--bytes", ",".join(map(str, place.sizes)),
+        rows = place.rows(section, options, ["allreduce", "--memory", "group", "--bytes", ",".join(map(str, sizes)),
                                              "--seconds", 0.2 if options.quick else 2])
         table.write("".join(json.dumps(row) + "\n" for row in rows))
         table.flush()
-        busy = busy_cores(measured(section, options, place, (place.cases[0][0], 25, 0, 1, "")))
-        for case in place.cases:
+        busy = busy_cores(measured(section, options, place, (cases[0][0], 25, 0, 1, "")))
+        for case in cases:
             row = measured(section, options, place, case)
             model, bucket, compute, groups, hook = case
             step = row["hook_ms" if hook else "median_ms"]
@@ -109,12 +86,11 @@ def predict(section, options):
         "communication keeps busy. libddp itself plans the buckets and runs the hook. On one host every setting has compute: without it, "
         "the memory bounds a step. The simulator does not know the memory, and its predictions were then wrong by -54 to +29 % (2026-11-26).")
     lines, errors = [], []
-    for place in places(options):
-        reason = namespaces.why_impossible(place.rate) if place.rate else None
-        if reason or not running.works(options, place.backend):
-            section.judge(place.name, reason or f"this build has no backend {place.backend}", None)
+    for place, cases in subjects(options):
+        if reason := place.why_impossible(options):
+            section.judge(place.name, reason, None)
             continue
-        more, wrong = compare(section, options, place)
+        more, wrong = compare(section, options, place, cases)
         lines += more
         errors += wrong
     section.table(["Group", "Model", "Bucket, MiB", "Compute, ms", "Groups", "Hook", "Measured", "Predicted", "Error"], lines)

@@ -1,4 +1,5 @@
 """The sections on a slow link between two hosts, which are network namespaces of this machine."""
+import contextlib
 import os
 import pathlib
 import sys
@@ -21,6 +22,36 @@ OF_TCP, OF_GLOO_AT_4_KIB, TLS_OF_PLAIN = 0.85, 0.20, 0.65
 BUCKET_MB = 4
 BY_WORK = "by work"
 PORT = 29401
+
+
+class Place:
+    """Where a group is: two ranks of one host, or with `rate`, that of their link, so many on each of two hosts."""
+
+    def __init__(self, name, backend, rate=None, ranks_a_host=1):
+        self.name, self.backend, self.rate = name, backend, rate
+        self.ranks_a_host = ranks_a_host if rate else 2
+        self.world = self.ranks_a_host * (2 if rate else 1)
+        self.hosts = None
+
+    def why_impossible(self, options):
+        """None where it can be measured here, else the reason."""
+        if self.rate and (reason := namespaces.why_impossible(self.rate)):
+            return reason
+        return None if running.works(options, self.backend) else f"this build has no backend {self.backend}"
+
+    @contextlib.contextmanager
+    def reached(self):
+        if not self.rate:
+            yield
+            return
+        with namespaces.Link(self.rate) as self.hosts:
+            yield
+
+    def rows(self, section, options, command):
+        command = [*command, "--backend", self.backend]
+        if self.rate:
+            return job_rows(section, self.hosts, options, self.ranks_a_host, command)
+        return running.run(section, [options.bench, *command, "--world", self.world, "--json"], options.timeout)
 
 
 def require_link(options):

@@ -24,6 +24,7 @@ public final class ContextOptions {
     private boolean skipNonfinite;
     private long verifyInterval;
     private boolean verifyBuffers;
+    private boolean autotune;
 
     /**
      * A bucket is closed once it holds at least this many bytes of gradients.
@@ -268,6 +269,17 @@ public final class ContextOptions {
         return this;
     }
 
+    /**
+     * Tries other bucket caps in the first steps of the job, and keeps the fastest.
+     *
+     * @param value false by default
+     * @return this
+     */
+    public ContextOptions autotune(boolean value) {
+        autotune = value;
+        return this;
+    }
+
     void fill(ddp_context_options made) {
         made.setBucket_cap_bytes(notNegative("bucketCap", bucketCap));
         made.setFirst_bucket_cap_bytes(notNegative("firstBucketCap", firstBucketCap));
@@ -292,7 +304,7 @@ public final class ContextOptions {
                 | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER) | flag(check, ddp.DDP_CONTEXT_CHECK)
                 | flag(refuseNonfinite, ddp.DDP_CONTEXT_REFUSE_NONFINITE)
                 | flag(skipNonfinite, ddp.DDP_CONTEXT_SKIP_NONFINITE)
-                | flag(verifyBuffers, ddp.DDP_CONTEXT_VERIFY_BUFFERS);
+                | flag(verifyBuffers, ddp.DDP_CONTEXT_VERIFY_BUFFERS) | flag(autotune, ddp.DDP_CONTEXT_AUTOTUNE);
     }
 
     private static long notNegative(String what, long value) {

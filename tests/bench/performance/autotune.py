@@ -1,0 +1,61 @@
+"""The bucket cap that libddp finds (DDP_CONTEXT_AUTOTUNE), beside the usual one and the best of a sweep."""
+from running import ms
+from two_hosts import Place
+
+# MiB
+SWEEP = (0.25, 1, 2, 4, 8, 16, 25, 50, 100)
+OF_BEST, OF_USUAL = 1.05, 1.02
+USUAL, USUAL_SHM = 25, 1
+FEWEST = 6
+MODEL = "60x400000"  # 96 MB in equal gradients
+SMALL = "2000x256"
+
+
+def subjects(options):
+    """Places, and the models and milliseconds of compute of what runs there."""
+    return [
+        (Place("one host, shm", "shm"), [("resnet50", 100), (MODEL, 50)]),
+        (Place("one host, tcp", "tcp"), [("resnet50", 100), (SMALL, 20)]),
+        (Place(f"two hosts, {options.rate}, 2 x 1", options.link_backend, options.rate), [("resnet50", 400), (MODEL, 400), ("resnet50", 1000)]),
+        (Place(f"two hosts, {options.rate}, 2 x 2", options.hierarchical, options.rate, 2), [("resnet50", 400)]),
+        (Place("two hosts, 10gbit, 2 x 1", options.link_backend, "10gbit"), [("resnet50", 200)]),
+    ]
+
+
+def measured(section, options, place, model, compute):
+    """The rows of the usual cap, of the sweep, and of the cap that is found, in turns."""
+    usual = USUAL_SHM if place.backend == "shm" else USUAL
+    sweep = [cap for cap in (SWEEP[1::4] if options.quick else SWEEP) if cap != usual]
+    return place.rows(section, options, [
+        "replay", "--model", model, "--compute-ms", compute, "--bucket-mb", usual, "--first-bucket-mb", min(1, usual),
+        "--also-mb", ",".join(map(str, sweep)), "--autotune", "--seconds", 1 if options.quick else 30])
+
+
+def autotune(section, options):
+    section.open_with(
+        "Steps of `ddp-bench replay` with the usual bucket cap, with each cap of a sweep, and with the cap that libddp finds on the running job "
+        "(`autotune`, [steps.md](steps.md#finding-the-bucket-cap)). All of them take turns, step by step, after libddp has found its cap. "
+        "The best cap of the sweep is the one that was fastest in these very steps, so noise favours it.")
+    lines, of_best, of_usual = [], [], []
+    for place, cases in subjects(options):
+        if reason := place.why_impossible(options):
+            section.judge(place.name, reason, None)
+            continue
+        with place.reached():
+            for model, compute in cases:
+                usual, *sweep, found = measured(section, options, place, model, compute)
+                best = min([usual, *sweep], key=lambda row: row["median_ms"])
+                of_best.append(found["median_ms"] / best["median_ms"])
+                of_usual.append(found["ratio"])
+                lines.append([place.name, model, compute, ms(usual["median_ms"]), f"{best['bucket_mb']:g}", ms(best["median_ms"]),
+                              f"{found['bucket_mb']:.3g}", ms(found["median_ms"]), f"{of_best[-1]:.3f}", f"{of_usual[-1]:.3f}",
+                              found["tuning_steps"]])
+                print(*lines[-1], sep=", ", flush=True)
+    section.table(["Group", "Model", "Compute, ms", "Usual cap", "Best cap, MiB", "With it", "Found cap, MiB", "With it", "Of the best",
+                   "Of the usual", "Steps until found"], lines)
+    section.commands = section.commands[:1]  # the others differ in their numbers
+    section.judge(f"at least {FEWEST} settings, in each at most {100 * OF_BEST - 100:.0f} % slower than with the best cap",
+                  f"{sum(ratio <= OF_BEST for ratio in of_best)} of {len(of_best)}, at most {max(of_best, default=0):.3f} times",
+                  len(of_best) >= FEWEST and max(of_best) <= OF_BEST)
+    section.judge(f"at most {100 * OF_USUAL - 100:.0f} % slower than with the usual cap", f"at most {max(of_usual, default=0):.3f} times",
+                  bool(of_usual) and max(of_usual) <= OF_USUAL)

@@ -1,0 +1,182 @@
+// DDP_CONTEXT_AUTOTUNE: the search for a bucket cap on real ranks, whose steps stay exact.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "support/error_of.h"
+#include "support/model.h"
+#include "support/ranks.h"
+
+using testing::HasSubstr;
+
+namespace autotune_test {
+
+constexpr std::uint64_t kUsualCap = 256 << 10;
+constexpr int kMostSteps = 20000;
+
+ddp_context_options tuned(std::uint32_t flags = 0) {
+    auto options = ddp::Context::defaults();
+    options.bucket_cap_bytes = kUsualCap;
+    options.flags = DDP_CONTEXT_AUTOTUNE | flags;
+    return options;
+}
+
+// 384 KiB, in 12 parameters of 32 KiB: 1, 2 or 6 buckets.
+std::vector<std::int64_t> sizes() {
+    return std::vector<std::int64_t>(12, 8192);
+}
+
+void step(Model& m, int rank, int world, bool begin = true) {
+    if (begin) m.context.step_begin();
+    for (int i = m.count() - 1; i >= 0; --i) {
+        m.fill(i, static_cast<float>(rank));
+        m.context.grad_ready(i);
+    }
+    m.context.finalize();
+    for (int i = 0; i < m.count(); ++i) ASSERT_TRUE(m.holds(i, static_cast<float>(world - 1) / 2));
+}
+
+void find(Model& m, int rank, int world) {
+    for (int i = 0; i < kMostSteps && m.context.stats().tuning; ++i) step(m, rank, world);
+    ASSERT_EQ(m.context.stats().tuning, 0);
+}
+
+// Where every bucket takes 2 ms, the fewest buckets are fastest.
+ddp::Work slow_average(ddp_group* group, ddp_bucket* bucket) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    ddp_work* work = nullptr;
+    ddp::detail::call(ddp_allreduce, group, static_cast<const void*>(nullptr), ddp_bucket_buffer(bucket),
+                      ddp_bucket_count(bucket), ddp_bucket_dtype(bucket), DDP_AVG, &work);
+    return ddp::Work(work);
+}
+
+TEST(Autotune, RanksFindTheSameCapAndStepsStayExact) {
+    for (const char* backend : {"threads", "tcp", "shm"}) {
+        std::vector<std::uint64_t> caps(3);
+        on_ranks({3, backend}, [&](int rank, ddp_group* group) {
+            Model m(group, sizes(), std::strcmp(backend, "tcp") != 0, tuned());
+            m.context.commit();
+            EXPECT_EQ(m.context.stats().tuning, 1);
+            EXPECT_EQ(m.context.stats().bucket_cap_bytes, kUsualCap);
+            find(m, rank, 3);
+            EXPECT_GT(m.context.stats().rebuilds, 3);
+            caps[static_cast<std::size_t>(rank)] = m.context.stats().bucket_cap_bytes;
+            step(m, rank, 3);
+        });
+        EXPECT_EQ(caps[0], caps[1]);
+        EXPECT_EQ(caps[0], caps[2]);
+    }
+}
+
+TEST(Autotune, KeepsTheFastestCap) {
+    std::vector<std::uint64_t> caps(2);
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        Model m(group, sizes(), true, tuned());
+        m.context.set_comm_hook(slow_average);
+        m.context.commit();
+        find(m, rank, 2);
+        step(m, rank, 2);
+        EXPECT_EQ(m.context.stats().bucket_count, 1);
+        caps[static_cast<std::size_t>(rank)] = m.context.stats().bucket_cap_bytes;
+    });
+    EXPECT_EQ(caps[0], caps[1]);
+    EXPECT_GT(caps[0], kUsualCap);
+}
+
+TEST(Autotune, AHookOrAGroupBeginsItAnewAndAPlanEndsIt) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        Model m(group, sizes(), true, tuned());
+        m.context.commit();
+        find(m, rank, 2);
+        m.context.set_comm_hook(slow_average);
+        EXPECT_EQ(m.context.stats().tuning, 1);
+        find(m, rank, 2);
+        EXPECT_EQ(m.context.stats().bucket_count, 1);
+        const ddp::Group next = m.borrowed.split(0, rank);
+        m.context.set_group(next);
+        EXPECT_EQ(m.context.stats().tuning, 1);
+        for (int i = 0; i < 30; ++i) step(m, rank, 2);
+        m.context.adopt_plan(m.context.plan());
+        step(m, rank, 2);
+        EXPECT_EQ(m.context.stats().tuning, 0);
+        EXPECT_EQ(m.context.stats().bucket_cap_bytes, kUsualCap);
+        const auto rebuilds = m.context.stats().rebuilds;
+        for (int i = 0; i < 200; ++i) step(m, rank, 2);
+        EXPECT_EQ(m.context.stats().rebuilds, rebuilds);
+    });
+}
+
+TEST(Autotune, APlanFromTheStartLeavesNothingToFind) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        Model first(group, sizes(), true);
+        first.context.commit();
+        Model m(group, sizes(), true, tuned());
+        m.context.adopt_plan(first.context.plan());
+        m.context.commit();
+        EXPECT_EQ(m.context.stats().tuning, 0);
+        step(m, rank, 2);
+    });
+}
+
+TEST(Autotune, OneRankHasNothingToFind) {
+    on_ranks({1}, [&](int rank, ddp_group* group) {
+        Model m(group, sizes(), true, tuned());
+        m.context.commit();
+        EXPECT_EQ(m.context.stats().tuning, 0);
+        for (int i = 0; i < 20; ++i) step(m, rank, 1);
+        EXPECT_LE(m.context.stats().rebuilds, 1);
+    });
+}
+
+// Steps that are discarded or not synced, frozen parameters, rebuilds for other reasons, and a rank that runs out of inputs.
+TEST(Autotune, GoesOnBesideEverythingElse) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        auto options = tuned(DDP_CONTEXT_JOIN);
+        options.rebuild_interval = 7;
+        Model m(group, sizes(), true, options);
+        m.context.commit();
+        for (int i = 0; m.context.stats().tuning && i < kMostSteps; ++i) {
+            if (i == 20) m.context.set_frozen({3}, true);
+            if (i == 40) m.context.set_frozen({3}, false);
+            m.context.step_begin();
+            if (i % 11 == 5) {
+                m.context.grad_ready(2);
+                m.context.discard_step();
+                continue;
+            }
+            if (i >= 20 && i < 40) {
+                for (int p = m.count() - 1; p >= 0; --p)
+                    if (p != 3) m.context.grad_ready(p);
+                m.context.finalize();
+                continue;
+            }
+            step(m, rank, 2, false);
+        }
+        EXPECT_EQ(m.context.stats().tuning, 0);
+        m.context.use_default_hook();
+        if (rank == 1) {
+            m.context.join();
+            return;
+        }
+        for (int i = 0; m.context.stats().tuning && i < kMostSteps; ++i) {
+            m.context.step_begin();
+            for (int p = m.count() - 1; p >= 0; --p) m.context.grad_ready(p);
+            m.context.finalize();
+        }
+        EXPECT_EQ(m.context.stats().tuning, 0);
+        m.context.join();
+    });
+}
+
+TEST(Autotune, AllRanksMustAskForIt) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        Model m(group, {4}, true, rank == 0 ? tuned() : ddp::Context::defaults());
+        EXPECT_THAT(error_of([&] { m.context.commit(); }).what(), HasSubstr("autotune"));
+    });
+}
+
+}  // namespace autotune_test
