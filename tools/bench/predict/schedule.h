@@ -13,6 +13,7 @@ namespace bench {
 struct Schedule {
     std::vector<Collective> collectives;  // in the order of submission
     int buckets = 0;
+    std::vector<int> bucket_of;  // of each parameter
 };
 
 // Takes the memory of the gradients and of the hook. Sets DDP_RECORD and DDP_RECORD_EVENTS in this process. Throws std::runtime_error, and
