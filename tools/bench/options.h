@@ -45,6 +45,9 @@ struct Options {
     std::vector<double> bucket_mbs{25};
     std::string network = "25gbit";
     std::string measured;  // a file of rows of allreduce
+    std::vector<std::string> schedules{"finalize"};
+    std::vector<double> piece_mbs{4};
+    std::string agreement = "plan";
     int ranks_a_host = 1;
     double forward_ms = -1;  // -1: half of the backward pass
     double optimizer_ms = 0;

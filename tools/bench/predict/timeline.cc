@@ -43,11 +43,11 @@ Traffic traffic_of(const std::vector<Collective>& collectives, const NextPass& n
         traffic.arrivals = std::max(traffic.arrivals, static_cast<std::size_t>(layer.bucket) + 1);
     for (std::size_t i = 0; i < count; ++i) {
         Collective part = collectives[i];
-        const double parts = std::max(1.0, std::ceil(part.bytes / next.piece_bytes));
-        part.bytes /= parts;
+        const std::size_t parts = piece_count(part, next.piece_bytes);
+        part.bytes /= static_cast<double>(parts);
         Cost cost = cost_of(part);
         cost.latency_ms += next.agreement_ms;
-        for (double k = 0; k < parts; ++k) {
+        for (std::size_t k = 0; k < parts; ++k) {
             traffic.pieces_of[i].push_back(traffic.pieces.size());
             traffic.pieces.push_back({i, cost});
         }
@@ -74,10 +74,15 @@ Places as_submitted(const Traffic& traffic) {
     return places;
 }
 
+// The first layer of each bucket.
+std::vector<std::size_t> first_uses(const std::vector<Layer>& layers, std::size_t buckets) {
+    std::vector<std::size_t> first(buckets, layers.size());
+    for (std::size_t layer = layers.size(); layer-- > 0;) first[static_cast<std::size_t>(layers[layer].bucket)] = layer;
+    return first;
+}
+
 Places as_first_used(const Traffic& traffic) {
-    std::vector<std::size_t> first_use(traffic.arrivals, traffic.layers.size());
-    for (std::size_t layer = traffic.layers.size(); layer-- > 0;)
-        first_use[static_cast<std::size_t>(traffic.layers[layer].bucket)] = layer;
+    const std::vector<std::size_t> first_use = first_uses(traffic.layers, traffic.arrivals);
     const auto use = [&](std::size_t piece) {
         return first_use[static_cast<std::size_t>(traffic.arrival_of[traffic.pieces[piece].collective])];
     };
@@ -332,6 +337,35 @@ Played play_step(const Traffic& traffic, const Compute& compute, const Processor
 }
 
 }  // namespace
+
+std::size_t piece_count(const Collective& collective, double piece_bytes) {
+    return static_cast<std::size_t>(std::max(1.0, std::ceil(collective.bytes / piece_bytes)));
+}
+
+std::vector<Collective> decoupled(const std::vector<Collective>& collectives, const std::vector<Layer>& layers,
+                                  int world) {
+    std::vector<Collective> parts = collectives, gathers;
+    int buckets = 0;
+    for (const Layer& layer : layers) buckets = std::max(buckets, layer.bucket + 1);
+    std::vector<int> last(static_cast<std::size_t>(buckets), -1);
+    for (std::size_t i = 0; i < parts.size(); ++i)
+        last.at(static_cast<std::size_t>(parts[i].bucket)) = static_cast<int>(i);
+    for (const int i : last) {
+        if (i < 0 || parts[static_cast<std::size_t>(i)].kind != DDP_COLLECTIVE_ALLREDUCE) continue;
+        Collective& reduce = parts[static_cast<std::size_t>(i)];
+        reduce.kind = DDP_COLLECTIVE_REDUCE_SCATTER;
+        gathers.push_back(reduce);
+        gathers.back().kind = DDP_COLLECTIVE_ALLGATHER;
+        gathers.back().bytes = reduce.bytes / world;
+        gathers.back().after = i;
+    }
+    const std::vector<std::size_t> use = first_uses(layers, last.size());
+    std::stable_sort(gathers.begin(), gathers.end(), [&](const Collective& a, const Collective& b) {
+        return use[static_cast<std::size_t>(a.bucket)] < use[static_cast<std::size_t>(b.bucket)];
+    });
+    parts.insert(parts.end(), gathers.begin(), gathers.end());
+    return parts;
+}
 
 StepTime play(const std::vector<Collective>& collectives, const Compute& compute, const CostOf& cost_of, int world,
               const Processors& processors, int steps, std::uint64_t seed, const NextPass& next) {

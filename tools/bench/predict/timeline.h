@@ -71,6 +71,14 @@ struct StepTime {
     double communication = 0;  // time with a collective under way
 };
 
+// How many pieces a collective is cut into.
+std::size_t piece_count(const Collective& collective, double piece_bytes);
+
+// The same traffic with each bucket's last allreduce as two collectives (DeAR, Zhang et al. 2023): a reduce_scatter in its place, and an
+// allgather after all reduce_scatters, in the order in which the next forward pass needs the buckets. Play it in the given order.
+std::vector<Collective> decoupled(const std::vector<Collective>& collectives, const std::vector<Layer>& layers,
+                                  int world);
+
 using CostOf = std::function<Cost(const Collective&)>;
 
 // The time from the beginning of a backward pass to the beginning of the next one, in a long series of steps: when a forward pass ends, all
