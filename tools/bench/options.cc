@@ -225,26 +225,32 @@ CLI::App* add_predict(CLI::App& app, Options& options) {
         ->add_option(
             "--schedule", options.schedules,
             "How gradients come to the next forward pass, separated by commas. finalize: it waits for all buckets. "
-            "wait-param: each layer waits for its own bucket (ddp_wait_param). What libddp does not do: first-used: "
-            "buckets go "
-            "in pieces, and those that the next forward pass needs first overtake others; decoupled: a reduce_scatter "
-            "of each "
+            "wait-param: each layer waits for its own bucket (ddp_wait_param). first-used: likewise, and buckets that "
+            "the "
+            "next forward pass needs first overtake others. decoupled, which libddp does not do: a reduce_scatter of "
+            "each "
             "bucket, then the allgathers in the order of the forward pass")
         ->delimiter(',')
         ->check(CLI::IsMember({"finalize", "wait-param", "first-used", "decoupled"}))
         ->capture_default_str();
     command
-        ->add_option("--piece-mb", options.piece_mbs, "Sizes of the pieces of first-used in MiB, separated by commas")
+        ->add_option("--piece-mb", options.piece_mbs,
+                     "first-used: buckets go in pieces of so many MiB, which others can overtake, separated by commas. "
+                     "libddp sends "
+                     "whole buckets: 0")
         ->delimiter(',')
-        ->check(CLI::Range(1e-3, 65536.0))
+        ->check(CLI::Range(0.0, 65536.0))
         ->capture_default_str();
     command
         ->add_option("--agreement", options.agreement,
-                     "When ranks agree on the order of pieces. plan: with the bucket plan, for a calm step. piece: "
-                     "before each piece, "
-                     "which costs the latency of a barrier")
+                     "first-used: when ranks agree on the order. plan: once, in the bucket plan, for a step without "
+                     "jitter. piece: before "
+                     "each piece, which costs the latency of a barrier")
         ->check(CLI::IsMember({"plan", "piece"}))
         ->capture_default_str();
+    command->add_option("--save-plan", options.save_plan,
+                        "Write the best bucket plan to this file, for ddp_plan_adopt. With first-used it has the "
+                        "buckets in that order");
     command->add_option("--hook", options.hook, "A communication hook. The time that it computes is not counted");
     command->add_option("--hook-options", options.hook_options, "key=value,key=value, as in ddp_use_hook")
         ->needs("--hook");

@@ -28,6 +28,11 @@ std::vector<std::string> lines_of(const std::string& path) {
     return lines;
 }
 
+void write_text(const std::string& path, const std::string& text) {
+    std::ofstream file(path);
+    if (!(file << text << '\n' << std::flush)) throw std::runtime_error("--save-plan: cannot write " + path);
+}
+
 Compute compute_of(const Model& model, const Options& options) {
     Compute compute;
     compute.backward_ms = options.compute_ms;
@@ -82,8 +87,14 @@ public:
         if (measured_ && measured_->world() != options.world)
             throw std::invalid_argument("--measured: the rows are of a world of " + std::to_string(measured_->world()) +
                                         ", and --world is " + std::to_string(options.world));
-        const auto decouples = std::find(options.schedules.begin(), options.schedules.end(), "decoupled");
-        if (measured_ && decouples != options.schedules.end())
+        const auto& schedules = options.schedules;
+        const bool decouples = std::find(schedules.begin(), schedules.end(), "decoupled") != schedules.end();
+        const bool cuts = *std::max_element(options.piece_mbs.begin(), options.piece_mbs.end()) > 0;
+        if (!options.save_plan.empty() && (decouples || cuts || options.agreement != "plan"))
+            throw std::invalid_argument(
+                "--save-plan: a bucket plan gives the order of whole buckets. Leave out decoupled, --piece-mb and "
+                "--agreement");
+        if (measured_ && decouples)
             throw std::invalid_argument(
                 "--measured: the file has only times of allreduces, and --schedule decoupled sends none");
     }
@@ -104,26 +115,18 @@ public:
     }
 
     StepTime step(const Candidate& candidate, int world, bool without_latency = false) const {
-        const Cluster cluster{world, options_.ranks_a_host};
-        const auto cost = [&](const Collective& collective) {
-            Cost found =
-                measured_ ? measured_cost(collective) : cost_of(network_, cluster, collective.kind, collective.bytes);
-            if (without_latency) found.latency_ms = 0;
-            return found;
-        };
-        NextPass next;
-        if (candidate.name != "finalize") next.layers = candidate.layers;
-        std::vector<Collective> collectives = candidate.schedule.collectives;
-        if (candidate.name == "decoupled") {
-            collectives = decoupled(collectives, next.layers, world);
-            next.order = Order::given;
-        }
-        if (candidate.name == "first-used") {
-            next.order = options_.agreement == "plan" ? Order::planned : Order::first_used;
-            next.piece_bytes = candidate.piece_bytes();
-            if (options_.agreement == "piece" && !without_latency) next.agreement_ms = agreement_ms(cluster);
-        }
-        return play(collectives, compute_, cost, world, {options_.cores, options_.communication_cores}, 64, 1, next);
+        const NextPass next = next_pass(candidate, world, without_latency);
+        const std::vector<Collective>& all = candidate.schedule.collectives;
+        return play(candidate.name == "decoupled" ? decoupled(all, candidate.layers, world) : all, compute_,
+                    cost(world, without_latency), world, processors(), 64, 1, next);
+    }
+
+    // The bucket plan that makes libddp send the buckets in this order.
+    std::string plan(const Candidate& candidate, int world) const {
+        if (candidate.name != "first-used") return candidate.schedule.plan;
+        return plan_in_order(candidate.schedule.plan,
+                             first_used_order(candidate.schedule.collectives, compute_, cost(world, false), world,
+                                              processors(), next_pass(candidate, world, false)));
     }
     double alone() const { return compute_.forward_ms + compute_.backward_ms + compute_.optimizer_ms; }
     double efficiency(const StepTime& time) const { return alone() / time.step; }
@@ -164,6 +167,27 @@ public:
     }
 
 private:
+    CostOf cost(int world, bool without_latency) const {
+        return [this, cluster = Cluster{world, options_.ranks_a_host}, without_latency](const Collective& collective) {
+            Cost found =
+                measured_ ? measured_cost(collective) : cost_of(network_, cluster, collective.kind, collective.bytes);
+            if (without_latency) found.latency_ms = 0;
+            return found;
+        };
+    }
+    Processors processors() const { return {options_.cores, options_.communication_cores}; }
+    NextPass next_pass(const Candidate& candidate, int world, bool without_latency) const {
+        NextPass next;
+        if (candidate.name != "finalize") next.layers = candidate.layers;
+        if (candidate.name == "decoupled") next.order = Order::given;
+        if (candidate.name == "first-used") {
+            next.order = options_.agreement == "plan" ? Order::planned : Order::first_used;
+            next.piece_bytes = candidate.piece_bytes();
+            if (options_.agreement == "piece" && !without_latency)
+                next.agreement_ms = agreement_ms({world, options_.ranks_a_host});
+        }
+        return next;
+    }
     std::vector<Layer> layers_of(const Schedule& schedule) const {
         const std::vector<double> forward = work_shares(model_);
         const auto elements = static_cast<double>(std::max<std::int64_t>(1, element_count(model_)));
@@ -239,6 +263,7 @@ Prediction predict(const Options& options) {
         best = candidate;
         least = time;
     }
+    if (!options.save_plan.empty()) write_text(options.save_plan, predictor.plan(*best, options.world));
     std::ostringstream text;
     text << what_is_best(*best, options);
     if (options.measured.empty() && options.world > 1) {

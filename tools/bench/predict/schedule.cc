@@ -56,13 +56,17 @@ Group alone(const Options& options) {
     return Group(group);
 }
 
-// The bucket of each parameter.
-std::vector<int> buckets_of(ddp_context* context, const Model& model) {
+std::string plan_of(ddp_context* context) {
     char* text = nullptr;
     Result result;
     result.check(ddp_plan_save(context, &text, result));
-    const std::unique_ptr<char, decltype(&ddp_text_free)> plan(text, ddp_text_free);
-    const auto json = nlohmann::json::parse(plan.get());
+    const std::unique_ptr<char, decltype(&ddp_text_free)> owner(text, ddp_text_free);
+    return text;
+}
+
+// The bucket of each parameter.
+std::vector<int> buckets_of(const std::string& plan, const Model& model) {
+    const auto json = nlohmann::json::parse(plan);
     std::map<std::string, int> found;
     int bucket = 0;
     for (const auto& names : json.at("buckets")) {
@@ -77,7 +81,7 @@ std::vector<int> buckets_of(ddp_context* context, const Model& model) {
 struct Steps {
     std::vector<std::int64_t>
         times;  // when each gradient of the last one was announced, in the order of the backward pass
-    std::vector<int> bucket_of;
+    std::string plan;
 };
 
 Steps run_steps(ddp_group* group, const Model& model, const Options& options) {
@@ -96,7 +100,7 @@ Steps run_steps(ddp_group* group, const Model& model, const Options& options) {
         }
         gradients.finalize();
     }
-    steps.bucket_of = buckets_of(gradients.context(), model);
+    steps.plan = plan_of(gradients.context());
     return steps;
 }
 
@@ -143,6 +147,20 @@ Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::in
 
 }  // namespace
 
+std::string plan_in_order(const std::string& plan, const std::vector<int>& order) {
+    auto json = nlohmann::ordered_json::parse(plan);
+    const auto before = json.at("buckets");
+    std::vector<bool> placed(before.size());
+    auto& buckets = json["buckets"] = nlohmann::ordered_json::array();
+    const auto place = [&](std::size_t bucket) {
+        if (!placed.at(bucket)) buckets.push_back(before.at(bucket));
+        placed[bucket] = true;
+    };
+    for (const int bucket : order) place(static_cast<std::size_t>(bucket));
+    for (std::size_t bucket = 0; bucket < before.size(); ++bucket) place(bucket);
+    return json.dump(1);
+}
+
 Schedule find_schedule(const Model& model, const Options& options) {
     if (options.hook.find("post_local_sgd") != std::string::npos)
         throw std::invalid_argument(
@@ -162,7 +180,8 @@ Schedule find_schedule(const Model& model, const Options& options) {
             throw std::runtime_error("the steps do not fit into a record of " + std::to_string(events) + " events");
         std::erase_if(all, [&](const Event& event) { return event.time_ns < begin; });
         Schedule schedule = schedule_of(all, steps.times);
-        schedule.bucket_of = steps.bucket_of;
+        schedule.plan = steps.plan;
+        schedule.bucket_of = buckets_of(steps.plan, model);
         if (schedule.buckets > 0) return schedule;
     }
     throw std::runtime_error("libddp has recorded no step" +

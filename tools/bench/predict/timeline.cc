@@ -336,6 +336,13 @@ Played play_step(const Traffic& traffic, const Compute& compute, const Processor
     return played;
 }
 
+// The order in which first_used starts pieces, for a step without jitter.
+std::vector<std::size_t> planned_order(const Traffic& traffic, const Compute& compute, const Processors& processors,
+                                       int world) {
+    const double slowest = 1 + (world > 1 ? compute.straggler : 0);
+    return play_step(traffic, compute, processors, slowest, as_first_used(traffic), false).started;
+}
+
 }  // namespace
 
 std::size_t piece_count(const Collective& collective, double piece_bytes) {
@@ -373,11 +380,9 @@ StepTime play(const std::vector<Collective>& collectives, const Compute& compute
         if (collective.trigger >= static_cast<int>(compute.done.size()))
             throw std::invalid_argument("a collective waits for a gradient that the backward pass does not have");
     const Traffic traffic = traffic_of(collectives, next, cost_of);
-    const bool by_use = next.order == Order::first_used || next.order == Order::planned;
-    Places places = by_use ? as_first_used(traffic) : as_submitted(traffic);
-    if (next.order == Order::planned)
-        places = places_of(
-            play_step(traffic, compute, processors, 1 + (world > 1 ? compute.straggler : 0), places, false).started);
+    Places places = next.order == Order::first_used ? as_first_used(traffic)
+                    : next.order == Order::planned  ? places_of(planned_order(traffic, compute, processors, world))
+                                                    : as_submitted(traffic);
     const bool strict = next.order == Order::given || next.order == Order::planned;
     if (compute.jitter <= 0) steps = 1;
     std::mt19937_64 random(seed);
@@ -402,6 +407,18 @@ StepTime play(const std::vector<Collective>& collectives, const Compute& compute
     }
     for (double* value : {&sum.step, &sum.compute, &sum.waiting, &sum.exposed, &sum.communication}) *value /= steps;
     return sum;
+}
+
+std::vector<int> first_used_order(const std::vector<Collective>& collectives, const Compute& compute,
+                                  const CostOf& cost_of, int world, const Processors& processors,
+                                  const NextPass& next) {
+    const Traffic traffic = traffic_of(collectives, next, cost_of);
+    std::vector<int> order;
+    for (const std::size_t piece : planned_order(traffic, compute, processors, world)) {
+        const int bucket = collectives[traffic.pieces[piece].collective].bucket;
+        if (std::find(order.begin(), order.end(), bucket) == order.end()) order.push_back(bucket);
+    }
+    return order;
 }
 
 }  // namespace bench

@@ -88,4 +88,8 @@ using CostOf = std::function<Cost(const Collective&)>;
 StepTime play(const std::vector<Collective>& collectives, const Compute& compute, const CostOf& cost_of, int world,
               const Processors& processors = {}, int steps = 64, std::uint64_t seed = 1, const NextPass& next = {});
 
+// The buckets in the order in which Order::first_used starts them, in a step without jitter.
+std::vector<int> first_used_order(const std::vector<Collective>& collectives, const Compute& compute,
+                                  const CostOf& cost_of, int world, const Processors& processors, const NextPass& next);
+
 }  // namespace bench
