@@ -174,6 +174,15 @@ TEST(NextPass, PiecesOfTheFirstLayerOvertake) {
     EXPECT_NEAR(two.step(by_size(0, 1)), 26, kMs);
 }
 
+TEST(NextPass, APlanHasTheBucketsInTheOrderInWhichTheyStart) {
+    // Of three layers the last one's bucket is sent from 2 to 10; then the others are ready.
+    std::vector<Collective> schedule = {after_gradient(0), after_gradient(1), after_gradient(2)};
+    NextPass next;
+    next.layers = layers_with_buckets(3);
+    EXPECT_EQ(first_used_order(schedule, even(3, 6), always(0, 8), 2, {}, next), (std::vector<int>{0, 2, 1}));
+    EXPECT_EQ(first_used_order(schedule, even(3, 6), always(0, 1), 2, {}, next), (std::vector<int>{0, 1, 2}));
+}
+
 TEST(NextPass, EachPieceCostsItsLatencyAndTheAgreement) {
     TwoLayers two;
     two.next.order = Order::first_used;

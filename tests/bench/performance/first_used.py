@@ -11,7 +11,7 @@ from running import ms
 import namespaces
 import processes
 
-# Images or sequences a second of one GPU, and the batch. Seconds of the optimizer: the bytes that it moves, at 80 % of the memory's rate.
+# Images or sequences a second of one GPU, the batch, and milliseconds of the optimizer: the bytes that it moves, at 80 % of the memory's rate.
 SETTINGS = [
     ("resnet50", "K80, FP32", 51.9, 64, 2.7),
     ("resnet50", "V100, FP32", 367, 64, 0.7),
@@ -119,6 +119,7 @@ def measured(section, options):
                 options.bench, "predict", "--model", SLEEPING, "--compute-ms", BACKWARD, "--forward-ms", FORWARD, "--world", 2, "--network",
                 network, "--bucket-mb", BUCKET_MB, "--first-bucket-mb", BUCKET_MB, "--schedule", schedule, "--save-plan", plan.name, "--json"],
                 options.timeout)
+            section.commands[-1] = section.commands[-1].replace(plan.name, "plan.json")
             said[schedule] = rows[0]["step_ms"]
             words = [options.python, trainer, SLEEPING, BACKWARD, FORWARD, 3 if options.quick else STEPS, int(BUCKET_MB * (1 << 20)),
                      *(["wait-param", plan.name] if schedule == "first-used" else [schedule])]
@@ -135,10 +136,15 @@ def measured(section, options):
 def first_used(section, options):
     section.open_with(
         "The next forward pass may begin before all gradients have come, if those of its first layers come first: "
-        "[prediction.md](prediction.md#first-used-layers-first) says how, and for whom. Two parts: a plan that `ddp-bench predict --save-plan` "
-        "wrote is measured on a link of 200 Mbit/s between two hosts, with passes that sleep; and steps are predicted for models, GPUs and "
-        "networks, one rank a host. Of three figures with slashes the first is for 8 ranks, the second for 64, the third for 256. The "
-        "percentages say how much shorter a step is than with `ddp_finalize`, each with the better of buckets of 2 and 25 MiB.")
+        "[prediction.md](prediction.md#first-used-layers-first) says how, and for whom. First a measurement: two ranks whose passes sleep, on a "
+        "link of 200 Mbit/s between two hosts, with the plan that `ddp-bench predict --save-plan` wrote. Then predictions, one rank a host. Of "
+        "three figures with slashes the first is for 8 ranks, the second for 64, the third for 256. The percentages say how much shorter a step "
+        "is than with `ddp_finalize`: with `ddp_wait_param`; with a plan in the order of first use (in whole buckets, in pieces of 4 MiB, in "
+        "pieces on which ranks agree each time); with a reduce_scatter and an allgather of each bucket; with the hook fp16. Each figure is "
+        "that of the better of buckets of 2 and 25 MiB. "
+        "The time of a rank alone is that of published throughputs: TensorFlow's benchmarks of 2017 (K80, P100: 64 images), NVIDIA's "
+        "DeepLearningExamples (V100: 64 images; BERT with 384 tokens, 7 or 14 sequences). A third of it is the forward pass. An optimizer "
+        "takes the time in which the GPU's memory moves 20 (SGD) or 28 bytes (Adam) for each parameter.")
     reason = namespaces.why_impossible(RATE)
     works = processes.run([options.python, "-c", f"import sys; sys.path.insert(0, {python_path(options)!r}); import ddp, numpy"], 60)[0] == 0
     if reason or not works:

@@ -136,9 +136,10 @@ public:
         row["name"] = "predict";
         row["world"] = world;
         row["hosts"] = Cluster{world, options_.ranks_a_host}.hosts();
-        row["schedule"] = candidate.name;
+        const bool plain = options_.schedules == std::vector<std::string>{"finalize"};
+        if (!plain) row["schedule"] = candidate.name;
         row["bucket_mb"] = candidate.bucket_mb;
-        row["piece_mb"] = candidate.piece_mb;
+        if (!plain) row["piece_mb"] = candidate.piece_mb;
         row["buckets"] = candidate.schedule.buckets;
         row["collectives"] = candidate.collectives();
         row["bytes"] = static_cast<std::int64_t>(candidate.bytes());
