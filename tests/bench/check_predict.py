@@ -56,6 +56,7 @@ class PredictTest(unittest.TestCase):
 
     def test_one_rank_waits_for_nothing(self):
         row = self.rows("--world", 1)[0]
+        self.assertNotIn("schedule", row)
         self.assertEqual((row["step_ms"], row["compute_ms"], row["exposed_ms"], row["efficiency"]), (30, 30, 0, 1))
 
     def test_more_ranks_and_slower_networks_take_longer(self):
@@ -119,6 +120,51 @@ class PredictTest(unittest.TestCase):
             again, = csv.DictReader(file)
         self.assertEqual(float(again["step_ms"]), row["step_ms"])
 
+    def test_schedules(self):
+        def steps(*arguments):
+            rows = self.rows("--forward-ms", 10, "--world", 64, "--network", "25gbit:host-gb-s=0.9", "--bucket-mb", 1, *arguments)
+            return {(row["schedule"], row["piece_mb"]): row["step_ms"] for row in rows if row["world"] == 64}
+
+        found = steps("--schedule", "finalize,wait-param,first-used,decoupled", "--piece-mb", "0,0.25")
+        self.assertEqual(found["finalize", 0], found["wait-param", 0])  # the first layer's bucket is the last of all
+        self.assertLess(found["first-used", 0], 0.95 * found["finalize", 0])
+        self.assertLess(found["decoupled", 0], 0.95 * found["finalize", 0])
+        plan, piece = (steps("--schedule", "first-used", "--piece-mb", 0.25, "--agreement", when)["first-used", 0.25]
+                       for when in ("plan", "piece"))
+        self.assertEqual(plan, found["first-used", 0.25])
+        self.assertGreater(piece, plan)
+        optimizer = steps("--schedule", "finalize,wait-param", "--optimizer-ms", 4)
+        self.assertLess(optimizer["wait-param", 0], optimizer["finalize", 0] - 3)
+        pieces, = (row["collectives"] for row in self.rows("--world", 1, "--schedule", "first-used", "--piece-mb", 0.25, "--bucket-mb", 1))
+        self.assertEqual(pieces, PARAMS)
+
+    def test_a_schedule_with_jitter_groups_and_hosts(self):
+        for schedule in "finalize", "wait-param", "first-used", "decoupled":
+            row = self.rows("--world", 64, "--ranks-a-host", 8, "--jitter", 0.05, "--groups", 2, "--hook", "fp16", "--cores", 2,
+                            "--communication-cores", 0.5, "--schedule", schedule, "--bucket-mb", 1)[0]
+            self.assertGreater(row["waiting_ms"], 0, schedule)
+        said = run("--model", MODEL, "--compute-ms", 20, "--world", 64, "--network", "25gbit:host-gb-s=0.9", "--bucket-mb", 1,
+                   "--schedule", "finalize,first-used")
+        self.assertIn("\nOf these schedules first-used is the best, with buckets of 1 MiB. ", said.stdout)
+
+    def test_a_plan_in_the_order_of_first_use(self):
+        def buckets(schedule):
+            with tempfile.NamedTemporaryFile("r", prefix="ddp-plan-") as file:
+                self.rows("--world", 8, "--network", "1gbit", "--bucket-mb", 1, "--first-bucket-mb", 1, "--schedule", schedule, "--save-plan",
+                          file.name)
+                return json.load(file)["buckets"]
+
+        ready, first_used = buckets("wait-param"), buckets("first-used")
+        self.assertEqual(ready[0][0], f"param{PARAMS - 1}")
+        self.assertEqual(ready[-1][-1], "param0")
+        self.assertEqual(sorted(ready), sorted(first_used))
+        self.assertLess(first_used.index(ready[-1]), PARAMS // 4 - 1)
+        self.assertEqual(first_used[0], ready[0])  # it is ready long before any other
+
+    def test_thousands_of_ranks_layer_by_layer(self):
+        rows = self.rows("--world", 4096, "--ranks-a-host", 8, "--jitter", 0.03, "--schedule", "first-used", "--piece-mb", 0.25)
+        self.assertEqual(len(rows), 13)
+
     def test_thousands_of_ranks(self):
         rows = self.rows("--world", 4096, "--ranks-a-host", 8, "--jitter", 0.03)
         self.assertEqual(len(rows), 13)
@@ -131,6 +177,13 @@ class PredictTest(unittest.TestCase):
         self.complains("no hook 'nonsense'", *model, "--hook", "nonsense")
         self.complains("cannot read /nowhere", *model, "--measured", "/nowhere")
         self.complains("--hook-options requires --hook", *model, "--hook-options", "start=0", status=2)
+        self.complains("--schedule", *model, "--schedule", "fifo", status=2)
+        plan = "--save-plan", "/nowhere/plan"
+        self.complains("--save-plan: cannot write /nowhere/plan", *model, *plan)
+        for more in ("--schedule", "decoupled"), ("--schedule", "first-used", "--piece-mb", 1), ("--agreement", "piece"):
+            self.complains("--save-plan: a bucket plan gives the order of whole buckets", *model, *plan, *more)
+        with measured_file() as file:
+            self.complains("--schedule decoupled sends none", *model, "--measured", file.name, "--schedule", "decoupled")
         self.complains("--cores requires --communication-cores", *model, "--cores", 2, status=2)
 
 

@@ -34,6 +34,15 @@ TEST(Models, Resnet50) {
     EXPECT_EQ(model.back().name, "fc.bias");
 }
 
+TEST(Models, Vgg16) {
+    const Model model = find_model("vgg16");
+    EXPECT_EQ(model.size(), 32u);
+    EXPECT_EQ(distinct_names(model), 32u);
+    EXPECT_EQ(element_count(model), 138357544);
+    EXPECT_EQ(find(model, "features.28.weight").shape, (std::vector<std::int64_t>{512, 512, 3, 3}));
+    EXPECT_EQ(find(model, "classifier.0.weight").shape, (std::vector<std::int64_t>{4096, 25088}));
+}
+
 TEST(Models, BertBase) {
     const Model model = find_model("bert-base");
     EXPECT_EQ(model.size(), 199u);
@@ -65,6 +74,13 @@ TEST(Models, Resnet50DoesTheWorkThatIsPublished) {
     EXPECT_EQ(find(model, "layer2.0.downsample.0.weight").uses, 28 * 28);
     EXPECT_EQ(find(model, "layer4.2.conv3.weight").uses, 7 * 7);
     EXPECT_EQ(find(model, "fc.weight").uses, 1);
+}
+
+// torchvision states 15.47 billion.
+TEST(Models, Vgg16DoesTheWorkThatIsPublished) {
+    const Model model = vgg16();
+    EXPECT_NEAR(gigaworks(model), 15.47, 0.03);
+    EXPECT_EQ(find(model, "features.5.weight").uses, 112 * 112);
 }
 
 // 85 million elements in the layers, once for each of 128 tokens; next to nothing for embeddings, which are looked up.

@@ -1,6 +1,9 @@
 // The network and the timeline of ddp-bench predict, against what can be worked out by hand.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 #include "predict/network.h"
 #include "predict/timeline.h"
 
@@ -122,6 +125,233 @@ TEST(Timeline, AnUnknownGradientIsRefused) {
     std::vector<Collective> circle = {after_gradient(0)};
     circle[0].after = 0;
     EXPECT_THROW(play(circle, even(1, 1), always(0, 1), 2), std::invalid_argument);
+}
+
+// So many layers, of which each has its own bucket and an equal share of the passes. Buckets are numbered in the order of the backward
+// pass.
+std::vector<Layer> layers_with_buckets(int count) {
+    std::vector<Layer> layers;
+    for (int i = 0; i < count; ++i) layers.push_back({count - 1 - i, 1.0 / count, 1.0 / count});
+    return layers;
+}
+
+StepTime play_next(const std::vector<Collective>& schedule, const Compute& compute, const CostOf& cost,
+                   const NextPass& next) {
+    return play(schedule, compute, cost, 2, {}, 64, 1, next);
+}
+
+CostOf by_size(double latency_ms, double ms_a_byte) {
+    return [=](const Collective& collective) { return Cost{latency_ms, ms_a_byte * collective.bytes}; };
+}
+
+// Two layers of 5 ms each way. Their buckets of 6 bytes are ready after 5 and 10 ms.
+struct TwoLayers {
+    std::vector<Collective> schedule = {after_gradient(0), after_gradient(1)};
+    Compute compute = even(2, 10);
+    NextPass next;
+    TwoLayers() {
+        for (Collective& collective : schedule) collective.bytes = 6;
+        compute.forward_ms = 10;
+        next.layers = layers_with_buckets(2);
+    }
+    double step(const CostOf& cost) const { return play_next(schedule, compute, cost, next).step; }
+};
+
+TEST(NextPass, InReadyOrderTheFirstLayerComesLast) {
+    TwoLayers two;
+    EXPECT_NEAR(two.step(by_size(0, 1)), 17 + 10, kMs);  // the buckets come at 11 and 17
+    two.next.layers = {};
+    EXPECT_NEAR(two.step(by_size(0, 1)), 17 + 10, kMs);
+}
+
+TEST(NextPass, PiecesOfTheFirstLayerOvertake) {
+    TwoLayers two;
+    two.next.order = Order::first_used;
+    EXPECT_NEAR(two.step(by_size(0, 1)), 27, kMs);  // whole buckets do not overtake
+    two.next.piece_bytes = 1;
+    EXPECT_NEAR(two.step(by_size(0, 1)), 26, kMs);  // 5 pieces, the first layer from 10 to 16, the last piece to 17
+    two.next.order = Order::planned;
+    EXPECT_NEAR(two.step(by_size(0, 1)), 26, kMs);
+}
+
+TEST(NextPass, APlanHasTheBucketsInTheOrderInWhichTheyStart) {
+    // Of three layers the last one's bucket is sent from 2 to 10; then the others are ready.
+    std::vector<Collective> schedule = {after_gradient(0), after_gradient(1), after_gradient(2)};
+    NextPass next;
+    next.layers = layers_with_buckets(3);
+    EXPECT_EQ(first_used_order(schedule, even(3, 6), always(0, 8), 2, {}, next), (std::vector<int>{0, 2, 1}));
+    EXPECT_EQ(first_used_order(schedule, even(3, 6), always(0, 1), 2, {}, next), (std::vector<int>{0, 1, 2}));
+}
+
+TEST(NextPass, EachPieceCostsItsLatencyAndTheAgreement) {
+    TwoLayers two;
+    two.next.order = Order::first_used;
+    two.next.piece_bytes = 3;  // two pieces of 3 + 2 ms each
+    EXPECT_NEAR(two.step(by_size(2, 1)), 10 + 10 + 10, kMs);
+    two.next.agreement_ms = 1;  // the first piece from 5 to 11, then the first layer's to 23, the last to 29
+    EXPECT_NEAR(two.step(by_size(2, 1)), 29 + 5, kMs);
+}
+
+TEST(NextPass, UpdatesFillTheWaiting) {
+    TwoLayers two;
+    two.compute.optimizer_ms = 4;
+    // The second layer's bucket comes at 11, and is updated until 13; the first layer's comes at 17.
+    EXPECT_NEAR(two.step(by_size(0, 1)), 17 + 2 + 10, kMs);
+    two.next.layers = {};
+    EXPECT_NEAR(two.step(by_size(0, 1)), 17 + 4 + 10, kMs);
+}
+
+TEST(NextPass, APlanThatWasMadeWithoutJitterHoldsALinkUp) {
+    // The plan says: both pieces of the last layer, then the first layer's. A straggler changes nothing, for it is planned for.
+    TwoLayers two;
+    two.next.order = Order::planned;
+    two.next.piece_bytes = 3;
+    const double calm = two.step(by_size(0, 1));
+    two.compute.straggler = 1;
+    EXPECT_NEAR(two.step(by_size(0, 1)), 20 + 6 + 20, kMs);
+    two.compute.straggler = 0;
+    two.compute.jitter = 0.1;
+    EXPECT_GT(two.step(by_size(0, 1)), calm);
+}
+
+TEST(NextPass, DecoupledGathersInTheOrderOfUse) {
+    TwoLayers two;
+    two.schedule = decoupled(two.schedule, two.next.layers, 2);
+    ASSERT_EQ(two.schedule.size(), 4u);
+    EXPECT_EQ(two.schedule[0].kind, DDP_COLLECTIVE_REDUCE_SCATTER);
+    EXPECT_EQ(two.schedule[2].kind, DDP_COLLECTIVE_ALLGATHER);
+    EXPECT_EQ(two.schedule[2].bucket, 1);
+    EXPECT_EQ(two.schedule[2].after, 1);
+    EXPECT_NEAR(two.schedule[2].bytes, 3, kMs);
+    two.next.order = Order::given;
+    // Reduced from 5 to 8 and from 10 to 13, gathered until 16 and 19.
+    EXPECT_NEAR(two.step(always(0, 3)), 16 + 10, kMs);
+}
+
+TEST(NextPass, OnlyTheLastAllreduceOfABucketIsDecoupled) {
+    std::vector<Collective> schedule = {after_gradient(0), after_gradient(0), after_gradient(1)};
+    schedule[1].after = 0;
+    schedule[2].kind = DDP_COLLECTIVE_ALLGATHER;
+    schedule[2].bucket = 1;
+    const auto parts = decoupled(schedule, layers_with_buckets(2), 4);
+    ASSERT_EQ(parts.size(), 4u);
+    EXPECT_EQ(parts[0].kind, DDP_COLLECTIVE_ALLREDUCE);
+    EXPECT_EQ(parts[1].kind, DDP_COLLECTIVE_REDUCE_SCATTER);
+    EXPECT_EQ(parts[3].after, 1);
+}
+
+// A step whose times are whole milliseconds, on one link: each layer has a bucket, of so many pieces.
+struct Case {
+    std::vector<int> backward, forward, update, pieces;  // of each layer, in the order of the forward pass
+    int piece_ms = 1;
+    bool first_used = false;
+};
+
+// Goes through it millisecond by millisecond.
+int plainly(const Case& c) {
+    const int count = static_cast<int>(c.backward.size());
+    std::vector<int> left = c.pieces, update = c.update, forward = c.forward, ready(c.backward.size());
+    int backward = 0;
+    for (int layer = count; layer-- > 0;)
+        ready[static_cast<std::size_t>(layer)] = backward += c.backward[static_cast<std::size_t>(layer)];
+    int sending = -1, until = 0, now = 0;
+    for (std::size_t layer = 0; layer < left.size(); ++now) {
+        if (sending >= 0 && now == until) {
+            --left[static_cast<std::size_t>(sending)];
+            sending = -1;
+        }
+        for (int i = 0; i < count && sending < 0; ++i) {
+            const auto at = static_cast<std::size_t>(c.first_used ? i : count - 1 - i);
+            if (left[at] > 0 && ready[at] <= now) sending = static_cast<int>(at), until = now + c.piece_ms;
+        }
+        if (now < backward) continue;
+        if (left[layer] == 0) {
+            --(update[layer] > 0 ? update[layer] : forward[layer]);
+            if (update[layer] == 0 && forward[layer] == 0) ++layer;
+            continue;
+        }
+        for (std::size_t other = 0; other < left.size(); ++other) {
+            if (left[other] > 0 || update[other] == 0) continue;
+            --update[other];
+            break;
+        }
+    }
+    return now;
+}
+
+double simulated(const Case& c, Order order) {
+    Compute compute;
+    NextPass next;
+    next.order = order;
+    next.piece_bytes = 1;
+    const auto sum = [](const std::vector<int>& values) {
+        int all = 0;
+        for (const int value : values) all += value;
+        return static_cast<double>(all);
+    };
+    compute.backward_ms = sum(c.backward);
+    compute.forward_ms = sum(c.forward);
+    compute.optimizer_ms = sum(c.update);
+    std::vector<Collective> schedule;
+    double done = 0;
+    for (std::size_t layer = c.backward.size(); layer-- > 0;) {
+        compute.done.push_back((done += c.backward[layer]) / compute.backward_ms);
+        schedule.push_back(after_gradient(static_cast<int>(schedule.size())));
+        schedule.back().bytes = c.pieces[layer];
+    }
+    for (std::size_t layer = 0; layer < c.forward.size(); ++layer)
+        next.layers.push_back({static_cast<int>(c.forward.size() - 1 - layer), c.forward[layer] / compute.forward_ms,
+                               compute.optimizer_ms > 0 ? c.update[layer] / compute.optimizer_ms : 0});
+    return play_next(schedule, compute, by_size(0, c.piece_ms), next).step;
+}
+
+Case random_case(std::mt19937& random, bool updates) {
+    const auto number = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(random); };
+    Case c;
+    c.piece_ms = number(1, 4);
+    for (int layer = number(1, 6); layer-- > 0;) {
+        c.backward.push_back(number(1, 9));
+        c.forward.push_back(number(1, 9));
+        c.update.push_back(updates ? number(0, 4) : 0);
+        c.pieces.push_back(number(1, 7));
+    }
+    return c;
+}
+
+TEST(NextPass, IsThatOfAPlainSimulation) {
+    std::mt19937 random(7);
+    for (int i = 0; i < 2000; ++i) {
+        Case c = random_case(random, i % 2 == 0);
+        c.first_used = i % 4 < 2;
+        EXPECT_NEAR(simulated(c, c.first_used ? Order::first_used : Order::ready), plainly(c), 1e-6) << "case " << i;
+        if (c.first_used) {
+            EXPECT_NEAR(simulated(c, Order::planned), plainly(c), 1e-6) << "case " << i;
+        }
+    }
+}
+
+// Without latency the network is busy for the same time in every order, and the first layer's bucket is the last one that is ready.
+TEST(NextPass, FirstUsedFirstIsNeverWorseWithoutLatency) {
+    std::mt19937 random(8);
+    int better = 0;
+    for (int i = 0; i < 1000; ++i) {
+        const Case c = random_case(random, false);
+        const double ready = simulated(c, Order::ready), first_used = simulated(c, Order::first_used);
+        EXPECT_LE(first_used, ready + kMs) << "case " << i;
+        better += first_used < ready - kMs;
+    }
+    EXPECT_GT(better, 100);
+}
+
+TEST(NextPass, AllOrdersAreAlikeIfTheBackwardPassHidesAllButTheLastBucket) {
+    std::mt19937 random(9);
+    for (int i = 0; i < 200; ++i) {
+        Case c = random_case(random, false);
+        for (std::size_t layer = 0; layer + 1 < c.backward.size(); ++layer)
+            c.backward[layer] = std::max(c.backward[layer], c.piece_ms * c.pieces[layer + 1]);
+        const double least = simulated(c, Order::first_used);
+        EXPECT_NEAR(simulated(c, Order::ready), least, 1e-6) << "case " << i;
+    }
 }
 
 TEST(Network, AllreduceMovesEachByteTwice) {

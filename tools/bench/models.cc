@@ -150,6 +150,28 @@ Model resnet50() {
     return b.take();
 }
 
+Model vgg16() {
+    Builder b;
+    const int convolutions[] = {2, 2, 3, 3, 3};
+    std::int64_t inputs = 3;
+    int side = 224, layer = 0;  // numbers count ReLUs and poolings, as in torchvision
+    for (int stage = 0; stage < 5; ++stage) {
+        const std::int64_t width = std::min<std::int64_t>(512, std::int64_t{64} << stage);
+        b.used(square(side));
+        for (int i = 0; i < convolutions[stage]; ++i, layer += 2) {
+            b.weight_and_bias("features." + std::to_string(layer), {width, inputs, 3, 3});
+            inputs = width;
+        }
+        ++layer;
+        side /= 2;
+    }
+    b.used(1);
+    b.weight_and_bias("classifier.0", {4096, inputs * side * side});
+    b.weight_and_bias("classifier.3", {4096, 4096});
+    b.weight_and_bias("classifier.6", {1000, 4096});
+    return b.take();
+}
+
 Model bert(std::int64_t layers, std::int64_t hidden) {
     constexpr double kTokens = 128;
     Builder b;
@@ -223,6 +245,7 @@ static std::optional<Model> read_uniform(const std::string& name) {
 Model find_model(const std::string& name) {
     if (const auto model = read_uniform(name)) return *model;
     if (name == "resnet50") return resnet50();
+    if (name == "vgg16") return vgg16();
     if (name == "bert-base") return bert(12, 768);
     if (name == "bert-large") return bert(24, 1024);
     std::ifstream file(name);

@@ -31,6 +31,9 @@ std::vector<double> work_shares(const Model& model);
 // torchvision's resnet50: 161 parameters, 25,557,032 elements; used as for pictures of 224 x 224.
 Model resnet50();
 
+// torchvision's vgg16: 32 parameters, 138,357,544 elements, nine of ten in the last three layers; used as for pictures of 224 x 224.
+Model vgg16();
+
 // Hugging Face's bert-base-uncased (199 parameters, 109,482,240 elements) is 12 layers of 768, bert-large-uncased (391;
 // 335,141,888) 24 of 1,024; used as for 128 tokens.
 Model bert(std::int64_t layers, std::int64_t hidden);
@@ -46,7 +49,7 @@ Model read_model(std::istream& in);
 // Writes what read_model reads.
 void write_model(std::ostream& out, const Model& model);
 
-// "resnet50", "bert-base", "bert-large", "NxM" (N parameters of M elements), or the path of a file. Throws
+// "resnet50", "vgg16", "bert-base", "bert-large", "NxM" (N parameters of M elements), or the path of a file. Throws
 // std::invalid_argument.
 Model find_model(const std::string& name);
 

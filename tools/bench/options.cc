@@ -92,10 +92,11 @@ CLI::App* add_allreduce(CLI::App& app, Options& options) {
 
 void add_model_option(CLI::App* command, Options& options) {
     command
-        ->add_option("--model", options.model,
-                     "resnet50, bert-base, bert-large, NxM (N parameters of M floats), or a file of lines 'name dim "
-                     "dim ... @uses'; uses: "
-                     "how often each element is multiplied for one input, 1 if left out")
+        ->add_option(
+            "--model", options.model,
+            "resnet50, vgg16, bert-base, bert-large, NxM (N parameters of M floats), or a file of lines 'name dim "
+            "dim ... @uses'; uses: "
+            "how often each element is multiplied for one input, 1 if left out")
         ->capture_default_str();
 }
 
@@ -232,6 +233,36 @@ CLI::App* add_predict(CLI::App& app, Options& options) {
         ->check(CLI::Range(1e-6, 65536.0))
         ->capture_default_str();
     add_first_bucket_option(command, options);
+    command
+        ->add_option(
+            "--schedule", options.schedules,
+            "How gradients come to the next forward pass, separated by commas. finalize: it waits for all buckets. "
+            "wait-param: each layer waits for its own bucket (ddp_wait_param). first-used: likewise, and buckets that "
+            "the "
+            "next forward pass needs first overtake others. decoupled, which libddp does not do: a reduce_scatter of "
+            "each "
+            "bucket, then the allgathers in the order of the forward pass")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"finalize", "wait-param", "first-used", "decoupled"}))
+        ->capture_default_str();
+    command
+        ->add_option("--piece-mb", options.piece_mbs,
+                     "first-used: buckets go in pieces of so many MiB, which others can overtake, separated by commas. "
+                     "libddp sends "
+                     "whole buckets: 0")
+        ->delimiter(',')
+        ->check(CLI::Range(0.0, 65536.0))
+        ->capture_default_str();
+    command
+        ->add_option("--agreement", options.agreement,
+                     "first-used: when ranks agree on the order. plan: once, in the bucket plan, for a step without "
+                     "jitter. piece: before "
+                     "each piece, which costs the latency of a barrier")
+        ->check(CLI::IsMember({"plan", "piece"}))
+        ->capture_default_str();
+    command->add_option("--save-plan", options.save_plan,
+                        "Write the best bucket plan to this file, for ddp_plan_adopt. With first-used it has the "
+                        "buckets in that order");
     command->add_option("--hook", options.hook, "A communication hook. The time that it computes is not counted");
     command->add_option("--hook-options", options.hook_options, "key=value,key=value, as in ddp_use_hook")
         ->needs("--hook");

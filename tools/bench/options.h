@@ -47,6 +47,10 @@ struct Options {
     std::vector<double> bucket_mbs{25};
     std::string network = "25gbit";
     std::string measured;  // a file of rows of allreduce
+    std::vector<std::string> schedules{"finalize"};
+    std::vector<double> piece_mbs{0};  // 0: buckets are not cut
+    std::string agreement = "plan";
+    std::string save_plan;  // write the best bucket plan to this file
     int ranks_a_host = 1;
     double forward_ms = -1;  // -1: half of the backward pass
     double optimizer_ms = 0;

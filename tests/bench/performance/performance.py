@@ -16,6 +16,7 @@ usage: performance.py [SECTION...] [--page docs/performance.md] [--quick] ...
   round-robin  1, 2 and 4 round robin groups
   autotune     the bucket cap that libddp finds, beside the usual one and the best of a sweep
   predict      predicted steps (ddp-bench predict) beside measured ones
+  first-used   a next forward pass that waits layer by layer: a plan in the order of first use, measured, and predictions
   gpu          one GPU, from --gpu-logs: what tools/test-gpu has left on a machine that has one
 
 Without sections all of them; a page keeps the sections that are not measured again. What is missing here (a backend,
@@ -27,6 +28,7 @@ import sys
 
 import autotune
 import elastic
+import first_used
 import gpu
 import one_host
 import prediction
@@ -49,6 +51,7 @@ SECTIONS = {
     "round-robin": ("Round robin groups", two_hosts.round_robin),
     "autotune": ("Finding the bucket cap", autotune.autotune),
     "predict": ("Predicted steps", prediction.predict),
+    "first-used": ("First-used layers first", first_used.first_used),
     "gpu": ("On a GPU", gpu.gpu),
 }
 
@@ -60,7 +63,7 @@ def parse():
     parser.add_argument("--ddprun", default="build/release/tools/run/ddprun")
     parser.add_argument("--elastic", default="build/release/tests/bench/bench_elastic")
     parser.add_argument("--clients", default="build/release/tests/bench/bench_clients")
-    parser.add_argument("--python", default="/usr/bin/python3", help="a Python that has PyTorch")
+    parser.add_argument("--python", default="/usr/bin/python3", help="a Python that has PyTorch and NumPy")
     parser.add_argument("--backend", default="shm", help="of libddp on one host")
     parser.add_argument("--link-backend", default="auto", help="of libddp between hosts with one rank each")
     parser.add_argument("--hierarchical", default="hierarchical", help="of libddp between hosts with two ranks each")

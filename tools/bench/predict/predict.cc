@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <iomanip>
+#include <limits>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -27,6 +28,11 @@ std::vector<std::string> lines_of(const std::string& path) {
     return lines;
 }
 
+void write_text(const std::string& path, const std::string& text) {
+    std::ofstream file(path);
+    if (!(file << text << '\n' << std::flush)) throw std::runtime_error("--save-plan: cannot write " + path);
+}
+
 Compute compute_of(const Model& model, const Options& options) {
     Compute compute;
     compute.backward_ms = options.compute_ms;
@@ -48,14 +54,25 @@ std::string fixed(double value) {
     return text.str();
 }
 
-// A step with buckets of this size.
+// A way to make a step.
 struct Candidate {
     double bucket_mb = 0;
     Schedule schedule;
+    std::vector<Layer> layers;
+    std::string name;     // of the schedule, as --schedule has it
+    double piece_mb = 0;  // 0: buckets are not cut
+
+    double piece_bytes() const { return piece_mb > 0 ? piece_mb * 1048576 : std::numeric_limits<double>::infinity(); }
     double bytes() const {  // the input of each rank in a step
         double sum = 0;
         for (const Collective& collective : schedule.collectives) sum += collective.bytes;
         return sum;
+    }
+    std::size_t collectives() const {
+        if (name == "decoupled") return decoupled(schedule.collectives, layers, 1).size();
+        std::size_t count = 0;
+        for (const Collective& collective : schedule.collectives) count += piece_count(collective, piece_bytes());
+        return count;
     }
 };
 
@@ -63,24 +80,53 @@ class Predictor {
 public:
     explicit Predictor(const Options& options)
         : options_(options),
+          model_(find_model(options.model)),
           network_(find_network(options.network)),
-          compute_(compute_of(find_model(options.model), options)) {
+          compute_(compute_of(model_, options)) {
         if (!options.measured.empty()) measured_.emplace(lines_of(options.measured));
         if (measured_ && measured_->world() != options.world)
             throw std::invalid_argument("--measured: the rows are of a world of " + std::to_string(measured_->world()) +
                                         ", and --world is " + std::to_string(options.world));
+        const auto& schedules = options.schedules;
+        const bool decouples = std::find(schedules.begin(), schedules.end(), "decoupled") != schedules.end();
+        const bool cuts = *std::max_element(options.piece_mbs.begin(), options.piece_mbs.end()) > 0;
+        if (!options.save_plan.empty() && (decouples || cuts || options.agreement != "plan"))
+            throw std::invalid_argument(
+                "--save-plan: a bucket plan gives the order of whole buckets. Leave out decoupled, --piece-mb and "
+                "--agreement");
+        if (measured_ && decouples)
+            throw std::invalid_argument(
+                "--measured: the file has only times of allreduces, and --schedule decoupled sends none");
+    }
+
+    // All that the options ask for.
+    std::vector<Candidate> candidates() const {
+        std::vector<Candidate> all;
+        for (const double bucket_mb : options_.bucket_mbs) {
+            Options with = options_;
+            with.bucket_mb = bucket_mb;
+            const Schedule schedule = find_schedule(model_, with);
+            const std::vector<Layer> layers = layers_of(schedule);
+            for (const std::string& name : options_.schedules)
+                for (const double piece_mb : name == "first-used" ? options_.piece_mbs : std::vector<double>{0})
+                    all.push_back({bucket_mb, schedule, layers, name, piece_mb});
+        }
+        return all;
     }
 
     StepTime step(const Candidate& candidate, int world, bool without_latency = false) const {
-        const Cluster cluster{world, options_.ranks_a_host};
-        const auto cost = [&](const Collective& collective) {
-            Cost found =
-                measured_ ? measured_cost(collective) : cost_of(network_, cluster, collective.kind, collective.bytes);
-            if (without_latency) found.latency_ms = 0;
-            return found;
-        };
-        return play(candidate.schedule.collectives, compute_, cost, world,
-                    {options_.cores, options_.communication_cores});
+        const NextPass next = next_pass(candidate, world, without_latency);
+        const std::vector<Collective>& all = candidate.schedule.collectives;
+        return play(candidate.name == "decoupled" ? decoupled(all, candidate.layers, world) : all, compute_,
+                    cost(world, without_latency), world, processors(), 64, 1, next);
+    }
+
+    // The bucket plan that makes libddp send the buckets in this order.
+    std::string plan(const Candidate& candidate, int world) const {
+        if (candidate.name != "first-used") return candidate.schedule.plan;
+        return plan_in_order(candidate.schedule.plan,
+                             first_used_order(candidate.schedule.collectives, compute_, cost(world, false), world,
+                                              processors(), next_pass(candidate, world, false)));
     }
     double alone() const { return compute_.forward_ms + compute_.backward_ms + compute_.optimizer_ms; }
     double efficiency(const StepTime& time) const { return alone() / time.step; }
@@ -90,9 +136,12 @@ public:
         row["name"] = "predict";
         row["world"] = world;
         row["hosts"] = Cluster{world, options_.ranks_a_host}.hosts();
+        const bool plain = options_.schedules == std::vector<std::string>{"finalize"};
+        if (!plain) row["schedule"] = candidate.name;
         row["bucket_mb"] = candidate.bucket_mb;
+        if (!plain) row["piece_mb"] = candidate.piece_mb;
         row["buckets"] = candidate.schedule.buckets;
-        row["collectives"] = candidate.schedule.collectives.size();
+        row["collectives"] = candidate.collectives();
         row["bytes"] = static_cast<std::int64_t>(candidate.bytes());
         row["step_ms"] = rounded(time.step);
         row["compute_ms"] = rounded(time.compute);
@@ -108,16 +157,50 @@ public:
         const StepTime time = step(candidate, world);
         if (time.waiting > time.exposed)
             return fixed(time.waiting) + " ms of each step are spent waiting for the slowest rank";
-        const std::string exposed =
-            fixed(time.exposed) + " ms of each step are communication that no backward pass hides, mostly ";
+        const std::string exposed = fixed(time.exposed) + " ms of each step are communication that " +
+                                    (candidate.name == "finalize" ? "no backward pass" : "neither pass") +
+                                    " hides, mostly ";
         if (step(candidate, world, true).exposed < time.exposed / 2)
-            return exposed + "latency: " + std::to_string(candidate.schedule.collectives.size()) +
+            return exposed + "latency: " + std::to_string(candidate.collectives()) +
                    " collectives a step. Larger buckets help";
         return exposed + "transfer: " + fixed(candidate.bytes() * 1e-6) +
                " MB from each rank. A faster network, a hook that compresses or a larger batch helps";
     }
 
 private:
+    CostOf cost(int world, bool without_latency) const {
+        return [this, cluster = Cluster{world, options_.ranks_a_host}, without_latency](const Collective& collective) {
+            Cost found =
+                measured_ ? measured_cost(collective) : cost_of(network_, cluster, collective.kind, collective.bytes);
+            if (without_latency) found.latency_ms = 0;
+            return found;
+        };
+    }
+    Processors processors() const { return {options_.cores, options_.communication_cores}; }
+    NextPass next_pass(const Candidate& candidate, int world, bool without_latency) const {
+        NextPass next;
+        if (candidate.name != "finalize") next.layers = candidate.layers;
+        if (candidate.name == "decoupled") next.order = Order::given;
+        if (candidate.name == "first-used") {
+            next.order = options_.agreement == "plan" ? Order::planned : Order::first_used;
+            next.piece_bytes = candidate.piece_bytes();
+            if (options_.agreement == "piece" && !without_latency)
+                next.agreement_ms = agreement_ms({world, options_.ranks_a_host});
+        }
+        return next;
+    }
+    std::vector<Layer> layers_of(const Schedule& schedule) const {
+        const std::vector<double> forward = work_shares(model_);
+        const auto elements = static_cast<double>(std::max<std::int64_t>(1, element_count(model_)));
+        std::vector<Layer> layers;
+        for (std::size_t i = 0; i < model_.size(); ++i)
+            layers.push_back({schedule.bucket_of[i], forward[i], static_cast<double>(model_[i].count()) / elements});
+        return layers;
+    }
+    double agreement_ms(const Cluster& cluster) const {
+        return measured_ ? measured_->allreduce(0).latency_ms
+                         : cost_of(network_, cluster, DDP_COLLECTIVE_BARRIER, 0).latency_ms;
+    }
     Cost measured_cost(const Collective& collective) const {
         if (collective.kind == DDP_COLLECTIVE_ALLREDUCE) return measured_->allreduce(collective.bytes);
         throw std::invalid_argument("--measured: the hook '" + options_.hook +
@@ -126,6 +209,7 @@ private:
     static double rounded(double value) { return std::round(value * 1e4) / 1e4 + 0.0; }  // no -0
 
     const Options& options_;
+    const Model model_;
     const Network network_;
     const Compute compute_;
     std::optional<Measured> measured_;
@@ -154,26 +238,35 @@ std::string where_it_ends(const Predictor& predictor, const Candidate& best, con
     return text.str();
 }
 
+std::string what_is_best(const Candidate& best, const Options& options) {
+    std::ostringstream text;
+    if (options.schedules.size() > 1) {
+        text << "Of these schedules " << best.name << " is the best, with buckets of " << best.bucket_mb << " MiB";
+        if (best.piece_mb > 0) text << " in pieces of " << best.piece_mb << " MiB";
+        text << ". ";
+    } else if (options.bucket_mbs.size() > 1) {
+        text << "Of these bucket sizes " << best.bucket_mb << " MiB is the best. ";
+    }
+    return text.str();
+}
+
 }  // namespace
 
 Prediction predict(const Options& options) {
     const Predictor predictor(options);
-    const Model model = find_model(options.model);
     Prediction prediction;
     std::optional<Candidate> best;
     StepTime least;
-    for (const double bucket_mb : options.bucket_mbs) {
-        Options with = options;
-        with.bucket_mb = bucket_mb;
-        const Candidate candidate{bucket_mb, find_schedule(model, with)};
+    for (const Candidate& candidate : predictor.candidates()) {
         const StepTime time = predictor.step(candidate, options.world);
         prediction.rows.push_back(predictor.row(candidate, options.world, time));
         if (best && time.step >= least.step) continue;
         best = candidate;
         least = time;
     }
+    if (!options.save_plan.empty()) write_text(options.save_plan, predictor.plan(*best, options.world));
     std::ostringstream text;
-    if (options.bucket_mbs.size() > 1) text << "Of these bucket sizes " << best->bucket_mb << " MiB is the best. ";
+    text << what_is_best(*best, options);
     if (options.measured.empty() && options.world > 1) {
         std::map<int, StepTime> times{{options.world, least}};
         for (const int world : worlds_below(options.world)) {

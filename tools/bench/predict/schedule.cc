@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <string>
 
 #include "gradients.h"
 #include "handles.h"
@@ -53,24 +56,52 @@ Group alone(const Options& options) {
     return Group(group);
 }
 
-// When each gradient of the last step was announced, in the order of the backward pass.
-std::vector<std::int64_t> run_steps(ddp_group* group, const Model& model, const Options& options) {
+std::string plan_of(ddp_context* context) {
+    char* text = nullptr;
+    Result result;
+    result.check(ddp_plan_save(context, &text, result));
+    const std::unique_ptr<char, decltype(&ddp_text_free)> owner(text, ddp_text_free);
+    return text;
+}
+
+// The bucket of each parameter.
+std::vector<int> buckets_of(const std::string& plan, const Model& model) {
+    const auto json = nlohmann::json::parse(plan);
+    std::map<std::string, int> found;
+    int bucket = 0;
+    for (const auto& names : json.at("buckets")) {
+        for (const auto& name : names) found[name.get<std::string>()] = bucket;
+        ++bucket;
+    }
+    std::vector<int> buckets;
+    for (const Parameter& parameter : model) buckets.push_back(found.at(parameter.name));
+    return buckets;
+}
+
+struct Steps {
+    std::vector<std::int64_t>
+        times;  // when each gradient of the last one was announced, in the order of the backward pass
+    std::string plan;
+};
+
+Steps run_steps(ddp_group* group, const Model& model, const Options& options) {
     SharedGradients gradients(group, context_options(options), model, nullptr);
     if (!options.hook.empty()) {
         Result result;
         result.check(ddp_use_hook(gradients.context(), options.hook.c_str(), options.hook_options.c_str(), result));
     }
-    std::vector<std::int64_t> times;
+    Steps steps;
     for (int step = 0; step < kStepsAlone; ++step) {
-        times.clear();
+        steps.times.clear();
         gradients.begin_step();
         for (std::size_t i = gradients.all().size(); i-- > 0;) {
-            times.push_back(now_ns());
+            steps.times.push_back(now_ns());
             gradients.ready(i);
         }
         gradients.finalize();
     }
-    return times;
+    steps.plan = plan_of(gradients.context());
+    return steps;
 }
 
 // events: of one context alone.
@@ -116,6 +147,20 @@ Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::in
 
 }  // namespace
 
+std::string plan_in_order(const std::string& plan, const std::vector<int>& order) {
+    auto json = nlohmann::ordered_json::parse(plan);
+    const auto before = json.at("buckets");
+    std::vector<bool> placed(before.size());
+    auto& buckets = json["buckets"] = nlohmann::ordered_json::array();
+    const auto place = [&](std::size_t bucket) {
+        if (!placed.at(bucket)) buckets.push_back(before.at(bucket));
+        placed[bucket] = true;
+    };
+    for (const int bucket : order) place(static_cast<std::size_t>(bucket));
+    for (std::size_t bucket = 0; bucket < before.size(); ++bucket) place(bucket);
+    return json.dump(1);
+}
+
 Schedule find_schedule(const Model& model, const Options& options) {
     if (options.hook.find("post_local_sgd") != std::string::npos)
         throw std::invalid_argument(
@@ -126,15 +171,17 @@ Schedule find_schedule(const Model& model, const Options& options) {
     setenv("DDP_RECORD_EVENTS", std::to_string(events).c_str(), 1);
     const std::int64_t begin = now_ns();
     const Group group = alone(options);
-    const std::vector<std::int64_t> times = run_steps(group.get(), model, options);
+    const Steps steps = run_steps(group.get(), model, options);
     std::vector<std::string> complaints;
     for (auto& process : libddp::record::read_records(folder.path(), complaints)) {
         std::vector<Event>& all = process.events;
-        for (Event& event : all) event.time_ns -= process.offset_ns;  // back to the clock of `times`
+        for (Event& event : all) event.time_ns -= process.offset_ns;  // back to the clock of `steps`
         if (process.lost > 0 && all.front().time_ns > begin)
             throw std::runtime_error("the steps do not fit into a record of " + std::to_string(events) + " events");
         std::erase_if(all, [&](const Event& event) { return event.time_ns < begin; });
-        Schedule schedule = schedule_of(all, times);
+        Schedule schedule = schedule_of(all, steps.times);
+        schedule.plan = steps.plan;
+        schedule.bucket_of = buckets_of(steps.plan, model);
         if (schedule.buckets > 0) return schedule;
     }
     throw std::runtime_error("libddp has recorded no step" +

@@ -2,6 +2,7 @@
 // schedule is that of the last step in the record.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "models.h"
@@ -13,7 +14,12 @@ namespace bench {
 struct Schedule {
     std::vector<Collective> collectives;  // in the order of submission
     int buckets = 0;
+    std::vector<int> bucket_of;  // of each parameter
+    std::string plan;            // as ddp_plan_save writes it
 };
+
+// The plan with its buckets in this order; those that it lacks come last.
+std::string plan_in_order(const std::string& plan, const std::vector<int>& order);
 
 // Takes the memory of the gradients and of the hook. Sets DDP_RECORD and DDP_RECORD_EVENTS in this process. Throws std::runtime_error, and
 // std::invalid_argument for a hook whose collectives depend on the number of ranks.
