@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Jobs of one host that a real mpirun or torchrun starts.
+
+usage: launched_test.py Mpirun|Torchrun MNIST RANK DATA    examples/c/mnist, tests/dist/run/rank.c, the folder of the digits
+"""
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from launchers import CLEAN  # noqa: E402  (tests/support)
+from ports import free_port  # noqa: E402
+
+CLASS, MNIST, RANK, DATA = sys.argv[1:5]
+del sys.argv[1:5]
+TRAIN = (MNIST, "--data", DATA, "--epochs", "1", "--compare-local")
+SECRET = {"DDP_SECRET": "of sixteen bytes and more"}
+
+
+class Launched:
+    """start(ranks): the launcher's command. left: how many ranks it lets say who died."""
+
+    def run_job(self, ranks, *command, **variables):
+        """Whether it ended with status 0, and what it wrote."""
+        job = subprocess.Popen([*self.start(ranks), *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, env={**CLEAN, **variables}, start_new_session=True)
+        try:
+            output = job.communicate(timeout=120)[0]
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.communicate()
+        return job.returncode == 0, output
+
+    def test_trains(self):
+        for ranks in (1, 2, 4):
+            good, output = self.run_job(ranks, *TRAIN, **SECRET)
+            self.assertTrue(good, output)
+            self.assertRegex(output, r"bound .*: met")
+
+    def test_needs_no_secret_on_loopback(self):
+        good, output = self.run_job(2, *TRAIN, **self.loopback)
+        self.assertTrue(good, output)
+
+    def test_two_jobs_at_once_do_not_meet(self):
+        jobs = [subprocess.Popen([*self.start(2), *TRAIN], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 text=True, env={**CLEAN, **SECRET}) for _ in range(2)]
+        for job in jobs:
+            output = job.communicate(timeout=120)[0]
+            self.assertEqual(job.returncode, 0, output)
+
+    def test_ranks_that_are_left_name_the_one_that_died(self):
+        output = self.run_job(4, RANK, "2", "9", **SECRET)[1]
+        self.assertGreaterEqual(len(re.findall(r"rank 2 \(pid \d+ on .*\) died", output)), self.left, output)
+
+
+class Mpirun(Launched, unittest.TestCase):
+    left = 3
+    loopback = {"MASTER_ADDR": "127.0.0.1"}
+
+    def start(self, ranks):
+        # Without the last option it kills all at the first death.
+        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), "--enable-recovery"]
+
+
+class Torchrun(Launched, unittest.TestCase):
+    left = 0  # its agent ends the others at once
+    loopback = {}
+
+    def start(self, ranks):
+        return [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(ranks), "--master-addr", "127.0.0.1",
+                "--master-port", str(free_port()), "--no-python"]
+
+
+def missing():
+    if CLASS == "Mpirun":
+        return None if shutil.which("mpirun") else "there is no mpirun"
+    return None if importlib.util.find_spec("torch") else f"{sys.executable} has no PyTorch"
+
+
+if __name__ == "__main__":
+    if reason := missing():
+        print(f"skipped: {reason}")
+        sys.exit(0)
+    unittest.main(defaultTest=CLASS)
