@@ -211,10 +211,21 @@ class ManyRanksAPod(Pods):
         for path, kind in self.kinds:
             with self.subTest(kind):
                 cluster = self.cluster()
-                workload = manifests.of(path, self.program(["sh", "-c", '[ "$DDP_RESTART" = 1 ] || exec rank 3 9; exec ' + " ".join(TRAIN)]))
+                once = '[ "$DDP_RESTART" = 1 ] || exec rank 3 9; exec '
+                workload = manifests.of(path, self.program(["sh", "-c", once + " ".join(TRAIN)]))
                 said = self.check_trained(cluster, pods.Controller(cluster, workload))
                 self.assertEqual(len(cluster.processes), 2, "a pod was made again")
                 self.assertRegex(said, r"rank 3 \(pid \d+\) was killed by signal 9")
+
+    def test_many_ranks_have_records(self):
+        """They need more than an eighth of /dev/shm, and the root is read-only."""
+        def change(objects):
+            args = container(objects["JobSet"]["spec"]["replicatedJobs"][0]["template"])["args"]
+            args[args.index("mnist"):] = ["sh", "-c", 'test -d "$DDP_RECORD"']
+            args[args.index("-n2")] = "-n9"
+        cluster = self.cluster()
+        for process in [cluster.run(pod) for pod in manifests.of(JOBSET, change).pods]:
+            self.assertEqual(cluster.wait(process, 30 * SLACK), 0, process.said)
 
     def test_a_pod_that_is_lost_restarts_all(self):
         for path, kind in self.kinds:

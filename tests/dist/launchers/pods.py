@@ -44,6 +44,7 @@ $volume
 end
     mkdir -p "$root$path"
     mount -t tmpfs -o mode=1777 tmpfs "$root$path"
+    [ "$secret" != empty ] || continue
     mkdir "$root$path/..1"
     for key in "$secret"/*; do
         cp "$key" "$root$path/..1/"
@@ -156,8 +157,8 @@ class Cluster:
         """Answers NXDOMAIN to all names but those of `publish`."""
         with open(self.folder / "dnsmasq.log", "wb") as log:
             self.dns = subprocess.Popen(
-                ["ip", "netns", "exec", self.node, shutil.which("dnsmasq", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"), "--keep-in-foreground",
-                 "--conf-file=/dev/null", "--user=root", "--pid-file=", "--no-hosts", "--no-resolv", f"--addn-hosts={self.folder}/records",
+                ["ip", "netns", "exec", self.node, shutil.which("dnsmasq", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"),
+                 "--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--pid-file=", "--no-hosts", "--no-resolv", f"--addn-hosts={self.folder}/records",
                  f"--listen-address={DNS}", "--bind-interfaces", "--local=/#/", "--log-facility=-", "--log-queries"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
@@ -205,10 +206,14 @@ class Cluster:
                 shutil.copy(f"/etc/{name}", folder / "etc" / name)
 
     def volumes_of(self, pod, fs_group):
-        """PATH:FOLDER:MODE of each secret that is mounted. With an fsGroup the kubelet lets that group read the files."""
-        secrets = {volume["name"]: volume["secret"] for volume in pod.spec.get("volumes", []) if "secret" in volume}
+        """PATH:FOLDER:MODE of each secret that is mounted, and PATH:empty: of a folder that is empty at first. With an fsGroup the kubelet
+        lets that group read the files of a secret."""
+        volumes = {volume["name"]: volume for volume in pod.spec.get("volumes", [])}
         for mount in pod.container.get("volumeMounts", []):
-            secret = secrets[mount["name"]]
+            if "emptyDir" in volumes[mount["name"]]:
+                yield f"{mount['mountPath']}:empty:"
+                continue
+            secret = volumes[mount["name"]]["secret"]
             mode = secret.get("defaultMode", 0o644) | (0o440 if fs_group else 0)
             yield f"{mount['mountPath']}:{self.folder}/secrets/{secret['secretName']}:{mode:o}"
 
@@ -262,7 +267,7 @@ class Cluster:
             time.sleep(0.05)
 
     def logs(self):
-        return "\n".join(f"== {process.pod.hostname}, status {process.process.poll()}\n{process.said[-3000:]}" for process in self.processes)
+        return "\n".join(f"== {each.pod.hostname}, status {each.process.poll()}\n{each.said[-3000:]}" for each in self.processes)
 
     def __exit__(self, *_):
         for timer in self.timers:
