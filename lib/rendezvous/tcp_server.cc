@@ -1,5 +1,7 @@
 #include "rendezvous/tcp_server.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <uv.h>
 
@@ -85,6 +87,11 @@ std::optional<SocketAddress> own_of(const std::vector<SocketAddress>& addresses)
     return own == addresses.end() ? std::nullopt : std::optional(*own);
 }
 
+bool is_number(const std::string& host) {
+    in6_addr address;  // room for both kinds
+    return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
 // The address of a name or number. Where a cluster starts a host, or starts one again, the host may know its address before the
 // name servers do. So this waits for the name until the deadline; while they give the address of another host, for kForeignMs.
 SocketAddress address_to_listen_on(const std::string& host, int port, const Deadline& deadline) {
@@ -96,7 +103,7 @@ SocketAddress address_to_listen_on(const std::string& host, int port, const Dead
             const std::vector<SocketAddress> found = resolve(host, port, deadline);
             if (const auto own = own_of(found)) return *own;
             // A number stays what it is. Listening there says what is wrong.
-            if (found.front().host() == host || foreign.expired()) return found.front();
+            if (is_number(host) || foreign.expired()) return found.front();
             why = str("the host name '", host, "' is ", found.front().host(),
                       ", which is not an address of this machine");
         } catch (const Error& error) {
