@@ -10,7 +10,6 @@
 #include <optional>
 #include <random>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "rendezvous/uri.h"
@@ -344,16 +343,6 @@ bool wait_for(int fd, short events, const Deadline& deadline) {
     }
 }
 
-// At most until the deadline. False: the program wants it to end.
-bool sleep_for(std::int64_t milliseconds, const Deadline& deadline) {
-    const auto end = Deadline::after_ms(std::min(milliseconds, deadline.remaining_ms()));
-    while (!end.expired()) {
-        if (interrupt::wanted()) return false;
-        std::this_thread::sleep_until(interrupt::next_look(end));
-    }
-    return true;
-}
-
 void connect_socket(int fd, const SocketAddress& address, const Deadline& deadline) {
     if (connect(fd, address.get(), address.size) != 0) {
         if (errno != EINPROGRESS && errno != EINTR) fail(DDP_ERROR_UNAVAILABLE, reason(errno));
@@ -490,8 +479,9 @@ std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int po
         }
         // Jitter spreads the ranks of a large job, which all start to knock at the same moment.
         if (!random) random.emplace(std::random_device{}());
-        std::int64_t jittered = std::uniform_int_distribution<std::int64_t>(pause / 2, pause * 3 / 2)(*random);
-        if (!sleep_for(jittered, deadline)) interrupted(name);
+        const std::chrono::milliseconds jittered(
+            std::uniform_int_distribution<std::int64_t>(pause / 2, pause * 3 / 2)(*random));
+        if (!interrupt::sleep(jittered, deadline)) interrupted(name);
         pause = std::min(pause * 3 / 2, kLongestPauseMs);
     }
 }

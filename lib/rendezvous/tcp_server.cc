@@ -1,5 +1,7 @@
 #include "rendezvous/tcp_server.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <uv.h>
 
@@ -26,6 +28,7 @@
 #include "rendezvous/wait_list.h"
 #include "util/descriptors.h"
 #include "util/error.h"
+#include "util/interrupt.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
 #include "wire/crypto.h"
@@ -64,6 +67,53 @@ constexpr std::size_t kLongAnswer = std::size_t{64} << 10;
             fail(DDP_ERROR_LIMIT, "the store server cannot listen on ", name, ": ", why, kRaiseOpenFiles);
         default:
             fail(DDP_ERROR_IO, "the store server cannot listen on ", name, ": ", why);
+    }
+}
+
+// How often a name that has no address of this host yet is looked up again.
+constexpr std::chrono::milliseconds kLookAgain{200};
+// How long a name may stand for another host. Name servers hold an address for a while after its host is gone: those of
+// Kubernetes for up to 30 s.
+constexpr std::int64_t kForeignMs = 60'000;
+
+bool is_of_this_host(const SocketAddress& address) {
+    const Descriptor probe(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    return !probe || ::bind(probe.get(), address.get(), address.size) == 0 || errno != EADDRNOTAVAIL;
+}
+
+// The first address that this host has.
+std::optional<SocketAddress> own_of(const std::vector<SocketAddress>& addresses) {
+    const auto own = std::find_if(addresses.begin(), addresses.end(), is_of_this_host);
+    return own == addresses.end() ? std::nullopt : std::optional(*own);
+}
+
+bool is_number(const std::string& host) {
+    in6_addr address;  // room for both kinds
+    return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+// The address of a name or number. Where a cluster starts a host, or starts one again, the host may know its address before the
+// name servers do. So this waits for the name until the deadline; while they give the address of another host, for kForeignMs.
+SocketAddress address_to_listen_on(const std::string& host, int port, const Deadline& deadline) {
+    const auto foreign = Deadline::after_ms(std::min(kForeignMs, deadline.remaining_ms()));
+    bool told = false;
+    while (true) {
+        std::string why;
+        try {
+            const std::vector<SocketAddress> found = resolve(host, port, deadline);
+            if (const auto own = own_of(found)) return *own;
+            // A number stays what it is. Listening there says what is wrong.
+            if (is_number(host) || foreign.expired()) return found.front();
+            why = str("the host name '", host, "' is ", found.front().host(),
+                      ", which is not an address of this machine");
+        } catch (const Error& error) {
+            if (error.info().code != DDP_ERROR_UNAVAILABLE || deadline.expired()) throw;
+            why = error.what();
+        }
+        if (!std::exchange(told, true))
+            log(LogLevel::kWarn, "the store server waits for the address of its host: ", why);
+        if (!interrupt::sleep(kLookAgain, deadline))
+            fail(DDP_ERROR_INTERRUPTED, "a wait for the address of the store server's host was interrupted: ", why);
     }
 }
 
@@ -135,7 +185,7 @@ TcpServer::Loop::Loop(const std::string& host, int port, const std::string& secr
       limits_(limits),
       read_buffer_(kReadBuffer),
       waits_([this](Caller caller, const Outcome& outcome) { reply(caller, outcome); }) {
-    SocketAddress wanted = resolve(host, port, deadline).front();
+    const SocketAddress wanted = address_to_listen_on(host, port, deadline);
     init_loop(&loop_, "the store server");
     loop_.data = read_buffer_.data();
     uv_idle_init(&loop_, &turns_);

@@ -27,7 +27,8 @@ struct ServerLimits {
 
 class TcpServer {
 public:
-    // Listens when the constructor returns. port 0: a free one.
+    // Listens when the constructor returns. port 0: a free one. A host name that is not known yet, or that is another host's, may become
+    // this host's while the constructor waits.
     // Throws Error: ALREADY_EXISTS (port taken), PERMISSION_DENIED, INVALID_ARGUMENT (not an address of this machine),
     // UNAVAILABLE or TIMEOUT (host name), IO.
     TcpServer(const std::string& host, int port, const std::string& secret, const Deadline& deadline,

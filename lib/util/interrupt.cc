@@ -1,6 +1,7 @@
 #include "util/interrupt.h"
 
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "util/error.h"
@@ -96,6 +97,15 @@ bool wanted() {
     here.asking = false;
     here.last_asked = Clock::now();
     return yes;
+}
+
+bool sleep(std::chrono::milliseconds duration, const Deadline& deadline) {
+    const auto end = Deadline::after_ms(std::min(duration.count(), deadline.remaining_ms()));
+    while (!end.expired()) {
+        if (wanted()) return false;
+        std::this_thread::sleep_until(next_look(end));
+    }
+    return true;
 }
 
 bool detail::asking_here() {

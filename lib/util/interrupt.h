@@ -61,6 +61,9 @@ inline Deadline::Clock::time_point next_look(const Deadline& deadline) {
     return possible() ? std::min(deadline.at(), Deadline::Clock::now() + kSlice) : deadline.at();
 }
 
+// Sleeps, at most until the deadline. False: the program wants the wait to end.
+bool sleep(std::chrono::milliseconds duration, const Deadline& deadline);
+
 enum class Waited { kReady, kTimeout, kInterrupted };
 
 // condition.wait_until(lock, deadline, ready), which the program may interrupt.

@@ -196,7 +196,7 @@ void Launch::serve() {
     // The old server goes first: it may hold the port.
     store_.reset();
     try {
-        store_ = Store::serve(address, secret_);
+        store_ = Store::serve(address, secret_, kJoinTime);
     } catch (const std::runtime_error& error) {
         throw std::runtime_error("cannot host the store at " + address.uri() + ": " + error.what());
     }

@@ -62,12 +62,12 @@ std::optional<Endpoint> parse_endpoint(const std::string& text, int least_port) 
     return result;
 }
 
-Store Store::open(const std::string& uri, const std::string& secret, bool serve) {
+Store Store::open(const std::string& uri, const std::string& secret, bool serve, Milliseconds bound) {
     ddp_store_options options;
     ddp_store_options_init(&options);
     options.uri = uri.c_str();
     options.is_server = serve ? 1 : 0;
-    options.timeout_ms = kCallBound.count();
+    options.timeout_ms = bound.count();
     options.secret = secret.c_str();
     ddp_store* store = nullptr;
     Outcome outcome;
@@ -75,15 +75,15 @@ Store Store::open(const std::string& uri, const std::string& secret, bool serve)
     return Store(store);
 }
 
-Store Store::serve(const Endpoint& address, const std::string& secret) {
-    return open(address.uri(), secret, true);
+Store Store::serve(const Endpoint& address, const std::string& secret, Milliseconds bound) {
+    return open(address.uri(), secret, true, bound);
 }
 
 Store Store::connect(const std::string& uri, const std::string& secret, Milliseconds bound) {
     // One attempt takes no longer than a call may, because the store keeps that bound for its later calls.
     for (const auto give_up = Clock::now() + bound;;) {
         try {
-            return open(uri, secret, false);
+            return open(uri, secret, false, kCallBound);
         } catch (const StoreError& error) {
             if (!error.is_absence() || Clock::now() >= give_up) throw;
         }

@@ -28,8 +28,8 @@ std::optional<Endpoint> parse_endpoint(const std::string& text, int least_port =
 
 class Store {
 public:
-    // Runs a server that binds `address`.
-    static Store serve(const Endpoint& address, const std::string& secret);
+    // Runs a server that binds `address`. Waits at most `bound` for the name to become this host's.
+    static Store serve(const Endpoint& address, const std::string& secret, Milliseconds bound);
     // uri: of any store. Waits at most `bound` for its server.
     static Store connect(const std::string& uri, const std::string& secret, Milliseconds bound);
 
@@ -48,7 +48,7 @@ private:
         void operator()(ddp_store* store) const noexcept { ddp_store_free(store); }
     };
 
-    static Store open(const std::string& uri, const std::string& secret, bool serve);
+    static Store open(const std::string& uri, const std::string& secret, bool serve, Milliseconds bound);
     explicit Store(ddp_store* store) : store_(store) {}
 
     std::unique_ptr<ddp_store, Free> store_;

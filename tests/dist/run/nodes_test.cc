@@ -140,7 +140,7 @@ TEST(Nodes, ANodeThatDiesBeforeItsFirstReportIsLostSoon) {
     uv_loop_t loop;
     ASSERT_EQ(uv_loop_init(&loop), 0);
     {
-        Store store = Store::serve({"127.0.0.1", 0}, "");
+        Store store = Store::serve({"127.0.0.1", 0}, "", Milliseconds(5'000));
         Nodes nodes(&loop, store, {0, 2, 1, 0, Milliseconds{300}});
         store.add("ddp/run/hello/1", 1);  // and nothing more
         const auto give_up = Clock::now() + std::chrono::seconds(20);

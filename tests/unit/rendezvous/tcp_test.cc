@@ -67,12 +67,16 @@ TEST(Tcp, HostNamesAndForeignAddresses) {
     EXPECT_EQ(open(server->describe())->num_keys(), 0);
     expect_error(DDP_ERROR_INVALID_ARGUMENT, {"192.0.2.1", "not an address of this machine"},
                  [] { open("tcp://192.0.2.1:0", true, kSecret); });
-    auto start = std::chrono::steady_clock::now();
-    ErrorInfo error = error_of([] { open("tcp://no-such-host.invalid:1", false, kSecret, 300); });
-    EXPECT_LT(elapsed_ms(start), with_slack(2000));
-    // Some resolvers say no at once, others try for long.
-    EXPECT_TRUE(error.code == DDP_ERROR_UNAVAILABLE || error.code == DDP_ERROR_TIMEOUT) << error.message;
-    EXPECT_NE(error.message.find("no-such-host.invalid"), std::string::npos);
+    for (const bool is_server : {false, true}) {
+        auto start = std::chrono::steady_clock::now();
+        ErrorInfo error = error_of([&] { open("tcp://no-such-host.invalid:1", is_server, kSecret, 300); });
+        // A name may become known later: tests/dist/launchers/kubernetes_test.py has some that do.
+        EXPECT_GE(elapsed_ms(start), 300);
+        EXPECT_LT(elapsed_ms(start), with_slack(2000));
+        // Some resolvers say no at once, others try for long.
+        EXPECT_TRUE(error.code == DDP_ERROR_UNAVAILABLE || error.code == DDP_ERROR_TIMEOUT) << error.message;
+        EXPECT_NE(error.message.find("no-such-host.invalid"), std::string::npos);
+    }
 }
 
 TEST(Tcp, IPv6) {
