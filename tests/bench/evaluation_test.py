@@ -96,6 +96,13 @@ class EvaluationTest(unittest.TestCase):
         self.assertEqual(self.data("2"), before)
         self.assertIn("## Figure 2:", (OUT / "evaluation.md").read_text(encoding="utf-8"))
 
+    def test_pages_are_made_of_the_data_alone(self):
+        names = ["evaluation.md", "evaluation.html", *(f"figure-{name}.json" for name in FIGURES)]
+        before = [(OUT / name).read_bytes() for name in names]
+        done = run("--redraw", "--out", str(OUT))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([(OUT / name).read_bytes() for name in names], before)
+
     def test_what_is_wrong_is_said(self):
         for words, arguments in (("--only: there is no figure 3; there are 2, 6", ["--only", "2,3"]),
                                  ("--rate: '1 Gbit' is not a number with mbit or gbit", ["--rate", "1 Gbit"]),

@@ -2,6 +2,7 @@
 import sys
 
 COLOURS = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f"]
+ROOM = 0.16  # of the axis, for what lines across are called
 WIDTH, HEIGHT, COLUMNS = 5.6, 3.9, 2  # inches of a panel
 
 
@@ -99,6 +100,8 @@ def draw_series(axes, panel):
         axes.set_xscale("log")
         axes.minorticks_off()
         axes.set_xticks(every, [short(x) for x in every])
+        if any(series["style"] == "level" for series in panel["series"]):
+            axes.set_xlim(right=every[-1] * (every[-1] / every[0]) ** ROOM)
     if panel["scale"] == "places":
         axes.set_xticks(range(len(every)), [f"{x:g}" for x in every])
     if panel["y_scale"] == "log":

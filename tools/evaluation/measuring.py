@@ -1,7 +1,6 @@
 """How the figures are measured: ddp-bench on one host, between two hosts, and its simulator; and programs in Python."""
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import re
@@ -52,7 +51,7 @@ FULL = Size(
     buckets=[0, 5, 10, 25, 50, 100], ratios=[0.5, 1, 2, 4], measured_worlds=[2, 4, 8], narrow=1, convergence={8: 3000, 256: 400}, rounds=6)
 QUICK = Size(
     iters=2, bert_iters=2, total=60 * MILLION, tensor_sizes=[20000, 100000, 500000, 5 * MILLION, 20 * MILLION], buckets=[0, 5, 25, 100],
-    ratios=[0.5, 1, 3], measured_worlds=[2, 4], narrow=4, convergence={8: 1000, 256: 150}, rounds=2, profile_steps=2)
+    ratios=[0.5, 1, 3], measured_worlds=[2, 4], narrow=4, convergence={8: 800, 256: 100}, rounds=2, profile_steps=2)
 TINY = Size(
     iters=1, bert_iters=1, total=60000, tensor_sizes=[1000, 60000], buckets=[0, 0.25], ratios=[1], measured_worlds=[2], narrow=1,
     convergence={8: 8, 256: 4}, rounds=1, resnet="8x4000", bert="12x4000", real=("small",), profile="small", profile_steps=1, slow=0.02,
@@ -209,7 +208,3 @@ def narrowed(text, factor):
         lines.append(" ".join([name, *(str(int(extent) // factor) if extent in ("1024", "4096") else extent for extent in extents)])
                      + (f" @{uses}" if at else ""))
     return "\n".join(lines) + "\n"
-
-
-def write_json(path, data):
-    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
