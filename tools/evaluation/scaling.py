@@ -50,10 +50,10 @@ def beside_measured(bench):
     bench.figure.panels.append(Panel(f"{name}, the link of this machine", "ranks", "times a backward pass", [
         Series("measured", [(1, 1), *((world, ours) for world, ours, _ in lines)]),
         Series("the same worlds", [(1, 1), *((world, said) for world, _, said in lines)], simulated=True)]))
-    bench.figure.open_with("The simulator beside these measurements: " + ", ".join(
-        f"{world} ranks take {ours:.2f} times a backward pass, simulated {said:.2f} ({100 * (said / ours - 1):+.0f} %)"
-        for world, ours, said in lines) + ". Ranks of one host share its two cores and its memory here, of which the simulator knows only a "
-        "typical number.")
+    told = ", ".join(f"{world} ranks take {ours:.2f} times a backward pass, simulated {said:.2f} ({100 * (said / ours - 1):+.0f} %)"
+                     for world, ours, said in lines)
+    bench.figure.open_with(f"The simulator beside these measurements: {told}. Ranks of one host share its cores and its memory here, of which "
+                           "the simulator knows only a typical number.")
 
 
 def judge(figure, found):
