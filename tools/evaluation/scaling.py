@@ -52,8 +52,8 @@ def beside_measured(bench):
         Series("the same worlds", [(1, 1), *((world, said) for world, _, said in lines)], simulated=True)]))
     told = ", ".join(f"{world} ranks take {ours:.2f} times a backward pass, simulated {said:.2f} ({100 * (said / ours - 1):+.0f} %)"
                      for world, ours, said in lines)
-    bench.figure.open_with(f"The simulator beside these measurements: {told}. Ranks of one host share its cores and its memory here, of which "
-                           "the simulator knows only a typical number.")
+    bench.figure.open_with(f"The simulator beside these measurements: {told}. Ranks of one host share its cores and its memory here, of "
+                           "which the simulator knows only a typical number.")
 
 
 def judge(figure, found):
