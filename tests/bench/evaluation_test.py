@@ -7,6 +7,7 @@ usage: evaluation_test.py BUILD_FOLDER OUT_FOLDER
 import html.parser
 import importlib.util
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -112,7 +113,10 @@ class EvaluationTest(unittest.TestCase):
             done = run(*arguments)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(words, done.stderr)
-        done = subprocess.run([RUN, "--build", "/nowhere"], capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run([sys.executable, RUN, "--build", BUILD, "--page", "docs/evaluation.md"], capture_output=True, text=True,
+                              timeout=TIMEOUT_S, cwd=ROOT, env={**os.environ, "PATH": "/nonexistent"})
+        self.assertIn("--page: the page names a commit, and git knows none here", done.stderr)
+        done = subprocess.run([sys.executable, RUN, "--build", "/nowhere"], capture_output=True, text=True, timeout=TIMEOUT_S)
         self.assertIn("--build: there is no /nowhere/tools/bench/ddp-bench; build the targets", done.stderr)
 
 
