@@ -78,6 +78,7 @@ def main():
         write(path + ".rst", folder_page(path, inside))
     for path in files:
         if path.endswith(".svg"):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root / path, folder / path)
         elif (root / path).is_file() and not (folder / f"{path}.rst").exists():
             write(path + ".rst", source_page(root, path))

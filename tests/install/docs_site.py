@@ -21,7 +21,7 @@ import docs
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "abi"))
 import complete
 
-PAGES = ("index", "README", "CHANGELOG", "CONTRIBUTING", "search", "docs/python", "docs/ddprun", "docs/performance",
+PAGES = ("index", "README", "CHANGELOG", "CONTRIBUTING", "search", "docs/python", "docs/ddprun", "docs/performance", "docs/evaluation",
          "include/ddp/ddp.h", "include/ddp/context.hpp", "include/ddp_torch.hpp", "examples", "examples/c/mnist.c")
 MISSING = re.compile(r"(?:Could not import extension|no theme named) '?(\w+)")
 LOADED = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("source", "src")}

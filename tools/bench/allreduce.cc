@@ -1,5 +1,6 @@
-// ddp-bench allreduce: one ddp_allreduce at a time, in place, of several groups side by side; one for each of the groups that
-// take turns.
+// ddp-bench allreduce: one ddp_allreduce at a time, in place, of several groups side by side; with --groups or --pieces several that are
+// under way together.
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -31,13 +32,13 @@ struct Competitor {
 // What one row times: a group's allreduce of one size, in one kind of memory.
 class Target {
 public:
-    Target(const Competitor& competitor, const std::string& mode, std::size_t count, ddp_dtype dtype,
-           std::size_t pieces)
+    Target(const Competitor& competitor, const std::string& mode, std::size_t count, const Options& options)
         : competitor_(competitor),
           mode_(mode),
           count_(count),
-          dtype_(dtype),
-          pieces_(pieces),
+          dtype_(find_dtype(options.dtype)),
+          groups_(options.groups),
+          pieces_(std::min<std::size_t>(count, options.pieces > 0 ? options.pieces : options.groups)),
           memory_(collective_memory(competitor.group, mode, bytes())) {
         check_sum();
     }
@@ -56,7 +57,8 @@ public:
                            static_cast<std::int64_t>(bytes()), series);
         row["dtype"] = ddp_dtype_name(dtype_);
         row["memory"] = mode_;
-        row["groups"] = pieces_;
+        row["groups"] = groups_;
+        row["pieces"] = pieces_;
         row["tail"] = summarize(series).p99 / median(series);
         return row;
     }
@@ -102,6 +104,7 @@ private:
     std::string mode_;
     std::size_t count_;
     ddp_dtype dtype_;
+    unsigned groups_;
     std::size_t pieces_;
     Memory memory_;
 };
@@ -114,12 +117,11 @@ bool has_limit(int world) {
 }
 
 std::vector<Row> measure_size(const std::vector<Competitor>& competitors, const Options& options, std::uint64_t bytes) {
-    const ddp_dtype dtype = find_dtype(options.dtype);
-    const std::size_t count = std::max<std::size_t>(1, bytes / ddp_dtype_size(dtype));
+    const std::size_t item = ddp_dtype_size(find_dtype(options.dtype));
+    const std::size_t count = std::max<std::size_t>(1, bytes / item);
     std::vector<Target> targets;
     for (const Competitor& competitor : competitors) {
-        for (const std::string& mode : options.memory)
-            targets.emplace_back(competitor, mode, count, dtype, options.groups);
+        for (const std::string& mode : options.memory) targets.emplace_back(competitor, mode, count, options);
     }
     std::vector<Iteration> loops;
     for (const Target& target : targets) loops.push_back([&target] { return target.reduce(); });
@@ -128,7 +130,7 @@ std::vector<Row> measure_size(const std::vector<Competitor>& competitors, const 
     const int world = ddp_group_world_size(control);
     std::optional<Limit> limit;
     if (has_limit(world)) {
-        limit.emplace(world, ddp_group_rank(control), count * ddp_dtype_size(dtype));
+        limit.emplace(world, ddp_group_rank(control), count * item);
         loops.push_back([&limit] { return limit->pass(); });
     }
     const Budget budget{options.iterations(), options.seconds * static_cast<double>(targets.size())};

@@ -80,6 +80,11 @@ void SharedGradients::begin_step() {
     follow_views();
 }
 
+void SharedGradients::set_sync(bool sync) const {
+    Result result;
+    result.check(ddp_set_sync(context_.get(), sync ? 1 : 0, result));
+}
+
 void SharedGradients::ready(std::size_t index) const {
     Result result;
     const auto param = static_cast<ddp_param>(index);

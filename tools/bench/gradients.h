@@ -55,6 +55,8 @@ public:
 
     // Starts a step. The gradients may lie elsewhere afterwards.
     void begin_step();
+    // Before a step: whether it communicates.
+    void set_sync(bool sync) const;
     void ready(std::size_t index) const;
     void finalize() const;
     // Instead: the end without waiting, and for each parameter, before finalize(), that the host (CPU) or this stream waits.

@@ -84,6 +84,11 @@ CLI::App* add_allreduce(CLI::App& app, Options& options) {
         ->delimiter(',')
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 36))
         ->capture_default_str();
+    command
+        ->add_option("--pieces", options.pieces,
+                     "Cut each size into so many allreduces, which are under way together. The default is one for each "
+                     "of the --groups")
+        ->check(CLI::Range(1, 1000000));
     command->add_option("--dtype", options.dtype, "Element type")
         ->check(CLI::IsMember({"f16", "bf16", "f32", "f64", "i32", "i64", "u8"}))
         ->capture_default_str();
@@ -116,6 +121,19 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
             "Milliseconds of a core's time that the backward pass computes, shared out by elements times their uses")
         ->check(CLI::Range(0.0, 60000.0))
         ->capture_default_str();
+    command->add_flag("--sleep", options.sleep,
+                      "The backward pass sleeps for --compute-ms and leaves its core free, as a pass on a GPU does");
+    command->add_flag(
+        "--without-overlap", options.without_overlap,
+        "Also run the loop with all gradients announced after the backward pass, in turns with the other, and "
+        "print without_overlap_ms");
+    command
+        ->add_option("--sync-every", options.sync_every,
+                     "Also run loops that average gradients in one of N steps, for each N of this list, separated by "
+                     "commas, in turns "
+                     "with the other, and print sync_every_N_ms, the mean time of N steps")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 1000));
     command->add_flag("--find-unused", options.find_unused,
                       "Also run the loop with DDP_CONTEXT_FIND_UNUSED, in turns with the other, and print the ratio");
     command->add_option("--hook", options.hook,
@@ -146,7 +164,8 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
           command->add_flag("--autotune", options.autotune,
                             "Also run the loop with DDP_CONTEXT_AUTOTUNE, which first finds a bucket size, in turns "
                             "with the others: a row")})
-        for (const char* other : {"--find-unused", "--hook", "--trace", "--device"})
+        for (const char* other :
+             {"--find-unused", "--hook", "--trace", "--device", "--without-overlap", "--sync-every"})
             option->excludes(command->get_option(other));
     return command;
 }

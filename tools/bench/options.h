@@ -27,6 +27,7 @@ struct Options {
     std::vector<std::uint64_t> bytes{4096, 65536, 1048576, 4194304, 26214400};
     std::string dtype = "f32";
     std::vector<std::string> memory{"own"};  // "own", "group"
+    unsigned pieces = 0;                     // of each size, under way together; 0: one for each of the groups
 
     std::string device = "cpu";  // of the gradients: "cpu", "cuda", "cuda:N"
 
@@ -35,6 +36,9 @@ struct Options {
     double bucket_mb = 25;
     double first_bucket_mb = 1;
     double compute_ms = 0;
+    bool sleep = false;                // instead of computing
+    bool without_overlap = false;      // also run the loop with all gradients announced after the backward pass
+    std::vector<unsigned> sync_every;  // also run a loop for each: averages in one of so many steps
     bool copy = false;
     bool find_unused = false;
     std::vector<double> also_mb;  // also run the loop with these bucket sizes

@@ -2,10 +2,13 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <list>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "benchmarks.h"
@@ -33,6 +36,12 @@ void compute(double milliseconds) {
     }
 }
 
+// Waits as a processor does for a pass on a GPU: until a moment, whatever it did meanwhile.
+void sleep_until(double moment_ms) {
+    const double left = moment_ms - now_ms();
+    if (left > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(left));
+}
+
 // What a rank writes into a gradient: another value for each rank, parameter and iteration, all exact in f32.
 float value_of(int rank, std::size_t param, std::int64_t iteration) {
     return static_cast<float>(1 + rank + static_cast<int>(param % 64) + static_cast<int>(iteration % 16));
@@ -41,16 +50,21 @@ float value_of(int rank, std::size_t param, std::int64_t iteration) {
 // The same backward pass with and without libddp, so that the difference is libddp's doing.
 class Backward {
 public:
-    Backward(const Model& model, double compute_ms, int rank) : rank_(rank) {
-        for (const double share : work_shares(model)) costs_.push_back(compute_ms * share);
+    Backward(const Model& model, const Options& options, int rank) : rank_(rank), sleeps_(options.sleep) {
+        for (const double share : work_shares(model)) costs_.push_back(options.compute_ms * share);
     }
 
     // `ready` is called with a parameter's index once its gradient is written; the last registered parameter comes
     // first.
     template <typename Ready>
     void run(const std::vector<Gradient>& gradients, std::int64_t iteration, Ready ready) const {
+        double due = now_ms();
         for (std::size_t i = gradients.size(); i-- > 0;) {
-            compute(costs_[i]);
+            due += costs_[i];
+            if (sleeps_)
+                sleep_until(due);
+            else
+                compute(costs_[i]);
             std::fill_n(gradients[i].data, gradients[i].count, value_of(rank_, i, iteration));
             ready(i);
         }
@@ -59,6 +73,7 @@ public:
 private:
     std::vector<double> costs_;
     int rank_;
+    bool sleeps_;
 };
 
 // Each gradient's first and last element must be the mean of what the ranks wrote.
@@ -91,6 +106,32 @@ struct Variant {
         ++steps;
         if (exact) check_means(gradients.all(), world, iteration);
         return end - start;
+    }
+
+    // The same, but communication begins when the backward pass has ended.
+    double step_without_overlap(const Backward& backward, std::int64_t iteration) {
+        const double start = now_ms();
+        gradients.begin_step();
+        backward.run(gradients.all(), iteration, [](std::size_t) {});
+        for (std::size_t i = gradients.all().size(); i-- > 0;) gradients.ready(i);
+        gradients.finalize();
+        const double end = now_ms();
+        check_means(gradients.all(), world, iteration);
+        return end - start;
+    }
+
+    // Of so many steps, of which only the last is synced, the mean.
+    double steps_with_one_sync(const Backward& backward, std::int64_t iteration, unsigned count) {
+        const double start = now_ms();
+        for (unsigned i = 1; i <= count; ++i) {
+            gradients.set_sync(i == count);
+            gradients.begin_step();
+            backward.run(gradients.all(), iteration, [&](std::size_t param) { gradients.ready(param); });
+            gradients.finalize();
+        }
+        const double end = now_ms();
+        check_means(gradients.all(), world, iteration);
+        return (end - start) / count;
     }
 
     // Milliseconds of CPU time a step, on the rank that needed most.
@@ -151,6 +192,7 @@ Row row_of(const Variant& variant, ddp_group* group, const Options& options, con
     row["bucket_mb"] = static_cast<double>(variant.stats().bucket_cap_bytes) / 1048576;
     row["first_bucket_mb"] = options.first_bucket_mb;
     row["compute_ms"] = options.compute_ms;
+    row["sleep"] = options.sleep;
     row["groups"] = options.groups;
     row["mode"] = options.copy ? "copy" : "view";
     row["cpu_ms"] = variant.cpu_per_step(group);
@@ -160,11 +202,15 @@ Row row_of(const Variant& variant, ddp_group* group, const Options& options, con
 }  // namespace
 
 std::vector<Row> run_replay(ddp_group* group, const Options& options) {
-    if (options.device != "cpu") return run_replay_on_gpu(group, options);
+    if (options.device != "cpu") {
+        if (options.sleep || options.without_overlap || !options.sync_every.empty())
+            throw std::invalid_argument("--sleep, --without-overlap and --sync-every require --device cpu");
+        return run_replay_on_gpu(group, options);
+    }
     const Model model = find_model(options.model);
     const OwnGradients own(model);
     const std::vector<Gradient>* place = options.copy ? &own.all() : nullptr;
-    const Backward backward(model, options.compute_ms, ddp_group_rank(group));
+    const Backward backward(model, options, ddp_group_rank(group));
 
     std::int64_t iteration = 0;
     const Iteration local = [&] {
@@ -180,6 +226,16 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
         return variant;
     };
     Variant& plain = add(context_options(options));
+    std::vector<std::string> more;  // what the loops after that are called
+    if (options.without_overlap) {
+        more.push_back("without_overlap_ms");
+        loops.push_back([&] { return plain.step_without_overlap(backward, ++iteration); });
+    }
+    for (const unsigned every : options.sync_every) {
+        more.push_back("sync_every_" + std::to_string(every) + "_ms");
+        loops.push_back([&, every] { return plain.steps_with_one_sync(backward, ++iteration, every); });
+    }
+    const std::size_t after = loops.size();
     Variant *finding = nullptr, *hooked = nullptr;
     if (options.find_unused) finding = &add(context_options(options, DDP_CONTEXT_FIND_UNUSED));
     if (!options.hook.empty()) {
@@ -191,9 +247,10 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     const auto series = measure(ranks_of(group), {options.iterations(), options.seconds}, loops);
 
     Row row = row_of(plain, group, options, model, series[1], median(series[0]));
+    for (std::size_t i = 0; i < more.size(); ++i) row[more[i]] = median(series[2 + i]);
     if (finding) {
-        row["find_unused_ms"] = median(series[2]);
-        row["find_unused_ratio"] = median(series[2]) / median(series[1]);
+        row["find_unused_ms"] = median(series[after]);
+        row["find_unused_ratio"] = median(series[after]) / median(series[1]);
     }
     if (hooked) {
         row["hook"] = ddp_hook_name(hooked->gradients.context());

@@ -1,4 +1,5 @@
 """The page that the figures go to: a block of markdown for each section, with its verdicts and its commands."""
+import contextlib
 import datetime
 import pathlib
 import platform
@@ -74,14 +75,16 @@ def facts():
         found = re.search(pattern, pathlib.Path(path).read_text(encoding="utf-8"), re.MULTILINE)
         return found.group(1) if found else "unknown"
 
-    git = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False,
-                         cwd=pathlib.Path(__file__).parent)
+    commit = ""
+    with contextlib.suppress(OSError):  # without git
+        commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False,
+                                cwd=pathlib.Path(__file__).parent).stdout.strip()
     cores = len(re.findall(r"^processor", pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE))
     memory = int(first(r"^MemTotal:\s+(\d+)", "/proc/meminfo")) / (1 << 20)
     processor = first(r"^model name\s*: (.*)$", "/proc/cpuinfo")
     return {
         "machine": f"{processor}, {cores} cores, {memory:.0f} GiB of memory, Linux {platform.release()}",
-        "commit": git.stdout.strip() or "unknown",
+        "commit": commit or "unknown",
         "date": datetime.date.today().isoformat(),
     }
 

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""tools/evaluation/run with tiny sizes: every figure is measured, has data, pictures and verdicts, and is on both pages. The rules that
+give verdicts, and its complaints. What it says of times is not looked at.
+
+usage: evaluation_test.py BUILD_FOLDER OUT_FOLDER
+"""
+import html.parser
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RUN = ROOT / "tools/evaluation/run"
+BUILD, OUT = sys.argv[1], pathlib.Path(sys.argv[2])
+FIGURES = ("2", "6", "7", "8", "9", "10", "11", "12")
+TIMEOUT_S = 120
+sys.path.insert(0, str(RUN.parent))
+import figure  # noqa: E402  (tools/evaluation)
+import measuring  # noqa: E402
+import page  # noqa: E402
+import skipping  # noqa: E402
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, RUN, "--build", BUILD, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=TIMEOUT_S, cwd=ROOT)
+
+
+class Ids(html.parser.HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.loaded = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name == "src" or (tag == "link" and name == "href"):
+                self.loaded.append(value)
+
+
+class EvaluationTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        shutil.rmtree(OUT, ignore_errors=True)
+        cls.done = run("--tiny", "--out", str(OUT))
+
+    def data(self, name):
+        return json.loads((OUT / f"figure-{name}.json").read_text(encoding="utf-8"))
+
+    def test_every_figure_has_data_and_verdicts(self):
+        self.assertEqual(self.done.returncode, 0, self.done.stdout + self.done.stderr)
+        drawn = importlib.util.find_spec("matplotlib") is not None
+        for name in FIGURES:
+            data = self.data(name)
+            self.assertTrue(data["rows"] and data["commands"] and data["method"] and data["machine"] and data["commit"], name)
+            for panel in data["panels"]:
+                self.assertTrue(panel["title"] and (panel["bars"] or any(len(series["points"]) > 0 for series in panel["series"])), panel)
+            self.assertTrue(any(claim["verdict"] != figure.NOT_RUN for claim in data["claims"]), name)
+            for claim in data["claims"]:
+                self.assertIn(claim["verdict"], figure.VERDICTS)
+                self.assertTrue(all(claim[key] for key in ("paper", "ours", "rule", "reason")), claim)
+            self.assertEqual(data["drawn"], drawn, self.done.stderr)
+            self.assertEqual((OUT / f"figure-{name}.svg").exists(), drawn)
+
+    def test_simulated_worlds_are_marked(self):
+        for panel in self.data("8")["panels"]:
+            self.assertTrue(all(series["simulated"] for series in panel["series"]))
+        marks = [series["simulated"] for panel in self.data("9")["panels"] for series in panel["series"]]
+        self.assertIn(False, marks)
+        self.assertIn(True, marks)
+
+    def test_pages_hold_everything(self):
+        text, whole = ((OUT / f"evaluation.{kind}").read_text(encoding="utf-8") for kind in ("md", "html"))
+        for name in FIGURES:
+            data = self.data(name)
+            self.assertIn(f"## {page.heading(data)}\n", text)
+            for claim in data["claims"]:
+                self.assertIn(f"| {page.cell(claim['paper'])} | {page.cell(claim['ours'])} | {claim['verdict']} |", text)
+            self.assertIn(data["commit"], text)
+        found = Ids(whole)
+        self.assertEqual(found.loaded, [], "the page must need no other file")
+        self.assertEqual(len(found.ids), len(set(found.ids)), "names of two pictures must not meet")
+        self.assertEqual(whole.count("<svg"), sum(self.data(name)["drawn"] for name in FIGURES))
+
+    def test_a_figure_that_is_measured_again_leaves_the_others(self):
+        before = self.data("2")
+        done = run("--tiny", "--out", str(OUT), "--only", "8")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.data("2"), before)
+        self.assertIn("## Figure 2:", (OUT / "evaluation.md").read_text(encoding="utf-8"))
+
+    def test_pages_are_made_of_the_data_alone(self):
+        names = ["evaluation.md", "evaluation.html", *(f"figure-{name}.json" for name in FIGURES)]
+        before = [(OUT / name).read_bytes() for name in names]
+        done = run("--redraw", "--out", str(OUT))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([(OUT / name).read_bytes() for name in names], before)
+
+    def test_what_is_wrong_is_said(self):
+        for words, arguments in (("--only: there is no figure 3; there are 2, 6", ["--only", "2,3"]),
+                                 ("--rate: '1 Gbit' is not a number with mbit or gbit", ["--rate", "1 Gbit"]),
+                                 ("--page: there is no folder /nowhere", ["--page", "/nowhere/evaluation.md"]),
+                                 ("--page: figures of --tiny mean nothing", ["--tiny", "--page", str(OUT / "page.md")]),
+                                 ("not allowed with argument", ["--tiny", "--quick"])):
+            done = run(*arguments)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(words, done.stderr)
+        done = subprocess.run([sys.executable, RUN, "--build", BUILD, "--page", "docs/evaluation.md"], capture_output=True, text=True,
+                              timeout=TIMEOUT_S, cwd=ROOT, env={**os.environ, "PATH": "/nonexistent"})
+        self.assertIn("--page: the page names a commit, and git knows none here", done.stderr)
+        done = subprocess.run([sys.executable, RUN, "--build", "/nowhere"], capture_output=True, text=True, timeout=TIMEOUT_S)
+        self.assertIn("--build: there is no /nowhere/tools/bench/ddp-bench; build the targets", done.stderr)
+
+
+class RulesTest(unittest.TestCase):
+    def test_numbers(self):
+        verdicts = [figure.near(0.38, ours)[0] for ours in (0.38, 0.19, 0.76, 0.18, 0.8, 0.03, -0.38, 0)]
+        self.assertEqual(verdicts, [figure.REPRODUCED] * 3 + [figure.IN_SHAPE] * 2 + [figure.NOT] * 3)
+        self.assertEqual([figure.at_least(ours, 2, 1, "x")[0] for ours in (2, 1, 0.9)], list(figure.VERDICTS[:3]))
+        self.assertEqual([figure.at_most(ours, 1, 2, "x")[0] for ours in (1, 2, 2.1)], list(figure.VERDICTS[:3]))
+
+    def test_a_filter_that_does_not_shift(self):
+        values = [0.0] * 20 + [1.0] + [0.0] * 20
+        smooth = skipping.smoothed(values, 5)
+        self.assertEqual(max(range(41), key=smooth.__getitem__), 20)
+        self.assertAlmostEqual(skipping.smoothed([3.0] * 9, 4)[-1], 3)
+
+    def test_narrower_models(self):
+        self.assertEqual(measuring.narrowed("a 30522 1024 @0.5\nb 4096\nc 1024 4096\n", 4), "a 30522 256 @0.5\nb 1024\nc 256 1024\n")
+
+    def test_rates(self):
+        self.assertEqual((measuring.bits_a_second("2gbit"), measuring.bits_a_second("1.5mbit")), (2e9, 1.5e6))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
