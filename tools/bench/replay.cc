@@ -92,8 +92,9 @@ void check_means(const std::vector<Gradient>& gradients, int world, std::int64_t
 
 // The steps of one context, and the CPU time that this process has spent in them.
 struct Variant {
-    Variant(ddp_group* group, const ddp_context_options& options, const Model& model, const std::vector<Gradient>* own)
-        : gradients(group, options, model, own), world(ddp_group_world_size(group)) {}
+    Variant(ddp_group* group, const ddp_context_options& options, double mb, const Model& model,
+            const std::vector<Gradient>* own)
+        : gradients(group, options, model, own), world(ddp_group_world_size(group)), bucket_mb(mb) {}
 
     // One step of training with libddp.
     double step(const Backward& backward, std::int64_t iteration) {
@@ -160,6 +161,7 @@ struct Variant {
     SharedGradients gradients;
     bool exact = true;
     int world;
+    double bucket_mb;
     double cpu = 0;
     std::int64_t steps = 0, tuning_steps = 0;
 };
@@ -169,17 +171,13 @@ void use_hook(const Variant& variant, const Options& options) {
     result.check(ddp_use_hook(variant.gradients.context(), options.hook.c_str(), options.hook_options.c_str(), result));
 }
 
-ddp_context_options with_bucket_mb(Options options, double bucket_mb) {
-    options.bucket_mb = bucket_mb;
-    return context_options(options);
-}
-
 // Runs until libddp has found a bucket cap.
 void tune(Variant& variant, const Backward& backward, std::int64_t& iteration) {
     do variant.step(backward, ++iteration);
     while (variant.stats().tuning);
     variant.tuning_steps = std::exchange(variant.steps, 0);
     variant.cpu = 0;
+    variant.bucket_mb = static_cast<double>(variant.stats().bucket_cap_bytes) / 1048576;
 }
 
 Row row_of(const Variant& variant, ddp_group* group, const Options& options, const Model& model,
@@ -189,7 +187,7 @@ Row row_of(const Variant& variant, ddp_group* group, const Options& options, con
     row["model"] = options.model;
     row["params"] = model.size();
     row["buckets"] = ddp_context_bucket_count(variant.gradients.context());
-    row["bucket_mb"] = static_cast<double>(variant.stats().bucket_cap_bytes) / 1048576;
+    row["bucket_mb"] = variant.bucket_mb;
     row["first_bucket_mb"] = options.first_bucket_mb;
     row["compute_ms"] = options.compute_ms;
     row["sleep"] = options.sleep;
@@ -220,12 +218,14 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     };
     std::vector<Iteration> loops = {local};
     std::list<Variant> variants;
-    const auto add = [&](const ddp_context_options& of_context) -> Variant& {
-        Variant& variant = variants.emplace_back(group, of_context, model, place);
+    const auto add = [&](double mb, std::uint32_t flags) -> Variant& {
+        Options with = options;
+        with.bucket_mb = mb;
+        Variant& variant = variants.emplace_back(group, context_options(with, flags), mb, model, place);
         loops.push_back([&] { return variant.step(backward, ++iteration); });
         return variant;
     };
-    Variant& plain = add(context_options(options));
+    Variant& plain = add(options.bucket_mb, 0);
     std::vector<std::string> more;  // what the loops after that are called
     if (options.without_overlap) {
         more.push_back("without_overlap_ms");
@@ -237,13 +237,13 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     }
     const std::size_t after = loops.size();
     Variant *finding = nullptr, *hooked = nullptr;
-    if (options.find_unused) finding = &add(context_options(options, DDP_CONTEXT_FIND_UNUSED));
+    if (options.find_unused) finding = &add(options.bucket_mb, DDP_CONTEXT_FIND_UNUSED);
     if (!options.hook.empty()) {
-        use_hook(*(hooked = &add(context_options(options))), options);
+        use_hook(*(hooked = &add(options.bucket_mb, 0)), options);
         hooked->exact = false;  // the hook may be lossy
     }
-    for (const double mb : options.also_mb) add(with_bucket_mb(options, mb));
-    if (options.autotune) tune(add(context_options(options, DDP_CONTEXT_AUTOTUNE)), backward, iteration);
+    for (const double mb : options.also_mb) add(mb, 0);
+    if (options.autotune) tune(add(options.bucket_mb, DDP_CONTEXT_AUTOTUNE), backward, iteration);
     const auto series = measure(ranks_of(group), {options.iterations(), options.seconds}, loops);
 
     Row row = row_of(plain, group, options, model, series[1], median(series[0]));

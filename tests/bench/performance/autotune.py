@@ -9,6 +9,7 @@ USUAL, USUAL_SHM = 25, 1
 FEWEST = 6
 MODEL = "60x400000"  # 96 MB in equal gradients
 SMALL = "2000x256"
+FAST_RATE = "5gbit"
 
 
 def subjects(options):
@@ -16,9 +17,9 @@ def subjects(options):
     return [
         (Place("one host, shm", "shm"), [("resnet50", 100), (MODEL, 50)]),
         (Place("one host, tcp", "tcp"), [("resnet50", 100), (SMALL, 20)]),
-        (Place(f"two hosts, {options.rate}, 2 x 1", options.link_backend, options.rate), [("resnet50", 400), (MODEL, 400), ("resnet50", 1000)]),
+        (Place(f"two hosts, {options.rate}, 2 x 1", options.link_backend, options.rate), [("resnet50", 400), (MODEL, 400)]),
         (Place(f"two hosts, {options.rate}, 2 x 2", options.hierarchical, options.rate, 2), [("resnet50", 400)]),
-        (Place("two hosts, 10gbit, 2 x 1", options.link_backend, "10gbit"), [("resnet50", 200)]),
+        (Place(f"two hosts, {FAST_RATE}, 2 x 1", options.link_backend, FAST_RATE), [("resnet50", 100)]),
     ]
 
 
@@ -28,14 +29,14 @@ def measured(section, options, place, model, compute):
     sweep = [cap for cap in (SWEEP[1::4] if options.quick else SWEEP) if cap != usual]
     return place.rows(section, options, [
         "replay", "--model", model, "--compute-ms", compute, "--bucket-mb", usual, "--first-bucket-mb", min(1, usual),
-        "--also-mb", ",".join(map(str, sweep)), "--autotune", "--seconds", 1 if options.quick else 30])
+        "--also-mb", ",".join(map(str, sweep)), "--autotune", *(["--sleep"] if place.rate else []), "--seconds", 1 if options.quick else 30])
 
 
 def autotune(section, options):
     section.open_with(
         "Steps of `ddp-bench replay` with the usual bucket cap, with each cap of a sweep, and with the cap that libddp finds on the running job "
         "(`autotune`, [steps.md](steps.md#finding-the-bucket-cap)). All of them take turns, step by step, after libddp has found its cap. "
-        "The best cap of the sweep is the one that was fastest in these very steps, so noise favours it.")
+        "Between hosts the passes sleep, as on a GPU; on one host they compute. The best cap of the sweep is the one that was fastest in these very steps, so noise favours it.")
     lines, of_best, of_usual = [], [], []
     for place, cases in subjects(options):
         if reason := place.why_impossible(options):
