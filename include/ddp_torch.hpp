@@ -43,6 +43,7 @@ struct DistributedDataParallelOptions {
     bool static_graph = false;
     bool init_sync = true;
     std::vector<std::string> parameters_to_ignore; /* names of parameters and buffers that stay each rank's own */
+    bool autotune = false; /* find the bucket cap in the first steps, instead of bucket_cap_mb */
 };
 
 namespace detail {
@@ -207,7 +208,9 @@ private:
         constexpr std::uint64_t mib = 1 << 20;
         result.bucket_cap_bytes = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(options.bucket_cap_mb * mib));
         result.first_bucket_cap_bytes = std::min(mib, result.bucket_cap_bytes);
+        if (options.autotune) result.bucket_cap_bytes = result.first_bucket_cap_bytes = 0;
         result.flags = DDP_CONTEXT_NO_BUFFER_BROADCAST;
+        if (options.autotune) result.flags |= DDP_CONTEXT_AUTOTUNE;
         if (options.find_unused_parameters && !options.static_graph) result.flags |= DDP_CONTEXT_FIND_UNUSED;
         if (options.static_graph) result.flags |= DDP_CONTEXT_STATIC_GRAPH;
         if (!options.init_sync) result.flags |= DDP_CONTEXT_NO_INITIAL_BROADCAST;

@@ -132,8 +132,8 @@ DDP_API ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc
 DDP_API ddp_status ddp_register_buffer(ddp_context* context, const ddp_param_desc* desc, ddp_error** error);
 
 /* Ends registration: ranks compare parameters, buffers and options, rank 0 sends its values, and libddp makes buckets.
- * Errors: MISMATCH (names the first difference; context and group stay usable), INVALID_STATE (committed already, no
- * parameters), UNSUPPORTED (integers with WEIGHTED_MEAN or DIVIDE_BY_PRESENT), INVALID_ARGUMENT (a plan of plan.h).
+ * Errors: MISMATCH (names the first difference; context and group stay usable, unless a rank ends), INVALID_STATE
+ * (committed already, no parameters), UNSUPPORTED (integers with WEIGHTED_MEAN or DIVIDE_BY_PRESENT), INVALID_ARGUMENT (a plan of plan.h).
  * Threads: one. Blocks: for all ranks, each exchange at most the group's timeout. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_commit(ddp_context* context, ddp_error** error);
 
@@ -227,8 +227,8 @@ DDP_API ddp_status ddp_context_abort(ddp_context* context, const char* reason, d
 DDP_API ddp_status ddp_layout_hold(ddp_context* context, ddp_layout** layout, ddp_error** error);
 DDP_API void ddp_layout_free(ddp_layout* layout);
 
-/* Moves the context to another group, of any size, between steps or after it broke. Ranks compare parameters and plan,
- * which stay. A step under way is forgotten. Values are not sent: use ddp_broadcast.
+/* Moves the context to another group, of any size, between steps or after it broke. Ranks compare parameters, which
+ * stay. All get rank 0's bucket plan. A step under way is forgotten. Values are not sent: use ddp_broadcast.
  * Errors: INVALID_STATE (in a step, unless broken), MISMATCH (the old group stays).
  * Threads: one. Blocks: as ddp_commit, plus 1 s for the old group. Collective: yes, in the new group. Callbacks: no. */
 DDP_API ddp_status ddp_context_set_group(ddp_context* context, ddp_group* group, ddp_error** error);

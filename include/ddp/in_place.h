@@ -11,8 +11,8 @@
  *
  * BUCKETS. A bucket is a range of the block. Its gradients have one dtype and follow each other without a gap, on every
  * rank. A frozen or delayed gradient ends a bucket, as a gap does. libddp cuts buckets from the end of a block to its
- * beginning. A rebuild changes only the order in which they are sent, unless parameters were frozen or thawed, or the
- * context got another group or plan.
+ * beginning. A rebuild changes only the order in which they are sent, unless parameters were frozen or thawed, the
+ * context got another group or plan, or libddp tries another bucket cap (DDP_CONTEXT_AUTOTUNE).
  *
  * MEMORY. The block must outlive the context, and the group if that has broken. ddp_layout_hold does not keep it. After
  * an error that broke the context, libddp may write into the block until ddp_context_set_group has succeeded, or until

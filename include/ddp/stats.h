@@ -33,7 +33,7 @@ typedef struct ddp_stats {
     /* Bytes of gradients copied over all steps: between the caller's memory and buckets, and by a shared-memory backend
      * through memory of its own. 0 for views on one host, where gradients are reduced in place. */
     uint64_t copied_bytes;
-    uint64_t bucket_cap_bytes; /* the cap that the next rebuild uses */
+    uint64_t bucket_cap_bytes; /* a rebuild uses it, unless a plan was adopted. Of bucket_caps the last */
     int32_t tuning;            /* 1: libddp is still looking for it (DDP_CONTEXT_AUTOTUNE) */
     int32_t reserved1;
 } ddp_stats;

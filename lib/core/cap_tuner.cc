@@ -16,7 +16,7 @@ constexpr double kLeastCap = 65536, kMostCap = 1e15;
 
 // A visit takes at least this long, and so many steps. The first one takes kFirstSteps: nobody knows yet how long a step is.
 constexpr double kVisitMs = 150;
-constexpr std::size_t kLeastSteps = 5, kMostSteps = 100, kFirstSteps = 8;
+constexpr std::size_t kLeastSteps = 5, kMostSteps = 100, kFirstSteps = 8, kMostPerTime = 4;
 
 // A cap is dropped if it was so much slower than the usual one in both of the first sweeps (in one the machine may have been busy), and
 // after kWideSweeps unless it is among the fastest.
@@ -35,21 +35,23 @@ double median(std::vector<double> values) {
 }  // namespace
 
 double CapTuner::Trial::ratio() const {
-    return median(ratios);
+    return ratios.empty() ? 1 : median(ratios);
 }
 
 double CapTuner::Trial::best() const {
-    return *std::min_element(ratios.begin(), ratios.end());
+    return ratios.empty() ? 1 : *std::min_element(ratios.begin(), ratios.end());
 }
 
-// Before the first sweep one step is enough: the plan is about to be rebuilt.
-std::size_t CapTuner::visit_steps() const {
-    if (sweep_ == 0) return 1;
-    return 1 + (steps_ > 0 ? steps_ : kFirstSteps);
+// Before the first sweep one step is enough: the plan is about to be rebuilt. Where many steps do not count, a visit has an end too.
+bool CapTuner::due() const {
+    if (done_) return false;
+    if (sweep_ == 0) return ended_ >= 1;
+    const std::size_t wanted = steps_ > 0 ? steps_ : kFirstSteps;
+    return times_.size() >= wanted || ended_ >= kMostPerTime * wanted;
 }
 
 void CapTuner::step_ended(Point now) {
-    if (done_) return;
+    if (done_ || due()) return;
     ++ended_;
     if (last_end_ != Point()) times_.push_back(std::chrono::duration<double, std::milli>(now - last_end_).count());
     last_end_ = now;
@@ -64,11 +66,10 @@ void CapTuner::advance(double step_ms, const Planner& plan) {
         find_caps(plan);
         begin_sweep();
     } else {
-        if (steps_ == 0)
-            steps_ = std::clamp(static_cast<std::size_t>(std::ceil(kVisitMs / std::max(step_ms, 1e-3))), kLeastSteps,
-                                kMostSteps);
+        if (steps_ == 0 && step_ms > 0)
+            steps_ = std::clamp(static_cast<std::size_t>(std::ceil(kVisitMs / step_ms)), kLeastSteps, kMostSteps);
         if (current_ == 0) usual_ms_ = step_ms;
-        trials_[current_].ratios.push_back(usual_ms_ > 0 ? step_ms / usual_ms_ : 1);
+        if (step_ms > 0 && usual_ms_ > 0) trials_[current_].ratios.push_back(step_ms / usual_ms_);
         do ++current_;
         while (current_ < trials_.size() && trials_[current_].dropped);
         if (current_ == trials_.size()) end_sweep();
@@ -106,7 +107,7 @@ void CapTuner::end_sweep() {
     begin_sweep();
 }
 
-// And the usual cap, which the others are compared with.
+// The usual cap always stays: the others are compared with it.
 void CapTuner::keep_fastest(std::size_t count) {
     std::vector<Trial*> others;
     for (std::size_t i = 1; i < trials_.size(); ++i)

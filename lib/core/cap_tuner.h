@@ -34,10 +34,10 @@ public:
     // A choice has been made.
     bool done() const { return done_; }
     // A visit is over.
-    bool due() const { return !done_ && ended_ >= visit_steps(); }
+    bool due() const;
 
     void step_ended(Point now);
-    // The time until the next step ends says nothing.
+    // Do not count the time until the end of the next step.
     void skip_step() { last_end_ = {}; }
     // How long a step of this visit took on this rank.
     double step_ms() const;
@@ -58,7 +58,6 @@ private:
     };
 
     std::size_t usual_cap() const { return trials_.front().caps.back(); }
-    std::size_t visit_steps() const;
     void find_caps(const Planner& plan);
     void begin_sweep();
     void end_sweep();

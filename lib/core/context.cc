@@ -221,8 +221,7 @@ void Context::set_group(std::shared_ptr<Group> group) {
     if (!group_->broken()) reducer.require_idle();
     group->require_unbroken();
     reducer.leave_group(*group);
-    agree_on_model(*group, str(options_.text(), ", bucket plan ", std::hex, reducer.buckets().plan_hash()),
-                   table_.lines());
+    agree_on_model(*group, options_.text(), table_.lines());
     agree_on_ranges(*group);
     group_ = group;
     const StreamScope order(streams_);

@@ -220,6 +220,24 @@ void check_bucket(const std::vector<std::int32_t>& bucket, std::size_t index, co
     }
 }
 
+// Every parameter that is reduced is in one of them.
+void check_plan(const std::vector<std::vector<std::int32_t>>& buckets, const ParamTable& table) {
+    std::vector<bool> seen(table.params().size());
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+        for (const std::int32_t id : buckets[b]) {
+            if (seen[static_cast<std::size_t>(id)])
+                fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan names '", table[id].name, "' twice");
+            seen[static_cast<std::size_t>(id)] = true;
+        }
+        check_bucket(buckets[b], b, table);
+    }
+    for (std::int32_t id = 0; id < table.size(); ++id)
+        if (!seen[static_cast<std::size_t>(id)] && !table[id].ignored)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan does not name '", table[id].name, "'");
+}
+
+constexpr std::int32_t kEndOfBucket = -1;
+
 }  // namespace
 
 std::string plan_to_text(const BucketPlan& plan, const ParamTable& table) {
@@ -247,7 +265,6 @@ std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text, c
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan has version ", describe(json["libddp_plan"]),
                   "; this library reads version ", kPlanVersion);
     std::vector<std::vector<std::int32_t>> buckets;
-    std::vector<bool> seen(table.params().size());
     for (const Json& names : json["buckets"]) {
         if (!names.is_array() || names.empty())
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "bucket ", buckets.size(), " of the plan is ", describe(names),
@@ -258,16 +275,32 @@ std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text, c
             if (id < 0 || table[id].ignored)
                 fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan names ", describe(name),
                           ", which is no parameter of this context", id < 0 ? "" : " that is reduced");
-            if (seen[static_cast<std::size_t>(id)])
-                fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan names '", table[id].name, "' twice");
-            seen[static_cast<std::size_t>(id)] = true;
             bucket.push_back(id);
         }
-        check_bucket(bucket, buckets.size() - 1, table);
     }
-    for (std::int32_t id = 0; id < table.size(); ++id)
-        if (!seen[static_cast<std::size_t>(id)] && !table[id].ignored)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan does not name '", table[id].name, "'");
+    check_plan(buckets, table);
+    return buckets;
+}
+
+std::vector<std::vector<std::int32_t>> plan_of_rank_0(Group& group, const BucketPlan& mine, const ParamTable& table) {
+    std::vector<std::int32_t> ids;
+    for (const PlanBucket& bucket : mine.buckets) {
+        ids.insert(ids.end(), bucket.params.begin(), bucket.params.end());
+        ids.push_back(kEndOfBucket);
+    }
+    ids.resize(2 * table.params().size(), kEndOfBucket);  // as many on every rank
+    group.run({DDP_COLLECTIVE_BROADCAST, nullptr, ids.data(), ids.size(), DDP_I32}, OpTag::of(Purpose::kPlan));
+    std::vector<std::vector<std::int32_t>> buckets(1);
+    for (const std::int32_t id : ids) {
+        if (id < kEndOfBucket || id >= table.size() || (id >= 0 && table[id].ignored))
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the plan of rank 0 has a parameter ", id, "; its memory is damaged");
+        if (id != kEndOfBucket)
+            buckets.back().push_back(id);
+        else if (!buckets.back().empty())
+            buckets.emplace_back();
+    }
+    buckets.pop_back();
+    check_plan(buckets, table);
     return buckets;
 }
 

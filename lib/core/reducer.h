@@ -39,8 +39,8 @@ struct ReducerOptions {
     // Where buckets are reduced by the thread that fills them: few enough bytes that they are still in its cache.
     static constexpr std::size_t kCachedCap = std::size_t{1} << 20;
     std::vector<std::size_t> caps = make_caps(0, kUsualCap);
-    bool tune_caps = false;     // begins with `caps`, which are those of make_caps
-    std::size_t first_cap = 0;  // its `first`
+    bool tune_caps = false;     // search for the cap, from caps.back() on
+    std::size_t first_cap = 0;  // with tune_caps: the first argument of make_caps for every cap
     bool mean = true;
     bool rebuild = true;
     bool consensus_order = false;
@@ -112,7 +112,9 @@ public:
     void set_tunes_caps(bool tunes);
     bool tunes_caps() const { return tuner_.has_value(); }
     // It has not yet found them.
-    bool tuning() const { return tuner_ && !tuner_->done() && group_->world() > 1; }
+    bool tuning() const {
+        return tuner_ && !tuner_->done() && group_->world() > 1 && !queue_.hook()->depends_on_buckets();
+    }
     // The cap that the next rebuild uses.
     std::size_t cap() const { return caps().back(); }
     void adopt_plan(std::vector<std::vector<std::int32_t>> buckets);
@@ -242,6 +244,7 @@ private:
     const std::vector<std::size_t>& caps() const { return tuner_ ? tuner_->caps() : options_.caps; }
     BucketPlan make_next_plan(const std::vector<std::size_t>& caps) const;
     void tune();
+    BucketPlan common_plan();
     void change_buckets(BucketPlan plan);
     void adopt(std::unique_ptr<BucketStore> store);
     void arm();

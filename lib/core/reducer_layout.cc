@@ -302,6 +302,23 @@ void Reducer::leave_group(Group& next) {
                                        next.rank()}));
 }
 
+// That of rank 0. A rank may have another if a rebuild has failed there.
+BucketPlan Reducer::common_plan() {
+    const BucketPlan& mine = store_->plan();
+    if (group_->world() == 1) return mine;
+    std::vector<std::vector<std::int32_t>> lists;
+    try {
+        lists = plan_of_rank_0(*group_, mine, table_);
+    } catch (const CallError& error) {
+        throw Error(group_->break_everywhere(error.info()));
+    }
+    const bool same = std::equal(lists.begin(), lists.end(), mine.buckets.begin(), mine.buckets.end(),
+                                 [](const auto& list, const PlanBucket& bucket) { return list == bucket.params; });
+    BucketPlan plan = same ? mine : lay_out(plan_params(), lists);
+    agree_on_plan(*group_, hash_plan(plan));
+    return plan;
+}
+
 void Reducer::set_group(std::shared_ptr<Group> group) {
     if (!group_->broken()) require_idle();
     // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
@@ -318,19 +335,22 @@ void Reducer::set_group(std::shared_ptr<Group> group) {
     }
     factors_.prepare();
     queue_.hook()->forget_step(synced_steps_);
-    // Ranks that come from elsewhere have counted differently.
-    std::int64_t counts[] = {steps_, synced_steps_};
-    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, 2, DDP_I64, DDP_MAX}, OpTag::of(Purpose::kSetGroup));
+    // Ranks that come from elsewhere have counted differently. Those on which the last step or a rebuild failed are behind the others.
+    std::int64_t counts[] = {steps_, synced_steps_, rebuild_due_, order_.recording(), tunes_caps()};
+    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, std::size(counts), DDP_I64, DDP_MAX},
+                OpTag::of(Purpose::kSetGroup));
     if (counts[0] < steps_ || counts[1] < synced_steps_ || counts[0] > kMostSteps || counts[1] > counts[0])
         throw Error(group_->break_everywhere(
             {DDP_ERROR_IO, str("a rank has sent ", counts[0], " as its number of steps; its memory is damaged")}));
     steps_ = counts[0];
     synced_steps_ = counts[1];
     forget_step();
-    if (order_.recording()) order_.start();
-    if (tuner_) tuner_->restart();
-    if (move)
-        change_buckets(store_->plan());
+    rebuild_due_ = counts[2] != 0;
+    if (counts[3] != 0) order_.start();
+    set_tunes_caps(counts[4] != 0);
+    BucketPlan plan = common_plan();
+    if (move || plan != store_->plan())
+        change_buckets(std::move(plan));
     else
         arm();
     phase_.store(Phase::kIdle, std::memory_order_release);

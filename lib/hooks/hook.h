@@ -48,6 +48,8 @@ public:
     virtual bool sums_prescaled() const { return false; }
     // Whether ranks that apply the results stay alike.
     virtual bool keeps_models_alike() const { return true; }
+    // Whether another cut into buckets changes results, beyond rounding.
+    virtual bool depends_on_buckets() const { return false; }
 
     // The step whose buckets had this ddp_bucket::step has failed; buckets with the same number come again. Between steps only.
     virtual void forget_step(std::int64_t) {}

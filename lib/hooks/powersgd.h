@@ -115,6 +115,8 @@ class BatchedPowerSgdHook final : public PowerSgdHook {
 public:
     explicit BatchedPowerSgdHook(const ddp_powersgd_options& options) : PowerSgdHook(options, "batched_powersgd") {}
 
+    bool depends_on_buckets() const override { return true; }
+
 private:
     struct Job;
 

@@ -1,7 +1,5 @@
 #include "rendezvous/tcp_server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <uv.h>
 
@@ -87,33 +85,33 @@ std::optional<SocketAddress> own_of(const std::vector<SocketAddress>& addresses)
     return own == addresses.end() ? std::nullopt : std::optional(*own);
 }
 
-bool is_number(const std::string& host) {
-    in6_addr address;  // room for both kinds
-    return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
-}
-
 // The address of a name or number. Where a cluster starts a host, or starts one again, the host may know its address before the
 // name servers do. So this waits for the name until the deadline; while they give the address of another host, for kForeignMs.
 SocketAddress address_to_listen_on(const std::string& host, int port, const Deadline& deadline) {
     const auto foreign = Deadline::after_ms(std::min(kForeignMs, deadline.remaining_ms()));
     bool told = false;
     while (true) {
-        std::string why;
+        std::vector<SocketAddress> found;
+        ErrorInfo error;
         try {
-            const std::vector<SocketAddress> found = resolve(host, port, deadline);
-            if (const auto own = own_of(found)) return *own;
-            // A number stays what it is. Listening there says what is wrong.
-            if (is_number(host) || foreign.expired()) return found.front();
-            why = str("the host name '", host, "' is ", found.front().host(),
-                      ", which is not an address of this machine");
-        } catch (const Error& error) {
-            if (error.info().code != DDP_ERROR_UNAVAILABLE || deadline.expired()) throw;
-            why = error.what();
+            found = resolve(host, port, deadline);
+        } catch (const Error& failure) {
+            error = failure.info();
+            if (error.code != DDP_ERROR_UNAVAILABLE) throw;
         }
+        if (const auto own = own_of(found)) return *own;
+        // A number stays what it is. Listening there says what is wrong.
+        if (!found.empty() && (is_numeric(host) || foreign.expired())) return found.front();
+        const std::string why = found.empty() ? error.message
+                                              : str("the host name '", host, "' is ", found.front().host(),
+                                                    ", which is not an address of this machine");
         if (!std::exchange(told, true))
             log(LogLevel::kWarn, "the store server waits for the address of its host: ", why);
         if (!interrupt::sleep(kLookAgain, deadline))
             fail(DDP_ERROR_INTERRUPTED, "a wait for the address of the store server's host was interrupted: ", why);
+        if (!deadline.expired()) continue;
+        if (found.empty()) throw Error(error);
+        return found.front();
     }
 }
 

@@ -27,8 +27,8 @@ struct ServerLimits {
 
 class TcpServer {
 public:
-    // Listens when the constructor returns. port 0: a free one. A host name that is not known yet, or that is another host's, may become
-    // this host's while the constructor waits.
+    // Listens when the constructor returns. port 0: a free one. Waits while the host's name has no address, or that of another
+    // host.
     // Throws Error: ALREADY_EXISTS (port taken), PERMISSION_DENIED, INVALID_ARGUMENT (not an address of this machine),
     // UNAVAILABLE or TIMEOUT (host name), IO.
     TcpServer(const std::string& host, int port, const std::string& secret, const Deadline& deadline,

@@ -91,6 +91,11 @@ bool SocketAddress::is_loopback() const {
     return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == kLoopbackNet);
 }
 
+bool is_numeric(const std::string& host) {
+    std::vector<SocketAddress> addresses;
+    return look_up(host, 0, AI_NUMERICHOST, addresses) == 0;
+}
+
 std::vector<SocketAddress> resolve(const std::string& host, int port, const Deadline& deadline) {
     std::vector<SocketAddress> numeric;
     if (look_up(host, port, AI_NUMERICHOST, numeric) == 0) return numeric;  // the usual case needs no thread

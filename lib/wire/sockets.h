@@ -20,6 +20,9 @@ struct SocketAddress {
     bool is_loopback() const;  // 127.0.0.0/8, also as ::ffff:127.0.0.0/104, and ::1
 };
 
+// Whether `host` is an address, which needs no resolver, and no name.
+bool is_numeric(const std::string& host);
+
 // The addresses of a host name or number, never none. Throws Error: UNAVAILABLE if there are none now (a name may
 // appear later, while a cluster starts), TIMEOUT if the resolver does not answer in time.
 std::vector<SocketAddress> resolve(const std::string& host, int port, const Deadline& deadline);

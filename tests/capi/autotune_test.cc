@@ -122,6 +122,109 @@ TEST(Autotune, APlanFromTheStartLeavesNothingToFind) {
     });
 }
 
+// Ranks that come from elsewhere: rank 1 has a plan of its own, and rank 0 has done steps, after which a rebuild is due.
+TEST(Autotune, RanksOfANewGroupSearchTogetherFromRank0sPlan) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        BorrowedGroup common(group);
+        const ddp::Group alone = common.split(rank, 0);
+        auto options = tuned();
+        options.bucket_cap_bytes = kUsualCap / 2;
+        Model other(alone.get(), sizes(), true, options);
+        other.context.commit();
+        Model m(alone.get(), sizes(), true, tuned());
+        if (rank == 1) m.context.adopt_plan(other.context.plan());
+        m.context.commit();
+        const auto buckets = m.context.stats().bucket_count;
+        EXPECT_EQ(buckets, rank == 0 ? 2 : 3);
+        for (int i = 0; i < 3 * (1 - rank); ++i) step(m, 0, 1);
+        m.context.set_group(common);
+        EXPECT_EQ(m.context.stats().bucket_count, 2);
+        EXPECT_EQ(m.context.stats().tuning, 1);
+        step(m, rank, 2, false);
+        find(m, rank, 2);
+        step(m, rank, 2);
+    });
+}
+
+TEST(Autotune, UnsyncedStepsAddUpAcrossRebuilds) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        Model m(group, sizes(), true, tuned());
+        m.context.commit();
+        const std::vector<float> ones(m.size(0), 1 + static_cast<float>(rank));
+        const auto put_all = [&] {
+            m.context.step_begin();
+            for (int p = m.count() - 1; p >= 0; --p) m.context.put(p, ones.data(), DDP_PUT_ADD);
+            m.context.finalize();
+        };
+        for (int i = 0; m.context.stats().tuning && i < kMostSteps; ++i) {
+            m.context.set_sync(false);
+            put_all();
+            put_all();
+            m.context.set_sync(true);
+            put_all();
+            for (int p = 0; p < m.count(); ++p) ASSERT_TRUE(m.holds(p, 4.5, 0)) << i;
+        }
+        EXPECT_GT(m.context.stats().rebuilds, 3);
+    });
+}
+
+TEST(Autotune, GradientsInPlaceStayWhereTheyAre) {
+    on_ranks({2, "shm"}, [&](int rank, ddp_group* group) {
+        BorrowedGroup borrowed(group);
+        ddp::Context context(borrowed, tuned());
+        std::vector<float> block(12 * 8192);
+        for (int p = 0; p < 12; ++p)
+            context.add_param<float>(std::to_string(p), {8192}, nullptr, block.data() + p * 8192, DDP_PARAM_IN_PLACE);
+        context.commit();
+        for (int i = 0; context.stats().tuning && i < kMostSteps; ++i) {
+            context.step_begin();
+            for (int p = 11; p >= 0; --p) {
+                std::fill_n(block.data() + p * 8192, 8192, static_cast<float>(rank + p));
+                context.grad_ready(p);
+            }
+            context.finalize();
+            for (int p = 0; p < 12; ++p)
+                ASSERT_EQ(block[static_cast<std::size_t>(p) * 8192 + 5], 0.5f + static_cast<float>(p));
+        }
+        EXPECT_EQ(context.stats().tuning, 0);
+    });
+}
+
+// The time of a step is never measured, so there is nothing to choose by.
+TEST(Autotune, KeepsTheUsualCapWhereEveryStepRebuilds) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        auto options = tuned();
+        options.rebuild_interval = 1;
+        Model m(group, sizes(), true, options);
+        m.context.commit();
+        find(m, rank, 2);
+        EXPECT_EQ(m.context.stats().bucket_cap_bytes, kUsualCap);
+    });
+}
+
+TEST(Autotune, TriesNothingWithoutStepBegin) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        Model m(group, sizes(), true, tuned());
+        m.context.commit();
+        for (int i = 0; i < 50; ++i) step(m, rank, 2, false);
+        EXPECT_EQ(m.context.stats().tuning, 1);
+        EXPECT_EQ(m.context.stats().rebuilds, 0);
+    });
+}
+
+TEST(Autotune, TriesNothingWhereBucketsChangeTheResult) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        Model m(group, sizes(), true, tuned());
+        m.context.use_hook("batched_powersgd", "start=1000");
+        m.context.commit();
+        EXPECT_EQ(m.context.stats().tuning, 0);
+        for (int i = 0; i < 30; ++i) step(m, rank, 2);
+        EXPECT_LE(m.context.stats().rebuilds, 1);
+        m.context.use_default_hook();
+        EXPECT_EQ(m.context.stats().tuning, 1);
+    });
+}
+
 TEST(Autotune, OneRankHasNothingToFind) {
     on_ranks({1}, [&](int rank, ddp_group* group) {
         Model m(group, sizes(), true, tuned());
@@ -132,7 +235,7 @@ TEST(Autotune, OneRankHasNothingToFind) {
     });
 }
 
-// Steps that are discarded or not synced, frozen parameters, rebuilds for other reasons, and a rank that runs out of inputs.
+// Steps that are discarded, frozen parameters, rebuilds for other reasons, and a rank that runs out of inputs.
 TEST(Autotune, GoesOnBesideEverythingElse) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         auto options = tuned(DDP_CONTEXT_JOIN);

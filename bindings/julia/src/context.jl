@@ -321,7 +321,7 @@ wait_param_on(ctx::Context, parameter::Parameter, stream) =
 struct Stats
     values::LibDDP.ddp_stats
 end
-Base.propertynames(::Stats) = filter(name -> !(name in (:struct_size, :reserved0)), fieldnames(LibDDP.ddp_stats))
+Base.propertynames(::Stats) = filter(name -> !(name in (:struct_size, :reserved0, :reserved1)), fieldnames(LibDDP.ddp_stats))
 Base.getproperty(stats::Stats, name::Symbol) = getfield(getfield(stats, :values), name)
 Base.show(io::IO, stats::Stats) =
     print(io, "Stats(", join(("$name=$(getproperty(stats, name))" for name in propertynames(stats)), ", "), ")")

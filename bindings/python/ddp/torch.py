@@ -147,6 +147,7 @@ class DistributedDataParallel(nn.Module):
     """
 
     _listeners = ()  # hooks in the autograd graph
+    _autotune = False
 
     def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True, init_sync=True,
                  process_group=None, bucket_cap_mb=None, find_unused_parameters=False, check_reduction=False,
@@ -167,7 +168,7 @@ class DistributedDataParallel(nn.Module):
         self._autotune = bucket_cap_mb == "auto"
         if bucket_cap_mb is None or self._autotune:
             bucket_cap_mb = 25
-        if not isinstance(bucket_cap_mb, (int, float)) or bucket_cap_mb <= 0:
+        if isinstance(bucket_cap_mb, str) or bucket_cap_mb <= 0:
             raise ValueError(f"bucket_cap_mb: it must be above 0, or \"auto\", not {bucket_cap_mb!r}")
         self.module, self.dim = module, dim
         self.broadcast_buffers, self.gradient_as_bucket_view = broadcast_buffers, gradient_as_bucket_view
@@ -189,7 +190,8 @@ class DistributedDataParallel(nn.Module):
         self.device = next(iter(self._tensors.values())).device
         self.device_type = self.device.type
         self.context = Context(
-            self.process_group, bucket_cap=self.bucket_bytes_cap, first_bucket_cap=min(_MIB, self.bucket_bytes_cap),
+            self.process_group, bucket_cap=0 if self._autotune else self.bucket_bytes_cap,
+            first_bucket_cap=0 if self._autotune else min(_MIB, self.bucket_bytes_cap),
             initial_broadcast=init_sync, broadcast_buffers=self.broadcast_buffers and bool(options),
             find_unused=self.find_unused_parameters and not self.static_graph, static_graph=self.static_graph,
             autotune=self._autotune, **options)

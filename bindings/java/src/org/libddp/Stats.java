@@ -27,7 +27,7 @@ package org.libddp;
  * @param hookBytesOut since the hook was installed: bytes that this rank gave to collectives for them
  * @param copiedBytes bytes of gradients that were copied over all steps, between the program's memory and buckets, and
  *     by a shared-memory backend; 0 for views on one host
- * @param bucketCapBytes the cap that the next rebuild uses
+ * @param bucketCapBytes the cap that a rebuild uses, unless a plan was adopted
  * @param tuning whether libddp is still looking for it (autotune)
  */
 public record Stats(long steps, long syncedSteps, long rebuilds, int paramCount, int bucketCount, int unusedParams,
