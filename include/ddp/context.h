@@ -133,7 +133,8 @@ DDP_API ddp_status ddp_register_buffer(ddp_context* context, const ddp_param_des
 
 /* Ends registration: ranks compare parameters, buffers and options, rank 0 sends its values, and libddp makes buckets.
  * Errors: MISMATCH (names the first difference; context and group stay usable, unless a rank ends), INVALID_STATE
- * (committed already, no parameters), UNSUPPORTED (integers with WEIGHTED_MEAN or DIVIDE_BY_PRESENT), INVALID_ARGUMENT (a plan of plan.h).
+ * (committed already, no parameters), UNSUPPORTED (integers with WEIGHTED_MEAN or DIVIDE_BY_PRESENT), INVALID_ARGUMENT
+ * (a plan of plan.h).
  * Threads: one. Blocks: for all ranks, each exchange at most the group's timeout. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_commit(ddp_context* context, ddp_error** error);
 

@@ -55,7 +55,7 @@ ddp::Work slow_average(ddp_group* group, ddp_bucket* bucket) {
 }
 
 TEST(Autotune, RanksFindTheSameCapAndStepsStayExact) {
-    for (const char* backend : {"threads", "tcp", "shm"}) {
+    for (const char* backend : {"threads", "tcp"}) {
         std::vector<std::uint64_t> caps(3);
         on_ranks({3, backend}, [&](int rank, ddp_group* group) {
             Model m(group, sizes(), std::strcmp(backend, "tcp") != 0, tuned());
