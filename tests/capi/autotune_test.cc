@@ -18,9 +18,9 @@ namespace autotune_test {
 constexpr std::uint64_t kUsualCap = 256 << 10;
 constexpr int kMostSteps = 20000;
 
-ddp_context_options tuned(std::uint32_t flags = 0) {
+ddp_context_options tuned(std::uint32_t flags = 0, std::uint64_t cap = kUsualCap) {
     auto options = ddp::Context::defaults();
-    options.bucket_cap_bytes = kUsualCap;
+    options.bucket_cap_bytes = cap;
     options.flags = DDP_CONTEXT_AUTOTUNE | flags;
     return options;
 }
@@ -45,9 +45,10 @@ void find(Model& m, int rank, int world) {
     ASSERT_EQ(m.context.stats().tuning, 0);
 }
 
-// Where every bucket takes 2 ms, the fewest buckets are fastest.
+// Where every bucket takes long, few buckets are fastest.
+constexpr std::uint64_t kSmallCap = 64 << 10;  // 6 buckets
 ddp::Work slow_average(ddp_group* group, ddp_bucket* bucket) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ddp_work* work = nullptr;
     ddp::detail::call(ddp_allreduce, group, static_cast<const void*>(nullptr), ddp_bucket_buffer(bucket),
                       ddp_bucket_count(bucket), ddp_bucket_dtype(bucket), DDP_AVG, &work);
@@ -75,27 +76,28 @@ TEST(Autotune, RanksFindTheSameCapAndStepsStayExact) {
 TEST(Autotune, KeepsTheFastestCap) {
     std::vector<std::uint64_t> caps(2);
     on_ranks({2}, [&](int rank, ddp_group* group) {
-        Model m(group, sizes(), true, tuned());
+        Model m(group, sizes(), true, tuned(0, kSmallCap));
         m.context.set_comm_hook(slow_average);
         m.context.commit();
+        EXPECT_EQ(m.context.stats().bucket_count, 6);
         find(m, rank, 2);
         step(m, rank, 2);
-        EXPECT_EQ(m.context.stats().bucket_count, 1);
+        EXPECT_LE(m.context.stats().bucket_count, 2);
         caps[static_cast<std::size_t>(rank)] = m.context.stats().bucket_cap_bytes;
     });
     EXPECT_EQ(caps[0], caps[1]);
-    EXPECT_GT(caps[0], kUsualCap);
+    EXPECT_GT(caps[0], kSmallCap);
 }
 
 TEST(Autotune, AHookOrAGroupBeginsItAnewAndAPlanEndsIt) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
-        Model m(group, sizes(), true, tuned());
+        Model m(group, sizes(), true, tuned(0, kSmallCap));
         m.context.commit();
         find(m, rank, 2);
         m.context.set_comm_hook(slow_average);
         EXPECT_EQ(m.context.stats().tuning, 1);
         find(m, rank, 2);
-        EXPECT_EQ(m.context.stats().bucket_count, 1);
+        EXPECT_LE(m.context.stats().bucket_count, 2);
         const ddp::Group next = m.borrowed.split(0, rank);
         m.context.set_group(next);
         EXPECT_EQ(m.context.stats().tuning, 1);
@@ -103,7 +105,7 @@ TEST(Autotune, AHookOrAGroupBeginsItAnewAndAPlanEndsIt) {
         m.context.adopt_plan(m.context.plan());
         step(m, rank, 2);
         EXPECT_EQ(m.context.stats().tuning, 0);
-        EXPECT_EQ(m.context.stats().bucket_cap_bytes, kUsualCap);
+        EXPECT_EQ(m.context.stats().bucket_cap_bytes, kSmallCap);
         const auto rebuilds = m.context.stats().rebuilds;
         for (int i = 0; i < 200; ++i) step(m, rank, 2);
         EXPECT_EQ(m.context.stats().rebuilds, rebuilds);
