@@ -81,8 +81,9 @@ def predicted(section, options):
     section.table(["Model", "GPU", "Alone, ms", "Network", "finalize, ms", "wait-param, %", "first-used, %", "pieces, %", "agreed, %",
                    "decoupled, %", "fp16, %", "fp16 and first-used, %"], lines)
 
-    def many(what, over="zero"):
-        better = [getattr(cell, what) - getattr(cell, over, 0.0) for cell in everything]
+    def many(what, over=None):
+        """Gains are shares of finalize's step; here they become shares of the other one's step."""
+        better = [1 - (1 - getattr(cell, what)) / (1 - getattr(cell, over) if over else 1) for cell in everything]
         return f"{sum(gain >= ENOUGH for gain in better)} of {len(better)}, at most {100 * max(better):.0f} %"
 
     for text, names in (("wait-param against finalize", ("wait_param",)), ("first-used in whole buckets against wait-param", ("whole", "wait_param")),
