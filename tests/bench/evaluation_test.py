@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
@@ -17,19 +18,22 @@ import unittest
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUN = ROOT / "tools/evaluation/run"
-BUILD, OUT = sys.argv[1], pathlib.Path(sys.argv[2])
+BUILD, OUT = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
 FIGURES = ("2", "6", "7", "8", "9", "10", "11", "12")
-TIMEOUT_S = 120
 sys.path.insert(0, str(RUN.parent))
 import figure  # noqa: E402  (tools/evaluation)
 import measuring  # noqa: E402
 import page  # noqa: E402
+import processes  # noqa: E402  (tools/bench/peers)
 import skipping  # noqa: E402
 
+sys.path.insert(0, str(ROOT / "tests/support"))
+from slack import SLACK  # noqa: E402  (tests/support)
 
-def run(*arguments):
-    return subprocess.run([sys.executable, RUN, "--build", BUILD, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=TIMEOUT_S, cwd=ROOT)
+
+def run(*arguments, build=BUILD, **environment):
+    """Its status, and all that it said. Programs that it starts end before it does."""
+    return processes.run([sys.executable, RUN, "--build", build, "--timeout", "60", *arguments], 120 * SLACK, environment, subprocess.STDOUT)
 
 
 class Ids(html.parser.HTMLParser):
@@ -56,7 +60,8 @@ class EvaluationTest(unittest.TestCase):
         return json.loads((OUT / f"figure-{name}.json").read_text(encoding="utf-8"))
 
     def test_every_figure_has_data_and_verdicts(self):
-        self.assertEqual(self.done.returncode, 0, self.done.stdout + self.done.stderr)
+        status, said = self.done
+        self.assertEqual(status, 0, said)
         drawn = importlib.util.find_spec("matplotlib") is not None
         for name in FIGURES:
             data = self.data(name)
@@ -67,7 +72,7 @@ class EvaluationTest(unittest.TestCase):
             for claim in data["claims"]:
                 self.assertIn(claim["verdict"], figure.VERDICTS)
                 self.assertTrue(all(claim[key] for key in ("paper", "ours", "rule", "reason")), claim)
-            self.assertEqual(data["drawn"], drawn, self.done.stderr)
+            self.assertEqual(data["drawn"], drawn, said)
             self.assertEqual((OUT / f"figure-{name}.svg").exists(), drawn)
 
     def test_simulated_worlds_are_marked(self):
@@ -92,16 +97,16 @@ class EvaluationTest(unittest.TestCase):
 
     def test_a_figure_that_is_measured_again_leaves_the_others(self):
         before = self.data("2")
-        done = run("--tiny", "--out", str(OUT), "--only", "8")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        status, said = run("--tiny", "--out", str(OUT), "--only", "8")
+        self.assertEqual(status, 0, said)
         self.assertEqual(self.data("2"), before)
         self.assertIn("## Figure 2:", (OUT / "evaluation.md").read_text(encoding="utf-8"))
 
     def test_pages_are_made_of_the_data_alone(self):
         names = ["evaluation.md", "evaluation.html", *(f"figure-{name}.json" for name in FIGURES)]
         before = [(OUT / name).read_bytes() for name in names]
-        done = run("--redraw", "--out", str(OUT))
-        self.assertEqual(done.returncode, 0, done.stderr)
+        status, said = run("--redraw", "--out", str(OUT))
+        self.assertEqual(status, 0, said)
         self.assertEqual([(OUT / name).read_bytes() for name in names], before)
 
     def test_what_is_wrong_is_said(self):
@@ -110,14 +115,13 @@ class EvaluationTest(unittest.TestCase):
                                  ("--page: there is no folder /nowhere", ["--page", "/nowhere/evaluation.md"]),
                                  ("--page: figures of --tiny mean nothing", ["--tiny", "--page", str(OUT / "page.md")]),
                                  ("not allowed with argument", ["--tiny", "--quick"])):
-            done = run(*arguments)
-            self.assertNotEqual(done.returncode, 0)
-            self.assertIn(words, done.stderr)
-        done = subprocess.run([sys.executable, RUN, "--build", BUILD, "--page", "docs/evaluation.md"], capture_output=True, text=True,
-                              timeout=TIMEOUT_S, cwd=ROOT, env={**os.environ, "PATH": "/nonexistent"})
-        self.assertIn("--page: the page names a commit, and git knows none here", done.stderr)
-        done = subprocess.run([sys.executable, RUN, "--build", "/nowhere"], capture_output=True, text=True, timeout=TIMEOUT_S)
-        self.assertIn("--build: there is no /nowhere/tools/bench/ddp-bench; build the targets", done.stderr)
+            status, said = run(*arguments)
+            self.assertNotEqual(status, 0)
+            self.assertIn(words, said)
+        said = run("--page", str(OUT / "page.md"), PATH="/nonexistent")[1]
+        self.assertIn("--page: the page names a commit, and git knows none here", said)
+        said = run(build="/nowhere")[1]
+        self.assertIn("--build: there is no /nowhere/tools/bench/ddp-bench; build the targets", said)
 
 
 class RulesTest(unittest.TestCase):
@@ -141,4 +145,5 @@ class RulesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # unittest would go on after another exception
     unittest.main(argv=sys.argv[:1])
