@@ -240,7 +240,8 @@ class Cluster:
                        "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
         environment.update(manifests.environment_of(pod, self.secrets))
         command = [*WITH_THE_TEST, "ip", "netns", "exec", namespace,
-                   "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh", root, self.folder / "image", pod.hostname, security["runAsUser"], security["runAsGroup"], group,
+                   "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER,
+                   "sh", root, self.folder / "image", pod.hostname, security["runAsUser"], security["runAsGroup"], group,
                    int(security.get("readOnlyRootFilesystem", False)), " ".join(self.volumes_of(pod, group)),
                    *manifests.command_of(pod, ENTRYPOINT, environment)]
         log = self.folder / f"pod{number}.log"
