@@ -21,8 +21,10 @@ RUN = ROOT / "tools/evaluation/run"
 BUILD, OUT = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
 FIGURES = ("2", "6", "7", "8", "9", "10", "11", "12")
 sys.path.insert(0, str(RUN.parent))
-import figure  # noqa: E402  (tools/evaluation)
+import buckets  # noqa: E402  (tools/evaluation)
+import figure  # noqa: E402
 import measuring  # noqa: E402
+import overlap  # noqa: E402
 import page  # noqa: E402
 import processes  # noqa: E402  (tools/bench/peers)
 import skipping  # noqa: E402
@@ -33,7 +35,8 @@ from slack import SLACK  # noqa: E402  (tests/support)
 
 def run(*arguments, build=BUILD, **environment):
     """Its status, and all that it said. Programs that it starts end before it does."""
-    return processes.run([sys.executable, RUN, "--build", build, "--timeout", "60", *arguments], 120 * SLACK, environment, subprocess.STDOUT)
+    return processes.run([sys.executable, RUN, "--build", build, "--timeout", "60", *arguments], 120 * SLACK, environment,
+                         subprocess.STDOUT)
 
 
 class Ids(html.parser.HTMLParser):
@@ -114,6 +117,8 @@ class EvaluationTest(unittest.TestCase):
                                  ("--rate: '1 Gbit' is not a number with mbit or gbit", ["--rate", "1 Gbit"]),
                                  ("--page: there is no folder /nowhere", ["--page", "/nowhere/evaluation.md"]),
                                  ("--page: figures of --tiny mean nothing", ["--tiny", "--page", str(OUT / "page.md")]),
+                                 ("figure-2.json: figures of --tiny mean nothing",
+                                  ["--redraw", "--out", str(OUT), "--page", str(OUT / "page.md")]),
                                  ("not allowed with argument", ["--tiny", "--quick"])):
             status, said = run(*arguments)
             self.assertNotEqual(status, 0)
@@ -125,11 +130,60 @@ class EvaluationTest(unittest.TestCase):
 
 
 class RulesTest(unittest.TestCase):
+    def test_without_a_link_no_claim_about_two_hosts_is_judged(self):
+        made = figure.Figure("7", "x")
+        made.no_link = "no namespaces"
+        for kind in figure.KINDS:
+            made.claim("x", "y", figure.REPRODUCED, "rule", "reason", kind)
+        self.assertEqual([claim.verdict for claim in made.claims], [figure.NOT_RUN, figure.REPRODUCED, figure.NOT_RUN])
+
+    def test_what_the_documentation_cannot_have(self):
+        for size, commit, fit in (("quick", "abc", True), ("tiny", "abc", False), ("full", "abc-dirty", False)):
+            self.assertEqual(page.why_unfit({"size": size, "commit": commit}) is None, fit)
+
+    def test_kinds_are_counted_apart(self):
+        claims = [{"verdict": figure.REPRODUCED, "kind": kind} for kind in (figure.MEASURED, figure.CHOSEN, figure.CHOSEN)]
+        self.assertEqual(page.count([{"claims": claims}])[0], (figure.REPRODUCED, [1, 0, 2]))
+
     def test_numbers(self):
         verdicts = [figure.near(0.38, ours)[0] for ours in (0.38, 0.19, 0.76, 0.18, 0.8, 0.03, -0.38, 0)]
         self.assertEqual(verdicts, [figure.REPRODUCED] * 3 + [figure.IN_SHAPE] * 2 + [figure.NOT] * 3)
         self.assertEqual([figure.at_least(ours, 2, 1, "x")[0] for ours in (2, 1, 0.9)], list(figure.VERDICTS[:3]))
         self.assertEqual([figure.at_most(ours, 1, 2, "x")[0] for ours in (1, 2, 2.1)], list(figure.VERDICTS[:3]))
+
+    def verdicts(self, judge, *calls):
+        """What a rule says of each call's arguments."""
+        made = figure.Figure("0", "x")
+        for arguments in calls:
+            judge(made, *arguments)
+        return [claim.verdict for claim in made.claims]
+
+    def test_bucket_sizes(self):
+        def judge(made, *times):
+            buckets.judge_best(made, dict(zip((0, 5, 25), times)), "x", "model", "tcp", (5,))
+        self.assertEqual(self.verdicts(judge, (2, 1, 2), (3, 2, 2.5), (1, 1, 2), (2, 1.01, 1)),
+                         [figure.REPRODUCED, figure.REPRODUCED, figure.NOT, figure.NOT])
+        self.assertEqual(self.verdicts(lambda made: buckets.judge_best(made, {0: 2, 10: 1, 25: 2}, "x", "model", "tcp", (5,)), ()),
+                         [figure.NOT_RUN])
+        self.assertEqual(self.verdicts(lambda made: buckets.judge_best(made, {0: 2, 5: 1.5, 10: 1, 25: 2}, "x", "model", "tcp", (5,)), ()),
+                         [figure.IN_SHAPE])
+        self.assertEqual(self.verdicts(buckets.judge_contrast, ("x", "10gbit", 1.2, 1.0), ("x", "10gbit", 1.3, 1.2),
+                                       ("x", "10gbit", 1.29, 1.27)), list(figure.VERDICTS[:3]))
+
+    def test_overlap(self):
+        self.assertEqual([overlap.implied("NCCL", saved) for saved in (0.38, 0.352)], [0.92, 0.81])
+        self.assertEqual([overlap.implied("Gloo", saved) for saved in (0.268, 0.215)], [2.23, 3.15])
+        self.assertEqual(self.verdicts(overlap.judge_equal, ({0.25: 0.1, 1: 0.4, 4: 0.2},), ({0.25: 0.35, 1: 0.4, 4: 0.35},),
+                                       ({0.25: 0.1, 1: 0.3, 4: 0.4},)), list(figure.VERDICTS[:3]))
+        self.assertEqual(self.verdicts(overlap.judge_shrinking, ({1: 0.4, 2: 0.3, 4: 0.2},), ({1: 0.4, 2: 0.3, 4: 0.35},),
+                                       ({1: 0.3, 2: 0.3, 4: 0.3},)), list(figure.VERDICTS[:3]))
+
+    def test_convergence(self):
+        def judge(made, small, large):
+            finals = {(batch, every): 1.0 for batch in (8, 256) for every in skipping.EVERY}
+            skipping.judge_convergence(made, {**finals, (8, 8): small, (256, 8): large}, 2.3)
+        self.assertEqual(self.verdicts(judge, (1.04, 1.25), (1.08, 1.15), (1.15, 1.08)),
+                         [figure.REPRODUCED] * 2 + [figure.IN_SHAPE] * 2 + [figure.NOT] * 2)
 
     def test_a_filter_that_does_not_shift(self):
         values = [0.0] * 20 + [1.0] + [0.0] * 20

@@ -76,7 +76,8 @@ def run_on_both(link, command_of, timeout):
     with contextlib.ExitStack() as started:
         started.enter_context(processes.stopping_when_told())
         for host in range(2):
-            both.append(subprocess.Popen([*link.prefix(host), *command_of(host)], stdout=subprocess.PIPE, text=True, start_new_session=True))
+            both.append(subprocess.Popen([*link.prefix(host), *command_of(host)], stdout=subprocess.PIPE, text=True,
+                                         start_new_session=True))
             started.callback(processes.end_session, both[-1])
         try:
             output = both[0].communicate(timeout=timeout)[0]

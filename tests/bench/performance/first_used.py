@@ -36,13 +36,19 @@ def fastest(rows, world, **wanted):
     return min(row["step_ms"] for row in rows if row["world"] == world and all(row[key] == value for key, value in wanted.items()))
 
 
+def passes_ms(setting):
+    """The forward and the backward pass of a setting. A third is the forward pass."""
+    _, _, rate, batch, _ = setting
+    return 1e3 * batch / rate / 3, 1e3 * batch / rate * 2 / 3
+
+
 class Cell:
     """A setting on one network with so many ranks: steps, and how much shorter others are than today's default."""
 
     def __init__(self, section, options, setting, network, world):
-        model, _, rate, batch, optimizer = setting
-        step = 1e3 * batch / rate
-        command = [options.bench, "predict", "--model", model, "--compute-ms", round(step * 2 / 3, 2), "--forward-ms", round(step / 3, 2),
+        model, *_, optimizer = setting
+        forward, backward = passes_ms(setting)
+        command = [options.bench, "predict", "--model", model, "--compute-ms", round(backward, 2), "--forward-ms", round(forward, 2),
                    "--optimizer-ms", optimizer, "--network", network, "--world", world, "--bucket-mb", BUCKETS, "--json"]
 
         def predict(*more):
