@@ -76,12 +76,7 @@ def profile(bench):
     model = bench.size.resnet
     bench.figure.open_with(f"Panel d: `ddp-bench replay --trace` plays the backward pass of {model} on one core. The time of each gradient "
                            "is its layer's share of the multiply-adds.")
-    elements, ready = {}, {}
-    for line in bench.lines_of(model).splitlines():
-        name, *extents = line.split("@")[0].split()
-        elements[name] = 1
-        for extent in extents:
-            elements[name] *= int(extent)
+    elements, ready = bench.elements_of(model), {}
     with tempfile.NamedTemporaryFile(prefix="ddp-trace-", suffix=".json") as trace:
         bench.here("replay", "--world", 1, "--model", model, "--compute-ms", 400 * bench.size.slow, "--iters", 1, "--trace", trace.name)
         events = json.loads(pathlib.Path(trace.name).read_text(encoding="utf-8"))["traceEvents"]

@@ -1,6 +1,7 @@
 """How the figures are measured: ddp-bench on one host, between two hosts, and its simulator; and programs in Python."""
 import contextlib
 import functools
+import math
 import os
 import pathlib
 import re
@@ -178,15 +179,14 @@ class Bench:
         return subprocess.run([self.ddp_bench, "models", "--model", model], stdout=subprocess.PIPE, text=True, check=True,
                               timeout=60).stdout
 
+    def elements_of(self, model):
+        """{parameter: its elements}"""
+        words = (line.split("@")[0].split() for line in self.lines_of(model).splitlines())
+        return {name: math.prod(map(int, extents)) for name, *extents in words}
+
     def wire_ms(self, model):
         """What the gradients of a model need on the link, if nothing else takes time."""
-        elements = 0
-        for line in self.lines_of(model).splitlines():
-            count = 1
-            for extent in line.split("@")[0].split()[1:]:
-                count *= int(extent)
-            elements += count
-        return 1e3 * 32 * elements / (EFFICIENCY * bits_a_second(self.options.rate))
+        return 1e3 * 32 * sum(self.elements_of(model).values()) / (EFFICIENCY * bits_a_second(self.options.rate))
 
     def network(self):
         """The link as the simulator takes it."""
