@@ -4,6 +4,7 @@ give verdicts, and its complaints. What it says of times is not looked at.
 
 usage: evaluation_test.py BUILD_FOLDER OUT_FOLDER
 """
+import contextlib
 import html.parser
 import importlib.util
 import json
@@ -13,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -37,6 +39,16 @@ def run(*arguments, build=BUILD, **environment):
     """Its status, and all that it said. Programs that it starts end before it does."""
     return processes.run([sys.executable, RUN, "--build", build, "--timeout", "60", *arguments], 120 * SLACK, environment,
                          subprocess.STDOUT)
+
+
+def started_with(mark):
+    """The commands of processes with this variable."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in path.read_bytes().split(b"\0"):
+                found.append(path.with_name("cmdline").read_bytes())
+    return found
 
 
 class Ids(html.parser.HTMLParser):
@@ -111,6 +123,22 @@ class EvaluationTest(unittest.TestCase):
         status, said = run("--redraw", "--out", str(OUT))
         self.assertEqual(status, 0, said)
         self.assertEqual([(OUT / name).read_bytes() for name in names], before)
+
+    def test_what_it_started_ends_with_it(self):
+        mark = f"EVALUATION_TEST={os.getpid()}"
+        process = subprocess.Popen([sys.executable, RUN, "--build", BUILD, "--tiny", "--only", "10", "--out", str(OUT / "ended")],
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                                   env={**os.environ, **dict([mark.split("=")])})
+        try:
+            self.assertTrue(any("ddp-bench" in line for line in process.stdout), "it does not start ddp-bench")
+            time.sleep(0.3)
+            process.terminate()
+            said = process.communicate(timeout=30 * SLACK)[0]
+            self.assertEqual(process.returncode, 143, said)
+            self.assertEqual(started_with(mark), [])
+            self.assertEqual(list(pathlib.Path("/run/netns").glob(f"ddp{process.pid}[ab]")), [])
+        finally:
+            processes.end_session(process)
 
     def test_what_is_wrong_is_said(self):
         for words, arguments in (("--only: there is no figure 3; there are 2, 6", ["--only", "2,3"]),
