@@ -19,7 +19,6 @@ import processes  # tools/bench/peers
 HERE = pathlib.Path(__file__).resolve().parent
 RATE = re.compile(r"(\d+(?:\.\d+)?)(mbit|gbit)")
 LINKED = {"libddp tcp": "tcp", "libddp gloo": "gloo"}  # backends that are compared between hosts
-EFFICIENCY = 0.94  # of a rate, what frames and headers leave
 
 
 @dataclass
@@ -186,11 +185,11 @@ class Bench:
 
     def wire_ms(self, model):
         """What the gradients of a model need on the link, if nothing else takes time."""
-        return 1e3 * 32 * sum(self.elements_of(model).values()) / (EFFICIENCY * bits_a_second(self.options.rate))
+        return 1e3 * 32 * sum(self.elements_of(model).values()) / (namespaces.PAYLOAD * bits_a_second(self.options.rate))
 
     def network(self):
         """The link as the simulator takes it."""
-        return f"1gbit:host-gb-s={EFFICIENCY * bits_a_second(self.options.rate) / 8e9:g}"
+        return f"1gbit:host-gb-s={namespaces.PAYLOAD * bits_a_second(self.options.rate) / 8e9:g}"
 
 
 def name_of(model):
