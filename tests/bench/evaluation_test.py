@@ -161,8 +161,9 @@ class RulesTest(unittest.TestCase):
     def test_without_a_link_no_claim_about_two_hosts_is_judged(self):
         made = figure.Figure("7", "x")
         made.no_link = "no namespaces"
-        for kind in figure.KINDS:
-            made.claim("x", "y", figure.REPRODUCED, "rule", "reason", kind)
+        with contextlib.redirect_stdout(None):
+            for kind in figure.KINDS:
+                made.claim("x", "y", figure.REPRODUCED, "rule", "reason", kind)
         self.assertEqual([claim.verdict for claim in made.claims], [figure.NOT_RUN, figure.REPRODUCED, figure.NOT_RUN])
 
     def test_what_the_documentation_cannot_have(self):
@@ -182,8 +183,9 @@ class RulesTest(unittest.TestCase):
     def verdicts(self, judge, *calls):
         """What a rule says of each call's arguments."""
         made = figure.Figure("0", "x")
-        for arguments in calls:
-            judge(made, *arguments)
+        with contextlib.redirect_stdout(None):
+            for arguments in calls:
+                judge(made, *arguments)
         return [claim.verdict for claim in made.claims]
 
     def test_bucket_sizes(self):
