@@ -111,12 +111,14 @@ class IndexedJob(Pods):
 
     def test_a_pod_that_is_killed_is_named_and_the_job_starts_again(self):
         cluster = self.cluster()
-        workload = manifests.of(JOB, program(["stdbuf", "-oL", *TRAIN[:-1], "20"]))  # long enough to be killed in
+        workload = manifests.of(JOB, program(["stdbuf", "-oL", *TRAIN[:-1], "100"]))  # does not end before one is killed
         controller = pods.Controller(cluster, workload)
         first = list(controller.now.values())
         cluster.until(lambda: "epoch " in first[0].said, "ranks do not train")
         first[2].kill()
         start = time.monotonic()
+        for pod in workload.pods:
+            pod.container["args"] = list(TRAIN)  # of those that are made again
         for process in first[:2] + first[3:]:
             self.assertNotEqual(cluster.wait(process, 30 * SLACK), 0)
             self.assertRegex(process.said, r"rank 2 \(pid \d+ on digits-2\)")

@@ -28,7 +28,8 @@ PREFIX, DNS = "10.210.1.", "10.210.1.1"
 DOMAIN = "default.svc.cluster.local"
 ENTRYPOINT = ["tini", "--"]  # of the image
 NUMBERS = itertools.count()
-WITH_THE_TEST = ["setpriv", "--pdeathsig", "KILL"]  # before a command: the kernel ends it with the thread that started it
+# Before a command: the kernel ends it with the thread that started it, unless its user or group changes.
+WITH_THE_TEST = ["setpriv", "--pdeathsig", "KILL"]
 # A root of its own, as a container runtime makes it: the system's /usr, below it the folder of the image; /dev with shared memory of
 # 64 MiB; volumes of secrets, which are chains of links.
 ENTER = r"""
@@ -165,7 +166,7 @@ class Cluster:
         with self.lock, open(said, "wb") as log:
             self.dns = subprocess.Popen(
                 [*WITH_THE_TEST, "ip", "netns", "exec", self.node, shutil.which("dnsmasq", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"),
-                 "--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--pid-file=", "--no-hosts", "--no-resolv",
+                 "--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--group=root", "--pid-file=", "--no-hosts", "--no-resolv",
                  f"--addn-hosts={self.folder}/records", f"--listen-address={DNS}", "--bind-interfaces", "--local=/#/", "--log-facility=-",
                  "--log-queries"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
