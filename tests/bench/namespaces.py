@@ -2,23 +2,31 @@
 namespaces (root, or CAP_NET_ADMIN and CAP_SYS_ADMIN)."""
 import contextlib
 import os
+import pathlib
 import secrets
 import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/bench/peers"))
+import processes  # noqa: E402  (tools/bench/peers)
+
+PAYLOAD = 0.952  # of a rate of tc, the bytes of TCP: tc counts 66 bytes of headers in frames of 1514. A real wire adds 24 to each
+
 
 class Link:
     """The namespaces, and between them a pair of virtual interfaces that tc shapes to the rate, in both directions; rate None: as fast as
-    the kernel is. Whatever happens, they are gone at the end."""
+    the kernel is. Whatever happens, they are gone at the end; at SIGTERM, too."""
 
     def __init__(self, rate):
         self.rate = rate
         self.names = [f"ddp{os.getpid()}{side}" for side in "ab"]
         self.interfaces = [f"{name}-v" for name in self.names]
         self.addresses = ["10.210.0.1", "10.210.0.2"]
+        self.told = contextlib.ExitStack()
 
     def __enter__(self):
+        self.told.enter_context(processes.stopping_when_told())
         try:
             for name in self.names:
                 ip("netns", "add", name)
@@ -32,7 +40,7 @@ class Link:
                     continue
                 run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", interface, "root", "tbf", "rate",
                     self.rate, "burst", "256kb", "latency", "50ms")
-        except (OSError, subprocess.CalledProcessError):
+        except BaseException:
             self.__exit__()
             raise
         return self
@@ -41,6 +49,7 @@ class Link:
         for name in self.names:
             with contextlib.suppress(OSError):
                 subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL, check=False)
+        self.told.close()
 
     def prefix(self, host):
         """What to put before a command that is to run on this host, 0 or 1."""
@@ -66,18 +75,17 @@ def skip_where_impossible():
 def run_on_both(link, command_of, timeout):
     """Runs command_of(host) on each host and returns what the first one wrote to stdout. RuntimeError if one fails."""
     both = []
-    try:
+    with contextlib.ExitStack() as started:
+        started.enter_context(processes.stopping_when_told())
         for host in range(2):
-            both.append(subprocess.Popen([*link.prefix(host), *command_of(host)], stdout=subprocess.PIPE, text=True))
-        output = both[0].communicate(timeout=timeout)[0]
-        both[1].communicate(timeout=30)
-    except subprocess.TimeoutExpired as late:
-        raise RuntimeError(f"no end after {late.timeout:g} s: {' '.join(command_of(0))}") from None
-    finally:
-        for process in both:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(timeout=30)
+            both.append(subprocess.Popen([*link.prefix(host), *command_of(host)], stdout=subprocess.PIPE, text=True,
+                                         start_new_session=True))
+            started.callback(processes.end_session, both[-1])
+        try:
+            output = both[0].communicate(timeout=timeout)[0]
+            both[1].communicate(timeout=30)
+        except subprocess.TimeoutExpired as late:
+            raise RuntimeError(f"no end after {late.timeout:g} s: {' '.join(command_of(0))}") from None
     if any(process.returncode for process in both):
         raise RuntimeError(f"status {[process.returncode for process in both]} of {' '.join(command_of(0))}")
     return output

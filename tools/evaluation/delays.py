@@ -10,14 +10,14 @@ BACKENDS = ("shm", "tcp", "gloo")
 PEAK = 500000  # parameters in a tensor, from which Gloo is not faster
 SATURATED = 1.1  # times the best
 SHAPE_ONLY = 16  # times the paper's size or 1/16 of it
-ORDER = 10
+ORDER = 3  # a factor within which two times are of one order of magnitude
 
 
 def measure(options):
     figure = Figure("2", "Communication and computation delay")
     bench = measuring.Bench(figure, options)
     figure.open_with(f"Panels a and b: {options.size.total:,} parameters are reduced between 2 ranks of this host, cut into tensors of one "
-                     "size. All allreduces of a turn start at once, and the turn ends with the last one. shm is libddp's shared memory, "
+                     "size. All allreduces start at once, and a time ends when the last one has ended. shm is libddp's shared memory, "
                      "tcp its own TCP transport over the loopback interface, gloo is Gloo over the same.")
     times = tensor_sizes(bench)
     judge_sizes(figure, times, bench.size)
@@ -49,14 +49,14 @@ def judge_sizes(figure, times, size):
     figure.claim("Fig. 2 (b): the total time clearly decreases with larger tensors.",
                  ", ".join(f"{backend}: tensors of {size.tensor_sizes[0]:,} parameters take {ratio:.2f} times the best time"
                            for backend, ratio in gain.items()) + ".",
-                 verdict, rule, "Each allreduce has a cost of its own: a message, a wake-up, a turn of the executor.")
+                 verdict, rule, "Each allreduce has a cost of its own: messages, and threads that must wake up.")
     peak = {backend: next(count for count, row in points if row["median_ms"] <= SATURATED * best[backend])
             for backend, points in times.items()}
     away = max(peak["gloo"] / PEAK, PEAK / peak["gloo"])
     figure.claim("Fig. 2 (b): Gloo reaches its best speed at around 500K parameters in a tensor.",
-                 ", ".join(f"{backend}: {count:,}" for backend, count in peak.items()) + " parameters (the first size within "
-                                                                                         f"{SATURATED:g} "
-                 "times the best time).", REPRODUCED if away <= 2 else IN_SHAPE if away <= SHAPE_ONLY else NOT,
+                 ", ".join(f"{backend}: {count:,}" for backend, count in peak.items()) +
+                 f" parameters (the first size within {SATURATED:g} times the best time).",
+                 REPRODUCED if away <= 2 else IN_SHAPE if away <= SHAPE_ONLY else NOT,
                  f"with Gloo within a factor of 2 of 500K: reproduced; of {SHAPE_ONLY}: in shape",
                  "The size depends on what a message costs and on how fast bytes move. Both are other numbers on another machine.")
 
@@ -76,12 +76,7 @@ def profile(bench):
     model = bench.size.resnet
     bench.figure.open_with(f"Panel d: `ddp-bench replay --trace` plays the backward pass of {model} on one core. The time of each gradient "
                            "is its layer's share of the multiply-adds.")
-    elements, ready = {}, {}
-    for line in bench.lines_of(model).splitlines():
-        name, *extents = line.split("@")[0].split()
-        elements[name] = 1
-        for extent in extents:
-            elements[name] *= int(extent)
+    elements, ready = bench.elements_of(model), {}
     with tempfile.NamedTemporaryFile(prefix="ddp-trace-", suffix=".json") as trace:
         bench.here("replay", "--world", 1, "--model", model, "--compute-ms", 400 * bench.size.slow, "--iters", 1, "--trace", trace.name)
         events = json.loads(pathlib.Path(trace.name).read_text(encoding="utf-8"))["traceEvents"]

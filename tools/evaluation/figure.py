@@ -9,6 +9,8 @@ import report  # noqa: E402  (tests/bench/performance)
 
 REPRODUCED, IN_SHAPE, NOT, NOT_RUN = "reproduced", "reproduced in shape", "not reproduced", "not run here"
 VERDICTS = (REPRODUCED, IN_SHAPE, NOT, NOT_RUN)
+MEASURED, SIMULATED, CHOSEN = "measured", "simulated", "chosen ratio"
+KINDS = (MEASURED, SIMULATED, CHOSEN)
 FACTOR, FAR = 2.0, 10.0  # between our number and the paper's: up to the first "reproduced", up to the second "in shape"
 
 
@@ -37,10 +39,11 @@ class Panel:
 
 @dataclass
 class Claim:
-    """paper: with its numbers. rule: how the verdict follows from the data."""
+    """paper: with its numbers. kind: of what the verdict is about. rule: how it follows from the data."""
     paper: str
     ours: str
     verdict: str
+    kind: str
     rule: str
     reason: str
 
@@ -51,13 +54,20 @@ class Figure(report.Section):
     def __init__(self, name, title):
         super().__init__(name, title)
         self.claims, self.panels, self.rows, self.left_out = [], [], [], []
+        self.no_link = ""  # why ranks that should be on two hosts are on one
 
-    def claim(self, paper, ours, verdict, rule, reason):
-        self.claims.append(Claim(paper, ours, verdict, rule, reason))
-        print(f"Figure {self.name}: {verdict}: {paper} Here: {ours}", flush=True)
+    def claim(self, paper, ours, verdict, rule, reason, kind=MEASURED):
+        if self.no_link and kind != SIMULATED:
+            self.cannot_run(paper, self.no_link, kind)
+        else:
+            self.add(Claim(paper, ours, verdict, kind, rule, reason))
 
-    def cannot_run(self, paper, why):
-        self.claim(paper, "–", NOT_RUN, "–", why)
+    def cannot_run(self, paper, why, kind=MEASURED):
+        self.add(Claim(paper, "–", NOT_RUN, kind, "–", why))
+
+    def add(self, claim):
+        self.claims.append(claim)
+        print(f"Figure {self.name}: {claim.verdict} ({claim.kind}): {claim.paper} Here: {claim.ours}", flush=True)
 
     def leave_out(self, line):
         """A part of the figure that this machine cannot measure."""

@@ -1,6 +1,7 @@
 """How the figures are measured: ddp-bench on one host, between two hosts, and its simulator; and programs in Python."""
 import contextlib
 import functools
+import math
 import os
 import pathlib
 import re
@@ -18,15 +19,15 @@ import processes  # tools/bench/peers
 HERE = pathlib.Path(__file__).resolve().parent
 RATE = re.compile(r"(\d+(?:\.\d+)?)(mbit|gbit)")
 LINKED = {"libddp tcp": "tcp", "libddp gloo": "gloo"}  # backends that are compared between hosts
-EFFICIENCY = 0.94  # of a rate, what frames and headers leave
 
 
 @dataclass
 class Size:
-    """How much is measured. FULL: less than an hour on two idle cores. QUICK: less than 10 minutes. TINY: for a test; the figures mean
-    nothing."""
+    """How much is measured. FULL: about 90 minutes on two idle cores. QUICK: about 15. TINY: for a test; the figures mean nothing."""
+    name: str
     iters: int  # of a replayed step
     bert_iters: int
+    group_iters: int  # of a step with round-robin groups, whose differences are small
     total: int  # f32 elements of figure 2
     tensor_sizes: list
     buckets: list  # MiB; 0: each gradient alone
@@ -46,16 +47,18 @@ class Size:
 
 MILLION = 10**6
 FULL = Size(
-    iters=10, bert_iters=3, total=60 * MILLION,
+    name="full", iters=10, bert_iters=3, group_iters=20, total=60 * MILLION,
     tensor_sizes=[10000, 20000, 50000, 100000, 200000, 500000, MILLION, 2 * MILLION, 5 * MILLION, 10 * MILLION, 20 * MILLION],
-    buckets=[0, 5, 10, 25, 50, 100], ratios=[0.5, 1, 2, 4], measured_worlds=[2, 4, 8], narrow=1, convergence={8: 3000, 256: 400}, rounds=6)
+    buckets=[0, 5, 10, 25, 50, 100], ratios=[0.25, 0.5, 1, 2, 4], measured_worlds=[2, 4, 8], narrow=1,
+    convergence={8: 6000, 256: 800}, rounds=6)
 QUICK = Size(
-    iters=2, bert_iters=2, total=60 * MILLION, tensor_sizes=[20000, 100000, 500000, 5 * MILLION, 20 * MILLION], buckets=[0, 5, 25, 100],
-    ratios=[0.5, 1, 3], measured_worlds=[2, 4], narrow=4, convergence={8: 800, 256: 100}, rounds=2, profile_steps=2)
+    name="quick", iters=2, bert_iters=2, group_iters=8, total=60 * MILLION,
+    tensor_sizes=[20000, 100000, 500000, 5 * MILLION, 20 * MILLION], buckets=[0, 5, 10, 25, 50, 100], ratios=[0.25, 1, 4],
+    measured_worlds=[2, 4], narrow=4, convergence={8: 1600, 256: 200}, rounds=2, profile_steps=2)
 TINY = Size(
-    iters=1, bert_iters=1, total=60000, tensor_sizes=[1000, 60000], buckets=[0, 0.25], ratios=[1], measured_worlds=[2], narrow=1,
-    convergence={8: 8, 256: 4}, rounds=1, resnet="8x4000", bert="12x4000", real=("small",), profile="small", profile_steps=1, slow=0.02,
-    linked=("10",))
+    name="tiny", iters=1, bert_iters=1, group_iters=1, total=60000, tensor_sizes=[1000, 60000], buckets=[0, 0.25], ratios=[1],
+    measured_worlds=[2], narrow=1, convergence={8: 8, 256: 4}, rounds=1, resnet="8x4000", bert="12x4000",
+    real=("small",), profile="small", profile_steps=1, slow=0.02, linked=("10",))
 
 
 def binding_of(options):
@@ -97,12 +100,14 @@ class Bench:
         return self.figure.keep(running.run(self.figure, [self.ddp_bench, *command, "--json"], self.options.timeout))
 
     def link(self):
-        """Two hosts, or where they cannot be made this host alone."""
+        """Two hosts, or where they cannot be made this host alone. Then no claim about two hosts is judged."""
         if self.size.linked and self.figure.name not in self.size.linked:
             return contextlib.nullcontext(None)
         reason = namespaces.why_impossible(self.options.rate)
         if reason is None:
             return namespaces.Link(self.options.rate)
+        self.figure.no_link = ("The claim is about two hosts with a link. Network namespaces cannot be made here, so all ranks are on one "
+                               "host.")
         self.figure.leave_out(f"the link of {self.options.rate}: network namespaces cannot be made here ({reason}). All ranks are on one "
                               "host")
         return contextlib.nullcontext(None)
@@ -140,9 +145,9 @@ class Bench:
     def words_of(self, script, arguments):
         return list(map(str, [self.options.python, HERE / script, *arguments]))
 
-    def replay(self, hosts, model, backend, compute, *more, ranks=1, bucket=25.0):
+    def replay(self, hosts, model, backend, compute, *more, ranks=1, bucket=25.0, iters=None):
         """A step of a model whose backward pass takes so long and leaves the processor free. bucket 0: each gradient alone."""
-        cap, iters = max(bucket, 1e-6), self.size.bert_iters if model == self.size.bert else self.size.iters
+        cap, iters = max(bucket, 1e-6), iters or (self.size.bert_iters if model == self.size.bert else self.size.iters)
         row, = self.on(hosts, ranks, "replay", "--model", model, "--backend", backend, "--compute-ms", round(compute, 3), "--sleep",
                        "--bucket-mb", f"{cap:g}", "--first-bucket-mb", f"{min(1.0, cap):g}", "--iters", iters,
                        "--timeout", int(self.options.timeout), *more)
@@ -173,19 +178,18 @@ class Bench:
         return subprocess.run([self.ddp_bench, "models", "--model", model], stdout=subprocess.PIPE, text=True, check=True,
                               timeout=60).stdout
 
+    def elements_of(self, model):
+        """{parameter: its elements}"""
+        words = (line.split("@")[0].split() for line in self.lines_of(model).splitlines())
+        return {name: math.prod(map(int, extents)) for name, *extents in words}
+
     def wire_ms(self, model):
         """What the gradients of a model need on the link, if nothing else takes time."""
-        elements = 0
-        for line in self.lines_of(model).splitlines():
-            count = 1
-            for extent in line.split("@")[0].split()[1:]:
-                count *= int(extent)
-            elements += count
-        return 1e3 * 32 * elements / (EFFICIENCY * bits_a_second(self.options.rate))
+        return 1e3 * 32 * sum(self.elements_of(model).values()) / (namespaces.PAYLOAD * bits_a_second(self.options.rate))
 
     def network(self):
         """The link as the simulator takes it."""
-        return f"1gbit:host-gb-s={EFFICIENCY * bits_a_second(self.options.rate) / 8e9:g}"
+        return f"1gbit:host-gb-s={namespaces.PAYLOAD * bits_a_second(self.options.rate) / 8e9:g}"
 
 
 def name_of(model):

@@ -1,8 +1,9 @@
 """The pages: Markdown for the documentation, and one HTML file that holds its pictures. Both are made from the JSON files alone."""
 import html
 import json
+import sys
 
-from figure import VERDICTS
+from figure import KINDS, VERDICTS
 
 COMMAND = "tools/evaluation/run"
 TITLE = "The paper's evaluation, repeated"
@@ -13,12 +14,14 @@ INTRODUCTION = [
     "The paper used 32 and up to 256 GPUs. This machine has none and stands for two hosts: network namespaces with a slow link between "
     "them. Worlds that do not fit are simulated by `ddp-bench predict`, and each picture marks them with dashed lines. So a figure is "
     "about the shape of a curve, and its numbers are about this machine. libddp's own connections are not encrypted here "
-    "(`DDP_WIRE=plain`), as those of the paper and of Gloo.",
+    "(`DDP_WIRE=plain`): neither are those of the paper, nor Gloo's.",
 ]
-VERDICTS_TOLD = ("The data decides each verdict by the rule beside it. \"In shape\" means that the effect is there, with another size.")
+VERDICTS_TOLD = ("The data decides each verdict by the rule beside it. \"In shape\" is the weaker of the two rules. A claim is measured on "
+                 "this machine, or simulated. With a chosen ratio it is measured, but at a ratio of communication to computing that was "
+                 "computed from the paper's own number.")
 QUICK = ("These figures come from a quick run (`--quick`): few repetitions, and BERT with narrower layers. A run without it gives the "
          "final ones.")
-COLUMNS = {"paper": "The paper", "ours": "Here", "verdict": "Verdict", "rule": "Rule", "reason": "Reason"}
+COLUMNS = {"paper": "The paper", "ours": "Here", "verdict": "Verdict", "kind": "Kind", "rule": "Rule", "reason": "Reason"}
 STYLE = """body { font: 15px/1.5 sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; font-size: 13px }
 th, td { border: 1px solid #ccc; padding: .3em .5em; vertical-align: top; text-align: left }
@@ -33,8 +36,21 @@ def order(name):
 
 def load(folder):
     """The figures of a folder, in the order of the paper."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("figure-*.json")]
+    found = []
+    for path in folder.glob("figure-*.json"):
+        figure = json.loads(path.read_text(encoding="utf-8"))
+        if "size" in figure:
+            found.append(figure)
+        else:
+            print(f"{path} is of an older version of this command and is left out: measure it again", file=sys.stderr)
     return sorted(found, key=lambda figure: order(figure["figure"]))
+
+
+def why_unfit(figure):
+    """Why the documentation cannot have a figure, or None."""
+    if figure["size"] == "tiny":
+        return "figures of --tiny mean nothing"
+    return f"no commit is {figure['commit']}" if figure["commit"].endswith("-dirty") else None
 
 
 def heading(figure):
@@ -42,13 +58,14 @@ def heading(figure):
 
 
 def count(figures):
-    """[(verdict, how often)]"""
-    verdicts = [claim["verdict"] for figure in figures for claim in figure["claims"]]
-    return [(verdict, verdicts.count(verdict)) for verdict in VERDICTS]
+    """[(verdict, [how often, of each kind])]"""
+    found = [(claim["verdict"], claim["kind"]) for figure in figures for claim in figure["claims"]]
+    return [(verdict, [found.count((verdict, kind)) for kind in KINDS]) for verdict in VERDICTS]
 
 
 def measured(figure):
-    return f"Measured on {figure['date']} at commit {figure['commit']}: {figure['machine']}."
+    simulated = all(not panel["bars"] and all(series["simulated"] for series in panel["series"]) for panel in figure["panels"])
+    return f"{'Simulated' if simulated else 'Measured'} on {figure['date']} at commit {figure['commit']}: {figure['machine']}."
 
 
 def cell(text):
@@ -60,9 +77,10 @@ def markdown(figures, pictures):
     parts = [f"# {TITLE}", *INTRODUCTION, VERDICTS_TOLD, f"`{COMMAND}` measures everything again; `{COMMAND} --page docs/evaluation.md` "
                                                          "also writes this page, from a clean "
              "commit. `--only 7,8` repeats some figures, and `--python` names a Python with PyTorch."]
-    if any(figure["quick"] for figure in figures):
+    if any(figure["size"] == "quick" for figure in figures):
         parts.append(f"**{QUICK}**")
-    parts.append("\n".join(["| Verdict | Claims |", "|---|---|", *(f"| {verdict} | {number} |" for verdict, number in count(figures))]))
+    parts.append("\n".join([f"| Claims | {' | '.join(KINDS)} |", "|---" * (1 + len(KINDS)) + "|",
+                            *(f"| {verdict} | {' | '.join(map(str, numbers))} |" for verdict, numbers in count(figures))]))
     for figure in figures:
         parts += markdown_of(figure, pictures)
     return "\n\n".join(parts) + "\n"
@@ -90,16 +108,18 @@ def document(figures, folder):
     parts = ["<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">', f"<title>libddp: {html.escape(TITLE)}</title>",
              f"<style>{STYLE}</style></head><body>",
              f"<h1>{html.escape(TITLE)}</h1>", *(f"<p>{inline(text)}</p>" for text in (*INTRODUCTION, VERDICTS_TOLD))]
-    if any(figure["quick"] for figure in figures):
+    if any(figure["size"] == "quick" for figure in figures):
         parts.append(f"<p><b>{inline(QUICK)}</b></p>")
-    parts.append("<table><tr><th>Verdict</th><th>Claims</th></tr>" + "".join(
-        f'<tr><td class="{kind(verdict)}">{verdict}</td><td>{number}</td></tr>' for verdict, number in count(figures)) + "</table>")
+    heads = "".join(f"<th>{name}</th>" for name in ("Claims", *KINDS))
+    parts.append(f"<table><tr>{heads}</tr>" + "".join(
+        f'<tr><td class="{mark(verdict)}">{verdict}</td>' + "".join(f"<td>{number}</td>" for number in numbers) + "</tr>"
+        for verdict, numbers in count(figures)) + "</table>")
     for figure in figures:
         parts += section(figure, folder)
     return "\n".join([*parts, "</body></html>", ""])
 
 
-def kind(verdict):
+def mark(verdict):
     return verdict.replace(" ", "-")
 
 
@@ -112,7 +132,7 @@ def section(figure, folder):
     yield from (f"<p>Left out: {inline(line)}.</p>" for line in figure["left_out"])
     yield "<table><tr>" + "".join(f"<th>{title}</th>" for title in COLUMNS.values()) + "</tr>"
     for claim in figure["claims"]:
-        marks = {key: f' class="{kind(claim[key])}"' if key == "verdict" else "" for key in COLUMNS}
+        marks = {key: f' class="{mark(claim[key])}"' if key == "verdict" else "" for key in COLUMNS}
         yield "<tr>" + "".join(f"<td{marks[key]}>{inline(claim[key])}</td>" for key in COLUMNS) + "</tr>"
     yield f"</table><p>{html.escape(measured(figure))}</p>"
     yield "<details><summary>Commands</summary><pre>" + html.escape("\n".join(figure["commands"])) + "</pre></details>"

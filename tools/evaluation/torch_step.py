@@ -54,7 +54,8 @@ def times_of_gradients(options):
 
 
 class Trainer:
-    """One model, a context for steps with overlap (in DistributedDataParallel) and one for steps without."""
+    """One model, a context for steps with overlap (in DistributedDataParallel) and one for steps without. Both copy gradients into buckets
+    and back, so that overlap is all that differs."""
 
     def __init__(self, options, group):
         import ddp
@@ -63,8 +64,7 @@ class Trainer:
         torch.manual_seed(1)
         self.model, (self.x, self.y) = make(), batch()
         cap = int(options.bucket_mb * MIB)
-        self.parallel = DistributedDataParallel(self.model, process_group=group, bucket_cap_mb=options.bucket_mb, broadcast_buffers=False,
-                                                gradient_as_bucket_view=True)
+        self.parallel = DistributedDataParallel(self.model, process_group=group, bucket_cap_mb=options.bucket_mb, broadcast_buffers=False)
         self.apart = ddp.Context(group, bucket_cap=cap, first_bucket_cap=min(MIB, cap))
         self.tensors = list(self.model.parameters())
         for name, tensor in self.model.named_parameters():
@@ -102,20 +102,21 @@ class Trainer:
             self.apart.put(index, self.tensors[index].grad)
         self.apart.finalize()
         for index, tensor in enumerate(self.tensors):
-            tensor.grad = torch.from_dlpack(self.apart.grad_view(index))
+            tensor.grad.copy_(torch.from_dlpack(self.apart.grad_view(index)))
         self.optimizer.step()
         self.optimizer.zero_grad()
         return now_ms() - start
 
     def skipping(self, every):
-        """The mean time of so many steps, of which the last one averages."""
+        """The mean time of so many steps, of which the last one averages. The optimizer is not counted: it runs once for all of them."""
         start = now_ms()
         for i in range(1, every + 1):
             with self.parallel.no_sync() if i < every else contextlib.nullcontext():
                 self.pass_through()
+        took = now_ms() - start
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return (now_ms() - start) / every
+        return took / every
 
 
 def steps(options):

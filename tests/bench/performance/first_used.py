@@ -27,7 +27,7 @@ ENOUGH = 0.05
 
 # Measured: sleeping passes, and a link so slow that this machine's processors do not matter.
 SLEEPING, BACKWARD, FORWARD, BUCKET_MB, STEPS = "30x200000", 700, 350, 1.5, 8
-RATE, GB_S, LATENCY_US = "200mbit", 0.0238, 60  # 95 % of the rate are the bytes of TCP
+RATE, GB_S, LATENCY_US = "200mbit", round(namespaces.PAYLOAD * 0.2 / 8, 5), 60
 WITHIN = 0.10
 
 
@@ -36,13 +36,19 @@ def fastest(rows, world, **wanted):
     return min(row["step_ms"] for row in rows if row["world"] == world and all(row[key] == value for key, value in wanted.items()))
 
 
+def passes_ms(setting):
+    """The forward and the backward pass of a setting. A third is the forward pass."""
+    _, _, rate, batch, _ = setting
+    return 1e3 * batch / rate / 3, 1e3 * batch / rate * 2 / 3
+
+
 class Cell:
     """A setting on one network with so many ranks: steps, and how much shorter others are than today's default."""
 
     def __init__(self, section, options, setting, network, world):
-        model, _, rate, batch, optimizer = setting
-        step = 1e3 * batch / rate
-        command = [options.bench, "predict", "--model", model, "--compute-ms", round(step * 2 / 3, 2), "--forward-ms", round(step / 3, 2),
+        model, *_, optimizer = setting
+        forward, backward = passes_ms(setting)
+        command = [options.bench, "predict", "--model", model, "--compute-ms", round(backward, 2), "--forward-ms", round(forward, 2),
                    "--optimizer-ms", optimizer, "--network", network, "--world", world, "--bucket-mb", BUCKETS, "--json"]
 
         def predict(*more):
@@ -81,8 +87,9 @@ def predicted(section, options):
     section.table(["Model", "GPU", "Alone, ms", "Network", "finalize, ms", "wait-param, %", "first-used, %", "pieces, %", "agreed, %",
                    "decoupled, %", "fp16, %", "fp16 and first-used, %"], lines)
 
-    def many(what, over="zero"):
-        better = [getattr(cell, what) - getattr(cell, over, 0.0) for cell in everything]
+    def many(what, over=None):
+        """Gains are shares of finalize's step; here they become shares of the other one's step."""
+        better = [1 - (1 - getattr(cell, what)) / (1 - getattr(cell, over) if over else 1) for cell in everything]
         return f"{sum(gain >= ENOUGH for gain in better)} of {len(better)}, at most {100 * max(better):.0f} %"
 
     for text, names in (("wait-param against finalize", ("wait_param",)), ("first-used in whole buckets against wait-param", ("whole", "wait_param")),

@@ -63,7 +63,7 @@ class Pods(unittest.TestCase):
         return cluster
 
     def check_trained(self, cluster, controller):
-        self.assertTrue(controller.run(60 * SLACK), cluster.logs())
+        self.assertTrue(controller.run(), cluster.logs())
         said = "".join(process.said for process in controller.now.values())
         self.assertRegex(said, MET)
         return said
@@ -81,8 +81,8 @@ class IndexedJob(Pods):
     def test_a_name_that_is_known_late(self):
         """NXDOMAIN for three seconds, for rank 0 itself as for the others."""
         cluster = self.cluster()
-        controller = pods.Controller(cluster, manifests.of(JOB, program(TRAIN)), known_after=3)
         start = time.monotonic()
+        controller = pods.Controller(cluster, manifests.of(JOB, program(TRAIN)), known_after=3)
         said = self.check_trained(cluster, controller)
         self.assertGreater(time.monotonic() - start, 3)
         self.assertEqual(len(cluster.processes), 4, "a pod failed")
@@ -92,7 +92,8 @@ class IndexedJob(Pods):
     def test_a_name_server_that_starts_late(self):
         cluster = self.cluster(dns=False)
         controller = pods.Controller(cluster, manifests.of(JOB, program(TRAIN, 2)))
-        cluster.later(3, cluster.start_dns)
+        time.sleep(3)
+        cluster.start_dns()
         self.check_trained(cluster, controller)
         self.assertEqual(len(cluster.processes), 2, "a pod failed")
 
@@ -110,17 +111,19 @@ class IndexedJob(Pods):
 
     def test_a_pod_that_is_killed_is_named_and_the_job_starts_again(self):
         cluster = self.cluster()
-        workload = manifests.of(JOB, program(["stdbuf", "-oL", *TRAIN[:-1], "5"]))
+        workload = manifests.of(JOB, program(["stdbuf", "-oL", *TRAIN[:-1], "100"]))  # does not end before one is killed
         controller = pods.Controller(cluster, workload)
         first = list(controller.now.values())
         cluster.until(lambda: "epoch " in first[0].said, "ranks do not train")
         first[2].kill()
         start = time.monotonic()
+        for pod in workload.pods:
+            pod.container["args"] = list(TRAIN)  # of those that are made again
         for process in first[:2] + first[3:]:
             self.assertNotEqual(cluster.wait(process, 30 * SLACK), 0)
             self.assertRegex(process.said, r"rank 2 \(pid \d+ on digits-2\)")
-        self.assertLess(time.monotonic() - start, 5 * SLACK)
-        self.assertTrue(controller.run(60 * SLACK), cluster.logs())
+        self.assertLess(time.monotonic() - start, 15 * SLACK)
+        self.assertTrue(controller.run(), cluster.logs())
         self.assertEqual(controller.failures, 4)  # so many of the backoffLimit
 
     def test_the_others_name_the_rank_that_died(self):
@@ -245,4 +248,5 @@ if __name__ == "__main__":
     if reason := pods.why_impossible():
         print(f"skipped: {reason}")
         sys.exit(0)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # unittest would go on after another exception
     unittest.main()

@@ -3,8 +3,8 @@
 
 usage: launched_test.py Mpirun|Torchrun MNIST RANK DATA    examples/c/mnist, tests/dist/run/rank.c, the folder of the digits
 """
+import contextlib
 import importlib.util
-import os
 import pathlib
 import re
 import shutil
@@ -16,6 +16,10 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from launchers import CLEAN  # noqa: E402  (tests/support)
 from ports import free_port  # noqa: E402
+from slack import SLACK  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools/bench/peers"))
+import processes  # noqa: E402  (tools/bench/peers)
 
 CLASS, MNIST, RANK, DATA = sys.argv[1:5]
 del sys.argv[1:5]
@@ -26,16 +30,20 @@ SECRET = {"DDP_SECRET": "of sixteen bytes and more"}
 class Launched:
     """start(ranks): the launcher's command. left: how many ranks it lets say who died."""
 
-    def run_job(self, ranks, *command, **variables):
-        """Whether it ended with status 0, and what it wrote."""
+    @contextlib.contextmanager
+    def started(self, ranks, *command, **variables):
+        """A job, which is gone at the end. Its ranks may have sessions of their own, so the launcher is asked to end them."""
         job = subprocess.Popen([*self.start(ranks), *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, env={**CLEAN, **variables}, start_new_session=True)
         try:
-            output = job.communicate(timeout=120)[0]
+            yield job
         finally:
-            if job.poll() is None:
-                os.killpg(job.pid, signal.SIGKILL)
-                job.communicate()
+            processes.end_session(job)
+
+    def run_job(self, ranks, *command, **variables):
+        """Whether it ended with status 0, and what it wrote."""
+        with self.started(ranks, *command, **variables) as job:
+            output = job.communicate(timeout=120 * SLACK)[0]
         return job.returncode == 0, output
 
     def test_trains(self):
@@ -49,11 +57,10 @@ class Launched:
         self.assertTrue(good, output)
 
     def test_two_jobs_at_once_do_not_meet(self):
-        jobs = [subprocess.Popen([*self.start(2), *TRAIN], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                 text=True, env={**CLEAN, **SECRET}) for _ in range(2)]
-        for job in jobs:
-            output = job.communicate(timeout=120)[0]
-            self.assertEqual(job.returncode, 0, output)
+        with self.started(2, *TRAIN, **SECRET) as one, self.started(2, *TRAIN, **SECRET) as other:
+            for job in (one, other):
+                output = job.communicate(timeout=120 * SLACK)[0]
+                self.assertEqual(job.returncode, 0, output)
 
     def test_ranks_that_are_left_name_the_one_that_died(self):
         output = self.run_job(4, RANK, "2", "9", **SECRET)[1]
@@ -88,4 +95,5 @@ if __name__ == "__main__":
     if reason := missing():
         print(f"skipped: {reason}")
         sys.exit(0)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # unittest would go on after another exception
     unittest.main(defaultTest=CLASS)

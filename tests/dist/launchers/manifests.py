@@ -73,9 +73,11 @@ def of_jobset(jobset):
 
 def of_trainjob(objects):
     """Trainer makes a JobSet of the name of the TrainJob. Its plugin "torch" sets PET_ variables if the TrainJob has a trainer."""
-    job, runtime = objects["TrainJob"], objects["ClusterTrainingRuntime"]
+    job, runtime = objects["TrainJob"], objects["TrainingRuntime"]
     name, trainer = job["metadata"]["name"], job["spec"]["trainer"]
-    if job["spec"]["runtimeRef"]["name"] != runtime["metadata"]["name"] or "torch" not in runtime["spec"]["mlPolicy"]:
+    reference = {"kind": "ClusterTrainingRuntime", **job["spec"]["runtimeRef"]}
+    known = runtime["kind"], runtime["metadata"]["name"]
+    if (reference["kind"], reference["name"]) != known or "torch" not in runtime["spec"]["mlPolicy"]:
         raise ValueError("the TrainJob has another runtime, or one without the policy torch")
     jobset = copy.deepcopy({"metadata": {"name": name}, "spec": runtime["spec"]["template"]["spec"]})
     for replicated in jobset["spec"]["replicatedJobs"]:

@@ -26,7 +26,7 @@ import manifests
 
 FOLDER = pathlib.Path(__file__).resolve().parents[3] / "examples/kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
-OTHERS = (("jobset.x-k8s.io/v1alpha2", "JobSet"), ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"),
+OTHERS = (("jobset.x-k8s.io/v1alpha2", "JobSet"), ("trainer.kubeflow.org/v1alpha1", "TrainingRuntime"),
           ("trainer.kubeflow.org/v1alpha1", "TrainJob"))
 
 

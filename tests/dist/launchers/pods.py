@@ -2,6 +2,7 @@
 DNS server, Debian's dnsmasq, knows their names as late as a test wants. Everything is in one folder, and gone at the end.
 
 Not simulated: limits of resources, seccomp, who schedules pods, and the API server."""
+import atexit
 import contextlib
 import itertools
 import os
@@ -19,11 +20,16 @@ import manifests
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import namespaces  # noqa: E402  (tests/bench)
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from slack import SLACK  # noqa: E402  (tests/support)
+
 NEEDED = ("dnsmasq", "tini", "unshare", "setpriv", "chroot", "mount", "ip")
 PREFIX, DNS = "10.210.1.", "10.210.1.1"
 DOMAIN = "default.svc.cluster.local"
 ENTRYPOINT = ["tini", "--"]  # of the image
 NUMBERS = itertools.count()
+# Before a command: the kernel ends it with the thread that started it, unless its user or group changes.
+WITH_THE_TEST = ["setpriv", "--pdeathsig", "KILL"]
 # A root of its own, as a container runtime makes it: the system's /usr, below it the folder of the image; /dev with shared memory of
 # 64 MiB; volumes of secrets, which are chains of links.
 ENTER = r"""
@@ -58,7 +64,7 @@ done
 [ "$read_only" = 0 ] || mount -o remount,bind,ro "$root"
 hostname "$name"
 if [ -n "$groups" ]; then set -- --groups "$groups" "$@"; else set -- --clear-groups "$@"; fi
-exec chroot "$root" setpriv --reuid "$user" --regid "$group" --no-new-privs --bounding-set=-all --inh-caps=-all "$@"
+exec chroot "$root" setpriv --pdeathsig KILL --reuid "$user" --regid "$group" --no-new-privs --bounding-set=-all --inh-caps=-all "$@"
 """
 
 
@@ -98,7 +104,7 @@ class Process:
         """The pod, at once."""
         self.signal(signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=10 * SLACK)
         self.process.kill()  # a pod that has not begun
         self.process.wait()
 
@@ -126,6 +132,7 @@ class Cluster:
         self.node = f"{self.names}n"
         self.processes, self.namespaces, self.timers, self.records = [], [], [], {}
         self.lock, self.dns = threading.Lock(), None
+        atexit.register(self.__exit__)  # for a test that is interrupted
         try:
             self.start()
         except BaseException:
@@ -154,13 +161,16 @@ class Cluster:
             self.start_dns()
 
     def start_dns(self):
-        """Answers NXDOMAIN to all names but those of `publish`."""
-        with open(self.folder / "dnsmasq.log", "wb") as log:
+        """Answers NXDOMAIN to all names but those of `publish`. Before dnsmasq says that it has started, SIGHUP would end it or be lost."""
+        said = self.folder / "dnsmasq.log"
+        with self.lock, open(said, "wb") as log:
             self.dns = subprocess.Popen(
-                ["ip", "netns", "exec", self.node, shutil.which("dnsmasq", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"),
-                 "--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--pid-file=", "--no-hosts", "--no-resolv", f"--addn-hosts={self.folder}/records",
-                 f"--listen-address={DNS}", "--bind-interfaces", "--local=/#/", "--log-facility=-", "--log-queries"],
+                [*WITH_THE_TEST, "ip", "netns", "exec", self.node, shutil.which("dnsmasq", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"),
+                 "--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--group=root", "--pid-file=", "--no-hosts", "--no-resolv",
+                 f"--addn-hosts={self.folder}/records", f"--listen-address={DNS}", "--bind-interfaces", "--local=/#/", "--log-facility=-",
+                 "--log-queries"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.until(lambda: "started, version" in said.read_text(errors="replace"), "dnsmasq does not start")
 
     def publish(self, pod, address):
         """The record of a pod's name, in place of the one that it had."""
@@ -230,8 +240,9 @@ class Cluster:
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": pod.hostname, "HOME": "/", "LD_LIBRARY_PATH": "/usr/local/lib",
                        "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
         environment.update(manifests.environment_of(pod, self.secrets))
-        command = ["ip", "netns", "exec", namespace, "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork",
-                   "sh", "-c", ENTER, "sh", root, self.folder / "image", pod.hostname, security["runAsUser"], security["runAsGroup"], group,
+        command = [*WITH_THE_TEST, "ip", "netns", "exec", namespace,
+                   "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER,
+                   "sh", root, self.folder / "image", pod.hostname, security["runAsUser"], security["runAsGroup"], group,
                    int(security.get("readOnlyRootFilesystem", False)), " ".join(self.volumes_of(pod, group)),
                    *manifests.command_of(pod, ENTRYPOINT, environment)]
         log = self.folder / f"pod{number}.log"
@@ -259,7 +270,7 @@ class Cluster:
             process.kill()
         return time.monotonic() - start
 
-    def until(self, condition, what, bound=30):
+    def until(self, condition, what, bound=30 * SLACK):
         end = time.monotonic() + bound
         while not condition():
             if time.monotonic() > end:
@@ -270,6 +281,7 @@ class Cluster:
         return "\n".join(f"== {each.pod.hostname}, status {each.process.poll()}\n{each.said[-3000:]}" for each in self.processes)
 
     def __exit__(self, *_):
+        atexit.unregister(self.__exit__)
         for timer in self.timers:
             timer.cancel()
             timer.join()
@@ -318,6 +330,6 @@ class Controller:
                 self.now[name] = self.cluster.run(self.now[name].pod, self.known_after)
         return all(process.process.poll() == 0 for process in self.now.values())
 
-    def run(self, bound=60):
+    def run(self, bound=60 * SLACK):
         self.cluster.until(self.step, "the workload does not end", bound)
         return all(process.process.poll() == 0 for process in self.now.values())

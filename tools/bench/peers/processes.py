@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 
@@ -76,18 +77,23 @@ def wait(ranks, deadline):
 
 @contextlib.contextmanager
 def stopping_when_told():
-    """So that what is cleaned up at the end is cleaned up after SIGTERM as well."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    """So that what is cleaned up at the end is cleaned up after SIGTERM as well. A handler that the program has already stays."""
+    before = signal.getsignal(signal.SIGTERM)
+    ours = before == signal.SIG_DFL and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if ours:
+            signal.signal(signal.SIGTERM, before)
 
 
-def run(command, timeout, environment=None):
-    """Runs a command and whatever it starts. Returns its exit status (124: out of time) and what it wrote to stdout."""
+def run(command, timeout, environment=None, stderr=None):
+    """Runs a command and whatever it starts. Returns its exit status (124: out of time) and what it wrote to stdout. stderr: where that
+    goes; subprocess.STDOUT: to stdout."""
     with stopping_when_told():
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True,
                                    env={**os.environ, **(environment or {})})
         try:
             output = process.communicate(timeout=timeout)[0]
