@@ -9,7 +9,7 @@ USUAL, USUAL_SHM = 25, 1
 FEWEST = 6
 MODEL = "60x400000"  # 96 MB in equal gradients
 SMALL = "2000x256"
-FAST_RATE = "5gbit"
+RATE, FAST_RATE = "2gbit", "5gbit"
 
 
 def subjects(options):
@@ -17,8 +17,8 @@ def subjects(options):
     return [
         (Place("one host, shm", "shm"), [("resnet50", 100), (MODEL, 50)]),
         (Place("one host, tcp", "tcp"), [("resnet50", 100), (SMALL, 20)]),
-        (Place(f"two hosts, {options.rate}, 2 x 1", options.link_backend, options.rate), [("resnet50", 400), (MODEL, 400)]),
-        (Place(f"two hosts, {options.rate}, 2 x 2", options.hierarchical, options.rate, 2), [("resnet50", 400)]),
+        (Place(f"two hosts, {RATE}, 2 x 1", options.link_backend, RATE), [("resnet50", 200), (MODEL, 200)]),
+        (Place(f"two hosts, {RATE}, 2 x 2", options.hierarchical, RATE, 2), [("resnet50", 200)]),
         (Place(f"two hosts, {FAST_RATE}, 2 x 1", options.link_backend, FAST_RATE), [("resnet50", 100)]),
     ]
 
@@ -29,7 +29,7 @@ def measured(section, options, place, model, compute):
     sweep = [cap for cap in (SWEEP[1::4] if options.quick else SWEEP) if cap != usual]
     return place.rows(section, options, [
         "replay", "--model", model, "--compute-ms", compute, "--bucket-mb", usual, "--first-bucket-mb", min(1, usual),
-        "--also-mb", ",".join(map(str, sweep)), "--autotune", *(["--sleep"] if place.rate else []), "--seconds", 1 if options.quick else 30])
+        "--also-mb", ",".join(map(str, sweep)), "--autotune", *(["--sleep"] if place.rate else []), "--seconds", 1 if options.quick else 20])
 
 
 def autotune(section, options):
