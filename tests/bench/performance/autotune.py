@@ -36,7 +36,8 @@ def autotune(section, options):
     section.open_with(
         "Steps of `ddp-bench replay` with the usual bucket cap, with each cap of a sweep, and with the cap that libddp finds on the running job "
         "(`autotune`, [steps.md](steps.md#finding-the-bucket-cap)). All of them take turns, step by step, after libddp has found its cap. "
-        "Between hosts the passes sleep, as on a GPU; on one host they compute. The best cap of the sweep is the one that was fastest in these very steps, so noise favours it.")
+        "Between hosts the passes sleep, as on a GPU; on one host they compute. The best cap of the sweep is the one that was fastest in these "
+        "very steps, so noise favours it.")
     lines, of_best, of_usual = [], [], []
     for place, cases in subjects(options):
         if reason := place.why_impossible(options):
