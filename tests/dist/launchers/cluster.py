@@ -3,15 +3,11 @@ name and an address of its own. Everything is in one folder, and gone at the end
 import contextlib
 import os
 import pathlib
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
-import namespaces  # noqa: E402  (tests/bench)
+import hosts  # puts tests/bench on the path
+import namespaces  # tests/bench
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from launchers import CLEAN  # noqa: E402  (tests/support)
@@ -58,31 +54,19 @@ PartitionName=all Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 
 def why_impossible():
     """None where there can be a cluster, else the reason."""
-    if os.geteuid() != 0:
-        return "slurmd needs root"
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    missing = [program for program in NEEDED if not shutil.which(program, path=path)]
-    if missing:
-        return f"there is no {', '.join(missing)}: tools/setup slurm"
-    return namespaces.why_impossible(None)
+    return hosts.why_impossible(NEEDED, "tools/setup slurm")
 
 
-class Cluster:
-    def __enter__(self):
+class Cluster(hosts.Hosts):
+    folder_prefix = "ddp-slurm-"
+
+    def __init__(self):
         self.daemons = []
-        self.link = namespaces.Link(None)
-        self.link.__enter__()
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        self.link = None
 
     def start(self):
-        self.held = tempfile.TemporaryDirectory(prefix="ddp-slurm-", dir="/tmp", ignore_cleanup_errors=True)
-        self.folder = pathlib.Path(self.held.name)
-        self.folder.chmod(0o755)  # munged refuses a socket below a folder that others may not enter
+        self.link = namespaces.Link(None)
+        self.link.__enter__()
         (self.folder / "state").mkdir()
         addresses = dict(zip(NODES, self.link.addresses))
         (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{a} {n}\n" for n, a in addresses.items()))
@@ -104,8 +88,7 @@ class Cluster:
         self.until(lambda: self.run("sinfo", "-h", "-o", "%T %D").stdout.strip() == "idle 2", "the nodes do not become idle")
 
     def environment(self):
-        path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-        return {**CLEAN, "PATH": path, "SLURM_CONF": f"{self.folder}/slurm.conf"}
+        return {**CLEAN, "PATH": hosts.PATH, "SLURM_CONF": f"{self.folder}/slurm.conf"}
 
     def on(self, node, *command):
         """A command as this node runs it."""
@@ -132,36 +115,19 @@ class Cluster:
             raise AssertionError(f"sbatch: {said.stdout}")
         return said.stdout.strip()
 
-    def until(self, condition, what, bound=40):
-        end = time.monotonic() + bound
-        while not condition():
-            if time.monotonic() > end:
-                raise AssertionError(f"{what} within {bound} s\n{self.logs()}")
-            time.sleep(0.1)
-
     def logs(self):
         return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in sorted(self.folder.glob("*"))
                          if path.suffix in (".log", ".out") and path.stat().st_size)
 
-    def pids(self):
-        return [int(pid) for name in self.link.names
-                for pid in subprocess.run(["ip", "netns", "pids", name], stdout=subprocess.PIPE, text=True, check=False).stdout.split()]
-
-    def __exit__(self, *_):
+    def end(self):
         for daemon in reversed(self.daemons):
             daemon.terminate()
         for daemon in self.daemons:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(timeout=10)
-        # Daemons that stay, and what slurmd started and left, in either namespace.
-        end = time.monotonic() + 10
-        while (pids := self.pids()) and time.monotonic() < end:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.1)
+        if not self.link:
+            return
+        self.kill_all_in(self.link.names)  # daemons that stay, and what slurmd started and left
         for daemon in self.daemons:
             daemon.poll()
         self.link.__exit__()
-        if hasattr(self, "held"):
-            self.held.cleanup()

@@ -2,7 +2,6 @@
 DNS server, Debian's dnsmasq, knows their names as late as a test wants. Everything is in one folder, and gone at the end.
 
 Not simulated: limits of resources, seccomp, who schedules pods, and the API server."""
-import atexit
 import contextlib
 import itertools
 import os
@@ -11,14 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
+import hosts  # puts tests/bench on the path
 import manifests
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
-import namespaces  # noqa: E402  (tests/bench)
+import namespaces  # tests/bench
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from slack import SLACK  # noqa: E402  (tests/support)
@@ -70,13 +67,7 @@ exec chroot "$root" setpriv --pdeathsig KILL --reuid "$user" --regid "$group" --
 
 def why_impossible():
     """None where there can be pods, else the reason."""
-    if os.geteuid() != 0:
-        return "namespaces and users of pods need root"
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    missing = [program for program in NEEDED if not shutil.which(program, path=path)]
-    if missing:
-        return f"there is no {', '.join(missing)}: tools/setup"
-    return namespaces.why_impossible(None)
+    return hosts.why_impossible(NEEDED, "tools/setup")
 
 
 class Process:
@@ -91,8 +82,7 @@ class Process:
 
     def pids(self):
         """Those inside, in the numbers of this machine; the container's process 1 first."""
-        found = subprocess.run(["ip", "netns", "pids", self.namespace], stdout=subprocess.PIPE, text=True, check=False).stdout.split()
-        return sorted((int(pid) for pid in found if int(pid) != self.process.pid), key=pid_inside)
+        return sorted((pid for pid in hosts.pids_of(self.namespace) if pid != self.process.pid), key=pid_inside)
 
     def signal(self, number):
         """To the container's process 1, the kernel ends all others with it."""
@@ -118,27 +108,17 @@ def pid_inside(pid):
     return sys.maxsize
 
 
-class Cluster:
+class Cluster(hosts.Hosts):
     """image: {path below /usr/local: file}. secrets: {name: {key: value}}."""
+    folder_prefix = "ddp-pods-"
+    bound = 30 * SLACK
 
     def __init__(self, image, secrets, dns=True):
         self.image, self.secrets, self.with_dns = image, secrets, dns
-
-    def __enter__(self):
-        self.held = tempfile.TemporaryDirectory(prefix="ddp-pods-", dir="/tmp", ignore_cleanup_errors=True)
-        self.folder = pathlib.Path(self.held.name)
-        self.folder.chmod(0o755)
         self.names = f"ddp{os.getpid()}x{next(NUMBERS)}"
         self.node = f"{self.names}n"
         self.processes, self.namespaces, self.timers, self.records = [], [], [], {}
         self.lock, self.dns = threading.Lock(), None
-        atexit.register(self.__exit__)  # for a test that is interrupted
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
 
     def start(self):
         for path, source in self.image.items():
@@ -165,7 +145,7 @@ class Cluster:
         said = self.folder / "dnsmasq.log"
         with self.lock, open(said, "wb") as log:
             self.dns = subprocess.Popen(
-                [*WITH_THE_TEST, "ip", "netns", "exec", self.node, shutil.which("dnsmasq", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"),
+                [*WITH_THE_TEST, "ip", "netns", "exec", self.node, shutil.which("dnsmasq", path=hosts.PATH),
                  "--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--group=root", "--pid-file=", "--no-hosts", "--no-resolv",
                  f"--addn-hosts={self.folder}/records", f"--listen-address={DNS}", "--bind-interfaces", "--local=/#/", "--log-facility=-",
                  "--log-queries"],
@@ -270,18 +250,10 @@ class Cluster:
             process.kill()
         return time.monotonic() - start
 
-    def until(self, condition, what, bound=30 * SLACK):
-        end = time.monotonic() + bound
-        while not condition():
-            if time.monotonic() > end:
-                raise AssertionError(f"{what} within {bound} s\n{self.logs()}")
-            time.sleep(0.05)
-
     def logs(self):
         return "\n".join(f"== {each.pod.hostname}, status {each.process.poll()}\n{each.said[-3000:]}" for each in self.processes)
 
-    def __exit__(self, *_):
-        atexit.unregister(self.__exit__)
+    def end(self):
         for timer in self.timers:
             timer.cancel()
             timer.join()
@@ -290,12 +262,9 @@ class Cluster:
         if self.dns:
             self.dns.kill()
             self.dns.wait()
+        self.kill_all_in(self.namespaces)
         for name in self.namespaces:
-            for pid in subprocess.run(["ip", "netns", "pids", name], stdout=subprocess.PIPE, text=True, check=False).stdout.split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL, check=False)
-        self.held.cleanup()
 
 
 class Controller:
