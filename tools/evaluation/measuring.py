@@ -142,6 +142,14 @@ class Bench:
     def python_alone(self, script, *arguments):
         return self.figure.keep(running.rows_of(self.output_of(self.words_of(script, arguments))))
 
+    def torch_steps(self, hosts, rounds, *more):
+        """A row of each real model that PyTorch computes."""
+        if missing := python_has(self.options, "torch", "ddp"):
+            self.figure.leave_out(f"real models in PyTorch: {missing}")
+            return []
+        return [row for model in self.size.real for row in self.python(
+            hosts, "torch_step.py", "steps", "--model", model, "--backend", "tcp", "--rounds", rounds, *more)]
+
     def words_of(self, script, arguments):
         return list(map(str, [self.options.python, HERE / script, *arguments]))
 

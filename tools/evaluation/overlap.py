@@ -91,15 +91,9 @@ def curves(found):
 
 def real_models(bench, hosts, bars):
     """{name: saving} of models that PyTorch computes."""
-    missing = measuring.python_has(bench.options, "torch", "ddp")
-    if missing:
-        bench.figure.leave_out(f"real models in PyTorch: {missing}")
-        return {}
-    found = {}
-    for model in bench.size.real:
-        row, = bench.python(hosts, "torch_step.py", "steps", "--model", model, "--backend", "tcp", "--rounds", bench.size.rounds)
-        found[row["model"]] = breakdown(f"PyTorch\n{row['model']}", row["forward_ms"], row["backward_ms"],
-                                        row["apart_ms"] - row["forward_ms"], row["median_ms"] - row["forward_ms"], bars)
+    found = {row["model"]: breakdown(f"PyTorch\n{row['model']}", row["forward_ms"], row["backward_ms"],
+                                     row["apart_ms"] - row["forward_ms"], row["median_ms"] - row["forward_ms"], bars)
+             for row in bench.torch_steps(hosts, bench.size.rounds)}
     if found:
         bench.figure.open_with("PyTorch: a real ResNet-50 (one image of 224 x 224) and a transformer encoder (6 layers, 128 tokens), each "
                                "rank on one core, with `ddp.torch.DistributedDataParallel`. Without overlap: the gradients are put into "

@@ -37,16 +37,8 @@ def measure(options):
 
 
 def real_models(bench, hosts):
-    missing = measuring.python_has(bench.options, "torch", "ddp")
-    if missing:
-        bench.figure.leave_out(f"real models in PyTorch: {missing}")
-        return {}
-    found = {}
-    for model in bench.size.real:
-        row, = bench.python(hosts, "torch_step.py", "steps", "--model", model, "--backend", "tcp", "--rounds",
-                            max(1, bench.size.rounds // 2), "--sync-every", ",".join(map(str, EVERY)))
-        found[f"{row['model']}, PyTorch"] = {every: row[f"sync_every_{every}_ms"] for every in EVERY}
-    return found
+    rows = bench.torch_steps(hosts, max(1, bench.size.rounds // 2), "--sync-every", ",".join(map(str, EVERY)))
+    return {f"{row['model']}, PyTorch": {every: row[f"sync_every_{every}_ms"] for every in EVERY} for row in rows}
 
 
 def simulate(bench):
