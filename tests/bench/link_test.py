@@ -6,9 +6,9 @@ import subprocess
 import sys
 import tempfile
 
-import namespaces
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent / "tools/bench/runs")]
+import namespaces  # noqa: E402  (tools/bench/runs)
 from ports import free_port  # noqa: E402  (tests/support)
 
 SOURCE = pathlib.Path(__file__).resolve().parent / "performance/tcp_streams.c"

@@ -3,7 +3,7 @@
 file may hold, and that each function of the C ABI gives its own name to guard(), which puts it into messages.
 
 The arrows point one way: capi -> core -> hooks -> comm -> {backends, rendezvous, device}, backends -> {kernels, wire},
-rendezvous -> wire -> util and kernels -> device -> util.
+rendezvous -> wire -> util and kernels -> device -> util. Tests import from tools, and tools never from tests.
 A name in quotes or angle brackets that begins with a room's name is an include of that room. `ddp/...` is the public interface,
 which all may include.
 """
@@ -127,6 +127,8 @@ def faults_of(path, text):
         fault = (match and include_fault(folder, match.group(1))) or order_fault(path, line)
         if fault:
             yield number, f"{fault}: {line.strip()}"
+        if folder.split("/")[0] == "tools" and "sys.path" in line and "tests" in line:
+            yield number, f"tools may not import from tests: {line.strip()}"
         if folder == "lib/capi":
             public = match[1] if (match := PUBLIC.match(line)) else public
             for name in GUARD.findall(line):

@@ -4,8 +4,8 @@ import sys
 from dataclasses import asdict, dataclass, field
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/bench/performance"))
-import report  # noqa: E402  (tests/bench/performance)
+sys.path.insert(0, str(ROOT / "tools/bench/runs"))
+import report  # noqa: E402  (tools/bench/runs)
 
 REPRODUCED, IN_SHAPE, NOT, NOT_RUN = "reproduced", "reproduced in shape", "not reproduced", "not run here"
 VERDICTS = (REPRODUCED, IN_SHAPE, NOT, NOT_RUN)

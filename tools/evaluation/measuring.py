@@ -10,10 +10,10 @@ import sys
 import tempfile
 from dataclasses import dataclass
 
-from figure import Figure  # puts tests/bench/performance on the path
+from figure import Figure  # puts tools/bench/runs on the path
 
-import running  # tests/bench/performance
-import namespaces  # tests/bench
+import running  # tools/bench/runs
+import namespaces  # tools/bench/runs
 import processes  # tools/bench/peers
 
 HERE = pathlib.Path(__file__).resolve().parent

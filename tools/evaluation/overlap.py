@@ -28,7 +28,7 @@ def measure(options):
             "overlap, all gradients are announced after the backward pass, in the same buckets.")
         figure.open_with(
             "The paper does not print how long computing takes beside communication. With the backward pass b, forward pass b/2 and "
-            f"communication c, perfect overlap saves min(b, c) / (1.5 b + c). The paper's savings would be perfect with c / b = " +
+            "communication c, perfect overlap saves min(b, c) / (1.5 b + c). The paper's savings would be perfect with c / b = " +
             ", ".join(f"{RATIOS[STANDS_FOR[backend], model]:.2f} ({model} on {backend})" for backend, model in PAPER) +
             ". The first panel has these ratios. They are chosen so that perfect overlap saves what the paper saved, so a saving of that "
             "size shows nothing by itself: what is judged is the share of perfect overlap that libddp reaches. The second panel has other "

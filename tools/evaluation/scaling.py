@@ -2,7 +2,7 @@
 import measuring
 from figure import IN_SHAPE, NOT, REPRODUCED, SIMULATED, Figure, Panel, Series, at_least, near
 
-import first_used  # tests/bench/performance; figure.py has put it on the path
+import passes  # tools/bench/runs; figure.py has put it on the path
 
 NETWORKS = {"NCCL": "100gbit", "Gloo": "10gbit"}  # what the simulator takes for the paper's
 GPU, FASTER = "V100, FP32", "V100, mixed"  # the paper's GPU; and a shorter backward pass, which shows how much depends on it
@@ -15,9 +15,9 @@ PAPER_NAMES = ("ResNet-50", "BERT")
 
 def backward_ms(model, gpu=GPU):
     """From the published throughputs that docs/performance.md names."""
-    for setting in first_used.SETTINGS:
+    for setting in passes.SETTINGS:
         if setting[:2] == (model, gpu):
-            return round(first_used.passes_ms(setting)[1], 1)
+            return round(passes.passes_ms(setting)[1], 1)
     return 10.0 if gpu == GPU else 5.0  # a model of the test
 
 

@@ -12,7 +12,7 @@ import json
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools/bench/runs"))
 import namespaces
 
 BEGIN, END = "<!-- link: written by tests/bench/hooks/link.py -->\n", "<!-- link: end -->\n"

@@ -2,11 +2,13 @@
 """The page that performance.py writes, with figures that are made up."""
 import argparse
 import pathlib
+import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools/bench/runs"))
 import gpu
 import one_host
-import report
+import report  # tools/bench/runs
 import running
 
 ORDER = ["allreduce", "link"]

@@ -26,6 +26,7 @@ import argparse
 import pathlib
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools/bench/runs"))
 import autotune
 import elastic
 import first_used

@@ -98,7 +98,7 @@ def rounds(options):
 
 def link(section, options):
     require_link(options)
-    section.open_with(f"Two hosts with {options.rate} each way between them (`tests/bench/namespaces.py`), against the wire's time and "
+    section.open_with(f"Two hosts with {options.rate} each way between them (`tools/bench/runs/namespaces.py`), against the wire's time and "
                       "PyTorch's DistributedDataParallel. The wire's time is measured in the same run: one TCP stream each way at once, "
                       "with as many bytes as are reduced (`tests/bench/performance/tcp_streams.c`). 2 x 1 ranks are one "
                       "rank on each host, and 2 x 2 ranks are two on each.")

@@ -17,8 +17,8 @@ import time
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1] / "support"), str(HERE.parents[1] / "bench"), str(HERE.parent / "failure")]
-import namespaces  # noqa: E402  (tests/bench)
+sys.path[:0] = [str(HERE.parents[1] / "support"), str(HERE.parents[2] / "tools/bench/runs"), str(HERE.parent / "failure")]
+import namespaces  # noqa: E402  (tools/bench/runs)
 from ports import free_port  # noqa: E402  (tests/support)
 from slack import SLACK  # noqa: E402
 

@@ -8,7 +8,7 @@ import sys
 import time
 
 TESTS = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TESTS / "support"), str(TESTS / "bench")]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent / "tools/bench/runs")]
 from slack import SLACK  # noqa: E402  (tests/support)
 
 WORKER = os.environ["DDP_ELASTIC_WORKER"]

@@ -22,7 +22,7 @@ import traceback
 
 import jobs  # first: it knows where tests/support is
 import etcd_servers  # tests/support
-import namespaces  # tests/bench
+import namespaces  # tools/bench/runs
 from jobs import BOUND_S, SLACK, Job
 from storm_scenario import KINDS, History, Scenario
 

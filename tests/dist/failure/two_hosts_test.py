@@ -15,8 +15,8 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "support"), str(ROOT / "bench")]
-import namespaces  # noqa: E402  (tests/bench)
+sys.path[:0] = [str(ROOT / "support"), str(ROOT.parent / "tools/bench/runs")]
+import namespaces  # noqa: E402  (tools/bench/runs)
 from slack import SLACK  # noqa: E402  (tests/support)
 
 WORKER = os.environ["DDP_FAILURE_WORKER"]

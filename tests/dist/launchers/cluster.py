@@ -6,8 +6,8 @@ import pathlib
 import subprocess
 import sys
 
-import hosts  # puts tests/bench on the path
-import namespaces  # tests/bench
+import hosts  # puts tools/bench/runs on the path
+import namespaces  # tools/bench/runs
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from launchers import CLEAN  # noqa: E402  (tests/support)

@@ -10,8 +10,8 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
-import namespaces  # noqa: E402  (tests/bench)
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools/bench/runs"))
+import namespaces  # noqa: E402  (tools/bench/runs)
 
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 

@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 
-import hosts  # puts tests/bench on the path
+import hosts  # puts tools/bench/runs on the path
 import manifests
-import namespaces  # tests/bench
+import namespaces  # tools/bench/runs
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from slack import SLACK  # noqa: E402  (tests/support)

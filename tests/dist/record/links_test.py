@@ -14,8 +14,8 @@ import time
 
 from jobs import BOUND_S, DDPRUN, SLACK, TESTS, Said, explain, worker
 
-sys.path.insert(0, str(TESTS / "bench"))
-import namespaces  # noqa: E402  (tests/bench)
+sys.path.insert(0, str(TESTS.parent / "tools/bench/runs"))
+import namespaces  # noqa: E402  (tools/bench/runs)
 
 PORT = 29471
 RATE = "60mbit"  # a tenth of what the steps below would need to be short

@@ -8,7 +8,6 @@ from statistics import median
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools/bench/peers"))
-sys.path.insert(0, str(ROOT / "tests/bench"))
 import processes  # noqa: E402  (tools/bench/peers)
 
 

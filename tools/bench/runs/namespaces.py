@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/bench/peers"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
 import processes  # noqa: E402  (tools/bench/peers)
 
 PAYLOAD = 0.952  # of a rate of tc, the bytes of TCP: tc counts 66 bytes of headers in frames of 1514. A real wire adds 24 to each
