@@ -29,11 +29,11 @@ void register_parameter(ddp_context* context, const Parameter& parameter, float*
 
 }  // namespace
 
-ddp_context_options context_options(const Options& options, std::uint32_t flags) {
+ddp_context_options context_options(const Settings& settings, std::uint32_t flags) {
     ddp_context_options result;
     ddp_context_options_init(&result);
-    result.bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, options.bucket_mb * 1048576));
-    result.first_bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, options.first_bucket_mb * 1048576));
+    result.bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, settings.bucket_mb * 1048576));
+    result.first_bucket_cap_bytes = static_cast<std::uint64_t>(std::max(1.0, settings.first_bucket_mb * 1048576));
     result.flags = flags;
     return result;
 }

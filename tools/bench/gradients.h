@@ -27,7 +27,7 @@ struct Place {
     void* stream;
 };
 
-ddp_context_options context_options(const Options& options, std::uint32_t flags = 0);
+ddp_context_options context_options(const Settings& settings, std::uint32_t flags = 0);
 
 // Gradients of a model in memory of the program's own.
 class OwnGradients {

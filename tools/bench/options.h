@@ -9,14 +9,24 @@ namespace bench {
 
 enum class Command { allreduce, replay, grad_ready, join, transfer, models, predict, peers };
 
-struct Options {
+// What a program sets of its group, its context and its hook.
+struct Settings {
+    unsigned groups = 1;  // that take turns
+    double bucket_mb = 25;
+    double first_bucket_mb = 1;
+    std::string hook;  // empty: libddp's default
+    std::string hook_options;
+    bool operator==(const Settings&) const = default;
+};
+
+// replay measures with the default hook, and if there is another one also with that.
+struct Options : Settings {
     Command command = Command::models;
 
     // Of every benchmark.
     int world = 2;
     std::vector<std::string> backends{"auto"};  // as parse_backend reads them; allreduce compares several
     std::string backend_options;
-    unsigned groups = 1;  // that take turns
     std::string iters = "auto";
     double seconds = 1.5;   // of measuring a row
     double timeout = 1800;  // seconds that the ranks may take in all
@@ -33,8 +43,6 @@ struct Options {
 
     // replay, transfer and models
     std::string model = "resnet50";
-    double bucket_mb = 25;
-    double first_bucket_mb = 1;
     double compute_ms = 0;
     bool sleep = false;                // instead of computing
     bool without_overlap = false;      // also run the loop with all gradients announced after the backward pass
@@ -43,9 +51,7 @@ struct Options {
     bool find_unused = false;
     std::vector<double> also_mb;  // also run the loop with these bucket sizes
     bool autotune = false;        // also run it with the one that libddp finds
-    std::string hook;             // also run the loop with this hook
-    std::string hook_options;
-    std::string trace;  // write a trace of some more steps to this file
+    std::string trace;            // write a trace of some more steps to this file
 
     // predict
     std::vector<double> bucket_mbs{25};

@@ -219,7 +219,7 @@ std::vector<Row> run_replay(ddp_group* group, const Options& options) {
     std::vector<Iteration> loops = {local};
     std::list<Variant> variants;
     const auto add = [&](double mb, std::uint32_t flags) -> Variant& {
-        Options with = options;
+        Settings with = options;
         with.bucket_mb = mb;
         Variant& variant = variants.emplace_back(group, context_options(with, flags), mb, model, place);
         loops.push_back([&] { return variant.step(backward, ++iteration); });

@@ -54,9 +54,13 @@ std::string fixed(double value) {
     return text.str();
 }
 
+double rounded(double value) {
+    return std::round(value * 1e4) / 1e4 + 0.0;  // no -0
+}
+
 // A way to make a step.
 struct Candidate {
-    double bucket_mb = 0;
+    Settings settings;
     Schedule schedule;
     std::vector<Layer> layers;
     std::string name;     // of the schedule, as --schedule has it
@@ -99,18 +103,14 @@ public:
                 "--measured: the file has only times of allreduces, and --schedule decoupled sends none");
     }
 
-    // All that the options ask for.
-    std::vector<Candidate> candidates() const {
+    // One for each schedule and size of pieces that the options name.
+    std::vector<Candidate> candidates(const Settings& settings) const {
         std::vector<Candidate> all;
-        for (const double bucket_mb : options_.bucket_mbs) {
-            Options with = options_;
-            with.bucket_mb = bucket_mb;
-            const Schedule schedule = find_schedule(model_, with);
-            const std::vector<Layer> layers = layers_of(schedule);
-            for (const std::string& name : options_.schedules)
-                for (const double piece_mb : name == "first-used" ? options_.piece_mbs : std::vector<double>{0})
-                    all.push_back({bucket_mb, schedule, layers, name, piece_mb});
-        }
+        const Schedule schedule = find_schedule(model_, settings);
+        const std::vector<Layer> layers = layers_of(schedule);
+        for (const std::string& name : options_.schedules)
+            for (const double piece_mb : name == "first-used" ? options_.piece_mbs : std::vector<double>{0})
+                all.push_back({settings, schedule, layers, name, piece_mb});
         return all;
     }
 
@@ -129,16 +129,17 @@ public:
                                               processors(), next_pass(candidate, world, false)));
     }
     double alone() const { return compute_.forward_ms + compute_.backward_ms + compute_.optimizer_ms; }
+    Cluster cluster(int world) const { return {world, options_.ranks_a_host}; }
     double efficiency(const StepTime& time) const { return alone() / time.step; }
 
     Row row(const Candidate& candidate, int world, const StepTime& time) const {
         Row row;
         row["name"] = "predict";
         row["world"] = world;
-        row["hosts"] = Cluster{world, options_.ranks_a_host}.hosts();
+        row["hosts"] = cluster(world).hosts();
         const bool plain = options_.schedules == std::vector<std::string>{"finalize"};
         if (!plain) row["schedule"] = candidate.name;
-        row["bucket_mb"] = candidate.bucket_mb;
+        row["bucket_mb"] = candidate.settings.bucket_mb;
         if (!plain) row["piece_mb"] = candidate.piece_mb;
         row["buckets"] = candidate.schedule.buckets;
         row["collectives"] = candidate.collectives();
@@ -169,9 +170,9 @@ public:
 
 private:
     CostOf cost(int world, bool without_latency) const {
-        return [this, cluster = Cluster{world, options_.ranks_a_host}, without_latency](const Collective& collective) {
+        return [this, ranks = cluster(world), without_latency](const Collective& collective) {
             Cost found =
-                measured_ ? measured_cost(collective) : cost_of(network_, cluster, collective.kind, collective.bytes);
+                measured_ ? measured_cost(collective) : cost_of(network_, ranks, collective.kind, collective.bytes);
             if (without_latency) found.latency_ms = 0;
             return found;
         };
@@ -184,8 +185,7 @@ private:
         if (candidate.name == "first-used") {
             next.order = options_.agreement == "plan" ? Order::planned : Order::first_used;
             next.piece_bytes = candidate.piece_bytes();
-            if (options_.agreement == "piece" && !without_latency)
-                next.agreement_ms = agreement_ms({world, options_.ranks_a_host});
+            if (options_.agreement == "piece" && !without_latency) next.agreement_ms = agreement_ms(cluster(world));
         }
         return next;
     }
@@ -206,7 +206,6 @@ private:
         throw std::invalid_argument("--measured: the hook '" + options_.hook +
                                     "' does not send by allreduce, and the file has only times of allreduces");
     }
-    static double rounded(double value) { return std::round(value * 1e4) / 1e4 + 0.0; }  // no -0
 
     const Options& options_;
     const Model model_;
@@ -241,11 +240,12 @@ std::string where_it_ends(const Predictor& predictor, const Candidate& best, con
 std::string what_is_best(const Candidate& best, const Options& options) {
     std::ostringstream text;
     if (options.schedules.size() > 1) {
-        text << "Of these schedules " << best.name << " is the best, with buckets of " << best.bucket_mb << " MiB";
+        text << "Of these schedules " << best.name << " is the best, with buckets of " << best.settings.bucket_mb
+             << " MiB";
         if (best.piece_mb > 0) text << " in pieces of " << best.piece_mb << " MiB";
         text << ". ";
     } else if (options.bucket_mbs.size() > 1) {
-        text << "Of these bucket sizes " << best.bucket_mb << " MiB is the best. ";
+        text << "Of these bucket sizes " << best.settings.bucket_mb << " MiB is the best. ";
     }
     return text.str();
 }
@@ -257,12 +257,16 @@ Prediction predict(const Options& options) {
     Prediction prediction;
     std::optional<Candidate> best;
     StepTime least;
-    for (const Candidate& candidate : predictor.candidates()) {
-        const StepTime time = predictor.step(candidate, options.world);
-        prediction.rows.push_back(predictor.row(candidate, options.world, time));
-        if (best && time.step >= least.step) continue;
-        best = candidate;
-        least = time;
+    for (const double bucket_mb : options.bucket_mbs) {
+        Settings settings = options;
+        settings.bucket_mb = bucket_mb;
+        for (const Candidate& candidate : predictor.candidates(settings)) {
+            const StepTime time = predictor.step(candidate, options.world);
+            prediction.rows.push_back(predictor.row(candidate, options.world, time));
+            if (best && time.step >= least.step) continue;
+            best = candidate;
+            least = time;
+        }
     }
     if (!options.save_plan.empty()) write_text(options.save_plan, predictor.plan(*best, options.world));
     std::ostringstream text;

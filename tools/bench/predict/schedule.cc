@@ -1,6 +1,7 @@
 #include "predict/schedule.h"
 
 #include <ddp/ddp.h>
+#include <malloc.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -44,12 +45,18 @@ private:
     std::string path_;
 };
 
-Group alone(const Options& options) {
+// Lets the next run take the memory of this one. New pages would cost most of its time.
+void keep_memory() {
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, -1);
+}
+
+Group alone(const Settings& settings) {
     ddp_group_options join;
     ddp_group_options_init(&join);
     join.rank = 0;
     join.world_size = 1;
-    join.round_robin = options.groups;
+    join.round_robin = settings.groups;
     ddp_group* group = nullptr;
     Result result;
     result.check(ddp_group_create(&join, &group, result));
@@ -84,11 +91,11 @@ struct Steps {
     std::string plan;
 };
 
-Steps run_steps(ddp_group* group, const Model& model, const Options& options) {
-    SharedGradients gradients(group, context_options(options), model, nullptr);
-    if (!options.hook.empty()) {
+Steps run_steps(ddp_group* group, const Model& model, const Settings& settings) {
+    SharedGradients gradients(group, context_options(settings), model, nullptr);
+    if (!settings.hook.empty()) {
         Result result;
-        result.check(ddp_use_hook(gradients.context(), options.hook.c_str(), options.hook_options.c_str(), result));
+        result.check(ddp_use_hook(gradients.context(), settings.hook.c_str(), settings.hook_options.c_str(), result));
     }
     Steps steps;
     for (int step = 0; step < kStepsAlone; ++step) {
@@ -161,17 +168,18 @@ std::string plan_in_order(const std::string& plan, const std::vector<int>& order
     return json.dump(1);
 }
 
-Schedule find_schedule(const Model& model, const Options& options) {
-    if (options.hook.find("post_local_sgd") != std::string::npos)
+Schedule find_schedule(const Model& model, const Settings& settings) {
+    if (settings.hook.find("post_local_sgd") != std::string::npos)
         throw std::invalid_argument(
             "--hook: what post_local_sgd sends depends on the number of ranks, which run alone does not show");
     static const Folder folder;  // libddp asks once in a process where to record
     setenv("DDP_RECORD", folder.path().c_str(), 1);
     const std::size_t events = std::max<std::size_t>(libddp::record::kEvents, kEventsOfBucket * model.size());
     setenv("DDP_RECORD_EVENTS", std::to_string(events).c_str(), 1);
+    keep_memory();
     const std::int64_t begin = now_ns();
-    const Group group = alone(options);
-    const Steps steps = run_steps(group.get(), model, options);
+    const Group group = alone(settings);
+    const Steps steps = run_steps(group.get(), model, settings);
     std::vector<std::string> complaints;
     for (auto& process : libddp::record::read_records(folder.path(), complaints)) {
         std::vector<Event>& all = process.events;
