@@ -170,6 +170,63 @@ class PredictTest(unittest.TestCase):
         self.assertEqual(len(rows), 13)
         self.assertGreater(rows[0]["waiting_ms"], 0)
 
+    def test_advice_searches_single_predictions(self):
+        """Each row is that of the same settings alone, and no combination of their values is much better."""
+        where = "--world", 32, "--network", "10gbit:latency-us=150"
+        rows = self.rows(*where, "--advise")
+        caps = sorted({row["bucket_mb"] for row in rows})
+        single = {}
+
+        def predict_caps(first, groups, hook, options):
+            more = ["--hook-options", options] if options else []
+            for row in self.rows(*where, "--bucket-mb", ",".join(map(str, caps)), "--first-bucket-mb", first, "--groups", groups,
+                                 "--hook", hook, *more):
+                if row["world"] == 32:
+                    single[row["bucket_mb"], first, groups, hook, options] = row
+
+        for first in {row["first_bucket_mb"] for row in rows}:
+            for groups in {row["groups"] for row in rows}:
+                predict_caps(first, groups, "allreduce", "")
+        for row in rows:
+            key = row["bucket_mb"], row["first_bucket_mb"], row["groups"], row["hook"], row["hook_options"]
+            if key not in single:
+                predict_caps(*key[1:])
+            for name, value in single[key].items():
+                self.assertEqual(row[name], value, f"{name} of {row}")
+            self.assertAlmostEqual(row["saving"], 1 - row["step_ms"] / rows[0]["step_ms"], delta=1e-3)
+        self.assertEqual((rows[0]["bucket_mb"], rows[0]["first_bucket_mb"], rows[0]["groups"], rows[0]["hook"]), (25, 1, 1, "allreduce"))
+        advised, *_ = (row for row in rows if row["advised"])
+        best = min(row["step_ms"] for key, row in single.items() if key[3] == "allreduce")
+        self.assertEqual(advised["hook"], "allreduce")
+        self.assertLess(advised["step_ms"], 0.95 * rows[0]["step_ms"])
+        self.assertLess(0.96 * advised["step_ms"], best)
+
+    def test_advice_in_words(self):
+        def advice(*arguments):
+            done = run("--model", MODEL, "--advise", *arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout[done.stdout.index("\n\n") + 2:]
+
+        self.assertRegex(advice("--compute-ms", 2000, "--world", 8, "--network", "nvlink-ib"),
+                         r"^Keep libddp's defaults: communication that nothing hides takes 0\.0 % of a step\.\n$")
+        self.assertRegex(advice("--compute-ms", 20, "--world", 32, "--network", "10gbit:latency-us=150"),
+                         r"^With these settings a step takes \d+\.\d ms, \d+\.\d % less than with libddp's defaults \(\d+\.\d ms\)\. "
+                         r"Each saving is beside the other settings:\n"
+                         r"  bucket_cap_bytes = \d+ \([\d.]+ MiB\) saves ")
+        self.assertIn("A hook changes numbers, so try it last. With fp16 or bf16 a step takes ",
+                      advice("--compute-ms", 20, "--world", 32, "--network", "1gbit:latency-us=1"))
+        with measured_file() as file:
+            self.assertIn("bucket_cap_bytes", advice("--compute-ms", 20, "--world", 2, "--measured", file.name))
+
+    def test_advice_for_a_schedule(self):
+        with tempfile.NamedTemporaryFile("r", prefix="ddp-plan-") as file:
+            rows = self.rows("--world", 64, "--network", "25gbit:host-gb-s=0.9", "--schedule", "first-used", "--advise",
+                             "--save-plan", file.name)
+            buckets = json.load(file)["buckets"]
+        advised, *_ = (row for row in rows if row["advised"])
+        self.assertEqual((advised["schedule"], advised["buckets"]), ("first-used", len(buckets)))
+        self.assertLess(advised["bucket_mb"], 25)
+
     def test_what_is_wrong_is_said(self):
         self.complains("--compute-ms is required", "--model", MODEL, status=2)
         model = "--model", MODEL, "--compute-ms", 1
@@ -184,6 +241,10 @@ class PredictTest(unittest.TestCase):
             self.complains("--save-plan: a bucket plan gives the order of whole buckets", *model, *plan, *more)
         with measured_file() as file:
             self.complains("--schedule decoupled sends none", *model, "--measured", file.name, "--schedule", "decoupled")
+        for name, value in ("--bucket-mb", "1"), ("--first-bucket-mb", "2"), ("--groups", "2"), ("--hook", "fp16"):
+            self.complains(f"{name}: --advise chooses it. Leave out one of them", *model, "--advise", name, value, status=2)
+        self.complains("--schedule: --advise is for one", *model, "--advise", "--schedule", "finalize,first-used", status=2)
+        self.complains("--piece-mb: --advise is for one", *model, "--advise", "--schedule", "first-used", "--piece-mb", "1,2", status=2)
         self.complains("--cores requires --communication-cores", *model, "--cores", 2, status=2)
 
 

@@ -1,9 +1,12 @@
-// The network and the timeline of ddp-bench predict, against what can be worked out by hand.
+// ddp-bench predict: the network and the timeline against what can be worked out by hand, the advice against trying
+// everything.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
+#include <set>
 
+#include "predict/advice.h"
 #include "predict/network.h"
 #include "predict/timeline.h"
 
@@ -413,6 +416,220 @@ TEST(Measured, WhatIsNoRowIsRefused) {
         EXPECT_THROW(Measured({good, other}), std::invalid_argument) << other;
     EXPECT_THROW(Measured({good}), std::invalid_argument);
     EXPECT_THROW(Measured({}), std::invalid_argument);
+}
+
+// Equal gradients in buckets as libddp cuts them.
+struct Job {
+    int gradients = 80;
+    double mb = 1;  // of each gradient
+    double backward_ms = 100;
+    Network network = find_network("10gbit");
+    Cluster cluster{16, 1};
+
+    std::vector<Collective> collectives(const Settings& settings) const {
+        std::vector<Collective> all;
+        double filled = 0;
+        for (int i = 0; i < gradients; ++i) {
+            filled += mb;
+            if (filled < (all.empty() ? settings.first_bucket_mb : settings.bucket_mb) && i + 1 < gradients) continue;
+            all.push_back(after_gradient(i, static_cast<int>(all.size() % settings.groups)));
+            all.back().bytes = filled * 1048576 / (settings.hook == "fp16" ? 2 : settings.hook == "powersgd" ? 50 : 1);
+            filled = 0;
+        }
+        return all;
+    }
+    StepTime step(const Settings& settings) const {
+        Compute compute = even(gradients, backward_ms);
+        compute.forward_ms = backward_ms / 2;
+        const auto cost = [&](const Collective& collective) {
+            return cost_of(network, cluster, collective.kind, collective.bytes);
+        };
+        return play(collectives(settings), compute, cost, cluster.world);
+    }
+    Advice advice() const {
+        return advise(cluster.hosts(), [this](const Settings& settings) { return step(settings); });
+    }
+    double saving(const Settings& from, const Settings& to) const { return 1 - step(to).step / step(from).step; }
+};
+
+Job random_job(std::mt19937& random) {
+    const auto number = [&](double from, double to) {
+        return std::exp(std::uniform_real_distribution<double>(std::log(from), std::log(to))(random));
+    };
+    Job job;
+    job.gradients = static_cast<int>(number(5, 200));
+    job.mb = number(0.05, 10);
+    job.backward_ms = number(10, 1000);
+    job.network.latency_us = number(1, 5000);
+    job.network.host_gb_s = number(0.1, 20);
+    job.cluster = {static_cast<int>(number(2, 300)), static_cast<int>(number(1, 9))};
+    return job;
+}
+
+// The shortest step of all combinations of the values that the search tried, without a hook.
+double shortest(const Job& job, const Advice& advice) {
+    std::set<double> caps, first_caps;
+    std::set<unsigned> groups;
+    for (const Tried& tried : advice.tried) {
+        caps.insert(tried.settings.bucket_mb);
+        first_caps.insert(tried.settings.first_bucket_mb);
+        groups.insert(tried.settings.groups);
+    }
+    Settings settings;
+    double least = job.step(settings).step;
+    for (const double cap : caps)
+        for (const double first : first_caps)
+            for (const unsigned number : groups) {
+                settings.bucket_mb = cap;
+                settings.first_bucket_mb = first;
+                settings.groups = number;
+                least = std::min(least, job.step(settings).step);
+            }
+    return least;
+}
+
+constexpr double kRounding = 1e-9;
+
+TEST(Advice, IsAlmostAsGoodAsTryingEverything) {
+    std::mt19937 random(10);
+    double sum = 0;
+    for (int i = 0; i < 300; ++i) {
+        const Job job = random_job(random);
+        const Advice advice = job.advice();
+        const double lost = 1 - shortest(job, advice) / job.step(advice.settings).step;
+        EXPECT_LT(lost, 0.04) << "job " << i;
+        sum += lost;
+    }
+    EXPECT_LT(sum / 300, 0.01);
+}
+
+TEST(Advice, ChangesOnlyWhatSavesTwoPercent) {
+    std::mt19937 random(11);
+    int caps = 0, groups = 0;
+    for (int i = 0; i < 300; ++i) {
+        const Job job = random_job(random);
+        const Advice advice = job.advice();
+        const Settings usual = advice.tried.front().settings;
+        const auto changed = [&](auto Settings::*member, auto by_default) {
+            if (advice.settings.*member == by_default) return 0;
+            Settings without = advice.settings;
+            without.*member = by_default;
+            const bool first_follows = advice.settings.first_bucket_mb == std::min(1.0, advice.settings.bucket_mb);
+            if (first_follows) without.first_bucket_mb = std::min(1.0, without.bucket_mb);
+            EXPECT_GE(job.saving(without, advice.settings), 0.02 - kRounding) << "job " << i;
+            return 1;
+        };
+        caps += changed(&Settings::bucket_mb, usual.bucket_mb);
+        changed(&Settings::first_bucket_mb, std::min(1.0, advice.settings.bucket_mb));
+        groups += changed(&Settings::groups, usual.groups);
+    }
+    EXPECT_GT(caps, 30);
+    EXPECT_GT(groups, 30);
+}
+
+std::vector<Settings> advised(const Advice& advice) {
+    std::vector<Settings> all;
+    for (const Tried& tried : advice.tried)
+        if (tried.advised) all.push_back(tried.settings);
+    return all;
+}
+
+std::vector<std::string> hooks(const std::vector<Settings>& all) {
+    std::vector<std::string> names;
+    for (const Settings& settings : all) names.push_back(settings.hook);
+    return names;
+}
+
+TEST(Advice, KeepsTheDefaultsWhereNothingIsToBeSaved) {
+    Job job;
+    job.network = find_network("nvlink-ib");
+    job.backward_ms = 2000;
+    const Advice advice = job.advice();
+    EXPECT_EQ(advice.tried.size(), 1u);
+    EXPECT_EQ(advised(advice), std::vector<Settings>{Settings{}});
+    EXPECT_EQ(advice.settings, Settings{});
+    EXPECT_EQ(advice.text, "Keep libddp's defaults: communication that nothing hides takes 0.0 % of a step.\n");
+}
+
+TEST(Advice, SaysThatAHookChangesNumbers) {
+    Job job;
+    job.network = find_network("10gbit:latency-us=1:message-us=0.1");
+    job.backward_ms = 80;
+    const Advice advice = job.advice();
+    EXPECT_EQ(hooks(advised(advice)), (std::vector<std::string>{"", "fp16"}));
+    EXPECT_EQ(advice.settings.hook, "");
+    EXPECT_EQ(advice.settings.groups, 1u);
+    EXPECT_NE(advice.text.find("\nA hook changes numbers, so try it last. With fp16 or bf16 a step takes "),
+              std::string::npos)
+        << advice.text;
+    EXPECT_EQ(advice.text.find("powersgd"), std::string::npos) << advice.text;
+}
+
+TEST(Advice, MentionsPowerSgdWhereSixteenBitsAreTooMany) {
+    Job job;
+    job.network = find_network("1gbit:latency-us=1:message-us=0.1");
+    const Advice advice = job.advice();
+    EXPECT_EQ(hooks(advised(advice)), (std::vector<std::string>{"", "fp16"}));
+    EXPECT_EQ(advice.tried.back().settings.hook, "powersgd");
+    EXPECT_NE(advice.text.find(" ms, but powersgd changes numbers more and needs tuning.\n"), std::string::npos)
+        << advice.text;
+}
+
+TEST(Advice, AFirstBucketOfAllGradientsSavesALatency) {
+    Job job;
+    job.gradients = 10;
+    job.mb = 0.16;
+    job.backward_ms = 13;
+    job.network = find_network("100gbit:latency-us=4800");
+    const Advice advice = job.advice();
+    EXPECT_EQ(advice.settings.bucket_mb, 25);
+    EXPECT_EQ(advice.settings.first_bucket_mb, 2.5);
+    EXPECT_EQ(advice.settings.groups, 1u);
+    EXPECT_EQ(hooks(advised(advice)), std::vector<std::string>{""});
+    EXPECT_NE(advice.text.find("\n  first_bucket_cap_bytes = 2621440 (2.5 MiB) saves "), std::string::npos)
+        << advice.text;
+    EXPECT_NE(advice.text.find("\nNo hook is worth it: "), std::string::npos) << advice.text;
+}
+
+TEST(Advice, ALargerCapComesBeforeGroups) {
+    Job job;
+    job.gradients = 190;
+    job.mb = 5.8;
+    job.backward_ms = 70;
+    job.network = find_network("25gbit:latency-us=500:host-gb-s=1.5");
+    job.cluster = {300, 5};
+    Settings grouped;
+    grouped.groups = 2;
+    EXPECT_GT(job.saving(Settings{}, grouped), 0.02);
+    const Advice advice = job.advice();
+    EXPECT_EQ(advice.settings.bucket_mb, 100);
+    EXPECT_EQ(advice.settings.groups, 1u);
+}
+
+TEST(Advice, GroupsHideLatency) {
+    Job job;
+    job.network = find_network("25gbit:latency-us=300");
+    job.backward_ms = 60;
+    job.cluster.world = 256;
+    const Advice advice = job.advice();
+    const std::vector<Settings> all = advised(advice);
+    ASSERT_EQ(all.size(), 1u);
+    EXPECT_EQ(all.front(), advice.settings);
+    EXPECT_GT(advice.settings.groups, 1u);
+    EXPECT_NE(advice.text.find("  round_robin = " + std::to_string(advice.settings.groups) + " saves "),
+              std::string::npos)
+        << advice.text;
+    EXPECT_NE(advice.text.find("\nNo hook is worth it: "), std::string::npos) << advice.text;
+}
+
+TEST(Advice, OnOneHostTheDefaultIsThatOfShm) {
+    Job job;
+    job.cluster = {8, 8};
+    job.backward_ms = 10;
+    const Advice advice = job.advice();
+    EXPECT_EQ(advice.tried.front().settings.bucket_mb, 1);
+    for (const Tried& tried : advice.tried) EXPECT_EQ(tried.settings.hook, "");
+    EXPECT_NE(advice.text.find("\nOn one host no hook is worth its time.\n"), std::string::npos) << advice.text;
 }
 
 }  // namespace

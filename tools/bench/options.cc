@@ -211,6 +211,23 @@ CLI::App* add_transfer(CLI::App& app, Options& options) {
     return command;
 }
 
+void add_advise_option(CLI::App* command, Options& options) {
+    command->add_flag(
+        "--advise", options.advise,
+        "Search for settings: bucket_cap_bytes, first_bucket_cap_bytes and round_robin, then hooks. Says which to set "
+        "and what each saves. Prints one row for each try, all at --world");
+    command->parse_complete_callback([command, &options] {
+        if (!options.advise) return;
+        for (const char* name : {"--bucket-mb", "--first-bucket-mb", "--groups", "--hook"})
+            if (command->count(name) > 0)
+                throw CLI::ValidationError(name, "--advise chooses it. Leave out one of them");
+        if (options.schedules.size() > 1)
+            throw CLI::ValidationError("--schedule", "--advise is for one. Name only one");
+        if (options.piece_mbs.size() > 1)
+            throw CLI::ValidationError("--piece-mb", "--advise is for one. Name only one");
+    });
+}
+
 CLI::App* add_predict(CLI::App& app, Options& options) {
     CLI::App* command =
         app.add_subcommand("predict",
@@ -309,6 +326,7 @@ CLI::App* add_predict(CLI::App& app, Options& options) {
         ->capture_default_str();
     command->get_option("--cores")->needs("--communication-cores");
     command->get_option("--communication-cores")->needs("--cores");
+    add_advise_option(command, options);
     add_output_options(command, options);
     return command;
 }

@@ -55,6 +55,7 @@ struct Options : Settings {
 
     // predict
     std::vector<double> bucket_mbs{25};
+    bool advise = false;  // search for settings
     std::string network = "25gbit";
     std::string measured;  // a file of rows of allreduce
     std::vector<std::string> schedules{"finalize"};

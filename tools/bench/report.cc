@@ -42,6 +42,14 @@ Row make_row(const char* name, int world, const char* backend, std::int64_t byte
     return row;
 }
 
+std::string fixed(double value) {
+    std::ostringstream text;
+    text.setf(std::ios::fixed);
+    text.precision(1);
+    text << value;
+    return text.str();
+}
+
 void print_json(std::ostream& out, const std::vector<Row>& rows) {
     for (const Row& row : rows) out << row.dump() << '\n';
     out.flush();

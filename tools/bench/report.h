@@ -17,6 +17,9 @@ using Row = nlohmann::ordered_json;
 Row make_row(const char* name, int world, const char* backend, std::int64_t bytes,
              const std::vector<double>& milliseconds);
 
+// With one decimal.
+std::string fixed(double value);
+
 void print_json(std::ostream& out, const std::vector<Row>& rows);
 
 // All rows must have the same keys, here and in write_csv.

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "models.h"
+#include "predict/advice.h"
 #include "predict/schedule.h"
 #include "predict/timeline.h"
 
@@ -44,14 +45,6 @@ Compute compute_of(const Model& model, const Options& options) {
     double done = 0;
     for (std::size_t i = shares.size(); i-- > 0;) compute.done.push_back(done += shares[i]);
     return compute;
-}
-
-std::string fixed(double value) {
-    std::ostringstream text;
-    text.setf(std::ios::fixed);
-    text.precision(1);
-    text << value;
-    return text.str();
 }
 
 double rounded(double value) {
@@ -140,6 +133,12 @@ public:
         const bool plain = options_.schedules == std::vector<std::string>{"finalize"};
         if (!plain) row["schedule"] = candidate.name;
         row["bucket_mb"] = candidate.settings.bucket_mb;
+        if (options_.advise) {
+            row["first_bucket_mb"] = candidate.settings.first_bucket_mb;
+            row["groups"] = candidate.settings.groups;
+            row["hook"] = candidate.settings.hook.empty() ? "allreduce" : candidate.settings.hook;
+            row["hook_options"] = candidate.settings.hook_options;
+        }
         if (!plain) row["piece_mb"] = candidate.piece_mb;
         row["buckets"] = candidate.schedule.buckets;
         row["collectives"] = candidate.collectives();
@@ -250,10 +249,8 @@ std::string what_is_best(const Candidate& best, const Options& options) {
     return text.str();
 }
 
-}  // namespace
-
-Prediction predict(const Options& options) {
-    const Predictor predictor(options);
+// Of the bucket sizes and schedules that the options name.
+Prediction sweep(const Predictor& predictor, const Options& options) {
     Prediction prediction;
     std::optional<Candidate> best;
     StepTime least;
@@ -283,6 +280,45 @@ Prediction predict(const Options& options) {
     prediction.text = text.str();
     if (!prediction.text.empty()) prediction.text.back() = '\n';
     return prediction;
+}
+
+// Of the settings that advise tries.
+Prediction search(const Predictor& predictor, const Options& options) {
+    Prediction prediction;
+    std::vector<Candidate> planned;  // by libddp, with one group
+    const auto candidate_of = [&](const Settings& settings) {
+        Settings alone = settings;
+        alone.groups = 1;
+        const auto same = [&](const Candidate& candidate) { return candidate.settings == alone; };
+        auto found = std::find_if(planned.begin(), planned.end(), same);
+        if (found == planned.end()) found = planned.insert(found, predictor.candidates(alone).front());
+        Candidate candidate = *found;
+        candidate.settings = settings;
+        candidate.schedule = in_turn(candidate.schedule, settings.groups);
+        return candidate;
+    };
+    const Advice advice = advise(predictor.cluster(options.world).hosts(), [&](const Settings& settings) {
+        const Candidate candidate = candidate_of(settings);
+        const StepTime time = predictor.step(candidate, options.world);
+        prediction.rows.push_back(predictor.row(candidate, options.world, time));
+        return time;
+    });
+    for (std::size_t i = 0; i < prediction.rows.size(); ++i) {
+        const Tried& tried = advice.tried[i];
+        prediction.rows[i]["saving"] = rounded(1 - tried.time.step / advice.tried.front().time.step);
+        prediction.rows[i]["advised"] = tried.advised;
+    }
+    if (!options.save_plan.empty())
+        write_text(options.save_plan, predictor.plan(candidate_of(advice.settings), options.world));
+    prediction.text = advice.text;
+    return prediction;
+}
+
+}  // namespace
+
+Prediction predict(const Options& options) {
+    const Predictor predictor(options);
+    return options.advise ? search(predictor, options) : sweep(predictor, options);
 }
 
 }  // namespace bench

@@ -11,7 +11,7 @@ namespace bench {
 
 struct Prediction {
     std::vector<Row> rows;
-    std::string text;  // the best bucket size, and where scaling ends
+    std::string text;  // the best bucket size, and where scaling ends; or the advice
 };
 
 // Throws std::runtime_error and std::invalid_argument.

@@ -154,6 +154,11 @@ Schedule schedule_of(const std::vector<Event>& events, const std::vector<std::in
 
 }  // namespace
 
+Schedule in_turn(Schedule schedule, unsigned links) {
+    for (Collective& collective : schedule.collectives) collective.link = collective.bucket % static_cast<int>(links);
+    return schedule;
+}
+
 std::string plan_in_order(const std::string& plan, const std::vector<int>& order) {
     auto json = nlohmann::ordered_json::parse(plan);
     const auto before = json.at("buckets");

@@ -18,12 +18,15 @@ struct Schedule {
     std::string plan;            // as ddp_plan_save writes it
 };
 
+// The same schedule with its buckets in turn on so many links, as a round robin group sends them.
+Schedule in_turn(Schedule schedule, unsigned links);
+
 // The plan with its buckets in this order; those that it lacks come last.
 std::string plan_in_order(const std::string& plan, const std::vector<int>& order);
 
-// Takes the memory of the gradients and of the hook, and keeps it for the next call. Sets DDP_RECORD and DDP_RECORD_EVENTS in this process.
-// Throws std::runtime_error, and
-// std::invalid_argument for a hook whose collectives depend on the number of ranks.
+// Takes the memory of the gradients and of the hook, and keeps it for the next call. Sets DDP_RECORD and
+// DDP_RECORD_EVENTS in this process. Throws std::runtime_error, and std::invalid_argument for a hook whose collectives
+// depend on the number of ranks.
 Schedule find_schedule(const Model& model, const Settings& settings);
 
 }  // namespace bench
