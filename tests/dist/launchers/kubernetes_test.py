@@ -111,7 +111,7 @@ class IndexedJob(Pods):
 
     def test_a_pod_that_is_killed_is_named_and_the_job_starts_again(self):
         cluster = self.cluster()
-        workload = manifests.of(JOB, program(["stdbuf", "-oL", *TRAIN[:-1], "100"]))  # does not end before one is killed
+        workload = manifests.of(JOB, program(["stdbuf", "-oL", *TRAIN[:-1], "1000"]))  # does not end before one is killed
         controller = pods.Controller(cluster, workload)
         first = list(controller.now.values())
         cluster.until(lambda: "epoch " in first[0].said, "ranks do not train")
