@@ -23,7 +23,7 @@ LINKED = {"libddp tcp": "tcp", "libddp gloo": "gloo"}  # backends that are compa
 
 @dataclass
 class Size:
-    """How much is measured. FULL: about 90 minutes on two idle cores. QUICK: about 15. TINY: for a test; the figures mean nothing."""
+    """How much is measured. FULL: about 90 minutes on two idle cores. QUICK: less than 10. TINY: for a test; the figures mean nothing."""
     name: str
     iters: int  # of a replayed step
     bert_iters: int
@@ -41,6 +41,7 @@ class Size:
     real: tuple = ("resnet50", "transformer")
     profile: str = "resnet152"
     profile_steps: int = 5
+    rate: str = "2gbit"  # of the link
     slow: float = 1.0  # times the time that computing takes
     linked: tuple = ()  # the figures that are measured on the link; none: all that the paper measured between hosts
 
@@ -54,7 +55,7 @@ FULL = Size(
 QUICK = Size(
     name="quick", iters=2, bert_iters=2, group_iters=8, total=60 * MILLION,
     tensor_sizes=[20000, 100000, 500000, 5 * MILLION, 20 * MILLION], buckets=[0, 5, 10, 25, 50, 100], ratios=[0.25, 1, 4],
-    measured_worlds=[2, 4], narrow=4, convergence={8: 1600, 256: 200}, rounds=2, profile_steps=2)
+    measured_worlds=[2, 4], narrow=4, convergence={8: 1200, 256: 150}, rounds=2, profile_steps=2, rate="4gbit")
 TINY = Size(
     name="tiny", iters=1, bert_iters=1, group_iters=1, total=60000, tensor_sizes=[1000, 60000], buckets=[0, 0.25], ratios=[1],
     measured_worlds=[2], narrow=1, convergence={8: 8, 256: 4}, rounds=1, resnet="8x4000", bert="12x4000",
