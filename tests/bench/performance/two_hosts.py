@@ -16,10 +16,11 @@ TCP_STREAMS = pathlib.Path(__file__).resolve().parent / "tcp_streams.c"
 RESNET50_BYTES = 102228128
 LAST_LAYER_BYTES = 8196000  # of resnet50: the first gradient of the backward pass, 8 % of all
 SIZES = [26214400, 64 << 20, RESNET50_BYTES]
-OVER_WIRE, OF_PYTORCH, OVERLAPPED = 1.05, 0.70, 1.08
+OVER_WIRE, OF_PYTORCH, OVERLAPPED = 1.02, 0.68, 1.08
 FAST_SIZES = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 26214400, 64 << 20, 240 << 20]
 OF_TCP, OF_GLOO_AT_4_KIB, TLS_OF_PLAIN = 0.85, 0.20, 0.65
 BUCKET_MB = 4
+GROUPS = (1, 2)  # in turn
 BY_WORK = "by work"
 PORT = 29401
 
@@ -151,17 +152,20 @@ def beside_pytorch(section, hosts, options):
         model.flush()
         settings = [("25", "view")] if options.quick else [("25", "view"), ("5", "view"), ("25", "copy")]
         theirs = [lambda cap=cap, mode=mode: pytorch_ms(hosts, options, model.name, cap, mode) for cap, mode in settings]
+        ours = [lambda groups=groups: replay_ms(section, hosts, options, 2, backend, groups=groups) for groups in GROUPS]
         try:
-            mine, *others = running.in_turns(rounds(options), [
-                lambda: replay_ms(section, hosts, options, 2, backend), *theirs])
+            times = running.in_turns(rounds(options), [*ours, *theirs])
         except running.Missing as reason:
             section.judge(criterion, str(reason), None)
             return
+    mine, others = times[:len(GROUPS)], times[len(GROUPS):]
     section.say("A step of resnet50 without compute, 2 x 2 ranks:")
-    section.table(["", "Setting", "Step"], [[f"libddp {backend}", f"view, {BUCKET_MB} MiB", ms(mine)], *(
-        ["PyTorch DDP", f"{mode}, {cap} MiB", ms(time)] for (cap, mode), time in zip(settings, others))])
-    share = mine / min(others)
-    section.judge(criterion, f"{ms(mine)} ms of {ms(min(others))} ms: {share:.3f}", share <= OF_PYTORCH)
+    section.table(["", "Setting", "Step"], [
+        *([f"libddp {backend}", f"view, {BUCKET_MB} MiB, {groups} round robin group{'s' * (groups > 1)}", ms(time)]
+          for groups, time in zip(GROUPS, mine)),
+        *(["PyTorch DDP", f"{mode}, {cap} MiB", ms(time)] for (cap, mode), time in zip(settings, others))])
+    share = min(mine) / min(others)
+    section.judge(criterion, f"{ms(min(mine))} ms of {ms(min(others))} ms: {share:.3f}", share <= OF_PYTORCH)
 
 
 def without_uses(text):
