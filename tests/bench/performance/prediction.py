@@ -91,10 +91,11 @@ def compare(section, options, place, cases):
 
 def predict(section, options):
     section.open_with(
-        "Predictions of `ddp-bench predict` beside steps measured by `ddp-bench replay`. The simulator knows the measured times of allreduces in "
-        "the same group (`--measured`), the time of the backward pass alone and, where both share processors, how many of them "
-        "communication keeps busy; on one host both are measured again for each setting. libddp itself plans the buckets and runs the "
-        "hook. On one host every setting has compute: without it, the memory bounds a step. The simulator does not know the memory, and its predictions were then wrong by -54 to +29 % (2026-11-26).")
+        "Predictions of `ddp-bench predict` beside steps measured by `ddp-bench replay`. The simulator knows the measured times of "
+        "allreduces in the same group (`--measured`), the time of the backward pass alone and, where both share processors, how many of "
+        "them communication keeps busy; on one host both are measured again for each setting. libddp itself plans the buckets and runs "
+        "the hook. On one host every setting has compute: without it, the memory bounds a step. The simulator does not know the memory, "
+        "and its predictions were then wrong by -54 to +29 % (2026-11-26).")
     lines, errors = [], []
     for place, cases in subjects(options):
         if reason := place.why_impossible(options):
