@@ -182,8 +182,9 @@ def overlap(section, hosts, options):
         lambda compute=compute, model=model, groups=groups: replay_ms(
             section, hosts, options, 1, options.link_backend, compute, groups, model)
         for compute, _, model, groups in cases)])
-    section.say(f"A step of resnet50 with compute, 2 x 1 ranks. The wire alone takes {ms(wire)} ms. The compute is spread over the "
-                "gradients in one of two ways:")
+    section.say(f"A step of resnet50 with compute, 2 x 1 ranks. The wire alone takes {ms(wire)} ms. The two ranks keep both processors "
+                "busy, and encryption takes some of their time (`wire=tls`, the default). The compute is spread over the gradients in one "
+                "of two ways:")
     section.say(f"- {BY_WORK}: by the multiply-adds of their layers. The last layers have most of the bytes and little of the work.\n"
                 "- by size (`ddp-bench models | cut -d@ -f1`), as no such network works. The first gradient alone is then 8 % of all, "
                 "and nothing can be sent before it. Even if communication needed no processor, no step could take less than 8 % of "
