@@ -142,7 +142,8 @@ def pytorch_ms(hosts, options, model, cap, mode):
 
 
 def beside_pytorch(section, hosts, options):
-    criterion = f"2 x 2 ranks, resnet50: hierarchical takes at most {OF_PYTORCH:g} of PyTorch DDP's time"
+    criterion = (f"2 x 2 ranks, resnet50: hierarchical with the best number of round robin groups takes at most {OF_PYTORCH:g} of PyTorch "
+                 "DDP's time")
     backend = options.hierarchical
     if not running.works(options, backend):
         section.judge(criterion, f"this build has no backend {backend}", None)

@@ -4,6 +4,7 @@
 usage: few_digits.py SOURCE TARGET COUNT    folders
 """
 import gzip
+import math
 import pathlib
 import struct
 import sys
@@ -11,12 +12,10 @@ import sys
 
 def head_of(idx, count):
     """The IDX format: two zero bytes, the type (8: one byte an element), the number of extents, each extent, then the elements."""
-    extents = list(struct.unpack_from(f">{idx[3]}I", idx, 4))
-    size = 1
-    for extent in extents[1:]:
-        size *= extent
-    extents[0] = min(count, extents[0])
-    return idx[:4] + struct.pack(f">{idx[3]}I", *extents) + idx[4 + 4 * idx[3]:][:extents[0] * size]
+    header = struct.Struct(f">4s{idx[3]}I")
+    kind, of, *extents = header.unpack_from(idx)
+    count = min(count, of)
+    return header.pack(kind, count, *extents) + idx[header.size:header.size + count * math.prod(extents)]
 
 
 source, target = map(pathlib.Path, sys.argv[1:3])
