@@ -45,12 +45,14 @@ struct Model {
     }
     void fill(int i, float value) {
         float* values = grad(i);
-        for (std::size_t k = 0; k < size(i); ++k) values[k] = value + static_cast<float>(k);
+        const std::size_t count = size(i);
+        for (std::size_t k = 0; k < count; ++k) values[k] = value + static_cast<float>(k);
     }
     // Whether gradient i is value, value + step, value + 2 step, ...
     bool holds(int i, float value, float step = 1) {
         const float* values = grad(i);
-        for (std::size_t k = 0; k < size(i); ++k)
+        const std::size_t count = size(i);
+        for (std::size_t k = 0; k < count; ++k)
             if (values[k] != value + step * static_cast<float>(k)) return false;
         return true;
     }

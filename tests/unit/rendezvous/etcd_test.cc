@@ -185,12 +185,16 @@ TEST_F(Etcd, LongLogsBecomeSnapshots) {
     a->queue_push("queue", "element");
     a->add("sum", 7);
     const std::string large(std::size_t{1} << 20, 'v');
-    for (int i = 0; i < 20; ++i) a->set("large", large);
+    a->set("large", large);
+    // A megabyte at a time would take long where processors are busy.
+    const std::string value(std::size_t{256} << 10, 'w');
+    for (int i = 0; i < 52; ++i) a->set("value", value);
     EXPECT_TRUE(eventually([&] { return count(keys_of(cluster), "/w/log/") < 15; }));
     a->add("sum", 1);
     auto c = open(uri);
     EXPECT_EQ(c->get("sum"), "8");
     EXPECT_EQ(c->get("large"), large);
+    EXPECT_EQ(c->get("value"), value);
     EXPECT_EQ(c->queue_pop("queue"), "element");
     EXPECT_EQ(b->queue_size("queue"), 0);
     b.reset();

@@ -114,8 +114,10 @@ std::string HeldPort::uri() const {
     return str("tcp://127.0.0.1:", ntohs(address.sin_port));
 }
 
-TempPath::TempPath() {
-    std::string name = (std::filesystem::temp_directory_path() / "ddp-rendezvous-XXXXXX").string();
+TempPath::TempPath() : TempPath((std::filesystem::temp_directory_path() / "ddp-rendezvous-").string()) {}
+
+TempPath::TempPath(const std::string& beginning) {
+    std::string name = beginning + "XXXXXX";
     if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
     folder_ = name;
     file_ = folder_ + "/store";

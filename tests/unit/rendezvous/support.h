@@ -52,6 +52,7 @@ private:
 class TempPath {
 public:
     TempPath();
+    explicit TempPath(const std::string& beginning);  // of the folder's path
     ~TempPath();
     TempPath(const TempPath&) = delete;
     const std::string& file() const { return file_; }
