@@ -103,6 +103,7 @@ int Launch::run() {
     guard_.emplace(loop_.get());
     orphans_.exclude(guard_->pid());
     records_.emplace(options_.record_dir, job_facts());
+    if (!records_->why_none().empty()) output_.say(records_->why_none());
     if (!records_->temporary().empty()) guard_->add_folder(records_->temporary());
     watch_signals();
     const int status = spans_nodes() ? run_with_nodes() : run_here();

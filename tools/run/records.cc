@@ -27,19 +27,9 @@ constexpr record::Limits kLastEvents{record::kEvents, std::uint64_t{64} << 20};
 // A record takes no more than this part of what is free in memory.
 constexpr std::uint64_t kShare = 8;
 
-// kept: the records themselves lie elsewhere.
-bool has_room(const char* folder, const JobFacts& job, bool kept) {
+bool has_room(const char* folder, std::uint64_t bytes) {
     struct statvfs facts {};
-    if (statvfs(folder, &facts) != 0) return false;
-    const std::uint64_t of_rank = job.events * sizeof(record::Event) + kBytesOfFacts;
-    const std::uint64_t wanted = kept ? 1 : of_rank * static_cast<std::uint64_t>(job.ranks);
-    return std::uint64_t{facts.f_bavail} * facts.f_frsize / kShare >= wanted;
-}
-
-std::string make_temporary(const JobFacts& job, bool kept) {
-    const std::string place = has_room(kMemoryPlace, job, kept) ? kMemoryPlace : disk_place();
-    std::string path = place + "/" + kJobPrefix + "XXXXXX";
-    return mkdtemp(path.data()) ? path : std::string();
+    return statvfs(folder, &facts) == 0 && std::uint64_t{facts.f_bavail} * facts.f_frsize / kShare >= bytes;
 }
 
 // Names of parameters are nobody else's business. A folder that is there already stays as it is; its records can be read by their owner
@@ -86,10 +76,30 @@ std::vector<const record::Group*> concerned(const std::vector<record::Group>& gr
 
 }  // namespace
 
-Records::Records(const std::string& folder, JobFacts facts)
-    : facts_(std::move(facts)),
-      temporary_(make_temporary(facts_, !folder.empty())),
-      root_(folder.empty() ? temporary_ : std::filesystem::absolute(folder).string()) {}
+Records::Records(const std::string& folder, JobFacts facts) : facts_(std::move(facts)) {
+    make_temporary(!folder.empty());
+    root_ = folder.empty() ? temporary_ : std::filesystem::absolute(folder).string();
+}
+
+// kept: the records themselves lie elsewhere.
+void Records::make_temporary(bool kept) {
+    const std::uint64_t of_rank = facts_.events * sizeof(record::Event) + kBytesOfFacts;
+    const std::uint64_t wanted = kept ? 1 : of_rank * static_cast<std::uint64_t>(facts_.ranks);
+    const bool in_memory = has_room(kMemoryPlace, wanted);
+    const std::string place = in_memory ? kMemoryPlace : disk_place();
+    std::string path = place + "/" + kJobPrefix + "XXXXXX";
+    if (mkdtemp(path.data())) {
+        temporary_ = path;
+    } else if (!kept) {
+        const std::string reason = std::strerror(errno);
+        why_none_ = "nothing is recorded, so failures are told without what each rank was doing: ";
+        if (!in_memory)
+            why_none_ += std::string(kMemoryPlace) + " has less than " + std::to_string((kShare * wanted) >> 20) +
+                         " MiB free, and ";
+        why_none_ +=
+            "no folder can be made in " + place + " (" + reason + "). Set TMPDIR or --record to a folder for records";
+    }
+}
 
 Records::~Records() {
     std::error_code ignored;

@@ -19,6 +19,8 @@ public:
     Records(const Records&) = delete;
     Records& operator=(const Records&) = delete;
 
+    // Why nothing is recorded, for the user. "": it is.
+    const std::string& why_none() const { return why_none_; }
     // Each generation has a folder of its own. Throws std::runtime_error if it cannot be made.
     void begin_generation(int generation);
     // Of the generation: the value of DDP_RECORD. "": there is none.
@@ -44,10 +46,11 @@ public:
     void write_report(const std::string& path) const;
 
 private:
+    void make_temporary(bool kept);
     void note_stopped(const libddp::record::Group& group) const;
 
     JobFacts facts_;
-    std::string temporary_, root_, folder_;
+    std::string why_none_, temporary_, root_, folder_;
 };
 
 }  // namespace ddprun

@@ -222,13 +222,19 @@ class ManyRanksAPod(Pods):
 
     def test_many_ranks_have_records(self):
         """They need more than an eighth of /dev/shm, and the root is read-only."""
-        def change(objects):
-            args = container(objects["JobSet"]["spec"]["replicatedJobs"][0]["template"])["args"]
-            args[args.index("mnist"):] = ["sh", "-c", 'test -d "$DDP_RECORD"']
-            args[args.index("-n2")] = "-n9"
+        def nine(test, *environment):
+            def change(objects):
+                pod = container(objects["JobSet"]["spec"]["replicatedJobs"][0]["template"])
+                pod["args"][pod["args"].index("mnist"):] = ["sh", "-c", test]
+                pod["args"][pod["args"].index("-n2")] = "-n9"
+                pod.setdefault("env", []).extend(environment)
+            return manifests.of(JOBSET, change).pods
         cluster = self.cluster()
-        for process in [cluster.run(pod) for pod in manifests.of(JOBSET, change).pods]:
+        for process in [cluster.run(pod) for pod in nine('test -d "$DDP_RECORD"')]:
             self.assertEqual(cluster.wait(process, 30 * SLACK), 0, process.said)
+        for process in [cluster.run(pod) for pod in nine('test -z "$DDP_RECORD"', {"name": "TMPDIR", "value": "/var"})]:
+            self.assertEqual(cluster.wait(process, 30 * SLACK), 0, process.said)
+            self.assertRegex(process.said, r"nothing is recorded.*/dev/shm has less than \d+ MiB free.* no folder can be made in /var ")
 
     def test_a_pod_that_is_lost_restarts_all(self):
         for path, kind in self.kinds:
