@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 
-def run_ranks(count, *command, timeout=60, env=None, options=()):
+def run_ranks(count, *command, timeout=150, env=None, options=()):
     """Runs a command on so many ranks and returns its output. Fails with the output unless all ranks end well. options: of ddprun."""
     done = subprocess.run([os.environ["DDPRUN"], "-n", str(count), *options, *map(str, command)], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False,
@@ -22,7 +22,7 @@ def accuracy(output):
 class ExamplesCase(unittest.TestCase):
     """What the examples of every language must do."""
 
-    timeout_s = 60  # for one job
+    timeout_s = 150  # for one job
 
     def run_ranks(self, count, *command):
         return run_ranks(count, *command, timeout=self.timeout_s)

@@ -20,7 +20,7 @@ TRAINING = ["--epochs", "1", "--compare-local"]
 def train(commands, path, options=()):
     """The weights that rank 0, which is in C, ends with. All ranks compare theirs with what each gets alone."""
     cases = "".join(f"{rank}) exec {shlex.join(command)} \"$@\";; " for rank, command in enumerate(commands))
-    output = run_ranks(len(commands), "bash", "-c", f"case $RANK in {cases} esac", "one_job", *TRAINING, timeout=120,
+    output = run_ranks(len(commands), "bash", "-c", f"case $RANK in {cases} esac", "one_job", *TRAINING, timeout=250,
                        options=options)
     print(output)
     assert ": met" in output, "ranks do not have the weights that they get alone"

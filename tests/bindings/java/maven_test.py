@@ -87,7 +87,7 @@ class Maven(unittest.TestCase):
         (SCRATCH / "pom.xml").write_text(PROJECT)
         run = subprocess.run([maven, "--batch-mode", "--offline", "--strict-checksums", "-Daether.offline.protocols=file",
                               "--settings", "settings.xml", "validate"], cwd=SCRATCH, env=dict(os.environ, HOME=str(SCRATCH)),
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250)
         self.assertEqual(run.returncode, 0, run.stdout)
         self.assertNotIn("WARNING", run.stdout)
         taken = SCRATCH / "local/org/libddp/libddp" / VERSION / f"{NAME}.jar"

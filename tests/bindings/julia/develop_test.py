@@ -22,7 +22,7 @@ allreduce!(group, numbers)
 
 
 def run(*command, **environment):
-    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100,
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250,
                           check=False, cwd=SCRATCH, env={**clean, **environment})
     if done.returncode != 0:
         sys.exit(done.stdout)
@@ -44,5 +44,5 @@ run(os.environ["DDPRUN"], "-n", 2, *julia, "-e", USE % (PREFIX / "lib", package)
 run(*julia, "-e", "using DDP; @assert Group(; rank=0, world_size=1).world_size == 1", JULIA_PROJECT="",
     JULIA_LOAD_PATH=f":{package.parent}")
 failed = subprocess.run([*julia, "-e", "using DDP"], env={**clean, "DDP_LIBRARY": f"{SCRATCH}/libddp.so.0"}, text=True,
-                        capture_output=True, timeout=100, check=False)
+                        capture_output=True, timeout=250, check=False)
 assert failed.returncode != 0 and "DDP_LIBRARY" in failed.stderr, failed.stderr

@@ -16,7 +16,7 @@ JULIA = [os.environ["JULIA"], "--startup-file=no"]
 
 
 class Examples(ExamplesCase):
-    timeout_s = 100
+    timeout_s = 250
 
     def test_accuracy(self):
         """One rank's gradients are in buckets, the other's are copied."""

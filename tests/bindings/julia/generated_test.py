@@ -14,8 +14,8 @@ ROOT = pathlib.Path(os.environ["DDP_SOURCE"])
 
 def generate(name):
     xml, module = SCRATCH / f"{name}.xml", SCRATCH / f"{name}.jl"
-    subprocess.run([SWIG, "-xml", "-Werror", f"-I{ROOT / 'include'}", "-o", xml, ROOT / "bindings/swig/ddp.i"], check=True, timeout=20)
-    subprocess.run([sys.executable, "-B", ROOT / "bindings/julia/generate.py", xml, "libddp.so.0", module], check=True, timeout=20)
+    subprocess.run([SWIG, "-xml", "-Werror", f"-I{ROOT / 'include'}", "-o", xml, ROOT / "bindings/swig/ddp.i"], check=True, timeout=100)
+    subprocess.run([sys.executable, "-B", ROOT / "bindings/julia/generate.py", xml, "libddp.so.0", module], check=True, timeout=100)
     return module.read_text()
 
 

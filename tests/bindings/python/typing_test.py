@@ -16,7 +16,7 @@ if importlib.util.find_spec("mypy") is None:
 def mypy(*what, quiet=False):
     """Its status; what it says is printed."""
     command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={os.devnull}", "--no-error-summary", *map(str, what)]
-    return subprocess.run(command, env={**os.environ, "MYPYPATH": sys.argv[1]}, cwd="/", timeout=100, check=False,
+    return subprocess.run(command, env={**os.environ, "MYPYPATH": sys.argv[1]}, cwd="/", timeout=300, check=False,
                           stdout=subprocess.DEVNULL if quiet else None).returncode
 
 

@@ -29,7 +29,7 @@ except ddp.UnavailableError as error:  # not UnsupportedError: no module
 
 
 def run(*command, **options):
-    return subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=150,
+    return subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400,
                           check=False, **options)
 
 
