@@ -29,15 +29,6 @@ TEST(Measure, LoopsTakeTurnsAndTheSlowestRankCounts) {
     EXPECT_EQ(barriers, 2 + 2 * 5);
 }
 
-TEST(Measure, RanksBeginTogetherIfWanted) {
-    int barriers = 0;
-    std::string order;
-    Ranks ranks = ranks_with_a_slow_one(barriers);
-    ranks.barrier = [&] { order += '|'; };
-    measure(ranks, {10, 1.0, true}, {[&] { return order += 'f', 1.0; }});
-    EXPECT_EQ(order, "|fff|f|f|f|f|f|f|f|f|f|f");
-}
-
 TEST(Measure, RankZeroDecidesHowOften) {
     int barriers = 0;
     Ranks ranks = ranks_with_a_slow_one(barriers);

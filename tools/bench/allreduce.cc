@@ -133,7 +133,7 @@ std::vector<Row> measure_size(const std::vector<Competitor>& competitors, const 
         limit.emplace(world, ddp_group_rank(control), count * item);
         loops.push_back([&limit] { return limit->pass(); });
     }
-    const Budget budget{options.iterations(), options.seconds * static_cast<double>(targets.size()), options.together};
+    const Budget budget{options.iterations(), options.seconds * static_cast<double>(targets.size())};
     const auto series = measure(ranks_of(control), budget, loops);
 
     std::vector<Row> rows;

@@ -54,10 +54,7 @@ std::vector<std::vector<double>> measure(const Ranks& ranks, const Budget& budge
         const std::int64_t share = count * (turn + 1) / kTurns - count * turn / kTurns;
         for (std::size_t i = 0; i < loops.size(); ++i) {
             ranks.barrier();
-            for (std::int64_t n = 0; n < share; ++n) {
-                if (budget.together && n > 0) ranks.barrier();
-                series[i].push_back(loops[i]());
-            }
+            for (std::int64_t n = 0; n < share; ++n) series[i].push_back(loops[i]());
         }
     }
     for (std::vector<double>& times : series) ranks.maximum_of(times);

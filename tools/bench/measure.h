@@ -13,8 +13,6 @@ using Iteration = std::function<double()>;
 struct Budget {
     std::int64_t iterations;  // 0: as many as fit into `seconds`, at least 10
     double seconds;           // of all loops together
-    // Ranks begin each iteration at the same time. Otherwise what one begins late counts for those that wait for it.
-    bool together = false;
 };
 
 // What ranks tell each other while they measure. Each function is collective.

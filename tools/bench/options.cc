@@ -89,10 +89,6 @@ CLI::App* add_allreduce(CLI::App& app, Options& options) {
                      "Cut each size into so many allreduces, which are under way together. The default is one for each "
                      "of the --groups")
         ->check(CLI::Range(1, 1000000));
-    command->add_flag(
-        "--together", options.together,
-        "All ranks begin each iteration at the same time, after a barrier that does not count. Without it "
-        "each begins when its last one has ended, as in training");
     command->add_option("--dtype", options.dtype, "Element type")
         ->check(CLI::IsMember({"f16", "bf16", "f32", "f64", "i32", "i64", "u8"}))
         ->capture_default_str();

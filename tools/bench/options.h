@@ -38,7 +38,6 @@ struct Options : Settings {
     std::string dtype = "f32";
     std::vector<std::string> memory{"own"};  // "own", "group"
     unsigned pieces = 0;                     // of each size, under way together; 0: one for each of the groups
-    bool together = false;                   // ranks begin each iteration at the same time
 
     std::string device = "cpu";  // of the gradients: "cpu", "cuda", "cuda:N"
 

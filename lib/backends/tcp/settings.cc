@@ -12,7 +12,6 @@ namespace {
 // Above this, each rank is connected with a few others only. The P - 1 connections that `direct` keeps busy and its P-way staging
 // cost more than the ring's extra rounds.
 constexpr int kLargestDirectWorld = 16;
-constexpr int kLanes = 2;
 constexpr int kMostLanes = 8;
 
 Algorithm parse_algorithm(const std::string& name, const ddp_backend_host& host) {
@@ -62,7 +61,6 @@ Settings read_settings(const ddp_backend_host& host) {
                  "'; it knows algorithm, lanes, wire, iface, host");
     }
     settings.algorithm = parse_algorithm(algorithm, host);
-    settings.lanes = settings.algorithm == Algorithm::kDirect ? kLanes : 1;
     if (lanes != "auto") settings.lanes = static_cast<int>(parse_int(lanes, 1, kMostLanes, "backend_options: lanes"));
     const char* from_environment = std::getenv("DDP_WIRE");
     if (!protection.empty())

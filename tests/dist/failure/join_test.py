@@ -64,7 +64,7 @@ class Join(unittest.TestCase):
     def test_different_options(self):
         """Every rank names the same rank, and the option."""
         run_all([(f"{name} {world}", self.differs, (world, {name: value}))
-                 for name, value in (("groups", 2), ("flags", 1), ("options", "lanes=1")) for world in (2, 3)], at_once=2)
+                 for name, value in (("groups", 2), ("flags", 1), ("options", "lanes=2")) for world in (2, 3)], at_once=2)
 
     @staticmethod
     def differs(world, setting):

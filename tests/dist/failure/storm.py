@@ -229,6 +229,8 @@ class Run:
         if s.store != "launcher":
             uri = f"file://{folder}/store" if s.store == "file" else f"tcp://127.0.0.1:{port}"
             settings.update({"rank": rank, "world": s.world, "init": uri})
+        if backend == "tcp" and s.world % 2 == 1:
+            settings["options"] = "lanes=2"
         if s.uid:
             settings["uid"] = s.uid
         if victim:

@@ -43,7 +43,8 @@ TEST(TcpSettings, AutomaticAlgorithm) {
 }
 
 TEST(TcpSettings, Lanes) {
-    EXPECT_EQ(settings_for("", 17).lanes, 1);
+    EXPECT_EQ(settings_for("", 2).lanes, 1);
+    EXPECT_EQ(settings_for("lanes=auto").lanes, 1);
     EXPECT_EQ(settings_for("lanes=5", 17).lanes, 5);
 }
 
