@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -47,8 +48,10 @@ void find(Model& m, int rank, int world) {
 
 // Where every bucket takes long, few buckets are fastest, also on a machine that has much else to do.
 constexpr std::uint64_t kSmallCap = 64 << 10;  // 6 buckets
+constexpr int kSlowMs = 15;
+std::atomic<int> bucket_ms{kSlowMs};
 ddp::Work slow_average(ddp_group* group, ddp_bucket* bucket) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(15));
+    std::this_thread::sleep_for(std::chrono::milliseconds(bucket_ms));
     ddp_work* work = nullptr;
     ddp::detail::call(ddp_allreduce, group, static_cast<const void*>(nullptr), ddp_bucket_buffer(bucket),
                       ddp_bucket_count(bucket), ddp_bucket_dtype(bucket), DDP_AVG, &work);
@@ -107,9 +110,11 @@ TEST(Autotune, AHookOrAGroupBeginsItAnewAndAPlanEndsIt) {
         EXPECT_EQ(m.context.stats().tuning, 0);
         EXPECT_EQ(m.context.stats().bucket_cap_bytes, kSmallCap);
         const auto rebuilds = m.context.stats().rebuilds;
-        for (int i = 0; i < 20; ++i) step(m, rank, 2);
+        bucket_ms = 0;
+        for (int i = 0; i < 200; ++i) step(m, rank, 2);
         EXPECT_EQ(m.context.stats().rebuilds, rebuilds);
     });
+    bucket_ms = kSlowMs;
 }
 
 TEST(Autotune, APlanFromTheStartLeavesNothingToFind) {
