@@ -85,6 +85,18 @@ class Steps(unittest.TestCase):
         self.assertIn("passed   python-2-shm", self.run_steps("python-2-shm").stdout)
         self.assertRegex(self.log("python-2-shm"), r"ddprun --no-tag -n 2 python3 .*/bin/python_steps\.py")
 
+    def test_java_and_julia_are_tested_where_they_are(self):
+        job = self.run_steps("java-2-shm julia-2-shm")
+        self.assertIn("skipped  java-2-shm: built without Java", job.stdout)
+        self.assertIn("skipped  julia-2-shm: built without Julia", job.stdout)
+        self.write("bundle/bindings/ddp_java_tests.jar", "")
+        self.write("bundle/bindings/DDP/Project.toml", "")
+        for language in ("java", "julia"):
+            self.write(f"path/{language}", "#!/bin/bash\n")
+        self.assertIn("2 passed", self.run_steps("java-2-shm julia-2-shm").stdout)
+        self.assertRegex(self.log("java-2-shm"), r"-n 2 java -Dorg\.libddp\.test\.device=.*/bindings/.* -c org\.libddp\.DeviceTest")
+        self.assertRegex(self.log("julia-2-shm"), r"-n 2 julia .*/bindings/device_test\.jl .*/bindings/libddp_gpu_test_device\.so")
+
     def test_environment_chooses_too(self):
         job = self.call("run", str(self.folder / "bundle"), DDP_GPU_STEPS="device")
         self.assertIn("1 passed", job.stdout)
