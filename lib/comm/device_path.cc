@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
-#include <iterator>
+#include <deque>
+#include <list>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -21,7 +24,13 @@ namespace {
 constexpr std::size_t kChunkBytes = std::size_t{2} << 20;
 
 // Often enough for errors and memory; a step takes about as long.
-constexpr std::chrono::milliseconds kInterval{10};
+constexpr std::chrono::milliseconds kInterval{10}, kSoon{1};
+// Between two looks at the clock, for calls that do not return.
+constexpr std::chrono::milliseconds kTick{100};
+// How much longer than the operation's own timeout a backend may take to enqueue it: it knows best why that takes long.
+constexpr std::int64_t kEnqueueMs = 1000;
+// How long a group that is freed waits for the device's answer.
+constexpr std::chrono::milliseconds kAnswer{1000};
 
 // A device that has failed does nothing more.
 bool ended(const EventPtr& event) {
@@ -34,94 +43,198 @@ bool ended(const EventPtr& event) {
 
 }  // namespace
 
+struct StreamWatch::Shared {
+    // A function of the device's or of the backend's that a thread is inside.
+    struct Call {
+        Deadline deadline;
+        std::int64_t allowed_ms = 0;
+        std::string what;
+    };
+    using Calls = std::list<Call>;
+
+    Calls::iterator begin_call(std::int64_t allowed_ms, std::string what) {
+        return calls.insert(calls.end(), {Deadline::after_ms(allowed_ms), allowed_ms, std::move(what)});
+    }
+    bool idle() const { return entries.empty() && calls.empty(); }
+
+    void ask_until_stopped();
+    void ask(std::unique_lock<std::mutex>& lock);
+    ErrorInfo look(const std::vector<std::shared_ptr<Entry>>& running, std::string& what) const;
+    void watch_time_until_stopped();
+    void report(std::unique_lock<std::mutex>& lock, const ErrorInfo& error, const std::string& what);
+
+    std::function<void()> check;
+    std::function<void(const ErrorInfo&, const std::string&)> fail;
+    std::mutex mutex;  // guards what follows; nobody calls the device with it
+    std::condition_variable to_ask, to_time, answered;
+    std::deque<std::shared_ptr<Entry>> entries;
+    Calls calls;
+    int draining = 0;  // threads that want to know soon
+    bool asking = false, checking = true, stopping = false, asker_ended = false;
+};
+
 StreamWatch::StreamWatch(std::function<void()> check, std::function<void(const ErrorInfo&, const std::string&)> fail)
-    : check_(std::move(check)), fail_(std::move(fail)) {
-    thread_ = quiet_thread([this] { loop(); });
+    : shared_(std::make_shared<Shared>()) {
+    shared_->check = std::move(check);
+    shared_->fail = std::move(fail);
+    timer_ = quiet_thread([shared = shared_] { shared->watch_time_until_stopped(); });
+    try {
+        asker_ = quiet_thread([shared = shared_] { shared->ask_until_stopped(); });
+    } catch (...) {
+        shared_->asker_ended = true;
+        stop();
+        throw;
+    }
 }
 
 StreamWatch::~StreamWatch() {
-    {
-        const std::lock_guard lock(mutex_);
-        stopping_ = true;
-        changed_.notify_all();
-    }
-    thread_.join();
-    if (entries_.empty()) return;
-    log(LogLevel::kWarn, entries_.size(),
+    stop();
+}
+
+void StreamWatch::stop() {
+    std::unique_lock lock(shared_->mutex);
+    shared_->stopping = true;
+    shared_->to_ask.notify_all();
+    shared_->to_time.notify_all();
+    const bool answered = shared_->answered.wait_for(lock, kAnswer, [&] { return shared_->asker_ended; });
+    const std::size_t left = shared_->entries.size();
+    lock.unlock();
+    timer_.join();
+    if (!asker_.joinable()) return;
+    if (answered)
+        asker_.join();
+    else
+        asker_.detach();
+    if (left == 0) return;
+    log(LogLevel::kWarn, left,
         " operations on a device did not end when their group was freed; their memory is not freed");
-    new std::deque<Entry>(std::move(entries_));  // NOLINT: a kernel may still write there
+    new std::shared_ptr<Shared>(shared_);  // NOLINT: a kernel may still write there
+}
+
+void StreamWatch::enqueue(std::int64_t timeout_ms, const std::string& what, const std::function<void()>& call) {
+    const auto locked = [this](auto body) {
+        const std::lock_guard lock(shared_->mutex);
+        return body();
+    };
+    const auto inside = locked([&] {
+        if (shared_->idle()) shared_->to_time.notify_all();
+        return shared_->begin_call(timeout_ms + kEnqueueMs, what);
+    });
+    try {
+        call();
+    } catch (...) {
+        locked([&] { return shared_->calls.erase(inside); });
+        throw;
+    }
+    locked([&] { return shared_->calls.erase(inside); });
 }
 
 void StreamWatch::add(Entry entry) {
-    const std::lock_guard lock(mutex_);
-    const bool idle = entries_.empty();
-    entries_.push_back(std::move(entry));
-    if (idle) changed_.notify_all();
+    auto added = std::make_shared<Entry>(std::move(entry));
+    const std::lock_guard lock(shared_->mutex);
+    if (shared_->idle()) shared_->to_time.notify_all();
+    if (shared_->entries.empty()) shared_->to_ask.notify_all();
+    shared_->entries.push_back(std::move(added));
 }
 
 bool StreamWatch::drain(const Deadline& deadline) {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-        remove_ended(lock);
-        if (entries_.empty()) return true;
-        if (deadline.expired()) return false;
-        changed_.wait_for(lock, std::chrono::milliseconds(1));
-    }
+    std::unique_lock lock(shared_->mutex);
+    ++shared_->draining;
+    shared_->to_ask.notify_all();
+    const bool done =
+        shared_->answered.wait_until(lock, deadline.at(), [&] { return shared_->entries.empty() && !shared_->asking; });
+    --shared_->draining;
+    return done;
 }
 
 void StreamWatch::stop_checking() {
-    const std::lock_guard lock(mutex_);
-    checking_ = false;
+    const std::lock_guard lock(shared_->mutex);
+    shared_->checking = false;
 }
 
-void StreamWatch::loop() {
-    std::unique_lock lock(mutex_);
-    while (!stopping_) {
-        if (entries_.empty()) {
-            changed_.wait(lock);
-            continue;
-        }
-        changed_.wait_for(lock, kInterval);
-        remove_ended(lock);
-        if (stopping_) return;
-        if (!checking_ || entries_.empty()) continue;
-        std::string what;
-        const ErrorInfo error = look(what);
-        if (error.ok()) continue;
-        checking_ = false;
-        lock.unlock();
-        fail_(error, what);
-        lock.lock();
+bool StreamWatch::on_own_thread() const {
+    return std::this_thread::get_id() == asker_.get_id() || std::this_thread::get_id() == timer_.get_id();
+}
+
+void StreamWatch::Shared::ask_until_stopped() {
+    std::unique_lock lock(mutex);
+    while (!stopping) {
+        if (entries.empty())
+            to_ask.wait(lock);
+        else if (to_ask.wait_for(lock, draining > 0 ? kSoon : kInterval); !stopping)
+            ask(lock);
     }
+    asker_ended = true;
+    answered.notify_all();
 }
 
-// Called with the lock held, and without it while memory is freed: that may wait for a device, and add() may not.
-void StreamWatch::remove_ended(std::unique_lock<std::mutex>& lock) {
-    const auto first =
-        std::stable_partition(entries_.begin(), entries_.end(), [](const Entry& entry) { return !ended(entry.end); });
-    std::vector<Entry> gone(std::make_move_iterator(first), std::make_move_iterator(entries_.end()));
-    entries_.erase(first, entries_.end());
-    if (gone.empty()) return;
+// Called with the lock held, and without it while the device is asked and while memory is freed, which may wait for a device.
+void StreamWatch::Shared::ask(std::unique_lock<std::mutex>& lock) {
+    std::vector<std::shared_ptr<Entry>> asked(entries.begin(), entries.end());
+    const bool checked = checking;
+    const auto inside = begin_call(asked.front()->timeout_ms, asked.front()->what);
+    asking = true;
     lock.unlock();
-    gone.clear();
+
+    std::vector<std::shared_ptr<Entry>> running, over;
+    for (const auto& entry : asked) (ended(entry->end) ? over : running).push_back(entry);
+    ErrorInfo error;
+    std::string what;
+    if (checked && !running.empty()) error = look(running, what);
+
     lock.lock();
+    std::erase_if(entries, [&](const auto& entry) { return std::find(over.begin(), over.end(), entry) != over.end(); });
+    lock.unlock();
+    for (auto* list : {&asked, &over, &running}) list->clear();
+
+    lock.lock();
+    calls.erase(inside);
+    asking = false;
+    answered.notify_all();
+    if (!error.ok()) report(lock, error, what);
 }
 
-// Called with the lock held. What the backend says comes first: it knows more than that time has passed.
-ErrorInfo StreamWatch::look(std::string& what) {
-    what = entries_.front().what;
+// What the backend says comes first: it knows more than that time has passed.
+ErrorInfo StreamWatch::Shared::look(const std::vector<std::shared_ptr<Entry>>& running, std::string& what) const {
+    what = running.front()->what;
     try {
-        check_();
-        for (Entry& entry : entries_) {
-            if (!entry.deadline && entry.begin->done()) entry.deadline = Deadline::after_ms(entry.timeout_ms);
-            if (!entry.deadline || !entry.deadline->expired()) continue;
-            what = entry.what;
-            return {DDP_ERROR_TIMEOUT, str("an operation on the device did not end within ", entry.timeout_ms, " ms")};
+        check();
+        for (const auto& entry : running) {
+            if (!entry->deadline && entry->begin->done()) entry->deadline = Deadline::after_ms(entry->timeout_ms);
+            if (!entry->deadline || !entry->deadline->expired()) continue;
+            what = entry->what;
+            return {DDP_ERROR_TIMEOUT, str("an operation on the device did not end within ", entry->timeout_ms, " ms")};
         }
     } catch (const Error& error) {
         return error.info();
     }
     return {};
+}
+
+void StreamWatch::Shared::watch_time_until_stopped() {
+    std::unique_lock lock(mutex);
+    while (!stopping) {
+        if (idle() || !checking)
+            to_time.wait(lock);
+        else
+            to_time.wait_for(lock, kTick);
+        const auto late =
+            std::find_if(calls.begin(), calls.end(), [](const Call& call) { return call.deadline.expired(); });
+        if (stopping || late == calls.end()) continue;
+        report(lock,
+               {DDP_ERROR_TIMEOUT,
+                str("the device did not answer within ", late->allowed_ms,
+                    " ms; a thread of this process may be allocating memory, which can wait for kernels")},
+               std::string(late->what));
+    }
+}
+
+// Called with the lock held, and without it while `fail` runs.
+void StreamWatch::Shared::report(std::unique_lock<std::mutex>& lock, const ErrorInfo& error, const std::string& what) {
+    if (stopping || !std::exchange(checking, false)) return;
+    lock.unlock();
+    fail(error, what);
+    lock.lock();
 }
 
 // Collectives of a backend that takes host memory only, on device memory: chunk after chunk is copied to pinned memory,
@@ -327,14 +440,16 @@ void DevicePath::run(ddp_collective collective, double scale_after, const Submit
 
 void DevicePath::enqueue(const ddp_collective& collective, const Submitted& submitted) {
     StreamWatch::Entry entry;
-    entry.begin = stream_->record();
     entry.timeout_ms = collective.timeout_ms;
     entry.memory = submitted.memory;
     entry.what = submitted.what;
-    ddp_collective op = collective;
-    op.stream = stream_->handle();
-    config_.on_device->run(op);
-    entry.end = stream_->record();
+    config_.watch->enqueue(collective.timeout_ms, submitted.what, [&] {
+        entry.begin = stream_->record();
+        ddp_collective op = collective;
+        op.stream = stream_->handle();
+        config_.on_device->run(op);
+        entry.end = stream_->record();
+    });
     config_.watch->add(std::move(entry));
 }
 

@@ -2,12 +2,9 @@
 // such memory, through host memory by one that does not, and by itself where there is one rank.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -21,6 +18,9 @@ namespace libddp {
 
 // Looks after operations that a backend has only enqueued on a device: nobody waits in them, but somebody must notice when
 // one fails or does not end, and keep what it uses until it has ended.
+//
+// The functions of a device may not return themselves: CUDA's may wait for a thread that allocates memory, which waits for a
+// kernel, which waits for another rank. So one thread asks the device, and another one, which never does, watches the time.
 class StreamWatch {
 public:
     struct Entry {
@@ -31,32 +31,28 @@ public:
         std::optional<Deadline> deadline;    // counted from when the device came to `begin`
     };
 
-    // check: throws what has failed in the backend meanwhile. fail: is told once what went wrong, on the watch's thread.
+    // check: throws what has failed in the backend meanwhile. fail: is told once what went wrong, on one of the watch's threads.
     StreamWatch(std::function<void()> check, std::function<void(const ErrorInfo&, const std::string& what)> fail);
     ~StreamWatch();  // what has not ended by now is kept for ever
     StreamWatch(const StreamWatch&) = delete;
     StreamWatch& operator=(const StreamWatch&) = delete;
 
+    // Runs `call`, which enqueues an operation. It fails if this does not return, a second after its own timeout.
+    void enqueue(std::int64_t timeout_ms, const std::string& what, const std::function<void()>& call);
     void add(Entry entry);
     // Waits until everything has ended; false if the deadline passed first.
     bool drain(const Deadline& deadline);
     // Nothing that happens from now on is a failure.
     void stop_checking();
-    bool on_own_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+    bool on_own_thread() const;
 
 private:
-    void loop();
-    ErrorInfo look(std::string& what);
-    void remove_ended(std::unique_lock<std::mutex>& lock);
+    struct Shared;
 
-    const std::function<void()> check_;
-    const std::function<void(const ErrorInfo&, const std::string&)> fail_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<Entry> entries_;
-    bool checking_ = true;
-    bool stopping_ = false;
-    std::thread thread_;
+    void stop();
+
+    const std::shared_ptr<Shared> shared_;  // also of a thread that the device does not let go
+    std::thread asker_, timer_;
 };
 
 class DevicePath {

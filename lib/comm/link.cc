@@ -674,8 +674,10 @@ std::shared_ptr<std::byte> Link::allocate(std::size_t bytes, const StreamPtr& st
 DevicePath& Link::path(const ddp_device& device) {
     if (on_device_ && !watch_)
         watch_ = std::make_unique<StreamWatch>(
-            [transport = on_device_.get()] { transport->check_enqueued(); },
-            [this](const ErrorInfo& error, const std::string& what) { enqueued_failed(error, what); });
+            [transport = on_device_] { transport->check_enqueued(); },
+            [this, self = weak_from_this()](const ErrorInfo& error, const std::string& what) {
+                if (const auto alive = self.lock()) enqueued_failed(error, what);
+            });
     auto& path = paths_[{device.kind, device.index}];
     if (!path)
         path = std::make_unique<DevicePath>(DevicePath::Config{device, on_device_.get(), transport_.get(), watch_.get(),
@@ -694,10 +696,9 @@ void Link::check_enqueued() {
     check();
 }
 
-// On the watch's thread, or on one that has waited for a device.
+// On a thread of the watch's, or on one that has waited for a device.
 void Link::enqueued_failed(const ErrorInfo& error, const std::string& what) {
-    const auto alive = weak_from_this().lock();
-    if (!alive || broken()) return;
+    if (broken()) return;
     break_everywhere(monitor_ ? monitor_->resolve(error, what) : error);
 }
 

@@ -21,7 +21,7 @@
 
 namespace {
 
-std::atomic<bool> failing{false};
+std::atomic<bool> failing{false}, holding{false};
 std::atomic<long> runs_on_callers{0};
 
 // Such threads block every signal; those of the tests block none.
@@ -158,6 +158,11 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
     }
     if (!on_a_thread_of_libddp()) ++runs_on_callers;
     auto& m = *static_cast<Member*>(transport);
+    if (holding) {
+        Hub& hub = m.hub(c->device.index);
+        std::unique_lock lock(hub.mutex);
+        hub.changed.wait(lock, [&] { return hub.aborted; });
+    }
     fake::launch(c->device.index, c->stream,
                  [hubs = m.hubs, rank = m.rank, hub = &m.hub(c->device.index), operation = *c] {
                      carry_out(rank, *hub, operation);
@@ -203,6 +208,10 @@ void register_stream_backend() {
 
 void fail_stream_backend(bool fails) {
     failing = fails;
+}
+
+void hold_stream_backend(bool held) {
+    holding = held;
 }
 
 long stream_backend_runs_on_callers() {

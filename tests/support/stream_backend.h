@@ -6,5 +6,7 @@
 void register_stream_backend();
 // From now on its `check` fails in every group that exists, until it is called with false.
 void fail_stream_backend(bool fails);
+// From now on nobody returns from its `run` before the group is aborted, until this is called with false.
+void hold_stream_backend(bool held);
 // How often threads of the program's have called its `run`, ever.
 long stream_backend_runs_on_callers();

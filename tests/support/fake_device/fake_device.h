@@ -34,6 +34,9 @@ std::uint64_t copied_bytes();
 
 // There are so many devices (2 at first); none: the module says that there is no device.
 void set_device_count(int count);
+// While they are held, nobody learns from the devices whether an event is over: the call returns when they are not any more. CUDA
+// does that while another thread allocates memory and waits for a kernel.
+void hold_queries(bool held);
 // Longest time before each operation (100 us at first).
 void set_delay(long most_us);
 

@@ -24,6 +24,7 @@ namespace {
 
 std::atomic<int> devices{2};
 std::atomic<std::uint64_t> copied{0};
+std::atomic<bool> held{false};
 
 ddp_status set_failure(ddp_device_failure* failure, ddp_status status, const char* text) {
     std::snprintf(failure->message, sizeof failure->message, "%s", text);
@@ -113,6 +114,7 @@ std::shared_ptr<Point> point_of(void* event) {
 }
 
 ddp_status event_query(int32_t, void* event, int32_t* done, ddp_device_failure*) {
+    held.wait(true);
     const auto point = point_of(event);
     *done = !point || point->done() ? 1 : 0;
     return DDP_OK;
@@ -245,6 +247,11 @@ bool settle() {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return true;
+}
+
+void hold_queries(bool hold) {
+    held = hold;
+    held.notify_all();
 }
 
 void set_device_count(int n) {
