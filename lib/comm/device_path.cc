@@ -91,24 +91,25 @@ StreamWatch::~StreamWatch() {
     stop();
 }
 
-void StreamWatch::stop() {
+bool StreamWatch::stop() {
     std::unique_lock lock(shared_->mutex);
-    shared_->stopping = true;
+    if (std::exchange(shared_->stopping, true)) return shared_->asker_ended;
     shared_->to_ask.notify_all();
     shared_->to_time.notify_all();
     const bool answered = shared_->answered.wait_for(lock, kAnswer, [&] { return shared_->asker_ended; });
-    const std::size_t left = shared_->entries.size();
+    auto left = std::exchange(shared_->entries, {});
     lock.unlock();
-    timer_.join();
-    if (!asker_.joinable()) return;
-    if (answered)
+    if (timer_.joinable()) timer_.join();
+    if (asker_.joinable() && answered)
         asker_.join();
-    else
+    else if (asker_.joinable())
         asker_.detach();
-    if (left == 0) return;
-    log(LogLevel::kWarn, left,
-        " operations on a device did not end when their group was freed; their memory is not freed");
-    new std::shared_ptr<Shared>(shared_);  // NOLINT: a kernel may still write there
+    if (!left.empty()) {
+        log(LogLevel::kWarn, left.size(),
+            " operations on a device did not end when their group was freed; their memory is not freed");
+        new auto(std::move(left));  // NOLINT: a kernel may still write there
+    }
+    return answered;
 }
 
 void StreamWatch::enqueue(std::int64_t timeout_ms, const std::string& what, const std::function<void()>& call) {
@@ -184,10 +185,14 @@ void StreamWatch::Shared::ask(std::unique_lock<std::mutex>& lock) {
 
     lock.lock();
     std::erase_if(entries, [&](const auto& entry) { return std::find(over.begin(), over.end(), entry) != over.end(); });
-    lock.unlock();
-    for (auto* list : {&asked, &over, &running}) list->clear();
-
-    lock.lock();
+    asked.clear();
+    running.clear();
+    while (!over.empty()) {  // each has its time
+        inside->deadline = Deadline::after_ms(inside->allowed_ms);
+        lock.unlock();
+        over.pop_back();
+        lock.lock();
+    }
     calls.erase(inside);
     asking = false;
     answered.notify_all();

@@ -44,12 +44,12 @@ public:
     bool drain(const Deadline& deadline);
     // Nothing that happens from now on is a failure.
     void stop_checking();
+    // Ends the watch. False: the device has not answered within a second.
+    bool stop();
     bool on_own_thread() const;
 
 private:
     struct Shared;
-
-    void stop();
 
     const std::shared_ptr<Shared> shared_;  // also of a thread that the device does not let go
     std::thread asker_, timer_;

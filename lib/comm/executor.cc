@@ -224,12 +224,17 @@ bool Executor::poisoned() {
     return !poison_.ok();
 }
 
+void Executor::refuse(const ErrorInfo& reason) {
+    Lock lock(mutex_);
+    if (poison_.ok()) poison_ = reason;
+}
+
 void Executor::poison(const ErrorInfo& reason) {
+    refuse(reason);
     std::deque<Task> tasks;
     std::deque<Work::Continuation> callbacks;
     {
         Lock lock(mutex_);
-        if (poison_.ok()) poison_ = reason;
         tasks.swap(queue_);
         callbacks.swap(callbacks_);
         count_callbacks(-static_cast<std::int64_t>(callbacks.size()));

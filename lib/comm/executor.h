@@ -96,10 +96,12 @@ public:
     // The program ends a wait for an operation. Returns the verdict.
     ErrorInfo interrupted(const WaitTarget& waited_for);
 
-    // Throws the reason of poison(), if there was one.
+    // Throws the reason of refuse() or poison(), if there was one.
     void check();
     bool poisoned();
 
+    // From now on check() throws `reason`. What is queued stays.
+    void refuse(const ErrorInfo& reason);
     // Fails everything that is queued, and continuations not yet begun, with `reason`; what is submitted later too.
     void poison(const ErrorInfo& reason);
 

@@ -604,9 +604,11 @@ void Link::on_verdict(const ErrorInfo& error) {
     if (transport) transport->abort();
     if (arbiter) take_verdict(arbiter->decide(*this, error));
     set_broken();
-    if (executor) executor->poison(verdict());
+    if (executor) executor->refuse(verdict());
     // Streams go on then, without a result: everybody who waits for one must be able to see why.
     if (on_device) on_device->abort();
+    // What is queued may be the last to use memory and events of a device, whose functions may not return before that.
+    if (executor) executor->poison(verdict());
 }
 
 void Link::take_verdict(const ErrorInfo& decided) {
@@ -655,6 +657,8 @@ void Link::end_enqueued() {
         on_device_->abort();
         watch_->drain(Deadline::after_ms(kDrainMs));
     }
+    // What a device that does not answer has is kept for ever.
+    if (!watch_->stop()) new auto(std::move(paths_));  // NOLINT
     watch_.reset();
 }
 
@@ -674,7 +678,9 @@ std::shared_ptr<std::byte> Link::allocate(std::size_t bytes, const StreamPtr& st
 DevicePath& Link::path(const ddp_device& device) {
     if (on_device_ && !watch_)
         watch_ = std::make_unique<StreamWatch>(
-            [transport = on_device_] { transport->check_enqueued(); },
+            [weak = std::weak_ptr(on_device_)] {
+                if (const auto transport = weak.lock()) transport->check_enqueued();
+            },
             [this, self = weak_from_this()](const ErrorInfo& error, const std::string& what) {
                 if (const auto alive = self.lock()) enqueued_failed(error, what);
             });

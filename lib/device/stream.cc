@@ -25,15 +25,18 @@ public:
     EventPool& operator=(const EventPool&) = delete;
 
     void* take() {
-        const std::lock_guard lock(mutex_);
-        void* event = nullptr;
-        if (free_.empty()) {
-            call_device(device_, "creating an event", module_.event_create, device_.index, &event);
+        {
+            const std::lock_guard lock(mutex_);
+            if (!free_.empty()) {
+                void* const event = free_.back();
+                free_.pop_back();
+                return event;
+            }
             free_.reserve(++made_);  // give() must not fail
-        } else {
-            event = free_.back();
-            free_.pop_back();
         }
+        // Not with the mutex, as it may take its time, and give() must not.
+        void* event = nullptr;
+        call_device(device_, "creating an event", module_.event_create, device_.index, &event);
         return event;
     }
     void give(void* event) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <latch>
 #include <thread>
 
 #include "ddp/ddp.hpp"
@@ -170,35 +171,50 @@ TEST_F(DeviceFailureTest, WhatIsOnlyEnqueuedIsWatched) {
     });
 }
 
+// Holds something while it lives.
+class Held {
+public:
+    explicit Held(void (*hold)(bool)) : hold_(hold) { hold_(true); }
+    ~Held() { hold_(false); }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+private:
+    void (*const hold_)(bool);
+};
+
 // A function of the device's does not return: one that asks whether an operation is over, or one that enqueues it. CUDA's may wait
 // for a thread that allocates memory, which waits for a kernel, which waits for another rank.
 TEST_F(DeviceFailureTest, ADeviceThatDoesNotAnswerIsATimeout) {
     RankOptions options(2, "streams");
-    options.timeout_ms = 2000;
+    options.timeout_ms = 3000;
     options.flags = DDP_GROUP_NO_MATCH_CHECK;
-    for (const auto& hold : {fake::hold_queries, hold_stream_backend})
+    for (const auto& hold : {fake::hold_queries, hold_stream_backend}) {
+        std::latch released(2);
         on_ranks(options, [&](int rank, ddp_group* group) {
             DeviceModel model(group, {64}, true, {rank});
             model.context.commit();
             fake::wait(rank, model.stream(0));
-            ASSERT_EQ(ddp_barrier(group, nullptr, nullptr), DDP_OK);
+            EXPECT_EQ(ddp_barrier(group, nullptr, nullptr), DDP_OK);
             std::future<void> step;
-            if (rank == 0) {
-                hold(true);
-                step = std::async(std::launch::async, [&] {
-                    model.give(0, 1);
-                    try {
-                        model.context.finalize_on(model.stream(0));
-                    } catch (const ddp::Error&) {  // a step that is not enqueued ends with the error
-                    }
-                });
+            {
+                const Held held(rank == 0 ? hold : [](bool) {});
+                if (rank == 0)
+                    step = std::async(std::launch::async, [&] {
+                        model.give(0, 1);
+                        try {
+                            model.context.finalize_on(model.stream(0));
+                        } catch (const ddp::Error&) {  // a step that is not enqueued ends with the error
+                        }
+                    });
+                wait_until_broken(group);
+                ddp_error* error = nullptr;
+                EXPECT_EQ(ddp_group_status(group, &error), DDP_ERROR_TIMEOUT);
+                EXPECT_THAT(error ? take_message(error) : "", HasSubstr("the device did not answer within"));
             }
-            wait_until_broken(group);
-            ddp_error* error = nullptr;
-            EXPECT_EQ(ddp_group_status(group, &error), DDP_ERROR_TIMEOUT);
-            EXPECT_THAT(error ? take_message(error) : "", HasSubstr("the device did not answer within"));
-            if (rank == 0) hold(false);
+            released.arrive_and_wait();
         });
+    }
 }
 
 TEST_F(DeviceFailureTest, AConnectionThatFailsLaterBreaksTheGroup) {

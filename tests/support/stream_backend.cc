@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -161,7 +162,7 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
     if (holding) {
         Hub& hub = m.hub(c->device.index);
         std::unique_lock lock(hub.mutex);
-        hub.changed.wait(lock, [&] { return hub.aborted; });
+        while (holding && !hub.aborted) hub.changed.wait_for(lock, std::chrono::milliseconds(10));
     }
     fake::launch(c->device.index, c->stream,
                  [hubs = m.hubs, rank = m.rank, hub = &m.hub(c->device.index), operation = *c] {

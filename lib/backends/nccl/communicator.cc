@@ -76,26 +76,23 @@ struct Communicator::Shared {
             kExitMs);
     }
 
-    // On a thread of its own. NCCL waits for its own threads here, and, in the worst case, for ever. An abort tells the kernels to
-    // end before it calls CUDA, whose functions may wait for just those kernels: so nothing here calls CUDA before it.
+    // On a thread of its own. NCCL waits for its own threads here, and, in the worst case, for ever.
     void finish(int device, bool abort) noexcept {
         try {
+            const OnDevice current(device);
+            const BesideCaptures beside;
             const std::unique_lock inside(mutex, kInside);
             const ncclComm_t ended_comm = std::exchange(comm, nullptr);
-            if (ended_comm && (abort || !destroyed(ended_comm, device))) nccl().ncclCommAbort(ended_comm);
+            if (ended_comm) {
+                if (!abort && finalized(ended_comm))
+                    nccl().ncclCommDestroy(ended_comm);
+                else
+                    nccl().ncclCommAbort(ended_comm);
+            }
         } catch (const std::exception&) {
             // The device is gone, and the communicator with it.
         }
         set_ended();
-    }
-
-    // False: NCCL does not come to an end, or has failed.
-    static bool destroyed(ncclComm_t comm, int device) {
-        const OnDevice current(device);
-        const BesideCaptures beside;
-        if (!finalized(comm)) return false;
-        nccl().ncclCommDestroy(comm);
-        return true;
     }
 
     void set_ended() {
