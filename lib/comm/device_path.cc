@@ -99,7 +99,7 @@ bool StreamWatch::stop() {
     const bool answered = shared_->answered.wait_for(lock, kAnswer, [&] { return shared_->asker_ended; });
     auto left = std::exchange(shared_->entries, {});
     lock.unlock();
-    if (timer_.joinable()) timer_.join();
+    timer_.join();
     if (asker_.joinable() && answered)
         asker_.join();
     else if (asker_.joinable())
@@ -112,40 +112,32 @@ bool StreamWatch::stop() {
     return answered;
 }
 
-void StreamWatch::enqueue(std::int64_t timeout_ms, const std::string& what, const std::function<void()>& call) {
-    const auto locked = [this](auto body) {
-        const std::lock_guard lock(shared_->mutex);
-        return body();
-    };
-    const auto inside = locked([&] {
-        if (shared_->idle()) shared_->to_time.notify_all();
-        return shared_->begin_call(timeout_ms + kEnqueueMs, what);
-    });
+void StreamWatch::enqueue(Entry entry, const std::function<void(Entry&)>& call) {
+    const auto added = std::make_shared<Entry>(std::move(entry));
+    std::unique_lock lock(shared_->mutex);
+    if (shared_->idle()) shared_->to_time.notify_all();
+    const auto inside = shared_->begin_call(added->timeout_ms + kEnqueueMs, added->what);
+    lock.unlock();
     try {
-        call();
+        call(*added);
     } catch (...) {
-        locked([&] { return shared_->calls.erase(inside); });
+        lock.lock();
+        shared_->calls.erase(inside);
         throw;
     }
-    locked([&] { return shared_->calls.erase(inside); });
-}
-
-void StreamWatch::add(Entry entry) {
-    auto added = std::make_shared<Entry>(std::move(entry));
-    const std::lock_guard lock(shared_->mutex);
-    if (shared_->idle()) shared_->to_time.notify_all();
+    lock.lock();
+    shared_->calls.erase(inside);
     if (shared_->entries.empty()) shared_->to_ask.notify_all();
-    shared_->entries.push_back(std::move(added));
+    shared_->entries.push_back(added);
 }
 
 bool StreamWatch::drain(const Deadline& deadline) {
     std::unique_lock lock(shared_->mutex);
     ++shared_->draining;
     shared_->to_ask.notify_all();
-    const bool done =
-        shared_->answered.wait_until(lock, deadline.at(), [&] { return shared_->entries.empty() && !shared_->asking; });
+    shared_->answered.wait_until(lock, deadline.at(), [&] { return shared_->entries.empty() && !shared_->asking; });
     --shared_->draining;
-    return done;
+    return shared_->entries.empty();  // the memory of the last ones may still be on its way
 }
 
 void StreamWatch::stop_checking() {
@@ -448,14 +440,13 @@ void DevicePath::enqueue(const ddp_collective& collective, const Submitted& subm
     entry.timeout_ms = collective.timeout_ms;
     entry.memory = submitted.memory;
     entry.what = submitted.what;
-    config_.watch->enqueue(collective.timeout_ms, submitted.what, [&] {
-        entry.begin = stream_->record();
+    config_.watch->enqueue(std::move(entry), [&](StreamWatch::Entry& enqueued) {
+        enqueued.begin = stream_->record();
         ddp_collective op = collective;
         op.stream = stream_->handle();
         config_.on_device->run(op);
-        entry.end = stream_->record();
+        enqueued.end = stream_->record();
     });
-    config_.watch->add(std::move(entry));
 }
 
 // A backend's scale is 1 here, and so is that of a mean.

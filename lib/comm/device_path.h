@@ -37,9 +37,9 @@ public:
     StreamWatch(const StreamWatch&) = delete;
     StreamWatch& operator=(const StreamWatch&) = delete;
 
-    // Runs `call`, which enqueues an operation. It fails if this does not return, a second after its own timeout.
-    void enqueue(std::int64_t timeout_ms, const std::string& what, const std::function<void()>& call);
-    void add(Entry entry);
+    // Looks after the operation that `call` enqueues, which sets `begin` and `end`. It fails as well if `call` does not return
+    // within a second after the operation's own timeout.
+    void enqueue(Entry entry, const std::function<void(Entry&)>& call);
     // Waits until everything has ended; false if the deadline passed first.
     bool drain(const Deadline& deadline);
     // Nothing that happens from now on is a failure.
