@@ -28,6 +28,9 @@ namespace {
 
 // The server ends a wait on time and says what was missing; only when it does not does the client, a little later.
 constexpr std::int64_t kGraceMs = 2000;
+// Time for each MiB, so that a long value can cross a slow network.
+constexpr std::int64_t kMebibyteMs = 1000;
+constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 // How long close() tries to get the farewell out.
 constexpr std::uint64_t kFarewellMs = 300;
 // Reads of one turn of the loop, so that replies that keep coming do not hold back requests.
@@ -74,6 +77,7 @@ void TcpClient::check_usable() const {
 }
 
 void TcpClient::enqueue(std::string bytes) {
+    unsent_ += bytes.size();
     outgoing_.push_back(std::move(bytes));
     uv_async_send(&wake_);  // the handle lives until closed_, which check_usable has ruled out under the same lock
 }
@@ -88,12 +92,13 @@ void TcpClient::enqueue_cancel(std::uint64_t id) {
 Outcome TcpClient::perform(Request request, std::int64_t within_ms) {
     const bool waits = may_wait(request.op) && request.timeout_ms != kNoWait;
     const std::int64_t call_ms = within_ms > 0 ? within_ms : call_timeout_ms_;
-    return perform_within(std::move(request), waits ? request.timeout_ms + kGraceMs : call_ms);
+    const std::int64_t bound_ms = waits ? request.timeout_ms + kGraceMs : call_ms;
+    return perform_within(std::move(request), bound_ms, within_ms == 0);
 }
 
 bool TcpClient::answers(std::int64_t within_ms) {
     try {
-        perform_within(Request{}, within_ms);
+        perform_within(Request{}, within_ms, false);
         return true;
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_TIMEOUT) throw;
@@ -101,9 +106,18 @@ bool TcpClient::answers(std::int64_t within_ms) {
     }
 }
 
-Outcome TcpClient::perform_within(Request request, std::int64_t bound_ms) {
-    const auto deadline = Deadline::after_ms(bound_ms);
+void TcpClient::extend(Pending& pending, std::size_t transfer) {
+    if (!pending.has_time_for_transfers) return;
+    const auto more_ms = static_cast<std::int64_t>(transfer / kMebibyte) * kMebibyteMs;
+    pending.bound_ms += more_ms;
+    pending.deadline = Deadline::after_ms(pending.deadline.remaining_ms() + more_ms);
+}
+
+Outcome TcpClient::perform_within(Request request, std::int64_t bound_ms, bool transfers_count) {
     auto pending = std::make_shared<Pending>();
+    pending->bound_ms = bound_ms;
+    pending->deadline = Deadline::after_ms(bound_ms);
+    pending->has_time_for_transfers = transfers_count;
 
     std::unique_lock lock(mutex_);
     const std::uint64_t id = next_id_++;
@@ -113,15 +127,20 @@ Outcome TcpClient::perform_within(Request request, std::int64_t bound_ms) {
     check_usable();
     pending_.emplace(id, pending);
     enqueue(std::move(bytes));
+    extend(*pending, unsent_);
 
-    const auto waited = interrupt::wait(lock, pending->answered, deadline, [&] { return pending->done; });
+    interrupt::Waited waited;
+    do {
+        const Deadline deadline = pending->deadline;  // an answer that begins to come moves it
+        waited = interrupt::wait(lock, pending->answered, deadline, [&] { return pending->done; });
+    } while (waited == interrupt::Waited::kTimeout && !pending->deadline.expired());
     if (waited == interrupt::Waited::kReady) return std::move(pending->outcome);
     // An answer that came while the program was asked has taken it out already.
     if (pending_.erase(id) > 0 && may_wait(request.op) && !closed_ && !lost_) enqueue_cancel(id);
     if (waited == interrupt::Waited::kInterrupted)
         fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store at ", name_,
              " was interrupted");
-    fail(DDP_ERROR_TIMEOUT, "the store at ", name_, " did not answer within ", bound_ms, " ms");
+    fail(DDP_ERROR_TIMEOUT, "the store at ", name_, " did not answer within ", pending->bound_ms, " ms");
 }
 
 Notifier::Id TcpClient::watch(const std::string& key, Notifier::Callback seen) {
@@ -207,7 +226,9 @@ void TcpClient::talk() {
     try {
         const bool more = read();
         if (channel_ == nullptr) return;
+        const std::size_t held = outbox_.bytes();
         const bool sent = outbox_.send(*channel_);
+        unsent_ -= held - outbox_.bytes();
         watch(!sent);
         if (leaving_ && sent) return close_handles();
         if (more && !leaving_) uv_async_send(&wake_);
@@ -225,6 +246,7 @@ bool TcpClient::read() {
         frames_.feed({read_buffer_.get(), count});
         take_frames();
         if (channel_ == nullptr) return false;
+        expect_long_answer();
     }
     return true;
 }
@@ -269,6 +291,7 @@ void TcpClient::close_socket() {
 void TcpClient::take_frames() {
     try {
         while (auto frame = frames_.next()) {
+            expects_long_answer_ = false;
             if (frame->op == Op::kReply)
                 answer(frame->id, decode_reply(*frame));
             else if (frame->op == Op::kClosing)
@@ -279,6 +302,15 @@ void TcpClient::take_frames() {
     } catch (const std::exception& error) {
         lose(str("the store at ", name_, " sent something that is not the store protocol: ", error.what()), false);
     }
+}
+
+// The first bytes of a frame say how long it is. All other answers come behind it.
+void TcpClient::expect_long_answer() {
+    const std::size_t size = frames_.announced();
+    if (size < kMebibyte || std::exchange(expects_long_answer_, true)) return;
+    frames_.expect_announced();
+    std::lock_guard lock(mutex_);
+    for (auto& [_, pending] : pending_) extend(*pending, size);
 }
 
 void TcpClient::answer(std::uint64_t id, Outcome outcome) {

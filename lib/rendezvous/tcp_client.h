@@ -38,16 +38,21 @@ public:
     void close() override;
 
 private:
-    Outcome perform_within(Request request, std::int64_t bound_ms);
     // A request without its answer. Either a thread waits for it or a watch does.
     struct Pending {
         std::condition_variable answered;
         bool done = false;
+        std::int64_t bound_ms = 0;
+        Deadline deadline = Deadline::after_ms(0);
+        bool has_time_for_transfers = false;
         Outcome outcome;
         Notifier::Id watch = 0;
     };
 
+    // transfers_count: the bound is for a server that is silent, so what is sent and what comes has time of its own.
+    Outcome perform_within(Request request, std::int64_t bound_ms, bool transfers_count);
     void check_usable() const;  // with mutex_ held; throws
+    static void extend(Pending& pending, std::size_t transfer);
     void enqueue(std::string bytes);
     void enqueue_cancel(std::uint64_t id);
     void finish_pending(ddp_status code, const std::string& message);
@@ -61,6 +66,7 @@ private:
     void close_handles();
     void close_socket();
     void take_frames();
+    void expect_long_answer();
     void answer(std::uint64_t id, Outcome outcome);
     void lose(const std::string& reason, bool graceful);
 
@@ -72,6 +78,7 @@ private:
     std::map<Notifier::Id, std::uint64_t> watch_requests_;
     std::set<Notifier::Id> connection_watches_;
     std::vector<std::string> outgoing_;
+    std::atomic<std::size_t> unsent_{0};  // bytes of outgoing_ and outbox_
     std::uint64_t next_id_ = 1;
     bool closed_ = false;
     bool lost_ = false;
@@ -87,6 +94,7 @@ private:
     // Of the loop's thread:
     Outbox outbox_;
     FrameReader frames_;
+    bool expects_long_answer_ = false;
     bool leaving_ = false;
     int watched_ = 0;
     std::thread thread_;

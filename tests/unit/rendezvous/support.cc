@@ -19,6 +19,7 @@
 
 #include "etcd_server.h"
 #include "util/deadline.h"
+#include "wire/sockets.h"
 
 namespace libddp::testing {
 namespace {
@@ -278,6 +279,45 @@ bool RawClient::closed_by_peer(std::int64_t within_ms) {
     } catch (const Error&) {
         return true;
     }
+}
+
+Descriptor listen_here() {
+    Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(listener.get(), 8), 0);
+    return listener;
+}
+
+Relay::Relay(int port, Options options) : options_(std::move(options)) {
+    thread_ = std::thread([this, port] {
+        Descriptor client(accept(listener_.get(), nullptr, nullptr));
+        Descriptor server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        sockaddr_in target{};
+        target.sin_family = AF_INET;
+        target.sin_port = htons(static_cast<std::uint16_t>(port));
+        target.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        EXPECT_EQ(connect(server.get(), reinterpret_cast<sockaddr*>(&target), sizeof target), 0);
+        while (pass(client.get(), server.get(), up_) && pass(server.get(), client.get(), down_))
+            std::this_thread::sleep_for(options_.pause);
+    });
+}
+
+std::string Relay::uri() const {
+    return str("tcp://127.0.0.1:", local_address(listener_.get()).port());
+}
+
+bool Relay::pass(int from, int to, std::atomic<std::size_t>& passed) {
+    char buffer[65536];
+    const ssize_t count = recv(from, buffer, sizeof buffer, MSG_DONTWAIT);
+    if (count <= 0) return count < 0 && errno == EAGAIN;
+    passed += static_cast<std::size_t>(count);
+    std::string bytes(buffer, static_cast<std::size_t>(count));
+    for (std::size_t at; !options_.text.empty() && (at = bytes.find(options_.text)) != bytes.npos; saw_ = true)
+        bytes.replace(at, options_.text.size(), options_.forged);
+    return ::send(to, bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0;
 }
 
 std::string client_hello(const std::string& secret) {

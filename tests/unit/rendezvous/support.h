@@ -4,17 +4,20 @@
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "rendezvous/protocol.h"
 #include "rendezvous/store.h"
 #include "support/slack.h"
+#include "util/descriptors.h"
 #include "util/error.h"
 #include "wire/channel.h"
 
@@ -108,6 +111,37 @@ private:
     std::unique_ptr<wire::Channel> channel_;
     std::uint32_t version_ = 0;
     FrameReader frames_;
+};
+
+// On a free port of 127.0.0.1; accept() waits.
+Descriptor listen_here();
+
+// Stands between one client and a server.
+class Relay {
+public:
+    struct Options {
+        std::string text;    // replaced wherever it is seen, unless it is empty
+        std::string forged;  // as long
+        // The pause after each 64 KiB, at most.
+        std::chrono::milliseconds pause{1};
+    };
+    explicit Relay(int port) : Relay(port, Options()) {}
+    Relay(int port, Options options);
+    ~Relay() { thread_.join(); }  // when the client has closed its connection, or the server
+    std::string uri() const;
+    bool saw() const { return saw_; }
+    std::size_t up() const { return up_; }
+    std::size_t down() const { return down_; }
+
+private:
+    bool pass(int from, int to, std::atomic<std::size_t>& passed);
+
+    const Options options_;
+    const Descriptor listener_ = listen_here();
+    std::atomic<bool> saw_{false};
+    std::atomic<std::size_t> up_{0};
+    std::atomic<std::size_t> down_{0};
+    std::thread thread_;
 };
 
 // What a client with this secret sends first.

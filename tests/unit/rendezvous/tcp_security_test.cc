@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <random>
 #include <thread>
@@ -111,63 +110,8 @@ TEST_F(TcpSecurity, RefusedClientsAreNamedOnceInAWhile) {
     EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 
-// On a free port of 127.0.0.1; accept() waits.
-Descriptor listen_here() {
-    Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(listen(listener.get(), 8), 0);
-    return listener;
-}
-
-// Stands between a client and the server, and replaces one text by another of the same length wherever it sees it.
-class Forger {
-public:
-    Forger(int port, std::string text, std::string forged) : text_(std::move(text)), forged_(std::move(forged)) {
-        thread_ = std::thread([this, port] {
-            Descriptor client(accept(listener_.get(), nullptr, nullptr));
-            Descriptor server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-            sockaddr_in target{};
-            target.sin_family = AF_INET;
-            target.sin_port = htons(static_cast<std::uint16_t>(port));
-            target.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-            EXPECT_EQ(connect(server.get(), reinterpret_cast<sockaddr*>(&target), sizeof target), 0);
-            while (pass(client.get(), server.get(), up_) && pass(server.get(), client.get(), down_))
-                std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        });
-    }
-    ~Forger() { thread_.join(); }
-    std::string uri() const { return str("tcp://127.0.0.1:", port_); }
-    bool saw() const { return saw_; }
-    std::size_t up() const { return up_; }
-    std::size_t down() const { return down_; }
-
-private:
-    bool pass(int from, int to, std::atomic<std::size_t>& passed) {
-        char buffer[65536];
-        const ssize_t count = recv(from, buffer, sizeof buffer, MSG_DONTWAIT);
-        if (count <= 0) return count < 0 && errno == EAGAIN;
-        passed += static_cast<std::size_t>(count);
-        std::string bytes(buffer, static_cast<std::size_t>(count));
-        for (std::size_t at; (at = bytes.find(text_)) != bytes.npos; saw_ = true)
-            bytes.replace(at, text_.size(), forged_);
-        return ::send(to, bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0;
-    }
-
-    const std::string text_;
-    const std::string forged_;
-    const Descriptor listener_ = listen_here();
-    const int port_ = local_address(listener_.get()).port();
-    std::atomic<bool> saw_{false};
-    std::atomic<std::size_t> up_{0};
-    std::atomic<std::size_t> down_{0};
-    std::thread thread_;
-};
-
 TEST_F(TcpSecurity, ARelaySeesNothingAndForgesNothing) {
-    Forger forger(server->port(), "honest value", "forged value");
+    Relay forger(server->port(), {.text = "honest value", .forged = "forged value"});
     auto client = open(forger.uri(), false, "s3cret");
     client->set("key", "honest value");
     EXPECT_EQ(server->get("key"), "honest value");
@@ -178,7 +122,7 @@ TEST_F(TcpSecurity, ARelaySeesNothingAndForgesNothing) {
 
 // tests/support/store_proxy.py ends connections after a number of bytes.
 TEST_F(TcpSecurity, TheHandshakeHasAsManyBytesAsTestsCountOn) {
-    Forger counter(server->port(), "nothing of this", "nothing of that");
+    Relay counter(server->port());
     auto client = open(counter.uri(), false, "s3cret");
     EXPECT_EQ(counter.up(), 323U);
     EXPECT_EQ(counter.down(), 255U);

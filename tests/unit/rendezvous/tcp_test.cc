@@ -194,6 +194,21 @@ TEST(Tcp, LargeValuesToManyReadersAtOnce) {
     for (auto& size : sizes) EXPECT_EQ(size.get(), value.size());
 }
 
+// About 6 MiB/s: longer than a server may be silent, and much less than the time that so many bytes have.
+TEST(Tcp, LongValuesCrossASlowNetwork) {
+    auto server = open("tcp://127.0.0.1:0", true);
+    Relay slow(server->port(), {.text = {}, .forged = {}, .pause = std::chrono::milliseconds(10)});
+    constexpr std::int64_t kSilenceMs = 1000;
+    auto client = open(slow.uri(), false, "", kSilenceMs);
+    const std::string value(8 << 20, 'x');
+    client->set("long", value);
+    EXPECT_EQ(client->get("long", -1), value);
+    auto first = std::async(std::launch::async, [&] { client->set("long", std::string(8 << 20, 'y')); });
+    client->set("short", "behind it");
+    first.get();
+    client.reset();
+}
+
 TEST(Tcp, AFileStoreHasNoServer) {
     TempPath path;
     expect_error(DDP_ERROR_INVALID_ARGUMENT, {"is_server"}, [&] { open(path.uri(), true); });
