@@ -270,7 +270,9 @@ void TcpClient::say_goodbye() {
     if (channel_ == nullptr) return close_handles();
     Request request;
     request.op = Op::kGoodbye;
-    outbox_.add(encode_request(0, request));
+    std::string bytes = encode_request(0, request);
+    unsent_ += bytes.size();
+    outbox_.add(std::move(bytes));
     uv_timer_start(
         &farewell_, [](uv_timer_t* timer) { static_cast<TcpClient*>(timer->data)->close_handles(); }, kFarewellMs, 0);
     talk();
