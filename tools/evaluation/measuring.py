@@ -55,7 +55,7 @@ FULL = Size(
 QUICK = Size(
     name="quick", iters=2, bert_iters=2, group_iters=8, total=60 * MILLION,
     tensor_sizes=[20000, 100000, 500000, 5 * MILLION, 20 * MILLION], buckets=[0, 5, 10, 25, 50, 100], ratios=[0.25, 1, 4],
-    measured_worlds=[2, 4], narrow=4, convergence={8: 800, 256: 100}, rounds=2, profile_steps=2, rate="4gbit")
+    measured_worlds=[2, 4], narrow=4, convergence={8: 600, 256: 60}, rounds=2, profile_steps=2, rate="4gbit")
 TINY = Size(
     name="tiny", iters=1, bert_iters=1, group_iters=1, total=60000, tensor_sizes=[1000, 60000], buckets=[0, 0.25], ratios=[1],
     measured_worlds=[2], narrow=1, convergence={8: 8, 256: 4}, rounds=1, resnet="8x4000", bert="12x4000",
