@@ -73,8 +73,8 @@ DDP_API void ddp_store_value_free(void* value);
  * *value: `*size` bytes, followed by a NUL. The caller owns them and frees them with ddp_store_value_free.
  * Errors: INVALID_ARGUMENT, LIMIT, UNAVAILABLE (connection lost), TIMEOUT (names the key), ABORTED, INTERRUPTED
  * (interrupt.h), IO (the file).
- * A tcp server that does not answer within 10 s is a TIMEOUT. Each MiB that is sent or comes has 1 s more, so that long
- * values can cross a slow network.
+ * TIMEOUT also: a tcp server does not answer within 10 s, or within the store's timeout_ms if that is less. Each MiB
+ * that is sent or received adds 1 s, so that long values can cross a slow network.
  * Threads: any. Blocks: for one round trip, plus the stated wait. Collective: no. Callbacks: yes. */
 
 /* Sets key to value, in place of the old value. value may be NULL if size is 0. */
