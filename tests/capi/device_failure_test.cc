@@ -217,6 +217,46 @@ TEST_F(DeviceFailureTest, ADeviceThatDoesNotAnswerIsATimeout) {
     }
 }
 
+// To drop queued work is to free memory and events, and those functions may not return while a kernel waits for another rank.
+TEST_F(DeviceFailureTest, AnAbortEndsKernelsBeforeItDropsWhatIsQueued) {
+    RankOptions options(2, "streams");
+    options.flags = DDP_GROUP_NO_MATCH_CHECK;
+    std::latch ended(2);
+    std::atomic<std::int32_t> dropped{-1};  // by the time that the backend of rank 0 is aborted
+    on_ranks(options, [&](int rank, ddp_group* group) {
+        DeviceModel model(group, {64}, true, {rank});
+        model.context.commit();
+        if (rank == 0) {
+            ddp_work* queued = nullptr;
+            on_stream_backend_abort([&](int aborted) {
+                // The other rank learns of the abort, too, and its backend would let this rank's go on.
+                for (int wait = 0; aborted == 1 && dropped == -1 && wait < 10'000; ++wait)
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                if (aborted == 1 || dropped != -1) return;
+                std::int32_t done = 0;
+                ddp_work_test(queued, &done, nullptr);
+                dropped = done;
+            });
+            {
+                const Held held(hold_stream_backend);
+                const long before = stream_backend_runs();
+                auto step = std::async(std::launch::async, [&] {
+                    model.give(0, 1);
+                    error_of([&] { model.context.finalize(); }, DDP_ERROR_ABORTED);
+                });
+                while (stream_backend_runs() == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                EXPECT_EQ(ddp_barrier(group, &queued, nullptr), DDP_OK);
+                EXPECT_EQ(ddp_group_abort(group, "the test wants it", nullptr), DDP_OK);
+            }
+            on_stream_backend_abort(nullptr);
+            EXPECT_EQ(dropped, 0) << "queued work ended before the kernels did";
+            EXPECT_EQ(ddp_work_wait(queued, 0, nullptr), DDP_ERROR_ABORTED);
+            ddp_work_free(queued);
+        }
+        ended.arrive_and_wait();
+    });
+}
+
 TEST_F(DeviceFailureTest, AConnectionThatFailsLaterBreaksTheGroup) {
     RankOptions options(2, "streams");
     options.flags = DDP_GROUP_NO_MATCH_CHECK;

@@ -11,8 +11,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "ddp/backend.h"
@@ -23,7 +25,9 @@
 namespace {
 
 std::atomic<bool> failing{false}, holding{false};
-std::atomic<long> runs_on_callers{0};
+std::atomic<long> runs{0}, runs_on_callers{0};
+std::mutex on_abort_mutex;
+std::function<void(int)> on_abort;
 
 // Such threads block every signal; those of the tests block none.
 bool on_a_thread_of_libddp() {
@@ -116,6 +120,12 @@ uint32_t capabilities(void*) {
 }
 
 void abort_all(void* transport) {
+    std::function<void(int)> call;
+    {
+        const std::lock_guard lock(on_abort_mutex);
+        call = on_abort;
+    }
+    if (call) call(static_cast<Member*>(transport)->rank);
     for (Hub& hub : static_cast<Member*>(transport)->hubs->all) {
         const std::lock_guard lock(hub.mutex);
         hub.aborted = true;
@@ -158,6 +168,7 @@ ddp_status run(void* transport, const ddp_collective* c, ddp_backend_failure* fa
         return DDP_ERROR_INTERNAL;
     }
     if (!on_a_thread_of_libddp()) ++runs_on_callers;
+    ++runs;
     auto& m = *static_cast<Member*>(transport);
     if (holding) {
         Hub& hub = m.hub(c->device.index);
@@ -211,8 +222,17 @@ void fail_stream_backend(bool fails) {
     failing = fails;
 }
 
+void on_stream_backend_abort(std::function<void(int rank)> call) {
+    const std::lock_guard lock(on_abort_mutex);
+    on_abort = std::move(call);
+}
+
 void hold_stream_backend(bool held) {
     holding = held;
+}
+
+long stream_backend_runs() {
+    return runs;
 }
 
 long stream_backend_runs_on_callers() {

@@ -2,11 +2,17 @@
 // enqueues meets the other ranks on the stream itself, as NCCL's kernels do.
 #pragma once
 
+#include <functional>
+
 // Registers it once; call it before creating groups.
 void register_stream_backend();
 // From now on its `check` fails in every group that exists, until it is called with false.
 void fail_stream_backend(bool fails);
 // From now on nobody returns from its `run` before the group is aborted, until this is called with false.
 void hold_stream_backend(bool held);
-// How often threads of the program's have called its `run`, ever.
+// From now on its `abort` calls this first, with the rank. Null: nothing.
+void on_stream_backend_abort(std::function<void(int rank)> call);
+// How often its `run` was called, ever.
+long stream_backend_runs();
+// The same, by threads of the program's.
 long stream_backend_runs_on_callers();
