@@ -244,7 +244,9 @@ TEST_F(DeviceFailureTest, AnAbortEndsKernelsBeforeItDropsWhatIsQueued) {
                     model.give(0, 1);
                     error_of([&] { model.context.finalize(); }, DDP_ERROR_ABORTED);
                 });
-                while (stream_backend_runs() == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                for (int wait = 0; stream_backend_runs() == before && wait < 10'000; ++wait)
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                EXPECT_GT(stream_backend_runs(), before) << "the step has not reached the backend";
                 EXPECT_EQ(ddp_barrier(group, &queued, nullptr), DDP_OK);
                 EXPECT_EQ(ddp_group_abort(group, "the test wants it", nullptr), DDP_OK);
             }
