@@ -184,13 +184,14 @@ DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);
 
 /* no_sync: with sync 0 the following steps do not communicate, and the next synced step reduces the sums. libddp adds
  * up sparse rows, factors, and gradients put with DDP_PUT_ADD; the program adds up the rest. Call it before
- * ddp_step_begin and the first announcement of a step. Errors: INVALID_STATE (in a step).
+ * ddp_step_begin and the first announcement of a step; in an unsynced step it counts from the next. Errors:
+ * INVALID_STATE (in a synced step).
  * Threads: one. Blocks: no. Collective: no, but all ranks must set the same value. Callbacks: no. */
 DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error);
 
 /* Instead of ddp_finalize: ends a step that went wrong for the program, and forgets unsynced steps. Writes no result:
- * copied gradients stay, views hold unspecified finite values. If not all ranks discard, contexts break with MISMATCH
- * in the next step. Errors and facts as ddp_finalize, without MISSING_GRADIENT. */
+ * copied gradients stay, and after a synced step views are zero. If not all ranks discard, contexts break with MISMATCH
+ * in the next step. Errors and facts as ddp_finalize, without MISSING_GRADIENT; UNSUPPORTED if a rank is in ddp_join. */
 DDP_API ddp_status ddp_step_discard(ddp_context* context, ddp_error** error);
 
 /* ddp_grad_ready for DDP_PARAM_SPARSE of shape [rows, ...]: gives `count` rows; all others are zero. indices: in

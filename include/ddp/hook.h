@@ -74,8 +74,8 @@ DDP_API ddp_device ddp_bucket_device(const ddp_bucket* bucket);
 DDP_API void* ddp_bucket_buffer(const ddp_bucket* bucket);
 DDP_API size_t ddp_bucket_count(const ddp_bucket* bucket);
 /* The number of parameters in the bucket, and the gradient (inside the buffer) and value of parameter i, from 0. A
- * value's data is ddp_param_desc.data, NULL if it was not given. Set tensor->struct_size first. INVALID_ARGUMENT: i is
- * out of range. */
+ * value's data is ddp_param_desc.data, NULL if it was not given, and its dtype that of the parameter, also where a hook
+ * sees compressed gradients. Set tensor->struct_size first. INVALID_ARGUMENT: i is out of range. */
 DDP_API int32_t ddp_bucket_param_count(const ddp_bucket* bucket);
 DDP_API ddp_status ddp_bucket_gradient(const ddp_bucket* bucket, int32_t i, ddp_tensor* tensor, ddp_error** error);
 DDP_API ddp_status ddp_bucket_parameter(const ddp_bucket* bucket, int32_t i, ddp_tensor* tensor, ddp_error** error);
@@ -84,7 +84,7 @@ DDP_API ddp_status ddp_bucket_parameter(const ddp_bucket* bucket, int32_t i, ddp
  * buffer: ddp_bucket_count elements of `dtype`, same layout, on the bucket's device. It must live until the hook is
  *     called for this bucket again or destroyed.
  * dtype: the bucket's own, or another floating-point type of the same kind (real for real, complex for complex).
- * Errors: INVALID_ARGUMENT, UNSUPPORTED. */
+ * Errors: INVALID_ARGUMENT (also if it overlaps the bucket's own), UNSUPPORTED. */
 DDP_API ddp_status ddp_bucket_set_buffer(ddp_bucket* bucket, void* buffer, ddp_dtype dtype, ddp_error** error);
 
 /* A buffer hook: ddp_step_begin calls it where it would send rank 0's buffers, after a synced step and only if there

@@ -14,9 +14,10 @@
  * With DDP_CONTEXT_SKIP_UNUSED_BUCKETS the ranks first exchange one byte for each bucket, and do not send a bucket that
  * no rank uses.
  *
- * STATIC GRAPH. With DDP_CONTEXT_STATIC_GRAPH the first synced step records which gradients are used. Later steps rely
- * on the record: they exchange nothing and leave out buckets that no rank uses. A gradient that comes against the
- * record is a MISMATCH, one that stays away is MISSING_GRADIENT; both errors name it. The two flags exclude each other.
+ * STATIC GRAPH. With DDP_CONTEXT_STATIC_GRAPH the first synced step, and the first one after ddp_context_set_group,
+ * records which gradients are used. Later steps rely on the record: they exchange nothing and leave out buckets that no
+ * rank uses. A gradient that comes against the record is a MISMATCH, one that stays away is MISSING_GRADIENT; both
+ * errors name it. The two flags exclude each other.
  */
 #ifndef DDP_PARTICIPATION_H
 #define DDP_PARTICIPATION_H

@@ -338,7 +338,7 @@ ddp_status ddp_finalize(ddp_context* context, ddp_error** error) {
 }
 
 ddp_status ddp_step_discard(ddp_context* context, ddp_error** error) {
-    return guard(error, "ddp_step_discard", [&] { context_of(context).step_call([](Reducer& r) { r.discard(); }); });
+    return guard(error, "ddp_step_discard", [&] { context_of(context).discard_step(); });
 }
 
 ddp_status ddp_context_set_group(ddp_context* context, ddp_group* group, ddp_error** error) {

@@ -18,9 +18,21 @@ void give_tensor(const ddp_bucket* bucket, int32_t i, bool gradient, ddp_tensor*
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "i is ", i, ", but the bucket holds ", count, " parameters");
     const std::size_t size = told_size(out, "tensor", "set it to sizeof(ddp_tensor)");
     const BucketTensor& t = bucket->tensors[static_cast<std::size_t>(i)];
-    ddp_tensor tensor{
-        size, gradient ? t.gradient : t.value, t.shape, t.ndim, bucket->dtype, t.count, bucket->device, t.param, 0};
+    ddp_tensor tensor{size,
+                      gradient ? t.gradient : t.value,
+                      t.shape,
+                      t.ndim,
+                      gradient ? bucket->dtype : t.value_dtype,
+                      t.count,
+                      bucket->device,
+                      t.param,
+                      0};
     std::memcpy(out, &tensor, std::min(size, sizeof tensor));
+}
+
+bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
+    const auto from = reinterpret_cast<std::uintptr_t>(a), other = reinterpret_cast<std::uintptr_t>(b);
+    return from < other + b_bytes && other < from + a_bytes;
 }
 
 }  // namespace
@@ -93,7 +105,12 @@ ddp_status ddp_bucket_set_buffer(ddp_bucket* bucket, void* buffer, ddp_dtype dty
         if (!same_device(where, bucket->device))
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "buffer is memory of ", device_name(where), ", and the bucket is on ",
                       device_name(bucket->device));
-        bucket->result = buffer == bucket->buffer ? nullptr : buffer;
+        const bool own = buffer == bucket->buffer && dtype == bucket->dtype;
+        if (!own && overlap(buffer, bucket->count * dtype_size(dtype), bucket->buffer,
+                            bucket->count * dtype_size(bucket->dtype)))
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "buffer lies in the bucket's own; put the result there as ",
+                      dtype_name(bucket->dtype), " without this call, or give other memory");
+        bucket->result = own ? nullptr : buffer;
         bucket->result_dtype = dtype;
     });
 }

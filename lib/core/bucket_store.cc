@@ -53,7 +53,7 @@ ddp_bucket BucketStore::describe(std::size_t index, const ParamTable& table) con
     for (auto id : planned.params) {
         const Param& p = table.params()[static_cast<std::size_t>(id)];
         bucket.tensors.push_back(
-            {id, place(id), p.data, p.shape.data(), static_cast<std::int32_t>(p.shape.size()), p.count});
+            {id, place(id), p.data, p.dtype, p.shape.data(), static_cast<std::int32_t>(p.shape.size()), p.count});
     }
     return bucket;
 }

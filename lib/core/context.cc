@@ -227,6 +227,8 @@ void Context::set_group(std::shared_ptr<Group> group) {
     const StreamScope order(streams_);
     reducer.set_group(std::move(group));
     buffers_sent_after_ = reducer.synced_steps();
+    own_steps_ = 0;  // values are equal again, or the program makes them so
+    joined_ = -1;
     last_error_ = DDP_OK;
 }
 
@@ -320,6 +322,18 @@ void Context::step_begin() {
     ++own_steps_;
 }
 
+// A rank without inputs cannot know: it ends the step as every other.
+void Context::discard_step() {
+    step_call([this](Reducer& reducer) {
+        if (joined_ >= 0 && !group_->broken())
+            fail_call(
+                DDP_ERROR_UNSUPPORTED, "rank ", joined_,
+                " is in ddp_join, and cannot discard the step with the others; end it with ddp_finalize, and give "
+                "zeros where there is no gradient, or create the context with DDP_CONTEXT_SKIP_NONFINITE");
+        reducer.discard();
+    });
+}
+
 void Context::join() {
     Reducer& reducer = committed();
     group_->check();
@@ -353,6 +367,7 @@ void Context::follow(const StepOutcome& outcome) {
                          str("rank ", outcome.first_joined,
                              " has no more inputs, and with DDP_CONTEXT_STOP_AT_FIRST_JOIN all ranks stop then"),
                          outcome.first_joined, -1, -1, reducer_->steps()});
+    joined_ = outcome.first_joined;
     rebuild_if_due(outcome.first_present);
     send_buffers(outcome.first_present);
     reducer_->begin(pack_factor(outcome), outcome.sync);

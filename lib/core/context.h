@@ -83,6 +83,7 @@ public:
             throw;
         }
     }
+    void discard_step();
     Reducer& committed() const;
     // Null before commit.
     Reducer* reducer() const { return committed_.load(std::memory_order_acquire); }
@@ -142,7 +143,8 @@ private:
     std::atomic<Reducer*> committed_{nullptr};  // reducer_, once it may be used
     std::atomic<ddp_status> last_error_{DDP_OK};
     std::int64_t buffers_sent_after_ = 0;  // number of synced steps when buffers were last equal on all ranks
-    std::int64_t own_steps_ = 0;           // steps begun with inputs since the last join
+    std::int32_t joined_ = -1;             // the lowest rank that has no inputs in this step; -1: all have
+    std::int64_t own_steps_ = 0;           // steps begun with inputs since the last join, in this group
 };
 
 }  // namespace libddp

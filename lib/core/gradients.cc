@@ -190,6 +190,10 @@ void DeviceGradients::give_back(const ddp_bucket& described, const BucketTensor&
                    {tensor.gradient, kept->second.get(), static_cast<std::size_t>(tensor.count)});
 }
 
+void DeviceGradients::clear_home(const ddp_bucket& described, const Gradient& gradient) {
+    add_result(described, described.dtype, {home(gradient), nullptr, gradient.count});
+}
+
 void DeviceGradients::add_result(const ddp_bucket& described, ddp_dtype from, const ddp_segment& segment) {
     if (segment.count > 0) results_[{bucket(described.index).device_streams, from, described.dtype}].push_back(segment);
 }

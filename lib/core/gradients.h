@@ -94,7 +94,7 @@ public:
     // A view becomes again what it was.
     void give_back(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient);
     // Zeros, where the program finds it.
-    static void clear_home(const Gradient& gradient) {
+    static void clear_home(const ddp_bucket&, const Gradient& gradient) {
         if (gradient.bytes > 0) std::memset(gradient.grad ? gradient.grad : gradient.place, 0, gradient.bytes);
     }
     static void deliver(const ddp_bucket&) {}
@@ -147,9 +147,10 @@ public:
     // On the launching thread. scale: of the gradients; those that are absent become zeros.
     void pack(const ddp_bucket& bucket, const Hook::Target& target, double scale);
 
-    // deliver() enqueues what these two ask for.
+    // deliver() enqueues what these three ask for.
     void take_result(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient);
     void give_back(const ddp_bucket& bucket, const BucketTensor& tensor, const Gradient& gradient);
+    void clear_home(const ddp_bucket& bucket, const Gradient& gradient);
     void deliver();
     // The same when this bucket is done.
     void deliver(const ddp_bucket& bucket);

@@ -23,6 +23,27 @@ struct Completion {
 
 }  // namespace
 
+LaunchQueue::~LaunchQueue() {
+    try {
+        leave_buckets();
+    } catch (...) {  // out of memory
+    }
+}
+
+// A work of the program's own may come late: a thread of its transport still writes into the bucket.
+void LaunchQueue::leave_buckets() {
+    std::vector<WorkPtr> under_way;
+    for (const Entry& entry : entries_)
+        if (entry.in_flight()) under_way.push_back(entry.work);
+    if (!under_way.empty()) {
+        const auto left = std::make_shared<std::vector<Entry>>(std::move(entries_));  // where they are
+        for (Entry& entry : *left) entry.work = nullptr;                              // which will have them
+        for (const WorkPtr& work : under_way)
+            work->then([](const OpTag&) { return WorkPtr(); }, true, OpTag().keeping(left));
+    }
+    entries_.clear();
+}
+
 void LaunchQueue::set_group(std::shared_ptr<Group> group) {
     group_ = std::move(group);
     while (links_.size() < group_->link_count()) links_.push_back(std::make_unique<ddp_group>());
@@ -51,7 +72,7 @@ void LaunchQueue::tell_hook_buckets() const {
 
 void LaunchQueue::reset_layout(const BucketStore& store, const ParamTable& table, bool mean) {
     plan_hash_ = store.plan_hash();
-    entries_.clear();
+    leave_buckets();
     pending_ = std::vector<std::atomic<std::int32_t>>(store.size());
     used_ = std::vector<std::atomic<bool>>(store.size());
     for (std::size_t b = 0; b < store.size(); ++b) {

@@ -48,6 +48,7 @@ public:
     };
 
     LaunchQueue(std::shared_ptr<Group> group, LaunchOwner& owner) : owner_(owner) { set_group(std::move(group)); }
+    ~LaunchQueue();
 
     void set_group(std::shared_ptr<Group> group);
     void set_recorder(const record::Recorder& recorder) { recorder_ = recorder; }
@@ -119,6 +120,8 @@ private:
         bool in_flight() const { return work && !work->done(); }
     };
 
+    // What is under way has its buckets until it ends. Afterwards there are none.
+    void leave_buckets();
     // All operations of a bucket run on one link, whichever buckets are left out: the one that its memory comes from.
     ddp_group& link_of(const Entry& entry) const;
     void launch(Entry& entry);

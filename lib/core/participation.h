@@ -30,6 +30,7 @@ public:
     // From now on exactly these parameters are used: on this rank, and on any.
     void record(const std::vector<std::uint8_t>& here, const std::vector<std::uint8_t>& anywhere);
     bool recorded() const { return recorded_; }
+    void forget_record() { recorded_ = false; }
 
     Role role(std::int32_t param) const;
     bool frozen(std::int32_t param) const { return frozen_[static_cast<std::size_t>(param)]; }

@@ -90,6 +90,7 @@ void Reducer::put(std::int32_t param, const void* gradient, bool add) {
     const bool begun =
         s.factored ? factors_.whole(param) : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
     on_host_.copy_given(s, gradient, add && begun);
+    if (s.factored && !add) factors_.discard(param);
     if (s.factored) factors_.add_whole(param);
     take(param, s, entered);
 }

@@ -222,6 +222,7 @@ private:
     std::optional<BadNumber> bad_result(const ddp_bucket& bucket);
     void finish_bucket(const ddp_bucket& bucket);
     void drop(const ddp_bucket& bucket);
+    void clear_reduced(const ddp_bucket& bucket, const BucketTensor& tensor);
     void examine(const ddp_bucket& bucket);
     void start_comparison();
     void end_check();

@@ -266,7 +266,11 @@ void Reducer::finish_bucket(const ddp_bucket& bucket) {
     if (check_ && !discarding_) examine(bucket);
     if (skipping()) return drop(bucket);
     for (const auto& tensor : bucket.tensors) {
-        if (discarding_) break;
+        if (shadowing_) break;
+        if (discarding_) {
+            clear_reduced(bucket, tensor);
+            continue;
+        }
         const Role role = state(tensor.param).role;
         // A gradient that this rank used gets the result. What happens to one that it did not use depends on the others.
         if (waits_for_answer(tensor.param))
@@ -285,14 +289,22 @@ void Reducer::finish_bucket(const ddp_bucket& bucket) {
 void Reducer::drop(const ddp_bucket& bucket) {
     for (const auto& tensor : bucket.tensors) {
         const ParamState& s = state(tensor.param);
-        const Param& p = table_[tensor.param];
         if (s.sparse)
             sparse_.forget_result(tensor.param);
         else if (s.role != Role::kExpected || waits_for_answer(tensor.param))
             on_host_.give_back(bucket, tensor, s);
-        else if (!p.grad || p.in_place)
-            on_host_.clear_home(s);
+        else
+            clear_reduced(bucket, tensor);
     }
+}
+
+// Zeros for what was reduced where the program sees it. Others have put infinities there, perhaps.
+void Reducer::clear_reduced(const ddp_bucket& bucket, const BucketTensor& tensor) {
+    const ParamState& s = state(tensor.param);
+    const Param& p = table_[tensor.param];
+    const bool seen = !s.sparse && (!p.grad || p.in_place);
+    if (seen && s.role != Role::kAbsent && s.role != Role::kIgnored)
+        at(s, [&](auto& side) { side.clear_home(bucket, s); });
 }
 
 // What a parameter that is alone in its bucket has become. Returns how many bytes this rank gave for it.

@@ -226,8 +226,12 @@ void Reducer::tune() {
     if (tuner_->done() && group_->rank() == 0) log(LogLevel::kInfo, "rank 0 chose ", tuner_->text());
 }
 
+// An unsynced step that is under way stays one: what is set counts from the next step on. So a scope of unsynced steps can end in the
+// middle of one, as an exception ends it.
 void Reducer::set_sync(bool sync) {
-    if (!group_->broken()) {
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    const bool unsynced = phase == Phase::kFillingLocal || phase == Phase::kClosingLocal || (begun_ && !begun_sync_);
+    if (!group_->broken() && !unsynced) {
         require_idle();
         require_not_begun();
     }
@@ -334,20 +338,25 @@ void Reducer::set_group(std::shared_ptr<Group> group) {
         forget_given(id);
     }
     factors_.prepare();
-    queue_.hook()->forget_step(synced_steps_);
+    Hook& hook = *queue_.hook();
+    hook.forget_step(synced_steps_);
     // Ranks that come from elsewhere have counted differently. Those on which the last step or a rebuild failed are behind the others.
-    std::int64_t counts[] = {steps_, synced_steps_, rebuild_due_, order_.recording(), tunes_caps()};
+    std::int64_t counts[] = {steps_, synced_steps_, rebuild_due_, order_.recording(), tunes_caps(), hook.steps()};
     group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, std::size(counts), DDP_I64, DDP_MAX},
                 OpTag::of(Purpose::kSetGroup));
-    if (counts[0] < steps_ || counts[1] < synced_steps_ || counts[0] > kMostSteps || counts[1] > counts[0])
+    if (counts[0] < steps_ || counts[1] < synced_steps_ || counts[0] > kMostSteps || counts[1] > counts[0] ||
+        counts[5] < hook.steps() || counts[5] > kMostSteps)
         throw Error(group_->break_everywhere(
-            {DDP_ERROR_IO, str("a rank has sent ", counts[0], " as its number of steps; its memory is damaged")}));
+            {DDP_ERROR_IO, str("a rank has sent ", counts[0], ", ", counts[1], " and ", counts[5],
+                               " as its numbers of steps; its memory is damaged")}));
     steps_ = counts[0];
     synced_steps_ = counts[1];
     forget_step();
     rebuild_due_ = counts[2] != 0;
     if (counts[3] != 0) order_.start();
     set_tunes_caps(counts[4] != 0);
+    if (hook.steps() != counts[5]) hook.resume(counts[5]);
+    participation_.forget_record();  // other ranks use other parameters, and one may have no record yet
     BucketPlan plan = common_plan();
     if (move || plan != store_->plan())
         change_buckets(std::move(plan));

@@ -15,8 +15,9 @@ namespace libddp {
 // A parameter's gradient inside a bucket, and its value.
 struct BucketTensor {
     ddp_param param = -1;
-    void* gradient = nullptr;
+    void* gradient = nullptr;  // of the bucket's type
     void* value = nullptr;
+    ddp_dtype value_dtype = DDP_F32;  // the bucket may be a narrower copy
     const std::int64_t* shape = nullptr;
     std::int32_t ndim = 0;
     std::int64_t count = 0;

@@ -53,6 +53,9 @@ public:
 
     // The step whose buckets had this ddp_bucket::step has failed; buckets with the same number come again. Between steps only.
     virtual void forget_step(std::int64_t) {}
+    // How many synced steps the hook has counted. Ranks on which the last step failed go on with the number of the others.
+    virtual std::int64_t steps() const { return 0; }
+    virtual void resume(std::int64_t) {}
 
     // What has to be kept for training to go on as if it had never stopped. Between steps only. load() throws before
     // it changes anything.

@@ -23,6 +23,8 @@ public:
     // Without the subgroup: those of different ranks may differ in size.
     std::string options() const override { return str("start=", start_step_); }
     void forget_step(std::int64_t step) override { steps_.take_back(step); }
+    std::int64_t steps() const override { return steps_.begun(); }
+    void resume(std::int64_t steps) override { steps_.resume(steps); }
     void save(HookState& state) const override;
     void load(const HookState& state) override;
 

@@ -30,6 +30,8 @@ public:
     std::string name() const final { return name_; }
     std::string options() const final;
     void forget_step(std::int64_t step) final { state_.forget_step(step); }
+    std::int64_t steps() const final { return state_.steps(); }
+    void resume(std::int64_t steps) final { state_.resume(steps); }
     void save(HookState& state) const final { state_.save(state); }
     void load(const HookState& state) final { state_.load(state); }
 

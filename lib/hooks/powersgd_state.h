@@ -73,6 +73,8 @@ public:
 
     void note_step(std::int64_t number) { steps_.note(number); }
     void forget_step(std::int64_t number) { steps_.take_back(number); }
+    std::int64_t steps() const { return steps_.begun(); }
+    void resume(std::int64_t steps) { steps_.resume(steps); }
     // How many steps came before the current one.
     std::int64_t step() const { return steps_.begun() - 1; }
 

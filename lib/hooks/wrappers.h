@@ -26,6 +26,8 @@ public:
     bool keeps_models_alike() const override { return inner_->keeps_models_alike(); }
     bool depends_on_buckets() const override { return inner_->depends_on_buckets(); }
     void forget_step(std::int64_t step) override { inner_->forget_step(step); }
+    std::int64_t steps() const override { return inner_->steps(); }
+    void resume(std::int64_t steps) override { inner_->resume(steps); }
     void save(HookState& state) const override { inner_->save(state); }
     void load(const HookState& state) override { inner_->load(state); }
 
@@ -57,6 +59,8 @@ public:
     bool keeps_models_alike() const override { return false; }
     bool depends_on_buckets() const override { return inner_->depends_on_buckets(); }
     void forget_step(std::int64_t step) override { inner_->forget_step(step); }
+    std::int64_t steps() const override { return inner_->steps(); }
+    void resume(std::int64_t steps) override { inner_->resume(steps); }
     void save(HookState& state) const override { inner_->save(state); }
     void load(const HookState& state) override { inner_->load(state); }
 

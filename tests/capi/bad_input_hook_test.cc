@@ -65,7 +65,16 @@ ddp_status inspect(void* calls, ddp_group*, ddp_bucket* bucket, ddp_work**, ddp_
          calling(ddp_bucket_set_buffer, bucket, &x, DDP_I32)},
         {"set_buffer: complex", DDP_ERROR_UNSUPPORTED, {"c64"}, calling(ddp_bucket_set_buffer, bucket, &x, DDP_C64)},
         {"set_buffer: unknown", DDP_ERROR_UNSUPPORTED, {"unknown"}, calling(ddp_bucket_set_buffer, bucket, &x, 77)},
+        {"set_buffer: its own, other type",
+         kInvalid,
+         {"bucket's own", "f32"},
+         calling(ddp_bucket_set_buffer, bucket, ddp_bucket_buffer(bucket), DDP_F16)},
+        {"set_buffer: inside its own",
+         kInvalid,
+         {"bucket's own", "f32"},
+         calling(ddp_bucket_set_buffer, bucket, static_cast<float*>(ddp_bucket_buffer(bucket)) + 1, DDP_F32)},
     });
+    expect_accepted(calling(ddp_bucket_set_buffer, bucket, ddp_bucket_buffer(bucket), DDP_F32));
     EXPECT_EQ(sized.data, nullptr) << "a refused call wrote";
     // A caller from an older header receives only the fields that it has.
     Untouched<int32_t> beyond;

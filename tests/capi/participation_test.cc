@@ -209,6 +209,65 @@ TEST_P(ParticipationTest, RanksWithoutInputsShadowTheOthers) {
     }
 }
 
+// Who joined last is counted from the first step of the group on.
+TEST_P(ParticipationTest, TheLastToJoinIsCountedInTheNewGroup) {
+    if (world() == 1) GTEST_SKIP() << "needs two ranks";
+    run([&](int rank, ddp_group* group) {
+        BorrowedGroup old(group);
+        const ddp::Group next = old.split(0, rank);
+        Model model(group, {3}, view(), with(DDP_CONTEXT_JOIN));
+        model.context.commit();
+        const auto step = [&] {
+            model.context.step_begin();
+            model.fill(0, 1);
+            model.context.grad_ready(0);
+            model.context.finalize();
+        };
+        const bool last = rank == world() - 1;  // in the old group
+        if (last) {
+            for (int i = 0; i < 8; ++i) step();
+        } else {
+            for (int i = 0; i < 5; ++i) step();
+            try {
+                model.context.join();
+                ADD_FAILURE() << "no error";
+            } catch (const ddp::Error&) {
+            }
+        }
+        if (last) model.context.abort("a test");
+        model.context.set_group(next);
+        for (int i = 0; i < (rank == 0 ? 6 : 4); ++i) step();
+        model.data[0][0] = static_cast<float>(rank + 1);
+        model.context.join();
+        EXPECT_EQ(model.data[0][0], 1) << "the model of rank 0";
+    });
+}
+
+TEST_P(ParticipationTest, AStepOfAJoinedRankCannotBeDiscarded) {
+    if (world() == 1) GTEST_SKIP() << "needs two ranks";
+    run([&](int rank, ddp_group* group) {
+        Model model(group, {3}, view(), with(DDP_CONTEXT_JOIN));
+        model.context.commit();
+        if (rank != 1) {
+            model.context.step_begin();
+            try {
+                model.context.discard_step();
+                ADD_FAILURE() << "no error";
+            } catch (const ddp::Error& e) {
+                EXPECT_EQ(e.status(), DDP_ERROR_UNSUPPORTED);
+                EXPECT_THAT(e.what(), HasSubstr("rank 1 is in ddp_join"));
+            }
+            model.fill(0, static_cast<float>(world()));
+            model.context.grad_ready(0);
+            model.context.finalize();
+            EXPECT_FLOAT_EQ(model.grad(0)[0], static_cast<float>(world() - 1));
+        }
+        model.context.join();
+        model.context.step_begin();
+        model.context.discard_step();
+    });
+}
+
 TEST_P(ParticipationTest, AllStopWhenOneRankHasNoMoreInputs) {
     if (world() == 1) GTEST_SKIP() << "needs two ranks";
     run([&](int rank, ddp_group* group) {

@@ -106,6 +106,30 @@ TEST(Put, OfFactoredParametersIsAPartBesideTheFactors) {
     });
 }
 
+// Without DDP_PUT_ADD it takes the place of what unsynced steps and other uses have given.
+TEST(Put, ReplacesFactors) {
+    on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
+        BorrowedGroup borrowed(group);
+        ddp::Context context(borrowed);
+        std::vector<float> data(6);
+        context.add_param<float>("w", {2, 3}, data.data(), nullptr, DDP_PARAM_FACTORED, 2);
+        context.commit();
+        const float left[] = {1, 0}, right[] = {1, 1, 1};
+        const std::vector<float> gradient(6, static_cast<float>(rank));
+        for (bool sync : {false, true}) {
+            context.set_sync(sync);
+            context.factors_grad_ready(0, left, right, 1);
+            if (sync)
+                context.put(0, gradient.data());
+            else
+                context.factors_grad_ready(0, left, right, 1);
+            context.finalize();
+        }
+        const float* mean = context.grad_view<float>(0);
+        EXPECT_EQ(std::vector<float>(mean, mean + 6), std::vector<float>(6, 0.5));
+    });
+}
+
 class PutErrors : public LoneContext {};
 
 TEST_F(PutErrors, NameWhatIsWrongAndCopyNothing) {

@@ -2,6 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
 #include "ddp/ddp.hpp"
 #include "support/model.h"
 #include "support/ranks.h"
@@ -55,6 +65,45 @@ TEST_P(RecoveryTest, ADiscardedStepLeavesNoTrace) {
         });
 }
 
+TEST_P(RecoveryTest, ADiscardedStepLeavesNoInfinityInAView) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        Model model(group, {20, 20}, true, small_buckets());
+        model.context.commit();
+        for (int p : {1, 0}) {
+            model.fill(p, 1);
+            if (rank == 0) model.grad(p)[3] = std::numeric_limits<float>::quiet_NaN();
+            model.context.grad_ready(p);
+        }
+        model.context.discard_step();
+        EXPECT_EQ(model.gradients(), std::vector<float>(40));
+    });
+}
+
+// As a scope of unsynced steps does that an exception ends. What is set counts from the next step on.
+TEST_P(RecoveryTest, AnUnsyncedStepMayBeginTheSyncedOnes) {
+    on_ranks({2}, [&](int rank, ddp_group* group) {
+        Model model(group, {20, 20}, view(), small_buckets());
+        model.context.commit();
+        for (bool discards : {true, false}) {
+            model.context.set_sync(false);
+            model.context.grad_ready(1);
+            model.context.set_sync(true);
+            if (discards) {
+                model.context.discard_step();
+            } else {
+                model.context.grad_ready(0);
+                model.context.finalize();
+            }
+            EXPECT_EQ(model.context.stats().synced_steps, discards ? 0 : 1);
+            good_step(model, rank, 2);
+        }
+        model.context.grad_ready(1);
+        EXPECT_THROW(model.context.set_sync(false), ddp::Error) << "the step is synced";
+        model.context.grad_ready(0);
+        model.context.finalize();
+    });
+}
+
 // The rank that finalizes cannot know; it meets the other's message in its next step.
 TEST_P(RecoveryTest, OneRankMayNotDiscardAlone) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
@@ -106,6 +155,119 @@ TEST_P(RecoveryTest, ABrokenContextGoesOnInANewGroup) {
             }
         }
         ddp_group_free(spare);
+    });
+}
+
+// The step has succeeded on rank 0 only. Afterwards all hooks count it: from step 1 on they compress, or stop to reduce.
+TEST_P(RecoveryTest, HooksCountAlikeInTheNewGroup) {
+    for (const auto& [hook, options] :
+         {std::pair("powersgd", "rank=1,start=1"), std::pair("post_local_sgd", "start=1")})
+        on_ranks({2, "threads"}, [&](int rank, ddp_group* group) {
+            BorrowedGroup old(group);
+            ddp::Group next = old.split(0, rank);
+            ddp::Context context(old);
+            std::vector<float> data(64), gradient(64);
+            context.add_param<float>("w", {8, 8}, data.data(), view() ? nullptr : gradient.data());
+            context.use_hook(hook, options);
+            bool fails = rank == 1;
+            context.set_reduced_callback([&](ddp_param, bool) {
+                if (!std::exchange(fails, false)) return;
+                next.barrier();  // rank 0 has ended the step
+                throw std::runtime_error("a test");
+            });
+            context.commit();
+            const auto step = [&] {
+                float* home = view() ? context.grad_view<float>(0) : gradient.data();
+                std::fill(home, home + 64, static_cast<float>(rank));
+                context.grad_ready(0);
+                context.finalize();
+                return home[0];
+            };
+            if (rank == 0) {
+                step();
+                next.barrier();
+            } else {
+                EXPECT_THROW(step(), ddp::Error);
+            }
+            context.set_group(next);
+            for (int i = 0; i < 3; ++i) EXPECT_NEAR(step(), hook == std::string("powersgd") ? 0.5 : rank, 1e-5) << hook;
+        });
+}
+
+// It is recorded again: rank 1 has no record yet, and the parameters that others use are others.
+TEST_P(RecoveryTest, AStaticGraphIsRecordedAgainInANewGroup) {
+    on_ranks({2, "threads"}, [&](int rank, ddp_group* group) {
+        BorrowedGroup old(group);
+        ddp::Group next = old.split(0, rank);
+        auto options = small_buckets();
+        options.flags |= DDP_CONTEXT_STATIC_GRAPH;
+        Model model(group, {20, 20, 20}, view(), options);
+        bool fails = rank == 1;
+        model.context.set_reduced_callback([&](ddp_param param, bool) {
+            if (param != 0 || !std::exchange(fails, false)) return;
+            next.barrier();  // rank 0 has ended the step
+            throw std::runtime_error("a test");
+        });
+        model.context.commit();
+        const auto step = [&](int unused) {
+            for (int p = 2; p >= 0; --p) {
+                model.fill(p, static_cast<float>(rank));
+                if (p != unused) model.context.grad_ready(p);
+            }
+            model.context.finalize();
+        };
+        if (rank == 0) {
+            step(2);
+            next.barrier();
+        } else {
+            EXPECT_THROW(step(2), ddp::Error);
+        }
+        model.context.set_group(next);
+        for (int i = 0; i < 3; ++i) {
+            step(1);
+            for (int p : {0, 2}) EXPECT_TRUE(model.holds(p, 0.5f));
+            EXPECT_FALSE(model.context.used(1));
+        }
+    });
+}
+
+// The bucket whose work has failed lets the step end; a thread of the program's transport still has the other.
+TEST_P(RecoveryTest, ABucketStaysAsLongAsTheWorkOfTheProgram) {
+    on_ranks({1}, [&](int, ddp_group* group) {
+        BorrowedGroup old(group);
+        const ddp::Group next = old.split(0, 0);
+        std::thread transport;
+        std::atomic<bool> moved{false};
+        {
+            Model model(group, {20, 20}, view(), small_buckets());
+            model.context.set_comm_hook([&](ddp_group*, ddp_bucket* bucket) {
+                ddp_work *work = nullptr, *given = nullptr;
+                ddp::detail::call(ddp_work_create, std::int64_t{60'000}, &work);
+                if (ddp_bucket_index(bucket) == 0) {
+                    ddp_work_complete(work, DDP_ERROR_UNAVAILABLE, "a test", nullptr);
+                    return ddp::Work(work);
+                }
+                const auto nothing = +[](void*, ddp_work**, ddp_error**) -> ddp_status { return DDP_OK; };
+                ddp::detail::call(ddp_work_then, work, nothing, static_cast<void*>(nullptr),
+                                  static_cast<void (*)(void*)>(nullptr), std::uint32_t{DDP_WORK_ANY_THREAD}, &given);
+                transport = std::thread([&moved, bucket, work] {
+                    while (!moved) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                    auto* values = static_cast<float*>(ddp_bucket_buffer(bucket));
+                    std::fill(values, values + ddp_bucket_count(bucket), 77.f);
+                    ddp_work_complete(work, DDP_OK, nullptr, nullptr);
+                    ddp_work_free(work);
+                });
+                return ddp::Work(given);
+            });
+            model.context.commit();
+            for (int p : {1, 0}) model.context.grad_ready(p);
+            EXPECT_THROW(model.context.finalize(), ddp::Error);
+            model.context.set_group(next);
+            model.context.use_default_hook();
+            moved = true;
+            transport.join();
+            good_step(model, 0, 1);
+        }
     });
 }
 

@@ -175,6 +175,8 @@ TEST_P(BuiltinHooks, WrapsUserHooks) {
             ddp::detail::call(ddp_bucket_gradient, static_cast<const ddp_bucket*>(b), 0, &t);
             EXPECT_EQ(t.dtype, DDP_F16);
             EXPECT_EQ(t.data, ddp_bucket_buffer(b));
+            ddp::detail::call(ddp_bucket_parameter, static_cast<const ddp_bucket*>(b), 0, &t);
+            EXPECT_EQ(t.dtype, DDP_F32) << "the value is not compressed";
             result.assign(ddp_bucket_count(b), 8 * (1 + ddp_group_rank(g)));
             ddp_work* work = nullptr;
             ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr), static_cast<void*>(result.data()),
