@@ -37,8 +37,8 @@ end
 
 A set of ranks. Creating one waits until every rank has joined. Without arguments everything comes from the launcher's
 environment; without a launcher it is a group of one. `rank`, `world_size`, `init_method` ("env://", "tcp://host:port",
-"file:///path") replace the environment. `timeout` is in seconds: the bound of joining and of each collective. The other
-arguments are those of ddp_group_options. `group.rank` (from 0), `group.world_size`, `group.backend` and `group.store`
+"file:///path", "etcd://host:port/name") replace the environment. `timeout` is in seconds: the bound of joining and of each
+collective. The other arguments are those of ddp_group_options. `group.rank` (from 0), `group.world_size`, `group.backend` and `group.store`
 describe it.
 """
 struct Group

@@ -3,8 +3,8 @@
 """
     Store(uri; server=false, timeout=nothing, secret=nothing, insecure=false)
 
-A connection to a store. `uri`: "tcp://host:port" or "file:///absolute/path". `server`: this process also runs the server (tcp
-only; port 0 takes a free one, see `store.port`). `secret` and `insecure` are those of ddp_store_options. Keys are strings. Values are bytes: `Vector{UInt8}`, or a string where they are
+A connection to a store. `uri`: "tcp://host:port", "file:///absolute/path" or "etcd://host:port/name". `server`: this process also
+runs the server (tcp only; port 0 takes a free one, see `store.port`). `secret` and `insecure` are those of ddp_store_options. Keys are strings. Values are bytes: `Vector{UInt8}`, or a string where they are
 given. Times are in seconds; `nothing` is the default.
 
     store["key"] = "value"            sets it

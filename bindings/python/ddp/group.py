@@ -73,8 +73,9 @@ class Group:
     """A set of ranks. Creating one waits until every rank has joined.
 
     Without arguments everything comes from the launcher's environment; without a launcher it is a group of one. rank,
-    world_size and init_method ("env://", "tcp://host:port", "file:///path") replace the environment. timeout is in
-    seconds: the bound of joining and of each collective. The other arguments are those of ddp_group_options.
+    world_size and init_method ("env://", "tcp://host:port", "file:///path", "etcd://host:port/name") replace the
+    environment. timeout is in seconds: the bound of joining and of each collective. The other arguments are those of
+    ddp_group_options.
     """
 
     _stream: Optional[int] = None  # in a hook: that of its bucket, in whose order collectives are

@@ -16,8 +16,8 @@ def _encoded(value: Value) -> Union[bytes, bytearray, memoryview]:
 class Store:
     """A connection to a store. Values are bytes; text that is given is encoded in UTF-8. Times are in seconds.
 
-    uri: "tcp://host:port" or "file:///absolute/path". server: this process also runs the server (tcp only; port 0 takes a
-    free one, see `port`). secret and insecure are those of ddp_store_options.
+    uri: "tcp://host:port", "file:///absolute/path" or "etcd://host:port/name". server: this process also runs the server
+    (tcp only; port 0 takes a free one, see `port`). secret and insecure are those of ddp_store_options.
     """
 
     def __init__(self, uri: str, *, server: bool = False, timeout: Optional[float] = None,

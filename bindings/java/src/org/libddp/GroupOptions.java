@@ -43,8 +43,8 @@ public final class GroupOptions {
     /**
      * Where ranks meet.
      *
-     * @param value "tcp://host:port": a store in rank 0; "file:///path": a file that all ranks see; "env://" or null:
-     *     the launcher says where
+     * @param value "tcp://host:port": a store in rank 0; "file:///path": a file that all ranks see;
+     *     "etcd://host:port/name": a store on etcd; "env://" or null: the launcher says where
      * @return this
      */
     public GroupOptions initMethod(String value) {

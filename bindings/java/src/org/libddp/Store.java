@@ -19,7 +19,7 @@ public final class Store implements AutoCloseable {
     /**
      * Opens a store as a client.
      *
-     * @param uri "tcp://host:port" or "file:///absolute/path"
+     * @param uri "tcp://host:port", "file:///absolute/path" or "etcd://host:port/name"
      */
     public Store(String uri) {
         this(uri, new StoreOptions());
@@ -28,8 +28,8 @@ public final class Store implements AutoCloseable {
     /**
      * Opens a store.
      *
-     * @param uri "tcp://host:port" or "file:///absolute/path"; a server binds this host, and takes a free port for port
-     *     0
+     * @param uri "tcp://host:port", "file:///absolute/path" or "etcd://host:port/name"; a tcp server binds this host, and
+     *     takes a free port for port 0
      * @param options whether to serve, the times, and the job secret
      */
     public Store(String uri, StoreOptions options) {
