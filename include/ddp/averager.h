@@ -21,7 +21,8 @@ typedef struct ddp_averager ddp_averager;
  * Threads: one. Blocks: for all ranks of the group, at most its timeout an exchange. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group, ddp_error** error);
 
-/* Creates an averager, owned by the caller. It uses the context, which must outlive it.
+/* Creates an averager, owned by the caller. It uses the context: after ddp_context_free, calls that need the context
+ * return INVALID_STATE.
  *
  * periods: growing; the first is at least 1, and each is a multiple of the one before.
  * group_sizes: growing; each divides the next, and the last is the world size. NULL is allowed if count is 1.

@@ -4,7 +4,7 @@
  *     for each parameter:  ddp_register_param(ctx, &desc, &param, &error);
  *     ddp_commit(ctx, &error);
  *     each step:
- *         ddp_step_begin(ctx, &error);     optional without JOIN and WEIGHTED_MEAN
+ *         ddp_step_begin(ctx, &error);     optional, unless JOIN or WEIGHTED_MEAN
  *         forward; backward, and as soon as a gradient is complete:  ddp_grad_ready(ctx, param, &error);
  *         ddp_finalize(ctx, &error);       now every gradient is the mean over all ranks
  *         optimizer
@@ -58,8 +58,7 @@ enum {
     DDP_CONTEXT_REFUSE_NONFINITE = 1u << 12,
     DDP_CONTEXT_SKIP_NONFINITE = 1u << 13,
     DDP_CONTEXT_VERIFY_BUFFERS = 1u << 14,
-    /* Try other bucket caps in the first steps of the job, and keep the fastest. Not with NO_REBUILD or bucket_caps.
-     * docs/steps.md, "Finding the bucket cap". */
+    /* Find the fastest bucket cap in the first steps: docs/steps.md. Not with NO_REBUILD or bucket_caps. */
     DDP_CONTEXT_AUTOTUNE = 1u << 15
 };
 
@@ -115,7 +114,7 @@ DDP_API ddp_status ddp_context_create(ddp_group* group, const ddp_context_option
 
 /* Frees a context and its views. The group breaks with ABORTED if reductions under way take longer than 1 s, or if a
  * synced step lacks gradients of this rank.
- * Threads: any, once. Blocks: at most 1 s, for reductions. Collective: no. Callbacks: no. */
+ * Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
 DDP_API void ddp_context_free(ddp_context* context);
 
 /* Fills `desc` with zeros, F32 and the CPU. */
@@ -146,10 +145,10 @@ DDP_API ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** v
 DDP_API int64_t ddp_layout_generation(const ddp_context* context);
 
 /* STEPS.
- * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. */
+ * Threads: any, several at once for different parameters. Blocks: to start a bucket. Collective: no. Callbacks: no. */
 
 /* Prepares the next step: rebuilds buckets if due, and after a synced step sends rank 0's buffers (JOIN: those of the
- * lowest rank with inputs). JOIN and WEIGHTED_MEAN need it. Otherwise all ranks call it or none; if none, libddp keeps
+ * lowest rank with inputs). JOIN or WEIGHTED_MEAN needs it. Otherwise all ranks call it or none; if none, libddp keeps
  * the first plan, and only ddp_commit sends buffers.
  * Errors: INVALID_STATE (in a step), INVALID_ARGUMENT (weights that sum to 0), UNEVEN_INPUTS, MISMATCH, CALLBACK (the
  * buffer hook's).
@@ -157,7 +156,8 @@ DDP_API int64_t ddp_layout_generation(const ddp_context* context);
 DDP_API ddp_status ddp_step_begin(ddp_context* context, ddp_error** error);
 
 /* Announces that this step's gradient is complete. Leave the gradient alone until ddp_finalize, or ddp_wait_param for
- * it (overlap.h), returns. Lock-free.
+ * it (overlap.h), returns. Lock-free, unless it starts a bucket: that runs the hook, takes a lock, and on "shm" may
+ * wait 1 ms and reduce the bucket.
  * Errors: INVALID_ARGUMENT (a sparse parameter), INVALID_STATE (more than `uses` in a step; during ddp_finalize),
  * MISMATCH (frozen, skipped or not in the static graph: participation.h). */
 DDP_API ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error);
@@ -176,8 +176,8 @@ DDP_API ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gr
                            ddp_error** error);
 
 /* Ends the backward pass: waits until every bucket is reduced, and (copy) writes gradients back. Every gradient must
- * have been announced, in this step or in unsynced ones before it, unless unused gradients are allowed
- * (participation.h). Otherwise the context breaks with MISSING_GRADIENT on every rank.
+ * have been announced since the last synced step, unless unused gradients are allowed (participation.h). Otherwise the
+ * context breaks with MISSING_GRADIENT on every rank.
  * Errors: MISSING_GRADIENT, NONFINITE, MISMATCH, RANK_FAILED, TIMEOUT, ABORTED, INVALID_STATE, CALLBACK or a hook's.
  * Threads: one. Blocks: for all ranks, the group's timeout for each bucket. Collective: if synced. Callbacks: no. */
 DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);

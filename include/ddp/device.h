@@ -40,7 +40,7 @@ DDP_API ddp_status ddp_device_describe(ddp_device_kind kind, int32_t index, char
 /* ddp_grad_ready for a parameter on a device: this step's gradient is complete when `stream` reaches this point. The
  * stream must live until the end of the step. For a CPU parameter `stream` is ignored.
  * Errors: as ddp_grad_ready; INVALID_STATE also for a stream that is being captured.
- * Threads: any, several at once for different parameters. Blocks: no. Collective: no. Callbacks: no. */
+ * Threads: any, several at once for different parameters. Blocks: as ddp_grad_ready. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error);
 
 /* ddp_finalize that does not wait for the device, for a context whose parameters lie on one device and perhaps the CPU.

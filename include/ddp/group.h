@@ -4,14 +4,13 @@
  * same order. Ranks compare their calls before data moves: a difference is MISMATCH on every rank, not a hang.
  *
  * Collectives are asynchronous. They wait in the group's queue and run one after another, on libddp's progress thread
- * or on a thread of the program inside a libddp call. With "mpi", a group has no progress thread if the program
- * initialised MPI without MPI_THREAD_MULTIPLE: docs/backends.md, "Threads". During a context's synced step, nothing
- * else may use its group: docs/steps.md.
+ * or on a thread of the program inside a libddp call. With "mpi" there may be no progress thread: docs/backends.md,
+ * "Threads". During a context's synced step, nothing else may use its group: docs/steps.md.
  *
  * FAILURE. If a rank dies, hangs, aborts, cannot join, or disagrees about a collective, every rank gets the same error,
  * which names that rank. A death is reported at once, a hang after the timeout. "Every rank" means every one that
- * reaches the store, the key-value service where ranks meet. The group then stays broken: every operation returns this
- * error, whatever its "Errors:" says. docs/steps.md says how to go on.
+ * reaches the store, where ranks meet. The group then stays broken: every operation returns this error, whatever its
+ * "Errors:" says. docs/steps.md says how to go on.
  */
 #ifndef DDP_GROUP_H
 #define DDP_GROUP_H
@@ -22,13 +21,11 @@
 DDP_EXTERN_C_BEGIN
 
 enum {
-    /* Sum in rank order, so that results do not depend on how data is cut into buckets. Without it, the last bits may
-     * differ between runs: docs/backends.md, "Bits". */
+    /* Sum in rank order. Without it, the last bits may differ between runs: docs/backends.md, "Bits". */
     DDP_GROUP_DETERMINISTIC = 1u << 0,
-    /* Do not compare calls: a disagreement may corrupt sums, or hang until the timeout. "gloo" and "mpi"
-     * ignore this flag. */
+    /* Do not compare calls: a disagreement may corrupt sums, or hang until the timeout. "gloo" and "mpi" ignore it. */
     DDP_GROUP_NO_MATCH_CHECK = 1u << 1,
-    /* Without a launcher make a group of one, instead of failing with NOT_FOUND: docs/ddprun.md. */
+    /* Without a launcher make a group of one: docs/ddprun.md. */
     DDP_GROUP_OR_ALONE = 1u << 2,
     /* As DDP_STORE_INSECURE (store.h). */
     DDP_GROUP_INSECURE = 1u << 3
@@ -37,16 +34,14 @@ enum {
 typedef struct ddp_group_options {
     size_t struct_size;
     int32_t rank;       /* 0 <= rank < world_size. -1 (default): from the environment */
-    int32_t world_size; /* at least 1. -1 (default): from the environment */
+    int32_t world_size; /* at least 1. -1 (default): likewise */
     /* Where ranks meet. "tcp://host:port": a store in rank 0. "file:///path": a file that all ranks see.
-     * "env://" (NULL): ddprun, torchrun, Open MPI, PMI, Slurm or Kubernetes says where: docs/ddprun.md. */
+     * "etcd://host:port/name": a store on etcd. "env://" (NULL): the launcher says where. docs/ddprun.md */
     const char* init_method;
-    /* "shm", "tcp", "hierarchical", "gloo", "mpi", "nccl", one of the program's own (backend.h), or "auto" (NULL),
-     * which chooses by where ranks are: docs/backends.md. */
+    /* "shm", "tcp", "hierarchical", "gloo", "mpi", "nccl", your own (backend.h), or "auto" (NULL): docs/backends.md. */
     const char* backend;
     const char* backend_options; /* "key=value,key=value": docs/backends.md. Unknown keys are an error */
-    /* Bounds each wait of joining, and each collective from when it reaches the head of the queue. 0: $DDP_TIMEOUT_MS,
-     * or 300,000. */
+    /* Bounds each wait of joining, and each collective once it heads the queue. 0: $DDP_TIMEOUT_MS, or 300,000. */
     int64_t timeout_ms;
     /* Separates groups that share a store. NULL: "world". At most 256 bytes. The n-th group that a rank creates under a
      * name joins the other ranks' n-th under that name. */
@@ -143,7 +138,7 @@ DDP_API ddp_status ddp_group_abort(ddp_group* group, const char* reason, ddp_err
 DDP_API ddp_status ddp_group_store(ddp_group* group, ddp_store** store, ddp_error** error);
 
 /* Divides a group: ranks of one color (>= 0) form a new group with the old one's options, ordered by key, then by old
- * rank. Color -1: *out is NULL. The old group may be freed afterwards. Errors: as ddp_group_create.
+ * rank. Color -1: *out is NULL. Errors: as ddp_group_create.
  * Threads: one. Blocks: as ddp_group_create. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_group_split(ddp_group* group, int32_t color, int32_t key, ddp_group** out, ddp_error** error);
 
@@ -177,8 +172,7 @@ DDP_API ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const ch
 
 /* Makes one group of n groups (1 to 64) of the same ranks. Each collective runs on the next of them, so n run at once
  * and may finish out of order: docs/backends.md.
- * groups: kept alive. The caller may free its handles. Collectives on them and on *out must have one order on every
- * rank.
+ * groups: kept alive. Collectives on them and on *out must have one order on every rank.
  * Errors: INVALID_ARGUMENT (names the unfit group), UNSUPPORTED (no progress thread), MISMATCH (ranks give different
  * groups or orders), TIMEOUT. The last two break the groups.
  * Threads: one. Blocks: as a collective. Collective: yes. Callbacks: no. */

@@ -25,9 +25,9 @@ typedef struct ddp_tensor {
     int32_t reserved0;
 } ddp_tensor;
 
-/* A hook. libddp calls it once for each bucket and synced step, in the same bucket order on every rank. It runs on the
- * thread that completed the bucket, inside ddp_grad_ready or ddp_finalize. With DDP_CONTEXT_SKIP_UNUSED_BUCKETS it runs
- * on a thread inside any libddp call.
+/* A hook. libddp calls it once for each bucket and synced step, in the same bucket order on every rank. It runs on a
+ * thread of the program that announces a gradient or ends the backward pass, not always the thread that completed this
+ * bucket. With DDP_CONTEXT_SKIP_UNUSED_BUCKETS it runs on a thread inside any libddp call.
  *
  * group: the context's group, borrowed. In a round robin group: the group of this bucket, and continuations for buckets
  *     of different groups may run at the same time.
@@ -60,7 +60,7 @@ DDP_API ddp_status ddp_set_comm_hook(ddp_context* context, ddp_comm_hook_fn fn, 
 DDP_API int32_t ddp_bucket_index(const ddp_bucket* bucket);
 /* 1 for the last bucket of the step. */
 DDP_API int32_t ddp_bucket_is_last(const ddp_bucket* bucket);
-/* The number of synced steps before this one. */
+/* The number of synced steps before this one. ddp_error_step counts unsynced steps, too. */
 DDP_API int64_t ddp_bucket_step(const ddp_bucket* bucket);
 
 DDP_API ddp_dtype ddp_bucket_dtype(const ddp_bucket* bucket);

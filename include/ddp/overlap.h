@@ -15,7 +15,8 @@ DDP_EXTERN_C_BEGIN
 
 /* Ends the backward pass without waiting: does what ddp_finalize does before its first wait. ddp_finalize must follow,
  * and ends the step. Errors: as ddp_finalize, as far as they are known by then.
- * Threads: one, no ddp_grad_ready at the same time. Blocks: no. Collective: yes when synced. Callbacks: no. */
+ * Threads: one, no ddp_grad_ready at the same time. Blocks: as ddp_grad_ready. Collective: yes when synced.
+ * Callbacks: no. */
 DDP_API ddp_status ddp_finalize_async(ddp_context* context, ddp_error** error);
 
 /* Waits until this parameter's gradient is final, and (copy) written back. Call it between ddp_finalize_async and

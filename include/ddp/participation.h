@@ -31,7 +31,7 @@ DDP_EXTERN_C_BEGIN
  * or on a parameter marked before.
  * Errors: INVALID_ARGUMENT (unknown parameter), INVALID_STATE (already announced, or the context does not find unused
  * parameters), or the context's error. On an error none is marked.
- * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
+ * Threads: any. Blocks: as ddp_grad_ready. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_mark_unused(ddp_context* context, const ddp_param* params, size_t count, ddp_error** error);
 
 /* *used: 1 if any rank used the parameter in the last synced step, else 0. Without FIND_UNUSED and STATIC_GRAPH, all

@@ -9,8 +9,8 @@
  * - No function ends the process, raises a signal in it or lets a C++ exception out.
  * - Strings end with NUL. libddp copies those it gets. A `const char*` result is static, or valid while its object is.
  * - The caller owns a handle that a call writes, and frees it with ddp_*_free, which accepts NULL. Free handles in
- *   any order, but a store after its groups. Frees wait only briefly: a garbage collector may call them. Freeing a
- *   group that other ranks need breaks it; freeing a context in a step may break its group.
+ *   any order, but a store after its groups, and a ddp_elastic after its contexts and averagers. Frees wait only
+ *   briefly: a garbage collector may call them. Freeing a group that other ranks need breaks it.
  * - A callback fails by returning an error status. It may set *error to an object of ddp_error_create, which libddp
  *   then owns. libddp calls `destroy` (may be NULL) exactly once, when it no longer needs user_data, but not if the
  *   call that takes user_data fails.
@@ -22,7 +22,8 @@
  * - The comment of each function, or of its section, ends with four facts. A function's fact overrides its section's:
  *     Threads:    "any": any thread, any time. "one": one thread at a time for this handle.
  *                 Never a signal handler.
- *     Blocks:     whether the call may wait, and for what. Every wait has a bound; interrupt.h can end most.
+ *     Blocks:     whether the call may wait, and for what. Every wait has a bound, except a spare's (elastic.h);
+ *                 interrupt.h can end most.
  *     Collective: "yes": every rank of the group must call it, in the same order.
  *     Callbacks:  "yes": a hook or continuation may call it.
  */
@@ -75,8 +76,8 @@ typedef struct ddp_error ddp_error;
 DDP_API ddp_status ddp_error_code(const ddp_error* error);
 /* UTF-8. Its wording may change between versions. */
 DDP_API const char* ddp_error_message(const ddp_error* error);
-/* The rank at fault, the parameter, the bucket, and the step, counted from 0. -1: none or unknown. If several ranks are
- * at fault, the message names them all. */
+/* The rank at fault, the parameter, the bucket, and the step, counted from 0, unsynced ones too. -1: none or unknown.
+ * If several ranks are at fault, the message names them all. */
 DDP_API int32_t ddp_error_rank(const ddp_error* error);
 DDP_API int32_t ddp_error_param(const ddp_error* error);
 DDP_API int32_t ddp_error_bucket(const ddp_error* error);

@@ -25,8 +25,9 @@ enum {
 /* How to open a store. Fill it with ddp_store_options_init. */
 typedef struct ddp_store_options {
     size_t struct_size;
-    /* "tcp://host:port" or "file:///absolute/path". Required, copied. For a tcp server, the host is the address that it
-     * binds, and port 0 picks a free port (see ddp_store_port). Write an IPv6 address in brackets. */
+    /* "tcp://host:port", "file:///absolute/path", "etcd://host:port/name" or "etcds://host:port/name" (docs/ddprun.md,
+     * "A store on etcd"). Required, copied. For a tcp server, the host is the address that it binds, and port 0 picks a
+     * free port (see ddp_store_port). Write an IPv6 address in brackets. */
     const char* uri;
     /* 1: this process also runs the server (tcp only), until the handle is freed. 0: client only. */
     int32_t is_server;
@@ -36,7 +37,7 @@ typedef struct ddp_store_options {
     /* The job secret: text, copied. A server and its clients must have the same one. It never crosses the wire: it is
      * the key of TLS 1.3, which encrypts all that follows. NULL: the environment variable DDP_SECRET, or else the
      * content of the file that DDP_SECRET_FILE names, or else none. A tcp store needs at least 16 bytes unless all
-     * addresses of its host are loopback addresses: docs/ddprun.md, "The job secret". A file store needs none. */
+     * addresses of its host are loopback addresses: docs/ddprun.md, "The job secret". Other stores need none. */
     const char* secret;
 } ddp_store_options;
 
@@ -59,7 +60,7 @@ DDP_API ddp_status ddp_store_create(const ddp_store_options* options, ddp_store*
  * Threads: any. Blocks: at most 1 s. Collective: no. Callbacks: no. */
 DDP_API void ddp_store_free(ddp_store* store);
 
-/* The TCP port that the server listens on. -1 for a file store or NULL.
+/* The TCP port that the server listens on. -1 for other stores or NULL.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API int32_t ddp_store_port(const ddp_store* store);
 
