@@ -178,7 +178,7 @@ Membership::Plan Membership::decide(const Plan& before, const Deadline& deadline
     const bool was_in = is_among(before.members, id_);
     Deadline settled = Deadline::after_ms(options_.settle_ms);
     const Deadline soon = Deadline::after_ms(kSoonMs);
-    bool enough = false, waited_for_place = false;
+    bool could_begin = false, waited_for_place = false;
     for (;;) {
         // The short waits of the store begin and end without asking.
         if (interrupt::wanted()) fail(DDP_ERROR_INTERRUPTED, "the wait for roster ", roster, " was interrupted");
@@ -193,9 +193,11 @@ Membership::Plan Membership::decide(const Plan& before, const Deadline& deadline
                                           [&](const Member& member) { return gone.contains(member.id); });
         const auto count = static_cast<std::int64_t>(came.size());
         if (late && was_in && missing > 0 && soon.expired()) std::exchange(late, nullptr)();
-        // When no member is left, those who come wait for each other.
-        if (!enough && count >= options_.min_world && all_gone) settled = Deadline::after_ms(options_.settle_ms);
-        enough = count >= options_.min_world;
+        const bool enough = count >= options_.min_world;
+        // When no member is left, those who come wait for each other, however long they have waited for a place.
+        const bool may_begin = enough && all_gone;
+        if (may_begin && !could_begin) settled = Deadline::after_ms(options_.settle_ms);
+        could_begin = may_begin;
         // Those who waited for a place in a job that has ended are not to begin another at once.
         waited_for_place = waited_for_place || !all_gone;
         const bool complete =

@@ -52,8 +52,8 @@ struct Roster {
 struct MembershipOptions {
     std::int32_t min_world = 1;
     std::int32_t max_world = std::numeric_limits<std::int32_t>::max();  // who comes then waits until there is room
-    // How long a meeting waits: the first one for more than min_world, a later one for a member that neither comes nor is known to be
-    // gone.
+    // How long a meeting waits: the first one, and one when no member is left, for more than min_world; any other for a
+    // member that neither comes nor is known to be gone.
     std::int64_t settle_ms = 30'000;
     std::int64_t timeout_ms = kDefaultTimeoutMs;  // how long there may be fewer than min_world
     // The first meeting does not wait for more than these.

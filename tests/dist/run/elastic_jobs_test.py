@@ -141,6 +141,13 @@ class ElasticTest(Case):
         # The spare did not begin the job anew.
         self.assertEqual(len(re.findall(rb" step 0 ", self.read("out"))), 3, self.said())
 
+    def test_a_spare_does_not_begin_a_finished_job_anew_before_its_ranks_have_ended(self):
+        # Training takes longer than settle_ms, and each rank a second to exit when its job is over.
+        process = self.train("-n", 3, "--min-ranks", 1, "--max-ranks", 2, "--grace", 1, pause=int(8000 * SLACK), then="sleep 1")
+        self.finish(process, done=2)
+        self.assertIn(b"those that trained have finished", self.read("err"))
+        self.assertEqual(len(re.findall(rb" step 0 ", self.read("out"))), 2, self.said())
+
     def hosted(self, *args, **options):
         """A ddprun that others may join, and how."""
         secret = self.write("secret", "0123456789abcdef0123456789abcdef\n")

@@ -143,6 +143,27 @@ TEST_P(Elastic, ASpareWaitsUntilThereIsRoom) {
     EXPECT_EQ(joins.get().rank, 1);
 }
 
+// It has waited for a place for longer than a meeting takes to settle. Who comes from a checkpoint is still in time.
+TEST_P(Elastic, WhoWaitedForAPlaceInAJobThatHasEndedWaitsForOthers) {
+    const std::int64_t settle_ms = with_slack(1000);
+    const MembershipOptions options{1, 3, settle_ms};
+    auto all = start(2, options);
+    const auto waits = enter(options);
+    auto begins = meet(*waits, -1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(settle_ms + 200));
+    const auto ended = std::chrono::steady_clock::now();
+    all.clear();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const auto late = enter(options);
+    auto comes = meet(*late, 5000);
+    const Roster roster = begins.get();
+    EXPECT_GE(testing::elapsed_ms(ended), settle_ms);
+    EXPECT_EQ(roster.members.size(), 2U);
+    EXPECT_THAT(roster.donors(), ::testing::ElementsAre(1));
+    EXPECT_EQ(roster.newest(), 5000);
+    EXPECT_EQ(comes.get().number, 2);
+}
+
 TEST_P(Elastic, WhoLeavesIsNotWaitedFor) {
     auto all = start(2, {1, 2, kLongMs});
     all[0]->announce_leave();
