@@ -131,7 +131,9 @@ Membership::Plan Membership::newest() const {
     return plan;
 }
 
-void Membership::enter(std::int64_t roster, std::int64_t steps) {
+void Membership::enter(const Plan& before, std::int64_t steps) {
+    const std::int64_t roster = before.number + 1;
+    before_ = before.members;
     store_->set(key("meet", roster) + "/" + id_, std::to_string(steps));
     if (roster_.number == 0) store_->set(key("join", roster), id_);
 }
@@ -222,16 +224,17 @@ const Roster& Membership::meet(std::int64_t steps, const std::function<void()>& 
     const bool member = roster_.number > 0;
     for (;;) {
         const Plan before = newest();
-        if (member && before.number != roster_.number) {
-            // An earlier wait for this roster did not end well.
-            if (!is_among(before.members, id_)) left_behind(before);
-            begin(roster_.members, before);
-            return roster_;
+        if (before.number != roster_.number) {
+            if (is_among(before.members, id_)) {  // an earlier wait for this roster did not end well
+                begin(before);
+                return roster_;
+            }
+            if (member) left_behind(before);
         }
-        enter(before.number + 1, steps);
+        enter(before, steps);
         const Plan next = decide(before, deadline, late);
         if (is_among(next.members, id_)) {
-            begin(before.members, next);
+            begin(next);
             return roster_;
         }
         if (member) left_behind(next);
@@ -244,15 +247,15 @@ void Membership::left_behind(const Plan& now) const {
          " ms; it may join again, and gets their state");
 }
 
-void Membership::begin(const std::vector<Member>& before, const Plan& next) {
+void Membership::begin(const Plan& next) {
     Roster roster;
     roster.number = next.number;
     roster.members = next.members;
     for (std::size_t rank = 0; rank < roster.members.size(); ++rank) {
         if (roster.members[rank].id == id_) roster.rank = static_cast<std::int32_t>(rank);
-        if (!is_among(before, roster.members[rank].id)) ++roster.joined;
+        if (!is_among(before_, roster.members[rank].id)) ++roster.joined;
     }
-    for (const Member& member : before)
+    for (const Member& member : before_)
         if (!is_among(roster.members, member.id)) roster.left.push_back(member.id);
     roster_ = std::move(roster);
     watch_requests();

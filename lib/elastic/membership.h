@@ -106,12 +106,12 @@ private:
     std::string gone_key(const std::string& id) const;
     std::string roster_key() const;
     Plan newest() const;
-    void enter(std::int64_t roster, std::int64_t steps);
+    void enter(const Plan& before, std::int64_t steps);
     std::set<std::string> gone() const;
     std::vector<Member> arrivals(std::int64_t roster, const std::set<std::string>& gone) const;
     void propose(const Plan& before, const std::vector<Member>& came);
     Plan decide(const Plan& before, const Deadline& deadline, std::function<void()> late);
-    void begin(const std::vector<Member>& before, const Plan& next);
+    void begin(const Plan& next);
     [[noreturn]] void left_behind(const Plan& now) const;
     void watch_requests();
     void forget_watches();
@@ -121,6 +121,7 @@ private:
     const MembershipOptions options_;
     const std::string id_;
     Roster roster_;
+    std::vector<Member> before_;  // of the roster after which this process last entered a meeting
     bool left_ = false;
     std::vector<Store::Watch> watches_;
     Store::Watch connection_ = 0;

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <future>
 #include <map>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "support.h"
+#include "util/interrupt.h"
 
 namespace libddp {
 namespace {
@@ -230,6 +232,43 @@ TEST_P(Elastic, TooFewIsAnError) {
     testing::expect_error(DDP_ERROR_TIMEOUT, {"roster 1", "500 ms", "1 processes", "min_world is 2"},
                           [&] { alone->meet(-1); });
     EXPECT_LT(testing::elapsed_ms(start), kLongMs);
+}
+
+TEST_P(Elastic, WhoMeetsAgainAfterATimeoutIsInTheRosterThatHasBegun) {
+    const MembershipOptions options{2, 2, kLongMs, 100};
+    const auto first = std::make_unique<Membership>(service_->connect(), "job", options);
+    testing::expect_error(DDP_ERROR_TIMEOUT, {"roster 1"}, [&] { first->meet(-1); });
+    const auto second = enter({2, 2, kLongMs});
+    EXPECT_EQ(second->meet(-1).members.size(), 2U);
+    const Roster& roster = first->meet(-1);
+    EXPECT_EQ(roster.number, 1);
+    EXPECT_EQ(roster.rank, 0);
+    EXPECT_EQ(roster.joined, 2);
+    EXPECT_EQ(roster.members, second->roster().members);
+}
+
+TEST_P(Elastic, WhoJoinsAndWasInterruptedIsInTheRosterThatHasBegun) {
+    auto all = start(2, {1, 3, 300});
+    const auto newcomer = enter({1, 3, 300});
+    const auto look = service_->connect();
+    std::atomic<bool> wanted{false};
+    std::thread observer([&] {
+        EXPECT_TRUE(testing::eventually([&] { return look->check({"elastic/job/join/2"}); }));
+        wanted = true;
+    });
+    interrupt::install([](void* at) -> std::int32_t { return *static_cast<std::atomic<bool>*>(at); }, &wanted, nullptr,
+                       true);
+    testing::expect_error(DDP_ERROR_INTERRUPTED, {"interrupted"}, [&] { newcomer->meet(-1); });
+    interrupt::install(nullptr, nullptr, nullptr, false);
+    observer.join();
+    auto first = meet(*all[0], 7), second = meet(*all[1], 7);
+    EXPECT_EQ(first.get().members.size(), 3U);
+    EXPECT_EQ(second.get().number, 2);
+    const Roster& roster = newcomer->meet(-1);
+    EXPECT_EQ(roster.number, 2);
+    EXPECT_EQ(roster.rank, 2);
+    EXPECT_EQ(roster.joined, 1);
+    EXPECT_TRUE(roster.left.empty());
 }
 
 TEST_P(Elastic, BadOptionsAreRefused) {
