@@ -170,7 +170,8 @@ void ElasticJob::form() {
     go_back();
     std::vector<Member> tried;
     for (int attempt = 1;; ++attempt) {
-        const Roster& roster = membership_.meet(steps_, [this] { call_from_group(); });
+        const std::int64_t steps = has_had_state_ ? steps_ : loaded_steps(steps_);
+        const Roster& roster = membership_.meet(steps, [this] { call_from_group(); });
         try {
             const std::shared_ptr<Group> group = make_group(roster);
             heal(*group, roster);
@@ -269,6 +270,7 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
     for (std::size_t i = 0; i < states.size(); ++i) take_state(*contexts_[i], states[i], !gives && newest > 0);
     if (averager_ && !gives) averager_->load_state(outer.data(), outer.size());
     steps_ = std::max<std::int64_t>(newest, 0);
+    has_had_state_ = true;
     if (averager_) uncounted_ = steps_ - averager_->steps();
 }
 

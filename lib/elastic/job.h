@@ -91,6 +91,7 @@ private:
     std::vector<StateBlock> own_blocks_;
     std::int64_t steps_ = -1;     // -1: it has no state yet
     std::int64_t uncounted_ = 0;  // steps of the job that the averager has not counted
+    bool has_had_state_ = false;  // of the job: until then its steps are only loaded
     bool formed_ = false;         // the group is that of the roster
     bool changed_ = false;
     bool leave_announced_ = false, leaving_ = false;

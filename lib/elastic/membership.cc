@@ -52,26 +52,29 @@ bool is_among(const std::vector<Member>& members, const std::string& id) {
 
 }  // namespace
 
-// Whoever joins a job that goes on gets its state, whatever it has loaded from a checkpoint.
+// Whoever joins a job that goes on gets its state, whatever it has loaded from a checkpoint, also if a first attempt to join failed.
 std::vector<std::int32_t> Roster::donors() const {
     std::vector<std::int32_t> ranks;
-    const auto find = [&](std::size_t count) {
+    const auto find = [&](bool among_loaded) {
         std::int64_t newest = 0;
-        for (std::size_t i = 0; i < count; ++i) {
-            if (members[i].steps < newest) continue;
-            if (members[i].steps > newest) ranks.clear();
-            newest = members[i].steps;
+        for (std::size_t i = 0; i < members.size(); ++i) {
+            const std::int64_t steps = among_loaded ? loaded_steps(members[i].steps) : members[i].steps;
+            if (steps < newest) continue;
+            if (steps > newest) ranks.clear();
+            newest = steps;
             ranks.push_back(static_cast<std::int32_t>(i));
         }
     };
-    find(members.size() - static_cast<std::size_t>(joined));
-    if (ranks.empty()) find(members.size());
+    find(false);
+    if (ranks.empty()) find(true);
     // Nobody has a state yet: the values of rank 0 are those of the job.
     return ranks.empty() ? std::vector<std::int32_t>{0} : ranks;
 }
 
 std::int64_t Roster::newest() const {
-    return members.empty() ? -1 : members[static_cast<std::size_t>(donors().front())].steps;
+    if (members.empty()) return -1;
+    const std::int64_t steps = members[static_cast<std::size_t>(donors().front())].steps;
+    return std::max(steps, loaded_steps(steps));
 }
 
 Membership::Membership(std::shared_ptr<Store> store, const std::string& job, const MembershipOptions& options)

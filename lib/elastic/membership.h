@@ -7,7 +7,7 @@
 // Keys, below elastic/<job>/:
 //     comers             how many processes have come
 //     roster             the newest roster: its number and members
-//     meet/<n>/<id>      a process wants to be in roster n; its steps
+//     meet/<n>/<id>      a process wants to be in roster n; its steps, as Member has them
 //     join/<n>           one of these was not in roster n - 1
 //     leave/<n>          a member of roster n - 1 is about to leave
 //     due/<n>            the step before which the members meet for roster n
@@ -30,9 +30,15 @@
 
 namespace libddp {
 
+// How a process says that it has loaded so many steps from a checkpoint, and has never had the state of a job: a number
+// below -1. loaded_steps() of that number gives the steps again, and -1 stays -1.
+constexpr std::int64_t loaded_steps(std::int64_t steps) {
+    return -2 - steps;
+}
+
 struct Member {
     std::string id;           // of one process, for as long as it stays
-    std::int64_t steps = -1;  // of the job that it has applied; -1: it has come without a state
+    std::int64_t steps = -1;  // of the job that it has applied, or loaded_steps; -1: it has come without a state
     bool operator==(const Member&) const = default;
 };
 
@@ -44,7 +50,7 @@ struct Roster {
     std::int32_t joined = 0;        // how many of the members were not in the roster before
     std::vector<std::string> left;  // who was
 
-    // Who has the state of the job, and after how many steps; -1: nobody has one.
+    // Who has the state of the job, and after how many steps; -1: nobody has one. Loaded steps count if nobody has it.
     std::vector<std::int32_t> donors() const;
     std::int64_t newest() const;
 };
@@ -71,9 +77,9 @@ public:
     Membership& operator=(const Membership&) = delete;
 
     // Joins, or goes on after the group of the roster broke or is_due(). Waits until a roster begins of which this process is a member.
-    // steps: how many it has applied; -1: it needs the state of the others. late: called once if another member does not come soon,
-    // though it is not known to be gone. Throws Error: RANK_FAILED if the others have gone on without this process, TIMEOUT,
-    // INVALID_STATE after leave().
+    // steps: how many it has applied, or loaded_steps; -1: it needs the state of the others. late: called once if another
+    // member does not come soon, though it is not known to be gone. Throws Error: RANK_FAILED if the others have gone on
+    // without this process, TIMEOUT, INVALID_STATE after leave().
     const Roster& meet(std::int64_t steps, const std::function<void()>& late = {});
     const Roster& roster() const { return roster_; }
     // Throws INVALID_STATE after leave().

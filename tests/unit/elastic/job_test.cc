@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <future>
 #include <map>
 #include <mutex>
@@ -274,6 +275,43 @@ TEST_P(ElasticTraining, ARankThatDiesBeforeItJoinsTheGroupIsNotWaitedFor) {
     dies.reset();
     all.get();
     EXPECT_LT(testing::elapsed_ms(start), testing::kLongMs);
+}
+
+// A third rank dies while the group of all three forms.
+TEST_P(ElasticTraining, ACheckpointDoesNotReplaceTheStateOfTheJobAfterAFirstAttemptToJoin) {
+    constexpr std::int64_t kSteps = 60;
+    Setting setting{GetParam(), {1, 3, testing::kLongMs}};
+    setting.membership.first_world = 1;
+    std::promise<void> trains;
+    auto stays = std::async(std::launch::async, [&] {
+        Trainer trainer(*service_, setting);
+        const auto look = service_->connect();
+        bool waited = false;
+        trainer.train(kSteps, [&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            if (waited || trainer.job->steps() < 10) return;
+            waited = true;
+            trains.set_value();
+            EXPECT_TRUE(testing::eventually([&] { return look->list_keys("elastic/job/meet/2/").size() == 2; }));
+        });
+        EXPECT_GE(trainer.job->roster().number, 3);
+        EXPECT_EQ(trainer.model.values, reference(kSteps));
+    });
+    trains.get_future().get();
+    MembershipOptions options = setting.membership;
+    options.timeout_ms = testing::kLongMs;
+    auto dies = std::make_unique<Membership>(service_->connect(), "job", options);
+    auto death = std::async(std::launch::async, [&] {
+        EXPECT_EQ(dies->meet(-1).members.size(), 3U);
+        dies.reset();
+    });
+    Trainer joins(*service_, setting);
+    for (auto& values : joins.model.values) std::fill(values.begin(), values.end(), 99.0F);
+    joins.job->set_steps(1000);
+    joins.train(kSteps, [] {});
+    EXPECT_EQ(joins.model.values, reference(kSteps));
+    death.get();
+    stays.get();
 }
 
 TEST_P(ElasticTraining, ANewRankWithAnotherModelIsRefusedAndTheOthersGoOn) {

@@ -115,7 +115,7 @@ TEST_P(Elastic, AllMembersMeetAtTheSameStepForOneThatJoins) {
     auto all = start(2, {1, 3, 300});
     EXPECT_FALSE(all[0]->is_due(1));
     const auto newcomer = enter({1, 3, 300});
-    auto joins = meet(*newcomer, 100);  // from a checkpoint, which is not the state of the job
+    auto joins = meet(*newcomer, loaded_steps(100));  // which is not the state of the job
     std::int64_t step = 1;
     ASSERT_TRUE(testing::eventually([&] { return all[0]->is_due(++step) || all[0]->is_due(step + 2); }));
     const std::int64_t at = step + (all[0]->is_due(step) ? 0 : 2);
@@ -124,11 +124,41 @@ TEST_P(Elastic, AllMembersMeetAtTheSameStepForOneThatJoins) {
     auto first = meet(*all[0], at), second = meet(*all[1], at);
     const Roster roster = joins.get();
     EXPECT_EQ(roster.rank, 2);
-    EXPECT_EQ(roster.members[2].steps, 100);
+    EXPECT_EQ(roster.members[2].steps, loaded_steps(100));
     EXPECT_THAT(roster.donors(), ::testing::ElementsAre(0, 1));
     EXPECT_EQ(roster.newest(), at);
     first.get();
     second.get();
+}
+
+// Its group did not form, so it meets again with what it has loaded, as one of the members.
+TEST_P(Elastic, ACheckpointIsNotTheStateOfTheJobAfterAFirstAttemptToJoin) {
+    auto all = start(2, {1, 3, 300});
+    const auto newcomer = enter({1, 3, 300});
+    auto joins = meet(*newcomer, loaded_steps(1000));
+    ASSERT_TRUE(testing::eventually([&] { return all[0]->is_due(10) || all[0]->is_due(12); }));
+    auto first = meet(*all[0], 12), second = meet(*all[1], 12);
+    EXPECT_EQ(first.get().members.size(), 3U);
+    second.get();
+    joins.get();
+    all[1].reset();
+    first = meet(*all[0], 12), joins = meet(*newcomer, loaded_steps(1000));
+    const Roster roster = joins.get();
+    EXPECT_EQ(roster.number, 3);
+    EXPECT_EQ(roster.joined, 0);
+    EXPECT_THAT(roster.donors(), ::testing::ElementsAre(0));
+    EXPECT_EQ(roster.newest(), 12);
+    first.get();
+}
+
+TEST(Roster, TheNewestCheckpointCountsWhereNobodyHasTheState) {
+    Roster roster;
+    roster.members = {{"a", loaded_steps(3)}, {"b", -1}, {"c", loaded_steps(7)}, {"d", loaded_steps(7)}};
+    EXPECT_THAT(roster.donors(), ::testing::ElementsAre(2, 3));
+    EXPECT_EQ(roster.newest(), 7);
+    roster.members[1].steps = 0;
+    EXPECT_THAT(roster.donors(), ::testing::ElementsAre(1));
+    EXPECT_EQ(roster.newest(), 0);
 }
 
 TEST_P(Elastic, ASpareWaitsUntilThereIsRoom) {
@@ -157,7 +187,7 @@ TEST_P(Elastic, WhoWaitedForAPlaceInAJobThatHasEndedWaitsForOthers) {
     all.clear();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     const auto late = enter(options);
-    auto comes = meet(*late, 5000);
+    auto comes = meet(*late, loaded_steps(5000));
     const Roster roster = begins.get();
     EXPECT_GE(testing::elapsed_ms(ended), settle_ms);
     EXPECT_EQ(roster.members.size(), 2U);
