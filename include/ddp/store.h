@@ -47,11 +47,12 @@ DDP_API void ddp_store_options_init(ddp_store_options* options);
 /* Opens a store. *store: owned by the caller, freed with ddp_store_free. A tcp client retries, with jittered pauses,
  * until the server answers or timeout_ms has passed. A file store uses one file, on a file system that all ranks share
  * and that supports locks. If all processes of the job that left a file are gone, libddp detects this and starts the
- * file afresh.
+ * file afresh. All ranks run as one user: libddp creates the file with mode 0600, and refuses a file of another user or
+ * one that others may open.
  * Errors: INVALID_ARGUMENT (malformed uri, not a store file), UNAVAILABLE or TIMEOUT (no server), PERMISSION_DENIED
- * (wrong secret, none or a short one where one is needed, a secret file that others can read, or a port or path that
- * may not be used), ALREADY_EXISTS (the port is taken), UNSUPPORTED (no locks, or another libddp version), LIMIT (open
- * files), INTERRUPTED, IO.
+ * (wrong secret, none or a short one where one is needed, a secret file or store file that others may open, or a port
+ * or path that may not be used), ALREADY_EXISTS (the port is taken), UNSUPPORTED (no locks, or another libddp version),
+ * LIMIT (open files), INTERRUPTED, IO.
  * Threads: any. Blocks: at most timeout_ms. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store, ddp_error** error);
 

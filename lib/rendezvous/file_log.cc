@@ -11,6 +11,7 @@
 #include <system_error>
 #include <thread>
 
+#include "rendezvous/secret_file.h"
 #include "util/descriptors.h"
 #include "util/error.h"
 #include "util/interrupt.h"
@@ -119,8 +120,10 @@ bool FileLog::join(const Deadline& deadline) {
     if (!lock(deadline, never))
         fail(DDP_ERROR_TIMEOUT, "the store file ", path_, " stayed locked by another process until the time was over");
     if (!still_at_path()) return false;
+    const bool begins = fresh_or_stale();
+    require_private();
     Header header;
-    if (fresh_or_stale()) {
+    if (begins) {
         if (ftruncate(fd_.get(), 0) != 0) io_error(path_, "written", errno);
         header.start = header.end = kFirstRecord;
         header.generation = 1;
@@ -163,6 +166,16 @@ bool FileLog::fresh_or_stale() {
         fail(DDP_ERROR_UNSUPPORTED, "the store file ", path_,
              " is in use by another version of libddp; use one libddp for all ranks");
     return false;
+}
+
+// The file may have been there already. A process that can read it learns the keys of connections.
+void FileLog::require_private() const {
+    struct stat info {};
+    if (fstat(fd_.get(), &info) != 0) io_error(path_, "opened", errno);
+    const std::string fault = private_file_fault(geteuid(), info.st_uid, info.st_mode);
+    if (fault.empty()) return;
+    fail(DDP_ERROR_PERMISSION_DENIED, "the store file ", path_, " ", fault,
+         info.st_uid == geteuid() ? "" : "; name another file");
 }
 
 bool FileLog::lock(const Deadline& deadline, const std::atomic<bool>& cancelled) {

@@ -32,8 +32,8 @@ namespace libddp {
 class FileLog {
 public:
     // Opens or creates the file and joins as a participant. A file that no living participant holds is started afresh.
-    // Throws Error: INVALID_ARGUMENT (not a store file), PERMISSION_DENIED, UNSUPPORTED (no such locks), LIMIT (open files),
-    // TIMEOUT, IO.
+    // Throws Error: INVALID_ARGUMENT (not a store file), PERMISSION_DENIED (also for a file of another user, or one that
+    // others may open), UNSUPPORTED (no such locks), LIMIT (open files), TIMEOUT, IO.
     FileLog(const std::string& path, const Deadline& deadline);
     // Leaves: closes the file and with it drops the locks.
     ~FileLog();
@@ -72,6 +72,7 @@ private:
     void open_file();
     bool still_at_path() const;
     bool fresh_or_stale();
+    void require_private() const;
     Header read_header() const;
     void write_header(const Header& header);
     void write(std::string_view bytes, std::uint64_t at);

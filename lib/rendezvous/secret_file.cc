@@ -60,12 +60,16 @@ std::string trimmed(const std::string& text) {
 
 }  // namespace
 
-std::string secret_file_fault(uid_t user, uid_t owner, mode_t mode) {
-    if (owner != user && owner != 0) return str("belongs to another user (uid ", owner, ")");
+std::string private_file_fault(uid_t user, uid_t owner, mode_t mode) {
+    if (owner != user) return str("belongs to another user (uid ", owner, ")");
     if ((mode & S_IRWXO) != 0) return "is open to other users: chmod 600 it";
-    const mode_t allowed_to_group = owner == 0 ? S_IRGRP : 0;
-    if ((mode & S_IRWXG & ~allowed_to_group) != 0) return "is open to its group: chmod 600 it";
+    if ((mode & S_IRWXG) != 0) return "is open to its group: chmod 600 it";
     return "";
+}
+
+std::string secret_file_fault(uid_t user, uid_t owner, mode_t mode) {
+    constexpr mode_t kReadByGroup = S_IRGRP;
+    return owner == 0 ? private_file_fault(0, 0, mode & ~kReadByGroup) : private_file_fault(user, owner, mode);
 }
 
 std::string read_secret_file(const std::string& path, const std::string& source) {

@@ -96,6 +96,39 @@ TEST(File, OnlyTheOwnerMayReadIt) {
     EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
+// Whoever made the file could read what ranks put there.
+TEST(File, AFileThatOthersMayOpenIsRefused) {
+    TempPath path;
+    std::ofstream(path.file()) << "";
+    const auto refuse = [&](mode_t mode, const std::string& fault) {
+        ASSERT_EQ(chmod(path.file().c_str(), mode), 0);
+        expect_error(DDP_ERROR_PERMISSION_DENIED, {path.file(), fault, "chmod 600"}, [&] { open(path.uri()); });
+        EXPECT_EQ(std::filesystem::file_size(path.file()), 0u);
+    };
+    refuse(0666, "open to other users");
+    refuse(0604, "open to other users");
+    refuse(0660, "open to its group");
+    ASSERT_EQ(chmod(path.file().c_str(), 0600), 0);
+    auto store = open(path.uri());
+    store->set("k", "v");
+    // Also one that ranks use already.
+    ASSERT_EQ(chmod(path.file().c_str(), 0640), 0);
+    expect_error(DDP_ERROR_PERMISSION_DENIED, {path.file(), "open to its group"}, [&] { open(path.uri()); });
+    ASSERT_EQ(chmod(path.file().c_str(), 0600), 0);
+    EXPECT_EQ(open(path.uri())->get("k"), "v");
+}
+
+TEST(File, AFileOfAnotherUserIsRefused) {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+    TempPath path;
+    std::ofstream(path.file()) << "";
+    ASSERT_EQ(chmod(path.file().c_str(), 0600), 0);
+    ASSERT_EQ(chown(path.file().c_str(), 4711, 4711), 0);
+    expect_error(DDP_ERROR_PERMISSION_DENIED, {path.file(), "another user (uid 4711)", "name another file"},
+                 [&] { open(path.uri()); });
+    EXPECT_EQ(std::filesystem::file_size(path.file()), 0u);
+}
+
 TEST(File, AFileDeletedUnderneathDoesNotDisturbThoseThatHaveIt) {
     TempPath path;
     auto a = open(path.uri());
