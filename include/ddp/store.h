@@ -61,7 +61,7 @@ DDP_API ddp_status ddp_store_create(const ddp_store_options* options, ddp_store*
  * Threads: any. Blocks: at most 1 s. Collective: no. Callbacks: no. */
 DDP_API void ddp_store_free(ddp_store* store);
 
-/* The TCP port that the server listens on. -1 for other stores or NULL.
+/* The TCP port that the server listens on, also at a client. -1 for a file store, a store on etcd, or NULL.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 DDP_API int32_t ddp_store_port(const ddp_store* store);
 

@@ -38,8 +38,9 @@ constexpr int kReads = 64;
 
 }  // namespace
 
-TcpClient::TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, std::int64_t call_timeout_ms)
+TcpClient::TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, int port, std::int64_t call_timeout_ms)
     : name_(std::move(name)),
+      port_(port),
       call_timeout_ms_(call_timeout_ms),
       read_buffer_(std::make_unique_for_overwrite<char[]>(kReadBuffer)),
       channel_(std::move(channel)) {

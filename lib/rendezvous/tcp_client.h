@@ -26,8 +26,9 @@ namespace libddp {
 
 class TcpClient final : public StoreEngine {
 public:
-    // channel: of connect_to_server. call_timeout_ms: the bound of calls that do not wait for others.
-    TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, std::int64_t call_timeout_ms);
+    // channel: of connect_to_server. port: the server's. call_timeout_ms: the bound of calls that do not wait for
+    // others.
+    TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, int port, std::int64_t call_timeout_ms);
     ~TcpClient() override;
 
     Outcome perform(Request request, std::int64_t within_ms) override;
@@ -36,6 +37,7 @@ public:
     Notifier::Id watch_connection(Notifier::Callback lost) override;
     void unwatch(Notifier::Id id) override;
     void close() override;
+    int port() const override { return port_; }
 
 private:
     // A request without its answer. Either a thread waits for it or a watch does.
@@ -71,6 +73,7 @@ private:
     void lose(const std::string& reason, bool graceful);
 
     const std::string name_;
+    const int port_;
     const std::int64_t call_timeout_ms_;
 
     std::mutex mutex_;

@@ -185,7 +185,7 @@ public:
         client_->close();
         server_->stop();
     }
-    int port() const override { return server_->port(); }
+    int port() const override { return client_->port(); }
 
 private:
     std::unique_ptr<TcpServer> server_;
@@ -197,8 +197,8 @@ std::int64_t call_bound(const StoreConfig& config) {
     return std::min<std::int64_t>(config.timeout_ms, 10'000);
 }
 
-std::shared_ptr<Store> client_of(std::unique_ptr<wire::Channel> channel, const StoreConfig& config) {
-    auto client = std::make_shared<TcpClient>(std::move(channel), config.uri, call_bound(config));
+std::shared_ptr<Store> client_of(std::unique_ptr<wire::Channel> channel, int port, const StoreConfig& config) {
+    auto client = std::make_shared<TcpClient>(std::move(channel), config.uri, port, call_bound(config));
     return std::make_shared<EngineStore>(std::move(client), config, config.uri);
 }
 
@@ -208,7 +208,7 @@ std::shared_ptr<Store> host_tcp(const StoreUri& uri, StoreConfig config, const D
     auto server = std::make_unique<TcpServer>(uri.host, uri.port, secret, deadline);
     std::string name = tcp_uri(uri.host, server->port());
     auto channel = connect_to_server(server->local_host(), server->port(), secret, deadline);
-    auto client = std::make_unique<TcpClient>(std::move(channel), name, call_bound(config));
+    auto client = std::make_unique<TcpClient>(std::move(channel), name, server->port(), call_bound(config));
     config.uri = tcp_uri(server->local_host(), server->port());
     auto engine = std::make_shared<HostingEngine>(std::move(server), std::move(client));
     return std::make_shared<EngineStore>(std::move(engine), std::move(config), std::move(name));
@@ -248,7 +248,7 @@ std::shared_ptr<Store> open_store(StoreConfig config) {
     const auto deadline = Deadline::after_ms(config.timeout_ms);
     config.secret = job_secret(config, deadline);
     if (config.is_server) return host_tcp(uri, std::move(config), deadline);
-    return client_of(connect_to_server(uri.host, uri.port, config.secret.value(), deadline), config);
+    return client_of(connect_to_server(uri.host, uri.port, config.secret.value(), deadline), uri.port, config);
 }
 
 std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms) {
@@ -259,7 +259,8 @@ std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms) 
         config.timeout_ms = within_ms;
         return open_store(std::move(config));
     }
-    return client_of(connect_once(uri.host, uri.port, config.secret.value(), Deadline::after_ms(within_ms)), config);
+    return client_of(connect_once(uri.host, uri.port, config.secret.value(), Deadline::after_ms(within_ms)), uri.port,
+                     config);
 }
 
 }  // namespace libddp

@@ -38,7 +38,7 @@ class Store:
 
     @property
     def port(self) -> int:
-        """The port that the server listens on; -1 for a file store."""
+        """The port that the server listens on; -1 for a store in a file or on etcd."""
         return _ddp.ddp_store_port(self._handle)
 
     def set(self, key: str, value: Value) -> None:

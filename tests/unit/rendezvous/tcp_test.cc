@@ -35,7 +35,10 @@ TEST(Tcp, APortOfTheSystemsChoice) {
     EXPECT_GT(server->port(), 0);
     EXPECT_EQ(server->describe(), uri_of(*server));
     server->set("k", "v");
-    EXPECT_EQ(open(uri_of(*server))->get("k"), "v");
+    const auto client = open(uri_of(*server));
+    EXPECT_EQ(client->get("k"), "v");
+    EXPECT_EQ(client->port(), server->port());
+    EXPECT_EQ(client->reconnect(kLongMs)->port(), server->port());
 }
 
 TEST(Tcp, TheSamePortAgainAtOnce) {

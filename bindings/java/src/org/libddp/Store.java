@@ -46,7 +46,7 @@ public final class Store implements AutoCloseable {
         handle = Handle.own(Kind.STORE, made);
     }
 
-    /** {@return the TCP port that the server listens on; -1 for a file store} */
+    /** {@return the TCP port that the server listens on; -1 for a store in a file or on etcd} */
     public int port() {
         return ddp.ddp_store_port(handle);
     }
