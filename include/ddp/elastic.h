@@ -83,7 +83,8 @@ DDP_API ddp_status ddp_elastic_create(const ddp_elastic_options* options, ddp_el
 
 /* If others still train and this rank has not called ddp_elastic_leave, they take it for dead and go on at once. NULL
  * is allowed. Free contexts and averagers first.
- * Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
+ * Threads: any, once. Blocks: while the store does not answer, at most 3 s: 1 s for the group, 1 s to tell the others,
+ * and 1 s to close the store. Collective: no. Callbacks: no. */
 DDP_API void ddp_elastic_free(ddp_elastic* elastic);
 
 /* The group of this roster, for collectives of the program. Before the first ddp_elastic_begin: this rank alone, for
