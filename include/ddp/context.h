@@ -183,14 +183,13 @@ DDP_API ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gr
 DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);
 
 /* no_sync: with sync 0 the following steps do not communicate, and the next synced step reduces the sums. libddp adds
- * up sparse rows, factors, and gradients put with DDP_PUT_ADD; the program adds up the rest. Call it before
- * ddp_step_begin and the first announcement of a step; in an unsynced step it counts from the next. Errors:
- * INVALID_STATE (in a synced step).
+ * up sparse rows, factors, and gradients put with DDP_PUT_ADD; the program adds up the rest. In an unsynced
+ * step it counts from the next. Errors: INVALID_STATE (a synced step has begun).
  * Threads: one. Blocks: no. Collective: no, but all ranks must set the same value. Callbacks: no. */
 DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error);
 
-/* Instead of ddp_finalize: ends a step that went wrong for the program, and forgets unsynced steps. Writes no result:
- * copied gradients stay, and after a synced step views are zero. If not all ranks discard, contexts break with MISMATCH
+/* Instead of ddp_finalize: ends a step that went wrong for the program, and forgets unsynced steps. Copied
+ * gradients stay; after a synced step views are zero. If not all ranks discard, contexts break with MISMATCH
  * in the next step. Errors and facts as ddp_finalize, without MISSING_GRADIENT; UNSUPPORTED if a rank is in ddp_join. */
 DDP_API ddp_status ddp_step_discard(ddp_context* context, ddp_error** error);
 
