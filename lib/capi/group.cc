@@ -13,6 +13,7 @@
 #include "device/device.h"
 #include "rendezvous/environment.h"
 #include "rendezvous/store.h"
+#include "util/deadline.h"
 
 using namespace libddp;
 
@@ -106,7 +107,7 @@ GroupConfig libddp::read_group_config(const ddp_group_options* options) {
     config.init_method = text_or(o.init_method, "env://");
     config.backend = text_or(o.backend, "auto");
     config.backend_options = text_or(o.backend_options, "");
-    config.timeout_ms = o.timeout_ms != 0 ? o.timeout_ms : default_timeout_ms();
+    config.timeout_ms = o.timeout_ms != 0 ? std::min(o.timeout_ms, kLongestWaitMs) : default_timeout_ms();
     config.name = text_or(o.group_name, "world");
     if (o.store) config.store = o.store->impl;
     if (o.secret) config.secret = o.secret;

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/protocol.h"
 #include "rendezvous/uri.h"
 #include "util/deadline.h"
 #include "util/error.h"
@@ -289,7 +288,7 @@ std::int64_t default_timeout_ms(const GetEnv& get) {
     constexpr const char* kName = "DDP_TIMEOUT_MS";
     const auto value = get(kName);
     if (!value || value->empty()) return kDefaultTimeoutMs;
-    return parse_int(*value, 1, limits::kLongestWaitMs, kName);
+    return parse_int(*value, 1, kLongestWaitMs, kName);
 }
 
 ElasticEnvironment elastic_environment(const GetEnv& get) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <system_error>
 
+#include "util/deadline.h"
 #include "util/error.h"
 
 namespace libddp {
@@ -104,7 +105,7 @@ std::optional<Outcome> invalid(const Request& request) {
         return failed(DDP_ERROR_LIMIT, str("prefix: is longer than ", limits::kKey, " bytes"));
     if (request.op == Op::kBarrier && request.number < 1)
         return failed(DDP_ERROR_INVALID_ARGUMENT, str("count: ", request.number, " is not at least 1"));
-    if (request.timeout_ms < kForever || request.timeout_ms > limits::kLongestWaitMs)
+    if (request.timeout_ms < kForever || request.timeout_ms > kLongestWaitMs)
         return failed(DDP_ERROR_INVALID_ARGUMENT, str("timeout_ms: ", request.timeout_ms, " is out of range"));
     return std::nullopt;
 }

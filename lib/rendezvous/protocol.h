@@ -49,8 +49,6 @@ inline constexpr std::size_t kFrame = std::size_t{256} << 20;
 inline constexpr std::size_t kTotal = std::size_t{1} << 30;
 // Waits and watches that one client may have open at once.
 inline constexpr std::size_t kWaitsPerOwner = 65'536;
-// Ten years: keeps deadlines far from the clock's overflow whatever number the caller gives.
-inline constexpr std::int64_t kLongestWaitMs = std::int64_t{10} * 365 * 24 * 3600 * 1000;
 }  // namespace limits
 
 inline constexpr std::int64_t kNoWait = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "util/deadline.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 #include "wire/crypto.h"
@@ -69,7 +70,7 @@ Outcome EngineStore::call(Request made) const {
 
 std::int64_t EngineStore::resolve(std::int64_t timeout_ms) const {
     if (timeout_ms < 0) return kNoWait;
-    return timeout_ms == 0 ? config_.timeout_ms : std::min(timeout_ms, limits::kLongestWaitMs);
+    return timeout_ms == 0 ? config_.timeout_ms : std::min(timeout_ms, kLongestWaitMs);
 }
 
 void EngineStore::set(const std::string& key, std::string_view value) {

@@ -13,6 +13,7 @@
 #include "rendezvous/store_engine.h"
 #include "rendezvous/tcp_client.h"
 #include "rendezvous/tcp_server.h"
+#include "util/deadline.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 
@@ -229,8 +230,7 @@ std::shared_ptr<Store> open_etcd(const EtcdAddress& address, StoreConfig config)
 
 std::shared_ptr<Store> open_store(StoreConfig config) {
     const StoreUri uri = parse_store_uri(config.uri);
-    config.timeout_ms =
-        config.timeout_ms <= 0 ? StoreConfig().timeout_ms : std::min(config.timeout_ms, limits::kLongestWaitMs);
+    config.timeout_ms = config.timeout_ms <= 0 ? StoreConfig().timeout_ms : std::min(config.timeout_ms, kLongestWaitMs);
     if (uri.is_file) {
         if (config.is_server)
             fail(DDP_ERROR_INVALID_ARGUMENT, "is_server: a file store has no server; is_server is for tcp:// only");

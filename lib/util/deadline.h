@@ -1,6 +1,7 @@
 // A point in time that a wait must not pass.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 
@@ -8,12 +9,17 @@ namespace libddp {
 
 // How long ranks wait for each other where nobody says otherwise.
 inline constexpr std::int64_t kDefaultTimeoutMs = 300'000;
+// Ten years: keeps deadlines far from the clock's overflow whatever number the caller gives.
+inline constexpr std::int64_t kLongestWaitMs = std::int64_t{10} * 365 * 24 * 3600 * 1000;
 
 class Deadline {
 public:
     using Clock = std::chrono::steady_clock;
 
-    static Deadline after_ms(std::int64_t ms) { return Deadline(Clock::now() + std::chrono::milliseconds(ms)); }
+    // At most kLongestWaitMs from now.
+    static Deadline after_ms(std::int64_t ms) {
+        return Deadline(Clock::now() + std::chrono::milliseconds(std::min(ms, kLongestWaitMs)));
+    }
 
     bool expired() const { return Clock::now() >= at_; }
     Clock::time_point at() const { return at_; }

@@ -4,6 +4,7 @@
 
 #include <barrier>
 #include <chrono>
+#include <cstdint>
 #include <future>
 #include <thread>
 #include <vector>
@@ -126,6 +127,29 @@ TEST(Work, AnotherThreadCompletes) {
     EXPECT_EQ(ddp_work_wait(work, 0, nullptr), DDP_OK);
     completer.join();
     ddp_work_free(work);
+}
+
+TEST(Work, AWaitMayBeAsLongAsANumberCanSay) {
+    ddp_work* work = nullptr;
+    ASSERT_EQ(ddp_work_create(INT64_MAX, &work, nullptr), DDP_OK);
+    std::thread completer([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        ddp_work_complete(work, DDP_OK, nullptr, nullptr);
+    });
+    EXPECT_EQ(ddp_work_wait(work, INT64_MAX, nullptr), DDP_OK);
+    completer.join();
+    ddp_work_free(work);
+    for (const char* backend : {"threads", "tcp", "gloo", "shm"}) {
+        RankOptions options(2, backend);
+        options.timeout_ms = INT64_MAX;
+        on_ranks(options, [](int, ddp_group* group) {
+            EXPECT_EQ(ddp_group_status(group, nullptr), DDP_OK);
+            ddp_work* barrier = nullptr;
+            ASSERT_EQ(ddp_barrier(group, &barrier, nullptr), DDP_OK);
+            EXPECT_EQ(ddp_work_wait(barrier, INT64_MAX, nullptr), DDP_OK);
+            ddp_work_free(barrier);
+        });
+    }
 }
 
 TEST(Work, OperationsAreNotTheProgramsToComplete) {
