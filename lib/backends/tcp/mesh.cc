@@ -59,11 +59,23 @@ bool Mesh::all_sent() const {
     return std::none_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->sending(); });
 }
 
-std::vector<int> Mesh::awaited() const {
+std::vector<int> Mesh::peers(bool (Lane::*busy)() const) const {
     std::set<int> ranks;
     for (const auto& lane : lanes_)
-        if (lane->receiving()) ranks.insert(lane->peer());
+        if (((*lane).*busy)()) ranks.insert(lane->peer());
     return {ranks.begin(), ranks.end()};
+}
+
+ErrorInfo Mesh::timed_out() const {
+    const auto awaited = peers(&Lane::receiving), full = peers(&Lane::sending);
+    const auto& ranks = awaited.empty() ? full : awaited;
+    if (ranks.empty()) return {DDP_ERROR_TIMEOUT, "the collective did not finish before its timeout"};
+    std::string names;
+    for (const int rank : ranks) names += str(names.empty() ? "" : ", ", rank);
+    return {DDP_ERROR_TIMEOUT,
+            awaited.empty() ? str("rank ", names, " did not take all that was sent to it before the timeout")
+                            : str("no sign of rank ", names, " before the timeout"),
+            ranks.front()};
 }
 
 int Mesh::misfit() const {
@@ -115,12 +127,7 @@ void Mesh::Patience::check() {
     mesh_.look_at_delivery();
     if (mesh_.host_.interrupted && mesh_.host_.interrupted(mesh_.host_.handle) != 0)
         fail(DDP_ERROR_INTERRUPTED, "the collective was interrupted");
-    if (!deadline_.expired()) return;
-    std::string ranks;
-    const std::vector<int> awaited = mesh_.awaited();
-    for (const int rank : awaited) ranks += str(ranks.empty() ? "" : ", ", rank);
-    throw Error(ErrorInfo{DDP_ERROR_TIMEOUT, str("no sign of rank ", ranks, " before the timeout"),
-                          awaited.empty() ? -1 : awaited.front()});
+    if (deadline_.expired()) throw Error(mesh_.timed_out());
 }
 
 void Mesh::Patience::sleep() {

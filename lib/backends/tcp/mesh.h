@@ -57,8 +57,6 @@ public:
         wait(deadline, [this] { return all_sent(); });
     }
 
-    // The ranks from which something is still to come.
-    std::vector<int> awaited() const;
     // A rank whose messages do not fit this rank's operation; -1: none.
     int misfit() const;
 
@@ -96,6 +94,10 @@ private:
     Lane& of(int peer, std::size_t lane) { return *by_peer_[static_cast<std::size_t>(peer)][lane]; }
     bool move_all();
     bool all_sent() const;
+    // The ranks with a lane of which this is true.
+    std::vector<int> peers(bool (Lane::*busy)() const) const;
+    // Names the ranks from which something is still to come, or else those that have not taken what was sent.
+    ErrorInfo timed_out() const;
 
     const ddp_backend_host& host_;
     const Settings& settings_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <stdexcept>
 
 #include "unit/backend/fake_host.h"
@@ -233,6 +234,31 @@ TEST(Hierarchical, TimeoutsNumberRanksAsTheGroupDoes) {
         }
     });
     EXPECT_EQ(world[1].status, DDP_ERROR_TIMEOUT);
+}
+
+// Rank 1 has come, but the thread that moves its bytes is held up, so rank 0 only sends.
+TEST(Tcp, ATimeoutNamesTheRankThatTakesNothing) {
+    World world(2, Kind{"tcp", tcp_backend()});
+    ASSERT_TRUE(world.connected());
+    std::promise<void> held, ended;
+    world[1].interrupted = [&held, over = ended.get_future().share()] {
+        held.set_value();
+        return over.wait_for(std::chrono::milliseconds(with_slack(10'000))) == std::future_status::ready;
+    };
+    auto is_held = held.get_future();
+    each_rank(2, [&](int r) {
+        std::vector<char> data(std::size_t{64} << 20);
+        if (r == 0) {
+            EXPECT_EQ(is_held.wait_for(std::chrono::milliseconds(with_slack(10'000))), std::future_status::ready);
+            world[0].timeout_ms = 300;
+        }
+        const ddp_status status =
+            world[r].run(DDP_COLLECTIVE_BROADCAST, DDP_U8, DDP_SUM, data.data(), data.data(), data.size());
+        if (r == 0) ended.set_value();
+        EXPECT_EQ(status, r == 0 ? DDP_ERROR_TIMEOUT : DDP_ERROR_INTERRUPTED) << world[r].failure.message;
+    });
+    EXPECT_EQ(world[0].failure.rank, 1);
+    EXPECT_THAT(world[0].failure.message, HasSubstr("rank 1"));
 }
 
 TEST_P(Backends, TimeoutOfOtherCollectives) {

@@ -118,6 +118,10 @@ public:
         host_.store_get = &Rank::store_get;
         host_.store_value_free = &std::free;
         host_.log = [](void*, std::int32_t, const char*) {};
+        host_.interrupted = [](void* self) -> std::int32_t {
+            const Rank& asked = *static_cast<Rank*>(self);
+            return asked.interrupted && asked.interrupted() ? 1 : 0;
+        };
         clear();
         status = backend_.create(&host_, &transport_, &failure);
     }
@@ -182,7 +186,8 @@ public:
     std::string theirs;
     std::int32_t their_rank = -1;
     std::int64_t timeout_ms = 20000;
-    std::uint64_t copied = 0;  // bytes, since the beginning
+    std::uint64_t copied = 0;           // bytes, since the beginning
+    std::function<bool()> interrupted;  // whether the program wants the wait to end; empty: no
 
 private:
     ddp_collective collective(ddp_collective_kind kind, ddp_dtype dtype, ddp_reduce_op op, const void* send, void* recv,
