@@ -1,15 +1,19 @@
 #include "backends/hierarchical/transport.h"
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "backends/common/adapter.h"
 #include "backends/common/alone.h"
+#include "backends/common/keys.h"
 #include "backends/shm/operations.h"
 #include "backends/tcp/transport.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
+#include "util/options.h"
 
 namespace libddp::hierarchical {
 namespace {
@@ -43,14 +47,31 @@ HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
     team_ = std::make_unique<shm::Team>(host, options, failure_);
     if (topology_.local_rank() < topology_.fewest())
         rail_ = std::make_unique<Rail>(host, tcp_backend(), topology_, topology_.local_rank());
-    // Ranks without a rail learn from the first of their host what rails can do.
-    std::uint32_t rails_can = rail_ ? rail_->capabilities() : 0;
-    ddp_collective c{};
-    c.timeout_ms = host.timeout_ms;
-    on_host(bytes_of(c, DDP_COLLECTIVE_BROADCAST, &rails_can, sizeof rails_can));
+    const std::uint32_t rails_can = what_rails_can(host);
     rails_fuse_scale_ = (rails_can & DDP_BACKEND_FUSES_SCALE) != 0;
     capabilities_ = DDP_BACKEND_FUSES_SCALE | DDP_BACKEND_COMPARES |
                     (rails_can & (DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_NEEDS_MATCH | DDP_BACKEND_INTERRUPTIBLE));
+}
+
+// Ranks without a rail learn this from the first of their host, through the store. A wait for the team would not see that the group
+// breaks, because nobody can abort a transport that is being made.
+std::uint32_t HierarchicalTransport::what_rails_can(const ddp_backend_host& host) const {
+    constexpr const char* kKey = "rails_can";
+    const backend::Keys keys(host, str("host/", topology_.host(), "/"));
+    if (rail_) {
+        const std::uint32_t can = rail_->capabilities();
+        if (leads() && team_->size() > topology_.fewest()) keys.set(kKey, std::to_string(can));
+        return can;
+    }
+    try {
+        return static_cast<std::uint32_t>(
+            parse_int(keys.get(kKey, Deadline::after_ms(host.timeout_ms)), 0, UINT32_MAX, kKey));
+    } catch (const Error& error) {
+        if (error.info().code != DDP_ERROR_TIMEOUT || error.info().rank >= 0) throw;
+        const int first = topology_.local_ranks().front();
+        throw Error(
+            ErrorInfo{DDP_ERROR_TIMEOUT, str("rank ", first, " did not connect with the other hosts in time"), first});
+    }
 }
 
 void HierarchicalTransport::run(const ddp_collective& c) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "backends/common/failure.h"
@@ -26,6 +27,7 @@ public:
     void deallocate(void* memory) { team_->arena().deallocate(memory); }
 
 private:
+    std::uint32_t what_rails_can(const ddp_backend_host& host) const;
     void dispatch(const ddp_collective& c);
     void agree(const ddp_collective& c);
     void allreduce(const ddp_collective& c);

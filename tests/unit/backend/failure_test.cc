@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "unit/backend/fake_host.h"
+#include "util/host.h"
 
 namespace libddp {
 namespace {
@@ -234,6 +235,24 @@ TEST(Hierarchical, TimeoutsNumberRanksAsTheGroupDoes) {
         }
     });
     EXPECT_EQ(world[1].status, DDP_ERROR_TIMEOUT);
+}
+
+// Hosts of three ranks and two: rank 4 has no rail. Rank 2 says where it is, and then does not come. So each rank waits in
+// another part of create.
+TEST(Hierarchical, ABrokenGroupEndsEveryWaitOfCreate) {
+    MemoryStore store;
+    store.set("topology/2", host_id());
+    std::thread breaker([&] {
+        sleep_ms(300);
+        store.break_with(DDP_ERROR_RANK_FAILED);
+    });
+    const auto begin = Clock::now();
+    each_rank(4, [&](int i) {
+        Rank rank(store, i < 2 ? i : i + 1, 5, "", 20'000, 0, hierarchical_backend(), 2);
+        EXPECT_EQ(rank.status, DDP_ERROR_RANK_FAILED) << rank.rank() << ": " << rank.failure.message;
+    });
+    EXPECT_LT(elapsed_ms(begin), 300 + with_slack(2000));
+    breaker.join();
 }
 
 // Rank 1 has come, but the thread that moves its bytes is held up, so rank 0 only sends.
