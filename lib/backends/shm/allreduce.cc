@@ -1,4 +1,5 @@
 // Allreduce: a short message is summed by everyone; a long one in parts, where it lies if it lies in shared memory.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -79,76 +80,105 @@ void reduce_shared(Team& team, const ddp_collective& c, const Between& between) 
     team.barrier(c);
 }
 
-// A chunk of a message of each rank's own, which passes through staging memory.
+// A message of each rank's own, which passes through staging memory. Each owner sums one slice. A chunk holds a part of
+// every slice.
 class StagedMessage {
 public:
-    StagedMessage(Team& team, const ddp_collective& c, const Between* between)
-        : team_(team),
-          c_(c),
-          between_(between),
-          owners_(between ? between->owners : team.size()),
-          size_(dtype_size(c.dtype)),
-          chunk_(team.staging_bytes() / size_) {}
+    StagedMessage(Team& team, const ddp_collective& c, int owners)
+        : team_(team), c_(c), owners_(owners), size_(dtype_size(c.dtype)) {
+        for (int owner = 0; owner < owners_; ++owner)
+            longest_ = std::max(longest_, cut(c_.count, owners_, owner).count());
+        const std::size_t room = team_.staging_bytes() / size_ / static_cast<std::size_t>(owners_);
+        part_ = std::min(longest_, room < kLine ? room : room / kLine * kLine);
+    }
 
-    std::size_t chunks() const { return pieces_of(c_.count, chunk_); }
+    std::size_t chunks() const { return pieces_of(longest_, part_); }
 
     // What other ranks will sum.
     void copy_in(std::size_t chunk) {
-        const Range all = piece(c_.count, chunk_, chunk);
-        for (int owner = 0; owner < owners_; ++owner)
-            if (owner != team_.rank()) copy(staged(team_.rank(), chunk, owner), own(c_.send, all, owner), all, owner);
+        for (int owner = 0; owner < owners_; ++owner) {
+            const Range range = part(chunk, owner);
+            if (owner != team_.rank()) copy(staged(team_.rank(), chunk, owner), own(c_.send, range), range);
+        }
     }
 
-    // This rank's part: from its own memory and the others' staging, into its own memory and its staging.
-    void reduce(std::size_t chunk) {
-        const Range all = piece(c_.count, chunk_, chunk);
-        const std::size_t count = cut(all.count(), owners_, team_.rank()).count();
-        if (count == 0) return;
+    // This rank's part: from its own memory and the others' staging, into its own memory, and for the others into its
+    // staging.
+    void reduce(std::size_t chunk, bool for_others) {
+        const Range mine = part(chunk, team_.rank());
+        if (mine.count() == 0) return;
         inputs_.clear();
         for (int rank = 0; rank < team_.size(); ++rank)
-            inputs_.push_back(rank == team_.rank() ? own(c_.send, all, rank) : staged(rank, chunk, team_.rank()));
-        void* outs[] = {own(c_.recv, all, team_.rank()), staged(team_.rank(), chunk, team_.rank())};
-        cpu::reduce_to(outs, between_ ? 1 : 2, inputs_.data(), inputs_.size(), count, c_.dtype, c_.op, c_.scale);
-        if (!between_) return;
-        between_->run(outs[0], count);
-        std::memcpy(outs[1], outs[0], count * size_);
+            inputs_.push_back(rank == team_.rank() ? own(c_.send, mine) : staged(rank, chunk, team_.rank()));
+        void* outs[] = {own(c_.recv, mine), staged(team_.rank(), chunk, team_.rank())};
+        cpu::reduce_to(outs, for_others ? 2 : 1, inputs_.data(), inputs_.size(), mine.count(), c_.dtype, c_.op,
+                       c_.scale);
+    }
+
+    // This rank's part from its own memory into its staging, as reduce() for others does at once.
+    void offer(std::size_t chunk) {
+        const Range mine = part(chunk, team_.rank());
+        if (mine.count() == 0) return;
+        std::memcpy(staged(team_.rank(), chunk, team_.rank()), own(c_.recv, mine), mine.count() * size_);
     }
 
     // What other ranks have summed.
     void copy_out(std::size_t chunk) {
-        const Range all = piece(c_.count, chunk_, chunk);
-        for (int owner = 0; owner < owners_; ++owner)
-            if (owner != team_.rank()) copy(own(c_.recv, all, owner), staged(owner, chunk, owner), all, owner);
+        for (int owner = 0; owner < owners_; ++owner) {
+            const Range range = part(chunk, owner);
+            if (owner != team_.rank()) copy(own(c_.recv, range), staged(owner, chunk, owner), range);
+        }
+    }
+
+    // Where a range of the message is in this rank's own memory.
+    std::byte* own(const void* memory, Range range) const {
+        return const_cast<std::byte*>(static_cast<const std::byte*>(memory)) + range.begin * size_;
     }
 
 private:
-    std::byte* own(const void* memory, Range all, int owner) const {
-        auto* bytes = const_cast<std::byte*>(static_cast<const std::byte*>(memory));
-        return bytes + (all.begin + cut(all.count(), owners_, owner).begin) * size_;
+    Range part(std::size_t chunk, int owner) const {
+        const Range slice = cut(c_.count, owners_, owner);
+        const std::size_t begin = std::min(slice.begin + chunk * part_, slice.end);
+        return {begin, std::min(begin + part_, slice.end)};
     }
     std::byte* staged(int rank, std::size_t chunk, int owner) const {
-        const Range all = piece(c_.count, chunk_, chunk);
-        return team_.staging(rank, slot_of(chunk)) + cut(all.count(), owners_, owner).begin * size_;
+        return team_.staging(rank, slot_of(chunk)) + static_cast<std::size_t>(owner) * part_ * size_;
     }
-    void copy(std::byte* to, const std::byte* from, Range all, int owner) const {
-        const std::size_t bytes = cut(all.count(), owners_, owner).count() * size_;
+    void copy(std::byte* to, const std::byte* from, Range range) const {
+        const std::size_t bytes = range.count() * size_;
+        if (bytes == 0) return;
         std::memcpy(to, from, bytes);
         note_copy(c_, bytes);
     }
 
     Team& team_;
     const ddp_collective& c_;
-    const Between* const between_;
     const int owners_;
-    const std::size_t size_, chunk_;
+    const std::size_t size_;
+    std::size_t longest_ = 0, part_ = 0;  // elements of the longest slice, and of a slice in a chunk
     std::vector<const void*> inputs_;
 };
 
-void reduce_staged(Team& team, const ddp_collective& c, const Between* between) {
-    StagedMessage message(team, c, between);
+void reduce_staged(Team& team, const ddp_collective& c) {
+    StagedMessage message(team, c, team.size());
     pipeline(
         team, c, message.chunks(), [&](std::size_t chunk) { message.copy_in(chunk); },
-        [&](std::size_t chunk) { message.reduce(chunk); }, [&](std::size_t chunk) { message.copy_out(chunk); });
+        [&](std::size_t chunk) { message.reduce(chunk, true); }, [&](std::size_t chunk) { message.copy_out(chunk); });
+}
+
+// `between` gets the whole slice at once, as from reduce_shared: on another host the messages may be in the other kind of
+// memory.
+void reduce_staged(Team& team, const ddp_collective& c, const Between& between) {
+    StagedMessage message(team, c, between.owners);
+    pipeline(
+        team, c, message.chunks(), [&](std::size_t chunk) { message.copy_in(chunk); },
+        [&](std::size_t chunk) { message.reduce(chunk, false); });
+    const Range mine = cut(c.count, between.owners, team.rank());
+    if (mine.count() > 0) between.run(message.own(c.recv, mine), mine.count());
+    // Nobody is behind in what offer() overwrites: copy_in() does not use a rank's own place in its staging.
+    pipeline(
+        team, c, message.chunks(), [&](std::size_t chunk) { message.offer(chunk); },
+        [&](std::size_t chunk) { message.copy_out(chunk); });
 }
 
 void reduce_inline(Team& team, const ddp_collective& c) {
@@ -168,10 +198,9 @@ void reduce_inline(Team& team, const ddp_collective& c) {
 }  // namespace
 
 void allreduce(Team& team, const ddp_collective& c, const Between* between) {
-    if (!between && is_inline(team, c)) return reduce_inline(team, c);
-    if (!all_shared(team)) return reduce_staged(team, c, between);
-    if (between) return reduce_shared(team, c, *between);
-    reduce_shared(team, c);
+    if (between) return all_shared(team) ? reduce_shared(team, c, *between) : reduce_staged(team, c, *between);
+    if (is_inline(team, c)) return reduce_inline(team, c);
+    return all_shared(team) ? reduce_shared(team, c) : reduce_staged(team, c);
 }
 
 }  // namespace libddp::shm

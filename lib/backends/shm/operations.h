@@ -37,9 +37,11 @@ struct Range {
     std::size_t count() const { return end - begin; }
 };
 
-// The piece number `index` of `pieces` about equal ones. They begin at multiples of a cache line's elements.
+// At least a cache line, in elements.
+inline constexpr std::size_t kLine = 64;
+
+// The piece number `index` of `pieces` about equal ones. They begin at multiples of kLine.
 inline Range cut(std::size_t count, int pieces, int index) {
-    constexpr std::size_t kLine = 64;
     if (index >= pieces) return {count, count};
     const auto at = [&](int i) {
         if (i == pieces) return count;

@@ -245,6 +245,24 @@ INSTANTIATE_TEST_SUITE_P(GloosOwn, Collectives,
                          });
 #endif
 
+// Only the ranks of host 1 have their messages in shared memory. What crosses between hosts must be cut alike on both.
+TEST(Hierarchical, HostsMayUseDifferentKindsOfMemory) {
+    constexpr std::size_t kCount = 300'000;
+    for (int size : {4, 5}) {
+        World world(size, Kind{"hierarchical", hierarchical_backend(), "", false, 2});
+        ASSERT_TRUE(world.connected()) << world[0].failure.message;
+        std::vector<Bytes> inputs;
+        for (int r = 0; r < size; ++r) inputs.push_back(numbers(kCount, DDP_F32, r));
+        const Bytes want = reduced(inputs, kCount, DDP_F32, DDP_SUM, 1);
+        world.each([&](Rank& rank) {
+            Message data(rank, rank.rank() % 2 == 1, inputs[static_cast<std::size_t>(rank.rank())]);
+            ASSERT_EQ(rank.run(DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, data.data(), data.data(), kCount), DDP_OK)
+                << rank.failure.message;
+            EXPECT_TRUE(equal(data.bytes(), want, kCount, ddp_dtype{DDP_F32}));
+        });
+    }
+}
+
 // Above 16 ranks: signatures travel in rounds, and the automatic choice is the ring.
 TEST(LargeWorld, AllreduceBarrierAndMatch) {
     World world(18);
