@@ -466,6 +466,7 @@ void LinkOperation::begin() {
     }
     // What a device's own backend runs is compared before, on the host.
     if (checked_ && link_.transport_->has(DDP_BACKEND_COMPARES) && !(on_device() && link_.on_device_)) {
+        theirs_ = mine_;
         op_.signature = &mine_;
         op_.theirs = &theirs_;
         op_.signature_size = sizeof mine_;
@@ -555,7 +556,9 @@ ErrorInfo LinkOperation::disagree(std::int32_t other) {
 
 ErrorInfo LinkOperation::resolve(ErrorInfo error) {
     keep_link();
-    if (error.code == DDP_ERROR_MISMATCH && op_.signature) return disagree(error.rank);
+    // A backend may find that ranks differ in something else, and then leaves theirs_ alone.
+    const bool compared = op_.signature && std::memcmp(&mine_, &theirs_, sizeof mine_) != 0;
+    if (error.code == DDP_ERROR_MISMATCH && compared) return disagree(error.rank);
     if (is_interruption(error)) return link_.interrupted({tag_.step, tag_.bucket, collective_.kind});
     error.bucket = tag_.bucket;
     error.step = tag_.step;

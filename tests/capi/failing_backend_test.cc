@@ -19,12 +19,13 @@ using testing::HasSubstr;
 namespace failing_backend_test {
 
 std::atomic<bool> out_of_memory{false};
+std::atomic<ddp_status> code{DDP_ERROR_RANK_FAILED};
 
 ddp_status run(void*, const ddp_collective*, ddp_backend_failure* failure) {
     if (out_of_memory) throw std::bad_alloc();  // as libddp's own code may on the way
     failure->rank = -1;
     std::snprintf(failure->message, sizeof failure->message, "the cable is cut");
-    return DDP_ERROR_RANK_FAILED;
+    return code;
 }
 
 void register_failing_backend() {
@@ -38,7 +39,7 @@ void register_failing_backend() {
             return ddp_status{DDP_OK};
         };
         made.destroy = [](void*) {};
-        made.capabilities = [](void*) { return std::uint32_t{0}; };
+        made.capabilities = [](void*) { return std::uint32_t{DDP_BACKEND_COMPARES}; };
         made.abort = [](void*) {};
         made.run = &run;
         EXPECT_EQ(ddp_backend_register(&made, nullptr), DDP_OK);
@@ -73,6 +74,18 @@ TEST(FailingBackend, ALossWithoutACulpritSaysWhoSawItAndWhere) {
         EXPECT_THAT(ddp_error_message(error), HasSubstr("allreduce"));
         EXPECT_THAT(ddp_error_message(error), HasSubstr(" on rank 0: backend failing: the cable is cut"));
     });
+}
+
+// Without the signature of another rank: libddp has nothing to compare.
+TEST(FailingBackend, AMismatchOfItsOwnKeepsItsWords) {
+    out_of_memory = false;
+    code = DDP_ERROR_MISMATCH;
+    fail_on_rank_0([](ddp_error* error) {
+        EXPECT_EQ(ddp_error_code(error), DDP_ERROR_MISMATCH);
+        EXPECT_EQ(ddp_error_rank(error), 0);
+        EXPECT_THAT(ddp_error_message(error), HasSubstr("the cable is cut"));
+    });
+    code = DDP_ERROR_RANK_FAILED;
 }
 
 TEST(FailingBackend, AnExceptionBreaksTheGroup) {
