@@ -17,6 +17,8 @@ struct Process {
     Process() { prepare_stores(); }
 
     std::mutex mutex;
+    // For each address whose server this process runs: one thread at a time opens it. Taken before `mutex`.
+    std::map<std::string, std::mutex> opening;
     std::map<std::string, std::weak_ptr<Store>> clients;
     // The server that rank 0 runs lives as long as the process: other ranks may need it when rank 0's groups are gone.
     std::map<std::string, std::shared_ptr<Store>> hosted;
@@ -55,13 +57,20 @@ std::shared_ptr<Store> open_already(Process& p, const std::string& uri) {
     return store && !is_lost(*store) ? store : nullptr;
 }
 
+std::mutex& opening_of(Process& p, const std::string& uri) {
+    std::lock_guard lock(p.mutex);
+    return p.opening[uri];
+}
+
 std::shared_ptr<Store> shared_store(const StoreConfig& config) {
     auto& p = process();
+    std::unique_lock<std::mutex> opening;
+    if (config.is_server) opening = std::unique_lock(opening_of(p, config.uri));
     {
         std::lock_guard lock(p.mutex);
         if (auto store = open_already(p, config.uri)) return store;
     }
-    // Not under the lock: another thread of this process may be the rank that runs the server for which this one waits.
+    // Not under p.mutex: another thread of this process may be the rank that runs the server for which this one waits.
     auto store = open_store(config);
     std::lock_guard lock(p.mutex);
     if (config.is_server) {

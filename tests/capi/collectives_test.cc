@@ -1,10 +1,14 @@
 // The collectives of a group against plain references: every dtype, every op, in place and not, several backends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <barrier>
 #include <complex>
 #include <cstring>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "ddp/ddp.hpp"
@@ -242,6 +246,33 @@ TEST_P(CollectivesTest, DisagreementIsAnErrorOnEveryRank) {
         EXPECT_THAT(take_message(error), testing::AllOf(testing::HasSubstr("100 f32"), testing::HasSubstr("99 f32")));
         EXPECT_EQ(ddp_group_status(group, nullptr), DDP_ERROR_MISMATCH);
     });
+}
+
+// Two threads are rank 0, each of its own group. Only one of them can start the store at the address that both groups have.
+TEST(Create, TwoGroupsMayMeetAtOneAddressAtOnce) {
+    // An address of the loopback interface that other processes do not use.
+    const auto pid = static_cast<unsigned>(getpid());
+    const std::string host = "tcp://127." + std::to_string(64 + (pid >> 16) % 64) + "." +
+                             std::to_string((pid >> 8) % 256) + "." + std::to_string(pid % 256);
+    const RankOptions two(2, "threads");
+    for (int port = 21'000; port < 21'020; ++port) {
+        const std::string uri = host + ":" + std::to_string(port);
+        std::barrier all(4);
+        std::vector<std::thread> threads;
+        for (const char* name : {"a", "b"})
+            for (int rank = 0; rank < 2; ++rank)
+                threads.emplace_back([&, name, rank] {
+                    ddp_group_options options = group_options(two, rank, uri.c_str());
+                    options.group_name = name;
+                    ddp_group* group = nullptr;
+                    ddp_error* error = nullptr;
+                    all.arrive_and_wait();
+                    EXPECT_EQ(ddp_group_create(&options, &group, &error), DDP_OK) << take_message(error);
+                    all.arrive_and_wait();
+                    ddp_group_free(group);
+                });
+        for (auto& thread : threads) thread.join();
+    }
 }
 
 // The same colors again, for other ranks: each split is a group of its own.
