@@ -248,7 +248,7 @@ void Monitor::leave() {
     if (look_at_store() != Service::kAnswers) return;
     try {
         const auto store = config_.store->bounded(std::max<std::int64_t>(deadline.remaining_ms(), 1));
-        store->set(key(str("left/", config_.rank)), config_.identity);
+        store->set(key(str("left/", config_.rank)), std::to_string(progress_.load()));
         store->remove_will(key("verdict"));
     } catch (const Error& error) {
         log(LogLevel::kDebug, "leaving group: ", error.what());
@@ -410,7 +410,8 @@ ErrorInfo Monitor::verdict_on_lost_connection(Store& again, const std::string& r
     }
     try {
         verdict = stored_verdict(again, verdict);
-        again.set(key(str("left/", config_.rank)), config_.identity);  // the store's process waits for it
+        again.set(key(str("left/", config_.rank)),
+                  std::to_string(progress_.load()));  // the store's process waits for it
     } catch (const Error& error) {
         log(LogLevel::kDebug, "the store ended soon after: ", error.what());
     }
@@ -467,20 +468,34 @@ ErrorInfo Monitor::blame_store_rank(const ErrorInfo& local, const std::string& o
     return report(verdict);  // store_gone_ keeps it from waiting for the store
 }
 
+std::vector<std::int32_t> Monitor::ranks_that_left() const {
+    std::vector<std::int32_t> left;
+    for (const auto& name : config_.store->list_keys(key("left/")))
+        left.push_back(
+            static_cast<std::int32_t>(parse_int(name.substr(key("left/").size()), 0, config_.world - 1, name)));
+    return left;
+}
+
 // Asks every rank for its progress. Those that do not answer are stopped or cut off; those that answer with a smaller
-// number have not come to this operation yet.
+// number have not come to this operation yet. Those that left do not answer, but wrote how far they had come.
 Monitor::Answers Monitor::ask_everyone() {
     const std::int64_t mine = progress_.load();
     Answers found;
     try {
         config_.store->compare_set(key("ask"), "", std::to_string(config_.rank));
+        const auto left = ranks_that_left();
         auto answers = Deadline::after_ms(kAnswerMs);
         for (std::int32_t r = 0; r < config_.world; ++r) {
             if (r == config_.rank) continue;
+            if (std::find(left.begin(), left.end(), r) != left.end()) {
+                const auto left_key = key(str("left/", r));
+                if (parse_int(config_.store->get(left_key, -1), 0, INT64_MAX, left_key) < mine) found.left.push_back(r);
+                continue;
+            }
             auto answer_key = key(str("at/", r));
-            auto left = answers.remaining_ms();
+            auto rest_ms = answers.remaining_ms();
             try {
-                auto answer = config_.store->get(answer_key, left > 0 ? left : -1);
+                auto answer = config_.store->get(answer_key, rest_ms > 0 ? rest_ms : -1);
                 if (parse_int(answer, 0, INT64_MAX, answer_key) < mine) found.behind.push_back(r);
             } catch (const Error& error) {
                 if (error.info().code != DDP_ERROR_TIMEOUT && error.info().code != DDP_ERROR_NOT_FOUND) throw;
@@ -504,7 +519,8 @@ ErrorInfo Monitor::blame_silent(const std::vector<std::int32_t>& silent, const E
 }
 
 ErrorInfo Monitor::blame_for_timeout(const ErrorInfo& local, const std::string& operation, const std::string& advice) {
-    const auto [silent, behind] = ask_everyone();
+    const auto [silent, behind, left] = ask_everyone();
+    if (!left.empty()) return left_too_early(left.front(), local, operation, advice);
     if (!silent.empty()) return blame_silent(silent, local, operation);
     ErrorInfo verdict = local;
     verdict.code = DDP_ERROR_TIMEOUT;
@@ -523,11 +539,8 @@ ErrorInfo Monitor::blame_for_timeout(const ErrorInfo& local, const std::string& 
 ErrorInfo Monitor::blame_for_loss(const ErrorInfo& local, const std::string& operation, const std::string& advice) {
     if (store_gone() && config_.store_rank >= 0) return left_too_early(config_.store_rank, local, operation, advice);
     try {
-        for (auto& name : config_.store->list_keys(key("left/"))) {
-            auto rank =
-                static_cast<std::int32_t>(parse_int(name.substr(key("left/").size()), 0, config_.world - 1, name));
-            return left_too_early(rank, local, operation, advice);
-        }
+        const auto left = ranks_that_left();
+        if (!left.empty()) return left_too_early(left.front(), local, operation, advice);
     } catch (const Error& error) {
         log(LogLevel::kInfo, "could not look for ranks that left: ", error.what());
     }

@@ -5,7 +5,8 @@
 //   - a rank that dies: the store writes the last will of its connection;
 //   - a process that exits without leaving: the same, but it has put the exit and its status into the will;
 //   - a rank that sees a mismatch, aborts or lacks a gradient reports it;
-//   - a timeout: the first rank to see it asks everyone how far they are, and blames those who are behind or silent.
+//   - a timeout: the first rank to see it asks everyone how far they are, and blames those who left before, are silent, or
+//     are behind.
 // Every rank watches for the verdict, so that even one whose own neighbours are well hears of it within milliseconds.
 #pragma once
 
@@ -127,7 +128,7 @@ public:
 private:
     enum class Service { kAnswers, kSilent, kLost, kGone };
     struct Answers {
-        std::vector<std::int32_t> silent, behind;
+        std::vector<std::int32_t> silent, behind, left;  // left: before they came to this operation
     };
 
     void claim_rank();
@@ -156,6 +157,7 @@ private:
     ErrorInfo blame_for_loss(const ErrorInfo& local, const std::string& operation, const std::string& advice);
     ErrorInfo left_too_early(std::int32_t rank, ErrorInfo local, const std::string& operation,
                              const std::string& advice) const;
+    std::vector<std::int32_t> ranks_that_left() const;
     Answers ask_everyone();
     std::string key(const std::string& name) const { return config_.prefix + name; }
     std::string rank_key(std::int32_t rank) const { return key(str("rank/", rank)); }

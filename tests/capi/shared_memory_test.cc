@@ -9,6 +9,7 @@
 #include "ddp/ddp.hpp"
 #include "support/model.h"
 #include "support/ranks.h"
+#include "support/slack.h"
 
 namespace shared_memory_test {
 
@@ -94,6 +95,24 @@ TEST(GroupMemory, IsReducedAndMayOutliveTheGroup) {
             call(ddp_mem_free, m);
         }
     }
+}
+
+// Its memory keeps its end of the shared memory open, so the others do not see there that it has gone.
+TEST(GroupMemory, ATimeoutNamesTheRankThatLeft) {
+    RankOptions options(2, "shm");
+    options.timeout_ms = static_cast<long>(libddp::with_slack(3'000));
+    void* memory = nullptr;
+    on_ranks(options, [&](int rank, ddp_group* group) {
+        if (rank == 0) {
+            call(ddp_mem_alloc, group, std::size_t{1000}, &memory);
+            return;
+        }
+        ddp_error* error = nullptr;
+        EXPECT_EQ(ddp_barrier(group, nullptr, &error), DDP_ERROR_RANK_FAILED);
+        EXPECT_EQ(ddp_error_rank(error), 0);
+        EXPECT_THAT(take_message(error), testing::HasSubstr("rank 0 left the group"));
+    });
+    call(ddp_mem_free, memory);
 }
 
 TEST(GroupMemory, BlocksComeAndGo) {
