@@ -63,6 +63,15 @@ WorkPtr Executor::add_gate(WorkPtr work) {
     return work;
 }
 
+void Executor::expire_gate() {
+    WorkPtr gate;
+    {
+        Lock lock(mutex_);
+        if (!queue_.empty() && !queue_.front().operation) gate = queue_.front().work;
+    }
+    if (gate) gate->expire_if_due();
+}
+
 std::shared_ptr<Executor> Executor::in_order(const OpTag& tag) {
     if (turn_holder) return turn_holder->shared_from_this();
     return tag.executor;
@@ -140,6 +149,7 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, b
         --helpers_;
         lock.unlock();
         work.expire_if_due();
+        expire_gate();
         work.end_if_wanted(verdict);
         lock.lock();
     }
@@ -373,6 +383,7 @@ bool SiblingExecutors::wait(Work& work, const std::optional<Deadline>& deadline)
         rung_.wait_until(lock, next_glance(deadline), [&] { return rings_ != seen; });
         lock.unlock();
         work.expire_if_due();
+        expire_gates();
         work.end_if_wanted(verdict);
     }
 }
@@ -382,6 +393,11 @@ bool SiblingExecutors::run_callbacks() {
     for (const auto& member : members_)
         if (auto executor = member.lock()) ran = executor->run_callbacks() || ran;
     return ran;
+}
+
+void SiblingExecutors::expire_gates() {
+    for (const auto& member : members_)
+        if (const auto executor = member.lock()) executor->expire_gate();
 }
 
 void SiblingExecutors::ring() {

@@ -68,6 +68,9 @@ public:
     // Holds up the queue, from this place in it, until `work` (a new one if null) is done and what continues it has
     // run.
     WorkPtr add_gate(WorkPtr work = nullptr);
+    // Fails the work of a gate that is at the head of the queue, if its deadline has passed. What waits behind the gate does
+    // not lead to that work.
+    void expire_gate();
 
     // Waits until `work` is done; false if the deadline passed first. If `lend`, the calling thread lends itself, unless
     // this executor has siblings: without a deadline always, with one only where nobody else runs operations (an
@@ -169,6 +172,8 @@ public:
     bool wait(Work& work, const std::optional<Deadline>& deadline);
     // Runs the continuations of all members that wait for a thread inside a libddp call. False if there were none.
     bool run_callbacks();
+    // Executor::expire_gate() of all members.
+    void expire_gates();
     const std::atomic<std::int64_t>& waiting_callbacks() const { return waiting_callbacks_; }
     void count_callbacks(std::int64_t change) { waiting_callbacks_.fetch_add(change, std::memory_order_relaxed); }
     // A work is done, or a callback can run.

@@ -15,9 +15,17 @@ constexpr std::int64_t kLetGoMs = 400;
 
 WorkPtr Work::user_completed(std::int64_t timeout_ms) {
     auto work = std::make_shared<Work>(nullptr);
-    work->timeout_ms_ = timeout_ms;
-    work->deadline_ = Deadline::after_ms(timeout_ms);
+    work->user_completed_ = true;
+    work->expiry_ = Expiry{Deadline::after_ms(timeout_ms), timeout_ms};
     return work;
+}
+
+Work::~Work() {
+    if (done() || !expiry_) return;
+    for (const auto& continuation : continuations_) {
+        std::lock_guard lock(continuation.out->mutex_);
+        continuation.out->expiry_ = expiry_;
+    }
 }
 
 bool Work::complete(ErrorInfo result) {
@@ -52,7 +60,10 @@ void Work::open_gate() {
 }
 
 void Work::poll() {
-    if (executor_) executor_->advance(*this);
+    if (executor_) {
+        executor_->advance(*this);
+        executor_->expire_gate();
+    }
     expire_if_due();
 }
 
@@ -70,7 +81,7 @@ bool Work::wait(const std::optional<Deadline>& deadline, bool lend) {
         if (deadline && deadline->expired()) return false;
         std::unique_lock lock(mutex_);
         auto glance = next_glance(deadline);
-        if (deadline_) glance = std::min(glance, deadline_->at());
+        if (expiry_) glance = std::min(glance, expiry_->deadline.at());
         finished_.wait_until(lock, glance, [this] { return done(); });
         lock.unlock();
         expire_if_due();
@@ -198,12 +209,18 @@ void Work::interrupted() {
 
 void Work::expire_if_due() {
     if (done()) return;
-    if (deadline_ && deadline_->expired()) {
-        complete(
-            {DDP_ERROR_TIMEOUT, str("a work made by ddp_work_create was not completed within ", timeout_ms_, " ms")});
-        return;
+    std::optional<Expiry> expiry;
+    WorkPtr next;
+    {
+        std::lock_guard lock(mutex_);
+        expiry = expiry_;
+        next = next_.lock();
     }
-    if (const auto next = waits_for()) next->expire_if_due();
+    if (expiry && expiry->deadline.expired())
+        complete({DDP_ERROR_TIMEOUT,
+                  str("a work made by ddp_work_create was not completed within ", expiry->timeout_ms, " ms")});
+    else if (next)
+        next->expire_if_due();
 }
 
 WorkPtr Work::waits_for() {

@@ -37,10 +37,15 @@ public:
     // executor: whose operations a waiter should help with, and which wakes the waiters. Null for a work that the user
     // completes.
     explicit Work(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
+    // Nobody can complete it any more: what follows it expires when it would have.
+    ~Work();
+    Work(const Work&) = delete;
+    Work& operator=(const Work&) = delete;
 
-    // A work that its user completes, and that fails with TIMEOUT when somebody waits for it past the deadline.
+    // A work that its user completes, and that fails with TIMEOUT when somebody waits for it, or for what follows it, past
+    // the deadline.
     static WorkPtr user_completed(std::int64_t timeout_ms);
-    bool is_user_completed() const { return deadline_.has_value(); }
+    bool is_user_completed() const { return user_completed_; }
 
     bool done() const { return done_.load(std::memory_order_acquire); }
     // How it went, and when. Only once done.
@@ -84,6 +89,11 @@ private:
         bool any_thread;
     };
 
+    struct Expiry {
+        Deadline deadline;
+        std::int64_t timeout_ms;
+    };
+
     bool attach(Continuation& continuation);
     void follow(Work& other);
     void start(Continuation continuation);
@@ -97,8 +107,7 @@ private:
     [[noreturn]] void interrupted();
 
     const std::shared_ptr<Executor> executor_;
-    std::optional<Deadline> deadline_;
-    std::int64_t timeout_ms_ = 0;
+    bool user_completed_ = false;
     WaitTarget target_;
     std::mutex mutex_;
     std::condition_variable finished_;
@@ -108,7 +117,8 @@ private:
     std::vector<Continuation> continuations_;
     bool gated_ = false;        // continuations wait until the executor's queue comes to this work's gate
     std::weak_ptr<Work> next_;  // what this one waits for, so that its deadline is seen
-    StreamPtr stream_;          // null: nothing of it is on a device
+    std::optional<Expiry> expiry_;
+    StreamPtr stream_;  // null: nothing of it is on a device
     std::int64_t settle_ms_ = kDefaultTimeoutMs;
     EventPtr settled_;  // recorded when somebody first wants to know
 };

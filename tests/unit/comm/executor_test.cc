@@ -240,6 +240,45 @@ TEST_P(ExecutorTest, UserCompletedWorkBoundsTheChainThatWaitsForIt) {
     completer.join();
 }
 
+// The program has let go of its work: nobody can complete it, and who waits still gets its timeout.
+TEST_P(ExecutorTest, AWorkThatNobodyHasAnyMoreBoundsWhatFollowsIt) {
+    const auto nothing = [](const OpTag&) -> WorkPtr { return nullptr; };
+    OpTag in_order;
+    in_order.executor = executor_;
+    std::vector<WorkPtr> outs;
+    outs.push_back(
+        submit_function(*executor_, note("a"))->then([](const OpTag&) { return Work::user_completed(50); }, true, {}));
+    outs.push_back(outs.back()->then(nothing, true, {}));
+    outs.push_back(Work::user_completed(50)->then(nothing, true, {}));
+    outs.push_back(Work::user_completed(50)->then(nothing, true, {})->then(nothing, true, {}));
+    outs.push_back(Work::user_completed(50)->then(nothing, true, in_order));
+    for (const auto& out : outs) {
+        ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
+        EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
+        EXPECT_NE(out->result().message.find("50 ms"), std::string::npos);
+        EXPECT_FALSE(out->is_user_completed());
+    }
+}
+
+TEST_P(ExecutorTest, AnExpiredWorkLetsTheQueuePass) {
+    for (const bool kept : {true, false})
+        for (const bool polled : {true, false}) {
+            ran_.clear();
+            OpTag tag;
+            tag.executor = executor_;
+            auto mine = Work::user_completed(50);
+            auto chain = mine->then([&](const OpTag&) { return submit_function(*executor_, note("a")); }, true, tag);
+            if (!kept) mine = nullptr;
+            auto later = submit_function(*executor_, note("b"));
+            const auto give_up = Deadline::after_ms(5000);
+            while (polled && !later->done() && !give_up.expired()) later->poll();
+            ASSERT_TRUE(later->wait(give_up)) << kept << polled;
+            EXPECT_TRUE(later->result().ok());
+            EXPECT_EQ(chain->result().code, DDP_ERROR_TIMEOUT);
+            EXPECT_THAT(ran_, ElementsAre("b"));
+        }
+}
+
 // The program finishes a work early on one rank and late on another; the sequence of operations is the same.
 TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
     for (bool early : {true, false})

@@ -124,6 +124,17 @@ TEST_F(SiblingExecutorsTest, WaitIsBounded) {
     EXPECT_EQ(out->result().code, DDP_ERROR_TIMEOUT);
 }
 
+TEST_F(SiblingExecutorsTest, AnExpiredWorkLetsTheQueuePass) {
+    OpTag tag;
+    tag.executor = executors_[1];
+    const auto mine = Work::user_completed(50);
+    auto chain = mine->then([&](const OpTag&) { return nothing(*executors_[1]); }, true, tag);
+    auto later = nothing(*executors_[1]);
+    ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
+    EXPECT_TRUE(later->result().ok());
+    EXPECT_EQ(chain->result().code, DDP_ERROR_TIMEOUT);
+}
+
 TEST_F(SiblingExecutorsTest, PoisonWakesWaiters) {
     auto held = block(*executors_[0]);
     auto queued = nothing(*executors_[0]);
