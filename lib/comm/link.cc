@@ -311,6 +311,7 @@ Link::~Link() {
     if (executor_) executor_->stop(left);
     if (watch_) end_enqueued();
     monitor_.reset();  // its callbacks use the members above
+    if (transport_) transport_->leave();
     recorder_.write({.kind = record::EventKind::kLeft});
 }
 

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "backends/hierarchical/transport.h"
+#include "backends/shm/transport.h"
 #include "comm/registry.h"
 #include "util/deadline.h"
 #include "util/interrupt.h"
@@ -128,6 +130,12 @@ void Transport::choose() {
 
 Transport::~Transport() {
     backend_->destroy(transport_);
+}
+
+// Of the backends that have memory for the program. ddp_backend has no function for this.
+void Transport::leave() {
+    if (backend_ == shm_backend()) shm_leave(transport_);
+    if (backend_ == hierarchical_backend()) hierarchical_leave(transport_);
 }
 
 void Transport::run(const ddp_collective& collective) {

@@ -36,6 +36,9 @@ public:
     const char* name() const { return backend_->name; }
     bool has(std::uint32_t capability) const { return (capabilities_ & capability) != 0; }
     void abort() { backend_->abort(transport_); }
+    // The last call but for deallocate(). The other ranks hear that this rank has gone, although memory may keep the
+    // transport.
+    void leave();
 
     void run(const ddp_collective& collective);
     // Whether the backend has an opinion on where a collective should run.

@@ -219,6 +219,11 @@ void HierarchicalTransport::abort() {
     fail_with({DDP_ERROR_ABORTED, "the group was aborted"});
 }
 
+void HierarchicalTransport::leave() {
+    if (team_) team_->leave();
+    rail_.reset();  // says goodbye
+}
+
 void HierarchicalTransport::fail_with(const ErrorInfo& reason) {
     const ddp_status code = failure_.set(reason).code;
     // After a mismatch every rank finds out by itself, from what the others have posted.
@@ -263,6 +268,10 @@ constexpr ddp_backend kBackend = {
 
 const ddp_backend* hierarchical_backend() {
     return &kBackend;
+}
+
+void hierarchical_leave(void* transport) {
+    Adapter::of(transport).leave();
 }
 
 }  // namespace libddp

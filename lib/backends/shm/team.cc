@@ -45,7 +45,10 @@ Team::Team(const ddp_backend_host& host, const Options& options, const backend::
 }
 
 Team::~Team() {
-    if (!shared_) return;
+    if (shared_) leave();
+}
+
+void Team::leave() {
     take_seat(-1);
     state(options_.rank).left.store(1);
     for (Counter* counter : {&shared_->arrivals, &shared_->barrier, &shared_->completed}) counter->wake_all();

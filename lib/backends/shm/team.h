@@ -158,6 +158,9 @@ public:
     }
     std::size_t staging_bytes() const { return options_.staging_bytes; }
 
+    // This rank takes part in nothing more: the others need not wait for it. Its memory stays.
+    void leave();
+
     // The failure is set: wakes whoever waits here, and unless others must find out by themselves tells them to give
     // up too. Any thread.
     void give_up(bool tell_others);

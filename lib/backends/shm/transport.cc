@@ -59,6 +59,10 @@ void ShmTransport::abort() {
     fail_with({DDP_ERROR_ABORTED, "the group was aborted"});
 }
 
+void ShmTransport::leave() {
+    if (team_) team_->leave();
+}
+
 void ShmTransport::fail_with(const ErrorInfo& reason) {
     const ddp_status code = failure_.set(reason).code;
     // After a mismatch every rank finds out by itself, from what the others have posted.
@@ -127,6 +131,10 @@ constexpr ddp_backend kBackend = {
 
 const ddp_backend* shm_backend() {
     return &kBackend;
+}
+
+void shm_leave(void* transport) {
+    Adapter::of(transport).leave();
 }
 
 }  // namespace libddp

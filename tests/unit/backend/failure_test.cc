@@ -255,6 +255,25 @@ TEST(Hierarchical, ABrokenGroupEndsEveryWaitOfCreate) {
     breaker.join();
 }
 
+TEST(SharedMemory, ARankThatLeavesEndsTheOthersAndKeepsItsMemory) {
+    const auto leave_one = [](const Kind& kind, void (*leave)(void*)) {
+        World world(4, kind);
+        ASSERT_TRUE(world.connected());
+        auto* memory = static_cast<char*>(world[0].allocate(1000));
+        leave(world[0].transport());
+        const auto begin = Clock::now();
+        each_rank(3, [&](int other) {
+            Rank& rank = world[other + 1];
+            EXPECT_EQ(rank.barrier(), DDP_ERROR_RANK_FAILED) << rank.failure.message;
+        });
+        EXPECT_LT(elapsed_ms(begin), with_slack(5000));
+        memory[999] = 1;
+        world[0].deallocate(memory);
+    };
+    leave_one({"shm", shm_backend()}, shm_leave);
+    leave_one({"hierarchical", hierarchical_backend(), "", false, 2}, hierarchical_leave);
+}
+
 // Rank 1 has come, but the thread that moves its bytes is held up, so rank 0 only sends.
 TEST(Tcp, ATimeoutNamesTheRankThatTakesNothing) {
     World world(2, Kind{"tcp", tcp_backend()});
