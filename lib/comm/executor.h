@@ -68,8 +68,8 @@ public:
     // Holds up the queue, from this place in it, until `work` (a new one if null) is done and what continues it has
     // run.
     WorkPtr add_gate(WorkPtr work = nullptr);
-    // Fails the work of a gate that is at the head of the queue, if its deadline has passed. What waits behind the gate does
-    // not lead to that work.
+    // Fails the work of a gate that is at the head of the queue, if its deadline has passed. What waits behind the gate
+    // does not lead to that work.
     void expire_gate();
 
     // Waits until `work` is done; false if the deadline passed first. If `lend`, the calling thread lends itself, unless

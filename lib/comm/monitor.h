@@ -5,8 +5,8 @@
 //   - a rank that dies: the store writes the last will of its connection;
 //   - a process that exits without leaving: the same, but it has put the exit and its status into the will;
 //   - a rank that sees a mismatch, aborts or lacks a gradient reports it;
-//   - a timeout: the first rank to see it asks everyone how far they are, and blames those who left before, are silent, or
-//     are behind.
+//   - a timeout: the first rank to see it asks everyone how far they are, and blames those who left before, are silent,
+//     or are behind.
 // Every rank watches for the verdict, so that even one whose own neighbours are well hears of it within milliseconds.
 #pragma once
 

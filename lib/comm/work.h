@@ -42,8 +42,8 @@ public:
     Work(const Work&) = delete;
     Work& operator=(const Work&) = delete;
 
-    // A work that its user completes, and that fails with TIMEOUT when somebody waits for it, or for what follows it, past
-    // the deadline.
+    // A work that its user completes, and that fails with TIMEOUT when somebody waits for it, or for what follows it,
+    // past the deadline.
     static WorkPtr user_completed(std::int64_t timeout_ms);
     bool is_user_completed() const { return user_completed_; }
 

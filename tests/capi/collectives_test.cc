@@ -248,7 +248,7 @@ TEST_P(CollectivesTest, DisagreementIsAnErrorOnEveryRank) {
     });
 }
 
-// Two threads are rank 0, each of its own group. Only one of them can start the store at the address that both groups have.
+// Two threads are rank 0, each of its own group. Only one of them can start the store at the address of both groups.
 TEST(Create, TwoGroupsMayMeetAtOneAddressAtOnce) {
     // An address of the loopback interface that other processes do not use.
     const auto pid = static_cast<unsigned>(getpid());

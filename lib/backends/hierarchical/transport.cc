@@ -52,8 +52,8 @@ HierarchicalTransport::HierarchicalTransport(const ddp_backend_host& host)
                     (rails_can & (DDP_BACKEND_DETERMINISTIC | DDP_BACKEND_NEEDS_MATCH | DDP_BACKEND_INTERRUPTIBLE));
 }
 
-// Ranks without a rail learn this from the first of their host, through the store. A wait for the team would not see that
-// the group breaks, because nobody can abort a transport that is being made.
+// Ranks without a rail learn this from the first of their host, through the store. A wait for the team would not see
+// that the group breaks, because nobody can abort a transport that is being made.
 std::uint32_t HierarchicalTransport::what_rails_can(const ddp_backend_host& host) const {
     constexpr const char* kKey = "rails_can";
     const backend::Keys keys(host, str("host/", topology_.host(), "/"));

@@ -166,8 +166,8 @@ void reduce_staged(Team& team, const ddp_collective& c) {
         [&](std::size_t chunk) { message.reduce(chunk, true); }, [&](std::size_t chunk) { message.copy_out(chunk); });
 }
 
-// `between` gets the whole slice at once, as from reduce_shared: on another host the messages may be in the other kind of
-// memory.
+// `between` gets the whole slice at once, as from reduce_shared: on another host the messages may be in the other kind
+// of memory.
 void reduce_staged(Team& team, const ddp_collective& c, const Between& between) {
     StagedMessage message(team, c, between.owners);
     pipeline(

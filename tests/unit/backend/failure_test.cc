@@ -237,8 +237,8 @@ TEST(Hierarchical, TimeoutsNumberRanksAsTheGroupDoes) {
     EXPECT_EQ(world[1].status, DDP_ERROR_TIMEOUT);
 }
 
-// Hosts of three ranks and two: rank 4 has no rail. Rank 2 says where it is, and then does not come. So each rank waits in
-// another part of create.
+// Hosts of three ranks and two: rank 4 has no rail. Rank 2 says where it is, and then does not come. So each rank waits
+// in another part of create.
 TEST(Hierarchical, ABrokenGroupEndsEveryWaitOfCreate) {
     MemoryStore store;
     store.set("topology/2", host_id());
