@@ -148,8 +148,7 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, b
         changed_.wait_until(lock, next_glance(deadline));
         --helpers_;
         lock.unlock();
-        work.expire_if_due();
-        expire_gate();
+        work.look_at_deadlines();
         work.end_if_wanted(verdict);
         lock.lock();
     }
@@ -382,8 +381,7 @@ bool SiblingExecutors::wait(Work& work, const std::optional<Deadline>& deadline)
         lock.lock();
         rung_.wait_until(lock, next_glance(deadline), [&] { return rings_ != seen; });
         lock.unlock();
-        work.expire_if_due();
-        expire_gates();
+        work.look_at_deadlines();
         work.end_if_wanted(verdict);
     }
 }
@@ -393,11 +391,6 @@ bool SiblingExecutors::run_callbacks() {
     for (const auto& member : members_)
         if (auto executor = member.lock()) ran = executor->run_callbacks() || ran;
     return ran;
-}
-
-void SiblingExecutors::expire_gates() {
-    for (const auto& member : members_)
-        if (const auto executor = member.lock()) executor->expire_gate();
 }
 
 void SiblingExecutors::ring() {

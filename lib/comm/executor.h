@@ -172,8 +172,6 @@ public:
     bool wait(Work& work, const std::optional<Deadline>& deadline);
     // Runs the continuations of all members that wait for a thread inside a libddp call. False if there were none.
     bool run_callbacks();
-    // Executor::expire_gate() of all members.
-    void expire_gates();
     const std::atomic<std::int64_t>& waiting_callbacks() const { return waiting_callbacks_; }
     void count_callbacks(std::int64_t change) { waiting_callbacks_.fetch_add(change, std::memory_order_relaxed); }
     // A work is done, or a callback can run.

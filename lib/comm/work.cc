@@ -60,11 +60,8 @@ void Work::open_gate() {
 }
 
 void Work::poll() {
-    if (executor_) {
-        executor_->advance(*this);
-        executor_->expire_gate();
-    }
-    expire_if_due();
+    if (executor_) executor_->advance(*this);
+    look_at_deadlines();
 }
 
 Deadline::Clock::time_point next_glance(const std::optional<Deadline>& deadline) {
@@ -84,7 +81,7 @@ bool Work::wait(const std::optional<Deadline>& deadline, bool lend) {
         if (expiry_) glance = std::min(glance, expiry_->deadline.at());
         finished_.wait_until(lock, glance, [this] { return done(); });
         lock.unlock();
-        expire_if_due();
+        look_at_deadlines();
         if (interrupt::wanted()) interrupted();
     }
     return true;
@@ -221,6 +218,13 @@ void Work::expire_if_due() {
                   str("a work made by ddp_work_create was not completed within ", expiry->timeout_ms, " ms")});
     else if (next)
         next->expire_if_due();
+}
+
+// Of the works that this one waits for, and of those that hold up a queue in front of one of them.
+void Work::look_at_deadlines() {
+    expire_if_due();
+    for (WorkPtr work = shared_from_this(); work && !work->done(); work = work->waits_for())
+        if (work->executor_) work->executor_->expire_gate();
 }
 
 WorkPtr Work::waits_for() {

@@ -101,6 +101,7 @@ private:
     void start_all(std::vector<Continuation> continuations);
     void open_gate();
     void expire_if_due();
+    void look_at_deadlines();
     WorkPtr waits_for();
     void end_if_wanted(std::optional<ErrorInfo>& verdict);
     void check_executor() const;

@@ -279,6 +279,19 @@ TEST_P(ExecutorTest, AnExpiredWorkLetsTheQueuePass) {
         }
 }
 
+TEST_P(ExecutorTest, AnExpiredWorkLetsPassWhatAnotherWaitLeadsTo) {
+    if (GetParam() == Runner::kWaitingThread) GTEST_SKIP() << "who waits for a work of the program runs no operations";
+    OpTag tag;
+    tag.executor = executor_;
+    const auto mine = Work::user_completed(50), first = Work::user_completed(5000);
+    auto chain = mine->then([](const OpTag&) -> WorkPtr { return nullptr; }, true, tag);
+    auto out = first->then([&](const OpTag&) { return submit_function(*executor_, note("b")); }, true, {});
+    first->complete({});
+    ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
+    EXPECT_TRUE(out->result().ok());
+    EXPECT_THAT(ran_, ElementsAre("b"));
+}
+
 // The program finishes a work early on one rank and late on another; the sequence of operations is the same.
 TEST_P(ExecutorTest, GatesKeepThePlaceOfAChainThatWaitsForTheProgram) {
     for (bool early : {true, false})
