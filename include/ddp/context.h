@@ -167,30 +167,30 @@ enum {
     DDP_PUT_ADD = 1u << 0
 };
 
-/* Copies a gradient to its place (desc.grad or view), where the result will be too, and announces it. gradient:
- * contiguous CPU memory of the parameter's shape and dtype, not used after the call. NULL: only for a parameter without
- * elements. Without DDP_PUT_ADD, gradient may be the place itself; then nothing is copied. An error copies nothing.
+/* Copies a gradient to its place (desc.grad or view) and announces it. gradient: contiguous CPU memory of the
+ * parameter's shape and dtype, not used after the call. NULL: only for a parameter without elements. Without
+ * DDP_PUT_ADD, gradient may be the place itself. An error copies nothing.
  * Errors: as ddp_grad_ready; INVALID_ARGUMENT (device memory, other overlap with the place);
  * UNSUPPORTED (device parameter: copy, then ddp_grad_ready_on of device.h). */
 DDP_API ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags,
                            ddp_error** error);
 
 /* Ends the backward pass: waits until every bucket is reduced, and (copy) writes gradients back. Every gradient must
- * have been announced since the last synced step, unless unused gradients are allowed (participation.h). Otherwise the
- * context breaks with MISSING_GRADIENT on every rank.
+ * have been announced since the last synced step, or may be unused (participation.h). Otherwise the context breaks with
+ * MISSING_GRADIENT on every rank.
  * Errors: MISSING_GRADIENT, NONFINITE, MISMATCH, RANK_FAILED, TIMEOUT, ABORTED, INVALID_STATE, CALLBACK or a hook's.
  * Threads: one. Blocks: for all ranks, the group's timeout for each bucket. Collective: if synced. Callbacks: no. */
 DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);
 
 /* no_sync: with sync 0 the following steps do not communicate, and the next synced step reduces the sums. libddp adds
- * up sparse rows, factors, and gradients put with DDP_PUT_ADD; the program adds up the rest. In an unsynced
- * step it counts from the next. Errors: INVALID_STATE (a synced step has begun).
+ * up sparse rows, factors, and gradients put with DDP_PUT_ADD; the program adds up the rest. In an unsynced step it
+ * counts from the next. Errors: INVALID_STATE (a synced step has begun).
  * Threads: one. Blocks: no. Collective: no, but all ranks must set the same value. Callbacks: no. */
 DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error);
 
-/* Instead of ddp_finalize: ends a step that went wrong for the program, and forgets unsynced steps. Copied
- * gradients stay; after a synced step views are zero. If not all ranks discard, contexts break with MISMATCH
- * in the next step. Errors and facts as ddp_finalize, without MISSING_GRADIENT; UNSUPPORTED if a rank is in ddp_join. */
+/* Instead of ddp_finalize: ends a step that went wrong, and forgets unsynced steps. Copied gradients stay; after a
+ * synced step views are zero. If not all ranks discard, contexts break with MISMATCH in the next step. Errors and facts
+ * as ddp_finalize, without MISSING_GRADIENT; UNSUPPORTED if a rank is in ddp_join. */
 DDP_API ddp_status ddp_step_discard(ddp_context* context, ddp_error** error);
 
 /* ddp_grad_ready for DDP_PARAM_SPARSE of shape [rows, ...]: gives `count` rows; all others are zero. indices: in
