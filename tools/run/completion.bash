@@ -29,8 +29,12 @@ _ddprun() {
         case $before in
             --place) mapfile -t COMPREPLY < <(compgen -W "none numa cores" -- "$word") ;;
             --status)  # a job of this user, or a folder
-                local jobs
-                jobs=$(sed -n 's/^pid //p' {/dev/shm,"${TMPDIR:-/tmp}"}/ddprun-*/job 2> /dev/null)
+                local folder jobs=
+                for folder in {/dev/shm,"${TMPDIR:-/tmp}"}/ddprun-*; do
+                    # compgen -W runs commands that its words name, and other users may write to these places.
+                    [[ -O $folder && ! -L $folder ]] || continue
+                    jobs+=" $(sed -nE 's/^pid ([0-9]+)$/\1/p' "$folder/job" 2> /dev/null)"
+                done
                 mapfile -t COMPREPLY < <(compgen -W "$jobs" -- "$word"; compgen -d -- "$word")
                 ;;
             --record) mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;

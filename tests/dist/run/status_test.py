@@ -15,6 +15,7 @@ import unittest
 from ddprun_support import BOUND, DDPRUN, PYTHON, SLACK, Case, Result, run, start, until
 
 PACE = os.environ["DDPRUN_TEST_PACE"]  # pace.c
+NO_PID = "999999999"  # more than the kernel gives
 
 
 class StatusTest(Case):
@@ -146,18 +147,39 @@ class StatusTest(Case):
         for job in jobs:
             job.communicate(timeout=60)
 
+    def offered(self, **variables):
+        """What bash offers as the job of --status."""
+        script = 'source "$1"; COMP_WORDS=("$2" --status ""); COMP_CWORD=2; _ddprun; printf "%s\\n" "${COMPREPLY[@]}"'
+        source = pathlib.Path(__file__).resolve().parents[3] / "tools/run/completion.bash"
+        return subprocess.run(["bash", "-c", script, "bash", source, DDPRUN], check=True, timeout=30, text=True,
+                              env={**os.environ, **variables}, stdout=subprocess.PIPE).stdout.splitlines()
+
     def test_completion(self):
         job = self.start_job(1, 5)
         self.await_table(job.pid, 1, lambda rows: rows[0]["step"] == "4")
-        script = 'source "$1"; COMP_WORDS=("$2" --status ""); COMP_CWORD=2; _ddprun; printf "%s\\n" "${COMPREPLY[@]}"'
-        source = pathlib.Path(__file__).resolve().parents[3] / "tools/run/completion.bash"
-        offered = subprocess.run(["bash", "-c", script, "bash", source, DDPRUN], check=True, timeout=30, text=True,
-                                 stdout=subprocess.PIPE).stdout.splitlines()
-        self.assertIn(str(job.pid), offered)
+        self.assertIn(str(job.pid), self.offered())
         self.end_job(job)
 
+    def add_job_file(self, folder, pid):
+        os.mkdir(self.path(folder))
+        self.write(f"{folder}/job", f"pid {pid}\n")
+
+    def test_completion_runs_no_words_of_a_job_file(self):
+        self.add_job_file("ddprun-evil", "$(touch${IFS}%s)" % self.path("mark"))
+        self.add_job_file("ddprun-good", NO_PID)
+        self.assertIn(NO_PID, self.offered(TMPDIR=self.folder))
+        self.assertFalse(os.path.exists(self.path("mark")))
+
+    def test_completion_reads_only_folders_of_this_user(self):
+        self.add_job_file("elsewhere", NO_PID)
+        os.symlink("elsewhere", self.path("ddprun-link"))
+        if os.geteuid() == 0:
+            self.add_job_file("ddprun-foreign", NO_PID)
+            os.chown(self.path("ddprun-foreign"), 65534, 65534)
+        self.assertNotIn(NO_PID, self.offered(TMPDIR=self.folder))
+
     def test_errors(self):
-        for words, *arguments in ((b"there is no process 999999999", "999999999"), (b"is no ddprun", str(os.getpid())),
+        for words, *arguments in ((b"there is no process " + NO_PID.encode(), NO_PID), (b"is no ddprun", str(os.getpid())),
                                   (b"cannot read /nowhere: No such file", "/nowhere"),
                                   (b"holds no records", self.folder), (b"cannot read", __file__)):
             result = run("--status", *arguments)
