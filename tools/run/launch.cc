@@ -196,9 +196,17 @@ void Launch::serve() {
     const Endpoint address = address_to_bind();
     // The old server goes first: it may hold the port.
     store_.reset();
+    // While libddp waits for the name of this host, this thread is not in the loop: the loop runs when libddp asks.
+    Timer keeps_loop_alive(loop_.get(), [] {});
+    keeps_loop_alive.start(kBetweenLooksAtStore);
+    const auto interrupted = [this] {
+        loop_.run_ready();
+        return interrupted_ != 0;
+    };
     try {
-        store_ = Store::serve(address, secret_, kJoinTime);
+        store_ = Store::serve(address, secret_, kJoinTime, interrupted);
     } catch (const std::runtime_error& error) {
+        if (interrupted_ != 0) return;
         throw std::runtime_error("cannot host the store at " + address.uri() + ": " + error.what());
     }
     store_uri_ = options_.rendezvous.value_or(Endpoint{reachable(address.host), store_->port()}).uri();
@@ -309,6 +317,7 @@ int Launch::run_here() {
     for (;; ++generation_) {
         // Each generation gets a fresh store, so that nothing of the one before can be met there.
         if (!is_elastic()) serve();
+        if (interrupted_ != 0) break;
         start_job();
         while (!job_->ended()) {
             const int starts = survival_->starts();

@@ -23,6 +23,8 @@ public:
 
     uv_loop_t* get() { return &loop_; }
     void run_once() { uv_run(&loop_, UV_RUN_ONCE); }
+    // Does what is to be done now, and waits for nothing.
+    void run_ready() { uv_run(&loop_, UV_RUN_NOWAIT); }
 
 private:
     uv_loop_t loop_;
@@ -49,6 +51,7 @@ private:
     void write_report();
     // Where this node's server listens; port 0: a free one.
     Endpoint address_to_bind() const;
+    // Makes no store if a signal interrupts ddprun meanwhile.
     void serve();
     void open_shared_store();
     void join(const std::string& uri, const std::string& whose);

@@ -1,7 +1,10 @@
 #include "rendezvous.h"
 
+#include <ddp/interrupt.h>
+
 #include <charconv>
 #include <stdexcept>
+#include <utility>
 
 namespace ddprun {
 namespace {
@@ -36,6 +39,27 @@ public:
 
 private:
     ddp_error* error_ = nullptr;
+};
+
+// Lets a function end the waits of this thread. An empty one ends none.
+class Interrupts {
+public:
+    explicit Interrupts(std::function<bool()> wanted) : wanted_(std::move(wanted)) {
+        if (wanted_) install([](void* of) -> std::int32_t { return static_cast<Interrupts*>(of)->wanted_() ? 1 : 0; });
+    }
+    ~Interrupts() {
+        if (wanted_) install(nullptr);
+    }
+    Interrupts(const Interrupts&) = delete;
+    Interrupts& operator=(const Interrupts&) = delete;
+
+private:
+    // Cannot fail: the flag is one that libddp knows.
+    void install(ddp_interrupt_fn check) {
+        ddp_set_interrupt_check(check, this, nullptr, DDP_INTERRUPT_THIS_THREAD, nullptr);
+    }
+
+    const std::function<bool()> wanted_;
 };
 
 }  // namespace
@@ -75,7 +99,9 @@ Store Store::open(const std::string& uri, const std::string& secret, bool serve,
     return Store(store);
 }
 
-Store Store::serve(const Endpoint& address, const std::string& secret, Milliseconds bound) {
+Store Store::serve(const Endpoint& address, const std::string& secret, Milliseconds bound,
+                   std::function<bool()> interrupted) {
+    const Interrupts interrupts(std::move(interrupted));
     return open(address.uri(), secret, true, bound);
 }
 

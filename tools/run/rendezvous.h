@@ -5,6 +5,7 @@
 #include <ddp/store.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,8 +29,10 @@ std::optional<Endpoint> parse_endpoint(const std::string& text, int least_port =
 
 class Store {
 public:
-    // Runs a server that binds `address`. Waits at most `bound` for the name to become this host's.
-    static Store serve(const Endpoint& address, const std::string& secret, Milliseconds bound);
+    // Runs a server that binds `address`. Waits at most `bound` for the name to become this host's, and no longer once
+    // `interrupted`, which is asked again and again, returns true.
+    static Store serve(const Endpoint& address, const std::string& secret, Milliseconds bound,
+                       std::function<bool()> interrupted = nullptr);
     // uri: of any store. Waits at most `bound` for its server.
     static Store connect(const std::string& uri, const std::string& secret, Milliseconds bound);
 

@@ -95,6 +95,17 @@ class SignalTest(Case):
         self.assertEqual(process.wait(15), 130)
         self.expect_gone(pids)
 
+    def test_ends_while_it_waits_for_the_name_of_its_host(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number.name), open(self.path("err"), "wb") as err:
+                process = self.start("-n", 1, "--rdzv", "no-such-host.invalid:29500", "true", stderr=err)
+                waits = until(lambda: b"waits for the address of its host" in self.read("err"), 30 * SLACK)
+                self.assertTrue(waits, self.read("err"))
+                begin = time.monotonic()
+                process.send_signal(number)
+                self.expect(Result(process), 128 + number)
+                self.assertLess(time.monotonic() - begin, 2 * SLACK)
+
     def test_nohup_is_respected(self):
         code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 1"
         process = self.start("-n", 1, "sh", "-c", code,
