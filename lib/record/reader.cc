@@ -407,24 +407,52 @@ void unpack_records(const std::string& folder, std::string_view packed) {
     }
 }
 
-void forget_earlier(const std::string& folder) {
+namespace {
+
+// Removes the records of which the function says so, from what their heads tell.
+template <class Function>
+void remove_records(const std::string& folder, Function is_unwanted) {
     std::error_code ignored;
-    bool any_runs = false;  // of another launcher of this host
     for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
         const std::filesystem::path& path = entry.path();
-        if (path.extension() != kSuffix || !path.filename().string().starts_with(host_name() + ".")) continue;
+        if (path.extension() != kSuffix) continue;
         try {
             File file(path.string());
-            const ProcessRecord record = record_of(Bytes(file.read(0, sizeof(Head))).value<Head>(), path.string());
-            const auto state = process_state(record.pid);
-            if (state && state->started == record.started)
-                any_runs = true;
-            else
+            if (is_unwanted(record_of(Bytes(file.read(0, sizeof(Head))).value<Head>(), path.string())))
                 std::filesystem::remove(path, ignored);
         } catch (const std::exception&) {  // no record of libddp's
         }
     }
+}
+
+}  // namespace
+
+void forget_earlier(const std::string& folder) {
+    bool any_runs = false;  // of another launcher of this host
+    remove_records(folder, [&](const ProcessRecord& record) {
+        if (!std::filesystem::path(record.path).filename().string().starts_with(host_name() + ".")) return false;
+        const auto state = process_state(record.pid);
+        const bool runs = state && state->started == record.started;
+        any_runs = any_runs || runs;
+        return !runs;
+    });
+    std::error_code ignored;
     if (!any_runs) std::filesystem::remove(folder + "/" + kSights + host_name(), ignored);
+}
+
+void forget_all(const std::string& folder) {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+        const std::filesystem::path& path = entry.path();
+        if (path.extension() == kSuffix || path.filename().string().starts_with(kSights))
+            std::filesystem::remove(path, ignored);
+    }
+}
+
+void forget_before(const std::string& folder, std::int32_t launch_rank, std::int64_t realtime_ns) {
+    remove_records(folder, [&](const ProcessRecord& record) {
+        return record.launch_rank == launch_rank && record.opened_realtime_ns < realtime_ns;
+    });
 }
 
 ProcessRecord parse_record(std::string_view text, const std::string& path) try {

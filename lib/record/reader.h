@@ -81,6 +81,10 @@ void add_sight(const std::string& folder, const Sight& sight);
 std::vector<Sight> read_sights(const std::string& folder);
 // Removes what an earlier job of this host has left in the folder.
 void forget_earlier(const std::string& folder);
+// Removes all records, and what was seen.
+void forget_all(const std::string& folder);
+// Removes the records of processes of this rank that began before this time of the system's clock.
+void forget_before(const std::string& folder, std::int32_t launch_rank, std::int64_t realtime_ns);
 
 // All records of the folder, each with its newest events and all its facts, and what was seen, for a folder on another host. A record
 // that would take more than bytes_each is left out.

@@ -84,6 +84,7 @@ void Job::start_again() {
         if (!rank.process->drained() && waits) continue;
         rank.process->close_output();
         const int number = rank.process->rank();
+        plan_.records->begin_again(number, rank.since_ns);
         try {
             rank = start_rank(number - plan_.first_rank, rank.restart + 1);
         } catch (const std::runtime_error& error) {

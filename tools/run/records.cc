@@ -108,6 +108,7 @@ Records::~Records() {
 
 void Records::begin_generation(int generation) {
     if (root_.empty()) return;
+    if (root_ == temporary_ && !folder_.empty()) record::forget_all(folder_);
     folder_ = generation_folder(root_, generation);
     try {
         make_folder(folder_);
@@ -121,6 +122,10 @@ void Records::begin_generation(int generation) {
     facts_.records = folder_;
     write_job_file(root_, facts_);
     if (!temporary_.empty() && temporary_ != root_) write_job_file(temporary_, facts_);
+}
+
+void Records::begin_again(int rank, std::int64_t since_ns) const {
+    if (root_ == temporary_ && !folder_.empty()) record::forget_before(folder_, rank, since_ns);
 }
 
 void Records::note(int rank, const Ending& ending, const std::string& words) const {

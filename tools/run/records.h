@@ -21,8 +21,12 @@ public:
 
     // Why nothing is recorded, for the user. "": it is.
     const std::string& why_none() const { return why_none_; }
-    // Each generation has a folder of its own. Throws std::runtime_error if it cannot be made.
+    // Each generation has a folder of its own. Records that go with the job go with their generation. Throws
+    // std::runtime_error if the folder cannot be made.
     void begin_generation(int generation);
+    // A rank is about to be started again. Of records that go with the job, those of its last process stay, which was started
+    // at since_ns.
+    void begin_again(int rank, std::int64_t since_ns) const;
     // Of the generation: the value of DDP_RECORD. "": there is none.
     const std::string& folder() const { return folder_; }
     // A folder that goes with the job, and in which --status finds it: who outlives ddprun removes it. "": none.

@@ -11,6 +11,7 @@ from etcd_servers import Servers, what_is_missing  # tests/support, to which ddp
 from metrics_test import Scrape
 
 WORKER = os.environ["DDP_ELASTIC_WORKER"]  # tests/dist/elastic/worker.c
+PACE = os.environ["DDPRUN_TEST_PACE"]  # pace.c
 STEPS = 600
 ROSTER = re.compile(rb"roster (\d+) step (\d+) rank (\d+) of (\d+)")
 
@@ -227,6 +228,13 @@ class ElasticPlainTest(Case):
         self.expect(result, 0)
         told = re.findall(rb"rank 1 \(pid \d+\) exited with status (\d).*; it is started again \((\d of at most 3)\)\n", result.err)
         self.assertEqual(told, [(b"3", b"1 of at most 3"), (b"2", b"2 of at most 3"), (b"1", b"3 of at most 3")], str(result))
+
+    def test_records_in_memory_are_those_of_the_last_two_processes(self):
+        code = f"""DDP_STORE=file://{self.path('store')}$DDP_RESTART {PACE} 1 {self.folder}
+                   ls $DDP_RECORD/*.record > {self.path('list')}$DDP_RESTART; exit $((3 - DDP_RESTART))"""
+        result = run("-n", 1, "--min-ranks", 1, "--max-restarts", 3, "sh", "-c", code)
+        self.expect(result, 0)
+        self.assertEqual([self.read(f"list{i}").count(b"\n") for i in range(4)], [1, 2, 2, 2], str(result))
 
     def test_gives_up(self):
         result = run("-n", 1, "--min-ranks", 1, "--max-restarts", 2, "sh", "-c", "exit $((10 + DDP_RESTART))")

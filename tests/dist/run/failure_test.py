@@ -188,6 +188,13 @@ class RestartTest(Case):
             for restart in range(2):
                 self.assertIn(b"rank %d try %d\n" % (rank, restart), result.out)
 
+    def test_records_in_memory_go_with_their_generation(self):
+        lists = f"find ${{DDP_RECORD%/restart-*}} -name '*.record' > {self.path('list')}$DDP_RANK.$DDP_RESTART"
+        result = run("-n", 2, "--max-restarts", 3, "sh", "-c", f"{RANK} 1 0; {lists}; exit 5")
+        self.expect(result, 5)
+        for restart in range(4):  # both ranks have met before rank 1 fails
+            self.assertEqual(self.read(f"list1.{restart}").count(b"\n"), 2, str(result))
+
     def test_none_for_a_program_that_cannot_run(self):
         script = self.write("script", "#!/no/such/interpreter\n", 0o755)
         result = run("-n", 4, "--max-restarts", 3, script)
