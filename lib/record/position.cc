@@ -201,15 +201,20 @@ void find_standstill(Position& position, std::int64_t now_ns) {
     if (now_ns - since_ns >= kStandstillNs) position.still_ns = now_ns - since_ns;
 }
 
-// Of a folder that several jobs have used: the newest record of each rank.
+bool is_older(const Part& a, const Part& b) {
+    return a.process->opened_realtime_ns < b.process->opened_realtime_ns;
+}
+
+// Of a folder that several jobs have used: the newest record of each rank, in the world of the newest of all. An earlier
+// job may have had more ranks.
 Parts newest(const Parts& all) {
+    const std::int32_t world = std::max_element(all.begin(), all.end(), is_older)->group->world;
     Parts parts;
     for (const Part& part : all) {
         const auto newer = std::find_if(all.begin(), all.end(), [&](const Part& other) {
-            return other.group->rank == part.group->rank &&
-                   other.process->opened_realtime_ns > part.process->opened_realtime_ns;
+            return other.group->world == world && other.group->rank == part.group->rank && is_older(part, other);
         });
-        if (newer == all.end()) parts.push_back(part);
+        if (part.group->world == world && newer == all.end()) parts.push_back(part);
     }
     return parts;
 }
@@ -225,7 +230,6 @@ Group find_group(const Parts& all, const std::vector<Sight>& sights) {
     for (std::int32_t rank = 0; rank < first.world; ++rank) group.ranks[static_cast<std::size_t>(rank)].rank = rank;
     const std::int64_t broken_ns = take_verdict(group, parts);
     for (const Part& part : parts) {
-        if (part.group->world != group.world) continue;
         Position position = find_position(*part.process, *part.group, broken_ns);
         take_sights(position, sights);
         group.now_ns = std::min(std::max(group.now_ns, last_sign(position)), broken_ns);

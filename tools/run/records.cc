@@ -139,8 +139,8 @@ void Records::note(int rank, const Ending& ending, const std::string& words) con
 void Records::note_stopped(const record::Group& group) const {
     for (const record::Position& position : group.ranks)
         if (position.life == record::Life::kStopped)
-            record::add_sight(folder_,
-                              {position.process->launch_rank, record::Sight::Kind::kStopped, "was stopped", ""});
+            record::add_sight(
+                folder_, {position.process->launch_rank, record::Sight::Kind::kStopped, "was stopped", "", now_ns()});
 }
 
 std::string Records::explain(int rank, std::int64_t since_ns, bool all_end) const try {

@@ -17,6 +17,7 @@ from slack import SLACK  # noqa: E402
 
 DDPRUN = os.environ["DDPRUN"]
 RANK = os.environ["DDPRUN_TEST_RANK"]  # rank.c
+PACE = os.environ["DDPRUN_TEST_PACE"]  # pace.c
 PYTHON = sys.executable
 BOUND = 60  # seconds after which a test gives up on ddprun
 

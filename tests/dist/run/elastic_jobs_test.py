@@ -5,13 +5,12 @@ import signal
 import subprocess
 import unittest
 
-from ddprun_support import BOUND, SLACK, Case, Result, free_port, run, until
+from ddprun_support import BOUND, PACE, SLACK, Case, Result, free_port, run, until
 
 from etcd_servers import Servers, what_is_missing  # tests/support, to which ddprun_support leads
 from metrics_test import Scrape
 
 WORKER = os.environ["DDP_ELASTIC_WORKER"]  # tests/dist/elastic/worker.c
-PACE = os.environ["DDPRUN_TEST_PACE"]  # pace.c
 STEPS = 600
 ROSTER = re.compile(rb"roster (\d+) step (\d+) rank (\d+) of (\d+)")
 

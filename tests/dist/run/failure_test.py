@@ -1,12 +1,13 @@
 """Ranks that fail, and restarts."""
 import os
+import pathlib
 import re
 import signal
 import socket
 import time
 import unittest
 
-from ddprun_support import PYTHON, RANK, SLACK, Case, Result, run
+from ddprun_support import PACE, PYTHON, RANK, SLACK, Case, Result, run, until
 
 
 class FailureTest(Case):
@@ -160,6 +161,23 @@ class CauseTest(Case):
         result = run("-n", 2, "sh", "-c", "ulimit -c 0; " + code)
         self.expect(result, 3)
         self.assertLess(result.err.index(b"rank 0"), result.err.index(b"(SIGSEGV)"), str(result))
+
+
+    def test_a_stopped_rank_is_noted_with_the_time(self):
+        """The rank may have had an earlier process, which was not stopped."""
+        kept = self.path("records")
+        code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec {PACE} 60 {self.path('done')} stop"
+        process = self.start("-n", 3, "--record", kept, "--grace", 1, "sh", "-c", code)
+        pids = self.pids(3)
+        stat = pathlib.Path("/proc", str(pids[1]), "stat")
+        self.assertTrue(until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", 30 * SLACK))
+        before = time.time_ns()
+        os.kill(pids[2], signal.SIGKILL)
+        self.expect(Result(process), 137)
+        [seen] = [path.read_text() for path in pathlib.Path(kept).glob("seen-by-launcher-on-*")]
+        stopped = re.search(r"^1 2 (\d+) was stopped", seen, re.MULTILINE)
+        self.assertTrue(stopped, seen)
+        self.assertGreaterEqual(int(stopped[1]), before)
 
 
 class RestartTest(Case):

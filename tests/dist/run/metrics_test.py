@@ -12,9 +12,8 @@ import unittest
 import urllib.error
 import urllib.request
 
-from ddprun_support import PYTHON, SLACK, Case, free_port, run, until
+from ddprun_support import PACE, PYTHON, SLACK, Case, free_port, run, until
 
-PACE = os.environ["DDPRUN_TEST_PACE"]  # pace.c
 PARAM_BYTES = 2 * 250 * 4  # of one step
 SAMPLES = 32
 LINE = re.compile(r'(\w+)(?:\{(.*)\})? (\S+)$')

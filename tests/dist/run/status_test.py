@@ -12,9 +12,8 @@ import termios
 import time
 import unittest
 
-from ddprun_support import BOUND, DDPRUN, PYTHON, SLACK, Case, Result, run, start, until
+from ddprun_support import BOUND, DDPRUN, PACE, PYTHON, SLACK, Case, Result, run, start, until
 
-PACE = os.environ["DDPRUN_TEST_PACE"]  # pace.c
 NO_PID = "999999999"  # more than the kernel gives
 
 

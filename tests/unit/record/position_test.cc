@@ -61,6 +61,31 @@ TEST(Position, KnowsWhatTheLauncherSaw) {
     EXPECT_EQ(groups[0].ranks[2].at, Position::At::kLeft);
 }
 
+TEST(Position, OfAnEarlierJobWithMoreRanksIsLeftOut) {
+    std::vector<Story> all{Story(2, 4).opened(1).begin(0, 2), Story(3, 4).opened(1)};  // on other hosts
+    for (Story& story : stories(2)) all.push_back(story.opened(100).begin(0, 110));
+    const auto records = records_of(all);
+    const auto groups = find_groups(records, {{3, Sight::Kind::kKilled, "was killed", "", 50 * kMs}});
+    ASSERT_EQ(groups.size(), 1u);
+    EXPECT_EQ(groups[0].world, 2);
+    ASSERT_EQ(groups[0].ranks.size(), 2u);
+    for (const Position& position : groups[0].ranks) {
+        EXPECT_EQ(position.at, Position::At::kOperation);
+        EXPECT_EQ(position.process->opened_realtime_ns, 100 * kMs);
+    }
+}
+
+TEST(Position, IsNotStoppedByWhatWasSeenOfAnEarlierProcess) {
+    auto all = stories(2);
+    all[1].opened(100);
+    const auto records = records_of(all);
+    const auto sight = [&](std::int64_t at) {
+        return find_groups(records, {{1, Sight::Kind::kStopped, "was stopped", "", at * kMs}})[0].ranks[1].life;
+    };
+    EXPECT_NE(sight(99), Life::kStopped);
+    EXPECT_EQ(sight(101), Life::kStopped);
+}
+
 TEST(Position, OfARankWithoutARecordIsUnknown) {
     std::vector<Story> all{Story(1, 3)};
     const auto records = records_of(all);
