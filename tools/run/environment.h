@@ -21,6 +21,9 @@ struct RankFacts {
     std::string record_folder;  // "": nothing is recorded
 };
 
+// How many events the record of a rank holds.
+inline constexpr const char* kRecordEvents = "DDP_RECORD_EVENTS";
+
 // Variables whose values the launcher alone decides.
 bool is_reserved_variable(const std::string& name);
 

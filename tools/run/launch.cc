@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
@@ -244,8 +245,10 @@ JobFacts Launch::job_facts() const {
     facts.ranks = options_.local_ranks;
     facts.nodes = options_.nodes;
     facts.node_rank = options_.node_rank;
+    const char* events = std::getenv(kRecordEvents);
     for (const auto& [name, value] : options_.environment)
-        if (name == "DDP_RECORD_EVENTS") facts.events = std::strtoull(value.c_str(), nullptr, 10);
+        if (name == kRecordEvents) events = value.c_str();
+    if (events && *events) facts.events = std::strtoull(events, nullptr, 10);
     return facts;
 }
 

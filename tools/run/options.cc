@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <stdexcept>
@@ -300,7 +301,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
         const auto timeout = std::llround(*raw.timeout_seconds * 1000);
         options.environment.emplace_back("DDP_TIMEOUT_MS", std::to_string(timeout));
     }
-    if (!options.trace_file.empty()) add_default(options.environment, "DDP_RECORD_EVENTS", kTracedEvents);
+    if (!options.trace_file.empty() && !std::getenv(kRecordEvents))
+        add_default(options.environment, kRecordEvents, kTracedEvents);
     options.report_time = Milliseconds(std::llround(raw.report_seconds * 1000));
     options.grace = Milliseconds(std::llround(raw.grace_seconds * 1000));
     options.node_timeout = Milliseconds(std::llround(raw.node_timeout_seconds * 1000));

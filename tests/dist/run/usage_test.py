@@ -183,6 +183,20 @@ class EnvironmentTest(Case):
         found = self.environments("-n", 2, env={**os.environ, "OMP_NUM_THREADS": "3"})
         self.assertEqual([variables["OMP_NUM_THREADS"] for variables in found], ["3", "3"])
 
+    def test_number_of_recorded_events_is_left_alone(self):
+        trace = ("-n", 2, "--trace", self.path("trace.json"))
+        own = {name: value for name, value in os.environ.items() if name != "DDP_RECORD_EVENTS"}
+        for options, env, wanted in (([], {}, "262144"), ([], {"DDP_RECORD_EVENTS": "128"}, "128"),
+                                     (["--env", "DDP_RECORD_EVENTS=64"], {"DDP_RECORD_EVENTS": "128"}, "64")):
+            found = self.environments(*trace, *options, env={**own, **env})
+            self.assertEqual([variables["DDP_RECORD_EVENTS"] for variables in found], [wanted] * 2)
+
+    def test_records_that_memory_has_no_room_for(self):
+        many = {"DDP_RECORD_EVENTS": str(1 << 26), "TMPDIR": self.folder}  # 4 GiB for each rank
+        found = self.environments("-n", 64, env={**os.environ, **many})
+        for variables in found:
+            self.assertTrue(variables["DDP_RECORD"].startswith(self.folder), variables["DDP_RECORD"])
+
     def test_timeout(self):
         [variables] = self.environments("-n", 1, "--timeout", "2.5", "--env", "DDP_TIMEOUT_MS=1")
         self.assertEqual(variables["DDP_TIMEOUT_MS"], "2500")
