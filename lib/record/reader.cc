@@ -1,5 +1,7 @@
 #include "record/reader.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -11,7 +13,9 @@
 #include <stdexcept>
 
 #include "record/clocks.h"
+#include "util/error.h"
 #include "util/host.h"
+#include "util/private_file.h"
 
 namespace libddp::record {
 namespace {
@@ -325,10 +329,11 @@ const ContextRecord* ProcessRecord::context(std::uint16_t owner) const {
     return find_owner(contexts, owner);
 }
 
-void add_sight(const std::string& folder, const Sight& sight) {
-    std::ofstream(folder + "/" + kSights + host_name(), std::ios::app)
-        << sight.launch_rank << ' ' << static_cast<int>(sight.kind) << ' ' << sight.realtime_ns << ' ' << sight.text
-        << kBeforeWords << sight.words << '\n';
+void add_sight(const std::string& folder, const Sight& sight) try {
+    write_private_file(folder + "/" + kSights + host_name(), O_APPEND,
+                       str(sight.launch_rank, ' ', static_cast<int>(sight.kind), ' ', sight.realtime_ns, ' ',
+                           sight.text, kBeforeWords, sight.words, '\n'));
+} catch (const std::runtime_error&) {
 }
 
 namespace {
@@ -381,10 +386,11 @@ void add_lines(const std::filesystem::path& path, const std::string& text) {
     std::set<std::string> there;
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) there.insert(line);
-    std::ofstream out(path, std::ios::app);
+    std::string missing;
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);)
-        if (there.insert(line).second) out << line << '\n';
+        if (there.insert(line).second) missing += line + '\n';
+    if (!missing.empty()) write_private_file(path, O_APPEND, missing);
 }
 
 }  // namespace
@@ -403,7 +409,7 @@ void unpack_records(const std::string& folder, std::string_view packed) {
         if (name.starts_with(kSights))
             add_lines(path, std::string(text));
         else if (!std::filesystem::exists(path))
-            std::ofstream(path, std::ios::binary) << text;
+            write_private_file(path, O_EXCL, text);
     }
 }
 

@@ -1,5 +1,6 @@
 #include "job_file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,8 +9,11 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <stdexcept>
 
+#include "util/error.h"
 #include "util/host.h"
+#include "util/private_file.h"
 
 namespace ddprun {
 namespace {
@@ -54,14 +58,21 @@ JobFacts own_facts(const std::vector<std::string>& program) {
 }
 
 void write_job_file(const std::string& folder, const JobFacts& facts) {
-    const std::string path = folder + kName;
-    std::ofstream(path + ".new") << "pid " << facts.pid << "\nstarted " << facts.started << "\nranks " << facts.ranks
-                                 << "\nnodes " << facts.nodes << "\nnode " << facts.node_rank << "\ngeneration "
-                                 << facts.generation << "\nrecords " << facts.records << "\ncommand " << facts.command
-                                 << '\n';
+    const std::string path = folder + kName, fresh = path + ".new";
+    const std::string text =
+        libddp::str("pid ", facts.pid, "\nstarted ", facts.started, "\nranks ", facts.ranks, "\nnodes ", facts.nodes,
+                    "\nnode ", facts.node_rank, "\ngeneration ", facts.generation, "\nrecords ", facts.records,
+                    "\ncommand ", facts.command, "\n");
+    // An earlier ddprun may have ended before it gave the file its name.
+    unlink(fresh.c_str());
+    try {
+        libddp::write_private_file(fresh, O_EXCL, text);
+    } catch (const std::runtime_error&) {
+        return;
+    }
     // Whoever reads it sees the old one or the new one.
     std::error_code ignored;
-    std::filesystem::rename(path + ".new", path, ignored);
+    std::filesystem::rename(fresh, path, ignored);
 }
 
 std::optional<JobFacts> read_job_file(const std::string& folder) {

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "util/log.h"
+#include "util/private_file.h"
 
 namespace ddprun {
 namespace {
@@ -162,40 +163,21 @@ void Output::line(const std::string& text) {
     err.flush();
 }
 
-// Another user who can write to the folder must not choose what is overwritten, nor read what a rank prints. O_NONBLOCK
-// matters for pipes only: opening one would wait for its reader.
-LogFile::LogFile(std::string path)
-    : path_(std::move(path)),
-      descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600)) {
-    const auto refuse = [this](const std::string& why) {
-        if (descriptor_ >= 0) close(descriptor_);
-        throw std::runtime_error("cannot create " + path_ + ": " + why);
-    };
-    if (descriptor_ < 0 && errno == ELOOP) refuse("it is a symbolic link; remove it, or name another --log-dir");
-    if (descriptor_ < 0) refuse(std::strerror(errno));
-    struct stat file {};
-    if (fstat(descriptor_, &file) != 0) refuse(std::strerror(errno));
-    if (!S_ISREG(file.st_mode) || file.st_uid != geteuid() || file.st_nlink > 1)
-        refuse("what is there is no file of this user alone; remove it, or name another --log-dir");
-    if (fchmod(descriptor_, 0600) != 0 || ftruncate(descriptor_, 0) != 0) refuse(std::strerror(errno));
-}
-
-LogFile::~LogFile() {
-    if (descriptor_ >= 0) close(descriptor_);
+LogFile::LogFile(std::string path) : path_(std::move(path)) {
+    try {
+        file_ = libddp::open_private_file(path_, O_APPEND);
+    } catch (const std::runtime_error& error) {
+        throw std::runtime_error(std::string("--log-dir: ") + error.what());
+    }
+    if (ftruncate(file_.get(), 0) != 0)
+        throw std::runtime_error("--log-dir: cannot empty " + path_ + ": " + std::strerror(errno));
 }
 
 bool LogFile::write(std::string_view bytes) {
-    while (descriptor_ >= 0 && !bytes.empty()) {
-        const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
-        if (count < 0 && errno == EINTR) continue;
-        if (count < 0) {
-            error_ = errno;
-            close(std::exchange(descriptor_, -1));
-        } else {
-            bytes.remove_prefix(static_cast<std::size_t>(count));
-        }
-    }
-    return descriptor_ >= 0;
+    if (!file_) return false;
+    error_ = libddp::write_all(file_.get(), bytes);
+    if (error_ != 0) file_.reset();
+    return error_ == 0;
 }
 
 LineStream::LineStream(Output& output, Sink& sink, int rank, std::shared_ptr<LogFile> log)

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "loop.h"
+#include "util/descriptors.h"
 
 namespace ddprun {
 
@@ -76,9 +77,6 @@ class LogFile {
 public:
     // Throws std::runtime_error that names the path.
     explicit LogFile(std::string path);
-    ~LogFile();
-    LogFile(const LogFile&) = delete;
-    LogFile& operator=(const LogFile&) = delete;
 
     // Returns false once the file cannot be written any more (a full disk); nothing is written after that.
     bool write(std::string_view bytes);
@@ -88,7 +86,7 @@ public:
 
 private:
     std::string path_;
-    int descriptor_;
+    libddp::Descriptor file_;
     int error_ = 0;
 };
 

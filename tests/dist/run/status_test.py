@@ -133,6 +133,17 @@ class StatusTest(Case):
         self.await_table(self.path("moved"), 2, lambda rows: rows[0]["step"] == "19")
         self.expect(run("--status", job.pid), 1)
 
+    def test_the_file_of_a_job_is_for_its_user_only(self):
+        """A link in its place leads nowhere."""
+        kept = self.path("records")
+        os.mkdir(kept)
+        self.write("victim", "precious")
+        for name in ("job", "job.new"):
+            os.symlink(self.path("victim"), self.path(f"records/{name}"))
+        self.expect(run("-n", 1, "--record", kept, "true", umask=0o022), 0)
+        self.assertEqual(self.read("victim"), b"precious")
+        self.assertEqual(os.lstat(self.path("records/job")).st_mode & 0o7777, 0o600)
+
     def test_several_jobs(self):
         jobs = [self.start_job(1, 5) for _ in range(2)]
         for job in jobs:

@@ -279,6 +279,46 @@ TEST(Damage, AtRandom) {
     }
 }
 
+mode_t mode_of(const std::string& path) {
+    struct stat facts {};
+    EXPECT_EQ(lstat(path.c_str(), &facts), 0) << path;
+    return facts.st_mode & 07777;
+}
+
+// Of what the launcher writes beside the records.
+TEST(Sights, AreNobodyElsesBusiness) {
+    const Folder folder, other;
+    const mode_t before = umask(022);
+    in_process(folder.path(), write_everything);
+    add_sight(folder.path(), {0, Sight::Kind::kExited, "exited with status 1", "", 5});
+    const std::string packed = pack_records(folder.path(), 1 << 20);
+    unpack_records(other.path(), packed);
+    std::size_t files = 0;
+    for (const Folder* made : {&folder, &other})
+        for (const auto& entry : std::filesystem::directory_iterator(made->path())) {
+            EXPECT_EQ(mode_of(entry.path()), 0600u) << entry.path();
+            ++files;
+        }
+    umask(before);
+    EXPECT_EQ(files, 4u);
+}
+
+TEST(Sights, AreNotWrittenThroughALink) {
+    const Folder folder, other;
+    add_sight(folder.path(), {0, Sight::Kind::kExited, "exited with status 1", "", 5});
+    const std::string packed = pack_records(folder.path(), 1 << 20);
+    const std::string victim = other.path() + "/victim";
+    std::ofstream(victim) << "precious\n";
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+        std::filesystem::remove(entry.path());
+        std::filesystem::create_symlink(victim, entry.path());
+    }
+    add_sight(folder.path(), {0, Sight::Kind::kExited, "exited with status 1", "", 5});
+    EXPECT_THROW(unpack_records(folder.path(), packed), std::runtime_error);
+    std::ifstream file(victim);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "precious\n");
+}
+
 TEST(Sights, AreReadAsTheyWereWritten) {
     const Folder folder;
     EXPECT_TRUE(read_sights(folder.path()).empty());
