@@ -403,7 +403,7 @@ void unpack_records(const std::string& folder, std::string_view packed) {
         const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), count);
         const bool known = name.starts_with(kSights) || name.ends_with(kSuffix);
         if (error != std::errc() || end != size.data() + size.size() || !known || name.find('/') != std::string::npos)
-            throw std::runtime_error("the records of another node cannot be read");
+            throw std::runtime_error("they cannot be read");
         const std::string_view text = bytes.take(count);
         const std::filesystem::path path = std::filesystem::path(folder) / name;
         if (name.starts_with(kSights))

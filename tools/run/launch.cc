@@ -26,6 +26,8 @@ constexpr Milliseconds kGatherTimeOfNodes{1000};
 constexpr Milliseconds kLastPatience{200};
 // How long a node that leaves waits for the others to see it.
 constexpr Milliseconds kLeaveTime{5000};
+// How much longer node 0 waits for each MiB of records that is on its way: the time that libddp's store gives it.
+constexpr Milliseconds kTimeOfMiB{1000};
 // What the nodes of a job send node 0 of their records, all together, and at most: the store holds more, but for the job.
 constexpr std::uint64_t kBytesOfRecords = std::uint64_t{256} << 20;
 constexpr std::uint64_t kMostBytesOfRecords = std::uint64_t{48} << 20;
@@ -393,22 +395,38 @@ bool Launch::gathers_records(const Nodes& nodes) const {
     return job_ && (nodes.order().code != 0 || !options_.trace_file.empty() || !options_.report.empty());
 }
 
+std::uint64_t Launch::bytes_of_records() const {
+    return std::min(kMostBytesOfRecords, kBytesOfRecords / static_cast<std::uint64_t>(options_.nodes));
+}
+
 // What has happened is told anyway: an error of the store adds nothing to it.
-void Launch::send_records() {
+void Launch::send_records(bool wanted) {
     try {
-        store_->set(records_key(options_.node_rank),
-                    records_->pack(
-                        std::min(kMostBytesOfRecords, kBytesOfRecords / static_cast<std::uint64_t>(options_.nodes))));
+        store_->set(records_key(options_.node_rank), wanted ? records_->pack(bytes_of_records()) : "");
     } catch (const std::runtime_error&) {
     }
 }
 
+// A node whose records are on their way gives no sign of life.
+void Launch::await_records(const Nodes& nodes, const std::vector<int>& senders) {
+    const std::uint64_t mib = (bytes_of_records() * senders.size()) >> 20;
+    const auto give_up = Clock::now() + kTimeOfMiB * static_cast<Milliseconds::rep>(mib);
+    const auto sends = [&](int node) { return !nodes.has_left(node); };
+    while (std::any_of(senders.begin(), senders.end(), sends) && nodes.lost().empty() && !impatient_ &&
+           Clock::now() < give_up)
+        loop_.run_once();
+}
+
 void Launch::take_records(const Nodes& nodes) {
-    try {
-        for (int node = 1; node < options_.nodes; ++node)
-            if (const auto packed = store_->get(records_key(node))) records_->unpack(*packed);
-    } catch (const std::runtime_error& error) {
-        output_.say(error.what());
+    for (int node = 1; node < options_.nodes; ++node) {
+        try {
+            if (const auto packed = store_->get(records_key(node)))
+                records_->unpack(*packed);
+            else if (nodes.has_come(node))
+                output_.say("the records of node " + std::to_string(node) + " have not come");
+        } catch (const std::runtime_error& error) {
+            output_.say("the records of node " + std::to_string(node) + ": " + error.what());
+        }
     }
     const std::string why = nodes.order().code == 0 ? "" : records_->explain(-1, 0, false);
     if (!why.empty() && nodes.order().text.find(why) == std::string::npos)
@@ -417,14 +435,18 @@ void Launch::take_records(const Nodes& nodes) {
 
 void Launch::take_leave(Nodes& nodes) {
     const bool gathers = gathers_records(nodes) && nodes.lost().empty();
-    if (gathers && options_.node_rank != 0) send_records();
+    if (options_.node_rank != 0 && nodes.lost().empty()) send_records(gathers);
     Report last = report();
     last.state = Report::State::kLeft;
     nodes.report(last);
+    const std::vector<int> senders = options_.node_rank == 0 ? nodes.still_here() : std::vector<int>();
     const auto give_up = Clock::now() + kLeaveTime;
     const bool wait_for_absent = interrupted_ == 0;
     while (!nodes.may_go(wait_for_absent) && !impatient_ && Clock::now() < give_up) loop_.run_once();
-    if (gathers && options_.node_rank == 0) take_records(nodes);
+    if (gathers && options_.node_rank == 0) {
+        await_records(nodes, senders);
+        take_records(nodes);
+    }
 }
 
 int Launch::run_with_nodes() {

@@ -76,7 +76,12 @@ private:
     void take_leave(Nodes& nodes);
     // Of the nodes: node 0 gets the records of all, if there is something to explain or to draw.
     bool gathers_records(const Nodes& nodes) const;
-    void send_records();
+    // What this node sends of its records, at most.
+    std::uint64_t bytes_of_records() const;
+    // wanted: by this node's options; otherwise it says that there are none.
+    void send_records(bool wanted);
+    // senders: the nodes that were there when this one began to leave.
+    void await_records(const Nodes& nodes, const std::vector<int>& senders);
     void take_records(const Nodes& nodes);
     Report report() const;
     // The status with which this node's part of the job ended, apart from what other nodes did.

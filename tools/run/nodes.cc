@@ -267,9 +267,18 @@ void Nodes::give_up_on(int node, const std::string& what) {
 bool Nodes::may_go(bool wait_for_absent) const {
     if (!lost_.empty()) return true;
     if (!leads()) return written_version_ == version_;
-    return std::all_of(peers_.begin() + 1, peers_.end(), [&](const Peer& peer) {
-        return peer.report ? peer.report->state == Report::State::kLeft : !wait_for_absent;
-    });
+    return std::all_of(peers_.begin() + 1, peers_.end(),
+                       [&](const Peer& peer) { return peer.report ? peer.has_left() : !wait_for_absent; });
+}
+
+std::vector<int> Nodes::still_here() const {
+    std::vector<int> nodes;
+    const auto now = Clock::now();
+    for (int node = 1; node < shape_.nodes; ++node) {
+        const Peer& peer = peers_[static_cast<std::size_t>(node)];
+        if (peer.came && !peer.has_left() && now - peer.last_change <= shape_.lost_after) nodes.push_back(node);
+    }
+    return nodes;
 }
 
 }  // namespace ddprun

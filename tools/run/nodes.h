@@ -85,9 +85,16 @@ public:
     // The others have learned what they need: node 0 that this node leaves, the other nodes how the job ended.
     // wait_for_absent: also nodes that have not come yet.
     bool may_go(bool wait_for_absent) const;
+    // At node 0, of another one: it has said hello; it has left.
+    bool has_come(int node) const { return peers_[static_cast<std::size_t>(node)].came; }
+    bool has_left(int node) const { return peers_[static_cast<std::size_t>(node)].has_left(); }
+    // At node 0: the others that have come and not left, and that have given a sign of life lately.
+    std::vector<int> still_here() const;
 
 private:
     struct Peer {
+        bool has_left() const { return report && report->state == Report::State::kLeft; }
+
         bool came = false;        // it has said hello
         bool unreadable = false;  // its latest report is malformed
         std::optional<Report> report;

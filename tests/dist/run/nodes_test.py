@@ -184,9 +184,11 @@ class NodesTest(Case):
         self.expect(result, 1)
         self.assertIn(message, result.err)
         self.expect_gone(pids)
+        return result.err
 
     def test_node_that_dies(self):
-        self.expect_the_other_to_notice(1, b"node 1 does not answer any more")
+        said = self.expect_the_other_to_notice(1, b"node 1 does not answer any more")
+        self.assertIn(b"the records of node 1 have not come\n", said)
 
     def test_node_0_that_dies(self):
         self.expect_the_other_to_notice(0, b"the store of node 0 does not answer")
