@@ -78,13 +78,14 @@ struct Head {
 static_assert(sizeof(Head) <= kPage);
 
 enum class FactKind : std::uint32_t {
-    kGroup = 1,  // GroupFact; then its name, its key, and the backend's name, each ended by a 0
-    kContext,    // ContextFact; then an AnnouncedStep for each parameter; then their names, each ended by a 0
-    kPlan,       // of a context: for each bucket the number of its parameters and their ids, as int32
-    kVerdict,    // of a group: VerdictFact and the message
-    kMark,       // owner: its number; the name
-    kPeers,      // of a group: a PeerFact for each connection with another rank
-    kFailure,    // FailureFact and a message, in a block that later ones overwrite
+    kGroup = 1,     // GroupFact; then its name, its key, and the backend's name, each ended by a 0
+    kContext,       // ContextFact; then an AnnouncedStep for each parameter; then their names, each ended by a 0
+    kPlan,          // of a context: for each bucket the number of its parameters and their ids, as int32
+    kVerdict,       // of a group: VerdictFact and the message
+    kMark,          // owner: its number; the name
+    kPeers,         // of a group: a PeerFact for each connection with another rank
+    kFailure,       // FailureFact and a message, in a block that later ones overwrite
+    kContextAgain,  // as kContext, but instead of the names the owner of an earlier context that has the same, as int32
 };
 
 struct FactHead {

@@ -106,7 +106,7 @@ void count_gradients(Position& position) {
             if (context.announced[i] == now)
                 ++position.announced;
             else
-                position.missing.push_back(context.params[i]);
+                position.missing.push_back((*context.params)[i]);
         }
     }
 }
@@ -205,8 +205,8 @@ bool is_older(const Part& a, const Part& b) {
     return a.process->opened_realtime_ns < b.process->opened_realtime_ns;
 }
 
-// Of a folder that several jobs have used: the newest record of each rank, in the world of the newest of all. An earlier
-// job may have had more ranks.
+// Of a folder that several jobs have used: the newest record of each rank, in the world of the newest of all. An
+// earlier job may have had more ranks.
 Parts newest(const Parts& all) {
     const std::int32_t world = std::max_element(all.begin(), all.end(), is_older)->group->world;
     Parts parts;

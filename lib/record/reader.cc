@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "record/clocks.h"
 #include "util/error.h"
@@ -116,13 +117,21 @@ GroupRecord read_group(Bytes fact, std::uint32_t owner) {
     return group;
 }
 
-ContextRecord read_context(Bytes fact, std::uint32_t owner) {
+// All but the names, which come next.
+ContextRecord read_nameless(Bytes& fact, std::uint32_t owner) {
     const auto head = fact.value<ContextFact>();
     ContextRecord context;
     context.owner = static_cast<std::uint16_t>(owner);
     context.group = static_cast<std::uint16_t>(head.group);
     for (std::int32_t i = 0; i < head.params; ++i) context.announced.push_back(fact.value<AnnouncedStep>());
-    for (std::int32_t i = 0; i < head.params; ++i) context.params.push_back(fact.text());
+    return context;
+}
+
+ContextRecord read_context(Bytes fact, std::uint32_t owner) {
+    ContextRecord context = read_nameless(fact, owner);
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < context.announced.size(); ++i) names.push_back(fact.text());
+    context.params = std::make_shared<const std::vector<std::string>>(std::move(names));
     return context;
 }
 
@@ -178,6 +187,15 @@ auto* find_owner(Owners& owners, std::uint32_t owner) {
     return found == owners.end() ? nullptr : &*found;
 }
 
+ContextRecord read_context_again(Bytes fact, std::uint32_t owner, const std::vector<ContextRecord>& earlier) {
+    ContextRecord context = read_nameless(fact, owner);
+    const ContextRecord* same = find_owner(earlier, static_cast<std::uint32_t>(fact.value<std::int32_t>()));
+    if (!same || same->params->size() != context.announced.size())
+        throw std::runtime_error("the parameters of a context have no names");
+    context.params = same->params;
+    return context;
+}
+
 void read_fact(ProcessRecord& record, const FactHead& head, Bytes fact) {
     switch (head.kind) {
         case FactKind::kGroup:
@@ -186,9 +204,12 @@ void read_fact(ProcessRecord& record, const FactHead& head, Bytes fact) {
         case FactKind::kContext:
             record.contexts.push_back(read_context(fact, head.owner));
             return;
+        case FactKind::kContextAgain:
+            record.contexts.push_back(read_context_again(fact, head.owner, record.contexts));
+            return;
         case FactKind::kPlan:
             if (auto* context = find_owner(record.contexts, head.owner))
-                context->buckets = read_plan(fact, context->params.size());
+                context->buckets = read_plan(fact, context->params->size());
             return;
         case FactKind::kVerdict:
             if (auto* group = find_owner(record.groups, head.owner)) group->verdicts.push_back(read_verdict(fact));
@@ -305,9 +326,12 @@ std::string shortened(const std::string& path, std::uint64_t bytes) {
     return text + file.read(facts, fact_bytes);
 }
 
-ProcessRecord read_record(const std::string& path, const Limits& limits) try {
+// Empty: its process makes it at this moment, and writes the magic last.
+std::optional<ProcessRecord> read_record(const std::string& path, const Limits& limits) try {
     File file(path);
+    if (file.size() == 0) return std::nullopt;
     const Head head = Bytes(file.read(0, sizeof(Head))).value<Head>();
+    if (head.magic[0] == '\0') return std::nullopt;
     ProcessRecord record = record_of(head, path);
     check_ring(head.events, file.size());
     read_newest(record, file, head, limits.events);
@@ -483,7 +507,7 @@ std::vector<ProcessRecord> read_records(const std::string& folder, std::vector<s
     std::vector<ProcessRecord> records;
     for (const auto& path : paths) {
         try {
-            records.push_back(read_record(path.string(), limits));
+            if (auto record = read_record(path.string(), limits)) records.push_back(std::move(*record));
         } catch (const std::exception& error) {  // among them a file that is larger than memory
             complaints.push_back(error.what());
         }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,7 +40,7 @@ struct GroupRecord {
 
 struct ContextRecord {
     std::uint16_t owner = 0, group = 0;
-    std::vector<std::string> params;
+    std::shared_ptr<const std::vector<std::string>> params;  // contexts may share their names
     std::vector<AnnouncedStep> announced;
     std::vector<std::vector<std::int32_t>> buckets;  // of the newest plan
 };
@@ -89,7 +90,8 @@ void forget_before(const std::string& folder, std::int32_t launch_rank, std::int
 // All records of the folder, each with its newest events and all its facts, and what was seen, for a folder on another host. A record
 // that would take more than bytes_each is left out.
 std::string pack_records(const std::string& folder, std::uint64_t bytes_each);
-// Adds what was packed, but for what the folder has already. Throws std::runtime_error if it is damaged, or cannot be written.
+// Adds what was packed, but for what the folder has already. Throws std::runtime_error if it is damaged, or cannot be
+// written.
 void unpack_records(const std::string& folder, std::string_view packed);
 
 // Throws std::runtime_error if the file is not a record.

@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "util/at_exit.h"
 #include "util/descriptors.h"
@@ -62,6 +63,10 @@ public:
     std::int64_t write(std::uint16_t owner, const Entry& entry) noexcept;
     // Returns where the fact lies in memory.
     char* add(FactKind kind, std::uint32_t owner, std::string_view fact);
+    // names: of the parameters, each ended by a 0.
+    char* add_context(std::uint32_t owner, const ContextFact& head, std::string_view names);
+    // There are so many facts that no more groups and contexts are recorded, nor what belongs to them. Says so once.
+    bool is_full();
     // Throws when there are too many: their number has 16 bits.
     std::uint16_t new_owner();
     std::uint32_t mark(std::string_view name);
@@ -82,9 +87,12 @@ private:
     Head* head_ = nullptr;
     Event* events_ = nullptr;
     std::atomic<std::uint32_t> owners_{1};
+    std::once_flag said_full_;
     std::mutex mutex_;
     std::size_t size_ = 0;
+    std::atomic<std::uint32_t> facts_{0};
     std::map<std::string, std::uint32_t, std::less<>> marks_;
+    std::vector<std::pair<std::uint32_t, std::string_view>> names_;  // each list once: the context, and where they lie
     std::mutex failure_mutex_;
     char* failure_ = nullptr;  // null: there was none yet
 };
@@ -99,7 +107,8 @@ struct Process {
 std::atomic<Process*> process{new Process};
 bool watches_forks = false;
 
-// Each name takes a page of the file and a mapping, of which a process may have some ten thousand.
+// Each fact takes a page of the file and a mapping, of which a process may have some ten thousand.
+constexpr std::uint32_t kMostFacts = 8000;
 constexpr std::size_t kMostMarks = 1000;
 constexpr const char* kOtherMark = "(other)";
 constexpr std::uint32_t kMostOwners = 0xffff;
@@ -214,6 +223,7 @@ char* Record::add(FactKind kind, std::uint32_t owner, std::string_view fact) {
 char* Record::add_locked(FactKind kind, std::uint32_t owner, std::string_view fact) {
     const std::size_t bytes = (sizeof(FactHead) + fact.size() + kPage - 1) / kPage * kPage;
     char* memory = append(bytes);
+    facts_.fetch_add(1, std::memory_order_relaxed);
     FactHead head{{}, bytes, fact.size(), kind, owner};
     std::memcpy(memory, &head, sizeof head);
     std::memcpy(memory + sizeof head, fact.data(), fact.size());
@@ -223,6 +233,30 @@ char* Record::add_locked(FactKind kind, std::uint32_t owner, std::string_view fa
     std::memcpy(&magic, kMagic, sizeof magic);
     std::atomic_ref(*reinterpret_cast<std::uint64_t*>(memory)).store(magic, std::memory_order_release);
     return memory + sizeof head;
+}
+
+char* Record::add_context(std::uint32_t owner, const ContextFact& head, std::string_view names) {
+    std::string fact(bytes_of(head));
+    fact.append(static_cast<std::size_t>(head.params) * sizeof(AnnouncedStep), '\0');
+    const std::size_t before_names = fact.size();
+    const std::lock_guard lock(mutex_);
+    // In an elastic job the context moves to a new group with each roster.
+    const auto same = std::find_if(names_.begin(), names_.end(), [&](const auto& one) { return one.second == names; });
+    if (same != names_.end())
+        return add_locked(FactKind::kContextAgain, owner,
+                          fact.append(bytes_of(static_cast<std::int32_t>(same->first))));
+    char* const place = add_locked(FactKind::kContext, owner, fact.append(names));
+    names_.emplace_back(owner, std::string_view(place + before_names, names.size()));
+    return place;
+}
+
+bool Record::is_full() {
+    if (facts_.load(std::memory_order_relaxed) < kMostFacts) return false;
+    std::call_once(said_full_, [] {
+        log(LogLevel::kWarn, "the record holds ", kMostFacts,
+            " facts: later groups and contexts are not recorded (DDP_RECORD)");
+    });
+    return true;
 }
 
 void Record::beat(bool first) noexcept {
@@ -261,7 +295,7 @@ std::uint32_t Record::mark(std::string_view name) {
 Recorder Recorder::of_group(std::int32_t rank, std::int32_t world, std::string_view name, std::string_view key,
                             std::string_view backend) {
     Record* record = Record::of_process();
-    if (!record) return {};
+    if (!record || record->is_full()) return {};
     try {
         std::string fact(bytes_of(GroupFact{rank, world, now_ns(), {}}));
         for (const std::string_view text : {name, key, backend}) add_text(fact, text);
@@ -276,14 +310,13 @@ Recorder Recorder::of_group(std::int32_t rank, std::int32_t world, std::string_v
 
 Recorder Recorder::of_context(const std::vector<std::string>& params, AnnouncedStep*& announced) const {
     announced = nullptr;
-    if (!record_) return {};
+    if (!record_ || record_->is_full()) return {};
     try {
-        std::string fact(bytes_of(ContextFact{owner_, static_cast<std::int32_t>(params.size())}));
-        fact.append(params.size() * sizeof(AnnouncedStep), '\0');
-        for (const std::string& name : params) add_text(fact, name);
+        std::string names;
+        for (const std::string& name : params) add_text(names, name);
         const std::uint16_t owner = record_->new_owner();
-        announced =
-            reinterpret_cast<AnnouncedStep*>(record_->add(FactKind::kContext, owner, fact) + sizeof(ContextFact));
+        char* const place = record_->add_context(owner, {owner_, static_cast<std::int32_t>(params.size())}, names);
+        announced = reinterpret_cast<AnnouncedStep*>(place + sizeof(ContextFact));
         return {record_, totals_, owner};
     } catch (...) {
         log(LogLevel::kWarn, "a context is not recorded (DDP_RECORD): ", caught().message);
@@ -307,7 +340,7 @@ void Recorder::write(const Entry& entry) const noexcept {
 }
 
 void Recorder::plan(const std::vector<std::vector<std::int32_t>>& buckets) const {
-    if (!record_) return;
+    if (!record_ || record_->is_full()) return;
     std::string fact;
     for (const auto& params : buckets) {
         fact.append(bytes_of(static_cast<std::int32_t>(params.size())));
@@ -352,7 +385,7 @@ void Recorder::beat(bool first) const noexcept {
 }
 
 PeerFact* Recorder::peers(const std::vector<std::int32_t>& ranks) const {
-    if (!record_ || ranks.empty()) return nullptr;
+    if (!record_ || ranks.empty() || record_->is_full()) return nullptr;
     std::string fact;
     for (const std::int32_t rank : ranks) {
         PeerFact peer{};

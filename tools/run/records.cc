@@ -161,7 +161,7 @@ std::string Records::explain(int rank, std::int64_t since_ns, bool all_end) cons
         std::replace(text.begin(), text.end(), '\n', ' ');  // an error of the program may have several lines
         return why::printable(text);
     }
-    return "";
+    return reading.complaints.empty() ? "" : why::printable(reading.complaints.front());
 } catch (const std::exception&) {
     return "";  // the failure itself has been told
 }
@@ -183,7 +183,8 @@ void Records::unpack(const std::string& packed) const {
 std::string Records::describe() const try {
     if (folder_.empty()) return "nothing is recorded";
     const Reading reading(folder_, kLastEvents);
-    std::string text;
+    std::string complaints, text;
+    for (const std::string& complaint : reading.complaints) complaints += why::printable(complaint) + "\n";
     for (const record::Group& group : reading.groups) {
         if (record::is_over(group)) continue;
         const auto cause = record::find_cause(group, record::kPatienceNs);
@@ -191,7 +192,7 @@ std::string Records::describe() const try {
                 "': " + (cause ? why::printable(cause->sentence) : "no rank waits for another") + "\n";
         for (const std::string& line : record::rank_lines(group)) text += "  " + why::printable(line) + "\n";
     }
-    return text.empty() ? "no group of several ranks is in use" : text;
+    return complaints + (text.empty() ? "no group of several ranks is in use" : text);
 } catch (const std::exception& error) {
     return std::string("the records cannot be read: ") + error.what();
 }

@@ -24,8 +24,8 @@ public:
     // Each generation has a folder of its own. Records that go with the job go with their generation. Throws
     // std::runtime_error if the folder cannot be made.
     void begin_generation(int generation);
-    // A rank is about to be started again. Of records that go with the job, those of its last process stay, which was started
-    // at since_ns.
+    // A rank is about to be started again. Of records that go with the job, those of its last process stay, which was
+    // started at since_ns.
     void begin_again(int rank, std::int64_t since_ns) const;
     // Of the generation: the value of DDP_RECORD. "": there is none.
     const std::string& folder() const { return folder_; }
@@ -36,7 +36,7 @@ public:
     void note(int rank, const Ending& ending, const std::string& words) const;
     // What they tell of the failure of this rank that its process does not: where it was, who waited for it; or whom all wait
     // for. since_ns: when the process was started; the rank may have had others before. all_end: ddprun is about to end the other ranks.
-    // rank -1: what they tell of any failure. "": nothing.
+    // rank -1: what they tell of any failure. If that is nothing, which record cannot be read. "": nothing.
     std::string explain(int rank, std::int64_t since_ns, bool all_end) const;
     // Writes a timeline of the generation. Throws std::runtime_error.
     void write_trace(const std::string& file, const why::Steps& steps) const;
@@ -44,7 +44,7 @@ public:
     // another one has.
     std::string pack(std::uint64_t bytes) const;
     void unpack(const std::string& packed) const;
-    // Where each rank is, a line each, after a sentence that says who holds the job up.
+    // Which records cannot be read; then a sentence that says who holds the job up, and where each rank is, a line each.
     std::string describe() const;
     // A page that shows this node's part of the generation (tools/why/report.h). Throws std::exception if there is none.
     void write_report(const std::string& path) const;

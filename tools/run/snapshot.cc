@@ -17,8 +17,7 @@ constexpr record::Limits kLimits{record::kEvents, std::uint64_t{64} << 20};
 }  // namespace
 
 Snapshot::Snapshot(const std::string& folder) {
-    std::vector<std::string> complaints;
-    processes_ = record::read_records(folder, complaints, kLimits);
+    processes_ = record::read_records(folder, complaints_, kLimits);
     std::vector<record::Group> groups = record::find_groups(processes_, record::read_sights(folder), 1);
     std::map<std::string, int> seen, names;
     for (const record::Group& group : groups) ++names[group.name];

@@ -21,17 +21,19 @@ struct GroupNow {
 
 class Snapshot {
 public:
-    // Throws std::runtime_error if the folder cannot be read. A record that cannot be read is left out.
+    // Throws std::runtime_error if the folder cannot be read. A record that cannot be read is left out, and complaints() name it.
     explicit Snapshot(const std::string& folder);
     Snapshot(const Snapshot&) = delete;
     Snapshot& operator=(const Snapshot&) = delete;
 
     const std::vector<libddp::record::ProcessRecord>& processes() const { return processes_; }
     const std::vector<GroupNow>& groups() const { return groups_; }
+    const std::vector<std::string>& complaints() const { return complaints_; }
 
 private:
     std::vector<libddp::record::ProcessRecord> processes_;
     std::vector<GroupNow> groups_;
+    std::vector<std::string> complaints_;
 };
 
 }  // namespace ddprun

@@ -222,6 +222,7 @@ std::vector<std::string> lines_of(const Target& target) {
     std::vector<std::string> lines;
     if (target.job) lines.push_back(title(*target.job) + (target.job->runs() ? "" : " (has ended)"));
     const Snapshot snapshot(target.records);
+    for (const std::string& complaint : snapshot.complaints()) lines.push_back(why::printable(complaint));
     for (const GroupNow& now : snapshot.groups()) add_group(lines, now);
     if (snapshot.groups().empty()) lines.emplace_back("no rank has made a group yet");
     return lines;

@@ -352,7 +352,7 @@ json plan_of(const ContextRecord& context) {
     json buckets = json::array();
     for (const auto& bucket : context.buckets) {
         json names = json::array();
-        for (const std::int32_t param : bucket) names.push_back(context.params[static_cast<std::size_t>(param)]);
+        for (const std::int32_t param : bucket) names.push_back((*context.params)[static_cast<std::size_t>(param)]);
         buckets.push_back(std::move(names));
     }
     return buckets;

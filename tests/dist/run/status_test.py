@@ -133,6 +133,22 @@ class StatusTest(Case):
         self.await_table(self.path("moved"), 2, lambda rows: rows[0]["step"] == "19")
         self.expect(run("--status", job.pid), 1)
 
+    def test_a_record_that_cannot_be_read_is_named(self):
+        """By the table, at SIGQUIT, and where nothing else explains a failure."""
+        kept = self.path("records")
+        os.mkdir(kept)
+        self.write("records/x.record", "nothing")
+        complaint = f"{kept}/x.record is not a record of libddp: it is too short"
+        job = self.start_job(1, 5, options=["--record", kept])
+        lines, _ = self.await_table(job.pid, 1, lambda rows: True)
+        self.assertEqual(lines[1], complaint)
+        job.send_signal(signal.SIGQUIT)
+        self.assertIn(complaint.encode(), job.stderr.readline())
+        self.end_job(job)
+        failed = run("-n", 1, "--record", kept, "sh", "-c", "kill -9 $$")
+        self.expect(failed, 137)
+        self.assertIn(b"(SIGKILL): " + complaint.encode(), failed.err)
+
     def test_the_file_of_a_job_is_for_its_user_only(self):
         """A link in its place leads nowhere."""
         kept = self.path("records")

@@ -120,7 +120,7 @@ TEST(Format, KeepsWhatAProcessWrote) {
     ASSERT_EQ(record.contexts.size(), 1u);
     const ContextRecord& context = record.contexts[0];
     EXPECT_EQ(context.group, group.owner);
-    EXPECT_EQ(context.params, (std::vector<std::string>{"weight", "bias", ""}));
+    EXPECT_EQ(*context.params, (std::vector<std::string>{"weight", "bias", ""}));
     EXPECT_EQ(context.announced, (std::vector<AnnouncedStep>{0, 6, 0}));
     EXPECT_EQ(context.buckets, (std::vector<std::vector<std::int32_t>>{{0}, {1, 2}}));
     ASSERT_EQ(record.events.size(), 7u);
@@ -196,6 +196,70 @@ TEST(Format, WithoutAFolderNothingIsRecorded) {
         mark_end();
         if (group.peers({1})) _exit(2);
     });
+}
+
+std::uintmax_t size_of_record(const std::string& folder) {
+    return std::filesystem::file_size(read_one(folder).path);
+}
+
+// As in an elastic job, where the context goes to the group of each roster.
+TEST(Format, NamesOfParametersAreWrittenOnce) {
+    const std::vector<std::string> names(1000, std::string(100, 'x'));
+    const auto write = [&names](int rosters) {
+        const Folder folder;
+        in_process(folder.path(), [&] {
+            for (int i = 0; i < rosters; ++i) {
+                const Recorder group = Recorder::of_group(0, 2, "a", std::to_string(i), "shm");
+                AnnouncedStep* announced = nullptr;
+                const Recorder context = group.of_context(names, announced);
+                announced[7] = static_cast<AnnouncedStep>(i + 1);
+                context.plan({{3}});
+            }
+            AnnouncedStep* announced = nullptr;
+            Recorder::of_group(0, 2, "b", "b", "shm").of_context({"weight", "bias"}, announced);
+        });
+        const ProcessRecord record = read_one(folder.path());
+        EXPECT_EQ(record.contexts.size(), static_cast<std::size_t>(rosters) + 1);
+        for (int i = 0; i < rosters; ++i) {
+            const ContextRecord& context = record.contexts[static_cast<std::size_t>(i)];
+            EXPECT_EQ(*context.params, names);
+            EXPECT_EQ(context.announced[7], static_cast<AnnouncedStep>(i + 1));
+            EXPECT_EQ(context.group, record.groups[static_cast<std::size_t>(i)].owner);
+            EXPECT_EQ(context.buckets, (std::vector<std::vector<std::int32_t>>{{3}}));
+        }
+        EXPECT_EQ(*record.contexts.back().params, (std::vector<std::string>{"weight", "bias"}));
+        return size_of_record(folder.path());
+    };
+    EXPECT_LT(write(11) - write(1), 10 * (4 * 1000 + 4 * kPage));
+}
+
+TEST(Format, AProgramMayMakeAnyNumberOfGroups) {
+    const Folder folder;
+    in_process(folder.path(), [] {
+        Recorder first;
+        for (int i = 0; i < 10'000; ++i) {
+            const Recorder group = Recorder::of_group(0, 2, "a", std::to_string(i), "shm");
+            if (i == 0) first = group;
+            AnnouncedStep* announced = nullptr;
+            const Recorder context = group.of_context({"a"}, announced);
+            if (context) context.plan({{0}});
+            group.peers({1});
+            group.write({.kind = EventKind::kJoined});
+        }
+        first.broken({DDP_ERROR_TIMEOUT, "too late"});
+    });
+    const ProcessRecord record = read_one(folder.path());
+    EXPECT_EQ(record.groups.size(), 2000u);  // each with four facts
+    EXPECT_EQ(record.groups.front().verdicts.size(), 1u);
+}
+
+TEST(Format, AFileThatIsBeingMadeIsNoDamage) {
+    const Folder folder;
+    std::ofstream(folder.path() + "/a.record") << "";
+    std::ofstream(folder.path() + "/b.record") << std::string(10 * kPage, '\0');
+    std::vector<std::string> complaints;
+    EXPECT_TRUE(read_records(folder.path(), complaints).empty());
+    EXPECT_EQ(complaints, std::vector<std::string>());
 }
 
 TEST(Format, TheFileIsNobodyElsesBusiness) {

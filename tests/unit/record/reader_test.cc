@@ -113,7 +113,7 @@ TEST_F(Reader, ReadsWhatWasPackedOnAnotherHost) {
     ASSERT_EQ(records[0].events.size(), here.events.size());
     for (std::size_t i = 0; i < here.events.size(); ++i) EXPECT_EQ(records[0].events[i].number, here.events[i].number);
     ASSERT_EQ(records[0].contexts.size(), 1U);
-    EXPECT_EQ(records[0].contexts[0].params, here.contexts[0].params);
+    EXPECT_EQ(*records[0].contexts[0].params, *here.contexts[0].params);
     const auto sights = read_sights(other.path());
     ASSERT_EQ(sights.size(), 1U);
     EXPECT_EQ(sights[0].words, "last words");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ public:
         ContextRecord context;
         context.owner = kContextOwner;
         context.group = kGroupOwner;
-        context.params = {"a", "b", "c"};
+        context.params = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"a", "b", "c"});
         context.announced = {0, 0, 0};
         context.buckets = {{2, 1}, {0}};
         record_.contexts.push_back(context);
