@@ -154,12 +154,27 @@ function lend(callback::Callback, pointer::Ptr)
     return handle
 end
 
-"The end of a step: what was lent is void."
-function end_step(handle::Handle)
+"The arguments of a hook. With the first bucket of a step, what was lent in earlier ones is void, and their works use no arrays any more."
+function lend_bucket(callback::Callback, context::Context, group::Ptr{ddp_group}, bucket::Ptr{LibDDP.ddp_bucket})
+    step = LibDDP.ddp_bucket_step(bucket)
+    lock(RAISED_LOCK) do
+        step > context.hook_step && drop_lent(callback.lent)
+        context.hook_step = step
+    end
+    return Group(lend(callback, group)), Bucket(lend(callback, bucket), context)
+end
+
+void_lent(lent::Vector{Any}) = foreach(each -> each.kind == BORROWED && close(each), lent)
+drop_lent(lent::Vector{Any}) = (void_lent(lent); empty!(lent))
+
+"""
+What was lent is void. well: all operations of the step have ended. Otherwise one may go on for a while. Then a later step, or the end
+of the context, drops the arrays that it uses.
+"""
+function end_step(handle::Handle, well::Bool)
     isempty(handle.lent) && isempty(handle.raised) && return nothing
     lock(RAISED_LOCK) do
-        foreach(each -> each.kind == BORROWED && close(each), handle.lent)
-        empty!(handle.lent)
+        well ? drop_lent(handle.lent) : void_lent(handle.lent)
         empty!(handle.raised)
     end
     return nothing
@@ -169,7 +184,7 @@ function call_hook(cell::Ptr{Cvoid}, group::Ptr{ddp_group}, bucket::Ptr{LibDDP.d
                    error::Ptr{Ptr{ddp_error}})::Int32
     return guarded(cell, error) do callback
         fn, context = function_of(callback)
-        result = fn(Group(lend(callback, group)), Bucket(lend(callback, bucket), context))
+        result = fn(lend_bucket(callback, context, group, bucket)...)
         pass_on(callback, fn, result, work, "hook", OF_HOOK)
     end
 end
@@ -178,7 +193,7 @@ function call_bucket(cell::Ptr{Cvoid}, group::Ptr{ddp_group}, bucket::Ptr{LibDDP
                      error::Ptr{Ptr{ddp_error}})::Int32
     return guarded(cell, error) do callback
         fn, context = function_of(callback)
-        finished(fn, fn(Group(lend(callback, group)), Bucket(lend(callback, bucket), context)), "function of hook_then!")
+        finished(fn, fn(lend_bucket(callback, context, group, bucket)...), "function of hook_then!")
     end
 end
 

@@ -40,6 +40,7 @@ mutable struct Context
     results::Dict{Int,Any}           # of set_buffer!
     streams::Dict{Device,Any}        # of set_stream!
     in_place::Vector{Any}            # gradients that are their own views
+    hook_step::Int64                 # the step of the bucket that a hook was lent last
 end
 
 function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=0, bucket_caps=(),
@@ -83,7 +84,7 @@ end
 Context(f::Function, group::Group; keywords...) = closing(f, Context(group; keywords...))
 
 new_context(pointer::Ptr{ddp_context}) = Context(Handle(CONTEXT, pointer), Parameter[], [], Dict{Ptr{Cvoid},Any}(), nothing,
-                                                 -1, Dict{Int,Any}(), Dict{Device,Any}(), [])
+                                                 -1, Dict{Int,Any}(), Dict{Device,Any}(), [], -1)
 
 function reduction_of(name::Symbol)
     name === :mean && return LibDDP.DDP_REDUCTION_MEAN
@@ -94,7 +95,7 @@ end
 
 "Frees the context. Never waits for other ranks. Arrays over views stay readable."
 function Base.close(ctx::Context)
-    end_step(ctx.handle)
+    end_step(ctx.handle, false)
     close(ctx.handle)
     ctx.layout, ctx.generation = nothing, -1
     return nothing
@@ -243,10 +244,12 @@ function finalize!(ctx::Context)
 end
 
 function ending_step(f::F, ctx::Context, args...) where {F}
+    well = false
     try
         call(f, ctx.handle, args...)
+        well = true
     finally
-        end_step(ctx.handle)
+        end_step(ctx.handle, well)
     end
 end
 
@@ -353,7 +356,7 @@ end
 "Continues in another group, between steps or after a failure."
 function set_group!(ctx::Context, group::Group)
     using_group(pointer -> call(LibDDP.ddp_context_set_group, ctx.handle, pointer), group)
-    end_step(ctx.handle)
+    end_step(ctx.handle, false)
     return nothing
 end
 

@@ -95,7 +95,7 @@ function begin_step!(job::Elastic)
         with_contexts(() -> call(LibDDP.ddp_elastic_begin, job.handle, told), job.contexts)
     end
     now = told[]
-    now.changed == 1 && foreach(ctx -> end_step(ctx.handle), job.contexts)
+    now.changed == 1 && foreach(ctx -> end_step(ctx.handle, false), job.contexts)
     return (step=Int(now.step), roster=Int(now.roster), rank=Int(now.rank), world_size=Int(now.world_size),
             changed=now.changed == 1, joined=Int(now.joined), left=Int(now.left), leaving=now.leaving == 1)
 end

@@ -15,7 +15,7 @@ mutable struct Handle
     state::Threads.Atomic{Int}  # 2 for each call that uses it, and 1 when it is closed
     freed::Threads.Atomic{Int}
     raised::Vector{Any}         # exceptions of callbacks, on their way to the call that they come out of
-    lent::Vector{Any}           # what callbacks were lent, void at the end of the step, and works that they passed on
+    lent::Vector{Any}           # what callbacks were lent, void at the end of the step, and works that they passed on: end_step
     kept::Vector{Any}           # what C uses as long as this lives, such as arrays
     dependents::Vector{Handle}  # must be freed before this one
 
@@ -80,6 +80,7 @@ function free(handle::Handle)
     Base.sigatomic_begin()
     free_pointer(handle.kind, handle.pointer)
     empty!(handle.kept)
+    empty!(handle.lent)
     Base.sigatomic_end()
     return nothing
 end

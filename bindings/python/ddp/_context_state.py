@@ -72,6 +72,15 @@ class ContextState:
         # garbage collector sees.
         self._callbacks: Dict[str, Callable[..., Any]] = {}
 
+    def _end_step(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Calls what ends a step. Operations of a step that failed may go on for a while, so the arrays of a hook's works stay."""
+        well = False
+        try:
+            function(self._handle, *arguments)
+            well = True
+        finally:
+            self._handle.end_step(well)
+
     def _layout(self) -> Any:
         generation = _ddp.ddp_layout_generation(self._handle)
         if self._held[0] != generation:

@@ -185,10 +185,7 @@ class Context(DeviceMethods, HookMethods):
     def finalize(self) -> None:
         """The end of the backward pass: waits until every gradient is the mean over ranks. It raises an
         exception of a hook."""
-        try:
-            _ddp.ddp_finalize(self._handle)
-        finally:
-            self._handle.end_step()
+        self._end_step(_ddp.ddp_finalize)
 
     def finalize_async(self) -> None:
         """finalize without waiting. wait_param and finalize follow."""
@@ -200,10 +197,7 @@ class Context(DeviceMethods, HookMethods):
 
     def discard(self) -> None:
         """Ends a step that went wrong, on every rank; nothing is written back."""
-        try:
-            _ddp.ddp_step_discard(self._handle)
-        finally:
-            self._handle.end_step()
+        self._end_step(_ddp.ddp_step_discard)
 
     def set_sync(self, sync: bool) -> None:
         """Whether the following steps communicate."""
@@ -329,7 +323,7 @@ class Context(DeviceMethods, HookMethods):
     def set_group(self, group: Group) -> None:
         """Continues in another group, between steps or after a failure."""
         _ddp.ddp_context_set_group(self._handle, group)
-        self._handle.end_step()
+        self._handle.end_step(False)
 
     def abort(self, reason: Optional[str] = None) -> None:
         """Breaks the context and its group on every rank."""
@@ -337,7 +331,7 @@ class Context(DeviceMethods, HookMethods):
 
     def close(self) -> None:
         """Frees the context. Never waits for other ranks. Arrays over views stay readable."""
-        self._handle.end_step()
+        self._handle.end_step(False)
         self._handle.close()
         self._held = (-1, None)
 

@@ -29,17 +29,11 @@ class DeviceMethods(ContextState):
 
     def finalize_on(self, stream: Any) -> None:
         """finalize that does not wait for the GPU: what is enqueued on the stream afterwards sees the mean."""
-        try:
-            _ddp.ddp_finalize_on(self._handle, stream_of(stream))
-        finally:
-            self._handle.end_step()
+        self._end_step(_ddp.ddp_finalize_on, stream_of(stream))
 
     def finalize_enqueue(self) -> None:
         """The same for parameters on several GPUs, with the streams of set_stream."""
-        try:
-            _ddp.ddp_finalize_enqueue(self._handle)
-        finally:
-            self._handle.end_step()
+        self._end_step(_ddp.ddp_finalize_enqueue)
 
     def wait_param_on(self, param: int, stream: Any) -> None:
         """wait_param that does not wait for the GPU: what is enqueued on the stream afterwards sees this parameter's mean."""

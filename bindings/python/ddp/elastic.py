@@ -85,7 +85,7 @@ class Elastic:
         self._call(_ddp.ddp_elastic_begin, told)
         if told.changed:
             for context in self._contexts:
-                context._handle.end_step()
+                context._handle.end_step(False)
         return ElasticStep(told.step, told.roster, told.rank, told.world_size, bool(told.changed), told.joined, told.left,
                            bool(told.leaving))
 

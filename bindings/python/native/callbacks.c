@@ -48,8 +48,9 @@ static ddp_status end(Running running, PyObject* result, ddp_error** error) {
 }
 
 /* A handle for what the callable is lent, void at the end of the step. A new reference. */
-static PyObject* lend(const DdpCallback* callback, const DdpKind* kind, void* pointer) {
+static PyObject* lend(const DdpCallback* callback, const DdpKind* kind, void* pointer, int64_t step) {
     PyObject* handle = ddp_py_borrow(kind, pointer);
+    if (handle) ((DdpHandle*)handle)->step = step;
     if (handle && PyList_Append(callback->borrows, handle) != 0) Py_CLEAR(handle);
     return handle;
 }
@@ -65,8 +66,10 @@ static PyObject* pass_on(const DdpCallback* callback, PyObject* result, ddp_work
 }
 
 static PyObject* call_with_bucket(const DdpCallback* callback, ddp_group* group, ddp_bucket* bucket) {
-    PyObject* lent_group = lend(callback, &ddp_py_ddp_group, group);
-    PyObject* lent_bucket = lent_group ? lend(callback, &ddp_py_ddp_bucket, bucket) : NULL;
+    const int64_t step = ddp_bucket_step(bucket);
+    if (ddp_py_end_steps_before(callback->borrows, step) != 0) return NULL;
+    PyObject* lent_group = lend(callback, &ddp_py_ddp_group, group, step);
+    PyObject* lent_bucket = lent_group ? lend(callback, &ddp_py_ddp_bucket, bucket, step) : NULL;
     PyObject* result = NULL;
     if (lent_bucket) result = PyObject_CallFunctionObjArgs(callback->callable, lent_group, lent_bucket, NULL);
     Py_XDECREF(lent_group);
@@ -111,7 +114,7 @@ ddp_status ddp_py_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, con
         else
             Py_CLEAR(list);
     }
-    PyObject* lent_group = list ? lend(running.callback, &ddp_py_ddp_group, group) : NULL;
+    PyObject* lent_group = list ? lend(running.callback, &ddp_py_ddp_group, group, 0) : NULL;
     PyObject* result = NULL;
     if (lent_group) result = PyObject_CallFunctionObjArgs(running.callback->callable, lent_group, list, NULL);
     Py_XDECREF(lent_group);

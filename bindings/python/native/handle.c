@@ -84,6 +84,7 @@ static DdpHandle* make(const DdpKind* kind, void* pointer) {
     handle->borrowed = kind->free == NULL;
     handle->calls = handle->closing = 0;
     handle->era = era;
+    handle->step = 0;
     handle->lender = NULL;
     handle->raised = handle->borrows = handle->kept = NULL;
     return handle;
@@ -165,6 +166,25 @@ int ddp_py_enter(PyObject* object, const DdpKind* kind, DdpHandle** held, void**
     return 1;
 }
 
+/* What callbacks were lent is void. Works that they passed on stay, and with them the arrays of their operations. */
+static void void_lent(PyObject* borrows) {
+    for (Py_ssize_t i = 0; i < PyList_Size(borrows); ++i) {
+        PyObject* each = PyList_GetItem(borrows, i);
+        if (Py_TYPE(each) == handle_type && ((DdpHandle*)each)->borrowed) ((DdpHandle*)each)->pointer = NULL;
+    }
+}
+
+static int drop_lent(PyObject* borrows) {
+    void_lent(borrows);
+    return PyList_SetSlice(borrows, 0, PyList_Size(borrows), NULL);
+}
+
+int ddp_py_end_steps_before(PyObject* borrows, int64_t step) {
+    PyObject* first = PyList_Size(borrows) > 0 ? PyList_GetItem(borrows, 0) : NULL;
+    const int earlier = first && Py_TYPE(first) == handle_type && ((DdpHandle*)first)->step < step;
+    return earlier ? drop_lent(borrows) : 0;
+}
+
 /* Lets go of the lock meanwhile: it may wait for operations that callbacks belong to. */
 static void free_now(DdpHandle* handle) {
     void* pointer = handle->pointer;
@@ -176,6 +196,7 @@ static void free_now(DdpHandle* handle) {
         Py_END_ALLOW_THREADS
     }
     Py_CLEAR(handle->kept);
+    if (handle->borrows) drop_lent(handle->borrows);
     ddp_py_drop_unused_callbacks();
 }
 
@@ -274,15 +295,11 @@ static PyObject* forget_kept_method(PyObject* self, PyObject* unused) {
     Py_RETURN_NONE;
 }
 
-static PyObject* end_step_method(PyObject* self, PyObject* unused) {
+/* An operation of a step that failed may go on for a while. A later step or the end of the context drops its arrays. */
+static PyObject* end_step_method(PyObject* self, PyObject* well) {
     DdpHandle* handle = (DdpHandle*)self;
-    (void)unused;
-    const Py_ssize_t count = handle->borrows ? PyList_Size(handle->borrows) : 0;
-    for (Py_ssize_t i = 0; i < count; ++i) {
-        PyObject* each = PyList_GetItem(handle->borrows, i); /* or a work that a callback passed on */
-        if (Py_TYPE(each) == handle_type && ((DdpHandle*)each)->borrowed) ((DdpHandle*)each)->pointer = NULL;
-    }
-    if (count > 0 && PyList_SetSlice(handle->borrows, 0, count, NULL) != 0) return NULL;
+    if (handle->borrows) void_lent(handle->borrows);
+    if (handle->borrows && PyObject_IsTrue(well) == 1 && drop_lent(handle->borrows) != 0) return NULL;
     if (handle->raised && PyList_SetSlice(handle->raised, 0, PyList_Size(handle->raised), NULL) != 0) return NULL;
     Py_RETURN_NONE;
 }
@@ -341,7 +358,8 @@ static PyMethodDef methods[] = {
     {"close", close_method, METH_NOARGS, "Frees it; never waits for other ranks."},
     {"keep", keep_method, METH_O, "Keeps an object alive as long as this."},
     {"forget_kept", forget_kept_method, METH_NOARGS, "Lets go of the objects kept alive."},
-    {"end_step", end_step_method, METH_NOARGS, "Voids what callbacks of the step were lent."},
+    {"end_step", end_step_method, METH_O,
+     "end_step(well): voids what callbacks were lent; if all went well, drops the works that they passed on."},
     {"call_with", call_with_method, METH_VARARGS | METH_STATIC,
      "call_with(contexts, function, arguments): no context is freed meanwhile."},
     {"grad_ready", grad_ready_method, METH_O, "grad_ready(param): this step's gradient of the parameter is complete."},

@@ -24,7 +24,8 @@ typedef struct DdpHandle {
     int closing;       /* to be freed when the last of them returns */
     unsigned era;      /* how often the process had been forked when it was made */
     PyObject* raised;  /* list, or NULL: exceptions of callbacks on their way to the call that they come out of */
-    PyObject* borrows; /* list, or NULL: handles that callbacks were given, void at the end of the step */
+    PyObject* borrows; /* list, or NULL: handles that callbacks were lent, and works that they passed on */
+    int64_t step;      /* of what a callback was lent: the step of its bucket */
     PyObject* kept;    /* list, or NULL: what must live as long as this does, such as arrays */
     struct DdpHandle* lender; /* or NULL: of which this is a part. It is not freed while a call uses this */
 } DdpHandle;
@@ -64,6 +65,10 @@ void ddp_py_raise_about(ddp_error* error, uintptr_t about);
 
 /* While a callback runs on this thread: the list that new works share, or NULL. */
 extern _Thread_local PyObject* ddp_py_running_raised;
+
+/* A callback gets a bucket of this step: what callbacks were lent in earlier ones is void, and their works use no arrays
+ * any more. borrows: of the callback's context. Returns 0, or -1 with an exception. */
+int ddp_py_end_steps_before(PyObject* borrows, int64_t step);
 
 /* `list` made if it is NULL. A borrowed reference, or NULL with an exception. */
 PyObject* ddp_py_list_at(PyObject** list);

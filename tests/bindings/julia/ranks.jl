@@ -357,6 +357,34 @@ end
     close(ctx)
 end
 
+@testset "a step that fails keeps the arrays of its works" begin  # their operations may go on
+    given = WeakRef[]
+    function hook(group, bucket)
+        half = bucket.buffer ./ 2
+        push!(given, WeakRef(half))
+        return allreduce!(group, bucket.buffer, bucket.op; send=half, async=true)
+    end
+    collect_garbage() = foreach(_ -> GC.gc(), 1:3)
+    is_there(array) = array.value !== nothing  # in a function, as @test looks at the parts of an expression, and may keep them
+    ctx = make(split(group, 0))
+    set_hook!(hook, ctx)
+    rank > 0 && barrier(group)  # rank 0 fails before the others begin
+    fails(C.DDP_ERROR_MISSING_GRADIENT, "p0") do
+        put!(ctx, ctx.parameters[4], values_of(rank))
+        finalize!(ctx)
+    end
+    if rank == 0
+        collect_garbage()
+        @test is_there(given[1])
+        barrier(group)
+    end
+    set_group!(ctx, split(group, 0))
+    train(ctx, 1, means ./ 2)
+    collect_garbage()
+    @test !any(is_there, given)
+    close(ctx)
+end
+
 @testset "mismatch and abort" begin
     Context(group) do ctx
         register!(ctx, "w"; size=(3, 2 + (rank == 1)))

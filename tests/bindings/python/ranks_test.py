@@ -4,6 +4,7 @@ import asyncio
 import sys
 import threading
 import unittest
+import weakref
 
 import numpy as np
 
@@ -403,6 +404,37 @@ class Ranks(unittest.TestCase):
         ctx.set_hook(None)
         self.train(ctx)
         ctx.close()
+
+    def test_a_step_that_fails_keeps_the_arrays_of_its_works(self):
+        """Their operations may go on: here the other ranks have not even begun theirs."""
+        given = []
+
+        def hook(group, bucket):
+            half = np.asarray(bucket.buffer) * np.float32(0.5)
+            given.append(weakref.ref(half))
+            return group.allreduce(bucket.buffer, bucket.op, send=half, async_op=True)
+
+        def fail(ctx):
+            ctx.set_group(self.group.split(0))
+            given.clear()
+            if self.rank > 0:
+                self.group.barrier()
+            with self.assertRaises(ddp.MissingGradientError):
+                ctx.put(ctx.parameters[-1], values(self.rank))
+                ctx.finalize()
+            if self.rank == 0:
+                self.assertIsNotNone(given[0]())
+                self.group.barrier()
+
+        ctx = self.make(self.group.split(0))
+        ctx.set_hook(hook)
+        fail(ctx)
+        ctx.set_group(self.group.split(0))
+        self.train(ctx, 1, self.everyones.mean(0) / 2)
+        self.assertEqual([array() for array in given], [None] * len(given))
+        fail(ctx)
+        ctx.close()
+        self.assertEqual([array() for array in given], [None] * len(given))
 
     def test_mismatch_and_abort(self):
         with ddp.Context(self.group) as ctx:
