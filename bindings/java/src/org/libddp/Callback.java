@@ -9,7 +9,7 @@ abstract class Callback {
 
     private final String name;
     private final Queue<Throwable> raised;
-    private final Queue<Handle<?>> lent;
+    private final Handle.Lent lent;
 
     /**
      * name: what messages call it. about: the context or work that it belongs to, out of whose calls its exceptions come.
@@ -36,6 +36,11 @@ abstract class Callback {
 
     /** Returns null, or a work that libddp takes over. The arguments are those that callbacks.h names. */
     abstract Work call(long first, long second) throws Exception;
+
+    /** Before the function is lent a bucket of this step. */
+    void enterStep(long step) {
+        lent.enterStep(step);
+    }
 
     /** A handle for what the function is lent. */
     <K> Handle<K> lend(long pointer) {

@@ -485,7 +485,7 @@ public final class Context extends Hooks implements AutoCloseable {
     /** Frees the context. Never waits for other ranks. Buffers over views stay readable. */
     @Override
     public void close() {
-        handle.expireLent();
+        handle.lent().expire();
         Handle.close(handle);
         dropLayout();
     }

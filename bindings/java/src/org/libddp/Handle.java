@@ -172,26 +172,51 @@ final class Handle<K> {
         raised = queue;
     }
 
-    /** What callbacks were lent, and works that they have passed on. */
-    Queue<Handle<?>> lent() {
+    Lent lent() {
         return state.lent;
     }
 
-    /** What callbacks were lent is void from now on. */
-    void expireLent() {
-        for (Handle<?> each : state.lent) {
-            if (each.state.kind == Kind.BORROWED) each.state.close();
-        }
-    }
-
-    /** well: all operations of the step have ended. Otherwise one may go on for a while, and what it uses is kept. */
+    /**
+     * well: all operations of the step have ended. Otherwise one may go on for a while. Then a later step, or the end of the context,
+     * lets go of what it uses.
+     */
     void endStep(boolean well) {
-        expireLent();
-        for (Handle<?> each = state.lent.poll(); each != null; each = state.lent.poll()) {
-            if (!well && each.state.kind == Kind.WORK) keep(each);
+        if (well) {
+            state.lent.drop();
+        } else {
+            state.lent.expire();
         }
         Queue<Throwable> queue = raisedOrNull();
         if (queue != null) queue.clear();
+    }
+
+    /** What callbacks were lent, and works that they have passed on, which keep the arrays of their operations. */
+    static final class Lent {
+        private final List<Handle<?>> handles = new ArrayList<>();
+        /** Of the bucket that a callback was lent last. */
+        private long step = -1;
+
+        synchronized void add(Handle<?> handle) {
+            handles.add(handle);
+        }
+
+        /** A callback gets a bucket of this step: all operations of earlier ones have ended. */
+        synchronized void enterStep(long now) {
+            if (now > step) drop();
+            step = now;
+        }
+
+        /** What callbacks were lent is void from now on. */
+        synchronized void expire() {
+            for (Handle<?> each : handles) {
+                if (each.state.kind == Kind.BORROWED) each.state.close();
+            }
+        }
+
+        synchronized void drop() {
+            expire();
+            handles.clear();
+        }
     }
 
     /** Works that nobody holds any more, but that may still use arrays. */
@@ -247,7 +272,7 @@ final class Handle<K> {
         private boolean unfinished;
         private final Map<Object, Object> kept = new HashMap<>();
         /** Here, as their arrays may be in use until the pointer has been freed. */
-        private final Queue<Handle<?>> lent = new ConcurrentLinkedQueue<>();
+        private final Lent lent = new Lent();
 
         State(int kind, long pointer) {
             this.kind = kind;
@@ -314,7 +339,7 @@ final class Handle<K> {
             synchronized (this) {
                 kept.clear();
             }
-            lent.clear();
+            lent.drop();
         }
 
         /** Of a work that nobody else can use any more. */

@@ -184,6 +184,7 @@ public abstract class Hooks {
 
     private Adapter ofBuckets(Hook hook) {
         return (callback, group, bucket) -> {
+            callback.enterStep(ddpJNI.ddp_bucket_step(bucket));
             Bucket lent = new Bucket(callback.lend(bucket), (Context) this);
             return hook.reduce(Group.lent(callback.lend(group)), lent);
         };

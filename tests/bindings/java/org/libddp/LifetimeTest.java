@@ -89,6 +89,20 @@ class LifetimeTest {
         });
     }
 
+    @Test
+    void stepsThatAreLeftOutLetGoOfTheirArrays() throws Exception {
+        final int size = 1 << 18; // a MiB
+        FloatBuffer bad = Support.full(size, Float.NaN);
+        try (Context ctx = new Context(group, new ContextOptions().skipNonfinite(true))) {
+            ctx.parameter("w").shape(size).register();
+            ctx.commit();
+            ctx.setHook((g, bucket) -> g.allreduceAsync(Support.bytes(4 * size).asFloatBuffer(), bucket.op()));
+            assertFlat(32 * 1024, "200 steps with NaN", () -> {
+                for (int i = 0; i < 200; ++i) Support.raises(DdpException.Nonfinite.class, "w", () -> step(ctx, bad));
+            });
+        }
+    }
+
     private void errorsAndWorks(int count) {
         FloatBuffer array = Support.full(100, 0);
         try (Store store = group.store()) {
