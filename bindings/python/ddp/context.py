@@ -265,7 +265,7 @@ class Context(DeviceMethods, HookMethods):
     def join(self) -> None:
         """Call it instead of step_begin when this rank has no more inputs. It takes part until all ranks have
         joined."""
-        _ddp.ddp_join(self._handle)
+        self._end_step(_ddp.ddp_join)
 
     # BUCKETS
 

@@ -385,6 +385,29 @@ end
     close(ctx)
 end
 
+@testset "join lets go of past steps" begin  # of what the hook gave to their operations; the last rank is the one with inputs
+    given, alive, steps = WeakRef[], -1, 20
+    make(group; join=true) do ctx
+        set_hook!(ctx) do group, bucket
+            copied = copy(bucket.buffer)
+            push!(given, WeakRef(copied))
+            if bucket.step == steps - 1 && bucket.is_last
+                foreach(_ -> GC.gc(), 1:3)
+                alive = count(array -> array.value !== nothing, given)
+            end
+            return allreduce!(group, copied, bucket.op; async=true)
+        end
+        for _ in 1:(rank == world - 1 ? steps : 0)
+            step_begin!(ctx)
+            foreach(parameter -> announce(ctx, parameter), ctx.parameters)
+            finalize!(ctx)
+        end
+        join!(ctx)
+        @test length(given) == steps * bucket_count(ctx)
+        @test 0 <= alive <= 2 * bucket_count(ctx)
+    end
+end
+
 @testset "mismatch and abort" begin
     Context(group) do ctx
         register!(ctx, "w"; size=(3, 2 + (rank == 1)))

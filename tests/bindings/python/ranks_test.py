@@ -436,6 +436,26 @@ class Ranks(unittest.TestCase):
         ctx.close()
         self.assertEqual([array() for array in given], [None] * len(given))
 
+    def test_join_lets_go_of_past_steps(self):
+        """Of what the hook gave to their operations. The last rank is the one with inputs."""
+        alive, most = weakref.WeakSet(), 0
+
+        def hook(group, bucket):
+            nonlocal most
+            work = group.allreduce(bucket.buffer, bucket.op, async_op=True)
+            alive.add(work)
+            most = max(most, len(alive))
+            return work
+
+        with self.make(join=True) as ctx:
+            ctx.set_hook(hook)
+            for _ in range(20 if self.rank == self.world - 1 else 0):
+                ctx.step_begin()
+                self.train_with(ctx, values(self.rank))
+            ctx.join()
+            self.assertEqual((ctx.stats().synced_steps, len(alive)), (20, 0))
+            self.assertLessEqual(most, 2 * ctx.bucket_count)
+
     def test_mismatch_and_abort(self):
         with ddp.Context(self.group) as ctx:
             ctx.register("w", shape=(2 + (self.rank == 1),))

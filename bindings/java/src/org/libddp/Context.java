@@ -448,7 +448,7 @@ public final class Context extends Hooks implements AutoCloseable {
      * Collective.
      */
     public void join() {
-        handle.call(() -> ddp.ddp_join(handle));
+        endingStep(() -> ddp.ddp_join(handle));
     }
 
     // THE REST

@@ -18,6 +18,8 @@ import static org.libddp.Support.full;
 import static org.libddp.Support.raises;
 
 import java.io.IOException;
+import java.lang.ref.WeakReference;
+import java.nio.ByteBuffer;
 import java.nio.DoubleBuffer;
 import java.nio.FloatBuffer;
 import java.util.ArrayList;
@@ -139,6 +141,31 @@ class HooksTest {
             weight.put(1, rank);
             ctx.averageParameters(null);
             assertEquals((world - 1) / 2f, weight.get(1), 1e-6);
+        }
+    }
+
+    /** A rank in join lets go of what the hook gave to the operations of past steps. The last rank is the one with inputs. */
+    @Test
+    void joinLetsGoOfPastSteps() {
+        final int steps = 20;
+        List<WeakReference<ByteBuffer>> given = new ArrayList<>();
+        try (Context ctx = make(group, new ContextOptions().join(true))) {
+            ctx.setHook((on, bucket) -> {
+                ByteBuffer copy = Support.bytes(4 * bucket.buffer().floats().capacity());
+                given.add(new WeakReference<>(copy));
+                if (bucket.step() == steps - 1 && bucket.isLast()) {
+                    Support.collectUntil(
+                            () -> given.stream().filter(each -> each.get() != null).count() <= 2 * ctx.bucketCount());
+                }
+                return on.allreduceAsync(copy.asFloatBuffer(), bucket.op());
+            });
+            for (int step = 0; step < steps && rank == world - 1; ++step) {
+                ctx.stepBegin();
+                ctx.parameters().forEach(Ranks::announce);
+                ctx.finalizeStep();
+            }
+            ctx.join();
+            assertEquals(steps * ctx.bucketCount(), given.size());
         }
     }
 
