@@ -14,7 +14,8 @@ static void* allocate(JNIEnv* env, size_t count, size_t size) {
 int ddp_java_handle(JNIEnv* env, jlong handle, const char* name) {
     if (handle != DDP_JAVA_CLOSED && handle != DDP_JAVA_EXPIRED) return 1;
     ddp_java_throw_state(
-        env, name, handle == DDP_JAVA_CLOSED ? "it is closed" : "the step in which a callback was lent it has ended");
+        env, name,
+        handle == DDP_JAVA_CLOSED ? "it is closed" : "the step or the buffer hook in which it was lent has ended");
     return 0;
 }
 

@@ -207,8 +207,12 @@ function call_buffers(cell::Ptr{Cvoid}, group::Ptr{ddp_group}, buffers::Ptr{LibD
                       error::Ptr{Ptr{ddp_error}})::Int32
     return guarded(cell, error) do callback
         fn, context = function_of(callback)
-        # In the order of registration, as C gives them.
-        finished(fn, fn(Group(lend(callback, group)), copy(context.buffers)), "buffer hook")
+        lent = Handle(BORROWED, Ptr{Cvoid}(group); raised=callback.raised)
+        try
+            finished(fn, fn(Group(lent), copy(context.buffers)), "buffer hook")  # in the order of registration, as C gives them
+        finally
+            close(lent)  # C has it only during the call
+        end
     end
 end
 

@@ -114,9 +114,12 @@ ddp_status ddp_py_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, con
         else
             Py_CLEAR(list);
     }
-    PyObject* lent_group = list ? lend(running.callback, &ddp_py_ddp_group, group, 0) : NULL;
+    PyObject* lent_group = list ? ddp_py_borrow(&ddp_py_ddp_group, group) : NULL;
     PyObject* result = NULL;
-    if (lent_group) result = PyObject_CallFunctionObjArgs(running.callback->callable, lent_group, list, NULL);
+    if (lent_group) {
+        result = PyObject_CallFunctionObjArgs(running.callback->callable, lent_group, list, NULL);
+        ((DdpHandle*)lent_group)->pointer = NULL; /* libddp has it only during the call */
+    }
     Py_XDECREF(lent_group);
     Py_XDECREF(list);
     return end(running, result, error);

@@ -147,7 +147,8 @@ static int check_usable(const DdpHandle* handle) {
     if (handle->era != era)
         ddp_py_may_call();
     else if (handle->borrowed && !handle->lender)
-        ddp_py_fail(DDP_ERROR_INVALID_STATE, "the callback's group or bucket is no longer valid: the step has ended");
+        ddp_py_fail(DDP_ERROR_INVALID_STATE,
+                    "the callback's group or bucket is no longer valid: the step or the buffer hook has ended");
     else
         ddp_py_fail(DDP_ERROR_INVALID_STATE, "it is closed");
     return 0;

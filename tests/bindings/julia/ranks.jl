@@ -258,7 +258,8 @@ end
         register_buffer!(ctx, "means", running)
         commit!(ctx)
         @test iszero(running)
-        set_buffer_hook!((group, buffers) -> allreduce!(group, buffers[1], :max), ctx)
+        lent = []
+        set_buffer_hook!((group, buffers) -> (push!(lent, group); allreduce!(group, buffers[1], :max)), ctx)
         averager = Averager(ctx, 2)
         averaged = map(1:3) do _
             step_begin!(ctx)
@@ -288,6 +289,7 @@ end
         @test all(==(rank), running)
         step_begin!(ctx)
         @test all(==(world - 1), running)
+        fails(() -> barrier(lent[end]), C.DDP_ERROR_INVALID_STATE, "closed")
     end
 end
 

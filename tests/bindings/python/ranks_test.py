@@ -331,7 +331,13 @@ class Ranks(unittest.TestCase):
             ctx.register_buffer("means", means)
             ctx.commit()
             np.testing.assert_array_equal(means, 0)
-            ctx.set_buffer_hook(lambda group, buffers: group.allreduce(buffers[0], "max"))
+            lent = []
+
+            def largest(group, buffers):
+                lent.append(group)
+                group.allreduce(buffers[0], "max")
+
+            ctx.set_buffer_hook(largest)
             averager = ddp.Averager(ctx, 2)
             results = []
             for _ in range(3):
@@ -346,6 +352,8 @@ class Ranks(unittest.TestCase):
             np.testing.assert_array_equal(means, self.rank)
             ctx.step_begin()
             np.testing.assert_array_equal(means, self.world - 1)
+            with support.raises(self, ddp.InvalidStateError, "buffer hook"):
+                lent[-1].barrier()
 
     def test_outer_optimizer(self):
         """The formulas of DiLoCo and SlowMo in NumPy."""

@@ -158,7 +158,12 @@ public abstract class Hooks {
      */
     public void setBufferHook(BufferHook hook) {
         Adapter adapter = (callback, group, unused) -> {
-            hook.synchronize(Group.lent(callback.lend(group)), List.copyOf(buffers));
+            Handle<Kind.ddp_group> lent = Handle.borrowed(group);
+            try {
+                hook.synchronize(Group.lent(lent), List.copyOf(buffers));
+            } finally {
+                Handle.close(lent); // libddp has it only during the call
+            }
             return null;
         };
         ddp.ddp_set_buffer_hook(handle, hook == null ? null : callback("buffer hook", hook, adapter));

@@ -116,7 +116,11 @@ class HooksTest {
             ctx.registerBuffer("means", means);
             ctx.commit();
             assertEquals(0, means.get(0));
-            ctx.setBufferHook((on, buffers) -> on.allreduce(buffers.get(0), Op.MAX));
+            List<Group> lent = new ArrayList<>();
+            ctx.setBufferHook((on, buffers) -> {
+                lent.add(on);
+                on.allreduce(buffers.get(0), Op.MAX);
+            });
             List<Integer> results = new ArrayList<>();
             try (Averager averager = new Averager(ctx, 2)) {
                 for (int step = 0; step < 3; ++step) {
@@ -136,6 +140,7 @@ class HooksTest {
             assertEquals((world - 1) / 2f, weight.get(0), 1e-6);
             ctx.stepBegin();
             assertEquals(world - 1, means.get(0));
+            for (Group each : lent) raises(IllegalStateException.class, "buffer hook", each::barrier);
             ctx.gradReady(0);
             ctx.finalizeStep();
             weight.put(1, rank);
