@@ -28,6 +28,7 @@ this rank alone.
 struct Elastic
     handle::Handle
     contexts::Vector{Context}
+    averagers::Vector{Averager}
 end
 
 function Elastic(; init_method=nothing, backend=nothing, backend_options=nothing, timeout=nothing, name=nothing,
@@ -43,7 +44,7 @@ function Elastic(; init_method=nothing, backend=nothing, backend_options=nothing
                                (group=raw(held_group), min_world=Int32(min_world), max_world=Int32(max_world),
                                 settle_ms=milliseconds(settle)))
             call(LibDDP.ddp_elastic_create, Ref(settings), made;
-                 keep=() -> Elastic(Handle(ELASTIC, made[]; kept=Any[store]), Context[]))
+                 keep=() -> Elastic(Handle(ELASTIC, made[]; kept=Any[store]), Context[], Averager[]))
         end
     end
 end
@@ -51,17 +52,22 @@ Elastic(f::Function; keywords...) = closing(f, Elastic(; keywords...))
 
 "A committed context of `job.group`, which then moves from roster to roster. It must stay open."
 function add_context!(job::Elastic, ctx::Context)
-    with_contexts((ctx,)) do
+    with_open((ctx.handle,)) do
         call(LibDDP.ddp_elastic_add_context, job.handle, ctx.handle.pointer)
     end
     push!(job.contexts, ctx)
     return nothing
 end
 
-"An averager with an outer optimizer, of a context that was added: ranks train apart, and come and go after outer steps."
+"""
+An averager with an outer optimizer, of a context that was added: ranks train apart, and come and go after outer steps. It must stay
+open.
+"""
 function add_averager!(job::Elastic, averager::Averager)
-    call(LibDDP.ddp_elastic_add_averager, job.handle, averager.handle.pointer)
-    push!(job.handle.kept, averager)
+    with_open((averager.handle,)) do
+        call(LibDDP.ddp_elastic_add_averager, job.handle, averager.handle.pointer)
+    end
+    push!(job.averagers, averager)
     return nothing
 end
 
@@ -92,7 +98,7 @@ function begin_step!(job::Elastic)
     told = Ref{LibDDP.ddp_elastic_step}()
     GC.@preserve told begin
         unsafe_store!(Ptr{Csize_t}(raw(told)), sizeof(LibDDP.ddp_elastic_step))
-        with_contexts(() -> call(LibDDP.ddp_elastic_begin, job.handle, told), job.contexts)
+        with_parts(() -> call(LibDDP.ddp_elastic_begin, job.handle, told), job)
     end
     now = told[]
     now.changed == 1 && foreach(ctx -> end_step(ctx.handle, false), job.contexts)
@@ -101,13 +107,13 @@ function begin_step!(job::Elastic)
 end
 
 "This rank has applied the step: after the optimizer, once for each `finalize!` that succeeded."
-commit!(job::Elastic) = with_contexts(() -> call(LibDDP.ddp_elastic_commit, job.handle), job.contexts)
+commit!(job::Elastic) = with_parts(() -> call(LibDDP.ddp_elastic_commit, job.handle), job)
 
 "This rank will leave. Go on with steps until `begin_step!` says `leaving`."
 announce_leave!(job::Elastic) = call(LibDDP.ddp_elastic_announce_leave, job.handle)
 
 "Leaves between two steps. Afterwards the job can only be closed."
-leave!(job::Elastic) = with_contexts(() -> call(LibDDP.ddp_elastic_leave, job.handle), job.contexts)
+leave!(job::Elastic) = with_parts(() -> call(LibDDP.ddp_elastic_leave, job.handle), job)
 
 """
     shard_range(count, rank, world_size)
@@ -121,13 +127,16 @@ function shard_range(count::Integer, rank::Integer, world_size::Integer)
     return Int(first[]) + 1:Int(last[])
 end
 
-"f(), and no context is freed meanwhile."
-function with_contexts(f, contexts)
+"f(), and no context and no averager of the job is freed meanwhile."
+with_parts(f, job::Elastic) = with_open(f, Handle[part.handle for part in Iterators.flatten((job.contexts, job.averagers))])
+
+"f(), and none of the handles is freed meanwhile."
+function with_open(f, handles)
     entered = Handle[]
     try
-        for ctx in contexts
-            enter(ctx.handle)
-            push!(entered, ctx.handle)
+        for handle in handles
+            enter(handle)
+            push!(entered, handle)
         end
         return f()
     finally

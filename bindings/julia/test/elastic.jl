@@ -67,6 +67,19 @@ end
     close(job)
 end
 
+@testset "a closed averager" begin
+    job = job_of(; name="closed averager")
+    averager = Averager(context_of(job), 5)
+    set_outer!(averager)
+    add_averager!(job, averager)
+    begin_step!(job)
+    close(averager)
+    for misuse in (begin_step!, commit!, leave!)
+        fails(() -> misuse(job), C.DDP_ERROR_INVALID_STATE, "the averager is closed")
+    end
+    close(job)
+end
+
 @testset "closed" begin
     job = job_of(; name="closed")
     ctx, group = context_of(job), job.group

@@ -1,7 +1,7 @@
 """Averages models that ranks train apart for some steps (ddp/averager.h)."""
 from __future__ import annotations
 
-from typing import Optional, Sequence, Union
+from typing import Any, Callable, Optional, Sequence, Union
 
 from . import _ddp
 from .context import Context
@@ -28,7 +28,8 @@ class Averager:
 
     def step(self) -> int:
         """Counts a step, and averages if it is due. Returns over how many ranks it averaged; 0 if it did not."""
-        return _ddp.ddp_averager_step(self._handle)
+        averaged: int = self._call(_ddp.ddp_averager_step)
+        return averaged
 
     @property
     def steps(self) -> int:
@@ -50,16 +51,20 @@ class Averager:
         options.learning_rate = learning_rate
         options.momentum = momentum
         options.inner_learning_rate = inner_learning_rate
-        _ddp.ddp_averager_set_outer(self._handle, options)
+        self._call(_ddp.ddp_averager_set_outer, options)
 
     def state(self) -> bytes:
         """The number of counted steps and the state of the outer optimizer, in the safetensors format; the same on every
         rank."""
-        return _ddp.ddp_averager_state_save(self._handle)
+        saved: bytes = self._call(_ddp.ddp_averager_state_save)
+        return saved
 
     def load_state(self, state: bytes) -> None:
         """Loads a saved state. Set the outer optimizer first."""
-        _ddp.ddp_averager_state_load(self._handle, state)
+        self._call(_ddp.ddp_averager_state_load, state)
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._handle.call_with([self._context], function, (self._handle, *arguments))
 
     def close(self) -> None:
         """Frees it."""

@@ -51,6 +51,7 @@ class Elastic:
         self._handle = _ddp.ddp_elastic_create(options)
         self._handle.keep(store)
         self._contexts: List[Context] = []
+        self._averagers: List[Averager] = []
         close_at_exit(self)
 
     @property
@@ -64,9 +65,10 @@ class Elastic:
         self._contexts.append(context)
 
     def add_averager(self, averager: Averager) -> None:
-        """An averager with an outer optimizer, of a context that was added: ranks train apart, and come and go after outer steps."""
+        """An averager with an outer optimizer, of a context that was added: ranks train apart, and come and go after outer steps. It
+        must stay open."""
         _ddp.ddp_elastic_add_averager(self._handle, averager._handle)
-        self._handle.keep(averager._handle)
+        self._averagers.append(averager)
 
     def add_state(self, name: str, state: Any) -> None:
         """Memory that belongs to the state, an optimizer's for example: a writable array, or any writable contiguous buffer."""
@@ -102,7 +104,7 @@ class Elastic:
         self._call(_ddp.ddp_elastic_leave)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self._handle.call_with(self._contexts, function, (self._handle, *arguments))
+        self._handle.call_with([*self._contexts, *self._averagers], function, (self._handle, *arguments))
 
     def close(self) -> None:
         """Frees it. Without leave() before, the others take this rank for dead, and go on at once."""

@@ -122,7 +122,7 @@ PyObject* ddp_py_lend(const DdpKind* kind, void* pointer, DdpHandle* lender) {
     return (PyObject*)handle;
 }
 
-/* The object's own handle, if it is not one itself but has one: the classes of the package do. */
+/* The object's own handle, if it is not one itself but has one: the classes of the package do. kind: NULL for any. */
 static DdpHandle* handle_of(PyObject* object, const DdpKind* kind) {
     DdpHandle* handle = NULL;
     if (Py_TYPE(object) == handle_type) {
@@ -133,13 +133,19 @@ static DdpHandle* handle_of(PyObject* object, const DdpKind* kind) {
         Py_XDECREF(inside); /* `object` keeps it alive */
         PyErr_Clear();
     }
-    if (handle && handle->kind == kind) return handle;
-    PyErr_Format(PyExc_TypeError, "a %s is expected, not %R", kind->name + 4, Py_TYPE(object));
+    if (handle && (!kind || handle->kind == kind)) return handle;
+    PyErr_Format(PyExc_TypeError, "a %s is expected, not %R", kind ? kind->name + 4 : "handle", Py_TYPE(object));
     return NULL;
 }
 
 static int is_open(const DdpHandle* handle) {
     return handle->pointer && !handle->closing && handle->era == era && (!handle->lender || is_open(handle->lender));
+}
+
+static void fail_closed(const DdpHandle* handle) {
+    char message[64];
+    PyOS_snprintf(message, sizeof message, "the %s is closed", handle->kind->name + 4);
+    ddp_py_fail(DDP_ERROR_INVALID_STATE, message);
 }
 
 static int check_usable(const DdpHandle* handle) {
@@ -150,7 +156,7 @@ static int check_usable(const DdpHandle* handle) {
         ddp_py_fail(DDP_ERROR_INVALID_STATE,
                     "the callback's group or bucket is no longer valid: the step or the buffer hook has ended");
     else
-        ddp_py_fail(DDP_ERROR_INVALID_STATE, "it is closed");
+        fail_closed(handle);
     return 0;
 }
 
@@ -305,17 +311,17 @@ static PyObject* end_step_method(PyObject* self, PyObject* well) {
     Py_RETURN_NONE;
 }
 
-/* A context may be closed in another thread, or by mistake, but not under a call that uses it and is not about it. */
+/* A context or an averager may be closed in another thread, or by mistake, but not under a call that uses it and is not
+ * about it. */
 static PyObject* call_with_method(PyObject* unused, PyObject* args) {
-    PyObject *contexts, *function, *arguments;
+    PyObject *handles, *function, *arguments;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "OOO", &contexts, &function, &arguments)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOO", &handles, &function, &arguments)) return NULL;
     DdpHandle** held = NULL;
     void** list = NULL;
     size_t count = 0;
     PyObject* result = NULL;
-    if (ddp_py_enter_list(contexts, &ddp_py_ddp_context, &held, &list, &count))
-        result = PyObject_CallObject(function, arguments);
+    if (ddp_py_enter_list(handles, NULL, &held, &list, &count)) result = PyObject_CallObject(function, arguments);
     ddp_py_leave_list(held, list, count);
     return result;
 }
@@ -362,7 +368,7 @@ static PyMethodDef methods[] = {
     {"end_step", end_step_method, METH_O,
      "end_step(well): voids what callbacks were lent; if all went well, drops the works that they passed on."},
     {"call_with", call_with_method, METH_VARARGS | METH_STATIC,
-     "call_with(contexts, function, arguments): no context is freed meanwhile."},
+     "call_with(handles, function, arguments): none of them is freed meanwhile."},
     {"grad_ready", grad_ready_method, METH_O, "grad_ready(param): this step's gradient of the parameter is complete."},
     {NULL, NULL, 0, NULL},
 };

@@ -48,7 +48,7 @@ PyObject* ddp_py_lend(const DdpKind* kind, void* pointer, DdpHandle* lender);
  * an object of another kind and for a closed handle. */
 int ddp_py_enter(PyObject* object, const DdpKind* kind, DdpHandle** held, void** pointer);
 void ddp_py_leave(DdpHandle* held);
-/* The same for a sequence of handles. */
+/* The same for a sequence of handles. kind: NULL for any. */
 int ddp_py_enter_list(PyObject* sequence, const DdpKind* kind, DdpHandle*** held, void*** list, size_t* count);
 void ddp_py_leave_list(DdpHandle** held, void** list, size_t count);
 

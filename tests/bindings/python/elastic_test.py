@@ -151,6 +151,17 @@ class Alone(unittest.TestCase):
         with self.assertRaises(ddp.InvalidStateError):
             job.add_state("late", np.zeros(3, np.float32))
 
+    def test_closed_averager(self):
+        job = self.job()
+        averager = ddp.Averager(self.context(job), 5)
+        averager.set_outer()
+        job.add_averager(averager)
+        job.begin()
+        averager.close()
+        for call in (job.begin, job.commit, job.leave):
+            with support.raises(self, ddp.InvalidStateError, "the averager is closed"):
+                call()
+
     def test_closed(self):
         job = self.job()
         ctx = self.context(job)

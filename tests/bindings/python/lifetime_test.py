@@ -3,6 +3,7 @@ import gc
 import threading
 import unittest
 import weakref
+from unittest import mock
 
 import numpy as np
 
@@ -72,8 +73,39 @@ class Lifetime(unittest.TestCase):
         averager = ddp.Averager(ctx, 1)
         self.assertEqual(averager.step(), 1)
         ctx.close()
-        with self.assertRaisesRegex(ddp.InvalidStateError, "context of this averager was freed"):
-            averager.step()
+        for call in (averager.step, averager.set_outer, averager.state, lambda: averager.load_state(b"")):
+            with self.assertRaisesRegex(ddp.InvalidStateError, "the context is closed"):
+                call()
+
+    def test_a_context_that_is_closed_under_its_averager(self):
+        """By a signal handler, for example: the call has it until it returns."""
+        native = ddp.averager._ddp
+        weight = np.zeros(100, "f4")
+        held = weakref.ref(weight)
+        for name, arguments in (("ddp_averager_step", ()), ("ddp_averager_set_outer", ()), ("ddp_averager_state_save", ()),
+                                ("ddp_averager_state_load", (b"",))):
+            with self.subTest(name):
+                ctx = ddp.Context(self.group)
+                ctx.register("w", weight)
+                ctx.commit()
+                averager = ddp.Averager(ctx, 1)
+                averager.set_outer()
+                if name == "ddp_averager_state_load":
+                    arguments = (averager.state(),)
+                real = getattr(native, name)
+
+                def closes(*given):
+                    ctx.close()
+                    return real(*given)
+
+                method = {"step": averager.step, "set_outer": averager.set_outer, "state_save": averager.state,
+                          "state_load": averager.load_state}[name[len("ddp_averager_"):]]
+                with mock.patch.object(native, name, closes):
+                    method(*arguments)
+                self.assertFalse(ctx._handle.open)
+        del ctx, averager, weight, closes, method
+        gc.collect()
+        self.assertIsNone(held())
 
     def test_ten_thousand_contexts(self):
         self.contexts(1000)

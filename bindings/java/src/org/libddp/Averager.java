@@ -116,6 +116,7 @@ public final class Averager implements AutoCloseable {
     private void inContext(Runnable call) {
         long at = Handle.enter(context.handle);
         try {
+            if (at == Handle.CLOSED) throw new IllegalStateException("the context of this averager is closed");
             call.run();
         } finally {
             Handle.leave(context.handle, at);

@@ -11,8 +11,9 @@ import java.util.List;
  */
 public final class Elastic implements AutoCloseable {
     private final Handle<Kind.ddp_elastic> handle;
-    /** Not kept by the handle: contexts keep their group, and so the handle. */
+    /** Not kept by the handle: contexts keep their group, and so the handle. Averagers keep their context. */
     private final List<Context> contexts = new ArrayList<>();
+    private final List<Averager> averagers = new ArrayList<>();
 
     /**
      * Joins nothing yet: that is the first {@link #begin}.
@@ -64,7 +65,7 @@ public final class Elastic implements AutoCloseable {
      */
     public void addAverager(Averager averager) {
         ddp.ddp_elastic_add_averager(handle, averager.handle);
-        handle.keep(averager);
+        averagers.add(averager);
     }
 
     /**
@@ -107,7 +108,7 @@ public final class Elastic implements AutoCloseable {
      */
     public ElasticStep begin() {
         try (ddp_elastic_step told = new ddp_elastic_step()) {
-            withContexts(() -> ddp.ddp_elastic_begin(handle, told));
+            withParts(() -> ddp.ddp_elastic_begin(handle, told));
             boolean changed = told.getChanged() != 0;
             if (changed) contexts.forEach(each -> each.handle.endStep(false));
             return new ElasticStep(told.getStep(), told.getRoster(), told.getRank(), told.getWorld_size(), changed,
@@ -117,7 +118,7 @@ public final class Elastic implements AutoCloseable {
 
     /** This rank has applied the step: after the optimizer, once for each finalizeStep that succeeded. */
     public void commit() {
-        withContexts(() -> ddp.ddp_elastic_commit(handle));
+        withParts(() -> ddp.ddp_elastic_commit(handle));
     }
 
     /** This rank will leave. Go on with steps until {@link #begin} says leaving. */
@@ -127,19 +128,24 @@ public final class Elastic implements AutoCloseable {
 
     /** Leaves between two steps. Afterwards the job can only be closed. */
     public void leave() {
-        withContexts(() -> ddp.ddp_elastic_leave(handle));
+        withParts(() -> ddp.ddp_elastic_leave(handle));
     }
 
-    /** No context is freed during the call. */
-    private void withContexts(Runnable call) {
-        long[] at = contexts.stream().mapToLong(each -> Handle.enter(each.handle)).toArray();
+    /** No context and no averager is freed during the call. */
+    private void withParts(Runnable call) {
+        List<Handle<?>> parts = new ArrayList<>();
+        contexts.forEach(each -> parts.add(each.handle));
+        averagers.forEach(each -> parts.add(each.handle));
+        long[] at = parts.stream().mapToLong(Handle::enter).toArray();
         try {
-            for (long each : at) {
-                if (each == Handle.CLOSED) throw new IllegalStateException("a context of this job is closed");
+            for (int i = 0; i < at.length; ++i) {
+                if (at[i] != Handle.CLOSED) continue;
+                throw new IllegalStateException(
+                        (i < contexts.size() ? "a context" : "an averager") + " of this job is closed");
             }
             call.run();
         } finally {
-            for (int i = 0; i < at.length; ++i) Handle.leave(contexts.get(i).handle, at[i]);
+            for (int i = 0; i < at.length; ++i) Handle.leave(parts.get(i), at[i]);
         }
     }
 

@@ -97,6 +97,20 @@ class ElasticTest {
     }
 
     @Test
+    void closedAverager() {
+        try (Elastic job = new Elastic(options()); Context ctx = context(job, Support.full(3, 0))) {
+            Averager averager = new Averager(ctx, 5);
+            averager.setOuter(Averager.Outer.NESTEROV, 0.7, 0.9, 0);
+            job.addAverager(averager);
+            job.begin();
+            averager.close();
+            for (Executable each : List.<Executable>of(job::begin, job::commit, job::leave)) {
+                raises(IllegalStateException.class, "an averager of this job is closed", each);
+            }
+        }
+    }
+
+    @Test
     void closed() {
         Elastic job = new Elastic(options());
         Context ctx = context(job, Support.full(3, 0));

@@ -69,7 +69,7 @@ class LifetimeTest {
         Averager averager = new Averager(ctx, 1);
         assertEquals(1, averager.step());
         ctx.close();
-        Support.raises(DdpException.class, "context of this averager was freed", averager::step);
+        Support.raises(IllegalStateException.class, "the context of this averager is closed", averager::step);
     }
 
     /** A context that is not freed costs some 20 KiB: 200 MB in all. */
