@@ -60,7 +60,7 @@ class DataParallel:
         Tensor.realize(*(tensor.grad for tensor in self._tensors.values()))
         self.context.step_begin()
         for parameter, tensor in reversed(list(self._tensors.items())):
-            self.context.put(parameter, numpy.ascontiguousarray(tensor.grad.numpy()))
+            self.context.put(parameter, numpy.ascontiguousarray(tensor.grad.numpy()).reshape(tensor.shape))
         self.context.finalize()
         for parameter, tensor in self._tensors.items():
             tensor.grad = _tensor_of(numpy.array(parameter.view()), tensor)
@@ -76,4 +76,5 @@ def _is_trained(tensor):
 
 
 def _tensor_of(array, like):
-    return Tensor(array, device=like.device)
+    """NumPy has no bfloat16: of such a tensor, the array is of float32."""
+    return Tensor(array, device=like.device).cast(like.dtype)

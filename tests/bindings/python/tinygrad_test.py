@@ -10,7 +10,7 @@ import support
 support.need("numpy", "tinygrad")
 
 import numpy as np  # noqa: E402  (only where it is)
-from tinygrad import Tensor, nn  # noqa: E402
+from tinygrad import Tensor, dtypes, nn  # noqa: E402
 from tinygrad.helpers import Context as Settings  # noqa: E402
 
 import ddp  # noqa: E402
@@ -47,6 +47,19 @@ def train(model, group, part, parallel=None):
             optimizer.step()
 
 
+class Small:
+    """With a scalar, and with weights in bfloat16, on tinygrad's emulator: not each compiler has this type."""
+
+    device = "PYTHON"
+
+    def __init__(self, rank):
+        self.factor = Tensor(2.0 + rank, device=self.device)
+        self.weight = Tensor(np.full((5, 3), 1 + rank, "f4"), device=self.device).cast(dtypes.bfloat16).realize()
+
+    def __call__(self, x):
+        return (x.cast(dtypes.bfloat16) @ self.weight).cast(dtypes.float32).sum() * self.factor
+
+
 class Trained:
     """What is trained of a network."""
 
@@ -66,6 +79,23 @@ class Tinygrad(unittest.TestCase):
         train(model, self.group, slice(self.group.rank * PART, (self.group.rank + 1) * PART), parallel)
         train(alone, self.group, slice(None))
         self.assertLess(np.abs(weights(model) - weights(alone)).max(), 1e-5)
+        parallel.close()
+
+    def test_scalars_and_bfloat16(self):
+        rank, world = self.group.rank, self.group.world_size
+        model = Small(rank)
+        parallel = DataParallel(model, self.group)
+        self.assertEqual((model.factor.item(), model.weight.dtype), (2, dtypes.bfloat16))
+        np.testing.assert_array_equal(model.weight.numpy(), np.ones((5, 3)))
+        for _ in range(2):
+            model.factor.grad = model.weight.grad = None
+            with Settings(TRAINING=1):
+                model(Tensor(np.full((1, 5), 1 + rank, "f4"), device=model.device)).backward()
+            parallel.average()
+            mean = (world + 1) / 2
+            self.assertEqual((model.factor.grad.shape, model.factor.grad.item()), ((), 15 * mean))
+            self.assertEqual(model.weight.grad.dtype, dtypes.bfloat16)
+            np.testing.assert_array_equal(model.weight.grad.numpy(), np.full((5, 3), 2 * mean))
         parallel.close()
 
     def test_errors(self):
