@@ -110,8 +110,8 @@ class Context(DeviceMethods, HookMethods):
 
     def _describe(self, name: str, data: Any, grad: Any, shape: Optional[Iterable[int]], dtype: Optional[DtypeLike],
                   flags: int, uses: int, device: Optional[str]) -> Tuple[Any, _Layout, Any]:
-        values = None if data is None else self._take("data", data)
-        grads = None if grad is None else self._take("grad", grad)
+        values = None if data is None else self._take(f"{name}: data", data)
+        grads = None if grad is None else self._take(f"{name}: grad", grad)
         known = values or grads
         extents = tuple(shape) if shape is not None else known.shape if known else ()
         element = dtype_of(dtype) if dtype is not None else known.dtype if known else _ddp.DDP_F32
@@ -119,7 +119,7 @@ class Context(DeviceMethods, HookMethods):
             raise ValueError(f"{name}: say what it is, with data, grad or shape")
         for what, memory in (("data", values), ("grad", grads)):
             if memory is not None:
-                _check_layout(what, memory, extents, element)
+                _check_layout(f"{name}: {what}", memory, extents, element)
         places = {memory.device for memory in (values, grads) if memory} | ({device_of(device)} if device else set())
         if len(places) > 1:
             raise ValueError(f"{name}: data, grad and device are on {' and '.join(sorted(map(device_name, places)))}; they "
@@ -138,7 +138,7 @@ class Context(DeviceMethods, HookMethods):
 
     def register_buffer(self, name: str, data: Any) -> None:
         """Adds state that is not trained, such as running means: rank 0's is sent to every rank."""
-        values = self._take("data", data)
+        values = self._take(f"{name}: data", data)
         _ddp.ddp_register_buffer(self._handle,
                                  _description(name, values.shape, values.dtype, values, None, 0, 0, values.device))
         self._handle.keep(values)

@@ -196,17 +196,19 @@ class DistributedDataParallel(nn.Module):
             find_unused=self.find_unused_parameters and not self.static_graph, static_graph=self.static_graph,
             autotune=self._autotune, **options)
         self._joining = bool(options)
+        self._copies = []  # of tensors that are not contiguous, which the context knows instead of them
         for name, tensor in self._tensors.items():
             if tensor.device.type != "cpu":
                 raise UnsupportedError(f"{name} is on {tensor.device}: this DistributedDataParallel takes modules on the CPU")
-            self.context.register(name, tensor.detach(), sparse=name in self._sparse)
+            self.context.register(name, self._contiguous(name, tensor), sparse=name in self._sparse)
         for name, tensor in self.module.named_parameters():
             if not tensor.requires_grad and name not in self.parameters_to_ignore:
-                self.context.register_buffer(name, tensor.detach())  # becomes rank 0's, as the others
+                self.context.register_buffer(name, self._contiguous(name, tensor))  # becomes rank 0's, as the others
         self._buffers_sent = list(_buffers_of(self.module, self.parameters_to_ignore))
         for owner, key, name, tensor in self._buffers_sent:
-            self.context.register_buffer(name, _bytes_if_bool(tensor))
+            self.context.register_buffer(name, self._contiguous(name, tensor))
         self.context.commit()
+        self._read_copies()
         if self._hook is not None:
             self._install_hook()
         self._names, self._tensors = list(self._tensors), list(self._tensors.values())
@@ -218,6 +220,29 @@ class DistributedDataParallel(nn.Module):
         self._never = None if self.static_graph else ()  # unused in every step; None: the first step will show
         self._watched = False
         self._listen()
+
+    def _contiguous(self, name, tensor):
+        """The tensor, or a copy of it where its elements lie in another order, as in torch.channels_last."""
+        if tensor.layout != torch.strided:
+            raise UnsupportedError(f"{name} is {tensor.layout}: this DistributedDataParallel takes dense tensors")
+        tensor = _bytes_if_bool(tensor.data)  # autograd does not count what is written there, nor what libddp writes
+        if tensor.is_contiguous():
+            return tensor
+        copied = tensor.contiguous()
+        try:
+            tensor.copy_(copied)
+        except RuntimeError as error:  # its elements share memory
+            raise UnsupportedError(f"{name}: {error}") from error
+        self._copies.append((tensor, copied))
+        return copied
+
+    def _write_copies(self):
+        for tensor, copied in self._copies:
+            copied.copy_(tensor)
+
+    def _read_copies(self):
+        for tensor, copied in self._copies:
+            tensor.copy_(copied)
 
     def _listen(self):
         """A hook of the node that adds to .grad runs after that, once in each backward pass. A hook of the tensor would run before."""
@@ -240,7 +265,7 @@ class DistributedDataParallel(nn.Module):
     def __getstate__(self):
         state = self.__dict__.copy()
         for name in ("process_group", "context", "_nodes", "_listeners", "_views", "_tensors", "_names", "_sparse", "_missing",
-                     "_buffers_sent"):
+                     "_buffers_sent", "_copies"):
             state.pop(name, None)
         return state
 
@@ -334,7 +359,11 @@ class DistributedDataParallel(nn.Module):
 
     def _begin(self):
         """Buckets may move here; a .grad that was in one is then memory like any other."""
+        if self._joining:
+            self._write_copies()
         self.context.step_begin()
+        if self._joining:  # it sends buffers
+            self._read_copies()
         self._open, self._stepped, self._marked = True, True, False
         self._missing = set(range(len(self._tensors))).difference(self._never or ())
 
@@ -426,7 +455,9 @@ class DistributedDataParallel(nn.Module):
         self._rebuild({"join": True, "divide_by_present": not divide_by_initial_world_size,
                        "stop_at_first_join": throw_on_early_termination})
         yield
+        self._write_copies()
         self.context.join()
+        self._read_copies()
         self._rebuild({})
 
     def _rebuild(self, options):

@@ -48,12 +48,13 @@ class Errors(unittest.TestCase):
         with support.raises(self, ddp.AlreadyExistsError, "'a'"):
             ctx.register("a", shape=(1,))
         for kind, word, call in (
-                (TypeError, "grad: its type is f64", lambda: ctx.register("b", good, np.zeros(3))),
-                (ValueError, "grad: its shape is (4,)", lambda: ctx.register("b", good, np.zeros(4, "f4"))),
+                (TypeError, "b: grad: its type is f64", lambda: ctx.register("b", good, np.zeros(3))),
+                (ValueError, "b: grad: its shape is (4,)", lambda: ctx.register("b", good, np.zeros(4, "f4"))),
                 (ValueError, "shape", lambda: ctx.register("b")),
                 (TypeError, "int8", lambda: ctx.register("b", shape=(1,), dtype="int8")),
                 (ValueError, "reduction", lambda: ddp.Context(self.group, reduction="median")),
-                (ValueError, "data: the array is read-only", lambda: ctx.register("b", b"abcd")),
+                (ValueError, "b: data: the array is read-only", lambda: ctx.register("b", b"abcd")),
+                (ValueError, "c: data: the array is read-only", lambda: ctx.register_buffer("c", b"abcd")),
                 (ValueError, "time", lambda: ddp.Group(timeout=-1)), (TypeError, "group", lambda: ddp.Context(ctx)),
                 (TypeError, "function", lambda: ctx.set_hook(3)), (OverflowError, "", lambda: ctx.set_frozen([2**40])),
                 (ddp.NotFoundError, "nothing", lambda: ctx.find("nothing")),

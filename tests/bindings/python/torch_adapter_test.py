@@ -62,6 +62,23 @@ class Words(nn.Module):
         return self.last(self.words(x[:, 0].abs().mul(7).long() % 20))
 
 
+class Turned(nn.Module):
+    """With tensors whose elements lie in another order."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(6)
+        self.conv = nn.Conv2d(5, 4, 3, padding=1).to(memory_format=torch.channels_last)
+        self.turned = nn.Parameter(torch.randn(4, 6).t() / 4)
+        self.fixed = nn.Parameter(torch.randn(4, 3).t(), requires_grad=False)
+        self.register_buffer("scale", torch.rand(4, 2).t() + 1)
+        self.register_buffer("mask", torch.tensor([[True, False, True], [True, True, True]]).t())
+
+    def forward(self, x):
+        picture = self.conv(x[:, :, None, None] * self.fixed[None, None, :, :2])  # of 4 channels, 3 x 2
+        return (picture.mean(1) * self.mask).flatten(1) @ self.turned * self.scale[0]
+
+
 class Checkpointed(Network):
     def forward(self, x):
         return checkpoint(super().forward, x, use_reentrant=False)
@@ -132,6 +149,49 @@ class Adapter(unittest.TestCase):
         self.compare(Checkpointed)
         self.compare(Nested)
         self.compare(Words)
+
+    def test_tensors_that_are_not_contiguous(self):
+        state = Turned().state_dict()
+        for view in (False, True):
+            self.compare(Turned, gradient_as_bucket_view=view)
+            module = Turned()
+            if self.rank:
+                for tensor in module.state_dict().values():
+                    tensor.zero_()
+            model = DistributedDataParallel(module, gradient_as_bucket_view=view)
+            for name, tensor in module.state_dict().items():
+                self.assertTrue(torch.equal(tensor, state[name]), name)
+                self.assertEqual(tensor.stride(), state[name].stride(), name)
+            self.train(model, self.mine)
+            if not view:
+                self.assertEqual(module.conv.weight.grad.stride(), module.conv.weight.stride())
+        for tensor in (module.scale, module.mask):
+            tensor.copy_(torch.zeros_like(tensor) if self.rank else torch.ones_like(tensor))
+        model.eval()(torch.ones(PART, 5))  # sends rank 0's
+        self.assertTrue(module.scale.eq(1).all() and module.mask.all())
+
+    def test_uneven_inputs_with_tensors_that_are_not_contiguous(self):
+        module = Turned()
+        model = DistributedDataParallel(module)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with model.join():
+            for step in range(2 + self.rank):
+                module.scale.fill_(1 + step + self.rank)
+                optimizer.zero_grad()
+                loss_of(model(torch.ones(PART, 5)), torch.zeros(PART, 4)).backward()
+                if step:  # the buffers of the lowest rank with inputs
+                    self.assertTrue(module.scale.eq(1 + step + max(0, step - 1)).all())
+                optimizer.step()
+        self.same_everywhere(module)
+        self.assertTrue(module.scale.eq(2 * self.world).all())
+
+    def test_tensors_that_libddp_does_not_take(self):
+        for words, tensor in (("table: data: ", torch.zeros(3, dtype=torch.int16)), ("table: ", torch.zeros(1).expand(5)),
+                              ("table is torch.sparse_coo", torch.zeros(3, 3).to_sparse())):
+            module = nn.Linear(2, 2)
+            module.register_buffer("table", tensor)
+            with support.raises(self, (TypeError, NotImplementedError), words):
+                DistributedDataParallel(module)
 
     def test_each_way_to_zero(self):
         for view in (False, True):
