@@ -33,13 +33,14 @@ Waits for the end (seconds; nothing: as long as the group's timeout allows), and
 failed. Other tasks of this thread do not run meanwhile, unless `yielding`: then the wait polls and yields to them.
 """
 function Base.wait(work::Work; timeout=nothing, yielding::Bool=false)
-    if yielding
-        start, bound = time(), timeout === nothing ? Inf : milliseconds(timeout) / 1000
-        while !isdone(work) && time() - start < bound
-            sleep(0.001)
-        end
+    bound = milliseconds(timeout)  # 0: none
+    yielding || return call(LibDDP.ddp_work_wait, work.handle, bound)
+    start = time()
+    while !isdone(work)
+        bound == 0 || 1000 * (time() - start) < bound ||
+            throw(DDPError(LibDDP.DDP_ERROR_TIMEOUT, "the operation did not finish within $bound ms; it goes on"))
+        sleep(0.001)
     end
-    call(LibDDP.ddp_work_wait, work.handle, milliseconds(timeout))
     return nothing
 end
 

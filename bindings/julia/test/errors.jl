@@ -146,6 +146,8 @@ end
     complete!(failed, "no luck")
     fails(() -> wait(failed), C.DDP_ERROR_CALLBACK, "no luck")
     fails(() -> wait(Work(); timeout=0.02), C.DDP_ERROR_TIMEOUT)
+    fails(() -> wait(Work(); timeout=0.02, yielding=true), C.DDP_ERROR_TIMEOUT, "20 ms")
+    @test 1 <= @elapsed(fails(() -> wait(Work(); timeout=1, yielding=true), C.DDP_ERROR_TIMEOUT)) < 1 + 0.9 * SLACK
     raised = try
         wait(then(() -> throw(KeyError(:mine)), barrier(group; async=true)))
     catch error

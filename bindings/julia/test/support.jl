@@ -3,6 +3,9 @@ using DDP, Test
 using DDP: check, plan, stats
 const C = DDP.LibDDP
 
+# How much longer than on a free machine something may take: tests/support/slack.h.
+const SLACK = parse(Float64, get(ENV, "DDP_TEST_SLACK", "1")) * (1 + parse(Float64, get(ENV, "DDP_TEST_BUSY", "0")))
+
 "A group of this process only."
 alone() = Group(; rank=0, world_size=1, timeout=20)
 
