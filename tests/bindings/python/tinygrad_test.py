@@ -47,19 +47,6 @@ def train(model, group, part, parallel=None):
             optimizer.step()
 
 
-class Small:
-    """With a scalar, and with weights in bfloat16, on tinygrad's emulator: not each compiler has this type."""
-
-    device = "PYTHON"
-
-    def __init__(self, rank):
-        self.factor = Tensor(2.0 + rank, device=self.device)
-        self.weight = Tensor(np.full((5, 3), 1 + rank, "f4"), device=self.device).cast(dtypes.bfloat16).realize()
-
-    def __call__(self, x):
-        return (x.cast(dtypes.bfloat16) @ self.weight).cast(dtypes.float32).sum() * self.factor
-
-
 class Trained:
     """What is trained of a network."""
 
@@ -81,21 +68,27 @@ class Tinygrad(unittest.TestCase):
         self.assertLess(np.abs(weights(model) - weights(alone)).max(), 1e-5)
         parallel.close()
 
-    def test_scalars_and_bfloat16(self):
-        rank, world = self.group.rank, self.group.world_size
-        model = Small(rank)
-        parallel = DataParallel(model, self.group)
-        self.assertEqual((model.factor.item(), model.weight.dtype), (2, dtypes.bfloat16))
-        np.testing.assert_array_equal(model.weight.numpy(), np.ones((5, 3)))
+    def test_scalars(self):
+        for factor in (Tensor(2.0 + self.group.rank), Tensor([2.0 + self.group.rank]).reshape(())):
+            self.check_one(factor, lambda factor: factor * (3.0 + self.group.rank), (), dtypes.float32)
+
+    def test_bfloat16(self):
+        """On tinygrad's emulator, as not each compiler has this type."""
+        weight = Tensor(np.full((5, 3), 2 + self.group.rank, "f4"), device="PYTHON").cast(dtypes.bfloat16).realize()
+        self.check_one(weight, lambda weight: weight.cast(dtypes.float32).sum() * (3.0 + self.group.rank), (5, 3), dtypes.bfloat16)
+
+    def check_one(self, tensor, loss, shape, dtype):
+        """Of a tensor that is 2 on rank 0, and whose gradient is 3 more than the rank."""
+        parallel = DataParallel([tensor], self.group)
+        np.testing.assert_array_equal(tensor.numpy(), np.full(shape, 2))
         for _ in range(2):
-            model.factor.grad = model.weight.grad = None
+            tensor.grad = None
             with Settings(TRAINING=1):
-                model(Tensor(np.full((1, 5), 1 + rank, "f4"), device=model.device)).backward()
+                loss(tensor).backward()
             parallel.average()
-            mean = (world + 1) / 2
-            self.assertEqual((model.factor.grad.shape, model.factor.grad.item()), ((), 15 * mean))
-            self.assertEqual(model.weight.grad.dtype, dtypes.bfloat16)
-            np.testing.assert_array_equal(model.weight.grad.numpy(), np.full((5, 3), 2 * mean))
+            for each in (tensor, tensor.grad):
+                self.assertEqual((each.shape, each.dtype), (shape, dtype))
+            np.testing.assert_array_equal(tensor.grad.numpy(), np.full(shape, 3 + (self.group.world_size - 1) / 2))
         parallel.close()
 
     def test_errors(self):
