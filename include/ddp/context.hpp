@@ -212,7 +212,7 @@ public:
         detail::call(ddp_hook_state_load, get(), static_cast<const void*>(state.data()), state.size(), flags);
     }
 
-    /* no_sync as a scope: steps that end inside it do not communicate. Must not be open across the middle of a step. */
+    /* no_sync as a scope: steps that begin inside it do not communicate. An exception may end it within one. */
     class NoSync {
     public:
         explicit NoSync(Context& context) : context_(context.get()) {
