@@ -170,6 +170,13 @@ class RulesTest(unittest.TestCase):
         for size, commit, fit in (("quick", "abc", True), ("tiny", "abc", False), ("full", "abc-dirty", False)):
             self.assertEqual(page.why_unfit({"size": size, "commit": commit}) is None, fit)
 
+    def test_figures_of_a_quick_run_are_named(self):
+        for sizes, told in (("full full", None), ("quick quick", "These figures come from a quick run"),
+                            ("quick full", "Figure 1 comes from a quick run"), ("quick full quick quick", "Figures 1, 3 and 4 come from")):
+            figures = [{"figure": str(i), "size": size} for i, size in enumerate(sizes.split(), 1)]
+            found = page.quick_told(figures)
+            self.assertTrue(found is None if told is None else found.startswith(told), found)
+
     def test_kinds_are_counted_apart(self):
         claims = [{"verdict": figure.REPRODUCED, "kind": kind} for kind in (figure.MEASURED, figure.CHOSEN, figure.CHOSEN)]
         self.assertEqual(page.count([{"claims": claims}])[0], (figure.REPRODUCED, [1, 0, 2]))

@@ -19,8 +19,7 @@ INTRODUCTION = [
 VERDICTS_TOLD = ("The data decides each verdict by the rule beside it. \"In shape\" is the weaker of the two rules. A claim is measured on "
                  "this machine, or simulated. With a chosen ratio it is measured, but at a ratio of communication to computing that was "
                  "computed from the paper's own number.")
-QUICK = ("These figures come from a quick run (`--quick`): few repetitions, and BERT with narrower layers. A run without it gives the "
-         "final ones.")
+QUICK = "from a quick run (`--quick`): few repetitions, and BERT with narrower layers. A run without it gives the final ones."
 COLUMNS = {"paper": "The paper", "ours": "Here", "verdict": "Verdict", "kind": "Kind", "rule": "Rule", "reason": "Reason"}
 STYLE = """body { font: 15px/1.5 sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; font-size: 13px }
@@ -57,6 +56,16 @@ def heading(figure):
     return f"Figure {figure['figure']}: {figure['title']}"
 
 
+def quick_told(figures):
+    """Which figures are not final, or None."""
+    quick = [figure["figure"] for figure in figures if figure["size"] == "quick"]
+    if not quick:
+        return None
+    if len(quick) == len(figures):
+        return f"These figures come {QUICK}"
+    return f"Figure {quick[0]} comes {QUICK}" if len(quick) == 1 else f"Figures {', '.join(quick[:-1])} and {quick[-1]} come {QUICK}"
+
+
 def count(figures):
     """[(verdict, [how often, of each kind])]"""
     found = [(claim["verdict"], claim["kind"]) for figure in figures for claim in figure["claims"]]
@@ -77,8 +86,8 @@ def markdown(figures, pictures):
     parts = [f"# {TITLE}", *INTRODUCTION, VERDICTS_TOLD, f"`{COMMAND}` measures everything again; `{COMMAND} --page docs/evaluation.md` "
                                                          "also writes this page, from a clean "
              "commit. `--only 7,8` repeats some figures, and `--python` names a Python with PyTorch."]
-    if any(figure["size"] == "quick" for figure in figures):
-        parts.append(f"**{QUICK}**")
+    if told := quick_told(figures):
+        parts.append(f"**{told}**")
     parts.append("\n".join([f"| Claims | {' | '.join(KINDS)} |", "|---" * (1 + len(KINDS)) + "|",
                             *(f"| {verdict} | {' | '.join(map(str, numbers))} |" for verdict, numbers in count(figures))]))
     for figure in figures:
@@ -108,8 +117,8 @@ def document(figures, folder):
     parts = ["<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">', f"<title>libddp: {html.escape(TITLE)}</title>",
              f"<style>{STYLE}</style></head><body>",
              f"<h1>{html.escape(TITLE)}</h1>", *(f"<p>{inline(text)}</p>" for text in (*INTRODUCTION, VERDICTS_TOLD))]
-    if any(figure["size"] == "quick" for figure in figures):
-        parts.append(f"<p><b>{inline(QUICK)}</b></p>")
+    if told := quick_told(figures):
+        parts.append(f"<p><b>{inline(told)}</b></p>")
     heads = "".join(f"<th>{name}</th>" for name in ("Claims", *KINDS))
     parts.append(f"<table><tr>{heads}</tr>" + "".join(
         f'<tr><td class="{mark(verdict)}">{verdict}</td>' + "".join(f"<td>{number}</td>" for number in numbers) + "</tr>"
