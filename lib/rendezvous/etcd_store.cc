@@ -29,8 +29,8 @@ constexpr std::int64_t kBuriedMs = 1500;
 constexpr std::int64_t kGraceMs = 2000;
 // Requests that wait at the same time become one batch up to this size.
 constexpr std::size_t kBatch = std::size_t{256} << 10;
-// A long request may take this much more for each of its pieces.
-constexpr std::int64_t kPieceMs = 500;
+// A long request may take this much more for each of its pieces, as in a tcp store for each MiB.
+constexpr std::int64_t kPieceMs = 1000;
 constexpr std::int64_t kFarewellMs = 600;
 // The store is lost when no endpoint answers for this long, or twice the lease: an election takes some seconds.
 constexpr std::int64_t kPatienceMs = 10'000;
