@@ -87,21 +87,33 @@ TEST_P(PutTest, ThePlaceItselfMayBePut) {
     });
 }
 
-TEST(Put, OfFactoredParametersIsAPartBesideTheFactors) {
-    on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
-        BorrowedGroup borrowed(group);
-        ddp::Context context(borrowed);
-        std::vector<float> data(6);
+// One parameter with factors, which two announcements complete.
+struct Factored {
+    explicit Factored(ddp_group* group) : borrowed(group), context(borrowed) {
         context.add_param<float>("w", {2, 3}, data.data(), nullptr, DDP_PARAM_FACTORED, 2);
         context.commit();
-        const float left[] = {1, 0}, right[] = {1, 1, 1};
+    }
+    void give_factors() { context.factors_grad_ready(0, left, right, 1); }
+    std::vector<float> mean() {
+        const float* view = context.grad_view<float>(0);
+        return {view, view + data.size()};
+    }
+
+    BorrowedGroup borrowed;
+    ddp::Context context;
+    std::vector<float> data = std::vector<float>(6);
+    const float left[2] = {1, 0}, right[3] = {1, 1, 1};
+};
+
+TEST(Put, OfFactoredParametersIsAPartBesideTheFactors) {
+    on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
+        Factored model(group);
         for (int step = 0; step < 2; ++step) {
-            context.factors_grad_ready(0, left, right, 1);
+            model.give_factors();
             const std::vector<float> gradient(6, static_cast<float>(rank));
-            context.put(0, gradient.data(), DDP_PUT_ADD);
-            context.finalize();
-            const float* mean = context.grad_view<float>(0);
-            EXPECT_EQ(std::vector<float>(mean, mean + 6), (std::vector<float>{1.5, 1.5, 1.5, 0.5, 0.5, 0.5}));
+            model.context.put(0, gradient.data(), DDP_PUT_ADD);
+            model.context.finalize();
+            EXPECT_EQ(model.mean(), (std::vector<float>{1.5, 1.5, 1.5, 0.5, 0.5, 0.5}));
         }
     });
 }
@@ -109,24 +121,18 @@ TEST(Put, OfFactoredParametersIsAPartBesideTheFactors) {
 // Without DDP_PUT_ADD it takes the place of what unsynced steps and other uses have given.
 TEST(Put, ReplacesFactors) {
     on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
-        BorrowedGroup borrowed(group);
-        ddp::Context context(borrowed);
-        std::vector<float> data(6);
-        context.add_param<float>("w", {2, 3}, data.data(), nullptr, DDP_PARAM_FACTORED, 2);
-        context.commit();
-        const float left[] = {1, 0}, right[] = {1, 1, 1};
+        Factored model(group);
         const std::vector<float> gradient(6, static_cast<float>(rank));
         for (bool sync : {false, true}) {
-            context.set_sync(sync);
-            context.factors_grad_ready(0, left, right, 1);
+            model.context.set_sync(sync);
+            model.give_factors();
             if (sync)
-                context.put(0, gradient.data());
+                model.context.put(0, gradient.data());
             else
-                context.factors_grad_ready(0, left, right, 1);
-            context.finalize();
+                model.give_factors();
+            model.context.finalize();
         }
-        const float* mean = context.grad_view<float>(0);
-        EXPECT_EQ(std::vector<float>(mean, mean + 6), std::vector<float>(6, 0.5));
+        EXPECT_EQ(model.mean(), std::vector<float>(6, 0.5));
     });
 }
 

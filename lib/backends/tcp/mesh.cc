@@ -78,12 +78,6 @@ ErrorInfo Mesh::timed_out() const {
             ranks.front()};
 }
 
-int Mesh::misfit() const {
-    for (const auto& lane : lanes_)
-        if (lane->fault() != Lane::Fault::kNone) return lane->peer();
-    return -1;
-}
-
 void Mesh::forget() {
     for (const auto& lane : lanes_) lane->forget();
 }

@@ -57,9 +57,6 @@ public:
         wait(deadline, [this] { return all_sent(); });
     }
 
-    // A rank whose messages do not fit this rank's operation; -1: none.
-    int misfit() const;
-
     // After an operation: looks how connections fare, if it is time for that.
     void look_at_delivery() {
         if (delivery_) delivery_->look();
