@@ -370,6 +370,7 @@ end
     is_there(array) = array.value !== nothing  # in a function, as @test looks at the parts of an expression, and may keep them
     ctx = make(split(group, 0))
     set_hook!(hook, ctx)
+    barrier(group)  # nobody is still in commit when the group breaks
     rank > 0 && barrier(group)  # rank 0 fails before the others begin
     fails(C.DDP_ERROR_MISSING_GRADIENT, "p0") do
         put!(ctx, ctx.parameters[4], values_of(rank))

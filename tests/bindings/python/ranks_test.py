@@ -424,6 +424,7 @@ class Ranks(unittest.TestCase):
 
         def fail(ctx):
             ctx.set_group(self.group.split(0))
+            self.group.barrier()  # nobody is still in set_group when the group breaks
             given.clear()
             if self.rank > 0:
                 self.group.barrier()

@@ -61,7 +61,7 @@ class Attack:
     """One kind of attack. knock() is called for each endpoint again and again."""
 
     hold = 50
-    rest = 10  # times as long as a search for endpoints took: the kernel looks through its whole table of sockets
+    rest = 10  # times the processor's time of a search for endpoints: the kernel looks through its whole table of sockets
 
     def __init__(self, hold):
         self.count = 0
@@ -172,11 +172,10 @@ def main():
     print("ready", flush=True)
     found, next_look = [], 0.0
     while True:
-        look = time.monotonic()
-        if look >= next_look:
+        if time.monotonic() >= next_look:
+            before = time.thread_time()  # a search may wait for seconds on a busy machine
             found = find(options.pids)
-            looked = time.monotonic()
-            next_look = looked + attack.rest * (looked - look)
+            next_look = time.monotonic() + attack.rest * (time.thread_time() - before)
         for endpoint in found:
             attack.knock(endpoint)
         # An attacker that took the processor from the ranks would show nothing else.
