@@ -63,13 +63,9 @@ WorkPtr Executor::add_gate(WorkPtr work) {
     return work;
 }
 
-void Executor::expire_gate() {
-    WorkPtr gate;
-    {
-        Lock lock(mutex_);
-        if (!queue_.empty() && !queue_.front().operation) gate = queue_.front().work;
-    }
-    if (gate) gate->expire_if_due();
+WorkPtr Executor::gate_in_front() {
+    Lock lock(mutex_);
+    return queue_.empty() || queue_.front().operation ? nullptr : queue_.front().work;
 }
 
 std::shared_ptr<Executor> Executor::in_order(const OpTag& tag) {
@@ -138,17 +134,21 @@ bool Executor::help_until(Work& work, const std::optional<Deadline>& deadline, b
     // A thread that holds the turn is the only one that can run what it waits for.
     if (const auto siblings = siblings_; siblings && !holds_turn()) {
         lock.unlock();
-        return siblings->wait(work, deadline);
+        return siblings->wait(work, deadline, lend);
     }
     std::optional<ErrorInfo> verdict;
+    bool soon = true;
     while (!work.done()) {
         if (deadline && deadline->expired() && !verdict) return false;
-        if (step(lock, /*user_thread=*/true, operations)) continue;
+        if (step(lock, /*user_thread=*/true, operations)) {
+            soon = true;  // a continuation may have begun something in another group
+            continue;
+        }
         ++helpers_;
-        changed_.wait_until(lock, next_glance(deadline));
+        changed_.wait_until(lock, next_glance(deadline, soon));
         --helpers_;
         lock.unlock();
-        work.look_at_deadlines();
+        soon = work.help(lend);
         work.end_if_wanted(verdict);
         lock.lock();
     }
@@ -170,12 +170,12 @@ bool Executor::run_callbacks() {
     return ran;
 }
 
-void Executor::advance(Work& work) {
+void Executor::advance(Work& work, bool lend) {
     Lock lock(mutex_);
     if (const auto siblings = siblings_) {
         lock.unlock();
         siblings->run_callbacks();
-    } else if (runner_ == Runner::kWaitingThread) {
+    } else if (runner_ == Runner::kWaitingThread && lend) {
         while (!work.done() && step(lock, /*user_thread=*/true, /*operations=*/true)) {
         }
     } else {
@@ -366,8 +366,9 @@ bool Executor::holds_turn() const {
     return turn_holder == this;
 }
 
-bool SiblingExecutors::wait(Work& work, const std::optional<Deadline>& deadline) {
+bool SiblingExecutors::wait(Work& work, const std::optional<Deadline>& deadline, bool lend) {
     std::optional<ErrorInfo> verdict;
+    bool soon = true;
     for (;;) {
         std::unique_lock lock(mutex_);
         const std::uint64_t seen = rings_;
@@ -377,11 +378,14 @@ bool SiblingExecutors::wait(Work& work, const std::optional<Deadline>& deadline)
             return true;
         }
         if (deadline && deadline->expired() && !verdict) return false;
-        if (run_callbacks()) continue;
+        if (run_callbacks()) {
+            soon = true;
+            continue;
+        }
         lock.lock();
-        rung_.wait_until(lock, next_glance(deadline), [&] { return rings_ != seen; });
+        rung_.wait_until(lock, next_glance(deadline, soon), [&] { return rings_ != seen; });
         lock.unlock();
-        work.look_at_deadlines();
+        soon = work.help(lend);
         work.end_if_wanted(verdict);
     }
 }

@@ -68,9 +68,8 @@ public:
     // Holds up the queue, from this place in it, until `work` (a new one if null) is done and what continues it has
     // run.
     WorkPtr add_gate(WorkPtr work = nullptr);
-    // Fails the work of a gate that is at the head of the queue, if its deadline has passed. What waits behind the gate
-    // does not lead to that work.
-    void expire_gate();
+    // The work of a gate at the head of the queue, or null. What waits behind the gate does not lead to that work.
+    WorkPtr gate_in_front();
 
     // Waits until `work` is done; false if the deadline passed first. If `lend`, the calling thread lends itself, unless
     // this executor has siblings: without a deadline always, with one only where nobody else runs operations (an
@@ -79,9 +78,9 @@ public:
 
     // Runs continuations that wait for a thread inside a libddp call. False if there were none. Cheap then.
     bool run_callbacks();
-    // Those of all siblings; and where nobody else runs operations those too, until `work` is done or must wait for
+    // Those of all siblings; and if `lend` and nobody else runs operations those too, until `work` is done or must wait for
     // something else.
-    void advance(Work& work);
+    void advance(Work& work, bool lend);
     // How many there are.
     const std::atomic<std::int64_t>& waiting_callbacks() const { return callback_count_; }
 
@@ -168,8 +167,9 @@ public:
 
     explicit SiblingExecutors(Members members) : members_(std::move(members)) {}
 
-    // Waits until `work` of a member is done; false if the deadline passed first.
-    bool wait(Work& work, const std::optional<Deadline>& deadline);
+    // Waits until `work` of a member is done; false if the deadline passed first. lend: to groups that need it, where the work
+    // waits for them.
+    bool wait(Work& work, const std::optional<Deadline>& deadline, bool lend);
     // Runs the continuations of all members that wait for a thread inside a libddp call. False if there were none.
     bool run_callbacks();
     const std::atomic<std::int64_t>& waiting_callbacks() const { return waiting_callbacks_; }

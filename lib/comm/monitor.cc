@@ -473,6 +473,7 @@ std::vector<std::int32_t> Monitor::ranks_that_left() const {
     for (const auto& name : config_.store->list_keys(key("left/")))
         left.push_back(
             static_cast<std::int32_t>(parse_int(name.substr(key("left/").size()), 0, config_.world - 1, name)));
+    std::sort(left.begin(), left.end());
     return left;
 }
 
@@ -520,7 +521,7 @@ ErrorInfo Monitor::blame_silent(const std::vector<std::int32_t>& silent, const E
 
 ErrorInfo Monitor::blame_for_timeout(const ErrorInfo& local, const std::string& operation, const std::string& advice) {
     const auto [silent, behind, left] = ask_everyone();
-    if (!left.empty()) return left_too_early(left.front(), local, operation, advice);
+    if (!left.empty()) return left_too_early(left, local, operation, advice);
     if (!silent.empty()) return blame_silent(silent, local, operation);
     ErrorInfo verdict = local;
     verdict.code = DDP_ERROR_TIMEOUT;
@@ -537,10 +538,10 @@ ErrorInfo Monitor::blame_for_timeout(const ErrorInfo& local, const std::string& 
 // Nobody wrote a verdict. Either a rank left in good order while others still needed it, or one is stopped, or the network
 // failed.
 ErrorInfo Monitor::blame_for_loss(const ErrorInfo& local, const std::string& operation, const std::string& advice) {
-    if (store_gone() && config_.store_rank >= 0) return left_too_early(config_.store_rank, local, operation, advice);
+    if (store_gone() && config_.store_rank >= 0) return left_too_early({config_.store_rank}, local, operation, advice);
     try {
         const auto left = ranks_that_left();
-        if (!left.empty()) return left_too_early(left.front(), local, operation, advice);
+        if (!left.empty()) return left_too_early(left, local, operation, advice);
     } catch (const Error& error) {
         log(LogLevel::kInfo, "could not look for ranks that left: ", error.what());
     }
@@ -557,12 +558,12 @@ ErrorInfo Monitor::blame_for_loss(const ErrorInfo& local, const std::string& ope
     return verdict;
 }
 
-ErrorInfo Monitor::left_too_early(std::int32_t rank, ErrorInfo local, const std::string& operation,
+ErrorInfo Monitor::left_too_early(const std::vector<std::int32_t>& ranks, ErrorInfo local, const std::string& operation,
                                   const std::string& advice) const {
     local.code = DDP_ERROR_RANK_FAILED;
-    local.rank = rank;
-    local.message =
-        str("rank ", rank, " left the group while rank ", config_.rank, " still needed it for ", operation, advice);
+    local.rank = ranks.front();
+    local.message = str(ranks_text(ranks), " left the group while rank ", config_.rank, " still needed ",
+                        ranks.size() == 1 ? "it" : "them", " for ", operation, advice);
     return local;
 }
 

@@ -155,7 +155,7 @@ private:
     ErrorInfo blame_silent(const std::vector<std::int32_t>& silent, const ErrorInfo& local,
                            const std::string& operation);
     ErrorInfo blame_for_loss(const ErrorInfo& local, const std::string& operation, const std::string& advice);
-    ErrorInfo left_too_early(std::int32_t rank, ErrorInfo local, const std::string& operation,
+    ErrorInfo left_too_early(const std::vector<std::int32_t>& ranks, ErrorInfo local, const std::string& operation,
                              const std::string& advice) const;
     std::vector<std::int32_t> ranks_that_left() const;
     Answers ask_everyone();

@@ -60,12 +60,13 @@ void Work::open_gate() {
 }
 
 void Work::poll() {
-    if (executor_) executor_->advance(*this);
-    look_at_deadlines();
+    if (executor_) executor_->advance(*this, /*lend=*/true);
+    help(/*lend=*/true);
 }
 
-Deadline::Clock::time_point next_glance(const std::optional<Deadline>& deadline) {
-    const auto glance = Deadline::Clock::now() + (interrupt::possible() ? interrupt::kSlice : kGlance);
+Deadline::Clock::time_point next_glance(const std::optional<Deadline>& deadline, bool soon) {
+    const auto often = interrupt::possible() ? interrupt::kSlice : kGlance;
+    const auto glance = Deadline::Clock::now() + (soon ? kGlanceSoon : often);
     return deadline ? std::min(deadline->at(), glance) : glance;
 }
 
@@ -74,14 +75,15 @@ bool Work::wait(const std::optional<Deadline>& deadline, bool lend) {
     interrupt::refuse_inside_check();
     if (executor_) return executor_->help_until(*this, deadline, lend);
     // Nobody wakes us when a deadline passes, our own or that of a work this one waits for.
+    bool soon = true;
     while (!done()) {
         if (deadline && deadline->expired()) return false;
         std::unique_lock lock(mutex_);
-        auto glance = next_glance(deadline);
+        auto glance = next_glance(deadline, soon);
         if (expiry_) glance = std::min(glance, expiry_->deadline.at());
         finished_.wait_until(lock, glance, [this] { return done(); });
         lock.unlock();
-        look_at_deadlines();
+        soon = help(lend);
         if (interrupt::wanted()) interrupted();
     }
     return true;
@@ -220,11 +222,25 @@ void Work::expire_if_due() {
         next->expire_if_due();
 }
 
-// Of the works that this one waits for, and of those that hold up a queue in front of one of them.
-void Work::look_at_deadlines() {
+// What a waiter can do for the works that this one waits for, and for those that hold up a queue in front of one of them:
+// notices deadlines that have passed, and runs continuations that wait for such a thread, and operations if `lend` and nobody
+// else runs them. True if the queue of another group is among them.
+bool Work::help(bool lend) {
+    std::vector<const Executor*> helped;
+    help(lend, helped);
+    return std::any_of(helped.begin(), helped.end(),
+                       [this](const Executor* other) { return other != executor_.get(); });
+}
+
+void Work::help(bool lend, std::vector<const Executor*>& helped) {
     expire_if_due();
-    for (WorkPtr work = shared_from_this(); work && !work->done(); work = work->waits_for())
-        if (work->executor_) work->executor_->expire_gate();
+    for (WorkPtr work = shared_from_this(); work && !work->done(); work = work->waits_for()) {
+        const auto& executor = work->executor_;
+        if (!executor || std::find(helped.begin(), helped.end(), executor.get()) != helped.end()) continue;
+        helped.push_back(executor.get());
+        executor->advance(*work, lend);
+        if (const WorkPtr gate = executor->gate_in_front()) gate->help(lend, helped);
+    }
 }
 
 WorkPtr Work::waits_for() {

@@ -22,11 +22,11 @@ class Work;
 using WorkPtr = std::shared_ptr<Work>;
 
 // How often a waiter looks up although nobody woke it: works that the user completes have deadlines that nobody else
-// watches.
-inline constexpr std::chrono::milliseconds kGlance{100};
+// watches. Soon, where the work may wait for one of another group: that group wakes only its own waiters.
+inline constexpr std::chrono::milliseconds kGlance{100}, kGlanceSoon{1};
 
 // When a waiter with this deadline looks up next.
-Deadline::Clock::time_point next_glance(const std::optional<Deadline>& deadline);
+Deadline::Clock::time_point next_glance(const std::optional<Deadline>& deadline, bool soon);
 
 // What runs after a work. tag: for what it submits. Returns the work to wait for next, which may be null. Throws Error to
 // fail.
@@ -101,7 +101,8 @@ private:
     void start_all(std::vector<Continuation> continuations);
     void open_gate();
     void expire_if_due();
-    void look_at_deadlines();
+    bool help(bool lend);
+    void help(bool lend, std::vector<const Executor*>& helped);
     WorkPtr waits_for();
     void end_if_wanted(std::optional<ErrorInfo>& verdict);
     void check_executor() const;

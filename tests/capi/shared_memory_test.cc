@@ -118,16 +118,19 @@ TEST(GroupMemory, ARankThatLeavesIsNoticedAlthoughItKeepsItsMemory) {
 }
 
 // A backend that does not notice it: the others find out when their time is over.
-TEST(GroupMemory, ATimeoutNamesTheRankThatLeft) {
-    RankOptions options(2, "threads");
-    options.timeout_ms = static_cast<long>(libddp::with_slack(2'000));
-    on_ranks(options, [&](int rank, ddp_group* group) {
-        if (rank == 0) return;
-        ddp_error* error = nullptr;
-        EXPECT_EQ(ddp_barrier(group, nullptr, &error), DDP_ERROR_RANK_FAILED);
-        EXPECT_EQ(ddp_error_rank(error), 0);
-        EXPECT_THAT(take_message(error), testing::HasSubstr("rank 0 left the group"));
-    });
+TEST(GroupMemory, ATimeoutNamesTheRanksThatLeft) {
+    for (const int world : {2, 4}) {
+        RankOptions options(world, "threads");
+        options.timeout_ms = static_cast<long>(libddp::with_slack(2'000));
+        on_ranks(options, [&](int rank, ddp_group* group) {
+            if (rank < world - 1) return;
+            ddp_error* error = nullptr;
+            EXPECT_EQ(ddp_barrier(group, nullptr, &error), DDP_ERROR_RANK_FAILED);
+            EXPECT_EQ(ddp_error_rank(error), 0);
+            const char* names = world == 2 ? "rank 0 left the group" : "ranks 0, 1, 2 left the group";
+            EXPECT_THAT(take_message(error), testing::HasSubstr(names));
+        });
+    }
 }
 
 TEST(GroupMemory, BlocksComeAndGo) {

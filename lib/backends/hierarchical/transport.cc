@@ -20,6 +20,9 @@ namespace {
 
 // Of messages that do not lie in shared memory.
 constexpr std::size_t kStagingBytes = 1 << 20;
+// How much longer a rank without a rail waits for the rails. Ranks with one know which connection failed, and say so within this
+// time.
+constexpr std::int64_t kRailsFirstMs = 2'000;
 
 ddp_collective bytes_of(const ddp_collective& like, ddp_collective_kind kind, void* memory, std::size_t bytes) {
     ddp_collective c = like;
@@ -64,7 +67,7 @@ std::uint32_t HierarchicalTransport::what_rails_can(const ddp_backend_host& host
     }
     try {
         return static_cast<std::uint32_t>(
-            parse_int(keys.get(kKey, Deadline::after_ms(host.timeout_ms)), 0, UINT32_MAX, kKey));
+            parse_int(keys.get(kKey, Deadline::after_ms(host.timeout_ms + kRailsFirstMs)), 0, UINT32_MAX, kKey));
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_TIMEOUT || error.info().rank >= 0) throw;
         const int first = topology_.local_ranks().front();

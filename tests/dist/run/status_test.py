@@ -97,7 +97,7 @@ class StatusTest(Case):
         _, rows = self.await_table(job.pid, 3, lambda rows: all(row["step"] == "59" for row in rows))
         self.assertGreater(self.milliseconds(rows[1]["late/step"]), 10)
         self.assertGreater(self.milliseconds(rows[0]["waits"]), 10)
-        self.assertLess(self.milliseconds(rows[1]["waits"]), 10)
+        self.assertLess(self.milliseconds(rows[1]["waits"]), self.milliseconds(rows[0]["waits"]))  # both are late on a busy machine
         self.end_job(job)
 
     @staticmethod

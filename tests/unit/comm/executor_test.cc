@@ -280,7 +280,6 @@ TEST_P(ExecutorTest, AnExpiredWorkLetsTheQueuePass) {
 }
 
 TEST_P(ExecutorTest, AnExpiredWorkLetsPassWhatAnotherWaitLeadsTo) {
-    if (GetParam() == Runner::kWaitingThread) GTEST_SKIP() << "who waits for a work of the program runs no operations";
     OpTag tag;
     tag.executor = executor_;
     const auto mine = Work::user_completed(50), first = Work::user_completed(5000);
@@ -290,6 +289,56 @@ TEST_P(ExecutorTest, AnExpiredWorkLetsPassWhatAnotherWaitLeadsTo) {
     ASSERT_TRUE(out->wait(Deadline::after_ms(5000)));
     EXPECT_TRUE(out->result().ok());
     EXPECT_THAT(ran_, ElementsAre("b"));
+}
+
+// What follows the operation of another group stops that group's queue until such a thread runs it; nobody waits there.
+TEST_P(ExecutorTest, AWaitRunsContinuationsInAnotherGroup) {
+    const auto other = Executor::start(GetParam());
+    const auto chain = [&] {
+        return submit_function(*executor_, note("a"))
+            ->then(
+                [&](const OpTag&) {
+                    const auto slow = submit_function(*other, [] {
+                        std::this_thread::sleep_for(50ms);
+                        return ErrorInfo{};
+                    });
+                    return slow->then([&](const OpTag&) { return submit_function(*executor_, note("b")); }, false, {});
+                },
+                false, {});
+    };
+    const WorkPtr waited = chain();
+    ASSERT_TRUE(waited->wait(Deadline::after_ms(5000)));
+    const WorkPtr polled = chain();
+    for (const auto give_up = Deadline::after_ms(5000); !polled->done() && !give_up.expired();) polled->poll();
+    ASSERT_TRUE(polled->done());
+    const WorkPtr mine = Work::user_completed(5000);
+    const WorkPtr followed = mine->then([&](const OpTag&) { return chain(); }, false, {});
+    mine->complete({});
+    ASSERT_TRUE(followed->wait(Deadline::after_ms(5000)));
+    for (const auto& out : {waited, polled, followed}) EXPECT_TRUE(out->result().ok());
+    EXPECT_THAT(ran_, ElementsAre("a", "b", "a", "b", "a", "b"));
+    other->stop({DDP_ERROR_ABORTED, "stopped"});
+}
+
+// A gate here waits for an operation there, which a gate with a deadline holds up.
+TEST_P(ExecutorTest, AnExpiredWorkInAnotherGroupLetsTheQueuePass) {
+    const auto other = Executor::start(GetParam());
+    OpTag here, there;
+    here.executor = executor_;
+    there.executor = other;
+    const auto nothing = [](const OpTag&) -> WorkPtr { return nullptr; };
+    const auto late = Work::user_completed(50), first = Work::user_completed(5000), second = Work::user_completed(5000);
+    const auto held = late->then(nothing, true, there);
+    const auto behind = first->then([&](const OpTag&) { return submit_function(*other, note("b")); }, true, {});
+    first->complete({});
+    const auto gate = second->then([&](const OpTag&) { return behind; }, true, here);
+    second->complete({});
+    const auto later = submit_function(*executor_, note("a"));
+    ASSERT_TRUE(later->wait(Deadline::after_ms(5000)));
+    ASSERT_TRUE(gate->wait(Deadline::after_ms(5000)));
+    EXPECT_EQ(held->result().code, DDP_ERROR_TIMEOUT);
+    EXPECT_THAT(ran_, testing::UnorderedElementsAre("a", "b"));
+    other->stop({DDP_ERROR_ABORTED, "stopped"});
 }
 
 // The program finishes a work early on one rank and late on another; the sequence of operations is the same.
