@@ -114,7 +114,7 @@ DDP_API ddp_status ddp_context_create(ddp_group* group, const ddp_context_option
 
 /* Frees a context and its views. The group breaks with ABORTED if reductions under way take longer than 1 s, or if a
  * synced step lacks gradients of this rank.
- * Threads: any, once. Blocks: at most 1 s. Collective: no. Callbacks: no. */
+ * Threads: any, once. Blocks: at most 4 s. Collective: no. Callbacks: no. */
 DDP_API void ddp_context_free(ddp_context* context);
 
 /* Fills `desc` with zeros, F32 and the CPU. */
@@ -185,12 +185,12 @@ DDP_API ddp_status ddp_finalize(ddp_context* context, ddp_error** error);
 /* no_sync: with sync 0 the following steps do not communicate, and the next synced step reduces the sums. libddp adds
  * up sparse rows, factors, and gradients put with DDP_PUT_ADD; the program adds up the rest. In an unsynced step it
  * counts from the next. Errors: INVALID_STATE (a synced step has begun).
- * Threads: one. Blocks: no. Collective: no, but all ranks must set the same value. Callbacks: no. */
+ * Threads: one. Blocks: no. Collective: no, but alike on all ranks. Callbacks: no. */
 DDP_API ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error);
 
-/* Instead of ddp_finalize: ends a step that went wrong, and forgets unsynced steps. Copied gradients stay; after a
- * synced step views are zero. If not all ranks discard, contexts break with MISMATCH in the next step. Errors and facts
- * as ddp_finalize, without MISSING_GRADIENT; UNSUPPORTED if a rank is in ddp_join. */
+/* Instead of ddp_finalize: ends a step that went wrong, and forgets unsynced steps. Copied gradients stay; views
+ * that took part in a synced step are zero. If not all ranks discard, contexts break with MISMATCH in the next step.
+ * Errors and facts as ddp_finalize, without MISSING_GRADIENT; UNSUPPORTED if a rank is in ddp_join. */
 DDP_API ddp_status ddp_step_discard(ddp_context* context, ddp_error** error);
 
 /* ddp_grad_ready for DDP_PARAM_SPARSE of shape [rows, ...]: gives `count` rows; all others are zero. indices: in

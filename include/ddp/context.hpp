@@ -212,7 +212,8 @@ public:
         detail::call(ddp_hook_state_load, get(), static_cast<const void*>(state.data()), state.size(), flags);
     }
 
-    /* no_sync as a scope: steps that begin inside it do not communicate. An exception may end it within one. */
+    /* no_sync as a scope: steps that begin inside it do not communicate. An exception may end it within one; discard
+     * that step inside the scope, too. */
     class NoSync {
     public:
         explicit NoSync(Context& context) : context_(context.get()) {

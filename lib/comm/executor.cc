@@ -253,7 +253,7 @@ void Executor::poison(const ErrorInfo& reason) {
         if (!task.operation) task.work->open_gate();
         task.work->complete(reason);
     }
-    for (auto& callback : callbacks) callback.out->complete(reason);
+    for (auto& callback : callbacks) Work::pass_on(std::move(callback), reason);
     notify();
 }
 
@@ -343,7 +343,7 @@ void Executor::add_callback(Work::Continuation continuation) {
         }
         refused = poison_;
     }
-    continuation.out->complete(refused);
+    Work::pass_on(std::move(continuation), refused);
 }
 
 void Executor::notify() {

@@ -33,6 +33,8 @@ struct OpTag {
     std::shared_ptr<Traffic> traffic{};  // of a hook; may be null
     // With whose order operations on device memory, and their continuations, keep in step. Null: there are none.
     StreamPtr stream{};
+    // Counts the program's own works that may still use what their continuations were given; null: nobody wants to know.
+    std::shared_ptr<std::atomic<std::int32_t>> borrowers{};
     // Of `memory`, what a device goes on using after the operation was enqueued; null: all of it.
     std::shared_ptr<const void> enqueued{};
     std::int64_t synced_steps = -1;  // of the context before this step

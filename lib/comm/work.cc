@@ -11,6 +11,20 @@ namespace {
 // How long an interrupted wait gives the device to let go of the memory.
 constexpr std::int64_t kLetGoMs = 400;
 
+// What a work of the program's own uses until the program finishes it, whatever becomes of the group meanwhile.
+struct Borrowed {
+    explicit Borrowed(const OpTag& tag) : memory(tag.memory), borrowers(tag.borrowers) { ++*borrowers; }
+    ~Borrowed() {
+        memory = nullptr;
+        --*borrowers;
+    }
+    Borrowed(const Borrowed&) = delete;
+    Borrowed& operator=(const Borrowed&) = delete;
+
+    std::shared_ptr<const void> memory;
+    const std::shared_ptr<std::atomic<std::int32_t>> borrowers;
+};
+
 }  // namespace
 
 WorkPtr Work::user_completed(std::int64_t timeout_ms) {
@@ -95,7 +109,7 @@ WorkPtr Work::then(ContinuationFn fn, bool any_thread, OpTag tag) {
         // The program finishes this work whenever it likes, on each rank at another time. What follows may start
         // collectives, so it gets its place in the queue now.
         auto gate = executor->add_gate();
-        gate->follow(*this);
+        gate->follow(*this, tag);
         return gate->then(std::move(fn), any_thread, std::move(tag));
     }
     auto out = std::make_shared<Work>(executor);
@@ -110,9 +124,12 @@ WorkPtr Work::then(ContinuationFn fn, bool any_thread, OpTag tag) {
     return out;
 }
 
-// Takes over the result of `other` when that is done.
-void Work::follow(Work& other) {
+// Takes over the result of `other`, for which the tag was given, when that is done.
+void Work::follow(Work& other, OpTag tag) {
+    const bool lent = !other.executor_ && tag.borrowers && !other.done();
     Continuation pass{nullptr, shared_from_this(), {}, true};
+    if (lent) pass.tag.memory = std::make_shared<Borrowed>(tag);
+    tag = {};
     if (!other.attach(pass)) other.start(std::move(pass));
 }
 
@@ -131,7 +148,7 @@ bool Work::attach(Continuation& continuation) {
 // On the thread that finished this work, or that came after.
 void Work::start(Continuation continuation) {
     if (!result_.ok() || !continuation.fn)
-        continuation.out->complete(result_);
+        pass_on(std::move(continuation), result_);
     else if (continuation.any_thread || !executor_)  // without an executor: ddp_work_complete, a libddp call too
         run(std::move(continuation));
     else
@@ -143,20 +160,21 @@ void Work::run(Continuation continuation) {
     try {
         next = continuation.fn(continuation.tag);
     } catch (...) {
-        continuation.out->complete(caught());
-        return;
+        return pass_on(std::move(continuation), caught());
     }
-    // Releases the user's data, and the memory that the tag keeps, before the result is visible: who sees it uses them again.
-    continuation.fn = nullptr;
-    continuation.tag = {};
+    if (!next) return pass_on(std::move(continuation), {});
     auto out = continuation.out;
-    if (!next) {
-        out->complete({});
-        return;
-    }
+    continuation.fn = nullptr;
     // A work that the program finishes at its own time: nothing may overtake what follows `out`.
     if (!next->executor_ && out->executor_ && !next->done()) out->executor_->add_gate(out);
-    out->follow(*next);
+    out->follow(*next, std::move(continuation.tag));
+}
+
+// Releases the user's data, and the memory that the tag keeps, before the result is visible: who sees it uses them again.
+void Work::pass_on(Continuation continuation, const ErrorInfo& result) {
+    continuation.fn = nullptr;
+    continuation.tag = {};
+    continuation.out->complete(result);
 }
 
 void Work::enqueued_on(StreamPtr stream, std::int64_t timeout_ms) {

@@ -95,9 +95,10 @@ private:
     };
 
     bool attach(Continuation& continuation);
-    void follow(Work& other);
+    void follow(Work& other, OpTag tag);
     void start(Continuation continuation);
     static void run(Continuation continuation);
+    static void pass_on(Continuation continuation, const ErrorInfo& result);
     void start_all(std::vector<Continuation> continuations);
     void open_gate();
     void expire_if_due();

@@ -348,6 +348,7 @@ void Context::join() {
         follow(outcome);
         reducer.shadow();
     }
+    joined_ = -1;
     broadcast_state(*group_, streams_, state(), outcome.last_to_join);
     buffers_sent_after_ = reducer.synced_steps();
     own_steps_ = 0;

@@ -23,27 +23,6 @@ struct Completion {
 
 }  // namespace
 
-LaunchQueue::~LaunchQueue() {
-    try {
-        leave_buckets();
-    } catch (...) {  // out of memory
-    }
-}
-
-// A work of the program's own may come late: a thread of its transport still writes into the bucket.
-void LaunchQueue::leave_buckets() {
-    std::vector<WorkPtr> under_way;
-    for (const Entry& entry : entries_)
-        if (entry.in_flight()) under_way.push_back(entry.work);
-    if (!under_way.empty()) {
-        const auto left = std::make_shared<std::vector<Entry>>(std::move(entries_));  // where they are
-        for (Entry& entry : *left) entry.work = nullptr;                              // which will have them
-        for (const WorkPtr& work : under_way)
-            work->then([](const OpTag&) { return WorkPtr(); }, true, OpTag().keeping(left));
-    }
-    entries_.clear();
-}
-
 void LaunchQueue::set_group(std::shared_ptr<Group> group) {
     group_ = std::move(group);
     while (links_.size() < group_->link_count()) links_.push_back(std::make_unique<ddp_group>());
@@ -66,13 +45,13 @@ void LaunchQueue::set_hook(HookPtr hook) {
 void LaunchQueue::tell_hook_buckets() const {
     Hook::Buckets buckets;
     buckets.timeout_ms = group_->timeout_ms();
-    for (const Entry& entry : entries_) buckets.homes.push_back(entry.bucket.home);
+    for (const Entry& entry : *entries_) buckets.homes.push_back(entry.bucket.home);
     hook_->set_buckets(buckets);
 }
 
 void LaunchQueue::reset_layout(const BucketStore& store, const ParamTable& table, bool mean) {
     plan_hash_ = store.plan_hash();
-    leave_buckets();
+    entries_ = std::make_shared<std::vector<Entry>>();  // what is under way has the old ones
     pending_ = std::vector<std::atomic<std::int32_t>>(store.size());
     used_ = std::vector<std::atomic<bool>>(store.size());
     for (std::size_t b = 0; b < store.size(); ++b) {
@@ -88,7 +67,7 @@ void LaunchQueue::reset_layout(const BucketStore& store, const ParamTable& table
         if (ids.size() > 1) label += str(" to '", name(ids.back()), "'");
         entry.label = std::make_shared<const std::string>(std::move(label));
         entry.memory = store.memory(b);
-        entries_.push_back(std::move(entry));
+        entries_->push_back(std::move(entry));
     }
 }
 
@@ -96,8 +75,8 @@ void LaunchQueue::arm(const Step& step, const Participation& participation) {
     step_ = step;
     step_.agreement ^= plan_hash_ ^ hook_hash_;
     Entry* last = nullptr;
-    for (std::size_t b = 0; b < entries_.size(); ++b) {
-        Entry& entry = entries_[b];
+    for (std::size_t b = 0; b < entries_->size(); ++b) {
+        Entry& entry = (*entries_)[b];
         entry.work = nullptr;
         entry.error = {};
         entry.launched = entry.voted_out = entry.live = entry.has_absent = false;
@@ -128,7 +107,7 @@ void LaunchQueue::arm(const Step& step, const Participation& participation) {
 }
 
 void LaunchQueue::gradient_absent(std::int32_t bucket, std::int32_t param) {
-    for (auto& tensor : entries_[static_cast<std::size_t>(bucket)].bucket.tensors)
+    for (auto& tensor : (*entries_)[static_cast<std::size_t>(bucket)].bucket.tensors)
         if (tensor.param == param) tensor.absent = true;
     gradient_in_place(bucket, /*used=*/false);
 }
@@ -137,12 +116,12 @@ void LaunchQueue::gradient_absent(std::int32_t bucket, std::int32_t param) {
 void LaunchQueue::launch_ready() {
     if (requests_.fetch_add(1, std::memory_order_acq_rel) != 0) return;
     const auto may_launch = [this] {
-        if (next_ == entries_.size() || pending_[next_].load(std::memory_order_acquire) != 0) return false;
-        return next_ == 0 || entries_[next_ - 1].error.ok();  // a hook failed: nothing after it makes sense
+        if (next_ == entries_->size() || pending_[next_].load(std::memory_order_acquire) != 0) return false;
+        return next_ == 0 || (*entries_)[next_ - 1].error.ok();  // a hook failed: nothing after it makes sense
     };
     std::uint32_t served = 1;
     for (;;) {
-        while (may_launch()) launch(entries_[next_++]);
+        while (may_launch()) launch((*entries_)[next_++]);
         std::uint32_t before = requests_.fetch_sub(served, std::memory_order_acq_rel);
         if (before == served) return;
         served = before - served;
@@ -154,9 +133,12 @@ void LaunchQueue::launch(Entry& entry) {
     if (!entry.live) return;
     entry.launched_at = Deadline::Clock::now();
     record_launch(entry, record::EventKind::kLaunch, record::to_ns(entry.launched_at));
-    const auto executor = group_->link(static_cast<std::size_t>(entry.bucket.index))->executor();
-    const OpTag tag{step_.agreement, step_.step, entry.bucket.index,  entry.label, entry.memory,
-                    executor,        nullptr,    entry.bucket.stream, nullptr,     step_.synced_steps};
+    // Hooks use the bucket as well as its memory.
+    OpTag tag{step_.agreement, step_.step, entry.bucket.index, entry.label, std::shared_ptr<Entry>(entries_, &entry)};
+    tag.executor = group_->link(static_cast<std::size_t>(entry.bucket.index))->executor();
+    tag.borrowers = entry.borrowers;
+    tag.stream = entry.bucket.stream;
+    tag.synced_steps = step_.synced_steps;
     try {
         if (entry.has_absent || entry.bucket.stream) owner_.complete_bucket(entry.bucket, target_of(entry));
         entry.work = step_.votes ? start_with_vote(entry, tag) : call_hook(entry, tag);
@@ -253,7 +235,7 @@ ErrorInfo LaunchQueue::in_this_group(ErrorInfo error) const {
 }
 
 const ddp_bucket& LaunchQueue::wait(std::size_t index) {
-    Entry& entry = entries_[index];
+    Entry& entry = (*entries_)[index];
     if (entry.error.ok() && entry.work) {
         try {
             entry.work->wait(std::nullopt);
@@ -276,23 +258,23 @@ const ddp_bucket& LaunchQueue::wait(std::size_t index) {
 }
 
 void LaunchQueue::tell_travel(StepClock& clock) const {
-    for (const Entry& entry : entries_)
+    for (const Entry& entry : *entries_)
         if (entry.launched && entry.live)
             clock.travelled(entry.launched_at, entry.work ? entry.work->finished_at() : entry.finished_at);
 }
 
 bool LaunchQueue::in_flight() const {
-    return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.in_flight(); });
+    return std::any_of(entries_->begin(), entries_->end(), [](const Entry& entry) { return entry.in_flight(); });
 }
 
 bool LaunchQueue::in_flight_in_place() const {
-    return std::any_of(entries_.begin(), entries_.end(),
+    return std::any_of(entries_->begin(), entries_->end(),
                        [](const Entry& entry) { return entry.in_place && entry.in_flight(); });
 }
 
 void LaunchQueue::drain(const Deadline& deadline) {
     const interrupt::Off off;
-    for (auto& entry : entries_)
+    for (auto& entry : *entries_)
         if (entry.work && !entry.work->wait(deadline, /*lend=*/false)) return;
 }
 

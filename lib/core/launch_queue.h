@@ -48,7 +48,6 @@ public:
     };
 
     LaunchQueue(std::shared_ptr<Group> group, LaunchOwner& owner) : owner_(owner) { set_group(std::move(group)); }
-    ~LaunchQueue();
 
     void set_group(std::shared_ptr<Group> group);
     void set_recorder(const record::Recorder& recorder) { recorder_ = recorder; }
@@ -85,7 +84,7 @@ public:
     // group.
     const ddp_bucket& wait(std::size_t bucket);
     // Whether no bucket waits for a gradient any more.
-    bool all_launched() const { return next_ == entries_.size(); }
+    bool all_launched() const { return next_ == entries_->size(); }
     // True if work of the current step is still under way.
     bool in_flight() const;
     // The same of buckets that are ranges of the program's memory.
@@ -94,10 +93,12 @@ public:
     void drain(const Deadline& deadline);
 
     // Whether the bucket is, or was, sent in this step. After wait() it is final.
-    bool sent(std::size_t bucket) const { return entries_[bucket].live && !entries_[bucket].voted_out; }
+    bool sent(std::size_t bucket) const { return (*entries_)[bucket].live && !(*entries_)[bucket].voted_out; }
     // Tells the clock when each bucket was on its way. After all were waited for.
     void tell_travel(StepClock& clock) const;
-    ErrorInfo break_with(ErrorInfo error, std::size_t bucket) { return break_with(std::move(error), entries_[bucket]); }
+    ErrorInfo break_with(ErrorInfo error, std::size_t bucket) {
+        return break_with(std::move(error), (*entries_)[bucket]);
+    }
 
 private:
     struct Entry {
@@ -116,12 +117,12 @@ private:
         std::shared_ptr<std::uint8_t> ballot;
         std::shared_ptr<const std::string> label;
         std::shared_ptr<const void> memory;
+        // Works of the program's own that use the bucket. They may still do when the group has broken, and `work` failed.
+        std::shared_ptr<std::atomic<std::int32_t>> borrowers = std::make_shared<std::atomic<std::int32_t>>(0);
 
-        bool in_flight() const { return work && !work->done(); }
+        bool in_flight() const { return (work && !work->done()) || *borrowers > 0; }
     };
 
-    // What is under way has its buckets until it ends. Afterwards there are none.
-    void leave_buckets();
     // All operations of a bucket run on one link, whichever buckets are left out: the one that its memory comes from.
     ddp_group& link_of(const Entry& entry) const;
     void launch(Entry& entry);
@@ -145,7 +146,7 @@ private:
     std::uint64_t copied_before_ = 0;  // under earlier hooks
     LaunchOwner& owner_;
     Step step_;
-    std::vector<Entry> entries_;
+    std::shared_ptr<std::vector<Entry>> entries_ = std::make_shared<std::vector<Entry>>();
     std::vector<std::atomic<std::int32_t>> pending_;
     std::vector<std::atomic<bool>> used_;  // does this rank have a gradient for the bucket; only for votes
     std::atomic<std::uint32_t> requests_{0};

@@ -267,11 +267,15 @@ void Reducer::finish_bucket(const ddp_bucket& bucket) {
     if (skipping()) return drop(bucket);
     for (const auto& tensor : bucket.tensors) {
         if (shadowing_) break;
+        const ParamState& s = state(tensor.param);
         if (discarding_) {
-            clear_reduced(bucket, tensor);
+            if (s.role == Role::kAbsent)
+                at(s, [&](auto& side) { side.give_back(bucket, tensor, s); });
+            else
+                clear_reduced(bucket, tensor);
             continue;
         }
-        const Role role = state(tensor.param).role;
+        const Role role = s.role;
         // A gradient that this rank used gets the result. What happens to one that it did not use depends on the others.
         if (waits_for_answer(tensor.param))
             undecided_.push_back(tensor);

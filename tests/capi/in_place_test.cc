@@ -342,8 +342,12 @@ TEST(InPlace, DoesNotLeaveAReductionThatHasNotEnded) {
             BlockModel model(group, {100}, false);
             ddp_work* never = nullptr;
             call(ddp_work_create, 60'000, &never);
-            model.context.set_comm_hook(
-                [&](ddp_group*, ddp_bucket*) { return ddp::Work(std::exchange(never, nullptr)); });
+            model.context.set_comm_hook([&](ddp_group*, ddp_bucket*) {
+                const auto nothing = +[](void*, ddp_work**, ddp_error**) -> ddp_status { return DDP_OK; };
+                ddp_work* given = nullptr;
+                call(ddp_work_then, never, nothing, nullptr, nullptr, DDP_WORK_ANY_THREAD, &given);
+                return ddp::Work(given);
+            });
             model.context.commit();
             if (rank == 0) model.context.grad_ready(0);
             meet(arrived, 2);
@@ -353,7 +357,7 @@ TEST(InPlace, DoesNotLeaveAReductionThatHasNotEnded) {
             const std::string message = take_message(error);
             EXPECT_THAT(message, HasSubstr("rank 0"));
             EXPECT_THAT(message, HasSubstr("has not ended"));
-            if (never) ddp_work_free(never);
+            ddp_work_free(never);
         }
         ddp_group_free(next);
     });

@@ -263,6 +263,12 @@ TEST_P(ParticipationTest, AStepOfAJoinedRankCannotBeDiscarded) {
             EXPECT_FLOAT_EQ(model.grad(0)[0], static_cast<float>(world() - 1));
         }
         model.context.join();
+        try {
+            model.context.discard_step();
+            ADD_FAILURE() << "no error";
+        } catch (const ddp::Error& e) {
+            EXPECT_THAT(e.what(), HasSubstr("has not begun"));
+        }
         model.context.step_begin();
         model.context.discard_step();
     });

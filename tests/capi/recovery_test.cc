@@ -65,6 +65,26 @@ TEST_P(RecoveryTest, ADiscardedStepLeavesNoTrace) {
         });
 }
 
+// Whatever shares the bucket: what does not take part is the program's.
+TEST_P(RecoveryTest, ADiscardedStepLeavesFrozenAndSkippedGradientsAlone) {
+    on_ranks({2, "threads"}, [&](int rank, ddp_group* group) {
+        for (const bool freezes : {true, false}) {
+            Model model(group, {4, 4}, view());
+            model.context.commit();
+            ASSERT_EQ(model.context.stats().bucket_count, 1);
+            if (freezes)
+                model.context.set_frozen({1}, true);
+            else
+                model.context.skip({1});
+            model.fill(1, 5);
+            model.fill(0, static_cast<float>(rank));
+            model.context.grad_ready(0);
+            model.context.discard_step();
+            EXPECT_TRUE(model.holds(1, 5)) << freezes;
+        }
+    });
+}
+
 TEST_P(RecoveryTest, ADiscardedStepLeavesNoInfinityInAView) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         Model model(group, {20, 20}, true, small_buckets());
@@ -233,7 +253,8 @@ TEST_P(RecoveryTest, AStaticGraphIsRecordedAgainInANewGroup) {
 
 // The bucket whose work has failed lets the step end; a thread of the program's transport still has the other.
 TEST_P(RecoveryTest, ABucketStaysAsLongAsTheWorkOfTheProgram) {
-    on_ranks({1}, [&](int, ddp_group* group) {
+    bool frees = false;  // the context, instead of taking it to another group
+    const auto leave = [&](int, ddp_group* group) {
         BorrowedGroup old(group);
         const ddp::Group next = old.split(0, 0);
         std::thread transport;
@@ -262,13 +283,25 @@ TEST_P(RecoveryTest, ABucketStaysAsLongAsTheWorkOfTheProgram) {
             model.context.commit();
             for (int p : {1, 0}) model.context.grad_ready(p);
             EXPECT_THROW(model.context.finalize(), ddp::Error);
-            model.context.set_group(next);
-            model.context.use_default_hook();
-            moved = true;
-            transport.join();
-            good_step(model, 0, 1);
+            if (!frees) {
+                model.context.set_group(next);
+                model.context.use_default_hook();
+                for (int p : {1, 0}) {
+                    model.fill(p, static_cast<float>(p + 1));
+                    model.context.grad_ready(p);
+                }
+                moved = true;
+                transport.join();
+                model.context.finalize();
+                for (int p : {1, 0}) EXPECT_TRUE(model.holds(p, static_cast<float>(p + 1)));
+            }
         }
-    });
+        moved = true;
+        if (transport.joinable()) transport.join();
+    };
+    on_ranks({1}, leave);
+    frees = true;
+    on_ranks({1}, leave);
 }
 
 // The first step records the order of gradients; one that was not finished must not be part of the record.
