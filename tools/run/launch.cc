@@ -408,12 +408,12 @@ void Launch::send_records(bool wanted) {
 }
 
 // A node whose records are on their way gives no sign of life.
-void Launch::await_records(const Nodes& nodes, const std::vector<int>& senders) {
+void Launch::await_records(const Nodes& nodes, const std::vector<int>& senders, int interrupted_before) {
     const std::uint64_t mib = (bytes_of_records() * senders.size()) >> 20;
     const auto give_up = Clock::now() + kTimeOfMiB * static_cast<Milliseconds::rep>(mib);
     const auto sends = [&](int node) { return !nodes.has_left(node); };
-    while (std::any_of(senders.begin(), senders.end(), sends) && nodes.lost().empty() && !impatient_ &&
-           Clock::now() < give_up)
+    while (std::any_of(senders.begin(), senders.end(), sends) && nodes.lost().empty() &&
+           interrupted_ == interrupted_before && !impatient_ && Clock::now() < give_up)
         loop_.run_once();
 }
 
@@ -441,10 +441,10 @@ void Launch::take_leave(Nodes& nodes) {
     nodes.report(last);
     const std::vector<int> senders = options_.node_rank == 0 ? nodes.still_here() : std::vector<int>();
     const auto give_up = Clock::now() + kLeaveTime;
-    const bool wait_for_absent = interrupted_ == 0;
-    while (!nodes.may_go(wait_for_absent) && !impatient_ && Clock::now() < give_up) loop_.run_once();
+    const int interrupted_before = interrupted_;
+    while (!nodes.may_go(interrupted_before == 0) && !impatient_ && Clock::now() < give_up) loop_.run_once();
     if (gathers && options_.node_rank == 0) {
-        await_records(nodes, senders);
+        await_records(nodes, senders, interrupted_before);
         take_records(nodes);
     }
 }

@@ -80,8 +80,8 @@ private:
     std::uint64_t bytes_of_records() const;
     // wanted: by this node's options; otherwise it says that there are none.
     void send_records(bool wanted);
-    // senders: the nodes that were there when this one began to leave.
-    void await_records(const Nodes& nodes, const std::vector<int>& senders);
+    // senders: the nodes that were there when the job ended. A signal that came after interrupted_before ends the wait.
+    void await_records(const Nodes& nodes, const std::vector<int>& senders, int interrupted_before);
     void take_records(const Nodes& nodes);
     Report report() const;
     // The status with which this node's part of the job ended, apart from what other nodes did.

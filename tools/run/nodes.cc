@@ -10,6 +10,8 @@ namespace ddprun {
 namespace {
 
 constexpr Milliseconds kPeriod{250};
+// A node that lives has given a sign of life within this time.
+constexpr Milliseconds kLately = 8 * kPeriod;
 
 constexpr const char* kShapeKey = "ddp/run/shape";
 constexpr const char* kOrderKey = "ddp/run/order";
@@ -246,6 +248,7 @@ void Nodes::decide() {
     std::vector<std::optional<Report>> reports;
     for (const Peer& peer : peers_) reports.push_back(peer.report);
     const Order before = order_;
+    if (order_.kind != Order::Kind::kEnd) decided_ = now;
     order_ = next_order(order_, reports, shape_.max_restarts);
     for (int node = 1; node < shape_.nodes && order_.kind != Order::Kind::kEnd; ++node) {
         const Peer& peer = peers_[static_cast<std::size_t>(node)];
@@ -273,10 +276,10 @@ bool Nodes::may_go(bool wait_for_absent) const {
 
 std::vector<int> Nodes::still_here() const {
     std::vector<int> nodes;
-    const auto now = Clock::now();
     for (int node = 1; node < shape_.nodes; ++node) {
         const Peer& peer = peers_[static_cast<std::size_t>(node)];
-        if (peer.came && !peer.has_left() && now - peer.last_change <= shape_.lost_after) nodes.push_back(node);
+        const bool answered = peer.came && !peer.unreadable && decided_ - peer.last_change <= kLately;
+        if (answered && !peer.has_left()) nodes.push_back(node);
     }
     return nodes;
 }

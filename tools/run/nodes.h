@@ -88,7 +88,7 @@ public:
     // At node 0, of another one: it has said hello; it has left.
     bool has_come(int node) const { return peers_[static_cast<std::size_t>(node)].came; }
     bool has_left(int node) const { return peers_[static_cast<std::size_t>(node)].has_left(); }
-    // At node 0: the others that have come and not left, and that have given a sign of life lately.
+    // At node 0: the others that have not left, and that answered until the order to end, in words that it can read.
     std::vector<int> still_here() const;
 
 private:
@@ -128,6 +128,7 @@ private:
     bool has_order_;
     std::string lost_;
     std::vector<Peer> peers_;
+    Clock::time_point decided_ = Clock::now();  // when node 0 last chose an order: after kEnd it chooses none
     std::int64_t beat_ = 0;
     std::int64_t version_ = 0;           // counts the changes of report_
     std::int64_t written_version_ = -1;  // the latest that is in the store

@@ -151,6 +151,23 @@ TEST(Nodes, ANodeThatDiesBeforeItsFirstReportIsLostSoon) {
     EXPECT_EQ(uv_loop_close(&loop), 0);
 }
 
+TEST(Nodes, OneWhoseReportsCannotBeReadHasNothingToSend) {
+    uv_loop_t loop;
+    ASSERT_EQ(uv_loop_init(&loop), 0);
+    {
+        Store store = Store::serve({"127.0.0.1", 0}, "", Milliseconds(5'000));
+        Nodes nodes(&loop, store, {0, 3, 1});
+        for (const int node : {1, 2}) store.add("ddp/run/hello/" + std::to_string(node), 1);
+        store.set("ddp/run/node/1", "in the words of another version");
+        const auto give_up = Clock::now() + std::chrono::seconds(20);
+        while (nodes.order().kind != Kind::kEnd && Clock::now() < give_up) uv_run(&loop, UV_RUN_ONCE);
+        EXPECT_EQ(nodes.order().text.find("node 1 writes reports that node 0 cannot read"), 0U) << nodes.order().text;
+        EXPECT_EQ(nodes.still_here(), std::vector<int>{2});
+    }
+    uv_run(&loop, UV_RUN_DEFAULT);
+    EXPECT_EQ(uv_loop_close(&loop), 0);
+}
+
 TEST(ParseEndpoint, ReadsHostsAndAddresses) {
     EXPECT_EQ(parse_endpoint("host0:29500")->uri(), "tcp://host0:29500");
     EXPECT_EQ(parse_endpoint("10.0.0.1:1")->uri(), "tcp://10.0.0.1:1");

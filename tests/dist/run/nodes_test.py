@@ -190,6 +190,40 @@ class NodesTest(Case):
         said = self.expect_the_other_to_notice(1, b"node 1 does not answer any more")
         self.assertIn(b"the records of node 1 have not come\n", said)
 
+    def three_nodes(self, code, *options):
+        """Three nodes of one rank each, and the pids of the ranks."""
+        code = f"echo $$ > {self.path('pid')}$DDP_RANK; {code}"
+        nodes = [self.node(node, *options, "sh", "-c", code, nodes=3, ranks=1) for node in range(3)]
+        return nodes, self.pids(3)
+
+    def test_nodes_that_die_one_after_the_other(self):
+        """Node 0 waits for the records of neither: 5 s for the nodes to leave, and no 48 s more."""
+        nodes, pids = self.three_nodes("exec sleep 300", "--node-timeout", 8)
+        nodes[1].kill()
+        time.sleep(3)
+        nodes[2].kill()
+        begin = time.monotonic()
+        result = Result(nodes[0])
+        self.expect(result, 1)
+        self.assertIn(b"node 1 does not answer any more", result.err)
+        for node in (1, 2):
+            self.assertIn(b"the records of node %d have not come\n" % node, result.err)
+        self.assertLess(time.monotonic() - begin, 30 * SLACK)
+        self.expect_gone(pids)
+
+    def test_sigterm_ends_the_wait_for_records(self):
+        nodes, pids = self.three_nodes("test $DDP_RANK = 2 && trap '' TERM; while :; do sleep 1; done", "--node-timeout", 6, "--grace", 40)
+        nodes[1].kill()
+        self.expect_gone(pids[:1], 20)
+        time.sleep(1)  # node 0 leaves; node 2 waits for its rank
+        nodes[0].terminate()
+        begin = time.monotonic()
+        result = Result(nodes[0])
+        self.expect(result, 1)
+        self.assertIn(b"the records of node 2 have not come\n", result.err)
+        self.assertLess(time.monotonic() - begin, 20 * SLACK)
+        self.interrupt_until_end(nodes[2])
+
     def test_node_0_that_dies(self):
         self.expect_the_other_to_notice(0, b"the store of node 0 does not answer")
 
