@@ -178,9 +178,10 @@ void Membership::propose(const Plan& before, const std::vector<Member>& came) {
 }
 
 // Waits for the roster after this one. The result may be a still later one.
-Membership::Plan Membership::decide(const Plan& before, const Deadline& deadline, std::function<void()> late) {
+Membership::Plan Membership::decide(const Plan& before, std::function<void()> late) {
     const std::int64_t roster = before.number + 1;
     const bool was_in = is_among(before.members, id_);
+    Deadline deadline = Deadline::after_ms(options_.timeout_ms);
     Deadline settled = Deadline::after_ms(options_.settle_ms);
     const Deadline soon = Deadline::after_ms(kSoonMs);
     bool could_begin = false, waited_for_place = false;
@@ -208,6 +209,8 @@ Membership::Plan Membership::decide(const Plan& before, const Deadline& deadline
         const bool complete =
             all_gone ? !waited_for_place && count >= std::min(options_.max_world, options_.first_world) : missing == 0;
         const bool decides = was_in || all_gone;
+        // Who waits for a place may wait for as long as there are members.
+        if (!decides) deadline = Deadline::after_ms(options_.timeout_ms);
         if (decides && enough && (complete || settled.expired())) {
             propose(before, came);
             continue;
@@ -223,7 +226,6 @@ Membership::Plan Membership::decide(const Plan& before, const Deadline& deadline
 const Roster& Membership::meet(std::int64_t steps, const std::function<void()>& late) {
     require_present();
     forget_watches();
-    const Deadline deadline = Deadline::after_ms(options_.timeout_ms);
     const bool member = roster_.number > 0;
     for (;;) {
         const Plan before = newest();
@@ -235,7 +237,7 @@ const Roster& Membership::meet(std::int64_t steps, const std::function<void()>& 
             if (member) left_behind(before);
         }
         enter(before, steps);
-        const Plan next = decide(before, deadline, late);
+        const Plan next = decide(before, late);
         if (is_among(next.members, id_)) {
             begin(next);
             return roster_;

@@ -116,7 +116,7 @@ private:
     std::set<std::string> gone() const;
     std::vector<Member> arrivals(std::int64_t roster, const std::set<std::string>& gone) const;
     void propose(const Plan& before, const std::vector<Member>& came);
-    Plan decide(const Plan& before, const Deadline& deadline, std::function<void()> late);
+    Plan decide(const Plan& before, std::function<void()> late);
     void begin(const Plan& next);
     [[noreturn]] void left_behind(const Plan& now) const;
     void watch_requests();

@@ -25,7 +25,7 @@ using testing::kLongMs;
 class Elastic : public ::testing::TestWithParam<const char*> {
 protected:
     std::unique_ptr<Membership> enter(MembershipOptions options) {
-        options.timeout_ms = kLongMs;
+        if (options.timeout_ms == kDefaultTimeoutMs) options.timeout_ms = kLongMs;
         return std::make_unique<Membership>(service_->connect(), "job", options);
     }
     // Each on a thread of its own, as processes are.
@@ -194,6 +194,22 @@ TEST_P(Elastic, WhoWaitedForAPlaceInAJobThatHasEndedWaitsForOthers) {
     EXPECT_THAT(roster.donors(), ::testing::ElementsAre(1));
     EXPECT_EQ(roster.newest(), 5000);
     EXPECT_EQ(comes.get().number, 2);
+}
+
+// It has waited for a place for longer than the timeout, which is for who has too few beside it.
+TEST_P(Elastic, WhoWaitedForAPlaceHasTheWholeTimeoutWhenNobodyIsLeft) {
+    const std::int64_t timeout_ms = with_slack(1000);
+    const MembershipOptions options{2, 2, 300, timeout_ms};
+    auto all = start(2, options);
+    const auto spare = enter(options);
+    auto waits = meet(*spare, -1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(timeout_ms + 500));
+    all.clear();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const auto late = enter(options);
+    auto comes = meet(*late, -1);
+    EXPECT_EQ(waits.get().members.size(), 2U);
+    EXPECT_EQ(comes.get().members.size(), 2U);
 }
 
 TEST_P(Elastic, WhoLeavesIsNotWaitedFor) {
