@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 
@@ -13,6 +14,19 @@ namespace {
 
 [[noreturn]] void cannot_write(const std::string& path, const char* why) {
     throw std::runtime_error("cannot write " + path + ": " + why);
+}
+
+// Of what this process makes beside the file. On a file system of another machine root may be nobody.
+uid_t owner_beside(const std::string& path) {
+    std::string probe = path + ".XXXXXX";
+    const Descriptor file(mkostemp(probe.data(), O_CLOEXEC));
+    if (file) unlink(probe.c_str());
+    struct stat facts {};
+    return file && fstat(file.get(), &facts) == 0 ? facts.st_uid : geteuid();
+}
+
+bool is_of_this_user(const std::string& path, uid_t owner) {
+    return owner == geteuid() || owner == owner_beside(path);
 }
 
 }  // namespace
@@ -25,7 +39,7 @@ Descriptor open_private_file(const std::string& path, int flags) {
     if (!file && errno == ELOOP) cannot_write(path, "it is a symbolic link; remove it");
     struct stat facts {};
     if (!file || fstat(file.get(), &facts) != 0) cannot_write(path, std::strerror(errno));
-    if (!S_ISREG(facts.st_mode) || facts.st_uid != geteuid() || facts.st_nlink > 1)
+    if (!S_ISREG(facts.st_mode) || facts.st_nlink > 1 || !is_of_this_user(path, facts.st_uid))
         cannot_write(path, "what is there is no file of this user alone; remove it");
     // One that was there before may have been open to others.
     if (fchmod(file.get(), kOfItsUser) != 0) cannot_write(path, std::strerror(errno));
