@@ -44,6 +44,7 @@ struct Run {
 
 Run run_of(const Position& position, std::int64_t until_ns) {
     Run run;
+    const ContextsOfGroup contexts(*position.process, *position.group);
     std::int64_t closed = 0;
     for (const Event& event : position.process->events) {
         const std::int64_t at = event.time_ns;
@@ -58,8 +59,7 @@ Run run_of(const Position& position, std::int64_t until_ns) {
             run.operations[event.sequence] = operation;
             continue;
         }
-        const ContextRecord* context = position.process->context(event.owner);
-        if (!context || context->group != position.group->owner) continue;
+        if (!contexts.find(event.owner)) continue;
         if (event.kind == EventKind::kHookEnd) run.hooks.push_back({event.since_ns, at});
         if (event.kind == EventKind::kBackwardEnd) closed = at;
         if (event.kind == EventKind::kStepEnd && closed != 0) run.finalizes.push_back({std::exchange(closed, 0), at});

@@ -31,7 +31,7 @@ Life life_of(const ProcessRecord& process) {
 // Follows the events of one group and its contexts.
 class Follower {
 public:
-    explicit Follower(Position& position) : position_(position) {}
+    explicit Follower(Position& position) : position_(position), contexts_(*position.process, *position.group) {}
 
     void take(const Event& event) {
         if (event.kind == EventKind::kExit) {
@@ -40,8 +40,8 @@ public:
             return;
         }
         const bool of_group = event.owner == position_.group->owner;
-        const ContextRecord* context = of_group ? nullptr : position_.process->context(event.owner);
-        if (!of_group && (!context || context->group != position_.group->owner)) return;
+        const ContextRecord* context = of_group ? nullptr : contexts_.find(event.owner);
+        if (!of_group && !context) return;
         const std::int64_t at = event.time_ns;
         position_.last_ns = at;
         if (context && context != position_.context) position_.context = context;
@@ -87,6 +87,7 @@ private:
     }
 
     Position& position_;
+    const ContextsOfGroup contexts_;
     Position::At resume_ = Position::At::kBackward;
     std::int64_t resume_since_ = 0;
 };

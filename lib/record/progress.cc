@@ -13,7 +13,7 @@ constexpr double kStalled = 2;
 
 Progress find_progress(const Group& group, const Position& position, std::int64_t latest_ns) {
     Progress progress;
-    if (!position.process) return progress;
+    if (!position.context) return progress;
     std::vector<const Event*> ends;  // of steps, from the newest
     std::uint64_t bytes = 0;         // since the oldest of them
     std::uint64_t bytes_before = 0;  // of the steps, and not of the one under way
@@ -25,8 +25,7 @@ Progress find_progress(const Group& group, const Position& position, std::int64_
             if (event->kind == EventKind::kOperationEnd && !ends.empty()) bytes += event->bytes;
             continue;
         }
-        const ContextRecord* context = position.process->context(event->owner);
-        if (event->kind != EventKind::kStepEnd || context != position.context) continue;
+        if (event->kind != EventKind::kStepEnd || event->owner != position.context->owner) continue;
         ends.push_back(&*event);
         bytes_before = bytes;
     }

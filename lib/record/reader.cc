@@ -349,8 +349,14 @@ const GroupRecord* ProcessRecord::group(std::uint16_t owner) const {
     return find_owner(groups, owner);
 }
 
-const ContextRecord* ProcessRecord::context(std::uint16_t owner) const {
-    return find_owner(contexts, owner);
+ContextsOfGroup::ContextsOfGroup(const ProcessRecord& process, const GroupRecord& group) {
+    for (const ContextRecord& context : process.contexts)
+        if (context.group == group.owner) contexts_.emplace(context.owner, &context);
+}
+
+const ContextRecord* ContextsOfGroup::find(std::uint16_t owner) const {
+    const auto found = contexts_.find(owner);
+    return found == contexts_.end() ? nullptr : found->second;
 }
 
 void add_sight(const std::string& folder, const Sight& sight) try {

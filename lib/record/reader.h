@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "record/layout.h"
@@ -62,7 +63,16 @@ struct ProcessRecord {
     std::optional<Failure> failure;
 
     const GroupRecord* group(std::uint16_t owner) const;
-    const ContextRecord* context(std::uint16_t owner) const;
+};
+
+// The contexts of one group, for who goes through all events of a process: in a long elastic job it has very many contexts.
+class ContextsOfGroup {
+public:
+    ContextsOfGroup(const ProcessRecord& process, const GroupRecord& group);
+    const ContextRecord* find(std::uint16_t owner) const;  // null: the owner is none of them
+
+private:
+    std::unordered_map<std::uint16_t, const ContextRecord*> contexts_;
 };
 
 // What the launcher saw of the process of a rank.

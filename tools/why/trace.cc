@@ -96,7 +96,7 @@ struct Marks {
 class RankRows {
 public:
     RankRows(Writer& writer, const Position& position, const std::string& group)
-        : writer_(writer), position_(position), group_(group) {}
+        : writer_(writer), position_(position), group_(group), contexts_(*position.process, *position.group) {}
 
     void write() {
         for (const Event& event : position_.process->events) take(event);
@@ -108,8 +108,7 @@ private:
         if (event.kind == EventKind::kMarkBegin || event.kind == EventKind::kMarkEnd) return take_mark(event, at);
         if (event.owner == 0) return;
         if (event.owner == position_.group->owner) return take_operation(event, at);
-        const ContextRecord* context = position_.process->context(event.owner);
-        if (context && context->group == position_.group->owner) take_step(event, at);
+        if (contexts_.find(event.owner)) take_step(event, at);
     }
 
     void take_operation(const Event& event, std::int64_t at) {
@@ -162,6 +161,7 @@ private:
     Writer& writer_;
     const Position& position_;
     const std::string& group_;
+    const ContextsOfGroup contexts_;
     std::int64_t began_ = 0, closed_ = 0;
     std::map<std::int32_t, Marks> marks_;
 };

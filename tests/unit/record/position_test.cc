@@ -1,6 +1,7 @@
 // Where each rank is, from records made by hand.
 #include <gtest/gtest.h>
 
+#include "record/progress.h"
 #include "story.h"
 
 namespace libddp::record {
@@ -116,6 +117,72 @@ TEST(Position, OfSeveralGroups) {
     }
     const auto records = records_of(all);
     EXPECT_EQ(find_groups(records, {}).size(), 2u);
+}
+
+// Their events lie side by side, and some belong to no context that the record knows.
+TEST(Position, OfManyGroupsIsThatOfTheirOwnContexts) {
+    constexpr int kGroups = 40, kContexts = 3;  // of each group
+    Story story(0, 1);
+    ProcessRecord& record = story.record();
+    const GroupRecord group = record.groups[0];
+    const ContextRecord context = record.contexts[0];
+    record.groups.clear();
+    record.contexts.clear();
+    record.events.clear();
+    // Owners are numbered in the order in which groups and contexts were made.
+    for (int i = 0; i < kGroups; ++i) {
+        record.groups.push_back(group);
+        record.groups.back().owner = static_cast<std::uint16_t>(1 + i);
+        record.groups.back().key = std::to_string(i);
+        record.groups.back().created_ns = i;
+    }
+    const auto owner_of = [](int i, int c) { return static_cast<std::uint16_t>(1 + kGroups + kGroups * c + i); };
+    for (int c = 0; c < kContexts; ++c) {
+        for (int i = 0; i < kGroups; ++i) {
+            record.contexts.push_back(context);
+            record.contexts.back().owner = owner_of(i, c);
+            record.contexts.back().group = static_cast<std::uint16_t>(1 + i);
+        }
+    }
+    std::int64_t at = 0;
+    const auto add = [&](int owner, EventKind kind, std::int64_t step) {
+        Event event{};
+        event.number = record.events.size() + 1;
+        event.owner = static_cast<std::uint16_t>(owner);
+        event.kind = kind;
+        event.step = step;
+        event.time_ns = ++at * kMs;
+        record.events.push_back(event);
+    };
+    std::vector<std::vector<std::int64_t>> ends(kGroups);
+    for (int i = 0; i < kGroups; ++i) add(1 + i, EventKind::kJoined, -1);
+    // Context i % kContexts of group i ends two steps more than the others, and begins another.
+    for (int step = 0; step < 4; ++step) {
+        for (int i = 0; i < kGroups; ++i) {
+            for (int c = 0; c < kContexts; ++c) {
+                if (c != i % kContexts && step >= 2) continue;
+                add(owner_of(i, c), EventKind::kStepBegin, 10 * i + step);
+                if (step == 3) continue;
+                add(owner_of(i, c), EventKind::kStepEnd, 10 * i + step);
+                if (c == i % kContexts) ends[static_cast<std::size_t>(i)].push_back(at * kMs);
+            }
+            add(owner_of(kGroups, kContexts), EventKind::kStepBegin, 1'000'000);
+        }
+    }
+    const std::vector<ProcessRecord> records{record};
+    const auto groups = find_groups(records, {}, 1);
+    ASSERT_EQ(groups.size(), std::size_t{kGroups});
+    for (int i = 0; i < kGroups; ++i) {
+        const Position& position = groups[static_cast<std::size_t>(i)].ranks[0];
+        ASSERT_TRUE(position.group && position.context) << i;
+        EXPECT_EQ(position.group->owner, 1 + i);
+        EXPECT_EQ(position.context->owner, owner_of(i, i % kContexts)) << i;
+        EXPECT_EQ(position.at, Position::At::kBackward) << i;
+        EXPECT_EQ(position.step, 10 * i + 3) << i;
+        const Progress progress = find_progress(groups[static_cast<std::size_t>(i)], position, at * kMs);
+        const std::vector<std::int64_t>& its_ends = ends[static_cast<std::size_t>(i)];
+        EXPECT_EQ(progress.step_ns, static_cast<double>(its_ends[2] - its_ends[0]) / 2) << i;
+    }
 }
 
 TEST(Text, IsShort) {
