@@ -156,19 +156,20 @@ ErrorInfo Monitor::report_briefly(const ErrorInfo& error) {
     return verdict();
 }
 
-// Writes the verdict into the store unless there is one; returns the one that stands. At most kStoreMs where the store is silent.
+// Writes the verdict into the store unless there is one; returns the one that stands. At most kStoreMs where the store is silent: it
+// may still read it later, before it sees that this rank has gone.
 ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
     const interrupt::Off off;
-    const Service service = look_at_store();
-    if (service == Service::kSilent) return error;
-    bool may_tell;
+    bool may_tell, gone;
     {
         std::lock_guard lock(mutex_);
+        if (store_silent_) return error;
         may_tell = claimed_;  // who has no rank has no say, and may have come too late
+        gone = store_gone_;
     }
     try {
-        if (service != Service::kAnswers) fail(DDP_ERROR_UNAVAILABLE, "the store has gone");
-        const auto store = config_.store->bounded(kStoreMs);  // it may stop even now
+        if (gone) fail(DDP_ERROR_UNAVAILABLE, "the store has gone");
+        const auto store = config_.store->bounded(kStoreMs);
         return decode_verdict(may_tell ? store->compare_set(key("verdict"), "", encode_verdict(error))
                                        : store->get(key("verdict"), -1));
     } catch (const Error& failure) {

@@ -1,6 +1,9 @@
 // Verdicts survive the store; malformed ones do not get past.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "comm/monitor.h"
 #include "comm/signature.h"
@@ -88,6 +91,38 @@ TEST(Monitor, DoesNotWaitForWhatNobodyListensFor) {
         EXPECT_EQ(monitor.resolve(error.info(), "joining").code, DDP_ERROR_UNAVAILABLE);
     }
     EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::milliseconds(500));
+}
+
+// It was only slow, and reads what the rank has written before it sees that the rank has gone: no will says that it died.
+TEST(Monitor, AStoreThatDidNotAnswerHearsTheVerdictLater) {
+    int address[2];
+    ASSERT_EQ(pipe(address), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        const auto server = open_store({"tcp://127.0.0.1:0", true, 5'000, ""});
+        const std::string name = server->describe();
+        if (write(address[1], name.data(), name.size()) < 0) _exit(1);
+        for (;;) pause();
+    }
+    char name[100] = {};
+    ASSERT_GT(read(address[0], name, sizeof name - 1), 0);
+    {
+        Monitor::Config config;
+        config.store = open_store({name, false, 5'000, ""});
+        config.world = 2;
+        config.rank = 1;
+        config.group = "world";
+        Monitor monitor(std::move(config), [](const ErrorInfo&) {});
+        monitor.start();
+        kill(child, SIGSTOP);
+        EXPECT_EQ(monitor.report({DDP_ERROR_MISMATCH, "a test", 1}).code, DDP_ERROR_MISMATCH);
+    }
+    kill(child, SIGCONT);
+    const auto other = open_store({name, false, 5'000, ""});
+    EXPECT_EQ(decode_verdict(other->get("verdict", 5'000)).code, DDP_ERROR_MISMATCH);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    for (int end : address) close(end);
 }
 
 TEST(Signature, MismatchReadsTheSameFromBothSides) {
