@@ -90,6 +90,23 @@ class EvaluationTest(unittest.TestCase):
             self.assertEqual(data["drawn"], drawn, said)
             self.assertEqual((OUT / f"figure-{name}.svg").exists(), drawn)
 
+    def test_a_pass_on_the_gpu_of_another_machine(self):
+        row = {"name": "torch-ready", "model": "ResNet-152", "torch": "2.11", "batch": 32, "device": "GPU X", "ready_ms": [10.0, 200.0],
+               "elements": [30000000, 10000000]}
+        file, out = OUT.with_name("gpu_profile.json"), OUT.with_name("evaluation_gpu")
+        file.write_text(json.dumps(row), encoding="utf-8")
+        status, said = run("--tiny", "--only", "2", "--gpu-profile", str(file), "--out", str(out))
+        self.assertEqual(status, 0, said)
+        data = json.loads((out / "figure-2.json").read_text(encoding="utf-8"))
+        panel, = (panel for panel in data["panels"] if panel["title"].startswith("(c)"))
+        self.assertEqual(panel["title"], "(c) backward pass of ResNet-152 on one GPU X")
+        for found, expected in zip(panel["series"][0]["points"][-1], (40, 0.2)):
+            self.assertAlmostEqual(found, expected)
+        claim = next(claim for claim in data["claims"] if "takes about 250 ms" in claim["paper"])
+        self.assertEqual((claim["verdict"], claim["ours"]),
+                         (figure.REPRODUCED, "200 ms. After half of the pass 75 % of the gradients' bytes are ready."))
+        self.assertIn("on one GPU X on another machine, in FP32, with a batch of 32", " ".join(data["method"]))
+
     def test_simulated_worlds_are_marked(self):
         for panel in self.data("8")["panels"]:
             self.assertTrue(all(series["simulated"] for series in panel["series"]))
@@ -141,12 +158,15 @@ class EvaluationTest(unittest.TestCase):
             processes.end_session(process)
 
     def test_what_is_wrong_is_said(self):
+        no_profile = OUT / "figure-2.json"
         for words, arguments in (("--only: there is no figure 3; there are 2, 6", ["--only", "2,3"]),
                                  ("--rate: '1 Gbit' is not a number with mbit or gbit", ["--rate", "1 Gbit"]),
                                  ("--page: there is no folder /nowhere", ["--page", "/nowhere/evaluation.md"]),
                                  ("--page: figures of --tiny mean nothing", ["--tiny", "--page", str(OUT / "page.md")]),
                                  ("figure-2.json: figures of --tiny mean nothing",
                                   ["--redraw", "--out", str(OUT), "--page", str(OUT / "page.md")]),
+                                 ("--gpu-profile: /nowhere: ", ["--gpu-profile", "/nowhere"]),
+                                 ("not a row that `torch_step.py ready --device cuda` printed", ["--gpu-profile", str(no_profile)]),
                                  ("not allowed with argument", ["--tiny", "--quick"])):
             status, said = run(*arguments)
             self.assertNotEqual(status, 0)

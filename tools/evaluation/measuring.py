@@ -75,17 +75,21 @@ def prepare_environment(options):
 def python_has(options, *modules):
     """None where the Python of --python has them all, else a line that says what is missing."""
     for module in modules:
-        if not imports(options.python, module):
+        if not runs(options.python, f"import {module}"):
             return (f"the Python of --python has no {module}" if module != "ddp" else
                     "the package ddp cannot be imported from bindings/python of the build folder (target ddp_python_package)")
     return None
 
 
 @functools.lru_cache(None)
-def imports(python, module):
+def runs(python, code):
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run([python, "-c", f"import {module}"], stderr=subprocess.DEVNULL, timeout=120, check=False).returncode == 0
+        return subprocess.run([python, "-c", code], stderr=subprocess.DEVNULL, timeout=120, check=False).returncode == 0
     return False
+
+
+def python_sees_gpu(options):
+    return runs(options.python, "import torch; torch.zeros(1, device='cuda')")
 
 
 class Bench:

@@ -2,6 +2,7 @@
 """Steps of a real model in PyTorch, timed. Prints one row as JSON.
 
     torch_step.py ready --model resnet152                     when the gradients of a backward pass are complete
+    torch_step.py ready --device cuda --batch 32              the same on a GPU
     ddprun -n 2 torch_step.py steps --model resnet50          a step: forward, backward, with and without overlap
     ddprun -n 2 torch_step.py steps --sync-every 1,2,4,8      and with gradients averaged in one of so many steps
 """
@@ -26,6 +27,8 @@ def parse():
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--bucket-mb", type=float, default=25.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of ready")
+    parser.add_argument("--batch", type=int, default=1, help="of ready")
     parser.add_argument("--sync-every", default="", metavar="N,N,...", help="instead of a step without overlap")
     return parser.parse_args()
 
@@ -34,22 +37,47 @@ def now_ms():
     return 1e3 * time.perf_counter()
 
 
+class Clock:
+    """Marks moments in the work of the processor, or of the GPU's stream, which the processor only enqueues."""
+
+    def __init__(self, device):
+        self.on_gpu = device == "cuda"
+
+    def mark(self):
+        if not self.on_gpu:
+            return now_ms()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, start, end):
+        """Milliseconds."""
+        if not self.on_gpu:
+            return end - start
+        end.synchronize()
+        return start.elapsed_time(end)
+
+
 def times_of_gradients(options):
     name, make, batch = networks.MODELS[options.model]
     torch.manual_seed(1)
-    model, (x, y) = make(), batch()
+    torch.backends.cudnn.allow_tf32 = False  # FP32, as in the paper
+    clock = Clock(options.device)
+    model = make().to(options.device)
+    x, y = (torch.cat([tensor] * options.batch).to(options.device) for tensor in batch())
     moments, series = {}, []
     for index, tensor in enumerate(model.parameters()):
-        tensor.register_post_accumulate_grad_hook(lambda _, index=index: moments.__setitem__(index, now_ms()))
+        tensor.register_post_accumulate_grad_hook(lambda _, index=index: moments.__setitem__(index, clock.mark()))
     for _ in range(1 + options.rounds):  # the first one does not count
         model.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(x), y)
-        start = now_ms()
+        start = clock.mark()
         loss.backward()
-        series.append({index: moment - start for index, moment in moments.items()})
+        series.append({index: clock.between(start, moment) for index, moment in moments.items()})
     ready = {index: statistics.median(one[index] for one in series[1:]) for index in series[0]}
     order, counts = sorted(ready, key=ready.get), [tensor.numel() for tensor in model.parameters()]
-    print(json.dumps({"name": "torch-ready", "model": name, "torch": torch.__version__, "ready_ms": [ready[index] for index in order],
+    print(json.dumps({"name": "torch-ready", "model": name, "torch": torch.__version__, "batch": options.batch,
+                      "device": torch.cuda.get_device_name() if clock.on_gpu else "cpu", "ready_ms": [ready[index] for index in order],
                       "elements": [counts[index] for index in order]}))
 
 
