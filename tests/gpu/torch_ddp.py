@@ -4,7 +4,7 @@
     ddp-bench models --model resnet50 | torch_ddp.py NAME [--view] [--powersgd RANK]
 
 One line: milliseconds of this process's CPU time a step, until everything is enqueued, less what the same backward pass costs without
-DDP; and milliseconds of a step. The counterpart of `ddp-bench replay --device cuda`, columns cpu_ms and median_ms. With --powersgd it
+DDP; and milliseconds of a step. Steps with and without DDP take turns. The counterpart of `ddp-bench replay --device cuda`, columns cpu_ms and median_ms. With --powersgd it
 also times PyTorch's PowerSGD hook, as hook_ms and hook_cpu_ms. Prints "skipped: REASON" where there is no PyTorch with a GPU.
 """
 import argparse
@@ -41,22 +41,27 @@ class Model(torch.nn.Module):
         return Gradients.apply(self.ready, start, *self.params)
 
 
-def measure(model):
+def step(model, start):
+    """CPU time until everything is enqueued, and the time until the GPU has done it, in milliseconds."""
+    torch.cuda.synchronize()
+    for p in model.parameters():
+        p.grad = p.grad if p.grad is None else p.grad.zero_()
+    torch.cuda.synchronize()
+    cpu_before, before = time.process_time(), time.perf_counter()
+    model(start).backward()
+    enqueued = time.process_time()
+    torch.cuda.synchronize()
+    return 1e3 * (enqueued - cpu_before), 1e3 * (time.perf_counter() - before)
+
+
+def measure(models):
+    """For each the medians of what step() says. They take turns: whatever slows the machine for a while slows all of them."""
     start = torch.ones((), device="cuda")
-    cpu, wall = [], []
-    for step in range(WARM_UP + STEPS):
-        torch.cuda.synchronize()
-        for p in model.parameters():
-            p.grad = p.grad if p.grad is None else p.grad.zero_()
-        torch.cuda.synchronize()
-        cpu_before, before = time.process_time(), time.perf_counter()
-        model(start).backward()
-        enqueued = time.process_time()
-        torch.cuda.synchronize()
-        if step >= WARM_UP:
-            cpu.append(1e3 * (enqueued - cpu_before))
-            wall.append(1e3 * (time.perf_counter() - before))
-    return statistics.median(cpu), statistics.median(wall)
+    for model in models:
+        for _ in range(WARM_UP):
+            step(model, start)
+    series = [[step(model, start) for model in models] for _ in range(STEPS)]
+    return [[statistics.median(values) for values in zip(*steps)] for steps in zip(*series)]
 
 
 def with_powersgd(model, rank):
@@ -85,11 +90,10 @@ def main():
     # In a folder, since PyTorch deletes the file itself.
     with tempfile.TemporaryDirectory() as folder:
         torch.distributed.init_process_group("nccl", init_method=f"file://{folder}/meeting", rank=0, world_size=1)
-        alone_cpu, alone_wall = measure(Model(shapes))
-        cpu, wall = measure(parallel())
+        (alone_cpu, alone_wall), (cpu, wall) = measure([Model(shapes), parallel()])
         if arguments.powersgd:
-            hook_cpu, hook_wall = measure(with_powersgd(parallel(), arguments.powersgd))
-            hooked = f"  hook_cpu_ms {hook_cpu - alone_cpu:.3f}  hook_ms {hook_wall:.3f}"
+            (plain_cpu, _), (hook_cpu, hook_wall) = measure([Model(shapes), with_powersgd(parallel(), arguments.powersgd)])
+            hooked = f"  hook_cpu_ms {hook_cpu - plain_cpu:.3f}  hook_ms {hook_wall:.3f}"
         torch.distributed.destroy_process_group()
     print(f"PyTorch {torch.__version__} DDP, {arguments.name}, {'view' if arguments.view else 'copy'}: cpu_ms {cpu - alone_cpu:.3f}  "
           f"step_ms {wall:.3f}  local_ms {alone_wall:.3f}{hooked}  params {len(shapes)}")
