@@ -273,6 +273,19 @@ TEST(NcclOnGpu, AnAbortEndsWhatIsEnqueued) {
     EXPECT_LT(elapsed_ms(before), 5100);
 }
 
+// What NCCL frees may wait for the kernels of the GPU, and these for each other.
+TEST(NcclOnGpu, ANewCommunicatorComesAfterTheEndOfTheLast) {
+    void* library = dlopen("libnccl.so.2", RTLD_NOW);
+    auto* ending = library ? reinterpret_cast<int (*)()>(dlsym(library, "on_cpu_nccl_ending")) : nullptr;
+    if (!ending) GTEST_SKIP() << "only NCCL as the CPU plays it says whether it is ending";
+    for (int group = 0; group < 2; ++group) {
+        Ranks ranks(largest_world());
+        ASSERT_TRUE(ranks.world.connected()) << ranks.world[0].failure.message;
+        check_allreduce(ranks, DDP_F32, DDP_SUM, 10, 1, false);
+        EXPECT_EQ(ending(), 0);
+    }
+}
+
 // A rank that never comes: the wait ends when the time has passed, and soon after an abort.
 TEST(NcclOnGpu, WaitsAreBounded) {
     for (const bool aborted : {false, true}) {

@@ -28,6 +28,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFree{300}, kFinalize{200};
 // How long a process that exits waits for that: NCCL and the CUDA runtime crash when they are torn down under a thread of theirs.
 constexpr std::int64_t kExitMs = 10'000;
+// How long a new communicator waits for others of this process that are ending.
+constexpr std::int64_t kOthersMs = 10'000;
+constexpr milliseconds kLook{20};
 // How long an abort waits for a thread that is inside NCCL. It comes out sooner, unless NCCL itself hangs: then the abort is what
 // gets it out.
 constexpr milliseconds kInside{50};
@@ -53,6 +56,42 @@ RankGpu rank_gpu(int device, int nccl_version) {
     const char* share = std::getenv(kShareVariable);
     gpu.shares = share && std::string(share) == "1";
     return gpu;
+}
+
+// The communicators of this process that are ending. NCCL frees memory then. Until all kernels of the GPU are over, that may keep other
+// threads out of CUDA: also the thread of a rank for which a kernel of another rank of this process waits.
+class Endings {
+public:
+    void begin() {
+        const std::lock_guard lock(mutex_);
+        ++count_;
+    }
+    void end() {
+        const std::lock_guard lock(mutex_);
+        --count_;
+        changed_.notify_all();
+    }
+    // Until there is none, or the deadline.
+    void wait(const Deadline& deadline, const std::function<void()>& look) {
+        std::unique_lock lock(mutex_);
+        while (count_ > 0 && !deadline.expired()) {
+            lock.unlock();
+            look();
+            lock.lock();
+            changed_.wait_for(lock, kLook, [this] { return count_ == 0; });
+        }
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    int count_ = 0;
+};
+
+// Never freed: threads that end communicators may still run when the process exits.
+Endings& endings() {
+    static Endings& instance = *new Endings;
+    return instance;
 }
 
 }  // namespace
@@ -96,6 +135,7 @@ struct Communicator::Shared {
     }
 
     void set_ended() {
+        endings().end();
         const std::lock_guard lock(end_mutex);
         ended = true;
         end_changed.notify_all();
@@ -115,6 +155,8 @@ struct Communicator::Shared {
 Communicator::Communicator(const ddp_backend_host& host, int number, int device, const Deadline& deadline,
                            std::function<void()> look)
     : device_(device), look_(std::move(look)), shared_(std::make_shared<Shared>()) {
+    // No rank is past the meeting, so no kernel can wait for another rank yet.
+    endings().wait(Deadline::after_ms(std::min(kOthersMs, deadline.remaining_ms())), look_);
     ncclUniqueId id;
     meet(host, number, deadline, id);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -220,6 +262,7 @@ void Communicator::end(bool abort) {
         if (shared_->ending) return;
         shared_->ending = true;
     }
+    endings().begin();
     // While the process exits, its end is NCCL's, too.
     if (AtExit::exiting()) return shared_->set_ended();
     shared_->wait_at_exit();
