@@ -158,9 +158,9 @@ enum {
     DDP_WORK_ANY_THREAD = 1u << 0
 };
 
-/* Calls fn when `work` has succeeded, inside this call if it already has. *out is done after fn and *next, with their
- * result. If `work` fails, *out fails alike, without fn. Attach fn before the group's next collective, or the order of
- * fn's collectives is undefined. Blocks: only in fn. */
+/* Calls fn when `work` has succeeded, inside this call if it already has. *out is done after fn, *next and destroy,
+ * with their result. If `work` fails, *out fails alike, without fn. Attach fn before the group's next collective, or
+ * the order of fn's collectives is undefined. Blocks: only in fn. */
 DDP_API ddp_status ddp_work_then(ddp_work* work, ddp_work_fn fn, void* user_data, void (*destroy)(void* user_data),
                                  uint32_t flags, ddp_work** out, ddp_error** error);
 

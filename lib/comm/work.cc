@@ -124,10 +124,10 @@ WorkPtr Work::then(ContinuationFn fn, bool any_thread, OpTag tag) {
     return out;
 }
 
-// Takes over the result of `other`, for which the tag was given, when that is done.
-void Work::follow(Work& other, OpTag tag) {
+// Takes over the result of `other`, for which the tag was given, when that is done. called: what returned `other`.
+void Work::follow(Work& other, OpTag tag, ContinuationFn called) {
     const bool lent = !other.executor_ && tag.borrowers && !other.done();
-    Continuation pass{nullptr, shared_from_this(), {}, true};
+    Continuation pass{nullptr, shared_from_this(), {}, true, std::move(called)};
     if (lent) pass.tag.memory = std::make_shared<Borrowed>(tag);
     tag = {};
     if (!other.attach(pass)) other.start(std::move(pass));
@@ -164,15 +164,15 @@ void Work::run(Continuation continuation) {
     }
     if (!next) return pass_on(std::move(continuation), {});
     auto out = continuation.out;
-    continuation.fn = nullptr;
     // A work that the program finishes at its own time: nothing may overtake what follows `out`.
     if (!next->executor_ && out->executor_ && !next->done()) out->executor_->add_gate(out);
-    out->follow(*next, std::move(continuation.tag));
+    out->follow(*next, std::move(continuation.tag), std::move(continuation.fn));
 }
 
 // Releases the user's data, and the memory that the tag keeps, before the result is visible: who sees it uses them again.
 void Work::pass_on(Continuation continuation, const ErrorInfo& result) {
     continuation.fn = nullptr;
+    continuation.called = nullptr;
     continuation.tag = {};
     continuation.out->complete(result);
 }

@@ -87,6 +87,7 @@ private:
         WorkPtr out;
         OpTag tag;
         bool any_thread;
+        ContinuationFn called{};  // what has run: the work that it returned may use its data
     };
 
     struct Expiry {
@@ -95,7 +96,7 @@ private:
     };
 
     bool attach(Continuation& continuation);
-    void follow(Work& other, OpTag tag);
+    void follow(Work& other, OpTag tag, ContinuationFn called = nullptr);
     void start(Continuation continuation);
     static void run(Continuation continuation);
     static void pass_on(Continuation continuation, const ErrorInfo& result);

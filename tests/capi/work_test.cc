@@ -106,6 +106,25 @@ TEST(Work, ResultWaitsForTheNextWork) {
     ddp_work_free(watched);
 }
 
+// The next work may use the data: a collective of an array in it, for example.
+TEST(Work, DataIsThereUntilTheNextWorkIsDone) {
+    for (const ddp_status status : {DDP_OK, DDP_ERROR_IO}) {
+        Counter counter, nothing;
+        ddp_work *mine = nullptr, *work = completed(), *out = nullptr;
+        ASSERT_EQ(ddp_work_create(60'000, &mine, nullptr), DDP_OK);
+        ASSERT_EQ(ddp_work_then(mine, &Counter::run, &nothing, nullptr, 0, &counter.next, nullptr), DDP_OK);
+        ASSERT_EQ(ddp_work_then(work, &Counter::run, &counter, &Counter::destroy, 0, &out, nullptr), DDP_OK);
+        EXPECT_EQ(counter.runs, 1);
+        EXPECT_EQ(counter.destroyed, 0);
+        EXPECT_EQ(ddp_work_complete(mine, status, "broken on purpose", nullptr), DDP_OK);
+        EXPECT_EQ(counter.destroyed, 1);
+        EXPECT_EQ(ddp_work_wait(out, 0, nullptr), status);
+        ddp_work_free(mine);
+        ddp_work_free(work);
+        ddp_work_free(out);
+    }
+}
+
 TEST(Work, WorksOfTheProgramExpire) {
     ddp_work* work = nullptr;
     ASSERT_EQ(ddp_work_create(30, &work, nullptr), DDP_OK);
