@@ -1,5 +1,6 @@
 // The program's calls of contexts.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "fuzz/program.h"
@@ -77,6 +78,11 @@ void Program::register_param() {
     const auto adds = slices ? ddp_register_slices : ddp_register_param;
     if (call(adds, target, &desc, odd() ? nullptr : &made) != DDP_OK) return;
     check(made == static_cast<ddp_param>(context.params.size()), "parameters are not numbered in their order");
+    // A smaller struct has no ndim: then the parameter is one number.
+    if (desc.struct_size < offsetof(ddp_param_desc, ndim) + sizeof desc.ndim) {
+        desc.ndim = 0;
+        parameter.count = 1;
+    }
     parameter.shape.resize(static_cast<std::size_t>(desc.ndim));
     if (!slices) return context.params.push_back(std::move(parameter));
     const std::int64_t count = parameter.shape.front();
