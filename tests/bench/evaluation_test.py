@@ -105,7 +105,7 @@ class EvaluationTest(unittest.TestCase):
         claim = next(claim for claim in data["claims"] if "takes about 250 ms" in claim["paper"])
         self.assertEqual((claim["verdict"], claim["ours"]),
                          (figure.REPRODUCED, "200 ms. After half of the pass 75 % of the gradients' bytes are ready."))
-        self.assertIn("on one GPU X on another machine, in FP32, with a batch of 32", " ".join(data["method"]))
+        self.assertIn("on one GPU X of another machine, in FP32, with a batch of 32", " ".join(data["method"]))
 
     def test_simulated_worlds_are_marked(self):
         for panel in self.data("8")["panels"]:

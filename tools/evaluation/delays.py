@@ -70,11 +70,11 @@ def gpu_profile(bench):
     """The row of a pass on a GPU, of this machine or of the one where --gpu-profile comes from; None where there is neither."""
     if bench.options.gpu_profile:
         row, = bench.figure.keep([read_profile(bench.options.gpu_profile)])
-        where = "on another machine"
+        where = "of another machine"
     elif measuring.python_sees_gpu(bench.options):
         row, = bench.python_alone("torch_step.py", "ready", "--model", bench.size.profile, "--rounds", bench.size.profile_steps,
                                   "--device", "cuda", "--batch", GPU_BATCH)
-        where = "here"
+        where = "of this machine"
     else:
         return None
     bench.figure.open_with(f"Panel c: PyTorch {row['torch']} computes the backward pass of {row['model']} on one {row['device']} {where}, "
@@ -99,7 +99,7 @@ def judge_gpu(figure, row):
                             "the gradients' bytes are ready.", verdict, rule, "Another GPU, and the paper does not name its batch.")
     else:
         figure.cannot_run(takes, "The Python of --python sees no GPU; see --gpu-profile.")
-    figure.cannot_run("Fig. 2 (c): that is of the same order of magnitude as NCCL on NVLink needs for as many parameters.",
+    figure.cannot_run("Fig. 2 (c): NCCL on NVLink takes a time of the same order of magnitude for as many parameters.",
                       "NCCL on NVLink needs two GPUs.")
 
 
