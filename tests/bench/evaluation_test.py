@@ -158,7 +158,8 @@ class EvaluationTest(unittest.TestCase):
             processes.end_session(process)
 
     def test_what_is_wrong_is_said(self):
-        no_profile = OUT / "figure-2.json"
+        no_profile, other_model = OUT / "figure-2.json", OUT.with_name("gpu_profile_50.json")
+        other_model.write_text(json.dumps({"name": "torch-ready", "model": "ResNet-50", "device": "GPU X"}), encoding="utf-8")
         for words, arguments in (("--only: there is no figure 3; there are 2, 6", ["--only", "2,3"]),
                                  ("--rate: '1 Gbit' is not a number with mbit or gbit", ["--rate", "1 Gbit"]),
                                  ("--page: there is no folder /nowhere", ["--page", "/nowhere/evaluation.md"]),
@@ -167,6 +168,7 @@ class EvaluationTest(unittest.TestCase):
                                   ["--redraw", "--out", str(OUT), "--page", str(OUT / "page.md")]),
                                  ("--gpu-profile: /nowhere: ", ["--gpu-profile", "/nowhere"]),
                                  ("not a row that `torch_step.py ready --device cuda` printed", ["--gpu-profile", str(no_profile)]),
+                                 ("a row of ResNet-50; the paper's figure is about ResNet-152", ["--gpu-profile", str(other_model)]),
                                  ("not allowed with argument", ["--tiny", "--quick"])):
             status, said = run(*arguments)
             self.assertNotEqual(status, 0)

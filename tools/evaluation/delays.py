@@ -11,7 +11,7 @@ PEAK = 500000  # parameters in a tensor, from which Gloo is not faster
 SATURATED = 1.1  # times the best
 SHAPE_ONLY = 16  # times the paper's size or 1/16 of it
 ORDER = 3  # a factor within which two times are of one order of magnitude
-ON_GPU_MS = 250  # the paper's backward pass of a ResNet-152
+ON_GPU_MODEL, ON_GPU_MS = "ResNet-152", 250  # the paper's backward pass
 GPU_BATCH = 32  # the paper names none
 
 
@@ -83,10 +83,12 @@ def gpu_profile(bench):
 
 
 def read_profile(path):
-    """A row that `torch_step.py ready` printed. Throws ValueError."""
+    """A row that `torch_step.py ready` printed for the paper's model. Throws ValueError."""
     row = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(row, dict) or row.get("name") != "torch-ready" or row.get("device") in (None, "cpu"):
         raise ValueError("not a row that `torch_step.py ready --device cuda` printed")
+    if row["model"] != ON_GPU_MODEL:
+        raise ValueError(f"a row of {row['model']}; the paper's figure is about {ON_GPU_MODEL}")
     return row
 
 

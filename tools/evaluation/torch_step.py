@@ -2,7 +2,7 @@
 """Steps of a real model in PyTorch, timed. Prints one row as JSON.
 
     torch_step.py ready --model resnet152                     when the gradients of a backward pass are complete
-    torch_step.py ready --device cuda --batch 32              the same on a GPU
+    torch_step.py ready --model resnet152 --device cuda --batch 32    the same on a GPU
     ddprun -n 2 torch_step.py steps --model resnet50          a step: forward, backward, with and without overlap
     ddprun -n 2 torch_step.py steps --sync-every 1,2,4,8      and with gradients averaged in one of so many steps
 """

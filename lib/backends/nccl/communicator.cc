@@ -265,9 +265,9 @@ void Communicator::end(bool abort) {
     endings().begin();
     // While the process exits, its end is NCCL's, too.
     if (AtExit::exiting()) return shared_->set_ended();
-    shared_->wait_at_exit();
-    if (AtExit::exiting()) return shared_->set_ended();
     try {
+        shared_->wait_at_exit();
+        if (AtExit::exiting()) return shared_->set_ended();
         quiet_thread([shared = shared_, device = device_, abort] { shared->finish(device, abort); }).detach();
     } catch (...) {
         shared_->set_ended();

@@ -14,7 +14,8 @@ namespace libddp::cuda {
 
 class Communicator {
 public:
-    // Meets the other ranks, which create theirs with the same `number`. Waits for them until the deadline. `look` throws when
+    // Waits, 10 s at most, for communicators of this process that are ending. Then meets the other ranks, which create theirs with the same
+    // `number`, and waits for them until the deadline. `look` throws when
     // there is a reason to stop waiting; it is called again and again by every function that waits.
     Communicator(const ddp_backend_host& host, int number, int device, const Deadline& deadline,
                  std::function<void()> look);
