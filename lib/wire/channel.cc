@@ -1,6 +1,5 @@
 #include "wire/channel.h"
 
-#include <openssl/err.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -75,13 +74,122 @@ private:
 
 // ---- kTls
 
-// A record carries at most so much, and grows by less than kOverhead.
-constexpr std::size_t kRecord = SSL3_RT_MAX_PLAIN_LENGTH;
-constexpr std::size_t kOverhead = 256;
+// The buffers of a connection grow from the first size to the second while they are filled. Longer ones would leave the cache of a
+// processor before they are emptied.
+constexpr std::size_t kSmall = std::size_t{4} << 10;
+constexpr std::size_t kLarge = std::size_t{128} << 10;
 
+// Bytes between two ends of a piece of memory.
+struct Buffer {
+    std::unique_ptr<unsigned char[]> bytes;
+    std::size_t size = 0;
+    std::size_t begin = 0;
+    std::size_t end = 0;
+
+    std::size_t held() const { return end - begin; }
+    unsigned char* front() const { return bytes.get() + begin; }
+    void drop() { *this = Buffer(); }
+
+    // Moves what it holds to the front, into new memory if `new_size` is another size.
+    void move_to_front(std::size_t new_size) {
+        if (new_size == size) {
+            std::memmove(bytes.get(), front(), held());
+        } else {
+            std::unique_ptr<unsigned char[]> fresh(new unsigned char[new_size]);
+            if (held() > 0) std::memcpy(fresh.get(), front(), held());
+            bytes = std::move(fresh);
+            size = new_size;
+        }
+        end -= begin;
+        begin = 0;
+    }
+};
+
+// Records on their way to the kernel.
+class Outgoing {
+public:
+    explicit Outgoing(int fd) : fd_(fd) {}
+
+    // Memory for so many bytes. Null: the kernel takes nothing, and enough is held. more: how many bytes are likely to follow.
+    unsigned char* room(std::size_t bytes, std::size_t more) {
+        if (buffer_.size - buffer_.end < bytes && flush()) {
+            const std::size_t wanted = std::clamp(bytes + more, bytes, std::max(bytes, kLarge));
+            if (buffer_.size < bytes || (buffer_.size < wanted && wanted > kSmall)) buffer_.move_to_front(wanted);
+        }
+        if (buffer_.size - buffer_.end < bytes) {
+            const std::size_t held = buffer_.held();
+            if (held > kLarge / 2) return nullptr;
+            buffer_.move_to_front(std::max(buffer_.size, held + bytes));
+        }
+        return buffer_.bytes.get() + buffer_.end;
+    }
+    void add(std::size_t bytes) { buffer_.end += bytes; }
+
+    // True: the kernel has everything. An idle connection that sends little holds no memory.
+    bool flush() {
+        while (buffer_.held() > 0) {
+            iovec piece{buffer_.front(), buffer_.held()};
+            const std::size_t sent = send_pieces(fd_, &piece, 1);
+            if (sent == 0) return false;
+            buffer_.begin += sent;
+        }
+        buffer_.begin = buffer_.end = 0;
+        if (buffer_.size <= kSmall) buffer_.drop();
+        return true;
+    }
+
+private:
+    const int fd_;
+    Buffer buffer_;
+};
+
+// Records from the kernel, many in one call.
+class Incoming {
+public:
+    explicit Incoming(int fd) : fd_(fd) {}
+
+    std::size_t held() const { return buffer_.held(); }
+    unsigned char* front() const { return buffer_.front(); }
+    void skip(std::size_t bytes) { buffer_.begin += bytes; }
+
+    // Brings more, with room for `missing` bytes at least. False: the kernel has nothing now.
+    bool fill(std::size_t missing) {
+        const std::size_t held = buffer_.held();
+        std::size_t size = std::max(buffer_.bytes == nullptr ? next_size_ : buffer_.size, held + missing);
+        if (full_) size = std::max(size, std::min(size * 4, kLarge));
+        if (size != buffer_.size || buffer_.begin > 0) buffer_.move_to_front(size);
+        iovec piece{buffer_.bytes.get() + buffer_.end, buffer_.size - buffer_.end};
+        const std::size_t count = receive_pieces(fd_, &piece, 1);
+        buffer_.end += count;
+        brought_ += count;
+        full_ = buffer_.end == buffer_.size;
+        if (count == 0) rest();
+        return count > 0;
+    }
+
+private:
+    // The kernel has nothing. An idle connection holds no memory, unless it brought much before.
+    void rest() {
+        if (buffer_.held() == 0 && (brought_ < buffer_.size / 4 || buffer_.size <= kSmall)) {
+            next_size_ = std::max(buffer_.size / 4, kSmall);
+            buffer_.drop();
+        }
+        brought_ = 0;
+    }
+
+    const int fd_;
+    Buffer buffer_;
+    bool full_ = false;  // after the last call
+    std::size_t next_size_ = kSmall;
+    std::size_t brought_ = 0;  // since the kernel had nothing
+};
+
+// TLS 1.3 after the handshake (RFC 8446, 5). OpenSSL's own record layer would copy each byte twice more at either end: this one
+// encrypts from the caller's memory and decrypts into it.
 class TlsChannel final : public Channel {
 public:
-    TlsChannel(Descriptor fd, Tls tls) : Channel(std::move(fd)), tls_(std::move(tls)) { tls_.pipe->open_up(); }
+    TlsChannel(Descriptor fd, Records out, Records in)
+        : Channel(std::move(fd)), out_(std::move(out)), in_(std::move(in)) {}
 
     std::size_t send(const iovec* list, int count) override {
         const Cryptography inside;
@@ -90,19 +198,24 @@ public:
         Parts parts(list, count);
         std::size_t taken = 0;
         while (parts.left() > 0 && taken < kOneCall) {
-            const std::size_t size = std::min(parts.left(), kRecord);
-            if (!tls_.pipe->make_room(size + kOverhead, parts.left() - size)) break;
-            write_record(parts, size);
+            const std::size_t size = std::min(parts.left(), Records::kLongest);
+            unsigned char* to = outgoing_.room(Records::whole(size) + Records::whole(sizeof kKeyUpdate),
+                                               Records::whole(parts.left() - size));
+            if (to == nullptr) break;
+            if (records_ >= records_of_a_key_) to = replace_key(to);
+            out_.seal(Records::Content::kData, parts, size, to);
+            outgoing_.add(Records::whole(size));
+            ++records_;
             parts.skip(size);
             taken += size;
         }
-        tls_.pipe->flush();
+        outgoing_.flush();
         return taken;
     }
 
     bool flush() override {
         failure_.check();
-        return tls_.pipe->flush();
+        return outgoing_.flush();
     }
 
     std::size_t receive(const iovec* list, int count) override {
@@ -113,11 +226,10 @@ public:
         std::size_t came = 0;
         try {
             while (parts.left() > 0 && came < kOneCall) {
-                const iovec piece = parts.front();
-                const std::size_t size = read(piece.iov_base, piece.iov_len);
-                if (size == 0) break;
-                parts.skip(size);
-                came += size;
+                if (opened_ > 0)
+                    came += take_opened(parts);
+                else if (!next_record(parts, came))
+                    break;
             }
         } catch (const Error&) {
             failure_.keep(came);
@@ -126,49 +238,84 @@ public:
     }
 
 private:
-    void write_record(const Parts& parts, std::size_t size) {
-        const iovec piece = parts.front();
-        const void* from = piece.iov_base;
-        char gathered[kRecord];
-        if (piece.iov_len < size) {
-            parts.copy_out(gathered, size);
-            from = gathered;
-        }
-        if (++records_ > records_of_a_key_) {
-            records_ = 1;
-            SSL_key_update(tls_.ssl.get(), SSL_KEY_UPDATE_NOT_REQUESTED);
-        }
-        std::size_t written = 0;
-        if (SSL_write_ex(tls_.ssl.get(), from, size, &written) != 1 || written != size)
-            fail(DDP_ERROR_INTERNAL, "OpenSSL does not encrypt: ", take_tls_failure().text);
+    // A handshake message that asks for no answer (RFC 8446, 4.6.3).
+    static constexpr unsigned char kKeyUpdate[] = {24, 0, 0, 1, 0};
+    static constexpr unsigned char kCloseNotify = 0;
+    // Messages that are not data are shorter. So is other content that is not opened into the caller's memory.
+    static constexpr std::size_t kShort = 64;
+
+    unsigned char* replace_key(unsigned char* to) {
+        const iovec message{const_cast<unsigned char*>(kKeyUpdate), sizeof kKeyUpdate};
+        out_.seal(Records::Content::kHandshake, Parts(&message, 1), sizeof kKeyUpdate, to);
+        outgoing_.add(Records::whole(sizeof kKeyUpdate));
+        out_.replace_key();
+        records_ = 0;
+        return to + Records::whole(sizeof kKeyUpdate);
     }
 
-    std::size_t read(void* to, std::size_t size) {
-        tls_.pipe->clear();
-        std::size_t count = 0;
-        if (SSL_read_ex(tls_.ssl.get(), to, size, &count) == 1) return count;
-        switch (tls_.pipe->stop()) {
-            case Pipe::Stop::kNothingYet:
-                return 0;
-            case Pipe::Stop::kEnded:
-                fail(DDP_ERROR_UNAVAILABLE, kEnded);
-            case Pipe::Stop::kBroken:
-                broke(tls_.pipe->error());
-            case Pipe::Stop::kNoMemory:
-                fail(DDP_ERROR_OUT_OF_MEMORY, "out of memory");
-            default:
-                break;
-        }
-        if ((SSL_get_shutdown(tls_.ssl.get()) & SSL_RECEIVED_SHUTDOWN) != 0 &&
-            SSL_get_error(tls_.ssl.get(), 0) == SSL_ERROR_ZERO_RETURN)
-            fail(DDP_ERROR_UNAVAILABLE, kEnded);
-        const TlsFailure failure = take_tls_failure();
-        if (failure.reason == ERR_R_MALLOC_FAILURE) fail(DDP_ERROR_OUT_OF_MEMORY, "out of memory");
-        fail(DDP_ERROR_PERMISSION_DENIED, kChanged, " (", failure.text, ")");
+    // The opened content is at the front.
+    std::size_t take_opened(Parts& parts) {
+        const std::size_t size = std::min(opened_, parts.left());
+        parts.copy_in(reinterpret_cast<const char*>(incoming_.front()), size);
+        parts.skip(size);
+        opened_ -= size;
+        incoming_.skip(size);
+        if (opened_ == 0) incoming_.skip(Records::kTail);
+        return size;
     }
 
-    Tls tls_;
+    // Opens the next record where it is, or into `parts`. False: nothing more came.
+    bool next_record(Parts& parts, std::size_t& came) {
+        const std::size_t held = incoming_.held();
+        if (held < Records::kHeader) return incoming_.fill(Records::kHeader - held);
+        const std::optional<std::size_t> size = Records::content_size(incoming_.front());
+        if (!size) fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
+        if (held < Records::whole(*size)) return incoming_.fill(Records::whole(*size) - held);
+        iovec pieces[kPieces];
+        std::size_t listed = *size;
+        const bool straight = *size > kShort && *size <= parts.left();
+        const int count = straight ? parts.slice(pieces, kPieces, listed) : 0;
+        if (!straight || listed < *size) {
+            pieces[0] = {incoming_.front() + Records::kHeader, *size};
+            take(in_.open(incoming_.front(), *size, pieces, 1), *size);
+            return true;
+        }
+        if (in_.open(incoming_.front(), *size, pieces, count) != Records::Content::kData)
+            fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
+        incoming_.skip(Records::whole(*size));
+        parts.skip(*size);
+        came += *size;
+        return true;
+    }
+
+    // The record at the front has been opened where it is.
+    void take(std::optional<Records::Content> content, std::size_t size) {
+        const unsigned char* bytes = incoming_.front() + Records::kHeader;
+        if (content == Records::Content::kData && size > 0) {
+            incoming_.skip(Records::kHeader);
+            opened_ = size;
+            return;
+        }
+        if (content == Records::Content::kAlert && size == 2) {
+            if (bytes[1] == kCloseNotify) fail(DDP_ERROR_UNAVAILABLE, kEnded);
+            fail(DDP_ERROR_PERMISSION_DENIED, kChanged, " (alert ", static_cast<int>(bytes[1]), " of the other end)");
+        }
+        if (content == Records::Content::kHandshake && size == sizeof kKeyUpdate &&
+            std::memcmp(bytes, kKeyUpdate, size - 1) == 0) {
+            in_.replace_key();
+            if (bytes[size - 1] != 0) records_ = records_of_a_key_;  // the peer asks for the same
+        } else if (content != Records::Content::kData) {
+            fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
+        }
+        incoming_.skip(Records::whole(size));
+    }
+
+    Records out_;
+    Records in_;
     Failure failure_;
+    Outgoing outgoing_{fd()};
+    Incoming incoming_{fd()};
+    std::size_t opened_ = 0;  // bytes of content
     const std::uint64_t records_of_a_key_ = records_of_a_key;
     std::uint64_t records_ = 0;  // that this end has sent with its key
 };
@@ -410,57 +557,8 @@ public:
 
 }  // namespace
 
-TlsFailure take_tls_failure() {
-    const unsigned long error = ERR_peek_last_error();
-    const unsigned long first = ERR_peek_error();
-    TlsFailure failure;
-    failure.reason = ERR_GET_REASON(first);
-    const char* text = ERR_reason_error_string(first);
-    if (text == nullptr) text = ERR_reason_error_string(error);
-    failure.text = text == nullptr ? "no reason is known" : text;
-    ERR_clear_error();
-    return failure;
-}
-
-FrameCodes::FrameCodes(const unsigned char* key, bool sends) : context_(EVP_CIPHER_CTX_new()), sends_(sends) {
-    if (context_ == nullptr || EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, key, nullptr, sends) != 1)
-        fail(DDP_ERROR_INTERNAL, "OpenSSL does not provide AES-128-GCM");
-}
-
-void FrameCodes::begin() {
-    unsigned char nonce[12] = {};
-    for (std::size_t i = 0; i < 8; ++i) nonce[11 - i] = static_cast<unsigned char>(number_ >> (8 * i));
-    ++number_;
-    if (EVP_CipherInit_ex(context_.get(), nullptr, nullptr, nullptr, nonce, sends_) != 1)
-        fail(DDP_ERROR_INTERNAL, "OpenSSL does not take a nonce");
-}
-
-void FrameCodes::add(const void* bytes, std::size_t size) {
-    int ignored = 0;
-    if (EVP_CipherUpdate(context_.get(), nullptr, &ignored, static_cast<const unsigned char*>(bytes),
-                         static_cast<int>(size)) != 1)
-        fail(DDP_ERROR_INTERNAL, "OpenSSL does not authenticate");
-}
-
-void FrameCodes::end(unsigned char* code) {
-    unsigned char nothing[16];
-    int ignored = 0;
-    if (EVP_CipherFinal_ex(context_.get(), nothing, &ignored) != 1 ||
-        EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_GET_TAG, kSize, code) != 1)
-        fail(DDP_ERROR_INTERNAL, "OpenSSL does not authenticate");
-}
-
-bool FrameCodes::matches(const unsigned char* code) {
-    unsigned char expected[kSize];
-    std::memcpy(expected, code, kSize);
-    unsigned char nothing[16];
-    int ignored = 0;
-    return EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_SET_TAG, kSize, expected) == 1 &&
-           EVP_CipherFinal_ex(context_.get(), nothing, &ignored) == 1;
-}
-
-std::unique_ptr<Channel> make_tls_channel(Descriptor fd, Tls tls) {
-    return std::make_unique<TlsChannel>(std::move(fd), std::move(tls));
+std::unique_ptr<Channel> make_tls_channel(Descriptor fd, Records out, Records in) {
+    return std::make_unique<TlsChannel>(std::move(fd), std::move(out), std::move(in));
 }
 
 std::unique_ptr<Channel> make_auth_channel(Descriptor fd, FrameCodes out, FrameCodes in) {

@@ -92,6 +92,25 @@ void prepare_cryptography() {
     OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr);
 }
 
+void hkdf(std::string_view key, const std::string* salt, std::string_view info, unsigned char* to, std::size_t size) {
+    std::string material(key), context(info), digest = "SHA256", extract = salt == nullptr ? "" : *salt;
+    int mode = salt == nullptr ? EVP_KDF_HKDF_MODE_EXPAND_ONLY : EVP_KDF_HKDF_MODE_EXTRACT_AND_EXPAND;
+    const OSSL_PARAM parameters[] = {
+        OSSL_PARAM_construct_int(OSSL_KDF_PARAM_MODE, &mode),
+        OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest.data(), 0),
+        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, material.data(), material.size()),
+        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, context.data(), context.size()),
+        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, extract.data(), extract.size()),
+        OSSL_PARAM_construct_end()};
+    EVP_KDF* kdf = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
+    EVP_KDF_CTX* state = kdf == nullptr ? nullptr : EVP_KDF_CTX_new(kdf);
+    const bool derived = state != nullptr && EVP_KDF_derive(state, to, size, parameters) == 1;
+    EVP_KDF_CTX_free(state);
+    EVP_KDF_free(kdf);
+    explicit_bzero(material.data(), material.size());
+    if (!derived) fail(DDP_ERROR_INTERNAL, "OpenSSL cannot derive a key with HKDF-SHA-256");
+}
+
 Key derive_key(std::string_view secret, std::string_view label) {
     const Cryptography guard;
     guard.require();
@@ -99,22 +118,10 @@ Key derive_key(std::string_view secret, std::string_view label) {
     // OpenSSL takes no empty key, but a secret may be empty.
     std::string material = "libddp:";
     material += secret;
-    std::string info(label);
-    std::string salt = "libddp";
-    std::string digest = "SHA256";
-    const OSSL_PARAM parameters[] = {
-        OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest.data(), 0),
-        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, material.data(), material.size()),
-        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, salt.data(), salt.size()),
-        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, info.data(), info.size()), OSSL_PARAM_construct_end()};
+    const std::string salt = "libddp";
     Key key{};
-    EVP_KDF* kdf = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
-    EVP_KDF_CTX* context = kdf == nullptr ? nullptr : EVP_KDF_CTX_new(kdf);
-    const bool derived = context != nullptr && EVP_KDF_derive(context, key.data(), key.size(), parameters) == 1;
-    EVP_KDF_CTX_free(context);
-    EVP_KDF_free(kdf);
+    hkdf(material, &salt, label, key.data(), key.size());
     explicit_bzero(material.data(), material.size());
-    if (!derived) fail(DDP_ERROR_INTERNAL, "OpenSSL cannot derive a key with HKDF-SHA-256");
     return key;
 }
 

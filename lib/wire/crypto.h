@@ -1,6 +1,10 @@
 // OpenSSL in a process that may end while threads of libddp still run.
 #pragma once
 
+#include <cstddef>
+#include <string>
+#include <string_view>
+
 namespace libddp::wire {
 
 // Keeps OpenSSL from cleaning up while it lives. Every call of OpenSSL happens inside one. Short: exit() waits for its end. Any number of
@@ -23,6 +27,21 @@ private:
 
 // Keeps a pointer to an object of OpenSSL's that nothing may free any more, so that no leak checker reports it.
 void leave_behind(void* object) noexcept;
+
+// Frees an object of OpenSSL's, unless OpenSSL has ended.
+template <auto Free>
+struct Freed {
+    template <class Object>
+    void operator()(Object* object) const {
+        if (const Cryptography inside; inside)
+            Free(object);
+        else
+            leave_behind(object);
+    }
+};
+
+// HKDF-SHA-256 (RFC 5869) of at most 255 * 32 bytes; without a salt only its second half, which expands a key. Inside Cryptography.
+void hkdf(std::string_view key, const std::string* salt, std::string_view info, unsigned char* to, std::size_t size);
 
 // OpenSSL crashes in places where it finds no memory. Throws std::bad_alloc unless there is more than it takes for a handshake, or for what it
 // sets up once.

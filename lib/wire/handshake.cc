@@ -2,7 +2,9 @@
 #include <openssl/ssl.h>
 #include <string.h>
 
+#include <array>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -56,6 +58,24 @@ const char* words(Protection protection) {
     return "plain";
 }
 
+// What OpenSSL says about its last failure, and forgets then. Inside Cryptography.
+struct TlsFailure {
+    int reason = 0;    // SSL_R_...
+    std::string text;  // "bad record type"
+};
+
+TlsFailure take_tls_failure() {
+    const unsigned long error = ERR_peek_last_error();
+    const unsigned long first = ERR_peek_error();
+    TlsFailure failure;
+    failure.reason = ERR_GET_REASON(first);
+    const char* text = ERR_reason_error_string(first);
+    if (text == nullptr) text = ERR_reason_error_string(error);
+    failure.text = text == nullptr ? "no reason is known" : text;
+    ERR_clear_error();
+    return failure;
+}
+
 [[noreturn]] void no_tls() {
     const TlsFailure failure = take_tls_failure();
     fail(failure.reason == ERR_R_MALLOC_FAILURE ? DDP_ERROR_OUT_OF_MEMORY : DDP_ERROR_INTERNAL,
@@ -68,14 +88,16 @@ public:
         const Cryptography inside;
         inside.require();
         require_memory();
-        tls_.pipe = std::make_unique<Pipe>(fd_.get());
-        tls_.ssl.reset(SSL_new(context()));
-        BIO* bio = tls_.ssl == nullptr ? nullptr : tls_.pipe->make_bio();
+        ssl_.reset(SSL_new(context()));
+        BIO* bio = ssl_ == nullptr ? nullptr : pipe_.make_bio();
         if (bio == nullptr) no_tls();
-        SSL_set_bio(tls_.ssl.get(), bio, bio);
-        SSL_set_app_data(tls_.ssl.get(), this);
+        SSL_set_bio(ssl_.get(), bio, bio);
+        SSL_set_app_data(ssl_.get(), this);
     }
-    ~TlsHandshake() override { explicit_bzero(key_.data(), key_.size()); }
+    ~TlsHandshake() override {
+        explicit_bzero(key_.data(), key_.size());
+        explicit_bzero(secrets_, sizeof secrets_);
+    }
 
     void become_client(std::string identity, const Key& key) {
         if (identity.size() > kLongestIdentity || identity.find('\0') != std::string::npos)
@@ -87,10 +109,10 @@ public:
         const std::string_view name = application(protection_);
         std::string offer(1, static_cast<char>(name.size()));
         offer += name;
-        SSL_set_connect_state(tls_.ssl.get());
+        SSL_set_connect_state(ssl_.get());
         // A server that offers a certificate in place of the key is refused: none is trusted.
-        SSL_set_verify(tls_.ssl.get(), SSL_VERIFY_PEER, nullptr);
-        if (SSL_set_alpn_protos(tls_.ssl.get(), reinterpret_cast<const unsigned char*>(offer.data()),
+        SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);
+        if (SSL_set_alpn_protos(ssl_.get(), reinterpret_cast<const unsigned char*>(offer.data()),
                                 static_cast<unsigned>(offer.size())) != 0)
             no_tls();
     }
@@ -100,8 +122,8 @@ public:
         lookup_ = std::move(lookup);
         const Cryptography inside;
         inside.require();
-        SSL_set_accept_state(tls_.ssl.get());
-        SSL_set_verify(tls_.ssl.get(), SSL_VERIFY_NONE, nullptr);
+        SSL_set_accept_state(ssl_.get());
+        SSL_set_verify(ssl_.get(), SSL_VERIFY_NONE, nullptr);
     }
 
     Wants advance() override {
@@ -120,18 +142,17 @@ public:
     const std::string& identity() const override { return identity_; }
 
     std::unique_ptr<Channel> take_channel() override {
-        if (state_ != State::kDone || tls_.ssl == nullptr)
+        if (state_ != State::kDone || ssl_ == nullptr)
             fail(DDP_ERROR_INTERNAL, "a channel was taken before the handshake was over");
         switch (protection_) {
             case Protection::kTls:
-                SSL_set_app_data(tls_.ssl.get(), nullptr);
-                return make_tls_channel(std::move(fd_), std::move(tls_));
+                return take_tls_channel();
             case Protection::kAuth:
                 return take_auth_channel();
             case Protection::kPlain:
                 break;
         }
-        tls_.ssl.reset();
+        ssl_.reset();
         return make_plain_channel(std::move(fd_));
     }
 
@@ -200,9 +221,27 @@ private:
         return SSL_TLSEXT_ERR_ALERT_FATAL;
     }
 
+    // OpenSSL gives the secrets of a connection only to a function that logs them. A line: "CLIENT_TRAFFIC_SECRET_0", the client's random
+    // number and the secret, both in hexadecimal. Nothing logs it here.
+    static void take_secret(const SSL* ssl, const char* line) {
+        TlsHandshake* at = self(ssl);
+        const std::string_view text(line), labels[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
+        for (int i = 0; i < 2; ++i) {
+            Records::Secret& secret = at->secrets_[i];
+            if (text.compare(0, labels[i].size(), labels[i]) != 0 || text.size() < 2 * secret.size()) continue;
+            const char* digit = text.data() + text.size() - 2 * secret.size();
+            for (unsigned char& byte : secret) {
+                const int high = OPENSSL_hexchar2int(static_cast<unsigned char>(*digit++));
+                const int low = OPENSSL_hexchar2int(static_cast<unsigned char>(*digit++));
+                byte = static_cast<unsigned char>(high << 4 | low);
+            }
+            ++at->known_secrets_;
+        }
+    }
+
     Wants go_on() {
         while (true) {
-            if (!tls_.pipe->flush()) return Wants::kWrite;
+            if (!pipe_.flush()) return Wants::kWrite;
             bool done = false;
             switch (state_) {
                 case State::kTls:
@@ -226,7 +265,7 @@ private:
                     state_ = server_ ? State::kOtherByte : State::kDone;
                 else
                     state_ = server_ ? State::kDone : State::kOwnByte;
-            } else if (tls_.pipe->flush()) {
+            } else if (pipe_.flush()) {
                 return Wants::kRead;
             }
         }
@@ -234,28 +273,28 @@ private:
 
     // These three: false if the peer has to send something first.
     bool shake_hands() {
-        tls_.pipe->clear();
-        if (const int status = SSL_do_handshake(tls_.ssl.get()); status != 1) {
-            if (tls_.pipe->stop() == Pipe::Stop::kNothingYet) return false;
+        pipe_.clear();
+        if (const int status = SSL_do_handshake(ssl_.get()); status != 1) {
+            if (pipe_.stop() == Pipe::Stop::kNothingYet) return false;
             failed();
         }
         const unsigned char* chosen = nullptr;
         unsigned size = 0;
-        SSL_get0_alpn_selected(tls_.ssl.get(), &chosen, &size);
+        SSL_get0_alpn_selected(ssl_.get(), &chosen, &size);
         const std::string_view name(reinterpret_cast<const char*>(chosen), size);
         // Otherwise the peer has proved nothing.
-        if (SSL_session_reused(tls_.ssl.get()) != 1 || SSL_get0_peer_certificate(tls_.ssl.get()) != nullptr ||
+        if (SSL_session_reused(ssl_.get()) != 1 || SSL_get0_peer_certificate(ssl_.get()) != nullptr ||
             name != application(protection_))
             fail(DDP_ERROR_PERMISSION_DENIED, "the other end did not prove that it knows the key");
         return true;
     }
 
     bool read_byte(char expected) {
-        tls_.pipe->clear();
+        pipe_.clear();
         char byte = 0;
         std::size_t count = 0;
-        if (SSL_read_ex(tls_.ssl.get(), &byte, 1, &count) != 1) {
-            if (tls_.pipe->stop() == Pipe::Stop::kNothingYet) return false;
+        if (SSL_read_ex(ssl_.get(), &byte, 1, &count) != 1) {
+            if (pipe_.stop() == Pipe::Stop::kNothingYet) return false;
             failed();
         }
         if (byte != expected) throw NotLibddp(DDP_ERROR_UNAVAILABLE, "the other end is not libddp");
@@ -264,10 +303,21 @@ private:
 
     void write_byte(char byte) {
         std::size_t count = 0;
-        if (SSL_write_ex(tls_.ssl.get(), &byte, 1, &count) != 1) failed();
+        if (SSL_write_ex(ssl_.get(), &byte, 1, &count) != 1) failed();
     }
 
     [[noreturn]] void failed();
+
+    std::unique_ptr<Channel> take_tls_channel() {
+        const Cryptography inside;
+        inside.require();
+        if (known_secrets_ != 2) fail(DDP_ERROR_INTERNAL, "OpenSSL does not tell the secrets of a connection");
+        // Each end has sent one record, that of its byte.
+        Records out(secrets_[server_ ? 1 : 0], true, 1);
+        Records in(secrets_[server_ ? 0 : 1], false, 1);
+        ssl_.reset();
+        return make_tls_channel(std::move(fd_), std::move(out), std::move(in));
+    }
 
     std::unique_ptr<Channel> take_auth_channel() {
         const Cryptography inside;
@@ -275,13 +325,13 @@ private:
         unsigned char keys[2][FrameCodes::kKeySize];  // from the client, from the server
         const std::string_view labels[2] = {"EXPORTER libddp from the client", "EXPORTER libddp from the server"};
         for (int i = 0; i < 2; ++i)
-            if (SSL_export_keying_material(tls_.ssl.get(), keys[i], sizeof keys[i], labels[i].data(), labels[i].size(),
+            if (SSL_export_keying_material(ssl_.get(), keys[i], sizeof keys[i], labels[i].data(), labels[i].size(),
                                            nullptr, 0, 0) != 1)
                 no_tls();
         FrameCodes out(keys[server_ ? 1 : 0], true);
         FrameCodes in(keys[server_ ? 0 : 1], false);
         explicit_bzero(keys, sizeof keys);
-        tls_.ssl.reset();
+        ssl_.reset();
         return make_auth_channel(std::move(fd_), std::move(out), std::move(in));
     }
 
@@ -292,7 +342,10 @@ private:
     Key key_{};  // the client's
     Lookup lookup_;
     State state_ = State::kTls;
-    Tls tls_;
+    Pipe pipe_{fd_.get()};
+    std::unique_ptr<SSL, Freed<SSL_free>> ssl_;
+    Records::Secret secrets_[2]{};  // of the client's records and of the server's
+    int known_secrets_ = 0;
     std::optional<ErrorInfo> refused_;
 
     // What the callbacks of a server have seen.
@@ -321,13 +374,13 @@ SSL_CTX* TlsHandshake::make_context() {
                                        SSL_OP_ALLOW_UNSAFE_LEGACY_RENEGOTIATION | SSL_OP_ENABLE_KTLS);
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
     SSL_CTX_clear_mode(context, SSL_MODE_SEND_FALLBACK_SCSV | SSL_MODE_ASYNC);
-    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                                  SSL_MODE_AUTO_RETRY | SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_mode(context, SSL_MODE_AUTO_RETRY);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_read_ahead(context, 0);  // the pipe reads ahead, once it may
+    SSL_CTX_set_read_ahead(context, 0);  // nothing beyond the handshake belongs to OpenSSL
     SSL_CTX_set_psk_use_session_callback(context, use_session);
     SSL_CTX_set_psk_find_session_callback(context, find_session);
     SSL_CTX_set_alpn_select_cb(context, select_application, nullptr);
+    SSL_CTX_set_keylog_callback(context, take_secret);
     if (SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
         SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
         SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 && set_groups(context) &&
@@ -339,12 +392,12 @@ SSL_CTX* TlsHandshake::make_context() {
 
 void TlsHandshake::failed() {
     const TlsFailure failure = take_tls_failure();
-    switch (tls_.pipe->stop()) {
+    switch (pipe_.stop()) {
         case Pipe::Stop::kEnded:
             fail(DDP_ERROR_UNAVAILABLE, "the other end closed the connection during the handshake");
         case Pipe::Stop::kBroken:
             fail(DDP_ERROR_UNAVAILABLE,
-                 "the connection broke during the handshake: ", std::generic_category().message(tls_.pipe->error()));
+                 "the connection broke during the handshake: ", std::generic_category().message(pipe_.error()));
         case Pipe::Stop::kForeign:
             throw NotLibddp(DDP_ERROR_UNAVAILABLE, "the other end is not libddp");
         case Pipe::Stop::kTooMuch:
@@ -357,7 +410,7 @@ void TlsHandshake::failed() {
     }
     // OpenSSL has put an alert for the peer into the pipe. If the kernel does not take it now, the peer does without.
     try {
-        tls_.pipe->flush();
+        pipe_.flush();
     } catch (const Error&) {
     }
     if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));

@@ -231,6 +231,15 @@ def wire():
     write("wire_frames", "several", (send + b"\0\0\x10\x40" + pass_on) * 2 + receive * 3)
     write("wire_frames", "changed", send + b"\x96\5\0\1" + receive)
     write("wire_frames", "stranger", b"\xb4\x0a\5\0\0\0abcdef" + receive)
+    update, take = b"\x64\0", b"\xf0\xff\4\4\4"
+    write("wire_records", "data", send + b"\0\0\xff\x3f" + take * 3)
+    write("wire_records", "short", send + b"\xf0\0\0\0\0\0\0\0\0" + send + take)
+    write("wire_records", "updates", send + update + send + b"\x64\1" + send + take + b"\xb4\xff\xff" + send + take)
+    write("wire_records", "end", send + b"\x78\x15\2\1\0" + take)
+    write("wire_records", "alert", send + b"\x78\x15\2\2\x14" + take)
+    write("wire_records", "message", send + b"\x78\x16\5\4\0\0\1\0" + take)
+    write("wire_records", "changed", send + b"\x8c\5hello\7\0\0\0" + take)
+    write("wire_records", "stranger", b"\xa0\x0a\x17\3\3\0\x20abcde" + take)
     for lane in range(2):
         opening, data, move = b"\1\3" + b"\3\0\3abc", b"\0\4" + b"\2\0\4data", b"\x0e\0"
         write("tcp_lane", f"messages{lane}", bytes([lane]) + opening + move + data + move + b"\x08\0" + opening + move)
