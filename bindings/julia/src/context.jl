@@ -151,14 +151,14 @@ end
 
 "Describes it, adds it with this function of C, and returns what f makes of the first index, size, type and device."
 function add!(f, register, ctx::Context, name, data, grad, size, dtype, flags, uses, device)
-    values = data === nothing ? nothing : memory_of("data", data, dtype; on_gpu=true)
-    grads = grad === nothing ? nothing : memory_of("grad", grad, dtype; on_gpu=true)
+    values = data === nothing ? nothing : memory_of("$name: data", data, dtype; on_gpu=true)
+    grads = grad === nothing ? nothing : memory_of("$name: grad", grad, dtype; on_gpu=true)
     known = something(values, grads, Some(nothing))
     known === nothing && size === nothing && throw(ArgumentError("$name: say what it is, with data, grad or size"))
     dims = size === nothing ? known.dims : Dims(Tuple(size))
     code = known !== nothing ? known.dtype : dtype_of("dtype", something(dtype, Float32))
-    values === nothing || same_layout("data", values, dims, code)
-    grads === nothing || same_layout("grad", grads, dims, code)
+    values === nothing || same_layout("$name: data", values, dims, code)
+    grads === nothing || same_layout("$name: grad", grads, dims, code)
     place = one_place(name, device, (memory.device for memory in (values, grads) if memory !== nothing)...)
     index = Ref{Int32}()
     flags & LibDDP.DDP_PARAM_IN_PLACE != 0 && grads !== nothing && push!(ctx.in_place, grads.root)
@@ -175,7 +175,7 @@ end
 
 "Adds state that is not trained, such as running means: rank 0's is sent to every rank."
 function register_buffer!(ctx::Context, name::AbstractString, data; dtype=nothing)
-    values = memory_of("data", data, dtype; on_gpu=true)
+    values = memory_of("$name: data", data, dtype; on_gpu=true)
     describe(ctx, String(name), values.dims, values.dtype, values, nothing, UInt32(0), UInt32(0),
              values.device) do description
         call(LibDDP.ddp_register_buffer, ctx.handle, description; keep=() -> push!(ctx.buffers, data))

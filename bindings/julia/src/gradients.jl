@@ -37,11 +37,11 @@ function Base.put!(ctx::Context, parameter::Parameter, gradient::AbstractArray; 
         throw(ArgumentError("parameter: $(repr(parameter.name)) is on $(parameter.device), and put! copies memory of the CPU; write " *
                             "the gradient into its grad_view with the package that you use the GPU with, and call grad_ready_on"))
     size(gradient) == parameter.dims ||
-        throw(ArgumentError("gradient: its size is $(size(gradient)), but $(parameter.dims) is expected"))
+        throw(ArgumentError("$(parameter.name): gradient: its size is $(size(gradient)), but $(parameter.dims) is expected"))
     eltype(gradient) === julia_type(parameter.dtype) ||
-        throw(ArgumentError("gradient: its elements are $(eltype(gradient)), but $(type_name(parameter.dtype)) is expected"))
+        throw(ArgumentError("$(parameter.name): gradient: its elements are $(eltype(gradient)), but $(type_name(parameter.dtype)) is expected"))
     dense = gradient isa Array ? gradient : Array(gradient)
-    given = memory_of("gradient", dense, parameter.dtype)
+    given = memory_of("$(parameter.name): gradient", dense, parameter.dtype)
     GC.@preserve dense call(LibDDP.ddp_put, ctx.handle, index_of(ctx, parameter), given.pointer,
                             UInt32(add * LibDDP.DDP_PUT_ADD))
     return nothing
@@ -55,8 +55,9 @@ of a matrix): values[..., i] is that of slice indices[i], from 1 to n. Both are 
 """
 function grad_ready_sparse(ctx::Context, parameter::Parameter, indices::AbstractVector{<:Integer}, values)
     from_zero = Int64[index - 1 for index in indices]
-    given = memory_of("values", values, parameter.dtype)
-    same_layout("values", given, (parameter.dims[1:(end - 1)]..., length(indices)), parameter.dtype)
+    what = "$(parameter.name): values"
+    given = memory_of(what, values, parameter.dtype)
+    same_layout(what, given, (parameter.dims[1:(end - 1)]..., length(indices)), parameter.dtype)
     GC.@preserve values call(LibDDP.ddp_grad_ready_sparse, ctx.handle, index_of(ctx, parameter), from_zero, given.pointer,
                              Csize_t(length(from_zero)))
 end
@@ -83,12 +84,13 @@ weights W (y = W * x) left is the gradient of its outputs y and right its inputs
 one, and n the product of the others.) Both are copied.
 """
 function grad_ready_factors(ctx::Context, parameter::Parameter, left, right)
-    a, b = memory_of("left", left, parameter.dtype), memory_of("right", right, parameter.dtype)
+    whats = "$(parameter.name): left", "$(parameter.name): right"
+    a, b = memory_of(whats[1], left, parameter.dtype), memory_of(whats[2], right, parameter.dtype)
     isempty(parameter.dims) && throw(ArgumentError("parameter: a scalar has no factors"))
     m, n = parameter.dims[end], prod(parameter.dims[1:(end - 1)])
     k = length(a.dims) == 2 ? a.dims[2] : -1
-    same_layout("left", a, (n, k), parameter.dtype)
-    same_layout("right", b, (m, k), parameter.dtype)
+    same_layout(whats[1], a, (n, k), parameter.dtype)
+    same_layout(whats[2], b, (m, k), parameter.dtype)
     # To C, where rows are what columns are here, the gradient is an m x n matrix: right and left change places.
     GC.@preserve left right call(LibDDP.ddp_grad_ready_factors, ctx.handle, index_of(ctx, parameter), b.pointer, a.pointer,
                                  Csize_t(k))

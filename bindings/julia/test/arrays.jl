@@ -90,8 +90,8 @@ end
     rows, values = sparse_gradient(ctx, sparse)
     @test rows == [3, 10] && values == [2 1; 4 3]
     @test grad_view(ctx, factored) == left * right'
-    refused(() -> grad_ready_factors(ctx, factored, right, left), "left", "(30, 2)")
-    refused(() -> grad_ready_sparse(ctx, sparse, [1], slices), "values")
+    refused(() -> grad_ready_factors(ctx, factored, right, left), ": left", "(30, 2)")
+    refused(() -> grad_ready_sparse(ctx, sparse, [1], slices), ": values")
     fails(() -> grad_ready_sparse(ctx, sparse, [11, 1], slices), C.DDP_ERROR_INVALID_ARGUMENT)
     close(ctx)
 end

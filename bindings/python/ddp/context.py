@@ -160,26 +160,29 @@ class Context(DeviceMethods, HookMethods):
         announces it. add: adds to what was put since the last synced step, in no_sync and for a parameter with several
         uses. Otherwise it replaces that."""
         parameter = self.parameters[param]
-        source = memory_of("grad", grad, writable=False)
-        same_layout("grad", source, parameter.shape, parameter.dtype)
+        what = f"{parameter.name}: grad"
+        source = memory_of(what, grad, writable=False)
+        same_layout(what, source, parameter.shape, parameter.dtype)
         _ddp.ddp_put(self._handle, param, source.address, add * _ddp.DDP_PUT_ADD)
 
     def grad_ready_sparse(self, param: int, indices: Any, values: Any) -> None:
         """The gradient is zero except in these rows (int64). Both arrays are copied."""
-        rows, each = memory_of("indices", indices, False), memory_of("values", values, False)
         parameter = self.parameters[param]
-        same_layout("indices", rows, (rows.count,), _ddp.DDP_I64)
-        same_layout("values", each, (rows.count, *parameter.shape[1:]), parameter.dtype)
+        whats = f"{parameter.name}: indices", f"{parameter.name}: values"
+        rows, each = memory_of(whats[0], indices, False), memory_of(whats[1], values, False)
+        same_layout(whats[0], rows, (rows.count,), _ddp.DDP_I64)
+        same_layout(whats[1], each, (rows.count, *parameter.shape[1:]), parameter.dtype)
         _ddp.ddp_grad_ready_sparse(self._handle, param, rows.address, each.address, rows.count)
 
     def grad_ready_factors(self, param: int, left: Any, right: Any) -> None:
         """The gradient, an n x m matrix, is left^T right: rows x n and rows x m; both are copied."""
-        a, b = memory_of("left", left, False), memory_of("right", right, False)
         parameter = self.parameters[param]
+        whats = f"{parameter.name}: left", f"{parameter.name}: right"
+        a, b = memory_of(whats[0], left, False), memory_of(whats[1], right, False)
         n, m = parameter.shape[0], count_of(parameter.shape[1:])
         rows = a.count // n if n else 0
-        same_layout("left", a, (rows, n), parameter.dtype)
-        same_layout("right", b, (rows, m), parameter.dtype)
+        same_layout(whats[0], a, (rows, n), parameter.dtype)
+        same_layout(whats[1], b, (rows, m), parameter.dtype)
         _ddp.ddp_grad_ready_factors(self._handle, param, a.address, b.address, rows)
 
     def finalize(self) -> None:

@@ -68,7 +68,9 @@ class Errors(unittest.TestCase):
                 ctx.grad_ready(wrong)
         with self.assertRaises(TypeError):
             ctx.grad_ready("a")
-        with support.raises(self, TypeError, "values"):
+        with support.raises(self, TypeError, "a: grad: its type is f64"):
+            ctx.put(0, np.zeros(3))
+        with support.raises(self, TypeError, "s: values: its type is f64"):
             sparse = ddp.Context(self.group)
             sparse.register("s", shape=(5, 2), sparse=True)
             sparse.commit()

@@ -174,12 +174,13 @@ public final class Context extends Hooks implements AutoCloseable {
      */
     public void put(Parameter parameter, Buffer grad, boolean add) {
         int index = own(parameter);
-        Memory source = Memory.of("grad", grad, parameter.dtype());
+        String what = parameter.name() + ": grad";
+        Memory source = Memory.of(what, grad, parameter.dtype());
         if (!parameter.device().isCpu()) {
             throw new IllegalArgumentException("parameter: " + parameter + " is on " + parameter.device()
                     + ", and put copies memory of the CPU; write the gradient to view().address() there, and call gradReadyOn");
         }
-        source.counted("grad", Memory.count(parameter.shape()));
+        source.counted(what, Memory.count(parameter.shape()));
         handle.call(() -> ddp.ddp_put(handle, index, source.address, add ? ddp.DDP_PUT_ADD : 0));
         Reference.reachabilityFence(source);
     }
@@ -193,9 +194,10 @@ public final class Context extends Hooks implements AutoCloseable {
      */
     public void gradReadySparse(Parameter parameter, Buffer indices, Buffer values) {
         int index = own(parameter);
-        Memory rows = Memory.of("indices", indices, Dtype.I64);
+        Memory rows = Memory.of(parameter.name() + ": indices", indices, Dtype.I64);
         long width = Memory.count(parameter.shape()) / Math.max(1, parameter.shape()[0]);
-        Memory each = Memory.of("values", values, parameter.dtype()).counted("values", rows.count() * width);
+        String what = parameter.name() + ": values";
+        Memory each = Memory.of(what, values, parameter.dtype()).counted(what, rows.count() * width);
         handle.call(() -> ddp.ddp_grad_ready_sparse(handle, index, rows.address, each.address, rows.count()));
         Reference.reachabilityFence(rows);
         Reference.reachabilityFence(each);
@@ -212,10 +214,11 @@ public final class Context extends Hooks implements AutoCloseable {
         int index = own(parameter);
         long n = parameter.shape()[0];
         long m = Memory.count(parameter.shape()) / Math.max(1, n);
-        Memory a = Memory.of("left", left, parameter.dtype());
+        String[] whats = {parameter.name() + ": left", parameter.name() + ": right"};
+        Memory a = Memory.of(whats[0], left, parameter.dtype());
         long rows = n == 0 ? 0 : a.count() / n;
-        a.counted("left", rows * n);
-        Memory b = Memory.of("right", right, parameter.dtype()).counted("right", rows * m);
+        a.counted(whats[0], rows * n);
+        Memory b = Memory.of(whats[1], right, parameter.dtype()).counted(whats[1], rows * m);
         handle.call(() -> ddp.ddp_grad_ready_factors(handle, index, a.address, b.address, rows));
         Reference.reachabilityFence(a);
         Reference.reachabilityFence(b);

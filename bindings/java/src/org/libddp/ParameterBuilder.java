@@ -40,7 +40,7 @@ public final class ParameterBuilder {
      * @return this
      */
     public ParameterBuilder data(Buffer value) {
-        return data(value == null ? null : Memory.of("data", value, null));
+        return data(value == null ? null : Memory.of(name + ": data", value, null));
     }
 
     /**
@@ -63,7 +63,7 @@ public final class ParameterBuilder {
      * @return this
      */
     public ParameterBuilder grad(Buffer value) {
-        return grad(value == null ? null : Memory.of("grad", value, null));
+        return grad(value == null ? null : Memory.of(name + ": grad", value, null));
     }
 
     /**
@@ -230,11 +230,15 @@ public final class ParameterBuilder {
         }
         if (shape == null) shape = known.shape();
         if (dtype == null) dtype = known == null ? Dtype.F32 : known.dtype();
-        if (data != null) data = data.writable("data").typed("data", dtype).shaped("data", shape);
-        if (grad != null) grad = grad.writable("grad").typed("grad", dtype).shaped("grad", shape);
+        if (data != null) data = fitting(name + ": data", data);
+        if (grad != null) grad = fitting(name + ": grad", grad);
         placed(data);
         placed(grad);
         if (device == null) device = Device.CPU;
+    }
+
+    private Memory fitting(String what, Memory memory) {
+        return memory.writable(what).typed(what, dtype).shaped(what, shape);
     }
 
     private void placed(Memory memory) {

@@ -119,11 +119,11 @@ class BuffersTest {
     void parametersThatDoNotFit() {
         try (Context context = new Context(group)) {
             FloatBuffer three = Support.floats(1, 2, 3);
-            raises(IllegalArgumentException.class, "grad: it has 4 elements",
+            raises(IllegalArgumentException.class, "a: grad: it has 4 elements",
                     () -> context.register("a", three, Support.floats(1, 2, 3, 4)));
-            raises(IllegalArgumentException.class, "grad: its type is F64",
+            raises(IllegalArgumentException.class, "a: grad: its type is F64",
                     () -> context.register("a", three, bytes(24).asDoubleBuffer()));
-            raises(IllegalArgumentException.class, "data: it has 3 elements, but 4 are expected (shape [2, 2])",
+            raises(IllegalArgumentException.class, "a: data: it has 3 elements, but 4 are expected (shape [2, 2])",
                     () -> context.register("a", three, 2, 2));
             raises(IllegalArgumentException.class, "data: the buffer is read-only",
                     () -> context.register("a", three.asReadOnlyBuffer()));
@@ -134,13 +134,13 @@ class BuffersTest {
             Parameter sparse = context.parameter("s").shape(5, 2).sparse().register();
             Parameter factored = context.parameter("f").shape(4, 3).factored().register();
             context.commit();
-            raises(IllegalArgumentException.class, "grad: it has 2 elements, but 3",
+            raises(IllegalArgumentException.class, "a: grad: it has 2 elements, but 3",
                     () -> context.put(good, Support.floats(1, 2)));
-            raises(IllegalArgumentException.class, "indices: its type is I32",
+            raises(IllegalArgumentException.class, "s: indices: its type is I32",
                     () -> context.gradReadySparse(sparse, bytes(4).asIntBuffer(), Support.floats(1, 2)));
-            raises(IllegalArgumentException.class, "values: it has 3 elements, but 2",
+            raises(IllegalArgumentException.class, "s: values: it has 3 elements, but 2",
                     () -> context.gradReadySparse(sparse, bytes(8).asLongBuffer(), Support.floats(1, 2, 3)));
-            raises(IllegalArgumentException.class, "right: it has 4 elements, but 3",
+            raises(IllegalArgumentException.class, "f: right: it has 4 elements, but 3",
                     () -> context.gradReadyFactors(factored, Support.floats(1, 2, 3, 4), Support.floats(1, 2, 3, 4)));
         }
     }
