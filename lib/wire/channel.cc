@@ -56,7 +56,8 @@ std::size_t receive_pieces(int fd, iovec* pieces, int count) {
     }
 }
 
-// What came before a failure is given to the caller first, and then the failure, in every call.
+// What came before a failure is given to the caller first, and then the failure, in every call: after one a channel no longer knows where
+// it is.
 class Failure {
 public:
     void check() const {
@@ -89,6 +90,11 @@ struct Buffer {
     std::size_t held() const { return end - begin; }
     unsigned char* front() const { return bytes.get() + begin; }
     void drop() { *this = Buffer(); }
+    void renew(std::size_t new_size) {
+        drop();
+        bytes.reset(new unsigned char[new_size]);
+        size = new_size;
+    }
 
     // Moves what it holds to the front, into new memory if `new_size` is another size.
     void move_to_front(std::size_t new_size) {
@@ -112,10 +118,9 @@ public:
 
     // Memory for so many bytes. Null: the kernel takes nothing, and enough is held. more: how many bytes are likely to follow.
     unsigned char* room(std::size_t bytes, std::size_t more) {
-        if (buffer_.size - buffer_.end < bytes && flush()) {
-            const std::size_t wanted = std::clamp(bytes + more, bytes, std::max(bytes, kLarge));
-            if (buffer_.size < bytes || (buffer_.size < wanted && wanted > kSmall)) buffer_.move_to_front(wanted);
-        }
+        const std::size_t wanted = std::clamp(bytes + more, bytes, std::max(bytes, kLarge));
+        if (buffer_.size - buffer_.end < bytes) flush();
+        if (buffer_.held() == 0 && (buffer_.size < wanted || buffer_.size / 4 > wanted)) buffer_.renew(wanted);
         if (buffer_.size - buffer_.end < bytes) {
             const std::size_t held = buffer_.held();
             if (held > kLarge / 2) return nullptr;
@@ -202,8 +207,12 @@ public:
             unsigned char* to = outgoing_.room(Records::whole(size) + Records::whole(sizeof kKeyUpdate),
                                                Records::whole(parts.left() - size));
             if (to == nullptr) break;
-            if (records_ >= records_of_a_key_) to = replace_key(to);
-            out_.seal(Records::Content::kData, parts, size, to);
+            try {
+                if (records_ >= records_of_a_key_) to = replace_key(to);
+                out_.seal(Records::Content::kData, parts, size, to);
+            } catch (...) {
+                failure_.keep(0);
+            }
             outgoing_.add(Records::whole(size));
             ++records_;
             parts.skip(size);
@@ -231,7 +240,7 @@ public:
                 else if (!next_record(parts, came))
                     break;
             }
-        } catch (const Error&) {
+        } catch (...) {
             failure_.keep(came);
         }
         return came;
@@ -241,14 +250,16 @@ private:
     // A handshake message that asks for no answer (RFC 8446, 4.6.3).
     static constexpr unsigned char kKeyUpdate[] = {24, 0, 0, 1, 0};
     static constexpr unsigned char kCloseNotify = 0;
+    // Records one after another. OpenSSL has the same bound.
+    static constexpr int kMostWithoutData = 32;
     // Messages that are not data are shorter. So is other content that is not opened into the caller's memory.
     static constexpr std::size_t kShort = 64;
 
     unsigned char* replace_key(unsigned char* to) {
         const iovec message{const_cast<unsigned char*>(kKeyUpdate), sizeof kKeyUpdate};
         out_.seal(Records::Content::kHandshake, Parts(&message, 1), sizeof kKeyUpdate, to);
-        outgoing_.add(Records::whole(sizeof kKeyUpdate));
         out_.replace_key();
+        outgoing_.add(Records::whole(sizeof kKeyUpdate));
         records_ = 0;
         return to + Records::whole(sizeof kKeyUpdate);
     }
@@ -283,6 +294,7 @@ private:
         if (in_.open(incoming_.front(), *size, pieces, count) != Records::Content::kData)
             fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
         incoming_.skip(Records::whole(*size));
+        without_data_ = 0;
         parts.skip(*size);
         came += *size;
         return true;
@@ -294,8 +306,11 @@ private:
         if (content == Records::Content::kData && size > 0) {
             incoming_.skip(Records::kHeader);
             opened_ = size;
+            without_data_ = 0;
             return;
         }
+        if (++without_data_ > kMostWithoutData)
+            fail(DDP_ERROR_PERMISSION_DENIED, "the other end sends records without data");
         if (content == Records::Content::kAlert && size == 2) {
             if (bytes[1] == kCloseNotify) fail(DDP_ERROR_UNAVAILABLE, kEnded);
             fail(DDP_ERROR_PERMISSION_DENIED, kChanged, " (alert ", static_cast<int>(bytes[1]), " of the other end)");
@@ -316,6 +331,7 @@ private:
     Outgoing outgoing_{fd()};
     Incoming incoming_{fd()};
     std::size_t opened_ = 0;  // bytes of content
+    int without_data_ = 0;    // records since the last with data
     const std::uint64_t records_of_a_key_ = records_of_a_key;
     std::uint64_t records_ = 0;  // that this end has sent with its key
 };
@@ -357,7 +373,12 @@ public:
         Parts parts(list, count);
         std::size_t taken = 0;
         while (parts.left() > 0 && taken < kOneCall && flush()) {
-            const std::size_t size = send_frame(parts);
+            std::size_t size = 0;
+            try {
+                size = send_frame(parts);
+            } catch (...) {
+                failure_.keep(0);
+            }
             parts.skip(size);
             taken += size;
         }
@@ -387,7 +408,7 @@ public:
                 else if (!next_frame(parts, came))
                     break;
             }
-        } catch (const Error&) {
+        } catch (...) {
             failure_.keep(came);
         }
         return came;

@@ -1,7 +1,9 @@
 // TLS 1.3 records: against the example of RFC 8448, and against OpenSSL at the other end.
 #include <openssl/ssl.h>
+#include <sys/resource.h>
 
 #include <functional>
+#include <new>
 
 #include "support.h"
 #include "wire/channels.h"
@@ -173,6 +175,21 @@ TEST_F(BesideOpenSsl, AnAlertIsNamed) {
     EXPECT_EQ(error.message, "bytes of the connection were changed on the way (alert 20 of the other end)");
 }
 
+TEST_F(BesideOpenSsl, RecordsWithoutDataHaveABound) {
+    for (int i = 0; i < 30; ++i) {
+        SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED);
+        EXPECT_EQ(SSL_do_handshake(ssl_), 1);
+    }
+    expect_down(10, 11);
+    for (int i = 0; i < 40; ++i) {
+        SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED);
+        EXPECT_EQ(SSL_do_handshake(ssl_), 1);
+    }
+    const ErrorInfo error = error_of([&] { receive_some(*channel_, 100); });
+    EXPECT_EQ(error.code, DDP_ERROR_PERMISSION_DENIED);
+    EXPECT_EQ(error.message, "the other end sends records without data");
+}
+
 // What a rank that knows the key may send, but libddp never does.
 TEST_F(BesideOpenSsl, PaddingIsRefused) {
     SSL_set_block_padding(ssl_, 4096);
@@ -193,6 +210,23 @@ TEST_F(BesideOpenSslWithFewRecords, TheChannelReplacesItsKey) {
     expect_down(100'000, 9);
     expect_up(1'000'000, 10);
 }
+
+#ifndef DDP_SANITIZED  // sanitizers end a process that finds no memory
+// A key that was replaced by half would protect two records with one nonce.
+TEST_F(BesideOpenSslWithFewRecords, NothingIsSentAfterAKeyCouldNotBeReplaced) {
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(send_some(*channel_, "before"), 6U);
+    read_all(other_.get());
+    rlimit before{};
+    getrlimit(RLIMIT_AS, &before);
+    const rlimit none{0, before.rlim_max};
+    setrlimit(RLIMIT_AS, &none);
+    EXPECT_THROW(send_some(*channel_, "the fourth"), std::bad_alloc);
+    setrlimit(RLIMIT_AS, &before);
+    for (int i = 0; i < 2; ++i)
+        EXPECT_EQ(error_of([&] { send_some(*channel_, "after"); }).code, DDP_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(read_all(other_.get()), "");
+}
+#endif
 
 }  // namespace
 }  // namespace libddp::wire::testing
