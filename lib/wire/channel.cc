@@ -202,23 +202,17 @@ public:
         failure_.check();
         Parts parts(list, count);
         std::size_t taken = 0;
-        while (parts.left() > 0 && taken < kOneCall) {
-            const std::size_t size = std::min(parts.left(), Records::kLongest);
-            unsigned char* to = outgoing_.room(Records::whole(size) + Records::whole(sizeof kKeyUpdate),
-                                               Records::whole(parts.left() - size));
-            if (to == nullptr) break;
-            try {
-                if (records_ >= records_of_a_key_) to = replace_key(to);
-                out_.seal(Records::Content::kData, parts, size, to);
-            } catch (...) {
-                failure_.keep(0);
+        try {
+            while (parts.left() > 0 && taken < kOneCall) {
+                const std::size_t size = std::min(parts.left(), Records::kLongest);
+                if (!write_record(parts, size)) break;
+                parts.skip(size);
+                taken += size;
             }
-            outgoing_.add(Records::whole(size));
-            ++records_;
-            parts.skip(size);
-            taken += size;
+            outgoing_.flush();
+        } catch (...) {
+            failure_.keep(0);
         }
-        outgoing_.flush();
         return taken;
     }
 
@@ -254,6 +248,18 @@ private:
     static constexpr int kMostWithoutData = 32;
     // Messages that are not data are shorter. So is other content that is not opened into the caller's memory.
     static constexpr std::size_t kShort = 64;
+
+    // False: there is no room now.
+    bool write_record(const Parts& parts, std::size_t size) {
+        const std::size_t most = Records::whole(size) + Records::whole(sizeof kKeyUpdate);
+        unsigned char* to = outgoing_.room(most, Records::whole(parts.left() - size));
+        if (to == nullptr) return false;
+        if (records_ >= records_of_a_key_) to = replace_key(to);
+        out_.seal(Records::Content::kData, parts, size, to);
+        outgoing_.add(Records::whole(size));
+        ++records_;
+        return true;
+    }
 
     unsigned char* replace_key(unsigned char* to) {
         const iovec message{const_cast<unsigned char*>(kKeyUpdate), sizeof kKeyUpdate};
@@ -316,9 +322,9 @@ private:
             fail(DDP_ERROR_PERMISSION_DENIED, kChanged, " (alert ", static_cast<int>(bytes[1]), " of the other end)");
         }
         if (content == Records::Content::kHandshake && size == sizeof kKeyUpdate &&
-            std::memcmp(bytes, kKeyUpdate, size - 1) == 0) {
+            std::memcmp(bytes, kKeyUpdate, size - 1) == 0 && bytes[size - 1] <= 1) {
             in_.replace_key();
-            if (bytes[size - 1] != 0) records_ = records_of_a_key_;  // the peer asks for the same
+            if (bytes[size - 1] == 1) records_ = records_of_a_key_;  // the peer asks for the same
         } else if (content != Records::Content::kData) {
             fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
         }

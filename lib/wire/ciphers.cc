@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "util/error.h"
 
@@ -105,10 +106,10 @@ void Records::set_key() {
 void Records::replace_key() {
     Secret next;
     expand("traffic upd", next.data(), next.size());
-    secret_ = next;
+    // Nothing has changed if this fails: two records with one nonce would give away what is in them.
+    Records fresh(next, gcm_.sends(), 0);
     explicit_bzero(next.data(), next.size());
-    number_ = 0;
-    set_key();
+    *this = std::move(fresh);
 }
 
 void Records::begin(const unsigned char* header) {

@@ -24,6 +24,7 @@ public:
     using Nonce = std::array<unsigned char, 12>;
 
     explicit Gcm(bool sends);
+    bool sends() const { return sends_; }
     void set_key(const unsigned char* key);
     void begin(const Nonce& nonce);  // another one for each message
     void authenticate(const void* bytes, std::size_t size);
@@ -71,6 +72,7 @@ public:
     Records(const Secret& secret, bool sends, std::uint64_t number);
     ~Records();
     Records(Records&&) = default;
+    Records& operator=(Records&&) = default;
 
     // What a key update does, in the end that has sent or received one.
     void replace_key();
@@ -80,8 +82,8 @@ public:
     // How long the content of a record is; nullopt: this is the header of none.
     static std::optional<std::size_t> content_size(const unsigned char* header);
     // Writes the content of a record, which comes as a whole, to `pieces`, which are as long as it together: either one piece, where
-    // it is, or memory apart from it. Returns what it is; nullopt: bytes were changed on the way. libddp pads no records, so padding
-    // counts as content here.
+    // it is, or memory apart from it. Returns what it is, by the last byte; nullopt: bytes were changed on the way. libddp pads no
+    // records: the kind of a padded one is 0.
     std::optional<Content> open(const unsigned char* record, std::size_t size, const iovec* pieces, int count);
 
 private:

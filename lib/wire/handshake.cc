@@ -225,6 +225,7 @@ private:
     // number and the secret, both in hexadecimal. Nothing logs it here.
     static void take_secret(const SSL* ssl, const char* line) {
         TlsHandshake* at = self(ssl);
+        if (at->protection_ != Protection::kTls) return;
         const std::string_view text(line), labels[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
         for (int i = 0; i < 2; ++i) {
             Records::Secret& secret = at->secrets_[i];
@@ -297,7 +298,8 @@ private:
             if (pipe_.stop() == Pipe::Stop::kNothingYet) return false;
             failed();
         }
-        if (byte != expected) throw NotLibddp(DDP_ERROR_UNAVAILABLE, "the other end is not libddp");
+        if (byte != expected || SSL_pending(ssl_.get()) != 0)
+            throw NotLibddp(DDP_ERROR_UNAVAILABLE, "the other end is not libddp");
         return true;
     }
 
@@ -315,6 +317,7 @@ private:
         // Each end has sent one record, that of its byte.
         Records out(secrets_[server_ ? 1 : 0], true, 1);
         Records in(secrets_[server_ ? 0 : 1], false, 1);
+        explicit_bzero(secrets_, sizeof secrets_);
         ssl_.reset();
         return make_tls_channel(std::move(fd_), std::move(out), std::move(in));
     }

@@ -22,7 +22,10 @@ public:
         peer.reset(ends[1]);
     }
 
-    void send(std::string_view bytes) const { ::send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+    // False: the kernel has not taken all of them.
+    bool send(std::string_view bytes) const {
+        return ::send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+    }
     // What came to the peer.
     std::string receive() const {
         std::string bytes(1 << 16, '\0');

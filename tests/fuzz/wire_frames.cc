@@ -19,12 +19,12 @@ std::unique_ptr<wire::Channel> channel(Descriptor fd, int end) {
                                    wire::FrameCodes(kKeys[1 - end], false));
 }
 
-// As many bytes as come, in pieces of the sizes that the input wants.
+// As many bytes as come, in pieces of the sizes that the input wants; large ones after its end.
 std::string receive(wire::Channel& from, Reader& bytes) {
     std::string came;
     accepts([&] {
         for (;;) {
-            std::vector<char> first(1 + bytes.byte() * 40U), second(1 + bytes.byte());
+            std::vector<char> first(bytes.empty() ? 20'000 : 1 + bytes.byte() * 40U), second(1 + bytes.byte());
             const iovec parts[] = {{first.data(), first.size()}, {second.data(), second.size()}};
             const std::size_t size = from.receive(parts, 2);
             if (size == 0) return;

@@ -71,6 +71,13 @@ protected:
             nullptr);
         SSL_CTX_set_num_tickets(context_, 0);
         ssl_ = SSL_new(context_);
+        SSL_set_msg_callback(ssl_,
+                             [](int sends, int, int kind, const void* message, std::size_t size, SSL*, void* self) {
+                                 if (sends == 0 && kind == SSL3_RT_HANDSHAKE && size > 0 &&
+                                     *static_cast<const char*>(message) == SSL3_MT_KEY_UPDATE)
+                                     ++static_cast<BesideOpenSsl*>(self)->new_keys_;
+                             });
+        SSL_set_msg_callback_arg(ssl_, this);
     }
     ~BesideOpenSsl() override {
         SSL_free(ssl_);
@@ -78,22 +85,26 @@ protected:
     }
 
     void SetUp() override {
+        const ErrorInfo error = meet("w");
+        ASSERT_TRUE(error.ok()) << error.message;
+        ASSERT_NE(channel_, nullptr);
+    }
+
+    // Makes the channel, if OpenSSL's first bytes are right.
+    ErrorInfo meet(const std::string& first) {
         auto [mine, other] = connected();
         other_ = std::move(other);
         SSL_set_fd(ssl_, other_.get());
         End end{Handshake::client(std::move(mine), "me", key_of("s3cret"), Protection::kTls)};
-        char byte = 0;
+        const int size = static_cast<int>(first.size());
         bool said = false;
-        for (int turn = 0; turn < 10 && byte == 0; ++turn) {
+        for (int turn = 0; turn < 10 && !end.over(); ++turn) {
             end.step();
-            if (SSL_accept(ssl_) != 1) continue;
-            if (!said) said = SSL_write(ssl_, "w", 1) == 1;
-            end.step();
-            SSL_read(ssl_, &byte, 1);
+            if (SSL_accept(ssl_) == 1 && !said) said = SSL_write(ssl_, first.data(), size) == size;
         }
-        ASSERT_TRUE(end.done) << end.error.message;
-        ASSERT_EQ(byte, 'r');
-        channel_ = end.handshake->take_channel();
+        char byte = 0;
+        if (end.done && SSL_read(ssl_, &byte, 1) == 1 && byte == 'r') channel_ = end.handshake->take_channel();
+        return end.error;
     }
 
     // Bytes of odd sizes from the channel to OpenSSL; and the other way.
@@ -136,6 +147,7 @@ protected:
     SSL* ssl_ = nullptr;
     Descriptor other_;
     std::unique_ptr<Channel> channel_;
+    int new_keys_ = 0;  // that the channel has told OpenSSL of
 };
 
 TEST_F(BesideOpenSsl, BytesArriveInOrder) {
@@ -154,6 +166,7 @@ TEST_F(BesideOpenSsl, OpenSslReplacesItsKey) {
         expect_up(100'000, 6);
         EXPECT_EQ(SSL_get_key_update_type(ssl_), SSL_KEY_UPDATE_NONE);
     }
+    EXPECT_EQ(new_keys_, 2);
 }
 
 TEST_F(BesideOpenSsl, CloseNotifyIsTheEnd) {
@@ -197,6 +210,14 @@ TEST_F(BesideOpenSsl, PaddingIsRefused) {
     EXPECT_EQ(error_of([&] { receive_some(*channel_, 100); }).code, DDP_ERROR_PERMISSION_DENIED);
 }
 
+class BeforeAChannel : public BesideOpenSsl {
+    void SetUp() override {}
+};
+
+TEST_F(BeforeAChannel, DataDoNotComeWithTheWelcome) {
+    EXPECT_EQ(meet("wXYZ").code, DDP_ERROR_UNAVAILABLE);
+}
+
 class BesideOpenSslWithFewRecords : public BesideOpenSsl {
     void SetUp() override {
         const auto before = std::exchange(records_of_a_key, 3);
@@ -206,9 +227,13 @@ class BesideOpenSslWithFewRecords : public BesideOpenSsl {
 };
 
 TEST_F(BesideOpenSslWithFewRecords, TheChannelReplacesItsKey) {
-    expect_up(1'000'000, 8);
-    expect_down(100'000, 9);
-    expect_up(1'000'000, 10);
+    for (int i = 1; i <= 30; ++i) {
+        expect_up(10, static_cast<unsigned>(i));
+        EXPECT_EQ(new_keys_, (i - 1) / 3);  // with the record after the third
+    }
+    expect_down(100'000, 8);
+    expect_up(1'000'000, 9);
+    EXPECT_GT(new_keys_, 30);
 }
 
 #ifndef DDP_SANITIZED  // sanitizers end a process that finds no memory
