@@ -56,8 +56,8 @@ std::size_t receive_pieces(int fd, iovec* pieces, int count) {
     }
 }
 
-// What came before a failure is given to the caller first, and then the failure, in every call: after one a channel no longer knows where
-// it is.
+// Of one direction, which after a failure no longer knows where it is: every call has the same one. What came before it is given to the
+// caller first.
 class Failure {
 public:
     void check() const {
@@ -199,7 +199,8 @@ public:
     std::size_t send(const iovec* list, int count) override {
         const Cryptography inside;
         inside.require();
-        failure_.check();
+        receiving_.check();
+        sending_.check();
         Parts parts(list, count);
         std::size_t taken = 0;
         try {
@@ -211,20 +212,21 @@ public:
             }
             outgoing_.flush();
         } catch (...) {
-            failure_.keep(0);
+            sending_.keep(0);
         }
         return taken;
     }
 
     bool flush() override {
-        failure_.check();
+        receiving_.check();
+        sending_.check();
         return outgoing_.flush();
     }
 
     std::size_t receive(const iovec* list, int count) override {
         const Cryptography inside;
         inside.require();
-        failure_.check();
+        receiving_.check();
         Parts parts(list, count);
         std::size_t came = 0;
         try {
@@ -235,7 +237,7 @@ public:
                     break;
             }
         } catch (...) {
-            failure_.keep(came);
+            receiving_.keep(came);
         }
         return came;
     }
@@ -333,7 +335,8 @@ private:
 
     Records out_;
     Records in_;
-    Failure failure_;
+    Failure sending_;
+    Failure receiving_;  // ends sending, too; what the peer has sent can be read although nothing can be sent to it
     Outgoing outgoing_{fd()};
     Incoming incoming_{fd()};
     std::size_t opened_ = 0;  // bytes of content
@@ -375,7 +378,8 @@ public:
     std::size_t send(const iovec* list, int count) override {
         const Cryptography inside;
         inside.require();
-        failure_.check();
+        receiving_.check();
+        sending_.check();
         Parts parts(list, count);
         std::size_t taken = 0;
         while (parts.left() > 0 && taken < kOneCall && flush()) {
@@ -383,7 +387,7 @@ public:
             try {
                 size = send_frame(parts);
             } catch (...) {
-                failure_.keep(0);
+                sending_.keep(0);
             }
             parts.skip(size);
             taken += size;
@@ -392,6 +396,8 @@ public:
     }
 
     bool flush() override {
+        receiving_.check();
+        sending_.check();
         while (rest_begin_ < rest_end_) {
             iovec piece{rest_.get() + rest_begin_, rest_end_ - rest_begin_};
             const std::size_t sent = send_pieces(fd(), &piece, 1);
@@ -404,7 +410,7 @@ public:
     std::size_t receive(const iovec* list, int count) override {
         const Cryptography inside;
         inside.require();
-        failure_.check();
+        receiving_.check();
         Parts parts(list, count);
         std::size_t came = 0;
         try {
@@ -415,7 +421,7 @@ public:
                     break;
             }
         } catch (...) {
-            failure_.keep(came);
+            receiving_.keep(came);
         }
         return came;
     }
@@ -541,7 +547,8 @@ private:
 
     FrameCodes out_;
     FrameCodes in_;
-    Failure failure_;
+    Failure sending_;
+    Failure receiving_;  // ends sending, too; what the peer has sent can be read although nothing can be sent to it
     std::unique_ptr<char[]> rest_;  // of the last frame
     std::size_t rest_begin_ = 0;
     std::size_t rest_end_ = 0;
