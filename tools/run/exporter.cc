@@ -11,9 +11,11 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 namespace ddprun {
 namespace {
@@ -90,8 +92,14 @@ private:
 
 // Runs what it gets at once: connections wait in the kernel for their turn.
 class OneByOne : public httplib::TaskQueue {
+    // The library's newer versions have bool here, the older ones void.
+    using Done = decltype(std::declval<httplib::TaskQueue&>().enqueue({}));
+
 public:
-    void enqueue(std::function<void()> task) override { task(); }
+    Done enqueue(std::function<void()> task) override {
+        task();
+        return Done(true);
+    }
     void shutdown() override {}
 };
 
@@ -153,7 +161,7 @@ private:
         fcntl(socket, F_SETFD, FD_CLOEXEC);
         Connection connection(socket, stopping_);
         bool closed = false;
-        process_request(connection, true, closed, [](httplib::Request& request) {
+        process(connection, closed, [](httplib::Request& request) {
             // What a client may ask the library for, at the cost of this process: parts of the text again and again, compression.
             request.ranges.clear();
             request.headers.erase("Accept-Encoding");
@@ -162,6 +170,15 @@ private:
         shutdown(socket, SHUT_WR);
         close(socket);
         return true;
+    }
+
+    // The library's newer versions want both ends' addresses, too, for a log.
+    template <class Prepare>
+    void process(Connection& connection, bool& closed, Prepare prepare) {
+        if constexpr (requires { this->process_request(connection, true, closed, prepare); })
+            process_request(connection, true, closed, prepare);
+        else
+            process_request(connection, "", 0, "", 0, true, closed, prepare);
     }
 
     void route(const httplib::Request& request, httplib::Response& response) {
