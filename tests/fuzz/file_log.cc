@@ -18,7 +18,8 @@ using namespace libddp;
 // Memory, where the system has it as files.
 std::string temporary_file() {
     const bool in_memory = access("/dev/shm", W_OK) == 0;
-    std::string path = (in_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string()) + "/fuzz-of-ddp-XXXXXX";
+    std::string path =
+        (in_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string()) + "/fuzz-of-ddp-XXXXXX";
     const int fd = mkstemp(path.data());
     check(fd >= 0, "there is no temporary file");
     close(fd);
