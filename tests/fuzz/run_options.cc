@@ -20,7 +20,7 @@ DDP_FUZZ_TARGET(run_options, input) {
     }
     check(options->local_ranks >= 1 && options->max_restarts >= 0, "a number is beyond its bounds");
     check(0 <= options->node_rank && options->node_rank < options->nodes, "a node is none of the job's");
-    check(!options->program.empty() && !options->program.front().empty(), "there is no program");
+    check(options->status || (!options->program.empty() && !options->program.front().empty()), "there is no program");
     constexpr ddprun::Milliseconds day{86'400'000};
     for (const auto time : {options->grace, options->report_time, options->node_timeout})
         check(time.count() >= 0 && time <= day, "a time is beyond its bounds");
