@@ -16,7 +16,7 @@
 namespace libddp::wire {
 namespace {
 
-constexpr const char* kEnded = "the connection ended";
+constexpr const char* kConnectionEnded = "the connection ended";
 constexpr const char* kChanged = "bytes of the connection were changed on the way";
 
 // A call takes or brings at most about so much, so that one connection does not keep a thread from the others, nor exit() waiting.
@@ -25,7 +25,7 @@ constexpr std::size_t kOneCall = std::size_t{4} << 20;
 constexpr int kPieces = 64;
 
 [[noreturn]] void broke(int error) {
-    if (error == EPIPE || error == ECONNRESET) fail(DDP_ERROR_UNAVAILABLE, kEnded);
+    if (error == EPIPE || error == ECONNRESET) fail(DDP_ERROR_UNAVAILABLE, kConnectionEnded);
     fail(DDP_ERROR_UNAVAILABLE, "the connection broke: ", std::generic_category().message(error));
 }
 
@@ -50,7 +50,7 @@ std::size_t receive_pieces(int fd, iovec* pieces, int count) {
     while (true) {
         const ssize_t came = recvmsg(fd, &message, MSG_DONTWAIT);
         if (came > 0) return static_cast<std::size_t>(came);
-        if (came == 0) fail(DDP_ERROR_UNAVAILABLE, kEnded);
+        if (came == 0) fail(DDP_ERROR_UNAVAILABLE, kConnectionEnded);
         if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
         if (errno != EINTR) broke(errno);
     }
@@ -72,8 +72,6 @@ public:
 private:
     std::optional<ErrorInfo> error_;
 };
-
-// ---- kTls
 
 // The buffers of a connection grow from the first size to the second while they are filled. Longer ones would leave the cache of a
 // processor before they are emptied.
@@ -111,7 +109,7 @@ struct Buffer {
     }
 };
 
-// Records on their way to the kernel.
+// What is on its way to the kernel.
 class Outgoing {
 public:
     explicit Outgoing(int fd) : fd_(fd) {}
@@ -148,7 +146,7 @@ private:
     Buffer buffer_;
 };
 
-// Records from the kernel, many in one call.
+// What came from the kernel, much in one call.
 class Incoming {
 public:
     explicit Incoming(int fd) : fd_(fd) {}
@@ -157,15 +155,22 @@ public:
     unsigned char* front() const { return buffer_.front(); }
     void skip(std::size_t bytes) { buffer_.begin += bytes; }
 
-    // Brings more, with room for `missing` bytes at least. False: the kernel has nothing now.
-    bool fill(std::size_t missing) {
-        const std::size_t held = buffer_.held();
-        std::size_t size = std::max(buffer_.bytes == nullptr ? next_size_ : buffer_.size, held + missing);
+    // Memory for so many bytes after what is held.
+    unsigned char* room(std::size_t bytes) {
+        std::size_t size = std::max(buffer_.bytes == nullptr ? next_size_ : buffer_.size, buffer_.held() + bytes);
         if (full_) size = std::max(size, std::min(size * 4, kLarge));
+        full_ = false;
         if (size != buffer_.size || buffer_.begin > 0) buffer_.move_to_front(size);
-        iovec piece{buffer_.bytes.get() + buffer_.end, buffer_.size - buffer_.end};
+        return buffer_.bytes.get() + buffer_.end;
+    }
+    void add(std::size_t bytes) { buffer_.end += bytes; }
+
+    // Brings `most` bytes at most, with room for `missing` at least. False: the kernel has nothing now.
+    bool fill(std::size_t missing, std::size_t most = kLarge) {
+        unsigned char* to = room(missing);
+        iovec piece{to, std::min(buffer_.size - buffer_.end, most)};
         const std::size_t count = receive_pieces(fd_, &piece, 1);
-        buffer_.end += count;
+        add(count);
         brought_ += count;
         full_ = buffer_.end == buffer_.size;
         if (count == 0) rest();
@@ -189,14 +194,11 @@ private:
     std::size_t brought_ = 0;  // since the kernel had nothing
 };
 
-// TLS 1.3 after the handshake (RFC 8446, 5). OpenSSL's own record layer would copy each byte twice more at either end: this one
-// encrypts from the caller's memory and decrypts into it.
-class TlsChannel final : public Channel {
+// What TLS and frames have in common. After a failure a direction no longer knows where it is: another call could repeat a nonce, or read
+// from the middle of a frame.
+class ProtectedChannel : public Channel {
 public:
-    TlsChannel(Descriptor fd, Records out, Records in)
-        : Channel(std::move(fd)), out_(std::move(out)), in_(std::move(in)) {}
-
-    std::size_t send(const iovec* list, int count) override {
+    std::size_t send(const iovec* list, int count) final {
         const Cryptography inside;
         inside.require();
         receiving_.check();
@@ -205,8 +207,8 @@ public:
         std::size_t taken = 0;
         try {
             while (parts.left() > 0 && taken < kOneCall) {
-                const std::size_t size = std::min(parts.left(), Records::kLongest);
-                if (!write_record(parts, size)) break;
+                const std::size_t size = write(parts);
+                if (size == 0) break;
                 parts.skip(size);
                 taken += size;
             }
@@ -217,13 +219,13 @@ public:
         return taken;
     }
 
-    bool flush() override {
+    bool flush() final {
         receiving_.check();
         sending_.check();
         return outgoing_.flush();
     }
 
-    std::size_t receive(const iovec* list, int count) override {
+    std::size_t receive(const iovec* list, int count) final {
         const Cryptography inside;
         inside.require();
         receiving_.check();
@@ -231,9 +233,9 @@ public:
         std::size_t came = 0;
         try {
             while (parts.left() > 0 && came < kOneCall) {
-                if (opened_ > 0)
-                    came += take_opened(parts);
-                else if (!next_record(parts, came))
+                if (ready_ > 0)
+                    came += take_ready(parts);
+                else if (!read(parts, came))
                     break;
             }
         } catch (...) {
@@ -241,6 +243,48 @@ public:
         }
         return came;
     }
+
+protected:
+    explicit ProtectedChannel(Descriptor fd) : Channel(std::move(fd)) {}
+
+    // Sends bytes from the front of `parts`, or puts them into outgoing_. Returns how many; 0: there is no room now.
+    virtual std::size_t write(const Parts& parts) = 0;
+    // Reads what comes next: adds to `came` what it puts at the front of `parts`, or calls set_ready(). False: nothing more came.
+    virtual bool read(Parts& parts, std::size_t& came) = 0;
+
+    // So many bytes at the front of incoming_ are for the caller, and so many after them for nobody.
+    void set_ready(std::size_t bytes, std::size_t tail) {
+        ready_ = bytes;
+        tail_ = tail;
+    }
+
+    Outgoing outgoing_{fd()};
+    Incoming incoming_{fd()};
+
+private:
+    std::size_t take_ready(Parts& parts) {
+        const std::size_t size = std::min(ready_, parts.left());
+        parts.copy_in(incoming_.front(), size);
+        parts.skip(size);
+        ready_ -= size;
+        incoming_.skip(ready_ == 0 ? size + tail_ : size);
+        return size;
+    }
+
+    Failure sending_;
+    Failure receiving_;  // ends sending, too; what the peer has sent can be read although nothing can be sent to it
+    std::size_t ready_ = 0;
+    std::size_t tail_ = 0;
+};
+
+// ---- kTls
+
+// TLS 1.3 after the handshake (RFC 8446, 5). OpenSSL's own record layer would copy each byte twice more at either end: this one
+// encrypts from the caller's memory and decrypts into it.
+class TlsChannel final : public ProtectedChannel {
+public:
+    TlsChannel(Descriptor fd, Records out, Records in)
+        : ProtectedChannel(std::move(fd)), out_(std::move(out)), in_(std::move(in)) {}
 
 private:
     // A handshake message that asks for no answer (RFC 8446, 4.6.3).
@@ -251,16 +295,16 @@ private:
     // Messages that are not data are shorter. So is other content that is not opened into the caller's memory.
     static constexpr std::size_t kShort = 64;
 
-    // False: there is no room now.
-    bool write_record(const Parts& parts, std::size_t size) {
+    std::size_t write(const Parts& parts) override {
+        const std::size_t size = std::min(parts.left(), Records::kLongest);
         const std::size_t most = Records::whole(size) + Records::whole(sizeof kKeyUpdate);
         unsigned char* to = outgoing_.room(most, Records::whole(parts.left() - size));
-        if (to == nullptr) return false;
+        if (to == nullptr) return 0;
         if (records_ >= records_of_a_key_) to = replace_key(to);
         out_.seal(Records::Content::kData, parts, size, to);
         outgoing_.add(Records::whole(size));
         ++records_;
-        return true;
+        return size;
     }
 
     unsigned char* replace_key(unsigned char* to) {
@@ -272,19 +316,8 @@ private:
         return to + Records::whole(sizeof kKeyUpdate);
     }
 
-    // The opened content is at the front.
-    std::size_t take_opened(Parts& parts) {
-        const std::size_t size = std::min(opened_, parts.left());
-        parts.copy_in(reinterpret_cast<const char*>(incoming_.front()), size);
-        parts.skip(size);
-        opened_ -= size;
-        incoming_.skip(size);
-        if (opened_ == 0) incoming_.skip(Records::kTail);
-        return size;
-    }
-
-    // Opens the next record where it is, or into `parts`. False: nothing more came.
-    bool next_record(Parts& parts, std::size_t& came) {
+    // Opens the next record where it is, or into `parts`.
+    bool read(Parts& parts, std::size_t& came) override {
         const std::size_t held = incoming_.held();
         if (held < Records::kHeader) return incoming_.fill(Records::kHeader - held);
         const std::optional<std::size_t> size = Records::content_size(incoming_.front());
@@ -296,7 +329,7 @@ private:
         const int count = straight ? parts.slice(pieces, kPieces, listed) : 0;
         if (!straight || listed < *size) {
             pieces[0] = {incoming_.front() + Records::kHeader, *size};
-            take(in_.open(incoming_.front(), *size, pieces, 1), *size);
+            accept(in_.open(incoming_.front(), *size, pieces, 1), *size);
             return true;
         }
         if (in_.open(incoming_.front(), *size, pieces, count) != Records::Content::kData)
@@ -309,18 +342,18 @@ private:
     }
 
     // The record at the front has been opened where it is.
-    void take(std::optional<Records::Content> content, std::size_t size) {
+    void accept(std::optional<Records::Content> content, std::size_t size) {
         const unsigned char* bytes = incoming_.front() + Records::kHeader;
         if (content == Records::Content::kData && size > 0) {
             incoming_.skip(Records::kHeader);
-            opened_ = size;
+            set_ready(size, Records::kTail);
             without_data_ = 0;
             return;
         }
         if (++without_data_ > kMostWithoutData)
             fail(DDP_ERROR_PERMISSION_DENIED, "the other end sends records without data");
         if (content == Records::Content::kAlert && size == 2) {
-            if (bytes[1] == kCloseNotify) fail(DDP_ERROR_UNAVAILABLE, kEnded);
+            if (bytes[1] == kCloseNotify) fail(DDP_ERROR_UNAVAILABLE, kConnectionEnded);
             fail(DDP_ERROR_PERMISSION_DENIED, kChanged, " (alert ", static_cast<int>(bytes[1]), " of the other end)");
         }
         if (content == Records::Content::kHandshake && size == sizeof kKeyUpdate &&
@@ -335,12 +368,7 @@ private:
 
     Records out_;
     Records in_;
-    Failure sending_;
-    Failure receiving_;  // ends sending, too; what the peer has sent can be read although nothing can be sent to it
-    Outgoing outgoing_{fd()};
-    Incoming incoming_{fd()};
-    std::size_t opened_ = 0;  // bytes of content
-    int without_data_ = 0;    // records since the last with data
+    int without_data_ = 0;  // records since the last with data
     const std::uint64_t records_of_a_key_ = records_of_a_key;
     std::uint64_t records_ = 0;  // that this end has sent with its key
 };
@@ -351,7 +379,6 @@ private:
 constexpr std::size_t kHeader = 4;
 constexpr std::size_t kPayload = std::size_t{64} << 10;
 constexpr std::size_t kCode = FrameCodes::kSize;
-constexpr std::size_t kFrame = kHeader + kPayload + kCode;
 // Where so much of a payload is missing, it goes straight to the caller's memory.
 constexpr std::size_t kStraight = std::size_t{8} << 10;
 // What is read into the channel's memory in the hope of several small frames.
@@ -361,73 +388,22 @@ void put_length(unsigned char* to, std::size_t length) {
     for (std::size_t i = 0; i < kHeader; ++i) to[i] = static_cast<unsigned char>(length >> (8 * i));
 }
 
-std::size_t get_length(const char* from) {
+std::size_t get_length(const unsigned char* from) {
     std::size_t length = 0;
-    for (std::size_t i = 0; i < kHeader; ++i)
-        length |= static_cast<std::size_t>(static_cast<unsigned char>(from[i])) << (8 * i);
+    for (std::size_t i = 0; i < kHeader; ++i) length |= static_cast<std::size_t>(from[i]) << (8 * i);
     return length;
 }
 
 // Payloads travel between the socket and the caller's memory. The channel keeps only the rest of a frame that the kernel did not take as
 // a whole, and the beginning of one that has not come as a whole.
-class AuthChannel final : public Channel {
+class AuthChannel final : public ProtectedChannel {
 public:
     AuthChannel(Descriptor fd, FrameCodes out, FrameCodes in)
-        : Channel(std::move(fd)), out_(std::move(out)), in_(std::move(in)) {}
-
-    std::size_t send(const iovec* list, int count) override {
-        const Cryptography inside;
-        inside.require();
-        receiving_.check();
-        sending_.check();
-        Parts parts(list, count);
-        std::size_t taken = 0;
-        while (parts.left() > 0 && taken < kOneCall && flush()) {
-            std::size_t size = 0;
-            try {
-                size = send_frame(parts);
-            } catch (...) {
-                sending_.keep(0);
-            }
-            parts.skip(size);
-            taken += size;
-        }
-        return taken;
-    }
-
-    bool flush() override {
-        receiving_.check();
-        sending_.check();
-        while (rest_begin_ < rest_end_) {
-            iovec piece{rest_.get() + rest_begin_, rest_end_ - rest_begin_};
-            const std::size_t sent = send_pieces(fd(), &piece, 1);
-            if (sent == 0) return false;
-            rest_begin_ += sent;
-        }
-        return true;
-    }
-
-    std::size_t receive(const iovec* list, int count) override {
-        const Cryptography inside;
-        inside.require();
-        receiving_.check();
-        Parts parts(list, count);
-        std::size_t came = 0;
-        try {
-            while (parts.left() > 0 && came < kOneCall) {
-                if (proved_ > 0)
-                    came += take_proved(parts);
-                else if (!next_frame(parts, came))
-                    break;
-            }
-        } catch (...) {
-            receiving_.keep(came);
-        }
-        return came;
-    }
+        : ProtectedChannel(std::move(fd)), out_(std::move(out)), in_(std::move(in)) {}
 
 private:
-    std::size_t send_frame(const Parts& parts) {
+    std::size_t write(const Parts& parts) override {
+        if (!outgoing_.flush()) return 0;
         unsigned char header[kHeader];
         unsigned char code[kCode];
         iovec pieces[kPieces + 2];
@@ -442,120 +418,76 @@ private:
         const std::size_t sent = send_pieces(fd(), pieces, count);
         const std::size_t whole = kHeader + size + kCode;
         if (sent < whole) {
-            if (rest_ == nullptr) rest_.reset(new char[kFrame]);
             Parts rest(pieces, count);
             rest.skip(sent);
-            rest_begin_ = 0;
-            rest_end_ = whole - sent;
-            rest.copy_out(rest_.get(), rest_end_);
+            rest.copy_out(outgoing_.room(whole - sent, 0), whole - sent);
+            outgoing_.add(whole - sent);
         }
         return size;
     }
 
-    // The proved payload is at held_begin_, and its code after it.
-    std::size_t take_proved(Parts& parts) {
-        const std::size_t size = std::min(proved_, parts.left());
-        parts.copy_in(held_.get() + held_begin_, size);
-        parts.skip(size);
-        proved_ -= size;
-        held_begin_ += size;
-        if (proved_ == 0) held_begin_ += kCode;
-        return size;
-    }
-
-    // Proves the next frame where it is, or brings it straight to `parts`. False: nothing more came.
-    bool next_frame(Parts& parts, std::size_t& came) {
-        const std::size_t held = held_end_ - held_begin_;
-        std::size_t missing = kHeader - std::min(held, kHeader);
-        if (held >= kHeader) {
-            const std::size_t size = get_length(held_.get() + held_begin_);
-            if (size == 0 || size > kPayload) fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
-            const std::size_t whole = kHeader + size + kCode;
-            if (held >= whole) {
-                prove(size);
-                return true;
-            }
-            missing = whole - held;
+    // Proves the next frame where it is, or brings it straight to `parts`.
+    bool read(Parts& parts, std::size_t& came) override {
+        const std::size_t held = incoming_.held();
+        if (held < kHeader) return incoming_.fill(kHeader - held, kAhead);
+        const std::size_t size = get_length(incoming_.front());
+        if (size == 0 || size > kPayload) fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
+        const std::size_t whole = kHeader + size + kCode;
+        if (held < whole) {
+            const std::size_t missing = whole - held;
             if (size <= parts.left() && missing >= kStraight + kCode) return bring_straight(parts, size, came);
+            return incoming_.fill(missing, std::max(missing, kAhead));
         }
-        return fill(missing);
-    }
-
-    void prove(std::size_t size) {
         in_.begin();
-        in_.add(held_.get() + held_begin_, kHeader + size);
-        check(held_.get() + held_begin_ + kHeader + size);
-        held_begin_ += kHeader;
-        proved_ = size;
+        in_.add(incoming_.front(), kHeader + size);
+        check(incoming_.front() + kHeader + size);
+        incoming_.skip(kHeader);
+        set_ready(size, kCode);
+        return true;
     }
 
-    void check(const char* code) {
-        if (!in_.matches(reinterpret_cast<const unsigned char*>(code))) fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
-    }
-
-    bool fill(std::size_t missing) {
-        make_room();
-        iovec piece{held_.get() + held_end_, std::min(std::max(missing, kAhead), kHeld - held_end_)};
-        const std::size_t count = receive_pieces(fd(), &piece, 1);
-        held_end_ += count;
-        return count > 0;
-    }
-
-    void make_room() {
-        if (held_ == nullptr) held_.reset(new char[kHeld]);
-        if (held_begin_ == 0) return;
-        std::memmove(held_.get(), held_.get() + held_begin_, held_end_ - held_begin_);
-        held_end_ -= held_begin_;
-        held_begin_ = 0;
+    void check(const unsigned char* code) {
+        if (!in_.matches(code)) fail(DDP_ERROR_PERMISSION_DENIED, kChanged);
     }
 
     // The rest of a payload of which a part is held already. Each byte is copied once at most.
     bool bring_straight(Parts& parts, std::size_t size, std::size_t& came) {
-        make_room();
-        const std::size_t early = held_end_ - kHeader;  // bytes of the payload
-        char tail[kCode + kHeader];                     // the code, and the next frame's header
+        const std::size_t early = incoming_.held() - kHeader;  // bytes of the payload
+        unsigned char tail[kCode + kHeader];                   // the code, and the next frame's header
         iovec pieces[kPieces + 1];
         Parts rest = parts;
         rest.skip(early);
         const std::size_t straight = size - early;
         std::size_t listed = straight;
         const int count = rest.slice(pieces, kPieces, listed);
-        if (listed < straight) return fill(straight + kCode);
+        if (listed < straight) return incoming_.fill(straight + kCode, straight + kCode);
         pieces[count] = {tail, sizeof tail};
         const std::size_t got = receive_pieces(fd(), pieces, count + 1);
         if (got == 0) return false;
         if (got < straight + kCode) {
             const std::size_t payload = std::min(got, straight);
-            rest.copy_out(held_.get() + held_end_, payload);
-            std::memcpy(held_.get() + held_end_ + payload, tail, got - payload);
-            held_end_ += got;
+            unsigned char* to = incoming_.room(got);
+            rest.copy_out(to, payload);
+            std::memcpy(to + payload, tail, got - payload);
+            incoming_.add(got);
             return true;
         }
-        parts.copy_in(held_.get() + kHeader, early);
+        parts.copy_in(incoming_.front() + kHeader, early);
         in_.begin();
-        in_.add(held_.get(), kHeader + early);
+        in_.add(incoming_.front(), kHeader + early);
         for (int i = 0; i < count; ++i) in_.add(pieces[i].iov_base, pieces[i].iov_len);
         check(tail);
         parts.skip(size);
         came += size;
-        held_end_ = got - straight - kCode;
-        std::memcpy(held_.get(), tail + kCode, held_end_);
+        incoming_.skip(kHeader + early);
+        const std::size_t next = got - straight - kCode;
+        std::memcpy(incoming_.room(next), tail + kCode, next);
+        incoming_.add(next);
         return true;
     }
 
-    static constexpr std::size_t kHeld = kFrame + kAhead;
-
     FrameCodes out_;
     FrameCodes in_;
-    Failure sending_;
-    Failure receiving_;  // ends sending, too; what the peer has sent can be read although nothing can be sent to it
-    std::unique_ptr<char[]> rest_;  // of the last frame
-    std::size_t rest_begin_ = 0;
-    std::size_t rest_end_ = 0;
-    std::unique_ptr<char[]> held_;  // begins with a header, or with what is left of a proved payload
-    std::size_t held_begin_ = 0;
-    std::size_t held_end_ = 0;
-    std::size_t proved_ = 0;
 };
 
 // ---- kPlain

@@ -1,11 +1,14 @@
+#include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <string.h>
+#include <sys/socket.h>
 
-#include <array>
+#include <cerrno>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -14,7 +17,6 @@
 #include "wire/channel.h"
 #include "wire/channels.h"
 #include "wire/crypto.h"
-#include "wire/pipe.h"
 
 namespace libddp::wire {
 namespace {
@@ -80,6 +82,135 @@ TlsFailure take_tls_failure() {
     const TlsFailure failure = take_tls_failure();
     fail(failure.reason == ERR_R_MALLOC_FAILURE ? DDP_ERROR_OUT_OF_MEMORY : DDP_ERROR_INTERNAL,
          "OpenSSL cannot set up TLS 1.3: ", failure.text);
+}
+
+// Each end's part of a handshake has a few hundred bytes.
+constexpr std::size_t kHandshakeBytes = 8192;
+// The first byte of a TLS record: a handshake message or an alert. A stranger's first byte is usually another.
+constexpr char kHandshakeRecord = 22;
+constexpr char kAlertRecord = 21;
+
+// The socket under a handshake, as OpenSSL sees it. It takes few bytes from the peer, none beyond what OpenSSL asks for, and only if they
+// look like TLS.
+class Pipe {
+public:
+    // fd: non-blocking; the caller owns it.
+    explicit Pipe(int fd) : fd_(fd) {}
+    Pipe(const Pipe&) = delete;
+    Pipe& operator=(const Pipe&) = delete;
+
+    // For SSL_set_bio, which owns it then. The pipe outlives its use. Null: out of memory. Inside Cryptography.
+    BIO* make_bio();
+
+    // Passes on to the kernel what OpenSSL has written. True: nothing is left. Throws UNAVAILABLE.
+    bool flush();
+
+    // Why OpenSSL got no more bytes. clear() before each call of OpenSSL that reads.
+    enum class Stop { kNone, kNothingYet, kEnded, kBroken, kForeign, kTooMuch, kNoMemory };
+    Stop stop() const { return stop_; }
+    int error() const { return error_; }  // kBroken: the errno value
+    void clear() { stop_ = Stop::kNone; }
+
+private:
+    static const BIO_METHOD* method();
+    int read(char* to, int size);
+    int write(const char* from, int size);
+
+    const int fd_;
+    std::size_t received_ = 0;
+    Stop stop_ = Stop::kNone;
+    int error_ = 0;
+    std::string out_;
+};
+
+const BIO_METHOD* Pipe::method() {
+    static std::mutex mutex;  // see TlsHandshake::context()
+    static BIO_METHOD* made = nullptr;
+    const std::lock_guard lock(mutex);
+    if (made != nullptr) return made;
+    made = [] {
+        BIO_METHOD* method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "libddp");
+        if (method == nullptr) return method;
+        BIO_meth_set_read(method, [](BIO* bio, char* to, int size) {
+            BIO_clear_retry_flags(bio);
+            auto* self = static_cast<Pipe*>(BIO_get_data(bio));
+            const int count = self->read(to, size);
+            if (count < 0 && self->stop_ == Stop::kNothingYet) BIO_set_retry_read(bio);
+            return count;
+        });
+        BIO_meth_set_write(method, [](BIO* bio, const char* from, int size) {
+            BIO_clear_retry_flags(bio);
+            return static_cast<Pipe*>(BIO_get_data(bio))->write(from, size);
+        });
+        BIO_meth_set_ctrl(method, [](BIO* bio, int command, long, void*) -> long {
+            if (command == BIO_CTRL_FLUSH) return 1;  // Pipe::flush does it
+            if (command == BIO_CTRL_EOF) return static_cast<Pipe*>(BIO_get_data(bio))->stop_ == Stop::kEnded ? 1 : 0;
+            return 0;
+        });
+        return method;
+    }();
+    return made;
+}
+
+BIO* Pipe::make_bio() {
+    const BIO_METHOD* how = method();
+    BIO* bio = how == nullptr ? nullptr : BIO_new(how);
+    if (bio == nullptr) return nullptr;
+    BIO_set_data(bio, this);
+    BIO_set_init(bio, 1);
+    return bio;
+}
+
+int Pipe::read(char* to, int size) {
+    const auto wanted = static_cast<std::size_t>(size);
+    if (received_ + wanted > kHandshakeBytes) {
+        stop_ = Stop::kTooMuch;
+        return -1;
+    }
+    ssize_t count = 0;
+    do count = recv(fd_, to, wanted, MSG_DONTWAIT);
+    while (count < 0 && errno == EINTR);
+    if (count == 0) {
+        stop_ = Stop::kEnded;
+    } else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        stop_ = Stop::kNothingYet;
+    } else if (count < 0) {
+        // A peer that closes with unread bytes resets the connection: that is its end too.
+        stop_ = errno == ECONNRESET ? Stop::kEnded : Stop::kBroken;
+        error_ = errno;
+    } else if (received_ == 0 && *to != kHandshakeRecord && *to != kAlertRecord) {
+        stop_ = Stop::kForeign;
+    } else {
+        received_ += static_cast<std::size_t>(count);
+        return static_cast<int>(count);
+    }
+    return -1;
+}
+
+int Pipe::write(const char* from, int size) {
+    try {
+        out_.append(from, static_cast<std::size_t>(size));
+    } catch (const std::bad_alloc&) {
+        stop_ = Stop::kNoMemory;
+        return -1;
+    }
+    return size;
+}
+
+bool Pipe::flush() {
+    while (!out_.empty()) {
+        const ssize_t sent = send(fd_, out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent >= 0) {
+            out_.erase(0, static_cast<std::size_t>(sent));
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            return false;
+        } else if (errno == EPIPE || errno == ECONNRESET) {
+            fail(DDP_ERROR_UNAVAILABLE, "the other end closed the connection during the handshake");
+        } else if (errno != EINTR) {
+            fail(DDP_ERROR_UNAVAILABLE, "the connection broke: ", std::generic_category().message(errno));
+        }
+    }
+    return true;
 }
 
 class TlsHandshake final : public Handshake {

@@ -47,24 +47,26 @@ public:
         return count;
     }
 
-    void copy_out(char* to, std::size_t bytes) const {
+    void copy_out(void* to, std::size_t bytes) const {
+        auto* at = static_cast<char*>(to);
         for (Parts rest = *this; bytes > 0;) {
             const iovec piece = rest.front();
             const std::size_t step = std::min(bytes, piece.iov_len);
-            std::memcpy(to, piece.iov_base, step);
+            std::memcpy(at, piece.iov_base, step);
             rest.skip(step);
-            to += step;
+            at += step;
             bytes -= step;
         }
     }
 
-    void copy_in(const char* from, std::size_t bytes) const {
+    void copy_in(const void* from, std::size_t bytes) const {
+        const auto* at = static_cast<const char*>(from);
         for (Parts rest = *this; bytes > 0;) {
             const iovec piece = rest.front();
             const std::size_t step = std::min(bytes, piece.iov_len);
-            std::memcpy(piece.iov_base, from, step);
+            std::memcpy(piece.iov_base, at, step);
             rest.skip(step);
-            from += step;
+            at += step;
             bytes -= step;
         }
     }

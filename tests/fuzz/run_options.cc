@@ -20,7 +20,9 @@ DDP_FUZZ_TARGET(run_options, input) {
     }
     check(options->local_ranks >= 1 && options->max_restarts >= 0, "a number is beyond its bounds");
     check(0 <= options->node_rank && options->node_rank < options->nodes, "a node is none of the job's");
-    check(options->status || (!options->program.empty() && !options->program.front().empty()), "there is no program");
+    check(options->status.has_value() == options->program.empty(),
+          "there is no program, or one that --status does not start");
+    check(options->program.empty() || !options->program.front().empty(), "the program has no name");
     constexpr ddprun::Milliseconds day{86'400'000};
     for (const auto time : {options->grace, options->report_time, options->node_timeout})
         check(time.count() >= 0 && time <= day, "a time is beyond its bounds");

@@ -1,8 +1,8 @@
 // Frames with message authentication codes: those of a channel that knows the key, cut and changed on the way, with others between them.
 #include <cstring>
 #include <string>
-#include <vector>
 
+#include "fuzz/channels.h"
 #include "fuzz/sockets.h"
 #include "fuzz/target.h"
 #include "wire/channels.h"
@@ -17,22 +17,6 @@ constexpr unsigned char kKeys[2][wire::FrameCodes::kKeySize] = {{1}, {2}};
 std::unique_ptr<wire::Channel> channel(Descriptor fd, int end) {
     return wire::make_auth_channel(std::move(fd), wire::FrameCodes(kKeys[end], true),
                                    wire::FrameCodes(kKeys[1 - end], false));
-}
-
-// As many bytes as come, in pieces of the sizes that the input wants; large ones after its end.
-std::string receive(wire::Channel& from, Reader& bytes) {
-    std::string came;
-    accepts([&] {
-        for (;;) {
-            std::vector<char> first(bytes.empty() ? 20'000 : 1 + bytes.byte() * 40U), second(1 + bytes.byte());
-            const iovec parts[] = {{first.data(), first.size()}, {second.data(), second.size()}};
-            const std::size_t size = from.receive(parts, 2);
-            if (size == 0) return;
-            came.append(first.data(), std::min(size, first.size()));
-            if (size > first.size()) came.append(second.data(), size - first.size());
-        }
-    });
-    return came;
 }
 
 }  // namespace

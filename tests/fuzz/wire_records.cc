@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <vector>
 
+#include "fuzz/channels.h"
 #include "fuzz/sockets.h"
 #include "fuzz/target.h"
 #include "wire/channels.h"
@@ -28,22 +28,6 @@ std::string record(Records& sealing, Records::Content kind, std::string content)
     if (kind == Records::Content::kHandshake && content.size() == 5 && content.compare(0, 4, kKeyUpdate) == 0)
         sealing.replace_key();
     return bytes;
-}
-
-// As many bytes as come, in pieces of the sizes that the input wants; large ones after its end.
-std::string receive(wire::Channel& from, Reader& bytes) {
-    std::string came;
-    accepts([&] {
-        for (;;) {
-            std::vector<char> first(bytes.empty() ? 20'000 : 1 + bytes.byte() * 80U), second(1 + bytes.byte());
-            const iovec parts[] = {{first.data(), first.size()}, {second.data(), second.size()}};
-            const std::size_t size = from.receive(parts, 2);
-            if (size == 0) return;
-            came.append(first.data(), std::min(size, first.size()));
-            if (size > first.size()) came.append(second.data(), size - first.size());
-        }
-    });
-    return came;
 }
 
 // The records of the receiver, opened by what knows its key.
