@@ -77,7 +77,7 @@ std::uint32_t HierarchicalTransport::what_rails_can(const ddp_backend_host& host
 }
 
 void HierarchicalTransport::run(const ddp_collective& c) {
-    failure_.check();
+    check_failure();
     try {
         if (team_)
             dispatch(c);
@@ -87,7 +87,7 @@ void HierarchicalTransport::run(const ddp_collective& c) {
         fail_with(caught());
     }
     // Also an abort after the last byte: it promised that this call fails.
-    failure_.check();
+    check_failure();
 }
 
 void HierarchicalTransport::dispatch(const ddp_collective& c) {
@@ -218,6 +218,11 @@ void HierarchicalTransport::on_host_do(Operation operation) {
     }
 }
 
+void HierarchicalTransport::check_failure() const {
+    if (team_) team_->check_failure();
+    failure_.check();
+}
+
 void HierarchicalTransport::abort() {
     fail_with({DDP_ERROR_ABORTED, "the group was aborted"});
 }
@@ -229,8 +234,8 @@ void HierarchicalTransport::leave() {
 
 void HierarchicalTransport::fail_with(const ErrorInfo& reason) {
     const ddp_status code = failure_.set(reason).code;
-    // After a mismatch every rank finds out by itself, from what the others have posted.
-    if (team_) team_->give_up(code != DDP_ERROR_MISMATCH);
+    if (team_) team_->give_up();
+    // After a mismatch the ranks of other hosts find out by themselves, from what this one has sent.
     if (rail_ && code != DDP_ERROR_MISMATCH) rail_->abort();
 }
 

@@ -41,6 +41,7 @@ private:
     template <class Operation>
     void on_host_do(Operation operation);
     void fail_with(const ErrorInfo& reason);
+    void check_failure() const;
 
     const backend::Topology topology_;
     backend::Failure failure_;

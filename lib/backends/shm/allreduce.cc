@@ -73,6 +73,7 @@ void reduce_shared(Team& team, const ddp_collective& c, const Between& between) 
     if (mine.count() > 0) {
         message.reduce_into(team.rank(), mine);
         std::byte* slice = message.at(team.rank(), mine);
+        team.confirm();  // a wrong sum would spread to other hosts
         between.run(slice, mine.count());
         for (int rank = 0; rank < team.size(); ++rank)
             if (rank != team.rank()) std::memcpy(message.at(rank, mine), slice, mine.count() * dtype_size(c.dtype));
@@ -174,6 +175,7 @@ void reduce_staged(Team& team, const ddp_collective& c, const Between& between) 
         team, c, message.chunks(), [&](std::size_t chunk) { message.copy_in(chunk); },
         [&](std::size_t chunk) { message.reduce(chunk, false); });
     const Range mine = cut(c.count, between.owners, team.rank());
+    team.confirm();  // as above
     if (mine.count() > 0) between.run(message.own(c.recv, mine), mine.count());
     // Nobody is behind in what offer() overwrites: copy_in() does not use a rank's own place in its staging.
     pipeline(

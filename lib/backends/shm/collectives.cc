@@ -113,16 +113,21 @@ void perform(Team& team, const ddp_collective& c, const Between* between) {
     team.meet(c);
     switch (c.kind) {
         case DDP_COLLECTIVE_ALLREDUCE:
-            return allreduce(team, c, between);
+            allreduce(team, c, between);
+            break;
         case DDP_COLLECTIVE_BROADCAST:
-            return broadcast(team, c);
+            broadcast(team, c);
+            break;
         case DDP_COLLECTIVE_ALLGATHER:
-            return allgather(team, c);
+            allgather(team, c);
+            break;
         case DDP_COLLECTIVE_REDUCE_SCATTER:
-            return reduce_scatter(team, c);
+            reduce_scatter(team, c);
+            break;
         default:
-            return;  // a barrier is the meeting itself
+            break;  // a barrier is the meeting itself
     }
+    team.confirm();
 }
 
 void broadcast(Team& team, const ddp_collective& c) {

@@ -21,6 +21,8 @@ constexpr int kYields = 4;
 // How often a sleeper looks up although nobody woke it.
 constexpr std::int64_t kGlanceMs = 50;
 
+constexpr char kGaveUp[] = "a rank went away: another rank of the same host gave up";
+
 int processors() {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
@@ -223,19 +225,33 @@ ErrorInfo Team::describe_timeout() const {
     return info;
 }
 
+void Team::confirm() const {
+    failure_.check();
+    // Pairs with the fence of give_up(): if a number that was read is younger than the failure, the flag is seen.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (shared_->broken.load()) fail(DDP_ERROR_RANK_FAILED, kGaveUp);
+}
+
 // Who left did so after its last collective: it is missed only if the counter still is not where it must be.
 void Team::check_others(Counter& counter, std::uint32_t target) const {
-    if (shared_->broken.load() && !counter.reached(target))
-        fail(DDP_ERROR_RANK_FAILED, "a rank went away: another rank of the same host gave up");
+    if (shared_->broken.load() && !counter.reached(target)) fail(DDP_ERROR_RANK_FAILED, kGaveUp);
     for (int other = 0; other < options_.size; ++other) {
         if (!state(other).left.load() || counter.reached(target)) continue;
         throw TeamError(ErrorInfo{DDP_ERROR_RANK_FAILED, str("rank ", name_of(other), " left the group"), other});
     }
 }
 
-void Team::give_up(bool tell_others) {
-    if (tell_others) shared_->broken.store(1);
+void Team::give_up() {
+    shared_->broken.store(1);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     for (Counter* counter : {&shared_->arrivals, &shared_->barrier, &shared_->completed}) counter->wake_all();
+}
+
+// The failure may be another thread's, which has yet to tell the others.
+void Team::check_failure() {
+    if (!failure_.failed()) return;
+    give_up();
+    failure_.check();
 }
 
 }  // namespace libddp::shm

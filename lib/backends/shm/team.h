@@ -50,7 +50,7 @@ struct Shared {
     // number.
     alignas(kApart) std::atomic<std::uint64_t> claimed;
     alignas(kApart) std::atomic<std::uint64_t> done;
-    alignas(kApart) std::atomic<std::uint32_t> broken;
+    alignas(kApart) std::atomic<std::uint32_t> broken;  // a rank has given up; its memory may hold anything from then on
     alignas(kApart) Seats seats;
 };
 
@@ -152,6 +152,11 @@ public:
     void finish_part(std::uint32_t parts);
     void wait_for_parts(const ddp_collective& c);
 
+    // Throws if this rank or another has given up. A rank that slept through the others' failure finds all posts and
+    // counters as it needs them, but in their memory whatever their programs have written since, or zeros. So call this
+    // after the last read of other ranks' memory and before anybody acts on the numbers.
+    void confirm() const;
+
     void barrier(const ddp_collective& c);
     std::byte* staging(int rank, int slot) const {
         return staging_[static_cast<std::size_t>(rank * Layout::kSlots + slot)];
@@ -161,9 +166,11 @@ public:
     // This rank takes part in nothing more: the others need not wait for it. Its memory stays.
     void leave();
 
-    // The failure is set: wakes whoever waits here, and unless others must find out by themselves tells them to give
-    // up too. Any thread.
-    void give_up(bool tell_others);
+    // This rank has failed: tells the others, and wakes whoever waits here. Before the call returns to a program that
+    // could change what others read. Any thread.
+    void give_up();
+    // Throws the failure, if there is one.
+    void check_failure();
 
 private:
     void make_segment(const ddp_backend_host& host, const Deadline& deadline);

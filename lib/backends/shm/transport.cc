@@ -64,9 +64,13 @@ void ShmTransport::leave() {
 }
 
 void ShmTransport::fail_with(const ErrorInfo& reason) {
-    const ddp_status code = failure_.set(reason).code;
-    // After a mismatch every rank finds out by itself, from what the others have posted.
-    if (team_) team_->give_up(code != DDP_ERROR_MISMATCH);
+    failure_.set(reason);
+    if (team_) team_->give_up();
+}
+
+void ShmTransport::check_failure() const {
+    if (team_) team_->check_failure();
+    failure_.check();
 }
 
 void* ShmTransport::allocate(std::size_t bytes) {
@@ -79,14 +83,14 @@ void ShmTransport::deallocate(void* memory) {
 
 template <class Operation>
 void ShmTransport::guarded(Operation operation) {
-    failure_.check();
+    check_failure();
     try {
         operation();
     } catch (...) {
         fail_with(caught());
     }
     // Also an abort after the last byte: it promised that this call fails.
-    failure_.check();
+    check_failure();
 }
 
 }  // namespace libddp::shm

@@ -26,6 +26,7 @@ private:
     template <class Operation>
     void guarded(Operation operation);
     void fail_with(const ErrorInfo& reason);
+    void check_failure() const;
 
     backend::Failure failure_;
     std::unique_ptr<Team> team_;  // null in a world of one
