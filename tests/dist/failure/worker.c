@@ -37,6 +37,7 @@ static struct {
     ddp_dtype dtype;
     char prefix[32]; /* of parameter names */
     int checked;     /* with DDP_CONTEXT_CHECK, gradients in views */
+    int views;       /* gradients in views */
 } me;
 
 static double now(void) {
@@ -95,7 +96,7 @@ static int add_params(const char* text) {
         desc.shape = me.shape;
         desc.ndim = me.ndim;
         desc.dtype = me.dtype;
-        if (!me.checked) desc.grad = me.grad[me.params] = calloc((size_t)(me.shape[0] * me.shape[1]), 16);
+        if (!me.checked && !me.views) desc.grad = me.grad[me.params] = calloc((size_t)(me.shape[0] * me.shape[1]), 16);
         if (check(ddp_register_param(me.context, &desc, &param, &me.error))) return -1;
         ++me.params;
     }
@@ -149,6 +150,53 @@ static int sum(size_t count) {
     }
     free(data);
     if (!failed) printf("value wrong %zu\n", wrong);
+    return failed;
+}
+
+/* The gradient of a number, but for what a rank adds: its own number. */
+static float base(int64_t step, int param, int64_t i) {
+    return (float)((step * 31 + param * 7 + i) % 97);
+}
+
+static int gradient_of(int param, float** memory) {
+    void* view;
+    *memory = me.grad[param];
+    if (*memory) return 0;
+    if (check(ddp_grad_view(me.context, param, &view, &me.error))) return -1;
+    *memory = view;
+    return 0;
+}
+
+/* Steps whose results are compared with the mean that every rank knows. After a failure the gradients are written over, as by a program
+ * that goes on. */
+static int train(long count) {
+    const int64_t size = me.shape[0] * me.shape[1];
+    long done = 0, wrong = 0;
+    int failed = 0;
+    for (; done < count && !failed; ++done) {
+        if ((failed = check(ddp_step_begin(me.context, &me.error)))) break;
+        for (int p = me.params - 1; p >= 0 && !failed; --p) {
+            float* grad;
+            if ((failed = gradient_of(p, &grad))) break;
+            for (int64_t i = 0; i < size; ++i) grad[i] = base(done, p, i) + (float)me.options.rank;
+            failed = check(ddp_grad_ready(me.context, p, &me.error));
+        }
+        if (failed || (failed = check(ddp_finalize(me.context, &me.error)))) break;
+        for (int p = 0; p < me.params; ++p) {
+            float* grad;
+            if ((failed = gradient_of(p, &grad))) break;
+            for (int64_t i = 0; i < size; ++i)
+                wrong += grad[i] != base(done, p, i) + (float)(me.options.world_size - 1) / 2;
+        }
+    }
+    printf("value done %ld\nvalue wrong %ld\n", done, wrong);
+    fflush(stdout);
+    for (int p = 0; p < me.params; ++p) {
+        float* grad = me.grad[p];
+        if (!grad && !me.views) continue;
+        if (!grad && ddp_grad_view(me.context, p, (void**)&grad, NULL) != DDP_OK) continue;
+        for (int64_t i = 0; i < size; ++i) grad[i] = -1000;
+    }
     return failed;
 }
 
@@ -292,6 +340,7 @@ static int perform(const char* word, const char* argument) {
     if (is(word, "finalize")) return finalize();
     if (is(word, "finalize-abort")) return finalize_and_abort(atol(argument));
     if (is(word, "steps")) return steps(atol(argument));
+    if (is(word, "train")) return train(atol(argument));
     if (is(word, "sync")) return check(ddp_set_sync(me.context, atoi(argument), &me.error));
     if (is(word, "allreduce")) return allreduce(argument);
     if (is(word, "sum")) return sum(strtoul(argument, NULL, 10));
@@ -341,6 +390,8 @@ static void set(const char* name, const char* value) {
         me.dtype = atoi(value);
     else if (is(name, "checked"))
         me.checked = atoi(value);
+    else if (is(name, "views"))
+        me.views = atoi(value);
     else if (is(name, "prefix"))
         snprintf(me.prefix, sizeof me.prefix, "%s", value);
     else
