@@ -50,8 +50,8 @@ struct Shared {
     // number.
     alignas(kApart) std::atomic<std::uint64_t> claimed;
     alignas(kApart) std::atomic<std::uint64_t> done;
-    alignas(
-        kApart) std::atomic<std::uint32_t> broken;  // a rank has given up; its memory may hold anything from then on
+    // A rank has given up. Its memory may hold anything from then on.
+    alignas(kApart) std::atomic<std::uint32_t> broken;
     alignas(kApart) Seats seats;
 };
 
