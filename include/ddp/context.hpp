@@ -242,7 +242,7 @@ private:
         desc.name = name.c_str();
         desc.shape = shape.data();
         desc.ndim = static_cast<std::int32_t>(shape.size());
-        desc.dtype = detail::dtype_of<T>::value;
+        desc.dtype = dtype_of<T>::value;
         desc.data = data;
         desc.grad = grad;
         desc.device = device;

@@ -2,6 +2,7 @@
 #ifndef DDP_ERROR_HPP
 #define DDP_ERROR_HPP
 
+#include <complex>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -46,6 +47,42 @@ inline void check(ddp_status status, ddp_error* error) {
     throw Error(status, *owned);
 }
 
+/* The element type of a C++ type: float, double, std::int32_t, std::int64_t, std::uint8_t, std::complex of float and
+ * double, and where the compiler has them _Float16 (std::float16_t) and __bf16 (std::bfloat16_t). For a type of your
+ * own with the same bits:
+ *
+ *     template <>
+ *     struct ddp::dtype_of<my::half> : ddp::dtype_constant<DDP_F16> {};
+ */
+template <ddp_dtype Dtype>
+struct dtype_constant {
+    static constexpr ddp_dtype value = Dtype;
+};
+template <class T>
+struct dtype_of;
+template <>
+struct dtype_of<float> : dtype_constant<DDP_F32> {};
+template <>
+struct dtype_of<double> : dtype_constant<DDP_F64> {};
+template <>
+struct dtype_of<std::int32_t> : dtype_constant<DDP_I32> {};
+template <>
+struct dtype_of<std::int64_t> : dtype_constant<DDP_I64> {};
+template <>
+struct dtype_of<std::uint8_t> : dtype_constant<DDP_U8> {};
+template <>
+struct dtype_of<std::complex<float>> : dtype_constant<DDP_C64> {};
+template <>
+struct dtype_of<std::complex<double>> : dtype_constant<DDP_C128> {};
+#ifdef __FLT16_MAX__
+template <>
+struct dtype_of<_Float16> : dtype_constant<DDP_F16> {};
+#endif
+#ifdef __BFLT16_MAX__
+template <>
+struct dtype_of<__bf16> : dtype_constant<DDP_BF16> {};
+#endif
+
 namespace detail {
 
 /* Calls f(args..., &error) and throws on failure. */
@@ -55,30 +92,6 @@ void call(F f, Args... args) {
     ddp_status status = f(args..., &error);
     check(status, error);
 }
-
-/* The dtype of a C++ type. */
-template <class T>
-struct dtype_of;
-template <>
-struct dtype_of<float> {
-    static constexpr ddp_dtype value = DDP_F32;
-};
-template <>
-struct dtype_of<double> {
-    static constexpr ddp_dtype value = DDP_F64;
-};
-template <>
-struct dtype_of<std::int32_t> {
-    static constexpr ddp_dtype value = DDP_I32;
-};
-template <>
-struct dtype_of<std::int64_t> {
-    static constexpr ddp_dtype value = DDP_I64;
-};
-template <>
-struct dtype_of<std::uint8_t> {
-    static constexpr ddp_dtype value = DDP_U8;
-};
 
 /* Runs a function of C++ inside a C callback: an exception becomes a status and an error object. */
 template <class F>

@@ -69,18 +69,34 @@ public:
     std::int32_t rank() const { return ddp_group_rank(get()); }
     std::int32_t world_size() const { return ddp_group_world_size(get()); }
 
-    /* In place. T is one of the types with a detail::dtype_of. */
+    /* In place. T is a type with a ddp::dtype_of. Keep the memory until the Work is done. */
     template <class T>
     Work allreduce(T* data, std::size_t count, ddp_reduce_op op = DDP_SUM) {
         ddp_work* work = nullptr;
         detail::call(ddp_allreduce, get(), static_cast<const void*>(nullptr), static_cast<void*>(data), count,
-                     detail::dtype_of<T>::value, op, &work);
+                     dtype_of<T>::value, op, &work);
         return Work(work);
     }
     template <class T>
     Work broadcast(T* data, std::size_t count, std::int32_t root = 0) {
         ddp_work* work = nullptr;
-        detail::call(ddp_broadcast, get(), static_cast<void*>(data), count, detail::dtype_of<T>::value, root, &work);
+        detail::call(ddp_broadcast, get(), static_cast<void*>(data), count, dtype_of<T>::value, root, &work);
+        return Work(work);
+    }
+    /* recv[rank * count .. (rank + 1) * count) = that rank's send[0 .. count). */
+    template <class T>
+    Work allgather(const T* send, T* recv, std::size_t count) {
+        ddp_work* work = nullptr;
+        detail::call(ddp_allgather, get(), static_cast<const void*>(send), static_cast<void*>(recv), count,
+                     dtype_of<T>::value, &work);
+        return Work(work);
+    }
+    /* recv[0 .. count) = op over every rank's send[rank * count .. (rank + 1) * count), where rank is this rank. */
+    template <class T>
+    Work reduce_scatter(const T* send, T* recv, std::size_t count, ddp_reduce_op op = DDP_SUM) {
+        ddp_work* work = nullptr;
+        detail::call(ddp_reduce_scatter, get(), static_cast<const void*>(send), static_cast<void*>(recv), count,
+                     dtype_of<T>::value, op, &work);
         return Work(work);
     }
     void barrier() { detail::call(ddp_barrier, get(), static_cast<ddp_work**>(nullptr)); }

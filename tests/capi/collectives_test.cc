@@ -14,6 +14,18 @@
 #include "ddp/ddp.hpp"
 #include "support/ranks.h"
 
+namespace {
+
+// A type of the program's own, as in the header's example.
+struct Half {
+    std::uint16_t bits;
+};
+
+}  // namespace
+
+template <>
+struct ddp::dtype_of<Half> : ddp::dtype_constant<DDP_F16> {};
+
 namespace collectives_test {
 
 struct Case {
@@ -294,6 +306,33 @@ TEST(Split, ColorsMayBeUsedAgain) {
                 ddp_group_free(part);
             }
         });
+}
+
+TEST(CollectivesOfCpp, EveryFunctionAndType) {
+    on_ranks({3, "shm"}, [](int rank, ddp_group* handle) {
+        ddp::Group group(handle);
+        const auto mine = static_cast<float>(rank + 1);
+        const std::complex<float> one{mine, -mine};
+        std::vector<std::complex<float>> all(3);
+        group.allgather(&one, all.data(), 1).wait();
+        EXPECT_EQ(all, (std::vector<std::complex<float>>{{1, -1}, {2, -2}, {3, -3}}));
+        std::complex<double> sum{1.0 + rank, 1};
+        group.allreduce(&sum, 1).wait();
+        EXPECT_EQ(sum, (std::complex<double>{6, 3}));
+        const std::vector<std::int64_t> parts{10 + rank, 20 + rank, 30 + rank};
+        std::int64_t part = 0;
+        group.reduce_scatter(parts.data(), &part, 1, DDP_MAX).wait();
+        EXPECT_EQ(part, 10 * (rank + 1) + 2);
+        Half half{0x3c00};  // 1
+        group.allreduce(&half, 1).wait();
+        EXPECT_EQ(half.bits, 0x4200);  // 3
+#ifdef __FLT16_MAX__
+        __extension__ auto own = static_cast<_Float16>(rank);
+        group.broadcast(&own, 1, 2).wait();
+        EXPECT_EQ(static_cast<float>(own), 2);
+#endif
+        group.release();
+    });
 }
 
 }  // namespace collectives_test

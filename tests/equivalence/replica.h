@@ -16,7 +16,7 @@ struct Half {
 };
 
 template <class T>
-constexpr ddp_dtype dtype_of = ddp::detail::dtype_of<T>::value;
+constexpr ddp_dtype dtype_of = ddp::dtype_of<T>::value;
 template <>
 inline constexpr ddp_dtype dtype_of<Half> = DDP_F16;
 template <>
