@@ -1,5 +1,8 @@
 #include "backends/shm/arena.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "util/error.h"
 
 namespace libddp::shm {
@@ -7,14 +10,42 @@ namespace libddp::shm {
 void* Arena::allocate(std::size_t bytes) {
     const std::size_t size = whole_pages(bytes > 0 ? bytes : 1);
     const std::lock_guard lock(mutex_);
-    if (size > end_ - next_)
+    const std::uint64_t offset = take_place(size);
+    try {
+        segment_.reserve(offset, size);
+        Block block{offset, segment_.map(offset, size)};
+        std::byte* memory = block.mapping.data();
+        own_.emplace(memory, std::move(block));
+        return memory;
+    } catch (...) {
+        if (segment_.release(offset, size)) give_back_place(offset, size);
+        throw;
+    }
+}
+
+// The first that is large enough, so that the file grows as little as it can.
+std::uint64_t Arena::take_place(std::size_t size) {
+    const auto found = std::find_if(free_.begin(), free_.end(),
+                                    [size](const auto& place) { return place.second - place.first >= size; });
+    if (found == free_.end())
         fail(DDP_ERROR_OUT_OF_MEMORY, "the range of shared memory of one rank is used up; create the group anew");
-    segment_.reserve(next_, size);
-    Block block{next_, segment_.map(next_, size)};
-    next_ += size;
-    std::byte* memory = block.mapping.data();
-    own_.emplace(memory, std::move(block));
-    return memory;
+    const auto [begin, end] = *found;
+    if (end - begin > size) free_.emplace(begin + size, end);
+    free_.erase(begin);
+    return begin;
+}
+
+void Arena::give_back_place(std::uint64_t offset, std::size_t size) {
+    const auto place = free_.emplace(offset, offset + size).first;
+    if (const auto after = std::next(place); after != free_.end() && after->first == place->second) {
+        place->second = after->second;
+        free_.erase(after);
+    }
+    if (place == free_.begin()) return;
+    if (const auto before = std::prev(place); before->second == place->first) {
+        before->second = place->second;
+        free_.erase(place);
+    }
 }
 
 void Arena::deallocate(void* memory) {
@@ -25,7 +56,8 @@ void Arena::deallocate(void* memory) {
     const std::uint64_t count = freed_.count.load(std::memory_order_relaxed);
     freed_.blocks[count % FreedBlocks::kRemembered].store(block.offset, std::memory_order_relaxed);
     freed_.count.store(count + 1, std::memory_order_release);
-    segment_.release(block.offset, block.mapping.bytes());
+    const bool zeroed = segment_.release(block.offset, block.mapping.bytes());
+    if (zeroed && reuse_.load(std::memory_order_relaxed)) give_back_place(block.offset, block.mapping.bytes());
     own_.erase(found);
 }
 
@@ -42,10 +74,9 @@ Location Arena::locate(const void* memory, std::size_t bytes) const {
 
 std::byte* Arena::reach(int rank, const Location& location, std::size_t bytes, std::size_t alignment) {
     auto& blocks = others_[static_cast<std::size_t>(rank)].blocks;
-    auto found = blocks.find(location.block);
-    if (found == blocks.end())
-        found = blocks.emplace(location.block, segment_.map(location.block, location.bytes)).first;
-    const Mapping& block = found->second;
+    Mapping& block = blocks[location.block];
+    // Another size: a new block in the place of a freed one.
+    if (block.bytes() != location.bytes) block = segment_.map(location.block, location.bytes);
     if (location.within % alignment != 0) return nullptr;
     if (location.within > block.bytes() || bytes > block.bytes() - location.within) return nullptr;
     return block.data() + location.within;

@@ -30,15 +30,19 @@ struct FreedBlocks {
 
 class Arena {
 public:
-    // This rank's blocks lie between `begin` and `end` of the segment. No place is used twice, which costs nothing in a
-    // file of which only the used parts exist.
+    // This rank's blocks lie between `begin` and `end` of the segment.
     Arena(Segment& segment, std::uint64_t begin, std::uint64_t end, FreedBlocks& freed, int ranks)
-        : segment_(segment), next_(begin), end_(end), freed_(freed), others_(static_cast<std::size_t>(ranks)) {}
+        : segment_(segment), freed_(freed), others_(static_cast<std::size_t>(ranks)) {
+        free_.emplace(begin, end);
+    }
 
     // Zeroed, page-aligned. Any thread.
     void* allocate(std::size_t bytes);
     // Throws INVALID_ARGUMENT for memory that is not of allocate().
     void deallocate(void* memory);
+    // A collective has failed. A rank that sleeps in it may still write into the blocks of its message, so their places
+    // are used no more. Any thread.
+    void stop_reuse() { reuse_.store(false, std::memory_order_relaxed); }
 
     // Where this memory lies, if all of it is in one of this rank's blocks. Any thread.
     Location locate(const void* memory, std::size_t bytes) const;
@@ -59,10 +63,13 @@ private:
         std::uint64_t freed = 0;                            // how many of its freed blocks are unmapped
     };
 
+    std::uint64_t take_place(std::size_t size);
+    void give_back_place(std::uint64_t offset, std::size_t size);
+
     Segment& segment_;
     mutable std::mutex mutex_;
-    std::uint64_t next_;
-    const std::uint64_t end_;
+    std::map<std::uint64_t, std::uint64_t> free_;  // places: begin and end
+    std::atomic<bool> reuse_{true};
     std::map<const std::byte*, Block> own_;  // by address
     FreedBlocks& freed_;
     std::vector<Other> others_;

@@ -92,9 +92,13 @@ void Segment::reserve(std::uint64_t offset, std::size_t bytes) {
     if (result != 0) fail(DDP_ERROR_OUT_OF_MEMORY, "no ", bytes, " bytes of shared memory: ", std::strerror(errno));
 }
 
-void Segment::release(std::uint64_t offset, std::size_t bytes) noexcept {
-    fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-              static_cast<off_t>(bytes));
+bool Segment::release(std::uint64_t offset, std::size_t bytes) noexcept {
+    int result;
+    do {
+        result = fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                           static_cast<off_t>(bytes));
+    } while (result != 0 && errno == EINTR);
+    return result == 0;
 }
 
 }  // namespace libddp::shm

@@ -36,8 +36,8 @@ public:
     int fd() const { return fd_.get(); }
     // Sets memory aside, zeroed, so that using it later cannot fail. Throws OUT_OF_MEMORY.
     void reserve(std::uint64_t offset, std::size_t bytes);
-    // Gives it back. The part reads as zeros wherever it is still mapped.
-    void release(std::uint64_t offset, std::size_t bytes) noexcept;
+    // Gives it back. The part reads as zeros wherever it is still mapped; false if the kernel cannot do that.
+    bool release(std::uint64_t offset, std::size_t bytes) noexcept;
     // offset: a multiple of page_size(). Throws OUT_OF_MEMORY, and RANK_FAILED if the segment does not reach that far.
     Mapping map(std::uint64_t offset, std::size_t bytes) const;
 

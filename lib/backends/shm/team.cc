@@ -242,6 +242,7 @@ void Team::check_others(Counter& counter, std::uint32_t target) const {
 }
 
 void Team::give_up() {
+    arena_->stop_reuse();
     shared_->broken.store(1);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     for (Counter* counter : {&shared_->arrivals, &shared_->barrier, &shared_->completed}) counter->wake_all();

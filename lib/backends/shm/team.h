@@ -94,7 +94,7 @@ public:
     std::uint64_t blocks(int rank) const { return (index(rank) + 1) << kBlockRangeBits; }
 
 private:
-    static constexpr int kBlockRangeBits = 44;  // 16 TiB of addresses in the file for all that a rank ever allocates
+    static constexpr int kBlockRangeBits = 44;  // 16 TiB of addresses in the file for what a rank has allocated
 
     static std::uint64_t index(int i) { return static_cast<std::uint64_t>(i); }
     std::uint64_t round_up(std::uint64_t bytes) const { return (bytes + page_ - 1) / page_ * page_; }

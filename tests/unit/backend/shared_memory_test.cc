@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -193,8 +194,43 @@ TEST(SharedMemory, IsReachedOnlyWhereItIs) {
     // Numbers are read where their processor can.
     EXPECT_NE(there.reach(0, {location.block, location.bytes, 8}, 100, 8), nullptr);
     EXPECT_EQ(there.reach(0, {location.block, location.bytes, 4}, 100, 8), nullptr);
-    // What is mapped counts, not what is said later.
-    EXPECT_EQ(there.reach(0, {location.block, 100 * page, 0}, 3 * page), nullptr);
+    EXPECT_EQ(error_of([&] {
+                  there.reach(0, {location.block, 100 * page, 0}, 3 * page);
+              }).code,
+              DDP_ERROR_RANK_FAILED)
+        << "the segment is not that long";
+}
+
+TEST(SharedMemory, PlacesOfFreedBlocksAreUsedAgain) {
+    shm::Segment segment, same(fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0));
+    const std::size_t page = shm::page_size();
+    shm::FreedBlocks freed_here{}, freed_there{};
+    shm::Arena here(segment, page, 9 * page, freed_here, 2);
+    shm::Arena there(same, 9 * page, 17 * page, freed_there, 2);
+    // Blocks of several sizes, freed in another order than they were made in, some while the other rank has them mapped.
+    for (int round = 0; round < 300; ++round) {
+        const std::size_t pages[] = {1 + static_cast<std::size_t>(round) % 3, 2,
+                                     1 + static_cast<std::size_t>(round) % 2};
+        std::byte* blocks[3];
+        for (int i = 0; i < 3; ++i) {
+            const std::size_t bytes = pages[i] * page;
+            blocks[i] = static_cast<std::byte*>(here.allocate(bytes));
+            ASSERT_EQ(std::count(blocks[i], blocks[i] + bytes, std::byte{0}), static_cast<std::ptrdiff_t>(bytes));
+            std::memset(blocks[i], round % 100 + i + 1, bytes);
+        }
+        if (round % 5 != 0) there.follow(0, freed_here);
+        for (int i = 0; i < 3; ++i) {
+            const std::byte* seen = there.reach(0, here.locate(blocks[i], pages[i] * page), pages[i] * page);
+            ASSERT_NE(seen, nullptr);
+            ASSERT_EQ(std::memcmp(seen, blocks[i], pages[i] * page), 0);
+        }
+        for (int i : {round % 3, (round + 1) % 3, (round + 2) % 3}) here.deallocate(blocks[i]);
+    }
+    void* const all = here.allocate(8 * page);  // in one piece again
+    EXPECT_EQ(error_of([&] { here.allocate(1); }).code, DDP_ERROR_OUT_OF_MEMORY);
+    here.stop_reuse();
+    here.deallocate(all);
+    EXPECT_EQ(error_of([&] { here.allocate(1); }).code, DDP_ERROR_OUT_OF_MEMORY);
 }
 
 // A rank that gives up in the middle of a collective may free its memory while the others still sum what is there.
