@@ -44,7 +44,6 @@ struct Side {
 
 // ", context 1 (first parameter 'critic.w')".
 std::string context_text(std::int32_t context, const std::function<std::string(std::int32_t)>& name_of) {
-    if (context < 0) return "";
     const std::string name = name_of(context);
     return str(", context ", context, name.empty() ? "" : str(" (first parameter '", name, "')"));
 }
@@ -116,9 +115,9 @@ std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const
     const bool me_first = my_rank < their_rank;
     const Side me{my_rank, mine}, other{their_rank, theirs};
     const Side &first = me_first ? me : other, &second = me_first ? other : me;
+    const bool differ = mine.context != theirs.context && mine.context >= 0 && theirs.context >= 0;
     const auto side = [&](const Side& s) {
-        return str("rank ", s.rank, " is at ", describe(s.at),
-                   mine.context == theirs.context ? "" : context_text(s.at.context, context_name),
+        return str("rank ", s.rank, " is at ", describe(s.at), !differ ? "" : context_text(s.at.context, context_name),
                    s.rank != my_rank || label.empty() ? "" : ", ", s.rank == my_rank ? label : "");
     };
     return str("ranks disagree: ", side(first), "; ", side(second), "; ", hint(first, second));
