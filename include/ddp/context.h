@@ -107,7 +107,8 @@ typedef struct ddp_param_desc {
 
 DDP_API void ddp_context_options_init(ddp_context_options* options);
 
-/* Makes a context on a group, which it keeps alive. options NULL: defaults.
+/* Makes a context on a group, which it keeps alive. options NULL: defaults. All ranks make the contexts of a group in
+ * the same order: the group numbers them, and ranks compare the number before each collective of a context.
  * Threads: any. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* options, ddp_context** context,
                                       ddp_error** error);

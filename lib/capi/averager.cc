@@ -74,7 +74,7 @@ void check_outer(const ddp_outer_options& o) {
 ddp_status ddp_average_parameters(ddp_context* context, ddp_group* group, ddp_error** error) {
     return guard(error, "ddp_average_parameters", [&] {
         Context& c = committed_between_steps(context);
-        average_parameters(c.table(), c.streams(), group ? *group->impl : *c.group(), -1);
+        average_parameters(c, group ? *group->impl : *c.group(), -1);
     });
 }
 

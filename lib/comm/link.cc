@@ -434,8 +434,8 @@ void LinkOperation::begin() {
     const Collective& c = collective_;
     const std::int64_t sequence = link_.next_sequence_++;
     if (link_.monitor_) link_.monitor_->set_progress(sequence + 1);
-    mine_ = {tag_.plan, tag_.step, tag_.synced_steps, sequence,     c.count, tag_.bucket, c.kind, c.dtype,
-             c.op,      c.root,    c.device.kind,     tag_.purpose, 0};
+    mine_ = {tag_.plan, tag_.step, tag_.synced_steps, sequence,     c.count,     tag_.bucket, c.kind, c.dtype,
+             c.op,      c.root,    c.device.kind,     tag_.purpose, tag_.context};
     const bool unchecked =
         (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
     checked_ = link_.world() > 1 && !unchecked;
@@ -551,7 +551,9 @@ void LinkOperation::run_scaled() {
 ErrorInfo LinkOperation::disagree(std::int32_t other) {
     keep_link();
     return link_.break_everywhere(
-        {DDP_ERROR_MISMATCH, describe_mismatch(mine_, link_.rank(), theirs_, other, tag_.label ? *tag_.label : ""),
+        {DDP_ERROR_MISMATCH,
+         describe_mismatch(mine_, link_.rank(), theirs_, other, tag_.label ? *tag_.label : "",
+                           [this](std::int32_t context) { return link_.context_name(context); }),
          other, -1, tag_.bucket, tag_.step});
 }
 
@@ -647,6 +649,32 @@ std::shared_ptr<std::byte> Link::allocate(std::size_t bytes) {
     if (void* memory = transport_->allocate(bytes, {DDP_DEVICE_CPU, 0}))
         return {static_cast<std::byte*>(memory), [owner = transport_](std::byte* m) { owner->deallocate(m); }};
     return allocate_zeroed(bytes);
+}
+
+std::int32_t Link::next_context_number() const {
+    std::lock_guard lock(mutex_);
+    return next_context_;
+}
+
+void Link::take_context_number(std::int32_t number) {
+    std::lock_guard lock(mutex_);
+    next_context_ = number + 1;
+}
+
+void Link::forget_context(std::int32_t number) {
+    std::lock_guard lock(mutex_);
+    context_names_.erase(number);
+}
+
+void Link::name_context(std::int32_t number, const std::string& name) {
+    std::lock_guard lock(mutex_);
+    context_names_[number] = name;
+}
+
+std::string Link::context_name(std::int32_t number) const {
+    std::lock_guard lock(mutex_);
+    const auto found = context_names_.find(number);
+    return found == context_names_.end() ? "" : found->second;
 }
 
 void Link::abort_transports() {

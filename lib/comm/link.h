@@ -63,6 +63,13 @@ public:
     const std::string& key_prefix() const { return place_.prefix; }
     const std::shared_ptr<Executor>& executor() const { return executor_; }
     const record::Recorder& recorder() const { return recorder_; }
+    // For ContextNumber. Any thread.
+    std::int32_t next_context_number() const;
+    void take_context_number(std::int32_t number);
+    void forget_context(std::int32_t number);
+    void name_context(std::int32_t number, const std::string& name);
+    // Empty: unknown.
+    std::string context_name(std::int32_t number) const;
     // Memory for buckets, zeroed, aligned to 64 bytes; released when the pointer is.
     std::shared_ptr<std::byte> allocate(std::size_t bytes);
     // On the stream's device, to be used in its order.
@@ -125,6 +132,8 @@ private:
     mutable std::mutex mutex_;
     ErrorInfo verdict_;
     Links earlier_;  // only while this one is joined
+    std::int32_t next_context_ = 0;
+    std::map<std::int32_t, std::string> context_names_;  // of the contexts that exist
     std::weak_ptr<Arbiter> arbiter_;
     std::shared_ptr<Store> lone_store_;
     // Of devices; made when they are needed.

@@ -42,6 +42,12 @@ struct Side {
     const Signature& at;
 };
 
+// ", context 1 (first parameter 'critic.w')".
+std::string context_text(std::int32_t context, const std::function<std::string(std::int32_t)>& name_of) {
+    const std::string name = name_of(context);
+    return str(", context ", context, name.empty() ? "" : str(" (first parameter '", name, "')"));
+}
+
 // The step that one rank syncs went by without communication on the other, as both have synced equally often.
 std::string hint_for_steps(const Side& a, const Side& b) {
     const auto& [early, late] = a.at.step < b.at.step ? std::pair(a, b) : std::pair(b, a);
@@ -64,6 +70,9 @@ std::string hint_for_program(const Side& own, const Side& other) {
 std::string hint(const Side& a, const Side& b) {
     if (is_programs_own(a.at) != is_programs_own(b.at))
         return is_programs_own(a.at) ? hint_for_program(a, b) : hint_for_program(b, a);
+    if (a.at.context != b.at.context && a.at.context >= 0 && b.at.context >= 0)
+        return "the ranks use the contexts of the group in a different order; every rank must create, commit, step and "
+               "finalize them in the same order";
     if (a.at.step != b.at.step && a.at.step >= 0 && b.at.step >= 0) return hint_for_steps(a, b);
     if (a.at.purpose != b.at.purpose) return "the ranks call functions of libddp in a different order";
     if (a.at.plan != b.at.plan && a.at.purpose == Purpose::kAverage)
@@ -100,14 +109,16 @@ std::string describe(const WaitTarget& p) {
 }
 
 std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs,
-                              std::int32_t their_rank, std::string_view label) {
+                              std::int32_t their_rank, std::string_view label,
+                              const std::function<std::string(std::int32_t)>& context_name) {
     // The lower rank first, so that both sides say the same.
     const bool me_first = my_rank < their_rank;
     const Side me{my_rank, mine}, other{their_rank, theirs};
     const Side &first = me_first ? me : other, &second = me_first ? other : me;
+    const bool differ = mine.context != theirs.context && mine.context >= 0 && theirs.context >= 0;
     const auto side = [&](const Side& s) {
-        return str("rank ", s.rank, " is at ", describe(s.at), s.rank != my_rank || label.empty() ? "" : ", ",
-                   s.rank == my_rank ? label : "");
+        return str("rank ", s.rank, " is at ", describe(s.at), !differ ? "" : context_text(s.at.context, context_name),
+                   s.rank != my_rank || label.empty() ? "" : ", ", s.rank == my_rank ? label : "");
     };
     return str("ranks disagree: ", side(first), "; ", side(second), "; ", hint(first, second));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -23,7 +24,7 @@ struct Signature {
     std::int32_t root;
     std::int32_t device;  // the kind of memory: ranks whose memory differs would cut the data differently
     Purpose purpose;
-    std::int32_t reserved0;
+    std::int32_t context;
 };
 static_assert(sizeof(Signature) == 72, "it travels as bytes: no padding");
 
@@ -39,8 +40,10 @@ struct WaitTarget {
 std::string describe(const WaitTarget& target);
 
 // The whole sentence: who does what, and which of the differences matters. label: of what this rank does.
+// context_name: the name of a context of the group; empty: unknown.
 std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs,
-                              std::int32_t their_rank, std::string_view label);
+                              std::int32_t their_rank, std::string_view label,
+                              const std::function<std::string(std::int32_t)>& context_name);
 
 // What may help where another rank did not come to this operation; empty, or to stand behind another sentence.
 std::string advice_for(const Signature& signature);

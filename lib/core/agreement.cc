@@ -16,9 +16,9 @@ namespace {
 
 // This rank's numbers side by side with everyone's.
 template <class T>
-std::vector<T> gather(Group& group, Purpose purpose, const std::vector<T>& mine) {
+std::vector<T> gather(Group& group, const OpTag& tag, const std::vector<T>& mine) {
     std::vector<T> all(mine.size() * static_cast<std::size_t>(group.world()));
-    group.run({DDP_COLLECTIVE_ALLGATHER, mine.data(), all.data(), mine.size() * sizeof(T), DDP_U8}, OpTag::of(purpose));
+    group.run({DDP_COLLECTIVE_ALLGATHER, mine.data(), all.data(), mine.size() * sizeof(T), DDP_U8}, tag);
     return all;
 }
 
@@ -92,10 +92,11 @@ bool is_reversed(const std::string& line, const std::string& other) {
 
 }  // namespace
 
-void agree_on_model(Group& group, const std::string& header, const std::vector<std::string>& params) {
+void agree_on_model(Group& group, const OpTag& of, const std::string& header, const std::vector<std::string>& params) {
     if (group.world() == 1) return;
+    const OpTag tag = of.with(Purpose::kModel);
     const std::string mine = join_lines(header, params);
-    auto heads = gather<std::uint64_t>(group, Purpose::kModel, {Hash().add(mine).value(), mine.size()});
+    auto heads = gather<std::uint64_t>(group, tag, {Hash().add(mine).value(), mine.size()});
     bool same = true;
     std::size_t longest = 0;
     for (std::size_t i = 0; i < heads.size(); i += 2) {
@@ -105,22 +106,22 @@ void agree_on_model(Group& group, const std::string& header, const std::vector<s
     if (same) return;
     std::vector<char> padded(longest);
     std::copy(mine.begin(), mine.end(), padded.begin());
-    auto all = gather(group, Purpose::kModel, padded);
+    auto all = gather(group, tag, padded);
     std::vector<std::string> tables;
     for (std::size_t r = 0; r < heads.size() / 2; ++r) tables.emplace_back(all.data() + r * longest, heads[2 * r + 1]);
     // The first rank to throw may end, and with it the group, while others still receive tables. After a barrier all have them,
     // whatever becomes of the barrier.
     try {
-        group.run({DDP_COLLECTIVE_BARRIER}, OpTag::of(Purpose::kModel));
+        group.run({DDP_COLLECTIVE_BARRIER}, tag);
     } catch (const Error& error) {
         if (error.info().code == DDP_ERROR_INTERRUPTED) throw;
     }
     report_difference(tables);
 }
 
-void agree_on_plan(Group& group, std::uint64_t hash) {
+void agree_on_plan(Group& group, const OpTag& of, std::uint64_t hash) {
     if (group.world() == 1) return;
-    auto all = gather<std::uint64_t>(group, Purpose::kPlan, {hash});
+    auto all = gather<std::uint64_t>(group, of.with(Purpose::kPlan), {hash});
     for (std::size_t r = 0; r < all.size(); ++r)
         if (all[r] != all[0])
             throw Error(group.break_everywhere({DDP_ERROR_MISMATCH,
@@ -130,12 +131,12 @@ void agree_on_plan(Group& group, std::uint64_t hash) {
                                                 static_cast<std::int32_t>(r)}));
 }
 
-std::vector<std::int32_t> agree_on_neighbours(Group& group, std::vector<std::int32_t> mine) {
+std::vector<std::int32_t> agree_on_neighbours(Group& group, const OpTag& of, std::vector<std::int32_t> mine) {
     // The least of the numbers, and of their opposites: the ranks agree where these two are opposites.
     const std::size_t count = mine.size();
     for (std::size_t i = 0; i < count; ++i) mine.push_back(-mine[i]);
     group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, mine.data(), mine.size(), DDP_I32, DDP_MIN},
-              OpTag::of(Purpose::kModel));
+              of.with(Purpose::kModel));
     for (std::size_t i = 0; i < count; ++i)
         if (mine[i] != -mine[count + i]) mine[i] = -1;
     mine.resize(count);
@@ -156,9 +157,9 @@ static_assert(sizeof(StepReport) == 24, "it travels as bytes: no padding");
 
 }  // namespace
 
-StepOutcome exchange_step(Group& group, const StepReport& mine) {
+StepOutcome exchange_step(Group& group, const OpTag& of, const StepReport& mine) {
     std::vector<StepReport> all(static_cast<std::size_t>(group.world()));
-    group.run({DDP_COLLECTIVE_ALLGATHER, &mine, all.data(), sizeof mine, DDP_U8}, OpTag::of(Purpose::kStepBegin));
+    group.run({DDP_COLLECTIVE_ALLGATHER, &mine, all.data(), sizeof mine, DDP_U8}, of.with(Purpose::kStepBegin));
     StepOutcome outcome;
     std::int64_t most_steps = -1;
     for (std::int32_t rank = 0; rank < group.world(); ++rank) {
@@ -192,8 +193,8 @@ constexpr std::size_t kChunkBytes = std::size_t{250} << 20;
 // What is sent of one device.
 class Sender {
 public:
-    Sender(Group& group, StreamPtr stream, std::int32_t root)
-        : group_(group), stream_(std::move(stream)), root_(root) {}
+    Sender(Group& group, const OpTag& of, StreamPtr stream, std::int32_t root)
+        : group_(group), stream_(std::move(stream)), tag_(of.with(Purpose::kState).on(stream_)), root_(root) {}
 
     const StreamPtr& stream() const { return stream_; }
 
@@ -217,15 +218,15 @@ public:
 
 private:
     void broadcast(std::byte* memory, std::size_t bytes) {
-        const OpTag tag = OpTag::of(Purpose::kState).on(stream_);
         for (std::size_t at = 0; at < bytes; at += kChunkBytes)
             group_.run({DDP_COLLECTIVE_BROADCAST, nullptr, memory + at, std::min(kChunkBytes, bytes - at), DDP_U8,
                         DDP_SUM, root_, device_of_stream(stream_)},
-                       tag);
+                       tag_);
     }
 
     Group& group_;
     const StreamPtr stream_;
+    const OpTag tag_;
     const std::int32_t root_;
     std::vector<Piece> small_;
     ScratchMemory memory_;
@@ -234,8 +235,8 @@ private:
 }  // namespace
 
 // Devices in the order in which they come first, as their numbers may differ between ranks.
-void broadcast_state(Group& group, const ContextStreams& streams, const std::vector<const Param*>& entries,
-                     std::int32_t root) {
+void broadcast_state(Group& group, const OpTag& of, const ContextStreams& streams,
+                     const std::vector<const Param*>& entries, std::int32_t root) {
     if (group.world() == 1) return;
     std::list<Sender> senders;
     for (const Param* p : entries) {
@@ -243,7 +244,7 @@ void broadcast_state(Group& group, const ContextStreams& streams, const std::vec
         const StreamPtr stream = streams.stream(p->device);
         auto sender =
             std::find_if(senders.begin(), senders.end(), [&](const Sender& s) { return s.stream() == stream; });
-        if (sender == senders.end()) sender = senders.emplace(senders.end(), group, stream, root);
+        if (sender == senders.end()) sender = senders.emplace(senders.end(), group, of, stream, root);
         sender->send(*p);
     }
     for (Sender& sender : senders) sender.flush();

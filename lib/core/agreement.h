@@ -1,4 +1,4 @@
-// Questions on which all ranks must give the same answer.
+// Questions on which all ranks must give the same answer. of: the tag of the context that asks.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace libddp {
 // Collective. `header` and `params` have to be the same on every rank; params[i] describes parameter i, buffers may
 // follow. Throws MISMATCH, the same on every rank, naming the first line that differs from rank 0's and the ranks that
 // have it so. The group stays healthy.
-void agree_on_model(Group& group, const std::string& header, const std::vector<std::string>& params);
+void agree_on_model(Group& group, const OpTag& of, const std::string& header, const std::vector<std::string>& params);
 
 // Collective. Breaks the group with MISMATCH if the hashes of the plans differ.
-void agree_on_plan(Group& group, std::uint64_t hash);
+void agree_on_plan(Group& group, const OpTag& of, std::uint64_t hash);
 
 // Collective. `mine` without what another rank has otherwise: -1 stands there.
-std::vector<std::int32_t> agree_on_neighbours(Group& group, std::vector<std::int32_t> mine);
+std::vector<std::int32_t> agree_on_neighbours(Group& group, const OpTag& of, std::vector<std::int32_t> mine);
 
 // What ranks tell each other at the beginning of a step, where the step depends on it: weights, and who has inputs.
 struct StepReport {
@@ -40,11 +40,11 @@ struct StepOutcome {
 };
 
 // Collective. A difference in `sync` between ranks with inputs breaks the group.
-StepOutcome exchange_step(Group& group, const StepReport& mine);
+StepOutcome exchange_step(Group& group, const OpTag& of, const StepReport& mine);
 
 // Collective. Overwrites the data of every entry that has any and is not ignored, bit for bit, with that of rank `root`.
 // Small ones of one device travel together. On a device: in the order of the context's stream there.
-void broadcast_state(Group& group, const ContextStreams& streams, const std::vector<const Param*>& entries,
-                     std::int32_t root);
+void broadcast_state(Group& group, const OpTag& of, const ContextStreams& streams,
+                     const std::vector<const Param*>& entries, std::int32_t root);
 
 }  // namespace libddp

@@ -71,13 +71,13 @@ ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own
 
 }  // namespace
 
-void average_parameters(const ParamTable& table, const ContextStreams& streams, Group& group, std::int64_t step,
-                        std::uint64_t outer) {
+void average_parameters(const Context& context, Group& group, std::int64_t step, std::uint64_t outer) {
     group.check();
     if (group.world() == 1) return;
+    const ContextStreams& streams = context.streams();
     // Devices in the order in which they come first, as their numbers may differ between ranks.
     std::map<ddp_dtype, std::vector<std::pair<StreamPtr, std::vector<Piece>>>> by_dtype;
-    for (const Param& p : table.params()) {
+    for (const Param& p : context.table().params()) {
         if (!p.data || p.bytes == 0 || p.ignored || !is_floating(p.dtype)) continue;
         auto& devices = by_dtype[p.dtype];
         const StreamPtr stream = streams.stream(p.device);
@@ -85,7 +85,7 @@ void average_parameters(const ParamTable& table, const ContextStreams& streams, 
         if (found == devices.end()) found = devices.insert(devices.end(), {stream, {}});
         found->second.push_back({static_cast<std::byte*>(p.data), p.bytes});
     }
-    OpTag tag = OpTag::of(Purpose::kAverage);
+    OpTag tag = context.number().tag(Purpose::kAverage);
     tag.step = step;
     tag.plan = outer;
     const StreamScope order(streams);
@@ -106,7 +106,7 @@ Averager::Averager(Context& context, std::vector<Level> levels, std::int64_t war
     Group& all = *context.group();
     for (Level& level : levels_)
         if (level.ranks > 1 && level.ranks < all.world())
-            level.group = all.split(all.rank() / level.ranks, all.rank(), {});
+            level.group = all.split(all.rank() / level.ranks, all.rank(), context.number().tag());
 }
 
 // Smaller groups are parts of the group that the context had then.
@@ -201,8 +201,7 @@ std::int32_t Averager::average(const Level& level, std::uint64_t outer) {
     const auto& all = context_.group();
     if (level.ranks == 1 && levels_.size() > 1) return 1;
     const auto average_over = [&](Group& group) {
-        in_call("ddp_average_parameters",
-                [&] { average_parameters(context_.table(), context_.streams(), group, steps_, outer); });
+        in_call("ddp_average_parameters", [&] { average_parameters(context_, group, steps_, outer); });
     };
     if (!level.group) {
         average_over(*all);

@@ -14,10 +14,9 @@
 
 namespace libddp {
 
-// The mean over the ranks of `group` of all values that have one, in place. step and outer, a hash, are compared between
-// ranks; -1 and 0: none. Collective.
-void average_parameters(const ParamTable& table, const ContextStreams& streams, Group& group, std::int64_t step,
-                        std::uint64_t outer = 0);
+// The mean over the ranks of `group` of all values of the context that have one, in place. step and outer, a hash, are
+// compared between ranks; -1 and 0: none. Collective.
+void average_parameters(const Context& context, Group& group, std::int64_t step, std::uint64_t outer = 0);
 
 class Averager {
 public:

@@ -17,7 +17,9 @@ namespace libddp {
 std::int32_t Context::register_param(Param param) {
     building();
     copy_if_checked(param);
-    return table_.add_param(std::move(param));
+    const std::int32_t id = table_.add_param(std::move(param));
+    name_number(*number_);
+    return id;
 }
 
 // All or none.
@@ -30,7 +32,12 @@ std::vector<std::int32_t> Context::register_params(std::vector<Param> params) {
         ids.push_back(table.add_param(std::move(param)));
     }
     table_ = std::move(table);
+    name_number(*number_);
     return ids;
+}
+
+void Context::name_number(ContextNumber& number) const {
+    if (table_.size() > 0) number.set_name(table_[0].name);
 }
 
 // What is checked is copied, so that what the program writes is never what is reduced.
@@ -48,17 +55,17 @@ void Context::commit() {
     group_->require_unbroken();
     std::string header = options_.text();
     if (plan_text_) header += str(", adopted plan ", std::hex, Hash().add(*plan_text_).value());
-    agree_on_model(*group_, header, table_.lines());
+    agree_on_model(*group_, number_->tag(), header, table_.lines());
     check_table();
     for (const Param* p : state()) streams_.require(p->device);
     const StreamScope order(streams_);
-    agree_on_ranges(*group_);
+    agree_on_ranges(*group_, number_->tag());
     std::optional<std::vector<std::vector<std::int32_t>>> planned;
     if (plan_text_)
         in_call("ddp_plan_adopt, read by ddp_commit", [&] { planned = plan_from_text(*plan_text_, table_); });
-    if (options_.initial_broadcast) broadcast_state(*group_, streams_, state(), 0);
-    reducer_ =
-        std::make_unique<Reducer>(group_, table_, streams_, options_.reducer, hook_, frozen_, std::move(planned));
+    if (options_.initial_broadcast) broadcast_state(*group_, number_->tag(), streams_, state(), 0);
+    reducer_ = std::make_unique<Reducer>(group_, *number_, table_, streams_, options_.reducer, hook_, frozen_,
+                                         std::move(planned));
     hook_ = {};
     reducer_->set_reduced_callback(std::move(reduced_));
     reducer_->set_sync(sync_);
@@ -67,8 +74,8 @@ void Context::commit() {
 }
 
 // Of the gradients that are reduced in place: what lies in one range of memory on all ranks of the group.
-void Context::agree_on_ranges(Group& group) {
-    if (table_.any_in_place()) table_.set_follows(agree_on_neighbours(group, table_.neighbours()));
+void Context::agree_on_ranges(Group& group, const OpTag& of) {
+    if (table_.any_in_place()) table_.set_follows(agree_on_neighbours(group, of, table_.neighbours()));
 }
 
 // After the ranks have compared their tables, so that all of them fail.
@@ -201,7 +208,7 @@ void Context::skip(std::vector<std::int32_t> params, std::int32_t authority) {
                   group_->world() - 1, ", or -1");
     for (auto id : params) table_.require(id);
     if (authority >= 0) {
-        const OpTag tag = OpTag::of(Purpose::kSkip);
+        const OpTag tag = number_->tag(Purpose::kSkip);
         auto count = static_cast<std::int64_t>(params.size());
         group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, &count, 1, DDP_I64, DDP_SUM, authority}, tag);
         if (count < 0)
@@ -221,11 +228,14 @@ void Context::set_group(std::shared_ptr<Group> group) {
     if (!group_->broken()) reducer.require_idle();
     group->require_unbroken();
     reducer.leave_group(*group);
-    agree_on_model(*group, options_.text(), table_.lines());
-    agree_on_ranges(*group);
+    auto number = std::make_unique<ContextNumber>(group);
+    name_number(*number);
+    agree_on_model(*group, number->tag(), options_.text(), table_.lines());
+    agree_on_ranges(*group, number->tag());
     group_ = group;
+    number_ = std::move(number);
     const StreamScope order(streams_);
-    reducer.set_group(std::move(group));
+    reducer.set_group(std::move(group), *number_);
     buffers_sent_after_ = reducer.synced_steps();
     own_steps_ = 0;  // values are equal again, or the program makes them so
     joined_ = -1;
@@ -349,7 +359,7 @@ void Context::join() {
         reducer.shadow();
     }
     joined_ = -1;
-    broadcast_state(*group_, streams_, state(), outcome.last_to_join);
+    broadcast_state(*group_, number_->tag(), streams_, state(), outcome.last_to_join);
     buffers_sent_after_ = reducer.synced_steps();
     own_steps_ = 0;
 }
@@ -359,7 +369,7 @@ bool Context::has_mean(const StepOutcome& outcome) const {
 }
 
 StepOutcome Context::exchange(bool joined) {
-    return exchange_step(*group_, {weight_, own_steps_, joined, reducer_->sync()});
+    return exchange_step(*group_, number_->tag(), {weight_, own_steps_, joined, reducer_->sync()});
 }
 
 void Context::follow(const StepOutcome& outcome) {
@@ -393,7 +403,7 @@ void Context::send_buffers(std::int32_t root) {
     } else {
         std::vector<const Param*> entries;
         for (const auto& b : table_.buffers()) entries.push_back(&b);
-        broadcast_state(*group_, streams_, entries, root);
+        broadcast_state(*group_, number_->tag(), streams_, entries, root);
     }
     buffers_sent_after_ = reducer_->synced_steps();
 }
@@ -405,6 +415,7 @@ void Context::call_buffer_hook() {
                            b.dtype, b.count, b.device, -1, 0});
     ddp_group handle{group_};
     ddp_error* error = nullptr;
+    const ScopedTag scope(number_->tag());
     const ddp_status status =
         buffer_hook_.fn(buffer_hook_.user_data.get(), &handle, tensors.data(), tensors.size(), &error);
     if (status == DDP_OK) return;

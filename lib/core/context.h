@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/context_number.h"
 #include "comm/group.h"
 #include "core/agreement.h"
 #include "core/device_streams.h"
@@ -41,7 +42,7 @@ struct BufferHook {
 class Context {
 public:
     Context(std::shared_ptr<Group> group, ContextOptions options)
-        : group_(std::move(group)), options_(std::move(options)) {}
+        : group_(std::move(group)), number_(std::make_unique<ContextNumber>(group_)), options_(std::move(options)) {}
 
     std::int32_t register_param(Param param);
     std::vector<std::int32_t> register_params(std::vector<Param> params);
@@ -63,6 +64,7 @@ public:
     std::vector<std::byte> hook_state() const;
     void load_hook_state(const std::byte* data, std::size_t size, bool shared_only);
     const std::shared_ptr<Group>& group() const { return group_; }
+    const ContextNumber& number() const { return *number_; }
     bool skips_nonfinite() const { return options_.reducer.nonfinite == Nonfinite::kSkip; }
     void set_reduced_callback(ReducedCallback callback);
     void set_buffer_hook(BufferHook hook) { buffer_hook_ = std::move(hook); }
@@ -109,7 +111,8 @@ public:
 private:
     void building() const;
     void copy_if_checked(Param& param) const;
-    void agree_on_ranges(Group& group);
+    void agree_on_ranges(Group& group, const OpTag& of);
+    void name_number(ContextNumber& number) const;
     void check_table() const;
     const char* what_checks() const;
     bool exchanges() const { return options_.join || options_.weighted; }
@@ -125,6 +128,7 @@ private:
 
     const std::shared_ptr<const void> life_ = std::make_shared<char>();
     std::shared_ptr<Group> group_;
+    std::unique_ptr<ContextNumber> number_;  // on the group
     const ContextOptions options_;
     ParamTable table_;
     ContextStreams streams_;

@@ -23,8 +23,9 @@ struct Completion {
 
 }  // namespace
 
-void LaunchQueue::set_group(std::shared_ptr<Group> group) {
+void LaunchQueue::set_group(std::shared_ptr<Group> group, const OpTag& of) {
     group_ = std::move(group);
+    of_ = of;
     while (links_.size() < group_->link_count()) links_.push_back(std::make_unique<ddp_group>());
     for (std::size_t i = 0; i < links_.size(); ++i) links_[i]->impl = group_->link(i);
 }
@@ -134,7 +135,11 @@ void LaunchQueue::launch(Entry& entry) {
     entry.launched_at = Deadline::Clock::now();
     record_launch(entry, record::EventKind::kLaunch, record::to_ns(entry.launched_at));
     // Hooks use the bucket as well as its memory.
-    OpTag tag{step_.agreement, step_.step, entry.bucket.index, entry.label, std::shared_ptr<Entry>(entries_, &entry)};
+    OpTag tag = of_.keeping(std::shared_ptr<Entry>(entries_, &entry));
+    tag.plan = step_.agreement;
+    tag.step = step_.step;
+    tag.bucket = entry.bucket.index;
+    tag.label = entry.label;
     tag.executor = group_->link(static_cast<std::size_t>(entry.bucket.index))->executor();
     tag.borrowers = entry.borrowers;
     tag.stream = entry.bucket.stream;
@@ -220,9 +225,11 @@ void LaunchQueue::record_launch(const Entry& entry, record::EventKind kind, std:
 }
 
 OpTag LaunchQueue::step_tag(Purpose purpose) const {
-    OpTag tag{step_.agreement, step_.step, -1, nullptr, nullptr, group_->link(0)->executor()};
+    OpTag tag = of_.with(purpose);
+    tag.plan = step_.agreement;
+    tag.step = step_.step;
+    tag.executor = group_->link(0)->executor();
     tag.synced_steps = step_.synced_steps;
-    tag.purpose = purpose;
     return tag;
 }
 

@@ -47,9 +47,12 @@ public:
         bool votes = false;
     };
 
-    LaunchQueue(std::shared_ptr<Group> group, LaunchOwner& owner) : owner_(owner) { set_group(std::move(group)); }
+    // of: the context's tag.
+    LaunchQueue(std::shared_ptr<Group> group, const OpTag& of, LaunchOwner& owner) : owner_(owner) {
+        set_group(std::move(group), of);
+    }
 
-    void set_group(std::shared_ptr<Group> group);
+    void set_group(std::shared_ptr<Group> group, const OpTag& of);
     void set_recorder(const record::Recorder& recorder) { recorder_ = recorder; }
     // New buckets. Not while a step is under way.
     void reset_layout(const BucketStore& store, const ParamTable& table, bool mean);
@@ -137,6 +140,7 @@ private:
     ErrorInfo with_bucket(ErrorInfo error, const Entry& entry, const std::string& text) const;
 
     std::shared_ptr<Group> group_;
+    OpTag of_;
     std::vector<std::unique_ptr<ddp_group>> links_;  // hooks borrow them: they stay where they are
     record::Recorder recorder_;
     HookPtr hook_;

@@ -282,14 +282,15 @@ std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text, c
     return buckets;
 }
 
-std::vector<std::vector<std::int32_t>> plan_of_rank_0(Group& group, const BucketPlan& mine, const ParamTable& table) {
+std::vector<std::vector<std::int32_t>> plan_of_rank_0(Group& group, const OpTag& of, const BucketPlan& mine,
+                                                      const ParamTable& table) {
     std::vector<std::int32_t> ids;
     for (const PlanBucket& bucket : mine.buckets) {
         ids.insert(ids.end(), bucket.params.begin(), bucket.params.end());
         ids.push_back(kEndOfBucket);
     }
     ids.resize(2 * table.params().size(), kEndOfBucket);  // as many on every rank
-    group.run({DDP_COLLECTIVE_BROADCAST, nullptr, ids.data(), ids.size(), DDP_I32}, OpTag::of(Purpose::kPlan));
+    group.run({DDP_COLLECTIVE_BROADCAST, nullptr, ids.data(), ids.size(), DDP_I32}, of.with(Purpose::kPlan));
     std::vector<std::vector<std::int32_t>> buckets(1);
     for (const std::int32_t id : ids) {
         if (id < kEndOfBucket || id >= table.size() || (id >= 0 && table[id].ignored))
@@ -331,9 +332,9 @@ bool same_parameters(std::vector<std::int32_t> one, std::vector<std::int32_t> ot
 
 }  // namespace
 
-void ReadyOrder::agree(Group& group, std::int32_t root, bool consensus) {
+void ReadyOrder::agree(Group& group, const OpTag& of, std::int32_t root, bool consensus) {
     // A rank that has recorded nothing (it joined a running job) says what it knows.
-    const OpTag tag = OpTag::of(Purpose::kReadyOrder);
+    const OpTag tag = of.with(Purpose::kReadyOrder);
     std::vector<std::int32_t> order = own_.empty() ? agreed_ : own_;
     if (!consensus) {
         group.run({DDP_COLLECTIVE_BROADCAST, nullptr, order.data(), order.size(), DDP_I32, DDP_SUM, root}, tag);

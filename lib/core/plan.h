@@ -74,8 +74,9 @@ std::string plan_to_text(const BucketPlan& plan, const ParamTable& table);
 // The buckets as lists of parameters. Throws INVALID_ARGUMENT, naming what is wrong.
 std::vector<std::vector<std::int32_t>> plan_from_text(const std::string& text, const ParamTable& table);
 
-// The same lists of rank 0, on all ranks. Collective. Throws INVALID_ARGUMENT if they are no plan for this table.
-std::vector<std::vector<std::int32_t>> plan_of_rank_0(Group& group, const BucketPlan& mine, const ParamTable& table);
+// The same lists of rank 0, on all ranks. Collective. of: the tag of the context. Throws INVALID_ARGUMENT if they are no plan for this table.
+std::vector<std::vector<std::int32_t>> plan_of_rank_0(Group& group, const OpTag& of, const BucketPlan& mine,
+                                                      const ParamTable& table);
 
 // The order in which gradients become ready: recorded now and then, agreed between ranks, and followed by the next plan.
 class ReadyOrder {
@@ -96,7 +97,7 @@ public:
     const std::vector<std::int32_t>& agreed() const { return agreed_; }
     // Collective: that of rank `root`, or (consensus) by the mean place that a parameter has on the ranks (section
     // 6.2.1 of the paper asks for such a consensus).
-    void agree(Group& group, std::int32_t root, bool consensus);
+    void agree(Group& group, const OpTag& of, std::int32_t root, bool consensus);
 
 private:
     std::vector<std::int32_t> agreed_, own_, heard_;

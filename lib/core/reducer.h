@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/context_number.h"
 #include "comm/group.h"
 #include "core/bucket_store.h"
 #include "core/cap_tuner.h"
@@ -67,9 +68,10 @@ class Reducer final : private LaunchOwner {
 public:
     // Plans (`planned`: these buckets), checks the plan with the other ranks, allocates. Collective.
     // streams: of all devices in the table.
-    Reducer(std::shared_ptr<Group> group, const ParamTable& table, const ContextStreams& streams,
-            ReducerOptions options, HookPtr hook, const std::vector<std::int32_t>& frozen,
-            std::optional<std::vector<std::vector<std::int32_t>>> planned);
+    // number: of the context, until set_group() gives another.
+    Reducer(std::shared_ptr<Group> group, const ContextNumber& number, const ParamTable& table,
+            const ContextStreams& streams, ReducerOptions options, HookPtr hook,
+            const std::vector<std::int32_t>& frozen, std::optional<std::vector<std::vector<std::int32_t>>> planned);
     ~Reducer();
 
     // What ranks have agreed on before the first gradient of a step. factor: by which gradients are multiplied before the
@@ -121,7 +123,7 @@ public:
     // The first part of moving to another group: waits a while for what is under way.
     void leave_group(Group& next);
     // The second. Collective in the new group. The step under way is forgotten. Views may move.
-    void set_group(std::shared_ptr<Group> group);
+    void set_group(std::shared_ptr<Group> group, const ContextNumber& number);
 
     // True if a rebuild is due. Both the same on every rank.
     bool wants_rebuild() const { return rebuild_due_; }
@@ -252,6 +254,7 @@ private:
     void forget_step();
 
     std::shared_ptr<Group> group_;
+    OpTag tag_;  // the context's
     const ParamTable& table_;
     const ContextStreams& streams_;
     const ReducerOptions options_;

@@ -76,6 +76,7 @@ void ElasticJob::add_context(Context& context) {
                 fail_call(DDP_ERROR_UNSUPPORTED, "'", param.name, "' is on ", device_name(param.device),
                           "; an elastic job has its state in memory of the CPU");
     contexts_.push_back(&context);
+    numbers_.push_back(context.number().value());
 }
 
 void ElasticJob::add_averager(Averager& averager) {
@@ -230,11 +231,22 @@ std::vector<StateBlock> ElasticJob::blocks() const {
     return all;
 }
 
+// Contexts of one shape would be taken for each other if a rank added them in another order.
+std::string ElasticJob::order_of_creation() const {
+    if (numbers_.size() < 2) return "";
+    std::string text;
+    for (const std::int32_t number : numbers_)
+        text += str(text.empty() ? "" : ", ",
+                    std::count_if(numbers_.begin(), numbers_.end(), [number](auto other) { return other < number; }));
+    return str(", which it created in the order ", text);
+}
+
 void ElasticJob::compare_blocks(Group& group) const {
     std::vector<std::string> lines;
     for (const StateBlock& block : blocks()) lines.push_back(str("'", block.name, "' of ", block.bytes, " bytes"));
     if (averager_) lines.push_back(str("an averager ", averager_->rhythm()));
-    agree_on_model(group, str(contexts_.size(), " contexts, ", lines.size(), " states"), lines);
+    agree_on_model(group, {}, str(contexts_.size(), " contexts", order_of_creation(), ", ", lines.size(), " states"),
+                   lines);
 }
 
 // What arrives goes to memory of its own first: if the group breaks meanwhile, this rank still has what it had.

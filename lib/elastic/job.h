@@ -77,6 +77,7 @@ private:
     std::shared_ptr<Group> make_alone() const;
     std::vector<StateBlock> blocks() const;
     void heal(Group& group, const Roster& roster);
+    std::string order_of_creation() const;
     void compare_blocks(Group& group) const;
     std::vector<std::byte> send_values(Group& group, const std::vector<std::int32_t>& donors, bool gives) const;
     ContextState send_state(Group& group, Context& context, std::int32_t donor) const;
@@ -87,6 +88,7 @@ private:
     Membership membership_;
     std::shared_ptr<Group> group_;
     std::vector<Context*> contexts_;
+    std::vector<std::int32_t> numbers_;  // of the contexts, on the group where they were created
     Averager* averager_ = nullptr;
     std::vector<StateBlock> own_blocks_;
     std::int64_t steps_ = -1;     // -1: it has no state yet

@@ -38,15 +38,19 @@ Signature bucket_of_step(std::int64_t step, std::int64_t synced_steps) {
     return {7, step, synced_steps, 40, 1000, 2, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_AVG, 0, 0, Purpose::kProgram, 0};
 }
 
+std::string name_of(std::int32_t context) {
+    return context == 1 ? "critic" : "";
+}
+
 // Both sides must say the same. Returns what they say.
 std::string story(const Signature& of_rank_0, const Signature& of_rank_1) {
-    auto from_0 = describe_mismatch(of_rank_0, 0, of_rank_1, 1, "");
-    EXPECT_EQ(from_0, describe_mismatch(of_rank_1, 1, of_rank_0, 0, ""));
+    auto from_0 = describe_mismatch(of_rank_0, 0, of_rank_1, 1, "", name_of);
+    EXPECT_EQ(from_0, describe_mismatch(of_rank_1, 1, of_rank_0, 0, "", name_of));
     return from_0;
 }
 
 TEST(Signature, AProgramsOwnCollectiveIsNoOtherBucketPlan) {
-    Signature own{0, -1, -1, 40, 4, -1, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, 0, 0, Purpose::kProgram, 0};
+    Signature own{0, -1, -1, 40, 4, -1, DDP_COLLECTIVE_ALLREDUCE, DDP_F32, DDP_SUM, 0, 0, Purpose::kProgram, -1};
     const std::string text = story(bucket_of_step(3, 3), own);
     EXPECT_THAT(text,
                 HasSubstr("rank 0 is at allreduce of 1000 f32 (avg), bucket 2 of step 3; rank 1 is at allreduce of 4 "
@@ -129,10 +133,20 @@ TEST(Signature, MismatchReadsTheSameFromBothSides) {
     const Signature a = bucket_of_step(3, 3);
     Signature b = a;
     b.count = 999;
-    auto from_a = describe_mismatch(a, 0, b, 1, ""), from_b = describe_mismatch(b, 1, a, 0, "");
-    EXPECT_EQ(from_a, from_b);
+    const std::string from_a = story(a, b);
     EXPECT_NE(from_a.find("allreduce of 1000 f32 (avg), bucket 2 of step 3"), std::string::npos) << from_a;
     EXPECT_NE(from_a.find("999"), std::string::npos);
+}
+
+TEST(Signature, OfTwoContextsBothAreNamed) {
+    const Signature a = bucket_of_step(3, 3);
+    Signature b = a;
+    b.context = 1;
+    b.step = 4;  // the contexts, not their steps, are what differs
+    const std::string text = story(a, b);
+    EXPECT_THAT(text, HasSubstr("bucket 2 of step 3, context 0; rank 1"));
+    EXPECT_THAT(text,
+                HasSubstr("bucket 2 of step 4, context 1 (first parameter 'critic'); the ranks use the contexts"));
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+#include "comm/context_number.h"
+
+#include <algorithm>
+
+#include "comm/link.h"
+
+namespace libddp {
+
+// A link can be a group of its own and part of another, so a number must be free on all links.
+ContextNumber::ContextNumber(std::shared_ptr<Group> group) : group_(std::move(group)) {
+    for (std::size_t i = 0; i < group_->link_count(); ++i)
+        value_ = std::max(value_, group_->link(i)->next_context_number());
+    for (std::size_t i = 0; i < group_->link_count(); ++i) group_->link(i)->take_context_number(value_);
+}
+
+ContextNumber::~ContextNumber() {
+    for (std::size_t i = 0; i < group_->link_count(); ++i) group_->link(i)->forget_context(value_);
+}
+
+void ContextNumber::set_name(const std::string& name) {
+    for (std::size_t i = 0; i < group_->link_count(); ++i) group_->link(i)->name_context(value_, name);
+}
+
+}  // namespace libddp
