@@ -27,8 +27,12 @@ numbers, nothing is checked. The module DDP is what programs use.
 """
 module LibDDP
 
-# The name by which the loader knows the library; DDP.__init__ has loaded the file by then.
+# The name by which the loader knows the library.
 const libddp = "{soname}"
+
+# Where the functions are, in the order of `functions`. DDP.__init__ looks them up in the file that it loads: Julia would look for a
+# library that `ccall` names as soon as it compiles the call, and load it with RTLD_DEEPBIND.
+const addresses = fill(C_NULL, {count})
 '''
 
 
@@ -114,8 +118,14 @@ def functions(top):
         names = [each["name"] + "_" * (each["name"] in ("begin", "end", "function")) for each in given]
         types = "".join(f"{julia_type(each['type'])}, " for each in given).rstrip()
         types = types if len(given) == 1 else types.rstrip(",")
-        call = ", ".join((f"(:{told['name']}, libddp)", result, f"({types})", *names))
-        yield f"@inline {told['name']}({', '.join(names)}) =\n    ccall({call})"
+        yield told["name"], ", ".join(names), ", ".join((result, f"({types})", *names))
+
+
+def calls(found):
+    for i, (name, names, call) in enumerate(found, 1):
+        yield f"@inline {name}({names}) =\n    ccall(@inbounds(addresses[{i}]), {call})"
+    listed = "\n".join(f"    :{name}," for name, _, _ in found)
+    yield f"const functions = (\n{listed}\n)"
 
 
 def ordered(declarations):
@@ -141,8 +151,9 @@ def main():
     top = ElementTree.parse(xml).getroot()
     made = list(structs(top))
     defined = {re.search(r"struct (\w+)", each)[1] for each in made}
-    parts = (constants(top), ordered([*typedefs(top, defined), *made]), functions(top))
-    text = "\n\n".join((HEADER.format(soname=soname), *("\n".join(part) for part in parts), "end\n"))
+    found = list(functions(top))
+    parts = (constants(top), ordered([*typedefs(top, defined), *made]), calls(found))
+    text = "\n\n".join((HEADER.format(soname=soname, count=len(found)), *("\n".join(part) for part in parts), "end\n"))
     pathlib.Path(output).write_text(text, encoding="utf-8")
 
 

@@ -42,6 +42,8 @@ for jar in /usr/share/java/libddp.jar "/usr/share/java/libddp-$version.jar" "$ar
 done
 if [[ -n $(type -P julia) ]]; then
     JULIA_LOAD_PATH=:/usr/share/julia/site ddprun -n 2 julia -e "using DDP; barrier(Group())"
+    JULIA_LOAD_PATH=:/usr/share/julia/site julia -e 'using DDP
+        try Group(; rank=0, world_size=2, init_method="tcp://127.0.0.1:1", timeout=1) catch error; error isa DDPError || rethrow() end'
 fi
 
 apt-get remove -q -y libddp0

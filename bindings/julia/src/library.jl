@@ -1,5 +1,4 @@
-# Where libddp is. `ccall` knows it by its SONAME alone, a constant; the file with that name is loaded when the package is,
-# and so it may be another one than when the package was compiled.
+# Where libddp is, and where its functions are in it.
 
 const PACKAGE = dirname(@__DIR__)
 
@@ -28,6 +27,11 @@ function load_library()
     end
     if Libdl.dlopen(LibDDP.libddp, Libdl.RTLD_LAZY | Libdl.RTLD_LOCAL; throw_error=false) != loaded
         error("$file is not the library that this package is for, $(LibDDP.libddp), or another of that name was loaded before")
+    end
+    for (i, name) in enumerate(LibDDP.functions)
+        address = Libdl.dlsym(loaded, name; throw_error=false)
+        address === nothing && error("$file has no $name: it is older than this package. Install both from one version of libddp")
+        LibDDP.addresses[i] = address
     end
     return nothing
 end

@@ -14,10 +14,14 @@ Values go through CPU memory, wherever tinygrad computes.
 # tinygrad may not be there.
 from __future__ import annotations
 
+import weakref
+
 import numpy
 from tinygrad import Tensor, nn
+from tinygrad.tensor import all_tensors
+from tinygrad.uop.ops import Ops
 
-from ._errors import MissingGradientError
+from ._errors import InvalidStateError, MissingGradientError
 from .context import Context
 from .group import Group
 
@@ -34,6 +38,7 @@ class DataParallel:
     def __init__(self, model, group=None, **options):
         self.group = group if group is not None else Group()
         self.context = Context(self.group, **options)
+        self._model = model
         seen, tensors = set(), nn.state.get_state_dict(model)
         values, self._tensors = {}, {}
         for name, tensor in tensors.items():
@@ -47,27 +52,85 @@ class DataParallel:
                 self.group.broadcast(values[name], 0)
         if not self._tensors:
             raise ValueError("model: it has no tensors that are trained")
+        self._left = {}  # by parameter, the tensor that average() has put in place of its gradient, and its uop
         self.context.commit()
         for name, value in values.items():
             tensors[name].assign(_tensor_of(value, tensors[name])).realize()
+        self._known = {name: (tensor, _facts(tensor)) for name, tensor in tensors.items()}
 
     def average(self):
-        """After the backward pass, before the optimizer's step: every .grad becomes the mean over ranks. Collective."""
-        missing = [parameter.name for parameter, tensor in self._tensors.items() if tensor.grad is None]
-        if missing:  # before the others wait for this rank
-            raise MissingGradientError(f"no gradient for {', '.join(missing[:8])}{' and more' if len(missing) > 8 else ''}: call average() "
-                                       "after the backward pass of a loss that all tensors take part in")
-        Tensor.realize(*(tensor.grad for tensor in self._tensors.values()))
+        """After the backward pass, before the optimizer's step: every .grad becomes the mean over ranks. Collective.
+
+        A gradient that the program has realized is overwritten where it is, because a TinyJit writes to the same memory when it runs
+        again. In place of other gradients there are new tensors.
+        """
+        self._check_model()
+        self._check_gradients()  # before the others wait for this rank
+        grads = [tensor.grad for tensor in self._tensors.values()]
+        overwritten = _with_own_memory(grads)
+        Tensor.realize(*grads)
+        arrays = {parameter: numpy.ascontiguousarray(tensor.grad.numpy()).reshape(tensor.shape)
+                  for parameter, tensor in self._tensors.items()}
+        for parameter, tensor in self._tensors.items():
+            self._check_written(parameter, tensor, arrays[parameter])
         self.context.step_begin()
-        for parameter, tensor in reversed(list(self._tensors.items())):
-            self.context.put(parameter, numpy.ascontiguousarray(tensor.grad.numpy()).reshape(tensor.shape))
+        for parameter, array in reversed(list(arrays.items())):
+            self.context.put(parameter, array)
         self.context.finalize()
         for parameter, tensor in self._tensors.items():
-            tensor.grad = _tensor_of(numpy.array(parameter.view()), tensor)
+            mean = numpy.array(parameter.view())
+            if id(tensor.grad) in overwritten:
+                tensor.grad.assign(_tensor_of(mean, tensor.grad))
+            else:
+                tensor.grad = _tensor_of(mean, tensor)
+        Tensor.realize(*(tensor.grad for tensor in self._tensors.values()))
+        self._left = {parameter: (weakref.ref(tensor.grad), tensor.grad.uop) for parameter, tensor in self._tensors.items()
+                      if id(tensor.grad) not in overwritten}
 
     def close(self):
         """Frees the context."""
         self.context.close()
+
+    def _check_model(self):
+        """The model is the one that was registered."""
+        found = nn.state.get_state_dict(self._model)
+        for name, (tensor, facts) in self._known.items():
+            now = found.get(name)
+            if now is None:
+                change = "is no longer in the model"
+            elif now is not tensor:
+                change = "is another tensor than the one that was registered"
+            elif _facts(now) != facts:
+                change = f"is {_facts(now)}, and was {facts} when it was registered"
+            else:
+                continue
+            raise InvalidStateError(f"{name}: it {change}. {_AGAIN}")
+        for name in found.keys() - self._known.keys():
+            raise InvalidStateError(f"{name}: it was not in the model when DataParallel was made. {_AGAIN}")
+
+    def _check_gradients(self):
+        """There is one for each tensor, of its shape and type."""
+        missing = [parameter.name for parameter, tensor in self._tensors.items() if tensor.grad is None]
+        if missing:
+            raise MissingGradientError(f"no gradient for {', '.join(missing[:8])}{' and more' if len(missing) > 8 else ''}: call average() "
+                                       "after the backward pass of a loss that all tensors take part in")
+        for parameter, tensor in self._tensors.items():
+            if (tensor.grad.shape, tensor.grad.dtype) != (tensor.shape, tensor.dtype):
+                raise ValueError(f"{parameter.name}: its gradient is {_layout(tensor.grad)}, the tensor {_layout(tensor)}")
+
+    def _check_written(self, parameter, tensor, array):
+        """The gradient is not the mean that average() has left there. It would be averaged as if it were this step's."""
+        left, uop = self._left.get(parameter, (lambda: None, None))
+        if tensor.grad is not left() or tensor.grad.uop is not uop:
+            return
+        if numpy.array_equal(array, _tensor_of(numpy.array(parameter.view()), tensor).numpy(), equal_nan=True):
+            raise InvalidStateError(
+                f"{parameter.name}: its .grad is still the mean that average() left there. Call average() once after each backward pass. A "
+                "function under TinyJit writes to the same memory each time: let it realize the gradients, as in "
+                "loss.realize(*[p.grad for p in nn.state.get_parameters(model)]), and let no other tensor be computed from them")
+
+
+_AGAIN = "Make a new DataParallel, on every rank, after a change of the model"
 
 
 def _is_trained(tensor):
@@ -75,6 +138,39 @@ def _is_trained(tensor):
     return getattr(tensor, "is_param", getattr(tensor, "requires_grad", True)) is not False and tensor.is_floating_point()
 
 
+def _layout(tensor):
+    return f"{tensor.dtype.name}{list(tensor.shape)}"
+
+
+def _facts(tensor):
+    """What must stay as it was registered."""
+    return f"{_layout(tensor)}, {'trained' if _is_trained(tensor) else 'not trained'}"
+
+
+def _with_own_memory(grads):
+    """The ids of those gradients that the program has realized in memory from which no other tensor is computed: what is written there
+    changes nothing else. A gradient may be the very memory of its factor, as of w in (w * x).sum()."""
+    realized = [grad for grad in grads if _is_realized(grad.uop)]
+    if not realized:
+        return set()
+    known = {id(grad) for grad in grads}
+    used = set()
+    for reference in list(all_tensors):
+        other = reference()
+        if other is not None and id(other) not in known:
+            used.update(other.uop.toposort())
+    return {id(grad) for grad in realized if grad.uop.base not in used}
+
+
+def _is_realized(uop):
+    """It is all of one buffer's elements, in any order."""
+    while uop.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP):
+        uop = uop.src[0]
+    return uop.op is Ops.BUFFER
+
+
 def _tensor_of(array, like):
     """NumPy has no bfloat16: of such a tensor, the array is of float32."""
+    if isinstance(like.device, tuple):  # in parts, or copied
+        return Tensor(array, device=like.device[0]).cast(like.dtype).shard(like.device, like.uop.axis)
     return Tensor(array, device=like.device).cast(like.dtype)

@@ -19,6 +19,15 @@ allreduce!(group, numbers)
 @assert occursin("%s", read("/proc/self/maps", String))
 @assert startswith(pathof(DDP), "%s")
 """
+FAIL = """
+using DDP
+caught = try
+    Group(; rank=0, world_size=2, init_method="tcp://127.0.0.1:1", timeout=1)
+catch error
+    error
+end
+@assert caught isa DDPError && occursin("rank 1", caught.message)
+"""
 
 
 def run(*command, **environment):
@@ -43,6 +52,10 @@ run(os.environ["DDPRUN"], "-n", 2, *julia, "-e", USE % (PREFIX / "lib", package)
 # The same without a package manager: a folder of packages.
 run(*julia, "-e", "using DDP; @assert Group(; rank=0, world_size=1).world_size == 1", JULIA_PROJECT="",
     JULIA_LOAD_PATH=f":{package.parent}")
+# An error of the library is an exception, also where the loader finds the library by its name, as README.md sets it and as a package of
+# the system has it.
+for path in ("", PREFIX / "lib"):
+    run(*julia, "-e", FAIL, JULIA_PROJECT="", JULIA_LOAD_PATH=f":{package.parent}", LD_LIBRARY_PATH=str(path))
 failed = subprocess.run([*julia, "-e", "using DDP"], env={**clean, "DDP_LIBRARY": f"{SCRATCH}/libddp.so.0"}, text=True,
                         capture_output=True, timeout=250, check=False)
 assert failed.returncode != 0 and "DDP_LIBRARY" in failed.stderr, failed.stderr
