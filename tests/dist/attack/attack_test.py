@@ -70,13 +70,16 @@ class Hosts(namespaces.Link):
 
 
 class Attacker:
-    def __init__(self, prefix, kind, pids, user=None, hold=None):
+    def __init__(self, prefix, kind, pids, user=None, hold=None, contained=False):
+        if contained:
+            # unshare ignores SIGTERM, so it is killed, and its child gets the signal.
+            prefix = [*prefix, "unshare", "--pid", "--mount", "--fork", "--kill-child=SIGTERM", "--"]
         command = [*prefix, sys.executable, "-B", str(HERE / "attacker.py"), kind]
         if user is not None:
             command += ["--user", str(user)]
         if hold is not None:
             command += ["--hold", str(hold)]
-        self.kind, self.made = kind, 0
+        self.kind, self.contained, self.made, self.stolen = kind, contained, 0, 0
         self.process = subprocess.Popen([*command, *map(str, pids)], stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":
             raise AssertionError(f"the attacker '{kind}' did not start")
@@ -85,10 +88,13 @@ class Attacker:
 
     def _read(self):
         for line in self.process.stdout:
-            self.made = int(line)
+            if line == "stolen\n":
+                self.stolen += 1
+            else:
+                self.made = int(line)
 
     def stop(self):
-        self.process.terminate()
+        self.process.kill() if self.contained else self.process.terminate()
         self.process.wait(10)
         self.reader.join(10)
         self.process.stdout.close()
@@ -219,6 +225,16 @@ class Attack(unittest.TestCase):
                 for rank in run_job([[], []], **where):
                     self.assertIsNone(rank.problem())
         self.assertIsNone(held.end().problem())
+
+
+    def test_thief(self):
+        """Another process of the same user, in namespaces of processes and files of its own: a container of the same host."""
+        attacker = Attacker([], "thief", [os.getpid()], contained=True)
+        with attacked([attacker]):
+            for _ in range(max(JOBS // 3, 5)):
+                for rank in run_job([[], []], init=f"tcp://127.0.0.1:{free_port()}", backend="shm"):
+                    self.assertIsNone(rank.problem())
+        self.assertEqual(attacker.stolen, 0, "a process without the secret has the shared memory")
 
 
 class Relay:

@@ -4,7 +4,7 @@
 
 KIND is one of those below. --user: as this user. --hold: how many connections it keeps open. PIDs: of processes in the network
 namespaces that are attacked. Writes to standard output "ready", then how many connections it made: after the first, after each thousand,
-and at its end (SIGTERM).
+and at its end (SIGTERM); "stolen" when it got something that only ranks may have.
 """
 import argparse
 import array
@@ -144,7 +144,33 @@ class Memory(Attack):
             os.close(memory)
 
 
-KINDS = {"scan": Scan, "garbage": Garbage, "preamble": Preamble, "silent": Silent, "half-tls": HalfTls, "memory": Memory}
+class Thief(Attack):
+    """Asks each unix socket for its shared memory: says nothing, guesses, or repeats the name that everybody can read."""
+
+    rest = 0
+
+    def endpoints(self, pids):
+        return [name for name in abstract_sockets(pids) if name.startswith("\0libddp-")]
+
+    def knock(self, endpoint):
+        for said in (b"", b"0" * 64, endpoint[1:].encode().ljust(64, b"0")[-64:], random.randbytes(64)):
+            with contextlib.suppress(OSError):
+                thief = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                thief.settimeout(0.05)
+                thief.connect(endpoint)
+                self.note()
+                if said:
+                    thief.sendall(said)
+                else:
+                    self.keep(thief)
+                _, descriptors, _, _ = socket.recv_fds(thief, 1, 1)
+                if descriptors:
+                    print("stolen", flush=True)
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+
+
+KINDS = {"scan": Scan, "garbage": Garbage, "preamble": Preamble, "silent": Silent, "half-tls": HalfTls, "memory": Memory, "thief": Thief}
 
 
 def main():
