@@ -20,6 +20,7 @@
 
 #include "util/descriptors.h"
 #include "util/error.h"
+#include "wire/seen_hellos.h"
 
 namespace libddp::wire {
 
@@ -74,7 +75,10 @@ public:
     // identity: at most 128 bytes without NUL.
     static std::unique_ptr<Handshake> client(Descriptor fd, std::string identity, const Key& key,
                                              Protection protection);
-    static std::unique_ptr<Handshake> server(Descriptor fd, Lookup lookup, Protection protection);
+    // seen: of this server's handshakes, and outlives this one; null refuses no recordings. A recorded hello is refused before the
+    // elliptic-curve work, and gets no answer.
+    static std::unique_ptr<Handshake> server(Descriptor fd, Lookup lookup, Protection protection,
+                                             SeenHellos* seen = nullptr);
     virtual ~Handshake() = default;
 
     enum class Wants { kRead, kWrite, kNothing };

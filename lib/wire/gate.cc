@@ -22,6 +22,11 @@ namespace {
 constexpr int kBacklog = 4096;
 // Of a handshake, where so many are in the middle of it that nobody else is let in.
 constexpr auto kBusyBound = std::chrono::seconds(1);
+// The same of one that belongs to the network with the most of them, if that has more than its share. Ranks on a busy host need some
+// tenths of a second when all come at once.
+constexpr auto kCrowdBound = std::chrono::milliseconds(500);
+// How long each network has only its share then.
+constexpr auto kCrowded = std::chrono::seconds(10);
 // Where the system lacks something.
 constexpr auto kRest = std::chrono::milliseconds(500);
 constexpr int kAcceptsAtOnce = 64;
@@ -87,6 +92,10 @@ void Gate::refuse_late_ones() {
         return id && now - strangers_.at(*id).came > bound;
     };
     while (later_than(order_.oldest(), bound_)) refuse(*order_.oldest(), "it did not finish the handshake in time");
+    while (order_.busy() && later_than(order_.oldest_of_crowd(), kCrowdBound)) {
+        crowded_until_ = now + kCrowded;
+        refuse(*order_.oldest_of_crowd(), "it did not finish the handshake in time, and many came from its network");
+    }
     while (order_.busy() && later_than(order_.oldest_promising(), kBusyBound))
         refuse(*order_.oldest_promising(), "it did not finish the handshake in time, and others wait");
     if (paused_ && !order_.busy() && now >= paused_until_) {
@@ -127,7 +136,8 @@ bool Gate::accept_one() {
     const std::uint64_t id = next_id_++;
     try {
         const int number = fd.get();
-        Stranger stranger{Handshake::server(std::move(fd), lookup_, protection_), address, Clock::now(), EPOLLIN};
+        Stranger stranger{Handshake::server(std::move(fd), lookup_, protection_, &seen_), address, Clock::now(),
+                          EPOLLIN};
         if (!tell(epoll_.get(), EPOLL_CTL_ADD, number, EPOLLIN, id)) fail(DDP_ERROR_LIMIT, error_text(errno));
         order_.add(id, peer);
         strangers_.emplace(id, std::move(stranger));
@@ -169,8 +179,9 @@ void Gate::go_on(Position at) {
         Handshake& handshake = *at->second.handshake;
         const auto wants = handshake.advance();
         if (wants != Handshake::Wants::kNothing) {
-            if (!handshake.identity().empty()) order_.is_promising(at->first);
-            return watch(at, wants);
+            watch(at, wants);
+            if (!handshake.identity().empty()) is_promising(at->first);
+            return;
         }
         tell(epoll_.get(), EPOLL_CTL_DEL, handshake.fd(), 0, 0);
         guest = {handshake.identity(), at->second.address, handshake.take_channel()};
@@ -179,6 +190,12 @@ void Gate::go_on(Position at) {
     }
     forget(at);
     admit_(std::move(guest));
+}
+
+void Gate::is_promising(std::uint64_t id) {
+    order_.is_promising(id);
+    if (Clock::now() >= crowded_until_) return;
+    while (const auto oldest = order_.oldest_of_crowd()) refuse(*oldest, "too many others came from its network");
 }
 
 void Gate::watch(Position at, Handshake::Wants wants) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "wire/channel.h"
+#include "wire/seen_hellos.h"
 #include "wire/strangers.h"
 
 namespace libddp::wire {
@@ -57,6 +58,7 @@ private:
     bool turn_one_away();
     void pause(Clock::duration at_least);
     void go_on(Position stranger);
+    void is_promising(std::uint64_t id);
     void watch(Position stranger, Handshake::Wants wants);
     void forget(Position stranger);
     void refuse(std::uint64_t id, const std::string& why);
@@ -75,6 +77,8 @@ private:
     Clock::time_point paused_until_{};
     std::map<std::uint64_t, Stranger> strangers_;
     Strangers order_;
+    SeenHellos seen_;
+    Clock::time_point crowded_until_{};  // until then, a network has only its share of those that have used the key
     std::uint64_t next_id_;
     // Of the log.
     Clock::time_point reported_{};

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <memory>
@@ -248,9 +249,10 @@ public:
             no_tls();
     }
 
-    void become_server(Lookup lookup) {
+    void become_server(Lookup lookup, SeenHellos* seen) {
         server_ = true;
         lookup_ = std::move(lookup);
+        seen_ = seen;
         const Cryptography inside;
         inside.require();
         SSL_set_accept_state(ssl_.get());
@@ -336,6 +338,26 @@ private:
         }
     }
 
+    // Before OpenSSL computes anything. Of a second hello on the same connection the number is the same.
+    static int look_at_hello(SSL* ssl, int*, void*) {
+        TlsHandshake* at = self(ssl);
+        const unsigned char* random = nullptr;
+        if (at->seen_ == nullptr || at->random_ ||
+            SSL_client_hello_get0_random(ssl, &random) != sizeof(SeenHellos::Random))
+            return SSL_CLIENT_HELLO_SUCCESS;
+        at->random_.emplace();
+        std::copy_n(random, at->random_->size(), at->random_->begin());
+        at->replayed_ = at->seen_->has(*at->random_);
+        return at->replayed_ ? SSL_CLIENT_HELLO_ERROR : SSL_CLIENT_HELLO_SUCCESS;
+    }
+
+    // Once the client has used the key: OpenSSL goes no further with a wrong one.
+    void note_hello() {
+        if (!known_ || !random_ || noted_) return;
+        seen_->add(*random_);
+        noted_ = true;
+    }
+
     static int select_application(SSL* ssl, const unsigned char** chosen, unsigned char* chosen_size,
                                   const unsigned char* offered, unsigned size, void*) {
         TlsHandshake* at = self(ssl);
@@ -407,8 +429,9 @@ private:
     bool shake_hands() {
         pipe_.clear();
         if (const int status = SSL_do_handshake(ssl_.get()); status != 1) {
-            if (pipe_.stop() == Pipe::Stop::kNothingYet) return false;
-            failed();
+            if (pipe_.stop() != Pipe::Stop::kNothingYet) failed();
+            note_hello();
+            return false;
         }
         const unsigned char* chosen = nullptr;
         unsigned size = 0;
@@ -486,6 +509,10 @@ private:
     bool asked_ = false;
     bool known_ = false;
     std::optional<Protection> offered_;
+    SeenHellos* seen_ = nullptr;
+    std::optional<SeenHellos::Random> random_;  // of the client's hello
+    bool replayed_ = false;
+    bool noted_ = false;
     std::exception_ptr thrown_;
 };
 
@@ -513,6 +540,7 @@ SSL_CTX* TlsHandshake::make_context() {
     SSL_CTX_set_read_ahead(context, 0);  // nothing beyond the handshake belongs to OpenSSL
     SSL_CTX_set_psk_use_session_callback(context, use_session);
     SSL_CTX_set_psk_find_session_callback(context, find_session);
+    SSL_CTX_set_client_hello_cb(context, look_at_hello, nullptr);
     SSL_CTX_set_alpn_select_cb(context, select_application, nullptr);
     SSL_CTX_set_keylog_callback(context, take_secret);
     if (SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
@@ -542,6 +570,8 @@ void TlsHandshake::failed() {
         case Pipe::Stop::kNothingYet:
             break;
     }
+    // Without an answer: it would cost more, and a rank whose hello somebody else has sent before tries again.
+    if (replayed_) fail(DDP_ERROR_UNAVAILABLE, "it sent a recorded handshake once more");
     // OpenSSL has put an alert for the peer into the pipe. If the kernel does not take it now, the peer does without.
     try {
         pipe_.flush();
@@ -585,9 +615,9 @@ std::unique_ptr<Handshake> Handshake::client(Descriptor fd, std::string identity
     return handshake;
 }
 
-std::unique_ptr<Handshake> Handshake::server(Descriptor fd, Lookup lookup, Protection protection) {
+std::unique_ptr<Handshake> Handshake::server(Descriptor fd, Lookup lookup, Protection protection, SeenHellos* seen) {
     auto handshake = std::make_unique<TlsHandshake>(std::move(fd), protection);
-    handshake->become_server(std::move(lookup));
+    handshake->become_server(std::move(lookup), seen);
     return handshake;
 }
 

@@ -17,45 +17,61 @@ std::string network_of(const SocketAddress& peer) {
 
 }  // namespace
 
+void Strangers::Kind::add(std::uint64_t id, const std::string& network) {
+    networks.emplace(id, network);
+    ++counts[network];
+}
+
+std::string Strangers::Kind::remove(std::uint64_t id) {
+    const auto found = networks.extract(id);
+    if (!found) return "";
+    const auto count = counts.find(found.mapped());
+    if (--count->second == 0) counts.erase(count);
+    return found.mapped();
+}
+
+std::optional<std::uint64_t> Strangers::Kind::oldest_beyond(std::size_t share) const {
+    const auto fewer = [](const auto& one, const auto& other) { return one.second < other.second; };
+    const auto crowd = std::max_element(counts.begin(), counts.end(), fewer);
+    if (crowd == counts.end() || crowd->second <= share) return std::nullopt;
+    const auto of_it = [&](const auto& one) { return one.second == crowd->first; };
+    return std::find_if(networks.begin(), networks.end(), of_it)->first;
+}
+
 void Strangers::add(std::uint64_t id, const SocketAddress& peer) {
-    const std::string network = network_of(peer);
-    silent_.emplace(id, network);
-    ++counts_[network];
+    silent_.add(id, network_of(peer));
 }
 
 void Strangers::remove(std::uint64_t id) {
-    promising_.erase(id);
-    auto found = silent_.extract(id);
-    if (!found) return;
-    auto count = counts_.find(found.mapped());
-    if (--count->second == 0) counts_.erase(count);
+    promising_.remove(id);
+    silent_.remove(id);
 }
 
 void Strangers::is_promising(std::uint64_t id) {
-    if (silent_.count(id) == 0) return;
-    remove(id);
-    promising_.insert(id);
+    if (const std::string network = silent_.remove(id); !network.empty()) promising_.add(id, network);
+}
+
+std::optional<std::uint64_t> Strangers::oldest(const Kind& kind) {
+    if (kind.networks.empty()) return std::nullopt;
+    return kind.networks.begin()->first;
 }
 
 std::optional<std::uint64_t> Strangers::oldest() const {
-    std::optional<std::uint64_t> id = oldest_promising();
-    if (!silent_.empty()) id = std::min(id.value_or(silent_.begin()->first), silent_.begin()->first);
-    return id;
+    const auto one = oldest(silent_), other = oldest(promising_);
+    return one && other ? std::min(one, other) : one ? one : other;
 }
 
 std::optional<std::uint64_t> Strangers::oldest_promising() const {
-    if (promising_.empty()) return std::nullopt;
-    return *promising_.begin();
+    return oldest(promising_);
+}
+
+std::optional<std::uint64_t> Strangers::oldest_of_crowd() const {
+    return promising_.oldest_beyond(kShare);
 }
 
 std::optional<std::uint64_t> Strangers::next_to_go() const {
-    for (const auto& [network, count] : counts_) {
-        if (count <= kMost / 2) continue;
-        for (const auto& [id, its] : silent_)
-            if (its == network) return id;
-    }
-    if (silent_.empty()) return std::nullopt;
-    return silent_.begin()->first;
+    const auto of_crowd = silent_.oldest_beyond(kMost / 2);
+    return of_crowd ? of_crowd : oldest(silent_);
 }
 
 }  // namespace libddp::wire

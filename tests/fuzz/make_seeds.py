@@ -211,7 +211,13 @@ def shared_memory():
     write("shm_handoff", "can_shrink", bytes([4, 1, 1, 1]) + b"d")
     write("shm_handoff", "refused", bytes([4, 0, 1]) + b"r")
     write("shm_handoff", "nothing", bytes([4, 0, 0]))
+    write("shm_handoff", "later", bytes([4, 0, 1]) + b"l")
     write("shm_handoff", "name", b"\xffnobody")
+    write("shm_handoff", "address", b"\xffnobody " + b"0" * 64)
+    write("shm_handoff", "thief_silent", bytes([128, 0]))
+    write("shm_handoff", "thief_guesses", bytes([128, 63]) + b"0")
+    write("shm_handoff", "thief_longer", bytes([128, 64]) + b"0")
+    write("shm_handoff", "rank", bytes([128, 64]))
     for kind in range(5):
         shared = bytes([kind, 2, 0, 0, 0, 2]) + b"\1\0" if kind < 4 else bytes([kind, 2, 0, 0]) + b"\1\0"
         post = bytes([100, 0, 100, 0, 0, 0])

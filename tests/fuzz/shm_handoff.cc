@@ -1,5 +1,5 @@
-// A descriptor of shared memory as another process hands it over, or whatever it hands over instead. The first byte says whether the
-// rest is the name of a socket or what is sent.
+// A descriptor of shared memory as another process hands it over, or whatever it hands over instead; and whatever a process says to get
+// one. The first byte says whether the rest is what a server sends, what a caller says, or an address.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -22,6 +22,8 @@ namespace fuzz::shm_handoff {
 namespace {
 
 using namespace libddp;
+
+constexpr std::size_t kTokenSize = 64;
 
 int new_memory(bool sealed) {
     const int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -55,7 +57,8 @@ public:
         std::thread([this] { serve(); }).detach();
     }
 
-    const std::string& name() const { return name_; }
+    std::string address() const { return name_ + ' ' + std::string(kTokenSize, '0'); }
+    bool is_at(std::string_view address) const { return address.substr(0, address.find(' ')) == name_; }
     void prepare(std::string_view what) {
         const std::lock_guard lock(mutex_);
         next_ = what;
@@ -75,6 +78,8 @@ private:
             const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
             const std::lock_guard lock(mutex_);
             if (client >= 0) {
+                char token[kTokenSize];
+                check(recv(client, token, sizeof token, MSG_WAITALL) == kTokenSize, "a client does not say its token");
                 send(client, next_);
                 close(client);
             }
@@ -108,9 +113,40 @@ private:
     std::string name_;
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::string_view next_;
+    std::string next_;  // a client that is told to come again gets it once more
     bool done_ = false;
 };
+
+// A server of a rank's, and a process that knows where it is. `bytes` says how much of the token it knows, and what else it says.
+void steal(Reader bytes) {
+    static const int memory = new_memory(true);
+    static const shm::HandoffServer& server = *new shm::HandoffServer(memory);
+    const std::string token = server.address().substr(server.name().size() + 1);
+    const std::string said = token.substr(0, bytes.below(kTokenSize + 1)) + std::string(bytes.rest());
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, server.name().data(), server.name().size());
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + server.name().size());
+    const Descriptor thief(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    check(connect(thief.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0, "the server is not there");
+    if (!said.empty()) ::send(thief.get(), said.data(), said.size(), MSG_NOSIGNAL);
+    shutdown(thief.get(), SHUT_WR);
+    char byte = 0;
+    iovec part{&byte, 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    check(recvmsg(thief.get(), &message, MSG_CMSG_CLOEXEC) == 1, "the server does not answer");
+    const cmsghdr* got = CMSG_FIRSTHDR(&message);
+    int fd = -1;
+    if (got) std::memcpy(&fd, CMSG_DATA(got), sizeof fd);
+    close(fd);
+    // The server reads no further than a token has bytes.
+    check((got != nullptr) == (said.compare(0, kTokenSize, token) == 0), "the token decides who gets the memory");
+}
 
 // The number that the next descriptor gets: greater than before if one was left open.
 int lowest_free() {
@@ -132,17 +168,18 @@ DDP_FUZZ_TARGET(shm_handoff, input) {
     static Sender& sender = *new Sender;
     Reader bytes(input);
     const std::uint8_t what = bytes.byte();
-    const auto deadline = Deadline::after_ms(1000);
+    const auto deadline = Deadline::after_ms(100);
     if (what >= 192) {
-        const std::string name(bytes.rest());
-        if (name != sender.name()) accepts([&] { close(shm::receive_descriptor(name, deadline)); });
+        const std::string address(bytes.rest());
+        if (!sender.is_at(address)) accepts([&] { close(shm::receive_descriptor(address, deadline)); });
         return;
     }
+    if (what >= 128) return steal(bytes);
     const std::uint64_t offset = what % 4 * 2048, size = what / 4 * 256U;
     const int before = lowest_free();
     sender.prepare(bytes.rest());
     accepts([&] {
-        const shm::Segment segment(shm::receive_descriptor(sender.name(), deadline));
+        const shm::Segment segment(shm::receive_descriptor(sender.address(), deadline));
         const shm::Mapping memory = segment.map(offset, size);
         memory.data()[memory.bytes() - 1] = std::byte{1};
     });

@@ -61,7 +61,8 @@ void Team::make_segment(const ddp_backend_host& host, const Deadline& deadline) 
     segment_.reserve(0, layout_.control_bytes());
     map_control();
     const HandoffServer server(segment_.fd());
-    keys.set("address", server.name());
+    // With the token in it: only ranks that the store lets in get the memory.
+    keys.set("address", server.address());
     for (int rank = 1; rank < options_.size; ++rank) keys.get(str("attached/", rank), deadline);
 }
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 
 #include "backends/common/keys.h"
 #include "util/error.h"
+#include "util/random.h"
 #include "wire/sockets.h"
 
 namespace libddp::tcp {
@@ -34,16 +34,6 @@ constexpr milliseconds kAskProgram{50}, kAskGroup{200};
 
 std::string reason(int error) {
     return std::generic_category().message(error);
-}
-
-std::string random_text() {
-    unsigned char bytes[32];
-    if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
-        fail(DDP_ERROR_INTERNAL, "the system gives no random numbers");
-    std::ostringstream text;
-    text << std::hex;
-    for (const unsigned char byte : bytes) text << (byte >> 4) << (byte & 15);
-    return text.str();
 }
 
 std::string identity_prefix(const std::string& group, int to) {
@@ -70,7 +60,7 @@ GroupName agree_on_name(const ddp_backend_host& host, const Deadline& deadline) 
     const backend::Keys keys(host, "tcp/");
     GroupName group;
     if (host.rank == 0) {
-        group = {random_text(), random_text()};
+        group = {random_text(32), random_text(32)};
         keys.set("group", group.name + " " + group.secret);
     } else {
         std::istringstream(keys.get("group", deadline)) >> group.name >> group.secret;

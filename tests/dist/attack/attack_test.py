@@ -70,13 +70,18 @@ class Hosts(namespaces.Link):
 
 
 class Attacker:
-    def __init__(self, prefix, kind, pids, user=None, hold=None):
+    def __init__(self, prefix, kind, pids, user=None, hold=None, contained=False, hello=None):
+        if contained:
+            # unshare ignores SIGTERM, so it is killed, and its child gets the signal.
+            prefix = [*prefix, "unshare", "--pid", "--mount", "--fork", "--kill-child=SIGTERM", "--"]
         command = [*prefix, sys.executable, "-B", str(HERE / "attacker.py"), kind]
         if user is not None:
             command += ["--user", str(user)]
         if hold is not None:
             command += ["--hold", str(hold)]
-        self.kind, self.made = kind, 0
+        if hello is not None:
+            command += ["--hello", hello.hex()]
+        self.kind, self.contained, self.made, self.got = kind, contained, 0, 0
         self.process = subprocess.Popen([*command, *map(str, pids)], stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":
             raise AssertionError(f"the attacker '{kind}' did not start")
@@ -85,10 +90,13 @@ class Attacker:
 
     def _read(self):
         for line in self.process.stdout:
-            self.made = int(line)
+            if line == "got\n":
+                self.got += 1
+            else:
+                self.made = int(line)
 
     def stop(self):
-        self.process.terminate()
+        self.process.kill() if self.contained else self.process.terminate()
         self.process.wait(10)
         self.reader.join(10)
         self.process.stdout.close()
@@ -221,12 +229,54 @@ class Attack(unittest.TestCase):
         self.assertIsNone(held.end().problem())
 
 
+    def test_replay(self):
+        """Somebody sends the beginning of a recorded connection to the store 1,200 times a second."""
+        port = free_port()
+        with Relay(port) as relay:
+            ranks = [Rank([], rank, VERBS, init=f"tcp://127.0.0.1:{end}", backend="shm") for rank, end in enumerate((port, relay.port))]
+            self.assertEqual([rank.end().problem() for rank in ranks], [None, None])
+        # A TLS record: five bytes that end with the length of the rest.
+        hello = bytes(relay.first_up[:5 + int.from_bytes(relay.first_up[3:5], "big")])
+        with Hosts(None) as hosts:
+            prefixes = [hosts.prefix(0), hosts.prefix(1)]
+            where = {"init": f"tcp://{hosts.addresses[0]}:{PORT}", "backend": BACKEND}
+            alone = self.jobs(prefixes, max(JOBS // 3, 5), **where)
+            attacker = Attacker(hosts.prefix_of_stranger(), "replay", [holder.pid for holder in hosts.holders], hello=hello)
+            under_attack = []
+            with attacked([attacker]):
+                for _ in range(max(JOBS // 6, 2)):
+                    first = Rank(prefixes[0], 0, VERBS, **where)
+                    # Some seconds of the flood, so that it fills whatever it can.
+                    enough, end = attacker.made + 3000, time.monotonic() + PATIENCE_S
+                    while attacker.made < enough and time.monotonic() < end:
+                        time.sleep(0.02)
+                    self.assertGreaterEqual(attacker.made, enough)
+                    second = Rank(prefixes[1], 1, VERBS, **where).end()
+                    self.assertEqual([first.end().problem(), second.problem()], [None, None])
+                    under_attack.append(second.seconds_to_join())
+        self.assertGreater(attacker.got, 0, "the recording is none")
+        # The server of each job's store began the recorded handshake once.
+        self.assertLessEqual(attacker.got, len(under_attack))
+        print("longest time to join: %.0f ms alone, %.0f ms under attack" % (1e3 * max(alone), 1e3 * max(under_attack)), flush=True)
+        self.assertLess(max(under_attack), max(alone) + SLACK)
+
+    def test_thief(self):
+        """Another process of the same user, in namespaces of processes and files of its own: a container of the same host."""
+        attacker = Attacker([], "thief", [os.getpid()], contained=True)
+        with attacked([attacker]):
+            for _ in range(max(JOBS // 3, 5)):
+                for rank in run_job([[], []], init=f"tcp://127.0.0.1:{free_port()}", backend="shm"):
+                    self.assertIsNone(rank.problem())
+        self.assertEqual(attacker.got, 0, "a process without the secret has the shared memory")
+
+
 class Relay:
     """Between rank 1 and the store. change(direction, position, bytes) may change what passes. Records what it was given."""
 
     def __init__(self, port, change=lambda direction, position, data: data):
         self.port_of_store, self.change = port, change
         self.seen = {"up": bytearray(), "down": bytearray()}
+        self.first_up = b""  # of the connection that sent first
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -249,6 +299,8 @@ class Relay:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self.seen[direction] += data
+                if direction == "up":
+                    self.first_up = self.first_up or data
                 target.sendall(self.change(direction, position, data))
                 position += len(data)
         for end in (source, target):

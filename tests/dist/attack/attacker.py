@@ -1,10 +1,11 @@
 """Attacks a job from outside, until it is killed: connects to whatever the job's processes listen on, and misbehaves.
 
-    attacker.py KIND [--user UID] [--hold N] PID...
+    attacker.py KIND [--user UID] [--hold N] [--hello HEX] PID...
 
-KIND is one of those below. --user: as this user. --hold: how many connections it keeps open. PIDs: of processes in the network
-namespaces that are attacked. Writes to standard output "ready", then how many connections it made: after the first, after each thousand,
-and at its end (SIGTERM).
+KIND is one of those below. --user: as this user. --hold: how many connections it keeps open. --hello: what "replay" sends, a
+recorded ClientHello. PIDs: of processes in the network namespaces that are attacked. Writes to standard output "ready", then how many
+connections it made: after the first, after each thousand, and at its end (SIGTERM); "got" when it got what only ranks may have, or the
+answer to a hello.
 """
 import argparse
 import array
@@ -84,6 +85,9 @@ class Attack:
         if len(self.held) > self.hold:
             self.held.pop(0).close()
 
+    def end(self):
+        pass
+
     def act(self, stranger):
         raise NotImplementedError
 
@@ -144,7 +148,65 @@ class Memory(Attack):
             os.close(memory)
 
 
-KINDS = {"scan": Scan, "garbage": Garbage, "preamble": Preamble, "silent": Silent, "half-tls": HalfTls, "memory": Memory}
+class Thief(Attack):
+    """Asks each unix socket for its shared memory: says nothing, guesses, or repeats the name that everybody can read."""
+
+    rest = 0
+
+    def endpoints(self, pids):
+        return [name for name in abstract_sockets(pids) if name.startswith("\0libddp-")]
+
+    def knock(self, endpoint):
+        for said in (b"", b"0" * 64, endpoint[1:].encode().ljust(64, b"0")[-64:], random.randbytes(64)):
+            with contextlib.suppress(OSError):
+                thief = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                thief.settimeout(0.05)
+                thief.connect(endpoint)
+                self.note()
+                if said:
+                    thief.sendall(said)
+                else:
+                    self.keep(thief)
+                _, descriptors, _, _ = socket.recv_fds(thief, 1, 1)
+                if descriptors:
+                    print("got", flush=True)
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+
+
+class Replay(Attack):
+    """Sends a recorded ClientHello again and again."""
+
+    hold = 600
+    hello = b""
+    every_s = 1 / 1200
+
+    def __init__(self, hold):
+        super().__init__(hold)
+        self.next = time.monotonic()
+
+    def act(self, stranger):
+        stranger.sendall(self.hello)
+        self.keep(stranger)
+        self.next = max(self.next + self.every_s, time.monotonic() - 0.1)
+        time.sleep(max(0, self.next - time.monotonic()))
+
+    def keep(self, stranger):
+        self.held.append(stranger)
+        if len(self.held) > self.hold:
+            self.look(self.held.pop(0))
+
+    def look(self, stranger):
+        with stranger, contextlib.suppress(OSError):
+            if stranger.recv(1, socket.MSG_DONTWAIT) == b"\x16":
+                print("got", flush=True)
+
+    def end(self):
+        for stranger in self.held:
+            self.look(stranger)
+
+
+KINDS = {"scan": Scan, "garbage": Garbage, "preamble": Preamble, "silent": Silent, "half-tls": HalfTls, "memory": Memory, "thief": Thief, "replay": Replay}
 
 
 def main():
@@ -152,11 +214,13 @@ def main():
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--user", type=int)
     parser.add_argument("--hold", type=int)
+    parser.add_argument("--hello", type=bytes.fromhex)
     parser.add_argument("pids", nargs="+", type=int)
     options = parser.parse_args()
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
     attack = KINDS[options.kind](options.hold)
+    attack.hello = options.hello
     find = getattr(attack, "endpoints", endpoints)
     find(options.pids)  # Python loads what this needs, which that user may not read
     if options.user is not None:
@@ -165,6 +229,7 @@ def main():
         os.setresuid(options.user, options.user, options.user)
 
     def end(*_):
+        attack.end()
         print(attack.count, flush=True)
         os._exit(0)
 

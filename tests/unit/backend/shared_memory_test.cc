@@ -22,6 +22,7 @@
 #include "backends/shm/handoff.h"
 #include "backends/shm/segment.h"
 #include "backends/shm/team.h"
+#include "support/slack.h"
 #include "unit/backend/fake_host.h"
 #include "util/descriptors.h"
 #include "util/error.h"
@@ -55,16 +56,17 @@ public:
             if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(1);
             const shm::Segment segment;
             const shm::HandoffServer server(segment.fd());
-            const ssize_t written = write(told[1], server.name().data(), server.name().size());
+            const std::string address = server.address();
+            const ssize_t written = write(told[1], address.data(), address.size());
             char end;
             _exit(written > 0 && read(wanted[0], &end, 1) == 0 ? 0 : 1);
         }
         close(told[1]);
         close(wanted[0]);
         still_wanted_ = wanted[1];
-        char name[64];
-        const ssize_t size = read(told[0], name, sizeof name);
-        name_.assign(name, size > 0 ? static_cast<std::size_t>(size) : 0);
+        char address[256];
+        const ssize_t size = read(told[0], address, sizeof address);
+        address_.assign(address, size > 0 ? static_cast<std::size_t>(size) : 0);
         close(told[0]);
     }
     ~Stranger() {
@@ -74,20 +76,20 @@ public:
     Stranger(const Stranger&) = delete;
     Stranger& operator=(const Stranger&) = delete;
 
-    const std::string& name() const { return name_; }
+    const std::string& address() const { return address_; }
 
 private:
     pid_t child_ = -1;
     int still_wanted_ = -1;
-    std::string name_;
+    std::string address_;
 };
 
 TEST(SharedMemory, OfAnotherUserIsRefused) {
     if (geteuid() != 0) GTEST_SKIP() << "only root can play another user";
     const Stranger stranger;
-    ASSERT_FALSE(stranger.name().empty());
+    ASSERT_FALSE(stranger.address().empty());
     const ErrorInfo error =
-        error_of([&] { (void)shm::receive_descriptor(stranger.name(), Deadline::after_ms(10'000)); });
+        error_of([&] { (void)shm::receive_descriptor(stranger.address(), Deadline::after_ms(10'000)); });
     EXPECT_EQ(error.code, DDP_ERROR_PERMISSION_DENIED);
     EXPECT_THAT(error.message, HasSubstr("a process of another user offers the shared memory"));
 }
@@ -108,11 +110,13 @@ public:
     }
     ~Giver() { thread_.join(); }
 
-    const std::string& name() const { return name_; }
+    std::string address() const { return name_ + ' ' + std::string(64, '0'); }
 
 private:
     void give(std::vector<int>& given, char byte) {
         const Descriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        char token[64];
+        EXPECT_EQ(recv(client.get(), token, sizeof token, MSG_WAITALL), 64);
         iovec part{&byte, 1};
         const std::size_t bytes = given.size() * sizeof(int);
         std::vector<char> control(CMSG_SPACE(bytes));
@@ -141,13 +145,105 @@ TEST(SharedMemory, DescriptorsThatCameBesideAreClosed) {
             const Descriptor before(dup(segment.fd()));
             {
                 const Giver giver(std::vector<int>(count, segment.fd()), byte);
-                const ErrorInfo error = error_of(
-                    [&] { const Descriptor taken(shm::receive_descriptor(giver.name(), Deadline::after_ms(10'000))); });
+                const ErrorInfo error = error_of([&] {
+                    const Descriptor taken(shm::receive_descriptor(giver.address(), Deadline::after_ms(10'000)));
+                });
                 EXPECT_EQ(error.code, byte == 'd' ? DDP_OK : DDP_ERROR_PERMISSION_DENIED) << error.message;
             }
             const Descriptor after(dup(segment.fd()));
             EXPECT_EQ(after.get(), before.get() + 1) << count << " with '" << byte << "'";
         }
+}
+
+// A socket of this process, connected to that server: what every process of the same user can have.
+Descriptor thief_at(const shm::HandoffServer& server) {
+    Descriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, server.name().data(), server.name().size());
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + server.name().size());
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size), 0) << std::strerror(errno);
+    return fd;
+}
+
+// The answer's byte, 0 if the connection ended without; a descriptor with it is an error.
+char answer_to(const Descriptor& thief) {
+    char byte = 0;
+    iovec part{&byte, 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    EXPECT_GE(recvmsg(thief.get(), &message, MSG_CMSG_CLOEXEC), 0) << std::strerror(errno);
+    EXPECT_EQ(message.msg_controllen, 0U) << "a descriptor was handed to somebody without the token";
+    return byte;
+}
+
+std::string token_of(const shm::HandoffServer& server) {
+    return server.address().substr(server.name().size() + 1);
+}
+
+TEST(SharedMemory, IsNotHandedOverWithoutTheToken) {
+    const shm::Segment segment;
+    const shm::HandoffServer server(segment.fd());
+    const std::string token = token_of(server);
+    ASSERT_EQ(token.size(), 64U);
+    std::string near = token;
+    near.back() = near.back() == '0' ? '1' : '0';
+    const std::string_view good(token);
+    for (const std::string_view said : {std::string_view(near), good.substr(0, 63), good.substr(1), good.substr(0, 1),
+                                        std::string_view("GET / HTTP/1.0"), std::string_view("\0", 1)}) {
+        const Descriptor thief = thief_at(server);
+        ASSERT_EQ(send(thief.get(), said.data(), said.size(), MSG_NOSIGNAL), static_cast<ssize_t>(said.size()));
+        EXPECT_EQ(answer_to(thief), 'r') << said;
+    }
+    const shm::HandoffServer other(segment.fd());
+    EXPECT_NE(token_of(other), token) << "two servers have the same token";
+    const Descriptor taken(shm::receive_descriptor(server.address(), Deadline::after_ms(with_slack(20'000))));
+    EXPECT_TRUE(taken);
+}
+
+// Silent ones fill all of the server's places and the kernel's queue.
+TEST(SharedMemory, IsHandedOverAlthoughStrangersSaySoLittle) {
+    const shm::Segment segment;
+    const shm::HandoffServer server(segment.fd());
+    std::vector<Descriptor> silent;
+    for (std::size_t i = 0; i < 4 * shm::HandoffServer::kMostCallers; ++i) silent.push_back(thief_at(server));
+    for (int i = 0; i < 20; ++i) {
+        const Descriptor taken(shm::receive_descriptor(server.address(), Deadline::after_ms(with_slack(20'000))));
+        EXPECT_TRUE(taken);
+    }
+    // The oldest made room for the others.
+    EXPECT_EQ(answer_to(silent.front()), 'l');
+}
+
+// A process that is stopped takes nobody in: its queue in the kernel is full.
+TEST(SharedMemory, WaitsForAServerUntilItsDeadline) {
+    const Descriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socklen_t size = sizeof address.sun_family;
+    ASSERT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+    ASSERT_EQ(listen(listener.get(), 0), 0);
+    size = sizeof address;
+    ASSERT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+    std::vector<Descriptor> queue;
+    do queue.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    while (connect(queue.back().get(), reinterpret_cast<const sockaddr*>(&address), size) == 0);
+    const std::string name(address.sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1);
+    const ErrorInfo error =
+        error_of([&] { (void)shm::receive_descriptor(name + ' ' + std::string(64, '0'), Deadline::after_ms(300)); });
+    EXPECT_EQ(error.code, DDP_ERROR_TIMEOUT) << error.message;
+}
+
+TEST(SharedMemory, AddressesThatAreNone) {
+    for (const std::string address :
+         {"", " ", "name", "libddp-1 0000", " 0000000000000000000000000000000000000000000000000000000000000000"})
+        EXPECT_EQ(error_of([&] { (void)shm::receive_descriptor(address, Deadline::after_ms(1000)); }).code,
+                  DDP_ERROR_UNAVAILABLE)
+            << address;
 }
 
 TEST(SharedMemory, NeverShrinks) {

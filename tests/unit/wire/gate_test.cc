@@ -3,7 +3,10 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 #include "support.h"
@@ -20,12 +23,24 @@ protected:
         gate = std::make_unique<Gate>(std::move(listener), "a test", knows("me", key_of("s3cret")), Protection::kTls,
                                       [this](Gate::Guest guest) { guests.push_back(std::move(guest)); });
     }
-    Descriptor connect() const {
+    // from: an address of this host.
+    Descriptor connect(const char* from = "127.0.0.1") const {
         Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        const SocketAddress source = resolve(from, 0, Deadline::after_ms(0)).front();
+        EXPECT_EQ(bind(fd.get(), source.get(), source.size), 0);
         ::connect(fd.get(), address.get(), address.size);
         return fd;
     }
-    End knock() const { return End{Handshake::client(connect(), "me", key_of("s3cret"), Protection::kTls)}; }
+    End knock(const char* from = "127.0.0.1") const {
+        return End{Handshake::client(connect(from), "me", key_of("s3cret"), Protection::kTls)};
+    }
+    // What a client begins a handshake with.
+    static std::string recording() {
+        auto [mine, other] = connected();
+        End recorded{Handshake::client(std::move(mine), "me", key_of("s3cret"), Protection::kTls)};
+        recorded.step();
+        return read_all(other.get());
+    }
     // Until the client is done or refused.
     void finish(End& client) {
         for (auto deadline = Deadline::after_ms(with_slack(10'000)); !client.over() && !deadline.expired();) {
@@ -92,16 +107,115 @@ TEST_F(GateTest, ACrowdIsAdmittedWithoutASecondTry) {
     EXPECT_EQ(guests.size(), clients.size());
 }
 
+// Sent again and again, a hello begins one handshake. The others are closed without an answer, and hold nobody back.
+TEST_F(GateTest, ARecordingIsUsedOnce) {
+    const std::string hello = recording();
+    int answered = 0, closed = 0;
+    std::vector<Descriptor> open;
+    for (int i = 0; i < 1000; ++i) {
+        Descriptor again = connect();
+        write_all(again.get(), hello);
+        gate->advance();
+        char byte;
+        const ssize_t count = recv(again.get(), &byte, 1, MSG_DONTWAIT);
+        answered += count > 0;
+        closed += count == 0 || (count < 0 && errno == ECONNRESET);
+        if (count > 0) open.push_back(std::move(again));
+    }
+    EXPECT_EQ(answered, 1);
+    EXPECT_EQ(closed, 999);
+    // Of a client that got through as well: it has used its number.
+    End client = knock();
+    client.step();
+    finish(client);
+    EXPECT_TRUE(client.done) << client.error.message;
+}
+
+// Somebody else's key is not in the number, so such a hello pushes none out and is not remembered.
+TEST_F(GateTest, OnlyAHelloWithTheKeyIsRemembered) {
+    SeenHellos seen;
+    for (const char* key : {"another", "s3cret"}) {
+        auto [mine, other] = connected();
+        End client{Handshake::client(std::move(mine), "me", key_of(key), Protection::kTls)};
+        client.step();
+        const std::string hello = read_all(other.get());
+        for (int i = 0; i < 2; ++i) {
+            auto [here, there] = connected();
+            write_all(there.get(), hello);
+            End server{Handshake::server(std::move(here), knows("me", key_of("s3cret")), Protection::kTls, &seen)};
+            server.step();
+            const bool good = key == std::string("s3cret");
+            EXPECT_EQ(server.error.code, !good    ? DDP_ERROR_PERMISSION_DENIED
+                                         : i == 0 ? DDP_OK
+                                                  : DDP_ERROR_UNAVAILABLE)
+                << key << " " << i << " " << server.error.message;
+            if (good && i == 1) {
+                EXPECT_EQ(read_all(there.get()), "") << "a recording got an answer";
+            }
+        }
+    }
+}
+
+TEST(SeenHellosTest, AreBounded) {
+    SeenHellos seen;
+    const auto number = [](std::size_t i) {
+        SeenHellos::Random random{};
+        std::memcpy(random.data(), &i, sizeof i);
+        return random;
+    };
+    for (std::size_t i = 0; i < SeenHellos::kMost; ++i) seen.add(number(i));
+    seen.add(number(5));  // once more
+    EXPECT_TRUE(seen.has(number(0)));
+    seen.add(number(SeenHellos::kMost));
+    EXPECT_FALSE(seen.has(number(0)));
+    EXPECT_TRUE(seen.has(number(1)));
+    EXPECT_TRUE(seen.has(number(SeenHellos::kMost)));
+}
+
+// Many recordings that nobody has used yet, from one network: it has its share, and others come in at once.
+TEST_F(GateTest, ANetworkOfRecordingsGetsItsShare) {
+    std::vector<Descriptor> flood;
+    const auto come = [&](int count) {
+        for (int i = 0; i < count; ++i) {
+            flood.push_back(connect("127.0.0.2"));
+            write_all(flood.back().get(), recording());
+            gate->advance();
+        }
+    };
+    const auto open = [&] {
+        char byte;
+        return std::count_if(flood.begin(), flood.end(), [&](const Descriptor& fd) {
+            ssize_t count;
+            do count = recv(fd.get(), &byte, 1, MSG_DONTWAIT);
+            while (count > 0);
+            return count < 0 && errno == EAGAIN;
+        });
+    };
+    come(200);
+    for (auto end = Deadline::after_ms(with_slack(10'000)); open() > 100 && !end.expired();) {
+        gate->advance();
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    come(300);
+    for (int i = 0; i < 20; ++i) gate->advance();
+    EXPECT_LE(open(), static_cast<std::ptrdiff_t>(Strangers::kShare));
+    for (int i = 0; i < 5; ++i) {
+        come(20);
+        End client = knock("127.0.0.3");
+        finish(client);
+        EXPECT_TRUE(client.done) << client.error.message;
+        End neighbour = knock("127.0.0.2");
+        finish(neighbour);
+        EXPECT_TRUE(neighbour.done) << neighbour.error.message;
+    }
+}
+
 // They look like handshakes of those who know the key, and never end.
 TEST_F(GateTest, RecordingsHoldOthersBackForASecondAtMost) {
-    auto [mine, other] = connected();
-    End recorded{Handshake::client(std::move(mine), "me", key_of("s3cret"), Protection::kTls)};
-    recorded.step();
-    const std::string hello = read_all(other.get());
     std::vector<Descriptor> flood;
     for (int i = 0; i < 200; ++i) {
         flood.push_back(connect());
-        write_all(flood.back().get(), hello);
+        write_all(flood.back().get(), recording());
     }
     gate->advance();
     gate->advance();

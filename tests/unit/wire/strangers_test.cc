@@ -54,5 +54,23 @@ TEST(Strangers, ThePromisingStay) {
     EXPECT_FALSE(strangers.oldest());
 }
 
+TEST(Strangers, ANetworkHasItsShareOfThePromising) {
+    Strangers strangers;
+    const auto come = [&](std::uint64_t id, const char* host) {
+        strangers.add(id, address_of(host));
+        strangers.is_promising(id);
+    };
+    come(1, "192.0.2.1");
+    for (std::uint64_t id = 2; id < 2 + Strangers::kShare; ++id) come(id, "10.0.0.1");
+    EXPECT_FALSE(strangers.oldest_of_crowd());
+    come(100, "10.0.0.1");
+    EXPECT_EQ(strangers.oldest_of_crowd(), 2U);
+    strangers.remove(2);
+    EXPECT_FALSE(strangers.oldest_of_crowd());
+    // One prefix of 64 bits is one network.
+    for (std::uint64_t id = 200; id <= 200 + Strangers::kShare; ++id) come(id, str("2001:db8::", id).c_str());
+    EXPECT_EQ(strangers.oldest_of_crowd(), 200U);
+}
+
 }  // namespace
 }  // namespace libddp::wire::testing
