@@ -1,5 +1,6 @@
 #include "comm/bootstrap.h"
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include "rendezvous/environment.h"
 #include "util/error.h"
+#include "util/log.h"
 
 namespace libddp {
 namespace {
@@ -109,6 +111,11 @@ void check_names(const GroupConfig& config) {
         fail(DDP_ERROR_INVALID_ARGUMENT, "timeout_ms is ", config.timeout_ms, "; it must not be negative");
 }
 
+void warn_once(const std::string& doubt) {
+    static std::atomic_flag told = ATOMIC_FLAG_INIT;
+    if (!told.test_and_set()) log(LogLevel::kWarn, doubt);
+}
+
 // Rank and world: the caller's where given, the environment's otherwise.
 JobEnvironment job_of(const GroupConfig& config) {
     const bool env_address = config.init_method == "env://" && !config.store;
@@ -139,6 +146,8 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
              "' is none of env://, tcp://host:port, file:///path and etcd://host:port/name");
     JobEnvironment job = job_of(config);
     check_ranks(job.rank, job.world_size);
+    if (job.store_uri.empty() && job.world_size > 1) refuse_without_address(job);
+    if (job.rank == 0 && !job.doubt.empty()) warn_once(job.doubt);
 
     const bool rank0_hosts = job.rank0_hosts_store && starts_with(job.store_uri, "tcp://");
     const bool store_may_end = !config.store && (rank0_hosts ? job.rank == 0 : ends_with_its_users(job.store_uri));
@@ -169,6 +178,7 @@ std::shared_ptr<Store> find_store(const GroupConfig& config) {
     store.uri = config.init_method;
     if (config.init_method == "env://") {
         const JobEnvironment job = discover_environment();
+        if (job.store_uri.empty()) refuse_without_address(job);
         if (job.rank0_hosts_store && starts_with(job.store_uri, "tcp://"))
             fail(DDP_ERROR_UNSUPPORTED, "with the launcher ", job.launcher,
                  " rank 0 runs the store, and the job would end with it; start "

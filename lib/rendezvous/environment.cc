@@ -34,6 +34,7 @@ struct Launcher {
     Names local_world_size;
     Names restart;
     Fallback fallback;
+    Names also_rank = {};  // the same launcher sets these, too
 };
 
 // In the order in which they are tried: a launcher comes before those whose variables it may inherit (torchrun inside a
@@ -79,7 +80,8 @@ const std::vector<Launcher>& launchers() {
          {"SLURM_LOCALID"},
          {},  // in the list of tasks of each node
          {"SLURM_RESTART_COUNT"},
-         Fallback::kNodeList},
+         Fallback::kNodeList,
+         {"PMIX_RANK"}},
         // After Slurm, which sets PMIX_RANK as well and knows more.
         {"pmi",
          {"PMIX_RANK"},
@@ -112,8 +114,18 @@ const std::vector<Launcher>& launchers() {
 // Identify the job, the same in all its ranks and different in the next job on this host.
 const Names kJobIds = {"SLURM_JOB_ID",          "SLURM_STEP_ID",           "PMIX_NAMESPACE",
                        "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"};
+// srun sets these for the tasks of a step. A batch script has SLURM_PROCID=0 as well, but none of these.
+const Names kSteps = {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"};
 const Names kNodeLists = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"};
 const Names kTasksPerNode = {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
+
+// Each launcher starts its tasks once, so the names that it does not share with others tell how many there are.
+struct Tasks {
+    const char* launcher;
+    const char* count;
+};
+const Tasks kStartedTasks[] = {
+    {"openmpi", "OMPI_COMM_WORLD_SIZE"}, {"pmi", "PMI_SIZE"}, {"slurm", "SLURM_STEP_NUM_TASKS"}};
 
 struct Variable {
     std::string name;
@@ -136,6 +148,10 @@ private:
     std::optional<std::string> node_list_host() const;
     int derived_port() const;
     void read_ranks(const Launcher& launcher, const Variable& mark, JobEnvironment& job) const;
+    std::optional<Variable> mark_of(const Launcher& launcher) const;
+    bool is_batch_script() const;
+    void refuse_contradictions(const Launcher& launcher, const Variable& mark) const;
+    std::string smaller_than_outside(const Launcher& launcher, const JobEnvironment& job) const;
     void read_store(const Launcher& launcher, JobEnvironment& job) const;
 
     const GetEnv& get_;
@@ -148,8 +164,27 @@ std::optional<Variable> Discovery::find(const Names& names) const {
     return std::nullopt;
 }
 
+[[noreturn]] void refuse_forgotten_srun(const std::string& size) {
+    fail(DDP_ERROR_INVALID_ARGUMENT, "env://: ", size,
+         ", but srun did not start this process: SLURM_STEP_NUM_TASKS is not set. It is the batch script or a child of "
+         "it, and the other ranks would never come. In the script, start the program with srun, or with ddprun, "
+         "torchrun "
+         "or mpirun. If it is to train alone, unset SLURM_PROCID");
+}
+
 Variable Discovery::require(const Launcher& launcher, const Names& names, const Variable& mark) const {
     if (auto found = find(names)) return *found;
+    if (mark.name == "SLURM_PROCID" && is_batch_script())
+        refuse_forgotten_srun(str("the allocation has ",
+                                  find({"SLURM_JOB_NUM_NODES"}).value_or(Variable{"", "?"}).value,
+                                  " nodes (SLURM_JOB_NUM_NODES)"));
+    if (mark.name == "JOB_COMPLETION_INDEX")
+        fail(DDP_ERROR_INVALID_ARGUMENT, "env://: JOB_COMPLETION_INDEX=", mark.value,
+             " is set, so this is a pod of an Indexed Job of Kubernetes, but nothing tells how many pods train "
+             "together: set "
+             "WORLD_SIZE to the Job's completions, and MASTER_ADDR and MASTER_PORT to the first pod's name and a free "
+             "port "
+             "(docs/kubernetes.md). If each pod trains alone, set RANK=0 and WORLD_SIZE=1");
     fail(DDP_ERROR_INVALID_ARGUMENT, "env://: ", mark.name, " is set, so the launcher is taken for '", launcher.name,
          "', but ", names.front(), " is not set");
 }
@@ -187,6 +222,78 @@ void Discovery::read_ranks(const Launcher& launcher, const Variable& mark, JobEn
         fail(DDP_ERROR_INVALID_ARGUMENT, "env://: local rank ", job.local_rank, " of ", job.local_world_size,
              " does not fit rank ", job.rank, " of ", job.world_size, " (launcher '", launcher.name, "')");
     if (auto restart = find(launcher.restart)) job.restart = parse_int(restart->value, 0, INT64_MAX, restart->name);
+}
+
+// Its process, and those that it starts without srun, are no tasks: sbatch gives them the first task's number.
+bool Discovery::is_batch_script() const {
+    const auto task = find({"SLURM_PROCID"});
+    return task && task->value == "0" && !find(kSteps);
+}
+
+// The variable that tells that this launcher started the process.
+std::optional<Variable> Discovery::mark_of(const Launcher& launcher) const {
+    auto mark = find(launcher.marks);
+    if (!mark) return std::nullopt;
+    // A pod may start several ranks, and its index is then no rank.
+    if (mark->name == "JOB_COMPLETION_INDEX" && find({"RANK"})) return std::nullopt;
+    // Without a number of tasks, sbatch was asked for one process on each node. The script is the only one so far.
+    const bool no_task = mark->name == "SLURM_PROCID" && is_batch_script() && !find(launcher.world_size);
+    if (no_task && find({"RANK", "WORLD_SIZE"})) return std::nullopt;
+    if (no_task && find({"SLURM_JOB_NUM_NODES"}).value_or(Variable{"", "1"}).value == "1") return std::nullopt;
+    return mark;
+}
+
+// A launcher that starts inside of another one may say something else, and is right. No launcher sets the variables below
+// and leaves those of `launcher` in force, so values that differ come from two places.
+void Discovery::refuse_contradictions(const Launcher& launcher, const Variable& mark) const {
+    struct Fact {
+        Names own;
+        Names others;
+    };
+    Fact facts[] = {{launcher.rank, {"DDP_RANK", "RANK"}},
+                    {launcher.world_size, {"DDP_WORLD_SIZE", "WORLD_SIZE"}},
+                    {launcher.local_rank, {"DDP_LOCAL_RANK", "LOCAL_RANK"}},
+                    {launcher.local_world_size, {"DDP_LOCAL_WORLD_SIZE", "LOCAL_WORLD_SIZE"}}};
+    facts[0].others.insert(facts[0].others.end(), launcher.also_rank.begin(), launcher.also_rank.end());
+    std::string differences;
+    std::string of_launcher = mark.name;
+    std::string of_others;
+    const auto add = [](std::string& list, const char* separator, const std::string& item) {
+        if (str(", ", list, ",").find(str(", ", item, ",")) == std::string::npos)
+            list += (list.empty() ? "" : separator) + item;
+    };
+    for (const Fact& fact : facts) {
+        const auto own = find(fact.own);
+        if (!own) continue;
+        for (const char* name : fact.others) {
+            const auto other = find({name});
+            if (!other || other->name == own->name) continue;
+            if (parse_int(other->value, 0, INT32_MAX, other->name) == parse_int(own->value, 0, INT32_MAX, own->name))
+                continue;
+            add(differences, ", and ", str(own->name, " is ", own->value, " where ", name, " is ", other->value));
+            add(of_launcher, ", ", own->name);
+            add(of_others, ", ", name);
+        }
+    }
+    if (differences.empty()) return;
+    fail(DDP_ERROR_INVALID_ARGUMENT, "env://: two launchers contradict each other: ", differences,
+         ". If this process is what ", of_launcher, " say (launcher '", launcher.name, "'), unset ", of_others,
+         ", or set them to the same. Otherwise unset ", of_launcher);
+}
+
+// Tasks of the launcher around this one, which cannot all be in this job. "": none.
+std::string Discovery::smaller_than_outside(const Launcher& launcher, const JobEnvironment& job) const {
+    for (const Tasks& outside : kStartedTasks) {
+        const auto count = find({outside.count});
+        if (!count || launcher.name == std::string_view(outside.launcher)) continue;
+        if (parse_int(count->value, 1, INT32_MAX, count->name) <= job.world_size) continue;
+        return str("the launcher '", launcher.name, "' says that this job has ", job.world_size,
+                   " rank(s), but it runs inside of ", count->value, " tasks of '", outside.launcher, "' (",
+                   count->name,
+                   "). If each task started a launcher of its own, each trains a model of its own. If all are to train "
+                   "one, tell the launcher the number of nodes and where node 0 is");
+    }
+    return "";
 }
 
 // Below the range from which systems take ports for outgoing connections.
@@ -237,10 +344,8 @@ std::string Discovery::address(const Launcher& launcher, const JobEnvironment& j
         auto port = find({"MASTER_PORT"});
         return tcp_uri(*host, port ? static_cast<int>(parse_int(port->value, 1, 65535, port->name)) : derived_port());
     }
-    fail(DDP_ERROR_INVALID_ARGUMENT, "env://: the launcher '", launcher.name, "' tells rank ", job.rank, " of ",
-         job.world_size,
-         ", but not where rank 0 is: set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port,"
-         " or DDP_STORE to tcp://host:port");
+    if (job.world_size > 1) refuse_without_address(job);
+    return "";
 }
 
 void Discovery::read_store(const Launcher& launcher, JobEnvironment& job) const {
@@ -258,12 +363,16 @@ const Names kWithRank = {"DDP_STORE",        "DDP_WORLD_SIZE",       "MASTER_ADD
 
 JobEnvironment Discovery::run() {
     for (const auto& launcher : launchers()) {
-        auto mark = find(launcher.marks);
+        auto mark = mark_of(launcher);
         if (!mark) continue;
         JobEnvironment job;
         job.launcher = launcher.name;
         read_ranks(launcher, *mark, job);
+        refuse_contradictions(launcher, *mark);
+        if (mark->name == "SLURM_PROCID" && is_batch_script() && job.world_size > 1)
+            refuse_forgotten_srun(str("SLURM_NTASKS is ", job.world_size));
         read_store(launcher, job);
+        job.doubt = smaller_than_outside(launcher, job);
         return job;
     }
     if (const auto lonely = find(kWithRank))
@@ -298,6 +407,13 @@ ElasticEnvironment elastic_environment(const GetEnv& get) {
         return static_cast<std::int32_t>(parse_int(*value, 1, INT32_MAX, name));
     };
     return {world("DDP_ELASTIC_MIN_WORLD"), world("DDP_ELASTIC_MAX_WORLD"), world("DDP_ELASTIC_FIRST_WORLD")};
+}
+
+void refuse_without_address(const JobEnvironment& job) {
+    fail(DDP_ERROR_INVALID_ARGUMENT, "env://: the launcher '", job.launcher, "' tells rank ", job.rank, " of ",
+         job.world_size,
+         ", but not where rank 0 is: set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port,"
+         " or DDP_STORE to tcp://host:port");
 }
 
 JobEnvironment discover_environment(const GetEnv& get) {

@@ -15,9 +15,10 @@ struct JobEnvironment {
     std::int32_t world_size = -1;
     std::int32_t local_rank = 0;
     std::int32_t local_world_size = 1;
-    std::string store_uri;          // "tcp://host:port" or "file:///path"
+    std::string store_uri;          // "tcp://host:port" or "file:///path"; "": none, in a world of one
     bool rank0_hosts_store = true;  // false: the launcher runs the server
     std::int64_t restart = 0;       // how often the launcher has restarted the job
+    std::string doubt;              // a sentence for the log: this job is smaller than the one around it; "": it is not
 };
 
 using GetEnv = std::function<std::optional<std::string>(const std::string& name)>;
@@ -38,8 +39,12 @@ struct ElasticEnvironment {
 // Throws INVALID_ARGUMENT if one of these is no number of ranks.
 ElasticEnvironment elastic_environment(const GetEnv& get = process_env);
 
-// Throws INVALID_ARGUMENT or NOT_FOUND with a sentence that names the variables that are missing or malformed.
+// Throws INVALID_ARGUMENT or NOT_FOUND with a sentence that names the variables that are missing, malformed, or contradict
+// each other. docs/ddprun.md, "Other launchers", has the rule.
 JobEnvironment discover_environment(const GetEnv& get = process_env);
+
+// The error of a job of several ranks without a store_uri.
+[[noreturn]] void refuse_without_address(const JobEnvironment& job);
 
 // False where discover_environment throws NOT_FOUND. Throws INVALID_ARGUMENT as it does.
 bool launched(const GetEnv& get = process_env);

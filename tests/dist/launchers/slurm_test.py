@@ -56,6 +56,20 @@ class Slurm(unittest.TestCase):
         self.assertIn("DDP_ERROR_PERMISSION_DENIED", job.stdout)
         self.assertIn("DDP_SECRET_FILE", job.stdout)
 
+    def test_a_batch_script_without_srun_is_refused_at_once(self):
+        script = self.cluster.folder / "no-srun.sh"
+        script.write_text(f"#!/bin/bash\n{RANK} 0 0\n")
+        for arguments, says in ((("-n4",), "SLURM_NTASKS is 4"), (("-N2",), "has 2 nodes")):
+            job = self.cluster.submit(*arguments, script)
+            self.ended(job, "FAILED")
+            self.assertIn(says, self.output(job))
+            self.assertIn("srun did not start this process", self.output(job))
+
+    def test_variables_of_pytorch_beside_a_task_of_slurm_are_refused(self):
+        job = self.cluster.run("srun", "-n1", RANK, "0", "0", RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+        self.assertNotEqual(job.returncode, 0)
+        self.assertIn("SLURM_STEP_NUM_TASKS is 1 where WORLD_SIZE is 2", job.stdout)
+
     def test_ranks_that_are_left_name_the_one_that_died(self):
         job = self.cluster.run("srun", "-N2", "--ntasks-per-node=2", "--kill-on-bad-exit=0", "--wait=20", RANK, "2", "9", **SECRET)
         self.assertNotEqual(job.returncode, 0)

@@ -19,7 +19,7 @@ INSIDE = "DDP_TEST_INSIDE_NAMESPACE"
 # Variables by which a launcher tells rank {rank} of two its place. None of them says that all ranks are on one machine.
 LAUNCHERS = {
     "torchrun": {"TORCHELASTIC_RUN_ID": "x", "RANK": "{rank}", "WORLD_SIZE": "2", "MASTER_ADDR": HOST},
-    "slurm": {"SLURM_PROCID": "{rank}", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": HOST},
+    "slurm": {"SLURM_PROCID": "{rank}", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_NODELIST": HOST},
     "openmpi": {"OMPI_COMM_WORLD_RANK": "{rank}", "OMPI_COMM_WORLD_SIZE": "2", "MASTER_ADDR": HOST},
     "kubernetes": {"JOB_COMPLETION_INDEX": "{rank}", "WORLD_SIZE": "2", "MASTER_ADDR": HOST},
 }
