@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/tag.h"
 #include "core/param_table.h"
 #include "ddp/types.h"
 
