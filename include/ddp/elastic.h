@@ -18,11 +18,25 @@
  *
  * ONE HISTORY. A step is applied by all who stay, or by none. When a rank is lost, some may have finished the step and
  * others not. In the next ddp_elastic_begin those who are behind get the state from those who are ahead. If nobody is
- * ahead, all do the step again. So the same step may begin twice, with another rank and world size.
+ * ahead, all do the step again. So the same step may begin twice, with another rank and world size. What a rank has
+ * changed in a step that it has not committed is undone by then.
+ *
+ * WHEN THE STATE CHANGES. Values and added states change only from the first mean gradients of a step (ddp_finalize,
+ * ddp_wait_param, a reduced callback, the function of ddp_hook_then) to ddp_elastic_commit. Buffers may change from
+ * ddp_elastic_begin on. Where the program calls nothing in between that needs other ranks, the way back costs a copy
+ * of the buffers a step. Otherwise (a loss for the log, a norm, a second context) a rank can be lost when others have
+ * applied all of the step, or a part: each step then begins with a copy of the whole state. It takes as much memory
+ * as the state, and the time for copying. libddp learns from a step what the program calls, and copies in the first
+ * one. If all ranks that are left are in the first step that called something there, and no copy was made,
+ * ddp_elastic_begin is an error. To need no copies, call collectives before ddp_finalize or after ddp_elastic_commit,
+ * and commit after each context's optimizer: a step may train one of several contexts.
  *
  * STATE. It consists of the values (ddp_param_desc.data) of parameters and buffers, what ddp_elastic_add_state names,
- * the bucket plan, the state of the communication hook that ranks share, that of the averager, and the number of steps.
- * A rank that joins gets all of it before its first step. In the first roster the values of rank 0 become those of all.
+ * the bucket plan, the state of the communication hook that ranks share, that of the averager, and the number of
+ * steps. A rank that joins gets all of it before its first step. In the first roster the values of rank 0 become
+ * those of all. It is the same on every rank. When ranks meet that have applied equally many steps and hold other
+ * bits, the bits that most of them have become those of all, and of equally many those of the lowest rank; a warning
+ * names the ranks. Buffers become those of one rank.
  * State that a hook has for each rank, such as error feedback, begins anew where it is missing, and keeps what a step
  * that is done again has added to it.
  *
@@ -119,20 +133,22 @@ DDP_API ddp_status ddp_elastic_add_state(ddp_elastic* elastic, const char* name,
                                          ddp_error** error);
 
 /* This rank has loaded the whole state after so many steps, from a checkpoint. When a job begins, the ranks with the
- * most steps give their state to the others; those with equally many must hold the same bits. A rank that joins a job
- * later gets the state of the job, whatever it has loaded. Before the first ddp_elastic_begin.
+ * most steps give their state to the others. A rank that joins a job later gets the state of the job, whatever it has
+ * loaded. Before the first ddp_elastic_begin.
  * Errors: INVALID_ARGUMENT (negative), INVALID_STATE (later).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_set_step(ddp_elastic* elastic, int64_t step, ddp_error** error);
 
 /* Begins a step. If the group is whole and nobody comes or goes, this costs no communication. Otherwise it waits until
- * the next roster begins, with the state of the job on every rank.
+ * the next roster begins, with the state of the job on every rank. So it does where the step before had mean gradients
+ * and was not committed: it may have been applied here and not elsewhere.
  *
- * Errors: INVALID_STATE (a step of a context is under way, and no rank was lost), RANK_FAILED (the others have gone on
- * without this rank, because it did not answer in time or was cut off from the store: free the job, and create it again
- * to get their state), UNAVAILABLE (the store cannot be reached: the same, until that succeeds), TIMEOUT (fewer than
- * min_world ranks, or the store does not answer), MISMATCH (another model or other states than the others have),
- * INTERRUPTED, and the group's error if it is not one after which others can go on.
+ * Errors: INVALID_STATE (a step of a context is under way, and no rank was lost; the step before had mean gradients
+ * and was not committed, and no rank has a state that is known: begin again from a checkpoint), RANK_FAILED (the
+ * others have gone on without this rank, because it did not answer in time or was cut off from the store: free the
+ * job, and create it again to get their state), UNAVAILABLE (the store cannot be reached: the same, until that
+ * succeeds), TIMEOUT (fewer than min_world ranks, or the store does not answer), MISMATCH (another model or other
+ * states than the others have), INTERRUPTED, and the group's error if it is not one after which others can go on.
  * Threads: one. Blocks: for the others: settle_ms, and the group's timeout for each attempt; a rank for which there is
  * no room, until there is. Collective: yes. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* step, ddp_error** error);
@@ -140,7 +156,7 @@ DDP_API ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* ste
 /* Says that this rank has applied the step: once after each ddp_elastic_begin, when every context has been finalized
  * and the optimizer has run. If all ranks leave a step out (NONFINITE, ddp_step_discard), commit it without the
  * optimizer.
- * Errors: INVALID_STATE (before the first ddp_elastic_begin, during a step of a context).
+ * Errors: INVALID_STATE (no step has begun since the last ddp_elastic_commit; during a step of a context).
  * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error);
 

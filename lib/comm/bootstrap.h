@@ -1,6 +1,7 @@
 // From what the caller and the environment say to a rank, a world size and an open store.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +13,11 @@
 #include "util/error.h"
 
 namespace libddp {
+
+// How many operations groups were given, and how many of these have ended.
+struct OperationCounts {
+    std::atomic<std::int64_t> given{0}, ended{0};
+};
 
 struct GroupConfig {
     std::int32_t rank = -1;   // -1: from the environment
@@ -30,6 +36,7 @@ struct GroupConfig {
     std::string prefix;             // set: of this group's keys, instead of one made from the name
     // Asked while ranks wait for each other: why one of them will not come; code DDP_OK: nothing is known. May be null.
     std::function<ErrorInfo()> absent;
+    std::shared_ptr<OperationCounts> counts;  // where they are counted; null: for this group alone
 };
 
 // Where a group meets.

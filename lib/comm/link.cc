@@ -274,6 +274,7 @@ std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const O
     GroupConfig config = config_;
     config.store = place_.store;
     config.absent = nullptr;
+    config.counts = counts_;
     config.name = str(config_.name, "/", color);
     // The same color may join other ranks in each split.
     config.prefix = str(place_.prefix, "split/", splits_, ".", color, "/");
@@ -371,6 +372,7 @@ WorkPtr Link::submit(const Collective& collective, OpTag tag) {
     check();
     interrupt::refuse_inside_check();
     count_sent(collective, tag);
+    counts_->given.fetch_add(1, std::memory_order_acq_rel);
     // The operation runs while the executor lives, which the group's destructor ends first.
     const WaitTarget target{tag.step, tag.bucket, collective.kind};
     const StreamPtr stream = tag.stream;
@@ -387,6 +389,7 @@ void Link::perform(const Collective& collective, const OpTag& tag) {
     LinkOperation operation(*this, collective, tag);
     const auto result = executor_->run_now(operation);
     if (!result) return Group::perform(collective, tag);
+    counts_->given.fetch_add(1, std::memory_order_acq_rel);
     if (!result->ok()) throw Error(*result);
     count_sent(collective, tag);
 }
@@ -511,6 +514,7 @@ ErrorInfo LinkOperation::run() noexcept try {
         ended.param = result.code;
         link_.recorder_.write(ended);
     }
+    link_.counts_->ended.fetch_add(1, std::memory_order_acq_rel);
     return result;
 } catch (...) {
     return caught();

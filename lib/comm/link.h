@@ -78,6 +78,14 @@ public:
     // Throws what broke the group, or the operations on devices that have ended: streams go on without a result then.
     void check_enqueued();
 
+    // How many operations this link and those that were split from it were given.
+    std::int64_t operations() const { return counts_->given.load(std::memory_order_acquire); }
+    // The same, if all have ended; else -1.
+    std::int64_t operations_if_all_ended() const {
+        const std::int64_t ended = counts_->ended.load(std::memory_order_acquire);
+        return ended == counts_->given.load(std::memory_order_acquire) ? ended : -1;
+    }
+
     // False if it has one that is alive.
     bool set_arbiter(const std::shared_ptr<Arbiter>& arbiter);
     bool has_arbiter() const;
@@ -92,6 +100,7 @@ private:
         : Group(place.rank, place.world),
           config_(std::move(config)),
           place_(std::move(place)),
+          counts_(config_.counts ? config_.counts : std::make_shared<OperationCounts>()),
           recorder_(record::Recorder::of_group(rank(), world(), config_.name, place_.prefix, config_.backend)) {}
 
     static void destroy(Link* link);
@@ -122,6 +131,7 @@ private:
 
     const GroupConfig config_;
     const MeetingPlace place_;
+    const std::shared_ptr<OperationCounts> counts_;
     const record::Recorder recorder_;
     std::shared_ptr<Transport> transport_;  // for host memory
     std::shared_ptr<Transport> on_device_;  // for device memory, perhaps the same; null: the backend takes none

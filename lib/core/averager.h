@@ -46,6 +46,8 @@ public:
     // When it averages, and with which outer optimizer. Ranks that average together have the same.
     std::string rhythm() const;
     bool has_outer() const { return outer_.has_value(); }
+    // Whether go_back() has values to go back to.
+    bool has_outer_parameters() const { return outer_ && outer_->has_parameters(); }
     std::size_t periods() const { return levels_.size(); }
 
     // From the next average over all ranks on.

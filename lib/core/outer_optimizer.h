@@ -18,6 +18,7 @@ public:
     OuterOptimizer(const ParamTable& table, const ddp_outer_options& options);
 
     ddp_outer_kind kind() const { return options_.kind; }
+    bool has_parameters() const { return started_; }
     // Other rates, of the same kind.
     void set_rates(const ddp_outer_options& options);
     // What has to be the same on every rank.

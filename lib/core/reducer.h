@@ -135,6 +135,12 @@ public:
     void require_idle() const;
     std::int64_t steps() const { return steps_; }
     std::int64_t synced_steps() const { return synced_steps_; }
+    // How often the program has got means: of a whole step, or of a parameter before the step's end.
+    std::int64_t results() const { return results_; }
+    // The operations of the group when it last got any (Link::operations_if_all_ended).
+    std::int64_t operations_at_result() const { return operations_at_result_; }
+    // Whether functions of the program get means before the step's end.
+    bool gives_results_early() const { return reduced_.fn || queue_.hook()->gives_results_early(); }
     std::int64_t rebuilds() const { return rebuilds_; }
     // How often buckets have got memory. Any thread.
     std::int64_t layouts() const { return layouts_.load(std::memory_order_acquire); }
@@ -238,6 +244,7 @@ private:
     void end_local_step();
     void learn();
     void end_synced_step();
+    void count_result();
 
     // Between steps.
     void begin_record();
@@ -295,6 +302,7 @@ private:
     std::vector<std::uint8_t> used_;
     bool rebuild_due_ = false;
     std::int64_t steps_ = 0, synced_steps_ = 0, rebuilds_ = 0;
+    std::int64_t results_ = 0, operations_at_result_ = -1;
     std::atomic<std::int64_t> layouts_{0};
     std::uint64_t sent_bytes_ = 0;
     std::int32_t unsent_buckets_ = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/link.h"
 #include "core/reducer.h"
 #include "util/error.h"
 
@@ -106,10 +107,12 @@ void Reducer::wait_until_final(std::int32_t param) {
     const bool undecided = std::any_of(undecided_.begin(), undecided_.end(),
                                        [param](const BucketTensor& tensor) { return tensor.param == param; });
     // The answer who used it comes after the last bucket.
-    if (!undecided) return;
-    drain_until(store_->size());
-    finish_unused();
-    at(s, [this](auto& side) { side.finish(*group_, steps_, enqueue_); });
+    if (undecided) {
+        drain_until(store_->size());
+        finish_unused();
+        at(s, [this](auto& side) { side.finish(*group_, steps_, enqueue_); });
+    }
+    count_result();
 }
 
 void Reducer::discard() {
@@ -356,6 +359,7 @@ void Reducer::finish_unused() {
 
 void Reducer::call_reduced(std::int32_t param, bool used) {
     if (!reduced_.fn) return;
+    count_result();
     ddp_error* error = nullptr;
     const ddp_status status = reduced_.fn(reduced_.user_data.get(), param, used ? 1 : 0, &error);
     if (status == DDP_OK) return;
@@ -416,7 +420,14 @@ void Reducer::learn() {
     }
 }
 
+void Reducer::count_result() {
+    ++results_;
+    operations_at_result_ = group_->link(0)->operations_if_all_ended();
+}
+
 void Reducer::end_synced_step() {
+    const bool discards = discarding_ && !shadowing_;
+    if (!discards && !skipping()) count_result();
     unsent_buckets_ = 0;
     for (std::size_t b = 0; b < store_->size(); ++b) unsent_buckets_ += queue_.sent(b) ? 0 : 1;
     for (std::int32_t id = 0; id < table_.size(); ++id) {

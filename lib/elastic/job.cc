@@ -36,15 +36,21 @@ void broadcast_all(Group& group, Bytes& bytes, std::int32_t root) {
     broadcast(group, bytes.data(), size, root);
 }
 
-// These bytes of all blocks, one after another.
-void copy_piece(const std::vector<StateBlock>& blocks, std::size_t begin, std::size_t bytes, std::byte* to) {
-    const std::size_t end = begin + bytes;
-    std::size_t at = 0;
-    for (const StateBlock& block : blocks) {
-        const std::size_t first = std::max(begin, at), last = std::min(end, at + block.bytes);
-        if (first < last) to = std::copy_n(block.memory + (first - at), last - first, to);
-        at += block.bytes;
+// In turn each donor sends a piece of all blocks together: a model has many small ones, and each collective waits for every rank. Returns
+// what this rank has got; a donor keeps what it has.
+std::vector<std::byte> send_blocks(Group& group, const StateBlocks& blocks, const std::vector<std::int32_t>& donors,
+                                   bool gives) {
+    const std::size_t total = bytes_of(blocks);
+    std::size_t turn = 0;
+    std::vector<std::byte> got(gives ? std::min(total, kPiece) : total);
+    for (std::size_t begin = 0; begin < total; begin += kPiece, ++turn) {
+        const std::size_t bytes = std::min(kPiece, total - begin);
+        const std::int32_t root = donors[turn % donors.size()];
+        std::byte* const piece = got.data() + (gives ? 0 : begin);
+        if (root == group.rank()) copy_piece(blocks, begin, bytes, piece);
+        broadcast(group, piece, bytes, root);
     }
+    return got;
 }
 
 // Whether those who are left may go on: another rank has gone, stands still, or cannot go on for a reason of its host or its program.
@@ -75,13 +81,13 @@ void ElasticJob::add_context(Context& context) {
             if (param.data && !is_cpu(param.device))
                 fail_call(DDP_ERROR_UNSUPPORTED, "'", param.name, "' is on ", device_name(param.device),
                           "; an elastic job has its state in memory of the CPU");
-    contexts_.push_back(&context);
+    parts_.contexts.push_back(&context);
     numbers_.push_back(context.number().value());
 }
 
 void ElasticJob::add_averager(Averager& averager) {
     require_not_begun("averagers are added before");
-    if (std::find(contexts_.begin(), contexts_.end(), &averager.context()) == contexts_.end())
+    if (std::find(parts_.contexts.begin(), parts_.contexts.end(), &averager.context()) == parts_.contexts.end())
         fail_call(DDP_ERROR_INVALID_STATE, "the averager's context is not in the job; add that first");
     if (averager.periods() > 1)
         fail_call(DDP_ERROR_UNSUPPORTED, "the averager has ", averager.periods(),
@@ -118,6 +124,36 @@ void ElasticJob::go_back() {
     if (steps_ >= 0) steps_ = std::max<std::int64_t>(averager_->steps() + uncounted_, 0);
 }
 
+// What the program has done since begin() is undone, as far as that is possible.
+void ElasticJob::undo_step() {
+    begun_ = false;
+    if (averager_goes_back()) return open_.commit();
+    if (averager_ && open_.is_open()) averager_->set_steps(averager_steps_);
+    if (!open_.undo(parts_, *group_)) state_unknown_ = true;
+}
+
+void ElasticJob::open_step() {
+    begun_ = true;
+    if (averager_goes_back()) return open_.commit();
+    if (averager_ && !open_.is_open()) averager_steps_ = averager_->steps();
+    const bool early = std::any_of(parts_.contexts.begin(), parts_.contexts.end(),
+                                   [](const Context* context) { return context->committed().gives_results_early(); });
+    open_.begin(parts_, *group_, !has_committed_ || needs_copies_ || early);
+}
+
+void ElasticJob::require_known_state(const Roster& roster) const {
+    const std::int64_t known = roster.members[static_cast<std::size_t>(roster.donors().front())].steps;
+    if (!state_unknown_ || known >= steps_) return;
+    fail_call(DDP_ERROR_INVALID_STATE, "step ", steps_,
+              " had its mean gradients and was not committed, so it may be in the values or not, and no rank knows: "
+              "steps before called "
+              "nothing between ddp_finalize and ddp_elastic_commit, and so no copy of the state was kept. Begin again "
+              "from a checkpoint. "
+              "Commit each step that was finalized, also one that is left out, and call collectives before "
+              "ddp_finalize or after "
+              "ddp_elastic_commit");
+}
+
 void ElasticJob::begin() {
     membership_.require_present();
     changed_ = false;
@@ -131,15 +167,18 @@ void ElasticJob::begin() {
 
 void ElasticJob::begin_or_form() {
     if (!group_->broken())
-        for (const Context* context : contexts_) context->require_between_steps();
+        for (const Context* context : parts_.contexts) context->require_between_steps();
     if (membership_.roster().number > 0) {
         // What no loss of a rank has caused would happen again.
         if (group_->broken() && !concerns_others(group_->verdict(), group_->rank())) group_->check();
-        if (formed_ && !group_->broken() && (apart() || !membership_.is_due(steps_))) return;
-        leaving_ = leave_announced_;
+        const bool in_doubt = open_.in_doubt(parts_, *group_);
+        if (formed_ && !group_->broken() && !in_doubt && (apart() || !membership_.is_due(steps_))) return open_step();
+        undo_step();
+        leaving_ = leave_announced_ && !state_unknown_;
         if (leaving_) return;
     }
     form();
+    open_step();
     changed_ = true;
     try {
         membership_.remove_old_keys();
@@ -168,15 +207,18 @@ void ElasticJob::explain_loss_of_store(const std::string& reason) const {
 // is made again a few times only.
 void ElasticJob::form() {
     formed_ = false;
+    undo_step();
     go_back();
+    find_state();
     std::vector<Member> tried;
     for (int attempt = 1;; ++attempt) {
-        const std::int64_t steps = has_had_state_ ? steps_ : loaded_steps(steps_);
+        const std::int64_t steps = state_unknown_ ? -1 : has_had_state_ ? steps_ : loaded_steps(steps_);
         const Roster& roster = membership_.meet(steps, [this] { call_from_group(); });
+        require_known_state(roster);
         try {
             const std::shared_ptr<Group> group = make_group(roster);
             heal(*group, roster);
-            for (Context* context : contexts_) context->set_group(group);
+            for (Context* context : parts_.contexts) context->set_group(group);
             group_ = group;
             formed_ = true;
             return;
@@ -220,15 +262,19 @@ std::shared_ptr<Group> ElasticJob::make_group(const Roster& roster) const {
     return create_group(config);
 }
 
-std::vector<StateBlock> ElasticJob::blocks() const {
-    std::vector<StateBlock> all;
-    for (const Context* context : contexts_)
-        for (const auto* list : {&context->table().params(), &context->table().buffers()})
+// Contexts are committed, and what is added stays where it is.
+void ElasticJob::find_state() {
+    parts_.state.clear();
+    parts_.buffers.clear();
+    for (const Context* context : parts_.contexts) {
+        const ParamTable& table = context->table();
+        for (const auto& [list, blocks] :
+             {std::pair(&table.params(), &parts_.state), {&table.buffers(), &parts_.buffers}})
             for (const Param& param : *list)
                 if (param.data && !param.ignored)
-                    all.push_back({param.name, static_cast<std::byte*>(param.data), param.bytes});
-    all.insert(all.end(), own_blocks_.begin(), own_blocks_.end());
-    return all;
+                    blocks->push_back({param.name, static_cast<std::byte*>(param.data), param.bytes});
+    }
+    parts_.state.insert(parts_.state.end(), own_blocks_.begin(), own_blocks_.end());
 }
 
 // Contexts of one shape would be taken for each other if a rank added them in another order.
@@ -243,10 +289,44 @@ std::string ElasticJob::order_of_creation() const {
 
 void ElasticJob::compare_blocks(Group& group) const {
     std::vector<std::string> lines;
-    for (const StateBlock& block : blocks()) lines.push_back(str("'", block.name, "' of ", block.bytes, " bytes"));
+    for (const auto* blocks : {&parts_.state, &parts_.buffers})
+        for (const StateBlock& block : *blocks) lines.push_back(str("'", block.name, "' of ", block.bytes, " bytes"));
     if (averager_) lines.push_back(str("an averager ", averager_->rhythm()));
-    agree_on_model(group, {}, str(contexts_.size(), " contexts", order_of_creation(), ", ", lines.size(), " states"),
-                   lines);
+    agree_on_model(group, {},
+                   str(parts_.contexts.size(), " contexts", order_of_creation(), ", ", lines.size(), " states"), lines);
+}
+
+// Those with equally many steps must hold the same bits: of ranks that differ the most that are alike give theirs, and the lowest rank of
+// equally many. On the way ranks tell each other whether the program needs copies.
+std::vector<std::int32_t> ElasticJob::agree_on_donors(Group& group, std::vector<std::int32_t> donors) {
+    struct Claim {
+        std::uint64_t hash = 0, needs_copies = 0;
+    };
+    const auto is_donor = [&](std::int32_t rank) {
+        return std::find(donors.begin(), donors.end(), rank) != donors.end();
+    };
+    std::vector<Claim> claims(static_cast<std::size_t>(group.world()));
+    Claim& mine = claims[static_cast<std::size_t>(group.rank())];
+    mine.needs_copies = needs_copies_ ? 1 : 0;
+    if (donors.size() > 1 && is_donor(group.rank())) mine.hash = hash_of(parts_.state);
+    group.run({DDP_COLLECTIVE_ALLGATHER, nullptr, claims.data(), sizeof(Claim), DDP_U8}, healing());
+    for (const Claim& claim : claims) needs_copies_ = needs_copies_ || claim.needs_copies != 0;
+
+    const auto hash = [&](std::int32_t rank) { return claims[static_cast<std::size_t>(rank)].hash; };
+    const auto count = [&](std::int32_t rank) {
+        return std::count_if(donors.begin(), donors.end(),
+                             [&](std::int32_t other) { return hash(other) == hash(rank); });
+    };
+    const std::int32_t best = *std::max_element(donors.begin(), donors.end(), [&](std::int32_t a, std::int32_t b) {
+        return count(a) < count(b);  // the first of equals, which is the lowest rank
+    });
+    std::vector<std::int32_t> alike, others;
+    for (const std::int32_t rank : donors) (hash(rank) == hash(best) ? alike : others).push_back(rank);
+    if (!others.empty() && (group.rank() == best || hash(group.rank()) != hash(best)) && is_donor(group.rank()))
+        log(LogLevel::kWarn, ranks_text(others), " and ", ranks_text(alike), " have other bits after the same step, ",
+            std::max<std::int64_t>(membership_.roster().newest(), 0), "; all get those of ", ranks_text(alike),
+            ". What the program adds to the job must change alike on every rank");
+    return alike;
 }
 
 // What arrives goes to memory of its own first: if the group breaks meanwhile, this rank still has what it had.
@@ -256,13 +336,17 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
     std::vector<std::int32_t> donors = roster.donors();
     // Ranks that train apart have momenta, and values until the first outer step, of their own.
     if (averager_) donors = {donors.front()};
+    donors = agree_on_donors(group, std::move(donors));
     const bool gives = std::find(donors.begin(), donors.end(), roster.rank) != donors.end();
-    std::vector<std::byte> values;
-    if (donors.size() < roster.members.size()) values = send_values(group, donors, gives);
-    // Of a step that has failed the hook has nothing left then, so all count alike.
-    for (Context* context : contexts_) context->set_group(make_alone());
+    std::vector<std::byte> values, buffers;
+    if (donors.size() < roster.members.size()) values = send_blocks(group, parts_.state, donors, gives);
+    // Each rank's forward passes have changed its own: one speaks for all.
+    const bool gives_buffers = roster.rank == donors.front();
+    if (roster.members.size() > 1) buffers = send_blocks(group, parts_.buffers, {donors.front()}, gives_buffers);
+    for (Context* context : parts_.contexts) context->set_group(make_alone());
+    open_.take_hooks_back(parts_);
     std::vector<ContextState> states;
-    for (Context* context : contexts_) states.push_back(send_state(group, *context, donors.front()));
+    for (Context* context : parts_.contexts) states.push_back(send_state(group, *context, donors.front()));
     std::vector<std::byte> outer;
     if (averager_) {
         if (gives) outer = averager_->state();
@@ -270,38 +354,18 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
     }
     // Everybody has everything: from here on no loss of a rank matters.
     group.run({}, healing());
+    if (!gives_buffers) fill_blocks(parts_.buffers, buffers.data());
     if (!gives) {
-        std::size_t at = 0;
-        for (const StateBlock& block : blocks()) {
-            if (block.bytes > 0) std::memcpy(block.memory, values.data() + at, block.bytes);
-            at += block.bytes;
-        }
+        fill_blocks(parts_.state, values.data());
         log(LogLevel::kInfo, "rank ", roster.rank, " got the state of step ", std::max<std::int64_t>(newest, 0), ": ",
-            at, " bytes from ", donors.size(), " ranks");
+            values.size() + buffers.size(), " bytes from ", donors.size(), " ranks");
     }
-    for (std::size_t i = 0; i < states.size(); ++i) take_state(*contexts_[i], states[i], !gives && newest > 0);
+    for (std::size_t i = 0; i < states.size(); ++i) take_state(*parts_.contexts[i], states[i], !gives && newest > 0);
     if (averager_ && !gives) averager_->load_state(outer.data(), outer.size());
     steps_ = std::max<std::int64_t>(newest, 0);
     has_had_state_ = true;
+    state_unknown_ = false;
     if (averager_) uncounted_ = steps_ - averager_->steps();
-}
-
-// In turn each donor sends a piece of all blocks together: a model has many small ones, and each collective waits for every rank. Returns
-// what this rank has got; a donor keeps what it has.
-std::vector<std::byte> ElasticJob::send_values(Group& group, const std::vector<std::int32_t>& donors,
-                                               bool gives) const {
-    const std::vector<StateBlock> all = blocks();
-    std::size_t total = 0, turn = 0;
-    for (const StateBlock& block : all) total += block.bytes;
-    std::vector<std::byte> got(gives ? std::min(total, kPiece) : total);
-    for (std::size_t begin = 0; begin < total; begin += kPiece, ++turn) {
-        const std::size_t bytes = std::min(kPiece, total - begin);
-        const std::int32_t root = donors[turn % donors.size()];
-        std::byte* const piece = got.data() + (gives ? 0 : begin);
-        if (root == group.rank()) copy_piece(all, begin, bytes, piece);
-        broadcast(group, piece, bytes, root);
-    }
-    return got;
 }
 
 ElasticJob::ContextState ElasticJob::send_state(Group& group, Context& context, std::int32_t donor) const {
@@ -329,8 +393,19 @@ void ElasticJob::take_state(Context& context, const ContextState& state, bool of
 }
 
 void ElasticJob::commit() {
-    if (membership_.roster().number == 0) fail_call(DDP_ERROR_INVALID_STATE, "no step has begun");
-    for (const Context* context : contexts_) context->require_between_steps();
+    if (!begun_)
+        fail_call(DDP_ERROR_INVALID_STATE, "no step has begun; each ddp_elastic_begin is committed at most once");
+    for (const Context* context : parts_.contexts) context->require_between_steps();
+    if (!needs_copies_ && !averager_goes_back() && !open_.is_plain(parts_, *group_)) {
+        needs_copies_ = true;
+        log(LogLevel::kInfo, "step ", steps_,
+            " used the group between ddp_finalize and ddp_elastic_commit, where a rank may be lost: each "
+            "step begins with a copy of the job's state from now on, of ",
+            bytes_of(parts_.state), " bytes");
+    }
+    open_.commit();
+    begun_ = false;
+    has_committed_ = true;
     ++steps_;
 }
 
@@ -342,10 +417,10 @@ void ElasticJob::announce_leave() {
 
 void ElasticJob::leave() {
     if (!group_->broken())
-        for (const Context* context : contexts_) context->require_between_steps();
+        for (const Context* context : parts_.contexts) context->require_between_steps();
     membership_.leave();
     group_ = make_alone();
-    for (Context* context : contexts_) context->set_group(group_);
+    for (Context* context : parts_.contexts) context->set_group(group_);
 }
 
 }  // namespace libddp

@@ -1,7 +1,8 @@
 // A job whose ranks come and go: a group for each roster, contexts that move to it, and one history of steps.
 //
-// A step is applied by all who stay, or by none. Ranks that had finished it when the group broke are ahead by one step. In the next roster
-// the others take the state from them. If nobody is ahead, all do the step again.
+// A step is applied by all who stay, or by none. Ranks that had committed it when the group broke are ahead by one step. In the next roster
+// the others take the state from them. If nobody is ahead, all undo what they have of it (open_step.h) and do it again. A rank that cannot
+// undo it does not know which state it has, and takes that of the others.
 #pragma once
 
 #include <algorithm>
@@ -16,15 +17,10 @@
 #include "core/averager.h"
 #include "core/context.h"
 #include "elastic/membership.h"
+#include "elastic/open_step.h"
+#include "elastic/state.h"
 
 namespace libddp {
-
-// Memory of the program that belongs to the job's state, beside parameters and buffers.
-struct StateBlock {
-    std::string name;
-    std::byte* memory = nullptr;
-    std::size_t bytes = 0;
-};
 
 class ElasticJob {
 public:
@@ -68,6 +64,10 @@ private:
 
     void require_not_begun(const char* what) const;
     bool apart() const;
+    // The averager has the way back, and no step is in doubt.
+    bool averager_goes_back() const { return averager_ && averager_->has_outer_parameters(); }
+    void open_step();
+    void undo_step();
     void go_back();
     void begin_or_form();
     void form();
@@ -75,11 +75,12 @@ private:
     void call_from_group();
     std::shared_ptr<Group> make_group(const Roster& roster) const;
     std::shared_ptr<Group> make_alone() const;
-    std::vector<StateBlock> blocks() const;
+    void find_state();
+    void require_known_state(const Roster& roster) const;
     void heal(Group& group, const Roster& roster);
     std::string order_of_creation() const;
     void compare_blocks(Group& group) const;
-    std::vector<std::byte> send_values(Group& group, const std::vector<std::int32_t>& donors, bool gives) const;
+    std::vector<std::int32_t> agree_on_donors(Group& group, std::vector<std::int32_t> donors);
     ContextState send_state(Group& group, Context& context, std::int32_t donor) const;
     void take_state(Context& context, const ContextState& state, bool of_hook) const;
 
@@ -87,14 +88,20 @@ private:
     const GroupConfig config_;
     Membership membership_;
     std::shared_ptr<Group> group_;
-    std::vector<Context*> contexts_;
+    OpenStep::Parts parts_;              // contexts, and from the first meeting on the memory of the state
     std::vector<std::int32_t> numbers_;  // of the contexts, on the group where they were created
-    Averager* averager_ = nullptr;
     std::vector<StateBlock> own_blocks_;
-    std::int64_t steps_ = -1;     // -1: it has no state yet
-    std::int64_t uncounted_ = 0;  // steps of the job that the averager has not counted
-    bool has_had_state_ = false;  // of the job: until then its steps are only loaded
-    bool formed_ = false;         // the group is that of the roster
+    OpenStep open_;
+    bool begun_ = false;  // the step that commit() is for
+    Averager* averager_ = nullptr;
+    std::int64_t averager_steps_ = 0;  // at the begin of the open step
+    std::int64_t steps_ = -1;          // -1: it has no state yet
+    std::int64_t uncounted_ = 0;       // steps of the job that the averager has not counted
+    bool has_had_state_ = false;       // of the job: until then its steps are only loaded
+    bool formed_ = false;              // the group is that of the roster
+    bool state_unknown_ = false;       // an open step could not be undone: steps_ may count one that is in the state
+    // Whether steps begin with a copy of the state: the first ones of a process, and all of a program that needs it.
+    bool has_committed_ = false, needs_copies_ = false;
     bool changed_ = false;
     bool leave_announced_ = false, leaving_ = false;
 };

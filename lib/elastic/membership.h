@@ -38,7 +38,7 @@ constexpr std::int64_t loaded_steps(std::int64_t steps) {
 
 struct Member {
     std::string id;           // of one process, for as long as it stays
-    std::int64_t steps = -1;  // of the job that it has applied, or loaded_steps; -1: it has come without a state
+    std::int64_t steps = -1;  // of the job that it has applied, or loaded_steps; -1: it has come without a known state
     bool operator==(const Member&) const = default;
 };
 

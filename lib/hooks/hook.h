@@ -48,6 +48,8 @@ public:
     virtual bool sums_prescaled() const { return false; }
     // Whether ranks that apply the results stay alike.
     virtual bool keeps_models_alike() const { return true; }
+    // Whether a function of the program sees results, and may use them, before the step ends.
+    virtual bool gives_results_early() const { return false; }
     // Whether another cut into buckets changes results, beyond rounding.
     virtual bool depends_on_buckets() const { return false; }
 

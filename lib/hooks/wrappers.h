@@ -24,6 +24,7 @@ public:
     std::string options() const override { return inner_->options(); }
     bool any_thread() const override { return inner_->any_thread(); }
     bool keeps_models_alike() const override { return inner_->keeps_models_alike(); }
+    bool gives_results_early() const override { return inner_->gives_results_early(); }
     bool depends_on_buckets() const override { return inner_->depends_on_buckets(); }
     void forget_step(std::int64_t step) override { inner_->forget_step(step); }
     std::int64_t steps() const override { return inner_->steps(); }
@@ -57,6 +58,7 @@ public:
     bool sums_prescaled() const override { return inner_->sums_prescaled(); }
     // Its function may update values bucket by bucket, at other moments on each rank.
     bool keeps_models_alike() const override { return false; }
+    bool gives_results_early() const override { return true; }
     bool depends_on_buckets() const override { return inner_->depends_on_buckets(); }
     void forget_step(std::int64_t step) override { inner_->forget_step(step); }
     std::int64_t steps() const override { return inner_->steps(); }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "capi/bad_input.h"
@@ -72,6 +73,110 @@ TEST(ElasticInCxx, FailuresAreExceptions) {
         EXPECT_EQ(error.status(), DDP_ERROR_ALREADY_EXISTS);
         EXPECT_NE(std::string(error.what()).find("momentum"), std::string::npos);
     }
+}
+
+// A job of one rank, whose program does what the test says.
+struct Training : Job {
+    Training() {
+        param = context.add_param("w", {3}, value.data(), gradient.data());
+        context.add_buffer("seen", {3}, seen.data());
+        context.commit();
+        elastic.add_context(context);
+        elastic.add_state("momentum", momentum.data(), momentum.size() * sizeof(float));
+    }
+    void reduce() {
+        for (float& s : seen) s += 1;  // a forward pass
+        gradient.assign(3, 2);
+        context.grad_ready(param);
+        context.finalize();
+    }
+    void apply() {
+        for (std::size_t i = 0; i < 3; ++i) value[i] -= momentum[i] = momentum[i] / 2 + gradient[i];
+    }
+    void log_loss() {
+        float loss = 1;
+        ddp::detail::call(ddp_allreduce, elastic.group(), &loss, &loss, std::size_t{1}, DDP_F32, DDP_SUM,
+                          static_cast<ddp_work**>(nullptr));
+    }
+
+    std::vector<float> value = std::vector<float>(3), gradient = value, momentum = value, seen = value;
+    ddp::Context context{elastic.group()};
+    ddp_param param = -1;
+};
+
+// In the first step it is not known yet what the program calls.
+TEST(ElasticStep, OneThatWasNotCommittedIsUndone) {
+    Training job;
+    for (const bool logs : {false, true}) {
+        const auto before = std::tuple(job.value, job.momentum, job.seen);
+        const std::int64_t step = job.elastic.begin().step;
+        job.reduce();
+        job.apply();
+        if (logs) job.log_loss();
+        EXPECT_NE(job.value, std::get<0>(before));
+        EXPECT_EQ(job.elastic.begin().step, step);
+        EXPECT_EQ(std::tuple(job.value, job.momentum, job.seen), before);
+    }
+    job.reduce();
+    job.log_loss();
+    job.apply();
+    job.elastic.commit();
+    const auto before = std::tuple(job.value, job.momentum, job.seen);
+    for (int i = 0; i < 2; ++i) {  // it has shown that it calls something there
+        EXPECT_EQ(job.elastic.begin().step, 1);
+        EXPECT_EQ(std::tuple(job.value, job.momentum, job.seen), before);
+        job.reduce();
+        job.apply();
+    }
+}
+
+TEST(ElasticStep, WhereNoCopyIsKeptOneThatMayHaveBeenAppliedIsAnError) {
+    Training job;
+    for (int step = 0; step < 3; ++step) {
+        EXPECT_EQ(job.elastic.begin().step, step);
+        job.reduce();
+        job.apply();
+        job.elastic.commit();
+    }
+    job.elastic.begin();
+    job.reduce();
+    try {
+        job.elastic.begin();
+        ADD_FAILURE() << "it began again";
+    } catch (const ddp::Error& error) {
+        EXPECT_EQ(error.status(), DDP_ERROR_INVALID_STATE);
+        EXPECT_NE(std::string(error.what()).find("step 3 had its mean gradients and was not committed"),
+                  std::string::npos)
+            << error.what();
+    }
+}
+
+// Buffers change without means. A step without results leaves no doubt.
+TEST(ElasticStep, OneWithoutResultsBeginsAgain) {
+    Training job;
+    job.elastic.begin();
+    job.reduce();
+    job.elastic.commit();
+    for (int i = 0; i < 3; ++i) {
+        const ddp_elastic_step now = job.elastic.begin();
+        EXPECT_EQ(now.step, 1);
+        EXPECT_EQ(now.changed, 0);
+        ddp::detail::call(ddp_step_discard, job.context.get());
+    }
+}
+
+TEST(ElasticStep, IsCommittedOnce) {
+    Training job;
+    job.elastic.begin();
+    job.reduce();
+    job.elastic.commit();
+    try {
+        job.elastic.commit();
+        ADD_FAILURE() << "it was committed twice";
+    } catch (const ddp::Error& error) {
+        EXPECT_EQ(error.status(), DDP_ERROR_INVALID_STATE);
+    }
+    EXPECT_EQ(job.elastic.begin().step, 1);
 }
 
 TEST(ShardRange, SharesAreContiguousAndDifferByAtMostOne) {

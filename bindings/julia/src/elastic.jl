@@ -106,7 +106,7 @@ function begin_step!(job::Elastic)
             changed=now.changed == 1, joined=Int(now.joined), left=Int(now.left), leaving=now.leaving == 1)
 end
 
-"This rank has applied the step: after the optimizer, once for each `finalize!` that succeeded."
+"This rank has applied the step: once after each `begin_step!`, when every optimizer has run."
 commit!(job::Elastic) = with_parts(() -> call(LibDDP.ddp_elastic_commit, job.handle), job)
 
 "This rank will leave. Go on with steps until `begin_step!` says `leaving`."

@@ -92,7 +92,7 @@ class Elastic:
                            bool(told.leaving))
 
     def commit(self) -> None:
-        """This rank has applied the step: after the optimizer, once for each finalize that succeeded."""
+        """This rank has applied the step: once after each begin, when every optimizer has run."""
         self._call(_ddp.ddp_elastic_commit)
 
     def announce_leave(self) -> None:

@@ -5,6 +5,7 @@ the bits at the end are those of one process, and what the ranks say makes one h
     storm.py --quick          a few short scenarios, for the suite
     storm.py --count 1000     many; --first N: from this seed on; --jobs 3: at once
     storm.py --seed 17        one, with everything that its ranks say
+    storm.py --one-kill       of three ranks that call something between ddp_finalize and ddp_elastic_commit; also with the others
     storm.py --kind hosts     one of shm, tcp, gloo, hierarchical, hosts (two network namespaces), etcd (three servers, whose leader dies)
 
 A scenario is made of its seed and of the kinds alone, but the moment of an event among the steps of the ranks is not. By hand:
@@ -24,10 +25,13 @@ import jobs  # first: it knows where tests/support is
 import etcd_servers  # tests/support
 import namespaces  # tools/bench/runs
 from jobs import BOUND_S, SLACK, Job
-from storm_scenario import KINDS, History, Scenario
+from storm_scenario import KINDS, History, OneKill, Scenario
 
 # Short ones with many deaths: in a meeting, a rebuild, a step, the optimizer, after a commit; two at once; a stop.
 QUICK = (1197, 1198, 1199)
+# At a call before the optimizer and at one after it, in the optimizer of the first of two contexts, and at a random moment.
+QUICK_KILLS = tuple(range(8))
+KILL_KINDS = ("shm", "tcp")
 QUICK_KINDS = ("shm", "tcp", "gloo", "hierarchical")
 # How long one that was left behind tries to reach the store again.
 REJOIN_S = 40
@@ -36,6 +40,7 @@ REJOIN_S = 40
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few that are short")
+    parser.add_argument("--one-kill", action="store_true")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="only this scenario")
@@ -129,9 +134,8 @@ def judge(scenario, statuses, said):
     return faults + history.judge()
 
 
-def story(seed, kinds, whole=False):
+def story(scenario, whole=False):
     """None, or what went wrong."""
-    scenario = Scenario(seed, kinds)
     start = time.monotonic()
     try:
         said, faults = run(scenario)
@@ -145,15 +149,18 @@ def story(seed, kinds, whole=False):
 
 def main():
     given = arguments()
-    kinds = QUICK_KINDS if given.quick else given.kind or possible_kinds()
+    if given.one_kill:
+        make, quick, kinds = OneKill, QUICK_KILLS, given.kind or KILL_KINDS
+    else:
+        make, quick, kinds = Scenario, QUICK, QUICK_KINDS if given.quick else given.kind or possible_kinds()
     if given.seed is not None:
-        text = story(given.seed, kinds, whole=True)
+        text = story(make(given.seed, kinds), whole=True)
         print(text)
         return sys.exit("\nFAULT " in text)
-    seeds = QUICK if given.quick else range(given.first, given.first + given.count)
+    seeds = quick if given.quick else range(given.first, given.first + given.count)
     # Processes, as names of namespaces have their number.
     with concurrent.futures.ProcessPoolExecutor(given.jobs) as pool:
-        stories = [pool.submit(story, seed, kinds) for seed in seeds]
+        stories = [pool.submit(story, make(seed, kinds)) for seed in seeds]
         faults = 0
         for done in concurrent.futures.as_completed(stories):
             if text := done.result():

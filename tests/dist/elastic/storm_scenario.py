@@ -6,6 +6,8 @@ import re
 KINDS = ("shm", "tcp", "gloo", "hierarchical", "hosts", "etcd")
 # Where a process can die (worker.c).
 PLACES = ("join", "meet", "rebuild", "step", "finalize", "optimizer", "commit", "committed")
+# Between ddp_finalize and ddp_elastic_commit, of programs that call something there.
+DOUBTFUL_PLACES = ("finalize", "norm", "optimizer", "loss", "commit")
 
 
 class Scenario:
@@ -29,6 +31,8 @@ class Scenario:
         self.events = [self.event(chance) for _ in range(chance.randrange(1, 6))]
         if self.kind == "etcd":
             self.events.insert(chance.randrange(len(self.events) + 1), Event(chance.random() * 0.6, "leader"))
+        self.settings["calls"] = chance.choice(("", "", "norm", "loss", "norm,loss"))
+        self.settings["contexts"] = chance.choice((1, 1, 2))
 
     def process(self, chance):
         """Settings of one process: some die at a place, and some leave."""
@@ -64,6 +68,29 @@ class Scenario:
         starters = "; ".join(" ".join(f"{k}={v}" for k, v in one.items()) or "-" for one in self.starters)
         return f"seed {self.seed}: {self.kind}, world {self.world}: {settings}\n  starts: {starters}\n  events: " + \
             "; ".join(map(str, self.events))
+
+
+class OneKill(Scenario):
+    """One of three ranks is killed at a random moment. The program calls something between ddp_finalize and ddp_elastic_commit, so the
+    others can be anywhere between these: with none of the step, with all of it, or with a part."""
+
+    def __init__(self, seed, kinds=("shm", "tcp")):
+        chance = random.Random(seed)
+        self.seed = seed
+        self.kind = chance.choice(kinds)
+        self.world = 3
+        self.steps = chance.randrange(10, 30)
+        self.settings = {"backend": self.kind, "max": 3, "min": 2, "steps": self.steps, "pause": chance.choice((300, 1500)),
+                         "size": chance.choice((100, 50_000)), "unused": 0,
+                         **chance.choice(({"calls": "loss"}, {"calls": "norm,loss"}, {"contexts": 2}, {"contexts": 2, "calls": "loss"}))}
+        self.settings.setdefault("contexts", 1)
+        self.starters = [{} for _ in range(self.world)]
+        self.events = []
+        if chance.random() < 0.4:
+            self.events = [Event(chance.random() * 0.3, "kill", chance.random())]
+        else:
+            at = {"die": chance.choice(DOUBTFUL_PLACES), "die-at": chance.randrange(1, self.steps), "die-after": chance.randrange(2000)}
+            self.starters[chance.randrange(self.world)] = at
 
 
 @dataclasses.dataclass

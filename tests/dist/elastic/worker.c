@@ -9,9 +9,11 @@
  *     unused=1         some samples use some of the parameters only
  *     rebuild=STEPS    small buckets, which are rebuilt so often, in an order that changes
  *     hook=NAME hook-options=TEXT
+ *     contexts=2       half of the parameters in each; the second begins when the optimizer of the first has run, as in a GAN
+ *     calls=CALLS      collectives of the program's own after each ddp_finalize: norm (before the optimizer), loss (after it)
  *     die=PLACE die-at=N die-after=US
  *                      kills itself so long after it has come to this place for the Nth time: join, meet, rebuild, step, finalize,
- *                      optimizer, commit, committed
+ *                      norm, optimizer, loss, commit, committed
  *
  * Gradients are sums of integers over the samples of a step, so the result depends neither on the ranks nor on their number. At the end it
  * prints "done STEPS SUM", where SUM is a checksum of the bits of the parameters and of the momenta. `worker reference steps=100` prints
@@ -36,12 +38,15 @@ static struct {
     const char* hook;
     const char* hook_options;
     const char* die;
-    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at, die_after;
+    const char* calls;
+    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at, die_after, contexts;
 } want = {.init = "",
           .backend = "auto",
           .hook = "",
           .hook_options = "",
           .die = "",
+          .calls = "",
+          .contexts = 1,
           .steps = 100,
           .min = 1,
           .settle = 2000,
@@ -52,7 +57,7 @@ static struct {
 
 static struct {
     ddp_elastic* elastic;
-    ddp_context* context;
+    ddp_context* contexts[2];
     ddp_error* error;
     float* values[PARAMS];
     float* gradients[PARAMS];
@@ -108,9 +113,15 @@ static int compute(int64_t step, int param, int rank, int world) {
     return used;
 }
 
-static void apply(void) {
-    for (int p = 0; p < PARAMS; ++p) {
-        if (p == PARAMS / 2) at("optimizer");
+/* Of this context: parameters from first_of(context) up to first_of(context + 1). */
+static int first_of(int context) {
+    return context * PARAMS / (int)want.contexts;
+}
+
+static void apply(int context) {
+    const int first = first_of(context), end = first_of(context + 1);
+    for (int p = first; p < end; ++p) {
+        if (p == (first + end) / 2) at("optimizer");
         for (long i = 0; i < want.size; ++i) {
             me.momenta[p][i] = 0.75F * me.momenta[p][i] + me.gradients[p][i];
             me.values[p][i] -= 0.01F * me.momenta[p][i];
@@ -164,6 +175,37 @@ static void create(const ddp_elastic_options* options, double until) {
     }
 }
 
+static void make_context(int context) {
+    ddp_context_options how;
+    ddp_context_options_init(&how);
+    how.reduction = DDP_REDUCTION_SUM;
+    if (want.unused) how.flags |= DDP_CONTEXT_FIND_UNUSED;
+    if (want.rebuild) {
+        how.bucket_cap_bytes = (uint64_t)want.size * sizeof(float) * 2;
+        how.first_bucket_cap_bytes = how.bucket_cap_bytes / 2;
+        how.rebuild_interval = want.rebuild;
+    }
+    ddp_context** made = &me.contexts[context];
+    check(ddp_context_create(ddp_elastic_group(me.elastic), &how, made, &me.error));
+    for (int p = first_of(context); p < first_of(context + 1); ++p) {
+        char name[32];
+        const int64_t shape[] = {want.size / 10, 10};
+        ddp_param_desc desc;
+        ddp_param_desc_init(&desc);
+        snprintf(name, sizeof name, "layer%d", p);
+        desc.name = name;
+        desc.shape = shape;
+        desc.ndim = 2;
+        desc.data = me.values[p];
+        desc.grad = me.gradients[p];
+        ddp_param param;
+        check(ddp_register_param(*made, &desc, &param, &me.error));
+    }
+    check(ddp_commit(*made, &me.error));
+    if (*want.hook) check(ddp_use_hook(*made, want.hook, want.hook_options, &me.error));
+    check(ddp_elastic_add_context(me.elastic, *made, &me.error));
+}
+
 static void join(double until) {
     ddp_group_options group;
     ddp_group_options_init(&group);
@@ -179,33 +221,7 @@ static void join(double until) {
     at("join");
     create(&options, until);
 
-    ddp_context_options how;
-    ddp_context_options_init(&how);
-    how.reduction = DDP_REDUCTION_SUM;
-    if (want.unused) how.flags |= DDP_CONTEXT_FIND_UNUSED;
-    if (want.rebuild) {
-        how.bucket_cap_bytes = (uint64_t)want.size * sizeof(float) * 2;
-        how.first_bucket_cap_bytes = how.bucket_cap_bytes / 2;
-        how.rebuild_interval = want.rebuild;
-    }
-    check(ddp_context_create(ddp_elastic_group(me.elastic), &how, &me.context, &me.error));
-    for (int p = 0; p < PARAMS; ++p) {
-        char name[32];
-        const int64_t shape[] = {want.size / 10, 10};
-        ddp_param_desc desc;
-        ddp_param_desc_init(&desc);
-        snprintf(name, sizeof name, "layer%d", p);
-        desc.name = name;
-        desc.shape = shape;
-        desc.ndim = 2;
-        desc.data = me.values[p];
-        desc.grad = me.gradients[p];
-        ddp_param param;
-        check(ddp_register_param(me.context, &desc, &param, &me.error));
-    }
-    check(ddp_commit(me.context, &me.error));
-    if (*want.hook) check(ddp_use_hook(me.context, want.hook, want.hook_options, &me.error));
-    check(ddp_elastic_add_context(me.elastic, me.context, &me.error));
+    for (int context = 0; context < want.contexts; ++context) make_context(context);
     for (int p = 0; p < PARAMS; ++p) {
         char name[32];
         snprintf(name, sizeof name, "momentum%d", p);
@@ -214,30 +230,54 @@ static void join(double until) {
 }
 
 static void leave(void) {
-    ddp_context_free(me.context);
+    for (int context = 0; context < want.contexts; ++context) {
+        ddp_context_free(me.contexts[context]);
+        me.contexts[context] = NULL;
+    }
     ddp_elastic_free(me.elastic);
-    me.context = NULL;
     me.elastic = NULL;
 }
 
-/* Whether the step has been done. */
-static int step(const ddp_elastic_step* now) {
+/* A sum over the ranks, if the program makes this call. */
+static ddp_status call(const char* name, int world) {
+    if (!strstr(want.calls, name)) return DDP_OK;
+    at(name);
+    float ones = 1;
+    const ddp_status status =
+        ddp_allreduce(ddp_elastic_group(me.elastic), &ones, &ones, 1, DDP_F32, DDP_SUM, NULL, &me.error);
+    if (status == DDP_OK && ones != (float)world) {
+        printf("error %g ranks in a world of %d\n", (double)ones, world);
+        exit(1);
+    }
+    return status;
+}
+
+static ddp_status train_context(const ddp_elastic_step* now, int context) {
+    const int first = first_of(context), count = first_of(context + 1) - first;
     ddp_status status = DDP_OK;
     at("rebuild");
-    for (int i = 0; i < PARAMS && status == DDP_OK; ++i) {
-        const int p = (int)((2 * PARAMS - 1 - i + (want.rebuild ? now->step / 2 : 0)) % PARAMS);
-        const int used = compute(now->step, p, now->rank, now->world_size);
+    for (int i = 0; i < count && status == DDP_OK; ++i) {
+        const int param = (int)((2 * count - 1 - i + (want.rebuild ? now->step / 2 : 0)) % count);
+        const int used = compute(now->step, first + param, now->rank, now->world_size);
         nap_us(want.pause / PARAMS);
-        if (i == PARAMS / 2) at("step");
-        if (used || !want.unused) status = ddp_grad_ready(me.context, p, &me.error);
+        if (i == count / 2) at("step");
+        if (used || !want.unused) status = ddp_grad_ready(me.contexts[context], param, &me.error);
     }
     at("finalize");
-    if (status == DDP_OK) status = ddp_finalize(me.context, &me.error);
-    if (status != DDP_OK) {
-        forget_error();
-        return 0;
-    }
-    apply();
+    if (status == DDP_OK) status = ddp_finalize(me.contexts[context], &me.error);
+    if (status == DDP_OK) status = call("norm", now->world_size);
+    if (status != DDP_OK) return status;
+    apply(context);
+    return call("loss", now->world_size);
+}
+
+/* Whether the step has been done. If not, some of its optimizers may have run. */
+static int step(const ddp_elastic_step* now) {
+    for (int context = 0; context < want.contexts; ++context)
+        if (train_context(now, context) != DDP_OK) {
+            forget_error();
+            return 0;
+        }
     at("commit");
     check(ddp_elastic_commit(me.elastic, &me.error));
     printf("applied %ld in %ld\n", (long)now->step, (long)now->roster);
@@ -296,19 +336,17 @@ static int take(const char* argument) {
     const struct {
         const char* name;
         long* number;
-    } numbers[] = {{"steps=", &want.steps},        {"min=", &want.min},         {"max=", &want.max},
-                   {"settle=", &want.settle},      {"timeout=", &want.timeout}, {"pause=", &want.pause},
-                   {"leave-at=", &want.leave_at},  {"rejoin=", &want.rejoin},   {"size=", &want.size},
-                   {"unused=", &want.unused},      {"rebuild=", &want.rebuild}, {"die-at=", &want.die_at},
-                   {"die-after=", &want.die_after}};
+    } numbers[] = {{"steps=", &want.steps},         {"min=", &want.min},          {"max=", &want.max},
+                   {"settle=", &want.settle},       {"timeout=", &want.timeout},  {"pause=", &want.pause},
+                   {"leave-at=", &want.leave_at},   {"rejoin=", &want.rejoin},    {"size=", &want.size},
+                   {"unused=", &want.unused},       {"rebuild=", &want.rebuild},  {"die-at=", &want.die_at},
+                   {"die-after=", &want.die_after}, {"contexts=", &want.contexts}};
     const struct {
         const char* name;
         const char** text;
-    } texts[] = {{"init=", &want.init},
-                 {"backend=", &want.backend},
-                 {"hook=", &want.hook},
-                 {"hook-options=", &want.hook_options},
-                 {"die=", &want.die}};
+    } texts[] = {{"init=", &want.init}, {"backend=", &want.backend},
+                 {"hook=", &want.hook}, {"hook-options=", &want.hook_options},
+                 {"die=", &want.die},   {"calls=", &want.calls}};
     ++value;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
         if (strncmp(argument, texts[i].name, strlen(texts[i].name)) == 0) return *texts[i].text = value, 1;
@@ -328,7 +366,7 @@ int main(int argc, char** argv) {
     if (reference) {
         for (int64_t s = 0; s < want.steps; ++s) {
             for (int p = 0; p < PARAMS; ++p) compute(s, p, 0, 1);
-            apply();
+            for (int context = 0; context < want.contexts; ++context) apply(context);
         }
         printf("done %ld %lx\n", want.steps, checksum());
         return 0;

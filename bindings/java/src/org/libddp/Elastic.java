@@ -116,7 +116,7 @@ public final class Elastic implements AutoCloseable {
         }
     }
 
-    /** This rank has applied the step: after the optimizer, once for each finalizeStep that succeeded. */
+    /** This rank has applied the step: once after each {@link #begin}, when every optimizer has run. */
     public void commit() {
         withParts(() -> ddp.ddp_elastic_commit(handle));
     }

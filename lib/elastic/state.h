@@ -1,0 +1,26 @@
+// The memory of a job's state: what one rank gives to others, and what a step may have to be undone in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace libddp {
+
+struct StateBlock {
+    std::string name;
+    std::byte* memory = nullptr;
+    std::size_t bytes = 0;
+};
+
+using StateBlocks = std::vector<StateBlock>;
+
+std::size_t bytes_of(const StateBlocks& blocks);
+// `bytes` of all blocks, one after another, from `begin` on.
+void copy_piece(const StateBlocks& blocks, std::size_t begin, std::size_t bytes, std::byte* to);
+// The blocks get the bytes that follow each other in `from`.
+void fill_blocks(const StateBlocks& blocks, const std::byte* from);
+std::uint64_t hash_of(const StateBlocks& blocks);
+
+}  // namespace libddp
