@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import weakref
 
 import jax
@@ -47,10 +48,11 @@ class DataParallel(trees.DataParallel):
         _parallels[self._number] = self
 
     def overlap(self, params):
-        """params as they are, for use once in the function that JAX differentiates, on a CPU. In its backward pass the gradient of each
-        array goes to libddp when it is computed, and communication begins. mean() follows once for each such pass. Its result is the
-        mean of what the pass computed: what the program has made of those gradients meanwhile is not in it."""
-        _register_target()
+        """params as they are, for use once in the function that JAX differentiates, on one device, a CPU, and not under jax.vmap. In its
+        backward pass the gradient of each array goes to libddp when it is computed, and communication begins. mean() follows once for
+        each such pass. Its result is the mean of what the pass computed: what the program has made of those gradients meanwhile is not
+        in it."""
+        _on_one_cpu()
         leaves = self._flatten_like_params("params", params)
         return self._unflatten(self._structure, [_watched(self._number, i, leaf) for i, leaf in enumerate(leaves)])
 
@@ -62,7 +64,10 @@ class DataParallel(trees.DataParallel):
     def _announced(self, leaves):
         for parameter, leaf in zip(self._parameters, leaves):
             if isinstance(leaf, jax.core.Tracer):
-                raise TypeError(f"{parameter.name}: JAX traces it. mean() is called outside of jax.jit and jax.grad")
+                raise TypeError(f"grads: JAX traces {parameter.name}. Call mean() outside of jax.jit, jax.grad and the like, on their result")
+            if not leaf.is_fully_addressable:
+                raise ValueError(f"grads: {parameter.name} lies in several processes of JAX, and libddp reduces what this process holds. "
+                                 "Let each rank be a JAX of its own, without jax.distributed")
         try:
             jax.block_until_ready(leaves)
         except Exception as error:
@@ -102,9 +107,12 @@ class DataParallel(trees.DataParallel):
         self.context.put(parameter, on_cpu)
 
     def _result(self, memory, leaf):
+        """Where the leaf is: on its devices, in its parts; or wherever JAX wants it."""
         if isinstance(memory, numpy.ndarray):
-            return jnp.array(memory)  # the values that rank 0 has sent
-        return jnp.from_dlpack(memory)  # a copy: libddp never gives JAX its own memory
+            result = jnp.array(memory)  # the values that rank 0 has sent
+        else:
+            result = jnp.from_dlpack(memory)  # a copy: libddp never gives JAX its own memory
+        return jax.device_put(result, leaf.sharding) if leaf.committed else jnp.asarray(numpy.asarray(result))
 
 
 def _text(path):
@@ -118,10 +126,51 @@ _parallels = weakref.WeakValueDictionary()
 
 
 @functools.cache
-def _register_target():
+def _on_one_cpu():
+    """A primitive of JAX that does nothing, and refuses what an announcement cannot be part of, before XLA does in words of its own."""
     if not hasattr(jax, "ffi"):
         raise RuntimeError(f"overlap() needs jax.ffi, which JAX {jax.__version__} does not have: install JAX 0.5 or later")
+    from jax.extend.core import Primitive
+    from jax.interpreters import batching, mlir
     jax.ffi.register_ffi_target("ddp_announce", _ddp.jax_target(_on_gradient), platform="cpu")
+    primitive = Primitive("ddp_on_one_cpu")
+
+    def refuse(what):
+        raise NotImplementedError(f"overlap(): {what}. Leave out overlap() there, and give mean() the gradients")
+
+    def check(count, platforms):
+        if count > 1:
+            refuse(f"the gradients are computed on {count} devices, and it works on one")
+        if set(platforms) != {"cpu"}:
+            refuse(f"the gradients are computed on {' and '.join(platforms)}, and it works on a CPU")
+
+    @primitive.def_impl
+    def _(value):
+        check(len(value.devices()), {device.platform for device in value.devices()})
+        return value
+
+    def lower(context, value):
+        module = context.module_context
+        check(_device_count(module.axis_context), module.platforms)
+        return [value]
+
+    def batch(_, __):
+        refuse("under jax.vmap there are many gradients of each array, and it takes one")
+
+    primitive.def_abstract_eval(lambda value: value)
+    mlir.register_lowering(primitive, lower)
+    batching.primitive_batchers[primitive] = batch
+    return primitive
+
+
+def _device_count(axis_context):
+    """Of what JAX compiles for, in any of the ways in which it says so."""
+    for path in ("num_devices", "mesh.size", "axis_env.nreps"):
+        try:
+            return operator.attrgetter(path)(axis_context)
+        except AttributeError:
+            pass
+    return 1
 
 
 def _on_gradient(number, param, address):
@@ -141,6 +190,7 @@ def _forward(number, param, value):
 def _backward(number, param, _, grad):
     announce = jax.ffi.ffi_call("ddp_announce", jax.ShapeDtypeStruct(grad.shape, grad.dtype), has_side_effect=True,
                                 input_output_aliases={0: 0})
+    grad = _on_one_cpu().bind(grad)
     return (announce(grad, parallel=numpy.int64(number), param=numpy.int64(param)),)
 
 

@@ -11,6 +11,8 @@
 # NumPy may not be there, and trees have no type.
 from __future__ import annotations
 
+import itertools
+
 import numpy
 
 from .context import Context
@@ -38,7 +40,7 @@ class DataParallel:
         self._dtypes = [value.dtype for value in values]
         self._parameters = [self._register(path, value) for path, value in zip(paths, values)]
         self.context.commit()
-        self.params = self._unflatten(self._structure, [self._result(value, value) for value in values])
+        self.params = self._unflatten(self._structure, [self._result(value, leaf) for value, leaf in zip(values, leaves)])
 
     def mean(self, grads):
         """The mean over ranks of a tree of gradients, which has the structure of params. Collective: it begins and ends a step. The
@@ -63,12 +65,14 @@ class DataParallel:
         paths, leaves, structure = self._flatten(tree)
         if structure != self._structure:
             known = {parameter.name for parameter in self._parameters}
-            others = sorted(set(paths) ^ known) or ["the order or the kinds of its branches"]
-            raise ValueError(f"{what}: the tree is not that of params; they differ in {', '.join(others[:5])}")
+            apart = [f"{text} {', '.join(sorted(names)[:5])}{' and more' if len(names) > 5 else ''}"
+                     for text, names in (("it lacks", known - set(paths)), ("params has no", set(paths) - known)) if names]
+            raise ValueError(f"{what}: the tree is not that of params: "
+                             f"{' and '.join(apart) or 'the order, the keys or the types of its branches differ'}")
         for parameter, dtype, leaf in zip(self._parameters, self._dtypes, leaves):
             if (leaf.dtype, tuple(leaf.shape)) != (dtype, parameter.shape):
                 raise ValueError(f"{what}: {parameter.name} is {leaf.dtype}{list(leaf.shape)}, "
-                                 f"the parameter {dtype}{list(parameter.shape)}")
+                                 f"and was {dtype}{list(parameter.shape)} in params. Make a new DataParallel if the model has changed")
         return leaves
 
     # WHAT OTHER KINDS OF TREES AND ARRAYS DO IN THEIR WAY
@@ -112,7 +116,7 @@ def _strip(tree, path, paths, leaves):
     if isinstance(tree, dict):
         return type(tree), each(tree.items())
     if isinstance(tree, (list, tuple)):
-        return type(tree), each(enumerate(tree))
+        return type(tree), each(zip(getattr(tree, "_fields", itertools.count()), tree))
     paths.append(path or "params")
     leaves.append(tree)
     return _LEAF

@@ -361,6 +361,13 @@ static PyObject* repr(PyObject* self) {
     return PyUnicode_FromFormat("<%s %p>", handle->kind->name, handle->pointer);
 }
 
+static PyObject* reduce_method(PyObject* self, PyObject* unused) {
+    (void)self, (void)unused;
+    PyErr_SetString(PyExc_TypeError, "groups, contexts and other objects of ddp belong to their process: they can be neither pickled nor "
+                                     "copied. Keep the arrays instead");
+    return NULL;
+}
+
 static PyMethodDef methods[] = {
     {"close", close_method, METH_NOARGS, "Frees it; never waits for other ranks."},
     {"keep", keep_method, METH_O, "Keeps an object alive as long as this."},
@@ -369,6 +376,7 @@ static PyMethodDef methods[] = {
      "end_step(well): voids what callbacks were lent; if all went well, drops the works that they passed on."},
     {"call_with", call_with_method, METH_VARARGS | METH_STATIC,
      "call_with(handles, function, arguments): none of them is freed meanwhile."},
+    {"__reduce__", reduce_method, METH_NOARGS, "Refuses pickle and copy."},
     {"grad_ready", grad_ready_method, METH_O, "grad_ready(param): this step's gradient of the parameter is complete."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,5 +1,6 @@
 """Misuse is an exception, of the class that its status says, and never a crash."""
 import asyncio
+import copy
 import gc
 import os
 import pickle
@@ -75,6 +76,12 @@ class Errors(unittest.TestCase):
             sparse.register("s", shape=(5, 2), sparse=True)
             sparse.commit()
             sparse.grad_ready_sparse(0, np.zeros(1, "i8"), np.zeros((1, 2)))
+
+    def test_pickled(self):
+        for each in (self.group, context(self.group)):
+            for function in (pickle.dumps, copy.deepcopy):
+                with support.raises(self, TypeError, "neither pickled nor copied"):
+                    function(each)
 
     def test_closed(self):
         ctx = context(self.group)

@@ -4,6 +4,7 @@
 """
 import collections
 import importlib
+import os
 import pathlib
 import re
 import sys
@@ -12,6 +13,8 @@ import unittest
 import support
 
 KIND = sys.argv[1]
+if support.RANK >= 0:
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 support.need("numpy", *({"jax": ("jax", "optax")}.get(KIND, ())))
 
 import numpy as np  # noqa: E402  (only where it is)
@@ -94,6 +97,8 @@ class Trees(unittest.TestCase):
         parallel = FRAMEWORK.DataParallel(make_params(float(self.group.rank)), self.group, bucket_cap=100)
         params, alone = parallel.params, make_params()
         self.assertTrue(np.array_equal(flat(params), flat(alone)), "every rank starts from rank 0's")
+        self.assertEqual([parameter.name for parameter in parallel.context.parameters],
+                         ["layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias", "scale.0"])
         for part, whole in zip(batches(self.group, mine), batches(self.group, None)):
             grads = parallel.mean(FRAMEWORK.gradients(params, *part))
             self.assertIsInstance(grads["layers"][0], Layer)
@@ -117,7 +122,17 @@ class Trees(unittest.TestCase):
         with support.raises(self, ValueError, "layers.1.", "3, 8", "8, 3"):
             parallel.mean(wrong)
         wrong["layers"].pop()
-        with support.raises(self, ValueError, "layers.1."):
+        with support.raises(self, ValueError, "grads", "lacks layers.1."):
+            parallel.mean(wrong)
+        wrong = make_params()
+        wrong["more"] = wrong["scale"]
+        with support.raises(self, ValueError, "grads", "params has no more.0"):
+            parallel.mean(wrong)
+        with support.raises(self, ValueError, "grads", "types of its branches differ"):
+            parallel.mean({**make_params(), "layers": tuple(wrong["layers"])})
+        wrong = make_params()
+        wrong["scale"] = (wrong["scale"][0].astype("f2"), None)
+        with support.raises(self, ValueError, "scale.0 is float16[], and was float32[] in params"):
             parallel.mean(wrong)
         self.assertTrue(np.allclose(flat(parallel.mean(make_params())), flat(make_params())))
         with support.raises(self, ValueError, "params", "no arrays"):
@@ -133,8 +148,35 @@ class Trees(unittest.TestCase):
         self.assertEqual((found.dtype, float(found[0])), (jnp.bfloat16, (self.group.world_size + 1) / 2))
         single = FRAMEWORK.DataParallel(jnp.ones((2,)), self.group)  # a tree of one leaf
         self.assertEqual(single.mean(jnp.ones((2,))).tolist(), [1, 1])
-        with support.raises(self, TypeError, "w", "jax.jit"):
+        with support.raises(self, TypeError, "JAX traces w", "outside of jax.jit"):
             jax.jit(half.mean)({"w": jnp.ones((3,), jnp.bfloat16)})
+
+    @unittest.skipUnless(KIND == "jax", "of JAX")
+    def test_devices(self):
+        """Results lie where the program's arrays do: in parts, copied, on the second device, or anywhere."""
+        import jax
+        from jax import numpy as jnp
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        mesh = Mesh(np.array(jax.devices()), ("d",))
+        places = {"parts": NamedSharding(mesh, PartitionSpec("d")), "copies": NamedSharding(mesh, PartitionSpec()),
+                  "second": jax.devices()[1]}
+        tree = {name: jax.device_put(jnp.full((4, 3), self.group.rank + 1.0), place) for name, place in places.items()}
+        tree["any"] = jnp.full((4, 3), self.group.rank + 1.0)
+        parallel = FRAMEWORK.DataParallel(tree, self.group)
+        for result, value in ((parallel.params, 1), (parallel.mean(tree), (self.group.world_size + 1) / 2)):
+            for name, given in tree.items():
+                self.assertEqual((result[name].sharding, result[name].committed), (given.sharding, name != "any"))
+                np.testing.assert_array_equal(result[name], np.full((4, 3), value))
+        for jitted in (jax.jit, lambda function: function):
+            gradients = jitted(jax.grad(lambda params: sum(jnp.sum(leaf ** 2) for leaf in parallel.overlap(params).values())))
+            with support.raises(self, NotImplementedError, "overlap()", "2 devices", "Leave out"):
+                gradients({name: jax.device_put(leaf, places["copies"]) for name, leaf in tree.items()})
+        several = jax.vmap(jax.grad(lambda params, x: jnp.sum(parallel.overlap(params)["any"] * x)), in_axes=(None, 0))
+        with support.raises(self, NotImplementedError, "overlap()", "jax.vmap", "Leave out"):
+            several(tree, jnp.ones(2))
+        self.assertEqual(float(parallel.mean(tree)["any"][0, 0]), (self.group.world_size + 1) / 2)  # nothing had begun
+        parallel.close()
 
     def overlapping(self):
         import jax
