@@ -130,6 +130,7 @@ JobEnvironment job_of(const GroupConfig& config) {
     if (config.rank >= 0) job.rank = config.rank;
     if (config.world >= 0) job.world_size = config.world;
     if (!env_address) {
+        job.id.clear();
         job.store_uri = config.store ? config.store->describe() : config.init_method;
         job.rank0_hosts_store = !config.store;
     }
@@ -159,6 +160,8 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
         store.timeout_ms = config.timeout_ms;
         store.secret = config.secret;
         store.insecure = config.insecure;
+        // Where the launcher or somebody else hosts it, the host does not know what ranks are called.
+        if (rank0_hosts) store.job = job.id;
         place.store = shared_store(store);
     }
     if (!config.prefix.empty()) {

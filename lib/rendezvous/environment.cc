@@ -33,6 +33,7 @@ struct Launcher {
     Names local_rank;
     Names local_world_size;
     Names restart;
+    Names job;  // together they tell this job from others; none for ddprun, which makes a secret for each
     Fallback fallback;
     Names also_rank = {};  // the same launcher sets these, too
 };
@@ -48,6 +49,7 @@ const std::vector<Launcher>& launchers() {
          {"DDP_LOCAL_RANK"},
          {"DDP_LOCAL_WORLD_SIZE"},
          {"DDP_RESTART"},
+         {},
          Fallback::kNone},
         {"torchrun",
          {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"},
@@ -56,6 +58,7 @@ const std::vector<Launcher>& launchers() {
          {"LOCAL_RANK"},
          {"LOCAL_WORLD_SIZE"},
          {"TORCHELASTIC_RESTART_COUNT"},
+         {"TORCHELASTIC_RUN_ID"},
          Fallback::kNone},
         {"openmpi",
          {"OMPI_COMM_WORLD_RANK"},
@@ -64,6 +67,7 @@ const std::vector<Launcher>& launchers() {
          {"OMPI_COMM_WORLD_LOCAL_RANK"},
          {"OMPI_COMM_WORLD_LOCAL_SIZE"},
          {},
+         {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
          Fallback::kOneHost},
         {"pmi",
          {"PMI_RANK"},
@@ -72,6 +76,7 @@ const std::vector<Launcher>& launchers() {
          {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"},
          {"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"},
          {},
+         {"PMI_JOBID", "PMIX_NAMESPACE"},
          Fallback::kOneHost},
         {"slurm",
          {"SLURM_PROCID"},
@@ -80,6 +85,7 @@ const std::vector<Launcher>& launchers() {
          {"SLURM_LOCALID"},
          {},  // in the list of tasks of each node
          {"SLURM_RESTART_COUNT"},
+         {"SLURM_JOB_ID", "SLURM_STEP_ID"},
          Fallback::kNodeList,
          {"PMIX_RANK"}},
         // After Slurm, which sets PMIX_RANK as well and knows more.
@@ -90,6 +96,7 @@ const std::vector<Launcher>& launchers() {
          {"MPI_LOCALRANKID"},
          {"MPI_LOCALNRANKS"},
          {},
+         {"PMIX_NAMESPACE"},
          Fallback::kOneHost},
         {"kubernetes",
          {"JOB_COMPLETION_INDEX"},
@@ -98,6 +105,7 @@ const std::vector<Launcher>& launchers() {
          {"LOCAL_RANK"},
          {"LOCAL_WORLD_SIZE"},
          {},
+         {},
          Fallback::kNone},
         {"variables",
          {"RANK", "WORLD_SIZE"},
@@ -105,6 +113,7 @@ const std::vector<Launcher>& launchers() {
          {"WORLD_SIZE"},
          {"LOCAL_RANK"},
          {"LOCAL_WORLD_SIZE"},
+         {},
          {},
          Fallback::kNone},
     };
@@ -372,6 +381,8 @@ JobEnvironment Discovery::run() {
         if (mark->name == "SLURM_PROCID" && is_batch_script() && job.world_size > 1)
             refuse_forgotten_srun(str("SLURM_NTASKS is ", job.world_size));
         read_store(launcher, job);
+        for (const char* name : launcher.job)
+            if (const auto part = find({name})) job.id += str(name, '=', part->value, '\n');
         job.doubt = smaller_than_outside(launcher, job);
         return job;
     }

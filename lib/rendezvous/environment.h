@@ -17,6 +17,7 @@ struct JobEnvironment {
     std::int32_t local_world_size = 1;
     std::string store_uri;          // "tcp://host:port" or "file:///path"; "": none, in a world of one
     bool rank0_hosts_store = true;  // false: the launcher runs the server
+    std::string id;                 // the job's name, as the launcher tells all its ranks; "": it has none
     std::int64_t restart = 0;       // how often the launcher has restarted the job
     std::string doubt;              // a sentence for the log: this job is smaller than the one around it; "": it is not
 };

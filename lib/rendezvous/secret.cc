@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "rendezvous/secret_file.h"
+#include "rendezvous/user_secret.h"
 #include "util/error.h"
 #include "util/log.h"
 #include "wire/sockets.h"
@@ -16,11 +17,16 @@ std::string variable(const GetEnv& get, const char* name) {
     return get(name).value_or("");
 }
 
-std::string find_secret(const std::optional<std::string>& given, const GetEnv& get) {
-    if (given) return *given;
+std::optional<std::string> find_secret(const std::optional<std::string>& given, const GetEnv& get) {
+    if (given) return given;
     if (std::string secret = variable(get, "DDP_SECRET"); !secret.empty()) return secret;
     const std::string path = variable(get, "DDP_SECRET_FILE");
-    return path.empty() ? "" : read_secret_file(path, "DDP_SECRET_FILE");
+    return path.empty() ? std::nullopt : std::optional(read_secret_file(path, "DDP_SECRET_FILE"));
+}
+
+// A rank of another job of the same user that comes to this address by mistake does not know it.
+std::string of_job(const std::string& secret, const std::string& job) {
+    return job.empty() ? secret : str(secret, '\0', job);
 }
 
 bool environment_permits(const GetEnv& get) {
@@ -73,14 +79,16 @@ void warn_once(const StoreConfig& config, bool has_none) {
 }  // namespace
 
 std::string job_secret(const StoreConfig& config, const Deadline& deadline, const GetEnv& get) {
-    std::string secret = find_secret(config.secret, get);
-    if (secret.size() >= kShortestSecret) return secret;
+    const std::optional<std::string> found = find_secret(config.secret, get);
+    const std::string secret = found.value_or("");
+    if (secret.size() >= kShortestSecret) return of_job(secret, config.job);
     const StoreUri uri = parse_store_uri(config.uri);
     const std::string why = beyond_loopback({uri.host, uri.port}, tcp_uri(uri.host, uri.port), deadline);
-    if (why.empty()) return secret;
-    if (!config.insecure && !environment_permits(get)) refuse(config, uri.host, why, secret.empty());
+    const bool permitted = config.insecure || environment_permits(get);
+    if (why.empty()) return of_job(found || permitted ? secret : user_secret(get), config.job);
+    if (!permitted) refuse(config, uri.host, why, secret.empty());
     warn_once(config, secret.empty());
-    return secret;
+    return of_job(secret, config.job);
 }
 
 void require_protection(const StoreConfig& config, const EtcdAddress& etcd, const Deadline& deadline,

@@ -15,10 +15,11 @@ namespace libddp {
 inline constexpr std::size_t kShortestSecret = 16;
 
 // The secret with which a process serves or joins the tcp store at config.uri: the program's, else DDP_SECRET, else the
-// content of the file that DDP_SECRET_FILE names, else "". A shorter one than kShortestSecret is for loopback addresses
-// only, unless the program or DDP_INSECURE=1 permits it elsewhere. Then a warning in the log says what that means, once.
+// content of the file that DDP_SECRET_FILE names, else on a loopback address this user's (rendezvous/user_secret.h), else "". A
+// shorter one than kShortestSecret is for loopback addresses only, unless the program or DDP_INSECURE=1 permits it elsewhere. Then
+// a warning in the log says what that means, once. With config.job, another secret that comes from this one and the job.
 // Throws Error: PERMISSION_DENIED (too short), INVALID_ARGUMENT (DDP_INSECURE is neither 0 nor 1), those of
-// read_secret_file, and TIMEOUT, INTERRUPTED or LIMIT from the search for the host.
+// read_secret_file and user_secret, and TIMEOUT, INTERRUPTED or LIMIT from the search for the host.
 std::string job_secret(const StoreConfig& config, const Deadline& deadline, const GetEnv& get = process_env);
 
 // Refuses an etcd that is not on a loopback address and is reached without TLS, unless the program or DDP_INSECURE=1 permits it.

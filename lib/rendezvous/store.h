@@ -19,6 +19,7 @@ struct StoreConfig {
     std::int64_t timeout_ms = kDefaultTimeoutMs;
     std::optional<std::string> secret = std::nullopt;  // nullopt: the environment's (rendezvous/secret.h); empty: none
     bool insecure = false;                             // tcp: needs no secret, etcd: no TLS, whatever the address is
+    std::string job = "";  // tcp: what the launcher calls the job. Processes of another one have another secret
 };
 
 // Every method may be called from any thread, several at once. Failures throw libddp::Error. timeout_ms: 0 takes the

@@ -425,9 +425,13 @@ std::unique_ptr<wire::Channel> shake_hands(Descriptor socket, const wire::Key& k
         throw Final{DDP_ERROR_UNAVAILABLE, "what listens there is not a libddp store; check host and port"};
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_PERMISSION_DENIED) throw;
-        throw Final{
-            DDP_ERROR_PERMISSION_DENIED,
-            str("the server has another job secret; set the same DDP_SECRET for every rank (", error.what(), ")")};
+        throw Final{DDP_ERROR_PERMISSION_DENIED,
+                    str("the server has another job secret. Either it belongs to another job, so that this one needs a "
+                        "port of its own "
+                        "(MASTER_PORT), or the ranks of this job have different secrets: set the same DDP_SECRET or "
+                        "DDP_SECRET_FILE for "
+                        "every rank. Without one, a process has the secret of its user and of its launcher's job (",
+                        error.what(), ")")};
     }
     auto channel = handshake->take_channel();
     const std::uint32_t version = decode_version(receive(*channel, kVersionSize, deadline));

@@ -30,7 +30,8 @@ Variables fact_variables(const RankFacts& facts) {
         {"DDP_LOCAL_WORLD_SIZE", std::to_string(facts.local_world_size)},
         {"DDP_STORE", facts.store_uri},
         {"DDP_STORE_HOSTED", "launcher"},
-        {"DDP_SECRET", facts.secret},
+        {"DDP_SECRET", facts.secret.file.empty() ? facts.secret.text : ""},
+        {"DDP_SECRET_FILE", facts.secret.file},
         {"DDP_RESTART", std::to_string(facts.restart)},
         // The names that torchrun uses, for programs that read those.
         {"RANK", std::to_string(facts.rank)},

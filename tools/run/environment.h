@@ -9,6 +9,12 @@ namespace ddprun {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
+// The job secret.
+struct Secret {
+    std::string text;
+    std::string file;  // where ranks read it, so that it stands in the environment of none; "": no file holds it
+};
+
 struct RankFacts {
     int rank = 0;
     int world_size = 1;
@@ -17,7 +23,7 @@ struct RankFacts {
     int restart = 0;
     int threads = 1;  // how many it can run at once
     std::string store_uri;
-    std::string secret;
+    Secret secret;
     std::string record_folder;  // "": nothing is recorded
 };
 

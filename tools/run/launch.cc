@@ -80,7 +80,7 @@ Loop::~Loop() {
     while (uv_loop_close(&loop_) == UV_EBUSY) run_once();
 }
 
-Launch::Launch(Options options, std::string secret)
+Launch::Launch(Options options, Secret secret)
     : options_(std::move(options)),
       secret_(std::move(secret)),
       host_(libddp::host_name()),
@@ -134,7 +134,7 @@ int Launch::show() {
     store_uri_ = options_.store.empty() ? reached.uri() : options_.store;
     for (int local = 0; local < options_.local_ranks; ++local) {
         RankFacts facts = facts_of(local, 0);
-        facts.secret = "...";
+        facts.secret.text = "...";
         std::cout << '[' << facts.rank << ']';
         for (const auto& [name, value] : launcher_variables(facts, options_.environment))
             std::cout << ' ' << name << '=' << quoted(value);
@@ -207,7 +207,7 @@ void Launch::serve() {
         return interrupted_ != 0;
     };
     try {
-        store_ = Store::serve(address, secret_, kJoinTime, interrupted);
+        store_ = Store::serve(address, secret_.text, kJoinTime, interrupted);
     } catch (const std::runtime_error& error) {
         if (interrupted_ != 0) return;
         throw std::runtime_error("cannot host the store at " + address.uri() + ": " + error.what());
@@ -218,7 +218,7 @@ void Launch::serve() {
 void Launch::join(const std::string& uri, const std::string& whose) {
     store_uri_ = uri;
     try {
-        store_ = Store::connect(uri, secret_, kJoinTime);
+        store_ = Store::connect(uri, secret_.text, kJoinTime);
     } catch (const std::runtime_error& error) {
         throw std::runtime_error("cannot reach " + whose + " at " + uri + ": " + error.what());
     }

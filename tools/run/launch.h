@@ -32,7 +32,7 @@ private:
 
 class Launch {
 public:
-    Launch(Options options, std::string secret);
+    Launch(Options options, Secret secret);
 
     // Runs the job to its end and returns ddprun's exit status. Throws std::runtime_error if it cannot begin.
     int run();
@@ -91,7 +91,7 @@ private:
     void flush();
 
     const Options options_;
-    const std::string secret_;
+    const Secret secret_;
     const std::string host_;
     const rlim_t open_files_;
     Loop loop_;

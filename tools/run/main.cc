@@ -34,9 +34,9 @@ int launch(int argc, char** argv) {
         std::cerr << "ddprun: " << program.sentence << '\n';
         return program.status;
     }
-    const std::string secret = ddprun::job_secret(*options);
+    ddprun::Secret secret = ddprun::job_secret(*options);
     const bool dry_run = options->dry_run;
-    ddprun::Launch launch(std::move(*options), secret);
+    ddprun::Launch launch(std::move(*options), std::move(secret));
     return dry_run ? launch.show() : launch.run();
 }
 

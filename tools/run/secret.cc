@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <stdexcept>
 
 #include "rendezvous/secret_file.h"
@@ -44,16 +45,20 @@ std::string variable(const char* name) {
     return value ? value : "";
 }
 
+// A rank may change its folder before it reads the file.
+Secret secret_in(const std::string& path, const char* source) {
+    return {libddp::read_secret_file(path, source), std::filesystem::absolute(path)};
+}
+
 }  // namespace
 
-std::string job_secret(const Options& options) {
-    if (!options.secret_file.empty()) return libddp::read_secret_file(options.secret_file, "--secret-file");
+Secret job_secret(const Options& options) {
+    if (!options.secret_file.empty()) return secret_in(options.secret_file, "--secret-file");
     const std::string shares = option_that_shares(options);
-    if (shares.empty() && options.store.empty()) return make_secret();
-    if (std::string secret = variable("DDP_SECRET"); !secret.empty()) return secret;
-    if (const std::string path = variable("DDP_SECRET_FILE"); !path.empty())
-        return libddp::read_secret_file(path, "DDP_SECRET_FILE");
-    if (shares.empty()) return "";  // etcd and files have protection of their own
+    if (shares.empty() && options.store.empty()) return {make_secret(), ""};
+    if (std::string secret = variable("DDP_SECRET"); !secret.empty()) return {secret, ""};
+    if (const std::string path = variable("DDP_SECRET_FILE"); !path.empty()) return secret_in(path, "DDP_SECRET_FILE");
+    if (shares.empty()) return {};  // etcd and files have protection of their own
     // Ranks of several nodes must not meet in a store that anybody may enter.
     throw std::invalid_argument(shares +
                                 " needs a job secret, the same on every node: --secret-file FILE, or the variable "

@@ -9,6 +9,6 @@ namespace ddprun {
 
 // That of --secret-file. Without the option: one that nobody else has for a job on one node; for several nodes that of
 // DDP_SECRET, or of the file that DDP_SECRET_FILE names. Throws std::exception: there is none, or the file is refused.
-std::string job_secret(const Options& options);
+Secret job_secret(const Options& options);
 
 }  // namespace ddprun

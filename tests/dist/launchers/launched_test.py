@@ -9,8 +9,11 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
@@ -28,7 +31,7 @@ SECRET = {"DDP_SECRET": "of sixteen bytes and more"}
 
 
 class Launched:
-    """start(ranks): the launcher's command. left: how many ranks it lets say who died."""
+    """start(ranks): the launcher's command. names_jobs: it tells ranks a name of their job. left: how many ranks it lets say who died."""
 
     @contextlib.contextmanager
     def started(self, ranks, *command, **variables):
@@ -62,6 +65,35 @@ class Launched:
                 output = job.communicate(timeout=120 * SLACK)[0]
                 self.assertEqual(job.returncode, 0, output)
 
+    def test_a_rank_of_another_job_does_not_join_at_the_same_port(self):
+        """Its rank 0 finds the port taken. Its rank 1 comes before the first job's own, and knows the user's secret."""
+        if not self.names_jobs:
+            self.skipTest("this launcher's jobs have one name on one port")
+        port, folder = str(free_port()), tempfile.TemporaryDirectory(prefix="ddp-launched-")
+        self.addCleanup(folder.cleanup)
+        late, end = pathlib.Path(folder.name, "late"), pathlib.Path(folder.name, "end")
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        waits = f"test $OMPI_COMM_WORLD_RANK = 0 || while test ! -e {late}; do sleep 0.1; done; exec {RANK} meet {end}"
+        with self.started(2, "sh", "-c", waits, **where) as one:
+            self.until_somebody_listens(int(port))
+            output = self.run_job(2, RANK, "meet", end, **where)[1]
+            self.assertNotIn("has met", output)
+            self.assertIn("another job secret", output)
+            late.touch()
+            end.touch()
+            output = one.communicate(timeout=60 * SLACK)[0]
+            self.assertEqual(one.returncode, 0, output)
+            self.assertEqual(sorted(re.findall(r"\d of 2 has met", output)), ["0 of 2 has met", "1 of 2 has met"])
+
+    @staticmethod
+    def until_somebody_listens(port, seconds=20 * SLACK):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"nobody listens on port {port}")
+
     def test_ranks_that_are_left_name_the_one_that_died(self):
         output = self.run_job(4, RANK, "2", "9", **SECRET)[1]
         self.assertGreaterEqual(len(re.findall(r"rank 2 \(pid \d+ on .*\) died", output)), self.left, output)
@@ -69,6 +101,7 @@ class Launched:
 
 class Mpirun(Launched, unittest.TestCase):
     left = 3
+    names_jobs = True
     loopback = {"MASTER_ADDR": "127.0.0.1"}
 
     def start(self, ranks):
@@ -77,6 +110,7 @@ class Mpirun(Launched, unittest.TestCase):
 
 
 class Torchrun(Launched, unittest.TestCase):
+    names_jobs = False
     left = 0  # its agent ends the others at once
     loopback = {}
 

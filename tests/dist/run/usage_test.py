@@ -5,7 +5,7 @@ import socket
 import subprocess
 import unittest
 
-from ddprun_support import PYTHON, RANK, Case, run
+from ddprun_support import PYTHON, RANK, Case, free_port, run
 
 
 class UsageTest(Case):
@@ -82,8 +82,15 @@ class UsageTest(Case):
         result = run("--secret-file", self.write("open", "0123456789abcdef\n", 0o644), "true")
         self.expect(result, 1)
         self.assertIn(b"chmod", result.err)
-        result = run("--secret-file", self.write("good", "0123456789abcdef\n"), "sh", "-c", "echo $DDP_SECRET")
-        self.assertEqual((result.out, result.err), (b"[0] 0123456789abcdef\n", b""))
+        good = self.write("good", "0123456789abcdef\n")
+        for options, variables in ((("--secret-file", good), {"DDP_SECRET": "another one, of the user"}),
+                                   (("--secret-file", os.path.relpath(good)), {}),
+                                   (("--rdzv", "127.0.0.1:0", "--min-ranks", 1), {"DDP_SECRET_FILE": good})):
+            if "127.0.0.1:0" in options:
+                options = tuple(f"127.0.0.1:{free_port()}" if each == "127.0.0.1:0" else each for each in options)
+            result = run(*options, "sh", "-c", "cd /; cat $DDP_SECRET_FILE; tr '\\0' '\\n' < /proc/self/environ | grep -c 0123456789abcdef; env | grep DDP_SECRET=",
+                         env={**os.environ, **variables})
+            self.assertEqual(result.out, b"[0] 0123456789abcdef\n[0] 0\n[0] DDP_SECRET=\n", str(result))
 
     def test_missing_program(self):
         for name in ("no-such-program-here", "./no-such-program-here"):

@@ -533,6 +533,22 @@ TEST(Environment, EveryMistakeNamesItsVariable) {
     }
 }
 
+TEST(Environment, TheLauncherTellsJobsApart) {
+    const auto id = [](const char* mark, Variables variables) {
+        variables[mark] = "0";
+        variables.insert({{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"DDP_STORE", "tcp://h:1"}});
+        return discover(variables).id;
+    };
+    EXPECT_EQ(id("RANK", {}), "");
+    EXPECT_EQ(id("DDP_RANK", {{"DDP_WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "7"}, {"SLURM_JOB_ID", "1"}}), "");
+    EXPECT_EQ(id("RANK", {{"TORCHELASTIC_RUN_ID", "7"}, {"SLURM_JOB_ID", "1"}}), "TORCHELASTIC_RUN_ID=7\n");
+    EXPECT_EQ(id("SLURM_PROCID", {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "3"}}),
+              "SLURM_JOB_ID=1\nSLURM_STEP_ID=3\n");
+    EXPECT_EQ(
+        id("OMPI_COMM_WORLD_RANK", {{"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_NAMESPACE", "5"}, {"SLURM_JOB_ID", "1"}}),
+        "PMIX_NAMESPACE=5\n");
+}
+
 TEST(Environment, AJobThatIsSmallerThanTheOneAroundItSaysSo) {
     Variables variables = {{"TORCHELASTIC_RUN_ID", "x"},  {"RANK", "0"},         {"WORLD_SIZE", "2"},
                            {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}, {"MASTER_ADDR", "h"},

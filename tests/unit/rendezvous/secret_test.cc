@@ -2,14 +2,17 @@
 #include "rendezvous/secret.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <optional>
 
 #include "rendezvous/secret_file.h"
+#include "rendezvous/user_secret.h"
 #include "support.h"
 #include "util/deadline.h"
 
@@ -60,6 +63,8 @@ TEST(Secret, TheFirstSourceThatHasOneCounts) {
     const Variables none, variable{{"DDP_SECRET", "of the variable"}},
         both{{"DDP_SECRET", "of the variable"}, {"DDP_SECRET_FILE", file}},
         of_file{{"DDP_SECRET", ""}, {"DDP_SECRET_FILE", file}}, nothing{{"DDP_SECRET", ""}, {"DDP_SECRET_FILE", ""}};
+    const std::string of_user = user_secret([](const std::string&) { return std::nullopt; });
+    EXPECT_GE(of_user.size(), kShortestSecret);
     const Decision decisions[] = {
         {"the program", kHere, "of the program", false, both, "of the program"},
         {"the program says none", kHere, "", false, both, ""},
@@ -67,8 +72,10 @@ TEST(Secret, TheFirstSourceThatHasOneCounts) {
         {"the variable without a file", kHere, std::nullopt, false, variable, "of the variable"},
         {"the file", kHere, std::nullopt, false, of_file, "of the file, long"},
         {"the file, outside", kOutside, std::nullopt, false, of_file, "of the file, long"},
-        {"variables set to nothing", kHere, std::nullopt, false, nothing, ""},
-        {"none", kHere, std::nullopt, false, none, ""},
+        {"variables set to nothing", kHere, std::nullopt, false, nothing, of_user},
+        {"none", kHere, std::nullopt, false, none, of_user},
+        {"none, nor wanted", kHere, std::nullopt, true, none, ""},
+        {"none, nor wanted in the environment", kHere, std::nullopt, false, {{"DDP_INSECURE", "1"}}, ""},
     };
     for (const auto& each : decisions) {
         SCOPED_TRACE(each.title);
@@ -141,6 +148,91 @@ TEST(Secret, OpeningAStoreAsksForIt) {
     auto insecure = open_store({outside, true, kLongMs, "", true});
     EXPECT_EQ(open(str("tcp://127.0.0.1:", insecure->port()))->num_keys(), 0);
     EXPECT_EQ(insecure->reconnect(kLongMs)->num_keys(), 0);
+}
+
+TEST(Secret, ThatOfTheUserIsInAFileThatNobodyElseCanRead) {
+    TempPath place;
+    const std::string runtime = std::filesystem::path(place.file()).parent_path();
+    const GetEnv get = [&](const std::string& name) -> std::optional<std::string> {
+        return name == "XDG_RUNTIME_DIR" ? std::optional(runtime) : std::nullopt;
+    };
+    std::vector<std::future<std::string>> asked;
+    for (int i = 0; i < 16; ++i) asked.push_back(std::async(std::launch::async, [&] { return user_secret(get); }));
+    const std::string secret = user_secret(get);
+    EXPECT_GE(secret.size(), kShortestSecret);
+    for (auto& other : asked) EXPECT_EQ(other.get(), secret);
+    const std::string folder = runtime + "/libddp";
+    struct stat facts {};
+    ASSERT_EQ(lstat(folder.c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 07777, 0700u);
+    ASSERT_EQ(lstat((folder + "/secret").c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 07777, 0600u);
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1) << "nothing else is left there";
+
+    // A folder of others is not used, whatever is in it.
+    const std::string elsewhere = user_secret([](const std::string&) { return std::nullopt; });
+    EXPECT_NE(elsewhere, secret);
+    chmod(folder.c_str(), 0770);
+    EXPECT_EQ(user_secret(get), elsewhere);
+    chmod(folder.c_str(), 0700);
+    EXPECT_EQ(user_secret(get), secret);
+    std::filesystem::rename(folder, runtime + "/moved");
+    std::filesystem::create_directory_symlink(runtime + "/moved", folder);
+    EXPECT_EQ(user_secret(get), elsewhere);
+    std::filesystem::remove(folder);
+    std::filesystem::rename(runtime + "/moved", folder);
+    // A file that others can read is an error: they may have read it.
+    chmod((folder + "/secret").c_str(), 0644);
+    expect_error(DDP_ERROR_PERMISSION_DENIED, {folder + "/secret", "open to other users"}, [&] { user_secret(get); });
+}
+
+TEST(Secret, AnotherUserOfThisMachineIsRefused) {
+    if (geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
+    auto server = open_store({"tcp://127.0.0.1:0", true, kLongMs});
+    EXPECT_EQ(open_store({server->describe(), false, kLongMs})->num_keys(), 0) << "this user";
+    const std::string uri = server->describe();
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const pid_t stranger = fork();
+    if (stranger == 0) {
+        alarm(20);
+        std::string said;
+        if (setgid(65534) != 0 || setuid(65534) != 0) _exit(2);
+        for (const char* secret : {static_cast<const char*>(nullptr), "", "guessed"}) {
+            StoreConfig config{uri, false, 5'000};
+            if (secret) config.secret = secret;
+            const ErrorInfo error = error_of([&] { open_store(config); });
+            said += error.code == DDP_ERROR_PERMISSION_DENIED ? "refused " : str(error.code, " ", error.message);
+        }
+        if (write(ends[1], said.data(), said.size()) < 0) _exit(3);
+        _exit(0);
+    }
+    close(ends[1]);
+    char said[4096] = "";
+    std::size_t size = 0;
+    for (ssize_t count; size < sizeof said - 1 && (count = read(ends[0], said + size, sizeof said - 1 - size)) > 0;)
+        size += static_cast<std::size_t>(count);
+    close(ends[0]);
+    int status = 0;
+    ASSERT_EQ(waitpid(stranger, &status, 0), stranger);
+    EXPECT_EQ(status, 0);
+    EXPECT_STREQ(said, "refused refused refused ");
+}
+
+TEST(Secret, AnotherJobOfTheSameUserIsRefused) {
+    for (const auto& secret :
+         {std::optional<std::string>(), std::optional<std::string>(kLong), std::optional<std::string>("")}) {
+        StoreConfig config{"tcp://127.0.0.1:0", true, kLongMs, secret, false, "SLURM_JOB_ID=7\n"};
+        auto server = open_store(config);
+        config.uri = server->describe();
+        config.is_server = false;
+        EXPECT_EQ(open_store(config)->num_keys(), 0);
+        for (const char* job : {"SLURM_JOB_ID=8\n", ""}) {
+            config.job = job;
+            expect_error(DDP_ERROR_PERMISSION_DENIED, {"another job", "MASTER_PORT", "DDP_SECRET"},
+                         [&] { open_store(config); });
+        }
+    }
 }
 
 TEST(Secret, AFileStoreNeedsNone) {
