@@ -12,12 +12,12 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <string>
 #include <system_error>
 
 #include "backends/common/keys.h"
 #include "util/error.h"
+#include "util/text.h"
 #include "wire/sockets.h"
 
 namespace libddp::tcp {
@@ -40,7 +40,7 @@ std::string random_text() {
     unsigned char bytes[32];
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
         fail(DDP_ERROR_INTERNAL, "the system gives no random numbers");
-    std::ostringstream text;
+    TextOut text;
     text << std::hex;
     for (const unsigned char byte : bytes) text << (byte >> 4) << (byte & 15);
     return text.str();
@@ -73,7 +73,7 @@ GroupName agree_on_name(const ddp_backend_host& host, const Deadline& deadline) 
         group = {random_text(), random_text()};
         keys.set("group", group.name + " " + group.secret);
     } else {
-        std::istringstream(keys.get("group", deadline)) >> group.name >> group.secret;
+        TextIn(keys.get("group", deadline)) >> group.name >> group.secret;
     }
     return group;
 }
@@ -107,7 +107,7 @@ Directory exchange_addresses(const ddp_backend_host& host, const Settings& setti
         all = keys.get("all", deadline);
     }
     Directory directory;
-    std::istringstream lines(all);
+    TextIn lines(all);
     std::string protection, lanes, where;
     for (int number; lines >> protection >> lanes >> where >> number;) {
         directory.addresses.push_back(where);
