@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <list>
 #include <map>
-#include <sstream>
 #include <vector>
 
 #include "comm/monitor.h"
 #include "comm/pieces.h"
 #include "device/scratch.h"
 #include "util/hash.h"
+#include "util/text.h"
 
 namespace libddp {
 namespace {
@@ -45,7 +45,7 @@ std::vector<std::string> extents_of(const std::string& line) {
     std::vector<std::string> extents;
     const auto begin = line.rfind('['), end = line.rfind(']');
     if (begin == std::string::npos || end == std::string::npos || end < begin) return extents;
-    std::istringstream text(line.substr(begin + 1, end - begin - 1));
+    TextIn text(line.substr(begin + 1, end - begin - 1));
     for (std::string extent; std::getline(text, extent, ',');) extents.push_back(extent);
     return extents;
 }

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <chrono>
 #include <iomanip>
-#include <sstream>
 #include <thread>
 
 #include "elastic/keys.h"
@@ -14,6 +13,7 @@
 #include "util/error.h"
 #include "util/host.h"
 #include "util/interrupt.h"
+#include "util/text.h"
 
 namespace libddp {
 namespace {
@@ -36,7 +36,7 @@ std::string launch_pid() {
 
 // A number first, so that ids sort in the order of coming.
 std::string make_id(Store& store, const std::string& key) {
-    std::ostringstream id;
+    TextOut id;
     id << std::setw(12) << std::setfill('0') << store.add(key, 1) << '-' << host_name() << '-' << launch_pid();
     return id.str();
 }
@@ -108,7 +108,7 @@ std::string Membership::key(const std::string& what, std::int64_t roster) const 
 }
 
 std::string Membership::Plan::encode() const {
-    std::ostringstream lines;
+    TextOut lines;
     lines << number << '\n';
     for (const Member& member : members) lines << member.id << ' ' << member.steps << '\n';
     return lines.str();
@@ -128,7 +128,7 @@ Membership::Plan Membership::newest() const {
     Plan plan;
     if (!store_->check({roster_key()})) return plan;
     plan.text = store_->get(roster_key(), -1);
-    std::istringstream lines(plan.text);
+    TextIn lines(plan.text);
     lines >> plan.number;
     for (Member member; lines >> member.id >> member.steps;) plan.members.push_back(member);
     return plan;

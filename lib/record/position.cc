@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <iomanip>
 #include <limits>
-#include <sstream>
 #include <utility>
 
 #include "record/operation.h"
 #include "record/recorder.h"
 #include "util/error.h"
 #include "util/host.h"
+#include "util/text.h"
 
 namespace libddp::record {
 namespace {
@@ -259,14 +258,14 @@ std::string gradients_text(const Position& position) {
 std::string duration_text(double ns) {
     const auto [unit, length] = ns < 1e6 ? std::pair("us", 1e3) : ns < 1e9 ? std::pair("ms", 1e6) : std::pair("s", 1e9);
     const double value = std::max(ns, 0.0) / length;
-    std::ostringstream text;
+    TextOut text;
     text << std::fixed << std::setprecision(value < 9.95 && ns >= 1e6 ? 1 : 0) << value << ' ' << unit;
     return text.str();
 }
 
 std::string bytes_text(double bytes) {
     constexpr std::pair<const char*, double> kUnits[] = {{"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}};
-    std::ostringstream text;
+    TextOut text;
     text << std::fixed;
     for (const auto& [unit, length] : kUnits) {
         if (bytes < length) continue;

@@ -7,9 +7,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -17,6 +15,7 @@
 #include "util/error.h"
 #include "util/host.h"
 #include "util/private_file.h"
+#include "util/text.h"
 
 namespace libddp::record {
 namespace {
@@ -291,7 +290,7 @@ public:
 
 private:
     const std::uint64_t size_;
-    std::ifstream stream_;
+    FileIn stream_;
 };
 
 // The newest events lie before the place of the next one, and perhaps at the end of the ring.
@@ -369,7 +368,7 @@ void add_sight(const std::string& folder, const Sight& sight) try {
 namespace {
 
 void read_sights(const std::filesystem::path& path, std::vector<Sight>& sights) {
-    std::ifstream file(path);
+    FileIn file(path);
     Sight sight;
     for (int kind = 0;
          file >> sight.launch_rank >> kind >> sight.realtime_ns && std::getline(file >> std::ws, sight.text);) {
@@ -391,7 +390,7 @@ std::vector<Sight> read_sights(const std::string& folder) {
 }
 
 std::string pack_records(const std::string& folder, std::uint64_t bytes_each) {
-    std::ostringstream packed;
+    TextOut packed;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
         const std::string name = entry.path().filename().string();
         std::string text;
@@ -414,10 +413,10 @@ namespace {
 // Those that the file does not have: another launcher of this host, or of a folder that hosts share, may have written it.
 void add_lines(const std::filesystem::path& path, const std::string& text) {
     std::set<std::string> there;
-    std::ifstream file(path);
+    FileIn file(path);
     for (std::string line; std::getline(file, line);) there.insert(line);
     std::string missing;
-    std::istringstream lines(text);
+    TextIn lines(text);
     for (std::string line; std::getline(lines, line);)
         if (there.insert(line).second) missing += line + '\n';
     if (!missing.empty()) write_private_file(path, O_APPEND, missing);

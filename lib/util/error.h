@@ -4,22 +4,14 @@
 #include <cstdint>
 #include <exception>
 #include <new>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "ddp/status.h"
+#include "util/text.h"
 
 namespace libddp {
-
-// Concatenates anything that can be streamed. Messages are built with it so that the call sites read as sentences.
-template <class... Parts>
-std::string str(const Parts&... parts) {
-    std::ostringstream out;
-    (out << ... << parts);
-    return std::move(out).str();
-}
 
 // What went wrong and what it names. A plain value: works and monitors keep and copy it.
 struct ErrorInfo {

@@ -4,10 +4,10 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
 
 #include "util/descriptors.h"
 #include "util/error.h"
+#include "util/text.h"
 
 namespace libddp {
 
@@ -15,7 +15,7 @@ std::string host_id() {
     if (const char* given = std::getenv("DDP_HOST_ID")) return str("given ", given);
     std::string boot;
     errno = 0;
-    if (!std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot)) {
+    if (!std::getline(FileIn("/proc/sys/kernel/random/boot_id"), boot)) {
         if (lacks_descriptors(errno)) cannot_start("the search for ranks of this host", errno);
         fail(DDP_ERROR_UNSUPPORTED, "/proc/sys/kernel/random/boot_id cannot be read: is /proc mounted?");
     }
@@ -33,7 +33,7 @@ std::string host_name() {
 
 std::optional<ProcessState> process_state(std::int32_t pid) {
     std::string text;
-    std::getline(std::ifstream(str("/proc/", pid, "/stat")), text);
+    std::getline(FileIn(str("/proc/", pid, "/stat")), text);
     const std::size_t name_end = text.rfind(')');  // the name itself may hold anything
     if (name_end == std::string::npos || name_end + 2 >= text.size()) return std::nullopt;
     std::size_t at = name_end;

@@ -9,10 +9,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <sstream>
 #include <vector>
 
 #include "util/error.h"
+#include "util/text.h"
 
 namespace libddp {
 namespace {
@@ -43,7 +43,7 @@ struct Folder {
 std::vector<Folder> folders() {
     std::vector<Folder> result;
     if (const char* path = std::getenv("DDP_MODULE_PATH")) {
-        std::istringstream parts(path);
+        TextIn parts(path);
         for (std::string part; std::getline(parts, part, ':');)
             if (!part.empty()) result.push_back({part, false});
     }

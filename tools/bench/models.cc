@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <iomanip>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
+
+#include "util/text.h"
 
 namespace bench {
 namespace {
@@ -82,7 +82,7 @@ std::invalid_argument bad_line(int number, const std::string& why) {
 
 // False for a line that holds no parameter.
 bool parse_line(const std::string& line, int number, Parameter& parameter) {
-    std::istringstream words(line.substr(0, line.find('#')));
+    libddp::TextIn words(line.substr(0, line.find('#')));
     if (!(words >> parameter.name)) return false;
     std::int64_t elements = 1;
     for (std::int64_t extent = 0; (words >> std::ws).peek() != '@' && words >> extent;) {
@@ -248,7 +248,7 @@ Model find_model(const std::string& name) {
     if (name == "vgg16") return vgg16();
     if (name == "bert-base") return bert(12, 768);
     if (name == "bert-large") return bert(24, 1024);
-    std::ifstream file(name);
+    libddp::FileIn file(name);
     if (!file) throw std::invalid_argument("no model and no file is called " + name);
     return read_model(file);
 }

@@ -1,10 +1,10 @@
 #include "report.h"
 
 #include <algorithm>
-#include <fstream>
 #include <iomanip>
-#include <sstream>
 #include <stdexcept>
+
+#include "util/text.h"
 
 namespace bench {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 std::string cell(const Row& value) {
     if (value.is_string()) return value.get<std::string>();
     if (!value.is_number_float()) return value.dump();
-    std::ostringstream text;
+    libddp::TextOut text;
     text << std::setprecision(4) << value.get<double>();
     return text.str();
 }
@@ -43,7 +43,7 @@ Row make_row(const char* name, int world, const char* backend, std::int64_t byte
 }
 
 std::string fixed(double value) {
-    std::ostringstream text;
+    libddp::TextOut text;
     text.setf(std::ios::fixed);
     text.precision(1);
     text << value;
@@ -56,7 +56,7 @@ void print_json(std::ostream& out, const std::vector<Row>& rows) {
 }
 
 void write_csv(const std::string& path, const std::vector<Row>& rows) {
-    std::ofstream out(path);
+    libddp::FileOut out(path);
     const auto line = [&out](const Row& row, auto text_of) {
         const char* separator = "";
         for (const auto& [key, value] : row.items()) {

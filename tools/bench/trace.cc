@@ -1,11 +1,12 @@
 #include "trace.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <utility>
+
+#include "util/text.h"
 
 namespace bench {
 namespace {
@@ -78,7 +79,7 @@ void Trace::write(const std::string& path) const {
         tell(row, "thread_name", "name", name);
         tell(row, "thread_sort_index", "sort_index", row);
     }
-    std::ofstream file(path);
+    libddp::FileOut file(path);
     nlohmann::ordered_json all;
     all["traceEvents"] = std::move(events);
     all["displayTimeUnit"] = "ms";

@@ -1,11 +1,10 @@
 #include "activity.h"
 
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "orphans.h"
+#include "util/text.h"
 
 namespace ddprun {
 namespace {
@@ -17,11 +16,11 @@ constexpr std::int64_t kLeastTicks = 5;
 
 // CPU time of all threads of a process, in ticks; 0 if there is no such process.
 std::int64_t own_ticks(pid_t pid) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    libddp::FileIn file("/proc/" + std::to_string(pid) + "/stat");
     std::string text;
     if (!std::getline(file, text)) return 0;
     // The second field is the name in parentheses, which may hold anything; utime and stime are the 14th and 15th.
-    std::istringstream fields(text.substr(text.rfind(')') + 1));
+    libddp::TextIn fields(text.substr(text.rfind(')') + 1));
     std::string skipped;
     for (int field = 3; field < 14; ++field) fields >> skipped;
     std::int64_t user = 0;

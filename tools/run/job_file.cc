@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <stdexcept>
 
 #include "util/error.h"
 #include "util/host.h"
 #include "util/private_file.h"
+#include "util/text.h"
 
 namespace ddprun {
 namespace {
@@ -76,7 +76,7 @@ void write_job_file(const std::string& folder, const JobFacts& facts) {
 }
 
 std::optional<JobFacts> read_job_file(const std::string& folder) {
-    std::ifstream file(folder + kName);
+    libddp::FileIn file(folder + kName);
     if (!file) return std::nullopt;
     std::map<std::string, std::string> lines;
     for (std::string key, value; file >> key && std::getline(file >> std::ws, value);) lines[key] = value;

@@ -9,11 +9,11 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
-#include <sstream>
 #include <stdexcept>
 
 #include "child.h"
 #include "util/host.h"
+#include "util/text.h"
 
 namespace ddprun {
 namespace {
@@ -159,7 +159,7 @@ void Launch::watch_signals() {
 
 // As a Java virtual machine does with its threads.
 void Launch::say_where_ranks_are() {
-    std::istringstream lines(records_->describe());
+    libddp::TextIn lines(records_->describe());
     for (std::string line; std::getline(lines, line);) output_.line("ddprun on " + host_ + ": " + line);
 }
 

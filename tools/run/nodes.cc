@@ -3,8 +3,9 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <sstream>
 #include <stdexcept>
+
+#include "util/text.h"
 
 namespace ddprun {
 namespace {
@@ -29,7 +30,7 @@ std::string node_name(int node) {
 // "generation kind code may_restart weight beat", a newline, the text.
 template <class Message>
 std::string encode(const Message& message, int kind, std::int64_t beat) {
-    std::ostringstream out;
+    libddp::TextOut out;
     out << message.generation << ' ' << kind << ' ' << message.code << ' ' << message.may_restart << ' '
         << static_cast<int>(message.weight) << ' ' << beat << '\n'
         << message.text;
@@ -39,7 +40,7 @@ std::string encode(const Message& message, int kind, std::int64_t beat) {
 // Puts what was encoded into `message` and returns its kind, from 0 to last_kind. Empty if the text is malformed.
 template <class Message>
 std::optional<int> decode(const std::string& encoded, int last_kind, Message& message) {
-    std::istringstream in(encoded);
+    libddp::TextIn in(encoded);
     int kind = 0;
     int weight = 0;
     std::int64_t beat = 0;

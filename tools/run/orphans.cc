@@ -5,7 +5,8 @@
 #include <sys/wait.h>
 
 #include <filesystem>
-#include <fstream>
+
+#include "util/text.h"
 
 namespace ddprun {
 
@@ -14,7 +15,7 @@ std::set<pid_t> children_of(const std::string& process) {
     std::error_code gone;  // the process may end meanwhile
     for (std::filesystem::directory_iterator thread("/proc/" + process + "/task", gone), end; thread != end;
          thread.increment(gone)) {
-        std::ifstream list(thread->path() / "children");
+        libddp::FileIn list(thread->path() / "children");
         for (pid_t pid = 0; list >> pid;) found.insert(pid);
     }
     return found;

@@ -13,12 +13,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
 #include "util/log.h"
 #include "util/private_file.h"
+#include "util/text.h"
 
 namespace ddprun {
 namespace {
@@ -54,7 +54,7 @@ bool wants_colour(const Sink& sink) {
 }
 
 std::string make_tag(const Sink& sink, int rank) {
-    std::ostringstream tag;
+    libddp::TextOut tag;
     if (wants_colour(sink)) {
         // Cyan, yellow, green, magenta, blue, red.
         static constexpr std::array<int, 6> kColours = {36, 33, 32, 35, 34, 31};

@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <sstream>
 #include <utility>
+
+#include "util/text.h"
 
 namespace ddprun {
 namespace {
@@ -41,7 +42,7 @@ ProgramCheck check_program_file(const std::string& program, const Variables& ext
     if (program.find('/') != std::string::npos) return check_file(program, program);
     ProgramCheck result{127, "cannot find the program '" + program + "' in PATH"};
     if (exists(program)) result.sentence += " (for the one in this folder write ./" + program + ")";
-    std::istringstream folders(search_path(extra));
+    libddp::TextIn folders(search_path(extra));
     for (std::string folder; std::getline(folders, folder, ':');) {
         const std::string path = (folder.empty() ? "." : folder) + "/" + program;
         if (!is_file(path)) continue;

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 
 #include "elastic/keys.h"
+#include "util/text.h"
 
 namespace ddprun {
 namespace {
@@ -40,7 +40,7 @@ Roster newest_roster(Store& store) {
     for (const std::string& key : store.list(keys::kJobs)) {
         if (!key.ends_with(end)) continue;
         const std::string job = key.substr(0, key.size() + 1 - end.size());
-        std::istringstream lines(store.await(key));
+        libddp::TextIn lines(store.await(key));
         Roster roster;
         lines >> roster.number;
         std::string steps;
@@ -101,7 +101,7 @@ void Roll::finish(const std::vector<std::string>& members) try {
 }
 
 std::vector<std::string> Roll::finishers() const try {
-    std::istringstream lines(store_.get(kFinished).value_or(""));
+    libddp::TextIn lines(store_.get(kFinished).value_or(""));
     std::vector<std::string> found;
     for (std::string member; std::getline(lines, member);) found.push_back(member);
     return found;

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iomanip>
 #include <iostream>
 #include <stdexcept>
 #include <thread>
@@ -22,6 +23,7 @@
 #include "loop.h"
 #include "snapshot.h"
 #include "text.h"
+#include "util/text.h"
 
 namespace ddprun {
 namespace {
@@ -104,9 +106,7 @@ void follow(Target& target) {
 }
 
 std::string decimal(double value, int digits) {
-    std::array<char, 64> text{};
-    std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-    return text.data();
+    return libddp::str(std::fixed, std::setprecision(digits), value);
 }
 
 // With three digits, as far as that makes sense.

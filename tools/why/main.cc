@@ -1,7 +1,6 @@
 // ddp-why: reads the records of a job and says who holds it up, and why. docs/record.md is its manual.
 #include <CLI/CLI.hpp>
 #include <exception>
-#include <fstream>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "summary.h"
 #include "text.h"
 #include "trace.h"
+#include "util/text.h"
 
 namespace {
 
@@ -45,7 +45,7 @@ void tell(const record::Group& group, std::int64_t patience_ns) {
 void write_summary(const Options& options, const why::Job& job, std::int64_t patience_ns) {
     if (options.json.empty() && options.report.empty()) return;
     const std::string summary = why::summarize(job, patience_ns);
-    if (!options.json.empty() && !(std::ofstream(options.json) << summary << '\n').flush())
+    if (!options.json.empty() && !(libddp::FileOut(options.json) << summary << '\n').flush())
         throw std::runtime_error("cannot write " + options.json);
     if (!options.report.empty()) why::write_report(options.report, summary);
 }

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 
 #include "record/clocks.h"
+#include "util/text.h"
 
 namespace why {
 namespace {
@@ -209,7 +209,7 @@ void write_trace(const std::string& path, const std::vector<ProcessRecord>& reco
             RankRows(writer, position, group.name).write();
         }
     }
-    std::ofstream file(path);
+    libddp::FileOut file(path);
     const nlohmann::json trace{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
     file << trace.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // names may be no UTF-8
     if (!file.flush()) throw std::runtime_error("cannot write the trace " + path);

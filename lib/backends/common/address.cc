@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "backends/common/keys.h"
 #include "util/descriptors.h"
 #include "util/error.h"
+#include "util/text.h"
 
 namespace libddp::backend {
 namespace {
@@ -72,7 +72,7 @@ std::vector<Interface> interfaces() {
 // invent both.
 std::string machine_identity() {
     std::string boot;
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    FileIn("/proc/sys/kernel/random/boot_id") >> boot;
     char net[64] = "";
     const ssize_t size = readlink("/proc/self/ns/net", net, sizeof net - 1);
     std::string identity = boot + " " + (size > 0 ? net : "") + " ";

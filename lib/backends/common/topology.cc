@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <map>
-#include <sstream>
 
 #include "backends/common/keys.h"
 #include "util/host.h"
+#include "util/text.h"
 
 namespace libddp::backend {
 namespace {
@@ -23,7 +23,7 @@ std::string host_of_rank(const Keys& keys, int rank, const Deadline& deadline) {
 
 // What rank 0 has told: hosts are numbered in the order of their lowest ranks.
 std::vector<int> read_hosts(const std::string& told, int world) {
-    std::istringstream text(told);
+    TextIn text(told);
     std::vector<int> host_of;
     int hosts = 0;
     for (int number; text >> number; host_of.push_back(number)) {

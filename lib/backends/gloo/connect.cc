@@ -5,6 +5,7 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <exception>
@@ -28,10 +29,11 @@ public:
         : keys_(host, str("gloo/", number, "/pairs/")), deadline_(deadline) {}
 
     void set(const std::string& key, const std::vector<char>& data) override {
-        keys_.set(key, std::string(data.begin(), data.end()));
+        keys_.set(without_grouping(key), std::string(data.begin(), data.end()));
     }
 
-    std::vector<char> get(const std::string& key) override {
+    std::vector<char> get(const std::string& given) override {
+        const std::string key = without_grouping(given);
         last_key_ = key;
         // A store that still has the key answers at once, also when time is up: then no further connection may be
         // tried.
@@ -55,6 +57,12 @@ public:
     }
 
 private:
+    // Gloo writes ranks in the locale of the host program, which may group digits.
+    static std::string without_grouping(std::string key) {
+        std::erase_if(key, [](unsigned char letter) { return !std::isalnum(letter) && letter != '_'; });
+        return key;
+    }
+
     const backend::Keys keys_;
     const Deadline& deadline_;
     std::string last_key_;

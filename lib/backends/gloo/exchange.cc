@@ -5,11 +5,11 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
 #include "util/error.h"
+#include "util/text.h"
 
 namespace libddp::gloo_tcp {
 namespace {
@@ -132,7 +132,7 @@ void Exchange::report_missing(std::vector<Partner>& round, std::size_t rest, std
             silent.push_back(round[i].from);
         }
     }
-    std::ostringstream missing;
+    TextOut missing;
     for (const int rank : silent) missing << (missing.tellp() > 0 ? ", " : "") << rank;
     // In a dissemination round the sender may itself be waiting for someone else.
     const bool certain = rounds_.size() == 1;

@@ -2,10 +2,10 @@
 
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "util/error.h"
 #include "util/options.h"
+#include "util/text.h"
 
 namespace libddp::cuda {
 namespace {
@@ -27,7 +27,7 @@ std::string encode(const RankGpu& gpu) {
 }
 
 RankGpu decode(const std::string& text) {
-    std::istringstream lines(text);
+    TextIn lines(text);
     std::string version, shares;
     RankGpu gpu;
     if (!std::getline(lines, version) || !std::getline(lines, shares) || !std::getline(lines, gpu.name) ||

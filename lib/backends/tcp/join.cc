@@ -11,13 +11,13 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <string>
 #include <system_error>
 
 #include "backends/common/keys.h"
 #include "util/error.h"
 #include "util/random.h"
+#include "util/text.h"
 #include "wire/sockets.h"
 
 namespace libddp::tcp {
@@ -63,7 +63,7 @@ GroupName agree_on_name(const ddp_backend_host& host, const Deadline& deadline) 
         group = {random_text(32), random_text(32)};
         keys.set("group", group.name + " " + group.secret);
     } else {
-        std::istringstream(keys.get("group", deadline)) >> group.name >> group.secret;
+        TextIn(keys.get("group", deadline)) >> group.name >> group.secret;
     }
     return group;
 }
@@ -97,7 +97,7 @@ Directory exchange_addresses(const ddp_backend_host& host, const Settings& setti
         all = keys.get("all", deadline);
     }
     Directory directory;
-    std::istringstream lines(all);
+    TextIn lines(all);
     std::string protection, lanes, where;
     for (int number; lines >> protection >> lanes >> where >> number;) {
         directory.addresses.push_back(where);

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <sstream>
 #include <utility>
 
 #include "report.h"
+#include "util/text.h"
 
 namespace bench {
 namespace {
@@ -78,7 +78,7 @@ std::vector<Settings> with_groups(const Settings& now, const Settings&) {
 }
 
 std::string bytes_of(double mb) {
-    std::ostringstream text;
+    libddp::TextOut text;
     text << static_cast<std::int64_t>(mb * 1048576) << " (" << mb << " MiB)";
     return text.str();
 }

@@ -1,10 +1,12 @@
 #include "predict/network.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <system_error>
 
 namespace bench {
 namespace {
@@ -26,14 +28,10 @@ constexpr Override kOverrides[] = {{"latency-us", &Network::latency_us},
                                    {"local-gb-s", &Network::local_gb_s}};
 
 double positive(const std::string& text, const std::string& where) {
-    std::size_t end = 0;
     double value = 0;
-    try {
-        value = std::stod(text, &end);
-    } catch (const std::exception&) {
-        end = 0;
-    }
-    if (end == 0 || end != text.size() || !(value > 0) || !std::isfinite(value))
+    const char* const last = text.data() + text.size();
+    const auto [end, code] = std::from_chars(text.data(), last, value);
+    if (code != std::errc() || end != last || !(value > 0) || !std::isfinite(value))
         throw std::invalid_argument("--network: '" + where + "' has no number above 0");
     return value;
 }

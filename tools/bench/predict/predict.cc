@@ -2,18 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iomanip>
 #include <limits>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 
 #include "models.h"
 #include "predict/advice.h"
 #include "predict/schedule.h"
 #include "predict/timeline.h"
+#include "util/text.h"
 
 namespace bench {
 namespace {
@@ -21,7 +20,7 @@ namespace {
 constexpr double kGood = 0.9;  // efficiency, below which scaling has ended
 
 std::vector<std::string> lines_of(const std::string& path) {
-    std::ifstream file(path);
+    libddp::FileIn file(path);
     if (!file) throw std::invalid_argument("--measured: cannot read " + path);
     std::vector<std::string> lines;
     for (std::string line; std::getline(file, line);)
@@ -30,7 +29,7 @@ std::vector<std::string> lines_of(const std::string& path) {
 }
 
 void write_text(const std::string& path, const std::string& text) {
-    std::ofstream file(path);
+    libddp::FileOut file(path);
     if (!(file << text << '\n' << std::flush)) throw std::runtime_error("--save-plan: cannot write " + path);
 }
 
@@ -221,7 +220,7 @@ std::vector<int> worlds_below(int world) {
 
 // times: of the worlds of 2 and more ranks.
 std::string where_it_ends(const Predictor& predictor, const Candidate& best, const std::map<int, StepTime>& times) {
-    std::ostringstream text;
+    libddp::TextOut text;
     text << std::setprecision(3);
     const auto bad = std::find_if(times.begin(), times.end(),
                                   [&](const auto& item) { return predictor.efficiency(item.second) < kGood; });
@@ -237,7 +236,7 @@ std::string where_it_ends(const Predictor& predictor, const Candidate& best, con
 }
 
 std::string what_is_best(const Candidate& best, const Options& options) {
-    std::ostringstream text;
+    libddp::TextOut text;
     if (options.schedules.size() > 1) {
         text << "Of these schedules " << best.name << " is the best, with buckets of " << best.settings.bucket_mb
              << " MiB";
@@ -266,7 +265,7 @@ Prediction sweep(const Predictor& predictor, const Options& options) {
         }
     }
     if (!options.save_plan.empty()) write_text(options.save_plan, predictor.plan(*best, options.world));
-    std::ostringstream text;
+    libddp::TextOut text;
     text << what_is_best(*best, options);
     if (options.measured.empty() && options.world > 1) {
         std::map<int, StepTime> times{{options.world, least}};

@@ -1,0 +1,213 @@
+// One rank whose process is in a strange state, for the tests beside this file: carries out the verbs on its command line.
+//
+//     worker RANK WORLD URI BACKEND VERB...
+//
+// Each verb writes a line on standard output, "VERB VALUE...". The first error is the line "error CODE MESSAGE" and ends the
+// program with status 3. No line holds a number that a locale writes in another way.
+#include <ddp/ddp.hpp>
+
+#include <algorithm>
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <locale>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr int kParams = 3;
+constexpr int kRows = 40, kColumns = 30;
+
+// Writes 29517 as 2.9.5.1.7, and 1.5 as 1,5.
+struct Strange : std::numpunct<char> {
+    char do_thousands_sep() const override { return '.'; }
+    char do_decimal_point() const override { return ','; }
+    std::string do_grouping() const override { return "\1"; }
+    std::string do_truename() const override { return "wahr"; }
+};
+
+struct Model {
+    explicit Model(ddp_group* group) : context(group) {
+        for (int i = 0; i < kParams; ++i) {
+            values.emplace_back(kRows * kColumns, 1.0f);
+            gradients.emplace_back(kRows * kColumns);
+            context.add_param<float>("weight" + std::to_string(i), {kRows, kColumns}, values.back().data(),
+                                     gradients.back().data());
+        }
+    }
+    // A step; every rank's gradient is another one.
+    void step(int rank, std::int64_t number) {
+        for (int i = kParams - 1; i >= 0; --i) {
+            float* gradient = gradients[static_cast<std::size_t>(i)].data();
+            for (int k = 0; k < kRows * kColumns; ++k)
+                gradient[k] = static_cast<float>((k * 7 + i * 3 + number) % 11 + 2 * rank);
+            context.grad_ready(i);
+        }
+        context.finalize();
+    }
+    // The same on all ranks, and with the default hook: the mean.
+    long long sum() const {
+        double all = 0;
+        for (const auto& gradient : gradients)
+            for (const float value : gradient) all += static_cast<double>(value);
+        return static_cast<long long>(all * 1000);
+    }
+
+    std::vector<std::vector<float>> values, gradients;
+    ddp::Context context;
+};
+
+struct Program {
+    int rank = 0, world = 1;
+    std::string uri, backend;
+    std::unique_ptr<ddp::Group> group;
+    std::unique_ptr<Model> model;
+
+    ddp_group_options options() const {
+        ddp_group_options options = ddp::Group::defaults();
+        options.rank = rank;
+        options.world_size = world;
+        options.init_method = uri.c_str();
+        options.backend = backend.c_str();
+        options.timeout_ms = 20'000;
+        return options;
+    }
+    void join() { group = std::make_unique<ddp::Group>(options()); }
+    Model& of_group() {
+        if (!model) {
+            model = std::make_unique<Model>(group->get());
+            model->context.commit();
+        }
+        return *model;
+    }
+};
+
+void say(const char* verb, long long value) {
+    std::printf("%s %lld\n", verb, value);
+    std::fflush(stdout);
+}
+
+// ---- verbs
+
+void numpunct(Program&, const std::string&) {
+    std::locale::global(std::locale(std::locale(), new Strange));
+}
+
+void c_locale(Program&, const std::string& name) {
+    if (!std::setlocale(LC_ALL, name.c_str())) throw std::runtime_error("there is no locale " + name);
+    char text[16];
+    std::snprintf(text, sizeof text, "%.1f", 1.5);
+    if (std::strcmp(text, "1,5") != 0) throw std::runtime_error("the locale has no decimal comma");
+}
+
+void join(Program& program, const std::string&) {
+    program.join();
+}
+
+void allreduce(Program& program, const std::string& count) {
+    std::vector<float> values(count.empty() ? 100'000 : std::stoul(count), static_cast<float>(program.rank + 1));
+    program.group->allreduce(values.data(), values.size()).wait();
+    const bool same = std::all_of(values.begin(), values.end(), [&](float value) { return value == values[0]; });
+    say("allreduce", same ? static_cast<long long>(values[0]) : -1);
+}
+
+void train(Program& program, const std::string& steps) {
+    for (int i = 0; i < std::stoi(steps); ++i) program.of_group().step(program.rank, i);
+    say("train", program.model->sum());
+}
+
+void hook(Program& program, const std::string& text) {
+    program.model = std::make_unique<Model>(program.group->get());
+    const auto colon = text.find(':');
+    ddp::detail::call(ddp_use_hook, program.model->context.get(), text.substr(0, colon).c_str(),
+                      colon == std::string::npos ? nullptr : text.c_str() + colon + 1);
+    program.model->context.commit();
+}
+
+void save(Program& program, const std::string& path) {
+    void* data = nullptr;
+    std::size_t size = 0;
+    ddp::detail::call(ddp_hook_state_save, program.of_group().context.get(), &data, &size);
+    std::ofstream(path, std::ios::binary).write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
+    ddp_bytes_free(data);
+}
+
+void load(Program& program, const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string data((std::istreambuf_iterator<char>(file)), {});
+    ddp::detail::call(ddp_hook_state_load, program.of_group().context.get(), static_cast<const void*>(data.data()),
+                      data.size(), std::uint32_t{0});
+}
+
+void elastic(Program& program, const std::string& steps) {
+    ddp_group_options group = program.options();
+    group.rank = group.world_size = -1;
+    ddp_elastic_options options;
+    ddp_elastic_options_init(&options);
+    options.group = &group;
+    options.min_world = options.max_world = program.world;
+    ddp::Elastic job(options);
+    Model model(job.group());
+    model.context.commit();
+    job.add_context(model.context);
+    for (int i = 0; i < std::stoi(steps); ++i) {
+        const ddp_elastic_step step = job.begin();
+        if (step.world_size != program.world) throw std::runtime_error("the world is another one");
+        model.step(step.rank, step.step);
+        job.commit();
+    }
+    say("elastic", model.sum());
+    job.leave();
+}
+
+void client(Program& program, const std::string&) {
+    ddp_store_options options;
+    ddp_store_options_init(&options);
+    options.uri = program.uri.c_str();
+    options.timeout_ms = 500;
+    ddp_store* store = nullptr;
+    ddp::detail::call(ddp_store_create, &options, &store);
+    ddp_store_free(store);
+}
+
+const std::map<std::string, std::function<void(Program&, const std::string&)>> kVerbs = {
+    {"numpunct", numpunct}, {"locale", c_locale}, {"join", join},       {"allreduce", allreduce}, {"train", train},
+    {"hook", hook},         {"save", save},       {"load", load},       {"elastic", elastic},     {"client", client},
+};
+
+int run(int argc, char** argv) {
+    Program program;
+    program.rank = std::atoi(argv[1]);
+    program.world = std::atoi(argv[2]);
+    program.uri = argv[3];
+    program.backend = argv[4];
+    for (int i = 5; i < argc; ++i) {
+        const std::string word = argv[i];
+        const auto equals = word.find('=');
+        kVerbs.at(word.substr(0, equals))(program, equals == std::string::npos ? "" : word.substr(equals + 1));
+    }
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc < 5) return 2;
+    try {
+        const int status = run(argc, argv);
+        std::puts("done");
+        return status;
+    } catch (const ddp::Error& error) {
+        std::printf("error %s %s\n", ddp_status_name(error.status()), error.what());
+    } catch (const std::exception& error) {
+        std::printf("error - %s\n", error.what());
+    }
+    return 3;
+}
