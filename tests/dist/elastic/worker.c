@@ -12,6 +12,9 @@
  *     die=PLACE die-at=N die-after=US
  *                      kills itself so long after it has come to this place for the Nth time: join, meet, rebuild, step, finalize,
  *                      optimizer, commit, committed
+ *     stop=PLACE stop-at=N
+ *                      stops there (SIGSTOP) until it gets SIGCONT, and prints "goes on" then
+ *     clock=1          "applied" lines end with "at MS": milliseconds of CLOCK_MONOTONIC
  *
  * Gradients are sums of integers over the samples of a step, so the result depends neither on the ranks nor on their number. At the end it
  * prints "done STEPS SUM", where SUM is a checksum of the bits of the parameters and of the momenta. `worker reference steps=100` prints
@@ -36,19 +39,23 @@ static struct {
     const char* hook;
     const char* hook_options;
     const char* die;
-    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at, die_after;
+    const char* stop;
+    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at, die_after, stop_at,
+        clock;
 } want = {.init = "",
           .backend = "auto",
           .hook = "",
           .hook_options = "",
           .die = "",
+          .stop = "",
           .steps = 100,
           .min = 1,
           .settle = 2000,
           .timeout = 5000,
           .leave_at = -1,
           .size = 1000,
-          .die_at = 1};
+          .die_at = 1,
+          .stop_at = 1};
 
 static struct {
     ddp_elastic* elastic;
@@ -82,8 +89,15 @@ static void die(int signal) {
     raise(SIGKILL);
 }
 
-/* Where die=PLACE may end the process. */
+static void stop_at(const char* place) {
+    if (strcmp(place, want.stop) != 0 || --want.stop_at != 0) return;
+    raise(SIGSTOP);
+    printf("goes on\n");
+}
+
+/* Where die=PLACE may end the process, and stop=PLACE stop it. */
 static void at(const char* place) {
+    stop_at(place);
     if (strcmp(place, want.die) != 0 || --want.die_at != 0) return;
     if (want.die_after <= 0) die(0);
     const struct itimerval timer = {{0, 0}, {want.die_after / 1000000, want.die_after % 1000000}};
@@ -239,8 +253,15 @@ static int step(const ddp_elastic_step* now) {
     }
     apply();
     at("commit");
-    check(ddp_elastic_commit(me.elastic, &me.error));
-    printf("applied %ld in %ld\n", (long)now->step, (long)now->roster);
+    if (ddp_elastic_commit(me.elastic, &me.error) != DDP_OK) {
+        printf("not committed: %s\n", ddp_error_message(me.error));
+        forget_error();
+        return 0;
+    }
+    if (want.clock)
+        printf("applied %ld in %ld at %.1f\n", (long)now->step, (long)now->roster, now_ms());
+    else
+        printf("applied %ld in %ld\n", (long)now->step, (long)now->roster);
     at("committed");
     return 1;
 }
@@ -296,19 +317,17 @@ static int take(const char* argument) {
     const struct {
         const char* name;
         long* number;
-    } numbers[] = {{"steps=", &want.steps},        {"min=", &want.min},         {"max=", &want.max},
-                   {"settle=", &want.settle},      {"timeout=", &want.timeout}, {"pause=", &want.pause},
-                   {"leave-at=", &want.leave_at},  {"rejoin=", &want.rejoin},   {"size=", &want.size},
-                   {"unused=", &want.unused},      {"rebuild=", &want.rebuild}, {"die-at=", &want.die_at},
-                   {"die-after=", &want.die_after}};
+    } numbers[] = {{"steps=", &want.steps},         {"min=", &want.min},         {"max=", &want.max},
+                   {"settle=", &want.settle},       {"timeout=", &want.timeout}, {"pause=", &want.pause},
+                   {"leave-at=", &want.leave_at},   {"rejoin=", &want.rejoin},   {"size=", &want.size},
+                   {"unused=", &want.unused},       {"rebuild=", &want.rebuild}, {"die-at=", &want.die_at},
+                   {"die-after=", &want.die_after}, {"stop-at=", &want.stop_at}, {"clock=", &want.clock}};
     const struct {
         const char* name;
         const char** text;
-    } texts[] = {{"init=", &want.init},
-                 {"backend=", &want.backend},
-                 {"hook=", &want.hook},
-                 {"hook-options=", &want.hook_options},
-                 {"die=", &want.die}};
+    } texts[] = {{"init=", &want.init}, {"backend=", &want.backend},
+                 {"hook=", &want.hook}, {"hook-options=", &want.hook_options},
+                 {"die=", &want.die},   {"stop=", &want.stop}};
     ++value;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
         if (strncmp(argument, texts[i].name, strlen(texts[i].name)) == 0) return *texts[i].text = value, 1;
