@@ -12,7 +12,7 @@
  *             continue;                                                      // ddp_elastic_begin decides
  *         }
  *         optimizer();
- *         ddp_elastic_commit(elastic, &error);
+ *         if (ddp_elastic_commit(elastic, &error) != DDP_OK) ddp_error_free(error), error = NULL;  // the same
  *     }
  *     if (error) { ... }                                     // print it, and exit with another status than 0
  *
@@ -156,8 +156,14 @@ DDP_API ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* ste
 /* Says that this rank has applied the step: once after each ddp_elastic_begin, when every context has been finalized
  * and the optimizer has run. If all ranks leave a step out (NONFINITE, ddp_step_discard), commit it without the
  * optimizer.
- * Errors: INVALID_STATE (no step has begun since the last ddp_elastic_commit; during a step of a context).
- * Threads: one. Blocks: no. Collective: no. Callbacks: no. */
+ * A rank that the others may take for lost asks the store first: one that has stood still for a fourth of settle_ms, or
+ * that the store has not answered for a while. If the store does not confirm that this rank is a member, the call fails.
+ * Then the step is applied here, but the others may go on without it: write no checkpoint, free the error, and call
+ * ddp_elastic_begin. So two rosters never commit at the same time, also if a network falls apart.
+ *
+ * Errors: INVALID_STATE (no step has begun since the last ddp_elastic_commit; during a step of a context), RANK_FAILED
+ * (the others have gone on without this rank, or may have), UNAVAILABLE, TIMEOUT (the store does not confirm it), INTERRUPTED.
+ * Threads: one. Blocks: only if it asks the store, at most timeout_ms. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error);
 
 /* Announces that this rank will leave, when a notice of preemption comes, for example. Go on with steps until

@@ -406,7 +406,16 @@ void ElasticJob::commit() {
     open_.commit();
     begun_ = false;
     has_committed_ = true;
-    ++steps_;
+    ++steps_;  // of what this rank holds, whether it counts or not
+    const bool formed = std::exchange(formed_, false);
+    membership_.confirm_if_in_doubt();  // if that fails, the ranks meet before the next step
+    formed_ = formed;
+}
+
+void ElasticJob::confirm_member() {
+    membership_.require_present();
+    if (membership_.roster().number == 0) fail_call(DDP_ERROR_INVALID_STATE, "no step has begun");
+    membership_.confirm();
 }
 
 void ElasticJob::announce_leave() {

@@ -40,8 +40,10 @@ public:
     // The beginning of a step: if the group has broken or members come or go, waits for the next roster, and this rank has the state
     // of the job. Throws Error: of the membership, or MISMATCH if ranks have another model or other states.
     void begin();
-    // This rank has applied the step. Throws INVALID_STATE if it cannot have.
+    // This rank has applied the step. Throws INVALID_STATE if it cannot have, and as Membership::confirm.
     void commit();
+    // Throws INVALID_STATE before the first roster, and as Membership::confirm.
+    void confirm_member();
 
     std::int64_t steps() const { return std::max<std::int64_t>(steps_, 0); }
     const Roster& roster() const { return membership_.roster(); }

@@ -10,6 +10,7 @@
 
 #include "elastic/keys.h"
 #include "rendezvous/environment.h"
+#include "util/boot_clock.h"
 #include "util/error.h"
 #include "util/host.h"
 #include "util/interrupt.h"
@@ -25,6 +26,8 @@ constexpr std::int64_t kLookForPlaceMs = 100;
 constexpr std::int64_t kSoonMs = 50;
 // How long ~Membership() tries to tell the others.
 constexpr std::int64_t kFarewellMs = 1000;
+// Steps that take a longer part of settle_ms are confirmed by the store.
+constexpr std::int64_t kStepsInSettling = 4;
 // In how many steps the members meet after rank 0 has seen that they should: until then the others have heard of it.
 constexpr std::int64_t kStepsAhead = 2;
 
@@ -125,9 +128,13 @@ std::string Membership::gone_key(const std::string& id) const {
 // One key has the newest roster, and each replaces the one before: so there is one history, and a proposal that comes late finds a key
 // that has changed.
 Membership::Plan Membership::newest() const {
+    return newest(*store_);
+}
+
+Membership::Plan Membership::newest(Store& store) const {
     Plan plan;
-    if (!store_->check({roster_key()})) return plan;
-    plan.text = store_->get(roster_key(), -1);
+    if (!store.check({roster_key()})) return plan;
+    plan.text = store.get(roster_key(), -1);
     TextIn lines(plan.text);
     lines >> plan.number;
     for (Member member; lines >> member.id >> member.steps;) plan.members.push_back(member);
@@ -228,6 +235,7 @@ const Roster& Membership::meet(std::int64_t steps, const std::function<void()>& 
     forget_watches();
     const bool member = roster_.number > 0;
     for (;;) {
+        seen_ms_ = boot_ms();
         const Plan before = newest();
         if (before.number != roster_.number) {
             if (is_among(before.members, id_)) {  // an earlier wait for this roster did not end well
@@ -264,6 +272,42 @@ void Membership::begin(const Plan& next) {
         if (!is_among(roster.members, member.id)) roster.left.push_back(member.id);
     roster_ = std::move(roster);
     watch_requests();
+}
+
+void Membership::confirm() {
+    confirm_within(std::min(options_.settle_ms, options_.timeout_ms));
+}
+
+void Membership::confirm_within(std::int64_t ms) {
+    const Deadline deadline = Deadline::after_ms(ms);
+    const std::int64_t asked_ms = boot_ms();
+    const auto store = store_->bounded(std::max<std::int64_t>(ms, 1));
+    const Plan now = newest(*store);
+    if (now.number != roster_.number) left_behind(now);
+    if (store->check({gone_key(id_)}))
+        fail(DDP_ERROR_RANK_FAILED, "the store has taken this rank for dead, so the others go on without it");
+    // A store with leases says with the next beat whether this process has lived all the time.
+    while (boot_ms() >= store_->alive_until_ms()) {
+        if (deadline.expired())
+            fail(DDP_ERROR_TIMEOUT, "the store did not confirm within ", ms,
+                 " ms that it counts this rank among the living");
+        if (!interrupt::sleep(std::chrono::milliseconds(kLookMs), deadline))
+            fail(DDP_ERROR_INTERRUPTED, "the wait for the store to confirm roster ", roster_.number,
+                 " was interrupted");
+        store->check({roster_key()});  // says whether it is lost
+    }
+    seen_ms_ = asked_ms;
+}
+
+// The others decide on a roster without this process after they have waited for settle_ms, or when the store takes it for dead. A rank
+// that waits takes part in no collective, so this process finishes at most one step after the wait has begun. The wait then lies within
+// the last three steps of this process, and one of them was long.
+void Membership::confirm_if_in_doubt() {
+    const std::int64_t now_ms = boot_ms();
+    if (now_ms - seen_ms_ < options_.settle_ms / kStepsInSettling && now_ms < store_->alive_until_ms())
+        seen_ms_ = now_ms;
+    else
+        confirm_within(options_.timeout_ms);
 }
 
 ErrorInfo Membership::lost_member() const {

@@ -85,6 +85,14 @@ public:
     // Throws INVALID_STATE after leave().
     void require_present() const;
 
+    // Before what only a member of the newest roster may do: asks the store. Throws Error: RANK_FAILED (the others have gone on without
+    // this process, or may have: the store has taken it for dead), UNAVAILABLE, TIMEOUT (the store does not say it within settle_ms and
+    // timeout_ms), INTERRUPTED.
+    void confirm();
+    // The same after each step, within timeout_ms. Asks only if the others may have gone on since this process knew that they had not:
+    // it has stood still for long, or the store may have taken it for dead.
+    void confirm_if_in_doubt();
+
     // At the beginning of this step: whether the members meet, because somebody waits to join or is about to leave. All get the same
     // answer for a step, nearly always. One that does not see it in time meets an error of the group instead, as after a failure.
     // Throws Error if the connection to the store has ended: a rank alone has no group that would notice.
@@ -112,12 +120,14 @@ private:
     std::string gone_key(const std::string& id) const;
     std::string roster_key() const;
     Plan newest() const;
+    Plan newest(Store& store) const;
     void enter(const Plan& before, std::int64_t steps);
     std::set<std::string> gone() const;
     std::vector<Member> arrivals(std::int64_t roster, const std::set<std::string>& gone) const;
     void propose(const Plan& before, const std::vector<Member>& came);
     Plan decide(const Plan& before, std::function<void()> late);
     void begin(const Plan& next);
+    void confirm_within(std::int64_t ms);
     [[noreturn]] void left_behind(const Plan& now) const;
     void watch_requests();
     void forget_watches();
@@ -129,6 +139,8 @@ private:
     Roster roster_;
     std::vector<Member> before_;  // of the roster after which this process last entered a meeting
     bool left_ = false;
+    std::int64_t seen_ms_ =
+        0;  // boot_ms when no roster after this one was under way, or when the last step since then ended
     std::vector<Store::Watch> watches_;
     Store::Watch connection_ = 0;
     std::atomic<bool> cut_off_{false};

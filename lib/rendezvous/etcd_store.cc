@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "util/boot_clock.h"
 #include "util/interrupt.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
@@ -25,6 +26,8 @@ constexpr const char* kNewest = "last";
 
 // etcd looks for leases that have ended twice in a second, and then a participant buries their owner.
 constexpr std::int64_t kBuriedMs = 1500;
+// One part in so many of a lease is not relied on: clocks differ.
+constexpr std::int64_t kClockDrift = 20;
 // What a waiting call may take beyond its time.
 constexpr std::int64_t kGraceMs = 2000;
 // Requests that wait at the same time become one batch up to this size.
@@ -82,6 +85,7 @@ EtcdStore::EtcdStore(const EtcdAddress& address, std::string name, std::int64_t 
       writer_client_(address, name_, endpoint_),
       follower_client_(address, name_, endpoint_),
       keeper_client_(address, name_, endpoint_) {
+    renewed_ms_ = boot_ms();
     lease_ = writer_client_.grant_lease(address_.ttl_s, deadline);
     try {
         join(deadline);
@@ -106,6 +110,12 @@ EtcdRange EtcdStore::below(const std::string& rest) const {
 
 std::int64_t EtcdStore::notices_death_ms() const {
     return address_.ttl_s * 1000 + kBuriedMs;
+}
+
+// etcd's clock may be a little faster than this one.
+std::int64_t EtcdStore::alive_until_ms() const {
+    const std::int64_t ttl_ms = address_.ttl_s * 1000;
+    return renewed_ms_ + ttl_ms - ttl_ms / kClockDrift;
 }
 
 std::int64_t EtcdStore::patience_ms() const {
@@ -141,7 +151,15 @@ void EtcdStore::load(const Deadline& deadline) {
 void EtcdStore::keep_lease_while_loading() {
     if (Deadline::Clock::now() < next_beat_) return;
     next_beat_ = Deadline::Clock::now() + milliseconds(address_.ttl_s * 1000 / 3);
-    writer_client_.keep_alive(lease_, Deadline::after_ms(address_.ttl_s * 1000));
+    renew_lease(writer_client_);
+}
+
+// False: it has expired.
+bool EtcdStore::renew_lease(EtcdClient& client) {
+    const std::int64_t sent_ms = boot_ms();
+    if (!client.keep_alive(lease_, Deadline::after_ms(address_.ttl_s * 1000))) return false;
+    renewed_ms_ = sent_ms;
+    return true;
 }
 
 // revision 0: the newest, which it becomes.
@@ -692,7 +710,7 @@ void EtcdStore::beat() {
     const std::int64_t period = address_.ttl_s * 1000 / 3;
     next_beat_ = Deadline::Clock::now() + milliseconds(period);
     tried_to_bury_.clear();
-    if (!keeper_client_.keep_alive(lease_, Deadline::after_ms(address_.ttl_s * 1000)))
+    if (!renew_lease(keeper_client_))
         return lose(
             str("this process was silent for longer than ", address_.ttl_s, " s, so that it counts as dead (ttl)"));
     last_answer_ = Deadline::Clock::now();

@@ -41,6 +41,7 @@ public:
     void unwatch(Notifier::Id id) override;
     void close() override;
     std::int64_t notices_death_ms() const override;
+    std::int64_t alive_until_ms() const override;
 
 private:
     using Lock = std::unique_lock<std::mutex>;
@@ -72,6 +73,7 @@ private:
     void load_at_one_revision(const Deadline& deadline);
     void read_all(EtcdRange range, std::int64_t& revision, const Deadline& deadline,
                   const std::function<void(EtcdEntry)>& seen);
+    bool renew_lease(EtcdClient& client);
     void keep_lease_while_loading();
 
     void write();
@@ -105,6 +107,8 @@ private:
     const std::int64_t call_timeout_ms_;
     const std::uint64_t owner_;
     std::int64_t lease_ = 0;
+    std::atomic<std::int64_t> renewed_ms_{
+        0};                       // boot_ms before the request was sent that etcd has answered last with a lease
     std::int64_t joined_at_ = 0;  // revision of its own key
 
     std::mutex mutex_;

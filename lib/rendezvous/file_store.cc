@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "util/boot_clock.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 #include "util/log.h"
@@ -27,6 +28,9 @@ constexpr std::int64_t kMonitorBoundMs = 20;
 constexpr std::int64_t kLeaveBoundMs = 500;
 // What a waiting call may take beyond its time for the file's lock.
 constexpr std::int64_t kGraceMs = 1000;
+// The server of a shared file system keeps the locks of a host that it does not hear for longer than this. A local one keeps them as
+// long as the process lives.
+constexpr std::int64_t kLocksStayMs = 10'000;
 
 }  // namespace
 
@@ -37,6 +41,10 @@ FileStore::FileStore(const std::string& path, std::int64_t timeout_ms)
 
 FileStore::~FileStore() {
     close();
+}
+
+std::int64_t FileStore::alive_until_ms() const {
+    return locked_ms_ + kLocksStayMs;
 }
 
 void FileStore::check_usable() const {
@@ -60,8 +68,10 @@ bool FileStore::with_file(Lock& lock, const Deadline& deadline, const std::funct
     busy_ = true;
     lock.unlock();
     bool locked = false;
+    const std::int64_t asked_ms = boot_ms();
     try {
         locked = log_.lock(deadline, closing ? never : close_called_);
+        if (locked) locked_ms_ = asked_ms;
         lock.lock();
         if (locked) use();
     } catch (...) {

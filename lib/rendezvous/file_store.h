@@ -33,6 +33,7 @@ public:
     Notifier::Id watch_connection(Notifier::Callback lost) override;
     void unwatch(Notifier::Id id) override;
     void close() override;
+    std::int64_t alive_until_ms() const override;
 
 private:
     using Lock = std::unique_lock<std::mutex>;
@@ -66,6 +67,7 @@ private:
     bool closed_ = false;
     std::optional<ErrorInfo> failure_;  // the file became unreadable
     std::size_t waiting_ = 0;
+    std::atomic<std::int64_t> locked_ms_{0};  // boot_ms before the file was locked last
     std::uint64_t next_request_ = 1;
     std::map<Notifier::Id, std::string> watches_;
 

@@ -59,6 +59,10 @@ public:
     // How long after the death of a process its wills may still be to come, beyond what a message takes.
     virtual std::int64_t notices_death_ms() const { return 0; }
 
+    // Until when (boot_ms) the service cannot take this process for dead, as far as its answers tell: counted from when what it has
+    // answered was sent, because the service may have heard nothing since. Asks nothing, so the answer may be in the past.
+    virtual std::int64_t alive_until_ms() const = 0;
+
     // Calls `seen(value)` once, on a thread of the store, when `key` exists (soon, if it does already). `seen` must not call
     // the store's waiting methods. unwatch returns only when no call is running and none will come; it may not be called
     // from inside `seen`.

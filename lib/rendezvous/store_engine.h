@@ -29,6 +29,8 @@ public:
     virtual int port() const { return -1; }
     // Store::notices_death_ms.
     virtual std::int64_t notices_death_ms() const { return 0; }
+    // Store::alive_until_ms.
+    virtual std::int64_t alive_until_ms() const = 0;
 };
 
 class EngineStore final : public Store {
@@ -59,6 +61,7 @@ public:
                   std::string_view holder) override;
     void remove_will(const std::string& key) override;
     std::int64_t notices_death_ms() const override { return engine_->notices_death_ms(); }
+    std::int64_t alive_until_ms() const override { return engine_->alive_until_ms(); }
     Watch watch(const std::string& key, std::function<void(std::string value)> seen) override;
     void unwatch(Watch watch) override;
     Watch watch_connection(std::function<void(std::string reason, bool graceful)> lost) override;

@@ -14,6 +14,7 @@
 
 #include "rendezvous/uri.h"
 #include "rendezvous/uv_tools.h"
+#include "util/boot_clock.h"
 #include "util/deadline.h"
 #include "util/descriptors.h"
 #include "util/error.h"
@@ -31,6 +32,8 @@ constexpr std::int64_t kGraceMs = 2000;
 // Time for each MiB, so that a long value can cross a slow network.
 constexpr std::int64_t kMebibyteMs = 1000;
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
+// How long after a request that it has answered the server keeps the connection for a client that is silent, with some seconds to spare.
+constexpr std::int64_t kServerWaitsMs = kSilentConnectionMs - 5'000;
 // How long close() tries to get the farewell out.
 constexpr std::uint64_t kFarewellMs = 300;
 // Reads of one turn of the loop, so that replies that keep coming do not hold back requests.
@@ -42,6 +45,7 @@ TcpClient::TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, i
     : name_(std::move(name)),
       port_(port),
       call_timeout_ms_(call_timeout_ms),
+      answered_ms_(boot_ms()),
       read_buffer_(std::make_unique_for_overwrite<char[]>(kReadBuffer)),
       channel_(std::move(channel)) {
     init_loop(&loop_, "the store client");
@@ -117,6 +121,7 @@ void TcpClient::extend(Pending& pending, std::size_t transfer) {
 Outcome TcpClient::perform_within(Request request, std::int64_t bound_ms, bool transfers_count) {
     auto pending = std::make_shared<Pending>();
     pending->bound_ms = bound_ms;
+    pending->sent_ms = boot_ms();
     pending->deadline = Deadline::after_ms(bound_ms);
     pending->has_time_for_transfers = transfers_count;
 
@@ -194,6 +199,10 @@ void TcpClient::close() {
     thread_.join();
     uv_loop_close(&loop_);
     notifier_.stop();
+}
+
+std::int64_t TcpClient::alive_until_ms() const {
+    return answered_ms_ + kServerWaitsMs;
 }
 
 void TcpClient::finish_pending(ddp_status code, const std::string& message) {
@@ -329,6 +338,7 @@ void TcpClient::answer(std::uint64_t id, Outcome outcome) {
             log(LogLevel::kWarn, "the store refused a watch: ", outcome.message);
         return;
     }
+    answered_ms_ = std::max(answered_ms_.load(), pending->sent_ms);
     pending->outcome = std::move(outcome);
     pending->done = true;
     pending->answered.notify_all();

@@ -38,6 +38,7 @@ public:
     void unwatch(Notifier::Id id) override;
     void close() override;
     int port() const override { return port_; }
+    std::int64_t alive_until_ms() const override;
 
 private:
     // A request without its answer. Either a thread waits for it or a watch does.
@@ -45,6 +46,7 @@ private:
         std::condition_variable answered;
         bool done = false;
         std::int64_t bound_ms = 0;
+        std::int64_t sent_ms = 0;  // boot_ms
         Deadline deadline = Deadline::after_ms(0);
         bool has_time_for_transfers = false;
         Outcome outcome;
@@ -87,6 +89,7 @@ private:
     bool lost_ = false;
     bool lost_gracefully_ = false;
     std::string lost_reason_;
+    std::atomic<std::int64_t> answered_ms_;  // boot_ms when the newest request was sent that has been answered
 
     const std::unique_ptr<char[]> read_buffer_;  // not zeroed: pages that nobody uses cost nothing
     uv_loop_t loop_{};

@@ -187,6 +187,7 @@ public:
         server_->stop();
     }
     int port() const override { return client_->port(); }
+    std::int64_t alive_until_ms() const override { return client_->alive_until_ms(); }
 
 private:
     std::unique_ptr<TcpServer> server_;

@@ -120,7 +120,7 @@ void tune_socket(int fd) {
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 3);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 15'000);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentConnectionMs);
 }
 
 SocketAddress local_address(int fd) {

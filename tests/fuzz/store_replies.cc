@@ -26,6 +26,7 @@ public:
     Notifier::Id watch_connection(Notifier::Callback) override { return 0; }
     void unwatch(Notifier::Id) override {}
     void close() override {}
+    std::int64_t alive_until_ms() const override { return 0; }
     bool empty() const { return bytes_.empty(); }
     std::uint8_t choose() { return bytes_.byte(); }
     std::string key() { return std::string(bytes_.piece(20)); }

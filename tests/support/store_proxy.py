@@ -36,6 +36,11 @@ class Proxy:
         for end in [self._listener, self._stopped, *self._all]:
             end.close()
 
+    def fall_silent(self):
+        """Passes nothing more on, and answers nobody; the connections stay open until close()."""
+        self._stop.close()
+        self._thread.join(10)
+
     def _run(self):
         selector = selectors.DefaultSelector()
         selector.register(self._stopped, selectors.EVENT_READ)

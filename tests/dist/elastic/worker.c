@@ -14,6 +14,9 @@
  *     die=PLACE die-at=N die-after=US
  *                      kills itself so long after it has come to this place for the Nth time: join, meet, rebuild, step, finalize,
  *                      norm, optimizer, loss, commit, committed
+ *     stop=PLACE stop-at=N
+ *                      stops there (SIGSTOP) until it gets SIGCONT, and prints "goes on" then
+ *     clock=1          "applied" lines end with "at MS": milliseconds of CLOCK_MONOTONIC
  *
  * Gradients are sums of integers over the samples of a step, so the result depends neither on the ranks nor on their number. At the end it
  * prints "done STEPS SUM", where SUM is a checksum of the bits of the parameters and of the momenta. `worker reference steps=100` prints
@@ -39,7 +42,9 @@ static struct {
     const char* hook_options;
     const char* die;
     const char* calls;
-    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at, die_after, contexts;
+    const char* stop;
+    long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at, die_after, contexts,
+        stop_at, clock;
 } want = {.init = "",
           .backend = "auto",
           .hook = "",
@@ -47,13 +52,15 @@ static struct {
           .die = "",
           .calls = "",
           .contexts = 1,
+          .stop = "",
           .steps = 100,
           .min = 1,
           .settle = 2000,
           .timeout = 5000,
           .leave_at = -1,
           .size = 1000,
-          .die_at = 1};
+          .die_at = 1,
+          .stop_at = 1};
 
 static struct {
     ddp_elastic* elastic;
@@ -87,8 +94,15 @@ static void die(int signal) {
     raise(SIGKILL);
 }
 
-/* Where die=PLACE may end the process. */
+static void stop_at(const char* place) {
+    if (strcmp(place, want.stop) != 0 || --want.stop_at != 0) return;
+    raise(SIGSTOP);
+    printf("goes on\n");
+}
+
+/* Where die=PLACE may end the process, and stop=PLACE stop it. */
 static void at(const char* place) {
+    stop_at(place);
     if (strcmp(place, want.die) != 0 || --want.die_at != 0) return;
     if (want.die_after <= 0) die(0);
     const struct itimerval timer = {{0, 0}, {want.die_after / 1000000, want.die_after % 1000000}};
@@ -279,8 +293,15 @@ static int step(const ddp_elastic_step* now) {
             return 0;
         }
     at("commit");
-    check(ddp_elastic_commit(me.elastic, &me.error));
-    printf("applied %ld in %ld\n", (long)now->step, (long)now->roster);
+    if (ddp_elastic_commit(me.elastic, &me.error) != DDP_OK) {
+        printf("not committed: %s\n", ddp_error_message(me.error));
+        forget_error();
+        return 0;
+    }
+    if (want.clock)
+        printf("applied %ld in %ld at %.1f\n", (long)now->step, (long)now->roster, now_ms());
+    else
+        printf("applied %ld in %ld\n", (long)now->step, (long)now->roster);
     at("committed");
     return 1;
 }
@@ -336,17 +357,19 @@ static int take(const char* argument) {
     const struct {
         const char* name;
         long* number;
-    } numbers[] = {{"steps=", &want.steps},         {"min=", &want.min},          {"max=", &want.max},
-                   {"settle=", &want.settle},       {"timeout=", &want.timeout},  {"pause=", &want.pause},
-                   {"leave-at=", &want.leave_at},   {"rejoin=", &want.rejoin},    {"size=", &want.size},
-                   {"unused=", &want.unused},       {"rebuild=", &want.rebuild},  {"die-at=", &want.die_at},
-                   {"die-after=", &want.die_after}, {"contexts=", &want.contexts}};
+    } numbers[] = {{"steps=", &want.steps},         {"min=", &want.min},         {"max=", &want.max},
+                   {"settle=", &want.settle},       {"timeout=", &want.timeout}, {"pause=", &want.pause},
+                   {"leave-at=", &want.leave_at},   {"rejoin=", &want.rejoin},   {"size=", &want.size},
+                   {"unused=", &want.unused},       {"rebuild=", &want.rebuild}, {"die-at=", &want.die_at},
+                   {"die-after=", &want.die_after}, {"stop-at=", &want.stop_at}, {"clock=", &want.clock},
+                   {"contexts=", &want.contexts}};
     const struct {
         const char* name;
         const char** text;
     } texts[] = {{"init=", &want.init}, {"backend=", &want.backend},
                  {"hook=", &want.hook}, {"hook-options=", &want.hook_options},
-                 {"die=", &want.die},   {"calls=", &want.calls}};
+                 {"die=", &want.die},   {"calls=", &want.calls},
+                 {"stop=", &want.stop}};
     ++value;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
         if (strncmp(argument, texts[i].name, strlen(texts[i].name)) == 0) return *texts[i].text = value, 1;
