@@ -213,6 +213,7 @@ private:
         if (options.autotune) result.flags |= DDP_CONTEXT_AUTOTUNE;
         if (options.find_unused_parameters && !options.static_graph) result.flags |= DDP_CONTEXT_FIND_UNUSED;
         if (options.static_graph) result.flags |= DDP_CONTEXT_STATIC_GRAPH;
+        if (options.find_unused_parameters || options.static_graph) result.flags |= DDP_CONTEXT_ACCUMULATE;
         if (!options.init_sync) result.flags |= DDP_CONTEXT_NO_INITIAL_BROADCAST;
         return result;
     }
@@ -299,7 +300,20 @@ private:
                 unused.push_back(param);
             take_missing(index);
         }
-        if (!unused.empty()) context_.mark_unused(unused);  // a context that does not look for them takes no list
+        if (unused.empty()) return;  // a context that does not look for them takes no list
+        for (const ddp_param param : unused) lay_down(static_cast<std::size_t>(param));
+        context_.mark_unused(unused);
+    }
+
+    /* What this step does not use counts with what its grad() holds: the mean of backward passes since zero_grad(). */
+    void lay_down(std::size_t index) {
+        torch::NoGradGuard no_grad;
+        const torch::Tensor& grad = parameters_[index].grad();
+        torch::Tensor& view = view_of(index);
+        if (!grad.defined())
+            view.zero_();
+        else if (grad.data_ptr() != view.data_ptr())
+            view.copy_(grad);
     }
 
     void announce(std::size_t index) {
@@ -322,6 +336,8 @@ private:
         missing_ = never_;
         missing_.flip();
         missing_count_ = static_cast<std::size_t>(std::count(missing_.begin(), missing_.end(), true));
+        for (std::size_t index = 0; index < never_.size(); ++index)
+            if (never_[index]) lay_down(index);
     }
 
     bool take_missing(std::size_t index) {

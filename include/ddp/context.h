@@ -59,7 +59,9 @@ enum {
     DDP_CONTEXT_SKIP_NONFINITE = 1u << 13,
     DDP_CONTEXT_VERIFY_BUFFERS = 1u << 14,
     /* Find the fastest bucket cap in the first steps: docs/steps.md. Not with NO_REBUILD or bucket_caps. */
-    DDP_CONTEXT_AUTOTUNE = 1u << 15
+    DDP_CONTEXT_AUTOTUNE = 1u << 15,
+    /* With FIND_UNUSED or STATIC_GRAPH: the program adds to gradients. participation.h. Not for sums */
+    DDP_CONTEXT_ACCUMULATE = 1u << 16
 };
 
 /* All ranks must give the same values. */

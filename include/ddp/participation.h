@@ -3,12 +3,17 @@
  *
  * UNUSED PARAMETERS. In a model with branches a step may not touch every parameter, and ranks may take different
  * branches. With DDP_CONTEXT_FIND_UNUSED, a gradient is unused on this rank if it was not announced before
- * ddp_finalize, nor in an unsynced step since the last synced one. It counts as zero. After the last bucket the ranks
- * exchange which gradients they used (Li et al. 2020, section 3.2.3):
+ * ddp_finalize, nor in an unsynced step since the last synced one. It counts as zero, unless DDP_CONTEXT_ACCUMULATE says
+ * otherwise. After the last bucket the ranks exchange which gradients they used (Li et al. 2020, section 3.2.3):
  *   used by some rank     The gradient becomes the mean on every rank. With DDP_CONTEXT_KEEP_LOCAL_UNUSED: only on the
  *                         ranks that used it.
  *   used by no rank       The gradient stays as it was, bit for bit. Unless the program zeroes it between steps, it
  *                         holds the mean of the last step that used it.
+ * A program may add to gradients over several synced steps and zero them only then. Before each of these steps a
+ * gradient then holds the mean of the steps before, and an unused one must count with it, not as zero. Such a program
+ * creates the context with DDP_CONTEXT_ACCUMULATE: an unused gradient counts with what its place holds. That is zero
+ * once the program has zeroed it. Gradients that come with ddp_put, rows and factors still count as zero. Without the
+ * flag libddp warns once if it finds a mean in an unused gradient on the CPU.
  * The optimizer must not step parameters that no rank used; ddp_param_used tells it. Do not write the view of an unused
  * gradient from the step's first ddp_grad_ready to the step's end: it holds zeros meanwhile.
  * With DDP_CONTEXT_SKIP_UNUSED_BUCKETS the ranks first exchange one byte for each bucket, and do not send a bucket that

@@ -26,7 +26,7 @@ constexpr std::uint32_t kContextFlags =
     DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_STATIC_GRAPH | DDP_CONTEXT_KEEP_LOCAL_UNUSED |
     DDP_CONTEXT_SKIP_UNUSED_BUCKETS | DDP_CONTEXT_JOIN | DDP_CONTEXT_DIVIDE_BY_PRESENT |
     DDP_CONTEXT_STOP_AT_FIRST_JOIN | DDP_CONTEXT_CONSENSUS_ORDER | DDP_CONTEXT_CHECK | DDP_CONTEXT_REFUSE_NONFINITE |
-    DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_VERIFY_BUFFERS | DDP_CONTEXT_AUTOTUNE;
+    DDP_CONTEXT_SKIP_NONFINITE | DDP_CONTEXT_VERIFY_BUFFERS | DDP_CONTEXT_AUTOTUNE | DDP_CONTEXT_ACCUMULATE;
 constexpr std::uint32_t kMostUses = 1u << 20;
 constexpr std::uint64_t kMostCaps = 1u << 20;
 
@@ -39,6 +39,7 @@ void check_flags(std::uint32_t flags) {
     constexpr std::uint32_t unused = DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_STATIC_GRAPH;
     const Rule rules[] = {
         {DDP_CONTEXT_KEEP_LOCAL_UNUSED, unused, "KEEP_LOCAL_UNUSED needs DDP_CONTEXT_FIND_UNUSED or STATIC_GRAPH"},
+        {DDP_CONTEXT_ACCUMULATE, unused, "ACCUMULATE needs DDP_CONTEXT_FIND_UNUSED or STATIC_GRAPH"},
         {DDP_CONTEXT_SKIP_UNUSED_BUCKETS, DDP_CONTEXT_FIND_UNUSED, "SKIP_UNUSED_BUCKETS needs DDP_CONTEXT_FIND_UNUSED"},
         {DDP_CONTEXT_DIVIDE_BY_PRESENT, DDP_CONTEXT_JOIN, "DIVIDE_BY_PRESENT needs DDP_CONTEXT_JOIN"},
         {DDP_CONTEXT_STOP_AT_FIRST_JOIN, DDP_CONTEXT_JOIN, "STOP_AT_FIRST_JOIN needs DDP_CONTEXT_JOIN"}};
@@ -121,6 +122,10 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     if (o.reduction == DDP_REDUCTION_SUM && (o.flags & DDP_CONTEXT_DIVIDE_BY_PRESENT))
         fail_call(DDP_ERROR_INVALID_ARGUMENT,
                   "options->flags: DDP_CONTEXT_DIVIDE_BY_PRESENT divides, but options->reduction is DDP_REDUCTION_SUM");
+    if (o.reduction == DDP_REDUCTION_SUM && (o.flags & DDP_CONTEXT_ACCUMULATE))
+        fail_call(DDP_ERROR_INVALID_ARGUMENT,
+                  "options->flags: DDP_CONTEXT_ACCUMULATE keeps a mean of earlier steps, but options->reduction is "
+                  "DDP_REDUCTION_SUM, which would add it once for each rank");
     if (o.rebuild_interval < 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->rebuild_interval is ", o.rebuild_interval,
                   "; it must not be negative");
@@ -132,6 +137,7 @@ ContextOptions read_options(const ddp_context_options* options, const Group& gro
     reducer.first_cap = o.first_bucket_cap_bytes;
     reducer.mean = o.reduction != DDP_REDUCTION_SUM;
     reducer.rebuild = !has(DDP_CONTEXT_NO_REBUILD);
+    reducer.accumulate = has(DDP_CONTEXT_ACCUMULATE);
     reducer.consensus_order = has(DDP_CONTEXT_CONSENSUS_ORDER);
     reducer.rebuild_interval = o.rebuild_interval;
     reducer.find_unused = has(DDP_CONTEXT_FIND_UNUSED);

@@ -298,6 +298,7 @@ std::string ContextOptions::text() const {
                                                   {r.find_unused, "find unused"},
                                                   {r.static_graph, "static graph"},
                                                   {r.keep_local_unused, "keep local unused"},
+                                                  {r.accumulate, "accumulate"},
                                                   {r.votes, "skip unused buckets"},
                                                   {join, "join"},
                                                   {divide_by_present, "divide by present"},

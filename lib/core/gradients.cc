@@ -48,12 +48,15 @@ void HostGradients::copy_given(const Gradient& gradient, const void* given, bool
 }
 
 void HostGradients::fill_with_zeros(std::int32_t param, const Gradient& gradient, bool keep) {
-    if (keep && !gradient.grad) {
-        std::vector<std::byte> copy(gradient.place, gradient.place + gradient.bytes);
-        const std::lock_guard lock(mutex_);
-        kept_.insert_or_assign(param, std::move(copy));
-    }
+    if (keep) this->keep(param, gradient);
     clear(gradient);
+}
+
+void HostGradients::keep(std::int32_t param, const Gradient& gradient) {
+    if (gradient.grad) return;
+    std::vector<std::byte> copy(gradient.place, gradient.place + gradient.bytes);
+    const std::lock_guard lock(mutex_);
+    kept_.insert_or_assign(param, std::move(copy));
 }
 
 void HostGradients::convert_result(const ddp_bucket& bucket, const BucketTensor& tensor, void* target) {
@@ -131,6 +134,13 @@ void DeviceGradients::decide(std::int32_t param, const Gradient& gradient, Fill 
     for (void* stream : b.streams) b.complete.push_back(b.device_streams->stream()->record(stream));
 }
 
+// No announcement says that the program has written it: what is on the caller's stream now comes first.
+void DeviceGradients::fill_absent(std::int32_t param, const Gradient& gradient, bool counts, double) {
+    if (!counts) return;
+    fills_[static_cast<std::size_t>(param)] = Fill::kUnused;
+    gradient.streams->follow_caller();
+}
+
 void DeviceGradients::pack(const ddp_bucket& described, const Hook::Target& target, double scale) {
     Bucket& b = bucket(described.index);
     const DeviceStream& stream = *b.device_streams->stream();
@@ -143,7 +153,8 @@ void DeviceGradients::pack(const ddp_bucket& described, const Hook::Target& targ
         const auto count = static_cast<std::size_t>(tensor.count);
         if (count == 0) continue;
         void* dst = static_cast<std::byte*>(target.buffer) + described.first_element(tensor) * dtype_size(target.dtype);
-        if (fill_of(tensor) != Fill::kGradient || scale == 0) {  // not 0 * infinity
+        const Fill fill = fill_of(tensor);
+        if ((fill != Fill::kGradient && fill != Fill::kUnused) || scale == 0) {  // not 0 * infinity
             segments.push_back({dst, nullptr, count});
         } else if (!is_view(tensor)) {
             segments.push_back({dst, table_[tensor.param].grad, count});
@@ -161,7 +172,8 @@ void DeviceGradients::keep_views(const ddp_bucket& described) {
     const StreamPtr& stream = bucket(described.index).device_streams->stream();
     std::vector<ddp_segment> segments;
     for (const BucketTensor& tensor : described.tensors) {
-        if (tensor.count == 0 || fill_of(tensor) != Fill::kKeptZeros || !is_view(tensor)) continue;
+        const Fill fill = fill_of(tensor);
+        if (tensor.count == 0 || (fill != Fill::kKeptZeros && fill != Fill::kUnused) || !is_view(tensor)) continue;
         auto& kept = kept_[tensor.param];
         kept = stream->allocate(table_[tensor.param].bytes);
         segments.push_back({kept.get(), tensor.gradient, static_cast<std::size_t>(tensor.count)});

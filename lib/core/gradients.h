@@ -75,8 +75,16 @@ public:
     }
     // Zeros stand for a gradient that this rank does not have. keep: a view's contents.
     void fill_with_zeros(std::int32_t param, const Gradient& gradient, bool keep);
-    // The same for one of which this was known before the step.
-    void fill_absent(std::int32_t param, const Gradient& gradient) { fill_with_zeros(param, gradient, true); }
+    // A view's contents may have to come back.
+    void keep(std::int32_t param, const Gradient& gradient);
+    // What the program has there counts, although this rank does not use it. After keep().
+    void fill_unused(std::int32_t param, const Gradient& gradient, double scale) { fill(param, gradient, scale); }
+    // The same (counts), or zeros, for one of which this was known before the step.
+    void fill_absent(std::int32_t param, const Gradient& gradient, bool counts, double scale) {
+        if (!counts) return fill_with_zeros(param, gradient, true);
+        keep(param, gradient);
+        fill(param, gradient, scale);
+    }
     // Everything is in the bucket already.
     static void pack(const ddp_bucket&, const Hook::Target&, double) {}
 
@@ -143,7 +151,10 @@ public:
     void fill_with_zeros(std::int32_t param, const Gradient& gradient, bool keep) {
         decide(param, gradient, keep ? Fill::kKeptZeros : Fill::kZeros);
     }
-    static void fill_absent(std::int32_t, const Gradient&) {}  // arm() did
+    static void keep(std::int32_t, const Gradient&) {}  // pack() does
+    void fill_unused(std::int32_t param, const Gradient& gradient, double) { decide(param, gradient, Fill::kUnused); }
+    // On the launching thread. arm() has asked for zeros.
+    void fill_absent(std::int32_t param, const Gradient& gradient, bool counts, double);
     // On the launching thread. scale: of the gradients; those that are absent become zeros.
     void pack(const ddp_bucket& bucket, const Hook::Target& target, double scale);
 
@@ -164,8 +175,9 @@ public:
     std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
 
 private:
-    // How a gradient's place is filled. kept: a view's contents may have to come back.
-    enum class Fill : std::uint8_t { kGradient, kZeros, kKeptZeros };
+    // How a gradient's place is filled. Kept zeros, and an unused gradient that counts: a view's contents may have to
+    // come back.
+    enum class Fill : std::uint8_t { kGradient, kZeros, kKeptZeros, kUnused };
 
     struct Bucket {
         DeviceStreams* device_streams = nullptr;

@@ -1,6 +1,9 @@
 #include "core/reducer.h"
 
+#include <algorithm>
+
 #include "kernels/dtype.h"
+#include "util/log.h"
 
 namespace libddp {
 
@@ -71,6 +74,7 @@ void Reducer::announce(Side& side, std::int32_t param, ParamState& s, void* from
     side.refuse_capture(s, from);
     const Phase entered = enter(phase);
     if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
+    s.given.store(false, std::memory_order_relaxed);
     // Noted before it is counted: the last gradient of a bucket records events for all.
     side.come(s, from, entered == Phase::kFillingLocal);
     take(param, s, entered);
@@ -89,6 +93,7 @@ void Reducer::put(std::int32_t param, const void* gradient, bool add) {
     if (calls >= s.uses) refuse(param, s, calls);  // its bucket may be on its way
     const bool begun =
         s.factored ? factors_.whole(param) : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
+    s.given.store(true, std::memory_order_relaxed);
     on_host_.copy_given(s, gradient, add && begun);
     if (s.factored && !add) factors_.discard(param);
     if (s.factored) factors_.add_whole(param);
@@ -198,7 +203,7 @@ void Reducer::mark_unused(std::int32_t param) {
     if (s.waits_for_sync.load(std::memory_order_relaxed))
         put_in_place(param, s);  // earlier local steps used it
     else
-        put_zeros(param, s, true);
+        put_unused(param, s);
 }
 
 void Reducer::put_in_place(std::int32_t param, ParamState& s) {
@@ -236,6 +241,42 @@ void Reducer::put_zeros(std::int32_t param, ParamState& s, bool keep) {
     queue_.gradient_absent(s.bucket, param);
 }
 
+// A program that adds to gradients, and does not zero them before this step, has the mean of earlier steps there. The mean
+// of the sums has it whole only if ranks without a new gradient count with it, too.
+bool Reducer::counts_unused(const ParamState& s) const {
+    return options_.accumulate && !s.sparse && !s.factored && !discarding_ && !s.given.load(std::memory_order_relaxed);
+}
+
+// Perhaps the program adds to its gradients, and has not said so.
+void Reducer::warn_of_leftover(std::int32_t param, const ParamState& s) {
+    if (warned_of_leftover_ || options_.accumulate || !options_.mean || !s.has_result || s.streams || s.factored ||
+        s.given.load(std::memory_order_relaxed))
+        return;
+    const auto* memory = static_cast<const std::byte*>(s.grad ? s.grad : s.place);
+    if (std::all_of(memory, memory + s.bytes, [](std::byte b) { return b == std::byte{0}; })) return;
+    warned_of_leftover_ = true;
+    log(LogLevel::kWarn, "rank ", group_->rank(), ", step ", steps_, ": the gradient of '", name(param),
+        "' is unused, so it counts as zero, although it holds the mean of an earlier step. If the program adds to "
+        "gradients without zeroing them before this step, create the context with DDP_CONTEXT_ACCUMULATE; otherwise "
+        "zero "
+        "them to silence this");
+}
+
+// What stands where the program has its gradient, which this step does not use on this rank.
+void Reducer::put_unused(std::int32_t param, ParamState& s) {
+    if (!counts_unused(s)) {
+        if (!s.sparse) warn_of_leftover(param, s);
+        return put_zeros(param, s, true);
+    }
+    at(s, [&](auto& side) { side.keep(param, s); });
+    if (numbers_) [[unlikely]] {
+        if (!put_finite(param, s, true)) return put_zeros(param, s, false);
+    } else {
+        at(s, [&](auto& side) { side.fill_unused(param, s, fill_scale(s)); });
+    }
+    queue_.gradient_absent(s.bucket, param);
+}
+
 // Integers are never divided beforehand: that would lose everything. The group divides their sum.
 double Reducer::pack_scale(ddp_dtype dtype, bool prescale) const {
     if (!is_floating(dtype)) return 1;
@@ -246,7 +287,9 @@ void Reducer::complete_bucket(const ddp_bucket& bucket, const Hook::Target& targ
     at(bucket, [&](auto& side) {
         for (const auto& tensor : bucket.tensors) {
             const ParamState& s = state(tensor.param);
-            if (s.role != Role::kExpected && !s.sparse) side.fill_absent(tensor.param, s);
+            if (s.role == Role::kExpected || s.sparse) continue;
+            const bool counts = s.role == Role::kAbsentHere && counts_unused(s);
+            side.fill_absent(tensor.param, s, counts, fill_scale(s));
         }
         side.pack(bucket, target, pack_scale(bucket.dtype, bucket.prescaled));
     });

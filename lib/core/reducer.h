@@ -49,6 +49,7 @@ struct ReducerOptions {
     bool find_unused = false;
     bool static_graph = false;
     bool keep_local_unused = false;
+    bool accumulate = false;   // what an unused gradient holds counts
     bool votes = false;        // agree bucket by bucket whether it is used at all
     bool needs_begin = false;  // every step starts with begin_step()
     bool check = false;        // look for mistakes of the program: StepCheck
@@ -174,6 +175,8 @@ private:
         std::atomic<bool> waits_for_sync{false};  // announced in a local step, not yet reduced
         Role role = Role::kExpected;
         bool sparse = false, factored = false;
+        std::atomic<bool> given{false};  // ddp_put replaces it, and nothing adds up there
+        bool has_result = false;
     };
     // Added to `calls` where no announcement may follow any more.
     static constexpr std::int32_t kClosed = 1 << 24;
@@ -212,6 +215,9 @@ private:
     bool put_finite(std::int32_t param, const ParamState& s, bool dense);
     double fill_scale(const ParamState& s) const;
     void put_zeros(std::int32_t param, ParamState& s, bool keep);
+    void put_unused(std::int32_t param, ParamState& s);
+    bool counts_unused(const ParamState& s) const;
+    void warn_of_leftover(std::int32_t param, const ParamState& s);
     double pack_scale(ddp_dtype dtype, bool prescale) const;
     [[noreturn]] void refuse(std::int32_t param, const ParamState& s, std::int32_t calls) const;
     void complete_bucket(const ddp_bucket& bucket, const Hook::Target& target) override;
@@ -289,6 +295,7 @@ private:
     std::atomic<Phase> phase_{Phase::kIdle};
     bool sync_ = true;
     bool begun_ = false, begun_sync_ = true;
+    bool warned_of_leftover_ = false;
     double factor_ = 1;
     bool prescale_ = false;  // divide while filling on the CPU: default hook, mean, the backend does not do it
     bool enqueue_ = false;   // callers' streams wait for devices, not the host

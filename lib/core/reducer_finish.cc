@@ -189,7 +189,7 @@ void Reducer::collect_accumulated() {
         if ((waits || calls > 0) && !discarding_)
             put_in_place(id, s);
         else
-            put_zeros(id, s, !discarding_);
+            discarding_ ? put_zeros(id, s, false) : put_unused(id, s);
     }
 }
 
@@ -337,8 +337,9 @@ bool Reducer::waits_for_answer(std::int32_t param) {
 }
 
 void Reducer::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted) {
-    const ParamState& s = state(tensor.param);
+    ParamState& s = state(tensor.param);
     if (s.sparse) return;  // ddp_sparse_gradient has the result
+    s.has_result = s.has_result || wanted;
     at(s, [&](auto& side) { wanted ? side.take_result(bucket, tensor, s) : side.give_back(bucket, tensor, s); });
     if (check_) check_->remember(tensor.param, s.grad);
 }

@@ -21,7 +21,7 @@ struct BucketTensor {
     const std::int64_t* shape = nullptr;
     std::int32_t ndim = 0;
     std::int64_t count = 0;
-    bool absent = false;  // zeros stand here: this rank has no gradient for it in this step
+    bool absent = false;  // this rank has no gradient for it in this step: zeros stand here, or a mean of earlier steps
 };
 
 }  // namespace libddp

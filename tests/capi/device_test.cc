@@ -238,6 +238,30 @@ TEST_P(DeviceStepTest, UnusedParametersCountAsZero) {
         });
 }
 
+// The program adds to gradients over two synced steps. Parameter 1 is used by all and then by rank 0 only, parameter 2 at
+// first only.
+TEST_P(DeviceStepTest, UnusedParametersCountWithWhatTheyHold) {
+    for (const std::uint32_t more : {0u, std::uint32_t{DDP_CONTEXT_SKIP_UNUSED_BUCKETS}})
+        run([&](int rank, ddp_group* group) {
+            DeviceModel model(group, {5, 3, 300}, view(), devices(rank),
+                              with(DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_ACCUMULATE | more), 1, param_flags());
+            model.context.commit();
+            model.context.step_begin();
+            for (int p = 0; p < 3; ++p) model.give(p, gradient(rank, p, 0));
+            model.finalize();
+            model.context.step_begin();
+            const std::vector<float> before = model.read(2);
+            for (int p = 0; p < 2; ++p)
+                if (p == 0 || rank == 0) model.give(p, static_cast<float>(mean(world(), p, 0)) + gradient(rank, p, 1));
+            if (rank == 0) model.context.mark_unused({2});
+            model.finalize();
+            // fill() adds 0, 1, 2, ...
+            EXPECT_TRUE(model.holds(0, mean(world(), 0, 0) + mean(world(), 0, 1)));
+            EXPECT_TRUE(model.holds(1, mean(world(), 1, 0) + gradient(0, 1, 1) / static_cast<float>(world()), 1e-3));
+            EXPECT_EQ(model.read(2), before);
+        });
+}
+
 TEST_P(DeviceStepTest, WeightsAndJoin) {
     run([&](int rank, ddp_group* group) {
         DeviceModel model(group, {5, 300}, view(), devices(rank), with(DDP_CONTEXT_JOIN, DDP_REDUCTION_WEIGHTED_MEAN),

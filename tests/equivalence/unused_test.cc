@@ -123,6 +123,77 @@ TEST_P(Unused, NoneUnusedOnOneRank) {
     });
 }
 
+// A program that adds to gradients over several synced steps, and zeroes them only then, gets the sum of the steps' means.
+TEST_P(Unused, WhatAddsUpOverSyncedStepsIsThatOfOneProcess) {
+    constexpr std::uint32_t find = DDP_CONTEXT_FIND_UNUSED, skip = DDP_CONTEXT_SKIP_UNUSED_BUCKETS,
+                            fixed = DDP_CONTEXT_STATIC_GRAPH;
+    // Branch 0 everywhere, 1 on rank 0 only, 2 on all at first and then on the last only, 3 at first only, 4 never.
+    const auto uses = [this](std::uint32_t flags, ddp_param branch, int rank, int step) {
+        const bool first = step == 0 && (flags & fixed) == 0;
+        return branch == 0 || (branch == 1 && rank == 0) || (branch == 2 && (first || rank == world() - 1)) ||
+               (branch == 3 && first);
+    };
+    on_ranks(ranks(), [&](int rank, ddp_group* group) {
+        for (std::uint32_t flags : {find, find | skip, fixed})
+            for (bool marked : {false, true})
+                for (bool unsynced : {false, true}) {
+                    SCOPED_TRACE(testing::Message() << "flags " << flags << (marked ? ", marked" : "")
+                                                    << (unsynced ? ", with unsynced steps" : ""));
+                    Branches model(group, view(), flags | DDP_CONTEXT_ACCUMULATE, 5);
+                    model.context.commit();
+                    std::vector<double> expected(5);
+                    for (ddp_param i = 0; i < 5; ++i) model.set(i, 0);
+                    for (int step = 0; step < 6; ++step) {
+                        const bool sync = !unsynced || step == 0 || step % 2 == 1;
+                        if (step == 4) {  // the optimizer's: zeros count as zeros
+                            expected.assign(5, 0);
+                            for (ddp_param i = 0; i < 5; ++i) model.set(i, 0);
+                        }
+                        model.context.set_sync(sync);
+                        model.context.step_begin();
+                        std::vector<ddp_param> rest;
+                        for (ddp_param i = 0; i < 5; ++i) {
+                            for (int r = 0; r < world(); ++r)
+                                if (uses(flags, i, r, step))
+                                    expected[static_cast<std::size_t>(i)] += branch_gradient(i, r, step) / world();
+                            if (!uses(flags, i, rank, step)) {
+                                rest.push_back(i);
+                                continue;
+                            }
+                            model.set(i, model.grad(i)[0] + branch_gradient(i, rank, step));
+                            model.context.grad_ready(i);
+                        }
+                        if (marked && sync && ((flags & fixed) == 0 || step == 0)) model.context.mark_unused(rest);
+                        end_step(model.context);
+                        if (!sync) continue;
+                        for (ddp_param i = 0; i < 5; ++i)
+                            expect_near(model.grad(i), std::vector<double>(3, expected[static_cast<std::size_t>(i)]),
+                                        numbered("branch ", i) + at_step(step));
+                    }
+                }
+    });
+}
+
+// A gradient that no rank uses stays bit for bit, whatever the mean of it with itself would be.
+TEST_P(Unused, WhatAddedUpAndNobodyUsesStaysBitForBit) {
+    on_ranks(ranks(), [&](int rank, ddp_group* group) {
+        Branches model(group, view(), DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_ACCUMULATE, 2);
+        model.context.commit();
+        double before = 0;
+        for (int step = 0; step < 3; ++step) {
+            model.context.step_begin();
+            if (step == 0) model.set(0, 0.1 + rank);
+            if (step == 0) model.context.grad_ready(0);
+            model.set(1, 1);
+            model.context.grad_ready(1);
+            end_step(model.context);
+            if (step == 0) before = model.grad(0)[0];
+            EXPECT_TRUE(model.holds(0, before)) << at_step(step);
+            EXPECT_EQ(model.context.used(0), step == 0);
+        }
+    });
+}
+
 // A program that runs forward passes and ignores what comes out owes libddp nothing.
 TEST_P(Unused, AnIgnoredOutputNeedsNoBackwardPass) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {

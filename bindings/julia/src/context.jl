@@ -19,7 +19,7 @@ Base.show(io::IO, parameter::Parameter) = print(io, "Parameter($(parameter.index
 """
     Context(group; bucket_cap, first_bucket_cap, bucket_caps, reduction, rebuild_interval, rebuild, initial_broadcast,
             broadcast_buffers, find_unused, static_graph, keep_local_unused, skip_unused_buckets, join, divide_by_present,
-            stop_at_first_join, consensus_order, check, check_interval, refuse_nonfinite, skip_nonfinite, verify_interval,
+            stop_at_first_join, consensus_order, accumulate, check, check_interval, refuse_nonfinite, skip_nonfinite, verify_interval,
             verify_buffers, autotune)
     Context(f, group; ...)         closes it after f(ctx)
 
@@ -48,7 +48,7 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
                  initial_broadcast::Bool=true, broadcast_buffers::Bool=true, find_unused::Bool=false,
                  static_graph::Bool=false, keep_local_unused::Bool=false, skip_unused_buckets::Bool=false,
                  join::Bool=false, divide_by_present::Bool=false, stop_at_first_join::Bool=false,
-                 consensus_order::Bool=false, check::Bool=false, check_interval::Integer=0,
+                 consensus_order::Bool=false, accumulate::Bool=false, check::Bool=false, check_interval::Integer=0,
                  refuse_nonfinite::Bool=false, skip_nonfinite::Bool=false, verify_interval::Integer=0,
                  verify_buffers::Bool=false, autotune::Bool=false)
     sweep()
@@ -62,7 +62,7 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
             join * LibDDP.DDP_CONTEXT_JOIN |
             divide_by_present * LibDDP.DDP_CONTEXT_DIVIDE_BY_PRESENT |
             stop_at_first_join * LibDDP.DDP_CONTEXT_STOP_AT_FIRST_JOIN |
-            consensus_order * LibDDP.DDP_CONTEXT_CONSENSUS_ORDER |
+            consensus_order * LibDDP.DDP_CONTEXT_CONSENSUS_ORDER | accumulate * LibDDP.DDP_CONTEXT_ACCUMULATE |
             check * LibDDP.DDP_CONTEXT_CHECK |
             refuse_nonfinite * LibDDP.DDP_CONTEXT_REFUSE_NONFINITE |
             skip_nonfinite * LibDDP.DDP_CONTEXT_SKIP_NONFINITE |

@@ -38,7 +38,7 @@ class Context(DeviceMethods, HookMethods):
                  rebuild: bool = True, initial_broadcast: bool = True, broadcast_buffers: bool = True,
                  find_unused: bool = False, static_graph: bool = False, keep_local_unused: bool = False,
                  skip_unused_buckets: bool = False, join: bool = False, divide_by_present: bool = False,
-                 stop_at_first_join: bool = False, consensus_order: bool = False, check: bool = False,
+                 stop_at_first_join: bool = False, consensus_order: bool = False, accumulate: bool = False, check: bool = False,
                  check_interval: int = 0, refuse_nonfinite: bool = False, skip_nonfinite: bool = False,
                  verify_interval: int = 0, verify_buffers: bool = False, autotune: bool = False):
         options = _ddp.ddp_context_options()
@@ -62,6 +62,7 @@ class Context(DeviceMethods, HookMethods):
                          | divide_by_present * _ddp.DDP_CONTEXT_DIVIDE_BY_PRESENT
                          | stop_at_first_join * _ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN
                          | consensus_order * _ddp.DDP_CONTEXT_CONSENSUS_ORDER
+                         | accumulate * _ddp.DDP_CONTEXT_ACCUMULATE
                          | check * _ddp.DDP_CONTEXT_CHECK
                          | refuse_nonfinite * _ddp.DDP_CONTEXT_REFUSE_NONFINITE
                          | skip_nonfinite * _ddp.DDP_CONTEXT_SKIP_NONFINITE

@@ -194,7 +194,7 @@ class DistributedDataParallel(nn.Module):
             first_bucket_cap=0 if self._autotune else min(_MIB, self.bucket_bytes_cap),
             initial_broadcast=init_sync, broadcast_buffers=self.broadcast_buffers and bool(options),
             find_unused=self.find_unused_parameters and not self.static_graph, static_graph=self.static_graph,
-            autotune=self._autotune, **options)
+            accumulate=self.find_unused_parameters or self.static_graph, autotune=self._autotune, **options)
         self._joining = bool(options)
         self._copies = []  # of tensors that are not contiguous, which the context knows instead of them
         for name, tensor in self._tensors.items():
@@ -336,11 +336,23 @@ class DistributedDataParallel(nn.Module):
         self._marked = True
         unused = [index for index in indices if index not in self._accumulated]
         if unused:  # a context that does not look for them takes no list
+            self._lay_down(unused)
             self.context.mark_unused(unused)
         for index in indices:
             if index in self._accumulated:
                 self._announce(index)
         self._missing.difference_update(indices)
+
+    def _lay_down(self, indices):
+        """What this step does not use counts with what its .grad holds: the mean of backward passes since zero_grad()."""
+        for index in indices:
+            if self._names[index] in self._sparse:
+                continue
+            grad, view = self._tensors[index].grad, self._view(index)
+            if grad is None:
+                view.zero_()
+            elif grad.data_ptr() != view.data_ptr():
+                view.copy_(grad.detach())
 
     def _send_buffers(self):
         """Rank 0's to all ranks. The context would do so at the beginning of a step; but a forward pass may have no backward pass, and
@@ -366,6 +378,7 @@ class DistributedDataParallel(nn.Module):
             self._read_copies()
         self._open, self._stepped, self._marked = True, True, False
         self._missing = set(range(len(self._tensors))).difference(self._never or ())
+        self._lay_down(self._never or ())
 
     def _report_missing(self):
         names = [self._names[index] for index in sorted(self._missing)]

@@ -257,6 +257,30 @@ class Adapter(unittest.TestCase):
                         expected += other.layers["right"].weight.grad / self.world
                 self.assertLess((module.layers["right"].weight.grad - expected).abs().max().item(), 1e-6)
 
+    def test_unused_after_a_backward_pass_without_zero_grad(self):
+        """What a .grad has from earlier backward passes counts whole, also on ranks that do not use it now."""
+        for options in ({"find_unused_parameters": True}, {"find_unused_parameters": True, "gradient_as_bucket_view": True}):
+            module = Branches()
+            model = DistributedDataParallel(module, **options)
+            weight = module.layers["right"].weight
+            for zero in (False, True, None):  # by zero_grad: not at all; to None; to zeros
+                if zero is not False:
+                    model.zero_grad(set_to_none=zero is True)
+                    module.choose = ["left"]
+                    model(torch.ones(PART, 5))["out"][0].sum().backward()  # nobody uses it: the sums before are gone
+                    self.assertEqual(0.0, 0.0 if weight.grad is None else weight.grad.abs().max().item())
+                module.choose = ["left", "right"]
+                model(torch.ones(PART, 5))["out"][0].sum().backward()
+                before = weight.grad.clone()
+                module.choose = ["left", "right"] if self.rank == 0 else ["left"]
+                model(torch.ones(PART, 5))["out"][0].sum().backward()
+                other = copy.deepcopy(module)
+                other.choose = ["left", "right"]
+                other.zero_grad()
+                other(torch.ones(PART, 5))["out"][0].sum().backward()
+                expected = before + other.layers["right"].weight.grad / self.world
+                self.assertLess((weight.grad - expected).abs().max().item(), 1e-5, (options, zero))
+
     def test_branches_of_a_static_graph(self):
         """What the first step does not use is unused in all."""
         for find in (False, True):

@@ -18,6 +18,7 @@ public final class ContextOptions {
     private boolean divideByPresent;
     private boolean stopAtFirstJoin;
     private boolean consensusOrder;
+    private boolean accumulate;
     private boolean check;
     private long checkInterval;
     private boolean refuseNonfinite;
@@ -203,6 +204,18 @@ public final class ContextOptions {
     }
 
     /**
+     * The program adds to gradients over several synced steps before it zeroes them: an unused gradient counts with what
+     * it holds (DDP_CONTEXT_ACCUMULATE in ddp/participation.h).
+     *
+     * @param value false by default; needs findUnused or staticGraph
+     * @return this
+     */
+    public ContextOptions accumulate(boolean value) {
+        accumulate = value;
+        return this;
+    }
+
+    /**
      * Finds mistakes that are otherwise silent (DDP_CONTEXT_CHECK in ddp/context.h). So does DDP_DEBUG=check.
      *
      * @param value false by default
@@ -301,7 +314,7 @@ public final class ContextOptions {
                 | flag(skipUnusedBuckets, ddp.DDP_CONTEXT_SKIP_UNUSED_BUCKETS) | flag(join, ddp.DDP_CONTEXT_JOIN)
                 | flag(divideByPresent, ddp.DDP_CONTEXT_DIVIDE_BY_PRESENT)
                 | flag(stopAtFirstJoin, ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN)
-                | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER) | flag(check, ddp.DDP_CONTEXT_CHECK)
+                | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER) | flag(accumulate, ddp.DDP_CONTEXT_ACCUMULATE) | flag(check, ddp.DDP_CONTEXT_CHECK)
                 | flag(refuseNonfinite, ddp.DDP_CONTEXT_REFUSE_NONFINITE)
                 | flag(skipNonfinite, ddp.DDP_CONTEXT_SKIP_NONFINITE)
                 | flag(verifyBuffers, ddp.DDP_CONTEXT_VERIFY_BUFFERS) | flag(autotune, ddp.DDP_CONTEXT_AUTOTUNE);
