@@ -63,6 +63,30 @@ class Elastic(unittest.TestCase):
             proxy.close()
             self.assertIn("create it again when the store can be reached", read_until(rank, "left behind"))
 
+    def test_only_a_program_that_calls_something_before_the_commit_copies_the_state(self):
+        plain = ({}, {"unused": 1, "rebuild": 3}, {"hook": "fp16"}, {"hook": "powersgd", "hook_options": "rank=2,start=3"})
+        for backend in BACKENDS:
+            for settings in (*plain, {"calls": "norm"}, {"calls": "loss"}, {"contexts": 2}):
+                with self.subTest(backend=backend, **settings), Job(backend=backend, steps=20, min=2, max=2, **settings) as job:
+                    job.environment["DDP_LOG_LEVEL"] = "info"
+                    ranks = [job.start(), job.start()]
+                    deadline = time.monotonic() + BOUND_S
+                    for rank in ranks:
+                        said = output(rank, deadline)
+                        self.assertEqual(rank.returncode, 0, said)
+                        self.assertEqual("begins with a copy of the job's state" in said, settings not in plain, said)
+
+    def test_a_step_that_was_applied_and_not_committed_is_undone(self):
+        for settings in ({"calls": "loss"}, {"contexts": 2}):
+            for place in ("loss", "optimizer", "finalize"):
+                if place == "loss" and "calls" not in settings:
+                    continue
+                with self.subTest(place=place, **settings), Job(backend="tcp", steps=30, min=2, max=3, **settings) as job:
+                    # With two contexts each of these places comes twice in a step; here it is that after the first optimizer.
+                    at = 20 if "contexts" in settings and place != "optimizer" else 10
+                    ranks = [job.start(), job.start(), job.start(die=place, die_at=at)]
+                    self.finish(ranks[:2], 30)
+
     def test_a_rank_that_leaves(self):
         with Job(backend="shm", steps=300, max=3, pause=2000) as job:
             ranks = [job.start(), job.start(), job.start(leave_at=20)]
