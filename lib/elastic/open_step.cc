@@ -3,14 +3,6 @@
 #include "comm/link.h"
 
 namespace libddp {
-namespace {
-
-void copy_all(const StateBlocks& blocks, std::vector<std::byte>& to) {
-    to.resize(bytes_of(blocks));
-    copy_piece(blocks, 0, to.size(), to.data());
-}
-
-}  // namespace
 
 OpenStep::Marks OpenStep::marks_of(const Context& context) {
     const Reducer& reducer = context.committed();
@@ -19,12 +11,9 @@ OpenStep::Marks OpenStep::marks_of(const Context& context) {
 
 void OpenStep::begin(const Parts& parts, Group& group, bool copies) {
     if (open_) return;
-    if (copies)
-        copy_all(parts.state, state_);
-    else
-        std::vector<std::byte>().swap(state_);
+    copies ? state_.take(parts.state) : state_.forget();
     copied_ = copies;
-    copy_all(parts.buffers, buffers_);
+    buffers_.take(parts.buffers);
     marks_.clear();
     for (const Context* context : parts.contexts) marks_.push_back(marks_of(*context));
     operations_ = group.link(0)->operations();

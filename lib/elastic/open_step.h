@@ -48,7 +48,7 @@ private:
     bool uses_contexts(const Parts& parts) const;
 
     bool open_ = false, copied_ = false, undone_ = false;
-    std::vector<std::byte> state_, buffers_;
+    StateCopy state_, buffers_;
     std::vector<Marks> marks_;  // of each context at the begin
     std::int64_t operations_ = 0;
 };

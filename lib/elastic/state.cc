@@ -37,4 +37,14 @@ std::uint64_t hash_of(const StateBlocks& blocks) {
     return hash.value();
 }
 
+void StateCopy::take(const StateBlocks& blocks) {
+    const std::size_t bytes = bytes_of(blocks);
+    if (bytes != bytes_) {
+        forget();
+        memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+        bytes_ = bytes;
+    }
+    copy_piece(blocks, 0, bytes, memory_.get());
+}
+
 }  // namespace libddp

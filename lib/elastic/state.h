@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,5 +23,18 @@ void copy_piece(const StateBlocks& blocks, std::size_t begin, std::size_t bytes,
 // The blocks get the bytes that follow each other in `from`.
 void fill_blocks(const StateBlocks& blocks, const std::byte* from);
 std::uint64_t hash_of(const StateBlocks& blocks);
+
+// What blocks held at some moment.
+class StateCopy {
+public:
+    void take(const StateBlocks& blocks);
+    // Gives the memory back.
+    void forget() { *this = {}; }
+    const std::byte* data() const { return memory_.get(); }
+
+private:
+    std::size_t bytes_ = 0;
+    std::unique_ptr<std::byte[]> memory_;
+};
 
 }  // namespace libddp

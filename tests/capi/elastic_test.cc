@@ -179,6 +179,68 @@ TEST(ElasticStep, IsCommittedOnce) {
     EXPECT_EQ(job.elastic.begin().step, 1);
 }
 
+// A function of the program may update a parameter before ddp_finalize returns, and so before another rank is lost.
+TEST(ElasticStep, WhatWasAppliedBeforeItsEndIsUndone) {
+    Training job;
+    const auto apply = [](void* training, ddp_param, std::int32_t, ddp_error**) -> ddp_status {
+        static_cast<Training*>(training)->apply();
+        return DDP_OK;
+    };
+    ddp::detail::call(ddp_set_reduced_callback, job.context.get(), +apply, static_cast<void*>(&job),
+                      static_cast<void (*)(void*)>(nullptr));
+    for (int i = 0; i < 3; ++i) {
+        job.elastic.begin();
+        job.reduce();
+        job.elastic.commit();
+    }
+    const auto before = std::tuple(job.value, job.momentum, job.seen);
+    job.elastic.begin();
+    job.reduce();
+    EXPECT_NE(job.value, std::get<0>(before));
+    EXPECT_EQ(job.elastic.begin().step, 3);
+    EXPECT_EQ(std::tuple(job.value, job.momentum, job.seen), before);
+}
+
+TEST(ElasticStep, WhatWasAppliedParameterByParameterIsUndone) {
+    Training job;
+    const auto reduce_and_apply = [&job] {
+        job.gradient.assign(3, 2);
+        job.context.grad_ready(job.param);
+        job.context.finalize_async();
+        job.context.wait(job.param);
+        job.apply();
+        job.context.finalize();
+    };
+    job.elastic.begin();
+    reduce_and_apply();
+    job.elastic.commit();
+    const auto before = std::tuple(job.value, job.momentum);
+    EXPECT_EQ(job.elastic.begin().step, 1);
+    reduce_and_apply();
+    EXPECT_EQ(job.elastic.begin().step, 1);
+    EXPECT_EQ(std::tuple(job.value, job.momentum), before);
+}
+
+// Until the first outer step the averager has nothing to go back to.
+TEST(ElasticStep, OneOfTheWarmUpOfAnAveragerIsUndone) {
+    Training job;
+    const std::int64_t period = 5;
+    ddp_averager* averager = nullptr;
+    ddp::detail::call(ddp_averager_create, job.context.get(), &period, static_cast<const std::int32_t*>(nullptr),
+                      std::size_t{1}, std::int64_t{3}, &averager);
+    ddp::detail::call(ddp_averager_set_outer, averager, static_cast<const ddp_outer_options*>(nullptr));
+    ddp::detail::call(ddp_elastic_add_averager, job.elastic.get(), averager);
+    const std::vector<float> before = job.value;
+    EXPECT_EQ(job.elastic.begin().step, 0);
+    job.reduce();
+    job.apply();
+    ddp::detail::call(ddp_averager_step, averager, static_cast<std::int32_t*>(nullptr));
+    EXPECT_EQ(job.elastic.begin().step, 0);
+    EXPECT_EQ(job.value, before);
+    EXPECT_EQ(ddp_averager_get_step(averager), 0);
+    ddp_averager_free(averager);
+}
+
 TEST(ShardRange, SharesAreContiguousAndDifferByAtMostOne) {
     for (const std::int64_t count : {0L, 1L, 5L, 64L, std::numeric_limits<std::int64_t>::max()})
         for (const std::int32_t world : {1, 2, 3, 7, 65, std::numeric_limits<std::int32_t>::max()}) {

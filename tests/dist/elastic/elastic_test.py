@@ -63,6 +63,28 @@ class Elastic(unittest.TestCase):
             proxy.close()
             self.assertIn("create it again when the store can be reached", read_until(rank, "left behind"))
 
+    def test_only_a_program_that_calls_something_before_the_commit_copies_the_state(self):
+        plain = ({}, {"unused": 1, "rebuild": 3}, {"hook": "fp16"}, {"hook": "powersgd", "hook_options": "rank=2,start=3"})
+        for backend in BACKENDS:
+            for settings in (*plain, {"calls": "norm"}, {"calls": "loss"}, {"contexts": 2}):
+                with self.subTest(backend=backend, **settings), Job(backend=backend, steps=20, min=2, max=2, **settings) as job:
+                    job.environment["DDP_LOG_LEVEL"] = "info"
+                    ranks = [job.start(), job.start()]
+                    deadline = time.monotonic() + BOUND_S
+                    for rank in ranks:
+                        said = output(rank, deadline)
+                        self.assertEqual(rank.returncode, 0, said)
+                        self.assertEqual("begins with a copy of the job's state" in said, settings not in plain, said)
+
+    def test_a_step_that_was_applied_and_not_committed_is_undone(self):
+        # With two contexts a rank comes to each place twice in a step.
+        cases = (({"calls": "loss"}, "loss", 10), ({"calls": "loss"}, "optimizer", 10), ({"calls": "norm,loss"}, "optimizer", 10),
+                 ({"contexts": 2}, "optimizer", 9), ({"contexts": 2}, "step", 20))
+        for settings, place, at in cases:
+            with self.subTest(place=place, **settings), Job(backend="tcp", steps=30, min=2, max=3, pause=600, **settings) as job:
+                ranks = [job.start(), job.start(), job.start(die=place, die_at=at)]
+                self.finish(ranks[:2], 30)
+
     def test_a_rank_that_leaves(self):
         with Job(backend="shm", steps=300, max=3, pause=2000) as job:
             ranks = [job.start(), job.start(), job.start(leave_at=20)]
