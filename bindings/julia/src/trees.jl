@@ -12,7 +12,11 @@ branch.
 map_leaves(f, path::String, leaf, others...) = f(path, leaf, others...)
 function map_leaves(f, path::String, tree::Branch, others...)
     tree isa AbstractVector{<:Number} && return f(path, tree, others...)
-    at(key) = map_leaves(f, isempty(path) ? "$key" : "$path.$key", tree[key], (child(path, other, key) for other in others)...)
+    foreach(other -> refuse_more(path, tree, other), others)
+    function at(key)
+        inner = join_path(path, tree, key)
+        return map_leaves(f, inner, tree[key], (child(inner, other, key) for other in others)...)
+    end
     return rebuilt(tree, at)
 end
 
@@ -22,10 +26,22 @@ rebuilt(tree::AbstractVector, at) = [at(i) for i in eachindex(tree)]
 # In an order that is the same on every rank.
 rebuilt(tree::AbstractDict, at) = Dict(key => at(key) for key in sort!(collect(keys(tree)); by=string))
 
-child(path, ::Nothing, key) = nothing
-function child(path, tree, key)
+# Names are those of Python and Java, so that ranks in all languages train one model: lists count from 0.
+join_path(path, tree, key) = string(isempty(path) ? "" : "$path.", tree isa Union{Tuple,AbstractVector} ? key - 1 : key)
+
+"A part of another tree that this one does not have would be left out without a word."
+refuse_more(path, tree, other) = nothing
+function refuse_more(path, tree, other::Branch)
+    for key in keys(other)
+        there = tree isa Union{Tuple,AbstractVector} ? key in eachindex(tree) : haskey(tree, key)
+        there || other[key] === nothing || throw(ArgumentError("the tree has $(join_path(path, other, key)), which params does not have"))
+    end
+end
+
+child(inner, ::Nothing, key) = nothing
+function child(inner, tree, key)
     there = tree isa Branch && (tree isa Tuple || tree isa AbstractVector ? key isa Integer && key <= length(tree) : haskey(tree, key))
-    there || throw(ArgumentError("the tree has no $key at $(isempty(path) ? "its root" : path)"))
+    there || throw(ArgumentError("the tree has no $inner"))
     return tree[key]
 end
 

@@ -53,8 +53,8 @@ class DataParallel(trees.DataParallel):
         each such pass. Its result is the mean of what the pass computed: what the program has made of those gradients meanwhile is not
         in it."""
         _on_one_cpu()
-        leaves = self._flatten_like_params("params", params)
-        return self._unflatten(self._structure, [_watched(self._number, i, leaf) for i, leaf in enumerate(leaves)])
+        leaves, structure = self._flatten_like_params("params", params)
+        return self._unflatten(structure, [_watched(self._number, i, leaf) for i, leaf in enumerate(leaves)])
 
     def discard(self):
         """Forgets the gradients of a backward pass that failed. Collective: call it on every rank, as ddp.Context.discard."""

@@ -11,8 +11,6 @@
 # NumPy may not be there, and trees have no type.
 from __future__ import annotations
 
-import itertools
-
 import numpy
 
 from .context import Context
@@ -45,7 +43,7 @@ class DataParallel:
     def mean(self, grads):
         """The mean over ranks of a tree of gradients, which has the structure of params. Collective: it begins and ends a step. The
         arrays that it returns are the program's own."""
-        leaves = self._flatten_like_params("grads", grads)  # before the others wait for any
+        leaves, structure = self._flatten_like_params("grads", grads)  # before the others wait for any
         announced = self._announced(leaves)
         if not announced:
             self.context.step_begin()
@@ -53,15 +51,14 @@ class DataParallel:
             if parameter not in announced:
                 self._put(parameter, leaf)
         self.context.finalize()
-        return self._unflatten(self._structure, [self._result(parameter.view(), leaf)
-                                                 for parameter, leaf in zip(self._parameters, leaves)])
+        return self._unflatten(structure, [self._result(parameter.view(), leaf) for parameter, leaf in zip(self._parameters, leaves)])
 
     def close(self):
         """Frees the context."""
         self.context.close()
 
     def _flatten_like_params(self, what, tree):
-        """The leaves of a tree that must have the structure, types and shapes of params."""
+        """The leaves of a tree that must have the structure, types and shapes of params, and what is left without them."""
         paths, leaves, structure = self._flatten(tree)
         if structure != self._structure:
             known = {parameter.name for parameter in self._parameters}
@@ -73,7 +70,7 @@ class DataParallel:
             if (leaf.dtype, tuple(leaf.shape)) != (dtype, parameter.shape):
                 raise ValueError(f"{what}: {parameter.name} is {leaf.dtype}{list(leaf.shape)}, "
                                  f"and was {dtype}{list(parameter.shape)} in params. Make a new DataParallel if the model has changed")
-        return leaves
+        return leaves, structure
 
     # WHAT OTHER KINDS OF TREES AND ARRAYS DO IN THEIR WAY
 
@@ -106,17 +103,29 @@ class DataParallel:
 _LEAF = object()
 
 
+class _Branch:
+    """A part of a tree without its arrays, to compare and to fill again. Dictionaries compare, and count, in the order of their keys,
+    whatever their own order is: that is the same on every rank and in every language."""
+
+    def __init__(self, kind, keys, parts):
+        self.kind, self.keys, self.parts = kind, keys, parts
+
+    def __eq__(self, other):
+        return isinstance(other, _Branch) and (self.kind, self.parts) == (other.kind, other.parts)
+
+
 def _strip(tree, path, paths, leaves):
-    """The tree with _LEAF for each array, as nested tuples that can be compared."""
-    def each(items):
-        return tuple((key, _strip(value, f"{path}.{key}" if path else str(key), paths, leaves)) for key, value in items)
+    """The tree as nested branches, with _LEAF for each array."""
+    def part(key, value):
+        return _strip(value, f"{path}.{key}" if path else str(key), paths, leaves)
 
     if tree is None:
         return None
     if isinstance(tree, dict):
-        return type(tree), each(tree.items())
+        return _Branch(type(tree), list(tree), {key: part(key, tree[key]) for key in sorted(tree, key=str)})
     if isinstance(tree, (list, tuple)):
-        return type(tree), each(zip(getattr(tree, "_fields", itertools.count()), tree))
+        keys = getattr(tree, "_fields", range(len(tree)))
+        return _Branch(type(tree), list(keys), {key: part(key, value) for key, value in zip(keys, tree)})
     paths.append(path or "params")
     leaves.append(tree)
     return _LEAF
@@ -127,9 +136,8 @@ def _fill(structure, leaves):
         return None
     if structure is _LEAF:
         return next(leaves)
-    kind, items = structure
-    values = [(key, _fill(value, leaves)) for key, value in items]
-    if issubclass(kind, dict):
-        return kind(values)
-    plain = [value for _, value in values]
-    return kind(*plain) if hasattr(kind, "_fields") else kind(plain)
+    filled = {key: _fill(part, leaves) for key, part in structure.parts.items()}
+    values = [filled[key] for key in structure.keys]
+    if issubclass(structure.kind, dict):
+        return structure.kind(zip(structure.keys, values))
+    return structure.kind(*values) if hasattr(structure.kind, "_fields") else structure.kind(values)

@@ -59,7 +59,7 @@ numbers_of(model) = [vec(model.layers[1].weight); model.layers[1].bias; model.la
     @test numbers_of(model) == numbers_of(model_of(0)) && kept' == model.layers[3][1].weight
     @test (model.layers[2].means, model.layers[2].steps) == ([2f0 + rank], rank)  # not trained
     @test [parameter.name for parameter in parallel.context.parameters] ==
-          ["layers.1.weight", "layers.1.bias", "layers.2.scale", "layers.3.1.weight", "layers.4.a", "layers.4.b"]
+          ["layers.0.weight", "layers.0.bias", "layers.1.scale", "layers.2.0.weight", "layers.3.a", "layers.3.b"]
     means = mean_gradients(parallel, gradient_of(rank))
     @test keys(means) == (:layers, :name, :table) && means.name === means.table === nothing
     @test means.layers[1] == (weight=Float32[mean_rank 1; 2mean_rank 0], bias=Float32[mean_rank, 2mean_rank], activation=nothing)

@@ -40,7 +40,11 @@ stepped(params, grads) = DDP.map_leaves((path, w, g) -> g === nothing ? w : w .-
     end
     @test occursin("dense.weight is Float32 of size (3, 2), the parameter Float32 of size (2, 3)",
                    mistake(with_gradient(; dense=(weight=zeros(Float32, 3, 2), bias=nothing))).msg)
-    @test occursin("no bias at dense", mistake(with_gradient(; dense=(weight=zeros(Float32, 2, 3),))).msg)
+    @test occursin("no dense.bias", mistake(with_gradient(; dense=(weight=zeros(Float32, 2, 3),))).msg)
+    @test occursin("has more.2, which params does not", mistake(with_gradient(; more=[nothing, nothing, (w=ones(2),)])).msg)
+    @test occursin("has other, which params does not", mistake(with_gradient(; other=1f0)).msg)
+    @test occursin("dense.weight is Float64", mistake(with_gradient(; dense=(weight=zeros(2, 3), bias=nothing))).msg)
+    @test [parameter.name for parameter in parallel.context.parameters] == ["dense.weight", "dense.bias", "scale", "more.0.w"]
     means = mean_gradients(parallel, with_gradient(; scale=Float32(rank)))  # the group is whole
     @test means.scale ≈ mean_rank && means.more[1].w == zeros(2) && means.name === nothing
     close(parallel)

@@ -108,6 +108,18 @@ class Trees(unittest.TestCase):
         self.assertLess(np.abs(flat(params) - flat(alone)).max(), 1e-5)
         parallel.close()
 
+    def test_order_of_keys(self):
+        """Dictionaries may have any order: names say what belongs together."""
+        names = ("b", "a", "c")[::-1 if self.group.rank else 1]
+        parallel = FRAMEWORK.DataParallel({name: np.full(2, ord(name), "f4") for name in names}, self.group)
+        for order in (names, sorted(names)):
+            means = parallel.mean({name: np.full(2, ord(name) + self.group.rank, "f4") for name in order})
+            self.assertEqual({name: float(means[name][0]) for name in means},
+                             {name: ord(name) + (self.group.world_size - 1) / 2 for name in names})
+            if KIND == "numpy":
+                self.assertEqual((list(parallel.params), list(means)), (list(names), list(order)))
+        parallel.close()
+
     def test_results_are_the_programs_own(self):
         parallel = FRAMEWORK.DataParallel(make_params(), self.group)
         first = parallel.mean(make_params(1))

@@ -132,18 +132,22 @@ public final class DataParallel implements AutoCloseable {
         return found;
     }
 
+    private static String child(String path, String key) {
+        return path.isEmpty() ? key : path + "." + key;
+    }
+
     private static void collect(String argument, Object tree, String path, Map<String, Object> found) {
         if (tree instanceof float[] || tree instanceof double[]) {
-            found.put(path.isEmpty() ? "array" : path, tree);
+            found.put(path.isEmpty() ? "params" : path, tree);
         } else if (tree instanceof Map) {
             Map<String, Object> sorted = new TreeMap<>();
             ((Map<?, ?>) tree).forEach((key, value) -> sorted.put(String.valueOf(key), value));
-            sorted.forEach((key, value) -> collect(argument, value, path.isEmpty() ? key : path + "." + key, found));
+            sorted.forEach((key, value) -> collect(argument, value, child(path, key), found));
         } else if (tree instanceof List || tree instanceof Object[]) {
             List<?> parts = tree instanceof List ? (List<?>) tree : Arrays.asList((Object[]) tree);
             int at = 0;
             for (Object part : parts) {
-                collect(argument, part, path + "[" + at++ + "]", found);
+                collect(argument, part, child(path, String.valueOf(at++)), found);
             }
         } else {
             throw new IllegalArgumentException(argument + ": " + (path.isEmpty() ? "it" : path) + " is "

@@ -37,7 +37,7 @@ class DataParallelTest {
             assertArrayEquals(new float[] {1, 2}, bias(parameters));
             assertArrayEquals(new double[] {11, 12}, weights(parameters)[1]);
             assertEquals(4, parallel.context().parameters().size());
-            assertEquals("layers[0].w[1]", parallel.context().parameters().get(2).name());
+            assertEquals("layers.0.w.1", parallel.context().parameters().get(2).name());
             for (int step = 0; step < 3; ++step) {
                 Map<String, Object> gradients = tree(rank + step, rank);
                 parallel.mean(gradients);
@@ -51,7 +51,7 @@ class DataParallelTest {
 
     @Test
     void wrongTreesAreNamed() {
-        raises(IllegalArgumentException.class, "parameters: w[1] is of class java.lang.Integer",
+        raises(IllegalArgumentException.class, "parameters: w.1 is of class java.lang.Integer",
                 () -> new DataParallel(group, Map.of("w", List.of(new float[1], 3)), new ContextOptions()));
         raises(IllegalArgumentException.class, "parameters: there is no array",
                 () -> new DataParallel(group, List.of(), new ContextOptions()));
