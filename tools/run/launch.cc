@@ -62,6 +62,13 @@ std::string quoted(const std::string& word) {
     return text;
 }
 
+// "300 s", "0.500 s".
+std::string seconds_text(Milliseconds time) {
+    std::string text = std::to_string(time.count() / 1000);
+    if (const auto rest = time.count() % 1000; rest != 0) text += "." + std::to_string(1000 + rest).substr(1);
+    return text + " s";
+}
+
 // A server that listens on every address is reached on this host by the loopback address.
 std::string reachable(const std::string& bound) {
     if (bound == "0.0.0.0") return "127.0.0.1";
@@ -207,7 +214,7 @@ void Launch::serve() {
         return interrupted_ != 0;
     };
     try {
-        store_ = Store::serve(address, secret_.text, kJoinTime, interrupted);
+        store_ = Store::serve(address, secret_.text, options_.join_time, interrupted);
     } catch (const std::runtime_error& error) {
         if (interrupted_ != 0) return;
         throw std::runtime_error("cannot host the store at " + address.uri() + ": " + error.what());
@@ -218,14 +225,28 @@ void Launch::serve() {
 void Launch::join(const std::string& uri, const std::string& whose) {
     store_uri_ = uri;
     try {
-        store_ = Store::connect(uri, secret_.text, kJoinTime);
+        store_ = Store::connect(uri, secret_.text, options_.join_time, [&](const std::string& why) {
+            output_.say("this node waits for " + whose + ", up to " + seconds_text(options_.join_time) +
+                        " (--timeout): " + why);
+            flush();
+        });
     } catch (const std::runtime_error& error) {
         throw std::runtime_error("cannot reach " + whose + " at " + uri + ": " + error.what());
     }
 }
 
 void Launch::open_shared_store() {
-    options_.node_rank == 0 ? serve() : join(options_.rendezvous->uri(), "the store of node 0");
+    if (options_.node_rank != 0) return join(options_.rendezvous->uri(), "the store of node 0");
+    serve();
+    say_if_others_cannot_reach(address_to_bind());
+}
+
+void Launch::say_if_others_cannot_reach(const Endpoint& address) {
+    const std::string loopback = hidden_loopback(address.host);
+    if (loopback.empty()) return;
+    output_.say(
+        "'" + address.host + "' is " + loopback +
+        " on this node, where no other node can reach the store: correct /etc/hosts, or add --bind 0.0.0.0 here");
 }
 
 void Launch::open_elastic_store() {
@@ -385,6 +406,22 @@ void Launch::follow_orders(const Nodes& nodes) {
     if (job_) job_->stop_after_report(nodes.lost().empty() ? order.weight : Weight::kLauncher);
 }
 
+void Launch::say_who_is_absent(const Nodes& nodes) {
+    if (told_who_is_absent_) return;
+    const std::vector<int> absent = nodes.absent();
+    if (absent.empty()) return;
+    told_who_is_absent_ = true;
+    constexpr std::size_t kNamed = 8;
+    std::string names;
+    for (std::size_t i = 0; i < std::min(absent.size(), kNamed); ++i)
+        names += (i == 0 ? "" : ", ") + std::to_string(absent[i]);
+    if (absent.size() > kNamed) names += " and " + std::to_string(absent.size() - kNamed) + " more";
+    output_.say("of " + std::to_string(options_.nodes) + " nodes these have not come yet: " + names +
+                ". Node 0 waits up to " + seconds_text(options_.join_time) +
+                " (--timeout). If ddprun runs there, see what it says; otherwise start it with --node-rank " +
+                std::to_string(absent.front()) + " --rdzv " + options_.rendezvous->uri().substr(std::strlen("tcp://")));
+}
+
 bool Launch::is_over(const Nodes& nodes) const {
     const bool told = nodes.order().kind == Order::Kind::kEnd || !nodes.lost().empty();
     if (!job_) return told || interrupted_ != 0;
@@ -450,14 +487,15 @@ void Launch::take_leave(Nodes& nodes) {
 }
 
 int Launch::run_with_nodes() {
-    Nodes nodes(
-        loop_.get(), *store_,
-        {options_.node_rank, options_.nodes, options_.local_ranks, options_.max_restarts, options_.node_timeout});
+    Nodes nodes(loop_.get(), *store_,
+                {options_.node_rank, options_.nodes, options_.local_ranks, options_.max_restarts, options_.node_timeout,
+                 options_.join_time});
     await_orders(nodes);
     if (!is_over(nodes)) start_job();
     for (; !is_over(nodes); loop_.run_once()) {
         nodes.report(report());
         follow_orders(nodes);
+        say_who_is_absent(nodes);
         if (job_->ended() && nodes.order().generation > generation_) {
             generation_ = nodes.order().generation;
             start_job();

@@ -71,6 +71,9 @@ private:
     // Waits until there is a generation to take part in.
     void await_orders(const Nodes& nodes);
     void follow_orders(const Nodes& nodes);
+    // Which nodes node 0 waits for, one time.
+    void say_who_is_absent(const Nodes& nodes);
+    void say_if_others_cannot_reach(const Endpoint& address);
     // Nothing more is to come for this node.
     bool is_over(const Nodes& nodes) const;
     void take_leave(Nodes& nodes);
@@ -111,6 +114,7 @@ private:
     int interrupted_ = 0;     // the signal by which somebody asked ddprun to end
     bool impatient_ = false;  // by a second interrupt
     bool told_to_end_ = false;
+    bool told_who_is_absent_ = false;
 };
 
 }  // namespace ddprun

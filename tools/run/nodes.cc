@@ -11,10 +11,13 @@ namespace ddprun {
 namespace {
 
 constexpr Milliseconds kPeriod{250};
+// Nodes that are started together come within this time.
+constexpr Milliseconds kComeTime{5000};
 // A node that lives has given a sign of life within this time.
 constexpr Milliseconds kLately = 8 * kPeriod;
 
 constexpr const char* kShapeKey = "ddp/run/shape";
+constexpr const char* kRefusedKey = "ddp/run/refused";
 constexpr const char* kOrderKey = "ddp/run/order";
 
 std::string report_key(int node) {
@@ -139,12 +142,17 @@ void Nodes::say_hello() {
     if (leads()) {
         store_.set(kShapeKey, shape);
     } else if (const std::string expected = store_.await(kShapeKey); expected != shape) {
-        throw std::runtime_error("this node was started with " + shape + ", but node 0 with " + expected +
-                                 "; every node needs the same");
+        refuse("this node was started with " + shape + ", but node 0 with " + expected + "; every node needs the same");
     }
     if (store_.add(hello_key(shape_.node_rank), 1) != 1) {
         throw std::runtime_error("--node-rank " + std::to_string(shape_.node_rank) + " is taken by another ddprun");
     }
+}
+
+// Node 0 would wait for this node otherwise.
+void Nodes::refuse(const std::string& why) {
+    store_.set(kRefusedKey, node_name(shape_.node_rank) + " takes no part: " + why);
+    throw std::runtime_error(why);
 }
 
 void Nodes::report(Report report) {
@@ -184,6 +192,7 @@ void Nodes::run_exchange(Exchange& exchange) {
     exchange.read.clear();
     exchange.came.clear();
     exchange.error.clear();
+    exchange.lost = false;
     try {
         if (leads()) {
             store_.set(kOrderKey, exchange.write);
@@ -191,11 +200,16 @@ void Nodes::run_exchange(Exchange& exchange) {
                 exchange.read.push_back(store_.get(report_key(node)));
                 exchange.came.push_back(exchange.read.back() || store_.get(hello_key(node)));
             }
+            const bool complete = std::find(exchange.came.begin(), exchange.came.end(), false) == exchange.came.end();
+            exchange.refused = complete ? "" : store_.get(kRefusedKey).value_or("");
         } else {
             // Before its first report a node counts as not there yet.
             if (exchange.version > 0) store_.set(report_key(shape_.node_rank), exchange.write);
             exchange.read.push_back(store_.get(kOrderKey));
         }
+    } catch (const StoreError& error) {
+        exchange.error = error.what();
+        exchange.lost = error.is_loss();
     } catch (const std::exception& error) {
         exchange.error = error.what();
     }
@@ -205,7 +219,8 @@ void Nodes::end_exchange(const Exchange& exchange) {
     busy_ = false;
     const auto now = Clock::now();
     if (!exchange.error.empty()) {
-        if (now - last_answer_ > shape_.lost_after) lost_ = "the store of node 0 does not answer: " + exchange.error;
+        if (exchange.lost || now - last_answer_ > shape_.lost_after)
+            lost_ = "the store of node 0 does not answer: " + exchange.error;
         return;
     }
     last_answer_ = now;
@@ -226,6 +241,7 @@ void Nodes::end_exchange(const Exchange& exchange) {
 }
 
 void Nodes::take_reports(const Exchange& exchange) {
+    refused_ = exchange.refused;
     for (std::size_t node = 1; node < peers_.size(); ++node) {
         Peer& peer = peers_[node];
         if (exchange.came[node] && !peer.came) {
@@ -256,16 +272,22 @@ void Nodes::decide() {
         if (peer.unreadable)
             give_up_on(node, "writes reports that node 0 cannot read; start the same version of ddprun on every node");
         if (peer.came && now - peer.last_change > shape_.lost_after) give_up_on(node, "does not answer any more");
-        if (!peer.came && now - peer.last_change > kJoinTime) give_up_on(node, "has not come");
+        if (!peer.came && now - peer.last_change > shape_.join_time)
+            give_up_on(node, "has not come within " + std::to_string(shape_.join_time.count()) + " ms");
     }
+    if (!refused_.empty() && order_.kind != Order::Kind::kEnd) give_up(refused_);
     if (before.kind != order_.kind || before.generation != order_.generation || before.code != order_.code) ++version_;
 }
 
 void Nodes::give_up_on(int node, const std::string& what) {
+    give_up(node_name(node) + " " + what);
+}
+
+void Nodes::give_up(const std::string& why) {
     if (order_.code == 0) order_.code = 1;
     order_.kind = Order::Kind::kEnd;
     order_.weight = Weight::kLauncher;
-    order_.text = node_name(node) + " " + what;
+    order_.text = why;
 }
 
 bool Nodes::may_go(bool wait_for_absent) const {
@@ -273,6 +295,15 @@ bool Nodes::may_go(bool wait_for_absent) const {
     if (!leads()) return written_version_ == version_;
     return std::all_of(peers_.begin() + 1, peers_.end(),
                        [&](const Peer& peer) { return peer.report ? peer.has_left() : !wait_for_absent; });
+}
+
+std::vector<int> Nodes::absent() const {
+    std::vector<int> nodes;
+    for (int node = 1; leads() && order_.kind == Order::Kind::kRun && node < shape_.nodes; ++node) {
+        const Peer& peer = peers_[static_cast<std::size_t>(node)];
+        if (!peer.came && Clock::now() - peer.last_change > kComeTime) nodes.push_back(node);
+    }
+    return nodes;
 }
 
 std::vector<int> Nodes::still_here() const {

@@ -20,9 +20,6 @@
 
 namespace ddprun {
 
-// How long node 0 waits for a node that never came, and a node for node 0: the time that libddp gives ranks to join.
-constexpr Milliseconds kJoinTime{300'000};
-
 struct Report {
     enum class State { kRunning, kFailed, kStopped, kSucceeded, kLeft };
 
@@ -65,7 +62,8 @@ public:
         int nodes = 1;
         int local_ranks = 1;
         int max_restarts = 0;
-        Milliseconds lost_after{20'000};  // without a sign of life a node counts as lost
+        Milliseconds lost_after{20'000};     // without a sign of life a node counts as lost
+        Milliseconds join_time = kJoinTime;  // how long node 0 waits for one that has not come
     };
 
     // Says hello to the others. Throws std::runtime_error if this node's rank is taken or it differs from node 0 in the
@@ -88,6 +86,8 @@ public:
     // At node 0, of another one: it has said hello; it has left.
     bool has_come(int node) const { return peers_[static_cast<std::size_t>(node)].came; }
     bool has_left(int node) const { return peers_[static_cast<std::size_t>(node)].has_left(); }
+    // At node 0: those that have not come, some seconds after the start. The wait for each ends with the job.
+    std::vector<int> absent() const;
     // At node 0: the others that have not left, and that answered until the order to end, in words that it can read.
     std::vector<int> still_here() const;
 
@@ -108,17 +108,21 @@ private:
         std::int64_t version = 0;
         std::vector<std::optional<std::string>> read;
         std::vector<bool> came;  // at node 0: which nodes have said hello
+        std::string refused;     // at node 0: what a node says that takes no part
         std::string error;
+        bool lost = false;  // the connection to the store has ended
     };
 
     bool leads() const { return shape_.node_rank == 0; }
     void say_hello();
+    [[noreturn]] void refuse(const std::string& why);
     void begin_exchange();
     void run_exchange(Exchange& exchange);
     void end_exchange(const Exchange& exchange);
     void take_reports(const Exchange& exchange);
     void decide();
     void give_up_on(int node, const std::string& what);
+    void give_up(const std::string& why);
 
     uv_loop_t* const loop_;
     Store& store_;
@@ -128,6 +132,7 @@ private:
     bool has_order_;
     std::string lost_;
     std::vector<Peer> peers_;
+    std::string refused_;
     Clock::time_point decided_ = Clock::now();  // when node 0 last chose an order: after kEnd it chooses none
     std::int64_t beat_ = 0;
     std::int64_t version_ = 0;           // counts the changes of report_

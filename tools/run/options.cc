@@ -122,7 +122,9 @@ void describe(CLI::App& app, Options& options, Raw& raw) {
         ->type_name("HOW")
         ->capture_default_str();
     app.add_option("--timeout", raw.timeout_seconds,
-                   "Timeout of groups that the program gives none (DDP_TIMEOUT_MS), instead of 300")
+                   "How long nodes wait for each other, and the timeout of groups that the program gives none "
+                   "(DDP_TIMEOUT_MS), "
+                   "instead of 300")
         ->check(seconds(kShortestTimeout, kLongestTimeout))
         ->type_name("SECONDS");
     app.add_option("--report-time", raw.report_seconds,
@@ -300,6 +302,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
     if (raw.timeout_seconds) {
         const auto timeout = std::llround(*raw.timeout_seconds * 1000);
         options.environment.emplace_back("DDP_TIMEOUT_MS", std::to_string(timeout));
+        options.join_time = Milliseconds(timeout);
     }
     if (!options.trace_file.empty() && !std::getenv(kRecordEvents))
         add_default(options.environment, kRecordEvents, kTracedEvents);

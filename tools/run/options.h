@@ -31,6 +31,7 @@ struct Options {
     Milliseconds report_time{10'000};
     Milliseconds grace{5000};
     Milliseconds node_timeout{20'000};
+    Milliseconds join_time = kJoinTime;  // how long nodes wait for each other
     OutputStyle style;
     std::string log_dir;
     std::string record_dir;  // "": records go with the job

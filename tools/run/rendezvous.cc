@@ -1,7 +1,10 @@
 #include "rendezvous.h"
 
+#include <arpa/inet.h>
 #include <ddp/interrupt.h>
+#include <netdb.h>
 
+#include <algorithm>
 #include <charconv>
 #include <stdexcept>
 #include <utility>
@@ -12,17 +15,8 @@ namespace {
 constexpr int kLargestPort = 65535;
 // The launcher's values are small; what takes longer has failed.
 constexpr Milliseconds kCallBound{5'000};
-
-// A failure of libddp as an exception.
-class StoreError : public std::runtime_error {
-public:
-    StoreError(ddp_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
-    // The server may still come.
-    bool is_absence() const { return status_ == DDP_ERROR_TIMEOUT || status_ == DDP_ERROR_UNAVAILABLE; }
-
-private:
-    ddp_status status_;
-};
+// Of one attempt to reach the store.
+constexpr Milliseconds kShortestAttempt{100};
 
 // Turns an outcome of libddp into an exception.
 class Outcome {
@@ -63,6 +57,27 @@ private:
 };
 
 }  // namespace
+
+std::string hidden_loopback(const std::string& host) {
+    constexpr std::uint32_t kLoopbackNet = 127;
+    in6_addr number{};
+    const bool is_number =
+        inet_pton(AF_INET, host.c_str(), &number) == 1 || inet_pton(AF_INET6, host.c_str(), &number) == 1;
+    addrinfo hints{};
+    hints.ai_family = AF_INET;
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    if (is_number || host == "localhost" || getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return "";
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+    std::string first;
+    for (const addrinfo* at = found; at; at = at->ai_next) {
+        const in_addr address = reinterpret_cast<const sockaddr_in*>(at->ai_addr)->sin_addr;
+        if (ntohl(address.s_addr) >> 24 != kLoopbackNet) return "";
+        char text[INET_ADDRSTRLEN] = "";
+        if (first.empty()) first = inet_ntop(AF_INET, &address, text, sizeof text);
+    }
+    return first;
+}
 
 std::string Endpoint::uri() const {
     const bool is_ipv6 = host.find(':') != std::string::npos;
@@ -105,13 +120,17 @@ Store Store::serve(const Endpoint& address, const std::string& secret, Milliseco
     return open(address.uri(), secret, true, bound);
 }
 
-Store Store::connect(const std::string& uri, const std::string& secret, Milliseconds bound) {
+Store Store::connect(const std::string& uri, const std::string& secret, Milliseconds bound,
+                     const std::function<void(const std::string& why)>& on_absence) {
     // One attempt takes no longer than a call may, because the store keeps that bound for its later calls.
-    for (const auto give_up = Clock::now() + bound;;) {
+    const auto give_up = Clock::now() + bound;
+    for (bool told = false;; told = true) {
+        const auto left = std::chrono::duration_cast<Milliseconds>(give_up - Clock::now());
         try {
-            return open(uri, secret, false, kCallBound);
+            return open(uri, secret, false, std::clamp(left, kShortestAttempt, kCallBound));
         } catch (const StoreError& error) {
             if (!error.is_absence() || Clock::now() >= give_up) throw;
+            if (!told) on_absence(error.what());
         }
     }
 }

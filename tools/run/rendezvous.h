@@ -8,12 +8,17 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "loop.h"
 
 namespace ddprun {
+
+// How long node 0 waits for a node that never came, and a node for node 0, without --timeout: the time that libddp gives ranks
+// to join.
+constexpr Milliseconds kJoinTime{300'000};
 
 // An address of the store.
 struct Endpoint {
@@ -27,14 +32,33 @@ struct Endpoint {
 // Reads "host:port" or "[address]:port". Empty if the text is neither.
 std::optional<Endpoint> parse_endpoint(const std::string& text, int least_port = 1);
 
+// A failure of the store.
+class StoreError : public std::runtime_error {
+public:
+    StoreError(ddp_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+    // The server may still come.
+    bool is_absence() const { return status_ == DDP_ERROR_TIMEOUT || status_ == DDP_ERROR_UNAVAILABLE; }
+    // Of a store that was open: its connection has ended, and does not come back.
+    bool is_loss() const { return status_ == DDP_ERROR_UNAVAILABLE; }
+
+private:
+    ddp_status status_;
+};
+
+// The loopback address that `host` stands for on this machine, if it is a name that does not tell, as Debian has the machine's own
+// name at 127.0.1.1. "": it has another address, or none. For a name that was just looked up: it waits for the resolver.
+std::string hidden_loopback(const std::string& host);
+
 class Store {
 public:
     // Runs a server that binds `address`. Waits at most `bound` for the name to become this host's, and no longer once
     // `interrupted`, which is asked again and again, returns true.
     static Store serve(const Endpoint& address, const std::string& secret, Milliseconds bound,
                        std::function<bool()> interrupted = nullptr);
-    // uri: of any store. Waits at most `bound` for its server.
-    static Store connect(const std::string& uri, const std::string& secret, Milliseconds bound);
+    // uri: of any store. Waits at most `bound` for its server. If that is not there at once, calls `on_absence` with the reason, one
+    // time.
+    static Store connect(const std::string& uri, const std::string& secret, Milliseconds bound,
+                         const std::function<void(const std::string& why)>& on_absence);
 
     int port() const;
     void set(const std::string& key, const std::string& value);

@@ -122,8 +122,40 @@ class NodesTest(Case):
         result = Result(self.node(1, "true", ranks=3))
         self.expect(result, 1)
         self.assertIn(b"-n 3", result.err)
-        first.terminate()
-        self.expect(Result(first), 143)
+        result = Result(first)
+        self.expect(result, 1)
+        self.assertIn(b"node 1 takes no part: this node was started with --nnodes 2 -n 3, but node 0 with --nnodes 2 -n 2", result.err)
+
+    def test_node_0_says_who_has_not_come_and_timeout_bounds_the_wait(self):
+        begin = time.monotonic()
+        result = Result(self.node(0, "--timeout", 7, "sleep", "60"))
+        self.expect(result, 1)
+        self.assertLess(time.monotonic() - begin, 20 * SLACK)
+        self.assertIn(b"of 2 nodes these have not come yet: 1. Node 0 waits up to 7 s (--timeout)", result.err)
+        self.assertIn(f"--node-rank 1 --rdzv {self.address}\n".encode(), result.err)
+        self.assertIn(b"the job ends: node 1 has not come within 7000 ms", result.err)
+
+    def test_a_node_says_that_it_waits_for_node_0_and_timeout_bounds_the_wait(self):
+        for address, why in ((self.address, b"Connection refused"), ("no-such-host.invalid:29500", b"no-such-host.invalid")):
+            with self.subTest(address):
+                self.address = address
+                begin = time.monotonic()
+                result = Result(self.node(1, "--timeout", 7, "sleep", "60"))
+                self.expect(result, 1)
+                self.assertLess(time.monotonic() - begin, 20 * SLACK)
+                says = b"this node waits for the store of node 0, up to 7 s (--timeout): the store at tcp://" + address.encode()
+                self.assertIn(says, result.err)
+                self.assertIn(why, result.err)
+                self.assertIn(b"cannot reach the store of node 0", result.err)
+
+    def test_a_name_that_does_not_resolve_at_node_0(self):
+        self.address = "no-such-host.invalid:29500"
+        begin = time.monotonic()
+        result = Result(self.node(0, "--timeout", 2, "sleep", "60"))
+        self.expect(result, 1)
+        self.assertLess(time.monotonic() - begin, 15 * SLACK)
+        self.assertIn(b"waits for the address of its host", result.err)
+        self.assertIn(b"cannot host the store at tcp://no-such-host.invalid:29500", result.err)
 
     def test_node_that_comes_late(self):
         """Node 0 has restarted, or is over, before the others come."""
@@ -175,9 +207,9 @@ class NodesTest(Case):
         for result in self.results(first, second):
             self.expect(result, 143)
 
-    def expect_the_other_to_notice(self, dies, message):
+    def expect_the_other_to_notice(self, dies, message, node_timeout=6):
         code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 300"
-        nodes = [self.node(node, "--node-timeout", 6, "sh", "-c", code) for node in range(2)]
+        nodes = [self.node(node, "--node-timeout", node_timeout, "sh", "-c", code) for node in range(2)]
         pids = self.pids(4)
         nodes[dies].kill()
         result = Result(nodes[1 - dies])
@@ -225,7 +257,10 @@ class NodesTest(Case):
         self.interrupt_until_end(nodes[2])
 
     def test_node_0_that_dies(self):
-        self.expect_the_other_to_notice(0, b"the store of node 0 does not answer")
+        """At once: its connection has ended."""
+        begin = time.monotonic()
+        self.expect_the_other_to_notice(0, b"the store of node 0 does not answer", node_timeout=60)
+        self.assertLess(time.monotonic() - begin, 20 * SLACK)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from ddprun_support import RANK, SLACK, Case, Result, free_port, start, until
 HOST = "10.210.0.1"
 SECRET = "4711 a secret of this test 4711"
 # `both` has a loopback address as well.
-HOSTS = f"127.0.0.1 localhost both\\n::1 localhost\\n{HOST} node0 both\\n"
+HOSTS = f"127.0.0.1 localhost both\\n::1 localhost\\n127.0.1.1 debian\\n{HOST} node0 both\\n"
 INSIDE = "DDP_TEST_INSIDE_NAMESPACE"
 # Variables by which a launcher tells rank {rank} of two its place. None of them says that all ranks are on one machine.
 LAUNCHERS = {
@@ -148,6 +148,14 @@ class SecretTest(Case):
                     self.assertNotIn(SECRET.encode(), text, path)
                     os.remove(path)
                 self.port = free_port()
+
+    def test_node_0_says_that_others_cannot_reach_its_name(self):
+        nodes = [self.start("--nnodes", 2, "--node-rank", node, "-n", 1, "--rdzv", f"debian:{self.port}", RANK, "meet", self.done,
+                            env=clean_environment(DDP_SECRET=SECRET)) for node in range(2)]
+        says = b"ddprun: 'debian' is 127.0.1.1 on this node, where no other node can reach the store: correct /etc/hosts, or add --bind 0.0.0.0 here\n"
+        for result, err in zip(map(Result, nodes), (says, b"")):
+            self.expect(result, 0)
+            self.assertEqual(result.err, err)
 
     def test_nodes_with_a_short_secret_are_refused(self):
         for result in map(Result, self.start_nodes(DDP_SECRET="hunter2")):
