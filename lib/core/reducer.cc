@@ -1,6 +1,9 @@
 #include "core/reducer.h"
 
+#include <optional>
+
 #include "kernels/dtype.h"
+#include "util/process.h"
 
 namespace libddp {
 
@@ -51,6 +54,8 @@ Reducer::Phase Reducer::begin_phase() {
 void Reducer::grad_ready(std::int32_t param) {
     if (param < 0 || param >= table_.size()) table_.require(param);
     ParamState& s = state(param);
+    std::optional<NoCancellation> uncancelled;  // a device may make its callers wait
+    if (s.streams) uncancelled.emplace();
     at(s, [&](auto& side) { announce(side, param, s, side.caller(s)); });
 }
 
