@@ -91,7 +91,7 @@ ddp_status ddp_averager_create(ddp_context* context, const int64_t* periods, con
 }
 
 void ddp_averager_free(ddp_averager* averager) {
-    delete averager;
+    free_handle(averager);
 }
 
 ddp_status ddp_averager_step(ddp_averager* averager, int32_t* ranks, ddp_error** error) {

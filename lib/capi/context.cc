@@ -13,6 +13,7 @@ using namespace libddp;
 
 struct ddp_layout {
     std::vector<std::shared_ptr<const void>> memory;
+    Origin origin{};
 };
 
 namespace {
@@ -205,7 +206,7 @@ ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* optio
 }
 
 void ddp_context_free(ddp_context* context) {
-    delete context;
+    free_handle(context);
 }
 
 ddp_status ddp_context_abort(ddp_context* context, const char* reason, ddp_error** error) {
@@ -252,7 +253,7 @@ ddp_status ddp_layout_hold(ddp_context* context, ddp_layout** layout, ddp_error*
 }
 
 void ddp_layout_free(ddp_layout* layout) {
-    delete layout;
+    free_handle(layout);
 }
 
 int64_t ddp_layout_generation(const ddp_context* context) {
@@ -291,8 +292,8 @@ ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error) {
 }
 
 ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error) {
-    return guard(error, "ddp_grad_ready",
-                 [&] { context_of(context).step_call([&](Reducer& r) { r.grad_ready(param); }); });
+    return guard<Waits::kRarely>(error, "ddp_grad_ready",
+                                 [&] { context_of(context).step_call([&](Reducer& r) { r.grad_ready(param); }); });
 }
 
 ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags, ddp_error** error) {

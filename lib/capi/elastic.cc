@@ -16,6 +16,7 @@ struct ddp_elastic {
 
     ElasticJob job;
     ddp_group group;
+    Origin origin;
 };
 
 namespace {
@@ -65,7 +66,7 @@ ddp_status ddp_elastic_create(const ddp_elastic_options* options, ddp_elastic** 
 }
 
 void ddp_elastic_free(ddp_elastic* elastic) {
-    delete elastic;
+    free_handle(elastic);
 }
 
 ddp_group* ddp_elastic_group(ddp_elastic* elastic) {

@@ -54,7 +54,7 @@ public:
     void* add(std::shared_ptr<std::byte> memory, std::size_t bytes) {
         void* key = memory.get();
         std::lock_guard lock(mutex_);
-        held_.emplace(key, Block{std::move(memory), bytes});
+        held_.emplace(key, Block{std::move(memory), bytes, {}});
         return key;
     }
     std::shared_ptr<std::byte> take(void* key) {
@@ -62,7 +62,10 @@ public:
         auto node = held_.extract(key);
         if (node.empty())
             fail_call(DDP_ERROR_INVALID_ARGUMENT, "this memory is not of ddp_mem_alloc, or was freed before");
-        return std::move(node.mapped().memory);
+        Block& block = node.mapped();
+        // The parent's memory is not given back: others may share it.
+        if (block.origin.inherited()) return *new auto(std::move(block.memory));  // NOLINT
+        return std::move(block.memory);
     }
     bool hold(const void* address) {
         std::lock_guard lock(mutex_);
@@ -76,6 +79,7 @@ private:
     struct Block {
         std::shared_ptr<std::byte> memory;
         std::size_t bytes;
+        Origin origin;
     };
 
     std::mutex mutex_;
@@ -109,7 +113,7 @@ GroupConfig libddp::read_group_config(const ddp_group_options* options) {
     config.backend_options = text_or(o.backend_options, "");
     config.timeout_ms = o.timeout_ms != 0 ? std::min(o.timeout_ms, kLongestWaitMs) : default_timeout_ms();
     config.name = text_or(o.group_name, "world");
-    if (o.store) config.store = o.store->impl;
+    if (o.store) config.store = require(o.store, "options->store")->impl;
     if (o.secret) config.secret = o.secret;
     config.flags = o.flags & ~kOfThisRank;
     config.or_alone = (o.flags & DDP_GROUP_OR_ALONE) != 0;
@@ -172,7 +176,7 @@ ddp_status ddp_group_round_robin(ddp_group* const* groups, size_t n, ddp_group**
 }
 
 void ddp_group_free(ddp_group* group) {
-    delete group;
+    free_handle(group);
 }
 
 ddp_status ddp_group_abort(ddp_group* group, const char* reason, ddp_error** error) {

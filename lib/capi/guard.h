@@ -1,5 +1,5 @@
 // What every function of the C ABI goes through: no exception gets out, every error gets its object and the name of the
-// function, every struct its size checked.
+// function, every struct its size checked, and every handle its process. No thread is cancelled inside a function.
 #pragma once
 
 #include <cstring>
@@ -9,6 +9,7 @@
 
 #include "record/recorder.h"
 #include "util/error.h"
+#include "util/process.h"
 
 namespace libddp {
 
@@ -16,13 +17,13 @@ inline void give_error(ddp_error** error, const ErrorInfo& info) noexcept {
     if (error) *error = make_error(info);
 }
 
-// call: the name of the public function.
 template <class Body>
-ddp_status guard(ddp_error** error, const char* call, Body&& body) noexcept {
+ddp_status run_guarded(ddp_error** error, const char* call, Body&& body) noexcept {
     try {
         in_call(call, body);
         return DDP_OK;
     } catch (...) {
+        const NoCancellation uncancelled;
         const ErrorInfo info = caught();
         record::note_failure(info);
         give_error(error, info);
@@ -30,11 +31,35 @@ ddp_status guard(ddp_error** error, const char* call, Body&& body) noexcept {
     }
 }
 
-// Throws INVALID_ARGUMENT "`name` is NULL".
+// kRarely: a function of some ten nanoseconds, for which a NoCancellation would double the time. What may wait below holds one.
+enum class Waits { kPerhaps, kRarely };
+
+// call: the name of the public function.
+template <Waits waits = Waits::kPerhaps, class Body>
+ddp_status guard(ddp_error** error, const char* call, Body&& body) {
+    if constexpr (waits == Waits::kRarely) return run_guarded(error, call, body);
+    const NoCancellation uncancelled;
+    return run_guarded(error, call, body);
+}
+
+// Throws INVALID_ARGUMENT "`name` is NULL", and INVALID_STATE if it is a handle of the process that forked this one.
 template <class T>
 T* require(T* pointer, const char* name) {
     if (!pointer) fail_call(DDP_ERROR_INVALID_ARGUMENT, name, " is NULL");
+    if constexpr (requires { pointer->origin.inherited(); })
+        if (pointer->origin.inherited())
+            fail_call(DDP_ERROR_INVALID_STATE, name,
+                      " belongs to the process that forked this one, and its threads and connections stayed there; "
+                      "create one in this process, or start it with exec or spawn");
     return pointer;
+}
+
+// Ends a handle; null is allowed. A forked child does nothing: the threads and connections are its parent's.
+template <class Handle>
+void free_handle(Handle* handle) {
+    if (!handle || handle->origin.inherited()) return;
+    const NoCancellation uncancelled;
+    delete handle;
 }
 
 // What a caller's versioned struct says of its size. In every header that is a multiple of the alignment, so no field is cut. What

@@ -62,11 +62,11 @@ ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store,
 }
 
 void ddp_store_free(ddp_store* store) {
-    if (!store) return;
+    if (!store || store->origin.inherited()) return;
     guard(nullptr, "ddp_store_free", [&] {
         if (store->owned) store->impl->close();  // wakes calls that still wait in other threads
     });
-    delete store;
+    free_handle(store);
 }
 
 int32_t ddp_store_port(const ddp_store* store) {

@@ -106,5 +106,5 @@ ddp_status ddp_work_complete(ddp_work* work, ddp_status status, const char* mess
 }
 
 void ddp_work_free(ddp_work* work) {
-    delete work;
+    free_handle(work);
 }

@@ -9,6 +9,7 @@
 #include "rendezvous/environment.h"
 #include "util/error.h"
 #include "util/log.h"
+#include "util/process.h"
 
 namespace libddp {
 namespace {
@@ -28,8 +29,13 @@ struct Process {
 };
 
 Process& process() {
-    static Process instance;
-    return instance;
+    static OnePerProcess<Process> all;
+    Process& mine = all.get();
+    // After what prepare_stores() makes, and so destroyed before it.
+    static const struct AtEnd {
+        ~AtEnd() { all.destroy(); }
+    } end;
+    return mine;
 }
 
 bool starts_with(const std::string& text, const char* prefix) {

@@ -306,7 +306,12 @@ void Executor::run_task(Lock& lock, Task task) {
     operating_ = static_cast<bool>(task.operation);
     lock.unlock();
     if (task.operation) {
-        ErrorInfo result = task.operation->run();
+        ErrorInfo result;
+        try {
+            result = task.operation->run();
+        } catch (...) {
+            result = caught();
+        }
         task.operation = nullptr;
         // Before anybody learns that the work is done: who then frees the group must not seem to interrupt it.
         operating_ = false;

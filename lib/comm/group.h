@@ -13,6 +13,7 @@
 #include "ddp/backend.h"
 #include "ddp/group.h"
 #include "rendezvous/store.h"
+#include "util/process.h"
 
 namespace libddp {
 
@@ -67,7 +68,9 @@ public:
 
     // Runs continuations that wait for a thread inside a libddp call. Cheap when there are none.
     void run_callbacks() {
-        if (waiting_callbacks_->load(std::memory_order_relaxed) > 0) run_waiting_callbacks();
+        if (waiting_callbacks_->load(std::memory_order_relaxed) <= 0) return;
+        const NoCancellation uncancelled;
+        run_waiting_callbacks();
     }
 
     // Breaks the group on every rank. Returns the verdict: an earlier one stands.
@@ -110,7 +113,9 @@ private:
 // The handles of the C ABI. Defined here because built-in hooks use groups and works through them too.
 struct ddp_group {
     std::shared_ptr<libddp::Group> impl;
+    libddp::Origin origin{};
 };
 struct ddp_work {
     libddp::WorkPtr impl;
+    libddp::Origin origin{};
 };

@@ -575,6 +575,7 @@ ErrorInfo LinkOperation::resolve(ErrorInfo error) {
 }
 
 ErrorInfo Link::break_everywhere(const ErrorInfo& error) {
+    const NoCancellation uncancelled;
     const auto alive = weak_from_this().lock();  // what fails now may own the group
     ErrorInfo agreed = error;
     if (monitor_)

@@ -334,8 +334,8 @@ void Monitor::loop() {
         lock.unlock();
         try {
             event();
-        } catch (const std::exception& error) {
-            log(LogLevel::kDebug, "monitor: ", error.what());  // the store is gone; watch_connection tells
+        } catch (...) {
+            log(LogLevel::kDebug, "monitor: ", caught().message);  // the store is gone; watch_connection tells
         }
         config_.recorder.beat(true);  // the event may have waited for the store: that is no standstill
         lock.lock();

@@ -94,15 +94,24 @@ void register_backend(const ddp_backend* backend) {
 const ddp_backend* find_backend(const std::string& name) {
     if (name == kAutoBackend) return nullptr;
     auto& r = registry();
-    std::lock_guard lock(r.mutex);
-    auto found = r.by_name.find(name);
-    if (found != r.by_name.end()) return found->second;
+    std::unique_lock lock(r.mutex);
+    const auto registered = [&]() -> const ddp_backend* {
+        const auto found = r.by_name.find(name);
+        return found == r.by_name.end() ? nullptr : found->second;
+    };
+    if (const ddp_backend* backend = registered()) return backend;
+    // Without the lock: a module may register backends while it is loaded.
+    lock.unlock();
     std::string searched;
-    if (const ddp_backend* backend = load_backend(name, &searched)) {
-        check(backend);
+    const ddp_backend* loaded = load_backend(name, &searched);
+    lock.lock();
+    if (const ddp_backend* backend = registered()) return backend;
+    if (loaded) {
+        lock.unlock();
+        check(loaded);
         require_usable(name);
-        r.by_name[name] = backend;
-        return backend;
+        lock.lock();
+        return r.by_name.emplace(name, loaded).first->second;
     }
     std::string known = kAutoBackend;
     for (auto& [known_name, _] : r.by_name) known += ", " + known_name;

@@ -11,6 +11,7 @@
 #include "core/context.h"
 #include "core/device_streams.h"
 #include "core/outer_optimizer.h"
+#include "util/process.h"
 
 namespace libddp {
 
@@ -75,4 +76,5 @@ private:
 
 struct ddp_averager {
     libddp::Averager impl;
+    libddp::Origin origin{};
 };

@@ -17,6 +17,7 @@
 #include "core/reducer.h"
 #include "ddp/hook.h"
 #include "hooks/plain.h"
+#include "util/process.h"
 
 namespace libddp {
 
@@ -155,4 +156,5 @@ private:
 
 struct ddp_context {
     libddp::Context impl;
+    libddp::Origin origin{};
 };

@@ -8,6 +8,7 @@
 #include "kernels/dtype.h"
 #include "util/hash.h"
 #include "util/interrupt.h"
+#include "util/process.h"
 
 namespace libddp {
 namespace {
@@ -132,6 +133,7 @@ void LaunchQueue::launch_ready() {
 void LaunchQueue::launch(Entry& entry) {
     entry.launched = true;
     if (!entry.live) return;
+    const NoCancellation uncancelled;
     entry.launched_at = Deadline::Clock::now();
     record_launch(entry, record::EventKind::kLaunch, record::to_ns(entry.launched_at));
     // Hooks use the bucket as well as its memory.

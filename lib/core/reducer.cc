@@ -1,9 +1,11 @@
 #include "core/reducer.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/dtype.h"
 #include "util/log.h"
+#include "util/process.h"
 
 namespace libddp {
 
@@ -54,6 +56,8 @@ Reducer::Phase Reducer::begin_phase() {
 void Reducer::grad_ready(std::int32_t param) {
     if (param < 0 || param >= table_.size()) table_.require(param);
     ParamState& s = state(param);
+    std::optional<NoCancellation> uncancelled;  // a device may make its callers wait
+    if (s.streams) uncancelled.emplace();
     at(s, [&](auto& side) { announce(side, param, s, side.caller(s)); });
 }
 

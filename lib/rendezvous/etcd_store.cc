@@ -91,9 +91,9 @@ EtcdStore::EtcdStore(const EtcdAddress& address, std::string name, std::int64_t 
         join(deadline);
         load(deadline);
         last_answer_ = Deadline::Clock::now();
-        writer_ = quiet_thread([this] { write(); });
-        follower_ = quiet_thread([this] { follow(); });
-        keeper_ = quiet_thread([this] { keep(); });
+        writer_ = quiet_thread([this] { persist("the writer of a store on etcd", [this] { write(); }); });
+        follower_ = quiet_thread([this] { persist("the follower of a store on etcd", [this] { follow(); }); });
+        keeper_ = quiet_thread([this] { persist("the keeper of a store on etcd", [this] { keep(); }); });
     } catch (...) {
         close();
         throw;
@@ -493,6 +493,10 @@ void EtcdStore::write() {
             }
             changed_.notify_all();
             continue;
+        } catch (const std::exception& error) {
+            lose(error.what());
+            lock.lock();
+            break;
         }
         lock.lock();
         syncs_done_ = syncs;

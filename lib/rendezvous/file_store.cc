@@ -235,10 +235,10 @@ void FileStore::monitor() {
                 bury_the_dead(lock);
                 next_look_for_dead = Deadline::Clock::now() + kLivenessPeriod;
             }
-        } catch (const Error& error) {
+        } catch (const std::exception& error) {
             if (closed_) return;
             log(LogLevel::kError, error.what());
-            failure_ = error.info();
+            failure_ = caught();
             changed_.notify_all();
             return;
         }

@@ -90,8 +90,8 @@ void Notifier::run(const std::shared_ptr<State>& state) {
         lock.unlock();
         try {
             callback.mapped()(event.text, event.flag);
-        } catch (const std::exception& error) {
-            log(LogLevel::kError, "a watch of the store failed: ", error.what());
+        } catch (...) {
+            log(LogLevel::kError, "a watch of the store failed: ", caught().message);
         }
         callback = {};  // its captures may hold the store: let go of them while nobody waits for the lock
         lock.lock();

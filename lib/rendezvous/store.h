@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "util/deadline.h"
+#include "util/process.h"
 
 namespace libddp {
 
@@ -109,4 +110,5 @@ std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms);
 struct ddp_store {
     std::shared_ptr<libddp::Store> impl;
     bool owned = false;  // made by ddp_store_create; otherwise a group's
+    libddp::Origin origin{};
 };

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +11,7 @@
 
 #include "util/interrupt.h"
 #include "util/log.h"
+#include "util/process.h"
 
 namespace libddp {
 
@@ -19,25 +19,23 @@ struct ExitList {
     std::mutex mutex;
     std::vector<const AtExit*> entries;
     std::atomic<bool> begun{false};
-    const pid_t process = getpid();
+    const Origin origin;
+
+    ExitList() {
+        stay_loaded();
+        // Not atexit: that does not tell the status.
+        on_exit(&run, this);
+    }
 
     // Never destroyed: other threads may still use it while static objects are torn down.
     static ExitList& get() {
-        static ExitList& list = *make();
-        return list;
-    }
-
-    static ExitList* make() {
-        stay_loaded();
-        // Not atexit: that does not tell the status.
-        auto* list = new ExitList;
-        on_exit(&run, list);
-        return list;
+        static OnePerProcess<ExitList> lists;
+        return lists.get();
     }
 
     static void run(int status, void* self) {
         auto& list = *static_cast<ExitList*>(self);
-        if (getpid() != list.process) return;
+        if (list.origin.inherited()) return;
         list.begun = true;
         const interrupt::Off off;  // what the program's check uses may have ended
         const auto begin = Deadline::Clock::now();

@@ -1,4 +1,4 @@
-// Threads that never run the host program's signal handlers. A signal handler of the host (a Python, a JVM) must not
+// Threads whose exceptions do not end the host program, and that never run the host program's signal handlers. A signal handler of the host (a Python, a JVM) must not
 // interrupt a thread that it does not know, and a write to a closed socket must give EPIPE here and not SIGPIPE to the
 // process.
 #pragma once
@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <chrono>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -14,6 +15,7 @@
 
 #include "util/error.h"
 #include "util/interrupt.h"
+#include "util/log.h"
 
 namespace libddp {
 
@@ -41,6 +43,24 @@ private:
          "; raise the limit of processes (ulimit -u) or of memory (ulimit -v)");
 }
 
+// How long a thread that could not do its work waits before it tries again.
+inline constexpr std::chrono::milliseconds kBetweenTries{10};
+
+// What a thread does in a loop of its own: `loop` returns when the thread is to end. It begins anew after an exception, for want of
+// memory as a rule.
+template <class Loop>
+void persist(const char* name, Loop loop) {
+    for (;;) {
+        try {
+            return loop();
+        } catch (...) {
+            log(LogLevel::kError, name, " tries again: ", caught().message);
+        }
+        std::this_thread::sleep_for(kBetweenTries);
+    }
+}
+
+// An exception ends the thread and is logged. Waits for the thread then end by their timeouts.
 template <class Thread = std::thread, class Function>
 Thread quiet_thread(Function function) {
     SignalsBlocked blocked;
@@ -49,7 +69,11 @@ Thread quiet_thread(Function function) {
         return Thread([function = std::move(function)](
                           auto&&... stop) mutable -> std::invoke_result_t<Function&, decltype(stop)...> {
             interrupt::never_on_this_thread();
-            function(std::forward<decltype(stop)>(stop)...);
+            try {
+                function(std::forward<decltype(stop)>(stop)...);
+            } catch (...) {
+                log_line(LogLevel::kError, "a thread of libddp has ended: " + caught().message);
+            }
         });
     } catch (const std::system_error& error) {
         no_thread("libddp", error);

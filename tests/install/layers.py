@@ -63,7 +63,7 @@ FORBIDDEN = {
 
 # A function of the C ABI, and the name that it gives to guard().
 PUBLIC = re.compile(r"^[a-z]\w*[\w* ]* \*?(ddp_\w+)\(")
-GUARD = re.compile(r"(?<!ddp_status )\bguard\((?:error|nullptr), (\S*),")
+GUARD = re.compile(r"(?<!ddp_status )\bguard(?:<[\w:]+>)?\((?:error|nullptr), (\S*),")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 # from .work import Work; from . import _ddp

@@ -23,7 +23,7 @@ constexpr std::int64_t kGoodbyeMs = 800;
 Sentinel::Sentinel(Mesh& mesh) : mesh_(mesh), tag_(mesh.new_tag()), goodbyes_(mesh.buffer(&inbox_, 1)) {
     for (int peer = 0; peer < mesh.size(); ++peer)
         if (peer != mesh.rank()) goodbyes_->recv(peer, tag_, 0, 1);
-    thread_ = quiet_thread([this] { watch(); });
+    thread_ = quiet_thread([this] { persist("the sentinel of backend gloo", [this] { watch(); }); });
 }
 
 Sentinel::~Sentinel() {

@@ -5,7 +5,7 @@
 namespace libddp::gloo_tcp {
 
 Watchdog::Watchdog(Mesh& mesh) : mesh_(mesh) {
-    thread_ = quiet_thread([this] { loop(); });
+    thread_ = quiet_thread([this] { persist("the watchdog of backend gloo", [this] { loop(); }); });
 }
 
 Watchdog::~Watchdog() {
@@ -41,11 +41,12 @@ void Watchdog::loop() {
         } else if (!deadline_->expired()) {
             changed_.wait_until(lock, deadline_->at());
         } else {
-            deadline_.reset();
             fired_ = true;
             lock.unlock();
             mesh_.poison();
             lock.lock();
+            // Another operation may have armed it meanwhile. If poison() has thrown, the deadline brings it here again.
+            if (deadline_ && deadline_->expired()) deadline_.reset();
         }
     }
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "util/error.h"
+#include "util/process.h"
 #include "util/quiet_thread.h"
 #include "wire/sockets.h"
 
@@ -29,9 +30,8 @@ struct Registry {
 };
 
 Registry& registry() {
-    // Never destroyed: a group may end while the process exits.
-    static Registry& instance = *new Registry;
-    return instance;
+    static OnePerProcess<Registry> registries;
+    return registries.get();
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ Listener::Listener(const std::string& address, wire::Protection protection)
             const std::lock_guard lock(mutex_);
             if (Expecting* expecting = find(guest.identity)) expecting->admit(std::move(guest));
         });
-    thread_ = quiet_thread([this] { watch(); });
+    thread_ = quiet_thread([this] { persist("the listener of backend tcp", [this] { watch(); }); });
 }
 
 Listener::~Listener() {

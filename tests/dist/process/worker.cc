@@ -4,13 +4,19 @@
 //
 // Each verb writes a line on standard output, "VERB VALUE...". The first error is the line "error CODE MESSAGE" and ends the
 // program with status 3. No line holds a number that a locale writes in another way.
-#include <ddp/ddp.hpp>
+#include <ddp/backend.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ddp/ddp.hpp>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -18,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -68,7 +75,7 @@ struct Program {
     int rank = 0, world = 1;
     std::string uri, backend;
     std::unique_ptr<ddp::Group> group;
-    std::unique_ptr<Model> model;
+    std::unique_ptr<Model> model;  // freed before its group
 
     ddp_group_options options() const {
         ddp_group_options options = ddp::Group::defaults();
@@ -167,6 +174,10 @@ void elastic(Program& program, const std::string& steps) {
     job.leave();
 }
 
+void available(Program&, const std::string& backend) {
+    say("available", ddp_backend_available(backend.c_str(), nullptr));
+}
+
 void client(Program& program, const std::string&) {
     ddp_store_options options;
     ddp_store_options_init(&options);
@@ -177,13 +188,169 @@ void client(Program& program, const std::string&) {
     ddp_store_free(store);
 }
 
+void nap(Program&, const std::string& ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(ms)));
+}
+
+// ---- threads that are cancelled
+
+// Runs the call on a thread that is cancelled while it waits, and says whether the thread was cancelled after the call.
+void cancel_in(const std::function<void()>& call, int type) {
+    struct Thread {
+        const std::function<void()>& call;
+        int type;
+        std::atomic<bool> returned{false};
+    } thread{call, type};
+    const auto run = [](void* data) -> void* {
+        auto& self = *static_cast<Thread*>(data);
+        pthread_setcanceltype(self.type, nullptr);
+        self.call();
+        self.returned = true;
+        for (;;) pthread_testcancel();
+    };
+    pthread_t id;
+    pthread_create(&id, nullptr, run, &thread);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    pthread_cancel(id);
+    void* end = nullptr;
+    pthread_join(id, &end);
+    say("cancelled", end == PTHREAD_CANCELED);
+    say("returned", thread.returned);
+}
+
+void cancel(Program& program, const std::string& what) {
+    const int type = what == "async" ? PTHREAD_CANCEL_ASYNCHRONOUS : PTHREAD_CANCEL_DEFERRED;
+    ddp_store* store = nullptr;
+    ddp::detail::call(ddp_group_store, program.group->get(), &store);
+    ddp_status status = DDP_OK;
+    if (what == "allreduce") {
+        std::vector<float> values(1000, static_cast<float>(program.rank + 1));
+        cancel_in(
+            [&] {
+                status = ddp_allreduce(program.group->get(), nullptr, values.data(), values.size(), DDP_F32, DDP_SUM,
+                                       nullptr, nullptr);
+            },
+            type);
+        say("value", static_cast<long long>(values.back()));
+    } else if (what == "train") {
+        Model& model = program.of_group();
+        cancel_in([&] { model.step(program.rank, 0); }, type);
+        say("train", model.sum());
+    } else {
+        cancel_in(
+            [&] {
+                void* value = nullptr;
+                std::size_t size = 0;
+                status = ddp_store_get(store, "nobody sets this", 1000, &value, &size, nullptr);
+            },
+            type);
+    }
+    std::printf("status %s\n", ddp_status_name(status));
+    ddp::detail::call(ddp_store_set, store, "after", static_cast<const void*>("x"), std::size_t{1});
+    ddp_store_free(store);
+}
+
+// ---- forks
+
+std::string status_of(const std::function<ddp_status(ddp_error**)>& call) {
+    ddp_error* error = nullptr;
+    const ddp_status status = call(&error);
+    const std::string text =
+        std::string(ddp_status_name(status)) + (error ? std::string(" ") + ddp_error_message(error) : "");
+    ddp_error_free(error);
+    return text;
+}
+
+// The calls of a child on what its parent has.
+void use_inherited(Program& program, ddp_store* store, ddp_work* work) {
+    std::vector<float> values(100'000);
+    ddp_group* group = program.group->get();
+    ddp_context* context = program.of_group().context.get();
+    const std::pair<const char*, std::function<ddp_status(ddp_error**)>> calls[] = {
+        {"ddp_allreduce",
+         [&](ddp_error** e) { return ddp_allreduce(group, nullptr, values.data(), 9, DDP_F32, DDP_SUM, nullptr, e); }},
+        {"ddp_barrier", [&](ddp_error** e) { return ddp_barrier(group, nullptr, e); }},
+        {"ddp_group_status", [&](ddp_error** e) { return ddp_group_status(group, e); }},
+        {"ddp_group_abort", [&](ddp_error** e) { return ddp_group_abort(group, "a child", e); }},
+        {"ddp_store_set", [&](ddp_error** e) { return ddp_store_set(store, "child", "x", 1, e); }},
+        {"ddp_work_wait", [&](ddp_error** e) { return ddp_work_wait(work, 0, e); }},
+        {"ddp_grad_ready", [&](ddp_error** e) { return ddp_grad_ready(context, 0, e); }},
+        {"ddp_finalize", [&](ddp_error** e) { return ddp_finalize(context, e); }},
+        {"ddp_context_create", [&](ddp_error** e) { return ddp_context_create(group, nullptr, &context, e); }},
+    };
+    for (const auto& [name, call] : calls) std::printf("child %s %s\n", name, status_of(call).c_str());
+}
+
+// how: "exit", "free", "use", or "job" for a group of the child's own.
+void fork_child(Program& program, const std::string& how) {
+    ddp_store* store = nullptr;
+    ddp::detail::call(ddp_group_store, program.group->get(), &store);
+    ddp_work* work = nullptr;
+    ddp::detail::call(ddp_barrier, program.group->get(), &work);
+    program.of_group();
+    void* memory = nullptr;
+    ddp::detail::call(ddp_mem_alloc, program.group->get(), std::size_t{1000}, &memory);
+    std::fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        if (how == "use") use_inherited(program, store, work);
+        if (how == "job") {
+            Program own;
+            own.world = 1;
+            own.uri = "tcp://127.0.0.1:0";
+            own.backend = program.backend;
+            own.join();
+            allreduce(own, "");
+            train(own, "2");
+        }
+        if (how != "exit") {
+            ddp_work_free(work);
+            ddp_store_free(store);
+            ddp_mem_free(memory, nullptr);
+            program.model.reset();
+            program.group.reset();
+        }
+        std::fflush(stdout);
+        std::exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    say("child", status);
+    ddp::detail::call(ddp_work_wait, work, std::int64_t{0});
+    ddp_work_free(work);
+    ddp::detail::call(ddp_store_set, store, "parent", static_cast<const void*>("x"), std::size_t{1});
+    ddp_store_free(store);
+    ddp::detail::call(ddp_mem_free, memory);
+}
+
+// What the other ranks do beside a rank that forks.
+void beside_fork(Program& program, const std::string&) {
+    program.group->barrier();
+    program.of_group();
+}
+
 const std::map<std::string, std::function<void(Program&, const std::string&)>> kVerbs = {
-    {"numpunct", numpunct}, {"locale", c_locale}, {"join", join},       {"allreduce", allreduce}, {"train", train},
-    {"hook", hook},         {"save", save},       {"load", load},       {"elastic", elastic},     {"client", client},
+    {"numpunct", numpunct},
+    {"locale", c_locale},
+    {"join", join},
+    {"allreduce", allreduce},
+    {"train", train},
+    {"hook", hook},
+    {"save", save},
+    {"load", load},
+    {"elastic", elastic},
+    {"client", client},
+    {"nap", nap},
+    {"cancel", cancel},
+    {"fork", fork_child},
+    {"beside_fork", beside_fork},
+    {"available", available},
 };
 
+// At namespace scope, as in many programs: exit() frees it, in a forked child, too.
+Program program;
+
 int run(int argc, char** argv) {
-    Program program;
     program.rank = std::atoi(argv[1]);
     program.world = std::atoi(argv[2]);
     program.uri = argv[3];
@@ -193,6 +360,8 @@ int run(int argc, char** argv) {
         const auto equals = word.find('=');
         kVerbs.at(word.substr(0, equals))(program, equals == std::string::npos ? "" : word.substr(equals + 1));
     }
+    program.model.reset();
+    program.group.reset();
     return 0;
 }
 
