@@ -45,6 +45,13 @@
  * SAMPLES. If those of a step depend on its number alone, a step that is done again has the same ones, whatever the
  * world: take the next global batch of the epoch's order, and of it the part that ddp_shard_range gives this rank.
  *
+ * CHECKPOINTS. A rank that stood still between ddp_elastic_commit and the end of writing may find that the others have
+ * gone on and have written a newer one. So put `fence` and the number of steps into the file's name, in this order, and
+ * let a reader take the highest: no file replaces one of a later roster. Besides, call ddp_elastic_confirm_member between
+ * writing and renaming. It finds a rank that was left behind before the call, and none that is stopped after it. Fences
+ * also grow when a job begins anew. On etcd and in a file the store keeps the last one. A new tcp store begins with the
+ * time of day in ms, so a clock that is set back can make a fence smaller.
+ *
  * THE STORE must outlive all ranks: etcd, one that another process runs (ddp_store_create), or a file. Its end is the
  * end of the job.
  */
@@ -85,6 +92,7 @@ typedef struct ddp_elastic_step {
     int32_t joined;  /* if changed: how many of the ranks were not in roster - 1 */
     int32_t left;    /* if changed: how many ranks of roster - 1 are gone */
     int32_t leaving; /* 1: this rank has announced that it leaves, and may now: call ddp_elastic_leave */
+    int64_t fence;   /* of the roster: greater than that of every roster before. See CHECKPOINTS */
 } ddp_elastic_step;
 
 /* Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
@@ -165,6 +173,13 @@ DDP_API ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* ste
  * (the others have gone on without this rank, or may have), UNAVAILABLE, TIMEOUT (the store does not confirm it), INTERRUPTED.
  * Threads: one. Blocks: only if it asks the store, at most timeout_ms. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error);
+
+/* Asks the store whether this rank is a member of the newest roster: before it replaces a checkpoint, or does something
+ * else that only one roster may do. DDP_OK: it was at a moment during the call. That does not hold for longer.
+ * Errors: RANK_FAILED (the others have gone on without this rank, or may have), UNAVAILABLE, TIMEOUT (the store does not
+ * confirm it), INVALID_STATE (before the first ddp_elastic_begin, or after ddp_elastic_leave), INTERRUPTED.
+ * Threads: one. Blocks: for the store, at most settle_ms and timeout_ms. Collective: no. Callbacks: no. */
+DDP_API ddp_status ddp_elastic_confirm_member(ddp_elastic* elastic, ddp_error** error);
 
 /* Announces that this rank will leave, when a notice of preemption comes, for example. Go on with steps until
  * ddp_elastic_begin says `leaving`: mostly in the third step from now, with an averager after an outer step. So no step

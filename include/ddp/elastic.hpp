@@ -46,6 +46,7 @@ public:
         return step;
     }
     void commit() { detail::call(ddp_elastic_commit, get()); }
+    void confirm_member() { detail::call(ddp_elastic_confirm_member, get()); }
     void announce_leave() { detail::call(ddp_elastic_announce_leave, get()); }
     void leave() { detail::call(ddp_elastic_leave, get()); }
 };

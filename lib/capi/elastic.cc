@@ -111,6 +111,7 @@ ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* step, ddp_e
         s.roster = roster.number;
         s.rank = roster.rank;
         s.world_size = static_cast<std::int32_t>(roster.members.size());
+        s.fence = roster.fence;
         s.leaving = job.leaving() ? 1 : 0;
         if (job.changed()) {
             s.changed = 1;
@@ -123,6 +124,10 @@ ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* step, ddp_e
 
 ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error) {
     return guard(error, "ddp_elastic_commit", [&] { job_of(elastic).commit(); });
+}
+
+ddp_status ddp_elastic_confirm_member(ddp_elastic* elastic, ddp_error** error) {
+    return guard(error, "ddp_elastic_confirm_member", [&] { job_of(elastic).confirm_member(); });
 }
 
 ddp_status ddp_elastic_announce_leave(ddp_elastic* elastic, ddp_error** error) {

@@ -5,7 +5,7 @@ namespace libddp::elastic_keys {
 
 inline constexpr const char* kJobs = "elastic/";  // of all jobs; the name of the job and "/" follow
 inline constexpr const char* kRoster =
-    "roster";  // the newest: its number, and a line for each member: the id and its steps
+    "roster";  // the newest: its number and fence, and a line for each member: the id and its steps
 inline constexpr const char* kGone = "gone";    // "gone/ID": how this member went
 inline constexpr const char* kLeft = "left";    // politely
 inline constexpr const char* kEnded = "ended";  // by the end of its job, or of its program

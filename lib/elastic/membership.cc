@@ -10,6 +10,7 @@
 
 #include "elastic/keys.h"
 #include "rendezvous/environment.h"
+#include "rendezvous/protocol.h"
 #include "util/boot_clock.h"
 #include "util/error.h"
 #include "util/host.h"
@@ -49,8 +50,22 @@ bool read_number(std::string_view text, std::int64_t& number) {
     return error == std::errc() && end == text.data() + text.size();
 }
 
+// Far from where they, or loaded_steps() of them, would overflow.
+bool read_steps(std::string_view text, std::int64_t& steps) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 62;
+    return read_number(text, steps) && steps <= kMost && steps >= -kMost;
+}
+
 bool is_among(const std::vector<Member>& members, const std::string& id) {
     return std::any_of(members.begin(), members.end(), [&](const Member& member) { return member.id == id; });
+}
+
+// A store that has just begun may know nothing of a job before: then the time of day is greater than its fences.
+std::int64_t next_fence(Store& store, const RosterRecord& before) {
+    if (before.number > 0) return before.fence + 1;
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    return std::max(store.raise_fence(0) + 1,
+                    std::int64_t{std::chrono::duration_cast<std::chrono::milliseconds>(now).count()});
 }
 
 }  // namespace
@@ -110,11 +125,36 @@ std::string Membership::key(const std::string& what, std::int64_t roster) const 
     return prefix_ + what + "/" + std::to_string(roster);
 }
 
-std::string Membership::Plan::encode() const {
-    TextOut lines;
-    lines << number << '\n';
-    for (const Member& member : members) lines << member.id << ' ' << member.steps << '\n';
-    return lines.str();
+std::string RosterRecord::encode() const {
+    std::string lines = std::to_string(number) + " " + std::to_string(fence) + "\n";
+    for (const Member& member : members) lines += member.id + " " + std::to_string(member.steps) + "\n";
+    return lines;
+}
+
+RosterRecord RosterRecord::decode(std::string text) {
+    RosterRecord record;
+    bool good = true;
+    std::string_view rest = text;
+    // What stands before and behind the last space of the next line.
+    const auto next = [&](std::int64_t& number) {
+        const std::size_t end = rest.find('\n');
+        const std::string_view line = rest.substr(0, end);
+        rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+        const std::size_t space = line.rfind(' ');
+        good = good && end != std::string_view::npos && space != std::string_view::npos &&
+               read_steps(line.substr(space + 1), number);
+        return good ? line.substr(0, space) : std::string_view();
+    };
+    good = read_steps(next(record.fence), record.number) && good && record.number > 0 && record.fence >= 0;
+    while (good && !rest.empty()) {
+        Member member;
+        member.id = next(member.steps);
+        good = good && !member.id.empty() && !is_among(record.members, member.id);
+        record.members.push_back(std::move(member));
+    }
+    if (!good) fail(DDP_ERROR_INTERNAL, "the store holds a malformed roster: '", printable(text), "'");
+    record.text = std::move(text);
+    return record;
 }
 
 std::string Membership::roster_key() const {
@@ -132,13 +172,8 @@ Membership::Plan Membership::newest() const {
 }
 
 Membership::Plan Membership::newest(Store& store) const {
-    Plan plan;
-    if (!store.check({roster_key()})) return plan;
-    plan.text = store.get(roster_key(), -1);
-    TextIn lines(plan.text);
-    lines >> plan.number;
-    for (Member member; lines >> member.id >> member.steps;) plan.members.push_back(member);
-    return plan;
+    if (!store.check({roster_key()})) return {};
+    return Plan::decode(store.get(roster_key(), -1));
 }
 
 void Membership::enter(const Plan& before, std::int64_t steps) {
@@ -164,7 +199,7 @@ std::vector<Member> Membership::arrivals(std::int64_t roster, const std::set<std
         const std::string id = key.substr(folder.size());
         if (gone.contains(id) || !store_->check({key})) continue;
         Member member{id};
-        if (!read_number(store_->get(key, -1), member.steps))
+        if (!read_steps(store_->get(key, -1), member.steps))
             fail(DDP_ERROR_INTERNAL, "'", key, "' in the store is no number");
         came.push_back(std::move(member));
     }
@@ -174,6 +209,7 @@ std::vector<Member> Membership::arrivals(std::int64_t roster, const std::set<std
 void Membership::propose(const Plan& before, const std::vector<Member>& came) {
     Plan next;
     next.number = before.number + 1;
+    next.fence = next_fence(*store_, before);
     for (const Member& member : before.members)
         for (const Member& one : came)
             if (one.id == member.id) next.members.push_back(one);
@@ -262,7 +298,9 @@ void Membership::left_behind(const Plan& now) const {
 
 void Membership::begin(const Plan& next) {
     Roster roster;
+    store_->raise_fence(next.fence);
     roster.number = next.number;
+    roster.fence = next.fence;
     roster.members = next.members;
     for (std::size_t rank = 0; rank < roster.members.size(); ++rank) {
         if (roster.members[rank].id == id_) roster.rank = static_cast<std::int32_t>(rank);

@@ -44,6 +44,8 @@ struct Member {
 
 struct Roster {
     std::int64_t number = 0;  // counts from 1; 0: there was none
+    std::int64_t fence =
+        0;  // greater than that of every roster before, also of a job that met at the same store before
     // By rank: those who stay, in the order of their ranks before, and then those who join.
     std::vector<Member> members;
     std::int32_t rank = -1;         // of this process
@@ -53,6 +55,17 @@ struct Roster {
     // Who has the state of the job, and after how many steps; -1: nobody has one. Loaded steps count if nobody has it.
     std::vector<std::int32_t> donors() const;
     std::int64_t newest() const;
+};
+
+// What the store has of a roster: a line with its number and its fence, and one for each member.
+struct RosterRecord {
+    std::int64_t number = 0;  // 0: nothing has been decided
+    std::int64_t fence = 0;
+    std::vector<Member> members;
+    std::string text;  // as the store has it
+
+    std::string encode() const;
+    static RosterRecord decode(std::string text);  // throws Error (INTERNAL)
 };
 
 struct MembershipOptions {
@@ -109,12 +122,7 @@ public:
     void leave();
 
 private:
-    struct Plan {
-        std::int64_t number = 0;  // 0: nothing has been decided
-        std::vector<Member> members;
-        std::string text;  // as the store has it
-        std::string encode() const;
-    };
+    using Plan = RosterRecord;
 
     std::string key(const std::string& what, std::int64_t roster) const;
     std::string gone_key(const std::string& id) const;

@@ -7,6 +7,7 @@
 //     w/log/<owner>/bury                the participant is gone: a goodbye on its behalf
 //     w/head                            the newest snapshot
 //     s/<snapshot>/<piece>              its pieces
+//     fence                             Store::raise_fence. It stays when all else goes
 //     last                              written with each batch: its revision is the newest batch's
 // Numbers are hexadecimal, with all digits, so that etcd sorts them. A batch is a sequence of the store's frames (protocol.h), cut into
 // pieces because etcd refuses long values. All watch w/.

@@ -23,6 +23,7 @@ constexpr const char* kHead = "w/head";
 constexpr const char* kLog = "w/log/";
 constexpr const char* kSnapshots = "s/";
 constexpr const char* kNewest = "last";
+constexpr const char* kFence = "fence";
 
 // etcd looks for leases that have ended twice in a second, and then a participant buries their owner.
 constexpr std::int64_t kBuriedMs = 1500;
@@ -231,6 +232,26 @@ void EtcdStore::no_answer(std::int64_t within_ms) const {
 
 void EtcdStore::interrupted(const Request& request) const {
     fail(DDP_ERROR_INTERRUPTED, "a wait for ", describe_wait(request), " of the store at ", name_, " was interrupted");
+}
+
+std::int64_t EtcdStore::raise_fence(std::int64_t at_least) {
+    {
+        const Lock lock(mutex_);
+        check_usable();
+    }
+    EtcdClient client(address_, name_, endpoint_);
+    const auto deadline = Deadline::after_ms(call_timeout_ms_);
+    for (;;) {
+        const EtcdRead read = client.read({key(kFence), ""}, 0, 0, deadline);
+        const bool is_there = !read.entries.empty();
+        const std::int64_t kept = is_there ? read_fence(read.entries.front().value) : 0;
+        if (kept >= at_least) return kept;
+        const std::int64_t revision = is_there ? read.entries.front().mod_revision : 0;
+        const auto raised = EtcdOperation::put(key(kFence), std::to_string(at_least));
+        if (client.commit({{{key(kFence), ""}, Field::kModified, Is::kEqual, revision}}, {raised}, {}, deadline)
+                .succeeded)
+            return at_least;
+    }
 }
 
 std::shared_ptr<EtcdStore::Entry> EtcdStore::submit(Request request) {

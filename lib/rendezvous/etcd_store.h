@@ -41,6 +41,7 @@ public:
     void unwatch(Notifier::Id id) override;
     void close() override;
     std::int64_t notices_death_ms() const override;
+    std::int64_t raise_fence(std::int64_t at_least) override;
     std::int64_t alive_until_ms() const override;
 
 private:

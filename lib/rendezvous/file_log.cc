@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "rendezvous/secret_file.h"
+#include "rendezvous/store_engine.h"
 #include "util/descriptors.h"
 #include "util/error.h"
 #include "util/interrupt.h"
@@ -21,6 +22,7 @@ namespace {
 
 constexpr std::string_view kMagic = "ddpfile2";  // the last letter is the version
 constexpr std::size_t kHeaderSize = 8 + 4 * 8;
+constexpr std::uint64_t kFenceAt = kHeaderSize;
 constexpr std::uint64_t kFirstRecord = 4096;
 constexpr off_t kMutexByte = off_t{1} << 62;
 constexpr off_t kLiveBytes = kMutexByte + 1;
@@ -123,19 +125,47 @@ bool FileLog::join(const Deadline& deadline) {
     const bool begins = fresh_or_stale();
     require_private();
     Header header;
-    if (begins) {
-        if (ftruncate(fd_.get(), 0) != 0) io_error(path_, "written", errno);
-        header.start = header.end = kFirstRecord;
-        header.generation = 1;
-    } else {
+    if (begins)
+        begin_afresh(header);
+    else
         header = read_header();
-    }
     owner_ = header.next_owner++;
     if (!lock_byte(fd_.get(), kLiveBytes + static_cast<off_t>(owner_), path_))
         fail(DDP_ERROR_IO, "the store file ", path_, " is damaged: participant ", owner_, " exists already");
     write_header(header);
     unlock();
     return true;
+}
+
+void FileLog::begin_afresh(Header& header) {
+    const std::int64_t fence = read_fence();
+    if (ftruncate(fd_.get(), 0) != 0) io_error(path_, "written", errno);
+    header.start = header.end = kFirstRecord;
+    header.generation = 1;
+    if (fence > 0) write_fence(fence);
+}
+
+// 0: nobody has raised it, and the file may end before.
+std::int64_t FileLog::read_fence() const {
+    const std::string bytes = read_at(fd_.get(), kFenceAt, sizeof(std::uint64_t), path_);
+    if (bytes.size() != sizeof(std::uint64_t)) return 0;
+    const std::uint64_t fence = ByteReader(bytes).u64();
+    if (fence > std::uint64_t{kLastFence})
+        fail(DDP_ERROR_IO, "the store file ", path_, " is damaged: no participant writes the fence ", fence);
+    return static_cast<std::int64_t>(fence);
+}
+
+void FileLog::write_fence(std::int64_t fence) {
+    ByteWriter out;
+    out.u64(static_cast<std::uint64_t>(fence));
+    write(out.take(), kFenceAt);
+}
+
+std::int64_t FileLog::raise_fence(std::int64_t at_least) {
+    const std::int64_t kept = read_fence();
+    if (kept >= at_least) return kept;
+    write_fence(at_least);
+    return at_least;
 }
 
 void FileLog::open_file() {
@@ -310,7 +340,11 @@ void FileLog::compact(const StoreState& state) {
 }
 
 void FileLog::remove_file() {
-    if (still_at_path()) unlink(path_.c_str());
+    if (!still_at_path()) return;
+    if (read_fence() == 0)
+        unlink(path_.c_str());
+    else if (ftruncate(fd_.get(), kFenceAt + sizeof(std::uint64_t)) != 0)
+        io_error(path_, "written", errno);
 }
 
 }  // namespace libddp

@@ -2,7 +2,7 @@
 // that say who is alive.
 //
 // Layout: a header (magic, where the log starts and ends, generation, next owner number) and, from byte 4096, the
-// records. The header is written last and in one small write, so that a participant killed at any moment leaves either
+// records. Behind the header stands the fence (Store::raise_fence), which stays when a file is started afresh. The header is written last and in one small write, so that a participant killed at any moment leaves either
 // the old log or the new one. When most of the log is history, its owner-of-the-moment writes a snapshot behind it,
 // lets the header point there (a new generation) and gives the old bytes back to the file system.
 //
@@ -57,6 +57,9 @@ public:
     // With the lock held: from now on others see this participant as gone.
     void end_presence() const;
     bool others_alive() const;
+    // With the lock held: Store::raise_fence.
+    std::int64_t raise_fence(std::int64_t at_least);
+    // With the lock held, and nobody else alive: deletes the file. One with a fence stays, without its contents.
     void remove_file();
     void leave();
 
@@ -77,6 +80,9 @@ private:
     void write_header(const Header& header);
     void write(std::string_view bytes, std::uint64_t at);
     void compact(const StoreState& state);
+    std::int64_t read_fence() const;
+    void write_fence(std::int64_t fence);
+    void begin_afresh(Header& header);
 
     std::string path_;
     Descriptor fd_;

@@ -47,6 +47,15 @@ std::int64_t FileStore::alive_until_ms() const {
     return locked_ms_ + kLocksStayMs;
 }
 
+std::int64_t FileStore::raise_fence(std::int64_t at_least) {
+    Lock lock(mutex_);
+    check_usable();
+    std::int64_t fence = 0;
+    if (!with_file(lock, Deadline::after_ms(call_timeout_ms_), [&] { fence = log_.raise_fence(at_least); }))
+        file_is_busy();
+    return fence;
+}
+
 void FileStore::check_usable() const {
     if (closed_) fail(DDP_ERROR_ABORTED, "the store handle was closed");
     if (failure_) throw Error(*failure_);

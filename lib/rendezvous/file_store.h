@@ -33,6 +33,7 @@ public:
     Notifier::Id watch_connection(Notifier::Callback lost) override;
     void unwatch(Notifier::Id id) override;
     void close() override;
+    std::int64_t raise_fence(std::int64_t at_least) override;
     std::int64_t alive_until_ms() const override;
 
 private:

@@ -60,6 +60,10 @@ public:
     // How long after the death of a process its wills may still be to come, beyond what a message takes.
     virtual std::int64_t notices_death_ms() const { return 0; }
 
+    // Makes a number of the service at least this, and returns it: it never becomes smaller. On etcd and in a file it outlives
+    // everything else in the store. A tcp store begins with 0. Does not wait for others.
+    virtual std::int64_t raise_fence(std::int64_t at_least) = 0;
+
     // Until when (boot_ms) the service cannot take this process for dead, as far as its answers tell: counted from when what it has
     // answered was sent, because the service may have heard nothing since. Asks nothing, so the answer may be in the past.
     virtual std::int64_t alive_until_ms() const = 0;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "rendezvous/notifier.h"
 #include "rendezvous/protocol.h"
@@ -29,9 +30,16 @@ public:
     virtual int port() const { return -1; }
     // Store::notices_death_ms.
     virtual std::int64_t notices_death_ms() const { return 0; }
+    // Store::raise_fence. This one keeps it among the keys.
+    virtual std::int64_t raise_fence(std::int64_t at_least);
     // Store::alive_until_ms.
     virtual std::int64_t alive_until_ms() const = 0;
 };
+
+// Fences are below this, so that there is always a next one.
+inline constexpr std::int64_t kLastFence = std::int64_t{1} << 60;
+// As to_string writes it. Throws Error (IO).
+std::int64_t read_fence(std::string_view text);
 
 class EngineStore final : public Store {
 public:
@@ -61,6 +69,7 @@ public:
                   std::string_view holder) override;
     void remove_will(const std::string& key) override;
     std::int64_t notices_death_ms() const override { return engine_->notices_death_ms(); }
+    std::int64_t raise_fence(std::int64_t at_least) override;
     std::int64_t alive_until_ms() const override { return engine_->alive_until_ms(); }
     Watch watch(const std::string& key, std::function<void(std::string value)> seen) override;
     void unwatch(Watch watch) override;

@@ -187,6 +187,7 @@ public:
         server_->stop();
     }
     int port() const override { return client_->port(); }
+    std::int64_t raise_fence(std::int64_t at_least) override { return client_->raise_fence(at_least); }
     std::int64_t alive_until_ms() const override { return client_->alive_until_ms(); }
 
 private:

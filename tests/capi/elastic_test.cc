@@ -49,15 +49,18 @@ TEST(ElasticInCxx, ARankAloneTrains) {
         EXPECT_EQ(now.changed, step == 5);
         EXPECT_EQ(now.rank, 0);
         EXPECT_EQ(now.world_size, 1);
+        EXPECT_GT(now.fence, 1'700'000'000'000);  // a new store begins with the time of day
         gradient.assign(3, 2);
         context.grad_ready(param);
         context.finalize();
         EXPECT_EQ(gradient[1], 2);
         job.elastic.commit();
+        job.elastic.confirm_member();
     }
     job.elastic.announce_leave();
     while (!job.elastic.begin().leaving) job.elastic.commit();
     job.elastic.leave();
+    EXPECT_THROW(job.elastic.confirm_member(), ddp::Error);
     EXPECT_EQ(ddp_group_world_size(job.elastic.group()), 1);
 }
 

@@ -60,6 +60,7 @@ public:
     Watch watch_connection(std::function<void(std::string, bool)>) override { return 0; }
     void close() override {}
     bool answers(std::int64_t) override { return true; }
+    std::int64_t raise_fence(std::int64_t at_least) override { return at_least; }
     std::int64_t alive_until_ms() const override { return std::numeric_limits<std::int64_t>::max(); }
     std::shared_ptr<Store> reconnect(std::int64_t) override { return shared_from_this(); }
     std::shared_ptr<Store> bounded(std::int64_t) override { return shared_from_this(); }

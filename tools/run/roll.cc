@@ -42,8 +42,8 @@ Roster newest_roster(Store& store) {
         const std::string job = key.substr(0, key.size() + 1 - end.size());
         libddp::TextIn lines(store.await(key));
         Roster roster;
-        lines >> roster.number;
-        std::string steps;
+        std::string fence, steps;
+        lines >> roster.number >> fence;
         for (std::string id; lines >> id >> steps;) roster.members.push_back(job + keys::kGone + "/" + id);
         if (roster.number > newest.number) newest = std::move(roster);
     }

@@ -92,7 +92,7 @@ set_step!(job::Elastic, step::Integer) = call(LibDDP.ddp_elastic_set_step, job.h
     begin_step!(job)
 
 Begins a step; waits for the next roster if ranks were lost, come or go. A named tuple of step (how many are done), roster, rank,
-world_size, changed (views may have moved), joined, left and leaving.
+world_size, changed (views may have moved), joined, left, leaving, and fence, which is greater than that of every roster before.
 """
 function begin_step!(job::Elastic)
     told = Ref{LibDDP.ddp_elastic_step}()
@@ -103,11 +103,20 @@ function begin_step!(job::Elastic)
     now = told[]
     now.changed == 1 && foreach(ctx -> end_step(ctx.handle, false), job.contexts)
     return (step=Int(now.step), roster=Int(now.roster), rank=Int(now.rank), world_size=Int(now.world_size),
-            changed=now.changed == 1, joined=Int(now.joined), left=Int(now.left), leaving=now.leaving == 1)
+            changed=now.changed == 1, joined=Int(now.joined), left=Int(now.left), leaving=now.leaving == 1,
+            fence=Int(now.fence))
 end
 
 "This rank has applied the step: once after each `begin_step!`, when every optimizer has run."
 commit!(job::Elastic) = with_parts(() -> call(LibDDP.ddp_elastic_commit, job.handle), job)
+
+"""
+    confirm_member(job)
+
+Asks the store whether this rank is a member of the newest roster, and throws if it is not: between writing a checkpoint and renaming it.
+Put `fence` into the file's name, too.
+"""
+confirm_member(job::Elastic) = with_parts(() -> call(LibDDP.ddp_elastic_confirm_member, job.handle), job)
 
 "This rank will leave. Go on with steps until `begin_step!` says `leaving`."
 announce_leave!(job::Elastic) = call(LibDDP.ddp_elastic_announce_leave, job.handle)

@@ -21,8 +21,10 @@ end
     add_averager!(job, averager)
     set_step!(job, 7)
     for step in 7:9
-        @test begin_step!(job) == (step=step, roster=1, rank=0, world_size=1, changed=step == 7, joined=Int(step == 7), left=0,
-                                   leaving=false)
+        now = begin_step!(job)
+        @test now == (step=step, roster=1, rank=0, world_size=1, changed=step == 7, joined=Int(step == 7), left=0,
+                                   leaving=false, fence=now.fence)
+        @test now.fence > 0
         @test (job.group.rank, job.group.world_size) == (0, 1)
         gradient[1] = step
         grad_ready(ctx, ctx.parameters[1])
@@ -30,6 +32,7 @@ end
         @test gradient[1] == step
         step!(averager)
         commit!(job)
+        confirm_member(job)
     end
     announce_leave!(job)
     while !begin_step!(job).leaving  # right after an outer step

@@ -25,6 +25,7 @@ class ElasticStep:
     joined: int
     left: int
     leaving: bool
+    fence: int
 
 
 class Elastic:
@@ -89,11 +90,16 @@ class Elastic:
             for context in self._contexts:
                 context._handle.end_step(False)
         return ElasticStep(told.step, told.roster, told.rank, told.world_size, bool(told.changed), told.joined, told.left,
-                           bool(told.leaving))
+                           bool(told.leaving), told.fence)
 
     def commit(self) -> None:
         """This rank has applied the step: once after each begin, when every optimizer has run."""
         self._call(_ddp.ddp_elastic_commit)
+
+    def confirm_member(self) -> None:
+        """Asks the store whether this rank is a member of the newest roster, and raises if it is not: between writing a checkpoint and
+        renaming it. Put `fence` into the file's name, too."""
+        self._call(_ddp.ddp_elastic_confirm_member)
 
     def announce_leave(self) -> None:
         """This rank will leave. Go on with steps until begin() says `leaving`."""

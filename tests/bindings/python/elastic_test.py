@@ -115,12 +115,14 @@ class Alone(unittest.TestCase):
         job.set_step(7)
         for step in range(7, 10):
             now = job.begin()
-            self.assertEqual(now, ddp.ElasticStep(step, 1, 0, 1, step == 7, int(step == 7), 0, False))
+            self.assertEqual(now, ddp.ElasticStep(step, 1, 0, 1, step == 7, int(step == 7), 0, False, now.fence))
+            self.assertGreater(now.fence, 0)
             self.assertEqual((job.group.rank, job.group.world_size), (0, 1))
             ctx.grad_ready(0)
             ctx.finalize()
             averager.step()
             job.commit()
+            job.confirm_member()
         job.announce_leave()
         while not job.begin().leaving:
             averager.step()
@@ -133,6 +135,8 @@ class Alone(unittest.TestCase):
         job = self.job()
         with self.assertRaises(ddp.InvalidStateError):
             job.commit()
+        with self.assertRaises(ddp.InvalidStateError):
+            job.confirm_member()
         with self.assertRaises(ddp.InvalidStateError):
             job.add_context(ddp.Context(job.group))
         job.add_state("a", np.zeros(3, np.float32))

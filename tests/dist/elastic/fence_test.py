@@ -107,6 +107,44 @@ class Fence(unittest.TestCase):
                     self.assertNotIn("applied", after)
                     self.end(others)
 
+    def test_a_rank_that_was_stopped_replaces_no_newer_checkpoint(self):
+        with self.stores() as stores, tempfile.TemporaryDirectory() as folder:
+            for kind, init in stores.items():
+                file = f"{folder}/{kind}"
+                with self.subTest(store=kind), Job(init=init, backend="tcp", max=2, steps=STEPS, pause=10_000, timeout=1000, settle=800,
+                                                   save=file) as job:
+                    rank = job.start(stop="write", stop_at=50)
+                    read_until(rank, "of 1")
+                    other = job.start()
+                    read_until(other, "of 2")
+                    read_until(other, "of 1 after")
+                    for _ in range(3):
+                        read_until(other, "saved")
+                    fence, steps = read_checkpoint(file)
+                    rank.send_signal(signal.SIGCONT)
+                    after = all_of(rank).partition("goes on")[2]
+                    self.assertIn("not saved", after)
+                    self.end(other)
+                    self.assertEqual(read_checkpoint(file)[0], fence)
+                    self.assertGreaterEqual(read_checkpoint(file)[1], steps)
+
+    def test_fences_grow_when_a_job_begins_anew(self):
+        with self.stores() as stores, tempfile.TemporaryDirectory() as folder:
+            for kind, init in stores.items():
+                fences = []
+                for _ in range(3):
+                    with self.subTest(store=kind), Job(init=init, backend="tcp", max=1, steps=3, settle=200, save=f"{folder}/{kind}") as job:
+                        self.assertIn("done 3", all_of(job.start()))
+                    fences.append(read_checkpoint(f"{folder}/{kind}")[0])
+                self.assertLess(fences[0], fences[1], kind)
+                self.assertLess(fences[1], fences[2], kind)
+
+
+def read_checkpoint(file):
+    """Its fence, and the number of steps."""
+    with open(file) as text:
+        return tuple(map(int, text.read().split()))
+
 
 def all_of(rank):
     """What it has said, at its end."""

@@ -16,6 +16,8 @@
  *                      norm, optimizer, loss, commit, committed
  *     stop=PLACE stop-at=N
  *                      stops there (SIGSTOP) until it gets SIGCONT, and prints "goes on" then
+ *     save=FILE        after each step rank 0 writes "FENCE STEP" to another file, comes to the place "write", asks whether it is still
+ *                      a member, and gives the file this name
  *     clock=1          "applied" lines end with "at MS": milliseconds of CLOCK_MONOTONIC
  *
  * Gradients are sums of integers over the samples of a step, so the result depends neither on the ranks nor on their number. At the end it
@@ -43,6 +45,7 @@ static struct {
     const char* die;
     const char* calls;
     const char* stop;
+    const char* save;
     long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at, die_after, contexts,
         stop_at, clock;
 } want = {.init = "",
@@ -53,6 +56,7 @@ static struct {
           .calls = "",
           .contexts = 1,
           .stop = "",
+          .save = "",
           .steps = 100,
           .min = 1,
           .settle = 2000,
@@ -252,6 +256,21 @@ static void leave(void) {
     me.elastic = NULL;
 }
 
+static void save(const ddp_elastic_step* now) {
+    char written[4096];
+    snprintf(written, sizeof written, "%s.%ld", want.save, (long)getpid());
+    FILE* file = fopen(written, "w");
+    if (!file || fprintf(file, "%ld %ld\n", (long)now->fence, (long)now->step + 1) < 0 || fclose(file) != 0) exit(3);
+    at("write");
+    if (ddp_elastic_confirm_member(me.elastic, &me.error) != DDP_OK) {
+        printf("not saved: %s\n", ddp_error_message(me.error));
+        forget_error();
+        return;
+    }
+    if (rename(written, want.save) != 0) exit(3);
+    printf("saved %ld\n", (long)now->step + 1);
+}
+
 /* A sum over the ranks, if the program makes this call. */
 static ddp_status call(const char* name, int world) {
     if (!strstr(want.calls, name)) return DDP_OK;
@@ -303,6 +322,7 @@ static int step(const ddp_elastic_step* now) {
     else
         printf("applied %ld in %ld\n", (long)now->step, (long)now->roster);
     at("committed");
+    if (*want.save && now->rank == 0) save(now);
     return 1;
 }
 
@@ -369,7 +389,7 @@ static int take(const char* argument) {
     } texts[] = {{"init=", &want.init}, {"backend=", &want.backend},
                  {"hook=", &want.hook}, {"hook-options=", &want.hook_options},
                  {"die=", &want.die},   {"calls=", &want.calls},
-                 {"stop=", &want.stop}};
+                 {"stop=", &want.stop}, {"save=", &want.save}};
     ++value;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
         if (strncmp(argument, texts[i].name, strlen(texts[i].name)) == 0) return *texts[i].text = value, 1;

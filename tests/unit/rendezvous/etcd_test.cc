@@ -33,6 +33,16 @@ std::size_t count(const std::string& text, const std::string& part) {
     return found;
 }
 
+TEST_F(Etcd, AFenceOutlivesTheContentsAndItsParticipants) {
+    const EtcdCluster cluster(1);
+    const std::string uri = cluster.uri();
+    open(uri)->raise_fence(5);
+    EXPECT_EQ(count(keys_of(cluster), "/ddp/"), 1U);
+    auto store = open(uri);
+    EXPECT_EQ(store->num_keys(), 0);
+    EXPECT_EQ(store->raise_fence(0), 5);
+}
+
 // Adds in two threads while `happens` runs; nothing may be lost or counted twice.
 void expect_exact_sums(const std::string& uri, const std::function<void()>& happens) {
     auto a = open(uri);

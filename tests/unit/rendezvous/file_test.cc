@@ -36,6 +36,27 @@ TEST(File, TheLastParticipantDeletesTheFile) {
     EXPECT_EQ(open(path.uri())->num_keys(), 0);
 }
 
+TEST(File, AFenceOutlivesTheContentsAndItsParticipants) {
+    TempPath path;
+    {
+        auto store = open(path.uri());
+        store->set("k", "v");
+        EXPECT_EQ(store->raise_fence(5), 5);
+        for (int i = 0; i < 300; ++i) store->set("k", std::string(100'000, 'v'));  // compacts the log
+        EXPECT_EQ(store->raise_fence(0), 5);
+    }
+    ASSERT_TRUE(std::filesystem::exists(path.file()));
+    EXPECT_LT(std::filesystem::file_size(path.file()), 100);
+    {
+        Child child({path.uri(), "push"});
+        EXPECT_EQ(child.read_line(), "ready");
+        child.kill();
+    }
+    auto store = open(path.uri());
+    EXPECT_EQ(store->num_keys(), 0);
+    EXPECT_EQ(store->raise_fence(0), 5);
+}
+
 // One that is on its way out must not look alive to the last.
 TEST(File, ThoseWhoLeaveAtOnceDeleteTheFile) {
     for (int round = 0; round < 300; ++round) {

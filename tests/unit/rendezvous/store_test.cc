@@ -6,6 +6,7 @@
 
 #include "rendezvous/protocol.h"
 #include "support.h"
+#include "util/boot_clock.h"
 
 namespace libddp::testing {
 namespace {
@@ -31,6 +32,27 @@ TEST_P(StoreTest, SetAndGet) {
     EXPECT_EQ(b->get(bytes), bytes);
     a->set(std::string(limits::kKey, 'k'), "long");
     EXPECT_EQ(b->get(std::string(limits::kKey, 'k')), "long");
+}
+
+TEST_P(StoreTest, AFenceOnlyGrows) {
+    EXPECT_EQ(a->raise_fence(0), 0);
+    EXPECT_EQ(a->raise_fence(7), 7);
+    EXPECT_EQ(b->raise_fence(3), 7);
+    std::vector<std::future<void>> threads;
+    for (Store* store : {a.get(), b.get()})
+        threads.push_back(std::async(std::launch::async, [store] {
+            for (std::int64_t fence = 8; fence < 40; ++fence) EXPECT_GE(store->raise_fence(fence), fence);
+        }));
+    threads.clear();
+    EXPECT_EQ(a->raise_fence(0), 39);
+}
+
+// What a member may rely on: it is counted from when an answered request was sent, and an idle store does not move it.
+TEST_P(StoreTest, AProcessKnowsUntilWhenItCountsAsAlive) {
+    const std::int64_t before = boot_ms();
+    a->set("key", "value");
+    EXPECT_GT(a->alive_until_ms(), before);
+    EXPECT_LT(a->alive_until_ms(), boot_ms() + 15'000);
 }
 
 TEST_P(StoreTest, GetWaitsForTheKey) {

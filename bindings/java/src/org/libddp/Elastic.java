@@ -112,13 +112,21 @@ public final class Elastic implements AutoCloseable {
             boolean changed = told.getChanged() != 0;
             if (changed) contexts.forEach(each -> each.handle.endStep(false));
             return new ElasticStep(told.getStep(), told.getRoster(), told.getRank(), told.getWorld_size(), changed,
-                    told.getJoined(), told.getLeft(), told.getLeaving() != 0);
+                    told.getJoined(), told.getLeft(), told.getLeaving() != 0, told.getFence());
         }
     }
 
     /** This rank has applied the step: once after each {@link #begin}, when every optimizer has run. */
     public void commit() {
         withParts(() -> ddp.ddp_elastic_commit(handle));
+    }
+
+    /**
+     * Asks the store whether this rank is a member of the newest roster, and throws if it is not: between writing a
+     * checkpoint and renaming it. Put the fence into the file's name, too.
+     */
+    public void confirmMember() {
+        withParts(() -> ddp.ddp_elastic_confirm_member(handle));
     }
 
     /** This rank will leave. Go on with steps until {@link #begin} says leaving. */

@@ -11,6 +11,7 @@ package org.libddp;
  * @param joined if changed: how many of the ranks are new
  * @param left if changed: how many are gone
  * @param leaving whether this rank has announced that it leaves, and the others expect it now
+ * @param fence greater than that of every roster before, also when the job begins anew: for names of checkpoints
  */
-public record ElasticStep(
-        long step, long roster, int rank, int worldSize, boolean changed, int joined, int left, boolean leaving) {}
+public record ElasticStep(long step, long roster, int rank, int worldSize, boolean changed, int joined, int left,
+        boolean leaving, long fence) {}

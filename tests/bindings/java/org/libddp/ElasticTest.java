@@ -45,7 +45,9 @@ class ElasticTest {
             job.setStep(7);
             for (int step = 7; step < 10; ++step) {
                 boolean first = step == 7;
-                assertEquals(new ElasticStep(step, 1, 0, 1, first, first ? 1 : 0, 0, false), job.begin());
+                ElasticStep now = job.begin();
+                assertEquals(new ElasticStep(step, 1, 0, 1, first, first ? 1 : 0, 0, false, now.fence()), now);
+                assertTrue(now.fence() > 0);
                 assertEquals(List.of(0, 1), List.of(job.group().rank(), job.group().worldSize()));
                 gradient.put(0, step);
                 ctx.gradReady(0);
@@ -53,6 +55,7 @@ class ElasticTest {
                 assertEquals(step, gradient.get(0));
                 averager.step();
                 job.commit();
+                job.confirmMember();
             }
             job.announceLeave();
             while (!job.begin().leaving()) {
