@@ -1,0 +1,103 @@
+"""What hooks of ddp.torch see of a bucket, and the optimizers that step in the backward pass."""
+# mypy: ignore-errors
+# PyTorch may not be there, and its types differ between versions.
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from ._errors import UnsupportedError
+from ._torch_module import from_order
+
+
+class GradBucket:
+    """What a hook of register_comm_hook sees: torch.distributed.GradBucket."""
+
+    def __init__(self, bucket, tensors, orders):
+        self._bucket, self._tensors, self._orders = bucket, tensors, orders
+        self._result = self._own = torch.from_dlpack(bucket.buffer)
+
+    def index(self):
+        """0, 1, ... in the order in which buckets are reduced."""
+        return self._bucket.index
+
+    def buffer(self):
+        """All gradients as one flat tensor, with gaps of zeros: the bucket's own, or that of set_buffer."""
+        return self._result
+
+    def gradients(self):
+        """Each parameter's gradient, a view of buffer()."""
+        flat, start, size = self._result.reshape(-1), self._own.data_ptr(), self._own.element_size()
+        views = []
+        for gradient in self._bucket.gradients:
+            own = torch.from_dlpack(gradient.array)
+            first = (own.data_ptr() - start) // size if own.numel() else 0
+            view = flat[first:first + own.numel()].view(own.shape)
+            views.append(from_order(view, self._orders[int(gradient.parameter)]))
+        return views
+
+    def parameters(self):
+        """The parameters, in the order of gradients()."""
+        return [self._tensors[int(gradient.parameter)] for gradient in self._bucket.gradients]
+
+    def is_last(self):
+        """Whether it is the step's last bucket."""
+        return self._bucket.is_last
+
+    def set_buffer(self, tensor):
+        """Replaces the buffer, by a contiguous tensor with as many elements, perhaps of another type."""
+        if tensor.numel() != self._own.numel():
+            raise ValueError(f"set_buffer: the tensor has {tensor.numel()} elements, the bucket {self._own.numel()}")
+        if not tensor.is_contiguous():
+            raise ValueError("set_buffer: the tensor is not contiguous")
+        self._result = tensor
+
+    def _finish(self, result):
+        if isinstance(result, (list, tuple)):
+            result, = result
+        if not isinstance(result, torch.Tensor):
+            raise TypeError("the hook's result: a torch.futures.Future of a tensor, or a tensor, is expected, not "
+                            f"{type(result).__name__}")
+        if result.data_ptr() != self._own.data_ptr():
+            self._own.copy_(result.reshape(-1))
+
+
+def allreduce_hook(group, bucket):
+    """The mean over ranks, as without a hook."""
+    group.allreduce(bucket.buffer(), "avg")
+    return bucket.buffer()
+
+
+def fp16_compress_hook(group, bucket):
+    """The mean over ranks, sent as float16."""
+    half = bucket.buffer().to(torch.float16).div_(group.world_size)
+    group.allreduce(half, "sum")
+    return bucket.buffer().copy_(half)
+
+
+def take_optimizers(names, tensors):
+    """torch.distributed.optim._apply_optimizer_in_backward has optimizers step in hooks of its own, before the mean is there. Removes
+    these hooks. Returns the indices of tensors with such optimizers, which are to step after the mean, or None where nobody has
+    called that function since."""
+    module = sys.modules.get("torch.distributed.optim.apply_optimizer_in_backward")
+    if module is None:
+        return None
+    handles = getattr(module, "param_to_optim_hook_handle_map", None)
+    if handles is not None and not len(handles):  # pylint: disable=use-implicit-booleaness-not-len
+        return None
+    taken = {index for index, tensor in enumerate(tensors) if getattr(tensor, "_in_backward_optimizers", None)}
+    if taken and handles is None:
+        raise UnsupportedError(f"{names[min(taken)]} has an optimizer that steps in the backward pass, before its gradient is the mean over "
+                               "ranks. With this version of PyTorch, use an optimizer's step() after the backward pass")
+    for index in taken:
+        for handle in handles.get(tensors[index], ()):
+            handle.remove()
+    return taken
+
+
+def step_in_backward(tensor):
+    """Steps its optimizers of _apply_optimizer_in_backward, which also forget the gradient."""
+    for optimizer in tensor._in_backward_optimizers:
+        optimizer.step()
+    tensor.grad = None

@@ -1,0 +1,537 @@
+"""The steps of a DistributedDataParallel: its module in a context, and the hooks in the autograd graph that begin and end steps."""
+# mypy: ignore-errors
+# PyTorch may not be there, and its types differ between versions.
+from __future__ import annotations
+
+import dataclasses
+import functools
+import weakref
+import zlib
+
+import torch
+
+from ._errors import InvalidStateError, MismatchError, UnsupportedError
+from ._torch_hooks import GradBucket, step_in_backward, take_optimizers
+from ._torch_module import (Registered, as_bytes, buffers_of, from_order, in_order, order_of, parameters_behind, sparse_of, tensors_in)
+from .context import Context
+
+_MIB = 1 << 20
+# libddp's rows are right. PyTorch of 2026 warns where nobody says whether it is to check them; PyTorch 1.13 does not know the word.
+_UNCHECKED = {"check_invariants": False} if hasattr(torch.sparse, "check_sparse_tensor_invariants") else {}
+_pass_under_way = getattr(torch._C, "_current_graph_task_id", lambda: -1)  # -1: none. PyTorch 1.13 does not tell
+
+#: What the last forward pass with gradients was.
+NONE, SYNCED, LOCAL = range(3)
+
+_alive = weakref.WeakSet()  # all Steps of this process
+
+
+@dataclasses.dataclass
+class Options:
+    """Arguments of DistributedDataParallel, and those of join()."""
+
+    ignored: set  # names
+    delayed: set  # names of parameters that are reduced after the others
+    find_unused: bool
+    static_graph: bool
+    as_views: bool
+    bucket_bytes: int
+    autotune: bool
+    join: dict = dataclasses.field(default_factory=dict)  # empty: outside
+
+
+class Steps:
+    """A module that is registered in a context. A change of the module's tensors, or of the options, needs another one."""
+
+    def __init__(self, module, group, options, init_sync, no_sync):
+        """Collective. no_sync() says whether the program is in no_sync now."""
+        self.options, self.group, self._no_sync = options, group, no_sync
+        self.registered = Registered(module, options.ignored)
+        trained = {name: tensor for name, tensor in module.named_parameters()
+                   if tensor.requires_grad and name not in options.ignored}
+        if not trained:
+            raise ValueError("module: it has no parameter that requires a gradient, so there is nothing to average")
+        self.names, self.tensors = list(trained), list(trained.values())
+        self._indices = {id(tensor): index for index, tensor in enumerate(self.tensors)}
+        sparse = sparse_of(module)
+        self._sparse = {index for index, tensor in enumerate(self.tensors) if id(tensor) in sparse}
+        cap = 0 if options.autotune else options.bucket_bytes
+        self.context = Context(group, bucket_cap=cap, first_bucket_cap=min(_MIB, cap), initial_broadcast=init_sync,
+                               find_unused=options.find_unused and not options.static_graph, static_graph=options.static_graph,
+                               autotune=options.autotune, **{"broadcast_buffers": False, **options.join})
+        try:
+            self._register(module)
+        except BaseException:
+            self.context.close()
+            raise
+        self._views, self._generation = [None] * len(self.tensors), -1
+
+        self._mode = NONE
+        self._fresh = False  # a synced forward pass has been made, and no step has ended since
+        self._blind = False  # ... and nobody knows the tensors that it returned
+        self.in_pass = False  # _end_of_pass will run
+        self._reached, self._waiting, self._next_output = set(), set(), 0  # outputs, by this backward pass, and by none
+        self.open = False    # a step has begun
+        self.stepped = False  # ... once
+        self._marked = False  # it knows which parameters the forward pass did not use
+        self._unused = ()    # by the last forward pass
+        self._frozen = set()
+        self._uses = [1] * len(self.tensors)  # gradients of a parameter in a step: more than 1 only in a static graph
+        self._learning = options.static_graph  # ... whose first step shows that
+        self._came = []  # meanwhile
+        self._of_others = []  # in a static graph: what only other ranks use
+        self._left, self._missing = [], set()  # in this step
+        self._accumulated = set()  # got gradients in no_sync
+        self.scale = 1  # of the mean
+        self.after_mean = None  # a function that ends each step
+        self._stepping = set()  # have an optimizer that steps in the backward pass
+        self._listeners, self._nodes = [], []
+        self._listen()
+        _alive.add(self)
+
+    # REGISTRATION
+
+    def _register(self, module):
+        self._copies = []  # (a tensor with gaps, the copy that the context knows instead)
+        self._orders = [None if index in self._sparse else order_of(tensor) for index, tensor in enumerate(self.tensors)]
+        named = list(zip(self.names, self._orders))  # with all that commit sends
+        for index, (name, tensor) in enumerate(zip(self.names, self.tensors)):
+            if tensor.device.type != "cpu":
+                raise UnsupportedError(f"{name} is on {tensor.device}: this DistributedDataParallel takes modules on the CPU")
+            self.context.register(name, self._memory(name, tensor, self._orders[index]), sparse=index in self._sparse,
+                                  delayed=name in self.options.delayed)
+        self._buffers = []  # (owner, key, name, order, the copy that the context sends in join)
+        for name, tensor in module.named_parameters():
+            if not tensor.requires_grad and name not in self.options.ignored and not self.options.join:
+                named.append((name, order_of(tensor)))
+                memory = self._memory(name, tensor, named[-1][1])
+                self.context.register_buffer(name, as_bytes(name, memory))  # becomes rank 0's, as the others
+        for owner, key, name, tensor in buffers_of(module, self.options.ignored):
+            order = order_of(tensor)
+            named.append((name, order))
+            if self.options.join:
+                memory = as_bytes(name, in_order(tensor.data, order).contiguous()).clone()
+            else:
+                memory = as_bytes(name, self._memory(name, tensor, order))
+            self._buffers.append((owner, key, name, order, memory))
+            self.context.register_buffer(name, memory)
+        self.context.commit()
+        for tensor, copied in self._copies:
+            tensor.copy_(copied)
+        self._compare_orders(named)
+
+    def _memory(self, name, tensor, order):
+        """The memory of a tensor with its dimensions in their own order, or a copy of it where elements leave gaps."""
+        if tensor.layout != torch.strided:
+            raise UnsupportedError(f"{name} is {tensor.layout}: this DistributedDataParallel takes dense tensors")
+        tensor = in_order(tensor.data, order)  # autograd does not count what is written there, nor what libddp writes
+        if tensor.is_contiguous():
+            return tensor
+        copied = tensor.contiguous()
+        try:
+            tensor.copy_(copied)
+        except RuntimeError as error:  # its elements share memory
+            raise UnsupportedError(f"{name}: {error}") from error
+        self._copies.append((tensor, copied))
+        return copied
+
+    def _compare_orders(self, named):
+        """Ranks whose tensors lie in memory in different orders would average other elements."""
+        if self.group.world_size == 1 or self.options.join:
+            return
+        mine = torch.tensor([zlib.crc32(repr(order).encode()) for _, order in named], dtype=torch.int64)
+        all_ranks = torch.empty(self.group.world_size * len(named), dtype=torch.int64)
+        self.group.allgather(all_ranks, mine)
+        for rank, theirs in enumerate(all_ranks.view(self.group.world_size, -1)):
+            for (name, _), one, first in zip(named, theirs.tolist(), all_ranks.tolist()):
+                if one != first:
+                    raise MismatchError(f"{name}: its elements lie in memory in another order on rank {rank} than on rank 0. Give it one "
+                                        "memory format on all ranks: .contiguous(), or .to(memory_format=...)", rank=rank)
+
+    def _listen(self):
+        """A hook of the node that adds to .grad runs after that, once in each backward pass. A hook of the tensor would run before."""
+        reference = weakref.ref(self)
+
+        def ready(*_, index):
+            steps = reference()
+            if steps is not None:
+                steps._ready(index)
+
+        for index, tensor in enumerate(self.tensors):
+            with torch.enable_grad():
+                node = tensor.expand_as(tensor).grad_fn.next_functions[0][0]
+            self._listeners.append(node.register_hook(functools.partial(ready, index=index)))
+            self._nodes.append(node)  # PyTorch does not keep the nodes, and the hooks go with them
+        self._stepping = take_optimizers(self.names, self.tensors) or set()
+
+    def set_hook(self, state, hook):
+        """hook(state, GradBucket) reduces the buckets."""
+        tensors, orders = self.tensors, self._orders
+
+        def call(_, bucket):
+            given = GradBucket(bucket, tensors, orders)
+            with torch.no_grad():
+                result = hook(state, given)
+                given._finish(result.wait() if isinstance(result, torch._C.Future) else result)
+
+        self.context.set_hook(call)
+
+    def carry(self, old):
+        """Goes on where other Steps of the same module end: what no_sync has accumulated, by tensor."""
+        if old.open:
+            old.report_missing("The step before has not ended")
+        accumulated = {id(old.tensors[index]): old.names[index] for index in old._accumulated}
+        self._accumulated = {self._indices[tensor] for tensor in accumulated if tensor in self._indices}
+        self.stepped, self.after_mean = old.stepped, old.after_mean
+
+    def close(self):
+        """Ends listening, and frees the context."""
+        for handle in self._listeners:
+            handle.remove()  # the graph of a loss may keep its node
+        self._listeners, self._nodes = [], []
+        _alive.discard(self)
+        self.context.close()
+
+    def buffers(self):
+        """(the module that owns it, name, tensor) of each buffer that is there now."""
+        return [(owner, name, owner._buffers[key]) for owner, key, name, _, _ in self._buffers if owner._buffers.get(key) is not None]
+
+    # CHANGES OF THE MODULE
+
+    def check(self):
+        """A sentence about what is no longer as it was registered, if these Steps cannot go on. Of the registered parameters, those that
+        are frozen now get no gradient."""
+        sentence, turned = self.registered.change()
+        if sentence is not None or not (turned or self._frozen):
+            return sentence
+        for name, tensor in turned:
+            if tensor.requires_grad:
+                return f"{name} requires a gradient"
+            if self.options.static_graph or self.options.join:
+                return f"{name} is frozen"
+        if not self.options.find_unused and not self.open:  # to them a frozen parameter is an unused one
+            self._freeze({self._indices[id(tensor)] for _, tensor in turned})
+        return None
+
+    def _freeze(self, frozen):
+        for index in sorted(frozen & self._accumulated):
+            if self.tensors[index].grad is not None:
+                raise InvalidStateError(
+                    f"{self.names[index]} was frozen with a gradient from no_sync that is this rank's own. Freeze it before, or after the "
+                    "step that averages its gradient, or set its .grad to None")
+        for indices, now in ((frozen - self._frozen, True), (self._frozen - frozen, False)):
+            if indices:
+                self.context.set_frozen(sorted(indices), now)
+        self._frozen = frozen
+
+    # FORWARD PASSES
+
+    def forward_begins(self):
+        """Ends the traces of a backward pass that failed."""
+        self.in_pass = False
+        if self.open and (len(self._missing) < len(self.tensors)):
+            self.report_missing("The backward pass before this forward pass did not end, or")
+
+    def forward_ends(self, output, synced):
+        """After a forward pass with gradients."""
+        self._mode = SYNCED if synced else LOCAL
+        if not synced:
+            return
+        taken = take_optimizers(self.names, self.tensors)
+        if taken:
+            self._stepping |= taken
+        tensors = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        if not self._fresh:
+            self._waiting, self._blind = set(), False
+        self._blind = self._blind or not tensors
+        reference = weakref.ref(self)
+        for tensor in tensors:
+            tensor.register_hook(functools.partial(_reach, reference, self._next_output))
+            self._waiting.add(self._next_output)
+            self._next_output += 1
+        if self.options.find_unused and not self.options.static_graph:
+            used = parameters_behind(tensors)
+            unused = [] if not tensors else [index for index, tensor in enumerate(self.tensors) if id(tensor) not in used]
+            self._unused = unused if not self._fresh else sorted(set(unused) & set(self._unused))
+        self._fresh = True
+
+    # BACKWARD PASSES
+
+    def _may_miss(self):
+        """Whether a backward pass may end without gradients of some parameters."""
+        return self._learning if self.options.static_graph else self.options.find_unused
+
+    def _enter(self):
+        self.in_pass = True
+        self._reached = set()
+        torch.autograd.Variable._execution_engine.queue_callback(self._end_of_pass)
+
+    def _reach(self, output):
+        """A backward pass has come to a tensor that a forward pass returned. It is the outermost one."""
+        if self._mode != SYNCED:
+            return
+        if not self.in_pass or output in self._reached:  # reached before: in a pass that failed
+            self._enter()
+        self._reached.add(output)
+        self._waiting.discard(output)
+
+    def _ready(self, index):
+        """.grad of a parameter is complete."""
+        if self._mode != SYNCED or not (self.in_pass or self._fresh):
+            self._stray(index)
+            return
+        if not self.in_pass:
+            self._enter()
+        if not self.open:
+            self.begin()
+        if not self._marked:
+            self._mark(self._unused)
+        if self.tensors[index].grad is None and self._may_miss():
+            return  # the backward pass came here without a gradient
+        if self._learning:
+            self._came.append(index)
+            return
+        if not self._left[index]:
+            raise InvalidStateError(
+                f"{self.names[index]} has got a gradient more often in this step than its graph shows: it was marked unused by the last "
+                "forward pass, or two segments of torch.utils.checkpoint use it (use_reentrant=False or static_graph=True allows that), or "
+                "a backward pass follows one that failed. Each forward pass has one backward pass")
+        self._left[index] -= 1
+        if not self._left[index]:
+            self._announce(index)
+            self._missing.discard(index)
+
+    def _stray(self, index):
+        """A gradient of this rank only: wanted in no_sync."""
+        if self._mode == LOCAL or self._no_sync():
+            self._accumulated.add(index)
+            return
+        tensor = id(self.tensors[index])
+        if any(tensor in other._indices and (other.in_pass or other._fresh or other._mode == LOCAL or other._no_sync())
+               for other in list(_alive) if other is not self):
+            return  # another DistributedDataParallel of the module takes it
+        raise InvalidStateError(
+            f"{self.names[index]} has got a gradient in a backward pass that no forward pass of this DistributedDataParallel belongs to, so it "
+            "is this rank's own. Call model(x), not model.module(x). In model.no_sync() gradients may be this rank's own")
+
+    def _end_of_pass(self):
+        """At the end of a backward pass. One inside another pass, as in torch.utils.checkpoint, may end before it."""
+        if not self.in_pass:
+            return
+        self.in_pass = False
+        if not self.open:
+            if not self._may_miss():
+                return  # no gradient: all is frozen, or it was torch.autograd.grad
+            self.begin()
+        if self._learning and (self._reached or self._blind):
+            self._learn()
+        elif self._missing and self._may_miss():
+            if not self._reached and not self._blind:
+                return  # of a pass inside
+            self._mark(sorted(self._missing.union(() if self._marked else self._unused)))
+        elif self._missing:
+            if self._waiting or self._blind:
+                return  # a backward pass from another output may bring them
+            self.report_missing("This backward pass")
+        for index in self._of_others:
+            self._announce(index)
+        self._finish()
+
+    def _learn(self):
+        """The first step of a static graph: how often each parameter gets a gradient, and which of them no rank uses."""
+        self._learning = False
+        self._uses = [0] * len(self.tensors)
+        last = {}
+        for place, index in enumerate(self._came):
+            self._uses[index] += 1
+            last[index] = place
+        self._came, self._missing = [], set()
+        used = torch.tensor([int(uses > 0 or tensor.grad is not None) for uses, tensor in zip(self._uses, self.tensors)],
+                            dtype=torch.int32)
+        self.group.allreduce(used, "max")
+        self._of_others = [index for index, uses in enumerate(self._uses) if not uses and used[index]]
+        unused = [index for index in range(len(self.tensors)) if not used[index]]
+        if unused:
+            self.context.mark_unused(unused)
+        for index in sorted(last, key=last.get):  # the order in which they were complete
+            self._announce(index)
+
+    def begin(self):
+        """Buckets may move here; a .grad that was in one is then memory like any other."""
+        if self.options.join:
+            self._write_copies()
+        self.context.step_begin()
+        if self.options.join:  # it sends buffers
+            self._read_copies()
+        self.open, self.stepped, self._marked = True, True, False
+        self._left = [0 if index in self._frozen else uses for index, uses in enumerate(self._uses)]
+        self._missing = {index for index, left in enumerate(self._left) if left}
+        self._came = []
+
+    def _mark(self, indices):
+        """This step does not use these. What earlier passes left in a .grad counts all the same."""
+        self._marked = True
+        held = {index for index in indices if self.tensors[index].grad is not None}
+        unused = [index for index in indices if index not in held]
+        if unused:  # a context that does not look for them takes no list
+            self.context.mark_unused(unused)
+        for index in sorted(held):
+            self._announce(index)
+        for index in indices:
+            self._left[index] = 0
+        self._missing.difference_update(indices)
+
+    def report_missing(self, when):
+        names = [self.names[index] for index in sorted(self._missing)]
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        advice = ("A static graph uses the same parameters in each step" if self.options.static_graph else
+                  "Where a forward pass does not use each parameter, say find_unused_parameters=True, and let the loss depend on everything "
+                  "that forward returns")
+        raise InvalidStateError(f"{when} gave no gradient for {shown or 'any parameter'}, so the step was not finished. {advice}")
+
+    def _announce(self, index):
+        tensor = self.tensors[index]
+        grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.detach()
+        if index in self._sparse:
+            grad = grad.coalesce()
+            self.context.grad_ready_sparse(index, grad.indices()[0].contiguous(), grad.values().contiguous())
+            return
+        view = self.view(index)
+        if grad.data_ptr() != view.data_ptr():
+            view.copy_(grad)
+            if self.options.as_views and tensor.grad is not None:
+                tensor.grad = view  # frees the other memory now
+        self.context.grad_ready(index)
+
+    def view(self, index):
+        """A gradient's place in its bucket, with the strides of its parameter."""
+        if self._generation != self.context.layout_generation:
+            self._views, self._generation = [None] * len(self.tensors), self.context.layout_generation
+        if self._views[index] is None:
+            self._views[index] = from_order(torch.from_dlpack(self.context.grad_view(index)), self._orders[index])
+        return self._views[index]
+
+    def _finish(self):
+        """The end of the backward pass: every .grad becomes the mean over ranks."""
+        self.open = self._fresh = False
+        self._waiting = set()
+        self._accumulated.clear()
+        self.context.finalize()
+        may_be_unused = self.options.find_unused or self.options.static_graph
+        for index, tensor in enumerate(self.tensors):
+            if index in self._frozen or (may_be_unused and not self.context.param_used(index)):
+                continue  # by no rank
+            self._take_mean(index, tensor)
+            if index in self._stepping:
+                step_in_backward(tensor)
+        if self.after_mean is not None:
+            self.after_mean()
+
+    def _take_mean(self, index, tensor):
+        if index in self._sparse:
+            indices, values = map(torch.from_dlpack, self.context.sparse_gradient(index))
+            tensor.grad = torch.sparse_coo_tensor(indices[None], values * self.scale, tensor.shape, **_UNCHECKED)
+            return
+        view = self.view(index)
+        if self.scale != 1:
+            view.mul_(self.scale)
+        if self.options.as_views:
+            tensor.grad = view
+        elif tensor.grad is None:
+            tensor.grad = torch.empty_like(tensor.detach()).copy_(view)  # with its strides
+        elif tensor.grad.data_ptr() != view.data_ptr():
+            with torch.no_grad():
+                tensor.grad.copy_(view)
+
+    # JOINING
+
+    def follow(self):
+        """Takes part in a step of other ranks with gradients of zero. No .grad changes."""
+        self.context.step_begin()
+        if self._learning:
+            raise UnsupportedError("join: with a static graph, each rank needs inputs for one step at least")
+        if self._may_miss():
+            self.context.mark_unused(range(len(self.tensors)))
+        else:
+            for index in range(len(self.tensors)):
+                if index in self._frozen or not (self._uses[index] or index in self._of_others):
+                    continue
+                if index in self._sparse:
+                    tensor = self.tensors[index]
+                    self.context.grad_ready_sparse(index, torch.empty(0, dtype=torch.int64), tensor.detach().new_empty(0, *tensor.shape[1:]))
+                else:
+                    self.view(index).zero_()
+                    self.context.grad_ready(index)
+        self.context.finalize()
+
+    def join(self):
+        """This rank has no more inputs."""
+        self._write_copies()
+        self.context.join()
+        self._read_copies()
+
+    def _write_copies(self):
+        for tensor, copied in self._copies:
+            copied.copy_(tensor)
+        for owner, key, name, order, copied in self._buffers:
+            tensor = owner._buffers.get(key)
+            if tensor is not None:
+                copied.copy_(as_bytes(name, in_order(tensor.data, order).contiguous()))
+
+    def _read_copies(self):
+        for tensor, copied in self._copies:
+            tensor.copy_(copied)
+        for owner, key, _, order, copied in self._buffers:
+            tensor = owner._buffers.get(key)
+            if tensor is not None:
+                memory = in_order(tensor.data, order)
+                memory.copy_(copied if copied.dtype == memory.dtype else copied.view(memory.dtype).view(memory.shape))
+
+
+def _reach(reference, output, _):
+    steps = reference()
+    if steps is not None:
+        steps._reach(output)
+
+
+class Reducer:
+    """What libraries need of PyTorch's reducer."""
+
+    def __init__(self, begin):
+        self.prepare_for_backward = begin
+
+    def prepare_for_forward(self):
+        """Nothing is left to do."""
+
+    def _rebuild_buckets(self):
+        return False  # libddp does it
+
+
+def abandon(module, group):
+    """Before another registration: closes contexts whose backward passes have failed, so that nothing meets the rest of such a step. Of
+    those in groups of the program's own, only where the module is now registered in another group."""
+    tensors = {id(tensor) for tensor in module.parameters()}
+    for steps in list(_alive):
+        if steps.open and not in_backward_pass() and (group is None or (steps.group is not group and not tensors.isdisjoint(steps._indices))):
+            steps.close()
+
+
+def in_backward_pass():
+    """Whether autograd is at work on this thread: a forward pass is then a repetition of one before."""
+    return _pass_under_way() != -1
+
+
+def _refuse_open_step(optimizer, *_):
+    for steps in list(_alive):
+        if steps.open and len(steps._missing) < len(steps.tensors) and not in_backward_pass():
+            stepped = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+            if not stepped.isdisjoint(steps._indices):
+                steps.report_missing("An optimizer steps, and the backward pass before")
+
+
+try:
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+except ImportError:  # PyTorch 1.13: the next forward pass says it
+    pass
+else:
+    register_optimizer_step_pre_hook(getattr(torch, "_disable_dynamo", lambda function: function)(_refuse_open_step))

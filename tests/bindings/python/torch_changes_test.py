@@ -1,0 +1,338 @@
+"""What ddp.torch.DistributedDataParallel does when the module is no longer what was registered, and when gradients come or stay away
+in other ways than it expects.
+
+    torch_changes_test.py       on 2 and on 3 ranks
+"""
+import importlib.util
+import sys
+import unittest
+
+import ddp
+import support
+
+if importlib.util.find_spec("torch") is None:
+    print("skipped: PyTorch is not installed (Debian: python3-torch)")
+    sys.exit()
+
+import torch  # noqa: E402  (only where it is)
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from ddp.torch import DistributedDataParallel, process_group  # noqa: E402
+
+MODES = ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}, {"static_graph": True})
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+class Changes(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.group = process_group()
+        cls.rank, cls.world = cls.group.rank, cls.group.world_size
+
+    def step(self, model, rank, function=None):
+        """A backward pass over the inputs of one rank."""
+        x = torch.ones(2, 3, dtype=next(model.parameters()).dtype) * (1 + rank)
+        (function or model)(x).square().sum().backward()
+
+    def check(self, model, bound=1e-5):
+        """Some steps: gradients are the means of those that copies of the module get from the inputs of each rank."""
+        for _ in range(3):
+            model.zero_grad()
+            self.step(model, self.rank)
+            expected = {}
+            values = {name: tensor.detach().clone().requires_grad_(tensor.requires_grad)
+                      for name, tensor in model.module.named_parameters()}
+            for rank in range(self.world):
+                self.step(model, rank, lambda x: torch.func.functional_call(model.module, values, x))
+            for name, tensor in model.module.named_parameters():
+                expected = values[name].grad
+                if expected is None:
+                    self.assertIsNone(tensor.grad, name)
+                else:
+                    self.assertEqual(tensor.grad.dtype, tensor.dtype)
+                    self.assertLess((tensor.grad - expected / self.world).abs().max().item(), bound, name)
+            with torch.no_grad():
+                for tensor in model.parameters():
+                    if tensor.grad is not None:
+                        tensor -= 0.01 * tensor.grad
+
+    def test_converted(self):
+        for options in MODES:
+            with self.subTest(**options):
+                model = DistributedDataParallel(Network(), **options)
+                self.check(model)
+                model.double()
+                with support.raises(self, RuntimeError, "first.weight is torch.float64", "registers the module again"):
+                    model.context.average_parameters()
+                self.check(model, 1e-12)
+                model.to(torch.bfloat16)
+                self.check(model, 0.2)
+                model.float()
+                self.check(model)
+                with torch.no_grad():
+                    model.module.first.weight.fill_(self.rank)
+                model.context.average_parameters()
+                self.assertTrue(model.module.first.weight.eq((self.world - 1) / 2).all())
+
+    def test_an_averager_of_memory_that_is_gone(self):
+        model = DistributedDataParallel(Network())
+        averager = ddp.Averager(model.context, 1)
+        model.double()
+        self.check(model, 1e-12)
+        with self.assertRaises((RuntimeError, ValueError)):
+            averager.step()
+
+    def test_other_memory(self):
+        """As optimizers do that keep all parameters in one tensor."""
+        for options in MODES:
+            model = DistributedDataParallel(Network(), **options)
+            self.check(model)
+            for tensor in model.parameters():
+                tensor.data = tensor.data.clone()
+            self.check(model)
+
+    def test_replaced_tied_untied_added(self):
+        for options in MODES:
+            with self.subTest(**options):
+                module = Network()
+                module.last = nn.Linear(4, 4)
+                module.tied = nn.Linear(4, 4)
+                module.forward = lambda x: module.tied(module.last(module.first(x)))
+                model = DistributedDataParallel(module, **options)
+                self.check(model)
+                module.tied.weight = module.last.weight
+                self.check(model)
+                module.tied.weight = nn.Parameter(module.last.weight.detach().clone())
+                self.check(model)
+                module.first = nn.Linear(3, 4)
+                with torch.no_grad():
+                    [tensor.fill_(0.1) for tensor in module.first.parameters()]
+                self.check(model)
+                module.more = nn.Linear(4, 4)
+                with torch.no_grad():
+                    [tensor.fill_(0.1) for tensor in module.more.parameters()]
+                module.forward = lambda x: module.more(module.tied(module.last(module.first(x))))
+                self.check(model)
+
+    def test_frozen_and_thawed(self):
+        for options in MODES:
+            with self.subTest(**options):
+                module = Network()
+                module.first.requires_grad_(False)
+                model = DistributedDataParallel(module, **options)
+                self.check(model)
+                module.first.requires_grad_(True)
+                self.check(model)
+                module.last.requires_grad_(False)
+                self.check(model)
+                module.last.requires_grad_(True)
+                self.check(model)
+
+    def test_a_frozen_network_passes_gradients_on(self):
+        """As the discriminator of a GAN does while the generator learns."""
+        module = Network()
+        model = DistributedDataParallel(module)
+        for _ in range(3):
+            module.requires_grad_(False)
+            x = torch.ones(2, 3, requires_grad=True)
+            model(x).sum().backward()
+            self.assertIsNotNone(x.grad)
+            module.requires_grad_(True)
+            self.check(model)
+
+    def test_frozen_with_a_gradient_of_no_sync(self):
+        module = Network()
+        model = DistributedDataParallel(module, process_group=self.group.split(0))
+        with model.no_sync():
+            self.step(model, self.rank)
+        module.first.requires_grad_(False)
+        with support.raises(self, RuntimeError, "first.weight was frozen", "no_sync"):
+            self.step(model, self.rank)
+
+    def test_a_change_between_no_sync_and_the_step(self):
+        model = DistributedDataParallel(Network())
+        with model.no_sync():
+            self.step(model, self.rank)
+        for tensor in model.parameters():
+            tensor.data = tensor.data.clone()
+        self.step(model, self.rank)
+        other = Network()
+        for rank in range(self.world):
+            self.step(other, rank), self.step(other, rank)
+        for one, two in zip(model.parameters(), other.parameters()):
+            self.assertLess((one.grad - two.grad / self.world).abs().max().item(), 1e-4)
+
+    def test_module_called_directly(self):
+        for options in MODES:
+            with self.subTest(**options):
+                model = DistributedDataParallel(Network(), **options)
+                for _ in range(2):
+                    with support.raises(self, RuntimeError, "model(x), not model.module(x)", "has got a gradient"):
+                        self.step(model, self.rank, model.module)
+                    self.check(model)
+                with model.no_sync():
+                    self.step(model, self.rank, model.module)
+
+    def test_two_wrappers_of_a_module(self):
+        module = Network()
+        one, two = DistributedDataParallel(module), DistributedDataParallel(module)
+        self.check(one)
+        self.check(two)
+
+    def test_missing_there_and_then(self):
+        module = Network()
+        module.never = nn.Linear(2, 2)
+        for options, words in (({}, "find_unused_parameters=True"), ({"gradient_as_bucket_view": True}, "find_unused_parameters=True")):
+            model = DistributedDataParallel(module, process_group=self.group.split(0), **options)
+            with support.raises(self, RuntimeError, "This backward pass gave no gradient for never.weight, never.bias", words):
+                self.step(model, self.rank)
+            self.group.barrier()  # no rank lets its model go before the others have begun their step
+
+    def test_missing_in_a_static_graph(self):
+        module = Network()
+        module.never = nn.Linear(2, 2)
+        module.use = lambda x: module.never(Network.forward(module, x))
+        module.forward = module.use
+        model = DistributedDataParallel(module, process_group=self.group.split(0), static_graph=True)
+        self.check(model)
+        module.forward = lambda x: Network.forward(module, x)
+        with support.raises(self, RuntimeError, "never.weight", "static graph"):
+            self.step(model, self.rank)
+        self.group.barrier()
+
+    def test_two_outputs_with_a_backward_pass_each(self):
+        class Both(nn.Module):
+            def __init__(self):
+                super().__init__()
+                torch.manual_seed(4)
+                self.left, self.right = nn.Linear(3, 2), nn.Linear(3, 2)
+
+            def forward(self, x):
+                return self.left(x), self.right(x)
+
+        model = DistributedDataParallel(Both(), process_group=self.group.split(0))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            left, right = model(torch.ones(2, 3) * (1 + self.rank))
+            left.sum().backward()
+            right.sum().backward()
+            for tensor in (model.module.left.weight, model.module.right.weight):
+                self.assertTrue(tensor.grad.sub(2 * (self.world + 1) / 2).abs().max() < 1e-5)
+            optimizer.step()
+        model(torch.ones(2, 3))[0].sum().backward()
+        with support.raises(self, RuntimeError, "An optimizer steps", "right.weight"):
+            optimizer.step()
+        self.group.barrier()
+
+    def test_a_block_in_two_segments(self):
+        class Twice(Network):
+            def forward(self, x):
+                x = checkpoint(lambda t: self.square(t).tanh(), x, use_reentrant=True)
+                return checkpoint(lambda t: self.square(t).tanh(), x, use_reentrant=True)
+
+            def __init__(self):
+                super().__init__()
+                del self.first, self.last
+                self.square = nn.Linear(3, 3)
+
+        def run(function, rank):
+            function(torch.full((2, 3), 0.1 * (1 + rank), requires_grad=True)).square().sum().backward()
+
+        model = DistributedDataParallel(Twice(), process_group=self.group.split(0))
+        with support.raises(self, RuntimeError, "square.", "use_reentrant=False", "static_graph=True"):
+            run(model, self.rank)
+        self.group.barrier()
+        model = DistributedDataParallel(Twice(), static_graph=True)
+        for _ in range(3):
+            model.zero_grad()
+            run(model, self.rank)
+            other = Twice()
+            for rank in range(self.world):
+                run(other, rank)
+            for one, two in zip(model.parameters(), other.parameters()):
+                self.assertLess((one.grad - two.grad / self.world).abs().max().item(), 1e-6)
+
+    def test_a_whole_model_in_a_checkpoint(self):
+        for reentrant in (True, False):
+            for options in MODES[:3]:
+                with self.subTest(reentrant=reentrant, **options):
+                    model = DistributedDataParallel(Network(), **options)
+                    for _ in range(3):
+                        model.zero_grad()
+                        x = torch.ones(2, 3).mul_(1 + self.rank).requires_grad_()
+                        checkpoint(model, x, use_reentrant=reentrant).square().sum().backward()
+                        other = Network()
+                        for rank in range(self.world):
+                            self.step(other, rank)
+                        for one, two in zip(model.parameters(), other.parameters()):
+                            self.assertLess((one.grad - two.grad / self.world).abs().max().item(), 1e-4)
+
+    def test_unused_in_a_later_backward_pass(self):
+        """What earlier backward passes left in .grad counts, also on a rank that does not use the parameter in the last one."""
+        for options in ({"find_unused_parameters": True}, {"static_graph": True}):
+            for view in (False, True):
+                with self.subTest(view=view, **options):
+                    module = Network()
+                    module.more = nn.Linear(1, 1, bias=False)
+                    model = DistributedDataParallel(module, gradient_as_bucket_view=view, **options)
+                    sums = 0
+                    for factor in (8, 4, 2):
+                        both = self.rank == 0 or (factor == 8 and "static_graph" not in options)
+                        module.forward = lambda x, both=both: Network.forward(module, x).sum() + (module.more(x[:1, :1]).sum() if both else 0)
+                        (factor * model(torch.ones(2, 3))).backward()
+                        ranks = self.world if factor == 8 and "static_graph" not in options else 1
+                        sums += factor * ranks / self.world
+                        self.assertAlmostEqual(module.more.weight.grad.item(), sums, places=4)
+
+    def test_a_failure_does_not_end_later_models(self):
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(_, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(_, grad):
+                raise MemoryError("batch too large")
+
+        for who in (range(self.world), [0], [self.world - 1]):
+            with self.subTest(who=who):
+                module = Network()
+                if self.rank in who:
+                    module.forward = lambda x: module.last(Fails.apply(module.first(x)))
+                before, kept = process_group(), None
+                with self.assertRaises((MemoryError, ddp.Error)):  # of the others' failure a rank may hear in either call
+                    kept = DistributedDataParallel(module)
+                    self.step(kept, self.rank)
+                model = DistributedDataParallel(Network())  # while the other is still there
+                self.assertIsNot(process_group(), before)
+                self.check(model)
+                del kept
+                self.check(model)
+        type(self).group = process_group()
+
+    def test_forward_with_normalisation_twice(self):
+        module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        model = DistributedDataParallel(module)
+        generator = torch.Generator().manual_seed(self.rank)
+        for _ in range(2):
+            model.zero_grad()
+            outputs = [model(torch.randn(5, 3, generator=generator)) for _ in range(2)]
+            sum(output.pow(3).sum() for output in outputs).backward()
+            first = module[0].weight.grad.clone()
+            self.group.broadcast(first, 0)
+            self.assertTrue(torch.equal(first, module[0].weight.grad))
+
+
+torch.set_num_threads(1)
+support.main((2, 3))

@@ -1,0 +1,329 @@
+"""What libraries and programs use of PyTorch's DistributedDataParallel beside forward and backward passes, with ddp.torch's.
+
+    torch_interface_test.py     on 2 and on 3 ranks
+"""
+import importlib.util
+import sys
+import tempfile
+import unittest
+
+import ddp
+import support
+
+if importlib.util.find_spec("torch") is None:
+    print("skipped: PyTorch is not installed (Debian: python3-torch)")
+    sys.exit()
+
+import torch  # noqa: E402  (only where it is)
+from torch import distributed, nn  # noqa: E402
+
+from ddp.torch import DistributedDataParallel, process_group  # noqa: E402
+
+BOUND = 1e-5
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+class Box:
+    """What a program may return from forward()."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+class Interface(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.group = process_group()
+        cls.rank, cls.world = cls.group.rank, cls.group.world_size
+        path = torch.tensor(list(tempfile.mktemp().encode().ljust(200)), dtype=torch.uint8)
+        cls.group.broadcast(path, 0)
+        distributed.init_process_group("gloo", init_method=f"file://{bytes(path.tolist()).decode().strip()}", rank=cls.rank,
+                                       world_size=cls.world)
+
+    @classmethod
+    def tearDownClass(cls):
+        distributed.destroy_process_group()
+
+    def inputs(self, rank=None):
+        return torch.ones(2, 3) * (1 + (self.rank if rank is None else rank))
+
+    def mean_of(self, module, function=lambda module, x: module(x).square().sum(), ranks=None):
+        """The gradients that the inputs of all ranks give, over the world size."""
+        module.zero_grad()
+        for rank in range(self.world) if ranks is None else ranks:
+            function(module, self.inputs(rank)).backward()
+        return [None if tensor.grad is None else tensor.grad / self.world for tensor in module.parameters()]
+
+    def compare(self, module, expected, bound=BOUND):
+        for (name, tensor), wanted in zip(module.named_parameters(), expected):
+            self.assertLess((tensor.grad - wanted).abs().max().item(), bound, name)
+
+    def test_a_hook_edits_what_set_buffer_gave(self):
+        def clipped(_, bucket):
+            for gradient in bucket.gradients():
+                gradient.mul_(1000)  # before: of the bucket
+            bucket.set_buffer(torch.zeros(bucket.buffer().numel(), dtype=torch.float64))
+            for gradient, tensor in zip(bucket.gradients(), bucket.parameters()):
+                self.assertEqual(gradient.shape, tensor.shape)
+                gradient.fill_(tensor.numel())
+            future = torch.futures.Future()
+            future.set_result(bucket.buffer())
+            return future
+
+        module = nn.Sequential(nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), nn.Flatten(), nn.Linear(4, 2))
+        for view in (False, True):
+            model = DistributedDataParallel(module, gradient_as_bucket_view=view)
+            model.register_comm_hook(None, clipped)
+            model(torch.ones(1, 3, 3, 3)).sum().backward()
+            for tensor in module.parameters():
+                self.assertTrue(tensor.grad.eq(tensor.numel()).all())
+
+    def test_wrong_results_of_hooks(self):
+        for hook, words in ((lambda _, bucket: None, ("hook's result", "NoneType")),
+                            (lambda _, bucket: bucket.set_buffer(torch.zeros(1)), ("set_buffer", "1 elements"))):
+            group = self.group.split(0)
+            with support.raises(self, (TypeError, ValueError, ddp.Error), *words):  # or as another rank tells it, in whatever call
+                model = DistributedDataParallel(Network(), process_group=group)
+                model.register_comm_hook(None, hook)
+                model(self.inputs()).sum().backward()
+            self.group.barrier()
+
+    def test_hooks_of_pytorch(self):
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+        expected = self.mean_of(Network())
+        for hook, state, bound in (
+                (default_hooks.fp16_compress_hook, None, 0.1), (default_hooks.bf16_compress_hook, None, 0.5),
+                (default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), None, 0.1),
+                (default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook),
+                 powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2), None)):
+            model = DistributedDataParallel(Network())
+            model.register_comm_hook(state, hook)
+            for _ in range(4):
+                model.zero_grad()
+                model(self.inputs()).square().sum().backward()
+                first = model.module.first.weight.grad.clone()
+                self.group.broadcast(first, 0)
+                self.assertTrue(torch.equal(first, model.module.first.weight.grad))
+            if bound:
+                self.compare(model.module, expected, bound)
+
+    def test_builtin_hooks(self):
+        for kind, bound in ((distributed.BuiltinCommHookType.ALLREDUCE, BOUND), (distributed.BuiltinCommHookType.FP16_COMPRESS, 0.1)):
+            model = DistributedDataParallel(Network())
+            model._register_builtin_comm_hook(kind)
+            model(self.inputs()).square().sum().backward()
+            self.compare(model.module, self.mean_of(Network()), bound)
+
+    def test_optimizers_in_the_backward_pass(self):
+        from torch.distributed.optim import _apply_optimizer_in_backward
+        for view in (False, True):
+            for before in (True, False):
+                module, other = Network(), Network()
+                expected = [tensor.detach() - 0.1 * grad for tensor, grad in zip(other.parameters(), self.mean_of(other))]
+                if before:
+                    _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
+                model = DistributedDataParallel(module, gradient_as_bucket_view=view)
+                if not before:
+                    _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
+                model(self.inputs()).square().sum().backward()
+                for tensor, wanted in zip(module.parameters(), expected):
+                    self.assertLess((tensor - wanted).abs().max().item(), BOUND)
+                    self.assertIsNone(tensor.grad)
+                with model.no_sync():
+                    model(self.inputs()).square().sum().backward()
+                self.assertIsNotNone(module.first.weight.grad)
+
+    def test_fused_optimizer(self):
+        module, other = Network(), Network()
+        expected = [tensor.detach() - 0.1 * grad for tensor, grad in zip(other.parameters(), self.mean_of(other))]
+        model = DistributedDataParallel(module)
+        model._register_fused_optim(torch.optim.SGD, lr=0.1)
+        model(self.inputs()).square().sum().backward()
+        for tensor, wanted in zip(module.parameters(), expected):
+            self.assertLess((tensor - wanted).abs().max().item(), BOUND)
+
+    def test_it_is_taken_for_pytorchs(self):
+        model = DistributedDataParallel(Network())
+        self.assertIsInstance(model, nn.parallel.DistributedDataParallel)
+        self.assertNotIsInstance(Network(), nn.parallel.DistributedDataParallel)
+        self.assertFalse(model.will_sync_module_buffers())
+        self.assertTrue(DistributedDataParallel(nn.BatchNorm1d(3)).will_sync_module_buffers())
+        data = model._get_ddp_logging_data()
+        self.assertEqual((data["world_size"], data["rank"], data["num_parameter_tensors"]), (self.world, self.rank, 4))
+
+    def test_reducer(self):
+        """As Lightning's manual optimization: forward() in no_sync, and then a step."""
+        model = DistributedDataParallel(Network())
+        with model.no_sync():
+            loss = model(self.inputs()).square().sum()
+        model.reducer.prepare_for_backward([])
+        loss.backward()
+        self.compare(model.module, self.mean_of(Network()))
+
+    def test_join_of_pytorch(self):
+        from torch.distributed.algorithms.join import Join
+        for divide in (True, False):
+            for options in ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
+                module = nn.Sequential(Network(), nn.BatchNorm1d(2))
+                model = DistributedDataParallel(module, **options)
+                with Join([model], divide_by_initial_world_size=divide):
+                    for step in range(2 + self.rank):
+                        present = [rank for rank in range(self.world) if step < 2 + rank]
+                        other = Network()
+                        other.load_state_dict(module[0].state_dict())
+                        model.zero_grad()
+                        model(self.inputs() + torch.tensor([[0.0] * 3, [1.0] * 3])).square().sum().backward()
+                        expected = torch.zeros(())
+                        twin = nn.Sequential(other, nn.BatchNorm1d(2))
+                        for rank in present:
+                            twin.zero_grad()
+                            with torch.no_grad():
+                                [one.copy_(two) for one, two in zip(twin.parameters(), module.parameters())]
+                            twin(self.inputs(rank) + torch.tensor([[0.0] * 3, [1.0] * 3])).square().sum().backward()
+                            expected = expected + twin[1].weight.grad
+                        expected = expected / (self.world if divide else len(present))
+                        self.assertLess((module[1].weight.grad - expected).abs().max().item(), 1e-3)
+                        with torch.no_grad():
+                            [tensor.sub_(0.01 * tensor.grad) for tensor in module.parameters()]
+                for tensor in module.state_dict().values():
+                    first = tensor.clone()
+                    self.group.broadcast(first, 0)
+                    self.assertTrue(torch.equal(tensor, first))
+
+    def test_outputs_that_are_objects(self):
+        class Hidden(Network):
+            def forward(self, x):
+                result = super().forward(x)
+                return lambda: result  # in which nobody finds it
+
+        class Boxed(Network):
+            def forward(self, x):
+                return Box([Box(super().forward(x))])
+
+        for kind, get in ((Boxed, lambda output: output.tensor[0].tensor), (Hidden, lambda output: output())):
+            for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}):
+                module = kind()
+                if options:
+                    module.never = nn.Linear(2, 2)
+                model = DistributedDataParallel(module, **options)
+                expected = self.mean_of(Network())
+                for _ in range(3):
+                    model.zero_grad()
+                    get(model(self.inputs())).square().sum().backward()
+                    self.compare(module, expected)
+
+    def test_strides(self):
+        for view in (False, True):
+            module = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
+            module.gap = nn.Parameter(torch.ones(4, 6)[:, ::2])
+            module.turned = nn.Parameter(torch.ones(5, 5).t())
+            other = nn.Conv2d(3, 8, 3)
+            model = DistributedDataParallel(module, gradient_as_bucket_view=view)
+            for name in ("weight", "bias"):
+                getattr(other, name).data.copy_(getattr(module, name).data)
+            x = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))
+            scale = torch.arange(25.0).view(5, 5)
+            with torch.no_grad():
+                module.forward = lambda x: (nn.Conv2d.forward(module, x).square().sum() + (module.turned * scale).sum()
+                                            + (module.gap * scale[:4, :3]).sum())
+            for _ in range(3):
+                model.zero_grad(), other.zero_grad()
+                model(x * (1 + self.rank)).backward()
+                for rank in range(self.world):
+                    (other(x * (1 + rank)).square().sum() / self.world).backward()
+                self.assertEqual(module.weight.grad.stride(), module.weight.stride())
+                self.assertEqual(module.turned.grad.stride(), module.turned.stride())
+                self.assertTrue(torch.allclose(module.weight.grad, other.weight.grad, rtol=1e-4))
+                self.assertTrue(torch.equal(module.turned.grad, scale) and torch.equal(module.gap.grad, scale[:4, :3]))
+            module.weight.data.add_(self.rank)
+            mean = module.weight.detach() - self.rank + (self.world - 1) / 2
+            model.context.average_parameters()
+            self.assertLess((module.weight - mean).abs().max().item(), BOUND)
+
+    def test_other_strides_on_a_rank(self):
+        module = nn.Linear(4, 4)
+        if self.rank == 1:
+            module.weight = nn.Parameter(torch.ones(4, 4).t())
+        with support.raises(self, ddp.MismatchError, "weight", "memory", "rank 1"):
+            DistributedDataParallel(module, process_group=self.group.split(0))
+
+    def test_types_that_are_only_copied(self):
+        types = [torch.int8, torch.int16, torch.bool, torch.complex64]
+        types += [getattr(torch, name) for name in ("uint16", "uint32", "float8_e4m3fn", "float8_e5m2") if hasattr(torch, name)]
+        module = Network()
+        for dtype in types:
+            name = str(dtype).rpartition(".")[2]
+            value = torch.tensor([[1, 0, 2], [3, 1, 1]]) * (self.rank + 1)
+            module.register_buffer(f"buffer_{name}", value.to(dtype).t())
+            module.register_buffer(f"number_{name}", torch.tensor(1 + self.rank).to(dtype))
+            setattr(module, f"frozen_{name}", nn.Parameter(value.to(dtype), requires_grad=False))
+        model = DistributedDataParallel(module)
+        expected = torch.tensor([[1, 0, 2], [3, 1, 1]])
+        for dtype in types:
+            name = str(dtype).rpartition(".")[2]
+            self.assertTrue(torch.equal(getattr(module, f"frozen_{name}").float(), expected.to(dtype).float()), name)
+            self.assertTrue(torch.equal(getattr(module, f"buffer_{name}").float(), expected.t().to(dtype).float()), name)
+            with torch.no_grad():
+                getattr(module, f"buffer_{name}").copy_((expected.t() + 1 + self.rank).to(dtype))
+        model(self.inputs()).sum().backward()
+        for dtype in types:
+            name = str(dtype).rpartition(".")[2]
+            self.assertTrue(torch.equal(getattr(module, f"buffer_{name}").float(), (expected.t() + 1).to(dtype).float()), name)
+
+    def test_join_does_not_send_what_is_frozen(self):
+        module = Network()
+        module.frozen = nn.Parameter(torch.ones(1000), requires_grad=False)
+        model = DistributedDataParallel(module)
+        with model.join():
+            for _ in range(2 + self.rank):
+                with torch.no_grad():
+                    module.frozen.fill_(self.rank)
+                model(self.inputs()).sum().backward()
+                self.assertTrue(module.frozen.eq(self.rank).all())
+        self.assertTrue(module.frozen.eq(self.rank).all())
+
+    def test_a_buffer_that_is_replaced_in_join(self):
+        module = Network()
+        module.register_buffer("seen", torch.zeros(2))
+        model = DistributedDataParallel(module)
+        with model.join():
+            for step in range(2 + self.rank):
+                module.seen = torch.full((2,), 10.0 * step + self.rank)
+                model(self.inputs()).sum().backward()
+                if step:  # the buffers of the lowest rank with inputs
+                    self.assertEqual(module.seen[0].item(), 10 * step + step - 1)
+
+    def test_other_arguments(self):
+        module = Network()
+        model = DistributedDataParallel(module, bucket_cap_mb=0, delay_all_reduce_named_params=[("first.weight", module.first.weight)],
+                                        param_to_hook_all_reduce=module.last.weight)
+        self.assertEqual(model.context.bucket_count, 4)
+        for _ in range(3):
+            model.zero_grad()
+            model(self.inputs()).square().sum().backward()
+            self.compare(module, self.mean_of(Network()))
+
+    def test_device_mesh(self):
+        try:
+            from torch.distributed.device_mesh import init_device_mesh
+        except ImportError:
+            self.skipTest("this PyTorch has none")
+        module = Network()
+        model = DistributedDataParallel(module, device_mesh=init_device_mesh("cpu", (self.world,)))
+        model(self.inputs()).square().sum().backward()
+        self.compare(module, self.mean_of(Network()))
+        with support.raises(self, ValueError, "device_mesh", "2 dimensions"):
+            DistributedDataParallel(module, device_mesh=init_device_mesh("cpu", (self.world, 1)))
+
+
+torch.set_num_threads(1)
+support.main((2, 3))
