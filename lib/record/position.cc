@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iomanip>
 #include <limits>
+#include <unordered_map>
 #include <utility>
 
 #include "record/operation.h"
@@ -239,6 +240,24 @@ Group find_group(const Parts& all, const std::vector<Sight>& sights) {
     return group;
 }
 
+// How many of the newest groups have no more ranks without a record than all may have.
+template <class Found>
+std::ptrdiff_t affordable(const std::vector<Found>& found, std::vector<std::string>& complaints) {
+    std::int64_t absent = 0;
+    std::ptrdiff_t count = 0;
+    for (auto at = found.rbegin(); at != found.rend(); ++at, ++count) {
+        const Parts& parts = at->second;
+        const auto largest = std::max_element(
+            parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.group->world < b.group->world; });
+        absent += std::max<std::int64_t>(0, largest->group->world - static_cast<std::int64_t>(parts.size()));
+        if (absent <= kMostAbsentRanks) continue;
+        complaints.push_back(str("the oldest ", std::distance(at, found.rend()), " of ", found.size(),
+                                 " groups are left out: there are records of few of their ranks"));
+        break;
+    }
+    return count;
+}
+
 std::string names_text(const std::vector<std::string>& names) {
     std::string text;
     for (std::size_t i = 0; i < names.size() && i < kNamed; ++i) text += str(i == 0 ? "'" : ", '", names[i], "'");
@@ -333,15 +352,16 @@ bool is_over(const Group& group) {
 }
 
 std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
-                               std::int32_t least_world) {
+                               std::vector<std::string>& complaints, std::int32_t least_world) {
     std::vector<std::pair<std::string, Parts>> found;  // in the order in which groups were made
+    std::unordered_map<std::string, std::size_t> places;
     for (const ProcessRecord& process : records) {
         for (const GroupRecord& part : process.groups) {
             if (part.world < least_world || part.rank < 0 || part.rank >= part.world) continue;
             const std::string key = part.name + '\0' + part.key;
-            auto at = std::find_if(found.begin(), found.end(), [&](const auto& one) { return one.first == key; });
-            if (at == found.end()) at = found.insert(at, {key, {}});
-            at->second.push_back({&process, &part});
+            const auto [place, is_new] = places.emplace(key, found.size());
+            if (is_new) found.push_back({key, {}});
+            found[place->second].second.push_back({&process, &part});
         }
     }
     // A process that came late may have the first record.
@@ -351,8 +371,9 @@ std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const 
         return first;
     };
     std::stable_sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return made_ns(a) < made_ns(b); });
+    const auto kept = found.end() - affordable(found, complaints);
     std::vector<Group> groups;
-    for (const auto& [key, parts] : found) groups.push_back(find_group(parts, sights));
+    for (auto at = kept; at != found.end(); ++at) groups.push_back(find_group(at->second, sights));
     return groups;
 }
 

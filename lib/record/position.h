@@ -72,9 +72,13 @@ struct Group {
     std::optional<Verdict> verdict;  // as the first rank met it
 };
 
-// All groups of at least so many ranks. The records must outlive the result.
+// How many ranks without a record all groups together may have. A few bytes of a file can claim a group of very many.
+inline constexpr std::int64_t kMostAbsentRanks = 1 << 16;
+
+// All groups of at least so many ranks. The records must outlive the result. The oldest groups are left out if there are more
+// ranks without a record than kMostAbsentRanks, and a complaint says so.
 std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
-                               std::int32_t least_world = 2);
+                               std::vector<std::string>& complaints, std::int32_t least_world = 2);
 
 // All that were in it have freed it or ended, and somebody has freed it: who died in it has been left behind.
 bool is_over(const Group& group);

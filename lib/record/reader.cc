@@ -220,7 +220,6 @@ void read_fact(ProcessRecord& record, const FactHead& head, Bytes fact) {
             record.failure = read_failure(fact);
             return;
         case FactKind::kMark:
-            record.marks.resize(std::max<std::size_t>(record.marks.size(), head.owner + std::size_t{1}));
             record.marks[head.owner] = fact.rest();
             return;
     }
@@ -346,6 +345,12 @@ std::optional<ProcessRecord> read_record(const std::string& path, const Limits& 
 
 const GroupRecord* ProcessRecord::group(std::uint16_t owner) const {
     return find_owner(groups, owner);
+}
+
+const std::string& ProcessRecord::mark(std::int64_t id) const {
+    static const std::string unknown = "?";
+    const auto found = id < 0 || id >= kMostMarks ? marks.end() : marks.find(static_cast<std::uint32_t>(id));
+    return found == marks.end() ? unknown : found->second;
 }
 
 ContextsOfGroup::ContextsOfGroup(const ProcessRecord& process, const GroupRecord& group) {

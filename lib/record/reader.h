@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,10 +60,11 @@ struct ProcessRecord {
     std::vector<Event> events;  // in order
     std::vector<GroupRecord> groups;
     std::vector<ContextRecord> contexts;
-    std::vector<std::string> marks;
+    std::map<std::uint32_t, std::string> marks;
     std::optional<Failure> failure;
 
     const GroupRecord* group(std::uint16_t owner) const;
+    const std::string& mark(std::int64_t id) const;  // "?": none has this number
 };
 
 // The contexts of one group, for who goes through all events of a process: in a long elastic job it has very many contexts.

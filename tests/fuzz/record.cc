@@ -60,7 +60,8 @@ DDP_FUZZ_TARGET(record, input) {
     const std::string file = contents(bytes);
     try {
         const std::vector<ProcessRecord> records{parse_record(file, "file")};
-        for (const Group& group : find_groups(records, {})) {
+        std::vector<std::string> complaints;
+        for (const Group& group : find_groups(records, {}, complaints)) {
             find_cause(group, 0);
             rank_lines(group);
             find_pace(group);

@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
+#include <utility>
 
 namespace ddprun {
 namespace {
@@ -197,12 +199,50 @@ Variables check_environment(const std::vector<std::string>& texts) {
     return variables;
 }
 
+// How many letters have to be put in, left out or replaced to make one word of the other.
+std::size_t distance(const std::string& from, const std::string& to) {
+    std::vector<std::size_t> row(to.size() + 1);
+    std::iota(row.begin(), row.end(), std::size_t{0});
+    for (std::size_t i = 1; i <= from.size(); ++i) {
+        std::size_t corner = std::exchange(row[0], i);
+        for (std::size_t j = 1; j <= to.size(); ++j) {
+            const std::size_t replaced = corner + (from[i - 1] == to[j - 1] ? 0 : 1);
+            corner = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+        }
+    }
+    return row.back();
+}
+
+// "; did you mean --nnodes?", or "" if no option is similar.
+std::string did_you_mean(const CLI::App& app, const std::string& word) {
+    const std::string name = word.substr(0, word.find('='));
+    std::string nearest;
+    std::size_t least = std::max<std::size_t>(1, name.size() / 4) + 1;
+    for (const CLI::Option* option : app.get_options()) {
+        for (const std::string& known : option->get_lnames()) {
+            const std::size_t away = distance(name, "--" + known);
+            if (away < least) {
+                least = away;
+                nearest = "--" + known;
+            }
+        }
+    }
+    return nearest.empty() ? "" : "; did you mean " + nearest + "?";
+}
+
+// mpirun's name for -n. CLI11 would take the p for a number.
+void refuse_np(int argc, char** argv) {
+    for (int i = 1; i < argc && argv[i][0] == '-' && std::string(argv[i]) != "--"; ++i)
+        require(std::string(argv[i]) != "-np", "-np is an option of mpirun; ddprun has -n");
+}
+
 // What CLI11 left over: the program and its arguments, after "--" if the user wrote that.
-std::vector<std::string> check_program(std::vector<std::string> rest) {
+std::vector<std::string> check_program(const CLI::App& app, std::vector<std::string> rest) {
     const bool separated = !rest.empty() && rest.front() == "--";
     if (separated) rest.erase(rest.begin());
     require(!rest.empty() && !rest.front().empty(), "no program given: ddprun -n 4 ./trainer");
-    require(separated || rest.front().front() != '-', "unknown option " + rest.front());
+    require(separated || rest.front().front() != '-',
+            "unknown option " + rest.front() + did_you_mean(app, rest.front()));
     return rest;
 }
 
@@ -277,13 +317,14 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
     describe(app, options, raw);
     add_names_of_torchrun(app, options, raw);
     try {
+        refuse_np(argc, argv);
         app.parse(argc, argv);
         if (app.count("--status") > 0) {
             require(app.remaining().empty(), "--status starts no program, and takes one JOB");
             options.status = raw.status;
             return options;
         }
-        options.program = check_program(app.remaining());
+        options.program = check_program(app, app.remaining());
         check_nodes(options, raw.rendezvous);
         check_metrics(options, raw.metrics);
         options.environment = check_environment(raw.environment);

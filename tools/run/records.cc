@@ -44,7 +44,7 @@ void make_folder(const std::string& path) {
 struct Reading {
     explicit Reading(const std::string& folder, const record::Limits& limits = {})
         : processes(record::read_records(folder, complaints, limits)),
-          groups(record::find_groups(processes, record::read_sights(folder))) {}
+          groups(record::find_groups(processes, record::read_sights(folder), complaints)) {}
 
     std::vector<std::string> complaints;
     std::vector<record::ProcessRecord> processes;

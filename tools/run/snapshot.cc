@@ -18,7 +18,7 @@ constexpr record::Limits kLimits{record::kEvents, std::uint64_t{64} << 20};
 
 Snapshot::Snapshot(const std::string& folder) {
     processes_ = record::read_records(folder, complaints_, kLimits);
-    std::vector<record::Group> groups = record::find_groups(processes_, record::read_sights(folder), 1);
+    std::vector<record::Group> groups = record::find_groups(processes_, record::read_sights(folder), complaints_, 1);
     std::map<std::string, int> seen, names;
     for (const record::Group& group : groups) ++names[group.name];
     const bool any_runs =

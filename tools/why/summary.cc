@@ -457,14 +457,14 @@ json marks_of(const ProcessRecord& process) {
         std::int64_t count = 0, ns = 0;
     };
     std::map<std::string, Sum> sums;
-    std::map<std::int32_t, std::vector<std::pair<std::size_t, std::int64_t>>> open;  // by thread
+    std::map<std::int32_t, std::vector<std::pair<std::int64_t, std::int64_t>>> open;  // by thread
     for (const Event& event : process.events) {
         if (event.kind == EventKind::kMarkBegin) {
-            open[event.param].emplace_back(static_cast<std::size_t>(event.sequence), event.time_ns);
+            open[event.param].emplace_back(event.sequence, event.time_ns);
         } else if (event.kind == EventKind::kMarkEnd && !open[event.param].empty()) {
             const auto [id, since] = open[event.param].back();
             open[event.param].pop_back();
-            Sum& sum = sums[id < process.marks.size() ? process.marks[id] : "?"];
+            Sum& sum = sums[process.mark(id)];
             ++sum.count;
             sum.ns += event.time_ns - since;
         }
@@ -491,7 +491,7 @@ Job read_job(const std::string& folder) {
     Job job;
     job.folder = folder;
     job.processes = read_records(folder, job.complaints);
-    job.groups = find_groups(job.processes, read_sights(folder));
+    job.groups = find_groups(job.processes, read_sights(folder), job.complaints);
     return job;
 }
 

@@ -149,9 +149,7 @@ private:
             writer_.name_row(marks.row, "marks of thread " + std::to_string(event.param));
         }
         if (event.kind == EventKind::kMarkBegin) {
-            const auto& names = position_.process->marks;
-            const auto id = static_cast<std::size_t>(event.sequence);
-            marks.open.emplace_back(id < names.size() ? names[id] : "?", at);
+            marks.open.emplace_back(position_.process->mark(event.sequence), at);
         } else if (!marks.open.empty()) {
             writer_.span(marks.row, marks.open.back().first, marks.open.back().second, at);
             marks.open.pop_back();

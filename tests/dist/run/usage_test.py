@@ -65,6 +65,15 @@ class UsageTest(Case):
         self.expect_refusal("--env", "--env", "DDP_RANK=1", "true")
         self.expect_refusal("--no-tag", "--no-tag", "--timestamps", "true")
 
+    def test_options_of_others_and_misspelt_ones(self):
+        for words, says in ((("-np", 2, "true"), b"-np is an option of mpirun; ddprun has -n\n"),
+                            (("--nnode", 2, "true"), b"unknown option --nnode; did you mean --nnodes?\n"),
+                            (("--max-restart=2", "true"), b"unknown option --max-restart=2; did you mean --max-restarts?\n"),
+                            (("--nothing-like-it", "true"), b"unknown option --nothing-like-it\n")):
+            result = run(*words)
+            self.expect(result, 2)
+            self.assertIn(says, result.err)
+
     def test_several_nodes_need_a_secret(self):
         env = {name: value for name, value in os.environ.items() if not name.startswith("DDP_SECRET")}
         for variables in ({}, {"DDP_SECRET": "", "DDP_SECRET_FILE": ""}, {"DDP_INSECURE": "1"}):

@@ -23,7 +23,7 @@ protected:
     }
     std::optional<Cause> find(std::int64_t patience_ns = kPatience) {
         records = records_of(all);
-        groups = find_groups(records, sights);
+        groups = groups_of(records, sights);
         return find_cause(groups.front(), patience_ns);
     }
     // All ranks run for this long.

@@ -103,7 +103,9 @@ TEST(Format, KeepsWhatAProcessWrote) {
     ASSERT_TRUE(record.failure);
     EXPECT_EQ(record.failure->status, DDP_ERROR_MISMATCH);
     EXPECT_THAT(record.failure->message, ::testing::MatchesRegex("x+"));
-    EXPECT_EQ(record.marks, std::vector<std::string>{"data"});
+    EXPECT_EQ(record.mark(0), "data");
+    EXPECT_EQ(record.mark(1), "?");
+    EXPECT_EQ(record.mark(-1), "?");
     ASSERT_EQ(record.groups.size(), 1u);
     const GroupRecord& group = record.groups[0];
     EXPECT_EQ(group.rank, 1);
@@ -300,7 +302,8 @@ std::string bytes_of_a_record() {
 void read(std::string_view bytes) {
     try {
         const std::vector<ProcessRecord> records{parse_record(bytes, "a file")};
-        for (const Group& group : find_groups(records, {})) {
+        std::vector<std::string> complaints;
+        for (const Group& group : find_groups(records, {}, complaints)) {
             find_cause(group, 0);
             rank_lines(group);
             find_pace(group);

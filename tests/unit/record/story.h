@@ -65,6 +65,12 @@ public:
         record_.groups[0].totals.left_ns = ns(at);
         return add(kGroupOwner, event(EventKind::kLeft), at);
     }
+    // A group of this number, made then.
+    Story& key(int number, double at) {
+        record_.groups[0].key = "key " + std::to_string(number);
+        record_.groups[0].created_ns = ns(at);
+        return *this;
+    }
     // The process began then, by the system's clock.
     Story& opened(double at) {
         record_.opened_realtime_ns = ns(at);
@@ -145,6 +151,13 @@ inline std::vector<Story> stories(std::int32_t world) {
     std::vector<Story> all;
     for (std::int32_t rank = 0; rank < world; ++rank) all.emplace_back(rank, world);
     return all;
+}
+
+// Of records whose groups are all of interest.
+inline std::vector<Group> groups_of(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
+                                    std::int32_t least_world = 2) {
+    std::vector<std::string> complaints;
+    return find_groups(records, sights, complaints, least_world);
 }
 
 }  // namespace libddp::record
