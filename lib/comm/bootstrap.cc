@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rendezvous/environment.h"
+#include "util/descriptors.h"
 #include "util/error.h"
 #include "util/log.h"
 #include "util/process.h"
@@ -146,6 +147,7 @@ JobEnvironment job_of(const GroupConfig& config) {
 }  // namespace
 
 MeetingPlace find_meeting_place(const GroupConfig& config) {
+    occupy_standard_descriptors();
     check_names(config);
     const auto& method = config.init_method;
     if (!config.store && method != "env://" && !starts_with(method, "tcp://") && !ends_with_its_users(method))

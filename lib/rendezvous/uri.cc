@@ -14,6 +14,7 @@
 #include "rendezvous/tcp_client.h"
 #include "rendezvous/tcp_server.h"
 #include "util/deadline.h"
+#include "util/descriptors.h"
 #include "util/error.h"
 #include "util/interrupt.h"
 
@@ -231,6 +232,7 @@ std::shared_ptr<Store> open_etcd(const EtcdAddress& address, StoreConfig config)
 }  // namespace
 
 std::shared_ptr<Store> open_store(StoreConfig config) {
+    occupy_standard_descriptors();
     const StoreUri uri = parse_store_uri(config.uri);
     config.timeout_ms = config.timeout_ms <= 0 ? StoreConfig().timeout_ms : std::min(config.timeout_ms, kLongestWaitMs);
     if (uri.is_file) {

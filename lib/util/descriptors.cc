@@ -52,6 +52,14 @@ void require_descriptors(std::size_t count, std::string_view owner) {
     if (count > limit.rlim_cur - used) cannot_start(owner, EMFILE);
 }
 
+void occupy_standard_descriptors() {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+        if (fcntl(fd, F_GETFD) >= 0) continue;
+        // The lowest that is free: this one. A folder can be neither read nor written.
+        if (open("/dev/null", O_RDWR) < 0) open("/", O_RDONLY | O_DIRECTORY);  // NOLINT: left open, also for children
+    }
+}
+
 void cannot_start(std::string_view owner, int error, ddp_status otherwise) {
     const bool too_many = lacks_descriptors(error);
     fail(too_many ? DDP_ERROR_LIMIT : otherwise, owner, " cannot start: ", std::generic_category().message(error),

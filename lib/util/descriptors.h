@@ -43,6 +43,10 @@ inline constexpr const char* kRaiseOpenFiles = "; raise the limit of open files 
 // threads hardly notice; they may take what it has counted, which leaves a small window. owner: "the store client", for the message.
 void require_descriptors(std::size_t count, std::string_view owner);
 
+// Opens 0, 1 and 2 where the program has closed them. A socket of libddp would have such a number otherwise: what anybody logs would
+// go to other ranks, and libuv ends the process when it closes one.
+void occupy_standard_descriptors();
+
 // Throws what an errno value means for `owner`, which cannot start: LIMIT for want of descriptors.
 [[noreturn]] void cannot_start(std::string_view owner, int error, ddp_status otherwise = DDP_ERROR_IO);
 

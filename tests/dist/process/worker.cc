@@ -6,6 +6,8 @@
 // program with status 3. No line holds a number that a locale writes in another way.
 #include <ddp/backend.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -329,6 +331,40 @@ void beside_fork(Program& program, const std::string&) {
     program.of_group();
 }
 
+// ---- other states
+
+// A handler without SA_RESTART that runs a thousand times a second.
+void signals(Program&, const std::string&) {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    sigaction(SIGALRM, &action, nullptr);
+    const itimerval often{{0, 1000}, {0, 1000}};
+    setitimer(ITIMER_REAL, &often, nullptr);
+}
+
+// A step on a thread whose stack has so many KiB.
+void small_stack(Program& program, const std::string& kib) {
+    Model& model = program.of_group();
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, std::stoul(kib) * 1024);
+    std::pair<Model*, int> step{&model, program.rank};
+    pthread_t id;
+    const auto run = [](void* data) -> void* {
+        auto& [given, rank] = *static_cast<std::pair<Model*, int>*>(data);
+        given->step(rank, 0);
+        return nullptr;
+    };
+    if (pthread_create(&id, &attributes, run, &step) != 0) throw std::runtime_error("no thread");
+    pthread_join(id, nullptr);
+    say("small_stack", model.sum());
+}
+
+// fork and exec while the group lives.
+void spawn(Program&, const std::string&) {
+    say("spawn", std::system("exit 0"));
+}
+
 const std::map<std::string, std::function<void(Program&, const std::string&)>> kVerbs = {
     {"numpunct", numpunct},
     {"locale", c_locale},
@@ -345,6 +381,9 @@ const std::map<std::string, std::function<void(Program&, const std::string&)>> k
     {"fork", fork_child},
     {"beside_fork", beside_fork},
     {"available", available},
+    {"signals", signals},
+    {"small_stack", small_stack},
+    {"spawn", spawn},
 };
 
 // At namespace scope, as in many programs: exit() frees it, in a forked child, too.
