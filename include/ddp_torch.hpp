@@ -101,16 +101,21 @@ void for_each_tensor(const T& value, const Found& found) {
 class Steps : public std::enable_shared_from_this<Steps> {
 public:
     Steps(const torch::nn::Module& module, const Group& group, const DistributedDataParallelOptions& options)
-        : options_(options), group_(group.get()), context_(group, context_options(options)) {
-        const std::unordered_set<std::string> ignored(options.parameters_to_ignore.begin(),
-                                                      options.parameters_to_ignore.end());
-        for (const auto& item : module.named_parameters())
-            if (ignored.count(item.key()) == 0) add(item.key(), item.value());
+        : options_(options),
+          ignored_(options.parameters_to_ignore.begin(), options.parameters_to_ignore.end()),
+          group_(group.get()),
+          context_(group, context_options(options)) {
+        for (const auto& item : module.named_parameters()) {
+            const torch::Tensor& tensor = item.value();
+            if (ignored_.count(item.key()) != 0) continue;
+            add(item.key(), tensor);
+            known_.push_back({item.key(), tensor, tensor.data_ptr(), tensor.scalar_type(), tensor.requires_grad()});
+        }
         if (parameters_.empty())
             throw Error(DDP_ERROR_INVALID_ARGUMENT,
                         "module: it has no parameter that requires a gradient, so there is nothing to average");
         for (const auto& item : module.named_buffers())
-            if (item.value().defined() && ignored.count(item.key()) == 0) {
+            if (item.value().defined() && ignored_.count(item.key()) == 0) {
                 buffers_.push_back(item.value());
                 add_untrained(item.key(), item.value());
             }
@@ -121,7 +126,7 @@ public:
     /* Not in the constructor: hooks refer to the object weakly. */
     void listen() {
         accumulated_.assign(parameters_.size(), false);
-        never_ = accumulated_;
+        never_ = frozen_ = missing_ = accumulated_;
         for (std::size_t index = 0; index < parameters_.size(); ++index) {
             nodes_.push_back(torch::autograd::impl::grad_accumulator(parameters_[index]));
             nodes_.back()->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
@@ -136,15 +141,17 @@ public:
     void before_forward() {
         if (sync_ && options_.broadcast_buffers) send_buffers();
         if (!torch::GradMode::is_enabled()) return;
-        armed_ = sync_;
-        watched_ = false;  // after a backward pass that failed
-        if (open_) report_missing();
+        local_ = !sync_;
+        fresh_ = sync_;
+        watched_ = in_pass_ = false;  // after a backward pass that failed
+        if (open_) report_missing("the backward pass before this forward pass");
         unused_.clear();
     }
 
     template <class Output>
-    void after_forward(const Output& output) {
-        if (!armed_ || !torch::GradMode::is_enabled()) return;
+    void after_forward(const torch::nn::Module& module, const Output& output) {
+        if (local_ || !torch::GradMode::is_enabled()) return;
+        compare(module);
         if (may_miss()) watch(output);
         if (!options_.find_unused_parameters || options_.static_graph) return;
         std::vector<torch::autograd::Node*> todo;
@@ -180,7 +187,7 @@ private:
             if (!tensor.defined() || !tensor.requires_grad()) return;
             tensor.register_hook([weak = weak_from_this()](const torch::Tensor&) {
                 const auto self = weak.lock();
-                if (!self || !self->armed_ || !self->may_miss() || self->watched_) return;
+                if (!self || self->local_ || !self->may_miss() || self->watched_) return;
                 self->watched_ = true;
                 torch::autograd::Engine::get_default_engine().queue_callback([weak] {
                     if (const auto still = weak.lock()) still->finish_with_missing();
@@ -266,11 +273,68 @@ private:
         }
     }
 
+    /* The module is what was registered. A program that changes it makes another DistributedDataParallel. */
+    void compare(const torch::nn::Module& module) {
+        std::size_t next = 0, index = 0;
+        std::vector<ddp_param> turned[2];
+        for (const auto& item : module.named_parameters()) {
+            const torch::Tensor& tensor = item.value();
+            if (ignored_.count(item.key()) != 0) continue;
+            const char* what = nullptr;
+            if (next == known_.size() || item.key() != known_[next].name)
+                what = "was not registered under this name";
+            else if (!tensor.is_same(known_[next].tensor))
+                what = "is another tensor";
+            else if (tensor.scalar_type() != known_[next].type)
+                what = "has another type";
+            else if (tensor.data_ptr() != known_[next].memory)
+                what = "lies in other memory";
+            else if (!known_[next].trained && tensor.requires_grad())
+                what = "requires a gradient";
+            else if (options_.static_graph && tensor.requires_grad() != known_[next].trained)
+                what = "is frozen";
+            if (what != nullptr) refuse(item.key(), what);
+            if (known_[next].trained) {
+                if (frozen_[index] == tensor.requires_grad())
+                    turned[frozen_[index] ? 0 : 1].push_back(static_cast<ddp_param>(index));
+                ++index;
+            }
+            ++next;
+        }
+        if (next != known_.size()) refuse(known_[next].name, "is gone");
+        if (options_.find_unused_parameters || open_) return;  // a frozen parameter is an unused one
+        for (const int now : {0, 1}) {
+            if (turned[now].empty()) continue;
+            for (const ddp_param param : turned[now]) frozen_[static_cast<std::size_t>(param)] = now == 1;
+            call(ddp_set_frozen, context_.get(), turned[now].data(), turned[now].size(), std::int32_t{now});
+        }
+    }
+
+    [[noreturn]] static void refuse(const std::string& name, const std::string& what) {
+        throw Error(DDP_ERROR_INVALID_STATE, name + " " + what +
+                                                 " now, and the module was registered as it was before. Make a new "
+                                                 "DistributedDataParallel after such a change");
+    }
+
     /* In the backward pass: the grad() of a parameter is complete. */
     void ready(std::size_t index) {
-        if (!armed_) {
-            accumulated_[index] = true;
-            return;
+        if (local_ || !sync_) {
+            if (local_ || (!fresh_ && !in_pass_)) {
+                accumulated_[index] = true;
+                return;
+            }
+        }
+        if (!fresh_ && !in_pass_ && !watched_ && !stepped_)
+            throw Error(DDP_ERROR_INVALID_STATE,
+                        names_[index] +
+                            " has got a gradient in a backward pass that no forward pass of this "
+                            "DistributedDataParallel belongs to, so it is this rank's own. Call model.forward(x), not "
+                            "model->forward(x). While a guard of no_sync() lives, gradients may be this rank's own");
+        if (!in_pass_ && !watched_) {
+            in_pass_ = true;
+            torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+                if (const auto self = weak.lock()) self->end_of_pass();
+            });
         }
         if (!open_) begin();
         if (!marked_) mark(unused_);
@@ -282,10 +346,13 @@ private:
                     " has got a gradient twice in one step, or was marked unused by the last forward pass: each "
                     "forward pass has a backward pass of its own");
         announce(index);
-        if (missing_count_ == 0 && !watched_)
-            torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-                if (const auto self = weak.lock()) self->finish();
-            });
+    }
+
+    void end_of_pass() {
+        in_pass_ = false;
+        if (!open_ || watched_) return;  // finish_with_missing ends it
+        if (missing_count_ != 0) report_missing("this backward pass");
+        finish();
     }
 
     /* This step does not use these. What no_sync left in a grad() counts all the same. */
@@ -333,8 +400,8 @@ private:
         context_.step_begin();
         open_ = true;
         marked_ = false;
-        missing_ = never_;
-        missing_.flip();
+        for (std::size_t index = 0; index < parameters_.size(); ++index)
+            missing_[index] = !never_[index] && !frozen_[index];
         missing_count_ = static_cast<std::size_t>(std::count(missing_.begin(), missing_.end(), true));
         for (std::size_t index = 0; index < never_.size(); ++index)
             if (never_[index]) lay_down(index);
@@ -348,14 +415,16 @@ private:
     }
 
     void finish() {
-        open_ = false;
+        open_ = fresh_ = false;
+        stepped_ = true;
         first_done_ = true;
         accumulated_.assign(parameters_.size(), false);
         context_.finalize();
         torch::NoGradGuard no_grad;
         const bool may_be_unused = options_.find_unused_parameters || options_.static_graph;
         for (std::size_t index = 0; index < parameters_.size(); ++index) {
-            if (may_be_unused && !context_.used(static_cast<ddp_param>(index))) continue;  // by no rank
+            if (frozen_[index] || (may_be_unused && !context_.used(static_cast<ddp_param>(index))))
+                continue;  // by no rank
             torch::Tensor& view = view_of(index);
             torch::Tensor& grad = parameters_[index].mutable_grad();
             if (options_.gradient_as_bucket_view)
@@ -381,30 +450,45 @@ private:
         return views_[index];
     }
 
-    [[noreturn]] void report_missing() const {
+    [[noreturn]] void report_missing(const std::string& when) const {
         std::string names;
         for (std::size_t index = 0; index < names_.size(); ++index)
             if (missing_[index]) names += (names.empty() ? "" : ", ") + names_[index];
-        throw Error(DDP_ERROR_INVALID_STATE, "the backward pass before this one gave no gradient for " + names +
+        throw Error(DDP_ERROR_INVALID_STATE, when + " gave no gradient for " + names +
                                                  ", so it was not finished. Where a forward pass does not use each "
                                                  "parameter, set find_unused_parameters, and let the "
                                                  "loss depend on everything that forward returns");
     }
 
+    /* A parameter as it was registered. */
+    struct Known {
+        std::string name;
+        torch::Tensor tensor;
+        const void* memory;
+        torch::ScalarType type;
+        bool trained;
+    };
+
     DistributedDataParallelOptions options_;
+    std::unordered_set<std::string> ignored_;
+    std::vector<Known> known_;
     ddp_group* group_;
     std::vector<std::pair<torch::Tensor, torch::Tensor>> registered_;  // a tensor, and what the context knows of it
     Context context_;                                                  // has pointers into these
     std::vector<std::string> names_;
     std::vector<torch::Tensor> parameters_, buffers_;
-    std::vector<std::shared_ptr<torch::autograd::Node>> nodes_;  // PyTorch would drop them, and the hooks with them
+    // PyTorch would drop them, and the hooks with them.
+    std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()))> nodes_;
 
     std::vector<torch::Tensor> views_;
     std::shared_ptr<ddp_layout> layout_;
     std::int64_t generation_ = -1;  // of both
 
     bool sync_ = true;               // false in no_sync
-    bool armed_ = false;             // the last forward pass was synced
+    bool local_ = false;             // the last forward pass was in no_sync
+    bool fresh_ = false;             // a synced forward pass has been made, and no step has ended since
+    bool stepped_ = false;           // a step has ended
+    bool in_pass_ = false;           // end_of_pass will run
     bool open_ = false;              // a step has begun
     bool marked_ = false;            // ... and knows which parameters the forward pass did not use
     bool watched_ = false;           // finish_with_missing will end it
@@ -414,6 +498,7 @@ private:
     std::size_t missing_count_ = 0;
     std::vector<bool> accumulated_;  // got gradients in no_sync
     std::vector<bool> never_;        // unused in each step of a static graph
+    std::vector<bool> frozen_;       // since it was registered
 };
 
 }  // namespace detail
@@ -437,7 +522,7 @@ public:
     auto forward(Args&&... args) {
         steps_->before_forward();
         auto output = module_->forward(std::forward<Args>(args)...);
-        steps_->after_forward(output);
+        steps_->after_forward(*module_, output);
         return output;
     }
 

@@ -374,12 +374,19 @@ class Steps:
         held = {index for index in indices if self.tensors[index].grad is not None}
         unused = [index for index in indices if index not in held]
         if unused:  # a context that does not look for them takes no list
-            self.context.mark_unused(unused)
+            self._mark_unused(unused)
         for index in sorted(held):
             self._announce(index)
         for index in indices:
             self._left[index] = 0
         self._missing.difference_update(indices)
+
+    def _mark_unused(self, indices):
+        """Their place in a bucket may still hold the mean of a step before, which .grad no longer does."""
+        for index in indices:
+            if index not in self._sparse:
+                self.view(index).zero_()
+        self.context.mark_unused(indices)
 
     def report_missing(self, when):
         names = [self.names[index] for index in sorted(self._missing)]
@@ -451,7 +458,7 @@ class Steps:
         if self._learning:
             raise UnsupportedError("join: with a static graph, each rank needs inputs for one step at least")
         if self._may_miss():
-            self.context.mark_unused(range(len(self.tensors)))
+            self._mark_unused(range(len(self.tensors)))
         else:
             for index in range(len(self.tensors)):
                 if index in self._frozen or not (self._uses[index] or index in self._of_others):

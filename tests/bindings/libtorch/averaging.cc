@@ -256,22 +256,49 @@ struct ReturnsOwnImpl : torch::nn::Module {
 };
 TORCH_MODULE(ReturnsOwn);
 
+void fails(const std::function<void()>& body, const std::string& with) {
+    try {
+        body();
+    } catch (const ddp::Error& error) {
+        expect(std::string(error.what()).find(with) != std::string::npos, std::string("the message: ") + error.what());
+        return;
+    }
+    throw std::runtime_error("no error: " + with);
+}
+
+/* A module that is no longer what was registered, and one that is called directly. */
+void changes(const ddp::Group& group) {
+    const torch::Tensor x = mine(group, inputs(group, 0));
+    Net net;
+    without(net, {"never"});
+    ddp::DistributedDataParallel model(net, group);
+    fails([&] { loss_of(net->forward(x)).backward(); }, "model.forward(x), not model->forward(x)");
+    loss_of(model.forward(x)).backward();
+    Net other;
+    for (const bool trained : {false, true, false}) {
+        net->right->weight.set_requires_grad(trained), net->right->bias.set_requires_grad(trained);
+        zero(net, false), zero(other, false);
+        loss_of(model.forward(x)).backward();
+        loss_of(other->forward(inputs(group, 0))).backward();
+        expect(net->right->weight.grad().defined() == trained, "a frozen layer has no gradient, a thawed one has");
+        expect((net->left->weight.grad() - other->left->weight.grad()).abs().max().item<double>() < kBound,
+               "the mean beside a frozen layer");
+    }
+    net->right->weight.set_requires_grad(true), net->right->bias.set_requires_grad(true);
+    net->to(torch::kFloat);
+    fails([&] { model.forward(x.to(torch::kFloat)); }, "has another type now");
+    net->to(torch::kDouble);
+    fails([&] { model.forward(x); }, "lies in other memory now");
+}
+
 void errors(const ddp::Group& group) {
-    const auto fails = [](const std::function<void()>& body, const std::string& with) {
-        try {
-            body();
-        } catch (const ddp::Error& error) {
-            expect(std::string(error.what()).find(with) != std::string::npos,
-                   std::string("the message: ") + error.what());
-            return;
-        }
-        throw std::runtime_error("no error: " + with);
-    };
     Net net;
     ddp::DistributedDataParallel model(net, group);
     const torch::Tensor x = mine(group, inputs(group, 0));
-    loss_of(model.forward(x)).backward();  // `never` gets no gradient
+    fails([&] { loss_of(model.forward(x)).backward(); },
+          "this backward pass gave no gradient for never.weight, never.bias");
     fails([&] { model.forward(x); }, "never.weight, never.bias");
+    changes(group);
 
     Net frozen;
     without(frozen, {""});

@@ -37,13 +37,14 @@ def main():
     config = torch / "share/cmake/Torch/TorchConfig.cmake"
     if config.exists() and "_GLIBCXX_USE_CXX11_ABI=0" in config.read_text():
         flags.append("-D_GLIBCXX_USE_CXX11_ABI=0")
+    standard = "c++20" if "C++20 or later" in (torch / "include/ATen/ATen.h").read_text() else "c++17"  # PyTorch of 2026 needs it
     digits = scratch / "idx.o"
     subprocess.run(["cc", "-O2", f'-DMNIST_DATA_DIR="{SOURCE}/examples/data/mnist"', "-c", SOURCE / "examples/c/idx.c", "-o", digits],
                    check=True)
 
     def build(source, *more):
         program = scratch / source.stem
-        subprocess.run([compiler, "-std=c++17", "-O1", "-Wall", source, *more, *flags, "-o", program], check=True)
+        subprocess.run([compiler, f"-std={standard}", "-O1", "-Wall", source, *more, *flags, "-o", program], check=True)
         return program
 
     def run(*command):
