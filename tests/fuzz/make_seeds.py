@@ -350,6 +350,6 @@ def job_records():
           fact(failure, 0, struct.pack("<qiiiiq", 30, -2, -1, -1, -1, -1) + b"no memory\0"))
 
 
-for make in (job_records, packed_records, rosters, etcd_json, etcd_replica, store_frames, store_state, store_replies, environment, addresses, file_log, plans, hook_states, options, verdicts, topologies,
-             shared_memory, wire, codecs, tools, api):
+for make in (job_records, packed_records, rosters, etcd_json, etcd_replica, store_frames, store_state, store_replies, environment, addresses,
+             file_log, plans, hook_states, options, verdicts, topologies, shared_memory, wire, codecs, tools, api):
     make()
