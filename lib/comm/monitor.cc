@@ -133,6 +133,22 @@ Monitor::~Monitor() {
         changed_.notify_all();
     }
     if (thread_.joinable()) thread_.join();
+    let_go_of_keys();
+}
+
+// This rank reads none of the group's keys any more. The last to say so removes them. A rank that died never does: then they stay.
+void Monitor::let_go_of_keys() {
+    const interrupt::Off off;
+    if (!claimed_ || store_gone_) return;  // the thread has ended
+    const auto deadline = Deadline::after_ms(kStoreMs);
+    const auto bounded = [&] { return config_.store->bounded(std::max<std::int64_t>(deadline.remaining_ms(), 1)); };
+    try {
+        if (bounded()->add(key("let_go"), 1) < config_.world) return;
+        for (const std::string& name : bounded()->list_keys(config_.prefix))
+            if (!name.starts_with(key(kSplit))) bounded()->remove(name);
+    } catch (const std::exception& error) {
+        log(LogLevel::kDebug, "keys of group '", config_.group, "' stay in the store: ", error.what());
+    }
 }
 
 void Monitor::set_progress(std::int64_t sequence) {

@@ -33,6 +33,9 @@ namespace libddp {
 
 // A verdict is the error that all ranks of a group agree on. This is its form in the store.
 std::string encode_verdict(const ErrorInfo& error);
+// Below the prefix of a group's keys: those of groups that were split from it, which have monitors of their own.
+inline constexpr const char* kSplit = "split/";
+
 // Malformed text gives an INTERNAL error that quotes it.
 ErrorInfo decode_verdict(std::string_view text);
 
@@ -132,6 +135,7 @@ private:
     };
 
     void claim_rank();
+    void let_go_of_keys();
     void let_a_cut_off_rank_read(const Deadline& deadline);
     void loop();
     void wait_for_event(std::unique_lock<std::mutex>& lock);

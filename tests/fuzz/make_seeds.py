@@ -43,6 +43,31 @@ def record(owner, op, keys=(), values=(), number=0):
     return frame(op, 1, struct.pack("<Qqq", owner, number, 0) + strings(*keys) + strings(*values))
 
 
+def rosters():
+    write("rosters", "two", "3 1764309931123\n000000000001-host-7 20\n000000000002-host-8 -2\n")
+    write("rosters", "first", "1 1\n000000000001-host-7 -1\n")
+    write("rosters", "far", "1 1\na 9223372036854775807\nb -9223372036854775808\n")
+
+
+def packed_records():
+    write("packed_records", "seen", "sights-a\n4\nx y\n")
+    write("packed_records", "outside", "../a.ddprec\n1\nx")
+
+
+def etcd_json():
+    entry = '{"key":"YQ==","value":"Yg==","create_revision":"1","mod_revision":"2"}'
+    write("etcd_json", "read", '\0{"header":{"revision":"7"},"kvs":[' + entry + '],"more":true}')
+    write("etcd_json", "commit", '\1{"header":{"revision":"7"},"succeeded":true,"responses":[{"response_range":{"kvs":[' + entry + "]}}]}")
+    write("etcd_json", "news", '\2{"result":{"events":[{"type":"DELETE","kv":' + entry + "}]}}")
+    write("etcd_json", "base64", "\3YW55IGNhcm5hbCBwbGVhcw==")
+
+
+def etcd_replica():
+    # Nothing loaded; then owner 1 comes, writes a batch, and is buried.
+    batch = b"l" + request(SET, ["key"], ["value"])
+    write("etcd_replica", "life", bytes([0, 0, 0, 0, 0, 1, 0] + [0, 0, 0, 4, 1, len(batch)]) + batch + bytes([0, 0, 0, 1, 1, 0]))
+
+
 def store_frames():
     # The first byte: bytes that come at a time, less one.
     write("store_frames", "set", b"\xff" + request(SET, ["key"], ["value"]))
@@ -325,6 +350,6 @@ def job_records():
           fact(failure, 0, struct.pack("<qiiiiq", 30, -2, -1, -1, -1, -1) + b"no memory\0"))
 
 
-for make in (job_records, store_frames, store_state, store_replies, environment, addresses, file_log, plans, hook_states, options, verdicts, topologies,
-             shared_memory, wire, codecs, tools, api):
+for make in (job_records, packed_records, rosters, etcd_json, etcd_replica, store_frames, store_state, store_replies, environment, addresses,
+             file_log, plans, hook_states, options, verdicts, topologies, shared_memory, wire, codecs, tools, api):
     make()

@@ -1,0 +1,78 @@
+// What groups leave in the store: nothing, when all their ranks have let go of them.
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "ddp/ddp.h"
+#include "support/ranks.h"
+
+namespace group_keys_test {
+namespace {
+
+constexpr int kWorld = 3;
+
+ddp_store* open(const std::string& uri, bool server) {
+    ddp_store_options options;
+    ddp_store_options_init(&options);
+    options.uri = uri.c_str();
+    options.is_server = server ? 1 : 0;
+    ddp_store* store = nullptr;
+    ddp_error* error = nullptr;
+    if (ddp_store_create(&options, &store, &error) != DDP_OK) ADD_FAILURE() << take_message(error);
+    return store;
+}
+
+std::int64_t keys_in(ddp_store* store) {
+    std::int64_t count = -1;
+    EXPECT_EQ(ddp_store_num_keys(store, &count, nullptr), DDP_OK);
+    return count;
+}
+
+// A rank that makes groups, splits them and frees them, the parent before the child in every second round.
+void come_and_go(int rank, const std::string& uri) {
+    ddp_store* store = open(uri, false);
+    for (int round = 0; round < 6; ++round) {
+        const RankOptions how(kWorld, "tcp");
+        ddp_group_options options = group_options(how, rank, nullptr);
+        options.store = store;
+        ddp_group *group = nullptr, *part = nullptr;
+        ddp_error* error = nullptr;
+        if (ddp_group_create(&options, &group, &error) != DDP_OK) {
+            ADD_FAILURE() << take_message(error);
+            break;
+        }
+        EXPECT_EQ(ddp_group_split(group, 0, 0, &part, nullptr), DDP_OK);
+        if (round % 2 == 0) ddp_group_free(group);
+        float sum = 1;
+        EXPECT_EQ(ddp_allreduce(part, nullptr, &sum, 1, DDP_F32, DDP_SUM, nullptr, nullptr), DDP_OK);
+        EXPECT_EQ(sum, kWorld);
+        ddp_group_free(part);
+        if (round % 2 != 0) ddp_group_free(group);
+    }
+    ddp_store_free(store);
+}
+
+void expect_no_keys(ddp_store* store, const std::string& uri) {
+    ASSERT_NE(store, nullptr);
+    const std::int64_t before = keys_in(store);
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < kWorld; ++rank) ranks.emplace_back(come_and_go, rank, uri);
+    for (std::thread& rank : ranks) rank.join();
+    EXPECT_EQ(keys_in(store), before);
+    ddp_store_free(store);
+}
+
+TEST(GroupKeys, GoWhenAllRanksHaveLetGoOfTheGroup) {
+    ddp_store* store = open("tcp://127.0.0.1:0", true);
+    expect_no_keys(store, "tcp://127.0.0.1:" + std::to_string(ddp_store_port(store)));
+    const auto path = std::filesystem::temp_directory_path() / ("ddp-group-keys-" + std::to_string(getpid()));
+    const std::string uri = "file://" + path.string();
+    expect_no_keys(open(uri, false), uri);
+}
+
+}  // namespace
+}  // namespace group_keys_test
