@@ -7,8 +7,8 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from types import CodeType
-from typing import Dict, Iterator, Tuple
+from types import CodeType, ModuleType
+from typing import Dict, Iterator, Optional
 
 from . import _ddp
 
@@ -41,10 +41,16 @@ def _word(name: str) -> str:
     if bare.startswith("DDP_REDUCTION_"):
         return f'reduction="{bare[14:].lower()}"'
     if bare.startswith("DDP_ERROR_"):
-        return _exceptions().get(bare, bare)
+        known = getattr(_module("_errors"), "_BY_STATUS", {})
+        return known[getattr(_ddp, bare)].__name__ if getattr(_ddp, bare) in known else bare
     if bare.startswith("DDP_DEVICE_") or bare == "DDP_OK" or bare.startswith("DDP_BACKEND_"):
         return name
     return bare[len("DDP_"):].lower()
+
+
+def _module(name: str) -> Optional[ModuleType]:
+    """A module of this package, if it is loaded: they use this one, and not the other way round."""
+    return sys.modules.get(f"{__package__}.{name}")
 
 
 @functools.lru_cache(maxsize=None)
@@ -53,7 +59,7 @@ def _methods() -> Dict[str, str]:
     found: Dict[str, str] = {}
     for path in _CLASSES:
         module, name = path.split(".")
-        kind = getattr(sys.modules.get(f"{__package__}.{module}"), name, None)
+        kind = getattr(_module(module), name, None)
         shown = "Context" if name.endswith("Methods") else name
         for method in getattr(kind, "__annotations__", {}):  # Context.grad_ready goes straight to C
             if hasattr(_ddp, f"ddp_{method}"):
@@ -77,10 +83,3 @@ def _names(code: CodeType) -> Iterator[str]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _names(inner)
-
-
-@functools.lru_cache(maxsize=None)
-def _exceptions() -> Dict[str, str]:
-    from ._errors import _BY_STATUS
-    names: Tuple[str, ...] = tuple(name for name in dir(_ddp) if name.startswith("DDP_ERROR_"))
-    return {name: _BY_STATUS[getattr(_ddp, name)].__name__ for name in names if getattr(_ddp, name) in _BY_STATUS}
