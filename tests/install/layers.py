@@ -38,7 +38,7 @@ ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h", "rendezvous/envir
 ORDERS = {
     "bindings/python/native": "base dlpack_abi xla_ffi_abi unused interrupt failure handle callbacks convert jax memory take show memory_type",
     "bindings/python/ddp":
-        "_ddp _errors _arrays stats store work group _context_state bucket context_hooks context_devices context averager elastic record sampler __init__ _torch_groups _torch_module _torch_hooks _torch_join _torch_steps torch numpy jax tinygrad run",
+        "_ddp _words _errors _arrays stats store work group _context_state bucket context_hooks context_devices context averager elastic record sampler __init__ _torch_groups _torch_module _torch_hooks _torch_join _torch_steps torch numpy jax tinygrad run",
     "bindings/java/native": "memory failure convert callbacks",
 }
 # Third-party headers, and the only folders that may know them: the one that wraps each, and its unit tests.

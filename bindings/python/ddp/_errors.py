@@ -5,6 +5,7 @@ import builtins
 from typing import Any, Optional, Tuple
 
 from . import _ddp
+from ._words import in_python
 
 
 class Error(Exception):
@@ -140,7 +141,7 @@ for _status, _class in _BY_STATUS.items():
 
 
 def _make(status: int, message: str, rank: int, param: int, bucket: int, step: int) -> Error:
-    return _BY_STATUS.get(status, Error)(message, status, rank, param, bucket, step)
+    return _BY_STATUS.get(status, Error)(in_python(message), status, rank, param, bucket, step)
 
 
 _ddp.set_error_factory(_make)

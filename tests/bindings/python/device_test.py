@@ -125,7 +125,7 @@ class OnGpu(unittest.TestCase):
             wait(0, other.cuda_stream)
             self.assertEqual(set(grad.elements()), {(self.group.world_size - 1) / 2})
             context.finalize_enqueue()
-            with self.assertRaisesRegex(ddp.InvalidStateError, "ddp_wait_param_on"):
+            with self.assertRaisesRegex(ddp.InvalidStateError, "Context.wait_param_on"):
                 context.wait_param_on(param, other)
 
     def test_view_and_hook(self):

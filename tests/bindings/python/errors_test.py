@@ -14,6 +14,7 @@ import numpy as np
 
 import ddp
 import support
+from ddp import _words
 
 
 def context(group, count=2, **options):
@@ -42,6 +43,23 @@ class Errors(unittest.TestCase):
         self.assertEqual((str(again), again.param), (str(caught.exception), 0))
         self.assertIsInstance(ddp.TimeoutError(""), TimeoutError)
 
+    def test_words(self):
+        """Messages have Python's names: of what the package has, and never one of C."""
+        with support.raises(self, ddp.InvalidStateError, "Context.commit"):
+            ddp.Context(self.group).step_begin()
+        for name, word in (("ddp_step_begin", "Context.step_begin"), ("ddp_grad_ready", "Context.grad_ready"),
+                           ("ddp_step_discard()", "Context.discard"), ("ddp_use_topk", 'Context.use_hook("topk")'),
+                           ("ddp_context_set_group", "Context.set_group"), ("ddp_set_comm_hook", "Context.set_hook"),
+                           ("ddp_group_create", "Group"), ("ddp_store_wait", "Store.wait"), ("ddp_work_wait", "Work.wait"),
+                           ("DDP_CONTEXT_JOIN", "join=True"), ("DDP_CONTEXT_NO_REBUILD", "rebuild=False"),
+                           ("DDP_GROUP_DETERMINISTIC", "deterministic=True"), ("DDP_PARAM_SPARSE", "sparse=True"),
+                           ("DDP_REDUCTION_WEIGHTED_MEAN", 'reduction="weighted_mean"'), ("DDP_ERROR_TIMEOUT", "TimeoutError"),
+                           ("DDP_SECRET_FILE", "DDP_SECRET_FILE"), ("ddp_nothing", "ddp_nothing")):
+            self.assertEqual(_words.in_python(f"call {name}, first"), f"call {word}, first")
+        for name in dir(ddp._ddp):
+            if name.startswith("ddp_"):
+                self.assertNotIn("ddp_", _words.in_python(name))
+
     def test_arguments(self):
         ctx = ddp.Context(self.group)
         good = np.zeros(3, "f4")
@@ -59,7 +77,7 @@ class Errors(unittest.TestCase):
                 (ValueError, "time", lambda: ddp.Group(timeout=-1)), (TypeError, "group", lambda: ddp.Context(ctx)),
                 (TypeError, "function", lambda: ctx.set_hook(3)), (OverflowError, "", lambda: ctx.set_frozen([2**40])),
                 (ddp.NotFoundError, "nothing", lambda: ctx.find("nothing")),
-                (ddp.InvalidStateError, "ddp_commit", lambda: ctx.grad_ready(0)),
+                (ddp.InvalidStateError, "Context.commit", lambda: ctx.grad_ready(0)),
                 (ddp.InvalidArgumentError, "nope", lambda: ctx.use_hook("nope"))):
             with self.subTest(word), support.raises(self, kind, word):
                 call()
@@ -284,7 +302,7 @@ class Errors(unittest.TestCase):
 
     def test_no_foreign_threads(self):
         work = self.group.barrier(async_op=True)
-        with support.raises(self, ddp.UnsupportedError, "ANY_THREAD"):
+        with support.raises(self, ddp.UnsupportedError, "only on threads inside"):
             ddp._ddp.ddp_work_then(work, print, ddp._ddp.DDP_WORK_ANY_THREAD)
         work.wait()
 

@@ -3,6 +3,7 @@ import contextlib
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 import unittest
 
@@ -31,11 +32,16 @@ def alone():
     return ddp.Group(0, 1, timeout=20)
 
 
+def names_of_c(message):
+    return [name for name in re.findall(r"\b(?:ddp|DDP)_\w+", message) if hasattr(ddp._ddp, name)]
+
+
 @contextlib.contextmanager
 def raises(case, kind, *words):
-    """An error of this kind whose message has these words."""
+    """An error of this kind whose message has these words, and no names of C."""
     with case.assertRaises(kind) as caught:
         yield caught
+    case.assertEqual(names_of_c(str(caught.exception)), [])
     for word in words:
         case.assertIn(word, str(caught.exception))
 

@@ -62,6 +62,9 @@ def main():
     launched = run(python, "-m", "ddp.run", "-n", 2, python, "-c", PROGRAM % SCRATCH, env={**clean, "PATH": "/nowhere"}, cwd="/")
     if launched.returncode != 0:
         sys.exit("python -m ddp.run: " + launched.stdout)
+    launched = run(python.with_name("ddprun"), "-n", 2, python, "-c", PROGRAM % SCRATCH, env={**clean, "PATH": "/nowhere"}, cwd="/")
+    if launched.returncode != 0:
+        sys.exit("the wheel's command ddprun: " + launched.stdout)
     loaded = run(python, "-c", "import ddp; print(open('/proc/self/maps').read())", env=clean, cwd="/").stdout
     for name in ("libddp.so", "libgloo", "libuv", "libcrypto", "libhwy"):
         libraries = {line.split()[-1] for line in loaded.splitlines() if name in line}
