@@ -40,6 +40,8 @@ def _word(name: str) -> str:
             return f"{flag[3:]}=False" if flag.startswith("no_") else f"{flag}=True"
     if bare.startswith("DDP_REDUCTION_"):
         return f'reduction="{bare[14:].lower()}"'
+    if bare.startswith("DDP_OUTER_"):
+        return f'"{bare[10:].lower()}"'
     if bare.startswith("DDP_ERROR_"):
         known = getattr(_module("_errors"), "_BY_STATUS", {})
         return known[getattr(_ddp, bare)].__name__ if getattr(_ddp, bare) in known else bare
