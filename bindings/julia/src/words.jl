@@ -26,6 +26,7 @@ function word(name)
     end
     flag = match(r"^DDP_(?:CONTEXT|GROUP|PARAM|STORE)_(NO_)?(\w+)$", name)
     flag === nothing || return lowercase(flag[2]) * (flag[1] === nothing ? "=true" : "=false")
+    startswith(name, "DDP_DEVICE_") && return name[12:end]
     choice = match(r"^DDP_(REDUCTION_|OUTER_)(\w+)$", name)
     choice === nothing || return (choice[1] == "OUTER_" ? ":" : "reduction=:") * lowercase(choice[2])
     return startswith(name, "DDP_ERROR_") || !isdefined(DDP, Symbol(name[5:end])) ? name : "DDP." * name[5:end]

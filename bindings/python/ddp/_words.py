@@ -45,7 +45,9 @@ def _word(name: str) -> str:
     if bare.startswith("DDP_ERROR_"):
         known = getattr(_module("_errors"), "_BY_STATUS", {})
         return known[getattr(_ddp, bare)].__name__ if getattr(_ddp, bare) in known else bare
-    if bare.startswith("DDP_DEVICE_") or bare == "DDP_OK" or bare.startswith("DDP_BACKEND_"):
+    if bare.startswith("DDP_DEVICE_"):
+        return bare[len("DDP_DEVICE_"):]
+    if bare == "DDP_OK" or bare.startswith("DDP_BACKEND_"):
         return name
     return bare[len("DDP_"):].lower()
 
