@@ -47,6 +47,7 @@ export add_context!, add_averager!, add_state!, set_step!, begin_step!, confirm_
 export compare_set!, add!, multi_set!, multi_get, queue_size
 
 include("library.jl")
+include("words.jl")
 include("errors.jl")
 include("handles.jl")
 include("interrupts.jl")

@@ -26,7 +26,7 @@ known(number) = number < 0 ? nothing : Int(number)
 "From an error object, which it frees."
 function take_error(error::Ptr{ddp_error}, status::Int32)
     error == C_NULL && return DDPError(status, "no more is known: memory is exhausted")
-    taken = DDPError(LibDDP.ddp_error_code(error), unsafe_string(LibDDP.ddp_error_message(error)),
+    taken = DDPError(LibDDP.ddp_error_code(error), in_julia(unsafe_string(LibDDP.ddp_error_message(error))),
                      known(LibDDP.ddp_error_rank(error)), known(LibDDP.ddp_error_param(error)),
                      known(LibDDP.ddp_error_bucket(error)), known(LibDDP.ddp_error_step(error)))
     LibDDP.ddp_error_free(error)

@@ -9,7 +9,11 @@ const SLACK = parse(Float64, get(ENV, "DDP_TEST_SLACK", "1")) * (1 + parse(Float
 "A group of this process only."
 alone() = Group(; rank=0, world_size=1, timeout=20)
 
-"f throws an error of libddp's of this status whose message has these words; returns it."
+"Names of C's functions and flags in a message, but for the statuses, which Julia names alike."
+names_of_c(message) = [each.match for each in eachmatch(r"\b(?:ddp|DDP)_\w+", message)
+                       if isdefined(C, Symbol(each.match)) && !startswith(each.match, "DDP_ERROR_")]
+
+"f throws an error of libddp's of this status whose message has these words, and no names of C; returns it."
 function fails(f, status, words...)
     caught = try
         f()
@@ -20,6 +24,7 @@ function fails(f, status, words...)
     @test caught isa DDPError
     caught isa DDPError || return caught
     @test caught.status == status
+    @test isempty(names_of_c(caught.message))
     for word in words
         @test occursin(word, caught.message)
     end

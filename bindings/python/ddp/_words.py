@@ -40,10 +40,14 @@ def _word(name: str) -> str:
             return f"{flag[3:]}=False" if flag.startswith("no_") else f"{flag}=True"
     if bare.startswith("DDP_REDUCTION_"):
         return f'reduction="{bare[14:].lower()}"'
+    if bare.startswith("DDP_OUTER_"):
+        return f'"{bare[10:].lower()}"'
     if bare.startswith("DDP_ERROR_"):
         known = getattr(_module("_errors"), "_BY_STATUS", {})
         return known[getattr(_ddp, bare)].__name__ if getattr(_ddp, bare) in known else bare
-    if bare.startswith("DDP_DEVICE_") or bare == "DDP_OK" or bare.startswith("DDP_BACKEND_"):
+    if bare.startswith("DDP_DEVICE_"):
+        return bare[len("DDP_DEVICE_"):]
+    if bare == "DDP_OK" or bare.startswith("DDP_BACKEND_"):
         return name
     return bare[len("DDP_"):].lower()
 

@@ -87,7 +87,7 @@ end
         wait_param_on(ctx, p, other)
         @test holds(mean, grad, other)
         finalize_on!(ctx, stream)
-        fails(() -> wait_param_on(ctx, p, other), C.DDP_ERROR_INVALID_STATE, "ddp_wait_param_on")
+        fails(() -> wait_param_on(ctx, p, other), C.DDP_ERROR_INVALID_STATE, "wait_param_on")
     end
 end
 

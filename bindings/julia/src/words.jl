@@ -1,0 +1,33 @@
+# What libddp says, in Julia's words: its messages name functions and constants of C. LibDDP knows every such name.
+
+"The message with Julia's names. Environment variables keep theirs."
+in_julia(message::String) = replace(message, r"\b(ddp|DDP)_\w+" => word)
+
+# Functions of C whose names here are not made of theirs.
+const OTHER_WORDS = Dict(
+    "ddp_register_param" => "register!", "ddp_set_comm_hook" => "set_hook!", "ddp_broadcast" => "bcast!", "ddp_work_test" => "isdone",
+    "ddp_context_create" => "Context", "ddp_group_create" => "Group", "ddp_store_create" => "Store", "ddp_work_create" => "Work",
+    "ddp_averager_create" => "Averager", "ddp_elastic_create" => "Elastic", "ddp_elastic_begin" => "begin_step!",
+    "ddp_skip_params" => "skip!", "ddp_mem_alloc" => "alloc", "ddp_plan_save" => "plan", "ddp_plan_adopt" => "adopt_plan!",
+    "ddp_hook_state_save" => "hook_state", "ddp_hook_state_load" => "load_hook_state!",
+    "ddp_averager_state_save" => "averager_state", "ddp_averager_state_load" => "load_averager_state!",
+    "DDP_CONTEXT_NO_BUFFER_BROADCAST" => "broadcast_buffers=false", "DDP_PUT_ADD" => "add=true")
+
+function word(name)
+    isdefined(LibDDP, Symbol(name)) || return name
+    haskey(OTHER_WORDS, name) && return OTHER_WORDS[name]
+    if startswith(name, "ddp_")
+        bare = replace(name, r"^ddp_(context|group|store|work|averager|elastic|step|plan)?_?" => "")
+        for candidate in (name[5:end], bare), ending in ("!", "")
+            isdefined(DDP, Symbol(candidate, ending)) && return candidate * ending
+        end
+        hook = match(r"^ddp_use_([a-z]+)$", name)
+        return hook === nothing ? name[5:end] : "use_hook!(\"$(hook[1])\")"
+    end
+    flag = match(r"^DDP_(?:CONTEXT|GROUP|PARAM|STORE)_(NO_)?(\w+)$", name)
+    flag === nothing || return lowercase(flag[2]) * (flag[1] === nothing ? "=true" : "=false")
+    startswith(name, "DDP_DEVICE_") && return name[12:end]
+    choice = match(r"^DDP_(REDUCTION_|OUTER_)(\w+)$", name)
+    choice === nothing || return (choice[1] == "OUTER_" ? ":" : "reduction=:") * lowercase(choice[2])
+    return startswith(name, "DDP_ERROR_") || !isdefined(DDP, Symbol(name[5:end])) ? name : "DDP." * name[5:end]
+end
