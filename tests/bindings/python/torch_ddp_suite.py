@@ -38,7 +38,7 @@ EXPECTED = {
     "test_ddp_python_error_logged": "looks for an error in the log of PyTorch's class",
     "test_verify_model_across_rank_without_logger": "hands process_group to a private function of PyTorch",
 }
-PRIVATE = re.compile(r"AttributeError: .*DistributedDataParallel' (?:object )?has no attribute "
+PRIVATE = re.compile(r"AttributeError: .*(?:DistributedDataParallel|Reducer)' (?:object )?has no attribute "
                      r"'(_\w+|reducer|logger|broadcast_bucket_size)'")
 
 
