@@ -17,8 +17,8 @@ ContextNumber::~ContextNumber() {
     for (std::size_t i = 0; i < group_->link_count(); ++i) group_->link(i)->forget_context(value_);
 }
 
-void ContextNumber::set_name(const std::string& name) {
-    for (std::size_t i = 0; i < group_->link_count(); ++i) group_->link(i)->name_context(value_, name);
+void ContextNumber::set_param_names(const std::vector<std::string>& names) {
+    for (std::size_t i = 0; i < group_->link_count(); ++i) group_->link(i)->name_params(value_, names);
 }
 
 }  // namespace libddp

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/group.h"
 
@@ -18,20 +19,23 @@ public:
     ContextNumber(const ContextNumber&) = delete;
     ContextNumber& operator=(const ContextNumber&) = delete;
 
-    // For messages: a name by which the program knows the context.
-    void set_name(const std::string& name);
+    // For messages.
+    void set_param_names(const std::vector<std::string>& names);
+    // The first parameter that is frozen; -1: none.
+    void set_frozen(std::int32_t param) { frozen_ = param; }
     std::int32_t value() const { return value_; }
     // Of the context's collectives.
     OpTag tag() const {
         OpTag tag;
         tag.context = value_;
+        tag.frozen = frozen_;
         return tag;
     }
     OpTag tag(Purpose purpose) const { return tag().with(purpose); }
 
 private:
     const std::shared_ptr<Group> group_;
-    std::int32_t value_ = 0;
+    std::int32_t value_ = 0, frozen_ = -1;
 };
 
 }  // namespace libddp

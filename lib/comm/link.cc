@@ -59,6 +59,15 @@ void count_sent(const Collective& c, const OpTag& tag) {
     if (tag.traffic) tag.traffic->sent.fetch_add(c.count * dtype_size(c.dtype), std::memory_order_relaxed);
 }
 
+// As the program writes them; those that ranks need not agree on are not in a group's configuration.
+std::string flags_text(std::uint32_t flags) {
+    std::string text;
+    for (const auto& [flag, name] : {std::pair{std::uint32_t{DDP_GROUP_DETERMINISTIC}, "DDP_GROUP_DETERMINISTIC"},
+                                     std::pair{std::uint32_t{DDP_GROUP_NO_MATCH_CHECK}, "DDP_GROUP_NO_MATCH_CHECK"}})
+        if (flags & flag) text += str(text.empty() ? "" : " | ", name);
+    return text.empty() ? "none" : text;
+}
+
 bool reduces(ddp_collective_kind kind) {
     return kind == DDP_COLLECTIVE_ALLREDUCE || kind == DDP_COLLECTIVE_REDUCE_SCATTER;
 }
@@ -162,12 +171,9 @@ void Link::check_same_options() {
         std::string value;
     };
     const Field fields[] = {
-        {"libddp version", kVersion},
-        {"world_size", std::to_string(place_.world)},
-        {"backend", config_.backend},
-        {"backend_options", config_.backend_options},
-        {"flags", std::to_string(config_.flags)},
-        {"round_robin", std::to_string(std::max(config_.round_robin, 1u))},
+        {"libddp version", kVersion},         {"world_size", std::to_string(place_.world)},
+        {"backend", config_.backend},         {"backend_options", config_.backend_options},
+        {"flags", flags_text(config_.flags)}, {"round_robin", std::to_string(std::max(config_.round_robin, 1u))},
     };
     for (const auto& field : fields) {
         auto key = place_.prefix + "option/" + field.name;
@@ -277,7 +283,7 @@ std::shared_ptr<Link> Link::divide(std::int32_t color, std::int32_t key, const O
     config.counts = counts_;
     config.name = str(config_.name, "/", color);
     // The same color may join other ranks in each split.
-    config.prefix = str(place_.prefix, kSplitKeys, splits_, ".", color, "/");
+    config.prefix = str(place_.prefix, kKeysOfParts, splits_, ".", color, "/");
     config.rank = 0;
     config.world = 0;
     for (const auto& other : choices) {
@@ -437,8 +443,8 @@ void LinkOperation::begin() {
     const Collective& c = collective_;
     const std::int64_t sequence = link_.next_sequence_++;
     if (link_.monitor_) link_.monitor_->set_progress(sequence + 1);
-    mine_ = {tag_.plan, tag_.step, tag_.synced_steps, sequence,     c.count,     tag_.bucket, c.kind, c.dtype,
-             c.op,      c.root,    c.device.kind,     tag_.purpose, tag_.context};
+    mine_ = {tag_.plan, tag_.step, tag_.synced_steps, sequence,     c.count,      tag_.bucket, c.kind, c.dtype,
+             c.op,      c.root,    c.device.kind,     tag_.purpose, tag_.context, tag_.frozen, 0};
     const bool unchecked =
         (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
     checked_ = link_.world() > 1 && !unchecked;
@@ -554,11 +560,12 @@ void LinkOperation::run_scaled() {
 
 ErrorInfo LinkOperation::disagree(std::int32_t other) {
     keep_link();
-    return link_.break_everywhere(
-        {DDP_ERROR_MISMATCH,
-         describe_mismatch(mine_, link_.rank(), theirs_, other, tag_.label ? *tag_.label : "",
-                           [this](std::int32_t context) { return link_.context_name(context); }),
-         other, -1, tag_.bucket, tag_.step});
+    return link_.break_everywhere({DDP_ERROR_MISMATCH,
+                                   describe_mismatch(mine_, link_.rank(), theirs_, other, tag_.label ? *tag_.label : "",
+                                                     [this](std::int32_t context, std::int32_t param) {
+                                                         return link_.param_name(context, param);
+                                                     }),
+                                   other, -1, tag_.bucket, tag_.step});
 }
 
 ErrorInfo LinkOperation::resolve(ErrorInfo error) {
@@ -668,18 +675,19 @@ void Link::take_context_number(std::int32_t number) {
 
 void Link::forget_context(std::int32_t number) {
     std::lock_guard lock(mutex_);
-    context_names_.erase(number);
+    param_names_.erase(number);
 }
 
-void Link::name_context(std::int32_t number, const std::string& name) {
+void Link::name_params(std::int32_t number, std::vector<std::string> names) {
     std::lock_guard lock(mutex_);
-    context_names_[number] = name;
+    param_names_[number] = std::move(names);
 }
 
-std::string Link::context_name(std::int32_t number) const {
+std::string Link::param_name(std::int32_t number, std::int32_t param) const {
     std::lock_guard lock(mutex_);
-    const auto found = context_names_.find(number);
-    return found == context_names_.end() ? "" : found->second;
+    const auto found = param_names_.find(number);
+    const auto index = static_cast<std::size_t>(param);
+    return found == param_names_.end() || index >= found->second.size() ? "" : found->second[index];
 }
 
 void Link::abort_transports() {

@@ -67,9 +67,9 @@ public:
     std::int32_t next_context_number() const;
     void take_context_number(std::int32_t number);
     void forget_context(std::int32_t number);
-    void name_context(std::int32_t number, const std::string& name);
+    void name_params(std::int32_t number, std::vector<std::string> names);
     // Empty: unknown.
-    std::string context_name(std::int32_t number) const;
+    std::string param_name(std::int32_t number, std::int32_t param) const;
     // Memory for buckets, zeroed, aligned to 64 bytes; released when the pointer is.
     std::shared_ptr<std::byte> allocate(std::size_t bytes);
     // On the stream's device, to be used in its order.
@@ -143,7 +143,7 @@ private:
     ErrorInfo verdict_;
     Links earlier_;  // only while this one is joined
     std::int32_t next_context_ = 0;
-    std::map<std::int32_t, std::string> context_names_;  // of the contexts that exist
+    std::map<std::int32_t, std::vector<std::string>> param_names_;  // of the contexts that exist
     std::weak_ptr<Arbiter> arbiter_;
     std::shared_ptr<Store> lone_store_;
     // Of devices; made when they are needed.

@@ -145,7 +145,7 @@ void Monitor::let_go_of_keys() {
     try {
         if (bounded()->add(key("let_go"), 1) < config_.world) return;
         for (const std::string& name : bounded()->list_keys(config_.prefix))
-            if (!name.starts_with(key(kSplitKeys))) bounded()->remove(name);
+            if (!name.starts_with(key(kKeysOfParts))) bounded()->remove(name);
     } catch (const std::exception& error) {
         log(LogLevel::kDebug, "keys of group '", config_.group, "' stay in the store: ", error.what());
     }

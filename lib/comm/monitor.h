@@ -34,7 +34,7 @@ namespace libddp {
 // A verdict is the error that all ranks of a group agree on. This is its form in the store.
 std::string encode_verdict(const ErrorInfo& error);
 // Below the prefix of a group's keys: those of groups that were split from it, which have monitors of their own.
-inline constexpr const char* kSplitKeys = "split/";
+inline constexpr const char* kKeysOfParts = "split/";
 
 // Malformed text gives an INTERNAL error that quotes it.
 ErrorInfo decode_verdict(std::string_view text);

@@ -43,8 +43,8 @@ struct Side {
 };
 
 // ", context 1 (first parameter 'critic.w')".
-std::string context_text(std::int32_t context, const std::function<std::string(std::int32_t)>& name_of) {
-    const std::string name = name_of(context);
+std::string context_text(std::int32_t context, const ParamName& name_of) {
+    const std::string name = name_of(context, 0);
     return str(", context ", context, name.empty() ? "" : str(" (first parameter '", name, "')"));
 }
 
@@ -67,12 +67,29 @@ std::string hint_for_program(const Side& own, const Side& other) {
     return text;
 }
 
-std::string hint(const Side& a, const Side& b) {
+// " 'w'", or " 3" where the name is unknown.
+std::string frozen_text(const Signature& s, const ParamName& name_of) {
+    const std::string name = name_of(s.context, s.frozen);
+    return name.empty() ? std::to_string(s.frozen) : str("'", name, "'");
+}
+
+std::string hint_for_frozen(const Side& a, const Side& b, const ParamName& name_of) {
+    constexpr const char* rule = "; every rank must give ddp_set_frozen the same parameters";
+    if (a.at.frozen >= 0 && b.at.frozen >= 0)
+        return str("the first frozen parameter is ", frozen_text(a.at, name_of), " on rank ", a.rank, " and ",
+                   frozen_text(b.at, name_of), " on rank ", b.rank, rule);
+    const auto& [freezes, other] = a.at.frozen >= 0 ? std::pair(a, b) : std::pair(b, a);
+    return str("parameter ", frozen_text(freezes.at, name_of), " is frozen on rank ", freezes.rank, " and not on rank ",
+               other.rank, rule);
+}
+
+std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
     if (is_programs_own(a.at) != is_programs_own(b.at))
         return is_programs_own(a.at) ? hint_for_program(a, b) : hint_for_program(b, a);
     if (a.at.context != b.at.context && a.at.context >= 0 && b.at.context >= 0)
         return "the ranks use the contexts of the group in a different order; every rank must create, commit, step and "
                "finalize them in the same order";
+    if (a.at.context == b.at.context && a.at.frozen != b.at.frozen) return hint_for_frozen(a, b, name_of);
     if (a.at.step != b.at.step && a.at.step >= 0 && b.at.step >= 0) return hint_for_steps(a, b);
     if (a.at.purpose != b.at.purpose) return "the ranks call functions of libddp in a different order";
     if (a.at.plan != b.at.plan && a.at.purpose == Purpose::kAverage)
@@ -109,18 +126,17 @@ std::string describe(const WaitTarget& p) {
 }
 
 std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs,
-                              std::int32_t their_rank, std::string_view label,
-                              const std::function<std::string(std::int32_t)>& context_name) {
+                              std::int32_t their_rank, std::string_view label, const ParamName& param_name) {
     // The lower rank first, so that both sides say the same.
     const bool me_first = my_rank < their_rank;
     const Side me{my_rank, mine}, other{their_rank, theirs};
     const Side &first = me_first ? me : other, &second = me_first ? other : me;
     const bool differ = mine.context != theirs.context && mine.context >= 0 && theirs.context >= 0;
     const auto side = [&](const Side& s) {
-        return str("rank ", s.rank, " is at ", describe(s.at), !differ ? "" : context_text(s.at.context, context_name),
+        return str("rank ", s.rank, " is at ", describe(s.at), !differ ? "" : context_text(s.at.context, param_name),
                    s.rank != my_rank || label.empty() ? "" : ", ", s.rank == my_rank ? label : "");
     };
-    return str("ranks disagree: ", side(first), "; ", side(second), "; ", hint(first, second));
+    return str("ranks disagree: ", side(first), "; ", side(second), "; ", hint(first, second, param_name));
 }
 
 std::string advice_for(const Signature& signature) {

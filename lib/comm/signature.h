@@ -25,8 +25,10 @@ struct Signature {
     std::int32_t device;  // the kind of memory: ranks whose memory differs would cut the data differently
     Purpose purpose;
     std::int32_t context;
+    std::int32_t frozen;  // the first parameter that is frozen, or -1
+    std::int32_t reserved0;
 };
-static_assert(sizeof(Signature) == 72, "it travels as bytes: no padding");
+static_assert(sizeof(Signature) == 80, "it travels as bytes: no padding");
 
 // "allreduce of 1000 f32 (sum), bucket 2 of step 7"; "allreduce of 4 f32 (sum), called by the program itself".
 std::string describe(const Signature& signature);
@@ -39,11 +41,12 @@ struct WaitTarget {
 };
 std::string describe(const WaitTarget& target);
 
+using ParamName = std::function<std::string(std::int32_t context, std::int32_t param)>;
+
 // The whole sentence: who does what, and which of the differences matters. label: of what this rank does.
-// context_name: the name of a context of the group; empty: unknown.
+// param_name: of a parameter of a context of the group; empty: unknown.
 std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs,
-                              std::int32_t their_rank, std::string_view label,
-                              const std::function<std::string(std::int32_t)>& context_name);
+                              std::int32_t their_rank, std::string_view label, const ParamName& param_name);
 
 // What may help where another rank did not come to this operation; empty, or to stand behind another sentence.
 std::string advice_for(const Signature& signature);

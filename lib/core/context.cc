@@ -1,5 +1,6 @@
 #include "core/context.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "comm/monitor.h"
@@ -17,9 +18,7 @@ namespace libddp {
 std::int32_t Context::register_param(Param param) {
     building();
     copy_if_checked(param);
-    const std::int32_t id = table_.add_param(std::move(param));
-    name_number(*number_);
-    return id;
+    return table_.add_param(std::move(param));
 }
 
 // All or none.
@@ -32,12 +31,23 @@ std::vector<std::int32_t> Context::register_params(std::vector<Param> params) {
         ids.push_back(table.add_param(std::move(param)));
     }
     table_ = std::move(table);
-    name_number(*number_);
     return ids;
 }
 
-void Context::name_number(ContextNumber& number) const {
-    if (table_.size() > 0) number.set_name(table_[0].name);
+void Context::introduce(ContextNumber& number) const {
+    std::vector<std::string> names;
+    for (const Param& p : table_.params()) names.push_back(p.name);
+    number.set_param_names(names);
+    number.set_frozen(first_frozen());
+}
+
+std::int32_t Context::first_frozen() const {
+    if (const auto* reducer = this->reducer()) {
+        for (std::int32_t id = 0; id < table_.size(); ++id)
+            if (reducer->participation().frozen(id)) return id;
+        return -1;
+    }
+    return frozen_.empty() ? -1 : *std::min_element(frozen_.begin(), frozen_.end());
 }
 
 // What is checked is copied, so that what the program writes is never what is reduced.
@@ -53,6 +63,7 @@ void Context::register_buffer(Param buffer) {
 void Context::commit() {
     building();
     group_->require_unbroken();
+    introduce(*number_);
     std::string header = options_.text();
     if (plan_text_) header += str(", adopted plan ", std::hex, Hash().add(*plan_text_).value());
     agree_on_model(*group_, number_->tag(), header, table_.lines());
@@ -191,7 +202,11 @@ void Context::set_reduced_callback(ReducedCallback callback) {
 
 void Context::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
     for (auto id : params) table_.require(id);
-    if (auto* reducer = this->reducer()) return reducer->set_frozen(params, frozen);
+    if (auto* reducer = this->reducer()) {
+        reducer->set_frozen(params, frozen);
+        number_->set_frozen(first_frozen());
+        return;
+    }
     for (auto id : params) {
         std::erase(frozen_, id);
         if (frozen) frozen_.push_back(id);
@@ -229,7 +244,7 @@ void Context::set_group(std::shared_ptr<Group> group) {
     group->require_unbroken();
     reducer.leave_group(*group);
     auto number = std::make_unique<ContextNumber>(group);
-    name_number(*number);
+    introduce(*number);
     agree_on_model(*group, number->tag(), options_.text(), table_.lines());
     agree_on_ranges(*group, number->tag());
     group_ = group;

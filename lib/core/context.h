@@ -113,7 +113,8 @@ private:
     void building() const;
     void copy_if_checked(Param& param) const;
     void agree_on_ranges(Group& group, const OpTag& of);
-    void name_number(ContextNumber& number) const;
+    void introduce(ContextNumber& number) const;
+    std::int32_t first_frozen() const;
     void check_table() const;
     const char* what_checks() const;
     bool exchanges() const { return options_.join || options_.weighted; }

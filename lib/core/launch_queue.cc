@@ -24,9 +24,9 @@ struct Completion {
 
 }  // namespace
 
-void LaunchQueue::set_group(std::shared_ptr<Group> group, const OpTag& of) {
+void LaunchQueue::set_group(std::shared_ptr<Group> group, const ContextNumber& number) {
     group_ = std::move(group);
-    of_ = of;
+    number_ = &number;
     while (links_.size() < group_->link_count()) links_.push_back(std::make_unique<ddp_group>());
     for (std::size_t i = 0; i < links_.size(); ++i) links_[i]->impl = group_->link(i);
 }
@@ -137,7 +137,7 @@ void LaunchQueue::launch(Entry& entry) {
     entry.launched_at = Deadline::Clock::now();
     record_launch(entry, record::EventKind::kLaunch, record::to_ns(entry.launched_at));
     // Hooks use the bucket as well as its memory.
-    OpTag tag = of_.keeping(std::shared_ptr<Entry>(entries_, &entry));
+    OpTag tag = number_->tag().keeping(std::shared_ptr<Entry>(entries_, &entry));
     tag.plan = step_.agreement;
     tag.step = step_.step;
     tag.bucket = entry.bucket.index;
@@ -227,7 +227,7 @@ void LaunchQueue::record_launch(const Entry& entry, record::EventKind kind, std:
 }
 
 OpTag LaunchQueue::step_tag(Purpose purpose) const {
-    OpTag tag = of_.with(purpose);
+    OpTag tag = number_->tag(purpose);
     tag.plan = step_.agreement;
     tag.step = step_.step;
     tag.executor = group_->link(0)->executor();

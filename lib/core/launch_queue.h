@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/context_number.h"
 #include "comm/group.h"
 #include "core/bucket_store.h"
 #include "core/participation.h"
@@ -47,12 +48,11 @@ public:
         bool votes = false;
     };
 
-    // of: the context's tag.
-    LaunchQueue(std::shared_ptr<Group> group, const OpTag& of, LaunchOwner& owner) : owner_(owner) {
-        set_group(std::move(group), of);
+    LaunchQueue(std::shared_ptr<Group> group, const ContextNumber& number, LaunchOwner& owner) : owner_(owner) {
+        set_group(std::move(group), number);
     }
 
-    void set_group(std::shared_ptr<Group> group, const OpTag& of);
+    void set_group(std::shared_ptr<Group> group, const ContextNumber& number);
     void set_recorder(const record::Recorder& recorder) { recorder_ = recorder; }
     // New buckets. Not while a step is under way.
     void reset_layout(const BucketStore& store, const ParamTable& table, bool mean);
@@ -140,7 +140,7 @@ private:
     ErrorInfo with_bucket(ErrorInfo error, const Entry& entry, const std::string& text) const;
 
     std::shared_ptr<Group> group_;
-    OpTag of_;
+    const ContextNumber* number_ = nullptr;
     std::vector<std::unique_ptr<ddp_group>> links_;  // hooks borrow them: they stay where they are
     record::Recorder recorder_;
     HookPtr hook_;

@@ -267,7 +267,7 @@ private:
     void forget_step();
 
     std::shared_ptr<Group> group_;
-    OpTag tag_;  // the context's
+    const ContextNumber* number_;
     const ParamTable& table_;
     const ContextStreams& streams_;
     const ReducerOptions options_;

@@ -26,11 +26,11 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ContextNumber& number, cons
                  const ContextStreams& streams, ReducerOptions options, HookPtr hook,
                  const std::vector<std::int32_t>& frozen, std::optional<std::vector<std::vector<std::int32_t>>> planned)
     : group_(std::move(group)),
-      tag_(number.tag()),
+      number_(&number),
       table_(table),
       streams_(streams),
       options_(std::move(options)),
-      queue_(group_, tag_, *this),
+      queue_(group_, number, *this),
       participation_(table),
       order_(reduced_in_reverse(table)),
       used_map_(table.params().size()),
@@ -53,7 +53,7 @@ Reducer::Reducer(std::shared_ptr<Group> group, const ContextNumber& number, cons
     set_tunes_caps(options_.tune_caps && !planned);
     change_buckets(planned ? lay_out(plan_params(), *planned) : make_next_plan(caps()));
     initial_plan_ = store_->plan();
-    agree_on_plan(*group_, tag_, store_->plan_hash());
+    agree_on_plan(*group_, number_->tag(), store_->plan_hash());
     if (options_.rebuild && !planned) order_.start();
 }
 
@@ -202,11 +202,11 @@ void Reducer::rebuild(std::int32_t root) {
         next_plan_.reset();
         set_tunes_caps(false);
     } else {
-        order_.agree(*group_, tag_, root, options_.consensus_order);
+        order_.agree(*group_, number_->tag(), root, options_.consensus_order);
         if (tuning()) tune();
         plan = make_next_plan(caps());
     }
-    agree_on_plan(*group_, tag_, hash_plan(plan));
+    agree_on_plan(*group_, number_->tag(), hash_plan(plan));
     if (plan == store_->plan()) return;
     log(LogLevel::kInfo, "rank ", group_->rank(), ": rebuilt ", store_->size(), " buckets into ", plan.buckets.size());
     change_buckets(std::move(plan));
@@ -222,7 +222,7 @@ void Reducer::set_tunes_caps(bool tunes) {
 void Reducer::tune() {
     if (!tuner_->due()) return tuner_->skip_step();
     double step_ms = tuner_->step_ms();
-    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &step_ms, 1, DDP_F64, DDP_AVG}, tag_.with(Purpose::kPlan));
+    group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &step_ms, 1, DDP_F64, DDP_AVG}, number_->tag(Purpose::kPlan));
     tuner_->advance(step_ms, [this](const CapTuner::Caps& caps) { return make_next_plan(caps); });
     if (tuner_->done() && group_->rank() == 0) log(LogLevel::kInfo, "rank 0 chose ", tuner_->text());
 }
@@ -313,14 +313,14 @@ BucketPlan Reducer::common_plan() {
     if (group_->world() == 1) return mine;
     std::vector<std::vector<std::int32_t>> lists;
     try {
-        lists = plan_of_rank_0(*group_, tag_, mine, table_);
+        lists = plan_of_rank_0(*group_, number_->tag(), mine, table_);
     } catch (const CallError& error) {
         throw Error(group_->break_everywhere(error.info()));
     }
     const bool same = std::equal(lists.begin(), lists.end(), mine.buckets.begin(), mine.buckets.end(),
                                  [](const auto& list, const PlanBucket& bucket) { return list == bucket.params; });
     BucketPlan plan = same ? mine : lay_out(plan_params(), lists);
-    agree_on_plan(*group_, tag_, hash_plan(plan));
+    agree_on_plan(*group_, number_->tag(), hash_plan(plan));
     return plan;
 }
 
@@ -330,8 +330,8 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     // may reach only memory of its own.
     const bool move = queue_.in_flight() || group_->shares_memory() || group->shares_memory() || !streams_.empty();
     group_ = std::move(group);
-    tag_ = number.tag();
-    queue_.set_group(group_, tag_);
+    number_ = &number;
+    queue_.set_group(group_, number);
     begin_record();
     record_plan();
     for (std::int32_t id = 0; id < table_.size(); ++id) {
@@ -345,7 +345,7 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     // Ranks that come from elsewhere have counted differently. Those on which the last step or a rebuild failed are behind the others.
     std::int64_t counts[] = {steps_, synced_steps_, rebuild_due_, order_.recording(), tunes_caps(), hook.steps()};
     group_->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, std::size(counts), DDP_I64, DDP_MAX},
-                tag_.with(Purpose::kSetGroup));
+                number_->tag(Purpose::kSetGroup));
     if (counts[0] < steps_ || counts[1] < synced_steps_ || counts[0] > kMostSteps || counts[1] > counts[0] ||
         counts[5] < hook.steps() || counts[5] > kMostSteps)
         throw Error(group_->break_everywhere(

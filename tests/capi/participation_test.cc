@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ddp/ddp.hpp"
+#include "support/error_of.h"
 #include "support/model.h"
 #include "support/ranks.h"
 
@@ -131,6 +132,30 @@ TEST_P(ParticipationTest, FrozenParametersAreNeitherExpectedNorTouched) {
 }
 
 // Layer dropping: the authority's choice reaches all ranks and holds for one step.
+TEST_P(ParticipationTest, WhatOnlyOneRankFreezesIsNamed) {
+    if (world() == 1) GTEST_SKIP() << "needs two ranks";
+    for (const bool begins : {false, true})
+        for (const bool before : {false, true}) {
+            if (begins && before) continue;  // then no rebuild is due
+            run([&](int rank, ddp_group* group) {
+                Model m(group, {2, 2}, view());
+                if (before && rank == 1) m.context.set_frozen({1}, true);
+                const ddp::Error error = error_of([&] {
+                    m.borrowed.barrier();  // each rank has its context before one of them breaks the group
+                    m.context.commit();
+                    if (!before && rank == 1) m.context.set_frozen({1}, true);
+                    if (begins) m.context.step_begin();
+                    m.context.grad_ready(0);
+                    if (rank != 1) m.context.grad_ready(1);
+                    m.context.finalize();
+                });
+                EXPECT_EQ(error.status(), DDP_ERROR_MISMATCH) << error.what();
+                EXPECT_THAT(error.what(), HasSubstr("parameter 'p1' is frozen on rank 1 and not on rank"));
+                EXPECT_THAT(error.what(), HasSubstr("ddp_set_frozen"));
+            });
+        }
+}
+
 TEST_P(ParticipationTest, AnAuthorityChoosesWhatIsSkipped) {
     run([&](int rank, ddp_group* group) {
         Model model(group, {16, 16, 16, 16}, view(), with(0));

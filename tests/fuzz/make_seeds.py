@@ -217,7 +217,7 @@ def verdicts():
     write("verdict", "bad", b"\0" + b"0 0 0 0 0 fine")
 
     def signature(plan=7, step=3, synced=3, sequence=40, count=1000, bucket=2, kind=1, dtype=3, op=1, root=0, device=0, purpose=0):
-        return struct.pack("<QqqqQiiiiiiii", plan, step, synced, sequence, count, bucket, kind, dtype, op, root, device, purpose, 0)
+        return struct.pack("<QqqqQiiiiiiiiii", plan, step, synced, sequence, count, bucket, kind, dtype, op, root, device, purpose, 0, -1, 0)
     write("verdict", "same", b"\1" + signature() + signature())
     write("verdict", "own", b"\1" + signature() + signature(plan=0, step=-1, bucket=-1) + b"parameters 'a' to 'f'")
     write("verdict", "steps", b"\1" + signature(step=2, synced=2) + signature(step=4, synced=2))

@@ -19,8 +19,8 @@ void read_verdict(std::string_view text) {
           "a verdict changes when it is written and read");
 }
 
-std::string name_of(std::int32_t context) {
-    return context % 2 == 0 ? "" : "critic";
+std::string name_of(std::int32_t context, std::int32_t param) {
+    return (context ^ param) % 2 == 0 ? "" : "critic";
 }
 
 void read_signatures(Reader& bytes) {
