@@ -10,6 +10,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "util/printable.h"
+
 namespace ddprun {
 namespace {
 
@@ -291,7 +293,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
         status = app.exit(wanted);
         return std::nullopt;
     } catch (const std::exception& error) {
-        std::cerr << "ddprun: " << error.what() << "\nddprun: see ddprun --help\n";
+        std::cerr << "ddprun: " << libddp::printable(error.what(), "\n") << "\nddprun: see ddprun --help\n";
         status = kUsageError;
         return std::nullopt;
     }
