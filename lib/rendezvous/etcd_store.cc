@@ -8,6 +8,7 @@
 #include "util/boot_clock.h"
 #include "util/interrupt.h"
 #include "util/log.h"
+#include "util/printable.h"
 #include "util/quiet_thread.h"
 #include "wire/crypto.h"
 
@@ -197,7 +198,7 @@ void EtcdStore::load_at_one_revision(const Deadline& deadline) {
             const bool is_alive = entry.key.starts_with(key(kAlive));
             if (is_alive && entry.value != kVersion)
                 fail(DDP_ERROR_UNSUPPORTED, "the store at ", name_,
-                     " is used by another version of libddp, which says '", printable(entry.value),
+                     " is used by another version of libddp, which says '", in_quotes(entry.value),
                      "'; use one libddp for all ranks");
             entry.key.erase(0, watched.size());
             (is_alive ? alive : log).push_back(std::move(entry));

@@ -8,6 +8,7 @@
 
 #include "util/deadline.h"
 #include "util/error.h"
+#include "util/printable.h"
 
 namespace libddp {
 namespace {
@@ -70,14 +71,14 @@ std::optional<Outcome> beyond_limit(const Request& request) {
     for (const auto& key : request.keys) {
         if (key.empty()) return failed(DDP_ERROR_INVALID_ARGUMENT, "key: is empty; keys have 1 to 1024 bytes");
         if (key.size() > limits::kKey)
-            return failed(DDP_ERROR_LIMIT, str("key ", printable(key), ": has ", key.size(), " bytes, at most ",
+            return failed(DDP_ERROR_LIMIT, str("key ", in_quotes(key), ": has ", key.size(), " bytes, at most ",
                                                limits::kKey, " are allowed"));
         total += key.size() + sizeof(std::uint32_t);
     }
     for (const auto& value : request.values) {
         if (value.size() > limits::kValue)
             return failed(DDP_ERROR_LIMIT,
-                          str("value", request.keys.empty() ? std::string() : " of " + printable(request.keys.front()),
+                          str("value", request.keys.empty() ? std::string() : " of " + in_quotes(request.keys.front()),
                               ": has ", value.size(), " bytes, at most ", limits::kValue, " are allowed"));
         total += value.size() + sizeof(std::uint32_t);
     }
@@ -131,28 +132,10 @@ bool may_wait(Op op) {
 
 std::string describe_wait(const Request& request) {
     if (!may_wait(request.op) || request.keys.empty()) return "an answer";
-    const std::string name = printable(request.keys.front());
+    const std::string name = in_quotes(request.keys.front());
     if (request.op == Op::kQueuePop) return "queue " + name;
     if (request.op == Op::kBarrier) return "barrier " + name;
     return request.keys.size() == 1 ? "key " + name : str(request.keys.size(), " keys, ", name, " among them");
-}
-
-std::string printable(std::string_view name) {
-    constexpr std::size_t kShown = 96;
-    constexpr char kHex[] = "0123456789abcdef";
-    std::string out = "'";
-    for (char letter : name.substr(0, kShown)) {
-        auto byte = static_cast<unsigned char>(letter);
-        if (byte >= 0x20 && byte < 0x7f) {
-            out += letter;
-        } else {
-            out += "\\x";
-            out += kHex[byte >> 4];
-            out += kHex[byte & 15];
-        }
-    }
-    out += name.size() > kShown ? "...'" : "'";
-    return out;
 }
 
 namespace {

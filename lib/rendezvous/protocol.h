@@ -92,9 +92,6 @@ bool changes_state(Op op);
 // What a request waits for: "key 'x'", "barrier 'b'".
 std::string describe_wait(const Request& request);
 
-// A key for a message: in quotes, shortened, unprintable bytes escaped.
-std::string printable(std::string_view name);
-
 // The store's binary format. Everything is little endian.
 //
 // Wire: a channel (wire/channel.h) for which the client asks with store_identity(). In it the server first sends u32 its version. Then

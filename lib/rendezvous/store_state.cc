@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "util/error.h"
+#include "util/printable.h"
 
 namespace libddp {
 namespace {
@@ -159,10 +160,10 @@ Outcome StoreState::add(const Request& request) {
         auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), sum);
         if (code != std::errc() || end != text.data() + text.size())
             return failed(DDP_ERROR_INVALID_ARGUMENT,
-                          str("key ", printable(key), ": its value ", printable(text), " is not a 64-bit integer"));
+                          str("key ", in_quotes(key), ": its value ", in_quotes(text), " is not a 64-bit integer"));
     }
     if (__builtin_add_overflow(sum, request.number, &sum))
-        return failed(DDP_ERROR_INVALID_ARGUMENT, str("key ", printable(key), ": the sum does not fit 64 bits"));
+        return failed(DDP_ERROR_INVALID_ARGUMENT, str("key ", in_quotes(key), ": the sum does not fit 64 bits"));
     Outcome outcome = store(key, std::to_string(sum));
     outcome.number = sum;
     return outcome;
@@ -175,7 +176,7 @@ Outcome StoreState::append(const Request& request) {
     if (found == keys_.end()) return store(key, more);
     if (found->second.size() + more.size() > limits::kValue)
         return failed(DDP_ERROR_LIMIT,
-                      str("key ", printable(key), ": its value would grow to ", found->second.size() + more.size(),
+                      str("key ", in_quotes(key), ": its value would grow to ", found->second.size() + more.size(),
                           " bytes, at most ", limits::kValue, " are allowed"));
     if (!fits(0, more.size())) return full();
     found->second += more;
@@ -247,7 +248,7 @@ std::optional<Outcome> StoreState::barrier(Caller caller, const Request& request
     Barrier& at = barriers_[name];
     if (at.count == 0) at.count = request.number;
     if (at.count != request.number)
-        return failed(DDP_ERROR_MISMATCH, str("barrier ", printable(name), ": count is ", request.number,
+        return failed(DDP_ERROR_MISMATCH, str("barrier ", in_quotes(name), ": count is ", request.number,
                                               " here, but others entered it with ", at.count));
     if (at.arrived.insert(caller).second) bytes_ += name.size() + kOverhead;
     if (static_cast<std::int64_t>(at.arrived.size()) < at.count) return std::nullopt;
@@ -343,14 +344,14 @@ Outcome StoreState::timed_out(const Request& request, std::int64_t waited_ms) co
     if (request.op == Op::kBarrier) {
         auto found = barriers_.find(request.keys.front());
         std::size_t came = found == barriers_.end() ? 0 : found->second.arrived.size();
-        return failed(DDP_ERROR_TIMEOUT, str("barrier ", printable(request.keys.front()), ": only ", came, " of ",
+        return failed(DDP_ERROR_TIMEOUT, str("barrier ", in_quotes(request.keys.front()), ": only ", came, " of ",
                                              request.number, " callers came", bound));
     }
     if (request.op == Op::kQueuePop)
-        return failed(DDP_ERROR_TIMEOUT, str("queue ", printable(request.keys.front()),
+        return failed(DDP_ERROR_TIMEOUT, str("queue ", in_quotes(request.keys.front()),
                                              waited_ms == kNoWait ? " is empty" : " got no element", bound));
     std::size_t missing = first_missing(request.keys);
-    std::string key = missing < request.keys.size() ? printable(request.keys[missing]) : "";
+    std::string key = missing < request.keys.size() ? in_quotes(request.keys[missing]) : "";
     return failed(DDP_ERROR_TIMEOUT,
                   str("key ", key, waited_ms == kNoWait ? " does not exist" : " did not appear", bound));
 }

@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "util/printable.h"
+
 namespace libddp {
 namespace {
 
@@ -17,7 +19,10 @@ Error CallError::named(const char* call) const {
 
 ddp_error* make_error(const ErrorInfo& info) noexcept {
     try {
-        return new ddp_error{info};
+        auto made = std::make_unique<ddp_error>(ddp_error{info});
+        // A program's own error, such as a traceback, has lines.
+        made->info.message = printable(info.message, "\n\t");
+        return made.release();
     } catch (...) {
         return &no_memory;
     }

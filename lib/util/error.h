@@ -99,7 +99,8 @@ struct ddp_error {
 
 namespace libddp {
 
-// A new object for the caller to free; where there is no memory for one, an object that says just that. Never null.
+// A new object for the caller to free, with a printable message; where there is no memory for one, an object that says just that. Never
+// null.
 ddp_error* make_error(const ErrorInfo& info) noexcept;
 void free_error(ddp_error* error) noexcept;
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "util/descriptors.h"
+#include "util/printable.h"
 
 namespace libddp {
 
@@ -42,8 +43,10 @@ void log_line(LogLevel level, const std::string& text) {
     char prefix[48];
     const int size =
         std::snprintf(prefix, sizeof prefix, "%s%d] %s: ", kLogPrefix, getpid(), names[static_cast<int>(level)]);
+    // Also of strangers: no text can begin a line, or give the terminal an order.
+    char printed[8192];
     iovec parts[] = {{prefix, static_cast<std::size_t>(size)},
-                     {const_cast<char*>(text.data()), text.size()},
+                     {printed, printable(text, printed, sizeof printed)},
                      {const_cast<char*>("\n"), 1}};
     const WriteSignalsHeld held;
     ssize_t written = ::writev(STDERR_FILENO, parts, 3);

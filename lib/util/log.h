@@ -11,6 +11,7 @@ namespace libddp {
 enum class LogLevel { kOff = 0, kError, kWarn, kInfo, kDebug };
 
 LogLevel log_level();
+// One line, printable, of at most 8 KiB.
 void log_line(LogLevel level, const std::string& text);
 // With which a line begins.
 inline constexpr const char* kLogPrefix = "libddp[";

@@ -1,21 +1,30 @@
 #include "util/module.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <mutex>
+#include <utility>
 #include <vector>
 
+#include "util/descriptors.h"
 #include "util/error.h"
+#include "util/printable.h"
 #include "util/text.h"
 
 namespace libddp {
 namespace {
+
+constexpr std::size_t kLongestName = 64;
 
 // The folder of the shared object that this code is in, or of the program that libddp.a is linked into. The loader knows a
 // program only by the name it was called with, which need not lead to a file.
@@ -51,43 +60,81 @@ std::vector<Folder> folders() {
     return result;
 }
 
-// Root must not run what another user could have put there. Why it would; "" if not.
-std::string distrust(const std::string& folder, const std::string& module) {
-    if (geteuid() != 0) return "";
-    for (const std::string& path : {folder, module}) {
-        struct stat found {};
-        if (stat(path.c_str(), &found) != 0) return std::strerror(errno);
-        const bool others_write = (found.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (found.st_mode & S_ISVTX) == 0;
-        if (found.st_uid != 0) return str(path, " belongs to user ", found.st_uid, ", and this process is root's");
-        if (others_write) return str("other users can write to ", path, ", and this process is root's");
-    }
+// A name becomes part of a path. It has letters, digits, '-' and '_' only, so it stays inside the folder.
+bool is_name(const std::string& name) {
+    const auto allowed = [](unsigned char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    };
+    return !name.empty() && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), allowed);
+}
+
+// Why root would run what another user could have put there; "" if not.
+std::string distrust(int fd, const std::string& path) {
+    struct stat found {};
+    if (fstat(fd, &found) != 0) return std::strerror(errno);
+    const bool others_write = (found.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (found.st_mode & S_ISVTX) == 0;
+    if (found.st_uid != 0) return str(path, " belongs to user ", found.st_uid, ", and this process is root's");
+    if (others_write) return str("other users can write to ", path, ", and this process is root's");
     return "";
 }
 
-void* entry_of(const std::string& path, const char* entry, std::string* why) {
-    void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!module) {
-        *why = dlerror();
+// What the loader gave for each file that root has loaded from a descriptor. Never freed: threads may load while the process ends.
+struct Loaded {
+    std::mutex mutex;
+    std::map<std::pair<dev_t, ino_t>, void*> modules;
+};
+
+Loaded& loaded() {
+    static Loaded& all = *new Loaded;
+    return all;
+}
+
+// Loads the very file that was looked at: its path may lead to another one a moment later. Null: *why says why.
+void* load_checked(const std::string& folder_path, const std::string& path, std::string* why) {
+    const Descriptor folder(open(folder_path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    Descriptor file(folder ? openat(folder.get(), path.c_str() + folder_path.size() + 1, O_RDONLY | O_CLOEXEC) : -1);
+    struct stat found {};
+    if (!file || fstat(file.get(), &found) != 0) {
+        *why = std::strerror(errno);
         return nullptr;
     }
-    void* function = dlsym(module, entry);
-    if (!function) {
-        *why = str("it does not export ", entry);
-        dlclose(module);
-    }
-    return function;
+    *why = distrust(folder.get(), folder_path);
+    if (why->empty()) *why = distrust(file.get(), path);
+    if (!why->empty()) return nullptr;
+    Loaded& known = loaded();
+    const std::lock_guard lock(known.mutex);
+    void*& module = known.modules[{found.st_dev, found.st_ino}];
+    if (module) return module;
+    module = dlopen(str("/proc/self/fd/", file.get()).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!module)
+        *why = dlerror();
+    else
+        file.release();  // stays open: the loader knows the module by the number, which no other file may get
+    return module;
+}
+
+void* load_from(const std::string& path, std::string* why) {
+    void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!module) *why = dlerror();
+    return module;
 }
 
 }  // namespace
 
 void* load_module_entry(const std::string& name, const char* entry, std::string* searched) {
+    if (!is_name(name)) {
+        *searched = str(in_quotes(name), " is no name of a module, which has letters, digits, '-' and '_'");
+        return nullptr;
+    }
     for (const auto& [folder, ours] : folders()) {
         const std::string path = str(folder, "/libddp-", name, ".so");
         std::string why = "not there";
         if (access(path.c_str(), F_OK) == 0) {
-            why = ours ? "" : distrust(folder, path);
-            if (why.empty())
-                if (void* function = entry_of(path, entry, &why)) return function;
+            const bool check = geteuid() == 0 && !ours;
+            void* module = check ? load_checked(folder, path, &why) : load_from(path, &why);
+            void* function = module ? dlsym(module, entry) : nullptr;
+            if (function) return function;
+            if (module) why = str("it does not export ", entry);
         }
         *searched += str(searched->empty() ? "" : "; ", path, ": ", why);
     }

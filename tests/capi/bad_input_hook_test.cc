@@ -1,9 +1,13 @@
 // hook.h and backend.h with arguments that make no sense, and hooks that misbehave.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "capi/lone_context.h"
 #include "support/thread_backend.h"
@@ -253,6 +257,45 @@ TEST(BadBackend, RootLoadsOnlyWhatIsRoots) {
     EXPECT_THAT(ModuleFolder::found(), testing::HasSubstr("other users can write to"));
     ASSERT_EQ(chmod(modules.folder, 01777), 0);  // in which nobody can replace another user's file
     EXPECT_THAT(ModuleFolder::found(), testing::HasSubstr("file too short"));
+}
+
+// A name is part of a path, and must not lead out of the folder.
+TEST(BadBackend, NamesThatArePaths) {
+    const ModuleFolder modules;
+    ASSERT_TRUE(std::filesystem::create_directory(std::string(modules.folder) + "/libddp-x"));
+    for (const char* name : {"x/../stranger", "../stranger", "/tmp/x", ".", "x.so", "x y", "x\x1b[2J"}) {
+        ddp_error* error = nullptr;
+        EXPECT_EQ(ddp_backend_available(name, &error), 0) << name;
+        const std::string message = take_message(error);
+        EXPECT_THAT(message, testing::HasSubstr("is no name of a module")) << name;
+        EXPECT_THAT(message, testing::Not(testing::HasSubstr(modules.folder))) << name;
+    }
+}
+
+// Somebody who may rename a folder above puts another file there after the check.
+TEST(BadBackend, RootLoadsTheFileThatItHasChecked) {
+    if (geteuid() != 0) GTEST_SKIP() << "for root only";
+    const ModuleFolder modules;
+    const std::string folder = modules.folder, other = folder + "-other";
+    ASSERT_TRUE(std::filesystem::create_directory(other));
+    std::ofstream(other + "/libddp-stranger.so") << std::string(4096, 'x');  // "invalid ELF header" if it is loaded
+    ASSERT_EQ(chown(other.c_str(), 65534, 65534), 0);
+    std::atomic<bool> end{false};
+    std::thread swapper([&] {
+        while (!end) renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE);
+    });
+    int checked = 0, refused = 0;
+    for (int i = 0; i < 20'000 || ((checked == 0 || refused == 0) && i < 2'000'000); ++i) {
+        const std::string message = ModuleFolder::found();
+        ASSERT_THAT(message, testing::Not(testing::HasSubstr("invalid ELF header"))) << "after " << i;
+        checked += message.find("file too short") != message.npos;
+        refused += message.find("belongs to user 65534") != message.npos;
+    }
+    end = true;
+    swapper.join();
+    EXPECT_GT(checked, 0);
+    EXPECT_GT(refused, 0);
+    std::filesystem::remove_all(other);
 }
 
 TEST(BadBackend, OneThatCannotConnectSaysSo) {

@@ -3,6 +3,7 @@
 
 #include "fuzz/target.h"
 #include "rendezvous/protocol.h"
+#include "util/printable.h"
 
 namespace fuzz::store_frames {
 namespace {
@@ -21,7 +22,7 @@ void read_request(const Frame& frame, const std::string& bytes) {
         if (const auto failure = invalid(request)) check(failure->code < 0, "an invalid request has no error");
         check(!describe_wait(request).empty(), "a wait has no description");
         for (const std::string& key : request.keys)
-            for (char c : printable(key)) check(c >= 0x20 && c < 0x7f, "a key is not made printable");
+            check(printable(in_quotes(key)) == in_quotes(key), "a key is not made printable");
     });
     accepts([&] {
         Caller caller;

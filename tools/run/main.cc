@@ -12,6 +12,7 @@
 #include "program.h"
 #include "secret.h"
 #include "status.h"
+#include "util/printable.h"
 
 namespace {
 
@@ -31,7 +32,7 @@ int launch(int argc, char** argv) {
     if (options->status) return ddprun::show_status(*options->status, options->once);
     const ddprun::ProgramCheck program = ddprun::check_program_file(options->program[0], options->environment);
     if (program.status != 0) {
-        std::cerr << "ddprun: " << program.sentence << '\n';
+        std::cerr << "ddprun: " << libddp::printable(program.sentence) << '\n';
         return program.status;
     }
     ddprun::Secret secret = ddprun::job_secret(*options);
@@ -49,10 +50,10 @@ int main(int argc, char** argv) {
     try {
         return launch(argc, argv);
     } catch (const std::invalid_argument& error) {
-        std::cerr << "ddprun: " << error.what() << '\n';
+        std::cerr << "ddprun: " << libddp::printable(error.what(), "\n") << '\n';
         return ddprun::kUsageError;
     } catch (const std::exception& error) {
-        std::cerr << "ddprun: " << error.what() << '\n';
+        std::cerr << "ddprun: " << libddp::printable(error.what(), "\n") << '\n';
         return kLauncherError;
     }
 }

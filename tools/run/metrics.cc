@@ -6,7 +6,7 @@
 #include <charconv>
 #include <utility>
 
-#include "text.h"
+#include "util/printable.h"
 
 namespace ddprun {
 namespace {
@@ -32,7 +32,7 @@ constexpr std::array<std::pair<record::Life, const char*>, 4> kLives{{{record::L
 
 std::string escaped(const std::string& text) {
     std::string result;
-    for (const char c : why::printable(text)) {
+    for (const char c : libddp::printable(text)) {
         if (c == '\\' || c == '"') result += '\\';
         result += c;
     }

@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "util/printable.h"
+
 namespace ddprun {
 namespace {
 
@@ -334,7 +336,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
         status = app.exit(wanted);
         return std::nullopt;
     } catch (const std::exception& error) {
-        std::cerr << "ddprun: " << error.what() << "\nddprun: see ddprun --help\n";
+        std::cerr << "ddprun: " << libddp::printable(error.what(), "\n") << "\nddprun: see ddprun --help\n";
         status = kUsageError;
         return std::nullopt;
     }

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "util/log.h"
+#include "util/printable.h"
 #include "util/private_file.h"
 #include "util/text.h"
 
@@ -158,7 +159,8 @@ void Output::say(const std::string& sentence) {
 
 void Output::line(const std::string& text) {
     if (style.timestamps) err.append(timestamp());
-    err.append(text);
+    // Other nodes and the environment have a part in it.
+    err.append(libddp::printable(text, "\n\t"));
     err.append("\n");
     err.flush();
 }

@@ -13,7 +13,7 @@
 #include "record/cause.h"
 #include "report.h"
 #include "summary.h"
-#include "text.h"
+#include "util/printable.h"
 
 namespace ddprun {
 namespace {
@@ -159,9 +159,9 @@ std::string Records::explain(int rank, std::int64_t since_ns, bool all_end) cons
         if (named && cause->rank != rank)
             text = "as rank " + std::to_string(cause->rank) + " of group '" + group->name + "', " + text;
         std::replace(text.begin(), text.end(), '\n', ' ');  // an error of the program may have several lines
-        return why::printable(text);
+        return libddp::printable(text);
     }
-    return reading.complaints.empty() ? "" : why::printable(reading.complaints.front());
+    return reading.complaints.empty() ? "" : libddp::printable(reading.complaints.front());
 } catch (const std::exception&) {
     return "";  // the failure itself has been told
 }
@@ -184,13 +184,13 @@ std::string Records::describe() const try {
     if (folder_.empty()) return "nothing is recorded";
     const Reading reading(folder_, kLastEvents);
     std::string complaints, text;
-    for (const std::string& complaint : reading.complaints) complaints += why::printable(complaint) + "\n";
+    for (const std::string& complaint : reading.complaints) complaints += libddp::printable(complaint) + "\n";
     for (const record::Group& group : reading.groups) {
         if (record::is_over(group)) continue;
         const auto cause = record::find_cause(group, record::kPatienceNs);
-        text += "group '" + why::printable(group.name) +
-                "': " + (cause ? why::printable(cause->sentence) : "no rank waits for another") + "\n";
-        for (const std::string& line : record::rank_lines(group)) text += "  " + why::printable(line) + "\n";
+        text += "group '" + libddp::printable(group.name) +
+                "': " + (cause ? libddp::printable(cause->sentence) : "no rank waits for another") + "\n";
+        for (const std::string& line : record::rank_lines(group)) text += "  " + libddp::printable(line) + "\n";
     }
     return complaints + (text.empty() ? "no group of several ranks is in use" : text);
 } catch (const std::exception& error) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "text.h"
+#include "util/printable.h"
 
 namespace ddprun {
 namespace {
@@ -29,7 +29,7 @@ Snapshot::Snapshot(const std::string& folder) {
         // A newer one has taken its place, or its only rank has gone on to one with others.
         if (record::is_over(group) && (!is_newest || (group.world == 1 && any_runs))) continue;
         GroupNow now;
-        now.label = why::printable(group.name);
+        now.label = libddp::printable(group.name);
         if (number > 1) now.label.append("#").append(std::to_string(number));
         for (const record::Position& position : group.ranks) {
             now.progress.push_back(record::find_progress(group, position, kLatelyNs));

@@ -23,6 +23,7 @@
 #include "loop.h"
 #include "snapshot.h"
 #include "text.h"
+#include "util/printable.h"
 #include "util/text.h"
 
 namespace ddprun {
@@ -51,7 +52,7 @@ std::string title(const JobFacts& job) {
         "ddprun " + std::to_string(job.pid) + ": " + std::to_string(job.ranks) + (job.ranks == 1 ? " rank" : " ranks");
     if (job.nodes > 1) text += " of node " + std::to_string(job.node_rank) + " of " + std::to_string(job.nodes);
     if (job.generation > 0) text += ", restart " + std::to_string(job.generation);
-    return text + ", " + why::printable(job.command);
+    return text + ", " + libddp::printable(job.command);
 }
 
 Target by_pid(const std::string& text) {
@@ -168,7 +169,7 @@ Row row_of(const GroupNow& now, std::size_t rank) {
         row.resize(kHeads.size(), kNothing);
         return row;
     }
-    row.push_back(why::printable(position.process->host));
+    row.push_back(libddp::printable(position.process->host));
     row.push_back(std::to_string(position.process->pid));
     row.push_back(state(position));
     row.push_back(position.step < 0 ? kNothing : std::to_string(position.step));
@@ -211,8 +212,8 @@ void add_table(std::vector<std::string>& lines, const std::vector<Row>& rows) {
 void add_group(std::vector<std::string>& lines, const GroupNow& now) {
     lines.push_back("group '" + now.label + "', " + std::to_string(now.group.world) +
                     (now.group.world == 1 ? " rank" : " ranks"));
-    if (now.cause) lines.push_back(why::printable(now.cause->sentence));
-    if (now.pace && !now.pace->sentence.empty()) lines.push_back(why::printable(now.pace->sentence));
+    if (now.cause) lines.push_back(libddp::printable(now.cause->sentence));
+    if (now.pace && !now.pace->sentence.empty()) lines.push_back(libddp::printable(now.pace->sentence));
     std::vector<Row> rows{kHeads};
     for (std::size_t rank = 0; rank < now.group.ranks.size(); ++rank) rows.push_back(row_of(now, rank));
     add_table(lines, rows);
@@ -222,7 +223,7 @@ std::vector<std::string> lines_of(const Target& target) {
     std::vector<std::string> lines;
     if (target.job) lines.push_back(title(*target.job) + (target.job->runs() ? "" : " (has ended)"));
     const Snapshot snapshot(target.records);
-    for (const std::string& complaint : snapshot.complaints()) lines.push_back(why::printable(complaint));
+    for (const std::string& complaint : snapshot.complaints()) lines.push_back(libddp::printable(complaint));
     for (const GroupNow& now : snapshot.groups()) add_group(lines, now);
     if (snapshot.groups().empty()) lines.emplace_back("no rank has made a group yet");
     return lines;

@@ -9,8 +9,8 @@
 #include "record/lateness.h"
 #include "report.h"
 #include "summary.h"
-#include "text.h"
 #include "trace.h"
+#include "util/printable.h"
 #include "util/text.h"
 
 namespace {
@@ -36,9 +36,9 @@ void tell_pace(const record::Pace& pace) {
 
 void tell(const record::Group& group, std::int64_t patience_ns) {
     const auto cause = record::find_cause(group, patience_ns);
-    std::cout << "group '" << why::printable(group.name)
-              << "': " << (cause ? why::printable(cause->sentence) : "no rank waits for another") << '\n';
-    for (const std::string& line : record::rank_lines(group)) std::cout << "  " << why::printable(line) << '\n';
+    std::cout << "group '" << libddp::printable(group.name)
+              << "': " << (cause ? libddp::printable(cause->sentence) : "no rank waits for another") << '\n';
+    for (const std::string& line : record::rank_lines(group)) std::cout << "  " << libddp::printable(line) << '\n';
     if (const auto pace = record::find_pace(group)) tell_pace(*pace);
 }
 
@@ -53,7 +53,8 @@ void write_summary(const Options& options, const why::Job& job, std::int64_t pat
 void run(const Options& options) {
     const auto patience_ns = static_cast<std::int64_t>(options.patience_seconds * 1e9);
     const why::Job job = why::read_job(options.folder);
-    for (const std::string& complaint : job.complaints) std::cerr << "ddp-why: " << why::printable(complaint) << '\n';
+    for (const std::string& complaint : job.complaints)
+        std::cerr << "ddp-why: " << libddp::printable(complaint) << '\n';
     for (const record::Group& group : job.groups) tell(group, patience_ns);
     write_summary(options, job, patience_ns);
     if (job.groups.empty())
@@ -88,7 +89,7 @@ int main(int argc, char** argv) {
         run(options);
         return 0;
     } catch (const std::exception& error) {
-        std::cerr << "ddp-why: " << error.what() << '\n';
+        std::cerr << "ddp-why: " << libddp::printable(error.what(), "\n") << '\n';
         return 1;
     }
 }

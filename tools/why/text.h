@@ -1,15 +1,12 @@
-// Texts of others, such as names of groups, on a terminal and in metrics.
+// How wide a printable text (util/printable.h) is on a terminal.
 #pragma once
 
 #include <cstddef>
-#include <string>
 #include <string_view>
 
 namespace why {
 
-// With a '?' for each control character and for what is not UTF-8: a terminal must not obey a name.
-std::string printable(std::string_view text);
-// In characters, of a text that is printable.
+// In characters.
 std::size_t width(std::string_view text);
 // At most so many characters of it.
 std::string_view cut(std::string_view text, std::size_t most);

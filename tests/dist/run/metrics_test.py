@@ -174,7 +174,7 @@ class MetricsTest(Case):
     def test_names_of_groups_are_harmless(self):
         process, (url, _) = self.start_job(2, 5, env={"GROUP": 'a"b\\c\x1b[31m\xe4'})
         seen = self.await_scrape(url, lambda now: now("steps_total", rank=0) == 5)
-        self.assertEqual(dict(next(iter(seen.values["libddp_group_ranks"])))["group"], 'a\\"b\\\\c?[31m\xe4')
+        self.assertEqual(dict(next(iter(seen.values["libddp_group_ranks"])))["group"], 'a\\"b\\\\c\\\\x1b[31m\xe4')
         self.end_job(process)
 
     def test_nothing_secret(self):

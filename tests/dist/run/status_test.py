@@ -220,7 +220,7 @@ class StatusTest(Case):
     def test_names_do_not_reach_the_terminal(self):
         job = self.start_job(1, 5, options=["--env", "GROUP=x\x1b]0;title\x07"])
         lines, _ = self.await_table(job.pid, 1, lambda rows: rows[0]["step"] == "4")
-        self.assertIn("group 'x?]0;title?'", lines[1])
+        self.assertIn("group 'x\\x1b]0;title\\x07'", lines[1])
         self.end_job(job)
 
     def on_terminal(self, rows, columns, *arguments):

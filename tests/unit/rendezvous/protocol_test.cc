@@ -3,6 +3,7 @@
 #include <random>
 
 #include "support.h"
+#include "util/printable.h"
 
 namespace libddp {
 namespace {
@@ -176,9 +177,9 @@ TEST(Request, Limits) {
 }
 
 TEST(Request, NamesInMessages) {
-    EXPECT_EQ(printable("a b"), "'a b'");
-    EXPECT_EQ(printable(std::string("\0\xff\n", 3)), "'\\x00\\xff\\x0a'");
-    EXPECT_LT(printable(std::string(1024, 'x')).size(), 110u);
+    EXPECT_EQ(in_quotes("a b"), "'a b'");
+    EXPECT_EQ(in_quotes(std::string("\0\xff\n", 3)), "'\\x00\\xff\\x0a'");
+    EXPECT_LT(in_quotes(std::string(1024, 'x')).size(), 110u);
 }
 
 TEST(Version, IsInTheIdentity) {

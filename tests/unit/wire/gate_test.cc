@@ -78,6 +78,18 @@ TEST_F(GateTest, SilentConnectionsDoNotDisplaceAHandshake) {
     EXPECT_TRUE(client.done) << client.error.message;
 }
 
+// An identity is the first thing that a stranger says, and the log quotes it.
+TEST_F(GateTest, AnIdentityDoesNotReachTheTerminal) {
+    ::testing::internal::CaptureStderr();
+    const std::string identity = "\x1b]0;title\x07\nlibddp[1] error: forged";
+    End client{Handshake::client(connect(), identity, key_of("guessed"), Protection::kTls)};
+    finish(client);
+    const std::string seen = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(seen.find("'\\x1b]0;title\\x07\\x0alibddp[1] error: forged'"), seen.npos) << seen;
+    EXPECT_EQ(seen.find('\x1b'), seen.npos);
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), '\n'), 1) << seen;
+}
+
 // As when a large job begins.
 // More than may be inside at once. A sanitizer is too slow for the second that a handshake may take while others wait.
 #ifdef DDP_SANITIZED
