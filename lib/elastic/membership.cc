@@ -15,6 +15,7 @@
 #include "util/error.h"
 #include "util/host.h"
 #include "util/interrupt.h"
+#include "util/printable.h"
 #include "util/text.h"
 
 namespace libddp {
@@ -152,7 +153,7 @@ RosterRecord RosterRecord::decode(std::string text) {
         good = good && !member.id.empty() && !is_among(record.members, member.id);
         record.members.push_back(std::move(member));
     }
-    if (!good) fail(DDP_ERROR_INTERNAL, "the store holds a malformed roster: '", printable(text), "'");
+    if (!good) fail(DDP_ERROR_INTERNAL, "the store holds a malformed roster: ", in_quotes(text));
     record.text = std::move(text);
     return record;
 }

@@ -7,6 +7,7 @@
 #include "util/deadline.h"
 #include "util/error.h"
 #include "util/interrupt.h"
+#include "util/printable.h"
 #include "wire/crypto.h"
 
 namespace libddp {
@@ -57,7 +58,7 @@ std::int64_t read_fence(std::string_view text) {
     std::int64_t fence = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fence);
     if (error != std::errc() || end != text.data() + text.size() || fence < 0 || fence > kLastFence)
-        fail(DDP_ERROR_IO, "the store has '", printable(text), "' where the number of the last roster should be");
+        fail(DDP_ERROR_IO, "the store has ", in_quotes(text), " where the number of the last roster should be");
     return fence;
 }
 

@@ -1,11 +1,11 @@
 // What groups leave in the store: nothing, when all their ranks have let go of them.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
-
-#include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "ddp/ddp.h"
 #include "support/ranks.h"

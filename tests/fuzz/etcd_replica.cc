@@ -1,9 +1,10 @@
 // Keys and values below a store's prefix on etcd, as a damaged etcd or another program left them. A replica that loads the snapshot of
 // another makes the same snapshot of it.
+#include "rendezvous/etcd_replica.h"
+
 #include <string>
 
 #include "fuzz/target.h"
-#include "rendezvous/etcd_replica.h"
 
 namespace fuzz::etcd_replica {
 namespace {
@@ -40,7 +41,8 @@ void compare_snapshots(const EtcdReplica& replica) {
     for (std::uint64_t owner = 1; owner <= 3; ++owner)
         if (replica.is_alive(owner)) again.put(EtcdReplica::alive_key(owner), "", 1, apply);
     check(again.state().bytes() == replica.state().bytes(), "a snapshot has another size");
-    for (const auto& owner : replica.to_bury()) check(owner != 0 || replica.is_alive(0) == again.is_alive(0), "an owner changes");
+    for (const auto& owner : replica.to_bury())
+        check(owner != 0 || replica.is_alive(0) == again.is_alive(0), "an owner changes");
 }
 
 }  // namespace

@@ -363,8 +363,10 @@ static PyObject* repr(PyObject* self) {
 
 static PyObject* reduce_method(PyObject* self, PyObject* unused) {
     (void)self, (void)unused;
-    PyErr_SetString(PyExc_TypeError, "groups, contexts and other objects of ddp belong to their process: they can be neither pickled nor "
-                                     "copied. Keep the arrays instead");
+    PyErr_SetString(
+        PyExc_TypeError,
+        "groups, contexts and other objects of ddp belong to their process: they can be neither pickled nor "
+        "copied. Keep the arrays instead");
     return NULL;
 }
 

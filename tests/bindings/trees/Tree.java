@@ -43,8 +43,8 @@ public final class Tree {
                 parallel.mean(gradients);
                 check(gradients, step + (group.worldSize() - 1) / 2f);
             }
-            System.out.println("rank " + group.rank() + " (Java): " + parallel.context().parameters().stream().map(Parameter::name)
-                    .collect(Collectors.joining(" ")));
+            System.out.println("rank " + group.rank() + " (Java): "
+                    + parallel.context().parameters().stream().map(Parameter::name).collect(Collectors.joining(" ")));
             parallel.close();
         }
     }

@@ -314,8 +314,8 @@ public final class ContextOptions {
                 | flag(skipUnusedBuckets, ddp.DDP_CONTEXT_SKIP_UNUSED_BUCKETS) | flag(join, ddp.DDP_CONTEXT_JOIN)
                 | flag(divideByPresent, ddp.DDP_CONTEXT_DIVIDE_BY_PRESENT)
                 | flag(stopAtFirstJoin, ddp.DDP_CONTEXT_STOP_AT_FIRST_JOIN)
-                | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER) | flag(accumulate, ddp.DDP_CONTEXT_ACCUMULATE) | flag(check, ddp.DDP_CONTEXT_CHECK)
-                | flag(refuseNonfinite, ddp.DDP_CONTEXT_REFUSE_NONFINITE)
+                | flag(consensusOrder, ddp.DDP_CONTEXT_CONSENSUS_ORDER) | flag(accumulate, ddp.DDP_CONTEXT_ACCUMULATE)
+                | flag(check, ddp.DDP_CONTEXT_CHECK) | flag(refuseNonfinite, ddp.DDP_CONTEXT_REFUSE_NONFINITE)
                 | flag(skipNonfinite, ddp.DDP_CONTEXT_SKIP_NONFINITE)
                 | flag(verifyBuffers, ddp.DDP_CONTEXT_VERIFY_BUFFERS) | flag(autotune, ddp.DDP_CONTEXT_AUTOTUNE);
     }
