@@ -47,10 +47,10 @@
  *
  * CHECKPOINTS. A rank that stood still between ddp_elastic_commit and the end of writing may find that the others have
  * gone on and have written a newer one. So put `fence` and the number of steps into the file's name, in this order, and
- * let a reader take the highest: no file replaces one of a later roster. Besides, call ddp_elastic_confirm_member between
- * writing and renaming. It finds a rank that was left behind before the call, and none that is stopped after it. Fences
- * also grow when a job begins anew. On etcd and in a file the store keeps the last one. A new tcp store begins with the
- * time of day in ms, so a clock that is set back can make a fence smaller.
+ * let a reader take the highest: no file replaces one of a later roster. Besides, call ddp_elastic_confirm_member
+ * between writing and renaming. It finds a rank that was left behind before the call, and none that is stopped after
+ * it. Fences also grow when a job begins anew. On etcd and in a file the store keeps the last one. A new tcp store
+ * begins with the time of day in ms, so a clock that is set back can make a fence smaller.
  *
  * THE STORE must outlive all ranks: etcd, one that another process runs (ddp_store_create), or a file. Its end is the
  * end of the job.
@@ -164,20 +164,21 @@ DDP_API ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* ste
 /* Says that this rank has applied the step: once after each ddp_elastic_begin, when every context has been finalized
  * and the optimizer has run. If all ranks leave a step out (NONFINITE, ddp_step_discard), commit it without the
  * optimizer.
- * A rank that the others may take for lost asks the store first: one that has stood still for a fourth of settle_ms, or
- * that the store has not answered for a while. If the store does not confirm that this rank is a member, the call fails.
- * Then the step is applied here, but the others may go on without it: write no checkpoint, free the error, and call
- * ddp_elastic_begin. So two rosters never commit at the same time, also if a network falls apart.
+ * A rank that the others may take for lost asks the store first: one that has stood still for a fourth of settle_ms,
+ * or that the store has not answered for a while. If the store does not confirm that this rank is a member, the call
+ * fails. Then the step is applied here, but the others may go on without it: write no checkpoint, free the error, and
+ * call ddp_elastic_begin. So two rosters never commit at the same time, also if a network falls apart.
  *
  * Errors: INVALID_STATE (no step has begun since the last ddp_elastic_commit; during a step of a context), RANK_FAILED
- * (the others have gone on without this rank, or may have), UNAVAILABLE, TIMEOUT (the store does not confirm it), INTERRUPTED.
+ * (the others have gone on without this rank, or may have), UNAVAILABLE, TIMEOUT (the store does not confirm it),
+ * INTERRUPTED.
  * Threads: one. Blocks: only if it asks the store, at most timeout_ms. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error);
 
 /* Asks the store whether this rank is a member of the newest roster: before it replaces a checkpoint, or does something
  * else that only one roster may do. DDP_OK: it was at a moment during the call. That does not hold for longer.
- * Errors: RANK_FAILED (the others have gone on without this rank, or may have), UNAVAILABLE, TIMEOUT (the store does not
- * confirm it), INVALID_STATE (before the first ddp_elastic_begin, or after ddp_elastic_leave), INTERRUPTED.
+ * Errors: RANK_FAILED (the others have gone on without this rank, or may have), UNAVAILABLE, TIMEOUT (the store does
+ * not confirm it), INVALID_STATE (before the first ddp_elastic_begin, or after ddp_elastic_leave), INTERRUPTED.
  * Threads: one. Blocks: for the store, at most settle_ms and timeout_ms. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_confirm_member(ddp_elastic* elastic, ddp_error** error);
 

@@ -3,8 +3,8 @@
  *
  * UNUSED PARAMETERS. In a model with branches a step may not touch every parameter, and ranks may take different
  * branches. With DDP_CONTEXT_FIND_UNUSED, a gradient is unused on this rank if it was not announced before
- * ddp_finalize, nor in an unsynced step since the last synced one. It counts as zero, unless DDP_CONTEXT_ACCUMULATE says
- * otherwise. After the last bucket the ranks exchange which gradients they used (Li et al. 2020, section 3.2.3):
+ * ddp_finalize, nor in an unsynced step since the last synced one. It counts as zero, unless DDP_CONTEXT_ACCUMULATE
+ * says otherwise. After the last bucket the ranks exchange which gradients they used (Li et al. 2020, section 3.2.3):
  *   used by some rank     The gradient becomes the mean on every rank. With DDP_CONTEXT_KEEP_LOCAL_UNUSED: only on the
  *                         ranks that used it.
  *   used by no rank       The gradient stays as it was, bit for bit. Unless the program zeroes it between steps, it
