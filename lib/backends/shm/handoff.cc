@@ -172,7 +172,7 @@ void HandoffServer::serve() noexcept {
         // First those that wait: a caller that has said its token makes no room for another.
         hear(waits.data() + 2);
         while (patience_ms() == 0) dismiss_oldest();
-        if (waits[0].revents) take_in();
+        if (waits[0].revents && !take_in()) continue;  // the room that it made is for a caller
         if (!spare_) spare_.reset(fcntl(stop_.get(), F_DUPFD_CLOEXEC, 0));
     }
 }
@@ -191,15 +191,21 @@ void HandoffServer::hear(const pollfd* waits) noexcept {
             callers_.erase(callers_.begin() + static_cast<std::ptrdiff_t>(i));
 }
 
-void HandoffServer::take_in() noexcept {
+// False: it had no descriptor for the caller and has made room for the next try.
+bool HandoffServer::take_in() noexcept {
     Descriptor connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!connection && lacks_descriptors(errno)) make_room();
-    if (!connection) return;
-    if (!same_user(connection.get())) return say(connection.get(), kRefused);
-    // Usually the token has come already.
-    if (answered(connection.get())) return;
-    if (callers_.size() == kMostCallers) dismiss_oldest();
-    callers_.push_back({std::move(connection), Clock::now()});
+    if (!connection && lacks_descriptors(errno)) {
+        make_room();
+        return false;
+    }
+    if (!connection) return true;
+    if (!same_user(connection.get())) {
+        say(connection.get(), kRefused);
+    } else if (!answered(connection.get())) {  // usually the token has come already
+        if (callers_.size() == kMostCallers) dismiss_oldest();
+        callers_.push_back({std::move(connection), Clock::now()});
+    }
+    return true;
 }
 
 void HandoffServer::dismiss_oldest() noexcept {

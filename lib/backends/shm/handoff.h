@@ -42,7 +42,7 @@ private:
     void serve() noexcept;
     int patience_ms() const noexcept;
     void hear(const pollfd* waits) noexcept;
-    void take_in() noexcept;
+    bool take_in() noexcept;
     void dismiss_oldest() noexcept;
     void make_room() noexcept;
     bool answered(int connection) noexcept;

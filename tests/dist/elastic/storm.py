@@ -6,6 +6,7 @@ the bits at the end are those of one process, and what the ranks say makes one h
     storm.py --count 1000     many; --first N: from this seed on; --jobs 3: at once
     storm.py --seed 17        one, with everything that its ranks say
     storm.py --one-kill       of three ranks that call something between ddp_finalize and ddp_elastic_commit; also with the others
+    storm.py --one-stop       of three ranks one is stopped for longer than the others wait; also with the others
     storm.py --kind hosts     one of shm, tcp, gloo, hierarchical, hosts (two network namespaces), etcd (three servers, whose leader dies)
 
 A scenario is made of its seed and of the kinds alone, but the moment of an event among the steps of the ranks is not. By hand:
@@ -25,13 +26,15 @@ import jobs  # first: it knows where tests/support is
 import etcd_servers  # tests/support
 import namespaces  # tools/bench/runs
 from jobs import BOUND_S, SLACK, Job
-from storm_scenario import KINDS, History, OneKill, Scenario
+from storm_scenario import KINDS, History, OneKill, OneStop, Scenario
 
 # Short ones with many deaths: in a meeting, a rebuild, a step, the optimizer, after a commit; two at once; a stop.
 QUICK = (1197, 1198, 1199)
 # At a call before the optimizer and at one after it, in the optimizer of the first of two contexts, and at a random moment.
 QUICK_KILLS = tuple(range(8))
 KILL_KINDS = ("shm", "tcp")
+QUICK_STOPS = tuple(range(6))
+STOP_KINDS = ("shm", "tcp", "hierarchical")
 QUICK_KINDS = ("shm", "tcp", "gloo", "hierarchical")
 # How long one that was left behind tries to reach the store again.
 REJOIN_S = 40
@@ -41,6 +44,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few that are short")
     parser.add_argument("--one-kill", action="store_true")
+    parser.add_argument("--one-stop", action="store_true")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="only this scenario")
@@ -151,6 +155,8 @@ def main():
     given = arguments()
     if given.one_kill:
         make, quick, kinds = OneKill, QUICK_KILLS, given.kind or KILL_KINDS
+    elif given.one_stop:
+        make, quick, kinds = OneStop, QUICK_STOPS, given.kind or STOP_KINDS
     else:
         make, quick, kinds = Scenario, QUICK, QUICK_KINDS if given.quick else given.kind or possible_kinds()
     if given.seed is not None:

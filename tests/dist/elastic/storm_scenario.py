@@ -81,7 +81,7 @@ class OneKill(Scenario):
         self.world = 3
         self.steps = chance.randrange(10, 30)
         self.settings = {"backend": self.kind, "max": 3, "min": 2, "steps": self.steps, "pause": chance.choice((300, 1500)),
-                         "size": chance.choice((100, 50_000)), "unused": 0,
+                         "size": chance.choice((100, 50_000)), "unused": 0, "sums": 1,
                          **chance.choice(({"calls": "loss"}, {"calls": "norm,loss"}, {"contexts": 2}, {"contexts": 2, "calls": "loss"}))}
         self.settings.setdefault("contexts", 1)
         self.starters = [{} for _ in range(self.world)]
@@ -91,6 +91,21 @@ class OneKill(Scenario):
         else:
             at = {"die": chance.choice(DOUBTFUL_PLACES), "die-at": chance.randrange(1, self.steps), "die-after": chance.randrange(2000)}
             self.starters[chance.randrange(self.world)] = at
+
+
+class OneStop(OneKill):
+    """One of three ranks is stopped at a random moment, for longer than the others wait for it. It comes back as it was in the middle of a
+    step that they have undone, and may commit nothing but what they have committed."""
+
+    def __init__(self, seed, kinds=("shm", "tcp", "hierarchical")):
+        super().__init__(seed, kinds)
+        chance = random.Random(seed)
+        self.starters = [{} for _ in range(self.world)]
+        self.steps = self.settings["steps"] = 60
+        self.settings["min"] = 1  # it may come when the others are done, and begins anew then
+        if chance.random() < 0.5:
+            self.settings.update(calls="", contexts=1)
+        self.events = [Event(chance.random() * 0.4, "stop", chance.random(), chance.choice((4.0, 5.0, 6.5)))]
 
 
 @dataclasses.dataclass
@@ -106,7 +121,7 @@ class Event:
 
 
 ROSTER = re.compile(r"roster (\d+) step (\d+) rank (\d+) of (\d+) ")
-APPLIED = re.compile(r"applied (\d+) in (\d+)$")
+APPLIED = re.compile(r"applied (\d+) in (\d+)(?: (\w+))?$")
 
 
 class History:
@@ -119,6 +134,7 @@ class History:
         self.rosters = {}  # number -> [(step, rank, world)]
         self.came_with = {}  # number -> the most that a member had applied, as far as is known
         self.applied = {}  # number -> the most that was applied after it
+        self.sums = {}  # step -> {checksum after it: who says so}
 
     def add(self, name, text):
         """Returns the last roster of the process."""
@@ -131,7 +147,9 @@ class History:
                     self.came_with[number] = max(self.came_with.get(number, 0), next_step)
                 next_step = step
             elif match := APPLIED.match(line):
-                step, within = map(int, match.groups())
+                step, within = int(match.group(1)), int(match.group(2))
+                if match.group(3):
+                    self.sums.setdefault(step, {})[match.group(3)] = name
                 if within != number or step != next_step:
                     self.faults.append(f"{name} applied step {step} in roster {within}, and step {next_step} of roster {number} was due")
                 next_step = step + 1
@@ -143,6 +161,7 @@ class History:
         return number
 
     def judge(self):
+        self.faults += [f"after step {step} ranks have other bits: {sums}" for step, sums in self.sums.items() if len(sums) > 1]
         most = 0
         for number, seen in sorted(self.rosters.items()):
             steps, ranks, worlds = ({one[i] for one in seen} for i in range(3))

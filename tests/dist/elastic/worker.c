@@ -18,6 +18,7 @@
  *                      stops there (SIGSTOP) until it gets SIGCONT, and prints "goes on" then
  *     save=FILE        after each step rank 0 writes "FENCE STEP" to another file, comes to the place "write", asks whether it is still
  *                      a member, and gives the file this name
+ *     sums=1           "applied" lines end with a checksum like that of "done" lines
  *     clock=1          "applied" lines end with "at MS": milliseconds of CLOCK_MONOTONIC
  *
  * Gradients are sums of integers over the samples of a step, so the result depends neither on the ranks nor on their number. At the end it
@@ -47,7 +48,7 @@ static struct {
     const char* stop;
     const char* save;
     long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at, die_after, contexts,
-        stop_at, clock;
+        stop_at, clock, sums;
 } want = {.init = "",
           .backend = "auto",
           .hook = "",
@@ -319,6 +320,8 @@ static int step(const ddp_elastic_step* now) {
     }
     if (want.clock)
         printf("applied %ld in %ld at %.1f\n", (long)now->step, (long)now->roster, now_ms());
+    else if (want.sums)
+        printf("applied %ld in %ld %lx\n", (long)now->step, (long)now->roster, checksum());
     else
         printf("applied %ld in %ld\n", (long)now->step, (long)now->roster);
     at("committed");
@@ -382,7 +385,7 @@ static int take(const char* argument) {
                    {"leave-at=", &want.leave_at},   {"rejoin=", &want.rejoin},   {"size=", &want.size},
                    {"unused=", &want.unused},       {"rebuild=", &want.rebuild}, {"die-at=", &want.die_at},
                    {"die-after=", &want.die_after}, {"stop-at=", &want.stop_at}, {"clock=", &want.clock},
-                   {"contexts=", &want.contexts}};
+                   {"contexts=", &want.contexts},   {"sums=", &want.sums}};
     const struct {
         const char* name;
         const char** text;
