@@ -43,7 +43,7 @@ def _word(name: str) -> str:
     if bare.startswith("DDP_OUTER_"):
         return f'"{bare[10:].lower()}"'
     if bare.startswith("DDP_ERROR_"):
-        known = getattr(_module("_errors"), "_BY_STATUS", {})
+        known: Dict[int, type] = getattr(_module("_errors"), "_BY_STATUS", {})
         return known[getattr(_ddp, bare)].__name__ if getattr(_ddp, bare) in known else bare
     if bare.startswith("DDP_DEVICE_"):
         return bare[len("DDP_DEVICE_"):]
