@@ -137,13 +137,13 @@ RosterRecord RosterRecord::decode(std::string text) {
     bool good = true;
     std::string_view rest = text;
     // What stands before and behind the last space of the next line.
-    const auto next = [&](std::int64_t& number) {
+    const auto next = [&](std::int64_t& value) {
         const std::size_t end = rest.find('\n');
         const std::string_view line = rest.substr(0, end);
         rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
         const std::size_t space = line.rfind(' ');
         good = good && end != std::string_view::npos && space != std::string_view::npos &&
-               read_steps(line.substr(space + 1), number);
+               read_steps(line.substr(space + 1), value);
         return good ? line.substr(0, space) : std::string_view();
     };
     good = read_steps(next(record.fence), record.number) && good && record.number > 0 && record.fence >= 0;
