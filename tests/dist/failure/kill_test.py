@@ -6,7 +6,7 @@ import time
 import unittest
 
 import jobs
-from jobs import DEATH_S, KINDS, READY, Job, expect_error, expect_fine, expect_in_step, run_all
+from jobs import DEATH_S, KINDS, READY, SLACK, Job, expect_error, expect_fine, expect_in_step, run_all
 
 
 class Kill(unittest.TestCase):
@@ -49,7 +49,7 @@ class Kill(unittest.TestCase):
             job.all_at("ready")
             time.sleep(1.0 if phase == "idle" else 0.15 if phase in ("commit", "finalize") else 0.05)
             if phase == "joining":
-                time.sleep(0.5)  # until everyone is surely inside
+                time.sleep(0.5 * SLACK)  # until everyone is surely inside
             killed = job.ranks[victim].signal(signal.SIGKILL)
             survivors = job.others(victim)
             delay = expect_error(survivors.values(), "RANK_FAILED", victim, killed, DEATH_S)

@@ -7,6 +7,8 @@
 #include "etcd_server.h"
 #include "rendezvous/etcd_client.h"
 #include "support.h"
+#include "support/slack.h"
+#include "util/deadline.h"
 
 namespace libddp::testing {
 namespace {
@@ -50,11 +52,13 @@ void expect_exact_sums(const std::string& uri, const std::function<void()>& happ
     auto waiting = std::async(std::launch::async, [&] { return b->get("at the end", 60'000); });
     auto element = std::async(std::launch::async, [&] { return b->queue_pop("queue", 60'000); });
     std::atomic<bool> go_on{true};
+    std::atomic<std::int64_t> added{0};
     auto add = [&](Store& store) {
         std::int64_t count = 0;
         for (; go_on; ++count) {
             store.add("sum", 1);
             store.append("text", "x");
+            ++added;
         }
         return count;
     };
@@ -70,9 +74,14 @@ void expect_exact_sums(const std::string& uri, const std::function<void()>& happ
             b.close();
         }
     } at_end{go_on, *a, *b};
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const auto wait_for_more = [&] {
+        const std::int64_t wanted = added + 6;
+        for (const auto bound = Deadline::after_ms(with_slack(30'000)); added < wanted && !bound.expired();)
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    };
+    wait_for_more();
     happens();
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    wait_for_more();
     go_on = false;
     const std::int64_t sum = first.get() + second.get();
     EXPECT_GT(sum, 10);
