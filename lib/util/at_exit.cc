@@ -18,19 +18,19 @@ namespace libddp {
 struct ExitList {
     std::mutex mutex;
     std::vector<const AtExit*> entries;
-    std::atomic<bool> begun{false};
+    std::atomic<bool> registered{false}, begun{false};
     const Origin origin;
-
-    ExitList() {
-        stay_loaded();
-        // Not atexit: that does not tell the status.
-        on_exit(&run, this);
-    }
 
     // Never destroyed: other threads may still use it while static objects are torn down.
     static ExitList& get() {
         static OnePerProcess<ExitList> lists;
-        return lists.get();
+        ExitList& list = lists.get();
+        if (!list.registered.exchange(true)) {
+            stay_loaded();
+            // Not atexit: that does not tell the status.
+            on_exit(&run, &list);
+        }
+        return list;
     }
 
     static void run(int status, void* self) {

@@ -31,7 +31,8 @@ private:
 };
 
 // One T a process. A forked child begins with a new one: in the old one threads that the child does not have may hold locks.
-// Lives as long as the process, unless destroy() is called.
+// Lives as long as the process, unless destroy() is called. Threads that come at once may each make a T, of which one stays: its constructor
+// tells nobody of it.
 template <class T>
 class OnePerProcess {
 public:
