@@ -75,7 +75,7 @@ TEST_P(Backends, AfterADifferenceNothingIsWrittenAnyMore) {
             std::vector<float> data(count);
             const std::string signature = rank.rank() == 1 ? "a" : "b";
             EXPECT_EQ(rank.compared_allreduce(data, signature), DDP_ERROR_MISMATCH) << rank.failure.message;
-            if (rank.rank() == 0) sleep_ms(100);  // what rank 2 sends has come
+            if (rank.rank() == 0) sleep_ms(static_cast<int>(with_slack(100)));  // what rank 2 sends has come
             rank.destroy();
         });
     }
