@@ -39,8 +39,7 @@ void wait_a_while(int, const Deadline&) {
     std::vector<std::thread> threads;
     for (int i = 0; i < kThreads; ++i)
         threads.emplace_back([&] {
-            for (--waiting; waiting > 0;) {
-            }
+            for (--waiting; waiting > 0;) std::this_thread::yield();
             const AtExit entry([](int, const Deadline&) {}, 100);
         });
     for (std::thread& thread : threads) thread.join();
