@@ -16,41 +16,43 @@
  *     }
  *     if (error) { ... }                                     // print it, and exit with another status than 0
  *
- * ONE HISTORY. A step is applied by all who stay, or by none. When a rank is lost, some may have finished the step and
- * others not. In the next ddp_elastic_begin those who are behind get the state from those who are ahead. If nobody is
- * ahead, all do the step again. So the same step may begin twice, with another rank and world size. What a rank has
- * changed in a step that it has not committed is undone by then.
+ * ONE HISTORY. All ranks that stay apply a step, or none does. When a rank is lost, some ranks may have finished the
+ * step and others not. In the next ddp_elastic_begin the ranks that are behind get the state of the ranks that are
+ * ahead. If no rank is ahead, all ranks do the step again. So the same step may begin twice, with another rank and
+ * world size. ddp_elastic_begin undoes the changes of a step that was not committed.
  *
- * WHEN THE STATE CHANGES. Values and added states change only from the first mean gradients of a step (ddp_finalize,
- * ddp_wait_param, a reduced callback, the function of ddp_hook_then) to ddp_elastic_commit. Buffers may change from
- * ddp_elastic_begin on. Where the program calls nothing in between that needs other ranks, the way back costs a copy
- * of the buffers a step. Otherwise (a loss for the log, a norm, a second context) a rank can be lost when others have
- * applied all of the step, or a part: each step then begins with a copy of the whole state. It takes as much memory
- * as the state, and the time for copying. libddp learns from a step what the program calls, and copies in the first
- * one. If all ranks that are left are in the first step that called something there, and no copy was made,
- * ddp_elastic_begin is an error. To need no copies, call collectives before ddp_finalize or after ddp_elastic_commit,
- * and commit after each context's optimizer: a step may train one of several contexts.
+ * WHEN THE STATE CHANGES. Change values and added states only between the first mean gradients of a step (ddp_finalize,
+ * ddp_wait_param, a reduced callback, the function of ddp_hook_then) and ddp_elastic_commit. Buffers may change from
+ * ddp_elastic_begin on. If the program calls no collective between the mean gradients and the commit, libddp copies the
+ * buffers in each step, so that it can undo their changes. If it does call one (a loss for the log, a norm, a second
+ * context), a rank can be lost while others have applied the step or a part of it. libddp then copies the whole state
+ * in each step, which takes the memory and the time of that copy. libddp learns from each step what the program calls,
+ * and copies the whole state in the first step. One case stays open: the program calls such a collective for the first
+ * time in a later step, a rank is lost in that step, and all other ranks already have its mean gradients. Then
+ * ddp_elastic_begin is INVALID_STATE. To avoid the copies, call collectives before ddp_finalize or after
+ * ddp_elastic_commit, and commit after the optimizer of each context: a step may train one of several contexts.
  *
  * STATE. It consists of the values (ddp_param_desc.data) of parameters and buffers, what ddp_elastic_add_state names,
- * the bucket plan, the state of the communication hook that ranks share, that of the averager, and the number of
- * steps. A rank that joins gets all of it before its first step. In the first roster the values of rank 0 become
- * those of all. It is the same on every rank. When ranks meet that have applied equally many steps and hold other
- * bits, the bits that most of them have become those of all, and of equally many those of the lowest rank; a warning
- * names the ranks. Buffers become those of one rank.
- * State that a hook has for each rank, such as error feedback, begins anew where it is missing, and keeps what a step
- * that is done again has added to it.
+ * the bucket plan, the state of the communication hook that ranks share, that of the averager, and the number of steps.
+ * A rank that joins gets all of it before its first step. In the first roster the values of rank 0 become those of all.
+ * From then on every rank has the same state. When ranks meet, they compare it. If ranks with equally many steps hold
+ * different bits, the most frequent bits win, and in a tie those of the lowest rank; a warning names the ranks. Buffers
+ * become those of one rank.
+ * State that a hook keeps for each rank, such as error feedback, starts empty on a rank that lacks it. If a step is
+ * done again, it keeps what the first attempt added.
  *
- * ROSTERS. Who trains together is a roster. The store orders them, so there is only one at a time. Each has a group.
+ * ROSTERS. A roster is the ranks that train together. The store orders rosters, so only one exists at a time. Each has
+ * a group of its own.
  *
  * SAMPLES. If those of a step depend on its number alone, a step that is done again has the same ones, whatever the
  * world: take the next global batch of the epoch's order, and of it the part that ddp_shard_range gives this rank.
  *
- * CHECKPOINTS. A rank that stood still between ddp_elastic_commit and the end of writing may find that the others have
- * gone on and have written a newer one. So put `fence` and the number of steps into the file's name, in this order, and
- * let a reader take the highest: no file replaces one of a later roster. Besides, call ddp_elastic_confirm_member
- * between writing and renaming. It finds a rank that was left behind before the call, and none that is stopped after
- * it. Fences also grow when a job begins anew. On etcd and in a file the store keeps the last one. A new tcp store
- * begins with the time of day in ms, so a clock that is set back can make a fence smaller.
+ * CHECKPOINTS. A rank may be stopped between ddp_elastic_commit and the end of writing, while the others go on and
+ * write a newer checkpoint. So put `fence` and the number of steps into the file's name, in this order, and let readers
+ * take the highest: then no file replaces one of a later roster. Also call ddp_elastic_confirm_member between writing
+ * and renaming: it fails on a rank that was left behind before the call. A rank that is stopped after the call still
+ * renames. Fences grow even when a job begins anew. etcd and file stores keep the last fence. A new tcp store begins
+ * with the time of day in milliseconds, so setting the clock back can make a fence smaller.
  *
  * THE STORE must outlive all ranks: etcd, one that another process runs (ddp_store_create), or a file. Its end is the
  * end of the job.
@@ -148,8 +150,8 @@ DDP_API ddp_status ddp_elastic_add_state(ddp_elastic* elastic, const char* name,
 DDP_API ddp_status ddp_elastic_set_step(ddp_elastic* elastic, int64_t step, ddp_error** error);
 
 /* Begins a step. If the group is whole and nobody comes or goes, this costs no communication. Otherwise it waits until
- * the next roster begins, with the state of the job on every rank. So it does where the step before had mean gradients
- * and was not committed: it may have been applied here and not elsewhere.
+ * the next roster begins, with the state of the job on every rank. It also does so if the last step had its mean
+ * gradients and was not committed, because this rank may have applied it while others have not.
  *
  * Errors: INVALID_STATE (a step of a context is under way, and no rank was lost; the step before had mean gradients
  * and was not committed, and no rank has a state that is known: begin again from a checkpoint), RANK_FAILED (the
@@ -164,10 +166,10 @@ DDP_API ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* ste
 /* Says that this rank has applied the step: once after each ddp_elastic_begin, when every context has been finalized
  * and the optimizer has run. If all ranks leave a step out (NONFINITE, ddp_step_discard), commit it without the
  * optimizer.
- * A rank that the others may take for lost asks the store first: one that has stood still for a fourth of settle_ms,
- * or that the store has not answered for a while. If the store does not confirm that this rank is a member, the call
- * fails. Then the step is applied here, but the others may go on without it: write no checkpoint, free the error, and
- * call ddp_elastic_begin. So two rosters never commit at the same time, also if a network falls apart.
+ * A rank asks the store first if the others may have given it up: because it stood still for a fourth of settle_ms, or
+ * because the store has not answered for a while. If the store does not confirm that this rank is a member, the call
+ * fails. Then this rank has applied the step, but the others may go on without it: write no checkpoint, free the error,
+ * and call ddp_elastic_begin. So two rosters never commit at the same time, even if the network is split.
  *
  * Errors: INVALID_STATE (no step has begun since the last ddp_elastic_commit; during a step of a context), RANK_FAILED
  * (the others have gone on without this rank, or may have), UNAVAILABLE, TIMEOUT (the store does not confirm it),
@@ -175,8 +177,9 @@ DDP_API ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* ste
  * Threads: one. Blocks: only if it asks the store, at most timeout_ms. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error);
 
-/* Asks the store whether this rank is a member of the newest roster: before it replaces a checkpoint, or does something
- * else that only one roster may do. DDP_OK: it was at a moment during the call. That does not hold for longer.
+/* Asks the store whether this rank is a member of the newest roster. Call it before an action that only one roster may
+ * take, such as replacing a checkpoint. DDP_OK: this rank was a member at some moment during the call, which says
+ * nothing about the time after it.
  * Errors: RANK_FAILED (the others have gone on without this rank, or may have), UNAVAILABLE, TIMEOUT (the store does
  * not confirm it), INVALID_STATE (before the first ddp_elastic_begin, or after ddp_elastic_leave), INTERRUPTED.
  * Threads: one. Blocks: for the store, at most settle_ms and timeout_ms. Collective: no. Callbacks: no. */
