@@ -1,6 +1,5 @@
 #include "limit.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "measure.h"
+#include "util/processors.h"
 
 namespace bench {
 namespace {
@@ -63,11 +63,6 @@ Sum widest() {
 }
 #endif
 
-int cores() {
-    cpu_set_t mine;
-    return sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
-}
-
 double thread_ms() {
     timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -81,7 +76,7 @@ std::size_t round_up(std::size_t bytes, std::size_t to) {
 }  // namespace
 
 Limit::Limit(int world, int rank, std::size_t bytes)
-    : ranks_to_core_(std::max(1.0, static_cast<double>(world) / cores())) {
+    : ranks_to_core_(std::max(1.0, static_cast<double>(world) / libddp::usable_processors())) {
     const auto ranks = static_cast<std::size_t>(world);
     const std::size_t part = round_up((bytes + ranks - 1) / ranks, kLine);
     const std::size_t buffer = round_up(part * ranks, kPage);

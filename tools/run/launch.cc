@@ -13,6 +13,7 @@
 
 #include "child.h"
 #include "util/host.h"
+#include "util/processors.h"
 #include "util/text.h"
 
 namespace ddprun {
@@ -276,8 +277,8 @@ JobFacts Launch::job_facts() const {
 }
 
 int Launch::threads_of(int local_rank) const {
-    if (!places_.empty()) return places_[static_cast<std::size_t>(local_rank)].threads();
-    return std::max(1, static_cast<int>(uv_available_parallelism()) / options_.local_ranks);
+    const int share = std::max(1, libddp::usable_processors() / options_.local_ranks);
+    return places_.empty() ? share : std::min(share, places_[static_cast<std::size_t>(local_rank)].threads());
 }
 
 RankFacts Launch::facts_of(int local_rank, int restart) const {

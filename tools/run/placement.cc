@@ -114,16 +114,13 @@ std::vector<Place> place_ranks(const Machine& machine, Placing how, int ranks, s
 
 PlaceGuard::PlaceGuard(const std::vector<int>& processors) {
     if (processors.empty()) return;
-    cpu_set_t wanted;
-    CPU_ZERO(&wanted);
-    for (const int processor : processors) CPU_SET(static_cast<std::size_t>(processor), &wanted);
-    before_.emplace();
-    if (sched_getaffinity(0, sizeof wanted, &*before_) != 0 || sched_setaffinity(0, sizeof wanted, &wanted) != 0)
+    before_ = libddp::ProcessorSet::of_this_thread();
+    if (!libddp::ProcessorSet(processors).use())
         throw std::runtime_error(std::string("cannot place it on its processors: ") + std::strerror(errno));
 }
 
 PlaceGuard::~PlaceGuard() {
-    if (before_) sched_setaffinity(0, sizeof *before_, &*before_);
+    if (before_) before_->use();
 }
 
 }  // namespace ddprun

@@ -1,11 +1,11 @@
 // Which processors each rank of this node may use.
 #pragma once
 
-#include <sched.h>
-
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "util/processors.h"
 
 namespace ddprun {
 
@@ -44,7 +44,7 @@ public:
     PlaceGuard& operator=(const PlaceGuard&) = delete;
 
 private:
-    std::optional<cpu_set_t> before_;
+    std::optional<libddp::ProcessorSet> before_;
 };
 
 }  // namespace ddprun

@@ -9,6 +9,7 @@
 #include "backends/shm/handoff.h"
 #include "util/deadline.h"
 #include "util/interrupt.h"
+#include "util/processors.h"
 #include "util/spin.h"
 
 namespace libddp::shm {
@@ -23,17 +24,12 @@ constexpr std::int64_t kGlanceMs = 50;
 
 constexpr char kGaveUp[] = "a rank went away: another rank of the same host gave up";
 
-int processors() {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 }  // namespace
 
 Team::Team(const ddp_backend_host& host, const Options& options, const backend::Failure& failure)
     : options_(options),
       layout_(options.size, options.staging_bytes, page_size()),
-      crowded_(options.size > processors()),
+      crowded_(options.size > usable_processors()),
       failure_(failure) {
     if (options.size > kMostRanks)
         fail(DDP_ERROR_UNSUPPORTED, options.size, " ranks of one host; shared memory takes at most ", kMostRanks);

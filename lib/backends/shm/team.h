@@ -193,7 +193,7 @@ private:
 
     const Options options_;
     const Layout layout_;
-    const bool crowded_;  // more ranks than processors: who spins keeps others from coming
+    const bool crowded_;  // more ranks than usable_processors(): who spins keeps others from coming
     Segment segment_;
     Mapping control_;
     Shared* shared_ = nullptr;

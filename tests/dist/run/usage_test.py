@@ -7,6 +7,9 @@ import unittest
 
 from ddprun_support import PYTHON, RANK, Case, free_port, run
 
+MANY_PROCESSORS = os.environ["DDPRUN_TEST_MANY_PROCESSORS"]  # many_processors.c, or "" in a build that cannot load it
+needs_many_processors = unittest.skipUnless(MANY_PROCESSORS, "sanitizers")
+
 
 class UsageTest(Case):
     def expect_refusal(self, words, *args):
@@ -142,6 +145,45 @@ class UsageTest(Case):
         self.assertIn(b"192.0.2.1", result.err)
 
 
+def usable_processors():
+    """As ddprun counts them; tests of this file say with which."""
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    line = run("--dry-run", "-n", 1, "true", env=env).out.decode()
+    return int(line.split("OMP_NUM_THREADS=")[1].split()[0])
+
+
+class QuotaGroup:
+    """A control group with a quota of processor time. None is made where this machine does not let a test."""
+
+    def __init__(self, quota_us, period_us):
+        self.folder = None
+        for home in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup"):
+            folder = f"{home}/ddp-test-{os.getpid()}"
+            limits = {"cpu.max": f"{quota_us} {period_us}"} if home == "/sys/fs/cgroup" else \
+                {"cpu.cfs_period_us": period_us, "cpu.cfs_quota_us": quota_us}
+            try:
+                os.mkdir(folder)
+            except OSError:
+                continue
+            self.folder = folder
+            try:
+                for name, value in limits.items():
+                    with open(f"{folder}/{name}", "w") as file:
+                        file.write(str(value))
+                return
+            except OSError:
+                self.close()
+
+    def enter(self):
+        """For the child process that becomes ddprun."""
+        with open(f"{self.folder}/cgroup.procs", "w") as file:
+            file.write(str(os.getpid()))
+
+    def close(self):
+        os.rmdir(self.folder)
+        self.folder = None
+
+
 class EnvironmentTest(Case):
     def environments(self, *args, env=None):
         result = run(*args, "sh", "-c", f"cat /proc/self/environ > {self.path('env')}$DDP_RANK", env=env)
@@ -166,7 +208,7 @@ class EnvironmentTest(Case):
             self.assertEqual(variables["DDP_RESTART"], "0")
             self.assertRegex(variables["DDP_SECRET"], r"^[0-9a-f]{64}$")
             self.assertEqual((variables["A"], variables["B"]), ("1=2", ""))
-            self.assertEqual(variables["OMP_NUM_THREADS"], str(max(1, len(os.sched_getaffinity(0)) // 4)))
+            self.assertEqual(variables["OMP_NUM_THREADS"], str(max(1, usable_processors() // 4)))
             self.assertEqual(variables["PATH"], os.environ["PATH"])
         self.assertEqual(len({variables["DDP_SECRET"] for variables in found}), 1)
 
@@ -244,7 +286,7 @@ class EnvironmentTest(Case):
     def test_place_of_ranks(self):
         own = sorted(os.sched_getaffinity(0))
         for options in ((), ("--place", "none"), ("--place", "numa")):
-            self.assertEqual(self.places(1, *options), ([f"[0] {own} {len(own)}"], b""))
+            self.assertEqual(self.places(1, *options), ([f"[0] {own} {usable_processors()}"], b""))
 
     def test_place_is_within_what_ddprun_has(self):
         one = min(os.sched_getaffinity(0))
@@ -264,8 +306,36 @@ class EnvironmentTest(Case):
         self.assertEqual(self.places(1, "--place", "cores", **made_up), (["[0] [0, 1] 2"], b""))
         lines, err = self.places(3, "--place", "numa", **made_up)
         own = sorted(os.sched_getaffinity(0))
-        self.assertEqual(lines, [f"[{rank}] {own} {max(1, len(own) // 3)}" for rank in range(3)])
+        self.assertEqual(lines, [f"[{rank}] {own} {max(1, usable_processors() // 3)}" for rank in range(3)])
         self.assertEqual(err, b"ddprun: ranks are not placed: 3 ranks cannot be divided evenly among 2 NUMA nodes\n")
+
+    @needs_many_processors
+    def test_a_quota_bounds_the_threads_of_ranks(self):
+        group = QuotaGroup(150_000, 100_000)
+        if not group.folder:
+            self.skipTest("this machine lets the test make no control group with a quota")
+        self.addCleanup(group.close)
+
+        def threads(ranks, *options, **env):
+            env = {name: value for name, value in {**os.environ, **env}.items() if name != "OMP_NUM_THREADS"}
+            result = run("-n", ranks, "--no-tag", *options, "sh", "-c", "echo $OMP_NUM_THREADS", env=env, preexec_fn=group.enter)
+            self.expect(result, 0)
+            return result.out.decode().split()
+
+        many = {"LD_PRELOAD": MANY_PROCESSORS}
+        self.assertEqual(threads(1, **many), ["2"])
+        self.assertEqual(threads(2, **many), ["1", "1"])
+        # Placed on all 8 processors of a machine, of which the quota pays for two.
+        made_up = {"HWLOC_SYNTHETIC": "numa:1 core:8 pu:1", "HWLOC_THISSYSTEM": "0"}
+        self.assertEqual(threads(1, "--place", "cores", **many, **made_up), ["2"])
+
+    @needs_many_processors
+    def test_more_than_1024_processors(self):
+        if usable_processors() < len(os.sched_getaffinity(0)):
+            self.skipTest("the processors of this test have a quota")
+        env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        [variables] = self.environments("-n", 1, env={**env, "LD_PRELOAD": MANY_PROCESSORS})
+        self.assertEqual(variables["OMP_NUM_THREADS"], "2000")
 
     def test_bind(self):
         [variables] = self.environments("-n", 1, "--bind", "0.0.0.0")

@@ -3,9 +3,12 @@
 #include <sched.h>
 
 #include <atomic>
+#include <optional>
 #include <vector>
 
+#include "support/quota_group.h"
 #include "unit/backend/fake_host.h"
+#include "util/processors.h"
 
 namespace libddp {
 namespace {
@@ -49,15 +52,15 @@ constexpr std::int64_t kPatienceNs = 20'000'000'000;
 class Placement : public testing::Test {
 protected:
     void SetUp() override {
-        if (cpus_.size() < 2) GTEST_SKIP() << "there is one processor only";
+        if (cpus_.size() < 2 || usable_processors() < 2) GTEST_SKIP() << "there is one processor only";
         ASSERT_TRUE(world_.connected());
     }
 
     // Rank 0 looks for rank 1 when both have been seen on these processors. rank_1 is what rank 1 does before it comes. Returns
     // whether rank 0 saw it come.
-    bool look(int cpu_0, int cpu_1, const std::function<void()>& rank_1) {
+    bool look(World& world, int cpu_0, int cpu_1, const std::function<void()>& rank_1) {
         bool seen = false;
-        world_.each([&](Rank& rank) {
+        world.each([&](Rank& rank) {
             move_to(rank.rank() == 0 ? cpu_0 : cpu_1);
             std::vector<float> data(3, 1);
             ASSERT_EQ(rank.allreduce(data), DDP_OK);
@@ -83,14 +86,36 @@ protected:
 
 TEST_F(Placement, ARankDoesNotSpinOnTheProcessorThatItsPeerNeeds) {
     const auto begin = Clock::now();
-    EXPECT_FALSE(look(cpus_[0], cpus_[0], [this] {
+    EXPECT_FALSE(look(world_, cpus_[0], cpus_[0], [this] {
         while (!looked_) sched_yield();
     }));
     EXPECT_LT(elapsed_ms(begin), kPatienceNs / 1'000'000 / 2);
 }
 
 TEST_F(Placement, ARankOnAProcessorOfItsOwnLooksForItsPeer) {
-    EXPECT_TRUE(look(cpus_[0], cpus_[1], [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }));
+    EXPECT_TRUE(look(world_, cpus_[0], cpus_[1], [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }));
+}
+
+// Two ranks on a processor each, and a quota that pays for one.
+class Quota : public Placement {
+protected:
+    void SetUp() override {
+        if (cpus_.size() < 2) GTEST_SKIP() << "there is one processor only";
+        if (!group_.made()) GTEST_SKIP() << "this machine lets the test make no control group with a quota";
+        within_.emplace(2, "", 0, 20000, shm_backend());
+        ASSERT_TRUE(within_->connected());
+    }
+
+    const QuotaGroup group_{100'000, 100'000};
+    std::optional<World> within_;
+};
+
+TEST_F(Quota, ARankDoesNotSpinAwayWhatPaysForItsPeer) {
+    const auto begin = Clock::now();
+    EXPECT_FALSE(look(*within_, cpus_[0], cpus_[1], [this] {
+        while (!looked_) sched_yield();
+    }));
+    EXPECT_LT(elapsed_ms(begin), kPatienceNs / 1'000'000 / 2);
 }
 
 }  // namespace
