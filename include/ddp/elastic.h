@@ -32,6 +32,10 @@
  * ddp_elastic_begin is INVALID_STATE. To avoid the copies, call collectives before ddp_finalize or after
  * ddp_elastic_commit, and commit after the optimizer of each context: a step may train one of several contexts.
  *
+ * ACCUMULATION. Unsynced steps (ddp_set_sync) and the synced one that ends them are a window. Ranks join and leave
+ * between windows. A loss within one takes all back to its first step. Gradients of undone steps are zero, in memory of
+ * the CPU, and no rank has anything of what was accumulated.
+ *
  * STATE. It consists of the values (ddp_param_desc.data) of parameters and buffers, what ddp_elastic_add_state names,
  * the bucket plan, the state of the communication hook that ranks share, that of the averager, and the number of steps.
  * A rank that joins gets all of it before its first step. In the first roster the values of rank 0 become those of all.
@@ -86,7 +90,7 @@ typedef struct ddp_elastic_options {
 /* What ddp_elastic_begin says of a step. */
 typedef struct ddp_elastic_step {
     size_t struct_size;
-    int64_t step;   /* how many steps this job has applied; this is the next one */
+    int64_t step;   /* how many steps this job has applied; this is the next one. After a loss it may be smaller */
     int64_t roster; /* counts from 1 */
     int32_t rank;   /* in this roster: those who stay keep their order, those who join follow */
     int32_t world_size;
@@ -186,8 +190,8 @@ DDP_API ddp_status ddp_elastic_commit(ddp_elastic* elastic, ddp_error** error);
 DDP_API ddp_status ddp_elastic_confirm_member(ddp_elastic* elastic, ddp_error** error);
 
 /* Announces that this rank will leave, when a notice of preemption comes, for example. Go on with steps until
- * ddp_elastic_begin says `leaving`: mostly in the third step from now, with an averager after an outer step. So no step
- * is lost, here or elsewhere.
+ * ddp_elastic_begin says `leaving`: mostly in the third step from now, with an averager after an outer step, with
+ * unsynced steps after a synced one. So no step is lost, here or elsewhere.
  * Errors: INVALID_STATE (before the first ddp_elastic_begin), or the store's.
  * Threads: one. Blocks: for the store. Collective: no. Callbacks: no. */
 DDP_API ddp_status ddp_elastic_announce_leave(ddp_elastic* elastic, ddp_error** error);

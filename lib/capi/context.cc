@@ -1,5 +1,6 @@
 #include "ddp/context.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <optional>
 
@@ -7,6 +8,7 @@
 #include "capi/param.h"
 #include "comm/group.h"
 #include "core/context.h"
+#include "util/log.h"
 #include "util/options.h"
 
 using namespace libddp;
@@ -75,6 +77,16 @@ std::vector<std::size_t> read_caps(const ddp_context_options& o, const Group& gr
     }
     const std::size_t usual_cap = group.reduces_at_once() ? ReducerOptions::kCachedCap : ReducerOptions::kUsualCap;
     return make_caps(o.first_bucket_cap_bytes, o.bucket_cap_bytes != 0 ? o.bucket_cap_bytes : usual_cap);
+}
+
+// Once in a process: a program may make many.
+void warn_of_lone_group(std::int32_t job_world) {
+    static std::atomic_flag told = ATOMIC_FLAG_INIT;
+    if (told.test_and_set()) return;
+    log(LogLevel::kWarn, "a context is on a group of 1 rank, and the launcher's job has ", job_world,
+        ": nothing is averaged. The program gave the group the rank 0 and the world size 1; leave both out to train "
+        "with "
+        "all ranks of the job. A rank that is to train alone gets its group from ddp_group_split, without this line");
 }
 
 constexpr std::int64_t kCheckInterval = 10;
@@ -202,6 +214,7 @@ ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* optio
         require(group, "group")->impl->require_unbroken();
         require(context, "context");
         *context = new ddp_context{Context(group->impl, read_options(options, *group->impl))};
+        if (group->job_world > 1) warn_of_lone_group(group->job_world);
     });
 }
 

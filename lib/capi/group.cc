@@ -92,6 +92,15 @@ Allocations& allocations() {
     return instance;
 }
 
+// 1: no launcher tells.
+std::int32_t world_around() {
+    try {
+        return discover_environment().world_size;
+    } catch (const Error&) {
+        return 1;
+    }
+}
+
 }  // namespace
 
 bool libddp::is_of_mem_alloc(const void* memory) {
@@ -153,7 +162,9 @@ ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) 
 ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error) {
     return guard(error, "ddp_group_create", [&] {
         require(group, "group");
-        *group = new ddp_group{create_group(read_group_config(options))};
+        auto made = std::make_unique<ddp_group>(create_group(read_group_config(options)));
+        if (made->impl->world() == 1) made->job_world = world_around();
+        *group = made.release();
     });
 }
 

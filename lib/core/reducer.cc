@@ -260,10 +260,9 @@ void Reducer::warn_of_leftover(std::int32_t param, const ParamState& s) {
     if (std::all_of(memory, memory + s.bytes, [](std::byte b) { return b == std::byte{0}; })) return;
     warned_of_leftover_ = true;
     log(LogLevel::kWarn, "rank ", group_->rank(), ", step ", steps_, ": the gradient of '", name(param),
-        "' is unused, so it counts as zero, although it holds the mean of an earlier step. If the program adds to "
-        "gradients without zeroing them before this step, create the context with DDP_CONTEXT_ACCUMULATE; otherwise "
-        "zero "
-        "them to silence this");
+        "' is unused on this rank, so it counts as zero, although it holds the mean of an earlier step. If the program "
+        "adds to gradients over several synced steps, create the context with the option accumulate "
+        "(DDP_CONTEXT_ACCUMULATE in C); otherwise set them to zero to silence this");
 }
 
 // What stands where the program has its gradient, which this step does not use on this rank.

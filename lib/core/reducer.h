@@ -135,6 +135,10 @@ public:
     // Throws INVALID_STATE, saying what the call would have to wait for, unless idle.
     void require_idle() const;
     std::int64_t steps() const { return steps_; }
+    // Between steps: gradients of unsynced steps wait for a synced one.
+    bool accumulates() const { return accumulates_; }
+    // Where the program finds its dense gradients of the CPU there are zeros. Between steps.
+    void clear_gradients();
     std::int64_t synced_steps() const { return synced_steps_; }
     // How often the program has got means: of a whole step, or of a parameter before the step's end.
     std::int64_t results() const { return results_; }
@@ -294,6 +298,7 @@ private:
 
     std::atomic<Phase> phase_{Phase::kIdle};
     bool sync_ = true;
+    bool accumulates_ = false;
     bool begun_ = false, begun_sync_ = true;
     bool warned_of_leftover_ = false;
     double factor_ = 1;

@@ -395,7 +395,12 @@ void Reducer::end_check() {
 }
 
 void Reducer::end_local_step() {
-    for (std::int32_t id = 0; id < table_.size(); ++id) state(id).calls.store(0, std::memory_order_relaxed);
+    accumulates_ = false;
+    for (std::int32_t id = 0; id < table_.size(); ++id) {
+        ParamState& s = state(id);
+        s.calls.store(0, std::memory_order_relaxed);
+        accumulates_ = accumulates_ || s.waits_for_sync.load(std::memory_order_relaxed);
+    }
     recorder_.write({record::EventKind::kStepEnd, steps_});
     ++steps_;
     clock_.reset();
@@ -440,6 +445,7 @@ void Reducer::end_synced_step() {
         s.calls.store(0, std::memory_order_relaxed);
         s.waits_for_sync.store(false, std::memory_order_relaxed);
     }
+    accumulates_ = false;
     queue_.tell_travel(clock_);
     clock_.end();
     learn();

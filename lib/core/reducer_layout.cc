@@ -339,6 +339,7 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
         state(id).waits_for_sync.store(false, std::memory_order_relaxed);
         forget_given(id);
     }
+    accumulates_ = false;
     factors_.prepare();
     Hook& hook = *queue_.hook();
     hook.forget_step(synced_steps_);
@@ -365,6 +366,15 @@ void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& numbe
     else
         arm();
     phase_.store(Phase::kIdle, std::memory_order_release);
+}
+
+void Reducer::clear_gradients() {
+    require_idle();
+    for (std::int32_t id = 0; id < table_.size(); ++id) {
+        const ParamState& s = state(id);
+        if (s.sparse || s.streams || s.role == Role::kIgnored || participation_.frozen(id)) continue;
+        HostGradients::clear_home({}, s);
+    }
 }
 
 void Reducer::require_idle() const {

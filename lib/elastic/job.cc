@@ -14,6 +14,9 @@ namespace {
 // State travels in pieces of this size, of which each of those who have it sends one in turn.
 constexpr std::size_t kPiece = std::size_t{16} << 20;
 
+// For so many steps a rank that comes or goes waits for the end of a window before a warning.
+constexpr std::int64_t kLongWindow = 1'000;
+
 // With the same ranks, of which none is known to be lost.
 constexpr int kAttempts = 3;
 
@@ -117,6 +120,11 @@ bool ElasticJob::apart() const {
     return averager_ && averager_->steps() != averager_->shared_steps();
 }
 
+bool ElasticJob::in_window() const {
+    return std::any_of(parts_.contexts.begin(), parts_.contexts.end(),
+                       [](const Context* context) { return context->committed().accumulates(); });
+}
+
 void ElasticJob::go_back() {
     if (!averager_) return;
     if (membership_.roster().number == 0) uncounted_ = steps() - averager_->steps();
@@ -126,6 +134,9 @@ void ElasticJob::go_back() {
 
 // What the program has done since begin() is undone, as far as that is possible.
 void ElasticJob::undo_step() {
+    undone_ = undone_ || begun_ || in_window();
+    if (in_window() || window_steps_ > 0) undone_window_ = steps_ - window_steps_;
+    steps_ -= std::exchange(window_steps_, 0);
     begun_ = false;
     if (averager_goes_back()) return open_.commit();
     if (averager_ && open_.is_open()) averager_->set_steps(averager_steps_);
@@ -171,8 +182,8 @@ void ElasticJob::begin_or_form() {
     if (membership_.roster().number > 0) {
         // What no loss of a rank has caused would happen again.
         if (group_->broken() && !concerns_others(group_->verdict(), group_->rank())) group_->check();
-        const bool in_doubt = open_.in_doubt(parts_, *group_);
-        if (formed_ && !group_->broken() && !in_doubt && (apart() || !membership_.is_due(steps_))) return open_step();
+        const bool in_doubt = begun_ && open_.in_doubt(parts_, *group_);
+        if (formed_ && !group_->broken() && !in_doubt && !may_meet()) return open_step();
         undo_step();
         leaving_ = leave_announced_ && !state_unknown_;
         if (leaving_) return;
@@ -185,6 +196,20 @@ void ElasticJob::begin_or_form() {
     } catch (const Error& error) {
         log(LogLevel::kWarn, "keys of old rosters stay in the store: ", error.what());
     }
+}
+
+// Whether somebody joins or leaves before this step. In a window ranks are not in step with each other: the members meet at its end.
+bool ElasticJob::may_meet() {
+    if (apart() || !membership_.is_due(steps_)) return false;
+    if (!in_window()) {
+        waits_ = 0;
+        return true;
+    }
+    if (++waits_ == kLongWindow)
+        log(LogLevel::kWarn, "step ", steps_, ": since ", kLongWindow,
+            " steps a rank waits to join or to leave. Ranks do so after a step in which every context of the job is "
+            "synced that has accumulated gradients; let their unsynced steps end together");
+    return false;
 }
 
 // A process whose connection to the store has ended counts as dead, even if the store still runs. Returns if it has not ended.
@@ -221,6 +246,7 @@ void ElasticJob::form() {
             for (Context* context : parts_.contexts) context->set_group(group);
             group_ = group;
             formed_ = true;
+            forget_gradients();
             return;
         } catch (const Error& error) {
             if (std::exchange(tried, roster.members) != roster.members) attempt = 1;
@@ -233,6 +259,20 @@ void ElasticJob::form() {
                 " did not begin: ", error.what());
         }
     }
+}
+
+// A program that adds to its gradients begins the steps that were undone with nothing.
+void ElasticJob::forget_gradients() {
+    if (!std::exchange(undone_, false)) return;
+    for (Context* context : parts_.contexts) context->committed().clear_gradients();
+    const std::int64_t window = std::exchange(undone_window_, -1);
+    if (window < 0) return;
+    const Roster& now = roster();
+    log(LogLevel::kWarn, "rank ", now.rank, ": roster ", now.number,
+        " began within an accumulation window (ranks that left: ", now.left.size(), ", that joined: ", now.joined,
+        "). What this rank has accumulated since step ", window,
+        " is discarded, and its gradients are zero. All ranks accumulate again from step ", steps_,
+        " on, which ddp_elastic_begin says now");
 }
 
 // Whoever has not heard that the members meet waits for this rank in a collective.
@@ -403,9 +443,21 @@ void ElasticJob::commit() {
             "step begins with a copy of the job's state from now on, of ",
             bytes_of(parts_.state), " bytes");
     }
-    open_.commit();
+    if (in_window()) {
+        ++window_steps_;
+        if (!needs_copies_ && !averager_goes_back() && open_.has_results(parts_)) {
+            needs_copies_ = true;
+            log(LogLevel::kInfo, "step ", steps_,
+                " had means of one context while another accumulates gradients, so a loss takes back more than one "
+                "step: each window begins with a copy of the job's state from now on, of ",
+                bytes_of(parts_.state), " bytes");
+        }
+    } else {
+        open_.commit();
+        window_steps_ = 0;
+        has_committed_ = true;
+    }
     begun_ = false;
-    has_committed_ = true;
     ++steps_;  // of what this rank holds, whether it counts or not
     const bool formed = std::exchange(formed_, false);
     membership_.confirm_if_in_doubt();  // if that fails, the ranks meet before the next step

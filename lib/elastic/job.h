@@ -3,6 +3,9 @@
 // A step is applied by all who stay, or by none. Ranks that had committed it when the group broke are ahead by one step. In the next roster
 // the others take the state from them. If nobody is ahead, all undo what they have of it (open_step.h) and do it again. A rank that cannot
 // undo it does not know which state it has, and takes that of the others.
+//
+// An accumulation window is the unsynced steps of contexts, and the synced step that ends them. What a rank has accumulated is no part of
+// the state. So ranks join and leave between windows, and a loss within a window takes all back to its begin, as if it were one step.
 #pragma once
 
 #include <algorithm>
@@ -66,12 +69,15 @@ private:
 
     void require_not_begun(const char* what) const;
     bool apart() const;
+    bool in_window() const;
     // The averager has the way back, and no step is in doubt.
     bool averager_goes_back() const { return averager_ && averager_->has_outer_parameters(); }
     void open_step();
     void undo_step();
     void go_back();
     void begin_or_form();
+    bool may_meet();
+    void forget_gradients();
     void form();
     void explain_loss_of_store(const std::string& reason) const;
     void call_from_group();
@@ -94,7 +100,11 @@ private:
     std::vector<std::int32_t> numbers_;  // of the contexts, on the group where they were created
     std::vector<StateBlock> own_blocks_;
     OpenStep open_;
-    bool begun_ = false;  // the step that commit() is for
+    bool begun_ = false;               // the step that commit() is for
+    std::int64_t window_steps_ = 0;    // committed in the window that is open
+    std::int64_t undone_window_ = -1;  // the first step of a window that was undone before the next roster
+    bool undone_ = false;              // gradients are of steps that were undone
+    std::int64_t waits_ = 0;           // steps for which somebody has waited for the end of a window
     Averager* averager_ = nullptr;
     std::int64_t averager_steps_ = 0;  // at the begin of the open step
     std::int64_t steps_ = -1;          // -1: it has no state yet

@@ -44,6 +44,12 @@ bool OpenStep::in_doubt(const Parts& parts, Group& group) const {
     return false;
 }
 
+bool OpenStep::has_results(const Parts& parts) const {
+    for (std::size_t i = 0; i < marks_.size(); ++i)
+        if (results_since_begin(parts, i) > 0) return true;
+    return false;
+}
+
 bool OpenStep::is_plain(const Parts& parts, Group& group) const {
     const Link& link = *group.link(0);
     if (!uses_contexts(parts)) return link.operations() <= operations_ + 1;

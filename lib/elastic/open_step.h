@@ -1,4 +1,4 @@
-// A step between its begin and its commit: whether the program may have changed the state meanwhile, and the way back.
+// A step between its begin and its commit, or all steps of an accumulation window (job.h): whether the program may have changed the state meanwhile, and the way back.
 //
 // The program may change the state as soon as it has a mean gradient. If it calls nothing between that and the commit that can fail for
 // another rank, a step that fails has changed nothing. If it does, a call may fail after all of the step was applied, or a part of it,
@@ -29,6 +29,8 @@ public:
     bool is_open() const { return open_; }
     // Whether the state may be another than at the begin.
     bool in_doubt(const Parts& parts, Group& group) const;
+    // Whether any context has given means since the begin.
+    bool has_results(const Parts& parts) const;
     // Whether the program has called nothing that another rank can make fail since it had the means.
     bool is_plain(const Parts& parts, Group& group) const;
     // It is as if the step had not begun, but for hooks. False: the state may be another, and there is no copy.

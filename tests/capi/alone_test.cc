@@ -41,6 +41,41 @@ protected:
     }
 };
 
+// What a context on this group writes to stderr.
+std::string said_of_context(ddp_group* group) {
+    ddp_context* context = nullptr;
+    testing::internal::CaptureStderr();
+    expect_accepted(calling(ddp_context_create, group, nullptr, &context));
+    ddp_context_free(context);
+    return testing::internal::GetCapturedStderr();
+}
+
+TEST_F(OrAlone, AContextOnAGroupOfOneRankWithinALargerJobSaysSoOnce) {
+    ddp_group_options made;
+    ddp_group_options_init(&made);
+    made.rank = 0;
+    made.world_size = 1;
+    const auto said_on_new_group = [&](const Variables& variables) {
+        set(variables);
+        ddp_group* group = nullptr;
+        expect_accepted(calling(ddp_group_create, &made, &group));
+        const std::string said = said_of_context(group);
+        ddp_group* part = nullptr;
+        expect_accepted(calling(ddp_group_split, group, 0, 0, &part));
+        EXPECT_EQ(said_of_context(part), "");
+        ddp_group_free(part);
+        ddp_group_free(group);
+        return said;
+    };
+    EXPECT_EQ(said_on_new_group({}), "");
+    EXPECT_EQ(said_on_new_group({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), "");
+    const Variables job{{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
+    const std::string said = said_on_new_group(job);
+    EXPECT_NE(said.find("on a group of 1 rank, and the launcher's job has 4: nothing is averaged"), std::string::npos)
+        << said;
+    EXPECT_EQ(said_on_new_group(job), "");
+}
+
 TEST_F(OrAlone, IsAloneWithoutALauncher) {
     set({});
     const auto given = options();

@@ -280,4 +280,20 @@ TEST_F(BadParticipation, SyncAfterTheRanksHaveExchangedIt) {
     expect_good_step();
 }
 
+// A program that adds to gradients must say so, and libddp can only guess it.
+TEST_F(BadParticipation, AMeanInTheUnusedGradientIsToldOnce) {
+    recreate(DDP_CONTEXT_FIND_UNUSED);
+    commit();
+    expect_good_step();
+    testing::internal::CaptureStderr();
+    expect_good_step({1});
+    const std::string said = testing::internal::GetCapturedStderr();
+    for (const char* part : {"rank 0, step 1: the gradient of 'a' is unused on this rank, so it counts as zero",
+                             "the option accumulate (DDP_CONTEXT_ACCUMULATE in C)"})
+        EXPECT_NE(said.find(part), std::string::npos) << said;
+    testing::internal::CaptureStderr();
+    expect_good_step({1});
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 }  // namespace bad_input_participation_test

@@ -224,6 +224,74 @@ TEST(ElasticStep, WhatWasAppliedParameterByParameterIsUndone) {
     EXPECT_EQ(std::tuple(job.value, job.momentum), before);
 }
 
+// What a rank accumulates is no part of the state: a loss takes the job back to the step after the last synced one.
+TEST(ElasticStep, AWindowOfAccumulationIsUndoneAsAWhole) {
+    Training job;
+    const auto accumulate = [&job] {
+        for (float& s : job.seen) s += 1;
+        for (float& g : job.gradient) g += 1;
+        job.context.grad_ready(job.param);
+        job.context.finalize();
+    };
+    for (int step = 0; step < 8; ++step) {
+        EXPECT_EQ(job.elastic.begin().step, step);
+        job.context.set_sync(step % 4 == 3);
+        accumulate();
+        if (step % 4 == 3) {
+            EXPECT_EQ(job.gradient[0], 4);
+            job.apply();
+            job.gradient.assign(3, 0);
+        }
+        job.elastic.commit();
+    }
+    const auto before = std::tuple(job.value, job.momentum, job.seen);
+    for (int step = 8; step < 11; ++step) {
+        EXPECT_EQ(job.elastic.begin().step, step);
+        job.context.set_sync(false);
+        accumulate();
+        job.elastic.commit();
+    }
+    EXPECT_EQ(job.gradient[0], 3);
+    ddp::detail::call(ddp_group_abort, job.elastic.group(), "as a loss would");
+    const ddp_elastic_step now = job.elastic.begin();
+    EXPECT_EQ(now.step, 8);
+    EXPECT_EQ(now.changed, 1);
+    EXPECT_EQ(std::tuple(job.value, job.momentum, job.seen), before);
+    EXPECT_EQ(job.gradient[0], 0);
+}
+
+// A loss in the window of one context takes back what another has applied in it.
+TEST(ElasticStep, WhileOneContextAccumulatesWhatAnotherAppliesIsCopied) {
+    Training job;
+    std::vector<float> other(3), other_gradient(3);
+    ddp::Context second(job.elastic.group());
+    const ddp_param param = second.add_param("w", {3}, other.data(), other_gradient.data());
+    second.commit();
+    job.elastic.add_context(second);
+    const auto step = [&](std::int64_t number) {
+        EXPECT_EQ(job.elastic.begin().step, number);
+        second.set_sync(number % 2 == 1);
+        for (float& g : other_gradient) g += 1;
+        second.grad_ready(param);
+        second.finalize();
+        if (number % 2 == 1) {
+            for (std::size_t i = 0; i < 3; ++i) other[i] -= other_gradient[i];
+            other_gradient.assign(3, 0);
+        }
+        job.reduce();
+        job.apply();
+        job.elastic.commit();
+    };
+    for (int number = 0; number < 6; ++number) step(number);
+    const auto before = std::tuple(job.value, job.momentum, other, job.seen);
+    step(6);
+    EXPECT_NE(job.value, std::get<0>(before));
+    ddp::detail::call(ddp_group_abort, job.elastic.group(), "as a loss would");
+    EXPECT_EQ(job.elastic.begin().step, 6);
+    EXPECT_EQ(std::tuple(job.value, job.momentum, other, job.seen), before);
+    EXPECT_EQ(other_gradient[0], 0);
+}
+
 // Until the first outer step the averager has nothing to go back to.
 TEST(ElasticStep, OneOfTheWarmUpOfAnAveragerIsUndone) {
     Training job;

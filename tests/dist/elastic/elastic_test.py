@@ -12,11 +12,11 @@ from store_proxy import Proxy  # tests/support
 
 
 class Elastic(unittest.TestCase):
-    def finish(self, ranks, steps):
+    def finish(self, ranks, steps, **settings):
         deadline = time.monotonic() + BOUND_S
         for rank in ranks:
             said = "".join(rank.lines) + output(rank, deadline)
-            self.assertIn(reference(steps=steps), said)
+            self.assertIn(reference(steps=steps, **settings), said)
             self.assertEqual(rank.returncode, 0, said)
 
     def test_a_killed_rank(self):
@@ -84,6 +84,41 @@ class Elastic(unittest.TestCase):
             with self.subTest(place=place, **settings), Job(backend="tcp", steps=30, min=2, max=3, pause=600, **settings) as job:
                 ranks = [job.start(), job.start(), job.start(die=place, die_at=at)]
                 self.finish(ranks[:2], 30)
+
+    def test_a_rank_joins_between_windows_of_accumulation(self):
+        for backend in BACKENDS:
+            with self.subTest(backend=backend), Job(backend=backend, steps=240, max=3, pause=3000, accumulate=6) as job:
+                ranks = [job.start(), job.start()]
+                for rank in ranks:
+                    read_until(rank, "of 2")
+                read_until(ranks[0], "applied 8 ")
+                ranks.append(job.start())
+                step = int(read_until(ranks[2], "of 3").split()[3])
+                self.assertEqual(step % 6, 0)
+                self.finish(ranks, 240, accumulate=6)
+
+    def test_a_rank_leaves_between_windows_of_accumulation(self):
+        with Job(backend="tcp", steps=240, max=3, pause=2000, accumulate=6) as job:
+            ranks = [job.start(), job.start(), job.start(leave_at=20)]
+            step = int(read_until(ranks[2], "left").split()[1])
+            self.assertEqual(step % 6, 0)
+            ranks[2].wait(BOUND_S)
+            self.assertIn(f"step {step} ", read_until(ranks[0], "of 2"))
+            self.finish(ranks[:2], 240, accumulate=6)
+
+    def test_a_loss_within_a_window_of_accumulation_begins_the_window_anew(self):
+        cases = ({}, {"unused": 1}, {"contexts": 2}, {"calls": "loss"})
+        for settings in cases:
+            for place, at in (("step", 15), ("finalize", 17), ("commit", 16), ("optimizer", 3), ("committed", 14)):
+                with self.subTest(place=place, **settings), \
+                        Job(backend="tcp", steps=60, min=2, max=3, pause=600, accumulate=6, **settings) as job:
+                    ranks = [job.start(), job.start(), job.start(die=place, die_at=at)]
+                    read_until(ranks[0], "of 3")
+                    step = int(read_until(ranks[0], "of 2").split()[3])
+                    self.assertEqual(step % 6, 0)
+                    self.finish(ranks[:2], 60, accumulate=6, unused=settings.get("unused", 0))
+                    said = "".join("".join(rank.lines) for rank in ranks[:2])
+                    self.assertNotIn("have other bits", said)
 
     def test_a_rank_that_leaves(self):
         with Job(backend="shm", steps=300, max=3, pause=2000) as job:

@@ -120,7 +120,7 @@ def run(scenario):
 
 
 def judge(scenario, statuses, said):
-    history = History(scenario.steps)
+    history = History(scenario.steps, scenario.settings["accumulate"])
     faults, sums = [], {}
     expected = jobs.reference(**scenario.reference()) if scenario.reference() else None
     for i, (status, text) in enumerate(zip(statuses, said)):

@@ -33,6 +33,7 @@ class Scenario:
             self.events.insert(chance.randrange(len(self.events) + 1), Event(chance.random() * 0.6, "leader"))
         self.settings["calls"] = chance.choice(("", "", "norm", "loss", "norm,loss"))
         self.settings["contexts"] = chance.choice((1, 1, 2))
+        self.settings["accumulate"] = chance.choice((1, 1, 3))
 
     def process(self, chance):
         """Settings of one process: some die at a place, and some leave."""
@@ -61,7 +62,7 @@ class Scenario:
         """What decides the last line of every rank; None where the worlds do."""
         if self.settings.get("hook") == "powersgd":
             return None
-        return {name: self.settings[name] for name in ("steps", "size", "unused")}
+        return {name: self.settings[name] for name in ("steps", "size", "unused", "accumulate")}
 
     def __str__(self):
         settings = " ".join(f"{name}={value}" for name, value in self.settings.items())
@@ -91,6 +92,7 @@ class OneKill(Scenario):
         else:
             at = {"die": chance.choice(DOUBTFUL_PLACES), "die-at": chance.randrange(1, self.steps), "die-after": chance.randrange(2000)}
             self.starters[chance.randrange(self.world)] = at
+        self.settings["accumulate"] = chance.choice((1, 1, 4))
 
 
 class OneStop(OneKill):
@@ -126,10 +128,10 @@ APPLIED = re.compile(r"applied (\d+) in (\d+)(?: (\w+))?$")
 
 class History:
     """What all processes say of rosters and steps. Every process does one step after the other; who trains together agrees; and nobody
-    begins a roster behind what one of its members had applied."""
+    begins a roster behind what one of its members had applied. window: of so many steps the last one applies them all."""
 
-    def __init__(self, steps):
-        self.steps = steps
+    def __init__(self, steps, window=1):
+        self.steps, self.window = steps, window
         self.faults = []
         self.rosters = {}  # number -> [(step, rank, world)]
         self.came_with = {}  # number -> the most that a member had applied, as far as is known
@@ -144,7 +146,7 @@ class History:
                 number, step, rank, world = map(int, match.groups())
                 self.rosters.setdefault(number, []).append((step, rank, world))
                 if next_step is not None:
-                    self.came_with[number] = max(self.came_with.get(number, 0), next_step)
+                    self.came_with[number] = max(self.came_with.get(number, 0), next_step - next_step % self.window)
                 next_step = step
             elif match := APPLIED.match(line):
                 step, within = int(match.group(1)), int(match.group(2))

@@ -9,6 +9,8 @@
  *     unused=1         some samples use some of the parameters only
  *     rebuild=STEPS    small buckets, which are rebuilt so often, in an order that changes
  *     hook=NAME hook-options=TEXT
+ *     accumulate=N     the optimizer runs in each Nth step, and the steps before it are not synced. The program sets gradients to zero after
+ *                      the optimizer only
  *     contexts=2       half of the parameters in each; the second begins when the optimizer of the first has run, as in a GAN
  *     calls=CALLS      collectives of the program's own after each ddp_finalize: norm (before the optimizer), loss (after it)
  *     die=PLACE die-at=N die-after=US
@@ -48,7 +50,7 @@ static struct {
     const char* stop;
     const char* save;
     long steps, min, max, settle, timeout, pause, leave_at, rejoin, size, unused, rebuild, die_at, die_after, contexts,
-        stop_at, clock, sums;
+        stop_at, clock, sums, accumulate;
 } want = {.init = "",
           .backend = "auto",
           .hook = "",
@@ -56,6 +58,7 @@ static struct {
           .die = "",
           .calls = "",
           .contexts = 1,
+          .accumulate = 1,
           .stop = "",
           .save = "",
           .steps = 100,
@@ -119,10 +122,15 @@ static int uses(int64_t step, int sample, int param) {
     return !want.unused || ((step + param) % 5 != 0 && (step * 7 + sample * 3 + param * 5) % 8 < 3);
 }
 
+/* The last step of a window is synced, and its optimizer runs. */
+static int ends_window(int64_t step) {
+    return (step + 1) % want.accumulate == 0;
+}
+
 /* Whether any of this rank's samples uses the parameter. */
 static int compute(int64_t step, int param, int rank, int world) {
     int used = 0;
-    memset(me.gradients[param], 0, (size_t)want.size * sizeof(float));
+    if (want.accumulate == 1) memset(me.gradients[param], 0, (size_t)want.size * sizeof(float));
     for (int sample = rank; sample < SAMPLES; sample += world) {
         if (!uses(step, sample, param)) continue;
         used = 1;
@@ -145,6 +153,7 @@ static void apply(int context) {
             me.momenta[p][i] = 0.75F * me.momenta[p][i] + me.gradients[p][i];
             me.values[p][i] -= 0.01F * me.momenta[p][i];
         }
+        if (want.accumulate > 1) memset(me.gradients[p], 0, (size_t)want.size * sizeof(float));
     }
 }
 
@@ -288,7 +297,7 @@ static ddp_status call(const char* name, int world) {
 
 static ddp_status train_context(const ddp_elastic_step* now, int context) {
     const int first = first_of(context), count = first_of(context + 1) - first;
-    ddp_status status = DDP_OK;
+    ddp_status status = ddp_set_sync(me.contexts[context], ends_window(now->step), &me.error);
     at("rebuild");
     for (int i = 0; i < count && status == DDP_OK; ++i) {
         const int param = (int)((2 * count - 1 - i + (want.rebuild ? now->step / 2 : 0)) % count);
@@ -301,7 +310,7 @@ static ddp_status train_context(const ddp_elastic_step* now, int context) {
     if (status == DDP_OK) status = ddp_finalize(me.contexts[context], &me.error);
     if (status == DDP_OK) status = call("norm", now->world_size);
     if (status != DDP_OK) return status;
-    apply(context);
+    if (ends_window(now->step)) apply(context);
     return call("loss", now->world_size);
 }
 
@@ -385,7 +394,7 @@ static int take(const char* argument) {
                    {"leave-at=", &want.leave_at},   {"rejoin=", &want.rejoin},   {"size=", &want.size},
                    {"unused=", &want.unused},       {"rebuild=", &want.rebuild}, {"die-at=", &want.die_at},
                    {"die-after=", &want.die_after}, {"stop-at=", &want.stop_at}, {"clock=", &want.clock},
-                   {"contexts=", &want.contexts},   {"sums=", &want.sums}};
+                   {"contexts=", &want.contexts},   {"sums=", &want.sums},       {"accumulate=", &want.accumulate}};
     const struct {
         const char* name;
         const char** text;
@@ -412,7 +421,7 @@ int main(int argc, char** argv) {
     if (reference) {
         for (int64_t s = 0; s < want.steps; ++s) {
             for (int p = 0; p < PARAMS; ++p) compute(s, p, 0, 1);
-            for (int context = 0; context < want.contexts; ++context) apply(context);
+            for (int context = 0; context < want.contexts && ends_window(s); ++context) apply(context);
         }
         printf("done %ld %lx\n", want.steps, checksum());
         return 0;
