@@ -53,8 +53,13 @@ foreach(header ddp ddp_torch.hpp)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/doc/${header} DESTINATION ${doc_dir}/include COMPONENT dev)
 endforeach()
 
-# The folders of the libraries that libddp.a needs, but for those in which every linker looks.
-get_filename_component(DDP_LIBRARY_FOLDERS ${DDP_GLOO_LIBRARY} DIRECTORY)
+# The libraries that libddp.a needs, and their folders, but for those in which every linker looks.
+set(DDP_LIBRARIES uv ssl crypto hwy)
+set(DDP_LIBRARY_FOLDERS)
+if(DDP_BUILD_GLOO)
+  list(PREPEND DDP_LIBRARIES gloo)
+  get_filename_component(DDP_LIBRARY_FOLDERS ${DDP_GLOO_LIBRARY} DIRECTORY)
+endif()
 list(APPEND DDP_LIBRARY_FOLDERS
   ${DDP_UV_STATIC_LIBRARY_DIRS} ${DDP_SSL_STATIC_LIBRARY_DIRS} ${DDP_CRYPTO_STATIC_LIBRARY_DIRS} ${DDP_HWY_STATIC_LIBRARY_DIRS})
 list(REMOVE_DUPLICATES DDP_LIBRARY_FOLDERS)

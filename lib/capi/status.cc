@@ -1,6 +1,7 @@
 #include "ddp/status.h"
 
 #include "capi/guard.h"
+#include "comm/registry.h"
 #include "util/version.h"
 
 using namespace libddp;
@@ -50,8 +51,9 @@ int32_t ddp_abi_version(void) {
 }
 const char* ddp_features(void) {
 #ifdef LIBDDP_ETCD
-    return "gloo tcp-store file-store etcd-store modules";
+#define LIBDDP_FEATURES "tcp-store file-store etcd-store modules"
 #else
-    return "gloo tcp-store file-store modules";
+#define LIBDDP_FEATURES "tcp-store file-store modules"
 #endif
+    return has_gloo() ? "gloo " LIBDDP_FEATURES : LIBDDP_FEATURES;
 }

@@ -19,10 +19,12 @@ namespace {
 
 struct Registry {
     std::mutex mutex;
-    std::map<std::string, const ddp_backend*> by_name{{"gloo", gloo_backend()},
-                                                      {"hierarchical", hierarchical_backend()},
-                                                      {"shm", shm_backend()},
-                                                      {"tcp", tcp_backend()}};
+    std::map<std::string, const ddp_backend*> by_name{
+        {"hierarchical", hierarchical_backend()}, {"shm", shm_backend()}, {"tcp", tcp_backend()}};
+
+    Registry() {
+        if (has_gloo()) by_name.emplace("gloo", gloo_backend());
+    }
 };
 
 Registry& registry() {
@@ -83,6 +85,10 @@ void require_usable(const std::string& name) {
 
 }  // namespace
 
+bool has_gloo() {
+    return gloo_backend() != nullptr;
+}
+
 void register_backend(const ddp_backend* backend) {
     check(backend);
     auto& r = registry();
@@ -115,6 +121,11 @@ const ddp_backend* find_backend(const std::string& name) {
     }
     std::string known = kAutoBackend;
     for (auto& [known_name, _] : r.by_name) known += ", " + known_name;
+    if (name == "gloo")
+        fail(DDP_ERROR_NOT_FOUND,
+             "this libddp was built without Gloo, as Python wheels are: take the backend 'tcp', which "
+             "also reaches other hosts, or build libddp from its source with DDP_BUILD_GLOO=ON (known: ",
+             known, ")");
     fail(DDP_ERROR_NOT_FOUND, "backend '", name, "' is unknown (known: ", known, "), and there is no module libddp-",
          module_of(name), ".so: ", searched);
 }

@@ -1,9 +1,13 @@
 """The wheel works in an environment of its own, outside the source tree, without anything else of libddp installed.
 
-    wheel_test.py PREFIX SCRATCH      PREFIX: an installed libddp, so that only the binding is compiled
+    wheel_test.py PREFIX SCRATCH CMAKE BUILD [-DNAME=VALUE...]
+
+PREFIX is an installed libddp with Gloo. BUILD is the build that it comes from, with the settings that follow: it has the objects of the
+libddp without Gloo that is in the wheel.
 """
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +15,9 @@ import venv
 import zipfile
 
 PREFIX, SCRATCH = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
-TOOL = pathlib.Path(os.environ["DDP_SOURCE"]) / "tools" / "wheel"
+CMAKE, BUILD, SETTINGS = sys.argv[3], sys.argv[4], sys.argv[5:]
+SOURCE = pathlib.Path(os.environ["DDP_SOURCE"])
+TOOL = SOURCE / "tools" / "wheel"
 PROGRAM = """
 import array, ddp
 group = ddp.Group()
@@ -33,6 +39,40 @@ def run(*command, **options):
                           check=False, **options)
 
 
+WITHOUT_GLOO = """
+import ddp
+assert "gloo" not in ddp.features().split(), ddp.features()
+store = ddp.Store("file://%s/store")
+try:
+    ddp.Group(store=store, rank=0, world_size=1, backend="gloo")
+except ddp.NotFoundError as error:
+    assert "was built without Gloo" in str(error) and "'tcp'" in str(error), error
+else:
+    raise AssertionError("backend gloo")
+"""
+
+
+def run_or_exit(*command, **options):
+    done = run(*command, **options)
+    if done.returncode != 0:
+        sys.exit(f"{command}: {done.returncode}\n{done.stdout}")
+
+
+def install_without_gloo(prefix):
+    """Installs a libddp without Gloo, and with what is the same in PREFIX: the launcher and the CUDA module."""
+    launcher = f"{sys.executable};-BS;{SOURCE}/tests/install/reuse_objects.py;{BUILD}/compile_commands.json"
+    off = [f"-DDDP_BUILD_{part}=OFF" for part in ("GLOO", "TESTS", "EXAMPLES", "TOOLS", "PYTHON", "JAVA", "JULIA", "MPI", "CUDA")]
+    run_or_exit(CMAKE, "-G", "Ninja", "-S", SOURCE, "-B", SCRATCH / "libddp", *off, f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}",
+                "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON", *SETTINGS)
+    run_or_exit(CMAKE, "--build", SCRATCH / "libddp")
+    run_or_exit(CMAKE, "--install", SCRATCH / "libddp", "--prefix", prefix)
+    same = [path.relative_to(PREFIX) for name in ("ddprun", "report.py", "libddp-cuda.so") for path in PREFIX.rglob(name)
+            if path.parent.name in ("bin", "ddp")]
+    for path in same:
+        (prefix / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PREFIX / path, prefix / path)
+
+
 def main():
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON") and name != "DDP_MODULE_PATH"}
     shutil.rmtree(SCRATCH, ignore_errors=True)
@@ -46,9 +86,11 @@ def main():
     if run(*pip, "download", "--quiet", "--retries", "1", "--no-deps", "-d", SCRATCH, *needed).returncode != 0:
         print("skipped: pip cannot get", *needed)
         return
-    built = run(TOOL, "--prefix", PREFIX, SCRATCH, env={**clean, "PYTHON": sys.executable})
-    if built.returncode != 0:
-        sys.exit(built.stdout)
+    refused = run(TOOL, "--prefix", PREFIX, SCRATCH, env={**clean, "PYTHON": sys.executable})
+    assert refused.returncode != 0 and "libibverbs" in refused.stdout and "libnl-3" in refused.stdout, refused.stdout
+    assert "-DDDP_BUILD_GLOO=OFF" in refused.stdout and not list(SCRATCH.glob("ddp-*.whl")), refused.stdout
+    install_without_gloo(SCRATCH / "prefix")
+    run_or_exit(TOOL, "--prefix", SCRATCH / "prefix", SCRATCH, env={**clean, "PYTHON": sys.executable})
     wheel, = SCRATCH.glob("ddp-*.whl")
     assert sys.version_info < (3, 11) or "-cp311-abi3-manylinux_" in wheel.name, wheel.name
     venv.create(SCRATCH / "venv", with_pip=False)
@@ -65,12 +107,15 @@ def main():
     launched = run(python.with_name("ddprun"), "-n", 2, python, "-c", PROGRAM % SCRATCH, env={**clean, "PATH": "/nowhere"}, cwd="/")
     if launched.returncode != 0:
         sys.exit("the wheel's command ddprun: " + launched.stdout)
+    run_or_exit(python, "-c", WITHOUT_GLOO % SCRATCH, env=clean, cwd="/")
     loaded = run(python, "-c", "import ddp; print(open('/proc/self/maps').read())", env=clean, cwd="/").stdout
-    for name in ("libddp.so", "libgloo", "libuv", "libcrypto", "libhwy"):
+    for name in ("libddp.so", "libuv", "libcrypto", "libhwy"):
         libraries = {line.split()[-1] for line in loaded.splitlines() if name in line}
         inside = {path for path in libraries if path.startswith(str(SCRATCH / "venv"))}
         # Python has a libcrypto of its own.
         assert inside and (inside == libraries or name == "libcrypto"), (name, libraries)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert not [name for name in names if re.search("lib(gloo|ibverbs|nl-|udev)", name)], names
     modules = check_cuda(wheel, python, clean)
     audited = check_stable_abi(wheel, pip, clean)
     print(f"{wheel.name}: built, installed, used{modules}{audited}")
