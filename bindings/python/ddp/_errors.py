@@ -138,6 +138,8 @@ _BY_STATUS = {
 }
 for _status, _class in _BY_STATUS.items():
     _class.status = _status
+for _class in (Error, *_BY_STATUS.values()):
+    _class.__module__ = "ddp"  # tracebacks show the name that a program writes
 
 
 def _make(status: int, message: str, rank: int, param: int, bucket: int, step: int) -> Error:

@@ -43,6 +43,12 @@ class Errors(unittest.TestCase):
         self.assertEqual((str(again), again.param), (str(caught.exception), 0))
         self.assertIsInstance(ddp.TimeoutError(""), TimeoutError)
 
+    def test_names_of_classes(self):
+        """Tracebacks show names that a program can write, and pickle finds the classes by them."""
+        for error in (ddp.Error, *ddp.Error.__subclasses__()):
+            self.assertEqual(error.__module__, "ddp")
+            self.assertIs(getattr(ddp, error.__name__), error)
+
     def test_words(self):
         """Messages have Python's names: of what the package has, and never one of C."""
         with support.raises(self, ddp.InvalidStateError, "Context.commit"):
