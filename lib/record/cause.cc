@@ -18,15 +18,14 @@ bool may_follow_from_another(std::int32_t status) {
 }
 
 std::string who(const Position& position) {
-    std::string text = str("rank ", position.rank);
-    return position.process ? str(text, " (pid ", position.process->pid, " on ", position.process->host, ")") : text;
+    return str("rank ", position.rank, " (pid ", position.process->pid, " on ", position.process->host, ")");
 }
 
 // "; ranks 0 and 2 have waited 4.2 s for it, at bucket 5 of step 41": those that are in an operation which this one has not begun.
 std::string waiters(const Group& group, const Position& late) {
     std::vector<std::int32_t> ranks;
     const Position* first = nullptr;
-    for (const Position& position : group.ranks) {
+    for (const Position& position : group.recorded) {
         if (!position.underway || position.rank == late.rank) continue;
         if (position.underway->sequence < late.begun) continue;
         ranks.push_back(position.rank);
@@ -54,9 +53,13 @@ Cause at_rank(Cause::Kind kind, const Group& group, const Position& position, co
     return {kind, position.rank, str(who(position), ' ', what, "; ", place), place};
 }
 
+// Null: it names none, or one without a record.
 const Position* named_by_verdict(const Group& group) {
-    if (!group.verdict || group.verdict->rank < 0 || group.verdict->rank >= group.world) return nullptr;
-    return &group.ranks[static_cast<std::size_t>(group.verdict->rank)];
+    return group.verdict ? group.find(group.verdict->rank) : nullptr;
+}
+
+bool verdict_names_absent(const Group& group) {
+    return group.verdict && group.verdict->rank >= 0 && group.verdict->rank < group.world && !named_by_verdict(group);
 }
 
 // A rank that aborts may do that because another has died.
@@ -68,19 +71,19 @@ const Position* find_dead(const Group& group) {
     const Position* named = named_by_verdict(group);
     if (named && named->killed && !gives_up_itself(*named)) return named;
     const Position* killed = nullptr;
-    for (const Position& position : group.ranks)
+    for (const Position& position : group.recorded)
         if (position.killed && (!killed || (gives_up_itself(*killed) && !gives_up_itself(position))))
             killed = &position;
     if (killed) return killed;
     if (group.verdict) return nullptr;
     // Nobody has said how it ended: it is dead if it has not freed the group, and others still have it.
-    const bool others = std::any_of(group.ranks.begin(), group.ranks.end(), [](const Position& position) {
+    const bool others = std::any_of(group.recorded.begin(), group.recorded.end(), [](const Position& position) {
         return position.life == Life::kRuns || position.life == Life::kStopped;
     });
-    const auto gone = std::find_if(group.ranks.begin(), group.ranks.end(), [](const Position& position) {
+    const auto gone = std::find_if(group.recorded.begin(), group.recorded.end(), [](const Position& position) {
         return position.life == Life::kEnded && position.at != Position::At::kLeft;
     });
-    return others && gone != group.ranks.end() ? &*gone : nullptr;
+    return others && gone != group.recorded.end() ? &*gone : nullptr;
 }
 
 // An error that a call has given it last, unless that may follow from what another rank did. The program may have gone on after older
@@ -93,7 +96,7 @@ bool tells_why(const Group& group, const Position& position) {
 // One that has ended by itself before it left the group.
 const Position* find_ended(const Group& group) {
     const Position* ended = nullptr;
-    for (const Position& position : group.ranks) {
+    for (const Position& position : group.recorded) {
         const bool exits = position.exits && position.at != Position::At::kLeft;
         // After the verdict all end.
         if (group.verdict ? !exits : (position.ending.empty() && !(exits && position.exit_status != 0))) continue;
@@ -128,15 +131,14 @@ struct Order {
 
 Order find_order(const Group& group) {
     Order order;
-    for (const Position& position : group.ranks) {
+    for (const Position& position : group.recorded) {
         const bool waits = position.underway && position.at != Position::At::kLeft;
         if (waits && (!order.ahead || position.underway->sequence > order.ahead->underway->sequence))
             order.ahead = &position;
-        if (position.process && position.at != Position::At::kLeft &&
-            (!order.behind || position.begun < order.behind->begun))
+        if (position.at != Position::At::kLeft && (!order.behind || position.begun < order.behind->begun))
             order.behind = &position;
     }
-    for (const Position& position : group.ranks)
+    for (const Position& position : group.recorded)
         if (order.ahead && position.at == Position::At::kLeft && position.begun <= order.ahead->underway->sequence)
             order.left = &position;
     return order;
@@ -145,7 +147,7 @@ Order find_order(const Group& group) {
 // The one that has come least far.
 const Position* find_stopped(const Group& group) {
     const Position* stopped = nullptr;
-    for (const Position& position : group.ranks) {
+    for (const Position& position : group.recorded) {
         if (position.life != Life::kStopped && position.still_ns == 0) continue;
         if (!stopped || position.begun < stopped->begun) stopped = &position;
     }
@@ -178,7 +180,7 @@ std::optional<Cause> find_disagreement(const Group& group, std::int64_t sequence
         return std::tuple(operation.detail, operation.bucket, operation.step, operation.bytes);
     };
     std::vector<const Position*> there;
-    for (const Position& position : group.ranks)
+    for (const Position& position : group.recorded)
         if (position.underway && position.underway->sequence == sequence) there.push_back(&position);
     const auto alike = [&](const Position* one) {
         return std::count_if(there.begin(), there.end(),
@@ -199,21 +201,18 @@ std::optional<Cause> find_disagreement(const Group& group, std::int64_t sequence
                      ": the program calls its collectives in different orders or with different sizes")};
 }
 
-std::vector<std::int32_t> absent_ranks(const Group& group) {
-    std::vector<std::int32_t> ranks;
-    for (const Position& position : group.ranks)
-        if (!position.process) ranks.push_back(position.rank);
-    return ranks;
+// -1: there are several.
+std::int32_t only_rank(const std::vector<RankRange>& ranges) {
+    return count_of(ranges) == 1 ? ranges.front().first : -1;
 }
 
 // All that have a record are in one operation.
-Cause absent_cause(const Group& group, const Position& ahead, const std::vector<std::int32_t>& absent) {
-    const Position* named = named_by_verdict(group);
-    const std::int32_t rank = named && !named->process ? named->rank : absent.size() == 1 ? absent.front() : -1;
+Cause absent_cause(const Group& group, const Position& ahead, const std::vector<RankRange>& absent) {
+    const std::int32_t rank = verdict_names_absent(group) ? group.verdict->rank : only_rank(absent);
     const double waited = static_cast<double>(group.now_ns - ahead.underway->since_ns);
     const std::string text =
         str("the ranks of this folder are in ", describe(*ahead.underway), ", which has not ended for ",
-            duration_text(waited), ", and it has no record of ", ranks_text(absent));
+            duration_text(waited), ", and it has no record of ", ranges_text(absent));
     if (const auto dead = dead_connection_text(group)) return {Cause::Kind::kAbsent, rank, str(*dead, "; ", text)};
     return {Cause::Kind::kAbsent, rank, group.verdict ? group.verdict->message : text};
 }
@@ -222,17 +221,18 @@ Cause absent_cause(const Group& group, const Position& ahead, const std::vector<
 std::optional<Cause> joining_cause(const Group& group, std::int64_t patience_ns) {
     std::vector<std::int32_t> ranks;
     std::int64_t since_ns = group.now_ns;
-    for (const Position& position : group.ranks) {
+    for (const Position& position : group.recorded) {
         if (position.at != Position::At::kJoining || position.life == Life::kEnded) continue;
         ranks.push_back(position.rank);
         since_ns = std::min(since_ns, position.since_ns);
     }
-    const std::vector<std::int32_t> absent = absent_ranks(group);
+    const std::vector<RankRange> absent = absent_ranks(group);
     if (ranks.empty() || absent.empty() || group.now_ns - since_ns < patience_ns) return std::nullopt;
-    return Cause{Cause::Kind::kAbsent, absent.size() == 1 ? absent.front() : -1,
+    const std::int32_t only = only_rank(absent);
+    return Cause{Cause::Kind::kAbsent, only,
                  str(ranks_text(ranks), ranks.size() == 1 ? " has" : " have", " waited ",
-                     duration_text(static_cast<double>(group.now_ns - since_ns)), " for ", ranks_text(absent),
-                     " to join; this folder has no record of ", absent.size() == 1 ? "it" : "them")};
+                     duration_text(static_cast<double>(group.now_ns - since_ns)), " for ", ranges_text(absent),
+                     " to join; this folder has no record of ", only >= 0 ? "it" : "them")};
 }
 
 Cause transfer_cause(const Group& group, const Underway& operation) {
@@ -280,14 +280,15 @@ std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns) {
         if (const Position* position = find_stopped(group)) return stopped_cause(group, *position);
     const bool failed = group.verdict && !timed_out;
     const Position* named = named_by_verdict(group);
-    if (named && failed && named->process && named->at != Position::At::kLeft)
+    if (named && failed && named->at != Position::At::kLeft)
         return Cause{Cause::Kind::kDead, named->rank,
                      str(group.verdict->message, "; ", where(group, *named), waiters(group, *named)),
                      where(group, *named) + waiters(group, *named)};
     if (left && (waits || failed)) return left_cause(group, *left);
-    if (named && !named->process) {
-        if (ahead) return absent_cause(group, *ahead, {named->rank});
-        return Cause{Cause::Kind::kAbsent, named->rank, group.verdict->message};
+    if (verdict_names_absent(group)) {
+        const std::int32_t rank = group.verdict->rank;
+        if (ahead) return absent_cause(group, *ahead, {{rank, rank}});
+        return Cause{Cause::Kind::kAbsent, rank, group.verdict->message};
     }
     if (!waits && !(group.verdict && ahead)) {
         if (!group.verdict) return joining_cause(group, patience_ns);
@@ -302,13 +303,15 @@ std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns) {
 
 std::vector<std::string> rank_lines(const Group& group) {
     std::vector<std::string> lines;
-    for (const Position& position : group.ranks) {
+    for (const Position& position : group.recorded) {
         std::string line = who(position);
         if (!position.ending.empty()) line += str(' ', position.ending, ';');
         if (position.life == Life::kStopped) line += " is stopped;";
         line += is_over(group, position) ? " was" : " is";
         lines.push_back(str(line, ' ', describe(group, position)));
     }
+    if (const auto absent = absent_ranks(group); !absent.empty())
+        lines.push_back(str(ranges_text(absent), only_rank(absent) >= 0 ? " is" : " are", " without a record"));
     return lines;
 }
 

@@ -37,7 +37,7 @@ inline constexpr std::int64_t kPatienceNs = 1'000'000'000;
 // patience_ns: waits that are shorter are nobody's fault. Empty: nobody waits longer, and nothing failed.
 std::optional<Cause> find_cause(const Group& group, std::int64_t patience_ns);
 
-// A line for each rank: where it is.
+// A line for each rank that has a record: where it is. One line names all others.
 std::vector<std::string> rank_lines(const Group& group);
 
 }  // namespace libddp::record

@@ -19,7 +19,8 @@ constexpr std::uint64_t kTellingBytes = 1 << 20;
 // One direction.
 struct ConnectionState {
     const Position* from = nullptr;
-    const Position* to = nullptr;
+    std::int32_t to_rank = 0;
+    const Position* to = nullptr;  // null: it has no record
     Peer counts{};
     std::int64_t stuck_ns = 0;  // for how long nothing has arrived of what waits; 0: it moves, or nothing waits
 
@@ -30,18 +31,17 @@ struct ConnectionState {
     }
 };
 
-std::string host_of(const Position& position) {
-    return position.process ? str(" (on ", position.process->host, ")") : "";
+std::string host_of(const Position* position) {
+    return position ? str(" (on ", position->process->host, ")") : "";
 }
 
 // All that are recorded.
 std::vector<ConnectionState> connection_states(const Group& group) {
     std::vector<ConnectionState> states;
-    for (const Position& position : group.ranks) {
-        if (!position.group) continue;
+    for (const Position& position : group.recorded) {
         for (const Peer& peer : position.group->peers) {
             if (peer.rank < 0 || peer.rank >= group.world) continue;
-            ConnectionState state{&position, &group.ranks[static_cast<std::size_t>(peer.rank)], peer, 0};
+            ConnectionState state{&position, peer.rank, group.find(peer.rank), peer, 0};
             if (peer.waiting != 0 && peer.stuck_since_ns != 0)
                 state.stuck_ns = std::max<std::int64_t>(0, group.now_ns - peer.stuck_since_ns);
             states.push_back(state);
@@ -66,13 +66,13 @@ bool is_unread(const ConnectionState& state) {
 }
 
 std::string ends_text(const ConnectionState& state) {
-    return str("rank ", state.from->rank, host_of(*state.from), " and rank ", state.to->rank, host_of(*state.to));
+    return str("rank ", state.from->rank, host_of(state.from), " and rank ", state.to_rank, host_of(state.to));
 }
 
 std::string stuck_text(const ConnectionState& state) {
     const std::string time = duration_text(static_cast<double>(state.stuck_ns));
     if (is_unread(state))
-        return str("rank ", state.to->rank, " has read nothing of what rank ", state.from->rank, " sends for ", time);
+        return str("rank ", state.to_rank, " has read nothing of what rank ", state.from->rank, " sends for ", time);
     const std::string again = state.counts.resent == 0 ? "" : str("; packets sent again: ", state.counts.resent);
     return str("the connection between ", ends_text(state), " is dead: nothing that rank ", state.from->rank,
                " sends has arrived for ", time, " (", bytes_text(static_cast<double>(state.counts.waiting)), " wait",
@@ -88,14 +88,13 @@ const ConnectionState* find_slowest(const std::vector<ConnectionState>& states) 
 }
 
 bool same_ends(const ConnectionState& a, const ConnectionState& b) {
-    return std::minmax(a.from->rank, a.to->rank) == std::minmax(b.from->rank, b.to->rank);
+    return std::minmax(a.from->rank, a.to_rank) == std::minmax(b.from->rank, b.to_rank);
 }
 
 // Ranks by their hosts; empty where they share one.
 std::string hosts_text(const Group& group) {
     std::vector<std::pair<std::string, std::vector<std::int32_t>>> hosts;
-    for (const Position& position : group.ranks) {
-        if (!position.process) continue;
+    for (const Position& position : group.recorded) {
         const std::string& host = position.process->host;
         auto at = std::find_if(hosts.begin(), hosts.end(), [&](const auto& one) { return one.first == host; });
         if (at == hosts.end()) at = hosts.insert(at, {host, {}});

@@ -197,10 +197,8 @@ std::string sentence_of(const Pace& pace, const Lateness& slow) {
 
 std::vector<StepLateness> find_steps(const Group& group) {
     std::vector<Run> runs;
-    for (const Position& position : group.ranks) {
-        if (!position.process) return {};
-        runs.push_back(run_of(position, group.now_ns));
-    }
+    if (!group.is_whole()) return {};
+    for (const Position& position : group.recorded) runs.push_back(run_of(position, group.now_ns));
     return steps_of(runs);
 }
 
@@ -225,7 +223,7 @@ std::optional<Pace> find_pace(const Group& group, std::int64_t latest_ns) {
         operations += static_cast<double>(step.operations) / count;
     }
     pace.bytes /= steps.size();
-    for (std::size_t rank = 0; rank < group.ranks.size(); ++rank) {
+    for (std::size_t rank = 0; rank < group.recorded.size(); ++rank) {
         Lateness sum;
         sum.rank = static_cast<std::int32_t>(rank);
         for (const StepLateness& step : steps) {

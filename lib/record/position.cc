@@ -193,7 +193,7 @@ std::int64_t last_sign(const Position& position) {
 }
 
 void find_standstill(Position& position, std::int64_t now_ns) {
-    if (!position.process || position.process->alive_ns == 0 || position.at == Position::At::kLeft) return;
+    if (position.process->alive_ns == 0 || position.at == Position::At::kLeft) return;
     std::int64_t since_ns = std::max(position.process->alive_ns, position.last_ns);
     // It may have gone on after that, if only to be ended.
     for (const Event& event : position.process->events)
@@ -227,35 +227,21 @@ Group find_group(const Parts& all, const std::vector<Sight>& sights) {
     group.name = first.name;
     group.backend = first.backend;
     group.world = first.world;
-    group.ranks.resize(static_cast<std::size_t>(first.world));
-    for (std::int32_t rank = 0; rank < first.world; ++rank) group.ranks[static_cast<std::size_t>(rank)].rank = rank;
     const std::int64_t broken_ns = take_verdict(group, parts);
     for (const Part& part : parts) {
         Position position = find_position(*part.process, *part.group, broken_ns);
         take_sights(position, sights);
         group.now_ns = std::min(std::max(group.now_ns, last_sign(position)), broken_ns);
-        group.ranks[static_cast<std::size_t>(part.group->rank)] = std::move(position);
+        group.recorded.push_back(std::move(position));
     }
-    for (Position& position : group.ranks) find_standstill(position, group.now_ns);
+    std::stable_sort(group.recorded.begin(), group.recorded.end(),
+                     [](const Position& a, const Position& b) { return a.rank < b.rank; });
+    // Of two records of one rank that are equally old the last counts.
+    const auto last = std::unique(group.recorded.rbegin(), group.recorded.rend(),
+                                  [](const Position& a, const Position& b) { return a.rank == b.rank; });
+    group.recorded.erase(group.recorded.begin(), last.base());
+    for (Position& position : group.recorded) find_standstill(position, group.now_ns);
     return group;
-}
-
-// How many of the newest groups have no more ranks without a record than all may have.
-template <class Found>
-std::ptrdiff_t affordable(const std::vector<Found>& found, std::vector<std::string>& complaints) {
-    std::int64_t absent = 0;
-    std::ptrdiff_t count = 0;
-    for (auto at = found.rbegin(); at != found.rend(); ++at, ++count) {
-        const Parts& parts = at->second;
-        const auto largest = std::max_element(
-            parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.group->world < b.group->world; });
-        absent += std::max<std::int64_t>(0, largest->group->world - static_cast<std::int64_t>(parts.size()));
-        if (absent <= kMostAbsentRanks) continue;
-        complaints.push_back(str("the oldest ", std::distance(at, found.rend()), " of ", found.size(),
-                                 " groups are left out: there are records of few of their ranks"));
-        break;
-    }
-    return count;
 }
 
 std::string names_text(const std::vector<std::string>& names) {
@@ -270,6 +256,16 @@ std::string gradients_text(const Position& position) {
     if (position.missing.empty()) return str(", after all ", position.expected, " gradients");
     return str(", after ", position.announced, " of ", position.expected, " gradients; ", names_text(position.missing),
                position.missing.size() == 1 ? " has" : " have", " not come");
+}
+
+// named: the first of so many.
+std::string ranks_text(const std::vector<std::int32_t>& named, std::size_t count) {
+    if (count == 1) return str("rank ", named.front());
+    std::string text = "ranks ";
+    const bool more = count > named.size();
+    for (std::size_t i = 0; i < named.size(); ++i)
+        text += str(i == 0 ? "" : i + 1 < named.size() || more ? ", " : " and ", named[i]);
+    return more ? str(text, " and ", count - named.size(), " more") : text;
 }
 
 }  // namespace
@@ -296,12 +292,39 @@ std::string bytes_text(double bytes) {
 }
 
 std::string ranks_text(const std::vector<std::int32_t>& ranks) {
-    if (ranks.size() == 1) return str("rank ", ranks.front());
-    std::string text = "ranks ";
-    const std::size_t shown = std::min(ranks.size(), kNamedRanks);
-    const bool more = ranks.size() > shown;
-    for (std::size_t i = 0; i < shown; ++i) text += str(i == 0 ? "" : i + 1 < shown || more ? ", " : " and ", ranks[i]);
-    return more ? str(text, " and ", ranks.size() - shown, " more") : text;
+    return ranks_text({ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(std::min(ranks.size(), kNamedRanks))},
+                      ranks.size());
+}
+
+std::string ranges_text(const std::vector<RankRange>& ranges) {
+    std::vector<std::int32_t> named;
+    for (const auto& [first, last] : ranges)
+        for (std::int32_t rank = first; rank <= last && named.size() < kNamedRanks; ++rank) named.push_back(rank);
+    return ranks_text(named, static_cast<std::size_t>(count_of(ranges)));
+}
+
+const Position* Group::find(std::int32_t rank) const {
+    const auto found = std::lower_bound(recorded.begin(), recorded.end(), rank,
+                                        [](const Position& position, std::int32_t r) { return position.rank < r; });
+    return found != recorded.end() && found->rank == rank ? &*found : nullptr;
+}
+
+std::vector<RankRange> absent_ranks(const Group& group) {
+    std::vector<RankRange> ranges;
+    std::int32_t next = 0;
+    const auto add_up_to = [&](std::int32_t end) {
+        if (next < end) ranges.emplace_back(next, end - 1);
+        next = end + 1;
+    };
+    for (const Position& position : group.recorded) add_up_to(position.rank);
+    add_up_to(group.world);
+    return ranges;
+}
+
+std::int32_t count_of(const std::vector<RankRange>& ranges) {
+    std::int32_t count = 0;
+    for (const auto& [first, last] : ranges) count += last - first + 1;
+    return count;
 }
 
 std::string describe(const Underway& operation) {
@@ -316,10 +339,8 @@ std::string describe(const Group& group, const Position& position) {
     const bool known = group.verdict || position.life != Life::kEnded;
     const std::string time =
         known ? str(" for ", duration_text(static_cast<double>(group.now_ns - position.since_ns))) : "";
-    const bool knows_steps = position.process && !position.process->contexts.empty();
+    const bool knows_steps = !position.process->contexts.empty();
     switch (position.at) {
-        case Position::At::kUnknown:
-            return "without a record";
         case Position::At::kJoining:
             return str("joining the group", time);
         case Position::At::kProgram:
@@ -343,16 +364,14 @@ std::string describe(const Group& group, const Position& position) {
 }
 
 bool is_over(const Group& group) {
-    const auto is_out = [](const Position& position) {
-        return !position.process || position.moved_on || position.life == Life::kEnded;
-    };
+    const auto is_out = [](const Position& position) { return position.moved_on || position.life == Life::kEnded; };
     const auto moved_on = [](const Position& position) { return position.moved_on; };
-    return std::all_of(group.ranks.begin(), group.ranks.end(), is_out) &&
-           std::any_of(group.ranks.begin(), group.ranks.end(), moved_on);
+    return std::all_of(group.recorded.begin(), group.recorded.end(), is_out) &&
+           std::any_of(group.recorded.begin(), group.recorded.end(), moved_on);
 }
 
 std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
-                               std::vector<std::string>& complaints, std::int32_t least_world) {
+                               std::int32_t least_world) {
     std::vector<std::pair<std::string, Parts>> found;  // in the order in which groups were made
     std::unordered_map<std::string, std::size_t> places;
     for (const ProcessRecord& process : records) {
@@ -371,9 +390,8 @@ std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const 
         return first;
     };
     std::stable_sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return made_ns(a) < made_ns(b); });
-    const auto kept = found.end() - affordable(found, complaints);
     std::vector<Group> groups;
-    for (auto at = kept; at != found.end(); ++at) groups.push_back(find_group(at->second, sights));
+    for (const auto& [key, parts] : found) groups.push_back(find_group(parts, sights));
     return groups;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "record/reader.h"
@@ -26,7 +27,6 @@ struct Underway {
 
 struct Position {
     enum class At {
-        kUnknown,    // there is no record of this rank
         kJoining,    // waits for the ranks of the group
         kProgram,    // in the program's own code, between steps
         kBackward,   // between the first gradient of a step and ddp_finalize
@@ -37,7 +37,7 @@ struct Position {
     };
 
     std::int32_t rank = 0;
-    const ProcessRecord* process = nullptr;  // null: there is none
+    const ProcessRecord* process = nullptr;
     const GroupRecord* group = nullptr;
     const ContextRecord* context = nullptr;  // the one that did something last; null: none did
     Life life = Life::kUnknown;
@@ -50,7 +50,7 @@ struct Position {
     // For how long none of its threads has run at Group::now_ns; 0: they ran.
     std::int64_t still_ns = 0;
     bool moved_on = false;  // it has freed the group, if only after Group::now_ns
-    At at = At::kUnknown;
+    At at = At::kJoining;
     std::int64_t since_ns = 0;  // since when it is there
     std::int64_t step = -1;     // of the context; at kProgram the last that ended, -1: none
     std::int32_t bucket = -1;   // at kHook
@@ -68,17 +68,23 @@ struct Group {
     // When the group broke; otherwise when the records were read, or what came last if no process runs any more. Positions are
     // those of this time.
     std::int64_t now_ns = 0;
-    std::vector<Position> ranks;     // all of them
+    std::vector<Position>
+        recorded;  // the ranks that have a record, in their order. A few bytes of a file can claim very many others
     std::optional<Verdict> verdict;  // as the first rank met it
+
+    // Null: it has no record.
+    const Position* find(std::int32_t rank) const;
+    bool is_whole() const { return recorded.size() == static_cast<std::size_t>(world); }
 };
 
-// How many ranks without a record all groups together may have. A few bytes of a file can claim a group of very many.
-inline constexpr std::int64_t kMostAbsentRanks = 1 << 16;
+// The first and the last of neighbours that have no record.
+using RankRange = std::pair<std::int32_t, std::int32_t>;
+std::vector<RankRange> absent_ranks(const Group& group);
+std::int32_t count_of(const std::vector<RankRange>& ranges);
 
-// All groups of at least so many ranks. The records must outlive the result. The oldest groups are left out if there are more
-// ranks without a record than kMostAbsentRanks, and a complaint says so.
+// All groups of at least so many ranks. The records must outlive the result.
 std::vector<Group> find_groups(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
-                               std::vector<std::string>& complaints, std::int32_t least_world = 2);
+                               std::int32_t least_world = 2);
 
 // All that were in it have freed it or ended, and somebody has freed it: who died in it has been left behind.
 bool is_over(const Group& group);
@@ -93,5 +99,6 @@ std::string duration_text(double ns);
 std::string bytes_text(double bytes);
 // "rank 2", "ranks 0, 1 and 3".
 std::string ranks_text(const std::vector<std::int32_t>& ranks);
+std::string ranges_text(const std::vector<RankRange>& ranges);
 
 }  // namespace libddp::record

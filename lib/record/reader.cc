@@ -59,7 +59,7 @@ std::string text_of(const char (&field)[size]) {
 // Numbers that no process writes are damage. Sums of the others do not overflow.
 constexpr std::int64_t kMost = std::int64_t{1} << 57;      // four years of nanoseconds
 constexpr std::int64_t kMostDate = std::int64_t{1} << 61;  // seventy
-constexpr std::int32_t kMostRanks = 1 << 16;               // ddp-why keeps a quarter of a kilobyte of each
+constexpr std::int32_t kMostRanks = 1 << 16;
 constexpr std::uint32_t kMostMarks = 1 << 16;
 
 bool is_sensible(std::int64_t number) {

@@ -60,8 +60,7 @@ DDP_FUZZ_TARGET(record, input) {
     const std::string file = contents(bytes);
     try {
         const std::vector<ProcessRecord> records{parse_record(file, "file")};
-        std::vector<std::string> complaints;
-        for (const Group& group : find_groups(records, {}, complaints)) {
+        for (const Group& group : find_groups(records, {})) {
             find_cause(group, 0);
             rank_lines(group);
             find_pace(group);

@@ -17,14 +17,13 @@ using Labels = std::vector<std::pair<const char*, std::string>>;
 
 constexpr double kSecond = 1e9;  // in nanoseconds
 
-constexpr std::array<std::pair<At, const char*>, 8> kPositions{{{At::kJoining, "joining"},
+constexpr std::array<std::pair<At, const char*>, 7> kPositions{{{At::kJoining, "joining"},
                                                                 {At::kProgram, "program"},
                                                                 {At::kBackward, "backward"},
                                                                 {At::kHook, "hook"},
                                                                 {At::kFinalize, "finalize"},
                                                                 {At::kOperation, "operation"},
-                                                                {At::kLeft, "left"},
-                                                                {At::kUnknown, "unknown"}}};
+                                                                {At::kLeft, "left"}}};
 constexpr std::array<std::pair<record::Life, const char*>, 4> kLives{{{record::Life::kRuns, "running"},
                                                                       {record::Life::kStopped, "stopped"},
                                                                       {record::Life::kEnded, "ended"},
@@ -110,9 +109,8 @@ private:
     template <class Take>
     void each_rank(const Take& take) const {
         for (const GroupNow& group : snapshot_.groups()) {
-            for (std::size_t i = 0; i < group.group.ranks.size(); ++i) {
-                const record::Position& position = group.group.ranks[i];
-                if (!position.process) continue;
+            for (std::size_t i = 0; i < group.group.recorded.size(); ++i) {
+                const record::Position& position = group.group.recorded[i];
                 take(Rank{group,
                           position,
                           group.progress[i],

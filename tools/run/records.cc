@@ -44,7 +44,7 @@ void make_folder(const std::string& path) {
 struct Reading {
     explicit Reading(const std::string& folder, const record::Limits& limits = {})
         : processes(record::read_records(folder, complaints, limits)),
-          groups(record::find_groups(processes, record::read_sights(folder), complaints)) {}
+          groups(record::find_groups(processes, record::read_sights(folder))) {}
 
     std::vector<std::string> complaints;
     std::vector<record::ProcessRecord> processes;
@@ -61,14 +61,13 @@ std::vector<const record::Group*> concerned(const std::vector<record::Group>& gr
     std::vector<const record::Group*> its_own, others;
     for (const record::Group& group : groups) {
         const auto is_it = [&](const record::Position& position) {
-            return position.process && position.process->launch_rank == rank &&
-                   position.process->opened_realtime_ns >= since_ns;
+            return position.process->launch_rank == rank && position.process->opened_realtime_ns >= since_ns;
         };
         const auto still_in = [&](const record::Position& position) { return is_it(position) && !position.moved_on; };
         const auto other_left = [&](const record::Position& position) { return !is_it(position) && position.moved_on; };
-        if (std::any_of(group.ranks.begin(), group.ranks.end(), still_in))
+        if (std::any_of(group.recorded.begin(), group.recorded.end(), still_in))
             its_own.push_back(&group);
-        else if (rank < 0 || std::none_of(group.ranks.begin(), group.ranks.end(), other_left))
+        else if (rank < 0 || std::none_of(group.recorded.begin(), group.recorded.end(), other_left))
             others.push_back(&group);
     }
     return its_own.empty() ? others : its_own;
@@ -137,7 +136,7 @@ void Records::note(int rank, const Ending& ending, const std::string& words) con
 
 // Afterwards nobody could see it any more: ddprun is about to end them.
 void Records::note_stopped(const record::Group& group) const {
-    for (const record::Position& position : group.ranks)
+    for (const record::Position& position : group.recorded)
         if (position.life == record::Life::kStopped)
             record::add_sight(
                 folder_, {position.process->launch_rank, record::Sight::Kind::kStopped, "was stopped", "", now_ns()});
@@ -152,9 +151,8 @@ std::string Records::explain(int rank, std::int64_t since_ns, bool all_end) cons
         const auto cause = record::find_cause(*group, record::kPatienceNs);
         if (!cause) continue;
         // By the sentence to which this is added. A group may number its ranks in its own way.
-        const auto* const culprit =
-            cause->rank < 0 ? nullptr : group->ranks[static_cast<std::size_t>(cause->rank)].process;
-        const bool named = rank >= 0 && culprit && culprit->launch_rank == rank && !cause->place.empty();
+        const record::Position* const culprit = group->find(cause->rank);
+        const bool named = rank >= 0 && culprit && culprit->process->launch_rank == rank && !cause->place.empty();
         std::string text = named ? cause->place : cause->sentence;
         if (named && cause->rank != rank)
             text = "as rank " + std::to_string(cause->rank) + " of group '" + group->name + "', " + text;

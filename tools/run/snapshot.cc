@@ -18,7 +18,7 @@ constexpr record::Limits kLimits{record::kEvents, std::uint64_t{64} << 20};
 
 Snapshot::Snapshot(const std::string& folder) {
     processes_ = record::read_records(folder, complaints_, kLimits);
-    std::vector<record::Group> groups = record::find_groups(processes_, record::read_sights(folder), complaints_, 1);
+    std::vector<record::Group> groups = record::find_groups(processes_, record::read_sights(folder), 1);
     std::map<std::string, int> seen, names;
     for (const record::Group& group : groups) ++names[group.name];
     const bool any_runs =
@@ -31,7 +31,7 @@ Snapshot::Snapshot(const std::string& folder) {
         GroupNow now;
         now.label = libddp::printable(group.name);
         if (number > 1) now.label.append("#").append(std::to_string(number));
-        for (const record::Position& position : group.ranks) {
+        for (const record::Position& position : group.recorded) {
             now.progress.push_back(record::find_progress(group, position, kLatelyNs));
         }
         if (group.world > 1) {

@@ -131,8 +131,6 @@ std::string time_left(double ns) {
 
 std::string place(const record::Position& position) {
     switch (position.at) {
-        case At::kUnknown:
-            return "no record";
         case At::kJoining:
             return "joining";
         case At::kProgram:
@@ -160,15 +158,11 @@ std::string state(const record::Position& position) {
 const Row kHeads{"rank", "host",      "pid",  "state", "step", "steps/s",   "samples/s",
                  "left", "late/step", "hook", "waits", "MB/s", "last event"};
 
-Row row_of(const GroupNow& now, std::size_t rank) {
-    const record::Position& position = now.group.ranks[rank];
-    const record::Progress& progress = now.progress[rank];
+// number: among those that have a record. There is a pace only where all have.
+Row row_of(const GroupNow& now, std::size_t number) {
+    const record::Position& position = now.group.recorded[number];
+    const record::Progress& progress = now.progress[number];
     Row row{std::to_string(position.rank)};
-    if (!position.process) {
-        row.insert(row.end(), {kNothing, kNothing, place(position)});
-        row.resize(kHeads.size(), kNothing);
-        return row;
-    }
     row.push_back(libddp::printable(position.process->host));
     row.push_back(std::to_string(position.process->pid));
     row.push_back(state(position));
@@ -177,7 +171,7 @@ Row row_of(const GroupNow& now, std::size_t rank) {
     row.push_back(rate(progress.samples_per_second));
     row.push_back(time_left(progress.left_ns));
     if (now.pace) {
-        const record::Lateness& late = now.pace->ranks[rank];
+        const record::Lateness& late = now.pace->ranks[number];
         for (const double part : {late.late, late.in_hook, late.waits}) row.push_back(record::duration_text(part));
     } else {
         row.insert(row.end(), 3, kNothing);
@@ -215,8 +209,10 @@ void add_group(std::vector<std::string>& lines, const GroupNow& now) {
     if (now.cause) lines.push_back(libddp::printable(now.cause->sentence));
     if (now.pace && !now.pace->sentence.empty()) lines.push_back(libddp::printable(now.pace->sentence));
     std::vector<Row> rows{kHeads};
-    for (std::size_t rank = 0; rank < now.group.ranks.size(); ++rank) rows.push_back(row_of(now, rank));
+    for (std::size_t number = 0; number < now.group.recorded.size(); ++number) rows.push_back(row_of(now, number));
     add_table(lines, rows);
+    if (const auto absent = record::absent_ranks(now.group); !absent.empty())
+        lines.push_back("no record of " + record::ranges_text(absent));
 }
 
 std::vector<std::string> lines_of(const Target& target) {

@@ -208,6 +208,8 @@ def positions(group):
         life = rank["ending"] or rank["life"]
         rows.append([rank["rank"], text(rank.get("pid", "–")), text(rank.get("host", "–")),
                      f"<td class=bad>{text(life)}</td>" if bad else text(life), f"<td class=where>{text(rank['where'])}</td>"])
+    for first, last in group["without_record"]:
+        rows.append([first if first == last else f"{first}–{last}", "–", "–", "unknown", "<td class=where>without a record</td>"])
     lost = max((rank.get("lost_events", 0) for rank in group["ranks"]), default=0)
     note = (f"The records hold the last events only: up to {lost} older ones of a rank are gone (DDP_RECORD_EVENTS)." if lost else "")
     return card("Where each rank is, or was", table(["rank", "pid", "host", "process", "place"], rows), note)

@@ -65,6 +65,13 @@ struct Rank {
     std::vector<std::vector<Step>> contexts;  // in the order in which they were made: the same on all ranks
     std::map<std::string, Traffic> traffic;
     std::map<std::int64_t, std::int64_t> came;  // to which operation, and when
+    std::int32_t number = 0;
+};
+
+// The ranks that have a record.
+struct Ranks {
+    std::vector<Rank> recorded;
+    bool whole = false;  // all have
 };
 
 class Follower {
@@ -86,6 +93,7 @@ public:
             for (Context& context : contexts_)
                 if (context.owner == event.owner) take_step(context, event, at);
         }
+        rank_.number = group_.rank;
         for (Context& context : contexts_) rank_.contexts.push_back(std::move(context.steps));
         return std::move(rank_);
     }
@@ -266,12 +274,12 @@ json steps_of(std::int32_t rank, const std::vector<Step>& steps) {
 }
 
 // When the last rank came to an operation that all ranks have recorded.
-std::optional<std::int64_t> last_to_come(const std::vector<std::optional<Rank>>& ranks, std::int64_t sequence) {
+std::optional<std::int64_t> last_to_come(const Ranks& ranks, std::int64_t sequence) {
+    if (!ranks.whole) return std::nullopt;
     std::int64_t last = 0;
-    for (const auto& rank : ranks) {
-        if (!rank) return std::nullopt;
-        const auto came = rank->came.find(sequence);
-        if (came == rank->came.end()) return std::nullopt;
+    for (const Rank& rank : ranks.recorded) {
+        const auto came = rank.came.find(sequence);
+        if (came == rank.came.end()) return std::nullopt;
         last = std::max(last, came->second);
     }
     return last;
@@ -280,10 +288,10 @@ std::optional<std::int64_t> last_to_come(const std::vector<std::optional<Rank>>&
 // A step of a context as all ranks did it.
 struct CommonStep {
     std::int64_t number = 0, ns = 0;   // the mean over ranks
-    std::vector<const Step*> of_rank;  // null: that rank has no record
+    std::vector<const Step*> of_rank;  // as in Ranks::recorded; null: that rank has not recorded it
 };
 
-json buckets_of(const CommonStep& common, const std::vector<std::optional<Rank>>& ranks) {
+json buckets_of(const CommonStep& common, const Ranks& ranks) {
     std::int64_t zero = std::numeric_limits<std::int64_t>::max();
     for (const Step* step : common.of_rank)
         if (step) zero = std::min(zero, step->begin);
@@ -309,7 +317,7 @@ json buckets_of(const CommonStep& common, const std::vector<std::optional<Rank>>
             if (bucket.hook) one["hook_ns"] = {bucket.hook->begin - zero, bucket.hook->end - zero};
             buckets.push_back(std::move(one));
         }
-        out_ranks.push_back({{"rank", rank},
+        out_ranks.push_back({{"rank", ranks.recorded[rank].number},
                              {"begin_ns", step->begin - zero},
                              {"finalize_ns", step->closed - zero},
                              {"end_ns", step->end - zero},
@@ -319,18 +327,17 @@ json buckets_of(const CommonStep& common, const std::vector<std::optional<Rank>>
 }
 
 // The steps that synced on all ranks which have a record.
-std::vector<CommonStep> common_steps(const std::vector<std::optional<Rank>>& ranks, std::size_t context) {
+std::vector<CommonStep> common_steps(const Ranks& ranks, std::size_t context) {
     std::map<std::int64_t, CommonStep> found;
-    std::size_t recorded = 0;
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        if (!ranks[rank]) continue;
-        ++recorded;
-        if (context >= ranks[rank]->contexts.size()) return {};
-        for (const Step& step : ranks[rank]->contexts[context]) {
+    const std::size_t recorded = ranks.recorded.size();
+    for (std::size_t rank = 0; rank < recorded; ++rank) {
+        const Rank& one = ranks.recorded[rank];
+        if (context >= one.contexts.size()) return {};
+        for (const Step& step : one.contexts[context]) {
             if (!step.synced || !step.before) continue;
             CommonStep& common = found[step.number];
             common.number = step.number;
-            common.of_rank.resize(ranks.size());
+            common.of_rank.resize(recorded);
             common.of_rank[rank] = &step;
         }
     }
@@ -358,16 +365,17 @@ json plan_of(const ContextRecord& context) {
     return buckets;
 }
 
-json context_of(const Group& group, const std::vector<std::optional<Rank>>& ranks, std::size_t context) {
+json context_of(const Group& group, const Ranks& ranks, std::size_t context) {
     json of_ranks = json::array();
     json plan = json::array();
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        if (!ranks[rank] || context >= ranks[rank]->contexts.size()) continue;
-        of_ranks.push_back(steps_of(static_cast<std::int32_t>(rank), ranks[rank]->contexts[context]));
+    for (std::size_t rank = 0; rank < ranks.recorded.size(); ++rank) {
+        const Rank& one = ranks.recorded[rank];
+        if (context >= one.contexts.size()) continue;
+        of_ranks.push_back(steps_of(one.number, one.contexts[context]));
         std::size_t at = 0;
-        for (const ContextRecord& record : group.ranks[rank].process->contexts)
-            if (record.group == group.ranks[rank].group->owner && at++ == context && plan.empty())
-                plan = plan_of(record);
+        const Position& position = group.recorded[rank];
+        for (const ContextRecord& record : position.process->contexts)
+            if (record.group == position.group->owner && at++ == context && plan.empty()) plan = plan_of(record);
     }
     json out{{"context", context}, {"plan", std::move(plan)}, {"ranks", std::move(of_ranks)}};
     std::vector<CommonStep> steps = common_steps(ranks, context);
@@ -380,13 +388,11 @@ json context_of(const Group& group, const std::vector<std::optional<Rank>>& rank
 }
 
 // The means of the ranks that have a record.
-json traffic_of(const std::vector<std::optional<Rank>>& ranks) {
+json traffic_of(const Ranks& ranks) {
     std::map<std::string, Traffic> sum;
-    std::int64_t recorded = 0;
-    for (const auto& rank : ranks) {
-        if (!rank) continue;
-        ++recorded;
-        for (const auto& [what, traffic] : rank->traffic) {
+    const auto recorded = static_cast<std::int64_t>(ranks.recorded.size());
+    for (const Rank& rank : ranks.recorded) {
+        for (const auto& [what, traffic] : rank.traffic) {
             sum[what].count += traffic.count;
             sum[what].ns += traffic.ns;
             sum[what].bytes += traffic.bytes;
@@ -402,29 +408,21 @@ json traffic_of(const std::vector<std::optional<Rank>>& ranks) {
 }
 
 json position_of(const Group& group, const Position& position) {
-    json out{{"rank", position.rank},
-             {"life", name_of(position.life)},
-             {"ending", position.ending},
-             {"killed", position.killed},
-             {"where", describe(group, position)}};
-    if (position.process) {
-        out["pid"] = position.process->pid;
-        out["host"] = position.process->host;
-        out["lost_events"] = position.process->lost;
-    }
+    json out{{"rank", position.rank},          {"life", name_of(position.life)},       {"ending", position.ending},
+             {"killed", position.killed},      {"where", describe(group, position)},   {"pid", position.process->pid},
+             {"host", position.process->host}, {"lost_events", position.process->lost}};
     return out;
 }
 
 json group_of(const Group& group, std::int64_t patience_ns) {
-    std::vector<std::optional<Rank>> ranks(group.ranks.size());
+    Ranks ranks;
+    ranks.whole = group.is_whole();
     std::size_t contexts = 0;
     json positions = json::array();
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        const Position& position = group.ranks[rank];
+    for (const Position& position : group.recorded) {
         positions.push_back(position_of(group, position));
-        if (!position.process) continue;
-        ranks[rank] = Follower(position, group.now_ns).follow();
-        contexts = std::max(contexts, ranks[rank]->contexts.size());
+        ranks.recorded.push_back(Follower(position, group.now_ns).follow());
+        contexts = std::max(contexts, ranks.recorded.back().contexts.size());
     }
     json of_contexts = json::array();
     for (std::size_t context = 0; context < contexts; ++context)
@@ -441,7 +439,8 @@ json group_of(const Group& group, std::int64_t patience_ns) {
         {"error", json()},
         {"pace", pace ? pace_of(*pace) : json()},
         {"ranks", std::move(positions)},
-        {"lateness", lateness_of(find_steps(group), ranks.size())},
+        {"without_record", absent_ranks(group)},
+        {"lateness", lateness_of(find_steps(group), ranks.recorded.size())},
         {"contexts", std::move(of_contexts)},
         {"collectives", traffic_of(ranks)}};
     if (group.verdict)
@@ -491,7 +490,7 @@ Job read_job(const std::string& folder) {
     Job job;
     job.folder = folder;
     job.processes = read_records(folder, job.complaints);
-    job.groups = find_groups(job.processes, read_sights(folder), job.complaints);
+    job.groups = find_groups(job.processes, read_sights(folder));
     return job;
 }
 

@@ -195,8 +195,7 @@ void write_trace(const std::string& path, const std::vector<ProcessRecord>& reco
     nlohmann::json events = nlohmann::json::array();
     std::int64_t process = 0;
     for (const Group& group : groups) {
-        for (const Position& position : group.ranks) {
-            if (!position.process) continue;
+        for (const Position& position : group.recorded) {
             Writer writer(events, window, ++process);
             writer.name_process("rank " + std::to_string(position.rank) + " of group '" + group.name + "', pid " +
                                 std::to_string(position.process->pid) + " on " + position.process->host);

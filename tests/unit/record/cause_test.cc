@@ -23,7 +23,7 @@ protected:
     }
     std::optional<Cause> find(std::int64_t patience_ns = kPatience) {
         records = records_of(all);
-        groups = groups_of(records, sights);
+        groups = find_groups(records, sights);
         return find_cause(groups.front(), patience_ns);
     }
     // All ranks run for this long.
@@ -159,10 +159,10 @@ TEST_F(CauseTest, RanksMoveOnFromAGroupAfterADeath) {
     all[0].broken(30, {DDP_ERROR_RANK_FAILED, 1, -1, -1, -1, "rank 1 died"}).leave(40);
     all[2].leave(41);
     ASSERT_TRUE(find());
-    EXPECT_TRUE(groups[0].ranks[0].moved_on);
-    EXPECT_FALSE(groups[0].ranks[1].moved_on);
-    EXPECT_TRUE(groups[0].ranks[2].moved_on);
-    EXPECT_NE(groups[0].ranks[0].at, Position::At::kLeft);  // when the group broke, it was in it
+    EXPECT_TRUE(groups[0].recorded[0].moved_on);
+    EXPECT_FALSE(groups[0].recorded[1].moved_on);
+    EXPECT_TRUE(groups[0].recorded[2].moved_on);
+    EXPECT_NE(groups[0].recorded[0].at, Position::At::kLeft);  // when the group broke, it was in it
 }
 
 TEST_F(CauseTest, OfSeveralDeathsTheOneThatMadeOthersAbort) {

@@ -302,8 +302,7 @@ std::string bytes_of_a_record() {
 void read(std::string_view bytes) {
     try {
         const std::vector<ProcessRecord> records{parse_record(bytes, "a file")};
-        std::vector<std::string> complaints;
-        for (const Group& group : find_groups(records, {}, complaints)) {
+        for (const Group& group : find_groups(records, {})) {
             find_cause(group, 0);
             rank_lines(group);
             find_pace(group);

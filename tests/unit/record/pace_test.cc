@@ -48,7 +48,7 @@ std::vector<ProcessRecord> run(const Plan& plan) {
 }
 
 Pace pace_of(const std::vector<ProcessRecord>& records) {
-    const auto groups = groups_of(records, {});
+    const auto groups = find_groups(records, {});
     const auto pace = find_pace(groups.at(0));
     return pace ? *pace : Pace{};
 }
@@ -57,7 +57,7 @@ TEST(Pace, NeedsSomeSteps) {
     Plan plan;
     plan.steps = 5;
     const auto records = run(plan);
-    EXPECT_FALSE(find_pace(groups_of(records, {}).at(0)));
+    EXPECT_FALSE(find_pace(find_groups(records, {}).at(0)));
 }
 
 TEST(Pace, OfEqualRanksBlamesNobody) {

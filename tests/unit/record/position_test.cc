@@ -7,20 +7,24 @@
 namespace libddp::record {
 namespace {
 
-TEST(Position, FewRecordsCannotClaimManyRanks) {
-    // Each is of another group, from the oldest to the newest, and the only one of its ranks.
-    std::vector<Story> all;
-    for (int i = 0; i < 50; ++i) all.push_back(Story(0, 60'000).key(i, 10.0 * i));
-    all.push_back(Story(0, 2).key(50, 1000));
+// A few bytes of a file can claim a group of very many ranks: those cost no memory.
+TEST(Position, OnlyRanksThatHaveARecordAreKept) {
+    std::vector<Story> all{Story(50'000, 60'000), Story(7, 60'000)};
     const auto records = records_of(all);
-    std::vector<std::string> complaints;
-    const auto groups = find_groups(records, {}, complaints);
-    ASSERT_EQ(groups.size(), 2u);
-    EXPECT_EQ(groups[0].world, 60'000);
-    EXPECT_EQ(groups[1].world, 2);
-    EXPECT_EQ(
-        complaints,
-        (std::vector<std::string>{"the oldest 49 of 51 groups are left out: there are records of few of their ranks"}));
+    const auto groups = find_groups(records, {});
+    ASSERT_EQ(groups.size(), 1u);
+    const Group& group = groups[0];
+    EXPECT_EQ(group.world, 60'000);
+    ASSERT_EQ(group.recorded.size(), 2u);
+    EXPECT_EQ(group.find(7), group.recorded.data());
+    EXPECT_EQ(group.find(50'000), group.recorded.data() + 1);
+    for (const std::int32_t rank : {-1, 0, 8, 59'999, 60'000}) EXPECT_EQ(group.find(rank), nullptr) << rank;
+    const auto absent = absent_ranks(group);
+    EXPECT_EQ(absent, (std::vector<RankRange>{{0, 6}, {8, 49'999}, {50'001, 59'999}}));
+    EXPECT_EQ(count_of(absent), 59'998);
+    EXPECT_EQ(ranges_text(absent),
+              "ranks 0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and 59978 more");
+    EXPECT_EQ(rank_lines(group).size(), 3u);
 }
 
 TEST(Position, FollowsAStep) {
@@ -28,15 +32,15 @@ TEST(Position, FollowsAStep) {
     all[0].begin_step(7, 10).launch(7, 0, 12).end_hook(7, 0, 12, 13).end_backward(7, 15).begin(4, 16, 7, 0);
     all[1].begin_step(7, 10).announce(2, 7).announce(1, 6).announce(0, 6);
     const auto records = records_of(all);
-    const auto groups = groups_of(records, {});
+    const auto groups = find_groups(records, {});
     ASSERT_EQ(groups.size(), 1u);
-    const Position& first = groups[0].ranks[0];
+    const Position& first = groups[0].recorded[0];
     EXPECT_EQ(first.at, Position::At::kFinalize);
     EXPECT_EQ(first.step, 7);
     EXPECT_EQ(first.begun, 5);
     ASSERT_TRUE(first.underway);
     EXPECT_EQ(describe(*first.underway), "bucket 0 of step 7");
-    const Position& second = groups[0].ranks[1];
+    const Position& second = groups[0].recorded[1];
     EXPECT_EQ(second.at, Position::At::kBackward);
     EXPECT_EQ(second.announced, 1u);
     EXPECT_EQ(second.expected, 3u);
@@ -48,11 +52,11 @@ TEST(Position, OfAHookReturnsToWhereItWas) {
     all[0].begin_step(0, 1).launch(0, 0, 2);
     all[1].begin_step(0, 1).launch(0, 0, 2).end_hook(0, 0, 2, 3);
     const auto records = records_of(all);
-    const auto groups = groups_of(records, {});
-    EXPECT_EQ(groups[0].ranks[0].at, Position::At::kHook);
-    EXPECT_EQ(groups[0].ranks[0].bucket, 0);
-    EXPECT_EQ(groups[0].ranks[1].at, Position::At::kBackward);
-    EXPECT_EQ(groups[0].ranks[1].since_ns, 1 * kMs);
+    const auto groups = find_groups(records, {});
+    EXPECT_EQ(groups[0].recorded[0].at, Position::At::kHook);
+    EXPECT_EQ(groups[0].recorded[0].bucket, 0);
+    EXPECT_EQ(groups[0].recorded[1].at, Position::At::kBackward);
+    EXPECT_EQ(groups[0].recorded[1].since_ns, 1 * kMs);
 }
 
 TEST(Position, IsThatOfTheMomentWhenTheGroupBroke) {
@@ -60,10 +64,10 @@ TEST(Position, IsThatOfTheMomentWhenTheGroupBroke) {
     all[0].begin_step(0, 1).broken(5, {DDP_ERROR_TIMEOUT, 1, -1, -1, -1, "late"}).end_step(0, 9).leave(10);
     all[1].begin_step(0, 1).end_step(0, 7).leave(8);
     const auto records = records_of(all);
-    const auto groups = groups_of(records, {});
+    const auto groups = find_groups(records, {});
     EXPECT_EQ(groups[0].now_ns, 5 * kMs);
-    EXPECT_EQ(groups[0].ranks[0].at, Position::At::kBackward);
-    EXPECT_EQ(groups[0].ranks[1].at, Position::At::kBackward);
+    EXPECT_EQ(groups[0].recorded[0].at, Position::At::kBackward);
+    EXPECT_EQ(groups[0].recorded[1].at, Position::At::kBackward);
 }
 
 TEST(Position, KnowsWhatTheLauncherSaw) {
@@ -71,22 +75,22 @@ TEST(Position, KnowsWhatTheLauncherSaw) {
     all[2].leave(3);
     const auto records = records_of(all);
     const auto groups =
-        groups_of(records, {{0, Sight::Kind::kKilled, "was killed"}, {1, Sight::Kind::kStopped, "was stopped"}});
-    EXPECT_TRUE(groups[0].ranks[0].killed);
-    EXPECT_EQ(groups[0].ranks[0].life, Life::kEnded);
-    EXPECT_EQ(groups[0].ranks[1].life, Life::kStopped);
-    EXPECT_EQ(groups[0].ranks[2].at, Position::At::kLeft);
+        find_groups(records, {{0, Sight::Kind::kKilled, "was killed"}, {1, Sight::Kind::kStopped, "was stopped"}});
+    EXPECT_TRUE(groups[0].recorded[0].killed);
+    EXPECT_EQ(groups[0].recorded[0].life, Life::kEnded);
+    EXPECT_EQ(groups[0].recorded[1].life, Life::kStopped);
+    EXPECT_EQ(groups[0].recorded[2].at, Position::At::kLeft);
 }
 
 TEST(Position, OfAnEarlierJobWithMoreRanksIsLeftOut) {
     std::vector<Story> all{Story(2, 4).opened(1).begin(0, 2), Story(3, 4).opened(1)};  // on other hosts
     for (Story& story : stories(2)) all.push_back(story.opened(100).begin(0, 110));
     const auto records = records_of(all);
-    const auto groups = groups_of(records, {{3, Sight::Kind::kKilled, "was killed", "", 50 * kMs}});
+    const auto groups = find_groups(records, {{3, Sight::Kind::kKilled, "was killed", "", 50 * kMs}});
     ASSERT_EQ(groups.size(), 1u);
     EXPECT_EQ(groups[0].world, 2);
-    ASSERT_EQ(groups[0].ranks.size(), 2u);
-    for (const Position& position : groups[0].ranks) {
+    ASSERT_EQ(groups[0].recorded.size(), 2u);
+    for (const Position& position : groups[0].recorded) {
         EXPECT_EQ(position.at, Position::At::kOperation);
         EXPECT_EQ(position.process->opened_realtime_ns, 100 * kMs);
     }
@@ -97,20 +101,10 @@ TEST(Position, IsNotStoppedByWhatWasSeenOfAnEarlierProcess) {
     all[1].opened(100);
     const auto records = records_of(all);
     const auto sight = [&](std::int64_t at) {
-        return groups_of(records, {{1, Sight::Kind::kStopped, "was stopped", "", at * kMs}})[0].ranks[1].life;
+        return find_groups(records, {{1, Sight::Kind::kStopped, "was stopped", "", at * kMs}})[0].recorded[1].life;
     };
     EXPECT_NE(sight(99), Life::kStopped);
     EXPECT_EQ(sight(101), Life::kStopped);
-}
-
-TEST(Position, OfARankWithoutARecordIsUnknown) {
-    std::vector<Story> all{Story(1, 3)};
-    const auto records = records_of(all);
-    const auto groups = groups_of(records, {});
-    ASSERT_EQ(groups[0].ranks.size(), 3u);
-    EXPECT_EQ(groups[0].ranks[0].at, Position::At::kUnknown);
-    EXPECT_EQ(groups[0].ranks[1].rank, 1);
-    EXPECT_EQ(groups[0].ranks[1].at, Position::At::kProgram);
 }
 
 TEST(Position, StandsStillIfItsHeartDoes) {
@@ -118,9 +112,9 @@ TEST(Position, StandsStillIfItsHeartDoes) {
     all[0].begin(0, 10).alive(9000);
     all[1].begin_step(0, 10).alive(4000);
     const auto records = records_of(all);
-    const auto groups = groups_of(records, {});
-    EXPECT_EQ(groups[0].ranks[0].still_ns, 0);
-    EXPECT_EQ(groups[0].ranks[1].still_ns, 5000 * kMs);
+    const auto groups = find_groups(records, {});
+    EXPECT_EQ(groups[0].recorded[0].still_ns, 0);
+    EXPECT_EQ(groups[0].recorded[1].still_ns, 5000 * kMs);
 }
 
 TEST(Position, OfSeveralGroups) {
@@ -132,7 +126,7 @@ TEST(Position, OfSeveralGroups) {
         story.record().groups.push_back(other);
     }
     const auto records = records_of(all);
-    EXPECT_EQ(groups_of(records, {}).size(), 2u);
+    EXPECT_EQ(find_groups(records, {}).size(), 2u);
 }
 
 // Their events lie side by side, and some belong to no context that the record knows.
@@ -186,10 +180,10 @@ TEST(Position, OfManyGroupsIsThatOfTheirOwnContexts) {
         }
     }
     const std::vector<ProcessRecord> records{record};
-    const auto groups = groups_of(records, {}, 1);
+    const auto groups = find_groups(records, {}, 1);
     ASSERT_EQ(groups.size(), std::size_t{kGroups});
     for (int i = 0; i < kGroups; ++i) {
-        const Position& position = groups[static_cast<std::size_t>(i)].ranks[0];
+        const Position& position = groups[static_cast<std::size_t>(i)].recorded[0];
         ASSERT_TRUE(position.group && position.context) << i;
         EXPECT_EQ(position.group->owner, 1 + i);
         EXPECT_EQ(position.context->owner, owner_of(i, i % kContexts)) << i;

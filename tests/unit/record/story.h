@@ -154,10 +154,4 @@ inline std::vector<Story> stories(std::int32_t world) {
 }
 
 // Of records whose groups are all of interest.
-inline std::vector<Group> groups_of(const std::vector<ProcessRecord>& records, const std::vector<Sight>& sights,
-                                    std::int32_t least_world = 2) {
-    std::vector<std::string> complaints;
-    return find_groups(records, sights, complaints, least_world);
-}
-
 }  // namespace libddp::record
