@@ -144,6 +144,13 @@ JobEnvironment job_of(const GroupConfig& config) {
     return job;
 }
 
+// Without '/', so that no group has its keys below those of another, whatever their names: the last rank removes all that is below.
+std::string name_in_keys(const std::string& name) {
+    std::string text;
+    for (const char c : name) text += c == '/' ? "%2F" : c == '%' ? "%25" : std::string(1, c);
+    return text;
+}
+
 }  // namespace
 
 MeetingPlace find_meeting_place(const GroupConfig& config) {
@@ -177,7 +184,7 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
         return place;
     }
     auto where = place.store ? place.store->describe() : "alone";
-    place.prefix = str("ddp/group/", config.name, "/", job.restart, ".",
+    place.prefix = str("ddp/group/", name_in_keys(config.name), "/", job.restart, ".",
                        next_generation(str(where, "|", config.name, "|", place.rank)), "/");
     return place;
 }

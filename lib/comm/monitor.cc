@@ -137,15 +137,18 @@ Monitor::~Monitor() {
 }
 
 // This rank reads none of the group's keys any more. The last to say so removes them. A rank that died never does: then they stay.
+// If the last rank dies on the way, the keys that claim ranks are still there: they keep everybody out who would find the others.
 void Monitor::let_go_of_keys() {
     const interrupt::Off off;
     if (!claimed_ || store_gone_) return;  // the thread has ended
-    const auto deadline = Deadline::after_ms(kStoreMs);
-    const auto bounded = [&] { return config_.store->bounded(std::max<std::int64_t>(deadline.remaining_ms(), 1)); };
+    const auto bounded = [&] { return config_.store->bounded(std::max<std::int64_t>(leaves_by_.remaining_ms(), 1)); };
     try {
         if (bounded()->add(key("let_go"), 1) < config_.world) return;
-        for (const std::string& name : bounded()->list_keys(config_.prefix))
-            if (!name.starts_with(key(kKeysOfParts))) bounded()->remove(name);
+        Store::Keys names = bounded()->list_keys(config_.prefix);
+        std::erase_if(names, [&](const std::string& name) { return name.starts_with(key(kKeysOfParts)); });
+        std::partition(names.begin(), names.end(),
+                       [&](const std::string& name) { return !name.starts_with(key(kClaims)); });
+        for (const std::string& name : names) bounded()->remove(name);
     } catch (const std::exception& error) {
         log(LogLevel::kDebug, "keys of group '", config_.group, "' stay in the store: ", error.what());
     }
@@ -254,23 +257,23 @@ ErrorInfo Monitor::verdict() const {
 
 void Monitor::leave() {
     const interrupt::Off off;
-    const auto deadline = Deadline::after_ms(kStoreMs);
     {
         std::lock_guard lock(mutex_);
         if (left_) return;
         left_ = true;
+        leaves_by_ = Deadline::after_ms(kStoreMs);
         if (store_gone_ || !claimed_) return;
     }
     at_exit_.reset();  // it may be about to replace the will that is taken back below
     if (look_at_store() != Service::kAnswers) return;
     try {
-        const auto store = config_.store->bounded(std::max<std::int64_t>(deadline.remaining_ms(), 1));
+        const auto store = config_.store->bounded(std::max<std::int64_t>(leaves_by_.remaining_ms(), 1));
         store->set(key(str("left/", config_.rank)), std::to_string(progress_.load()));
         store->remove_will(key("verdict"));
     } catch (const Error& error) {
         log(LogLevel::kDebug, "leaving group: ", error.what());
     }
-    let_a_cut_off_rank_read(deadline);
+    let_a_cut_off_rank_read(leaves_by_);
 }
 
 // The store ends with this process's group. A rank that was cut off from it would take that for the death of this one.

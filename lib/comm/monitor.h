@@ -129,6 +129,7 @@ public:
     void leave_last(std::int64_t timeout_ms);
 
 private:
+    static constexpr const char* kClaims = "rank/";  // the key below has the process that is this rank
     enum class Service { kAnswers, kSilent, kLost, kGone };
     struct Answers {
         std::vector<std::int32_t> silent, behind, left;  // left: before they came to this operation
@@ -164,7 +165,7 @@ private:
     std::vector<std::int32_t> ranks_that_left() const;
     Answers ask_everyone();
     std::string key(const std::string& name) const { return config_.prefix + name; }
-    std::string rank_key(std::int32_t rank) const { return key(str("rank/", rank)); }
+    std::string rank_key(std::int32_t rank) const { return key(str(kClaims, rank)); }
 
     const Config config_;
     const std::function<void(const ErrorInfo&)> on_verdict_;
@@ -179,6 +180,7 @@ private:
     bool losing_ = false;                             // the connection was lost, and the thread finds out why
     bool claimed_ = false;                            // this rank is this process's
     bool left_ = false;
+    Deadline leaves_by_ = Deadline::after_ms(0);  // set by leave(), for all that this rank still does in the store
     bool stopping_ = false;
     std::deque<std::function<void()>> events_;
     ErrorInfo ended_;               // how the first process exits that has not left, whose own store may end with it

@@ -74,5 +74,35 @@ TEST(GroupKeys, GoWhenAllRanksHaveLetGoOfTheGroup) {
     expect_no_keys(open(uri, false), uri);
 }
 
+std::vector<ddp_group*> make_on_all_ranks(ddp_store* store, const char* name) {
+    std::vector<ddp_group*> groups(kWorld);
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < kWorld; ++rank)
+        ranks.emplace_back([&, rank] {
+            const RankOptions how(kWorld, "tcp");
+            ddp_group_options options = group_options(how, rank, nullptr);
+            options.store = store;
+            options.group_name = name;
+            ddp_error* error = nullptr;
+            if (ddp_group_create(&options, &groups[static_cast<std::size_t>(rank)], &error) != DDP_OK)
+                ADD_FAILURE() << take_message(error);
+        });
+    for (std::thread& rank : ranks) rank.join();
+    return groups;
+}
+
+TEST(GroupKeys, OfAGroupDoNotLieAmongThoseOfAnotherWhateverTheirNames) {
+    ddp_store* store = open("tcp://127.0.0.1:0", true);
+    ASSERT_NE(store, nullptr);
+    // In the store, a name and the number of its first group: a group of this name must not be among what group "a" removes.
+    const auto stays = make_on_all_ranks(store, "a/0.1/b");
+    const std::int64_t before = keys_in(store);
+    for (ddp_group* group : make_on_all_ranks(store, "a")) ddp_group_free(group);
+    EXPECT_EQ(keys_in(store), before);
+    for (ddp_group* group : stays) ddp_group_free(group);
+    EXPECT_EQ(keys_in(store), 0);
+    ddp_store_free(store);
+}
+
 }  // namespace
 }  // namespace group_keys_test
