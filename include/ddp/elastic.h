@@ -32,9 +32,9 @@
  * ddp_elastic_begin is INVALID_STATE. To avoid the copies, call collectives before ddp_finalize or after
  * ddp_elastic_commit, and commit after the optimizer of each context: a step may train one of several contexts.
  *
- * ACCUMULATION. Unsynced steps (ddp_set_sync) and the synced one that ends them are a window. Ranks join and leave
- * between windows. A loss within one takes all back to its first step. Gradients of undone steps are zero, in memory of
- * the CPU, and no rank has anything of what was accumulated.
+ * ACCUMULATION. A window is a run of unsynced steps (ddp_set_sync) with the synced step that ends it. Ranks join and
+ * leave only between windows. If a rank is lost within a window, all ranks go back to its first step and discard what
+ * they have accumulated: ddp_elastic_begin zeroes the gradients of undone steps in CPU memory.
  *
  * STATE. It consists of the values (ddp_param_desc.data) of parameters and buffers, what ddp_elastic_add_state names,
  * the bucket plan, the state of the communication hook that ranks share, that of the averager, and the number of steps.

@@ -1,4 +1,5 @@
-// A step between its begin and its commit, or all steps of an accumulation window (job.h): whether the program may have changed the state meanwhile, and the way back.
+// A step between its begin and its commit, or all steps of an accumulation window (job.h). OpenStep knows whether the program may have
+// changed the state meanwhile, and undoes that.
 //
 // The program may change the state as soon as it has a mean gradient. If it calls nothing between that and the commit that can fail for
 // another rank, a step that fails has changed nothing. If it does, a call may fail after all of the step was applied, or a part of it,
