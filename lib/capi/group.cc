@@ -162,9 +162,9 @@ ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) 
 ddp_status ddp_group_create(const ddp_group_options* options, ddp_group** group, ddp_error** error) {
     return guard(error, "ddp_group_create", [&] {
         require(group, "group");
-        auto made = std::make_unique<ddp_group>(create_group(read_group_config(options)));
-        if (made->impl->world() == 1) made->job_world = world_around();
-        *group = made.release();
+        std::shared_ptr<Group> made = create_group(read_group_config(options));
+        const std::int32_t job_world = made->world() == 1 ? world_around() : 1;
+        *group = new ddp_group{std::move(made), job_world};
     });
 }
 
