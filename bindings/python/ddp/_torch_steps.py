@@ -70,6 +70,7 @@ class Steps:
             self.context.close()
             raise
         self._views, self._generation = [None] * len(self.tensors), -1
+        self._sent = None  # names, types and shapes of the buffers that were sent last
 
         self._mode = NONE
         self._fresh = False  # a synced forward pass has been made, and no step has ended since
@@ -123,7 +124,10 @@ class Steps:
         self.context.commit()
         for tensor, copied in self._copies:
             tensor.copy_(copied)
-        self._compare_orders(named)
+        if not self.options.join:
+            self._compare([(name, repr(order)) for name, order in named],
+                          "its elements lie in memory in another order on rank {} than on rank 0. Give it one memory format on all ranks: "
+                          ".contiguous(), or .to(memory_format=...)")
 
     def _memory(self, name, tensor, order):
         """The memory of a tensor with its dimensions in their own order, or a copy of it where elements leave gaps."""
@@ -140,18 +144,17 @@ class Steps:
         self._copies.append((tensor, copied))
         return copied
 
-    def _compare_orders(self, named):
-        """Ranks whose tensors lie in memory in different orders would average other elements."""
-        if self.group.world_size == 1 or self.options.join:
+    def _compare(self, named, difference):
+        """Raises an error where ranks have different values of a (name, value). Collective."""
+        if self.group.world_size == 1:
             return
-        mine = torch.tensor([zlib.crc32(repr(order).encode()) for _, order in named], dtype=torch.int64)
+        mine = torch.tensor([zlib.crc32(repr(pair).encode()) for pair in named], dtype=torch.int64)
         all_ranks = torch.empty(self.group.world_size * len(named), dtype=torch.int64)
         self.group.allgather(all_ranks, mine)
         for rank, theirs in enumerate(all_ranks.view(self.group.world_size, -1)):
             for (name, _), one, first in zip(named, theirs.tolist(), all_ranks.tolist()):
                 if one != first:
-                    raise MismatchError(f"{name}: its elements lie in memory in another order on rank {rank} than on rank 0. Give it one "
-                                        "memory format on all ranks: .contiguous(), or .to(memory_format=...)", rank=rank)
+                    raise MismatchError(f"{name}: {difference.format(rank)}", rank=rank)
 
     def _listen(self):
         """A hook of the node that adds to .grad runs after that, once in each backward pass. A hook of the tensor would run before."""
@@ -201,6 +204,16 @@ class Steps:
         """(the module that owns it, name, tensor) of each buffer that is there now."""
         return [(owner, name, tensor) for owner, _, name, tensor in self.registered.buffers()]
 
+    def buffers_to_send(self):
+        """The same on all ranks. Collective, where they are others than the last time."""
+        buffers = self.buffers()
+        described = [(name, f"{tensor.dtype} {tuple(tensor.shape)}") for _, name, tensor in buffers]
+        if described != self._sent:
+            self._compare(described, "at this place among its buffers, the module on rank {} has another one than on rank 0. Ranks register the "
+                          "same buffers, of the same types and shapes, in the same order")
+            self._sent = described
+        return buffers
+
     # CHANGES OF THE MODULE
 
     def check(self):
@@ -248,11 +261,12 @@ class Steps:
         if taken:
             self._stepping |= taken
         tensors = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        results = [tensor for tensor in tensors if not tensor.is_leaf]  # a parameter would keep the hooks of all steps
         if not self._fresh:
             self._waiting, self._blind = set(), False
-        self._blind = self._blind or not tensors
+        self._blind = self._blind or not results
         reference = weakref.ref(self)
-        for tensor in tensors:
+        for tensor in results:
             tensor.register_hook(functools.partial(_reach, reference, self._next_output))
             self._waiting.add(self._next_output)
             self._next_output += 1

@@ -239,7 +239,7 @@ class DistributedDataParallel(nn.Module):
         then there must be no step that misses gradients."""
         if self.process_group.world_size == 1:
             return
-        buffers = self._steps.buffers()
+        buffers = self._steps.buffers_to_send()
         owners = {id(tensor): owner for owner, _, tensor in buffers}
         with torch.no_grad():
             for tensor, sent in send(self.process_group, root, [(name, tensor) for _, name, tensor in buffers]):

@@ -343,6 +343,34 @@ class Changes(OnRanks):
             model(self.inputs())
         self.group.barrier()
 
+    def test_buffers_in_another_order(self):
+        for names, shape in ((("a", "b") if self.rank else ("b", "a"), (2,)), (("a", "b"), (1 + self.rank,))):
+            module = Network()
+            model = DistributedDataParallel(module, process_group=self.group.split(0))
+            for name, extents in zip(names, (shape, tuple(reversed(shape)))):
+                module.register_buffer(name, torch.zeros(extents))
+            with support.raises(self, ddp.MismatchError, "buffers", "rank 1"):
+                model(self.inputs())
+            self.group.barrier()
+
+    def test_an_output_that_is_a_parameter(self):
+        """It keeps its hooks, so it must not get one in each step."""
+        module = Network()
+        module.forward = lambda x: (Network.forward(module, x), module.first.weight)
+        for options in MODES:
+            with self.subTest(**options):
+                model = DistributedDataParallel(module, **options)
+                for _ in range(3):
+                    model.zero_grad()
+                    output, weight = model(self.inputs())
+                    (output.square().sum() + weight.sum()).backward()
+                    other = Network()
+                    for rank in range(self.world):
+                        (other(self.inputs(rank)).square().sum() + other.first.weight.sum()).backward()
+                    for mine, wanted in zip(module.parameters(), other.parameters()):
+                        self.assertLess((mine.grad - wanted.grad / self.world).abs().max().item(), 1e-4)
+                self.assertFalse(module.first.weight._backward_hooks)
+
     def test_two_wrappers_in_a_backward_pass(self):
         module = Network()
         one, two = (DistributedDataParallel(module, bucket_cap_mb=0) for _ in range(2))
