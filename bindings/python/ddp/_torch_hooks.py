@@ -54,11 +54,15 @@ class GradBucket:
         self._result = tensor
 
     def _finish(self, result):
-        if isinstance(result, (list, tuple)):
+        if isinstance(result, (list, tuple)) and len(result) == 1:
             result, = result
         if not isinstance(result, torch.Tensor):
             raise TypeError("the hook's result: a torch.futures.Future of a tensor, or a tensor, is expected, not "
                             f"{type(result).__name__}")
+        if result.numel() != self._own.numel():  # one element would become all of them
+            raise ValueError(f"the hook's result: it has {result.numel()} elements, the bucket {self._own.numel()}")
+        if result.is_complex() and not self._own.is_complex():
+            raise TypeError(f"the hook's result: it is {result.dtype}, the bucket {self._own.dtype}")
         if result.data_ptr() != self._own.data_ptr():
             self._own.copy_(result.reshape(-1))
 

@@ -61,9 +61,11 @@ class Joined(JoinHook):
             parallel._steps.follow()
 
     def post_hook(self, is_last_joiner):
-        """The last rank's parameters and buffers go to all."""
+        """The last rank's parameters, and its buffers if forward passes send them, go to all."""
         parallel = self._parallel
         present = _meet(parallel, is_last_joiner, False)
-        named = [*zip(parallel._steps.names, parallel._steps.tensors), *((name, tensor) for _, name, tensor in parallel._steps.buffers())]
+        named = [*zip(parallel._steps.names, parallel._steps.tensors)]
+        if parallel.forward_sync_buffers:
+            named += [(name, tensor) for _, name, tensor in parallel._steps.buffers()]
         for tensor, sent in send(parallel.process_group, present.root, named):
             tensor.data.copy_(sent)

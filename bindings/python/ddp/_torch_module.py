@@ -22,9 +22,9 @@ class Registered:
     """The parameters of a module as they were registered."""
 
     def __init__(self, module, ignored):
-        self._parts, self._known = [], []
+        self._parts, self._known, self._ignored = [], [], ignored
         for prefix, part in module.named_modules():
-            self._parts.append((prefix, part._modules, list(part._modules.values()), part._parameters, len(part._parameters)))
+            self._parts.append((prefix, part, list(part._modules.values()), len(part._parameters)))
             for key, tensor in part._parameters.items():
                 name = f"{prefix}.{key}" if prefix else key
                 if tensor is not None and name not in ignored:
@@ -42,26 +42,25 @@ class Registered:
             if tensor.requires_grad is not trained:
                 turned = turned or []
                 turned.append((name, tensor))
-        for prefix, modules, parts, parameters, count in self._parts:
-            if len(parameters) != count or list(modules.values()) != parts:
+        for prefix, part, parts, count in self._parts:
+            if len(part._parameters) != count or list(part._modules.values()) != parts:
                 return f"{prefix or 'the module'} has other parts or parameters", ()
         return None, turned or ()
+
+    def buffers(self):
+        """[(the module that owns it, its name there, its full name, tensor)] of each buffer that is there now, once."""
+        found = {}
+        for prefix, part, _, _ in self._parts:
+            for key, tensor in part._buffers.items():
+                name = f"{prefix}.{key}" if prefix else key
+                if tensor is not None and name not in self._ignored:
+                    found.setdefault(id(tensor), (part, key, name, tensor))
+        return list(found.values())
 
 
 def sparse_of(module):
     """The ids of the tensors whose gradients are sparse."""
     return {id(part.weight) for part in module.modules() if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse}
-
-
-def buffers_of(module, ignored):
-    """(the module that owns it, its name there, its full name, tensor) of each buffer, once."""
-    seen = set()
-    for prefix, part in module.named_modules():
-        for key, tensor in part._buffers.items():
-            name = f"{prefix}.{key}" if prefix else key
-            if tensor is not None and id(tensor) not in seen and name not in ignored:
-                seen.add(id(tensor))
-                yield part, key, name, tensor
 
 
 def order_of(tensor):

@@ -12,7 +12,7 @@ import torch
 
 from ._errors import InvalidStateError, MismatchError, UnsupportedError
 from ._torch_hooks import GradBucket, step_in_backward, take_optimizers
-from ._torch_module import (Registered, as_bytes, buffers_of, from_order, in_order, order_of, parameters_behind, sparse_of, tensors_in)
+from ._torch_module import (Registered, as_bytes, from_order, in_order, order_of, parameters_behind, sparse_of, tensors_in)
 from .context import Context
 
 _MIB = 1 << 20
@@ -33,10 +33,13 @@ class Options:
     ignored: set  # names
     delayed: set  # names of parameters that are reduced after the others
     find_unused: bool
+    skip_unused: bool  # buckets that no rank uses are not sent
     static_graph: bool
     as_views: bool
     bucket_bytes: int
+    bucket_caps: list  # of each bucket, instead of bucket_bytes
     autotune: bool
+    send_buffers: bool  # at commit, or in join()
     join: dict = dataclasses.field(default_factory=dict)  # empty: outside
 
 
@@ -50,14 +53,16 @@ class Steps:
         trained = {name: tensor for name, tensor in module.named_parameters()
                    if tensor.requires_grad and name not in options.ignored}
         if not trained:
-            raise ValueError("module: it has no parameter that requires a gradient, so there is nothing to average")
+            raise InvalidStateError("module: it has no parameter that requires a gradient, so there is nothing to average")
         self.names, self.tensors = list(trained), list(trained.values())
         self._indices = {id(tensor): index for index, tensor in enumerate(self.tensors)}
         sparse = sparse_of(module)
         self._sparse = {index for index, tensor in enumerate(self.tensors) if id(tensor) in sparse}
         cap = 0 if options.autotune else options.bucket_bytes
-        self.context = Context(group, bucket_cap=cap, first_bucket_cap=min(_MIB, cap), initial_broadcast=init_sync,
-                               find_unused=options.find_unused and not options.static_graph, static_graph=options.static_graph,
+        find_unused = options.find_unused and not options.static_graph
+        self.context = Context(group, bucket_cap=cap, first_bucket_cap=min(_MIB, cap), bucket_caps=options.bucket_caps,
+                               initial_broadcast=init_sync, find_unused=find_unused,
+                               skip_unused_buckets=find_unused and options.skip_unused, static_graph=options.static_graph,
                                autotune=options.autotune, **{"broadcast_buffers": False, **options.join})
         try:
             self._register(module)
@@ -65,6 +70,7 @@ class Steps:
             self.context.close()
             raise
         self._views, self._generation = [None] * len(self.tensors), -1
+        self._sent = None  # names, types and shapes of the buffers that were sent last
 
         self._mode = NONE
         self._fresh = False  # a synced forward pass has been made, and no step has ended since
@@ -106,7 +112,7 @@ class Steps:
                 named.append((name, order_of(tensor)))
                 memory = self._memory(name, tensor, named[-1][1])
                 self.context.register_buffer(name, as_bytes(name, memory))  # becomes rank 0's, as the others
-        for owner, key, name, tensor in buffers_of(module, self.options.ignored):
+        for owner, key, name, tensor in self.registered.buffers() if self.options.send_buffers else ():
             order = order_of(tensor)
             named.append((name, order))
             if self.options.join:
@@ -118,7 +124,10 @@ class Steps:
         self.context.commit()
         for tensor, copied in self._copies:
             tensor.copy_(copied)
-        self._compare_orders(named)
+        if not self.options.join:
+            self._compare([(name, repr(order)) for name, order in named],
+                          "its elements lie in memory in another order on rank {} than on rank 0. Give it one memory format on all ranks: "
+                          ".contiguous(), or .to(memory_format=...)")
 
     def _memory(self, name, tensor, order):
         """The memory of a tensor with its dimensions in their own order, or a copy of it where elements leave gaps."""
@@ -135,18 +144,17 @@ class Steps:
         self._copies.append((tensor, copied))
         return copied
 
-    def _compare_orders(self, named):
-        """Ranks whose tensors lie in memory in different orders would average other elements."""
-        if self.group.world_size == 1 or self.options.join:
+    def _compare(self, named, difference):
+        """Raises an error where ranks have different values of a (name, value). Collective."""
+        if self.group.world_size == 1:
             return
-        mine = torch.tensor([zlib.crc32(repr(order).encode()) for _, order in named], dtype=torch.int64)
+        mine = torch.tensor([zlib.crc32(repr(pair).encode()) for pair in named], dtype=torch.int64)
         all_ranks = torch.empty(self.group.world_size * len(named), dtype=torch.int64)
         self.group.allgather(all_ranks, mine)
         for rank, theirs in enumerate(all_ranks.view(self.group.world_size, -1)):
             for (name, _), one, first in zip(named, theirs.tolist(), all_ranks.tolist()):
                 if one != first:
-                    raise MismatchError(f"{name}: its elements lie in memory in another order on rank {rank} than on rank 0. Give it one "
-                                        "memory format on all ranks: .contiguous(), or .to(memory_format=...)", rank=rank)
+                    raise MismatchError(f"{name}: {difference.format(rank)}", rank=rank)
 
     def _listen(self):
         """A hook of the node that adds to .grad runs after that, once in each backward pass. A hook of the tensor would run before."""
@@ -182,7 +190,7 @@ class Steps:
             old.report_missing("The step before has not ended")
         accumulated = {id(old.tensors[index]): old.names[index] for index in old._accumulated}
         self._accumulated = {self._indices[tensor] for tensor in accumulated if tensor in self._indices}
-        self.stepped, self.after_mean = old.stepped, old.after_mean
+        self.stepped, self.after_mean, self.scale = old.stepped, old.after_mean, old.scale
 
     def close(self):
         """Ends listening, and frees the context."""
@@ -194,7 +202,17 @@ class Steps:
 
     def buffers(self):
         """(the module that owns it, name, tensor) of each buffer that is there now."""
-        return [(owner, name, owner._buffers[key]) for owner, key, name, _, _ in self._buffers if owner._buffers.get(key) is not None]
+        return [(owner, name, tensor) for owner, _, name, tensor in self.registered.buffers()]
+
+    def buffers_to_send(self):
+        """The same on all ranks. Collective, where they are others than the last time."""
+        buffers = self.buffers()
+        described = [(name, f"{tensor.dtype} {tuple(tensor.shape)}") for _, name, tensor in buffers]
+        if described != self._sent:
+            self._compare(described, "at this place among its buffers, the module on rank {} has another one than on rank 0. Ranks register the "
+                          "same buffers, of the same types and shapes, in the same order")
+            self._sent = described
+        return buffers
 
     # CHANGES OF THE MODULE
 
@@ -202,6 +220,8 @@ class Steps:
         """A sentence about what is no longer as it was registered, if these Steps cannot go on. Of the registered parameters, those that
         are frozen now get no gradient."""
         sentence, turned = self.registered.change()
+        if self.options.join and self.options.send_buffers and len(self.registered.buffers()) != len(self._buffers):
+            sentence = sentence or "the module has other buffers"
         if sentence is not None or not (turned or self._frozen):
             return sentence
         for name, tensor in turned:
@@ -241,11 +261,12 @@ class Steps:
         if taken:
             self._stepping |= taken
         tensors = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        results = [tensor for tensor in tensors if not tensor.is_leaf]  # a parameter would keep the hooks of all steps
         if not self._fresh:
             self._waiting, self._blind = set(), False
-        self._blind = self._blind or not tensors
+        self._blind = self._blind or not results
         reference = weakref.ref(self)
-        for tensor in tensors:
+        for tensor in results:
             tensor.register_hook(functools.partial(_reach, reference, self._next_output))
             self._waiting.add(self._next_output)
             self._next_output += 1
@@ -267,9 +288,7 @@ class Steps:
         torch.autograd.Variable._execution_engine.queue_callback(self._end_of_pass)
 
     def _reach(self, output):
-        """A backward pass has come to a tensor that a forward pass returned. It is the outermost one."""
-        if self._mode != SYNCED:
-            return
+        """A backward pass has come to a tensor that a synced forward pass returned. It is the outermost one."""
         if not self.in_pass or output in self._reached:  # reached before: in a pass that failed
             self._enter()
         self._reached.add(output)
@@ -277,7 +296,7 @@ class Steps:
 
     def _ready(self, index):
         """.grad of a parameter is complete."""
-        if self._mode != SYNCED or not (self.in_pass or self._fresh):
+        if not self.in_pass and not (self._mode == SYNCED and self._fresh):
             self._stray(index)
             return
         if not self.in_pass:
@@ -358,6 +377,7 @@ class Steps:
 
     def begin(self):
         """Buckets may move here; a .grad that was in one is then memory like any other."""
+        self._refuse_shared_views()
         if self.options.join:
             self._write_copies()
         self.context.step_begin()
@@ -367,6 +387,17 @@ class Steps:
         self._left = [0 if index in self._frozen else uses for index, uses in enumerate(self._uses)]
         self._missing = {index for index, left in enumerate(self._left) if left}
         self._came = []
+
+    def _refuse_shared_views(self):
+        """A .grad that lies in a bucket is reduced there, while the backward pass of another DistributedDataParallel reads it."""
+        for other in list(_alive):
+            if other is not self and other.open and other.in_pass and (self.options.as_views or other.options.as_views):
+                shared = self._indices.keys() & other._indices.keys()
+                if shared:
+                    raise InvalidStateError(
+                        f"{self.names[min(self._indices[tensor] for tensor in shared)]} is in two DistributedDataParallel that share this "
+                        "backward pass, and gradient_as_bucket_view=True does not allow that. Say gradient_as_bucket_view=False, give each "
+                        "a backward pass of its own, or wrap one module that holds both")
 
     def _mark(self, indices):
         """This step does not use these. What earlier passes left in a .grad counts all the same."""
@@ -398,17 +429,31 @@ class Steps:
 
     def _announce(self, index):
         tensor = self.tensors[index]
-        grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.detach()
         if index in self._sparse:
-            grad = grad.coalesce()
-            self.context.grad_ready_sparse(index, grad.indices()[0].contiguous(), grad.values().contiguous())
+            self._announce_rows(index, tensor.grad)
             return
+        grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.detach()
+        if grad.layout != torch.strided:
+            raise UnsupportedError(f"{self.names[index]} has got a gradient that is {grad.layout}. Of sparse gradients this "
+                                   "DistributedDataParallel takes those of nn.Embedding and nn.EmbeddingBag with sparse=True")
         view = self.view(index)
         if grad.data_ptr() != view.data_ptr():
             view.copy_(grad)
             if self.options.as_views and tensor.grad is not None:
                 tensor.grad = view  # frees the other memory now
         self.context.grad_ready(index)
+
+    def _announce_rows(self, index, grad):
+        """A sparse gradient. None: without rows."""
+        tensor = self.tensors[index].detach()
+        if grad is None:
+            self.context.grad_ready_sparse(index, torch.empty(0, dtype=torch.int64), tensor.new_empty(0, *tensor.shape[1:]))
+            return
+        if grad.layout != torch.sparse_coo:
+            raise UnsupportedError(f"{self.names[index]} belongs to an embedding with sparse=True, and has got a dense gradient: the model "
+                                   "uses it elsewhere, too. Make the embedding with sparse=False")
+        grad = grad.detach().coalesce()
+        self.context.grad_ready_sparse(index, grad.indices()[0].contiguous(), grad.values().contiguous())
 
     def view(self, index):
         """A gradient's place in its bucket, with the strides of its parameter."""
@@ -464,8 +509,7 @@ class Steps:
                 if index in self._frozen or not (self._uses[index] or index in self._of_others):
                     continue
                 if index in self._sparse:
-                    tensor = self.tensors[index]
-                    self.context.grad_ready_sparse(index, torch.empty(0, dtype=torch.int64), tensor.detach().new_empty(0, *tensor.shape[1:]))
+                    self._announce_rows(index, None)
                 else:
                     self.view(index).zero_()
                     self.context.grad_ready(index)

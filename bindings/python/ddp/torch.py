@@ -36,7 +36,8 @@ class DistributedDataParallel(nn.Module):
 
     The arguments are those of torch.nn.parallel.DistributedDataParallel. process_group is a ddp.Group or a group of
     torch.distributed; the default is process_group(), the group of the job. bucket_cap_mb="auto" finds the cap in the first
-    steps (docs/steps.md). A module on a GPU and mixed_precision are not supported.
+    steps (docs/steps.md). A module on a GPU and mixed_precision are not supported. Arguments that only save time or memory of
+    PyTorch's class (check_reduction, batched_grad_copy, lazy_bucket_allocation) change nothing.
 
     Each forward pass compares the module with what is registered. Tensors that were replaced or converted are registered again, on all
     ranks.
@@ -45,7 +46,8 @@ class DistributedDataParallel(nn.Module):
     def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True, init_sync=True,
                  process_group=None, bucket_cap_mb=None, find_unused_parameters=False, check_reduction=False,
                  gradient_as_bucket_view=False, static_graph=False, delay_all_reduce_named_params=None,
-                 param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None):
+                 param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None, skip_all_reduce_unused_params=False,
+                 bucket_cap_mb_list=None, batched_grad_copy=False, forward_sync_buffers=None, lazy_bucket_allocation=False):
         super().__init__()
         for name, value, instead in (("device_ids", device_ids, "it takes modules on the CPU"),
                                      ("output_device", output_device, "it takes modules on the CPU"),
@@ -60,7 +62,7 @@ class DistributedDataParallel(nn.Module):
                                 f"{type(device_mesh).__name__}")
             if device_mesh.ndim != 1:
                 raise ValueError(f"device_mesh: it has {device_mesh.ndim} dimensions, and 1 is expected. Give one of its parts")
-            process_group = device_mesh.get_group(0)
+            self.device_mesh, process_group = device_mesh, device_mesh.get_group(0)
         self._torch_group = None
         if distributed.is_available() and isinstance(process_group, distributed.ProcessGroup):
             self._torch_group, process_group = process_group, group_of(process_group)
@@ -72,10 +74,15 @@ class DistributedDataParallel(nn.Module):
             bucket_cap_mb = 25
         if isinstance(bucket_cap_mb, str) or bucket_cap_mb < 0:
             raise ValueError(f"bucket_cap_mb: it must not be below 0, or \"auto\", not {bucket_cap_mb!r}")
+        if bucket_cap_mb_list and (autotune or min(bucket_cap_mb_list) <= 0):
+            raise ValueError(f"bucket_cap_mb_list: caps above 0 are expected, and no bucket_cap_mb=\"auto\", not {bucket_cap_mb_list!r}")
         self.module, self.dim, self.device_ids, self.output_device = module, dim, None, None
-        self.broadcast_buffers, self.gradient_as_bucket_view = broadcast_buffers, gradient_as_bucket_view
-        self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
-        self.bucket_bytes_cap = int(bucket_cap_mb * _MIB)
+        self.forward_sync_buffers = broadcast_buffers if forward_sync_buffers is None else forward_sync_buffers
+        self._init_sync_buffers = broadcast_buffers or forward_sync_buffers is not None
+        self.gradient_as_bucket_view, self.static_graph = gradient_as_bucket_view, static_graph
+        self.find_unused_parameters, self.skip_all_reduce_unused_params = find_unused_parameters, skip_all_reduce_unused_params
+        self.bucket_bytes_cap_list = [int(cap * _MIB) for cap in bucket_cap_mb_list or ()]
+        self.bucket_bytes_cap = max(self.bucket_bytes_cap_list, default=int(bucket_cap_mb * _MIB))
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self._delayed = {name for name, _ in delay_all_reduce_named_params or ()}
@@ -84,7 +91,7 @@ class DistributedDataParallel(nn.Module):
             raise ValueError(f"delay_all_reduce_named_params: the module has no parameter {unknown[0]}")
         if param_to_hook_all_reduce is not None and not self._delayed:
             raise ValueError("param_to_hook_all_reduce: it belongs to delay_all_reduce_named_params, which names no parameter")
-        self._autotune, self._hook, self._optimizer = autotune, None, None
+        self._autotune, self._hook, self._optimizer, self._has_joined = autotune, None, None, False
         self._start(process_group, init_sync)
 
     def _start(self, group, init_sync):
@@ -102,8 +109,9 @@ class DistributedDataParallel(nn.Module):
         old = self._steps
         options = Options(
             ignored=self.parameters_to_ignore, delayed=self._delayed, find_unused=self.find_unused_parameters,
-            static_graph=self.static_graph, as_views=self.gradient_as_bucket_view, bucket_bytes=max(1, self.bucket_bytes_cap),
-            autotune=self._autotune, join=join or {})
+            skip_unused=self.skip_all_reduce_unused_params, static_graph=self.static_graph, as_views=self.gradient_as_bucket_view,
+            bucket_bytes=max(1, self.bucket_bytes_cap), bucket_caps=self.bucket_bytes_cap_list, autotune=self._autotune,
+            send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, join=join or {})
         if old is not None and old.context.hook_name not in ("allreduce", "user"):
             raise InvalidStateError(f"the context's hook, {old.context.hook_name}, would end here, where the module is registered again. "
                                     "Make a new DistributedDataParallel, or use register_comm_hook")
@@ -159,6 +167,16 @@ class DistributedDataParallel(nn.Module):
     def _set_params_and_buffers_to_ignore_for_model(module, params_and_buffers_to_ignore):
         """Before a DistributedDataParallel of the module is made: these names stay each rank's own."""
         module._ddp_params_and_buffers_to_ignore = params_and_buffers_to_ignore
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if name in params_and_buffers_to_ignore:
+                tensor._ddp_ignored = True  # which PyTorch's other modules look for
+
+    @staticmethod
+    def _get_data_parallel_params(module, named_params=False):
+        """The parameters that do not stay each rank's own."""
+        for name, tensor in module.named_parameters():
+            if not hasattr(tensor, "_ddp_ignored"):
+                yield (name, tensor) if named_params else tensor
 
     # A STEP
 
@@ -204,14 +222,24 @@ class DistributedDataParallel(nn.Module):
 
     def will_sync_module_buffers(self):
         """Whether the next forward pass sends buffers."""
-        return bool(self.require_forward_param_sync and self.broadcast_buffers and not self._steps.options.join and self._steps.buffers())
+        return bool(self.require_forward_param_sync and self.forward_sync_buffers and not self._steps.options.join
+                    and self._steps.buffers())
+
+    @property
+    def broadcast_buffers(self):
+        """The older name of forward_sync_buffers."""
+        return self.forward_sync_buffers
+
+    @broadcast_buffers.setter
+    def broadcast_buffers(self, value):
+        self.forward_sync_buffers = value
 
     def _send_buffers(self, root):
         """A rank's to all ranks. The context would do so at the beginning of a step; but a forward pass may have no backward pass, and
         then there must be no step that misses gradients."""
         if self.process_group.world_size == 1:
             return
-        buffers = self._steps.buffers()
+        buffers = self._steps.buffers_to_send()
         owners = {id(tensor): owner for owner, _, tensor in buffers}
         with torch.no_grad():
             for tensor, sent in send(self.process_group, root, [(name, tensor) for _, name, tensor in buffers]):
@@ -240,14 +268,16 @@ class DistributedDataParallel(nn.Module):
         if not enable:
             yield
             return
-        self._register(join={"join": True, "divide_by_present": not divide_by_initial_world_size, "broadcast_buffers": self.broadcast_buffers,
-                             "stop_at_first_join": throw_on_early_termination})
+        self._has_joined = True
+        self._register(join={"join": True, "divide_by_present": not divide_by_initial_world_size,
+                             "broadcast_buffers": self.forward_sync_buffers, "stop_at_first_join": throw_on_early_termination})
         yield
         self._steps.join()
         self._register()
 
     def join_hook(self, divide_by_initial_world_size=True, **_):
         """For torch.distributed.algorithms.Join."""
+        self._has_joined = True
         return Joined(self, divide_by_initial_world_size)
 
     @property
@@ -288,17 +318,33 @@ class DistributedDataParallel(nn.Module):
         self._steps.after_mean = self._optimizer.step
 
     def _get_ddp_logging_data(self):
-        """What PyTorch's class logs, as far as there is such a thing here."""
-        steps, tensors = self._steps, self._steps.tensors
-        return {
+        """What PyTorch's class logs, as far as there is such a thing here. Times are in nanoseconds."""
+        tensors, context, stats = self._steps.tensors, self._steps.context, self._steps.context.stats()
+        data = {
             "world_size": self.process_group.world_size, "rank": self.process_group.rank, "backend_name": self.process_group.backend,
             "module_name": type(self.module).__name__, "device_ids": "", "output_device": -1, "broadcast_buffers": int(self.broadcast_buffers),
             "bucket_cap_bytes": self.bucket_bytes_cap, "find_unused_parameters": int(self.find_unused_parameters),
             "gradient_as_bucket_view": int(self.gradient_as_bucket_view), "static_graph": int(self.static_graph),
             "num_parameter_tensors": len(tensors), "total_parameter_size_bytes": sum(t.numel() * t.element_size() for t in tensors),
             "dtypes": ", ".join(sorted({str(t.dtype).rpartition(".")[2] for t in tensors})),
-            "bucket_sizes": ", ".join(map(str, steps.context.bucket_sizes())), "comm_hook": steps.context.hook_name,
-            "iteration": steps.context.stats().steps, "can_set_static_graph": False}
+            "bucket_sizes": ", ".join(map(str, context.bucket_sizes())), "has_rebuilt_buckets": int(stats.rebuilds > 0),
+            "num_buckets_reduced": stats.bucket_count - stats.unsent_buckets, "unused_parameter_size": stats.unused_bytes,
+            "has_sync_bn": any(isinstance(part, nn.SyncBatchNorm) for part in self.module.modules()),
+            "join_uneven_inputs": self._has_joined, "iteration": stats.steps, "can_set_static_graph": False}
+        for kind in ("", "avg_"):
+            steps = max(1, stats.synced_steps)
+            for name, last, total in (("backward_compute_time", stats.backward_ns, stats.total_backward_ns),
+                                      ("backward_comm_time", stats.comm_ns, stats.total_comm_ns),
+                                      ("backward_compute_comm_overlap_time", stats.overlap_ns, stats.total_overlap_ns)):
+                data[kind + name] = total // steps if kind else last
+        if self._hook is not None:
+            data["comm_hook"] = getattr(self._hook[1], "__qualname__", repr(self._hook[1]))
+        return data
+
+    def _set_ddp_runtime_logging_sample_rate(self, sample_rate):
+        """PyTorch's class measures one step in so many. This one measures each step."""
+        if sample_rate < 1:
+            raise ValueError(f"sample_rate: it must be 1 or more, not {sample_rate!r}")
 
 
 if hasattr(nn.parallel.DistributedDataParallel, "register"):  # an abstract base class, as one of PyTorch's Joinables

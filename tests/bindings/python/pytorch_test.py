@@ -2,14 +2,11 @@
 
     pytorch_test.py EXAMPLE MINIMAL
 """
-import importlib.util
 import sys
 
 import support
 
-if importlib.util.find_spec("torch") is None:
-    print("skipped: PyTorch is not installed (Debian: python3-torch)")
-    sys.exit()
+support.need("torch")
 OUTPUT = support.run_ranks(2, sys.executable, "-B", sys.argv[1], "--compare-local", "--steps", "40")
 print(OUTPUT)
 assert "met" in OUTPUT

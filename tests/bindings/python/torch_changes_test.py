@@ -3,42 +3,20 @@ in other ways than it expects.
 
     torch_changes_test.py       on 2 and on 3 ranks
 """
-import importlib.util
-import sys
-import unittest
+import support
+from torch_case import Network, OnRanks  # before PyTorch, which may not be there
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import ddp
-import support
-
-if importlib.util.find_spec("torch") is None:
-    print("skipped: PyTorch is not installed (Debian: python3-torch)")
-    sys.exit()
-
-import torch  # noqa: E402  (only where it is)
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from ddp.torch import DistributedDataParallel, process_group  # noqa: E402
+from ddp.torch import DistributedDataParallel, process_group
 
 MODES = ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}, {"static_graph": True})
 
 
-class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.last(torch.tanh(self.first(x)))
-
-
-class Changes(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.group = process_group()
-        cls.rank, cls.world = cls.group.rank, cls.group.world_size
-
+class Changes(OnRanks):
     def step(self, model, rank, function=None):
         """A backward pass over the inputs of one rank."""
         x = torch.ones(2, 3, dtype=next(model.parameters()).dtype) * (1 + rank)
@@ -333,6 +311,115 @@ class Changes(unittest.TestCase):
             self.group.broadcast(first, 0)
             self.assertTrue(torch.equal(first, module[0].weight.grad))
 
+    def test_a_forward_pass_in_no_sync_between(self):
+        """Which forward pass it was counts, not which was the last."""
+        for options in MODES[:3]:
+            with self.subTest(**options):
+                module = nn.Linear(1, 1, bias=False)
+                model = DistributedDataParallel(module, **options)
+                x = torch.full((1, 1), self.rank + 1.0)
+                mean = (self.world + 1) / 2
+                synced = model(x).sum()
+                with model.no_sync():
+                    local = model(10 * x).sum()
+                synced.backward()
+                self.assertAlmostEqual(module.weight.grad.item(), mean, places=5)
+                local.backward()
+                self.assertAlmostEqual(module.weight.grad.item(), mean + 10 * (self.rank + 1), places=5)
+                model.zero_grad()
+                model(x).sum().backward()
+                self.assertAlmostEqual(module.weight.grad.item(), mean, places=5)
 
-torch.set_num_threads(1)
+    def test_a_buffer_that_comes_later(self):
+        module = Network()
+        model = DistributedDataParallel(module)
+        module.register_buffer("late", torch.full((2,), 1.0 + self.rank))
+        module.last.register_buffer("later", torch.full((2,), 2.0 + self.rank))
+        model(self.inputs())
+        self.assertEqual(module.late.tolist() + module.last.later.tolist(), [1, 1, 2, 2])
+        model = DistributedDataParallel(module, process_group=self.group.split(0))
+        with support.raises(self, RuntimeError, "other buffers", "join"), model.join():
+            module.register_buffer("latest", torch.zeros(1))
+            model(self.inputs())
+        self.group.barrier()
+
+    def test_buffers_in_another_order(self):
+        for names, shape in ((("a", "b") if self.rank else ("b", "a"), (2,)), (("a", "b"), (1 + self.rank,))):
+            module = Network()
+            model = DistributedDataParallel(module, process_group=self.group.split(0))
+            for name, extents in zip(names, (shape, tuple(reversed(shape)))):
+                module.register_buffer(name, torch.zeros(extents))
+            with support.raises(self, ddp.MismatchError, "buffers", "rank 1"):
+                model(self.inputs())
+            self.group.barrier()
+
+    def test_an_output_that_is_a_parameter(self):
+        """It keeps its hooks, so it must not get one in each step."""
+        module = Network()
+        module.forward = lambda x: (Network.forward(module, x), module.first.weight)
+        for options in MODES:
+            with self.subTest(**options):
+                model = DistributedDataParallel(module, **options)
+                for _ in range(3):
+                    model.zero_grad()
+                    output, weight = model(self.inputs())
+                    (output.square().sum() + weight.sum()).backward()
+                    other = Network()
+                    for rank in range(self.world):
+                        (other(self.inputs(rank)).square().sum() + other.first.weight.sum()).backward()
+                    for mine, wanted in zip(module.parameters(), other.parameters()):
+                        self.assertLess((mine.grad - wanted.grad / self.world).abs().max().item(), 1e-4)
+                self.assertFalse(module.first.weight._backward_hooks)
+
+    def test_two_wrappers_in_a_backward_pass(self):
+        module = Network()
+        one, two = (DistributedDataParallel(module, bucket_cap_mb=0) for _ in range(2))
+        for _ in range(3):
+            one.zero_grad()
+            (one(self.inputs()).square().sum() + two(self.inputs()).square().sum()).backward()
+            other = Network()
+            for rank in range(self.world):
+                self.step(other, rank), self.step(other, rank)
+            for mine, wanted in zip(module.parameters(), other.parameters()):
+                self.assertLess((mine.grad - wanted.grad / self.world).abs().max().item(), 1e-4)
+        for views in ((True, False), (False, True), (True, True)):
+            one, two = (DistributedDataParallel(module, process_group=self.group.split(0), gradient_as_bucket_view=view) for view in views)
+            with support.raises(self, RuntimeError, "two DistributedDataParallel", "gradient_as_bucket_view"):
+                (one(self.inputs()).sum() + two(self.inputs()).sum()).backward()
+            self.group.barrier()
+
+    def test_rows_that_other_ranks_use_in_a_static_graph(self):
+        class Words(nn.Module):
+            def __init__(self):
+                super().__init__()
+                torch.manual_seed(5)
+                self.words, self.last = nn.Embedding(4, 2, sparse=True), nn.Linear(2, 1)
+
+            def forward(self, rank):
+                return self.last(self.words(torch.tensor([1])) if rank == 0 else torch.ones(1, 2)).sum()
+
+        module, other = Words(), Words()
+        model = DistributedDataParallel(module, static_graph=True)
+        other(0).backward()
+        for _ in range(3):
+            model.zero_grad()
+            model(self.rank).backward()
+            self.assertTrue(torch.allclose(module.words.weight.grad.to_dense(), other.words.weight.grad.to_dense() / self.world))
+
+    def test_sparse_and_dense(self):
+        class Words(nn.Module):
+            def __init__(self, sparse):
+                super().__init__()
+                self.words = nn.Embedding(4, 2, sparse=sparse)
+
+            def forward(self, x):
+                return nn.functional.embedding(x, self.words.weight, sparse=not self.words.sparse).sum()
+
+        for sparse, words in ((True, ("words.weight", "dense", "sparse=False")), (False, ("words.weight", "sparse_coo", "nn.Embedding"))):
+            model = DistributedDataParallel(Words(sparse), process_group=self.group.split(0))
+            with support.raises(self, NotImplementedError, *words):
+                model(torch.tensor([1])).backward()
+            self.group.barrier()
+
+
 support.main((2, 3))

@@ -1,6 +1,9 @@
 """PyTorch's own tests of DistributedDataParallel, run against ddp.torch.DistributedDataParallel.
 
-    torch_ddp_suite.py [--only REGEX] [--world-size N]    runs each test with PyTorch's class, then with ours, and prints a table
+    torch_ddp_suite.py [--only REGEX] [--world-size N] [--folder FOLDER]
+
+It runs all tests with PyTorch's class, then those that passed with ours, and prints a table. What a test prints is in FOLDER, and a test
+ends after 100 s.
 
 The tests are those of the installed PyTorch (torch.testing._internal.distributed.distributed_test), over Gloo. Most of them ask for
 GPUs. Here they get the processor instead: a device that a test names is "cpu". What fails with PyTorch's own class is then no
@@ -14,15 +17,22 @@ Verdicts:
     FAILS         with our class only. The exit status is then 1
 """
 import argparse
+import contextlib
 import functools
 import inspect
 import os
+import pathlib
 import re
+import select
+import signal
 import subprocess
 import sys
 import tempfile
+import unittest
 
 ROLE, PYTORCH, OURS = "DDP_TORCH_SUITE", "PyTorch", "libddp"
+RESULTS = "DDP_TORCH_SUITE_RESULTS"  # a descriptor
+LIMIT = 100  # seconds for a test
 
 # Why a test that passes with PyTorch's class may fail with ours.
 WORDS = "ours is an error of libddp, in other words"
@@ -42,7 +52,7 @@ PRIVATE = re.compile(r"AttributeError: .*(?:DistributedDataParallel|Reducer)' (?
                      r"'(_\w+|reducer|logger|broadcast_bucket_size)'")
 
 
-# A PROCESS THAT RUNS ONE TEST, AND ITS RANKS
+# A PROCESS THAT RUNS TESTS WITH ONE CLASS, AND ITS RANKS
 
 def on_the_processor():
     """Devices that tests name become the processor."""
@@ -78,6 +88,7 @@ def on_the_processor():
     torch.cuda.current_device = lambda: 0
     torch.cuda.set_device = lambda device: None
     torch.cuda.synchronize = lambda device=None: None
+    torch.cuda._lazy_init = lambda: None
     torch.cuda.manual_seed = lambda seed: None
     torch.cuda.manual_seed_all = lambda seed: None
 
@@ -99,22 +110,38 @@ def patch():
     parallel.__init__ = without_devices
 
 
-def with_tests():
-    """The class that holds the tests. Ranks look for it here, by name: they import this file again."""
+def tests():
+    """The class that holds the tests."""
     patch()
+    import torch.multiprocessing
     from torch.testing._internal.distributed import distributed_test
 
     class Tests(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
         def setUp(self):
             super().setUp()
-            self._spawn_processes()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)  # which import nothing again
 
-    Tests.__qualname__ = "Tests"
     return Tests
 
 
-if ROLE in os.environ:
-    Tests = with_tests()
+def run_tests(names):
+    """Runs these tests. A line on a descriptor says how each ended: its name, and ok, skipped, or the first error."""
+    cls = tests()
+    for name in names:
+        print(f"=== {name}", flush=True)
+        result = unittest.TestResult()
+        unittest.TestSuite([cls(name)]).run(result)
+        for _, trace in result.errors + result.failures:
+            print(trace, flush=True)
+        ended = (first_error(result) if result.errors or result.failures else "skipped" if result.skipped else "ok")
+        os.write(int(os.environ[RESULTS]), f"{name} {ended}\n".encode())
+
+
+def first_error(result):
+    trace = "\n".join(trace for _, trace in result.errors + result.failures)
+    lines = [line for line in re.findall(r"^\S*(?:Error|Exception|Exit)\b.*$", trace, re.MULTILINE)
+             if not re.match(r"RuntimeError: Process \d+ (?:exited|terminated)", line)]
+    return (lines or trace.strip().splitlines()[-1:] or ["?"])[0]
 
 
 # THE TABLE
@@ -132,53 +159,70 @@ def names(pattern):
                 yield name
 
 
-def run(name, role):
-    """ok, skipped, or the last line of the first error; and all that was printed."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, ROLE: role, "TEMP_DIR": folder}
-        os.makedirs(os.path.join(folder, "barrier"))
-        os.makedirs(os.path.join(folder, "test_dir"))
-        try:
-            done = subprocess.run([sys.executable, __file__, f"Tests.{name}"], env=environment, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
-        except subprocess.TimeoutExpired as ended:
-            return "no end within 300 s", str(ended.stdout)
-    if done.returncode == 0:
-        return ("skipped" if "skipped=1" in done.stdout else "ok"), done.stdout
-    lines = [line for line in re.findall(r"^\S*(?:Error|Exception)\b.*$", done.stdout, re.MULTILINE)
-             if not re.match(r"RuntimeError: Process \d+ exited", line)]
-    return (lines[0] if lines else done.stdout.strip().splitlines()[-1]), done.stdout
+def results_of(role, wanted, folder):
+    """{name: how it ended}. A process that ends too early, or says nothing for too long, is followed by another one."""
+    results = {}
+    with open(folder / f"{role}.log", "w", encoding="utf-8") as output:
+        while len(results) < len(wanted):
+            left = [name for name in wanted if name not in results]
+            results.update(some_results_of(role, left, folder, output))
+            if left[0] not in results:
+                results[left[0]] = "no end"
+    return results
+
+
+def some_results_of(role, wanted, folder, output):
+    results, said = {}, b""
+    reader, writer = os.pipe()
+    runner = subprocess.Popen([sys.executable, "-B", __file__, *wanted], pass_fds=[writer], stdout=output, stderr=subprocess.STDOUT,
+                              env={**os.environ, ROLE: role, RESULTS: str(writer), "TEMP_DIR": str(folder)}, start_new_session=True)
+    os.close(writer)
+    while select.select([reader], [], [], 2 * LIMIT)[0]:
+        part = os.read(reader, 1 << 16)
+        said += part
+        *lines, said = said.split(b"\n") if part else (said, b"")
+        for line in filter(None, lines):
+            name, _, ended = line.decode().partition(" ")
+            results[name] = ended
+            print(f"{role:8} {name:72} {ended[:100]}", file=sys.stderr, flush=True)
+        if not part:
+            break
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(runner.pid, signal.SIGKILL)  # and what a test has left
+    runner.wait()
+    os.close(reader)
+    return results
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=".", metavar="REGEX", help="tests whose name matches")
     parser.add_argument("--world-size", type=int, default=2)
-    parser.add_argument("--output", action="store_true", help="what failing tests print")
+    parser.add_argument("--folder", type=pathlib.Path, help="for what tests print; the default is a new one")
     given = parser.parse_args()
-    counts, unexpected = {}, []
-    os.environ.update(BACKEND="gloo", WORLD_SIZE=str(given.world_size), OMP_NUM_THREADS="1", DDP_TIMEOUT_MS="60000")
-    for name in names(given.only):
-        theirs, output = run(name, PYTORCH)
-        ours, output = run(name, OURS) if theirs == "ok" else ("", output)
-        private = PRIVATE.search(ours)
-        verdict = ("no measure" if theirs != "ok" else "passes" if ours == "ok" else "private" if private else
+    folder = given.folder or pathlib.Path(tempfile.mkdtemp(prefix="torch_ddp_suite."))
+    for part in ("barrier", "test_dir"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    os.environ.update(BACKEND="gloo", WORLD_SIZE=str(given.world_size), OMP_NUM_THREADS="1", DDP_TIMEOUT_MS="60000",
+                      DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(LIMIT))
+    wanted = list(names(given.only))
+    theirs = results_of(PYTORCH, wanted, folder)
+    ours = results_of(OURS, [name for name in wanted if theirs[name] == "ok"], folder)
+    counts = {}
+    for name in wanted:
+        private = PRIVATE.search(ours.get(name, ""))
+        verdict = ("no measure" if name not in ours else "passes" if ours[name] == "ok" else "private" if private else
                    "differs" if name in EXPECTED else "FAILS")
         counts[verdict] = counts.get(verdict, 0) + 1
-        if verdict == "FAILS":
-            unexpected.append(name)
-        reason = {"differs": EXPECTED.get(name), "no measure": f"with PyTorch's class: {theirs}", "passes": "",
-                  "private": private and private[1]}.get(verdict, ours)
-        print(f"{name:70} {verdict:10} {reason[:200]}", flush=True)
-        if given.output and verdict != "passes":
-            print(output)
-    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
-    sys.exit(bool(unexpected))
+        reason = {"differs": EXPECTED.get(name), "no measure": f"with PyTorch's class: {theirs[name]}", "passes": "",
+                  "private": private and private[1]}.get(verdict, ours.get(name))
+        print(f"{name:72} {verdict:10} {reason[:200]}".rstrip(), flush=True)
+    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())), f"(logs: {folder})")
+    sys.exit("FAILS" in counts)
 
 
 if __name__ == "__main__":
     if ROLE in os.environ:
-        from torch.testing._internal.common_utils import run_tests
-        run_tests()
+        run_tests(sys.argv[1:])
     else:
         main()

@@ -2,34 +2,19 @@
 
     torch_interface_test.py     on 2 and on 3 ranks
 """
-import importlib.util
-import sys
+import copy
 import tempfile
-import unittest
+
+import support
+from torch_case import Network, OnRanks  # before PyTorch, which may not be there
+
+import torch
+from torch import distributed, nn
 
 import ddp
-import support
-
-if importlib.util.find_spec("torch") is None:
-    print("skipped: PyTorch is not installed (Debian: python3-torch)")
-    sys.exit()
-
-import torch  # noqa: E402  (only where it is)
-from torch import distributed, nn  # noqa: E402
-
-from ddp.torch import DistributedDataParallel, process_group  # noqa: E402
+from ddp.torch import DistributedDataParallel
 
 BOUND = 1e-5
-
-
-class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.last(torch.tanh(self.first(x)))
 
 
 class Box:
@@ -39,11 +24,10 @@ class Box:
         self.tensor = tensor
 
 
-class Interface(unittest.TestCase):
+class Interface(OnRanks):
     @classmethod
     def setUpClass(cls):
-        cls.group = process_group()
-        cls.rank, cls.world = cls.group.rank, cls.group.world_size
+        super().setUpClass()
         path = torch.tensor(list(tempfile.mktemp().encode().ljust(200)), dtype=torch.uint8)
         cls.group.broadcast(path, 0)
         distributed.init_process_group("gloo", init_method=f"file://{bytes(path.tolist()).decode().strip()}", rank=cls.rank,
@@ -52,9 +36,6 @@ class Interface(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         distributed.destroy_process_group()
-
-    def inputs(self, rank=None):
-        return torch.ones(2, 3) * (1 + (self.rank if rank is None else rank))
 
     def mean_of(self, module, function=lambda module, x: module(x).square().sum(), ranks=None):
         """The gradients that the inputs of all ranks give, over the world size."""
@@ -89,6 +70,10 @@ class Interface(unittest.TestCase):
 
     def test_wrong_results_of_hooks(self):
         for hook, words in ((lambda _, bucket: None, ("hook's result", "NoneType")),
+                            (lambda _, bucket: [], ("hook's result", "list")),
+                            (lambda _, bucket: torch.tensor(7.0), ("hook's result", "it has 1 elements")),
+                            (lambda _, bucket: bucket.buffer()[:1], ("hook's result", "it has 1 elements")),
+                            (lambda _, bucket: bucket.buffer() * 1j, ("hook's result", "complex64")),
                             (lambda _, bucket: bucket.set_buffer(torch.zeros(1)), ("set_buffer", "1 elements"))):
             group = self.group.split(0)
             with support.raises(self, (TypeError, ValueError, ddp.Error), *words):  # or as another rank tells it, in whatever call
@@ -324,6 +309,89 @@ class Interface(unittest.TestCase):
         with support.raises(self, ValueError, "device_mesh", "2 dimensions"):
             DistributedDataParallel(module, device_mesh=init_device_mesh("cpu", (self.world, 1)))
 
+    def test_buffers_of_each_rank(self):
+        """broadcast_buffers=False leaves a rank its buffers from the beginning. forward_sync_buffers=False sends them once."""
+        for options, first, then in (({}, 0, 10), ({"broadcast_buffers": False}, self.rank, 10 + self.rank),
+                                     ({"forward_sync_buffers": False}, 0, 10 + self.rank),
+                                     ({"broadcast_buffers": False, "forward_sync_buffers": True}, 0, 10)):
+            with self.subTest(**options):
+                module = Network()
+                module.register_buffer("own", torch.full((1,), float(self.rank)))
+                model = DistributedDataParallel(module, **options)
+                self.assertEqual(module.own.item(), first)
+                module.own.fill_(10 + self.rank)
+                model(self.inputs()).sum().backward()
+                self.assertEqual(module.own.item(), then)
+                self.assertEqual(model.broadcast_buffers, options.get("forward_sync_buffers", options.get("broadcast_buffers", True)))
+                if not model.broadcast_buffers:
+                    module.own.fill_(20 + self.rank)
+                    with model.join():
+                        [model(self.inputs()).sum().backward() for _ in range(1 + self.rank)]
+                    from torch.distributed.algorithms.join import Join
+                    with Join([model]):
+                        [model(self.inputs()).sum().backward() for _ in range(1 + self.rank)]
+                    self.assertEqual(module.own.item(), 20 + self.rank)
+                model.double()  # registers it again
+                model(self.inputs().double()).sum().backward()
+                if not model.broadcast_buffers:
+                    self.assertEqual(module.own.item(), 20 + self.rank)
 
-torch.set_num_threads(1)
+    def test_caps_of_buckets(self):
+        module = nn.Sequential(*(nn.Linear(100, 100) for _ in range(4)))
+        model = DistributedDataParallel(module, bucket_cap_mb_list=[0.03, 0.07])
+        self.assertEqual(model.bucket_bytes_cap_list, [int(0.03 * 2 ** 20), int(0.07 * 2 ** 20)])
+        for _ in range(3):
+            model.zero_grad()
+            model(torch.full((1, 100), self.rank + 1.0)).sum().backward()
+            self.compare(module, self.mean_of(copy.deepcopy(module), lambda m, x: m(x[:1, :1].expand(1, 100)).sum()), 1e-3)
+        self.assertEqual(list(model.context.bucket_sizes()), [40400, 80800, 40400])
+        with support.raises(self, ValueError, "bucket_cap_mb_list"):
+            DistributedDataParallel(module, bucket_cap_mb_list=[0])
+
+    def test_unused_buckets_are_not_sent(self):
+        for skip in (False, True):
+            module = nn.ModuleList([nn.Linear(100, 100), nn.Linear(100, 100)])
+            module.forward = lambda x, module=module: module[0](x)
+            model = DistributedDataParallel(module, find_unused_parameters=True, skip_all_reduce_unused_params=skip, bucket_cap_mb=0.03)
+            for _ in range(3):
+                model.zero_grad()
+                model(torch.full((1, 100), self.rank + 1.0)).sum().backward()
+                self.assertAlmostEqual(module[0].weight.grad[0, 0].item(), (self.world + 1) / 2, places=4)
+                self.assertIsNone(module[1].weight.grad)
+            self.assertEqual(model.context.stats().unsent_buckets > 0, skip)
+
+    def test_what_is_logged(self):
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+        model = DistributedDataParallel(Network())
+        model._set_ddp_runtime_logging_sample_rate(2)
+        self.assertNotIn("comm_hook", model._get_ddp_logging_data())
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+        for _ in range(3):
+            model(self.inputs()).sum().backward()
+        data = model._get_ddp_logging_data()
+        self.assertEqual((data["comm_hook"], data["iteration"], data["join_uneven_inputs"]), ("allreduce_hook", 3, False))
+        self.assertGreater(data["avg_backward_comm_time"], 0)
+        with support.raises(self, ValueError, "sample_rate"):
+            model._set_ddp_runtime_logging_sample_rate(0)
+
+    def test_ignored_parameters(self):
+        module = Network()
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["first.weight"])
+        DistributedDataParallel(module)
+        named = DistributedDataParallel._get_data_parallel_params(module, named_params=True)
+        self.assertEqual([name for name, _ in named], ["first.bias", "last.weight", "last.bias"])
+        self.assertEqual(len(list(DistributedDataParallel._get_data_parallel_params(module))), 3)
+
+    def test_a_view_is_the_only_copy(self):
+        """Of a gradient. Without a view there are two: .grad and its place in the bucket."""
+        for view in (True, False):
+            model = DistributedDataParallel(Network(), gradient_as_bucket_view=view)
+            for _ in range(3):
+                model.zero_grad()
+                model(self.inputs()).sum().backward()
+                for index, tensor in enumerate(model.module.parameters()):
+                    place = torch.from_dlpack(model.context.grad_view(index)).data_ptr()
+                    self.assertEqual(tensor.grad.data_ptr() == place, view)
+
+
 support.main((2, 3))

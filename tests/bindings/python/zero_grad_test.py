@@ -3,16 +3,13 @@
     zero_grad_test.py EXAMPLE COUNT...      with that DataParallel, on so many ranks
 """
 import contextlib
-import importlib.util
 import pathlib
 import sys
 
 import ddp
 import support
 
-if importlib.util.find_spec("torch") is None:
-    print("skipped: PyTorch is not installed (Debian: python3-torch)")
-    sys.exit()
+support.need("torch")
 
 import torch  # noqa: E402  (only where it is)
 from torch import nn  # noqa: E402
