@@ -14,9 +14,9 @@
 
 namespace libddp {
 
-// How many operations groups were given, and how many of these have ended.
+// How many operations groups were given, how many of these have ended, and how many with an error.
 struct OperationCounts {
-    std::atomic<std::int64_t> given{0}, ended{0};
+    std::atomic<std::int64_t> given{0}, ended{0}, failed{0};
 };
 
 struct GroupConfig {

@@ -520,6 +520,7 @@ ErrorInfo LinkOperation::run() noexcept try {
         ended.param = result.code;
         link_.recorder_.write(ended);
     }
+    if (!result.ok()) link_.counts_->failed.fetch_add(1, std::memory_order_acq_rel);
     link_.counts_->ended.fetch_add(1, std::memory_order_acq_rel);
     return result;
 } catch (...) {

@@ -86,6 +86,12 @@ public:
         return ended == counts_->given.load(std::memory_order_acquire) ? ended : -1;
     }
 
+    // How many of them have ended without an error, and how many will have when all have ended.
+    std::int64_t successes() const {
+        return counts_->ended.load(std::memory_order_acquire) - counts_->failed.load(std::memory_order_acquire);
+    }
+    std::int64_t successes_expected() const { return operations() - counts_->failed.load(std::memory_order_acquire); }
+
     // False if it has one that is alive.
     bool set_arbiter(const std::shared_ptr<Arbiter>& arbiter);
     bool has_arbiter() const;

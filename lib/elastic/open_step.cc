@@ -17,6 +17,7 @@ void OpenStep::begin(const Parts& parts, Group& group, bool copies) {
     marks_.clear();
     for (const Context* context : parts.contexts) marks_.push_back(marks_of(*context));
     operations_ = group.link(0)->operations();
+    successes_ = group.link(0)->successes_expected();
     open_ = true;
     undone_ = false;
 }
@@ -33,10 +34,10 @@ bool OpenStep::uses_contexts(const Parts& parts) const {
     return false;
 }
 
-// Without contexts the program reduces gradients itself: by the first collective, for all that is known.
+// Without contexts the program reduces gradients itself: with the first collective that succeeds, for all that is known.
 bool OpenStep::in_doubt(const Parts& parts, Group& group) const {
     if (!open_) return false;
-    if (marks_.empty()) return group.link(0)->operations() > operations_ + 1;
+    if (marks_.empty()) return group.link(0)->successes() > successes_;
     for (std::size_t i = 0; i < marks_.size(); ++i) {
         const Reducer& reducer = parts.contexts[i]->committed();
         if (results_since_begin(parts, i) > 0 || (!reducer.idle() && reducer.gives_results_early())) return true;

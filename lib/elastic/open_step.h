@@ -53,7 +53,8 @@ private:
     bool open_ = false, copied_ = false, undone_ = false;
     StateCopy state_, buffers_;
     std::vector<Marks> marks_;  // of each context at the begin
-    std::int64_t operations_ = 0;
+    // Of the group at the begin: what it had been given, and how much of that was to succeed.
+    std::int64_t operations_ = 0, successes_ = 0;
 };
 
 }  // namespace libddp
