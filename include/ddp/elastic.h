@@ -34,7 +34,8 @@
  *
  * ACCUMULATION. A window is a run of unsynced steps (ddp_set_sync) with the synced step that ends it. Ranks join and
  * leave only between windows. If a rank is lost within a window, all ranks go back to its first step and discard what
- * they have accumulated: ddp_elastic_begin zeroes the gradients of undone steps in CPU memory.
+ * they have accumulated: ddp_elastic_begin zeroes the gradients of undone steps in CPU memory, and those of a rank that
+ * joins.
  *
  * STATE. It consists of the values (ddp_param_desc.data) of parameters and buffers, what ddp_elastic_add_state names,
  * the bucket plan, the state of the communication hook that ranks share, that of the averager, and the number of steps.

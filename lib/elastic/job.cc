@@ -261,7 +261,8 @@ void ElasticJob::form() {
     }
 }
 
-// A program that adds to its gradients begins the steps that were undone with nothing.
+// A program that adds to its gradients begins with nothing: steps that were undone, and its first roster, because it may have been left
+// behind within a window and have joined again.
 void ElasticJob::forget_gradients() {
     if (!std::exchange(undone_, false)) return;
     for (Context* context : parts_.contexts) context->committed().clear_gradients();

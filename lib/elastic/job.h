@@ -103,8 +103,8 @@ private:
     bool begun_ = false;               // the step that commit() is for
     std::int64_t window_steps_ = 0;    // committed in the window that is open
     std::int64_t undone_window_ = -1;  // the first step of a window that was undone before the next roster
-    bool undone_ = false;              // gradients are of steps that were undone
-    std::int64_t waits_ = 0;           // steps for which somebody has waited for the end of a window
+    bool undone_ = true;      // gradients are of steps that were undone, or that this process did in another job
+    std::int64_t waits_ = 0;  // steps for which somebody has waited for the end of a window
     Averager* averager_ = nullptr;
     std::int64_t averager_steps_ = 0;  // at the begin of the open step
     std::int64_t steps_ = -1;          // -1: it has no state yet

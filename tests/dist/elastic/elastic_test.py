@@ -120,6 +120,17 @@ class Elastic(unittest.TestCase):
                     said = "".join("".join(rank.lines) for rank in ranks[:2])
                     self.assertNotIn("have other bits", said)
 
+    def test_a_rank_that_was_left_behind_within_a_window_brings_nothing_of_it(self):
+        with Job(backend="tcp", steps=600, min=2, max=3, pause=3000, timeout=int(1500 * SLACK), settle=int(1000 * SLACK), rejoin=1,
+                 accumulate=6) as job:
+            ranks = [job.start(), job.start(), job.start(stop="step", stop_at=16)]
+            read_until(ranks[0], "of 3")
+            read_until(ranks[0], "of 2")
+            ranks[2].send_signal(signal.SIGCONT)
+            read_until(ranks[2], "left behind")
+            read_until(ranks[2], "of 3")
+            self.finish(ranks, 600, accumulate=6)
+
     def test_a_rank_that_leaves(self):
         with Job(backend="shm", steps=300, max=3, pause=2000) as job:
             ranks = [job.start(), job.start(), job.start(leave_at=20)]
