@@ -100,7 +100,7 @@ class InternalError(Error):
     """A defect in libddp: please report the message."""
 
 
-class UnevenInputsError(Error):
+class UnevenInputsError(Error, RuntimeError):
     """A rank has no more inputs, and the context was told to stop then."""
 
 

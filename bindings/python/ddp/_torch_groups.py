@@ -3,8 +3,12 @@
 # PyTorch may not be there, and its types differ between versions.
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import secrets
 import socket
+import struct
 import weakref
 
 from torch import distributed
@@ -54,11 +58,11 @@ def group_of(torch_group) -> Group:
 def _joined(torch_group):
     rank, size = distributed.get_rank(torch_group), distributed.get_world_size(torch_group)
     hosts = [None] * size
-    distributed.all_gather_object(hosts, socket.gethostname(), group=torch_group)
+    distributed.all_gather_object(hosts, _host(), group=torch_group)
     answer, server = [None], None
     if rank == 0:
         try:
-            address, secret = "127.0.0.1" if len(set(hosts)) == 1 else _own_address(), secrets.token_hex(16)
+            address, secret = "127.0.0.1" if len(set(hosts)) == 1 else _reachable_address(), secrets.token_hex(16)
             server = Store(f"tcp://{address}:0", server=True, secret=secret)
             answer = [(f"tcp://{address}:{server.port}", secret)]
         except Exception as failure:  # pylint: disable=broad-except
@@ -71,11 +75,55 @@ def _joined(torch_group):
     return Group(rank, size, store=store, secret=secret)
 
 
-def _own_address():
-    """The address of this host's name. A host may give its name an address that others cannot reach."""
-    address = socket.gethostbyname(socket.gethostname())
-    if address.startswith("127."):
+def _host():
+    """Equal for processes that reach each other at 127.0.0.1: those of a boot and a network namespace. Host names say neither."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
+            identity = f"{boot.read().strip()} {os.readlink('/proc/self/ns/net')}"
+    except OSError:
+        identity = socket.gethostname()
+    return f"{identity} {next(_own_addresses(), None)}"  # cloned machines have one boot id
+
+
+def _reachable_address():
+    address = next(_own_addresses(), None)
+    if address is None:
         raise UnavailableError(
-            f"process_group: the address of this host's name, {socket.gethostname()}, is {address}, which other hosts cannot reach. "
-            "Give process_group a ddp.Group: ddp.Group(rank, world_size, 'tcp://HOST:PORT', secret=...)")
-    return address
+            f"process_group: the ranks are on several hosts, and {socket.gethostname()}, where rank 0 is, has no address but loopback. Name "
+            "its network interface in DDP_IFACE, or give process_group a ddp.Group: "
+            "ddp.Group(rank, world_size, 'tcp://HOST:PORT', secret=...)")
+    return f"[{address}]" if ":" in address else address
+
+
+def _own_addresses():
+    """Addresses of this host that others may reach, best first. Nothing is sent for them."""
+    interface = os.environ.get("DDP_IFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    if interface:
+        yield from _addresses_of(interface)
+        return
+    for peer in (os.environ.get("MASTER_ADDR"), socket.gethostname(), "192.0.2.1", "2001:db8::1"):  # the last two: any other network
+        with contextlib.suppress(OSError):
+            for family, _, _, _, place in socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM) if peer else ():
+                address = _source_toward(family, place)
+                if address and not address.startswith(("127.", "fe80:")) and address != "::1":
+                    yield address
+    for _, name in socket.if_nameindex():
+        if name != "lo":
+            yield from _addresses_of(name)
+
+
+def _source_toward(family, place):
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(place)
+        return probe.getsockname()[0]
+    return None
+
+
+def _addresses_of(interface):
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        answer = fcntl.ioctl(probe, 0x8915, struct.pack("256s", interface.encode()[:15]))  # SIOCGIFADDR
+        yield socket.inet_ntoa(answer[20:24])
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as lines:
+        for address, _, _, scope, _, name in map(str.split, lines):
+            if name == interface and scope == "00":  # global
+                yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address))

@@ -299,7 +299,7 @@ class DistributedDataParallel(nn.Module):
             raise TypeError(f"hook: a function is expected, not {type(hook).__name__}")
         if self._hook is not None:
             raise InvalidStateError("register_comm_hook was called before: a module has one hook")
-        self._hook = state, hook
+        self._hook, self._hook_name = (state, hook), getattr(hook, "__qualname__", repr(hook))
         self._steps.set_hook(state, hook)
 
     def _register_builtin_comm_hook(self, comm_hook_type):
@@ -309,6 +309,7 @@ class DistributedDataParallel(nn.Module):
         if name not in hooks:
             raise ValueError(f"comm_hook_type: {name} is none of {', '.join(hooks)}")
         self.register_comm_hook(self.process_group, hooks[name])
+        self._hook_name = str(comm_hook_type)
 
     def _register_fused_optim(self, optim, *args, optim_params=None, **kwargs):
         """An optimizer, made here, that steps at the end of each synced backward pass."""
@@ -338,7 +339,7 @@ class DistributedDataParallel(nn.Module):
                                       ("backward_compute_comm_overlap_time", stats.overlap_ns, stats.total_overlap_ns)):
                 data[kind + name] = total // steps if kind else last
         if self._hook is not None:
-            data["comm_hook"] = getattr(self._hook[1], "__qualname__", repr(self._hook[1]))
+            data["comm_hook"] = self._hook_name
         return data
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate):
