@@ -3,6 +3,10 @@
 # PyTorch may not be there, and its types differ between versions.
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import os
+import pathlib
 import secrets
 import socket
 import weakref
@@ -13,6 +17,8 @@ from ._errors import InvalidArgumentError, UnavailableError
 from .group import Group, environment
 from .store import Store
 
+# Of documentation: there is nobody, but the routing table has a way.
+_ADDRESSES_OF_NOBODY = "192.0.2.1", "2001:db8::1"
 _default_group = None
 _groups_of_torch = weakref.WeakKeyDictionary()
 
@@ -54,11 +60,13 @@ def group_of(torch_group) -> Group:
 def _joined(torch_group):
     rank, size = distributed.get_rank(torch_group), distributed.get_world_size(torch_group)
     hosts = [None] * size
-    distributed.all_gather_object(hosts, socket.gethostname(), group=torch_group)
+    distributed.all_gather_object(hosts, _host(), group=torch_group)
     answer, server = [None], None
     if rank == 0:
         try:
             address, secret = "127.0.0.1" if len(set(hosts)) == 1 else _own_address(), secrets.token_hex(16)
+            if ":" in address:
+                address = f"[{address}]"
             server = Store(f"tcp://{address}:0", server=True, secret=secret)
             answer = [(f"tcp://{address}:{server.port}", secret)]
         except Exception as failure:  # pylint: disable=broad-except
@@ -71,11 +79,54 @@ def _joined(torch_group):
     return Group(rank, size, store=store, secret=secret)
 
 
+def _host():
+    """The same text for processes that reach each other at 127.0.0.1. A host name does not tell: containers of one machine have several,
+    and cloned machines have the same, and one boot id. Network cards are there for these. DDP_HOST_ID, if set, says it instead."""
+    if given := os.environ.get("DDP_HOST_ID"):
+        return f"given {given}"
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts.append(pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        parts.append(os.readlink("/proc/self/ns/net"))
+    for card in sorted(pathlib.Path("/sys/class/net").glob("*/address")):
+        with contextlib.suppress(OSError):
+            parts.append(card.read_text(encoding="ascii").strip())
+    return " ".join(parts)
+
+
 def _own_address():
-    """The address of this host's name. A host may give its name an address that others cannot reach."""
-    address = socket.gethostbyname(socket.gethostname())
-    if address.startswith("127."):
-        raise UnavailableError(
-            f"process_group: the address of this host's name, {socket.gethostname()}, is {address}, which other hosts cannot reach. "
-            "Give process_group a ddp.Group: ddp.Group(rank, world_size, 'tcp://HOST:PORT', secret=...)")
-    return address
+    """An address of this host that ranks on other hosts can reach. They have reached MASTER_ADDR, so the way there is the first choice.
+    Otherwise it is the address of this host's name, or the first of its network cards."""
+    tried = [os.environ.get("MASTER_ADDR", ""), socket.gethostname(), *_addresses_of_cards(), *_ADDRESSES_OF_NOBODY]
+    for name in tried:
+        for family, _, _, _, place in _addresses_of(name):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(place)  # asks the routing table, and sends nothing
+                address = ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
+                if not (address.is_loopback or address.is_link_local or address.is_unspecified):
+                    return str(address)
+    raise UnavailableError(
+        f"process_group: ranks are on several hosts, and this one, {socket.gethostname()}, has no address that others can reach: neither "
+        "MASTER_ADDR nor this host's name leads to one, and no network card has one. Set MASTER_ADDR to an address of the "
+        "network that the hosts share, or give process_group a ddp.Group: ddp.Group(rank, world_size, 'tcp://HOST:PORT', secret=...)")
+
+
+def _addresses_of_cards():
+    found, last = [], ""
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/net/fib_trie").read_text(encoding="ascii").splitlines():
+            if "|--" in line:
+                last = line.split()[-1]
+            elif "host LOCAL" in line and last not in found:
+                found.append(last)
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
+            found.append(str(ipaddress.IPv6Address(int(line.split()[0], 16))))
+    return found
+
+
+def _addresses_of(name):
+    try:
+        return socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM) if name else []
+    except OSError:
+        return []
