@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pathlib
 import secrets
 import socket
 import struct
@@ -17,6 +18,8 @@ from ._errors import InvalidArgumentError, UnavailableError
 from .group import Group, environment
 from .store import Store
 
+# Of documentation: there is nobody, but the routing table has a way.
+_ADDRESSES_OF_NOBODY = "192.0.2.1", "2001:db8::1"
 _default_group = None
 _groups_of_torch = weakref.WeakKeyDictionary()
 
@@ -76,13 +79,18 @@ def _joined(torch_group):
 
 
 def _host():
-    """Equal for processes that reach each other at 127.0.0.1: those of a boot and a network namespace. Host names say neither."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
-            identity = f"{boot.read().strip()} {os.readlink('/proc/self/ns/net')}"
-    except OSError:
-        identity = socket.gethostname()
-    return f"{identity} {next(_own_addresses(), None)}"  # cloned machines have one boot id
+    """The same text for processes that reach each other at 127.0.0.1. A host name does not tell: containers of one machine have several,
+    and cloned machines have the same, and one boot id. Network cards are there for these. DDP_HOST_ID, if set, says it instead."""
+    if given := os.environ.get("DDP_HOST_ID"):
+        return f"given {given}"
+    parts = []
+    with contextlib.suppress(OSError):
+        parts.append(pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        parts.append(os.readlink("/proc/self/ns/net"))
+    for card in sorted(pathlib.Path("/sys/class/net").glob("*/address")):
+        with contextlib.suppress(OSError):
+            parts.append(card.read_text(encoding="ascii").strip())
+    return " ".join(parts) or socket.gethostname()
 
 
 def _reachable_address():
@@ -101,7 +109,7 @@ def _own_addresses():
     if interface:
         yield from _addresses_of(interface)
         return
-    for peer in (os.environ.get("MASTER_ADDR"), socket.gethostname(), "192.0.2.1", "2001:db8::1"):  # the last two: any other network
+    for peer in (os.environ.get("MASTER_ADDR"), socket.gethostname(), *_ADDRESSES_OF_NOBODY):
         with contextlib.suppress(OSError):
             for family, _, _, _, place in socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM) if peer else ():
                 address = _source_toward(family, place)
