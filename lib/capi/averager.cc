@@ -59,7 +59,8 @@ void check_outer(const ddp_outer_options& o) {
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->", field, " is ", value, "; it must be ", rule);
     };
     if (o.kind < DDP_OUTER_NONE || o.kind > DDP_OUTER_SLOWMO)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->kind is ", o.kind, "; give one of DDP_OUTER_*");
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "options->kind is ", o.kind,
+                  "; give DDP_OUTER_NONE, DDP_OUTER_SGD, DDP_OUTER_NESTEROV or DDP_OUTER_SLOWMO");
     require_zero(o.reserved0, "options->reserved0");
     if (!std::isfinite(o.learning_rate) || o.learning_rate < 0)
         refuse("learning_rate", o.learning_rate, "finite and not negative");

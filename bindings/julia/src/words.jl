@@ -1,7 +1,7 @@
 # What libddp says, in Julia's words: its messages name functions and constants of C. LibDDP knows every such name.
 
 "The message with Julia's names. Environment variables keep theirs."
-in_julia(message::String) = replace(message, r"\b(ddp|DDP)_\w+" => word)
+in_julia(message::String) = replace(replace(message, r"\b(options|desc|group)->(flags: )?(\w+)" => s"\3"), r"\b(ddp|DDP)_\w+" => word)
 
 # Functions of C whose names here are not made of theirs.
 const OTHER_WORDS = Dict(
@@ -11,6 +11,19 @@ const OTHER_WORDS = Dict(
     "ddp_skip_params" => "skip!", "ddp_mem_alloc" => "alloc", "ddp_plan_save" => "plan", "ddp_plan_adopt" => "adopt_plan!",
     "ddp_hook_state_save" => "hook_state", "ddp_hook_state_load" => "load_hook_state!",
     "ddp_averager_state_save" => "averager_state", "ddp_averager_state_load" => "load_averager_state!",
+    "ddp_averager_get_step" => "averager.steps", "ddp_elastic_group" => "job.group", "ddp_environment_get" => "environment",
+    "ddp_group_status" => "check", "ddp_group_rank" => "group.rank", "ddp_group_world_size" => "group.world_size",
+    "ddp_group_backend" => "group.backend", "ddp_group_store" => "group.store", "ddp_group_options_init" => "Group",
+    "ddp_context_options_init" => "Context", "ddp_store_options_init" => "Store", "ddp_elastic_options_init" => "Elastic",
+    "ddp_layout_hold" => "grad_view", "ddp_mark_begin" => "mark", "ddp_mark_end" => "mark", "ddp_stats_get" => "stats",
+    "ddp_stats_bucket_sizes" => "bucket_sizes", "ddp_stats_ready_order" => "ready_order", "ddp_store_port" => "store.port",
+    "ddp_store_set" => "store[key] = value", "ddp_store_num_keys" => "length", "ddp_store_list_keys" => "keys",
+    "ddp_store_queue_push" => "push!", "ddp_store_queue_pop" => "popfirst!", "ddp_bucket_index" => "bucket.index",
+    "ddp_bucket_is_last" => "bucket.is_last", "ddp_bucket_step" => "bucket.step", "ddp_bucket_dtype" => "bucket.dtype",
+    "ddp_bucket_op" => "bucket.op", "ddp_bucket_stream" => "bucket.stream", "ddp_bucket_device" => "bucket.device",
+    "ddp_bucket_buffer" => "bucket.buffer", "ddp_bucket_gradient" => "bucket.gradients",
+    "ddp_bucket_param_count" => "bucket.gradients", "ddp_bucket_parameter" => "bucket.gradients",
+    "ddp_bucket_set_buffer" => "set_buffer!", "ddp_error_create" => "the exception", "ddp_set_interrupt_check" => "an interrupt",
     "DDP_CONTEXT_NO_BUFFER_BROADCAST" => "broadcast_buffers=false", "DDP_PUT_ADD" => "add=true")
 
 function word(name)

@@ -30,7 +30,16 @@ end
     fails(() -> grad_ready(ctx, ctx.parameters[1]), C.DDP_ERROR_INVALID_STATE, "call commit!")
     @test DDP.in_julia("ddp_step_begin DDP_CONTEXT_JOIN DDP_GROUP_DETERMINISTIC DDP_SECRET_FILE ddp_context_set_group") ==
           "step_begin! join=true deterministic=true DDP_SECRET_FILE set_group!"
-    @test all(name -> isdefined(DDP, Symbol(name)), filter(name -> occursin(r"^\w+!?$", name), map(last, collect(DDP.OTHER_WORDS))))
+    @test DDP.in_julia("options->flags: DDP_CONTEXT_CHECK; options->bucket_caps[1]") == "check=true; bucket_caps[1]"
+    # A function that is new in C fails here until Julia has a name for it: one of the package's own, or the property of an object.
+    unused = r"^ddp_(abi_version|backend_register|context_param_count|param_desc_init|(dtype|error|status)_\w+|\w+_options_init|\w+_free)$"
+    for name in filter(name -> startswith(string(name), "ddp_") && getfield(C, name) isa Function, names(C; all=true))
+        word = DDP.in_julia(string(name))
+        @test isempty(names_of_c(word))
+        if occursin(r"^\w+!?$", word) && !occursin(unused, string(name))
+            @test (name, isdefined(DDP, Symbol(word))) == (name, true)
+        end
+    end
     fails(() -> use_hook!(ctx, "nope"), C.DDP_ERROR_INVALID_ARGUMENT, "nope")
     fails(() -> use_hook!(ctx, "powersgd"; rank=0), C.DDP_ERROR_INVALID_ARGUMENT, "rank")
     fails(() -> Group(; rank=0, world_size=1, backend="nope"), C.DDP_ERROR_NOT_FOUND, "nope")

@@ -13,6 +13,7 @@ from typing import Dict, Iterator, Optional
 from . import _ddp
 
 _NAME = re.compile(r"\b(?:ddp|DDP)_\w+(?:\(\))?")
+_FIELD = re.compile(r"\b(?:options|desc|group)->(?:flags: )?(\w+)")
 #: Constants that are flags of a class or function: its keyword arguments.
 _FLAGS = ("DDP_CONTEXT_", "DDP_GROUP_", "DDP_PARAM_", "DDP_STORE_")
 _OTHER_FLAGS = {"DDP_CONTEXT_NO_BUFFER_BROADCAST": "broadcast_buffers=False", "DDP_PUT_ADD": "add=True"}
@@ -22,7 +23,7 @@ _CLASSES = ("context.Context", "context_hooks.HookMethods", "context_devices.Dev
 
 def in_python(message: str) -> str:
     """The message with Python's names. Environment variables keep theirs."""
-    return _NAME.sub(lambda found: _word(found[0]), message)
+    return _NAME.sub(lambda found: _word(found[0]), _FIELD.sub(r"\1", message))
 
 
 def _word(name: str) -> str:

@@ -60,6 +60,7 @@ class Errors(unittest.TestCase):
                            ("DDP_CONTEXT_JOIN", "join=True"), ("DDP_CONTEXT_NO_REBUILD", "rebuild=False"),
                            ("DDP_GROUP_DETERMINISTIC", "deterministic=True"), ("DDP_PARAM_SPARSE", "sparse=True"),
                            ("DDP_REDUCTION_WEIGHTED_MEAN", 'reduction="weighted_mean"'), ("DDP_ERROR_TIMEOUT", "TimeoutError"),
+                           ("options->flags: DDP_CONTEXT_CHECK", "check=True"), ("options->bucket_caps[1]", "bucket_caps[1]"),
                            ("DDP_SECRET_FILE", "DDP_SECRET_FILE"), ("ddp_nothing", "ddp_nothing")):
             self.assertEqual(_words.in_python(f"call {name}, first"), f"call {word}, first")
         for name in dir(ddp._ddp):

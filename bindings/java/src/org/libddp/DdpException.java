@@ -256,7 +256,7 @@ public class DdpException extends RuntimeException {
 
     /** What C throws. */
     static DdpException make(int status, byte[] message, int rank, int param, int bucket, long step) {
-        Facts facts = new Facts(status, Text.of(message), rank, param, bucket, step);
+        Facts facts = new Facts(status, Words.inJava(Text.of(message)), rank, param, bucket, step);
         switch (status) {
             case -1:
                 return new InvalidArgument(facts);

@@ -80,7 +80,8 @@ class DeviceTest {
             ctx.awaitParameterOn(param, other);
             assertHolds(MEAN, grad, other);
             ctx.finalizeOn(stream);
-            raises(DdpException.InvalidState.class, "ddp_wait_param_on", () -> ctx.awaitParameterOn(param, other));
+            raises(DdpException.InvalidState.class, "Context.awaitParameterOn",
+                    () -> ctx.awaitParameterOn(param, other));
         }
         TestDevice.freeStream(other);
     }

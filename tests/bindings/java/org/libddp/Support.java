@@ -1,5 +1,6 @@
 package org.libddp;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -9,6 +10,10 @@ import java.nio.FloatBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.List;
+import java.util.regex.MatchResult;
+import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import org.junit.jupiter.api.function.Executable;
 
 /** For the tests beside this file. */
@@ -39,9 +44,20 @@ final class Support {
         return new Group(new GroupOptions().rank(0).worldSize(1).timeout(Duration.ofSeconds(20)));
     }
 
-    /** An exception of this class whose message has these words. */
+    /** Names of C's functions and constants in a message. */
+    static List<String> namesOfC(String message) {
+        return Pattern.compile("\\b(?:ddp|DDP)_\\w+")
+                .matcher(String.valueOf(message))
+                .results()
+                .map(MatchResult::group)
+                .filter(Words.names()::contains)
+                .collect(Collectors.toList());
+    }
+
+    /** An exception of this class whose message has these words, and no names of C. */
     static <T extends Throwable> T raises(Class<T> kind, String words, Executable call) {
         T thrown = assertThrows(kind, call);
+        assertEquals(List.of(), namesOfC(thrown.getMessage()));
         assertTrue(String.valueOf(thrown.getMessage()).contains(words), "\"" + words + "\" is not in: " + thrown);
         return thrown;
     }
