@@ -112,15 +112,13 @@ class DistributedDataParallel(nn.Module):
             skip_unused=self.skip_all_reduce_unused_params, static_graph=self.static_graph, as_views=self.gradient_as_bucket_view,
             bucket_bytes=max(1, self.bucket_bytes_cap), bucket_caps=self.bucket_bytes_cap_list, autotune=self._autotune,
             send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, join=join or {})
-        if old is not None and old.context.hook_name not in ("allreduce", "user"):
-            raise InvalidStateError(f"the context's hook, {old.context.hook_name}, would end here, where the module is registered again. "
-                                    "Make a new DistributedDataParallel, or use register_comm_hook")
+        if old is not None:
+            old.end()
         steps = Steps(self.module, self.process_group, options, init_sync, lambda: not self.require_backward_grad_sync)
         if self._hook is not None:
             steps.set_hook(*self._hook)
         if old is not None:
             steps.carry(old)
-            old.close()
         self._steps = steps
 
     def _check(self):
@@ -223,7 +221,7 @@ class DistributedDataParallel(nn.Module):
     def will_sync_module_buffers(self):
         """Whether the next forward pass sends buffers."""
         return bool(self.require_forward_param_sync and self.forward_sync_buffers and not self._steps.options.join
-                    and self._steps.buffers())
+                    and self._steps.registered.buffers())
 
     @property
     def broadcast_buffers(self):
@@ -240,9 +238,9 @@ class DistributedDataParallel(nn.Module):
         if self.process_group.world_size == 1:
             return
         buffers = self._steps.buffers_to_send()
-        owners = {id(tensor): owner for owner, _, tensor in buffers}
+        owners = {id(tensor): owner for owner, _, _, tensor in buffers}
         with torch.no_grad():
-            for tensor, sent in send(self.process_group, root, [(name, tensor) for _, name, tensor in buffers]):
+            for tensor, sent in send(self.process_group, root, [(name, tensor) for _, _, name, tensor in buffers]):
                 if torch.equal(tensor, sent):
                     continue  # autograd may need it as it is
                 owner = owners[id(tensor)]

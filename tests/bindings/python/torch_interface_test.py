@@ -382,6 +382,27 @@ class Interface(OnRanks):
         self.assertEqual([name for name, _ in named], ["first.bias", "last.weight", "last.bias"])
         self.assertEqual(len(list(DistributedDataParallel._get_data_parallel_params(module))), 3)
 
+    def test_one_context_at_a_time(self):
+        """So that a module that is registered again never has two copies of its gradients."""
+        model = DistributedDataParallel(Network())
+        made, make = [model.context], ddp._torch_steps.Context
+
+        def watched(*arguments, **options):
+            with self.assertRaises(ddp.Error):
+                made[-1].stats()  # closed
+            made.append(make(*arguments, **options))
+            return made[-1]
+
+        ddp._torch_steps.Context = watched
+        try:
+            model.double()
+            model(self.inputs().double()).sum().backward()
+            with model.join():
+                model(self.inputs().double()).sum().backward()
+        finally:
+            ddp._torch_steps.Context = make
+        self.assertEqual(len(made), 4)
+
     def test_a_view_is_the_only_copy(self):
         """Of a gradient. Without a view there are two: .grad and its place in the bucket."""
         for view in (True, False):
