@@ -66,6 +66,6 @@ class Joined(JoinHook):
         present = _meet(parallel, is_last_joiner, False)
         named = [*zip(parallel._steps.names, parallel._steps.tensors)]
         if parallel.forward_sync_buffers:
-            named += [(name, tensor) for _, name, tensor in parallel._steps.buffers()]
+            named += [(name, tensor) for _, _, name, tensor in parallel._steps.buffers_to_send()]
         for tensor, sent in send(parallel.process_group, present.root, named):
             tensor.data.copy_(sent)

@@ -125,7 +125,7 @@ class Steps:
         for tensor, copied in self._copies:
             tensor.copy_(copied)
         if not self.options.join:
-            self._compare([(name, repr(order)) for name, order in named],
+            self._compare(named,
                           "its elements lie in memory in another order on rank {} than on rank 0. Give it one memory format on all ranks: "
                           ".contiguous(), or .to(memory_format=...)")
 
@@ -145,14 +145,14 @@ class Steps:
         return copied
 
     def _compare(self, named, difference):
-        """Raises an error where ranks have different values of a (name, value). Collective."""
+        """Raises an error where ranks have different tuples, each of a name and what belongs to it. Collective."""
         if self.group.world_size == 1:
             return
-        mine = torch.tensor([zlib.crc32(repr(pair).encode()) for pair in named], dtype=torch.int64)
+        mine = torch.tensor([zlib.crc32(repr(entry).encode()) for entry in named], dtype=torch.int64)
         all_ranks = torch.empty(self.group.world_size * len(named), dtype=torch.int64)
         self.group.allgather(all_ranks, mine)
         for rank, theirs in enumerate(all_ranks.view(self.group.world_size, -1)):
-            for (name, _), one, first in zip(named, theirs.tolist(), all_ranks.tolist()):
+            for (name, *_), one, first in zip(named, theirs.tolist(), all_ranks.tolist()):
                 if one != first:
                     raise MismatchError(f"{name}: {difference.format(rank)}", rank=rank)
 
@@ -185,12 +185,21 @@ class Steps:
         self.context.set_hook(call)
 
     def carry(self, old):
-        """Goes on where other Steps of the same module end: what no_sync has accumulated, by tensor."""
-        if old.open:
-            old.report_missing("The step before has not ended")
+        """Goes on where other Steps of the same module have ended: what no_sync has accumulated, by tensor."""
         accumulated = {id(old.tensors[index]): old.names[index] for index in old._accumulated}
         self._accumulated = {self._indices[tensor] for tensor in accumulated if tensor in self._indices}
         self.stepped, self.after_mean, self.scale = old.stepped, old.after_mean, old.scale
+
+    def end(self):
+        """Before other Steps of the same module are made, so that there are not two copies of all gradients."""
+        if self not in _alive:
+            return  # the others could not be made, and this is another try
+        if self.open:
+            self.report_missing("The step before has not ended")
+        if self.context.hook_name not in ("allreduce", "user"):
+            raise InvalidStateError(f"the context's hook, {self.context.hook_name}, would end here, where the module is registered again. "
+                                    "Make a new DistributedDataParallel, or use register_comm_hook")
+        self.close()
 
     def close(self):
         """Ends listening, and frees the context."""
@@ -200,14 +209,10 @@ class Steps:
         _alive.discard(self)
         self.context.close()
 
-    def buffers(self):
-        """(the module that owns it, name, tensor) of each buffer that is there now."""
-        return [(owner, name, tensor) for owner, _, name, tensor in self.registered.buffers()]
-
     def buffers_to_send(self):
         """The same on all ranks. Collective, where they are others than the last time."""
-        buffers = self.buffers()
-        described = [(name, f"{tensor.dtype} {tuple(tensor.shape)}") for _, name, tensor in buffers]
+        buffers = self.registered.buffers()
+        described = [(name, tensor.dtype, tensor.shape) for _, _, name, tensor in buffers]
         if described != self._sent:
             self._compare(described, "at this place among its buffers, the module on rank {} has another one than on rank 0. Ranks register the "
                           "same buffers, of the same types and shapes, in the same order")
@@ -220,6 +225,8 @@ class Steps:
         """A sentence about what is no longer as it was registered, if these Steps cannot go on. Of the registered parameters, those that
         are frozen now get no gradient."""
         sentence, turned = self.registered.change()
+        if self not in _alive:
+            sentence = sentence or "the module is not registered"
         if self.options.join and self.options.send_buffers and len(self.registered.buffers()) != len(self._buffers):
             sentence = sentence or "the module has other buffers"
         if sentence is not None or not (turned or self._frozen):

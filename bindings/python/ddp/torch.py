@@ -14,6 +14,8 @@ Arguments, attributes and methods are those of torch.nn.parallel.DistributedData
 from __future__ import annotations
 
 import contextlib
+import functools
+import weakref
 
 import torch
 from torch import distributed, nn
@@ -77,11 +79,13 @@ class DistributedDataParallel(nn.Module):
         if bucket_cap_mb_list and (autotune or min(bucket_cap_mb_list) <= 0):
             raise ValueError(f"bucket_cap_mb_list: caps above 0 are expected, and no bucket_cap_mb=\"auto\", not {bucket_cap_mb_list!r}")
         self.module, self.dim, self.device_ids, self.output_device = module, dim, None, None
+        if broadcast_buffers is None:
+            broadcast_buffers = True
         self.forward_sync_buffers = broadcast_buffers if forward_sync_buffers is None else forward_sync_buffers
         self._init_sync_buffers = broadcast_buffers or forward_sync_buffers is not None
         self.gradient_as_bucket_view, self.static_graph = gradient_as_bucket_view, static_graph
         self.find_unused_parameters, self.skip_all_reduce_unused_params = find_unused_parameters, skip_all_reduce_unused_params
-        self.bucket_bytes_cap_list = [int(cap * _MIB) for cap in bucket_cap_mb_list or ()]
+        self.bucket_bytes_cap_list = [max(1, int(cap * _MIB)) for cap in bucket_cap_mb_list or ()]
         self.bucket_bytes_cap = max(self.bucket_bytes_cap_list, default=int(bucket_cap_mb * _MIB))
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
@@ -112,15 +116,13 @@ class DistributedDataParallel(nn.Module):
             skip_unused=self.skip_all_reduce_unused_params, static_graph=self.static_graph, as_views=self.gradient_as_bucket_view,
             bucket_bytes=max(1, self.bucket_bytes_cap), bucket_caps=self.bucket_bytes_cap_list, autotune=self._autotune,
             send_buffers=self.forward_sync_buffers if join else self._init_sync_buffers, join=join or {})
-        if old is not None and old.context.hook_name not in ("allreduce", "user"):
-            raise InvalidStateError(f"the context's hook, {old.context.hook_name}, would end here, where the module is registered again. "
-                                    "Make a new DistributedDataParallel, or use register_comm_hook")
-        steps = Steps(self.module, self.process_group, options, init_sync, lambda: not self.require_backward_grad_sync)
+        if old is not None:
+            old.end()
+        steps = Steps(self.module, self.process_group, options, init_sync, functools.partial(_in_no_sync, weakref.ref(self)))
         if self._hook is not None:
             steps.set_hook(*self._hook)
         if old is not None:
             steps.carry(old)
-            old.close()
         self._steps = steps
 
     def _check(self):
@@ -146,7 +148,7 @@ class DistributedDataParallel(nn.Module):
 
     def __getstate__(self):
         state = self.__dict__.copy()
-        for name in ("process_group", "_steps", "_join_config", "_torch_group"):
+        for name in ("process_group", "_steps", "_join_config", "_torch_group", "device_mesh"):
             state.pop(name, None)
         return state
 
@@ -223,7 +225,7 @@ class DistributedDataParallel(nn.Module):
     def will_sync_module_buffers(self):
         """Whether the next forward pass sends buffers."""
         return bool(self.require_forward_param_sync and self.forward_sync_buffers and not self._steps.options.join
-                    and self._steps.buffers())
+                    and self._steps.registered.buffers())
 
     @property
     def broadcast_buffers(self):
@@ -240,9 +242,9 @@ class DistributedDataParallel(nn.Module):
         if self.process_group.world_size == 1:
             return
         buffers = self._steps.buffers_to_send()
-        owners = {id(tensor): owner for owner, _, tensor in buffers}
+        owners = {id(tensor): owner for owner, _, _, tensor in buffers}
         with torch.no_grad():
-            for tensor, sent in send(self.process_group, root, [(name, tensor) for _, name, tensor in buffers]):
+            for tensor, sent in send(self.process_group, root, [(name, tensor) for _, _, name, tensor in buffers]):
                 if torch.equal(tensor, sent):
                     continue  # autograd may need it as it is
                 owner = owners[id(tensor)]
@@ -346,6 +348,11 @@ class DistributedDataParallel(nn.Module):
         """PyTorch's class measures one step in so many. This one measures each step."""
         if sample_rate < 1:
             raise ValueError(f"sample_rate: it must be 1 or more, not {sample_rate!r}")
+
+
+def _in_no_sync(reference):
+    parallel = reference()
+    return parallel is not None and not parallel.require_backward_grad_sync
 
 
 if hasattr(nn.parallel.DistributedDataParallel, "register"):  # an abstract base class, as one of PyTorch's Joinables

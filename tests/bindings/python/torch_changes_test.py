@@ -353,6 +353,19 @@ class Changes(OnRanks):
                 model(self.inputs())
             self.group.barrier()
 
+    def test_what_cannot_be_registered_again(self):
+        """It says so each time, and goes on when the module can be."""
+        module = Network()
+        model = DistributedDataParallel(module)
+        self.check(model)
+        weight = module.first.weight
+        module.first.weight = nn.Parameter(torch.ones(4, 3, device="meta"))
+        for _ in range(2):
+            with support.raises(self, NotImplementedError, "first.weight is on meta"):
+                model._check()
+        module.first.weight = weight
+        self.check(model)
+
     def test_an_output_that_is_a_parameter(self):
         """It keeps its hooks, so it must not get one in each step."""
         module = Network()

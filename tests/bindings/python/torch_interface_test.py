@@ -3,7 +3,10 @@
     torch_interface_test.py     on 2 and on 3 ranks
 """
 import copy
+import gc
+import pickle
 import tempfile
+import weakref
 
 import support
 from torch_case import Network, OnRanks  # before PyTorch, which may not be there
@@ -304,6 +307,7 @@ class Interface(OnRanks):
             self.skipTest("this PyTorch has none")
         module = Network()
         model = DistributedDataParallel(module, device_mesh=init_device_mesh("cpu", (self.world,)))
+        pickle.loads(pickle.dumps(model))
         model(self.inputs()).square().sum().backward()
         self.compare(module, self.mean_of(Network()))
         with support.raises(self, ValueError, "device_mesh", "2 dimensions"):
@@ -335,6 +339,32 @@ class Interface(OnRanks):
                 model(self.inputs().double()).sum().backward()
                 if not model.broadcast_buffers:
                     self.assertEqual(module.own.item(), 20 + self.rank)
+
+    def test_arguments_of_none(self):
+        """As libraries pass on that know PyTorch's defaults."""
+        module = Network()
+        module.register_buffer("own", torch.full((1,), float(self.rank)))
+        model = DistributedDataParallel(module, broadcast_buffers=None, bucket_cap_mb_list=None, forward_sync_buffers=None, device_mesh=None)
+        self.assertEqual(module.own.item(), 0)
+        module.own.fill_(10 + self.rank)
+        model(self.inputs()).sum().backward()
+        self.assertEqual(module.own.item(), 10)
+
+    def test_it_goes_with_its_last_reference(self):
+        """Buckets of models that are gone would pile up until Python looks for cycles."""
+        gc.collect()
+        gc.disable()
+        try:
+            for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}, {"static_graph": True}):
+                model = DistributedDataParallel(Network(), **options)
+                model.register_comm_hook(self.group, lambda _, bucket: bucket.buffer())
+                for _ in range(2):
+                    model(self.inputs()).sum().backward()
+                gone = weakref.ref(model), weakref.ref(model._steps), weakref.ref(model.context)
+                del model
+                self.assertEqual([reference() for reference in gone], [None] * 3, options)
+        finally:
+            gc.enable()
 
     def test_caps_of_buckets(self):
         module = nn.Sequential(*(nn.Linear(100, 100) for _ in range(4)))
@@ -381,6 +411,27 @@ class Interface(OnRanks):
         named = DistributedDataParallel._get_data_parallel_params(module, named_params=True)
         self.assertEqual([name for name, _ in named], ["first.bias", "last.weight", "last.bias"])
         self.assertEqual(len(list(DistributedDataParallel._get_data_parallel_params(module))), 3)
+
+    def test_one_context_at_a_time(self):
+        """So that a module that is registered again never has two copies of its gradients."""
+        model = DistributedDataParallel(Network())
+        made, make = [model.context], ddp._torch_steps.Context
+
+        def watched(*arguments, **options):
+            with self.assertRaises(ddp.Error):
+                made[-1].stats()  # closed
+            made.append(make(*arguments, **options))
+            return made[-1]
+
+        ddp._torch_steps.Context = watched
+        try:
+            model.double()
+            model(self.inputs().double()).sum().backward()
+            with model.join():
+                model(self.inputs().double()).sum().backward()
+        finally:
+            ddp._torch_steps.Context = make
+        self.assertEqual(len(made), 4)
 
     def test_a_view_is_the_only_copy(self):
         """Of a gradient. Without a view there are two: .grad and its place in the bucket."""
