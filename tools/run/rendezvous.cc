@@ -15,7 +15,7 @@ namespace {
 constexpr int kLargestPort = 65535;
 // The launcher's values are small; what takes longer has failed.
 constexpr Milliseconds kCallBound{5'000};
-// Of one attempt to reach the store.
+// The least time for one attempt to reach the store.
 constexpr Milliseconds kShortestAttempt{100};
 
 // Turns an outcome of libddp into an exception.
