@@ -24,7 +24,7 @@ public:
     // The first parameter that is frozen; -1: none.
     void set_frozen(std::int32_t param) { frozen_ = param; }
     std::int32_t value() const { return value_; }
-    // Of the context's collectives.
+    // The tag of the context's collectives.
     OpTag tag() const {
         OpTag tag;
         tag.context = value_;

@@ -77,7 +77,7 @@ public:
     void fill_with_zeros(std::int32_t param, const Gradient& gradient, bool keep);
     // A view's contents may have to come back.
     void keep(std::int32_t param, const Gradient& gradient);
-    // What the program has there counts, although this rank does not use it. After keep().
+    // The program's gradient counts, although this rank does not use it. After keep().
     void fill_unused(std::int32_t param, const Gradient& gradient, double scale) { fill(param, gradient, scale); }
     // The same (counts), or zeros, for one of which this was known before the step.
     void fill_absent(std::int32_t param, const Gradient& gradient, bool counts, double scale) {

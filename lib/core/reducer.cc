@@ -265,7 +265,7 @@ void Reducer::warn_of_leftover(std::int32_t param, const ParamState& s) {
         "(DDP_CONTEXT_ACCUMULATE in C); otherwise set them to zero to silence this");
 }
 
-// What stands where the program has its gradient, which this step does not use on this rank.
+// For a gradient that this rank does not use in this step: zeros, or what the program has accumulated there.
 void Reducer::put_unused(std::int32_t param, ParamState& s) {
     if (!counts_unused(s)) {
         if (!s.sparse) warn_of_leftover(param, s);

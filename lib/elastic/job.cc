@@ -132,7 +132,7 @@ void ElasticJob::go_back() {
     if (steps_ >= 0) steps_ = std::max<std::int64_t>(averager_->steps() + uncounted_, 0);
 }
 
-// What the program has done since begin() is undone, as far as that is possible.
+// Undoes what the program has done since begin(), as far as that is possible.
 void ElasticJob::undo_step() {
     undone_ = undone_ || begun_ || in_window();
     if (in_window() || window_steps_ > 0) undone_window_ = steps_ - window_steps_;
@@ -337,8 +337,8 @@ void ElasticJob::compare_blocks(Group& group) const {
                    str(parts_.contexts.size(), " contexts", order_of_creation(), ", ", lines.size(), " states"), lines);
 }
 
-// Those with equally many steps must hold the same bits: of ranks that differ the most that are alike give theirs, and the lowest rank of
-// equally many. On the way ranks tell each other whether the program needs copies.
+// Donors have equally many steps and must hold the same bits. If they differ, the largest set of donors that are alike gives its bits, and
+// of equally large sets the one with the lowest rank. In the same message each rank says whether the program needs copies.
 std::vector<std::int32_t> ElasticJob::agree_on_donors(Group& group, std::vector<std::int32_t> donors) {
     struct Claim {
         std::uint64_t hash = 0, needs_copies = 0;

@@ -136,7 +136,7 @@ RosterRecord RosterRecord::decode(std::string text) {
     RosterRecord record;
     bool good = true;
     std::string_view rest = text;
-    // What stands before and behind the last space of the next line.
+    // Returns the text before the last space of the next line, and puts the number behind it into `value`.
     const auto next = [&](std::int64_t& value) {
         const std::size_t end = rest.find('\n');
         const std::string_view line = rest.substr(0, end);

@@ -57,7 +57,7 @@ struct Roster {
     std::int64_t newest() const;
 };
 
-// What the store has of a roster: a line with its number and its fence, and one for each member.
+// A roster as the store has it: a line with its number and its fence, and one for each member.
 struct RosterRecord {
     std::int64_t number = 0;  // 0: nothing has been decided
     std::int64_t fence = 0;

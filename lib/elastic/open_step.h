@@ -53,7 +53,7 @@ private:
     bool open_ = false, copied_ = false, undone_ = false;
     StateCopy state_, buffers_;
     std::vector<Marks> marks_;  // of each context at the begin
-    // Of the group at the begin: what it had been given, and how much of that was to succeed.
+    // The group's operations at the begin, and how many of them were to succeed.
     std::int64_t operations_ = 0, successes_ = 0;
 };
 

@@ -24,7 +24,7 @@ void copy_piece(const StateBlocks& blocks, std::size_t begin, std::size_t bytes,
 void fill_blocks(const StateBlocks& blocks, const std::byte* from);
 std::uint64_t hash_of(const StateBlocks& blocks);
 
-// What blocks held at some moment.
+// The contents of blocks at one moment.
 class StateCopy {
 public:
     void take(const StateBlocks& blocks);

@@ -2,9 +2,10 @@
 // that say who is alive.
 //
 // Layout: a header (magic, where the log starts and ends, generation, next owner number) and, from byte 4096, the
-// records. Behind the header stands the fence (Store::raise_fence), which stays when a file is started afresh. The header is written last and in one small write, so that a participant killed at any moment leaves either
-// the old log or the new one. When most of the log is history, its owner-of-the-moment writes a snapshot behind it,
-// lets the header point there (a new generation) and gives the old bytes back to the file system.
+// records. Behind the header stands the fence (Store::raise_fence), which stays when a file is started afresh. The header is
+// written last and in one small write, so that a participant killed at any moment leaves either the old log or the new one.
+// When most of the log is history, its owner-of-the-moment writes a snapshot behind it, lets the header point there (a new
+// generation) and gives the old bytes back to the file system.
 //
 // Locks are open-file-description locks on bytes far beyond the contents. They belong to one open file, not to the
 // process, so two stores in one process exclude each other too, and the kernel drops them when the process dies however

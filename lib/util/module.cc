@@ -78,7 +78,7 @@ std::string distrust(int fd, const std::string& path) {
     return "";
 }
 
-// What the loader gave for each file that root has loaded from a descriptor. Never freed: threads may load while the process ends.
+// The handle of each file that root has loaded from a descriptor. Never freed: threads may load while the process ends.
 struct Loaded {
     std::mutex mutex;
     std::map<std::pair<dev_t, ino_t>, void*> modules;

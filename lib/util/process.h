@@ -1,4 +1,4 @@
-// What changes under libddp when the program forks, and when it cancels a thread.
+// Guards of libddp in a program that forks, or that cancels threads.
 #pragma once
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
-// Threads whose exceptions do not end the host program, and that never run the host program's signal handlers. A signal handler of the host (a Python, a JVM) must not
-// interrupt a thread that it does not know, and a write to a closed socket must give EPIPE here and not SIGPIPE to the
-// process.
+// Threads whose exceptions do not end the host program, and that never run the host program's signal handlers. A signal handler of
+// the host (a Python, a JVM) must not interrupt a thread that it does not know. A write to a closed socket must give EPIPE here and not
+// SIGPIPE to the process.
 #pragma once
 
 #include <pthread.h>
@@ -46,8 +46,7 @@ private:
 // How long a thread that could not do its work waits before it tries again.
 inline constexpr std::chrono::milliseconds kBetweenTries{10};
 
-// What a thread does in a loop of its own: `loop` returns when the thread is to end. It begins anew after an exception, for want of
-// memory as a rule.
+// Runs `loop`, which returns when the thread is to end. After an exception, for want of memory as a rule, `loop` begins anew.
 template <class Loop>
 void persist(const char* name, Loop loop) {
     for (;;) {

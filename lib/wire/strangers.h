@@ -15,7 +15,7 @@ namespace libddp::wire {
 class Strangers {
 public:
     static constexpr std::size_t kMost = 256;
-    // Of promising ones of one network, where many others come.
+    // Places for the promising ones of one network, where many others come.
     static constexpr std::size_t kShare = kMost / 8;
 
     void add(std::uint64_t id, const SocketAddress& peer);
@@ -28,7 +28,7 @@ public:
     bool busy() const { return promising_.networks.size() >= kMost / 2; }
     std::optional<std::uint64_t> oldest() const;
     std::optional<std::uint64_t> oldest_promising() const;
-    // Of the network with the most promising ones, if that has more than kShare.
+    // The oldest promising one of the network with the most of them, if that network has more than kShare.
     std::optional<std::uint64_t> oldest_of_crowd() const;
     // Who has to make room: the oldest that is not promising, but if one network has more than half of kMost, the oldest of that network.
     std::optional<std::uint64_t> next_to_go() const;

@@ -15,7 +15,7 @@ namespace {
 constexpr int kLargestPort = 65535;
 // The launcher's values are small; what takes longer has failed.
 constexpr Milliseconds kCallBound{5'000};
-// Of one attempt to reach the store.
+// The least time for one attempt to reach the store.
 constexpr Milliseconds kShortestAttempt{100};
 
 // Turns an outcome of libddp into an exception.
@@ -122,12 +122,14 @@ Store Store::serve(const Endpoint& address, const std::string& secret, Milliseco
 
 Store Store::connect(const std::string& uri, const std::string& secret, Milliseconds bound,
                      const std::function<void(const std::string& why)>& on_absence) {
-    // One attempt takes no longer than a call may, because the store keeps that bound for its later calls.
     const auto give_up = Clock::now() + bound;
     for (bool told = false;; told = true) {
         const auto left = std::chrono::duration_cast<Milliseconds>(give_up - Clock::now());
+        const auto attempt = std::clamp(left, kShortestAttempt, kCallBound);
         try {
-            return open(uri, secret, false, std::clamp(left, kShortestAttempt, kCallBound));
+            Store store = open(uri, secret, false, attempt);
+            // A store keeps the bound of its attempt for later calls, which may take longer than what is left now.
+            return attempt == kCallBound ? std::move(store) : open(uri, secret, false, kCallBound);
         } catch (const StoreError& error) {
             if (!error.is_absence() || Clock::now() >= give_up) throw;
             if (!told) on_absence(error.what());

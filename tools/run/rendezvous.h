@@ -38,7 +38,7 @@ public:
     StoreError(ddp_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
     // The server may still come.
     bool is_absence() const { return status_ == DDP_ERROR_TIMEOUT || status_ == DDP_ERROR_UNAVAILABLE; }
-    // Of a store that was open: its connection has ended, and does not come back.
+    // The store was open, its connection has ended, and it does not come back.
     bool is_loss() const { return status_ == DDP_ERROR_UNAVAILABLE; }
 
 private:

@@ -26,7 +26,7 @@ namespace {
 constexpr int kBacklog = 128;
 // How long a server without descriptors waits before it tries again.
 constexpr int kPauseMs = 10;
-// What the byte says that a descriptor must travel with. After kLater the caller tries again.
+// The byte that an answer consists of, because a descriptor must travel with one. After kLater the caller tries again.
 constexpr char kHandedOver = 'd';
 constexpr char kRefused = 'r';
 constexpr char kLater = 'l';

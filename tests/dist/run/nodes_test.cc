@@ -2,6 +2,9 @@
 #include "nodes.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "rendezvous.h"
 
@@ -176,6 +179,72 @@ TEST(ParseEndpoint, ReadsHostsAndAddresses) {
     for (const char* bad : {"", ":", "host", "host:", ":1", "::1:5", "[]:5", "[::1]", "a b:1", "host:0", "host:65536",
                             "host:-1", "host:+1", "host: 1", "host:1 ", "host:99999999999"}) {
         EXPECT_FALSE(parse_endpoint(bad)) << bad;
+    }
+}
+
+// A store in a process of its own, which a test can stop.
+class OtherStore {
+public:
+    OtherStore() {
+        int ends[2];
+        if (pipe(ends) != 0) return;
+        pid_ = fork();
+        if (pid_ == 0) serve(ends[1]);
+        close(ends[1]);
+        if (read(ends[0], &port_, sizeof port_) != sizeof port_) port_ = -1;
+        close(ends[0]);
+    }
+    ~OtherStore() {
+        if (pid_ <= 0) return;  // kill() would take -1 for all processes
+        kill(pid_, SIGKILL);
+        waitpid(pid_, nullptr, 0);
+    }
+    OtherStore(const OtherStore&) = delete;
+    OtherStore& operator=(const OtherStore&) = delete;
+
+    std::string uri() const { return Endpoint{"127.0.0.1", port_}.uri(); }
+    void stop() const {
+        ASSERT_GT(pid_, 0);
+        kill(pid_, SIGSTOP);
+        waitpid(pid_, nullptr, WUNTRACED);
+    }
+
+private:
+    [[noreturn]] static void serve(int tells) noexcept {
+        const Store store = Store::serve({"127.0.0.1", 0}, "secret", std::chrono::seconds(10));
+        const int port = store.port();
+        if (write(tells, &port, sizeof port) == sizeof port) pause();
+        _exit(1);
+    }
+
+    pid_t pid_ = -1;
+    int port_ = -1;
+};
+
+// A node that comes in the last moment of --timeout still gives node 0's busy host the time to answer.
+TEST(Store, KeepsNothingOfTheTimeThatWasLeftToReachIt) {
+    const OtherStore other;
+    const auto nobody = [](const std::string& why) { FAIL() << why; };
+    Store store = Store::connect(other.uri(), "secret", std::chrono::milliseconds(900), nobody);
+    other.stop();
+    try {
+        store.set("key", "value");
+        FAIL() << "a stopped store has answered";
+    } catch (const StoreError& error) {
+        EXPECT_NE(std::string(error.what()).find("within 5000 ms"), std::string::npos) << error.what();
+    }
+}
+
+TEST(Store, ThatNeverComesIsWaitedForAsLongAsWasSaid) {
+    int told = 0;
+    try {
+        Store::connect("tcp://127.0.0.1:1", "secret", std::chrono::milliseconds(400),
+                       [&](const std::string&) { ++told; });
+        FAIL() << "there is no store";
+    } catch (const StoreError& error) {
+        EXPECT_TRUE(error.is_absence());
+        EXPECT_NE(std::string(error.what()).find("127.0.0.1:1"), std::string::npos) << error.what();
+        EXPECT_LE(told, 1);
     }
 }
 
