@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/monitor.h"
 #include "rendezvous/environment.h"
 #include "util/descriptors.h"
 #include "util/error.h"
@@ -14,6 +15,9 @@
 
 namespace libddp {
 namespace {
+
+// How long a rank that cannot join may take to tell the others.
+constexpr std::int64_t kTellMs = 2'000;
 
 // What this process has opened and joined. Ranks that create their groups in the same order agree on the numbers, ranks
 // that are threads of one process too.
@@ -151,6 +155,25 @@ std::string name_in_keys(const std::string& name) {
     return text;
 }
 
+std::string next_prefix(const GroupConfig& config, const JobEnvironment& job, const std::string& store) {
+    return str("ddp/group/", name_in_keys(config.name), "/", job.restart, ".",
+               next_generation(str(store, "|", config.name, "|", job.rank)), "/");
+}
+
+// Descriptors do not suffice for a client of the store, so this rank cannot join. The others hear why.
+ErrorInfo tell_without_client(const StoreConfig& store, const GroupConfig& config, const JobEnvironment& job,
+                              const ErrorInfo& error) {
+    ErrorInfo failure = could_not_join(job.rank, config.name, error);
+    try {
+        const std::string prefix = next_prefix(config, job, store_name(store.uri));
+        set_without_client(store, prefix + kVerdictKey, encode_verdict(failure), kTellMs);
+        set_without_client(store, prefix + left_key(job.rank), "0", kTellMs);
+    } catch (const Error& untold) {
+        log(LogLevel::kWarn, "could not tell the other ranks why rank ", job.rank, " does not join: ", untold.what());
+    }
+    return failure;
+}
+
 }  // namespace
 
 MeetingPlace find_meeting_place(const GroupConfig& config) {
@@ -177,15 +200,16 @@ MeetingPlace find_meeting_place(const GroupConfig& config) {
         store.insecure = config.insecure;
         // Where the launcher or somebody else hosts it, the host does not know what ranks are called.
         if (rank0_hosts) store.job = job.id;
-        place.store = shared_store(store);
+        if (store.is_server) store.clients = static_cast<std::size_t>(place.world) - 1;
+        try {
+            place.store = shared_store(store);
+        } catch (const Error& error) {
+            if (store.is_server || error.info().code != DDP_ERROR_LIMIT || !starts_with(store.uri, "tcp://")) throw;
+            throw Error(tell_without_client(store, config, job, error.info()));
+        }
     }
-    if (!config.prefix.empty()) {
-        place.prefix = config.prefix;
-        return place;
-    }
-    auto where = place.store ? place.store->describe() : "alone";
-    place.prefix = str("ddp/group/", name_in_keys(config.name), "/", job.restart, ".",
-                       next_generation(str(where, "|", config.name, "|", place.rank)), "/");
+    place.prefix = config.prefix.empty() ? next_prefix(config, job, place.store ? place.store->describe() : "alone")
+                                         : config.prefix;
     return place;
 }
 

@@ -13,7 +13,6 @@
 #include "device/memory.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
-#include "util/host.h"
 #include "util/interrupt.h"
 #include "util/log.h"
 #include "util/quiet_thread.h"
@@ -39,10 +38,6 @@ constexpr std::int64_t kDrainMs = 400;
 constexpr std::int64_t kPatienceNs = 1'000'000;
 
 std::atomic<int> blame_signal{0};
-
-std::string identity() {
-    return str("pid ", getpid(), " on ", host_name());
-}
 
 Executor::Runner runner_for(const Transport& transport) {
     const bool callers = transport.has(DDP_BACKEND_CALLER_THREAD);
@@ -133,8 +128,9 @@ void Link::connect(const ddp_backend* backend) {
 void Link::join(const ddp_backend* backend) {
     interrupt::refuse_inside_check();
     const auto deadline = Deadline::after_ms(config_.timeout_ms);
-    Monitor::Config config{place_.store,      place_.prefix, place_.rank,  place_.world,
-                           place_.store_rank, identity(),    config_.name, recorder_};
+    Monitor::Config config{place_.store, place_.prefix,     place_.rank,
+                           place_.world, place_.store_rank, process_text(),
+                           config_.name, recorder_,         static_cast<bool>(config_.absent)};
     monitor_ = std::make_unique<Monitor>(std::move(config), [this](const ErrorInfo& verdict) { on_verdict(verdict); });
     try {
         monitor_->start();
@@ -153,14 +149,10 @@ ErrorInfo Link::join_failed(ErrorInfo error, const Deadline& deadline) {
     for (const auto& link : take_earlier())
         if (auto broken = link->verdict(); !broken.ok()) return adopt(broken, *link);
     const bool here = error.rank < 0 && !may_be_an_echo(error.code);
-    if (here) {
-        error.rank = place_.rank;
-        error.message =
-            str("rank ", place_.rank, " (", identity(), ") could not join group '", config_.name, "': ", error.message);
-    }
+    if (here) error = could_not_join(place_.rank, config_.name, std::move(error));
     const ErrorInfo agreed = monitor_->resolve(error, joining());
     // Without the store, who comes late would not learn why nobody is there.
-    if (place_.store_may_end && (here || agreed.code == DDP_ERROR_MISMATCH))
+    if (place_.store_may_end && (here || !may_be_an_echo(agreed.code)))
         monitor_->leave_last(std::clamp<std::int64_t>(deadline.remaining_ms(), 1, kLatecomerMs));
     return agreed;
 }
@@ -442,9 +434,9 @@ void LinkOperation::begin() {
     begun_ = true;
     const Collective& c = collective_;
     const std::int64_t sequence = link_.next_sequence_++;
-    if (link_.monitor_) link_.monitor_->set_progress(sequence + 1);
-    mine_ = {tag_.plan, tag_.step, tag_.synced_steps, sequence,     c.count,      tag_.bucket, c.kind, c.dtype,
-             c.op,      c.root,    c.device.kind,     tag_.purpose, tag_.context, tag_.frozen, 0};
+    mine_ = {tag_.plan, tag_.step, tag_.synced_steps, sequence,     c.count,      tag_.bucket, c.kind,   c.dtype,
+             c.op,      c.root,    c.device.kind,     tag_.purpose, tag_.context, tag_.frozen, tag_.hook};
+    if (link_.monitor_) link_.monitor_->begins(sequence + 1, mine_);
     const bool unchecked =
         (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
     checked_ = link_.world() > 1 && !unchecked;
@@ -515,6 +507,7 @@ ErrorInfo LinkOperation::run() noexcept try {
     if (link_.broken()) return link_.verdict();
     begin();
     ErrorInfo result = perform();
+    if (link_.monitor_) link_.monitor_->ends();
     if (link_.recorder_) {
         record::Entry ended = entry(record::EventKind::kOperationEnd);
         ended.param = result.code;

@@ -1,11 +1,14 @@
 #include "comm/monitor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <random>
 
 #include "util/deadline.h"
+#include "util/host.h"
 #include "util/interrupt.h"
 #include "util/log.h"
 #include "util/options.h"
@@ -24,6 +27,15 @@ constexpr std::int64_t kBrieflyMs = 150;
 constexpr std::int64_t kStoreMs = 1'000;
 // How long after a death the store stays for the rank that is said to have died: it may only have been cut off from the store.
 constexpr std::int64_t kCutOffMs = 1'000;
+
+// Of what ranks write about themselves, "PROGRESS TEXT".
+std::int64_t progress_in(const std::string& value, const std::string& name) {
+    return parse_int(value.substr(0, value.find(' ')), 0, INT64_MAX, name);
+}
+std::string text_in(const std::string& value) {
+    const auto space = value.find(' ');
+    return space == std::string::npos ? "" : value.substr(space + 1);
+}
 
 }  // namespace
 
@@ -58,6 +70,20 @@ std::string ranks_text(const std::vector<std::int32_t>& ranks) {
     return ranks.size() > kShown ? str(text, " and ", ranks.size() - kShown, " more") : text;
 }
 
+std::string left_key(std::int32_t rank) {
+    return str("left/", rank);
+}
+
+std::string process_text() {
+    return str("pid ", getpid(), " on ", host_name());
+}
+
+ErrorInfo could_not_join(std::int32_t rank, const std::string& group, ErrorInfo error) {
+    error.rank = rank;
+    error.message = str("rank ", rank, " (", process_text(), ") could not join group '", group, "': ", error.message);
+    return error;
+}
+
 ErrorInfo on_rank(std::int32_t rank, ErrorInfo error) {
     if (error.rank >= 0) return error;
     error.rank = rank;
@@ -72,11 +98,14 @@ void Monitor::start() {
     const interrupt::Off off;  // bounded, and a rank is taken whole or not at all
     claim_rank();
     auto& store = *config_.store;
-    watches_[0] = store.watch(key("verdict"), [this](std::string value) {
+    watches_[0] = store.watch(key(kVerdictKey), [this](std::string value) {
         post([this, value = std::move(value)] { accept(decode_verdict(value)); });
     });
     watches_[1] = store.watch(key("ask"), [this](std::string) {
-        post([this] { config_.store->set(key(str("at/", config_.rank)), std::to_string(progress_.load())); });
+        post([this] {
+            config_.store->set(key(str("at/", config_.rank)),
+                               str(progress_.load(), " ", others_ ? others_->under_way_elsewhere() : ""));
+        });
     });
     watches_[2] = store.watch_connection([this](std::string reason, bool graceful) {
         {
@@ -89,6 +118,7 @@ void Monitor::start() {
         const std::lock_guard lock(mutex_);
         ended_ = decode_verdict(value);
     });
+    others_.emplace(static_cast<OneOfGroups&>(*this));
     at_exit_.emplace([this](int status, const Deadline& deadline) { say_exit(status, deadline); });
     // Last, as what throws before must leave no thread behind.
     thread_ = quiet_thread([this] { loop(); });
@@ -113,10 +143,10 @@ void Monitor::claim_rank() {
         str("rank ", config_.rank, " (", config_.identity,
             ") died: its connection to the store ended without a goodbye (killed, crashed, _exit, or cut off)"),
         config_.rank};
-    store.set_will(key("verdict"), encode_verdict(will), rank_key(config_.rank), mine);
+    store.set_will(key(kVerdictKey), encode_verdict(will), rank_key(config_.rank), mine);
     const std::string holder = store.compare_set(rank_key(config_.rank), "", mine);
     if (holder != mine) {
-        store.remove_will(key("verdict"));
+        store.remove_will(key(kVerdictKey));
         taken_by(holder);
     }
     std::lock_guard lock(mutex_);
@@ -133,6 +163,7 @@ Monitor::~Monitor() {
         changed_.notify_all();
     }
     if (thread_.joinable()) thread_.join();
+    others_.reset();
     let_go_of_keys();
 }
 
@@ -154,8 +185,25 @@ void Monitor::let_go_of_keys() {
     }
 }
 
-void Monitor::set_progress(std::int64_t sequence) {
+void Monitor::begins(std::int64_t sequence, const Signature& operation) {
     progress_.store(sequence, std::memory_order_relaxed);
+    const std::lock_guard lock(operation_mutex_);
+    operation_ = operation;
+}
+
+void Monitor::ends() {
+    const std::lock_guard lock(operation_mutex_);
+    operation_.reset();
+}
+
+std::string Monitor::under_way() const {
+    const std::lock_guard lock(operation_mutex_);
+    return operation_ ? describe(*operation_) : "";
+}
+
+void Monitor::other_broke(const std::string& story) {
+    const std::lock_guard lock(mutex_);
+    if (verdict_.ok() && other_broke_.empty()) other_broke_ = story;
 }
 
 ErrorInfo Monitor::report(const ErrorInfo& error) {
@@ -189,8 +237,8 @@ ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
     try {
         if (gone) fail(DDP_ERROR_UNAVAILABLE, "the store has gone");
         const auto store = config_.store->bounded(kStoreMs);
-        return decode_verdict(may_tell ? store->compare_set(key("verdict"), "", encode_verdict(error))
-                                       : store->get(key("verdict"), -1));
+        return decode_verdict(may_tell ? store->compare_set(key(kVerdictKey), "", encode_verdict(error))
+                                       : store->get(key(kVerdictKey), -1));
     } catch (const Error& failure) {
         if (failure.info().code == DDP_ERROR_TIMEOUT) {
             note_silence();
@@ -257,19 +305,21 @@ ErrorInfo Monitor::verdict() const {
 
 void Monitor::leave() {
     const interrupt::Off off;
+    std::string why;
     {
         std::lock_guard lock(mutex_);
         if (left_) return;
         left_ = true;
         leaves_by_ = Deadline::after_ms(kStoreMs);
         if (store_gone_ || !claimed_) return;
+        if (verdict_.ok()) why = other_broke_;
     }
     at_exit_.reset();  // it may be about to replace the will that is taken back below
     if (look_at_store() != Service::kAnswers) return;
     try {
         const auto store = config_.store->bounded(std::max<std::int64_t>(leaves_by_.remaining_ms(), 1));
-        store->set(key(str("left/", config_.rank)), std::to_string(progress_.load()));
-        store->remove_will(key("verdict"));
+        store->set(key(left_key(config_.rank)), str(progress_.load(), " ", why));
+        store->remove_will(key(kVerdictKey));
     } catch (const Error& error) {
         log(LogLevel::kDebug, "leaving group: ", error.what());
     }
@@ -285,7 +335,7 @@ void Monitor::let_a_cut_off_rank_read(const Deadline& deadline) {
     const auto stays_ms = std::min(verdict_stays_.remaining_ms(), deadline.remaining_ms());
     lock.unlock();
     try {
-        if (stays_ms > 0) config_.store->wait({key(str("left/", dead))}, stays_ms);
+        if (stays_ms > 0) config_.store->wait({key(left_key(dead))}, stays_ms);
     } catch (const Error& error) {
         log(LogLevel::kDebug, "rank ", dead, " has not read the verdict: ", error.what());
     }
@@ -295,7 +345,7 @@ void Monitor::let_a_cut_off_rank_read(const Deadline& deadline) {
 void Monitor::tell_before_the_end(const ErrorInfo& verdict, const Deadline& deadline) {
     if (config_.store_rank != config_.rank) return;
     const auto store = config_.store->bounded(std::max<std::int64_t>(deadline.remaining_ms(), 1));
-    store->compare_set(key("verdict"), "", encode_verdict(verdict));  // one that stands only here, so far
+    store->compare_set(key(kVerdictKey), "", encode_verdict(verdict));  // one that stands only here, so far
     store->answers(std::max<std::int64_t>(deadline.remaining_ms(), 1));
 }
 
@@ -303,20 +353,23 @@ void Monitor::tell_before_the_end(const ErrorInfo& verdict, const Deadline& dead
 // connection ends.
 void Monitor::say_exit(int status, const Deadline& deadline) {
     ErrorInfo verdict;
+    std::string why;
     {
         std::lock_guard lock(mutex_);
         if (left_ || store_gone_) return;
         verdict = verdict_;
+        why = other_broke_;
     }
     if (!verdict.ok()) return tell_before_the_end(verdict, deadline);
     auto& store = *config_.store;
     if (!store.answers(deadline.remaining_ms())) return;
-    const std::string ended =
-        encode_verdict({DDP_ERROR_RANK_FAILED,
-                        str("rank ", config_.rank, " (", config_.identity, ") ended: its process exited with status ",
-                            status, " and had not left the group (ddp_group_free)", status == 0 ? kUnevenInputs : ""),
-                        config_.rank});
-    store.set_will(key("verdict"), ended);
+    const std::string ended = encode_verdict(
+        {DDP_ERROR_RANK_FAILED,
+         str(why, why.empty() ? "" : ", and ", "rank ", config_.rank, " (", config_.identity,
+             ") ended: its process exited with status ", status, " and had not left the group (ddp_group_free)",
+             status == 0 && why.empty() ? kUnevenInputs : ""),
+         config_.rank});
+    store.set_will(key(kVerdictKey), ended);
     // The will ends with the store, which may be in this process. The second answer comes when the server has told those who watch.
     store.set(key("ended"), ended);
     store.answers(deadline.remaining_ms());
@@ -326,7 +379,7 @@ void Monitor::leave_last(std::int64_t timeout_ms) {
     const interrupt::Off off;
     leave();
     Store::Keys all;
-    for (std::int32_t r = 0; r < config_.world; ++r) all.push_back(key(str("left/", r)));
+    for (std::int32_t r = 0; r < config_.world; ++r) all.push_back(key(left_key(r)));
     try {
         config_.store->wait(all, timeout_ms);
     } catch (const Error& error) {
@@ -371,10 +424,15 @@ void Monitor::accept(ErrorInfo verdict) {
     {
         std::lock_guard lock(mutex_);
         if (!verdict_.ok()) return;
+        // The ranks that are in both groups then say the same.
+        if (may_be_an_echo(verdict.code) && !other_broke_.empty() &&
+            verdict.message.find(other_broke_) == std::string::npos)
+            verdict.message += str("; see also: ", other_broke_);
         verdict_ = verdict;
         verdict_stays_ = Deadline::after_ms(kCutOffMs);
         changed_.notify_all();
     }
+    if (others_ && !config_.goes_on) others_->tell_others(verdict);
     on_verdict_(verdict);
 }
 
@@ -430,7 +488,7 @@ ErrorInfo Monitor::verdict_on_lost_connection(Store& again, const std::string& r
     }
     try {
         verdict = stored_verdict(again, verdict);
-        again.set(key(str("left/", config_.rank)),
+        again.set(key(left_key(config_.rank)),
                   std::to_string(progress_.load()));  // the store's process waits for it
     } catch (const Error& error) {
         log(LogLevel::kDebug, "the store ended soon after: ", error.what());
@@ -441,10 +499,10 @@ ErrorInfo Monitor::verdict_on_lost_connection(Store& again, const std::string& r
 // What the store is told by the end of the lost connection, or by this.
 ErrorInfo Monitor::stored_verdict(Store& store, const ErrorInfo& mine) const {
     try {
-        return decode_verdict(store.get(key("verdict"), kVerdictMs));
+        return decode_verdict(store.get(key(kVerdictKey), kVerdictMs));
     } catch (const Error& error) {
         if (error.info().code != DDP_ERROR_TIMEOUT) throw;
-        return decode_verdict(store.compare_set(key("verdict"), "", encode_verdict(mine)));
+        return decode_verdict(store.compare_set(key(kVerdictKey), "", encode_verdict(mine)));
     }
 }
 
@@ -479,6 +537,11 @@ Monitor::Service Monitor::note_silence() {
 
 ErrorInfo Monitor::blame_store_rank(const ErrorInfo& local, const std::string& operation) {
     ErrorInfo verdict = local;
+    if (config_.store_rank == config_.rank) {
+        verdict.message = str(operation, " on rank ", config_.rank, ": ", local.message,
+                              "; the store, which this process runs, does not answer either");
+        return report(verdict);
+    }
     verdict.code = DDP_ERROR_TIMEOUT;
     verdict.rank = config_.store_rank;
     verdict.message = str(operation, ": ",
@@ -509,15 +572,17 @@ Monitor::Answers Monitor::ask_everyone() {
         for (std::int32_t r = 0; r < config_.world; ++r) {
             if (r == config_.rank) continue;
             if (std::find(left.begin(), left.end(), r) != left.end()) {
-                const auto left_key = key(str("left/", r));
-                if (parse_int(config_.store->get(left_key, -1), 0, INT64_MAX, left_key) < mine) found.left.push_back(r);
+                const auto name = key(left_key(r));
+                if (progress_in(config_.store->get(name, -1), name) < mine) found.left.push_back(r);
                 continue;
             }
             auto answer_key = key(str("at/", r));
             auto rest_ms = answers.remaining_ms();
             try {
-                auto answer = config_.store->get(answer_key, rest_ms > 0 ? rest_ms : -1);
-                if (parse_int(answer, 0, INT64_MAX, answer_key) < mine) found.behind.push_back(r);
+                const auto answer = config_.store->get(answer_key, rest_ms > 0 ? rest_ms : -1);
+                if (progress_in(answer, answer_key) >= mine) continue;
+                if (found.behind.empty()) found.elsewhere = text_in(answer);
+                found.behind.push_back(r);
             } catch (const Error& error) {
                 if (error.info().code != DDP_ERROR_TIMEOUT && error.info().code != DDP_ERROR_NOT_FOUND) throw;
                 found.silent.push_back(r);
@@ -540,15 +605,20 @@ ErrorInfo Monitor::blame_silent(const std::vector<std::int32_t>& silent, const E
 }
 
 ErrorInfo Monitor::blame_for_timeout(const ErrorInfo& local, const std::string& operation, const std::string& advice) {
-    const auto [silent, behind, left] = ask_everyone();
+    const auto [silent, behind, left, elsewhere] = ask_everyone();
     if (!left.empty()) return left_too_early(left, local, operation, advice);
     if (!silent.empty()) return blame_silent(silent, local, operation);
     ErrorInfo verdict = local;
     verdict.code = DDP_ERROR_TIMEOUT;
     if (!behind.empty()) {
+        const std::string in_group = elsewhere.empty() ? "" : str(" in group '", config_.group, "'");
         verdict.rank = behind.front();
-        verdict.message = str(operation, ": ", ranks_text(behind), behind.size() == 1 ? " is" : " are",
-                              " alive but did not get there; ", local.message, advice);
+        verdict.message = str(operation, in_group, ": ", ranks_text(behind), behind.size() == 1 ? " is" : " are",
+                              " alive but did not get there",
+                              elsewhere.empty() ? ""
+                                                : str(": rank ", behind.front(), " is at ", elsewhere,
+                                                      ", so the ranks use their groups in a different order"),
+                              "; ", local.message, elsewhere.empty() ? advice : "");
     } else {
         verdict.message = str(operation, ": ", local.message);
     }
@@ -578,12 +648,36 @@ ErrorInfo Monitor::blame_for_loss(const ErrorInfo& local, const std::string& ope
     return verdict;
 }
 
+// What broke another group of a rank that left; empty: nothing.
+std::string Monitor::why_they_left(const std::vector<std::int32_t>& ranks) const {
+    try {
+        for (const std::int32_t rank : ranks) {
+            if (store_gone()) break;
+            const std::string why = text_in(config_.store->get(key(left_key(rank)), -1));
+            if (!why.empty()) return why;
+        }
+    } catch (const Error& error) {
+        log(LogLevel::kInfo, "could not read why ranks left: ", error.what());
+    }
+    const std::lock_guard lock(mutex_);
+    return other_broke_;
+}
+
 ErrorInfo Monitor::left_too_early(const std::vector<std::int32_t>& ranks, ErrorInfo local, const std::string& operation,
                                   const std::string& advice) const {
+    const bool own = std::find(ranks.begin(), ranks.end(), config_.rank) != ranks.end();
     local.code = DDP_ERROR_RANK_FAILED;
-    local.rank = ranks.front();
-    local.message = str(ranks_text(ranks), " left the group while rank ", config_.rank, " still needed ",
-                        ranks.size() == 1 ? "it" : "them", " for ", operation, advice);
+    local.rank = own ? config_.rank : ranks.front();
+    if (own) {
+        local.message = str("rank ", config_.rank, " left the group before its ", operation,
+                            " had ended; wait for each work before you free the group");
+        return local;
+    }
+    const std::string why = why_they_left(ranks);
+    local.message = str(why, why.empty() ? "" : ", and ", ranks_text(ranks),
+                        why.empty() ? " left the group" : str(" then left group '", config_.group, "'"), " while rank ",
+                        config_.rank, " still needed ", ranks.size() == 1 ? "it" : "them", " for ", operation,
+                        why.empty() ? advice : "");
     return local;
 }
 

@@ -23,6 +23,8 @@
 #include <thread>
 #include <vector>
 
+#include "comm/other_groups.h"
+#include "comm/signature.h"
 #include "record/recorder.h"
 #include "rendezvous/store.h"
 #include "util/at_exit.h"
@@ -33,6 +35,11 @@ namespace libddp {
 
 // A verdict is the error that all ranks of a group agree on. This is its form in the store.
 std::string encode_verdict(const ErrorInfo& error);
+
+// Below the prefix of a group's keys: how far a rank had come that has left.
+std::string left_key(std::int32_t rank);
+// The verdict.
+inline constexpr const char* kVerdictKey = "verdict";
 // Below the prefix of a group's keys: those of groups that were split from it, which have monitors of their own.
 inline constexpr const char* kKeysOfParts = "split/";
 
@@ -53,6 +60,12 @@ constexpr bool may_be_an_echo(ddp_status code) {
 // "rank 3", "ranks 1, 4, 7"; of many, the first 20.
 std::string ranks_text(const std::vector<std::int32_t>& ranks);
 
+// This process, for messages: "pid 7 on host".
+std::string process_text();
+
+// What kept this process from joining a group as a rank.
+ErrorInfo could_not_join(std::int32_t rank, const std::string& group, ErrorInfo error);
+
 // An error that a rank has with itself, so that it reads right on the others: it names the rank, unless it names one already.
 ErrorInfo on_rank(std::int32_t rank, ErrorInfo error);
 
@@ -72,7 +85,7 @@ inline ErrorInfo interruption(std::int32_t rank, const std::string& what, std::i
             step};
 }
 
-class Monitor {
+class Monitor final : OneOfGroups {
 public:
     struct Config {
         std::shared_ptr<Store> store;
@@ -83,6 +96,7 @@ public:
         std::string identity;          // "pid 12 on host x", for messages
         std::string group;             // its name, for messages
         record::Recorder recorder{};
+        bool goes_on = false;  // its owner forms another group when this one breaks
     };
 
     // on_verdict runs once, on the thread that learns of the verdict first: the monitor's own or one inside report().
@@ -96,8 +110,9 @@ public:
     // Whether a process has taken this rank.
     bool has_come(std::int32_t rank) const { return config_.store->check({rank_key(rank)}); }
 
-    // This rank is about to run operation number `sequence`, described for people ("bucket 2 of step 7").
-    void set_progress(std::int64_t sequence);
+    // This rank is about to run operation number `sequence`.
+    void begins(std::int64_t sequence, const Signature& operation);
+    void ends();
 
     // Makes `error` the verdict unless there is one already; returns the verdict.
     ErrorInfo report(const ErrorInfo& error);
@@ -130,9 +145,15 @@ public:
 
 private:
     static constexpr const char* kClaims = "rank/";  // the key below has the process that is this rank
+    const std::string& group_name() const override { return config_.group; }
+    const std::string& group_keys() const override { return config_.prefix; }
+    std::string under_way() const override;
+    void other_broke(const std::string& story) override;
+
     enum class Service { kAnswers, kSilent, kLost, kGone };
     struct Answers {
         std::vector<std::int32_t> silent, behind, left;  // left: before they came to this operation
+        std::string elsewhere;  // what the first of `behind` is in with another group; empty: nothing
     };
 
     void claim_rank();
@@ -163,6 +184,7 @@ private:
     ErrorInfo left_too_early(const std::vector<std::int32_t>& ranks, ErrorInfo local, const std::string& operation,
                              const std::string& advice) const;
     std::vector<std::int32_t> ranks_that_left() const;
+    std::string why_they_left(const std::vector<std::int32_t>& ranks) const;
     Answers ask_everyone();
     std::string key(const std::string& name) const { return config_.prefix + name; }
     std::string rank_key(std::int32_t rank) const { return key(str(kClaims, rank)); }
@@ -170,6 +192,8 @@ private:
     const Config config_;
     const std::function<void(const ErrorInfo&)> on_verdict_;
     std::atomic<std::int64_t> progress_{0};
+    mutable std::mutex operation_mutex_;
+    std::optional<Signature> operation_;  // under way
 
     mutable std::mutex mutex_;
     std::condition_variable changed_;
@@ -183,10 +207,12 @@ private:
     Deadline leaves_by_ = Deadline::after_ms(0);  // set by leave(), for all that this rank still does in the store
     bool stopping_ = false;
     std::deque<std::function<void()>> events_;
+    std::string other_broke_;       // of another group of this process, the first; empty: none
     ErrorInfo ended_;               // how the first process exits that has not left, whose own store may end with it
     Store::Watch watches_[4] = {};  // 0: none
     std::thread thread_;
-    std::optional<AtExit> at_exit_;  // until this rank leaves
+    std::optional<AtExit> at_exit_;      // until this rank leaves
+    std::optional<AmongGroups> others_;  // since the rank was taken
 };
 
 }  // namespace libddp

@@ -80,7 +80,9 @@ void require_usable(const std::string& name) {
     ddp_backend_failure failure{};
     failure.rank = -1;
     const ddp_status status = usable(&failure);
-    if (status != DDP_OK) fail(status, "backend '", name, "' cannot be used here: ", failure.message);
+    if (status != DDP_OK)
+        fail(status, "backend '", name,
+             "' cannot be used here: ", failure.message[0] ? failure.message : status_name(status));
 }
 
 }  // namespace

@@ -95,8 +95,11 @@ std::string hint(const Side& a, const Side& b, const ParamName& name_of) {
     if (a.at.plan != b.at.plan && a.at.purpose == Purpose::kAverage)
         return "the ranks have different outer optimizers, or only some of them loaded its state; every rank must call "
                "ddp_averager_set_outer with the same options, and load the state";
+    if (a.at.hook != b.at.hook)
+        return "the ranks have different communication hooks, or give the hook different options";
     if (a.at.plan != b.at.plan)
-        return "the ranks have different bucket plans, communication hooks, or frozen or skipped parameters";
+        return "the ranks freeze or skip different parameters; every rank must give ddp_set_frozen and "
+               "ddp_skip_params the same ones";
     if (a.at.kind != b.at.kind || a.at.bucket != b.at.bucket) return "the ranks call collectives in a different order";
     if (a.at.device != b.at.device)
         return "the memory is that of the CPU on one of the ranks, and that of a device on the other";

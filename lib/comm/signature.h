@@ -26,7 +26,7 @@ struct Signature {
     Purpose purpose;
     std::int32_t context;
     std::int32_t frozen;  // the first parameter that is frozen, or -1
-    std::int32_t reserved0;
+    std::uint32_t hook;   // a hash of the communication hook and its options, or 0
 };
 static_assert(sizeof(Signature) == 80, "it travels as bytes: no padding");
 

@@ -27,6 +27,7 @@ struct OpTag {
     std::int32_t bucket = -1;
     std::int32_t context = -1;                   // the number of the context on its group; -1 outside a context
     std::int32_t frozen = -1;                    // the context's first parameter that is frozen; -1: none
+    std::uint32_t hook = 0;                      // a hash of the communication hook and its options; 0: none
     std::shared_ptr<const std::string> label{};  // "parameters 'a' to 'f'"; not compared
     std::shared_ptr<const void> memory{};        // what the operation reads and writes: kept as long as it runs
     // Whose order must be kept to: in a hook and its continuations the bucket's, in other continuations that of the work

@@ -8,6 +8,7 @@
 #include "backends/hierarchical/transport.h"
 #include "backends/shm/transport.h"
 #include "comm/registry.h"
+#include "record/operation.h"
 #include "util/deadline.h"
 #include "util/interrupt.h"
 #include "util/log.h"
@@ -116,7 +117,7 @@ Transport::Transport(const ddp_backend* backend, Setup setup) : backend_(backend
     host_ = std::make_unique<Host>(setup_);
     if (!backend_) choose();
     auto failure = no_failure();
-    check(backend_->create(&host_->services, &transport_, &failure), failure, "connecting");
+    check(backend_->create(&host_->services, &transport_, &failure), failure, "create()", "connecting");
     capabilities_ = backend_->capabilities(transport_);
 }
 
@@ -140,7 +141,8 @@ void Transport::leave() {
 
 void Transport::run(const ddp_collective& collective) {
     auto failure = no_failure();
-    check(backend_->run(transport_, &collective, &failure), failure, "");
+    const ddp_status status = backend_->run(transport_, &collective, &failure);
+    if (status != DDP_OK) check(status, failure, str("run() of ", collective_name(collective.kind)), "");
 }
 
 bool Transport::has_ready() const {
@@ -150,7 +152,7 @@ bool Transport::has_ready() const {
 bool Transport::ready(const ddp_collective& collective, std::int64_t patience_ns) {
     auto failure = no_failure();
     std::int32_t all_here = 0;
-    check(backend_->ready(transport_, &collective, patience_ns, &all_here, &failure), failure, "");
+    check(backend_->ready(transport_, &collective, patience_ns, &all_here, &failure), failure, "ready()", "");
     return all_here != 0;
 }
 
@@ -159,7 +161,7 @@ bool Transport::match(const void* mine, void* theirs, std::size_t size, std::int
     auto failure = no_failure();
     auto status = backend_->match(transport_, mine, theirs, size, timeout_ms, rank, &failure);
     if (status == DDP_ERROR_MISMATCH) return false;
-    check(status, failure, "");
+    check(status, failure, "match()", "");
     return true;
 }
 
@@ -193,7 +195,8 @@ void* Transport::allocate(std::size_t bytes, const ddp_device& device) {
     auto failure = no_failure();
     void* memory = nullptr;
     std::lock_guard lock(memory_mutex_);
-    check(backend_->allocate(transport_, bytes, device, &memory, &failure), failure, "allocating a bucket");
+    check(backend_->allocate(transport_, bytes, device, &memory, &failure), failure, "allocate()",
+          "allocating a bucket");
     return memory;
 }
 
@@ -205,14 +208,22 @@ void Transport::deallocate(void* memory) {
 void Transport::check_enqueued() {
     if (backend_->struct_size <= offsetof(ddp_backend, check) || !backend_->check) return;
     auto failure = no_failure();
-    check(backend_->check(transport_, &failure), failure, "");
+    check(backend_->check(transport_, &failure), failure, "check()", "");
 }
 
-void Transport::check(ddp_status status, const ddp_backend_failure& failure, const char* what) const {
+// call: of the backend, for a failure without a text. what: what the reader knows better.
+void Transport::check(ddp_status status, const ddp_backend_failure& failure, const std::string& call,
+                      const char* what) const {
     if (status == DDP_OK) return;
-    ErrorInfo error{status, str("backend ", backend_->name, *what ? ", " : "", what, ": ", failure.message),
-                    failure.rank};
-    throw Error(std::move(error));
+    const bool known = status < DDP_OK && status >= kLastError;
+    std::string why(failure.message, strnlen(failure.message, sizeof failure.message));
+    if (why.empty())
+        why = str(call, " returned ", known ? status_name(status) : std::to_string(status), " and no message");
+    else if (!known)
+        why += str(" (", call, " returned ", status, ", which is no status)");
+    throw Error(ErrorInfo{known ? status : DDP_ERROR_INTERNAL,
+                          str("backend ", backend_->name, *what ? ", " : "", what, ": ", why),
+                          failure.rank < setup_.world ? failure.rank : -1});
 }
 
 }  // namespace libddp

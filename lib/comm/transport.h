@@ -60,7 +60,7 @@ private:
 
     bool match_by_allgather(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
                             std::int32_t* rank);
-    void check(ddp_status status, const ddp_backend_failure& failure, const char* what) const;
+    void check(ddp_status status, const ddp_backend_failure& failure, const std::string& call, const char* what) const;
 
     const ddp_backend* backend_;
     const Setup setup_;

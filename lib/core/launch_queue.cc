@@ -37,7 +37,7 @@ ddp_group& LaunchQueue::link_of(const Entry& entry) const {
 
 void LaunchQueue::set_hook(HookPtr hook) {
     hook_ = std::move(hook);
-    hook_hash_ = Hash().add(hook_->name()).add(hook_->options()).value();
+    hook_hash_ = static_cast<std::uint32_t>(Hash().add(hook_->name()).add(hook_->options()).value());
     hook_bytes_in_ = 0;
     if (traffic_) copied_before_ = copied_bytes();
     traffic_ = std::make_shared<Traffic>();
@@ -75,7 +75,7 @@ void LaunchQueue::reset_layout(const BucketStore& store, const ParamTable& table
 
 void LaunchQueue::arm(const Step& step, const Participation& participation) {
     step_ = step;
-    step_.agreement ^= plan_hash_ ^ hook_hash_;
+    step_.agreement ^= plan_hash_;
     Entry* last = nullptr;
     for (std::size_t b = 0; b < entries_->size(); ++b) {
         Entry& entry = (*entries_)[b];
@@ -140,6 +140,7 @@ void LaunchQueue::launch(Entry& entry) {
     OpTag tag = number_->tag().keeping(std::shared_ptr<Entry>(entries_, &entry));
     tag.plan = step_.agreement;
     tag.step = step_.step;
+    tag.hook = hook_hash_;
     tag.bucket = entry.bucket.index;
     tag.label = entry.label;
     tag.executor = group_->link(static_cast<std::size_t>(entry.bucket.index))->executor();
@@ -229,6 +230,7 @@ void LaunchQueue::record_launch(const Entry& entry, record::EventKind kind, std:
 OpTag LaunchQueue::step_tag(Purpose purpose) const {
     OpTag tag = number_->tag(purpose);
     tag.plan = step_.agreement;
+    tag.hook = hook_hash_;
     tag.step = step_.step;
     tag.executor = group_->link(0)->executor();
     tag.synced_steps = step_.synced_steps;

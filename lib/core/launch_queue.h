@@ -144,7 +144,8 @@ private:
     std::vector<std::unique_ptr<ddp_group>> links_;  // hooks borrow them: they stay where they are
     record::Recorder recorder_;
     HookPtr hook_;
-    std::uint64_t hook_hash_ = 0, plan_hash_ = 0;
+    std::uint64_t plan_hash_ = 0;
+    std::uint32_t hook_hash_ = 0;
     std::atomic<std::uint64_t> hook_bytes_in_{0};
     std::shared_ptr<Traffic> traffic_;
     std::uint64_t copied_before_ = 0;  // under earlier hooks

@@ -20,7 +20,8 @@ struct StoreConfig {
     std::int64_t timeout_ms = kDefaultTimeoutMs;
     std::optional<std::string> secret = std::nullopt;  // nullopt: the environment's (rendezvous/secret.h); empty: none
     bool insecure = false;                             // tcp: needs no secret, etcd: no TLS, whatever the address is
-    std::string job = "";  // tcp: what the launcher calls the job. Processes of another one have another secret
+    std::string job = "";     // tcp: what the launcher calls the job. Processes of another one have another secret
+    std::size_t clients = 0;  // of a server: how many other processes are known to connect
 };
 
 // Every method may be called from any thread, several at once. Failures throw libddp::Error. timeout_ms: 0 takes the
@@ -107,6 +108,13 @@ std::shared_ptr<Store> open_store(StoreConfig config);
 
 // A further connection to a store that has been open: one attempt. Throws Error.
 std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms);
+
+// As Store::describe() of a client.
+std::string store_name(const std::string& uri);
+
+// Sets a key of a tcp store that does not exist yet, for a process that has too few descriptors for open_store(): one connection, one
+// attempt, no thread. Throws Error.
+void set_without_client(StoreConfig config, const std::string& key, std::string_view value, std::int64_t within_ms);
 
 }  // namespace libddp
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -483,6 +484,14 @@ std::unique_ptr<wire::Channel> attempt(const std::string& host, int port, const 
     fail(DDP_ERROR_INTERRUPTED, "a wait for the store at ", name, " was interrupted before there was a connection");
 }
 
+void send_all(wire::Channel& channel, std::string bytes, const std::string& name, const Deadline& deadline) {
+    Outbox outbox;
+    outbox.add(std::move(bytes));
+    while (!outbox.send(channel))
+        if (!wait_for(channel.fd(), POLLOUT, deadline))
+            fail(DDP_ERROR_TIMEOUT, "the store at ", name, " takes nothing");
+}
+
 }  // namespace
 
 std::unique_ptr<wire::Channel> connect_once(const std::string& host, int port, const std::string& secret,
@@ -491,6 +500,23 @@ std::unique_ptr<wire::Channel> connect_once(const std::string& host, int port, c
         return attempt(host, port, wire::derive_key(secret, kStoreKey), deadline);
     } catch (const Final& failure) {
         cannot_be_used(tcp_uri(host, port), failure);
+    }
+}
+
+Outcome ask_once(const std::string& host, int port, const std::string& secret, const Request& request,
+                 const Deadline& deadline) {
+    const auto channel = connect_once(host, port, secret, deadline);
+    const std::string name = tcp_uri(host, port);
+    send_all(*channel, encode_request(1, request), name, deadline);
+    FrameReader frames;
+    std::array<char, 4096> buffer;
+    for (;;) {
+        if (const auto frame = frames.next()) return decode_reply(*frame);
+        iovec piece{buffer.data(), buffer.size()};
+        if (const std::size_t count = channel->receive(&piece, 1); count > 0)
+            frames.feed({buffer.data(), count});
+        else if (!wait_for(channel->fd(), POLLIN, deadline))
+            fail(DDP_ERROR_TIMEOUT, "the store at ", name, " does not answer");
     }
 }
 

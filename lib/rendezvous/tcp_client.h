@@ -118,4 +118,8 @@ std::unique_ptr<wire::Channel> connect_to_server(const std::string& host, int po
 std::unique_ptr<wire::Channel> connect_once(const std::string& host, int port, const std::string& secret,
                                             const Deadline& deadline);
 
+// The answer to one request that does not wait, over a connection of its own.
+Outcome ask_once(const std::string& host, int port, const std::string& secret, const Request& request,
+                 const Deadline& deadline);
+
 }  // namespace libddp

@@ -201,6 +201,9 @@ std::int64_t call_bound(const StoreConfig& config) {
     return std::min<std::int64_t>(config.timeout_ms, 10'000);
 }
 
+// Descriptors of a server, and of this process's client. Most of them are those of the two event loops.
+constexpr std::size_t kToHost = 20;
+
 std::shared_ptr<Store> client_of(std::unique_ptr<wire::Channel> channel, int port, const StoreConfig& config) {
     auto client = std::make_shared<TcpClient>(std::move(channel), config.uri, port, call_bound(config));
     return std::make_shared<EngineStore>(std::move(client), config, config.uri);
@@ -209,6 +212,10 @@ std::shared_ptr<Store> client_of(std::unique_ptr<wire::Channel> channel, int por
 // config.secret: open_store has found it.
 std::shared_ptr<Store> host_tcp(const StoreUri& uri, StoreConfig config, const Deadline& deadline) {
     const std::string& secret = config.secret.value();
+    // Before ranks can connect with a server that then cannot go on.
+    require_descriptors(kToHost + config.clients,
+                        str("the store at ", tcp_uri(uri.host, uri.port),
+                            config.clients == 0 ? "" : str(" for ", config.clients + 1, " ranks")));
     auto server = std::make_unique<TcpServer>(uri.host, uri.port, secret, deadline);
     std::string name = tcp_uri(uri.host, server->port());
     auto channel = connect_to_server(server->local_host(), server->port(), secret, deadline);
@@ -265,6 +272,23 @@ std::shared_ptr<Store> reopen_store(StoreConfig config, std::int64_t within_ms) 
     }
     return client_of(connect_once(uri.host, uri.port, config.secret.value(), Deadline::after_ms(within_ms)), uri.port,
                      config);
+}
+
+std::string store_name(const std::string& uri) {
+    const StoreUri parsed = parse_store_uri(uri);
+    return parsed.is_file || parsed.etcd ? uri : tcp_uri(parsed.host, parsed.port);
+}
+
+void set_without_client(StoreConfig config, const std::string& key, std::string_view value, std::int64_t within_ms) {
+    const StoreUri uri = parse_store_uri(config.uri);
+    if (uri.is_file || uri.etcd) fail(DDP_ERROR_UNSUPPORTED, "only a tcp store takes a key without a client");
+    const auto deadline = Deadline::after_ms(within_ms);
+    const std::string secret = job_secret(config, deadline);
+    Request request;
+    request.op = Op::kCompareSet;
+    request.keys = {key};
+    request.values = {"", std::string(value)};
+    ask_once(uri.host, uri.port, secret, request, deadline);
 }
 
 }  // namespace libddp

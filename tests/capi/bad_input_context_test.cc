@@ -90,7 +90,7 @@ TEST_F(BadContext, OptionsThatMakeNoSense) {
     auto with_flags = [&](std::uint32_t flags, ddp_reduction reduction = DDP_REDUCTION_MEAN) {
         return with([=](auto& o) { o.flags = flags, o.reduction = reduction; });
     };
-    const std::string lonely_keep = "KEEP_LOCAL_UNUSED needs DDP_CONTEXT_FIND_UNUSED or STATIC_GRAPH";
+    const std::string lonely_keep = "KEEP_LOCAL_UNUSED needs DDP_CONTEXT_FIND_UNUSED or DDP_CONTEXT_STATIC_GRAPH";
     const std::string lonely_skip = "SKIP_UNUSED_BUCKETS needs DDP_CONTEXT_FIND_UNUSED";
     const std::uint32_t skip = DDP_CONTEXT_SKIP_UNUSED_BUCKETS;
     const std::uint32_t both = DDP_CONTEXT_FIND_UNUSED | DDP_CONTEXT_STATIC_GRAPH;

@@ -20,11 +20,12 @@ namespace failing_backend_test {
 
 std::atomic<bool> out_of_memory{false};
 std::atomic<ddp_status> code{DDP_ERROR_RANK_FAILED};
+std::atomic<const char*> text{"the cable is cut"};
 
 ddp_status run(void*, const ddp_collective*, ddp_backend_failure* failure) {
     if (out_of_memory) throw std::bad_alloc();  // as libddp's own code may on the way
     failure->rank = -1;
-    std::snprintf(failure->message, sizeof failure->message, "the cable is cut");
+    std::snprintf(failure->message, sizeof failure->message, "%s", text.load());
     return code;
 }
 
@@ -84,6 +85,29 @@ TEST(FailingBackend, AMismatchOfItsOwnKeepsItsWords) {
         EXPECT_EQ(ddp_error_code(error), DDP_ERROR_MISMATCH);
         EXPECT_EQ(ddp_error_rank(error), 0);
         EXPECT_THAT(ddp_error_message(error), HasSubstr("the cable is cut"));
+    });
+    code = DDP_ERROR_RANK_FAILED;
+}
+
+TEST(FailingBackend, WithoutATextTheCallAndItsStatusAreNamed) {
+    out_of_memory = false;
+    text = "";
+    code = DDP_ERROR_IO;
+    fail_on_rank_0([](ddp_error* error) {
+        EXPECT_EQ(ddp_error_code(error), DDP_ERROR_IO);
+        EXPECT_STREQ(ddp_error_message(error),
+                     "rank 0: backend failing: run() of allreduce returned DDP_ERROR_IO and no message");
+    });
+    code = 5;  // no status
+    fail_on_rank_0([](ddp_error* error) {
+        EXPECT_EQ(ddp_error_code(error), DDP_ERROR_INTERNAL);
+        EXPECT_EQ(ddp_error_rank(error), 0);
+        EXPECT_STREQ(ddp_error_message(error), "rank 0: backend failing: run() of allreduce returned 5 and no message");
+    });
+    text = "the cable is cut";
+    fail_on_rank_0([](ddp_error* error) {
+        EXPECT_THAT(ddp_error_message(error),
+                    HasSubstr("the cable is cut (run() of allreduce returned 5, which is no status)"));
     });
     code = DDP_ERROR_RANK_FAILED;
 }

@@ -76,7 +76,8 @@ struct Model {
 struct Program {
     int rank = 0, world = 1;
     std::string uri, backend;
-    std::unique_ptr<ddp::Group> group;
+    std::int64_t timeout_ms = 20'000;
+    std::unique_ptr<ddp::Group> group, second;
     std::unique_ptr<Model> model;  // freed before its group
 
     ddp_group_options options() const {
@@ -85,7 +86,7 @@ struct Program {
         options.world_size = world;
         options.init_method = uri.c_str();
         options.backend = backend.c_str();
-        options.timeout_ms = 20'000;
+        options.timeout_ms = timeout_ms;
         return options;
     }
     void join() { group = std::make_unique<ddp::Group>(options()); }
@@ -116,6 +117,10 @@ void c_locale(Program&, const std::string& name) {
     if (std::strcmp(text, "1,5") != 0) throw std::runtime_error("the locale has no decimal comma");
 }
 
+void timeout(Program& program, const std::string& ms) {
+    program.timeout_ms = std::stoll(ms);
+}
+
 void join(Program& program, const std::string&) {
     program.join();
 }
@@ -125,6 +130,42 @@ void allreduce(Program& program, const std::string& count) {
     program.group->allreduce(values.data(), values.size()).wait();
     const bool same = std::all_of(values.begin(), values.end(), [&](float value) { return value == values[0]; });
     say("allreduce", same ? static_cast<long long>(values[0]) : -1);
+}
+
+// Another group of all ranks.
+void second(Program& program, const std::string&) {
+    ddp_group_options options = program.options();
+    options.group_name = "second";
+    program.second = std::make_unique<ddp::Group>(options);
+}
+
+void allreduce_second(Program& program, const std::string&) {
+    std::vector<float> values(4, 1);
+    program.second->allreduce(values.data(), values.size()).wait();
+    say("allreduce_second", static_cast<long long>(values[0]));
+}
+
+void abort_group(Program& program, const std::string& reason) {
+    ddp::detail::call(ddp_group_abort, program.group->get(), reason.c_str());
+}
+
+void quit(Program&, const std::string& status) {
+    std::fflush(stdout);
+    status == "_exit" ? _exit(7) : std::exit(std::stoi(status));
+}
+
+// Frees the group while an allreduce waits for the other ranks.
+void abandon(Program& program, const std::string&) {
+    std::vector<float> values(1000);
+    ddp_work* work = nullptr;
+    ddp::detail::call(ddp_allreduce, program.group->get(), static_cast<const void*>(nullptr),
+                      static_cast<void*>(values.data()), values.size(), DDP_F32, DDP_SUM, &work);
+    program.group.reset();
+    ddp_error* error = nullptr;
+    ddp_work_wait(work, 0, &error);
+    std::printf("abandoned %s\n", error ? ddp_error_message(error) : "");
+    ddp_error_free(error);
+    ddp_work_free(work);
 }
 
 void train(Program& program, const std::string& steps) {
@@ -368,8 +409,14 @@ void spawn(Program&, const std::string&) {
 const std::map<std::string, std::function<void(Program&, const std::string&)>> kVerbs = {
     {"numpunct", numpunct},
     {"locale", c_locale},
+    {"timeout", timeout},
     {"join", join},
     {"allreduce", allreduce},
+    {"second", second},
+    {"allreduce_second", allreduce_second},
+    {"abort", abort_group},
+    {"quit", quit},
+    {"abandon", abandon},
     {"train", train},
     {"hook", hook},
     {"save", save},
@@ -400,6 +447,7 @@ int run(int argc, char** argv) {
         kVerbs.at(word.substr(0, equals))(program, equals == std::string::npos ? "" : word.substr(equals + 1));
     }
     program.model.reset();
+    program.second.reset();
     program.group.reset();
     return 0;
 }

@@ -73,6 +73,15 @@ TEST(Signature, NoSyncOnOneRankIsNamed) {
     EXPECT_THAT(story(bucket_of_step(2, 2), bucket_of_step(4, 4)), HasSubstr("ran ddp_finalize more often"));
 }
 
+TEST(Signature, OneCauseIsNamed) {
+    const Signature a = bucket_of_step(3, 3);
+    Signature hook = a, params = a;
+    hook.hook = 9;
+    hook.plan = params.plan = a.plan + 1;
+    EXPECT_THAT(story(a, hook), AllOf(HasSubstr("different communication hooks"), Not(HasSubstr("skip"))));
+    EXPECT_THAT(story(a, params), AllOf(HasSubstr("freeze or skip different parameters"), Not(HasSubstr("hook"))));
+}
+
 TEST(Verdict, ARanksOwnErrorNamesItOnce) {
     const ErrorInfo named = on_rank(2, {DDP_ERROR_CALLBACK, "the hook failed"});
     EXPECT_EQ(named.rank, 2);

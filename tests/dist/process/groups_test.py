@@ -1,0 +1,61 @@
+"""Two groups of one process: what happens in one explains what ranks see in the other."""
+from jobs import ProcessTest, main, run_job
+
+JOIN = ["join", "second"]
+WAIT = [*JOIN, "allreduce_second"]
+
+
+class Groups(ProcessTest):
+    def errors(self, verbs, backend="shm"):
+        """The lines of the ranks that fail, by rank."""
+        found = {}
+        for rank, (status, text) in enumerate(run_job(backend, verbs)):
+            self.assertNotEqual(status, "hangs", text)
+            found.update({rank: line for line in text.splitlines() if line.startswith("error ")})
+        return found
+
+    def test_first_cause(self):
+        """A rank whose first group broke leaves the second one, or its process ends: the others say what came first."""
+        first = "rank 1 called ddp_group_abort: out of cheese; that broke group 'world'"
+        for ends in ("nap=0", "quit=4", "quit=_exit"):
+            for backend in ("shm", "tcp"):
+                with self.subTest(ends=ends, backend=backend):
+                    errors = self.errors([WAIT, [*JOIN, "nap=300", "abort=out of cheese", "nap=300", ends], WAIT], backend)
+                    self.assertEqual(sorted(errors), [0, 2])
+                    self.assertEqual(errors[0], errors[2])
+                    self.assertIn(first, errors[0])
+                    self.assertTrue(errors[0].startswith("error DDP_ERROR_RANK_FAILED "), errors[0])
+                    self.assertNotIn("ddp_join", errors[0])
+                    if ends == "nap=0":
+                        self.assertIn(f"{first}, and rank 1 then left group 'second' while rank ", errors[0])
+                    elif ends == "quit=4":
+                        self.assertRegex(errors[0], rf"{first}, and rank 1 \(pid .*\) ended: its process exited with status 4")
+                    else:
+                        self.assertRegex(errors[0], rf"rank 1 \(pid .*\) died: .*; see also: {first}$")
+
+    def test_other_order(self):
+        """Rank 0 waits in one group and rank 1 in the other: the sentence names both groups and both collectives."""
+        verbs = ["timeout=1500", *JOIN]
+        for backend in ("shm", "tcp"):
+            with self.subTest(backend=backend):
+                errors = self.errors([[*verbs, "allreduce"], [*verbs, "nap=200", "allreduce_second"]], backend)
+                self.assertRegex(errors[0], r"^error DDP_ERROR_TIMEOUT allreduce of 100000 f32 \(sum\), called by the program itself in group "
+                                 r"'world': rank 1 is alive but did not get there: rank 1 is at allreduce of 4 f32 \(sum\), called by the "
+                                 r"program itself in group 'second', so the ranks use their groups in a different order; ")
+
+    def test_a_rank_does_not_blame_itself(self):
+        """A group is freed while its allreduce waits. Over tcp the other rank may have all that it needs for its result."""
+        sentence = "rank 0 left the group before its allreduce of 1000 f32 (sum), called by the program itself had ended; wait for each work"
+        for backend in ("shm", "tcp"):
+            with self.subTest(backend=backend):
+                (status, mine), (other_status, theirs) = run_job(backend, [["join", "abandon"], ["join", "nap=500", "allreduce=1000"]])
+                self.assertEqual(status, 0, mine)
+                self.assertIn(f"abandoned {sentence}", mine)
+                if backend == "shm" or other_status != 0:
+                    self.assertIn(f"error DDP_ERROR_RANK_FAILED {sentence}", theirs)
+                else:
+                    self.assertIn("allreduce 2", theirs)
+
+
+if __name__ == "__main__":
+    main()
