@@ -104,12 +104,12 @@ def _reachable_address():
 
 
 def _own_addresses():
-    """Addresses of this host that others may reach, best first. Nothing is sent for them."""
+    """Addresses of this host that others may reach, best first. The host's own name is not looked up: that may take long."""
     interface = os.environ.get("DDP_IFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if interface:
         yield from _addresses_of(interface)
         return
-    for peer in (os.environ.get("MASTER_ADDR"), socket.gethostname(), *_ADDRESSES_OF_NOBODY):
+    for peer in (os.environ.get("MASTER_ADDR"), *_ADDRESSES_OF_NOBODY):
         with contextlib.suppress(OSError):
             for family, _, _, _, place in socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM) if peer else ():
                 address = _source_toward(family, place)

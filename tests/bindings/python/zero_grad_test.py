@@ -3,6 +3,7 @@
     zero_grad_test.py EXAMPLE COUNT...      with that DataParallel, on so many ranks
 """
 import contextlib
+import importlib
 import pathlib
 import sys
 
