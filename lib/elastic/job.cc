@@ -397,6 +397,7 @@ void ElasticJob::heal(Group& group, const Roster& roster) {
     group.run({}, healing());
     if (!gives_buffers) fill_blocks(parts_.buffers, buffers.data());
     if (!gives) {
+        state_unknown_ = true;  // until all of it is here: memory may run out
         fill_blocks(parts_.state, values.data());
         log(LogLevel::kInfo, "rank ", roster.rank, " got the state of step ", std::max<std::int64_t>(newest, 0), ": ",
             values.size() + buffers.size(), " bytes from ", donors.size(), " ranks");
