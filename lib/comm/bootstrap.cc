@@ -151,7 +151,7 @@ JobEnvironment job_of(const GroupConfig& config) {
 // Without '/', so that no group has its keys below those of another, whatever their names: the last rank removes all that is below.
 std::string name_in_keys(const std::string& name) {
     std::string text;
-    for (const char c : name) text += c == '/' ? "%2F" : c == '%' ? "%25" : std::string(1, c);
+    for (const char c : name) text += c == '/' ? "|s" : c == '|' ? "|p" : std::string(1, c);
     return text;
 }
 
