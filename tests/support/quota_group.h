@@ -20,8 +20,9 @@ public:
             folder_ = home_ + name;
             before_ = home_ + group_in(home_ == "/sys/fs/cgroup" ? "::" : "cpu");
             if (mkdir(folder_.c_str(), 0755) != 0) continue;
-            const bool limited = home_ == "/sys/fs/cgroup" ? write("/cpu.max", quota_us, " ", period_us)
-                                                           : write("/cpu.cfs_period_us", period_us) && write("/cpu.cfs_quota_us", quota_us);
+            const bool limited = home_ == "/sys/fs/cgroup"
+                                     ? write("/cpu.max", quota_us, " ", period_us)
+                                     : write("/cpu.cfs_period_us", period_us) && write("/cpu.cfs_quota_us", quota_us);
             if (limited && write("/cgroup.procs", getpid())) return;
             rmdir(folder_.c_str());
         }
@@ -44,7 +45,8 @@ private:
     static std::string group_in(const std::string& word) {
         std::ifstream groups("/proc/self/cgroup");
         for (std::string line; std::getline(groups, line);)
-            if (line.find(word) != std::string::npos && line.find("cpuset") == std::string::npos) return line.substr(line.find(":/") + 1);
+            if (line.find(word) != std::string::npos && line.find("cpuset") == std::string::npos)
+                return line.substr(line.find(":/") + 1);
         return "";
     }
 

@@ -63,13 +63,15 @@ protected:
     }
     // A mount of version 2, and the group of this process.
     void second(const std::string& root, const std::string& group) {
-        write("proc/self/mountinfo", "29 22 0:26 " + root + " /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+        write("proc/self/mountinfo",
+              "29 22 0:26 " + root + " /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
         write("proc/self/cgroup", "0::" + group + "\n");
     }
     void first(const std::string& root, const std::string& group) {
         write("proc/self/mountinfo",
               "31 29 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
-              "32 29 0:29 " + root + " /sys/fs/cgroup/cpu,cpuacct rw,nosuid master:9 - cgroup cgroup rw,cpu,cpuacct\n");
+              "32 29 0:29 " +
+                  root + " /sys/fs/cgroup/cpu,cpuacct rw,nosuid master:9 - cgroup cgroup rw,cpu,cpuacct\n");
         write("proc/self/cgroup", "5:cpuset:/other\n4:cpu,cpuacct:" + group + "\n0::/\n");
     }
     void quota(const std::string& group, const std::string& quota_us, const std::string& period_us = "100000") {
@@ -89,9 +91,10 @@ TEST_F(Groups, WithoutAGroupThereIsNoQuota) {
 
 TEST_F(Groups, QuotasOfVersion2AreRoundedUp) {
     second("/", "/job");
-    const std::pair<const char*, int> cases[] = {{"400000 100000", 4}, {"350000 100000", 4}, {"300001 100000", 4}, {"300000 100000", 3},
-        {"1000 100000", 1}, {"50000 25000", 2}, {"max 100000", 0}, {"", 0}, {"none", 0}, {"-5 100000", 0}, {"100000 0", 0},
-        {"9223372036854775807 1", INT_MAX}};
+    const std::pair<const char*, int> cases[] = {
+        {"400000 100000", 4}, {"350000 100000", 4}, {"300001 100000", 4}, {"300000 100000", 3},
+        {"1000 100000", 1},   {"50000 25000", 2},   {"max 100000", 0},    {"", 0},
+        {"none", 0},          {"-5 100000", 0},     {"100000 0", 0},      {"9223372036854775807 1", INT_MAX}};
     for (const auto& [text, expected] : cases) {
         fs::remove_all(root_ / "sys");
         write("sys/fs/cgroup/job/cpu.max", std::string(text) + "\n");
@@ -168,7 +171,8 @@ TEST_F(Machine, ASetOfProcessorsTakesAnyNumber) {
 TEST_F(Machine, TheQuotaOfARealGroupBoundsIt) {
     made_up_processors = 64;
     ASSERT_GE(usable_processors(), 1);
-    if (const int quota = processors_of_quota(); quota != 0 && quota < 3) GTEST_SKIP() << "this test has a quota of " << quota << " already";
+    if (const int quota = processors_of_quota(); quota != 0 && quota < 3)
+        GTEST_SKIP() << "this test has a quota of " << quota << " already";
     {
         const QuotaGroup group(250'000, 100'000);
         if (!group.made()) GTEST_SKIP() << "this machine lets the test make no control group with a quota";
