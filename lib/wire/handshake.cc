@@ -589,7 +589,8 @@ void TlsHandshake::failed() {
         case SSL_R_BINDER_DOES_NOT_VERIFY:
         case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
         case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:  // what OpenSSL's server says then
-            fail(DDP_ERROR_PERMISSION_DENIED, "the other end has another key");
+            fail(DDP_ERROR_PERMISSION_DENIED, "the other end has another key",
+                 server_ ? ". Does it have the same job secret?" : "");
         case SSL_R_TLSV1_ALERT_NO_APPLICATION_PROTOCOL:
             fail(DDP_ERROR_PERMISSION_DENIED, "the server does not offer a connection that is ", words(protection_));
         case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:

@@ -12,6 +12,7 @@
 #include "trace.h"
 #include "util/printable.h"
 #include "util/text.h"
+#include "util/write_text.h"
 
 namespace {
 
@@ -23,30 +24,28 @@ struct Options {
     std::string trace, steps, json, report;
 };
 
-void tell_pace(const record::Pace& pace) {
-    std::cout << (pace.sentence.empty() ? "no rank is slow" : pace.sentence) << '\n'
-              << "  of an average step of " << record::duration_text(pace.step) << " (" << pace.steps << " steps, "
-              << pace.bytes << " bytes in collectives):\n";
+void tell_pace(std::ostream& out, const record::Pace& pace) {
+    out << (pace.sentence.empty() ? "no rank is slow" : pace.sentence) << '\n'
+        << "  of an average step of " << record::duration_text(pace.step) << " (" << pace.steps << " steps, "
+        << pace.bytes << " bytes in collectives):\n";
     for (const record::Lateness& rank : pace.ranks)
-        std::cout << "  rank " << rank.rank << ": others wait for it " << record::duration_text(rank.late)
-                  << " (in its hook " << record::duration_text(rank.in_hook) << "), it waits for others "
-                  << record::duration_text(rank.waits) << ", collectives take " << record::duration_text(rank.transfer)
-                  << '\n';
+        out << "  rank " << rank.rank << ": others wait for it " << record::duration_text(rank.late) << " (in its hook "
+            << record::duration_text(rank.in_hook) << "), it waits for others " << record::duration_text(rank.waits)
+            << ", collectives take " << record::duration_text(rank.transfer) << '\n';
 }
 
-void tell(const record::Group& group, std::int64_t patience_ns) {
+void tell(std::ostream& out, const record::Group& group, std::int64_t patience_ns) {
     const auto cause = record::find_cause(group, patience_ns);
-    std::cout << "group '" << libddp::printable(group.name)
-              << "': " << (cause ? libddp::printable(cause->sentence) : "no rank waits for another") << '\n';
-    for (const std::string& line : record::rank_lines(group)) std::cout << "  " << libddp::printable(line) << '\n';
-    if (const auto pace = record::find_pace(group)) tell_pace(*pace);
+    out << "group '" << libddp::printable(group.name)
+        << "': " << (cause ? libddp::printable(cause->sentence) : "no rank waits for another") << '\n';
+    for (const std::string& line : record::rank_lines(group)) out << "  " << libddp::printable(line) << '\n';
+    if (const auto pace = record::find_pace(group)) tell_pace(out, *pace);
 }
 
 void write_summary(const Options& options, const why::Job& job, std::int64_t patience_ns) {
     if (options.json.empty() && options.report.empty()) return;
     const std::string summary = why::summarize(job, patience_ns);
-    if (!options.json.empty() && !(libddp::FileOut(options.json) << summary << '\n').flush())
-        throw std::runtime_error("cannot write " + options.json);
+    if (!options.json.empty()) libddp::write_file(options.json, summary + "\n");
     if (!options.report.empty()) why::write_report(options.report, summary);
 }
 
@@ -55,13 +54,23 @@ void run(const Options& options) {
     const why::Job job = why::read_job(options.folder);
     for (const std::string& complaint : job.complaints)
         std::cerr << "ddp-why: " << libddp::printable(complaint) << '\n';
-    for (const record::Group& group : job.groups) tell(group, patience_ns);
+    libddp::TextOut text;
+    for (const record::Group& group : job.groups) tell(text, group, patience_ns);
+    libddp::write_output(text.str());
     write_summary(options, job, patience_ns);
     if (job.groups.empty())
         throw std::runtime_error("there is no record of a group of several ranks in " + options.folder);
     if (!options.trace.empty())
         why::write_trace(options.trace, job.processes, job.groups,
                          options.steps.empty() ? why::Steps{} : why::parse_steps(options.steps));
+}
+
+// Help and the version go to standard output, and complaints to standard error.
+int end_with(const CLI::App& app, const CLI::Error& wanted) {
+    libddp::TextOut text;
+    const int status = app.exit(wanted, text, std::cerr);
+    libddp::write_output(text.str());
+    return status;
 }
 
 }  // namespace
@@ -84,8 +93,12 @@ int main(int argc, char** argv) {
     app.add_option("--json", options.json, "Write what the records say, for programs")->type_name("FILE");
     app.add_option("--report", options.report, "Write a page that shows the job; needs Python's plotly")
         ->type_name("FILE");
-    CLI11_PARSE(app, argc, argv);
     try {
+        try {
+            app.parse(argc, argv);
+        } catch (const CLI::Error& wanted) {
+            return end_with(app, wanted);
+        }
         run(options);
         return 0;
     } catch (const std::exception& error) {

@@ -468,7 +468,7 @@ def main():
     try:
         show(summary, sys.argv[2])
     except OSError as error:
-        sys.exit(f"report.py: cannot write the page: {error}")
+        sys.exit(f"report.py: cannot write {sys.argv[2]}: {error.strerror}")
 
 
 if __name__ == "__main__":

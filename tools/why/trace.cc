@@ -9,6 +9,7 @@
 
 #include "record/clocks.h"
 #include "util/text.h"
+#include "util/write_text.h"
 
 namespace why {
 namespace {
@@ -206,10 +207,9 @@ void write_trace(const std::string& path, const std::vector<ProcessRecord>& reco
             RankRows(writer, position, group.name).write();
         }
     }
-    libddp::FileOut file(path);
     const nlohmann::json trace{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
-    file << trace.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // names may be no UTF-8
-    if (!file.flush()) throw std::runtime_error("cannot write the trace " + path);
+    // Names may be no UTF-8.
+    libddp::write_file(path, trace.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace why

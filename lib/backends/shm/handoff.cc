@@ -114,7 +114,10 @@ Descriptor connect_to(const std::string& name, const Deadline& deadline) {
     while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
         if (errno != EAGAIN && errno != EINTR)
             fail(DDP_ERROR_UNAVAILABLE,
-                 "the rank that makes the shared memory cannot be reached: ", std::strerror(errno));
+                 "the rank that makes the shared memory cannot be reached at its local socket: ", std::strerror(errno),
+                 ". If it still runs, it is on another host that has the same boot id and number of a network "
+                 "namespace, as a cloned machine, or the same DDP_HOST_ID. Set DDP_HOST_ID to another text on each "
+                 "host, or choose backend tcp");
         if (interrupt::wanted()) ended_by_program();
         if (deadline.expired()) too_late();
     }

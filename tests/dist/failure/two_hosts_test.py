@@ -30,14 +30,15 @@ MARK = b"\x3f" * 64  # the worker's allreduce sends nothing else
 class TwoHosts:
     """A rank on each host. The worker of rank 0 runs the store."""
 
-    def __init__(self, link, verbs, options=""):
+    def __init__(self, link, verbs, options="", backend="tcp", host_ids=(None, None)):
         self.link = link
-        settings = {"world": 2, "init": f"tcp://{link.addresses[0]}:{PORT}", "timeout": TIMEOUT_MS, "backend": "tcp", "secret": SECRET}
+        settings = {"world": 2, "init": f"tcp://{link.addresses[0]}:{PORT}", "timeout": TIMEOUT_MS, "backend": backend, "secret": SECRET}
         if options:
             settings["options"] = options
         self.ranks = [subprocess.Popen(
             [*link.prefix(rank), WORKER, f"rank={rank}", *(f"{key}={value}" for key, value in settings.items()), "--", *verbs],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **({"DDP_HOST_ID": host_ids[rank]} if host_ids[rank] else {})}) for rank in range(2)]
 
     def output(self):
         """What both have written, when both have ended."""
@@ -51,8 +52,8 @@ class TwoHosts:
 
 
 @contextlib.contextmanager
-def job(link, verbs, options=""):
-    hosts = TwoHosts(link, verbs, options)
+def job(link, verbs, **settings):
+    hosts = TwoHosts(link, verbs, **settings)
     try:
         yield hosts
     finally:
@@ -127,7 +128,7 @@ class Capture:
 class Wire(unittest.TestCase):
     def captured(self, options):
         with namespaces.Link("1gbit") as link, Capture(link) as capture:
-            with job(link, ["join", "allreduce=200000", "allreduce=1000", "mark=done"], options) as hosts:
+            with job(link, ["join", "allreduce=200000", "allreduce=1000", "mark=done"], options=options) as hosts:
                 for output in hosts.output():
                     self.assertIn("at done ", output)
         self.assertGreater(len(capture.bytes), 500_000)
@@ -140,6 +141,28 @@ class Wire(unittest.TestCase):
         """So this test can see."""
         for options in ("wire=plain", "wire=auth"):
             self.assertIn(MARK, self.captured(options))
+
+
+class Clones(unittest.TestCase):
+    """Hosts that tell the same of themselves, as cloned machines with one boot id do: memory cannot be handed over."""
+
+    def outputs(self, backend, host_ids):
+        with namespaces.Link(None) as link, job(link, ["join", "allreduce=1000", "mark=done"], backend=backend, host_ids=host_ids) as hosts:
+            return hosts.output()
+
+    def test_the_error_says_what_to_set(self):
+        for backend in ("auto", "shm", "hierarchical"):
+            begin = time.monotonic()
+            for rank, output in enumerate(self.outputs(backend, ("clone", "clone"))):
+                with self.subTest(backend, rank=rank):
+                    for words in ("Connection refused", "cloned machine", "Set DDP_HOST_ID to another text on each host", "backend tcp"):
+                        self.assertIn(words, output)
+            self.assertLess(time.monotonic() - begin, TIMEOUT_MS / 1000, backend)
+
+    def test_what_it_says_helps(self):
+        for backend, host_ids in (("auto", ("clone 1", "clone 2")), ("hierarchical", ("clone 1", "clone 2")), ("tcp", ("clone", "clone"))):
+            for output in self.outputs(backend, host_ids):
+                self.assertIn("at done ", output, backend)
 
 
 if __name__ == "__main__":

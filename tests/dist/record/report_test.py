@@ -219,6 +219,20 @@ class ReportTest(unittest.TestCase):
         self.assertIn("python3 has made no report", done.stderr)
         self.assertEqual(json.loads((self.folder / "alone.json").read_text(encoding="utf-8"))["format"], "ddp-why 1")
 
+    def test_a_full_disk(self):
+        for option in ("--json", "--trace"):
+            done = run(WHY, self.records, option, "/dev/full", status=1)
+            self.assertIn("ddp-why: cannot write /dev/full: No space left on device", done.stderr)
+        for words in ((self.records,), ("--help",), ("--version",)):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([WHY, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (1, "ddp-why: cannot write standard output: No space left on device\n"))
+
+    @needs_plotly
+    def test_a_full_disk_under_the_page(self):
+        done = run(WHY, self.records, "--report", "/dev/full", status=1)
+        self.assertIn("report.py: cannot write /dev/full: No space left on device", done.stderr)
+
     @needs_plotly
     @unittest.skipUnless(CHROMIUM, "no chromium")
     def test_in_a_browser(self):

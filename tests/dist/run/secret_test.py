@@ -5,6 +5,7 @@ skipped.
 """
 import glob
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -148,6 +149,16 @@ class SecretTest(Case):
                     self.assertNotIn(SECRET.encode(), text, path)
                     os.remove(path)
                 self.port = free_port()
+
+    def test_node_0_says_that_a_node_has_another_secret(self):
+        """The other one cannot tell it, and knows only itself that it is refused."""
+        nodes = [self.start("--nnodes", 2, "--node-rank", node, "-n", 1, "--rdzv", f"{HOST}:{self.port}", "--timeout", 8, RANK, "meet", self.done,
+                            env=clean_environment(DDP_SECRET=secret)) for node, secret in enumerate((SECRET, SECRET + "?"))]
+        for result in map(Result, nodes):
+            self.expect(result, 1)
+            says = rb"store: 10\.210\.0\.1:\d+ was refused: the other end has another key\. Does it have the same job secret\?\n"
+            self.assertEqual(bool(re.search(says, result.err)), b"node 1 has not come" in result.err, str(result))
+            self.assertNotIn(SECRET.encode(), result.err)
 
     def test_node_0_says_that_others_cannot_reach_its_name(self):
         nodes = [self.start("--nnodes", 2, "--node-rank", node, "-n", 1, "--rdzv", f"debian:{self.port}", RANK, "meet", self.done,
