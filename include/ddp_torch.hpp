@@ -455,9 +455,10 @@ private:
         for (std::size_t index = 0; index < names_.size(); ++index)
             if (missing_[index]) names += (names.empty() ? "" : ", ") + names_[index];
         throw Error(DDP_ERROR_INVALID_STATE, when + " gave no gradient for " + names +
-                                                 ", so it was not finished. Where a forward pass does not use each "
-                                                 "parameter, set find_unused_parameters, and let the "
-                                                 "loss depend on everything that forward returns");
+                                                 ", so it was not finished. Freeze parameters that are not trained: "
+                                                 "requires_grad_(false) before the model is wrapped. Where a forward "
+                                                 "pass uses only some of the others, set find_unused_parameters, and "
+                                                 "let the loss depend on everything that forward returns");
     }
 
     /* A parameter as it was registered. */

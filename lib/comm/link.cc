@@ -152,7 +152,7 @@ ErrorInfo Link::join_failed(ErrorInfo error, const Deadline& deadline) {
     if (here) error = could_not_join(place_.rank, config_.name, std::move(error));
     const ErrorInfo agreed = monitor_->resolve(error, joining());
     // Without the store, who comes late would not learn why nobody is there.
-    if (place_.store_may_end && (here || !may_be_an_echo(agreed.code)))
+    if (place_.store_may_end && (here || agreed.code == DDP_ERROR_MISMATCH || agreed.code == DDP_ERROR_LIMIT))
         monitor_->leave_last(std::clamp<std::int64_t>(deadline.remaining_ms(), 1, kLatecomerMs));
     return agreed;
 }

@@ -195,6 +195,8 @@ void Reducer::collect_accumulated() {
 
 void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
     std::string names;
+    const bool never_announced =
+        std::all_of(missing.begin(), missing.end(), [&](auto id) { return state(id).calls.load() == 0; });
     for (std::size_t i = 0; i < missing.size() && i < kNamedParams; ++i) {
         const ParamState& s = state(missing[i]);
         names += str(i ? ", '" : "'", name(missing[i]), "'");
@@ -203,7 +205,10 @@ void Reducer::report_missing(const std::vector<std::int32_t>& missing) {
     if (missing.size() > kNamedParams) names += str(" and ", missing.size() - kNamedParams, " more");
     const char* advice = options_.static_graph ? "; they were used in the first synced step, and with "
                                                  "DDP_CONTEXT_STATIC_GRAPH the graph may not change"
-                                               : "";
+                         : never_announced
+                             ? "; freeze parameters that are not trained (ddp_set_frozen), and if a step may "
+                               "use some parameters only, create the context with DDP_CONTEXT_FIND_UNUSED"
+                             : "";
     ErrorInfo error{DDP_ERROR_MISSING_GRADIENT,
                     str("ddp_finalize on rank ", group_->rank(), ", step ", steps_, ": ", missing.size(), " of ",
                         table_.size(), missing.size() == 1 ? " gradients was" : " gradients were",

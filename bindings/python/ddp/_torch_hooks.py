@@ -9,6 +9,7 @@ import torch
 
 from ._errors import UnsupportedError
 from ._torch_module import from_order
+from .work import name_of
 
 
 class GradBucket:
@@ -53,18 +54,25 @@ class GradBucket:
             raise ValueError("set_buffer: the tensor is not contiguous")
         self._result = tensor
 
-    def _finish(self, result):
+    def _finish(self, hook, result):
+        future = isinstance(result, torch._C.Future)
+        result = result.wait() if future else result
         if isinstance(result, (list, tuple)) and len(result) == 1:
             result, = result
-        if not isinstance(result, torch.Tensor):
-            raise TypeError("the hook's result: a torch.futures.Future of a tensor, or a tensor, is expected, not "
-                            f"{type(result).__name__}")
-        if result.numel() != self._own.numel():  # one element would become all of them
-            raise ValueError(f"the hook's result: it has {result.numel()} elements, the bucket {self._own.numel()}")
-        if result.is_complex() and not self._own.is_complex():
-            raise TypeError(f"the hook's result: it is {result.dtype}, the bucket {self._own.dtype}")
+        # One element would become all of them, and a complex one would lose a part.
+        if not isinstance(result, torch.Tensor) or result.numel() != self._own.numel() or result.is_complex() > self._own.is_complex():
+            kind = f"a tensor of {result.numel()} elements of type {_name_of(result.dtype)}" if isinstance(result, torch.Tensor) else \
+                "None" if result is None else f"an object of type {type(result).__name__}"
+            raise TypeError(f"the hook {name_of(hook)} returned {'a Future of ' if future else ''}{kind} for bucket {self.index()}; return "
+                            f"a tensor of its {self._own.numel()} elements of type {_name_of(self._own.dtype)}, such as "
+                            "bucket.buffer(), or a torch.futures.Future of one")
         if result.data_ptr() != self._own.data_ptr():
             self._own.copy_(result.reshape(-1))
+
+
+def _name_of(dtype):
+    """float32 for torch.float32."""
+    return str(dtype).rsplit(".", 1)[-1]
 
 
 def allreduce_hook(group, bucket):

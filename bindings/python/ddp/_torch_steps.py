@@ -179,8 +179,7 @@ class Steps:
         def call(_, bucket):
             given = GradBucket(bucket, tensors, orders)
             with torch.no_grad():
-                result = hook(state, given)
-                given._finish(result.wait() if isinstance(result, torch._C.Future) else result)
+                given._finish(hook, hook(state, given))
 
         self.context.set_hook(call)
 
@@ -430,8 +429,8 @@ class Steps:
         names = [self.names[index] for index in sorted(self._missing)]
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         advice = ("A static graph uses the same parameters in each step" if self.options.static_graph else
-                  "Where a forward pass does not use each parameter, say find_unused_parameters=True, and let the loss depend on everything "
-                  "that forward returns")
+                  "Freeze parameters that are not trained: requires_grad=False before the model is wrapped. Where a forward pass uses only "
+                  "some of the others, say find_unused_parameters=True, and let the loss depend on everything that forward returns")
         raise InvalidStateError(f"{when} gave no gradient for {shown or 'any parameter'}, so the step was not finished. {advice}")
 
     def _announce(self, index):

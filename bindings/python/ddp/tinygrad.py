@@ -113,7 +113,8 @@ class DataParallel:
         missing = [parameter.name for parameter, tensor in self._tensors.items() if tensor.grad is None]
         if missing:
             raise MissingGradientError(f"no gradient for {', '.join(missing[:8])}{' and more' if len(missing) > 8 else ''}: call average() "
-                                       "after the backward pass of a loss that all tensors take part in")
+                                       "after the backward pass of a loss that all tensors take part in, and freeze tensors that are not "
+                                       "trained before DataParallel is made")
         for parameter, tensor in self._tensors.items():
             if (tensor.grad.shape, tensor.grad.dtype) != (tensor.shape, tensor.dtype):
                 raise ValueError(f"{parameter.name}: its gradient is {_layout(tensor.grad)}, the tensor {_layout(tensor)}")

@@ -44,12 +44,75 @@ static int too_many_dimensions(int ndim) {
     return 1;
 }
 
-static int refuse_type(const char* what) {
+static int refuse_type(const char* name) {
     PyErr_Format(PyExc_TypeError,
-                 "the array's type%s is not supported: float16, bfloat16, float32, float64, int32, int64, "
-                 "uint8, complex64 and complex128 are, in this machine's byte order",
-                 what);
+                 "the array's elements are %s; libddp has float16, bfloat16, float32, float64, int32, int64, "
+                 "uint8, complex64 and complex128, in this machine's byte order",
+                 name);
     return -1;
+}
+
+/* DLPack's codes of types, and how many bits are part of the name: all, or those that the name has already. */
+static int refuse_dlpack(const DdpDlTensor* tensor) {
+    static const char* const names[] = {"int", "uint", "float", "a handle of ", "bfloat", "complex", "bool"};
+    static const char* const small[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
+                                        "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
+                                        "float6_e2m3fn",   "float6_e3m2fn", "float4_e2m1fn"};
+    enum { KNOWN = sizeof names / sizeof *names, SMALL = sizeof small / sizeof *small, BOOL = 6 };
+    const int code = tensor->dtype.code, bits = tensor->dtype.bits;
+    char name[64];
+    if (code == BOOL)
+        PyOS_snprintf(name, sizeof name, "bool");
+    else if (code < KNOWN)
+        PyOS_snprintf(name, sizeof name, "%s%d%s", names[code], bits,
+                      tensor->dtype.lanes == 1 ? "" : ", several together");
+    else if (code < KNOWN + SMALL)
+        PyOS_snprintf(name, sizeof name, "%s", small[code - KNOWN]);
+    else
+        PyOS_snprintf(name, sizeof name, "of DLPack's type %d with %d bits", code, bits);
+    return refuse_type(name);
+}
+
+/* The same of a format of the struct module. */
+static int refuse_format(const char* format, Py_ssize_t size) {
+    static const char* const names[] = {"?bool",   "bint8",   "hint16",      "Huint16",       "Iuint32",
+                                        "Luint64", "Quint64", "glongdouble", "Zgclongdouble", "Oobject"};
+    const char* letters = format ? format : "";
+    const int foreign = *letters == '<' || *letters == '>' || *letters == '!';
+    if (foreign || *letters == '@' || *letters == '=') ++letters;
+    char name[64];
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        const size_t length = names[i][0] == 'Z' ? 2 : 1;
+        if (strlen(letters) == length && strncmp(letters, names[i], length) == 0) {
+            PyOS_snprintf(name, sizeof name, "%s", names[i] + length);
+            return refuse_type(name);
+        }
+    }
+    if (foreign && dtype_of_format(letters, size))
+        PyOS_snprintf(name, sizeof name, "in the byte order of another machine (format '%.20s')", format);
+    else
+        PyOS_snprintf(name, sizeof name, "of %d bytes (format '%.20s')", (int)size, format ? format : "");
+    return refuse_type(name);
+}
+
+static const char* device_name(int kind) {
+    switch (kind) {
+        case 4:
+            return "OpenCL";
+        case 7:
+            return "Vulkan";
+        case 8:
+            return "Metal";
+        case 10:
+        case 11:
+            return "ROCm";
+        case 13:
+            return "CUDA, managed";
+        case 14:
+            return "oneAPI";
+        default:
+            return "unknown to libddp";
+    }
 }
 
 static int refuse_order(void) {
@@ -61,14 +124,15 @@ static int refuse_order(void) {
 
 static int describe_dlpack(DdpMemory* memory, const DdpDlTensor* tensor) {
     memory->dtype = dtype_of_dlpack(tensor);
-    if (!memory->dtype) return refuse_type("");
+    if (!memory->dtype) return refuse_dlpack(tensor);
     if (too_many_dimensions(tensor->ndim)) return -1;
     if (tensor->device.kind == DDP_DL_CUDA) {
         memory->device.kind = DDP_DEVICE_CUDA;
         memory->device.index = tensor->device.index;
     } else if (tensor->device.kind != DDP_DL_CPU && tensor->device.kind != DDP_DL_CUDA_HOST) {
-        PyErr_Format(PyExc_TypeError, "the array is on a device of DLPack's kind %d; the CPU's memory is supported",
-                     (int)tensor->device.kind);
+        PyErr_Format(PyExc_TypeError,
+                     "the array is on a device of DLPack's kind %d (%s); libddp takes memory of the CPU and of CUDA",
+                     (int)tensor->device.kind, device_name((int)tensor->device.kind));
         return -1;
     }
     memory->ndim = tensor->ndim;
@@ -142,11 +206,7 @@ int ddp_py_take_buffer(DdpMemory* memory, PyObject* array) {
     if (PyObject_GetBuffer(array, &memory->buffer, PyBUF_FULL_RO) != 0) return -1;
     const Py_buffer* buffer = &memory->buffer;
     memory->dtype = dtype_of_format(buffer->format, buffer->itemsize);
-    if (!memory->dtype) {
-        char name[40];
-        PyOS_snprintf(name, sizeof name, " (format '%.20s')", buffer->format ? buffer->format : "");
-        return refuse_type(name);
-    }
+    if (!memory->dtype) return refuse_format(buffer->format, buffer->itemsize);
     if (too_many_dimensions(buffer->ndim)) return -1;
     if (!PyBuffer_IsContiguous(buffer, 'C')) return refuse_order();
     memory->ndim = buffer->ndim;

@@ -57,9 +57,10 @@ class Taken(unittest.TestCase):
     def test_refused(self):
         frozen = np.zeros(3, "f4")
         frozen.flags.writeable = False
-        for given, kind, word in ((np.zeros(3, "i2"), TypeError, "type"), (np.zeros(3, "?"), TypeError, "type"),
-                                  (np.zeros(3, ">f4"), TypeError, "byte order"), (np.array(["a"]), TypeError, "type"),
-                                  (np.zeros(3, "f4,f4"), TypeError, "type"), ([1.0], TypeError, "list"),
+        for given, kind, word in ((np.zeros(3, "i2"), TypeError, "elements are int16; libddp has float16"),
+                                  (np.zeros(3, "?"), TypeError, "are bool;"), (np.array(["a"]), TypeError, "'1w'"),
+                                  (np.zeros(3, ">f4"), TypeError, "are in the byte order of another machine"),
+                                  (np.zeros(3, "f4,f4"), TypeError, "of 8 bytes (format 'T{"), ([1.0], TypeError, "list"),
                                   (None, TypeError, "NoneType"), (frozen, ValueError, "read-only"),
                                   (b"abc", ValueError, "read-only"), (np.zeros((1,) * 17, "f4"), ValueError, "17")):
             with self.subTest(given=str(given)), support.raises(self, kind, word):

@@ -72,11 +72,19 @@ class Interface(OnRanks):
                 self.assertTrue(tensor.grad.eq(tensor.numel()).all())
 
     def test_wrong_results_of_hooks(self):
-        for hook, words in ((lambda _, bucket: None, ("hook's result", "NoneType")),
-                            (lambda _, bucket: [], ("hook's result", "list")),
-                            (lambda _, bucket: torch.tensor(7.0), ("hook's result", "it has 1 elements")),
-                            (lambda _, bucket: bucket.buffer()[:1], ("hook's result", "it has 1 elements")),
-                            (lambda _, bucket: bucket.buffer() * 1j, ("hook's result", "complex64")),
+        def future_of_none(_, bucket):
+            future = torch.futures.Future()
+            future.set_result(None)
+            return future
+
+        for hook, words in ((lambda _, bucket: None, ("the hook '", "returned None for bucket 0; return a tensor of its ",
+                                                      " elements of type float32, such as bucket.buffer(), or a torch.futures.Future")),
+                            (future_of_none, ("returned a Future of None for bucket 0; return a tensor of",)),
+                            (lambda _, bucket: [], ("returned an object of type list for bucket 0",)),
+                            (lambda _, bucket: torch.tensor(7.0), ("returned a tensor of 1 elements of type float32 for bucket 0",)),
+                            (lambda _, bucket: bucket.buffer()[:1], ("returned a tensor of 1 elements of type float32",)),
+                            (lambda _, bucket: bucket.buffer() * 1j, ("elements of type complex64 for bucket 0; return",)),
+                            (lambda _, bucket: 7, ("returned an object of type int for bucket 0",)),
                             (lambda _, bucket: bucket.set_buffer(torch.zeros(1)), ("set_buffer", "1 elements"))):
             group = self.group.split(0)
             with support.raises(self, (TypeError, ValueError, ddp.Error), *words):  # or as another rank tells it, in whatever call

@@ -39,22 +39,21 @@ class Groups(ProcessTest):
         for backend in ("shm", "tcp"):
             with self.subTest(backend=backend):
                 errors = self.errors([[*verbs, "allreduce"], [*verbs, "nap=200", "allreduce_second"]], backend)
-                self.assertRegex(errors[0], r"^error DDP_ERROR_TIMEOUT allreduce of 100000 f32 \(sum\), called by the program itself in group "
-                                 r"'world': rank 1 is alive but did not get there: rank 1 is at allreduce of 4 f32 \(sum\), called by the "
-                                 r"program itself in group 'second', so the ranks use their groups in a different order; ")
+                self.assertRegex(errors[0], r"^error DDP_ERROR_TIMEOUT allreduce of 100000 f32 \(sum\), called by the program itself in "
+                                 r"group 'world': rank 1 is alive but did not get there: rank 1 is at allreduce of 4 f32 \(sum\), called "
+                                 r"by the program itself in group 'second', so the ranks use their groups in a different order; ")
 
     def test_a_rank_does_not_blame_itself(self):
-        """A group is freed while its allreduce waits. Over tcp the other rank may have all that it needs for its result."""
-        sentence = "rank 0 left the group before its allreduce of 1000 f32 (sum), called by the program itself had ended; wait for each work"
+        """A group is freed while its allreduce waits, or before that has begun. Over tcp the other rank may have all that it needs."""
+        began = ("rank 0 left the group before its allreduce of 1000 f32 (sum), called by the program itself had ended; wait for each "
+                 "work")
         for backend in ("shm", "tcp"):
             with self.subTest(backend=backend):
-                (status, mine), (other_status, theirs) = run_job(backend, [["join", "abandon"], ["join", "nap=500", "allreduce=1000"]])
+                (status, mine), (_, theirs) = run_job(backend, [["join", "abandon"], ["join", "nap=500", "allreduce=1000"]])
                 self.assertEqual(status, 0, mine)
-                self.assertIn(f"abandoned {sentence}", mine)
-                if backend == "shm" or other_status != 0:
-                    self.assertIn(f"error DDP_ERROR_RANK_FAILED {sentence}", theirs)
-                else:
-                    self.assertIn("allreduce 2", theirs)
+                self.assertTrue(f"abandoned {began}" in mine or "abandoned the group was freed" in mine, mine)
+                self.assertTrue(f"error DDP_ERROR_RANK_FAILED {began}" in theirs or (backend == "tcp" and "allreduce 2" in theirs) or
+                                "rank 0 left the group while rank 1 still needed it for allreduce of 1000 f32" in theirs, theirs)
 
 
 if __name__ == "__main__":
