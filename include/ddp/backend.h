@@ -55,6 +55,9 @@ typedef struct ddp_backend_host {
      * waits that sleep, about every 50 ms, without a lock: in `create`, and with DDP_BACKEND_INTERRUPTIBLE in `run` and
      * `match`. 0 on libddp's own threads. Exists if struct_size covers it. Threads: any. */
     int32_t (*interrupted)(void* handle);
+    /* Deletes a key of the group's part of the store, for all ranks. DDP_OK also if there is none. Keys that a backend
+     * leaves go when every rank has let go of the group. Exists if struct_size covers it. Threads: any. */
+    ddp_status (*store_delete)(void* handle, const char* key, ddp_backend_failure* failure);
 } ddp_backend_host;
 
 typedef int32_t ddp_collective_kind;

@@ -51,6 +51,7 @@ struct Transport::Host {
         services.store_value_free = &std::free;
         services.log = &write_log;
         services.interrupted = [](void*) -> std::int32_t { return interrupt::wanted() ? 1 : 0; };
+        services.store_delete = &store_delete;
     }
 
     template <class F>
@@ -87,6 +88,10 @@ struct Transport::Host {
             *value = copy;
             *size = found.size();
         });
+    }
+
+    static ddp_status store_delete(void* handle, const char* key, ddp_backend_failure* failure) {
+        return guarded(handle, failure, [&](Host& host) { host.setup.store->remove(host.setup.prefix + key); });
     }
 
     static void write_log(void* handle, int32_t level, const char* message) {

@@ -25,7 +25,7 @@ SIZE(ddp_backend_failure, 512);
 FIELD(ddp_backend_failure, rank, 0);
 FIELD(ddp_backend_failure, message, 4);
 
-SIZE(ddp_backend_host, 96);
+SIZE(ddp_backend_host, 104);
 FIELD(ddp_backend_host, struct_size, 0);
 FIELD(ddp_backend_host, handle, 8);
 FIELD(ddp_backend_host, rank, 16);
@@ -40,6 +40,7 @@ FIELD(ddp_backend_host, store_get, 64);
 FIELD(ddp_backend_host, store_value_free, 72);
 FIELD(ddp_backend_host, log, 80);
 FIELD(ddp_backend_host, interrupted, 88);
+FIELD(ddp_backend_host, store_delete, 96);
 
 SIZE(ddp_collective, 112);
 FIELD(ddp_collective, struct_size, 0);

@@ -68,6 +68,12 @@ def etcd_replica():
     write("etcd_replica", "life", bytes([0, 0, 0, 0, 0, 1, 0] + [0, 0, 0, 4, 1, len(batch)]) + batch + bytes([0, 0, 0, 1, 1, 0]))
 
 
+def tcp_directory():
+    write("tcp_directory", "two", bytes([1]) + b"tls 1 127.0.0.1 29517\ntls 1 ::1 65535")
+    write("tcp_directory", "other", bytes([1]) + b"tls 1 127.0.0.1 29517\nplain 2 10.0.0.2 1")
+    write("tcp_directory", "far", bytes([0]) + b"tls 99999999999 host 65536\n")
+
+
 def store_frames():
     # The first byte: bytes that come at a time, less one.
     write("store_frames", "set", b"\xff" + request(SET, ["key"], ["value"]))
@@ -350,6 +356,6 @@ def job_records():
           fact(failure, 0, struct.pack("<qiiiiq", 30, -2, -1, -1, -1, -1) + b"no memory\0"))
 
 
-for make in (job_records, packed_records, rosters, etcd_json, etcd_replica, store_frames, store_state, store_replies, environment, addresses,
-             file_log, plans, hook_states, options, verdicts, topologies, shared_memory, wire, codecs, tools, api):
+for make in (job_records, packed_records, rosters, etcd_json, etcd_replica, tcp_directory, store_frames, store_state, store_replies,
+             environment, addresses, file_log, plans, hook_states, options, verdicts, topologies, shared_memory, wire, codecs, tools, api):
     make()

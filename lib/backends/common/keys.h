@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 
 #include "ddp/backend.h"
@@ -30,6 +31,13 @@ public:
         std::string result(static_cast<const char*>(value), size);
         host_.store_value_free(value);
         return result;
+    }
+
+    // When every rank has read it. If that fails, or libddp is older than this module, the key stays until the group ends.
+    void forget(const std::string& key) const {
+        if (host_.struct_size <= offsetof(ddp_backend_host, store_delete) || !host_.store_delete) return;
+        ddp_backend_failure failure{-1, ""};
+        host_.store_delete(host_.handle, (prefix_ + key).c_str(), &failure);
     }
 
 private:

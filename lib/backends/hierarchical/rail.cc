@@ -28,6 +28,7 @@ Rail::Rail(const ddp_backend_host& host, const ddp_backend* backend, const backe
     host_.store_get = &store_get;
     host_.log = &write_log;
     if (host.interrupted) host_.interrupted = &interrupted;
+    if (host.store_delete) host_.store_delete = &store_delete;
     std::vector<std::int32_t> ranks;
     for (int on = 0; on < topology.hosts(); ++on) ranks.push_back(topology.ranks(on)[static_cast<std::size_t>(number)]);
     const record::Connecting connecting(std::move(ranks));
@@ -78,6 +79,11 @@ ddp_status Rail::store_get(void* self, const char* key, std::int64_t timeout_ms,
                            ddp_backend_failure* failure) {
     const Rail& rail = *static_cast<Rail*>(self);
     return rail.outer_.store_get(rail.outer_.handle, (rail.prefix_ + key).c_str(), timeout_ms, value, size, failure);
+}
+
+ddp_status Rail::store_delete(void* self, const char* key, ddp_backend_failure* failure) {
+    const Rail& rail = *static_cast<Rail*>(self);
+    return rail.outer_.store_delete(rail.outer_.handle, (rail.prefix_ + key).c_str(), failure);
 }
 
 std::int32_t Rail::interrupted(void* self) {

@@ -28,6 +28,7 @@ private:
                                 ddp_backend_failure* failure);
     static ddp_status store_get(void* self, const char* key, std::int64_t timeout_ms, void** value, std::size_t* size,
                                 ddp_backend_failure* failure);
+    static ddp_status store_delete(void* self, const char* key, ddp_backend_failure* failure);
     static std::int32_t interrupted(void* self);
     static void write_log(void* self, std::int32_t level, const char* message);
     void check(ddp_status status, const ddp_backend_failure& failure) const;

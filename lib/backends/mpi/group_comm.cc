@@ -13,6 +13,8 @@
 namespace libddp::mpi {
 namespace {
 
+constexpr const char* kPlaces = "place/";
+
 std::string quoted_or_unnamed(const std::string& job) {
     return job.empty() ? "one without a name" : str("'", job, "'");
 }
@@ -63,7 +65,7 @@ std::vector<int> exchange_processes(const RankProcess& mine, const ddp_backend_h
         fail(DDP_ERROR_INVALID_ARGUMENT, "the group has ", host.world_size, " ranks, but the MPI job of rank ",
              host.rank, " has ", mine.processes, mine.processes == 1 ? " process" : " processes",
              "; start all ranks with one mpirun (mpirun -n ", host.world_size, " ./program)");
-    backend::Keys keys(host, "place/");
+    backend::Keys keys(host, kPlaces);
     keys.set(std::to_string(host.rank), encode(mine));
     std::vector<RankProcess> all;
     std::vector<int> processes;
@@ -137,6 +139,8 @@ GroupComm::GroupComm(Driver& driver, const ddp_backend_host& host, const Deadlin
         throw;
     }
     comm_ = *comm;
+    // All ranks have come to MPI_Comm_create_group, and so they have read where this one is.
+    backend::Keys(host, kPlaces).forget(std::to_string(host.rank));
 }
 
 GroupComm::~GroupComm() {

@@ -94,6 +94,12 @@ Endings& endings() {
     return instance;
 }
 
+constexpr const char* kId = "id";
+
+backend::Keys keys_of(const ddp_backend_host& host, int number) {
+    return backend::Keys(host, str("nccl/", number, "/"));
+}
+
 }  // namespace
 
 struct Communicator::Shared {
@@ -172,6 +178,8 @@ Communicator::Communicator(const ddp_backend_host& host, int number, int device,
         end(true);
         throw;
     }
+    // NCCL has heard of all ranks, and so they have read the id.
+    if (host.rank == 0 && host.world_size > 1) keys_of(host, number).forget(kId);
 }
 
 Communicator::~Communicator() {
@@ -188,13 +196,15 @@ Communicator::~Communicator() {
 void Communicator::meet(const ddp_backend_host& host, int number, const Deadline& deadline, ncclUniqueId& id) {
     constexpr char kGo = '+', kGoShared = '=', kRefuse = '-';
     if (host.world_size == 1) return check(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
-    backend::Keys keys(host, str("nccl/", number, "/"));
+    const backend::Keys keys = keys_of(host, number);
     const RankGpu mine = rank_gpu(device_, nccl().version);
     std::string answer;
     if (host.rank == 0) {
         std::vector<RankGpu> gpus{mine};
-        for (int rank = 1; rank < host.world_size; ++rank)
+        for (int rank = 1; rank < host.world_size; ++rank) {
             gpus.push_back(decode(keys.get(std::to_string(rank), deadline)));
+            keys.forget(std::to_string(rank));
+        }
         int culprit = -1;
         const std::string fault = fault_of(gpus, &culprit);
         if (fault.empty()) {
@@ -203,10 +213,10 @@ void Communicator::meet(const ddp_backend_host& host, int number, const Deadline
         } else {
             answer = str(kRefuse, culprit, ' ', fault);
         }
-        keys.set("id", answer);
+        keys.set(kId, answer);
     } else {
         keys.set(std::to_string(host.rank), encode(mine));
-        answer = keys.get("id", deadline);
+        answer = keys.get(kId, deadline);
     }
     if (answer.size() == 1 + sizeof id.internal && answer[0] != kRefuse) {
         shares_gpu_ = answer[0] == kGoShared;

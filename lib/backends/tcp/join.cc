@@ -15,6 +15,7 @@
 #include <system_error>
 
 #include "backends/common/keys.h"
+#include "backends/tcp/directory.h"
 #include "util/error.h"
 #include "util/random.h"
 #include "util/text.h"
@@ -68,44 +69,23 @@ GroupName agree_on_name(const ddp_backend_host& host, const Deadline& deadline) 
     return group;
 }
 
-// Where each rank listens.
-struct Directory {
-    std::vector<std::string> addresses;  // numeric
-    std::vector<int> ports;
-};
-
-// Rank 0 collects and tells, so that the store answers a few questions a rank and not one for each pair.
-Directory exchange_addresses(const ddp_backend_host& host, const Settings& settings, const std::string& address,
-                             int port, const Deadline& deadline) {
+// Where each rank listens. Rank 0 collects and tells, so that the store answers a few questions a rank and not one for each pair.
+std::vector<Listening> exchange_addresses(const ddp_backend_host& host, const Listening& mine,
+                                          const Deadline& deadline) {
     const backend::Keys keys(host, "tcp/");
-    const std::string mine = str(name_of(settings.protection), " ", settings.lanes, " ", address, " ", port);
-    std::string all = mine;
+    std::string all = write_listening(mine);
     if (host.rank == 0) {
-        const auto agreed = [](const std::string& text) { return text.substr(0, text.find(' ', text.find(' ') + 1)); };
         for (int rank = 1; rank < host.world_size; ++rank) {
-            const std::string theirs = keys.get(str("listening/", rank), deadline);
-            if (agreed(theirs) != agreed(mine))
-                throw Error(ErrorInfo{DDP_ERROR_MISMATCH,
-                                      str("rank ", rank, " has wire and lanes '", agreed(theirs), "', and rank 0 has '",
-                                          agreed(mine), "'; give all ranks the same backend_options and DDP_WIRE"),
-                                      rank});
-            all += "\n" + theirs;
+            const std::string line = keys.get(str("listening/", rank), deadline);
+            require_same_settings(mine, read_listening(line, rank), rank);
+            all += "\n" + line;
         }
         keys.set("all", all);
     } else {
-        keys.set(str("listening/", host.rank), mine);
+        keys.set(str("listening/", host.rank), all);
         all = keys.get("all", deadline);
     }
-    Directory directory;
-    TextIn lines(all);
-    std::string protection, lanes, where;
-    for (int number; lines >> protection >> lanes >> where >> number;) {
-        directory.addresses.push_back(where);
-        directory.ports.push_back(number);
-    }
-    if (directory.ports.size() != static_cast<std::size_t>(host.world_size))
-        fail(DDP_ERROR_INTERNAL, "the ranks' addresses in the store cannot be read");
-    return directory;
+    return read_directory(all, host.world_size);
 }
 
 // The listener sends connections here while this object lives.
@@ -237,7 +217,8 @@ public:
         }
         // Before the others hear where to connect.
         registration_.emplace(*connections.listener, identity_prefix(group_.name, host.rank), this);
-        directory_ = exchange_addresses(host, settings, address, connections.listener->port(), deadline);
+        directory_ = exchange_addresses(
+            host, {name_of(settings.protection), settings.lanes, address, connections.listener->port()}, deadline);
         for (const int peer : peers)
             for (int lane = 0; lane < settings.lanes && peer < host.rank; ++lane)
                 connectors_.push_back(make_connector(peer, lane));
@@ -284,8 +265,8 @@ private:
     Connector make_connector(int peer, int lane) {
         std::string identity = identity_of(group_.name, peer, host_.rank, lane);
         const wire::Key key = group_.key_of(identity);
-        const auto at = static_cast<std::size_t>(peer);
-        const SocketAddress address = resolve(directory_.addresses[at], directory_.ports[at], deadline_).front();
+        const Listening& there = directory_[static_cast<std::size_t>(peer)];
+        const SocketAddress address = resolve(there.address, there.port, deadline_).front();
         return Connector(peer, lane, std::move(identity), key, address, settings_.protection);
     }
 
@@ -330,11 +311,11 @@ private:
     [[noreturn]] void report_missing() {
         for (const Connector& connector : connectors_) {
             if (taken(connector)) continue;
-            const auto peer = static_cast<std::size_t>(connector.peer);
+            const Listening& there = directory_[static_cast<std::size_t>(connector.peer)];
             throw Error(ErrorInfo{
                 DDP_ERROR_UNAVAILABLE,
-                str("rank ", host_.rank, " could not connect with rank ", connector.peer, " (",
-                    directory_.addresses[peer], " port ", directory_.ports[peer], "): ", connector.last_reason(),
+                str("rank ", host_.rank, " could not connect with rank ", connector.peer, " (", there.address, " port ",
+                    there.port, "): ", connector.last_reason(),
                     "; choose another network with the option iface=NAME or host=ADDRESS, or the variable DDP_IFACE"),
                 connector.peer});
         }
@@ -348,7 +329,7 @@ private:
         }
         throw Error(ErrorInfo{DDP_ERROR_TIMEOUT,
                               str("rank ", missing, " did not connect with rank ", host_.rank, " (",
-                                  directory_.addresses[static_cast<std::size_t>(host_.rank)], " port ",
+                                  directory_[static_cast<std::size_t>(host_.rank)].address, " port ",
                                   connections_.listener->port(), ") in time"),
                               first});
     }
@@ -359,7 +340,7 @@ private:
     Connections& connections_;
     Descriptor wake_;
     GroupName group_;
-    Directory directory_;
+    std::vector<Listening> directory_;  // by rank
     std::vector<Connector> connectors_;
     std::set<std::pair<int, int>> awaited_;     // peer and lane of what others make
     std::mutex mutex_;                          // channels of awaited_, which the listener's thread brings

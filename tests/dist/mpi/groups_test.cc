@@ -153,6 +153,22 @@ TEST(MpiSplit, ManyGroupsOneAfterAnother) {
     }
 }
 
+TEST(MpiSplit, WhereRanksAreStaysInTheStoreOnlyUntilTheyHaveConnected) {
+    auto all = join();
+    all.barrier();  // every rank has made the group
+    ddp_store* store = nullptr;
+    ddp::detail::call(ddp_group_store, all.get(), &store);
+    void* keys = nullptr;
+    std::size_t size = 0;
+    ddp::detail::call(ddp_store_list_keys, store, "", &keys, &size);
+    const std::string text(static_cast<const char*>(keys), size);
+    EXPECT_GT(size, 0u);
+    EXPECT_EQ(text.find("place/"), std::string::npos) << text;
+    ddp_store_value_free(keys);
+    ddp_store_free(store);
+    all.barrier();
+}
+
 // The ranks wait for two groups in different orders: neither may keep the other from running.
 TEST(MpiThreads, GroupsDoNotWaitForEachOther) {
     auto first = join("", 0, "first"), second = join("", 0, "second");

@@ -16,6 +16,12 @@ class Load(ProcessTest):
         self.expect(run_job("tcp", [["available=constructed", "available=nothing"]], env={"DDP_MODULE_PATH": folder}), "available 1",
                     "available 0", "done")
 
+    def test_a_module_deletes_what_it_has_put_into_the_store(self):
+        folder = os.path.dirname(os.environ["DDP_PROCESS_MODULE"])
+        for status, said in run_job("constructed", [["join"], ["join"]], env={"DDP_MODULE_PATH": folder}):
+            self.assertEqual(status, 3, said)
+            self.assertIn("backend constructed, connecting: set 0, found 0 1, deleted 0 0, gone 1", said)
+
 
 if __name__ == "__main__":
     main()

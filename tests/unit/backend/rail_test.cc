@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace libddp {
 namespace {
 
@@ -28,6 +30,27 @@ TEST(Rail, AsksTheCoreWhetherTheProgramWantsAWaitToEnd) {
     const backend::Topology topology({0, 1}, 0);
     const hierarchical::Rail rail(host, &made, topology, 0);
     EXPECT_TRUE(asked);
+}
+
+TEST(Rail, DeletesOnlyKeysOfItsOwn) {
+    static std::string deleted;
+    ddp_backend_host host{};
+    host.struct_size = sizeof host;
+    host.handle = &deleted;
+    host.world_size = 2;
+    host.store_delete = [](void* handle, const char* key, ddp_backend_failure*) {
+        *static_cast<std::string*>(handle) = key;
+        return ddp_status{DDP_OK};
+    };
+    ddp_backend made{};
+    made.create = [](const ddp_backend_host* given, void** transport, ddp_backend_failure* failure) {
+        *transport = nullptr;
+        return given->store_delete(given->handle, "place", failure);
+    };
+    made.destroy = [](void*) {};
+    const backend::Topology topology({0, 1}, 0);
+    const hierarchical::Rail rail(host, &made, topology, 0);
+    EXPECT_EQ(deleted, "rail/0/place");
 }
 
 }  // namespace
