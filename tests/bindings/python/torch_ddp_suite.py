@@ -175,7 +175,7 @@ def results_of(role, wanted, folder):
             left = [name for name in wanted if name not in results]
             results.update(some_results_of(role, left, folder, output))
             if left[0] not in results:
-                results[left[0]] = "no end"
+                results[left[0]] = f"its process ended, or said nothing for {2 * LIMIT} s: see the log"
     return results
 
 
