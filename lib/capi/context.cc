@@ -8,6 +8,7 @@
 #include "capi/param.h"
 #include "comm/group.h"
 #include "core/context.h"
+#include "util/hot_path.h"
 #include "util/log.h"
 #include "util/options.h"
 
@@ -307,7 +308,7 @@ ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error) {
     return guard(error, "ddp_set_sync", [&] { context_of(context).set_sync(sync != 0); });
 }
 
-ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error) {
+LIBDDP_HOT_PATH ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error) {
     return guard<Waits::kRarely>(error, "ddp_grad_ready",
                                  [&] { context_of(context).step_call([&](Reducer& r) { r.grad_ready(param); }); });
 }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "kernels/dtype.h"
+#include "util/hot_path.h"
 #include "util/log.h"
 #include "util/process.h"
 
@@ -53,9 +54,9 @@ Reducer::Phase Reducer::begin_phase() {
     return wanted;
 }
 
-void Reducer::grad_ready(std::int32_t param) {
+LIBDDP_HOT_PATH void Reducer::grad_ready(std::int32_t param) {
     if (param < 0 || param >= table_.size()) table_.require(param);
-    ParamState& s = state(param);
+    ParamState& s = states_.data()[param];      // operator[] would compare it once more
     std::optional<NoCancellation> uncancelled;  // a device may make its callers wait
     if (s.streams) uncancelled.emplace();
     at(s, [&](auto& side) { announce(side, param, s, side.caller(s)); });
@@ -137,7 +138,7 @@ bool Reducer::expects(std::int32_t param, const ParamState& s) const {
     return s.role == Role::kExpected;
 }
 
-void Reducer::take(std::int32_t param, ParamState& s, Phase phase) {
+LIBDDP_HOT_PATH void Reducer::take(std::int32_t param, ParamState& s, Phase phase) {
     const std::int32_t before = s.calls.fetch_add(1, std::memory_order_acq_rel);
     if (before >= s.uses) refuse(param, s, before);
     if (before + 1 == s.uses) note_announced(param);

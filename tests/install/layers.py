@@ -62,7 +62,7 @@ FORBIDDEN = {
 }
 
 # A function of the C ABI, and the name that it gives to guard().
-PUBLIC = re.compile(r"^[a-z]\w*[\w* ]* \*?(ddp_\w+)\(")
+PUBLIC = re.compile(r"^[A-Za-z]\w*[\w* ]* \*?(ddp_\w+)\(")
 GUARD = re.compile(r"(?<!ddp_status )\bguard(?:<[\w:]+>)?\((?:error|nullptr), (\S*),")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
