@@ -363,11 +363,13 @@ const ContextRecord* ContextsOfGroup::find(std::uint16_t owner) const {
     return found == contexts_.end() ? nullptr : found->second;
 }
 
-void add_sight(const std::string& folder, const Sight& sight) try {
+std::string add_sight(const std::string& folder, const Sight& sight) try {
     write_private_file(folder + "/" + kSights + host_name(), O_APPEND,
                        str(sight.launch_rank, ' ', static_cast<int>(sight.kind), ' ', sight.realtime_ns, ' ',
                            sight.text, kBeforeWords, sight.words, '\n'));
-} catch (const std::runtime_error&) {
+    return "";
+} catch (const std::runtime_error& error) {
+    return error.what();
 }
 
 namespace {

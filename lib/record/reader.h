@@ -88,8 +88,8 @@ struct Sight {
     std::int64_t realtime_ns = 0;  // when, by the system's clock; 0: unknown, and the rank has had one process
 };
 
-// Adds to what was seen. Says nothing if it cannot: the records are there without it.
-void add_sight(const std::string& folder, const Sight& sight);
+// Adds to what was seen. Returns why it could not; "": it has. The records are there without it.
+std::string add_sight(const std::string& folder, const Sight& sight);
 // Those of one host in the order in which they were seen.
 std::vector<Sight> read_sights(const std::string& folder);
 // Removes what an earlier job of this host has left in the folder.

@@ -10,6 +10,8 @@
 #include "options.h"
 #include "peers.h"
 #include "predict/predict.h"
+#include "util/text.h"
+#include "util/write_text.h"
 
 namespace bench {
 namespace {
@@ -21,10 +23,12 @@ std::vector<Row> run(ddp_group* group, const Options& options) {
 }
 
 int print(const std::vector<Row>& rows, const Options& options) {
-    if (options.json) print_json(std::cout, rows);
-    if (!options.json) print_table(std::cout, rows);
     if (!options.csv.empty()) write_csv(options.csv, rows);
-    return std::cout.good() ? 0 : 1;
+    libddp::TextOut text;
+    if (options.json) print_json(text, rows);
+    if (!options.json) print_table(text, rows);
+    libddp::write_output(text.str());
+    return 0;
 }
 
 int be_a_rank(const Options& options) {
@@ -41,12 +45,14 @@ int run_command(const Options& options, int argc, char** argv) {
     if (options.command == Command::predict) {
         const Prediction prediction = predict(options);
         const int status = print(prediction.rows, options);
-        if (!options.json && !prediction.text.empty()) std::cout << '\n' << prediction.text;
+        if (!options.json && !prediction.text.empty()) libddp::write_output("\n" + prediction.text);
         return status;
     }
     if (options.command == Command::models) {
-        write_model(std::cout, find_model(options.model));
-        return std::cout.good() ? 0 : 1;
+        libddp::TextOut text;
+        write_model(text, find_model(options.model));
+        libddp::write_output(text.str());
+        return 0;
     }
     if (is_launched()) return be_a_rank(options);
     if (options.command == Command::replay) find_model(options.model);  // its errors once, and not from every rank

@@ -4,8 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <iostream>
 
 #include "predict/network.h"
+#include "util/text.h"
+#include "util/write_text.h"
 
 namespace bench {
 namespace {
@@ -362,7 +365,10 @@ Options parse_options(int argc, const char* const* argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        std::exit(app.exit(error) == 0 ? 0 : 2);
+        libddp::TextOut text;
+        const int status = app.exit(error, text, std::cerr);
+        libddp::write_output(text.str());
+        std::exit(status == 0 ? 0 : 2);
     }
     if (*allreduce) options.command = Command::allreduce;
     if (*replay) options.command = Command::replay;

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "util/text.h"
+#include "util/write_text.h"
 
 namespace bench {
 namespace {
@@ -56,7 +57,7 @@ void print_json(std::ostream& out, const std::vector<Row>& rows) {
 }
 
 void write_csv(const std::string& path, const std::vector<Row>& rows) {
-    libddp::FileOut out(path);
+    libddp::TextOut out;
     const auto line = [&out](const Row& row, auto text_of) {
         const char* separator = "";
         for (const auto& [key, value] : row.items()) {
@@ -71,8 +72,7 @@ void write_csv(const std::string& path, const std::vector<Row>& rows) {
             return value.is_string() ? value.get<std::string>() : value.dump();
         });
     }
-    out.flush();
-    if (!out) throw std::runtime_error("cannot write " + path);
+    libddp::write_file(path, out.str());
 }
 
 void print_table(std::ostream& out, const std::vector<Row>& rows) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "util/text.h"
+#include "util/write_text.h"
 
 namespace bench {
 namespace {
@@ -79,13 +80,10 @@ void Trace::write(const std::string& path) const {
         tell(row, "thread_name", "name", name);
         tell(row, "thread_sort_index", "sort_index", row);
     }
-    libddp::FileOut file(path);
     nlohmann::ordered_json all;
     all["traceEvents"] = std::move(events);
     all["displayTimeUnit"] = "ms";
-    file << all.dump() << '\n';
-    file.close();
-    if (!file) throw std::runtime_error("the trace cannot be written to " + path);
+    libddp::write_file(path, all.dump() + "\n");
 }
 
 }  // namespace bench

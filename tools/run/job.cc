@@ -120,7 +120,8 @@ void Job::judge(Rank& rank) {
         if (plan_.survival->is_ending()) look_.start(kBetweenLooksAtStore);
     } else {
         const bool wanted = std::count(passed_on_.begin(), passed_on_.end(), ending.signal) != 0;
-        plan_.records->note(process.rank(), ending, process.last_words());
+        const std::string fault = plan_.records->note(process.rank(), ending, process.last_words());
+        if (!fault.empty()) output_.say(fault);
         failed(rank,
                {ending.code(), !wanted, name + " " + ending.text(), weight_of(ending), process.rank(), rank.since_ns},
                !wanted);

@@ -65,14 +65,9 @@ void write_job_file(const std::string& folder, const JobFacts& facts) {
                     "\ncommand ", facts.command, "\n");
     // An earlier ddprun may have ended before it gave the file its name.
     unlink(fresh.c_str());
-    try {
-        libddp::write_private_file(fresh, O_EXCL, text);
-    } catch (const std::runtime_error&) {
-        return;
-    }
+    libddp::write_private_file(fresh, O_EXCL, text);
     // Whoever reads it sees the old one or the new one.
-    std::error_code ignored;
-    std::filesystem::rename(fresh, path, ignored);
+    std::filesystem::rename(fresh, path);
 }
 
 std::optional<JobFacts> read_job_file(const std::string& folder) {

@@ -31,7 +31,7 @@ std::string generation_folder(const std::string& folder, int generation);
 // Of this process.
 JobFacts own_facts(const std::vector<std::string>& program);
 
-// Says nothing if it cannot: the job does not need it.
+// Throws std::runtime_error.
 void write_job_file(const std::string& folder, const JobFacts& facts);
 // Empty if there is none.
 std::optional<JobFacts> read_job_file(const std::string& folder);

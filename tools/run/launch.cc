@@ -8,13 +8,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <iostream>
 #include <stdexcept>
 
 #include "child.h"
 #include "util/host.h"
 #include "util/processors.h"
 #include "util/text.h"
+#include "util/write_text.h"
 
 namespace ddprun {
 namespace {
@@ -122,16 +122,15 @@ int Launch::run() {
     flush();
     if (!options_.report.empty() && !impatient_) write_report();
     hold_signals();
-    return status;
+    return status == 0 && output_.lost() ? kLauncherError : status;
 }
 
-// What the job did is not undone by a trace that cannot be written.
 void Launch::write_trace() {
     if (options_.trace_file.empty()) return;
     try {
         records_->write_trace(options_.trace_file, options_.trace_steps);
     } catch (const std::exception& error) {
-        output_.say(std::string("--trace: ") + error.what());
+        output_.say_lost(std::string("--trace: ") + error.what());
     }
 }
 
@@ -140,17 +139,19 @@ int Launch::show() {
     const Endpoint address = address_to_bind();
     const Endpoint reached = options_.rendezvous.value_or(Endpoint{reachable(address.host), address.port});
     store_uri_ = options_.store.empty() ? reached.uri() : options_.store;
+    libddp::TextOut text;
     for (int local = 0; local < options_.local_ranks; ++local) {
         RankFacts facts = facts_of(local, 0);
         facts.secret.text = "...";
-        std::cout << '[' << facts.rank << ']';
+        text << '[' << facts.rank << ']';
         for (const auto& [name, value] : launcher_variables(facts, options_.environment))
-            std::cout << ' ' << name << '=' << quoted(value);
-        for (const std::string& word : options_.program) std::cout << ' ' << quoted(word);
-        std::cout << '\n';
+            text << ' ' << name << '=' << quoted(value);
+        for (const std::string& word : options_.program) text << ' ' << quoted(word);
+        text << '\n';
     }
     flush();
-    return std::cout.flush() ? 0 : 1;
+    libddp::write_output(text.str());
+    return 0;
 }
 
 void Launch::watch_signals() {
@@ -175,7 +176,7 @@ void Launch::write_report() {
     try {
         records_->write_report(options_.report);
     } catch (const std::exception& error) {
-        output_.say("--report: " + std::string(error.what()));
+        output_.say_lost("--report: " + std::string(error.what()));
         flush();
     }
 }
@@ -318,6 +319,7 @@ Job::Plan Launch::plan() {
 void Launch::start_job() {
     told_to_end_ = false;
     records_->begin_generation(generation_);
+    if (!records_->why_unseen().empty()) output_.say(records_->why_unseen());
     if (is_elastic())
         survival_.emplace(Survival::Rules{options_.local_ranks, *options_.min_ranks, options_.max_restarts}, *roll_);
     else

@@ -16,8 +16,6 @@
 
 namespace {
 
-constexpr int kLauncherError = 1;
-
 // If ddprun was started with one of these closed, its first pipe would take the number and be mistaken for it.
 void open_standard_descriptors() {
     for (int descriptor = 0; descriptor <= 2; ++descriptor) {
@@ -54,6 +52,6 @@ int main(int argc, char** argv) {
         return ddprun::kUsageError;
     } catch (const std::exception& error) {
         std::cerr << "ddprun: " << libddp::printable(error.what(), "\n") << '\n';
-        return kLauncherError;
+        return ddprun::kLauncherError;
     }
 }

@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "util/printable.h"
+#include "util/text.h"
+#include "util/write_text.h"
 
 namespace ddprun {
 namespace {
@@ -333,7 +335,9 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
         check_elastic(options);
         if (!raw.trace_steps.empty()) options.trace_steps = parse_trace_steps(raw.trace_steps);
     } catch (const CLI::Success& wanted) {
-        status = app.exit(wanted);
+        libddp::TextOut text;
+        status = app.exit(wanted, text, std::cerr);
+        libddp::write_output(text.str());
         return std::nullopt;
     } catch (const std::exception& error) {
         std::cerr << "ddprun: " << libddp::printable(error.what(), "\n") << "\nddprun: see ddprun --help\n";

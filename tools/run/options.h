@@ -14,6 +14,7 @@
 
 namespace ddprun {
 
+inline constexpr int kLauncherError = 1;
 inline constexpr int kUsageError = 2;
 
 struct Options {

@@ -115,7 +115,11 @@ bool Sink::write_some() {
         progress_ = Clock::now();
         return true;
     }
-    if (count < 0 && errno != EINTR && errno != EAGAIN) discard();
+    if (count < 0 && errno != EINTR && errno != EAGAIN) {
+        const int error = errno;
+        discard();
+        if (on_failure) on_failure(error);
+    }
     return false;
 }
 
@@ -146,7 +150,15 @@ void Sink::discard() {
 }
 
 Output::Output(uv_loop_t* loop, OutputStyle style_)
-    : style(style_), out(loop, STDOUT_FILENO), err(loop, STDERR_FILENO) {}
+    : style(style_), out(loop, STDOUT_FILENO), err(loop, STDERR_FILENO) {
+    // Days of training are worth more than their log, so the ranks go on.
+    out.on_failure = [this](int error) {
+        say_lost(std::string("cannot write standard output any more: ") + std::strerror(error) +
+                 ". The ranks go on. What they print there is lost, except in files of --log-dir, and ddprun will not "
+                 "end with status 0");
+    };
+    err.on_failure = [this](int) { lost_ = true; };
+}
 
 void Output::limit_patience(Milliseconds patience) {
     out.limit_patience(patience);
@@ -155,6 +167,11 @@ void Output::limit_patience(Milliseconds patience) {
 
 void Output::say(const std::string& sentence) {
     line("ddprun: " + sentence);
+}
+
+void Output::say_lost(const std::string& sentence) {
+    lost_ = true;
+    say(sentence);
 }
 
 void Output::line(const std::string& text) {
@@ -243,8 +260,8 @@ void LineStream::emit(std::string_view tag, std::string_view body) {
     sink_.append(tag);
     sink_.append(body);
     if (log_ && !log_->write(body)) {
-        output_.say("cannot write " + log_->path() + " any more (" + std::strerror(log_->error()) +
-                    "); its rank's output goes on here only");
+        output_.say_lost("cannot write " + log_->path() + " any more (" + std::strerror(log_->error()) +
+                         "); its rank's output goes on here only");
         log_.reset();
     }
 }

@@ -26,17 +26,17 @@ public:
     bool empty() const { return written_ == pending_.size(); }
     // So much is pending that ranks should not be read from for now.
     bool congested() const;
-    // The reader has gone: everything is dropped from now on.
-    bool broken() const { return broken_; }
     // Drops everything from now on if the reader takes nothing for this long.
     void limit_patience(Milliseconds patience);
-    void discard();
     bool is_terminal() const { return is_terminal_; }
 
     std::function<void()> on_relief;  // called when it is no longer congested
+    // Called with an errno when nothing can be written any more (a full disk, a reader that has gone): everything is dropped from then on.
+    std::function<void(int error)> on_failure;
 
 private:
     bool write_some();
+    void discard();
 
     const int original_;
     int descriptor_;
@@ -63,6 +63,10 @@ public:
     void say(const std::string& sentence);
     // A line that already names its speaker.
     void line(const std::string& text);
+    // A line of ddprun's own, of something that could not be written where the user wanted it.
+    void say_lost(const std::string& sentence);
+    // Some of that, or of the ranks' output.
+    bool lost() const { return lost_; }
     bool congested() const { return out.congested() || err.congested(); }
     bool empty() const { return out.empty() && err.empty(); }
     void limit_patience(Milliseconds patience);
@@ -70,6 +74,9 @@ public:
     const OutputStyle style;
     Sink out;
     Sink err;
+
+private:
+    bool lost_ = false;
 };
 
 // The file that keeps one rank's output.
@@ -100,8 +107,6 @@ public:
     void finish();
     // The last line with words in it, or its beginning: one of the program's, if there is one.
     std::string last_words() const;
-    // Nobody receives what is fed here any more.
-    bool unheard() const { return sink_.broken() && !log_; }
     bool congested() const { return sink_.congested(); }
 
 private:

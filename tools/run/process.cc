@@ -134,12 +134,7 @@ Clock::time_point Process::last_active() {
 void Process::on_output(Stream& stream, std::string_view bytes) {
     activity_.printed(Clock::now());
     stream.lines.feed(bytes);
-    if (stream.lines.unheard()) {
-        // The rank then learns what it would without ddprun in between: that its reader has gone.
-        stream.pipe->close();
-    } else if (stream.lines.congested()) {
-        stream.pipe->pause();
-    }
+    if (stream.lines.congested()) stream.pipe->pause();
 }
 
 void Process::on_exit(Ending ending) {

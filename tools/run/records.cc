@@ -119,19 +119,25 @@ void Records::begin_generation(int generation) {
     record::forget_earlier(folder_);
     facts_.generation = generation;
     facts_.records = folder_;
-    write_job_file(root_, facts_);
-    if (!temporary_.empty() && temporary_ != root_) write_job_file(temporary_, facts_);
+    why_unseen_.clear();
+    try {
+        write_job_file(root_, facts_);
+        if (!temporary_.empty() && temporary_ != root_) write_job_file(temporary_, facts_);
+    } catch (const std::exception& error) {
+        why_unseen_ = std::string("--status may not find this job: ") + error.what();
+    }
 }
 
 void Records::begin_again(int rank, std::int64_t since_ns) const {
     if (root_ == temporary_ && !folder_.empty()) record::forget_before(folder_, rank, since_ns);
 }
 
-void Records::note(int rank, const Ending& ending, const std::string& words) const {
+std::string Records::note(int rank, const Ending& ending, const std::string& words) const {
     using Kind = record::Sight::Kind;
-    if (!folder_.empty())
-        record::add_sight(folder_,
-                          {rank, ending.signal != 0 ? Kind::kKilled : Kind::kExited, ending.text(), words, now_ns()});
+    if (folder_.empty()) return "";
+    const Kind kind = ending.signal != 0 ? Kind::kKilled : Kind::kExited;
+    const std::string fault = record::add_sight(folder_, {rank, kind, ending.text(), words, now_ns()});
+    return fault.empty() ? "" : "the records do not hold how rank " + std::to_string(rank) + " ended: " + fault;
 }
 
 // Afterwards nobody could see it any more: ddprun is about to end them.

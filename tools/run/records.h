@@ -24,6 +24,8 @@ public:
     // Each generation has a folder of its own. Records that go with the job go with their generation. Throws
     // std::runtime_error if the folder cannot be made.
     void begin_generation(int generation);
+    // Of the generation: why --status may not find the job. "": it does.
+    const std::string& why_unseen() const { return why_unseen_; }
     // A rank is about to be started again. Of records that go with the job, those of its last process stay, which was
     // started at since_ns.
     void begin_again(int rank, std::int64_t since_ns) const;
@@ -32,8 +34,8 @@ public:
     // A folder that goes with the job, and in which --status finds it: who outlives ddprun removes it. "": none.
     const std::string& temporary() const { return temporary_; }
 
-    // words: the last ones of the rank.
-    void note(int rank, const Ending& ending, const std::string& words) const;
+    // words: the last ones of the rank. Returns why the records do not hold it. "": they do, or there are none.
+    std::string note(int rank, const Ending& ending, const std::string& words) const;
     // What they tell of the failure of this rank that its process does not: where it was, who waited for it; or whom all wait
     // for. since_ns: when the process was started; the rank may have had others before. all_end: ddprun is about to end the other ranks.
     // rank -1: what they tell of any failure. If that is nothing, which record cannot be read. "": nothing.
@@ -54,7 +56,7 @@ private:
     void note_stopped(const libddp::record::Group& group) const;
 
     JobFacts facts_;
-    std::string why_none_, temporary_, root_, folder_;
+    std::string why_none_, why_unseen_, temporary_, root_, folder_;
 };
 
 }  // namespace ddprun

@@ -14,7 +14,6 @@
 #include <cstring>
 #include <filesystem>
 #include <iomanip>
-#include <iostream>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -25,6 +24,7 @@
 #include "text.h"
 #include "util/printable.h"
 #include "util/text.h"
+#include "util/write_text.h"
 
 namespace ddprun {
 namespace {
@@ -238,7 +238,7 @@ public:
             text += why::cut(lines[i], size.ws_col - 1U);
             text += "\x1b[K\n";
         }
-        std::cout << text << "\x1b[J" << std::flush;
+        libddp::write_output(text + "\x1b[J");
         drawn_ = shown;
     }
 
@@ -251,8 +251,10 @@ private:
 int show_status(const std::string& job, bool once) {
     Target target = find_target(job);
     if (once || isatty(STDOUT_FILENO) == 0) {
-        for (const std::string& line : lines_of(target)) std::cout << line << '\n';
-        return std::cout.flush() ? 0 : 1;
+        std::string text;
+        for (const std::string& line : lines_of(target)) text += line + "\n";
+        libddp::write_output(text);
+        return 0;
     }
     Screen screen;
     for (;; std::this_thread::sleep_for(kBetweenTables)) {
@@ -264,7 +266,7 @@ int show_status(const std::string& job, bool once) {
             if (std::filesystem::exists(target.records)) throw;
             return 0;  // the job has ended and its records with it; the last table stays
         }
-        if (ended || !std::cout) return 0;
+        if (ended) return 0;
     }
 }
 

@@ -21,7 +21,9 @@
 #include "backends/common/keys.h"
 #include "util/descriptors.h"
 #include "util/error.h"
+#include "util/log.h"
 #include "util/text.h"
+#include "wire/sockets.h"
 
 namespace libddp::backend {
 namespace {
@@ -30,6 +32,10 @@ constexpr const char* kLoopback = "127.0.0.1";
 // How long a link that is down at the moment is given, and how often it is looked for.
 constexpr std::int64_t kLinkMs = 10'000;
 constexpr std::int64_t kLookMs = 100;
+// How long the resolver is given for this host's own name.
+constexpr std::int64_t kOwnNameMs = 5000;
+// Names are looked up with some port.
+constexpr int kAnyPort = 9;
 
 struct Interface {
     std::string name;
@@ -85,24 +91,25 @@ std::string machine_identity() {
     return identity;
 }
 
-using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
-
-AddressList resolve(const std::string& name, int flags) {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_DGRAM;
-    hints.ai_flags = flags;
-    addrinfo* result = nullptr;
-    if (getaddrinfo(name.c_str(), "9", &hints, &result) != 0) result = nullptr;
-    return AddressList(result, freeaddrinfo);
+// None if the name has no address, or the resolver does not tell it in time.
+std::vector<SocketAddress> addresses_of(const std::string& name, const Deadline& deadline) {
+    try {
+        return resolve(name, kAnyPort, deadline);
+    } catch (const Error& error) {
+        if (error.info().code == DDP_ERROR_TIMEOUT) log(LogLevel::kWarn, error.info().message);
+        if (error.info().code != DDP_ERROR_TIMEOUT && error.info().code != DDP_ERROR_UNAVAILABLE) throw;
+        return {};
+    }
 }
 
-// The address of this host's name, if it is one of this host's usable addresses.
-std::optional<std::string> address_of_own_name(const std::vector<Interface>& own) {
+// The address of this host's name, if it is one of this host's usable addresses. A resolver that does not answer must not take the time
+// in which the ranks meet.
+std::optional<std::string> address_of_own_name(const std::vector<Interface>& own, const Deadline& deadline) {
     char name[HOST_NAME_MAX + 1] = "";
     if (gethostname(name, sizeof name - 1) != 0) return std::nullopt;
-    const AddressList list = resolve(name, 0);
-    for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
-        const std::string address = numeric(entry->ai_addr);
+    const auto bound = Deadline::after_ms(std::min(kOwnNameMs, deadline.remaining_ms() / 4));
+    for (const SocketAddress& entry : addresses_of(name, bound)) {
+        const std::string address = numeric(entry.get());
         for (const Interface& interface : own)
             if (interface.address == address) return address;
     }
@@ -125,7 +132,7 @@ std::string own_address(const ddp_backend_host& host, const Deadline& deadline) 
     const auto up = Deadline::after_ms(std::min(kLinkMs, deadline.remaining_ms() / 2));
     for (;;) {
         const std::vector<Interface> own = interfaces();
-        if (!own.empty()) return address_of_own_name(own).value_or(own.front().address);
+        if (!own.empty()) return address_of_own_name(own, deadline).value_or(own.front().address);
         if (up.expired())
             fail(DDP_ERROR_IO,
                  "this host has no network interface that is up, but for the loopback, and the ranks are on several "
@@ -148,16 +155,15 @@ void refuse_loopback(const std::string& address, const char* whose) {
 
 // The source address of the route to `peer`. Connecting a datagram socket asks the routing table and sends nothing.
 std::optional<std::string> address_toward(const std::string& peer) {
-    const AddressList list = resolve(peer, AI_NUMERICHOST);
-    if (!list) return std::nullopt;
-    const Descriptor probe(socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!is_numeric(peer)) return std::nullopt;
+    const SocketAddress to = resolve(peer, kAnyPort, Deadline::after_ms(0)).front();
+    const Descriptor probe(socket(to.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (!probe) return std::nullopt;
     sockaddr_storage source{};
     socklen_t size = sizeof source;
     // The casts are the sockets interface's own idiom; nothing is read through the wrong type.
     auto* address = reinterpret_cast<sockaddr*>(&source);
-    const bool ok =
-        connect(probe.get(), list->ai_addr, list->ai_addrlen) == 0 && getsockname(probe.get(), address, &size) == 0;
+    const bool ok = connect(probe.get(), to.get(), to.size) == 0 && getsockname(probe.get(), address, &size) == 0;
     if (!ok) return std::nullopt;
     return numeric(address);
 }
@@ -177,28 +183,28 @@ std::string address_of_interface(const std::string& name) {
     fail(DDP_ERROR_INVALID_ARGUMENT, "iface '", name, "' has no address here; there are ", names);
 }
 
-bool can_bind(const addrinfo& address) {
-    const Descriptor probe(socket(address.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+bool can_bind(const SocketAddress& address) {
+    const Descriptor probe(socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (!probe) return false;
-    sockaddr_storage any_port{};
-    std::memcpy(&any_port, address.ai_addr, address.ai_addrlen);
+    sockaddr_storage any_port = address.storage;
     // The port is at the same place in both families.
     reinterpret_cast<sockaddr_in*>(&any_port)->sin_port = 0;
-    return bind(probe.get(), reinterpret_cast<sockaddr*>(&any_port), address.ai_addrlen) == 0;
+    return bind(probe.get(), reinterpret_cast<sockaddr*>(&any_port), address.size) == 0;
 }
 
-std::string address_of_host(const std::string& name) {
-    const AddressList list = resolve(name, 0);
-    if (!list) fail(DDP_ERROR_INVALID_ARGUMENT, "host '", name, "' does not resolve");
-    for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next)
-        if (can_bind(*entry)) return numeric(entry->ai_addr);
+std::string address_of_host(const std::string& name, const Deadline& deadline) {
+    // Less than the other ranks wait for this one: what is wrong here must be known before they give up.
+    const auto found = addresses_of(name, Deadline::after_ms(deadline.remaining_ms() / 2));
+    if (found.empty()) fail(DDP_ERROR_INVALID_ARGUMENT, "host '", name, "' does not resolve");
+    for (const SocketAddress& entry : found)
+        if (can_bind(entry)) return numeric(entry.get());
     fail(DDP_ERROR_INVALID_ARGUMENT, "host '", name, "' is not an address of this machine");
 }
 
 // "" if the choice is left to libddp.
-std::string requested_address(const Network& network) {
+std::string requested_address(const Network& network, const Deadline& deadline) {
     if (!network.iface.empty()) return address_of_interface(network.iface);
-    if (!network.host.empty()) return address_of_host(network.host);
+    if (!network.host.empty()) return address_of_host(network.host, deadline);
     return "";
 }
 
@@ -272,7 +278,7 @@ void Network::complete() {
 }
 
 std::string choose_address(const ddp_backend_host& host, const Network& network, const Deadline& deadline) {
-    const std::string requested = requested_address(network);
+    const std::string requested = requested_address(network, deadline);
     return host.rank == 0 ? decide_as_root(host, requested, deadline) : decide_as_other(host, requested, deadline);
 }
 

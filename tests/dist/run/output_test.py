@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from ddprun_support import BOUND, PYTHON, Case, Result, run, start
+from ddprun_support import BOUND, PYTHON, RANK, Case, Result, run, start, until
 
 
 class OutputTest(Case):
@@ -103,11 +103,100 @@ class OutputTest(Case):
         self.expect(result, 0)
         self.assertEqual(result.out.count(b"\n"), 120000)
 
-    def test_reader_that_leaves_ends_a_chatty_job(self):
-        with self.start("-n", 2, "yes", stderr=subprocess.DEVNULL) as process:
+    def expect_lost_output(self, err, reason):
+        self.assertEqual(err.count(b"cannot write standard output any more"), 1, err)
+        self.assertIn(b"ddprun: cannot write standard output any more: " + reason + b". The ranks go on.", err)
+
+    def test_ranks_go_on_when_the_reader_leaves(self):
+        """What they did is not lost with their log, but ddprun does not say that all is well."""
+        for option in ([], ["--no-tag"]):
+            code = f"seq 200000; echo $? > {self.path('done')}$DDP_RANK; seq 200000"
+            process = self.start("-n", 2, *option, "sh", "-c", code)
             process.stdout.readline()
             process.stdout.close()
-            self.assertEqual(process.wait(BOUND), 128 + signal.SIGPIPE)
+            self.assertEqual(process.wait(BOUND), 1)
+            self.expect_lost_output(process.stderr.read(), b"Broken pipe")
+            for rank in range(2):
+                self.assertEqual(self.read(f"done{rank}"), b"0\n")
+                os.remove(self.path(f"done{rank}"))
+
+    def test_a_failure_is_told_although_the_reader_has_left(self):
+        process = self.start("-n", 2, "sh", "-c", "seq 200000; exit $((7 * DDP_RANK))")
+        process.stdout.readline()
+        process.stdout.close()
+        self.assertEqual(process.wait(BOUND), 7)
+        err = process.stderr.read()
+        self.expect_lost_output(err, b"Broken pipe")
+        self.assertRegex(err, rb"rank 1 \(pid \d+\) exited with status 7")
+
+    def test_an_endless_job_whose_reader_has_left_ends_by_a_signal(self):
+        process = self.start("-n", 2, "yes")
+        process.stdout.readline()
+        process.stdout.close()
+        until(lambda: process.stderr.readline().startswith(b"ddprun: cannot write standard output"))
+        process.terminate()
+        self.assertEqual(process.wait(BOUND), 128 + signal.SIGTERM)
+
+    def test_a_full_disk_under_standard_output(self):
+        code = f"echo out; echo $? > {self.path('done')}$DDP_RANK; echo err >&2; seq 100000"
+        for option in ([], ["--no-tag"], ["--log-dir", self.path("logs")]):
+            with open("/dev/full", "wb") as full:
+                result = run("-n", 2, *option, "sh", "-c", code, stdout=full)
+            self.expect(result, 1)
+            self.expect_lost_output(result.err, b"No space left on device")
+            self.assertEqual(result.err.count(b"err\n"), 2)
+            for rank in range(2):
+                self.assertEqual(self.read(f"done{rank}"), b"0\n")
+        self.assertEqual(self.read("logs/rank-0.log").count(b"\n"), 100002)
+
+    def test_a_full_disk_under_standard_error(self):
+        with open("/dev/full", "wb") as full:
+            result = run("-n", 2, "sh", "-c", "echo err >&2; echo out", stderr=full)
+            self.expect(result, 1)
+            self.assertEqual(result.out.count(b"out\n"), 2)
+            self.expect(run("-n", 2, "echo", "out", stderr=full), 0)  # nothing was to be written there
+
+    def test_a_full_disk_under_what_ddprun_prints_itself(self):
+        for words in (["--help"], ["--version"], ["--dry-run", "-n", 2, "true"]):
+            for place, reason in (("/dev/full", b"No space left on device"), (None, b"Broken pipe")):
+                result = Result(self.closed(*words) if place is None else self.start_on(place, *words))
+                self.expect(result, 1)
+                self.assertEqual(result.err, b"ddprun: cannot write standard output: " + reason + b"\n")
+
+    def start_on(self, place, *words):
+        with open(place, "wb") as output:
+            return start(*words, stdout=output)
+
+    def closed(self, *words):
+        """ddprun whose standard output nobody reads."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            return start(*words, stdout=writer)
+        finally:
+            os.close(writer)
+
+    def test_files_on_a_full_disk(self):
+        """A file system of one page, in a mount namespace of its own, for the trace, the report and the logs."""
+        disk = self.path("disk")
+        os.mkdir(disk)
+        unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+                   'mount -t tmpfs -o size=16k none "$0" && exec "$@"', disk]
+        if subprocess.run([*unshare, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("this machine lets the test mount nothing")
+        for options, says in (
+                (["--trace", f"{disk}/trace.json"], f"ddprun: --trace: cannot write {disk}/trace.json: No space left on device\n"),
+                (["--log-dir", disk], f"ddprun: cannot write {disk}/rank-0.log any more (No space left on device); its rank's output"),
+                (["--record", disk], f"--status may not find this job: cannot write {disk}/")):
+            with self.subTest(options[0]):
+                fill = f"head -c 1M /dev/zero > {disk}/fill 2>/dev/null; " if options[0] == "--trace" else ""
+                job = f"seq 20000; {fill}exec {RANK} meet /"
+                before = f"head -c 1M /dev/zero > {disk}/fill 2>/dev/null; " if options[0] == "--record" else ""
+                command = [*unshare, "sh", "-c", f'{before}exec "$@"', "sh", os.environ["DDPRUN"], "-n", "2", *options, "sh", "-c", job]
+                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=BOUND)
+                self.assertIn(says, done.stderr.decode())
+                self.assertEqual(done.stdout.count(b"\n"), 2 * (20000 + 1))  # the rank says that it has met the others
+                self.assertEqual(done.returncode, 0 if options[0] == "--record" else 1, done.stderr)
 
     def test_standard_input_is_empty(self):
         result = run("-n", 2, "sh", "-c", "readlink /proc/self/fd/0")

@@ -25,6 +25,8 @@
 
 #include "measure.h"
 #include "report.h"
+#include "util/text.h"
+#include "util/write_text.h"
 
 namespace {
 
@@ -218,7 +220,9 @@ void run(const Options& options) {
     const bench::Ranks ranks = ranks_of(connector.connect("control"));
     for (const std::uint64_t bytes : options.bytes) {
         const std::vector<bench::Row> rows = measure_size(connector, ranks, options, bytes);
-        if (connector.rank() == 0) bench::print_json(std::cout, rows);
+        libddp::TextOut text;
+        if (connector.rank() == 0) bench::print_json(text, rows);
+        libddp::write_output(text.str());
     }
     ranks.barrier();
 }

@@ -13,6 +13,7 @@
 #include "predict/schedule.h"
 #include "predict/timeline.h"
 #include "util/text.h"
+#include "util/write_text.h"
 
 namespace bench {
 namespace {
@@ -28,9 +29,12 @@ std::vector<std::string> lines_of(const std::string& path) {
     return lines;
 }
 
-void write_text(const std::string& path, const std::string& text) {
-    libddp::FileOut file(path);
-    if (!(file << text << '\n' << std::flush)) throw std::runtime_error("--save-plan: cannot write " + path);
+void save_plan(const std::string& path, const std::string& text) {
+    try {
+        libddp::write_file(path, text + "\n");
+    } catch (const std::runtime_error& error) {
+        throw std::runtime_error(std::string("--save-plan: ") + error.what());
+    }
 }
 
 Compute compute_of(const Model& model, const Options& options) {
@@ -264,7 +268,7 @@ Prediction sweep(const Predictor& predictor, const Options& options) {
             least = time;
         }
     }
-    if (!options.save_plan.empty()) write_text(options.save_plan, predictor.plan(*best, options.world));
+    if (!options.save_plan.empty()) save_plan(options.save_plan, predictor.plan(*best, options.world));
     libddp::TextOut text;
     text << what_is_best(*best, options);
     if (options.measured.empty() && options.world > 1) {
@@ -308,7 +312,7 @@ Prediction search(const Predictor& predictor, const Options& options) {
         prediction.rows[i]["advised"] = tried.advised;
     }
     if (!options.save_plan.empty())
-        write_text(options.save_plan, predictor.plan(candidate_of(advice.settings), options.world));
+        save_plan(options.save_plan, predictor.plan(candidate_of(advice.settings), options.world));
     prediction.text = advice.text;
     return prediction;
 }
