@@ -74,6 +74,14 @@ def tcp_directory():
     write("tcp_directory", "far", bytes([0]) + b"tls 99999999999 host 65536\n")
 
 
+def exporter():
+    write("exporter", "metrics", "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    write("exporter", "front", "GET / HTTP/1.0\r\n\r\n")
+    write("exporter", "body", "POST /metrics HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello")
+    write("exporter", "chunks", "PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+    write("exporter", "parts", "GET /metrics?a=%41&b HTTP/1.1\r\nRange: bytes=0-0,2-\r\nAccept-Encoding: gzip\r\nX: \x01\r\n\r\n")
+
+
 def store_frames():
     # The first byte: bytes that come at a time, less one.
     write("store_frames", "set", b"\xff" + request(SET, ["key"], ["value"]))
@@ -356,6 +364,6 @@ def job_records():
           fact(failure, 0, struct.pack("<qiiiiq", 30, -2, -1, -1, -1, -1) + b"no memory\0"))
 
 
-for make in (job_records, packed_records, rosters, etcd_json, etcd_replica, tcp_directory, store_frames, store_state, store_replies,
+for make in (job_records, packed_records, rosters, etcd_json, etcd_replica, tcp_directory, exporter, store_frames, store_state, store_replies,
              environment, addresses, file_log, plans, hook_states, options, verdicts, topologies, shared_memory, wire, codecs, tools, api):
     make()
