@@ -97,7 +97,8 @@ bool has_interface() {
     if (getifaddrs(&list) != 0) return false;
     bool found = false;
     for (const ifaddrs* entry = list; entry; entry = entry->ifa_next)
-        found |= entry->ifa_addr && entry->ifa_addr->sa_family == AF_INET && (entry->ifa_flags & IFF_RUNNING) && !(entry->ifa_flags & IFF_LOOPBACK);
+        found |= entry->ifa_addr && entry->ifa_addr->sa_family == AF_INET && (entry->ifa_flags & IFF_RUNNING) &&
+                 !(entry->ifa_flags & IFF_LOOPBACK);
     freeifaddrs(list);
     return found;
 }
