@@ -5,8 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
-#include <stdexcept>
+#include <system_error>
 
 #include "util/descriptors.h"
 #include "util/private_file.h"
@@ -15,7 +14,7 @@ namespace libddp {
 namespace {
 
 void check(const std::string& place, int error) {
-    if (error != 0) throw std::runtime_error("cannot write " + place + ": " + std::strerror(error));
+    if (error != 0) throw std::system_error(error, std::generic_category(), "cannot write " + place);
 }
 
 // Standard output belongs to the shell, too, and somebody may have made it non-blocking.

@@ -7,10 +7,10 @@
 
 namespace libddp {
 
-// Makes the file or replaces what is in it. Throws std::runtime_error: "cannot write PATH: No space left on device".
+// Makes the file or replaces what is in it. Throws std::system_error: "cannot write PATH: No space left on device".
 void write_file(const std::string& path, std::string_view text);
 
-// Writes to standard output. Throws std::runtime_error: "cannot write standard output: Broken pipe".
+// Writes to standard output. Throws std::system_error: "cannot write standard output: Broken pipe".
 void write_output(std::string_view text);
 
 }  // namespace libddp

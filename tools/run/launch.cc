@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
+#include <system_error>
 
 #include "child.h"
 #include "util/host.h"
@@ -129,8 +130,10 @@ void Launch::write_trace() {
     if (options_.trace_file.empty()) return;
     try {
         records_->write_trace(options_.trace_file, options_.trace_steps);
-    } catch (const std::exception& error) {
+    } catch (const std::system_error& error) {
         output_.say_lost(std::string("--trace: ") + error.what());
+    } catch (const std::exception& error) {  // there is nothing to show
+        output_.say(std::string("--trace: ") + error.what());
     }
 }
 
