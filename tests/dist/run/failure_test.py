@@ -68,12 +68,12 @@ class FailureTest(Case):
         self.assertLess(time.monotonic() - begin, 10 * SLACK)
 
     def test_log_file_that_may_not_grow(self):
-        """A limit of file sizes (ulimit -f) ends the log, not ddprun."""
+        """A limit of file sizes (ulimit -f) ends the log, not the job. ddprun's status says that the log is not whole."""
         import resource
 
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         result = run("-n", 1, "--log-dir", self.path("logs"), "sh", "-c", "yes | head -n 9000; echo end", preexec_fn=limit)
-        self.expect(result, 0)
+        self.expect(result, 1)
         self.assertIn(b"[0] end\n", result.out)
         self.assertIn(b"rank-0.log any more (File too large)", result.err)
 
