@@ -4,10 +4,11 @@
 
 # Indices, empty containers and null pointers of the standard library. Nothing in its ABI changes.
 add_compile_definitions($<$<COMPILE_LANGUAGE:CXX>:_GLIBCXX_ASSERTIONS>)
-add_link_options(LINKER:-z,relro,-z,now)
 if(DDP_SANITIZE)
-  return()  # sanitizers find more
+  # Sanitizers find more than what follows. With -z now, a program in C could not load the library: it lacks symbols of theirs for C++.
+  return()
 endif()
+add_link_options(LINKER:-z,relro,-z,now)
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong>)
 
 # The C library checks sizes only in optimised code. Some distributions define a level for every program, and packagers choose one.
