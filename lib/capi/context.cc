@@ -88,9 +88,8 @@ void warn_of_lone_group(std::int32_t job_world) {
     static std::atomic_flag told = ATOMIC_FLAG_INIT;
     if (told.test_and_set()) return;
     log(LogLevel::kWarn, "a context is on a group of 1 rank, and the launcher's job has ", job_world,
-        ": nothing is averaged. The program gave the group the rank 0 and the world size 1; leave both out to train "
-        "with "
-        "all ranks of the job. A rank that is to train alone gets its group from ddp_group_split, without this line");
+        ": nothing is averaged. The program gave the group rank 0 and world size 1; leave both out to train with all "
+        "ranks of the job. To train alone without this warning, get the group from ddp_group_split");
 }
 
 constexpr std::int64_t kCheckInterval = 10;

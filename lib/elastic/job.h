@@ -4,8 +4,8 @@
 // the others take the state from them. If nobody is ahead, all undo what they have of it (open_step.h) and do it again. A rank that cannot
 // undo it does not know which state it has, and takes that of the others.
 //
-// An accumulation window is the unsynced steps of contexts, and the synced step that ends them. What a rank has accumulated is no part of
-// the state. So ranks join and leave between windows, and a loss within a window takes all back to its begin, as if it were one step.
+// A window is a run of unsynced steps of contexts with the synced step that ends it. Accumulated gradients are not part of the state. So
+// ranks join and leave only between windows, and a loss within a window takes all ranks back to its first step, as if it were one step.
 #pragma once
 
 #include <algorithm>

@@ -23,7 +23,6 @@ public:
 
 using TextOut = Classic<std::ostringstream>;
 using TextIn = Classic<std::istringstream>;
-using FileOut = Classic<std::ofstream>;
 using FileIn = Classic<std::ifstream>;
 
 // Concatenates anything that can be streamed. Messages are built with it so that the call sites read as sentences.
