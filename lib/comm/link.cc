@@ -436,7 +436,7 @@ void LinkOperation::begin() {
     const std::int64_t sequence = link_.next_sequence_++;
     mine_ = {tag_.plan, tag_.step, tag_.synced_steps, sequence,     c.count,      tag_.bucket, c.kind,   c.dtype,
              c.op,      c.root,    c.device.kind,     tag_.purpose, tag_.context, tag_.frozen, tag_.hook};
-    if (link_.monitor_) link_.monitor_->begins(sequence + 1, mine_);
+    if (link_.monitor_) link_.monitor_->begins(mine_);
     const bool unchecked =
         (link_.config_.flags & DDP_GROUP_NO_MATCH_CHECK) && !link_.transport_->has(DDP_BACKEND_NEEDS_MATCH);
     checked_ = link_.world() > 1 && !unchecked;

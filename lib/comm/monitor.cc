@@ -185,20 +185,21 @@ void Monitor::let_go_of_keys() {
     }
 }
 
-void Monitor::begins(std::int64_t sequence, const Signature& operation) {
-    progress_.store(sequence, std::memory_order_relaxed);
-    const std::lock_guard lock(operation_mutex_);
-    operation_ = operation;
+void Monitor::begins(const Signature& operation) {
+    {
+        const std::lock_guard lock(operation_mutex_);
+        operation_ = operation;
+    }
+    progress_.store(operation.sequence + 1, std::memory_order_relaxed);
 }
 
 void Monitor::ends() {
-    const std::lock_guard lock(operation_mutex_);
-    operation_.reset();
+    ended_operations_.store(progress_.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 std::string Monitor::under_way() const {
     const std::lock_guard lock(operation_mutex_);
-    return operation_ ? describe(*operation_) : "";
+    return ended_operations_ < progress_ ? describe(operation_) : "";
 }
 
 void Monitor::other_broke(const std::string& story) {

@@ -110,8 +110,8 @@ public:
     // Whether a process has taken this rank.
     bool has_come(std::int32_t rank) const { return config_.store->check({rank_key(rank)}); }
 
-    // This rank is about to run operation number `sequence`.
-    void begins(std::int64_t sequence, const Signature& operation);
+    // This rank is about to run the operation.
+    void begins(const Signature& operation);
     void ends();
 
     // Makes `error` the verdict unless there is one already; returns the verdict.
@@ -191,9 +191,9 @@ private:
 
     const Config config_;
     const std::function<void(const ErrorInfo&)> on_verdict_;
-    std::atomic<std::int64_t> progress_{0};
+    std::atomic<std::int64_t> progress_{0}, ended_operations_{0};
     mutable std::mutex operation_mutex_;
-    std::optional<Signature> operation_;  // under way
+    Signature operation_{};  // the newest, which is under way if ended_operations_ < progress_
 
     mutable std::mutex mutex_;
     std::condition_variable changed_;
