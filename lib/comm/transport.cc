@@ -217,7 +217,7 @@ void Transport::check_enqueued() {
 }
 
 // call: of the backend, for a failure without a text. what: what the reader knows better.
-void Transport::check(ddp_status status, const ddp_backend_failure& failure, const std::string& call,
+void Transport::check(ddp_status status, const ddp_backend_failure& failure, std::string_view call,
                       const char* what) const {
     if (status == DDP_OK) return;
     const bool known = status < DDP_OK && status >= kLastError;

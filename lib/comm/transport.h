@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "ddp/backend.h"
 #include "rendezvous/store.h"
@@ -60,7 +61,7 @@ private:
 
     bool match_by_allgather(const void* mine, void* theirs, std::size_t size, std::int64_t timeout_ms,
                             std::int32_t* rank);
-    void check(ddp_status status, const ddp_backend_failure& failure, const std::string& call, const char* what) const;
+    void check(ddp_status status, const ddp_backend_failure& failure, std::string_view call, const char* what) const;
 
     const ddp_backend* backend_;
     const Setup setup_;
