@@ -295,7 +295,7 @@ def run_all(scenarios, at_once):
 READY = ["join", "params=4", "commit", "steps=2"]  # a rank that has trained for two steps
 
 
-def main():
-    """What each test file ends with."""
-    signal.alarm(170)  # before ctest's limit, so that the story of what hangs is not lost
+def main(at_most_s=170):
+    """Ends each test file. The alarm comes before ctest's limit, so that the story of what hangs is not lost."""
+    signal.alarm(at_most_s)
     unittest.main(argv=[sys.argv[0]] + sys.argv[1:])
