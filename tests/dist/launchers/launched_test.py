@@ -105,8 +105,12 @@ class Mpirun(Launched, unittest.TestCase):
     loopback = {"MASTER_ADDR": "127.0.0.1"}
 
     def start(self, ranks):
+        # Each has a folder of its own for its files: two that begin at once may both want to make the common one, and one of them fails.
+        folder = tempfile.TemporaryDirectory(prefix="ddp-mpirun-")
+        self.addCleanup(folder.cleanup)
         # Without the last option it kills all at the first death.
-        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), "--enable-recovery"]
+        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base", folder.name, "-n", str(ranks),
+                "--enable-recovery"]
 
 
 class Torchrun(Launched, unittest.TestCase):
