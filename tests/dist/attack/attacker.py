@@ -62,6 +62,7 @@ class Attack:
     """One kind of attack. knock() is called for each endpoint again and again."""
 
     hold = 50
+    niceness = 10
     rest = 10  # times the processor's time of a search for endpoints: the kernel looks through its whole table of sockets
 
     def __init__(self, hold):
@@ -178,6 +179,7 @@ class Replay(Attack):
     """Sends a recorded ClientHello again and again."""
 
     hold = 600
+    niceness = 0  # its rate bounds what it takes
     hello = b""
     every_s = 1 / 1200
 
@@ -217,9 +219,9 @@ def main():
     parser.add_argument("--hello", type=bytes.fromhex)
     parser.add_argument("pids", nargs="+", type=int)
     options = parser.parse_args()
-    os.nice(10)
     resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
     attack = KINDS[options.kind](options.hold)
+    os.nice(attack.niceness)
     attack.hello = options.hello
     find = getattr(attack, "endpoints", endpoints)
     find(options.pids)  # Python loads what this needs, which that user may not read
