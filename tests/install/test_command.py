@@ -15,7 +15,8 @@ import unittest
 SCRIPT = pathlib.Path(sys.argv[1])
 # Says how it was called, waits until so many processes of the script's have computed, and fails as often as the test wants.
 CTEST = """#!/bin/bash
-echo "$*" >> called
+called="$*"
+echo "${called%% --test-output-size-passed*}" >> called  # the rest is about the output
 cat /proc/$PPID/task/*/children >> children
 for ((look = 0; look < 200; ++look)); do
     computed=0
@@ -41,7 +42,8 @@ class TestCommand(unittest.TestCase):
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
             path.chmod(0o755)
-        shutil.copy(SCRIPT, self.folder / "tools/test")
+        for name in ("test", "rooms.py", "skips.py"):
+            shutil.copy(SCRIPT.parent / name, self.folder / "tools" / name)
         (self.folder / "failures").write_text("0")
         (self.folder / "loops").write_text("0")
 
@@ -55,16 +57,72 @@ class TestCommand(unittest.TestCase):
         return path.read_text().splitlines() if path.exists() else []
 
     def test_all_builds(self):
-        done = self.run_it()
+        done = self.run_it("--all")
         self.assertEqual(done.returncode, 0, done)
         self.assertEqual(self.lines("called"), ["--preset release", "--preset asan", "--preset tsan"])
         self.assertTrue(done.stdout.endswith("100% tests passed, 0 tests failed out of 9\n"), done.stdout)
 
+    def test_without_arguments(self):
+        done = self.run_it()
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(self.lines("called"), ["--preset release --label-exclude ^all$"])
+        self.assertTrue(done.stdout.endswith("builds: release\n100% tests passed, 0 tests failed out of 3\n"), done.stdout)
+
+    def test_says_what_was_skipped(self):
+        (self.folder / "bin/ctest").write_text("""#!/bin/bash
+while [[ $1 != --output-junit ]]; do shift; done
+cat > $2 << END
+<testsuite>
+<testcase name="one"><skipped/><system-out>x\nskipped: no reason\ny</system-out></testcase>
+<testcase name="two"><system-out>[ RUN      ] A.B\nb.cc:1: Skipped\nno &lt;ranks&gt;\n[  SKIPPED ] A.B (0 ms)\n</system-out></testcase>
+<testcase name="three"><system-out>test_x (a.b) ... skipped 'nothing here'\nOK (skipped=1)\n</system-out></testcase>
+<testcase name="four"><system-out>fine</system-out></testcase>
+</testsuite>
+END
+echo "100% tests passed, 0 tests failed out of 4"
+""")
+        done = self.run_it()
+        self.assertTrue(done.stdout.endswith("""
+skipped: 1 of 4 tests, and 2 parts of others
+  no <ranks>: two: A.B
+  no reason: one
+  nothing here: three: test_x
+builds: release
+100% tests passed, 0 tests failed out of 4
+"""), done.stdout)
+
+    def test_rooms_of_a_change(self):
+        def git(*args):
+            subprocess.run(["git", "-C", self.folder, "-c", "user.name=x", "-c", "user.email=x@x", *args], check=True, capture_output=True)
+
+        for path in ("lib/rendezvous/a.cc", "tests/unit/rendezvous/CMakeLists.txt", "tests/unit/wire/CMakeLists.txt",
+                     "tests/dist/failure/CMakeLists.txt", "tests/dist/process/CMakeLists.txt"):
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / path).touch()
+        (self.folder / ".gitignore").write_text("build/\nbuilt\ncalled\nchildren\ncomputed\nbin/\n")
+        git("init")
+        git("add", ".")
+        git("commit", "-m", "first")
+        done = self.run_it("--changed")
+        self.assertEqual((done.returncode, done.stderr), (1, "tools/test: nothing has changed since HEAD\n"))
+        (self.folder / "lib/rendezvous/a.cc").write_text("x")
+        (self.folder / "tests/unit/wire/new.cc").touch()
+        self.assertEqual(self.run_it("--changed").returncode, 0)
+        self.assertEqual(self.lines("called"), ["--preset release --label-regex ^(failure|process|rendezvous|wire)$"])
+        git("add", ".")
+        git("commit", "-m", "second")
+        self.run_it("--changed", "HEAD~1", "--repeat", "3")
+        self.assertIn("(failure|process|rendezvous|wire)", self.lines("called")[-1])
+        (self.folder / "CMakeLists.txt").touch()  # everything
+        self.run_it("--changed")
+        self.assertEqual(self.lines("called")[-1], "--preset release --label-exclude ^all$")
+        self.assertEqual(self.run_it("--changed", "nowhere").returncode, 2)
+
     def test_repeat(self):
-        done = self.run_it("--quick", "--repeat", "50", "^java")
+        done = self.run_it("--repeat", "50", "^java")
         self.assertEqual(done.returncode, 0, done)
         self.assertEqual(self.lines("called"),
-                         ["--preset release --tests-regex ^java --repeat until-fail:50 --stop-on-failure"])
+                         ["--preset release --label-exclude ^all$ --tests-regex ^java --repeat until-fail:50 --stop-on-failure"])
         self.assertIn("each test up to 50 times, beside 0 busy loops\n", done.stdout)
 
     def test_repeat_stops_at_the_first_failure(self):
@@ -85,10 +143,10 @@ echo begin >> begun
 while :; do sleep 0.05; done
 """)
         for _ in range(3):  # stopped at once, also before it has begun
-            self.assertEqual(self.run_it("--repeat", "2").returncode, 1)
+            self.assertEqual(self.run_it("--all", "--repeat", "2").returncode, 1)
             self.assertEqual(len(self.lines("ended")), len(self.lines("begun")))
         (self.folder / "bin/ctest").write_text("#!/bin/bash\nwhile [[ ! -e begun ]]; do sleep 0.05; done\n")
-        self.assertEqual(self.run_it().returncode, 1)
+        self.assertEqual(self.run_it("--all").returncode, 1)
         self.assertEqual(len(self.lines("ended")), len(self.lines("begun")))
         self.assertGreaterEqual(len(self.lines("begun")), 1)
 
@@ -119,7 +177,7 @@ while :; do sleep 0.05; done
         (self.folder / "loops").write_text("2")
         for failures in ("0", "1"):
             (self.folder / "failures").write_text(failures)
-            self.run_it("--repeat", "3", "--busy", "2", "--quick")
+            self.run_it("--repeat", "3", "--busy", "2")
             self.assertGreaterEqual(int(self.lines("computed")[-1]), 2)
             children = " ".join(self.lines("children")).split()
             self.assertGreaterEqual(len(children), 2)
@@ -129,7 +187,7 @@ while :; do sleep 0.05; done
                 time.sleep(0.05)
 
     def test_usage(self):
-        for args in (["--repeat"], ["--repeat", "0"], ["--repeat", "x"], ["--busy"], ["--busy", "-1"], ["more"]):
+        for args in (["--repeat"], ["--repeat", "0"], ["--repeat", "x"], ["--busy"], ["--busy", "-1"], ["more"], ["--all", "unit"], ["--quick"]):
             done = self.run_it(*args)
             self.assertEqual((done.returncode, self.lines("called")), (2, []), args)
             self.assertIn("usage: tools/test", done.stderr)
