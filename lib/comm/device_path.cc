@@ -403,14 +403,13 @@ DevicePath::DevicePath(Config config) : config_(std::move(config)), stream_(on_d
 
 DevicePath::~DevicePath() = default;
 
-void DevicePath::run(ddp_collective collective, double scale_after, const Submitted& submitted) {
+void DevicePath::run(ddp_collective collective, const Division& division, const Submitted& submitted) {
     stream_->wait(submitted.begin);
     try {
-        if (scale_after != 1 && collective.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(collective.dtype)) {
+        if (division.before != 1) {
             on_device::transfer(*stream_, {{collective.recv, collective.send, collective.count}}, collective.dtype,
-                                collective.dtype, scale_after);
+                                collective.dtype, division.before);
             collective.send = collective.recv;
-            scale_after = 1;
         }
         if (config_.world == 1)
             run_alone(collective);
@@ -418,10 +417,10 @@ void DevicePath::run(ddp_collective collective, double scale_after, const Submit
             enqueue(collective, submitted);
         else
             relay_->run(collective);
-        if (scale_after != 1) {
+        if (division.after != 1) {
             const DeviceStream& end = relay_ ? relay_->up() : *stream_;
             on_device::transfer(end, {{collective.recv, collective.recv, collective.count}}, collective.dtype,
-                                collective.dtype, scale_after);
+                                collective.dtype, division.after);
         }
     } catch (...) {
         // Copies may be under way: whoever frees the memory comes after them.

@@ -55,6 +55,11 @@ private:
     std::thread asker_, timer_;
 };
 
+// Factors around a collective that the backend only sums. 1: nothing to do.
+struct Division {
+    double before = 1, after = 1;
+};
+
 class DevicePath {
 public:
     struct Config {
@@ -76,9 +81,9 @@ public:
     explicit DevicePath(Config config);
     ~DevicePath();
 
-    // The result is there in the order of submitted.stream when this returns. scale_after: what the backend does not
-    // multiply with; before an allreduce of floating-point numbers, after everything else.
-    void run(ddp_collective collective, double scale_after, const Submitted& submitted);
+    // The result is there in the order of submitted.stream when this returns. division: the part of a mean that the backend does
+    // not do.
+    void run(ddp_collective collective, const Division& division, const Submitted& submitted);
 
 private:
     class HostRelay;

@@ -41,8 +41,6 @@ public:
     std::int32_t world() const { return world_; }
     virtual const char* backend_name() const = 0;
     virtual std::shared_ptr<Store> store() = 0;
-    // True if the backend applies the division of DDP_AVG itself, for free and without loss in low precision.
-    virtual bool fuses_scale(ddp_device_kind kind) const = 0;
     // How long one operation may take.
     virtual std::int64_t timeout_ms() const = 0;
 

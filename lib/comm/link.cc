@@ -344,7 +344,8 @@ private:
     void begin();
     bool ready_on_device();
     ErrorInfo perform();
-    void run_scaled();
+    void divide();
+    void run_divided();
     record::Entry entry(record::EventKind kind) const;
     ErrorInfo disagree(std::int32_t other);
     ErrorInfo resolve(ErrorInfo error);
@@ -359,7 +360,7 @@ private:
     bool begun_ = false;
     std::int64_t begun_ns_ = 0;
     bool checked_ = false;  // ranks compare what they are about to do
-    double scale_after_ = 1;
+    Division division_;
     Signature mine_{}, theirs_{};
     ddp_collective op_{};
     std::uint64_t copied_ = 0;
@@ -462,10 +463,7 @@ void LinkOperation::begin() {
     if (c.kind == DDP_COLLECTIVE_ALLGATHER && !c.send)
         op_.send = static_cast<const std::byte*>(c.recv) +
                    dtype_size(c.dtype) * c.count * static_cast<std::size_t>(link_.rank());
-    if (reduces(c.kind) && c.op == DDP_AVG) {
-        op_.op = DDP_SUM;
-        (link_.fuses_scale(c.device.kind) ? op_.scale : scale_after_) = 1.0 / link_.world();
-    }
+    if (reduces(c.kind) && c.op == DDP_AVG) divide();
     // What a device's own backend runs is compared before, on the host.
     if (checked_ && link_.transport_->has(DDP_BACKEND_COMPARES) && !(on_device() && link_.on_device_)) {
         theirs_ = mine_;
@@ -475,11 +473,21 @@ void LinkOperation::begin() {
     }
 }
 
+// The only place that decides where a mean is divided. DDP_AVG is a sum with a scale. A backend that cannot apply it gets values
+// that are divided before, which keeps sums of low precision finite. Division after the sum is for integers, which division before
+// would ruin, and for reduce_scatter, whose input belongs to the program.
+void LinkOperation::divide() {
+    const bool fuses = link_.transport_for(collective_.device.kind).has(DDP_BACKEND_FUSES_SCALE);
+    const bool before = collective_.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(collective_.dtype);
+    op_.op = DDP_SUM;
+    (fuses ? op_.scale : before ? division_.before : division_.after) = 1.0 / link_.world();
+}
+
 bool LinkOperation::ready() {
     if (on_device()) return ready_on_device();
     if (!link_.transport_->has_ready()) return false;
     begin();
-    if (scale_after_ != 1) return false;
+    if (division_.before != 1 || division_.after != 1) return false;
     try {
         return link_.transport_->ready(op_, kPatienceNs);
     } catch (const std::exception&) {
@@ -527,7 +535,7 @@ ErrorInfo LinkOperation::perform() {
             if (!link_.transport_->match(&mine_, &theirs_, sizeof mine_, op_.timeout_ms, &other))
                 return disagree(other);
         }
-        run_scaled();
+        run_divided();
         if (tag_.traffic) tag_.traffic->copied.fetch_add(copied_, std::memory_order_relaxed);
         return {};
     } catch (...) {
@@ -535,21 +543,17 @@ ErrorInfo LinkOperation::perform() {
     }
 }
 
-// DDP_AVG is a sum with a scale. A backend that cannot apply it gets values divided beforehand, which keeps sums of low
-// precision finite; integers, which that would ruin, and reduce_scatter, whose input is not ours to change, are divided
-// afterwards.
-void LinkOperation::run_scaled() {
+void LinkOperation::run_divided() {
     if (on_device())
         return link_.path(collective_.device)
-            .run(op_, scale_after_,
+            .run(op_, division_,
                  {*tag_.stream, *submitted_, tag_.enqueued ? tag_.enqueued : tag_.memory, describe(mine_)});
-    if (scale_after_ != 1 && op_.kind == DDP_COLLECTIVE_ALLREDUCE && is_floating(op_.dtype)) {
-        cpu::scale_copy(op_.recv, op_.send, op_.count, op_.dtype, scale_after_);
+    if (division_.before != 1) {
+        cpu::scale_copy(op_.recv, op_.send, op_.count, op_.dtype, division_.before);
         op_.send = op_.recv;
-        scale_after_ = 1;
     }
     link_.transport_->run(op_);
-    if (scale_after_ != 1) cpu::scale_copy(op_.recv, op_.recv, op_.count, op_.dtype, scale_after_);
+    if (division_.after != 1) cpu::scale_copy(op_.recv, op_.recv, op_.count, op_.dtype, division_.after);
 }
 
 ErrorInfo LinkOperation::disagree(std::int32_t other) {

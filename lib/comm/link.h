@@ -41,7 +41,6 @@ public:
 
     const char* backend_name() const override { return (on_device_ ? on_device_ : transport_)->name(); }
     std::shared_ptr<Store> store() override;
-    bool fuses_scale(ddp_device_kind kind) const override { return transport_for(kind).has(DDP_BACKEND_FUSES_SCALE); }
     std::int64_t timeout_ms() const override { return config_.timeout_ms; }
     bool reduces_at_once() const override { return !on_device_ && transport_->has_ready(); }
     bool shares_memory() const override { return transport_->has_memory(); }

@@ -175,10 +175,6 @@ RoundRobin::~RoundRobin() {
     bond_->end();
 }
 
-bool RoundRobin::fuses_scale(ddp_device_kind kind) const {
-    return std::all_of(links_.begin(), links_.end(), [kind](const auto& link) { return link->fuses_scale(kind); });
-}
-
 std::int64_t RoundRobin::timeout_ms() const {
     return links_.front()->timeout_ms();
 }

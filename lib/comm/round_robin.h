@@ -25,7 +25,6 @@ public:
 
     const char* backend_name() const override { return backend_name_.c_str(); }
     std::shared_ptr<Store> store() override { return links_.front()->store(); }
-    bool fuses_scale(ddp_device_kind kind) const override;
     std::int64_t timeout_ms() const override;
     bool reduces_at_once() const override { return links_.front()->reduces_at_once(); }
     bool shares_memory() const override { return links_.front()->shares_memory(); }

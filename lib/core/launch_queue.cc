@@ -93,8 +93,6 @@ void LaunchQueue::arm(const Step& step, const Participation& participation) {
                 entry.has_absent = true;
         }
         entry.bucket.step = step.synced_steps;
-        const bool prescaled = entry.bucket.stream ? step.prescaled_on_devices : step.prescaled;
-        entry.bucket.prescaled = prescaled && is_floating(entry.bucket.dtype);  // integers are divided after the sum
         entry.bucket.result = nullptr;
         entry.bucket.done = nullptr;
         entry.bucket.is_last = false;

@@ -44,7 +44,6 @@ public:
         std::int64_t synced_steps = 0;  // for hooks, and compared
         std::int64_t step = 0;          // for messages, and compared between ranks: one that did not sync is behind
         std::uint64_t agreement = 0;    // of what else must be the same on all ranks; compared
-        bool prescaled = false, prescaled_on_devices = false;
         bool votes = false;
     };
 

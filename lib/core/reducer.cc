@@ -223,8 +223,9 @@ void Reducer::put_in_place(std::int32_t param, ParamState& s) {
     queue_.gradient_in_place(s.bucket);
 }
 
+// Integers have no factor. The link divides the sum of all ranks.
 double Reducer::fill_scale(const ParamState& s) const {
-    return s.factored ? factor_ : pack_scale(s.dtype, prescale_);
+    return is_floating(s.dtype) ? factor_ : 1;
 }
 
 // Before the others can get any of it. False: all ranks will skip the step, and may not get it.
@@ -281,12 +282,6 @@ void Reducer::put_unused(std::int32_t param, ParamState& s) {
     queue_.gradient_absent(s.bucket, param);
 }
 
-// Integers are never divided beforehand: that would lose everything. The group divides their sum.
-double Reducer::pack_scale(ddp_dtype dtype, bool prescale) const {
-    if (!is_floating(dtype)) return 1;
-    return prescale ? factor_ / group_->world() : factor_;
-}
-
 void Reducer::complete_bucket(const ddp_bucket& bucket, const Hook::Target& target) {
     at(bucket, [&](auto& side) {
         for (const auto& tensor : bucket.tensors) {
@@ -295,7 +290,7 @@ void Reducer::complete_bucket(const ddp_bucket& bucket, const Hook::Target& targ
             const bool counts = s.role == Role::kAbsentHere && counts_unused(s);
             side.fill_absent(tensor.param, s, counts, fill_scale(s));
         }
-        side.pack(bucket, target, pack_scale(bucket.dtype, bucket.prescaled));
+        side.pack(bucket, target, is_floating(bucket.dtype) ? factor_ : 1);
     });
 }
 

@@ -222,7 +222,6 @@ private:
     void put_unused(std::int32_t param, ParamState& s);
     bool counts_unused(const ParamState& s) const;
     void warn_of_leftover(std::int32_t param, const ParamState& s);
-    double pack_scale(ddp_dtype dtype, bool prescale) const;
     [[noreturn]] void refuse(std::int32_t param, const ParamState& s, std::int32_t calls) const;
     void complete_bucket(const ddp_bucket& bucket, const Hook::Target& target) override;
     WorkPtr reduce_alone(Group& group, std::int32_t param, const OpTag& tag) override;
@@ -302,8 +301,7 @@ private:
     bool begun_ = false, begun_sync_ = true;
     bool warned_of_leftover_ = false;
     double factor_ = 1;
-    bool prescale_ = false;  // divide while filling on the CPU: default hook, mean, the backend does not do it
-    bool enqueue_ = false;   // callers' streams wait for devices, not the host
+    bool enqueue_ = false;  // callers' streams wait for devices, not the host
 
     // Draining: buckets before this one are finished; gradients that wait for the answer who used them; no result is
     // wanted.

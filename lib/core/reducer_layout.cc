@@ -171,15 +171,9 @@ void Reducer::forget_step() {
 }
 
 void Reducer::arm() {
-    const bool may_prescale = options_.mean && queue_.hook()->sums_prescaled() && group_->world() > 1;
-    prescale_ = may_prescale && !group_->fuses_scale(DDP_DEVICE_CPU);
-    const bool on_devices =
-        may_prescale && !streams_.empty() && !group_->fuses_scale(streams_.all().front()->device().kind);
     for (std::int32_t id = 0; id < table_.size(); ++id) state(id).role = participation_.role(id);
     on_devices_.arm(participation_);
-    queue_.arm(
-        {synced_steps_, steps_, participation_.hash(), prescale_, on_devices, options_.votes && group_->world() > 1},
-        participation_);
+    queue_.arm({synced_steps_, steps_, participation_.hash(), options_.votes && group_->world() > 1}, participation_);
 }
 
 std::byte* Reducer::view(std::int32_t param) const {

@@ -29,8 +29,7 @@ struct BucketTensor {
 struct ddp_bucket {
     std::int32_t index = 0;
     bool is_last = false;
-    bool prescaled = false;  // already divided by the world size while it was filled (default hook only)
-    bool mean = true;        // what a hook should compute: mean or sum
+    bool mean = true;  // what a hook should compute: mean or sum
     std::int64_t step = 0;
     ddp_dtype dtype = DDP_F32;
     ddp_device device{DDP_DEVICE_CPU, 0};
@@ -49,6 +48,6 @@ struct ddp_bucket {
         const auto bytes = static_cast<const std::byte*>(tensor.gradient) - static_cast<const std::byte*>(buffer);
         return static_cast<std::size_t>(bytes) / libddp::dtype_size(dtype);
     }
-    // What an allreduce of the buffer has to apply.
-    ddp_reduce_op op() const { return mean && !prescaled ? DDP_AVG : DDP_SUM; }
+    // What an allreduce of the buffer has to apply. The link that runs it divides a mean.
+    ddp_reduce_op op() const { return mean ? DDP_AVG : DDP_SUM; }
 };

@@ -44,8 +44,6 @@ public:
     virtual std::string options() const { return ""; }
     // Whether reduce() may run on the progress thread.
     virtual bool any_thread() const { return true; }
-    // Whether gradients may be divided by the world size while the bucket is filled. The hook then only sums.
-    virtual bool sums_prescaled() const { return false; }
     // Whether ranks that apply the results stay alike.
     virtual bool keeps_models_alike() const { return true; }
     // Whether a function of the program sees results, and may use them, before the step ends.

@@ -55,7 +55,6 @@ public:
     std::string name() const override { return str("then(", inner_->name(), ")"); }
     std::string options() const override { return inner_->options(); }
     bool any_thread() const override { return inner_->any_thread() && user_.any_thread; }
-    bool sums_prescaled() const override { return inner_->sums_prescaled(); }
     // Its function may update values bucket by bucket, at other moments on each rank.
     bool keeps_models_alike() const override { return false; }
     bool gives_results_early() const override { return true; }
