@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks the Markdown files: a code block under a line `<!-- PATH -->` is that file, and every link to a file of this tree
-leads somewhere. README.md names every option of CMake, and is the one page that says which languages mix.
+leads somewhere. docs/install.md names every option of CMake, and docs/other-languages.md is the one page that says which languages mix.
 
 usage: readme.py ROOT [--fix]      --fix: copies the files into the blocks
 """
@@ -31,17 +31,17 @@ def examine(page, root, fix):
             yield f"{page}: the link to {target} leads nowhere"
 
 
-def examine_readme(root, pages):
-    """What README.md says for all pages; an installed tree has no options."""
-    readme = root / "README.md"
+def examine_facts(root, pages):
+    """Facts that stand on one page only. An installed tree has no options."""
+    options_page, mixed_page = root / "docs/install.md", root / "docs/other-languages.md"
     sources = [path for path in [root / "CMakeLists.txt", *root.glob("cmake/*.cmake")] if path.exists()]
     options = {match[1] or match[2] for path in sources for match in OPTION.finditer(path.read_text())}
     for option in sorted(options):
-        if f"`{option}`" not in readme.read_text():
-            yield f"{readme}: the option {option} is not in it"
+        if f"`{option}`" not in options_page.read_text():
+            yield f"{options_page}: the option {option} is not in it"
     for page in pages:
         found = MIXED.search(page.read_text())
-        if bool(found) != (page == readme):
+        if bool(found) != (page == mixed_page):
             yield f"{page}: {'a list of languages of its own' if found else 'no list of the languages'} that mix"
 
 
@@ -49,7 +49,7 @@ def main():
     root, fix = pathlib.Path(sys.argv[1]), "--fix" in sys.argv[2:]
     pages = [*sorted(root.glob("*.md")), *sorted((root / "docs").glob("**/*.md"))]
     faults = [fault for page in pages for fault in examine(page, root, fix)]
-    faults += examine_readme(root, pages)
+    faults += examine_facts(root, pages)
     print(*faults, f"{len(pages)} pages, {len(faults)} faults", sep="\n")
     return 1 if faults else 0
 
