@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks the Markdown files: a code block under a line `<!-- PATH -->` is that file, and every link to a file of this tree
-leads somewhere. docs/install.md names every option of CMake, and docs/other-languages.md is the one page that says which languages mix.
+leads somewhere. The first line of each page in docs says who needs it. docs/install.md names every option of CMake, docs/errors.md
+has a section for every status, and docs/other-languages.md is the one page that says which languages mix.
 
 usage: readme.py ROOT [--fix]      --fix: copies the files into the blocks
 """
@@ -10,6 +11,7 @@ import sys
 
 EMBEDDED = re.compile(r"(<!-- (?P<path>\S+) -->\n```\w*\n)(?P<text>.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
+STATUS = re.compile(r"^    DDP_ERROR_(\w+) = ", re.MULTILINE)
 OPTION = re.compile(r"^\s*(?:option\((DDP_\w+)|set\((DDP_\w+)\s[^\n]*\sCACHE\s)", re.MULTILINE)
 MIXED = re.compile(r"\branks\s+(?:of|in)\s+[^.]*\bmay\s+work\s+in\s+one\s+job", re.IGNORECASE)
 
@@ -26,6 +28,8 @@ def examine(page, root, fix):
                 page.write_text(text)
             else:
                 yield f"{page}: the block of {block['path']} differs from the file: tests/install/readme.py . --fix"
+    if page.parent.name == "docs" and not text.split("\n", 2)[2].startswith("You need this if "):
+        yield f"{page}: the first line does not say who needs the page: 'You need this if ...'"
     for target in LINK.findall(text):
         if not (page.parent / target).exists():
             yield f"{page}: the link to {target} leads nowhere"
@@ -39,6 +43,10 @@ def examine_facts(root, pages):
     for option in sorted(options):
         if f"`{option}`" not in options_page.read_text():
             yield f"{options_page}: the option {option} is not in it"
+    errors = root / "docs/errors.md"
+    for status in STATUS.findall((root / "include/ddp/status.h").read_text()):
+        if f"\n## {status}\n" not in errors.read_text():
+            yield f"{errors}: no section is called {status}"
     for page in pages:
         found = MIXED.search(page.read_text())
         if bool(found) != (page == mixed_page):
