@@ -28,8 +28,9 @@ ACCESS = re.compile(r"(public|private|protected):")
 ENUMERATOR = re.compile(r"(\w+(?: = [^,/]*[^,/\s])?),?")
 TEMPLATE = re.compile(r"template <[^{}()]*> ")
 TYPE = re.compile(rf"(?:{TEMPLATE.pattern})?(?:typedef|enum|struct|class)\b(?!.*\()")
-# Parts of C++ without a place in the reference: inner namespaces, deduction guides, names of other classes, deleted functions.
-UNLISTED = re.compile(r"^namespace|(?<!operator)->|^using [\w:]+$|= delete$")
+# Parts of C++ without a place in the reference: inner namespaces, specializations, deduction guides, names of other classes, deleted
+# functions.
+UNLISTED = re.compile(r"^namespace|^template <>|(?<!operator)->|^using [\w:]+$|= delete$")
 INCLUDE = re.compile(r'^#include "([\w./]+)"$', re.MULTILINE)
 
 
@@ -298,7 +299,7 @@ class Page:
                 kind = self.cpp_directive(head, indent) if head else ""
                 self.comment(lines_of(comment), indent + "   " * len(members))
                 if kind == "cpp:class":
-                    self.cpp_items(scan(members[0].body), indent + "   ", public="struct " in head)
+                    self.cpp_items(scan(members[0].body or ""), indent + "   ", public="struct " in head)
 
     def cpp_directive(self, head, indent):
         template = TEMPLATE.match(head)

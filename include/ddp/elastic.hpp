@@ -53,7 +53,8 @@ public:
 
 /* The samples of a rank, of 0 to count - 1: from begin up to end, which is not included. */
 struct Shard {
-    std::int64_t begin = 0, end = 0;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
 };
 
 inline Shard shard_range(std::int64_t count, std::int32_t rank, std::int32_t world_size) {

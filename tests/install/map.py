@@ -6,6 +6,9 @@
 - Every file that the page names exists: as a path from the root, lib/, include/ or include/ddp/, or in a row of the map from the
   folder of that row.
 - The glossary names at most 30 nouns, each once. It is closed: a new noun replaces an old one.
+- The page has at most 5,000 words, without the bars of its tables.
+
+The files that the pages of MORE_PAGES name exist too.
 
 usage: map.py ROOT
 """
@@ -17,7 +20,8 @@ sys.dont_write_bytecode = True
 import layers
 
 PAGE = "docs/architecture.md"
-MOST_NOUNS = 30
+MORE_PAGES = ("docs/bindings.md", "docs/testing.md")
+MOST_NOUNS, MOST_WORDS = 30, 5000
 SOURCES = {".c", ".cc", ".cu", ".h"}
 STARTS = ("", "lib", "include", "include/ddp")
 
@@ -91,7 +95,13 @@ def examine_glossary(line, body):
         yield line, f"the glossary has '{noun}' more than once"
 
 
+def words(text):
+    return len([word for word in text.split() if word.strip("|-")])
+
+
 def examine(root, text):
+    if words(text) > MOST_WORDS:
+        yield 1, f"the page has {words(text)} words, and may have {MOST_WORDS}: leave out what headers and code say"
     found = sections(text)
     for title in ("Map", "Glossary"):
         if title not in found:
@@ -109,7 +119,11 @@ def main():
     faults = list(examine(root, text))
     for line, fault in faults:
         print(f"{PAGE}:{line}: {fault}")
-    print(f"{len(folders(root))} rooms, {len(FILE.findall(text))} names of files, {len(faults)} faults")
+    for page in MORE_PAGES:
+        for line, fault in examine_files(root, (root / page).read_text(encoding="utf-8")):
+            print(f"{page}:{line}: {fault}")
+            faults.append(fault)
+    print(f"{len(folders(root))} rooms, {len(FILE.findall(text))} names of files, {words(text)} words, {len(faults)} faults")
     return 1 if faults else 0
 
 

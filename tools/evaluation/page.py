@@ -8,6 +8,7 @@ from figure import KINDS, VERDICTS
 COMMAND = "tools/evaluation/run"
 TITLE = "The paper's evaluation, repeated"
 INTRODUCTION = [
+    "You need this if you know the paper on PyTorch's DDP and ask which of its figures libddp reproduces.",
     "libddp implements what Li et al. describe in \"PyTorch Distributed: Experiences on Accelerating Data Parallel Training\" (VLDB "
     "2020). This page repeats the evaluation of that paper on one machine: each figure, what the paper claims, what libddp measured, and "
     "why the two differ.",
