@@ -12,9 +12,9 @@ import sys
 import xml.etree.ElementTree
 
 GOOGLETEST = re.compile(r": Skipped\n(.*)\n\[  SKIPPED \] (\S+)")
-UNITTEST = re.compile(r"^(\w+) \(.*\.\.\. skipped ['\"](.*)['\"]$", re.MULTILINE)
+UNITTEST = re.compile(r"^(?:\[\d+\] )?(\w+) \([^\n]*\)(?:\n[^\n]*?)? \.\.\. skipped ['\"](.*)['\"]$", re.MULTILINE)
 SHOWN = 8  # names for one reason
-COUNT = re.compile(r"^OK \(skipped=(\d+)\)$", re.MULTILINE)
+COUNT = re.compile(r"^(?:\[\d+\] )?OK \(skipped=(\d+)\)$", re.MULTILINE)
 
 
 def reason(output):

@@ -54,4 +54,4 @@ def main(counts=()):
             print(run_ranks(count, sys.executable, "-B", sys.argv[0]))
         return
     chosen = os.environ.get("DDP_TESTS", "").split()  # "Ranks.test_hooks": only these
-    unittest.main(module="__main__", argv=sys.argv[:1] + chosen, verbosity=1 if RANK <= 0 else 0)
+    unittest.main(module="__main__", argv=sys.argv[:1] + chosen, verbosity=2 if RANK <= 0 else 0)

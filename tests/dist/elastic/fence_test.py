@@ -160,4 +160,4 @@ if __name__ == "__main__":
         at = sys.argv.index("--cuts")
         CUTS = int(sys.argv[at + 1])
         del sys.argv[at:at + 2]
-    unittest.main()
+    unittest.main(verbosity=2)

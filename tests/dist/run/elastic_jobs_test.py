@@ -314,4 +314,4 @@ exit 3
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -349,4 +349,4 @@ class MetricsTest(Case):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

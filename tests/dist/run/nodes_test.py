@@ -7,7 +7,7 @@ import unittest
 from ddprun_support import RANK, SLACK, Case, Result, free_port, until
 
 
-class NodesTest(Case):
+class WithNodes(Case):
     def setUp(self):
         super().setUp()
         self.address = "127.0.0.1:%d" % free_port()
@@ -20,6 +20,13 @@ class NodesTest(Case):
     def results(self, *processes):
         return [Result(process) for process in processes]
 
+    def listening(self):
+        host, port = self.address.split(":")
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) == 0
+
+
+class NodesTest(WithNodes):
     def test_ranks_and_success(self):
         code = "echo $DDP_RANK $DDP_WORLD_SIZE $DDP_LOCAL_RANK $DDP_LOCAL_WORLD_SIZE $DDP_STORE"
         second = self.node(1, "sh", "-c", code)  # it may come before node 0 does
@@ -89,18 +96,6 @@ class NodesTest(Case):
             self.expect(result, 0)
             self.assertIn(b"try 1\n", result.out)
 
-    def test_interrupt_ends_both(self):
-        for interrupted in (0, 1):
-            with self.subTest(node=interrupted):
-                code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 60"
-                nodes = [self.node(node, "--max-restarts", 3, "sh", "-c", code) for node in range(2)]
-                pids = self.pids(4)
-                nodes[interrupted].send_signal(signal.SIGINT)
-                for result in self.results(*nodes):
-                    self.expect(result, 130)
-                    self.assertNotIn(b"restarting", result.err)
-                self.expect_gone(pids)
-
     def test_wrong_secret(self):
         first = self.node(0, "sleep", "60")
         self.assertTrue(until(self.listening))
@@ -111,11 +106,6 @@ class NodesTest(Case):
         first.terminate()
         # Before it watches for signals it ends by them, as its store is open a little earlier.
         self.assertIn(Result(first).status, (143, -signal.SIGTERM))
-
-    def listening(self):
-        host, port = self.address.split(":")
-        with socket.socket() as probe:
-            return probe.connect_ex((host, int(port))) == 0
 
     def test_nodes_that_differ(self):
         first = self.node(0, "sleep", "60")
@@ -177,6 +167,31 @@ class NodesTest(Case):
         self.assertIn(b"exited with status 4", second.err)
         self.expect(Result(first), 4)
 
+    def test_node_rank_taken(self):
+        first = self.node(0, "sleep", "60")
+        second = self.node(1, "sh", "-c", f"echo $$ > {self.path('pid')}$((DDP_RANK - 2)); exec sleep 60")
+        self.pids(2)
+        result = Result(self.node(1, "true"))
+        self.expect(result, 1)
+        self.assertIn(b"--node-rank 1 is taken", result.err)
+        first.terminate()
+        for result in self.results(first, second):
+            self.expect(result, 143)
+
+
+class NodesThatEndTest(WithNodes):
+    def test_interrupt_ends_both(self):
+        for interrupted in (0, 1):
+            with self.subTest(node=interrupted):
+                code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 60"
+                nodes = [self.node(node, "--max-restarts", 3, "sh", "-c", code) for node in range(2)]
+                pids = self.pids(4)
+                nodes[interrupted].send_signal(signal.SIGINT)
+                for result in self.results(*nodes):
+                    self.expect(result, 130)
+                    self.assertNotIn(b"restarting", result.err)
+                self.expect_gone(pids)
+
     def test_second_interrupt_does_not_wait_for_the_others(self):
         code = f"trap '' INT; echo $$ > {self.path('pid')}$DDP_RANK; while :; do sleep 1; done"
         first = self.node(0, "--grace", 50, "sh", "-c", code)
@@ -195,17 +210,6 @@ class NodesTest(Case):
         for node in nodes:
             self.interrupt_until_end(node, every=0.0005)
             self.expect(Result(node), 130)
-
-    def test_node_rank_taken(self):
-        first = self.node(0, "sleep", "60")
-        second = self.node(1, "sh", "-c", f"echo $$ > {self.path('pid')}$((DDP_RANK - 2)); exec sleep 60")
-        self.pids(2)
-        result = Result(self.node(1, "true"))
-        self.expect(result, 1)
-        self.assertIn(b"--node-rank 1 is taken", result.err)
-        first.terminate()
-        for result in self.results(first, second):
-            self.expect(result, 143)
 
     def expect_the_other_to_notice(self, dies, message, node_timeout=6):
         code = f"echo $$ > {self.path('pid')}$DDP_RANK; exec sleep 300"

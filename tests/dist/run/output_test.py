@@ -215,4 +215,4 @@ class OutputTest(Case):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -378,4 +378,4 @@ class EnvironmentTest(Case):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)
