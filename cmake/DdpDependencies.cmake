@@ -13,7 +13,7 @@ endif()
 find_path(DDP_RANDOM123_INCLUDE Random123/philox.h REQUIRED)
 mark_as_advanced(DDP_GLOO_INCLUDE DDP_GLOO_LIBRARY DDP_RANDOM123_INCLUDE)
 
-# What a program in C needs besides, because parts of libddp.a are C++.
+# The libraries that a program in C needs besides, because parts of libddp.a are C++.
 set(DDP_CXX_RUNTIME ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
 list(REMOVE_ITEM DDP_CXX_RUNTIME ${CMAKE_C_IMPLICIT_LINK_LIBRARIES})
 list(REMOVE_DUPLICATES DDP_CXX_RUNTIME)

@@ -1,4 +1,4 @@
-# What libddp.so shows to the linker: the functions of include/ddp and nothing else.
+# The symbols that libddp.so shows to the linker: the functions of include/ddp and nothing else.
 set(DDP_VERSION_SCRIPT ${CMAKE_CURRENT_BINARY_DIR}/ddp.map)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/ddp.map.in ${DDP_VERSION_SCRIPT} @ONLY)
 

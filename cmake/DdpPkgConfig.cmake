@@ -1,7 +1,8 @@
 # ddp.pc, and ddp-static.pc for libddp.a; ddp-torch.pc for ddp_torch.hpp. The first two require no other .pc file: pkg-config would want to see those that are
 # required in private too, and would hand their flags to users of the shared library, who need none of them.
 
-# What libddp.a needs, for the linker. A library comes after those that use it: of equal names the last one stays.
+# The libraries that libddp.a needs, for the linker. A library comes after those that use it: of equal names the last
+# one stays.
 set(needed ${DDP_UV_STATIC_LIBRARIES} ${DDP_SSL_STATIC_LIBRARIES} ${DDP_CRYPTO_STATIC_LIBRARIES} ${DDP_HWY_STATIC_LIBRARIES}
   ${DDP_CXX_RUNTIME} ${CMAKE_DL_LIBS})
 if(DDP_BUILD_GLOO)

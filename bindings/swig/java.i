@@ -303,7 +303,7 @@ ddp_callback(ddp_reduced_fn)
 ddp_no_foreign_thread(ddp_work_then, arg7)
 ddp_no_foreign_thread(ddp_hook_then, arg6)
 
-/* Of Handle.java and Memory.java. */
+/* Used by Handle.java and Memory.java. */
 void ddp_java_free(int32_t kind, void* pointer);
 void* ddp_java_address(JNIEnv* env, jobject buffer);
 jobject ddp_java_show(JNIEnv* env, void* memory, int64_t bytes);

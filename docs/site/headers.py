@@ -17,7 +17,7 @@ SAME_FACTS = re.compile(r"\bfacts\s+as\s+(ddp_\w+)")
 ERRORS = re.compile(r"(?<!\S)Errors: ")
 TITLE = re.compile(r"([A-Z][A-Z -]*[A-Z](?:, [a-z ]+)?)\.(?!\S)")
 PARAMETER = re.compile(r"(\*?([a-z]\w*)(?:\[\w*\])?): ")
-# What a comment may write without backquotes and is code nevertheless; error codes come to these.
+# Names that a comment may write without backquotes and that are code nevertheless; error codes come to these.
 NAMES = r"(?:ddp_|DDP_)\w+(?:\.\w+)*|(?:docs/)?\w+\.(?:h|hpp|md)\b"
 
 SPACE = re.compile(r"\s*")

@@ -24,7 +24,7 @@ typedef struct gradient {
     unsigned char* own; /* NULL: it lives in its bucket */
 } gradient;
 
-/* What a rank gives: an integer from -LARGEST to LARGEST that depends on everything a mix-up could confuse. */
+/* The gradient of a rank: an integer from -LARGEST to LARGEST that depends on everything a mix-up could confuse. */
 static int given(int rank, int param, int step, int64_t element) {
     uint64_t x = (uint64_t)element * 1000003u + (uint64_t)(rank * 8191 + param * 131 + step * 31);
     x ^= x >> 33;

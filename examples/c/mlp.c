@@ -93,7 +93,7 @@ static float dot(const float* restrict a, const float* restrict b, int count) {
     return sum;
 }
 
-/* What a layer reads for one row of the batch: the image, or the layer before. */
+/* The input of a layer for one row of the batch: the image, or the layer before. */
 static const float* layer_input(const mlp* net, const mlp_batch* batch, int layer, int row) {
     if (layer == 0) return batch->images + (size_t)batch->indices[row] * MLP_INPUTS;
     return net->outputs[layer - 1] + (size_t)row * (size_t)widths[layer];

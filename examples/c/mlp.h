@@ -35,7 +35,7 @@ typedef struct mlp_batch {
     int count;
 } mlp_batch;
 
-/* What a batch told: sum of the cross entropy, and how many digits were recognised. */
+/* The score of a batch: sum of the cross entropy, and how many digits were recognised. */
 typedef struct mlp_score {
     double loss;
     double correct;

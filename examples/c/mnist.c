@@ -6,7 +6,7 @@
  *
  * Built by hand: cc -O3 mnist.c mlp.c idx.c compare.c settings.c $(pkg-config --cflags --libs ddp) -lz -lm -o mnist
  *
- * What libddp does here: share() registers the parameters, announce() says that a gradient is complete, and
+ * libddp's part: share() registers the parameters, announce() says that a gradient is complete, and
  * train_epoch() calls ddp_step_begin before the forward and ddp_finalize after the backward pass. All else is the same
  * as without it.
  *

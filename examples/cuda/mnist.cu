@@ -5,7 +5,7 @@
  *     ddprun -n 4 ./mnist_cuda --backend nccl         four processes on four GPUs, over NCCL
  *         --backend-options algorithm=direct          with options of that backend
  *
- * What is different from mnist.c: parameters are registered with their device, a gradient is announced when its kernel is
+ * Unlike in mnist.c, parameters are registered with their device, a gradient is announced when its kernel is
  * enqueued, together with the stream, and ddp_finalize_on makes the stream wait for the sums, so that the host never does.
  */
 #include <stdint.h>

@@ -16,12 +16,12 @@ final class Mlp {
     final float[][] values = new float[2 * LAYERS][];
     final float[][] gradients = new float[2 * LAYERS][];
     private final float[][] velocities = new float[2 * LAYERS][];
-    /** Of each row of the batch; of the last layer: probabilities. */
+    /** The output of each layer for each row of the batch; for the last layer: probabilities. */
     private final float[][] outputs = new float[LAYERS][];
     private final float[][] deltas = new float[LAYERS][];
     private long state;
 
-    /** What a batch told: sum of the cross entropy, and how many digits were recognised. */
+    /** The score of a batch: sum of the cross entropy, and how many digits were recognised. */
     double loss;
     double correct;
 
@@ -102,7 +102,7 @@ final class Mlp {
         return y < 0.5f * KNEE ? (float) Math.sqrt(y * (2 / KNEE)) : 1;
     }
 
-    // What a layer reads for one row of the batch: the image, or the layer before.
+    // The input of a layer for one row of the batch: the image, or the layer before.
 
     private float[] input(Idx set, int layer) {
         return layer == 0 ? set.images : outputs[layer - 1];

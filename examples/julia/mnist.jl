@@ -3,7 +3,7 @@
 #     julia mnist.jl                           one process
 #     ddprun -n 4 julia mnist.jl               four processes, the same training in a fraction of the time
 #
-# What libddp does here: share! registers the parameters, grad_ready says that a gradient is complete, and epoch! calls
+# libddp's part: share! registers the parameters, grad_ready says that a gradient is complete, and epoch! calls
 # step_begin! before the forward and finalize! after the backward pass. All else is the same as without it.
 #
 # It is the trainer of ../c/mnist.c: the same model, batches and options. The trainers of all languages may be

@@ -20,8 +20,8 @@ inline bool same_device(const ddp_device& a, const ddp_device& b) {
 // "cuda:1", or "cpu".
 std::string device_name(const ddp_device& device);
 
-// What implements a kind of device other than the CPU; loads it the first time. Throws UNSUPPORTED, saying where the module
-// was looked for and why it cannot be used.
+// Loads the module of a kind of device other than the CPU, at the first call. Throws UNSUPPORTED, saying where it
+// looked for the module and why it cannot be used.
 const ddp_device_module& device_module(ddp_device_kind kind);
 
 // Another function that the module of this kind exports. Throws as device_module().

@@ -28,7 +28,7 @@ void HostCopies::require(ddp_device_kind kind) {
     kind_ = kind;
 }
 
-// What is enqueued is done when this returns.
+// Returns when everything enqueued so far is done.
 void HostCopies::wait(const DeviceStream& stream, const Deadline& deadline) {
     copied_ = stream.record();
     if (!wait_for(*copied_, deadline, [] {}))

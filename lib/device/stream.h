@@ -61,7 +61,7 @@ public:
     // A point of this stream, or of another one of the device.
     EventPtr record() const { return record(stream_); }
     EventPtr record(void* stream) const;
-    // What comes on this stream waits for the event; or what comes on another stream of the device does.
+    // Lets this stream wait for the event, or another stream of the device.
     void wait(const DeviceEvent& event) const { wait(event, stream_); }
     void wait(const DeviceEvent& event, void* stream) const;
     // This stream waits for what is on `stream` now, or the other way round.

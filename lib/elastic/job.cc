@@ -180,7 +180,7 @@ void ElasticJob::begin_or_form() {
     if (!group_->broken())
         for (const Context* context : parts_.contexts) context->require_between_steps();
     if (membership_.roster().number > 0) {
-        // What no loss of a rank has caused would happen again.
+        // An error that no loss of a rank has caused would happen again.
         if (group_->broken() && !concerns_others(group_->verdict(), group_->rank())) group_->check();
         const bool in_doubt = begun_ && open_.in_doubt(parts_, *group_);
         if (formed_ && !group_->broken() && !in_doubt && !may_meet()) return open_step();
@@ -251,7 +251,7 @@ void ElasticJob::form() {
         } catch (const Error& error) {
             if (std::exchange(tried, roster.members) != roster.members) attempt = 1;
             const std::size_t stay = roster.members.size() - static_cast<std::size_t>(roster.joined);
-            // Those who have trained together have the same model: it is a rank that joins that has another.
+            // Ranks that have trained together have the same model, so the rank with another one is a rank that joins.
             const bool is_theirs =
                 error.info().code == DDP_ERROR_MISMATCH && static_cast<std::size_t>(roster.rank) < stay;
             if (!(concerns_others(error.info(), roster.rank) || is_theirs) || attempt == kAttempts) throw;
@@ -276,7 +276,7 @@ void ElasticJob::forget_gradients() {
         " on, which ddp_elastic_begin says now");
 }
 
-// Whoever has not heard that the members meet waits for this rank in a collective.
+// A rank that has not heard that the members meet waits for this rank in a collective.
 void ElasticJob::call_from_group() {
     if (membership_.roster().number > 0 && !group_->broken())
         group_->break_everywhere({DDP_ERROR_ABORTED,
@@ -370,7 +370,7 @@ std::vector<std::int32_t> ElasticJob::agree_on_donors(Group& group, std::vector<
     return alike;
 }
 
-// What arrives goes to memory of its own first: if the group breaks meanwhile, this rank still has what it had.
+// The state arrives in memory of its own first: if the group breaks meanwhile, this rank still has what it had.
 void ElasticJob::heal(Group& group, const Roster& roster) {
     compare_blocks(group);
     const std::int64_t newest = roster.newest();

@@ -30,14 +30,14 @@ public:
     // config: of the groups; its rank, world, store, name and prefix are the job's. Throws Error.
     ElasticJob(std::shared_ptr<Store> store, GroupConfig config, const MembershipOptions& options);
 
-    // Of this roster. Before the first: this rank alone, for a context to be made of.
+    // The group of this roster. Before the first roster: this rank alone, for a context to be made of.
     const std::shared_ptr<Group>& group() const { return group_; }
     // Before the first roster. What is added must stay as long as the job.
     void add_context(Context& context);
     // Ranks then train apart. A rank that joins begins at the last outer step, and after a loss all do.
     void add_averager(Averager& averager);
     void add_state(StateBlock block);
-    // What this process has applied, from a checkpoint for example. Before the first roster.
+    // The steps that this process has applied, from a checkpoint for example. Before the first roster.
     void set_steps(std::int64_t steps);
 
     // The beginning of a step: if the group has broken or members come or go, waits for the next roster, and this rank has the state
@@ -59,7 +59,7 @@ public:
     void leave();
 
 private:
-    // What a context has beside values, as one that has the newest tells it.
+    // The state of a context beside values, as told by a rank with the newest state.
     struct ContextState {
         std::string plan;
         std::vector<std::byte> hook;

@@ -71,7 +71,8 @@ std::int64_t next_fence(Store& store, const RosterRecord& before) {
 
 }  // namespace
 
-// Whoever joins a job that goes on gets its state, whatever it has loaded from a checkpoint, also if a first attempt to join failed.
+// A rank that joins a job under way gets its state, whatever it has loaded from a checkpoint, also if a first attempt
+// to join failed.
 std::vector<std::int32_t> Roster::donors() const {
     std::vector<std::int32_t> ranks;
     const auto find = [&](bool among_loaded) {
@@ -248,12 +249,12 @@ Membership::Plan Membership::decide(const Plan& before, std::function<void()> la
         const bool may_begin = enough && all_gone;
         if (may_begin && !could_begin) settled = Deadline::after_ms(options_.settle_ms);
         could_begin = may_begin;
-        // Those who waited for a place in a job that has ended are not to begin another at once.
+        // Ranks that waited for a place in a job that has ended must not begin another at once.
         waited_for_place = waited_for_place || !all_gone;
         const bool complete =
             all_gone ? !waited_for_place && count >= std::min(options_.max_world, options_.first_world) : missing == 0;
         const bool decides = was_in || all_gone;
-        // Who waits for a place may wait for as long as there are members.
+        // A spare may wait for as long as there are members.
         if (!decides) deadline = Deadline::after_ms(options_.timeout_ms);
         if (decides && enough && (complete || settled.expired())) {
             propose(before, came);
@@ -362,7 +363,7 @@ ErrorInfo Membership::lost_member() const {
     return {};
 }
 
-// Those of the roster before stay: a member may not know yet that it has ended.
+// The keys of the roster before stay: a member may not know yet that it has ended.
 void Membership::remove_old_keys() const {
     static const std::set<std::string> kOfRosters{"due", "group", "join", "leave", "meet"};
     std::set<std::string> needed;  // whose end somebody may ask for

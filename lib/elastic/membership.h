@@ -1,8 +1,9 @@
-// Who trains together, when processes come and go: rosters of members, one after another, on which the store decides.
+// Rosters: the lists of processes that train together while processes come and go. The store decides on each.
 //
-// Whoever wants to be in the next roster writes a key of its meeting. A member of the roster before proposes the list of those who came,
-// as soon as all the others have come or are known to be gone, or have been waited for long enough. The store takes the first proposal,
-// so there is one history, whatever the network does. Who is not in the list was left behind, or waits for the roster after.
+// A process that wants to be in the next roster writes a key of its meeting. A member of the roster before proposes the
+// list of processes that came, as soon as all other members have come, are known to be gone, or have been waited for
+// long enough. The store takes the first proposal, so there is one history, whatever the network does. A process that
+// is not in the list was left behind, or waits for the roster after.
 //
 // Keys, below elastic/<job>/:
 //     comers             how many processes have come
@@ -52,7 +53,8 @@ struct Roster {
     std::int32_t joined = 0;        // how many of the members were not in the roster before
     std::vector<std::string> left;  // who was
 
-    // Who has the state of the job, and after how many steps; -1: nobody has one. Loaded steps count if nobody has it.
+    // The ranks that have the state of the job, and after how many steps; -1: nobody has one. Loaded steps count if
+    // nobody has it.
     std::vector<std::int32_t> donors() const;
     std::int64_t newest() const;
 };

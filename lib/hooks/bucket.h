@@ -48,6 +48,6 @@ struct ddp_bucket {
         const auto bytes = static_cast<const std::byte*>(tensor.gradient) - static_cast<const std::byte*>(buffer);
         return static_cast<std::size_t>(bytes) / libddp::dtype_size(dtype);
     }
-    // What an allreduce of the buffer has to apply. The link that runs it divides a mean.
+    // The operation that an allreduce of the buffer applies. The link that runs it divides a mean.
     ddp_reduce_op op() const { return mean ? DDP_AVG : DDP_SUM; }
 };

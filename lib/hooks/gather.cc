@@ -47,7 +47,7 @@ private:
 
     bool packs(const BucketTensor& tensor) const;
     void lay_out(const Group& group, const ddp_bucket& bucket, Job& job);
-    // What earlier steps left out of a parameter.
+    // The error feedback of a parameter: the part of its gradients that earlier steps did not send.
     std::byte* residual(const ddp_bucket& bucket, const BucketTensor& tensor);
 
     const Setup setup_;
@@ -59,7 +59,7 @@ private:
 
 }  // namespace
 
-// What travels of a bucket. Memory is of the bucket's place, and in the order of its stream.
+// The message of a bucket. Its memory is where the bucket is, and its work is in the order of the bucket's stream.
 struct GatherHook::Job {
     std::vector<ddp_codec_part> parts;  // parameters that are packed
     PlainPart plain;                    // and those that are not

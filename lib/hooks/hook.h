@@ -57,8 +57,8 @@ public:
     virtual std::int64_t steps() const { return 0; }
     virtual void resume(std::int64_t) {}
 
-    // What has to be kept for training to go on as if it had never stopped. Between steps only. load() throws before
-    // it changes anything.
+    // Saves the state without which training would go on differently. Between steps only. load() throws before it
+    // changes anything.
     virtual void save(HookState&) const {}
     virtual void load(const HookState&) {}
 };

@@ -1,4 +1,4 @@
-// What a hook needs for a bucket while it is on its way.
+// The memory that a hook needs while a bucket travels.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ public:
         if (!job || job.use_count() > 1) job = std::make_shared<Job>();
         return job;
     }
-    // What is on its way keeps its job.
+    // Buckets that still travel keep their jobs.
     void clear() { jobs_.clear(); }
 
 private:

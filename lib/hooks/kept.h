@@ -1,4 +1,4 @@
-// What hooks keep from step to step: numbers, and how many steps they have seen.
+// The state that hooks keep from step to step: numbers, and how many steps they have seen.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ public:
     }
     // Steps begun, the current one included.
     std::int64_t begun() const { return begun_; }
-    // What a state may say: so many can be counted on.
+    // Whether a saved state may say this number: it leaves room to count on.
     static bool plausible(std::int64_t begun) { return 0 <= begun && begun <= std::int64_t{1} << 62; }
     void resume(std::int64_t begun) {
         begun_ = begun;

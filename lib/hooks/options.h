@@ -1,4 +1,4 @@
-// What each built-in hook can be told, from the typed structs of ddp/builtin_hooks.h or from text.
+// The options of each built-in hook, from the typed structs of ddp/builtin_hooks.h or from text.
 #pragma once
 
 #include <string>

@@ -26,7 +26,7 @@ std::string exact(double value) {
 PowerSgdHook::PowerSgdHook(const ddp_powersgd_options& options, const char* name)
     : options_(options), name_(name), state_(options.rank, (options.flags & DDP_POWERSGD_BATCHED) != 0, name) {}
 
-// What all ranks must agree on: not how often one of them logs.
+// The options on which all ranks must agree. How often a rank logs is not among them.
 std::string PowerSgdHook::options() const {
     const auto& o = options_;
     const char* method = o.flags & DDP_POWERSGD_GRAM_SCHMIDT ? "gram_schmidt"

@@ -22,7 +22,7 @@
 
 namespace libddp {
 
-// What is common to both.
+// The base of both kinds of PowerSGD.
 class PowerSgdHook : public Hook {
 public:
     WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) final;
@@ -46,7 +46,7 @@ protected:
     bool starts_warm() const { return !(options_.flags & DDP_POWERSGD_NO_WARM_START); }
     powersgd::State& state() { return state_; }
 
-    // What is drawn in this step, and how matrices are made orthogonal.
+    // The random numbers of this step, and the method that makes matrices orthogonal.
     ddp_thin_rules rules() const {
         return {options_.seed, options_.orthogonalization_epsilon, static_cast<std::uint32_t>(state_.step())};
     }

@@ -33,7 +33,8 @@ struct BatchedPowerSgdHook::Job {
     bool keeps_q = true;
     std::byte* gradients = nullptr;
     std::shared_ptr<std::byte> errors;  // null without error feedback
-    // What of them takes part in P and Q: `errors` itself, or a copy with zeros for what is absent, or null for nothing.
+    // The part of the errors that takes part in P and Q: `errors` itself, a copy with zeros for absent gradients, or
+    // null for nothing.
     std::byte* fed = nullptr;
     std::size_t count = 0;
     std::vector<Piece> pieces;

@@ -20,7 +20,7 @@ struct LayeredPowerSgdHook::Job {
     powersgd::Site site;
     ddp_thin_rules rules{};
     bool keeps_q = true;
-    // Of each parameter that is compressed.
+    // One entry for each parameter that is compressed.
     std::vector<ddp_low_rank> layers;
     std::vector<ddp_thin> ps, qs;
     PlainPart plain;

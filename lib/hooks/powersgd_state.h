@@ -24,10 +24,10 @@ public:
         : device_(bucket.device), stream_(bucket.stream), home_(bucket.home), dtype_(bucket.dtype) {}
 
     const ddp_device& device() const { return device_; }
-    // Whose memory errors and each last Q are, and whose that of a bucket on its way is; null on the CPU.
+    // Owns the memory of the errors, of each last Q and of a travelling bucket; null on the CPU.
     const StreamPtr& home() const { return home_; }
     const StreamPtr& stream() const { return stream_; }
-    // Of gradients, and of P, Q and errors.
+    // The type of gradients, and below it that of P, Q and errors.
     ddp_dtype dtype() const { return dtype_; }
     ddp_dtype compute() const { return compute_dtype(dtype_); }
 
@@ -38,8 +38,8 @@ public:
     }
     // Since the bucket was filled home was given something to do with errors or a last Q.
     void use_home() { behind_home_ = true; }
-    // What follows comes after that. Without it nothing waits: what else is on home may be other buckets, whose gradients are not
-    // there yet.
+    // Orders the operations that follow after those on home. Without this call nothing waits for home, which may hold
+    // other buckets whose gradients are not there yet.
     void follow_home() const {
         if (stream_ && behind_home_) stream_->wait(*home_->record());
     }
@@ -63,7 +63,7 @@ private:
     bool behind_home_ = false;
 };
 
-// What is kept, and saved.
+// The state that is kept from step to step, and saved.
 class State {
 public:
     // rank: of the hook's options; a state of another is refused. whole_buckets: each Q belongs to a bucket and not to a
@@ -78,7 +78,7 @@ public:
     // How many steps came before the current one.
     std::int64_t step() const { return steps_.begun() - 1; }
 
-    // What earlier steps left out of a parameter; zeros at first. References stay valid until load(). site: of its bucket.
+    // The error feedback of a parameter; zeros at first. References stay valid until load(). site: where the bucket is.
     Kept& error(std::int32_t param, std::size_t count, Site& site);
     // The last Q of a parameter or a bucket; without columns at first, and zero where there has been none.
     Kept& q(std::int32_t owner) { return qs_[owner]; }

@@ -18,7 +18,7 @@ LIBDDP_EVERYWHERE std::uint64_t divide_up(std::uint64_t count, std::uint64_t by)
     return (count + by - 1) / by;
 }
 
-// What the packed bytes of quantize and 1-bit begin with, for each block.
+// The head of each block in the packed bytes of quantize and 1-bit.
 template <class Real>
 struct Scale {
     Real half;  // of the range

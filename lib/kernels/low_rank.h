@@ -43,8 +43,9 @@ void low_rank_restore(const LowRankMatrix& m, const ThinMatrix& p, const ThinMat
 
 namespace libddp {
 
-// What a hook does to gradients of low rank, for lists of matrices as device_kernels.h describes them: here on memory of the
-// CPU, at once, and with the functions of on_device.h of the same names on a device, in the order of a stream.
+// The operations of hooks on gradients of low rank, for lists of matrices as device_kernels.h describes them: here on
+// memory of the CPU, at once. The functions of on_device.h with the same names do it on a device, in the order of a
+// stream.
 
 // Into how many parts a device cuts so many rows.
 LIBDDP_EVERYWHERE std::size_t low_rank_parts(std::size_t rows) {

@@ -1,4 +1,4 @@
-// What is done to a thin matrix, by cooperating threads (everywhere.h): those of a block on a GPU, or one on the CPU.
+// Operations on a thin matrix by cooperating threads (everywhere.h): those of a block on a GPU, or one on the CPU.
 // Ranks compute this from the same numbers and must get the same bits, wherever their gradients lie, so that every sum
 // has one order.
 //
@@ -38,7 +38,7 @@ LIBDDP_EVERYWHERE double sum_of_lanes(const double* lanes) {
     return sums[0];
 }
 
-// What one lane adds up of a piece with `count` elements.
+// The sum of one lane over a piece with `count` elements.
 template <class T>
 LIBDDP_EVERYWHERE double sum_of_lane(const T* a, const T* b, std::size_t count, std::uint32_t lane) {
     double sum = 0;
@@ -141,8 +141,8 @@ LIBDDP_COOPERATIVE void remove(const Threads& threads, Shared& shared, T* values
     threads.sync();
 }
 
-// What is left of a column may be little beside what was removed from it, and then holds the rounding errors of that: it is
-// cleaned once more, and below a few units in the last place it is nothing but error.
+// If little is left of a column beside what was removed from it, the rest holds the rounding errors of the removal. So
+// it is cleaned once more, and below a few units in the last place it is nothing but error.
 template <class Threads, class T>
 LIBDDP_COOPERATIVE void gram_schmidt(const Threads& threads, Shared& shared, T* a, std::size_t rows,
                                      std::size_t columns, double epsilon, double* work) {

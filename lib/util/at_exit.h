@@ -1,5 +1,6 @@
-// What is still to be said, or to be waited for, when the process ends by exit(): by a call of it, by a return from main, or because
-// a language's runtime calls it after an exception that nobody caught. A process that is killed, crashes, or calls _exit says nothing.
+// Calls functions when the process ends by exit(): a call of it, a return from main, or a language's runtime after an
+// exception that nobody caught. They say what is still to be said. A process that is killed, crashes, or calls _exit
+// calls none.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ public:
     bool expired() const { return Clock::now() >= at_; }
     Clock::time_point at() const { return at_; }
 
-    // What is left, never negative.
+    // The remaining time, never negative.
     std::int64_t remaining_ms() const {
         auto left = std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()).count();
         return left > 0 ? left : 0;

@@ -36,7 +36,7 @@ private:
 
 // Whether an errno value says that the process, or the machine, has no descriptor left.
 bool lacks_descriptors(int error);
-// What helps then: the end of a message.
+// The remedy, for the end of a message.
 inline constexpr const char* kRaiseOpenFiles = "; raise the limit of open files (ulimit -n)";
 
 // Throws LIMIT unless the process can open this many more, as far as that can be told. Takes one while it counts, so that other

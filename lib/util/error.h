@@ -13,7 +13,7 @@
 
 namespace libddp {
 
-// What went wrong and what it names. A plain value: works and monitors keep and copy it.
+// An error and the facts that it names. A plain value: works and monitors keep and copy it.
 struct ErrorInfo {
     ddp_status code = DDP_OK;
     std::string message;
@@ -56,7 +56,7 @@ void in_call(const char* call, Body&& body) {
     }
 }
 
-// What the exception means that is being handled. Only inside a catch block.
+// The meaning of the exception that is being handled. Only inside a catch block.
 inline ErrorInfo caught() noexcept {
     try {
         throw;
@@ -104,8 +104,8 @@ namespace libddp {
 ddp_error* make_error(const ErrorInfo& info) noexcept;
 void free_error(ddp_error* error) noexcept;
 
-// What a user's function that returned `status` and perhaps an error object meant; frees the object. `who` names the
-// function for the message when it gave none.
+// The meaning of a user's function that returned `status` and perhaps an error object; frees the object. `who` names
+// the function for the message when it gave none.
 ErrorInfo take_user_error(ddp_status status, ddp_error* error, const std::string& who);
 
 // The errors are the values from -1 to this one.

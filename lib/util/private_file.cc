@@ -16,7 +16,7 @@ namespace {
     throw std::runtime_error("cannot write " + path + ": " + why);
 }
 
-// Of what this process makes beside the file. On a file system of another machine root may be nobody.
+// The owner of files that this process makes beside this one. On a file system of another machine root may be nobody.
 uid_t owner_beside(const std::string& path) {
     std::string probe = path + ".XXXXXX";
     const Descriptor file(mkostemp(probe.data(), O_CLOEXEC));

@@ -44,7 +44,7 @@ bool in_list(std::string_view list, std::string_view word) {
     return false;
 }
 
-// Those that limit processors.
+// The hierarchies that limit processors.
 std::vector<Hierarchy> find_hierarchies(const std::string& proc) {
     std::vector<Hierarchy> found;
     FileIn mounts(proc + "mountinfo");

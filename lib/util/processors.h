@@ -11,7 +11,7 @@ namespace libddp {
 // A set of processors, as large as this machine needs: a cpu_set_t ends at 1,024.
 class ProcessorSet {
 public:
-    // Those that the calling thread may use. Empty if the system does not tell.
+    // The processors that the calling thread may use. Empty if the system does not tell.
     static ProcessorSet of_this_thread();
     explicit ProcessorSet(const std::vector<int>& processors);
 
@@ -32,8 +32,9 @@ private:
 // control groups pay for, rounded up. At least 1.
 int usable_processors();
 
-// What the quotas of this process's control groups pay for, rounded up: the least of cpu.max, and of cpu.cfs_quota_us in version 1,
-// over its own group and the ones above. 0: there is none. root: the folder with proc/self and the places of the control groups.
+// The processors that the quotas of this process's control groups pay for, rounded up: the least of cpu.max, and of
+// cpu.cfs_quota_us in version 1, over its own group and the ones above. 0: no quota. root: the folder with proc/self
+// and the places of the control groups.
 int processors_of_quota(const std::string& root = "/");
 
 }  // namespace libddp

@@ -56,8 +56,8 @@ std::size_t receive_pieces(int fd, iovec* pieces, int count) {
     }
 }
 
-// Of one direction, which after a failure no longer knows where it is: every call has the same one. What came before it is given to the
-// caller first.
+// The failure of one direction. Afterwards the direction no longer knows where it is, so every call gets the same
+// failure. Bytes that came before it are given to the caller first.
 class Failure {
 public:
     void check() const {
@@ -109,7 +109,7 @@ struct Buffer {
     }
 };
 
-// What is on its way to the kernel.
+// Bytes on their way to the kernel.
 class Outgoing {
 public:
     explicit Outgoing(int fd) : fd_(fd) {}
@@ -146,7 +146,7 @@ private:
     Buffer buffer_;
 };
 
-// What came from the kernel, much in one call.
+// Bytes that came from the kernel, many in one call.
 class Incoming {
 public:
     explicit Incoming(int fd) : fd_(fd) {}
@@ -194,8 +194,8 @@ private:
     std::size_t brought_ = 0;  // since the kernel had nothing
 };
 
-// What TLS and frames have in common. After a failure a direction no longer knows where it is: another call could repeat a nonce, or read
-// from the middle of a frame.
+// The common part of TLS and frames. After a failure a direction no longer knows where it is: another call could repeat
+// a nonce, or read from the middle of a frame.
 class ProtectedChannel : public Channel {
 public:
     std::size_t send(const iovec* list, int count) final {
@@ -381,7 +381,7 @@ constexpr std::size_t kPayload = std::size_t{64} << 10;
 constexpr std::size_t kCode = FrameCodes::kSize;
 // Where so much of a payload is missing, it goes straight to the caller's memory.
 constexpr std::size_t kStraight = std::size_t{8} << 10;
-// What is read into the channel's memory in the hope of several small frames.
+// Bytes that one call reads ahead into the channel's memory, because several small frames may have come.
 constexpr std::size_t kAhead = std::size_t{16} << 10;
 
 void put_length(unsigned char* to, std::size_t length) {

@@ -4,7 +4,7 @@
 // that leaks later does not open what was recorded before. The client names what it wants in an identity, a text that the handshake
 // authenticates. The server looks up the key for it. Nothing of what a stranger sends is read beyond the handshake itself.
 //
-// What follows is up to the protection: TLS records, bytes with a message authentication code, or plain bytes.
+// The protection decides what follows: TLS records, bytes with a message authentication code, or plain bytes.
 #pragma once
 
 #include <sys/uio.h>
@@ -86,7 +86,8 @@ public:
     // UNAVAILABLE (the connection broke, or what is there is not libddp), PERMISSION_DENIED (the peer does not know the key).
     virtual Wants advance() = 0;
     virtual int fd() const = 0;
-    // What the client has said. Of a server: empty until the client has used the key, or somebody has sent a recording of that.
+    // The identity that the client has sent. At a server it is empty until the client, or somebody with a recording of
+    // it, has used the key.
     virtual const std::string& identity() const = 0;
     // Once, after kNothing.
     virtual std::unique_ptr<Channel> take_channel() = 0;

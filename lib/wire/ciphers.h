@@ -1,4 +1,4 @@
-// What protects the bytes of a channel in one direction. Inside Cryptography.
+// Protection of the bytes of a channel in one direction. Inside Cryptography.
 #pragma once
 
 #include <openssl/evp.h>
@@ -74,7 +74,7 @@ public:
     Records(Records&&) = default;
     Records& operator=(Records&&) = default;
 
-    // What a key update does, in the end that has sent or received one.
+    // Carries out a key update, in the end that has sent or received one.
     void replace_key();
 
     // Writes whole(size) bytes: a record of the first bytes of `content`.

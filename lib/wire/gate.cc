@@ -20,7 +20,7 @@ namespace libddp::wire {
 namespace {
 
 constexpr int kBacklog = 4096;
-// Of a handshake, where so many are in the middle of it that nobody else is let in.
+// The time of a handshake while so many are under way that nobody else is let in.
 constexpr auto kBusyBound = std::chrono::seconds(1);
 // The same of one that belongs to the network with the most of them, if that has more than its share. Ranks on a busy host need some
 // tenths of a second when all come at once.
@@ -31,7 +31,7 @@ constexpr auto kCrowded = std::chrono::seconds(10);
 constexpr auto kRest = std::chrono::milliseconds(500);
 constexpr int kAcceptsAtOnce = 64;
 constexpr auto kReportEvery = std::chrono::seconds(10);
-// What epoll says of the listening socket; strangers have numbers from 1 on.
+// The number of the listening socket in epoll; strangers have numbers from 1 on.
 constexpr std::uint64_t kListener = 0;
 
 std::string error_text(int error) {
@@ -147,7 +147,7 @@ bool Gate::accept_one() {
         return true;
     }
     if (order_.too_many()) refuse(order_.next_to_go().value_or(id), "too many others came");
-    // What it has to say has usually come already.
+    // The stranger's first bytes have usually come already.
     if (const auto found = strangers_.find(id); found != strangers_.end()) go_on(found);
     return true;
 }

@@ -80,7 +80,7 @@ private:
     SeenHellos seen_;
     Clock::time_point crowded_until_{};  // until then, a network has only its share of those that have used the key
     std::uint64_t next_id_;
-    // Of the log.
+    // The last time of a line in the log.
     Clock::time_point reported_{};
     int unreported_ = 0;
 };

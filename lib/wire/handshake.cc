@@ -36,7 +36,8 @@ constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 constexpr char kWelcome = 'w';
 constexpr char kReady = 'r';
 
-// What the handshake authenticates beside the identity (ALPN): that both ends are libddp and go on in the same way.
+// The name that the handshake authenticates beside the identity (ALPN): both ends are libddp and use the same
+// protection.
 std::string_view application(Protection protection) {
     switch (protection) {
         case Protection::kTls:
@@ -61,7 +62,7 @@ const char* words(Protection protection) {
     return "plain";
 }
 
-// What OpenSSL says about its last failure, and forgets then. Inside Cryptography.
+// The text of OpenSSL's last failure, which OpenSSL then forgets. Inside Cryptography.
 struct TlsFailure {
     int reason = 0;    // SSL_R_...
     std::string text;  // "bad record type"
@@ -505,7 +506,7 @@ private:
     int known_secrets_ = 0;
     std::optional<ErrorInfo> refused_;
 
-    // What the callbacks of a server have seen.
+    // Set by the callbacks of a server.
     bool asked_ = false;
     bool known_ = false;
     std::optional<Protection> offered_;
@@ -516,7 +517,7 @@ private:
     std::exception_ptr thrown_;
 };
 
-// Of all connections; never freed.
+// One for all connections; never freed.
 SSL_CTX* TlsHandshake::context() {
     // Not made as a static object: ThreadSanitizer does not see the guard of one in programs that are written in C.
     static std::mutex mutex;

@@ -1,4 +1,4 @@
-// What is left of a list of pieces of memory, from its front.
+// The rest of a list of pieces of memory, taken from its front.
 #pragma once
 
 #include <sys/uio.h>
@@ -18,7 +18,7 @@ public:
 
     std::size_t left() const { return left_; }
 
-    // What is left of the first piece. Only if something is left.
+    // The rest of the first piece. Only if something is left.
     iovec front() const { return {static_cast<char*>(at_->iov_base) + taken_, at_->iov_len - taken_}; }
 
     void skip(std::size_t bytes) {

@@ -1,4 +1,4 @@
-// Who of those that have not proved anything yet may stay when too many come. No sockets here.
+// Chooses the strangers that may stay when too many come: clients that have not proved anything yet. No sockets here.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,8 @@ public:
     std::optional<std::uint64_t> oldest_promising() const;
     // The oldest promising one of the network with the most of them, if that network has more than kShare.
     std::optional<std::uint64_t> oldest_of_crowd() const;
-    // Who has to make room: the oldest that is not promising, but if one network has more than half of kMost, the oldest of that network.
+    // The stranger that has to make room: the oldest that is not promising. If one network has more than half of kMost,
+    // the oldest of that network.
     std::optional<std::uint64_t> next_to_go() const;
 
 private:

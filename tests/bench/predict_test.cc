@@ -182,7 +182,7 @@ TEST(NextPass, PiecesOfTheFirstLayerOvertake) {
 }
 
 TEST(NextPass, APlanHasTheBucketsInTheOrderInWhichTheyStart) {
-    // Of three layers the last one's bucket is sent from 2 to 10; then the others are ready.
+    // The last of three layers has a bucket that is sent from 2 to 10; then the others are ready.
     std::vector<Collective> schedule = {after_gradient(0), after_gradient(1), after_gradient(2)};
     NextPass next;
     next.layers = layers_with_buckets(3);
@@ -373,7 +373,7 @@ TEST(Network, AllreduceMovesEachByteTwice) {
     EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_BROADCAST).transfer_ms, 1, kMs);
     EXPECT_NEAR(cost(1, 1, DDP_COLLECTIVE_ALLREDUCE).all(), 0, kMs);
     EXPECT_NEAR(cost(4, 1, DDP_COLLECTIVE_BARRIER).transfer_ms, 0, kMs);
-    // Of 1024 hosts the logarithm counts, not their number.
+    // Among 1024 hosts the logarithm counts, not their number.
     EXPECT_NEAR(cost(1024, 1, DDP_COLLECTIVE_ALLREDUCE).latency_ms, 2 * 10 * 10e-3, kMs);
 }
 

@@ -41,7 +41,7 @@ protected:
     }
 };
 
-// What a context on this group writes to stderr.
+// The text that a context on this group writes to stderr.
 std::string said_of_context(ddp_group* group) {
     ddp_context* context = nullptr;
     testing::internal::CaptureStderr();
@@ -134,7 +134,7 @@ TEST_F(OrAlone, IsNotAloneWhereVariablesAreIncompleteOrMalformed) {
     }
 }
 
-// Who says where ranks meet does not want to be alone.
+// A caller that says where ranks meet does not want to be alone.
 TEST_F(OrAlone, HasNoEffectWhereTheCallerSaysMore) {
     set({});
     auto with_world = options(), with_rank = options(), with_method = options();

@@ -1,4 +1,4 @@
-// What the tests of refused calls share: tables of calls that must fail, and outputs that must stay as they were.
+// Shared by the tests of refused calls: tables of calls that must fail, and outputs that must stay as they were.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ auto calling(Function function, Args... args) {
     return [=](ddp_error** error) { return function(args..., error); };
 }
 
-// What a function says of an argument that must not be NULL.
+// The refusal of an argument that must not be NULL.
 inline Refusal null_argument(const char* function, const char* argument, std::function<ddp_status(ddp_error**)> call) {
     return {function, kInvalid, {function, std::string(argument) + " is NULL"}, std::move(call)};
 }

@@ -42,7 +42,7 @@ TEST(BadHook, NullHandles) {
     EXPECT_EQ(destroyed, 0);
 }
 
-// What a hook sees of one bucket with one f32 parameter.
+// A hook that looks at one bucket with one f32 parameter.
 ddp_status inspect(void* calls, ddp_group*, ddp_bucket* bucket, ddp_work**, ddp_error**) {
     ++*static_cast<int*>(calls);
     ddp_tensor sized;
@@ -230,7 +230,7 @@ struct ModuleFolder {
             setenv("DDP_MODULE_PATH", before.c_str(), 1);
         std::filesystem::remove_all(folder);
     }
-    // What a search for the module says.
+    // The text about a search for the module.
     static std::string found() {
         ddp_error* error = nullptr;
         EXPECT_EQ(ddp_backend_available("stranger", &error), 0);

@@ -218,7 +218,8 @@ TEST_F(BadParticipation, ARefusedGradientBeginsNoStep) {
     expect_good_step();
 }
 
-// What ranks give that are not the authority is ignored, however wrong it is: their refusal would leave it waiting.
+// The list of a rank that is not the authority is ignored, however wrong it is: a refusal would leave the authority
+// waiting.
 TEST(BadSkip, OnlyTheAuthoritysListIsRead) {
     on_ranks({2}, [](int rank, ddp_group* group) {
         Model model(group, {4, 4}, true);

@@ -1,5 +1,5 @@
-// What context.h has beside plain steps, with arguments that make no sense: sparse gradients, discarded steps, another
-// group.
+// The functions of context.h beside plain steps, with arguments that make no sense: sparse gradients, discarded steps,
+// another group.
 #include "capi/lone_context.h"
 #include "ddp/ddp.hpp"
 #include "support/model.h"

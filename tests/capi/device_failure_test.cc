@@ -1,4 +1,4 @@
-// What goes wrong on devices: streams that do not go on, ranks that do not come, memory that is elsewhere.
+// Failures on devices: streams that do not go on, ranks that do not come, memory that is elsewhere.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

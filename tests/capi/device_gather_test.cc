@@ -59,7 +59,7 @@ bool absent(int rank, int p, int step) {
     return step == kAbsentStep && p == 4 && rank == 1;
 }
 
-// Of many magnitudes and both signs.
+// Gradients of many magnitudes and both signs.
 std::vector<float> gradient(int rank, int p, int step) {
     auto random = static_cast<std::uint32_t>(1 + rank + 10 * p + 1000 * step);
     std::vector<float> values(static_cast<std::size_t>(kSizes[static_cast<std::size_t>(p)]));
@@ -213,7 +213,7 @@ TEST_P(DeviceGatherTest, AStateGoesFromTheCpuToADeviceAndBack) {
             EXPECT_TRUE(resumed[r].middle == expected[r].middle);
             train_on_device(model, rank, kSavedStep, resumed[r]);
             expect_same(expected[r], resumed[r], kSavedStep);
-            // What was kept is forgotten.
+            // Loading forgets the state from before.
             model.context.load_hook_state(expected[r].middle);
             EXPECT_TRUE(model.context.save_hook_state() == expected[r].middle);
         });

@@ -114,7 +114,7 @@ TEST_P(DeviceUserHookTest, ChainsStayInTheOrderOfTheStream) {
     });
 }
 
-// What follows a hook finds its result in the bucket's own buffer, converted.
+// A function after a hook finds its result in the bucket's own buffer, converted.
 TEST_P(DeviceUserHookTest, AFunctionAfterAHookSeesTheResult) {
     on_ranks({2, GetParam()}, [&](int rank, ddp_group* group) {
         DeviceModel model(group, {64, 7}, false, {rank});

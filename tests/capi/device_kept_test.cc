@@ -1,4 +1,4 @@
-// What hooks keep on devices: in which memory, when buckets change and when states are saved and loaded.
+// The state of hooks on devices: in which memory it is, when buckets change and when states are saved and loaded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -147,7 +147,8 @@ TEST_F(DeviceKeptTest, ADeviceThatIsFullWhenBucketsChangeEndsTheGroupEverywhere)
     }
 }
 
-// What is kept for a parameter that is no longer trained has only that parameter's size, be it the bucket's first or its last.
+// The state of a parameter that is no longer trained has only that parameter's size, be it the bucket's first or its
+// last.
 class DeviceFrozenTest : public DeviceTest, public testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(All, DeviceFrozenTest, testing::Values(0, 1));
 

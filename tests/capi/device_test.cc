@@ -365,7 +365,7 @@ TEST_P(DeviceStepTest, AnOuterOptimizerStepsOnTheHost) {
     });
 }
 
-// Those of its host side ask, those of the device do not.
+// Operations of its host side ask, operations of the device do not.
 TEST_F(DeviceTest, AThreadThatACheckCanEndEnqueuesNothingItself) {
     const auto go_on = [](void*) { return std::int32_t{0}; };
     ASSERT_EQ(ddp_set_interrupt_check(go_on, nullptr, nullptr, 0, nullptr), DDP_OK);

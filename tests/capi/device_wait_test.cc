@@ -134,8 +134,8 @@ TEST_P(DeviceWaitTest, CallbacksRunInTheOrderOfAnotherStream) {
     });
 }
 
-// Whoever waits, the host or a stream, goes on while a later bucket is on its way: rank 1 computes it only when rank 0 has seen
-// the one before.
+// The host or a stream that waits goes on while a later bucket is on its way: rank 1 computes it only when rank 0 has
+// seen the one before.
 using DeviceFinalTest = DeviceTest;
 
 TEST_F(DeviceFinalTest, AParameterIsFinalBeforeLaterBuckets) {

@@ -224,7 +224,7 @@ TEST(ElasticStep, WhatWasAppliedParameterByParameterIsUndone) {
     EXPECT_EQ(std::tuple(job.value, job.momentum), before);
 }
 
-// What a rank accumulates is no part of the state: a loss takes the job back to the step after the last synced one.
+// Accumulated gradients are no part of the state: a loss takes the job back to the step after the last synced one.
 TEST(ElasticStep, AWindowOfAccumulationIsUndoneAsAWhole) {
     Training job;
     const auto accumulate = [&job] {

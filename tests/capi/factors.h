@@ -143,7 +143,7 @@ protected:
     }
 };
 
-// What is said against a call.
+// The text of a refused call.
 inline std::string refusal(const std::function<void()>& body) {
     try {
         body();

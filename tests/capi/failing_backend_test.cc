@@ -1,4 +1,4 @@
-// What becomes of a backend's failures of which the working ones show little.
+// Failures of a backend of which the working backends show little.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -112,7 +112,7 @@ TEST_F(ForeignText, OfFiles) {
     EXPECT_EQ(message.find('\x1b'), message.npos) << message;
 }
 
-// What one rank gives as the reason is what all of them read.
+// The reason that one rank gives is the text that all of them read.
 TEST_F(ForeignText, OfPeers) {
     ASSERT_EQ(ddp_group_abort(group, kOrders.c_str(), nullptr), DDP_OK);
     expect_printed("the cause of an abort", calling(ddp_group_status, group));

@@ -1,4 +1,4 @@
-// What groups leave in the store: nothing, when all their ranks have let go of them.
+// Keys that groups leave in the store: none, when all their ranks have let go of them.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -124,7 +124,7 @@ TEST_P(InPlaceTest, NothingIsCopied) {
         model.context.commit();
         for (int p : {0, 1, 3, 4, 5}) EXPECT_EQ(model.context.grad_view<float>(p), model.at(p));
         train(model, rank, c.world, {5, 4, 3, 2, 1, 0});
-        // What other ranks cannot reach, a host's ranks pass on through memory that they share.
+        // A host's ranks pass on memory that other ranks cannot reach through memory that they share.
         const bool staged = std::string(c.backend) == "shm" && !c.shared;
         EXPECT_EQ(copied_bytes(model.context) > 0, staged);
     });
@@ -332,7 +332,7 @@ void meet(std::atomic<int>& arrived, int world) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// What the old group may still write into does not come along, and the other ranks are told at once.
+// Memory into which the old group may still write does not come along, and the other ranks are told at once.
 TEST(InPlace, DoesNotLeaveAReductionThatHasNotEnded) {
     std::atomic<int> arrived = 0;
     on_ranks({2, "threads"}, [&arrived](int rank, ddp_group* group) {

@@ -33,7 +33,7 @@ ddp_context_options with(std::uint32_t flags, std::uint64_t cap = 64) {
     return options;
 }
 
-// What several ranks say, which must be one thing.
+// The messages of several ranks, which must be one.
 class Messages {
 public:
     void add(const std::string& message) {
@@ -480,7 +480,7 @@ TEST(Numbers, FactorsAreLookedAt) {
             });
 }
 
-// What a hook keeps does not get bad, and models stay alike where the hook keeps them so.
+// The state of a hook does not get bad, and models stay alike where the hook keeps them so.
 TEST(Numbers, EveryHookGoesOnAfterASkip) {
     const std::pair<const char*, const char*> hooks[] = {{"allreduce", ""},
                                                          {"noop", ""},

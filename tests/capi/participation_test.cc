@@ -1,4 +1,4 @@
-// Who takes part in a step: weights, frozen and skipped parameters, ranks without inputs.
+// Participation in a step: weights, frozen and skipped parameters, ranks without inputs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -234,7 +234,7 @@ TEST_P(ParticipationTest, RanksWithoutInputsShadowTheOthers) {
     }
 }
 
-// Who joined last is counted from the first step of the group on.
+// The last rank to join is counted from the first step of the group on.
 TEST_P(ParticipationTest, TheLastToJoinIsCountedInTheNewGroup) {
     if (world() == 1) GTEST_SKIP() << "needs two ranks";
     run([&](int rank, ddp_group* group) {

@@ -75,7 +75,7 @@ TEST_P(PutTest, SeveralUsesAddUp) {
     });
 }
 
-// What the program wrote there itself is not copied.
+// Values that the program wrote there itself are not copied.
 TEST_P(PutTest, ThePlaceItselfMayBePut) {
     on_ranks({2, "threads"}, [](int rank, ddp_group* group) {
         Model model(group, {4}, view());

@@ -83,7 +83,7 @@ TEST(RoundRobin, CollectivesOfDifferentGroupsRunAtOnce) {
         });
 }
 
-// Whoever waits for one of the groups would have to be inside operations of the others.
+// A thread that waits for one of the groups would have to be inside operations of the others.
 TEST(RoundRobin, RefusesABackendThatWorksOnlyOnThreadsThatWait) {
     on_ranks({2, "threads-caller"}, [](int, ddp_group* group) {
         ddp_group* turns = nullptr;

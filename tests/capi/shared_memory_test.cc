@@ -1,4 +1,4 @@
-// What ranks of one host share: memory of a group, and gradients that nobody copies.
+// Memory that ranks of one host share: memory of a group, and gradients that nobody copies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(All, SparseTest,
                                          Case{4, "threads-single"}, Case{3, "threads-caller"}, Case{3, "tcp"},
                                          Case{3, "shm"}));
 
-// What rank `rank` gives in a step: rank + 1 rows, one index twice.
+// The rows that rank `rank` gives in a step: rank + 1 rows, one index twice.
 std::vector<std::int64_t> rows_of(int rank, int step) {
     std::vector<std::int64_t> rows;
     for (int i = 0; i <= rank; ++i) rows.push_back((3 * rank + 2 * i + step) % kRows);

@@ -85,7 +85,7 @@ TEST(TwoContextsOf, SteppedInAnotherOrderWithACheck) {
     expect_mismatch({2, "tcp"}, step, options);
 }
 
-// What is only exchanged between steps: the beginning of a step, and buffers.
+// Exchanges that happen only between steps: the beginning of a step, and buffers.
 TEST(TwoContextsOf, StepsBeginInAnotherOrder) {
     ddp_context_options options = ddp::Context::defaults();
     options.flags |= DDP_CONTEXT_JOIN;

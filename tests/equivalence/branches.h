@@ -11,7 +11,7 @@ namespace equivalence {
 // Which parameters a rank uses in a step.
 using Graph = std::function<std::set<ddp_param>(int rank, int step)>;
 
-// What a gradient that nobody touches holds. It must neither change nor get into a sum.
+// The content of a gradient that nobody touches. It must neither change nor get into a sum.
 inline double leftover(ddp_param param, int rank) {
     return 777 + param + 0.25 * rank;
 }

@@ -1,4 +1,4 @@
-// What the equivalence tests share: the cases they run in, the two ways to end a step, comparisons.
+// Shared by the equivalence tests: the cases they run in, the two ways to end a step, comparisons.
 //
 // Each test restates what one of PyTorch's DDP tests asks for (docs/equivalence.md maps the names) and compares with
 // plain loops over the global batch.

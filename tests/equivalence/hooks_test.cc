@@ -169,7 +169,7 @@ TEST_P(Hooks, AnOptimizerInTheStepEqualsOneAfterIt) {
     });
 }
 
-// What a batch looks up in a table of embeddings, and the loss sum(scale * row) / batch size over its rows.
+// The rows that a batch looks up in a table of embeddings, and the loss sum(scale * row) / batch size over them.
 constexpr std::int64_t kRows = 10;
 constexpr std::size_t kWidth = 2;
 

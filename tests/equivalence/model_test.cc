@@ -1,4 +1,4 @@
-// What libddp sends of a model besides gradients, what it leaves alone, and what it can tell about the whole.
+// The parts of a model that libddp sends besides gradients, leaves alone, or reports as a whole.
 #include <deque>
 
 #include "equivalence/net.h"

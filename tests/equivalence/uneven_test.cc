@@ -27,7 +27,7 @@ protected:
     }
     static Batch batch_of(int rank, int step) { return make_batch(static_cast<unsigned>(1000 * rank + step), 2); }
 
-    // What the mean over ranks is, with zeros for the ranks without inputs, in one process.
+    // The mean over ranks in one process, with zeros for the ranks without inputs.
     Tensors mean_gradients(const Tensors& weights, int step, int epoch, int divisor) const {
         Tensors sum = zeros_like(weights);
         for (int rank = 0; rank < world(); ++rank) {
@@ -67,7 +67,7 @@ TEST_P(Uneven, GradientsAreDividedByTheWorldOrByThePresent) {
     });
 }
 
-// Whoever joins last has the model of a single process that saw every rank's inputs; after ddp_join all have it.
+// The last rank to join has the model of a single process that saw every rank's inputs; after ddp_join all have it.
 TEST_P(Uneven, TheModelEqualsOneProcess) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         for (std::uint32_t flags : {0u, std::uint32_t{DDP_CONTEXT_DIVIDE_BY_PRESENT}}) {

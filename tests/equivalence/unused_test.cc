@@ -99,7 +99,7 @@ TEST_P(Unused, GloballyUnusedStaysLocallyUnusedBecomesTheMean) {
                     model.expect_step(graph, step, (flags & keep) != 0);
                     const ddp_stats stats = model.context.stats();
                     EXPECT_EQ(stats.unused_params, 1);
-                    // Whoever knows, or asks, does not send the last branch.
+                    // A rank that knows, or asks, does not send the last branch.
                     const bool knows = found_out || ((flags & skip) != 0 && world() > 1);
                     EXPECT_EQ(stats.unsent_buckets, knows ? 1 : 0) << at_step(step);
                 }

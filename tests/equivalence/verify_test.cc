@@ -99,7 +99,7 @@ TEST_P(Verify, DifferentLayoutsAreNamed) {
     check(kModel, changed(2, {"third", {1, 2, 2}}), HasSubstr("'third'"));
 }
 
-// What PyTorch does not compare, and then hangs or sums bytes of different types.
+// Differences that PyTorch does not compare, and then hangs or sums bytes of different types.
 TEST_P(Verify, DifferentTypesNamesAndFlagsAreNamed) {
     check(kModel, changed(1, {"second", {4}, DDP_F64}), AllOf(HasSubstr("f32[4]"), HasSubstr("f64[4]")));
     check(kModel, changed(1, {"zweiter", {4}}), AllOf(HasSubstr("'second'"), HasSubstr("'zweiter'")));

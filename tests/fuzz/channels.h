@@ -1,4 +1,4 @@
-// What the targets of channels share.
+// Shared by the targets of channels.
 #pragma once
 
 #include <algorithm>

@@ -16,7 +16,7 @@ std::size_t align_to_8(std::size_t bytes) {
     return (bytes + 7) / 8 * 8;
 }
 
-// Of exactly so many bytes, so that one beyond is noticed.
+// Memory of exactly so many bytes, so that one beyond is noticed.
 class Memory {
 public:
     explicit Memory(std::size_t bytes, std::size_t alignment = 8)
@@ -24,7 +24,7 @@ public:
         std::memset(memory_.get(), 0, bytes);
     }
     std::byte* data() const { return memory_.get(); }
-    // What is there, again and again.
+    // Fills the memory with the pattern, again and again.
     void fill(std::string_view pattern) const {
         if (pattern.empty()) return;
         for (std::size_t i = 0; i < bytes_; ++i) memory_.get()[i] = static_cast<std::byte>(pattern[i % pattern.size()]);

@@ -1,4 +1,4 @@
-// What etcd, or something in its place, answers: the JSON of its gateway, and the base64 within.
+// Answers of etcd, or of something in its place: the JSON of its gateway, and the base64 within.
 #include "fuzz/target.h"
 #include "rendezvous/etcd_client.h"
 

@@ -1,4 +1,4 @@
-// What anybody who reaches the address of `ddprun --metrics` sends. Afterwards a scraper gets the metrics as before.
+// Requests of anybody who reaches the address of `ddprun --metrics`. Afterwards a scraper gets the metrics as before.
 #include "run/exporter.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-// What a backend is given by libddp, with a store that answers what a function says.
+// The services that libddp gives a backend, with a store that answers what a function says.
 #pragma once
 
 #include <cstdlib>

@@ -9,7 +9,7 @@
 
 namespace fuzz {
 
-// Of every type, with names that JSON has to escape.
+// Parameters of every type, with names that JSON has to escape.
 inline const libddp::ParamTable& model() {
     static const libddp::ParamTable table = [] {
         libddp::ParamTable made;

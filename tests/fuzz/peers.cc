@@ -1,5 +1,5 @@
-// What another rank gives to collectives, among which are libddp's own: numbers of rows, orders, models. The program makes calls as in
-// api.cc. The first byte says how many bytes after it are the other rank's.
+// Input of another rank to collectives, among which are libddp's own: numbers of rows, orders, models. The program
+// makes calls as in api.cc. The first byte says how many bytes after it are the other rank's.
 #include <cstring>
 #include <map>
 #include <memory>
@@ -71,7 +71,7 @@ private:
     std::map<std::string, std::string> values_;
 };
 
-// What the other rank gives: mostly what this one gives.
+// The other rank's input: mostly the same as this rank's.
 class OtherRank {
 public:
     void begin(std::string_view bytes) {

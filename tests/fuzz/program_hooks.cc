@@ -7,7 +7,7 @@
 namespace fuzz {
 namespace {
 
-// What a function of the program does when it is called.
+// The behaviour of a function of the program when it is called.
 struct Behaviour {
     std::uint8_t what;
     std::vector<std::byte> result;  // of ddp_bucket_set_buffer

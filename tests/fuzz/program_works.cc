@@ -18,7 +18,7 @@ void Program::free_work(Work& work) {
 
 Program::Work& Program::free_slot() {
     Work& work = works_[bytes_.below(works_.size())];
-    // What holds it back comes first.
+    // Works of the program come first, because they hold this one back.
     for (Work& other : works_)
         if (other.of_program) free_work(other);
     free_work(work);

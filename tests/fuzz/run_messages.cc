@@ -1,4 +1,5 @@
-// What the launchers of other nodes say, and what node 0 orders then. The first byte says what the input is.
+// Messages of the launchers of other nodes, and node 0's order after them. The first byte says which message the input
+// is.
 #include "fuzz/target.h"
 #include "run/nodes.h"
 

@@ -1,4 +1,4 @@
-// What a rank prints, as ddprun cuts it into lines. The first byte says in what pieces it comes.
+// Output of a rank, as ddprun cuts it into lines. The first byte says in which pieces it comes.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

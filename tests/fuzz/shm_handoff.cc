@@ -32,7 +32,7 @@ int new_memory(bool sealed) {
     return fd;
 }
 
-// What the other process may send.
+// The descriptors that the other process may send.
 const std::vector<int>& descriptors() {
     static const std::vector<int> all{new_memory(true), new_memory(false), eventfd(0, EFD_CLOEXEC),
                                       open("/dev/null", O_RDWR | O_CLOEXEC)};

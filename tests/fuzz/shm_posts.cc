@@ -1,4 +1,4 @@
-// What another rank of this host writes into shared memory about a collective.
+// Posts of another rank of this host in shared memory about a collective.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -84,7 +84,7 @@ private:
     std::uint32_t barriers_ = 0, barriers_seen_ = 0;
 };
 
-// Of few places: each that is mapped takes memory for good.
+// Chooses from few places: each that is mapped takes memory for good.
 Location location_of(Reader& bytes, const Location& block) {
     const std::uint64_t blocks[] = {block.block, 0, 4096, block.block + 4096, block.block + kBlock, ~std::uint64_t{0}};
     Location location{};

@@ -26,7 +26,7 @@ public:
     bool send(std::string_view bytes) const {
         return ::send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
     }
-    // What came to the peer.
+    // The bytes that came to the peer.
     std::string receive() const {
         std::string bytes(1 << 16, '\0');
         const ssize_t size = recv(peer.get(), bytes.data(), bytes.size(), 0);

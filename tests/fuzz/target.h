@@ -1,5 +1,5 @@
-// What a file of this folder needs to be a fuzz target: a function that takes any bytes. Whatever they are, it must return, without a
-// crash, a leak or undefined behaviour.
+// The macro that makes a file of this folder a fuzz target: a function that takes any bytes. Whatever they are, it must
+// return, without a crash, a leak or undefined behaviour.
 //
 //     DDP_FUZZ_TARGET(store_uri, input) { ... }      input: std::string_view
 #pragma once

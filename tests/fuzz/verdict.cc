@@ -1,4 +1,4 @@
-// What a rank reads that others wrote about a failure or a collective: verdicts in the store, and signatures.
+// Texts that a rank reads and others wrote about a failure or a collective: verdicts in the store, and signatures.
 #include <cstring>
 
 #include "comm/monitor.h"

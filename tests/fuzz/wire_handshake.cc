@@ -1,5 +1,5 @@
-// What a stranger sends to a handshake: to a server or a client alone; or between both, whose bytes are changed on the way. The first
-// byte says which, the second the protection.
+// Bytes of a stranger in a handshake: to a server or a client alone; or between both, whose bytes are changed on the
+// way. The first byte says which, the second the protection.
 #include <memory>
 #include <string>
 

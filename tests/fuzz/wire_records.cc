@@ -24,7 +24,7 @@ std::string record(Records& sealing, Records::Content kind, std::string content)
     std::string bytes(Records::whole(content.size()), '\0');
     const iovec piece{content.data(), content.size()};
     sealing.seal(kind, wire::Parts(&piece, 1), content.size(), reinterpret_cast<unsigned char*>(bytes.data()));
-    // What replaces the key in the receiver does so here.
+    // A record that replaces the key in the receiver does so here.
     if (kind == Records::Content::kHandshake && content.size() == 5 && content.compare(0, 4, kKeyUpdate) == 0)
         sealing.replace_key();
     return bytes;

@@ -24,7 +24,7 @@ namespace {
 
 using namespace testing_gpu;
 
-// What a rank throws fails the test, and its group.
+// An error on a rank fails the test, and its group.
 #define OK(call)                                                             \
     do {                                                                     \
         ddp_error* error = nullptr;                                          \

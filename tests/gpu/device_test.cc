@@ -90,7 +90,7 @@ TEST(Gpu, TransfersEveryPairOfTypesAndAlignments) {
         }
 }
 
-// What the GPU's own instructions round: all f16 and bf16, and all f32 whose lower halves matter.
+// Rounding by the GPU's own instructions: all f16 and bf16, and all f32 whose lower halves matter.
 TEST(Gpu, RoundsAsTheCpuDoes) {
     Gpu gpu;
     std::vector<std::uint32_t> bits;
@@ -238,7 +238,7 @@ TEST(Gpu, ACapturedStreamIsRefusedAndOthersGoOn) {
     gpu.stream().refuse_capture(captured);
     ASSERT_EQ(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal), cudaSuccess);
     EXPECT_THROW(gpu.stream().refuse_capture(captured), Error);
-    // What another thread of libddp does meanwhile must not break the capture.
+    // Calls of another thread of libddp meanwhile must not break the capture.
     std::async(std::launch::async, [&] {
         auto memory = gpu.allocate(1000);
         EXPECT_EQ(gpu.read(memory.get(), 1000).size(), 1000u);

@@ -273,7 +273,7 @@ TEST(NcclOnGpu, AnAbortEndsWhatIsEnqueued) {
     EXPECT_LT(elapsed_ms(before), 5100);
 }
 
-// What NCCL frees may wait for the kernels of the GPU, and these for each other.
+// Memory that NCCL frees may wait for the kernels of the GPU, and these for each other.
 TEST(NcclOnGpu, ANewCommunicatorComesAfterTheEndOfTheLast) {
     void* library = dlopen("libnccl.so.2", RTLD_NOW);
     auto* ending = library ? reinterpret_cast<int (*)()>(dlsym(library, "on_cpu_nccl_ending")) : nullptr;

@@ -128,7 +128,7 @@ TEST_P(GpuPowerSgd, StepsAreThoseOfTheCpu) {
                 EXPECT_LE(distance(on_gpu.numbers(i), on_cpu.numbers(i)), tolerance()) << i << " in step " << step;
         };
         for (int step = 0; step < 4; ++step) compare(step);
-        // What one keeps the other goes on with.
+        // The state of one goes on in the other.
         const auto state = on_gpu.context.save_hook_state();
         on_cpu.context.load_hook_state(state);
         EXPECT_EQ(on_cpu.context.save_hook_state(), state);

@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Hooks, AbsentGradients,
                                          Kept{"powersgd", "start=0,min_rate=0.1"},
                                          Kept{"batched_powersgd", "start=0,min_rate=0.1"}));
 
-// Of hooks that compress each parameter by itself.
+// Hooks that compress each parameter by itself.
 class AbsentLayers : public AbsentGradients {};
 INSTANTIATE_TEST_SUITE_P(Hooks, AbsentLayers,
                          testing::Values(Kept{"onebit", "min_elements=0"}, Kept{"topk", "min_elements=0"},
@@ -63,7 +63,7 @@ struct Branches {
     std::vector<float> gradients[2];
 };
 
-// What was left out of the first matrix waits for the next step that uses it: two steps without it change nothing.
+// The error feedback of the first matrix waits for the next step that uses it: two steps without it change nothing.
 TEST_P(AbsentLayers, LoseNothingOfWhatWasLeftOut) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         Branches with(group, GetParam()), without(group, GetParam());

@@ -133,7 +133,7 @@ public:
         context.finalize();
     }
 
-    // What this rank has given to collectives since the hook was installed.
+    // The bytes that this rank has given to collectives since the hook was installed.
     std::uint64_t sent_bytes() {
         ddp_stats stats{};
         stats.struct_size = sizeof stats;
@@ -141,7 +141,7 @@ public:
         return stats.hook_bytes_out;
     }
 
-    // What the hook keeps of a model's only parameter on this rank: the only array of its state, at the end of the file.
+    // The hook's state for a model's only parameter on this rank: the only array, at the end of the file.
     Numbers kept() {
         const ddp_dtype dtype = param(0).dtype == DDP_F64 ? DDP_F64 : DDP_F32;
         const auto file = context.save_hook_state();
@@ -180,8 +180,9 @@ inline double rounding_of(ddp_dtype dtype) {
     return dtype == DDP_F16 ? 0x1p-11 : dtype == DDP_BF16 ? 0x1p-8 : dtype == DDP_F64 ? 0x1p-52 : 0x1p-23;
 }
 
-// What error feedback owes after `steps` steps of one parameter: nothing that a rank gave may be lost. Everything that was
-// applied, and the mean of what the ranks keep, is the sum of the true means. Returns the most that is kept.
+// The promise of error feedback after `steps` steps of one parameter: nothing that a rank gave may be lost. The sum of
+// everything that was applied, and of the mean of the ranks' error feedback, is the sum of the true means. Returns the
+// most error feedback.
 inline double expect_nothing_is_lost(ddp_dtype dtype, int world, bool varying, int steps, const char* hook,
                                      const char* options) {
     std::vector<Numbers> kept(static_cast<std::size_t>(world)), applied(static_cast<std::size_t>(world), Numbers(500));

@@ -30,7 +30,7 @@ void expect_refused(libddp::Hook& hook, const HookState& state, const char* text
     }
 }
 
-// What is kept, by parameter.
+// The state, by parameter.
 std::map<std::int32_t, std::vector<float>> kept(const libddp::Hook& hook) {
     HookState state;
     hook.save(state);
@@ -68,7 +68,7 @@ TEST(GatherState, LoadsAllOrNothing) {
         expect_refused(*hook, bad, "parameter 5 is not a list");
         EXPECT_EQ(kept(*hook), (std::map<std::int32_t, std::vector<float>>{{2, kError}, {7, kError}}));
 
-        // What a state does not have starts at zero.
+        // Arrays that a state does not have start at zero.
         good.arrays.pop_back();
         hook->load(good);
         EXPECT_EQ(kept(*hook), (std::map<std::int32_t, std::vector<float>>{{2, kError}}));

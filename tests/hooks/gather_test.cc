@@ -1,4 +1,4 @@
-// What all hooks that gather compressed gradients have in common.
+// The common behaviour of all hooks that gather compressed gradients.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -145,7 +145,7 @@ TEST_P(Gather, StateOfAllDtypesResumes) {
         const auto file = through.context.save_hook_state();
         AnyModel resumed(group, kParams, false), fresh(group, kParams, true), shared(group, kParams, true);
         for (AnyModel* m : {&resumed, &fresh, &shared}) use(*m);
-        // What it had kept before is forgotten.
+        // Loading forgets the state from before.
         step(resumed, rank, 9);
         step(shared, rank, 9);
         resumed.context.load_hook_state(file);

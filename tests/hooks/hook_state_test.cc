@@ -101,7 +101,7 @@ TEST_P(HookStateTest, IsASafetensorsFile) {
     });
 }
 
-// What one file must say when it does not fit.
+// The error for a file that does not fit.
 struct Misfit {
     const char* what;
     std::function<File(const File&)> make;

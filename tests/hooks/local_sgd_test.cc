@@ -34,7 +34,7 @@ void step(Model& m, int rank, int number) {
     m.context.finalize();
 }
 
-// What `all` gives if the ranks [first, first + count) have reduced their gradients among themselves.
+// The value of `all` if the ranks [first, first + count) have reduced their gradients among themselves.
 std::vector<float> reduced(Model& m, int number, int first, int count, bool mean = true) {
     std::vector<float> values;
     for (int i = 0; i < m.count(); ++i)

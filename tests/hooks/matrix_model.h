@@ -71,7 +71,7 @@ public:
     ddp::Context context;
 };
 
-// What each rank saw, to be compared after all have ended.
+// The numbers that each rank saw, to be compared after all have ended.
 class Seen {
 public:
     void add(int rank, Bytes bytes) {

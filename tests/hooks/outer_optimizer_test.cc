@@ -260,7 +260,7 @@ TEST(OuterOptimizer, StepsInTheTypeOfEachParameter) {
         EXPECT_EQ(f16, 0x3c00);
         EXPECT_EQ(i32, 5);
         EXPECT_EQ(ignored, 3);
-        // What rounding hides is kept: eighths of the space between two numbers add up.
+        // The part that rounding hides is kept: eighths of the space between two numbers add up.
         for (int s = 0; s < 4; ++s) {
             bf16 = 0x3f81, f16 = 0x3c01;
             averager.step();

@@ -1,4 +1,4 @@
-// What PowerSGD keeps from step to step: gradients that are not finite, and its state as a file.
+// The state of PowerSGD from step to step: gradients that are not finite, and its state as a file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace powersgd_memory_test {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
 const std::vector<Shape> kShapes{{20, 30}, {12}, {6, 4, 3, 3}, {16, 16}};
-// Of kShapes 0, 2 and 3 are compressed to rank 2.
+// Shapes 0, 2 and 3 of kShapes are compressed to rank 2.
 constexpr const char* kOptions = "rank=2,start=0,min_rate=0.5";
 
 ddp_context_options buckets_of(std::uint64_t bytes) {

@@ -1,4 +1,4 @@
-// What PowerSGD keeps, and the states that it is given.
+// The state of PowerSGD, and the states that it is given.
 #include "hooks/powersgd_state.h"
 
 #include <gmock/gmock.h>

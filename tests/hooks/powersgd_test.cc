@@ -303,7 +303,7 @@ TEST(PowerSgd, InLowerPrecision) {
         run(hook, kOptions, 4, 3);
         run(hook, kOptions, 4, 2, {}, 500);
     }
-    // What a hook has kept in f64 it uses in f32 when it is wrapped.
+    // A hook that is wrapped uses in f32 the state that it has kept in f64.
     on_ranks({2}, [&](int rank, ddp_group* group) {
         MatrixModel m(group, kShapes, DDP_F64);
         m.context.use_hook("powersgd", kOptions);

@@ -80,7 +80,7 @@ TEST_P(Quantize, ErrorIsAtMostHalfASpaceOfEachRank) {
             }
 }
 
-// What each rank gives goes through the hook in a world of one; the mean of two equal ranks is the same.
+// The gradient of each rank goes through the hook in a world of one; the mean of two equal ranks is the same.
 template <class T>
 void expect_exact(ddp_dtype dtype, const std::vector<T>& values) {
     on_ranks({2}, [&](int, ddp_group* group) {

@@ -160,7 +160,7 @@ TEST(RoundRobinHooks, AreCalledInOrderAlsoAfterVotes) {
             for (int step = 0; step < 5; ++step) {
                 called.clear();
                 const auto used = [step](int i) { return (i / 4 + step) % 3 != 0; };
-                // Whoever finds a callback runs it: several threads of a backward pass.
+                // Any thread that finds a callback runs it: several threads of a backward pass.
                 std::vector<std::thread> threads;
                 for (int t = 0; t < 3; ++t)
                     threads.emplace_back([&, t] {

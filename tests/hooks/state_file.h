@@ -1,4 +1,4 @@
-// What is in a state that a hook has saved.
+// The content of a state that a hook has saved.
 #pragma once
 
 #include <cstdint>

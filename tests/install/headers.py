@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 STRICT = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]
-# What a header's suffix promises: (language, standard).
+# The promise of a header's suffix: (language, standard).
 PROMISES = {
     ".h": [("c", "c99"), ("c++", "c++11")],
     ".hpp": [("c++", "c++17"), ("c++", "c++20")],

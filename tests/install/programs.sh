@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the tests of this folder share: checks of programs that were built against an installed tree.
+# Shared by the tests of this folder: checks of programs that were built against an installed tree.
 
 complain() { echo "$*" >&2; exit 1; }
 

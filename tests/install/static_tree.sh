@@ -42,7 +42,7 @@ done
 "$cmake" "$scratch/build" -DCMAKE_INSTALL_LIBDIR="$scratch/elsewhere/lib" > /dev/null
 [[ $(PKG_CONFIG_LIBDIR=$scratch/build pkg-config --variable=libdir ddp) == "$scratch/elsewhere/lib" ]] ||
     complain "ddp.pc with a whole path as library folder: $(cat "$scratch/build/ddp.pc")"
-# What loads the shared library says that it needs it.
+# Parts that load the shared library say that they need it.
 for part in TESTS PYTHON; do
     said=$("$cmake" "$scratch/build" -DDDP_BUILD_$part=ON 2>&1) && complain "DDP_BUILD_$part=ON without the shared library"
     [[ $said == *"DDP_BUILD_$part needs the shared library"* ]] || complain "DDP_BUILD_$part=ON: $said"

@@ -18,10 +18,11 @@ WAY, CMAKE = sys.argv[1:3]
 SOURCE, BUILD, DDPRUN, SCRATCH = map(pathlib.Path, sys.argv[3:7])
 SETTINGS = sys.argv[7:]
 HERE = pathlib.Path(__file__).resolve().parent
-# What may be new: libddp's own names, and what CMake leaves behind when it looks for libraries and when libddp enables C++.
+# Names that may be new: libddp's own, and those that CMake leaves behind when it looks for libraries and when libddp
+# enables C++.
 OURS = re.compile(r"ddp_|DDP_|libddp_|FETCHCONTENT_|PKG_CONFIG_|__pkg_config|pkgcfg_lib_DDP_|prefix_result$|Threads_|THREADS_|"
                   r"FIND_PACKAGE_MESSAGE|CMAKE_THREAD|CMAKE_HAVE_|CMAKE_USE_|CMAKE_MATCH_|CMAKE_CXX_|CMAKE_INSTALL_|_?CMAKE_.*CXX|_")
-# What a project would mind all the same.
+# Names that a project would mind all the same.
 THEIRS = re.compile(r"CMAKE_INSTALL_(PREFIX|RPATH)|CMAKE_CXX_(STANDARD|EXTENSIONS|VISIBILITY|FLAGS$)")
 
 

@@ -76,7 +76,7 @@ struct Case {
     Mask all() const { return (1u << params.size()) - 1; }
     bool keeps_local_unused() const { return (flags & DDP_CONTEXT_KEEP_LOCAL_UNUSED) != 0; }
     bool weighted() const { return reduction == DDP_REDUCTION_WEIGHTED_MEAN; }
-    // What sums are divided by: the number of ranks, the sum of their weights, or nothing.
+    // The divisor of sums: the number of ranks, the sum of their weights, or nothing.
     int divisor() const;
 };
 

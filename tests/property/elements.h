@@ -12,7 +12,7 @@
 
 namespace property {
 
-// Of a gradient: one integer an element, two where it is complex.
+// The elements of a gradient: one integer each, two where it is complex.
 using Values = std::vector<std::int64_t>;
 
 inline bool is_complex(ddp_dtype dtype) {
@@ -32,7 +32,7 @@ inline std::int64_t poison(std::size_t rank) {
     return kPoison + static_cast<std::int64_t>(rank);
 }
 
-// What a rank computes for one component in one step. Floating-point means must come out as integers, so their inputs
+// The gradient of a rank for one component in one step. Floating-point means must come out as integers, so their inputs
 // are multiples of what is divided by; sums of integers need not divide evenly. The bounds keep every sum over 4 ranks
 // and 5 steps, weights included, within 256: u8 overflows there, and bf16 has 8 bits of precision.
 inline std::int64_t gradient_value(const Case& c, std::size_t step, std::size_t rank, std::size_t param,

@@ -114,7 +114,7 @@ void RankRun::step(std::size_t index) {
             differ(name_of(id) + (context_.used(id) ? " is used" : " is not used"));
 }
 
-// What a rank gives that is not the authority must not count.
+// The list of a rank that is not the authority must not count.
 void RankRun::freeze_and_skip(const Step& step) {
     if (const auto thawed = ids_of(frozen_ & ~step.frozen); !thawed.empty()) context_.set_frozen(thawed, false);
     if (const auto added = ids_of(step.frozen & ~frozen_); !added.empty()) context_.set_frozen(added, true);

@@ -19,8 +19,8 @@
 namespace property {
 namespace {
 
-// What RC_PARAMS does not say is set here, before RapidCheck reads it: the number of cases, and a seed for this run.
-// RapidCheck then prints all of it.
+// Sets the parameters that RC_PARAMS does not, before RapidCheck reads it: the number of cases, and a seed for this
+// run. RapidCheck then prints all of it.
 void configure() {
     rc::detail::Configuration defaults;
     defaults.testParams.maxSuccess = DDP_PROPERTY_CASES;

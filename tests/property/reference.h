@@ -1,4 +1,4 @@
-// What every gradient must be on every rank during and after every step of a case: loops over integers, without
+// The value of every gradient on every rank during and after every step of a case: loops over integers, without
 // buckets, threads or bytes.
 #pragma once
 

@@ -49,10 +49,10 @@ struct DeviceModel {
     }
     // The end of a step in stream order, whatever the number of devices.
     void finalize();
-    // What gradient i, or the value of parameter i, is when its stream comes to this point.
+    // Gradient i, or the value of parameter i, when its stream comes to this point.
     std::vector<float> read(int i) { return read_on(i, stream(i)); }
     std::vector<float> value(int i) { return read(i, data_[static_cast<std::size_t>(i)], stream(i)); }
-    // What gradient i is when this stream of its device comes to this point.
+    // Gradient i when this stream of its device comes to this point.
     std::vector<float> read_on(int i, void* stream) { return read(i, grad(i), stream); }
     void set_value(int i, float value) { write(i, data_[static_cast<std::size_t>(i)], value); }
     // Whether gradient i is about value, value + 1, ...

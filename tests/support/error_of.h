@@ -1,4 +1,4 @@
-// What a call of ddp.hpp throws.
+// The error that a call of ddp.hpp throws.
 #pragma once
 
 #include <gtest/gtest.h>

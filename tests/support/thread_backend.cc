@@ -21,7 +21,7 @@ namespace {
 
 enum Mode { kFused, kPlain, kSingle, kCaller };
 
-// What the ranks of one group share.
+// Shared by the ranks of one group.
 struct Hub {
     explicit Hub(int world) : slots(static_cast<size_t>(world)) {}
     std::mutex mutex;

@@ -29,7 +29,7 @@ struct Competitor {
     std::string label;
 };
 
-// What one row times: a group's allreduce of one size, in one kind of memory.
+// The subject of one row: a group's allreduce of one size, in one kind of memory.
 class Target {
 public:
     Target(const Competitor& competitor, const std::string& mode, std::size_t count, const Options& options)

@@ -12,7 +12,7 @@ namespace bench {
 std::vector<Row> run_allreduce(ddp_group* group, const Options& options);
 std::vector<Row> run_replay(ddp_group* group, const Options& options);
 std::vector<Row> run_grad_ready(ddp_group* group, const Options& options);
-// What this process holds, and when.
+// The descriptors and threads that this process has, and when.
 struct Holding {
     double at_ms;
     double descriptors;

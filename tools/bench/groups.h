@@ -9,7 +9,7 @@
 
 namespace bench {
 
-// What --backend calls a backend: NAME[:key=value[:key=value...]].
+// The value of --backend: NAME[:key=value[:key=value...]].
 struct BackendSpec {
     std::string name;
     std::string options;  // as in ddp_group_options, "key=value,key=value"
@@ -24,7 +24,7 @@ Group join(const std::string& backend, const Options& options, const std::string
 // Measures among the ranks of this group, which must outlive what is returned.
 Ranks ranks_of(ddp_group* group);
 
-// What rows call a group: its backend's name, as it was chosen, and the options that --backend gave.
+// The name of a group in rows: its backend's name, as it was chosen, and the options that --backend gave.
 std::string label(const ddp_group* group, const std::string& backend);
 
 }  // namespace bench

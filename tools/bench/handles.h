@@ -21,7 +21,7 @@ using Context = std::unique_ptr<ddp_context, Free>;
 using Store = std::unique_ptr<ddp_store, Free>;
 using Work = std::unique_ptr<ddp_work, Free>;
 
-// What one call said: `Result result; result.check(ddp_commit(context, result));`
+// The result of one call: `Result result; result.check(ddp_commit(context, result));`
 class Result {
 public:
     Result() = default;

@@ -15,7 +15,7 @@ struct Budget {
     double seconds;           // of all loops together
 };
 
-// What ranks tell each other while they measure. Each function is collective.
+// The exchanges between ranks while they measure. Each function is collective.
 struct Ranks {
     std::function<void()> barrier;
     std::function<void(std::int64_t&)> broadcast;          // rank 0's value to all
@@ -30,7 +30,7 @@ constexpr std::int64_t kWarmUp = 3;
 // does meets all of them alike. Collective: rank 0 decides how many iterations there are.
 std::vector<std::vector<double>> measure(const Ranks& ranks, const Budget& budget, const std::vector<Iteration>& loops);
 
-// What a loop has noted in each iteration by itself, without those that do not count.
+// The values that a loop has noted itself in each iteration, without the iterations that do not count.
 std::vector<double> counted(const std::vector<double>& noted);
 
 // Milliseconds on a clock that only goes forward.

@@ -73,7 +73,7 @@ void add_bert_layer(Builder& b, const std::string& name, std::int64_t hidden) {
     b.weight_and_bias(name + ".output.LayerNorm", {hidden});
 }
 
-// Of a model: their bytes fit as well.
+// The most elements of a model: their bytes fit as well.
 constexpr std::int64_t kMostElements = std::numeric_limits<std::int64_t>::max() / 16;
 
 std::invalid_argument bad_line(int number, const std::string& why) {

@@ -17,7 +17,7 @@ public:
     virtual void mark(std::size_t moment, void* stream) noexcept = 0;
     // Milliseconds; waits until the moment is there.
     virtual double at(std::size_t moment) = 0;
-    // What the host's clock says, on the same scale.
+    // The time of the host's clock, on the same scale.
     virtual double now() const noexcept = 0;
 };
 

@@ -157,7 +157,7 @@ CLI::App* add_replay(CLI::App& app, Options& options) {
         "were on their way in a step, and overlap, the share of that in which its backward pass ran");
     command->add_flag("--copy,!--view", options.copy,
                       "Gradients lie in the trainer's own memory (--copy), or in libddp's buckets (--view, default)");
-    // What these print is a row for each bucket size.
+    // These options print a row for each bucket size.
     for (CLI::Option* option :
          {command
               ->add_option("--also-mb", options.also_mb,

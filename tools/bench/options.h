@@ -9,7 +9,7 @@ namespace bench {
 
 enum class Command { allreduce, replay, grad_ready, join, transfer, models, predict, peers };
 
-// What a program sets of its group, its context and its hook.
+// The settings of a program's group, context and hook.
 struct Settings {
     unsigned groups = 1;  // that take turns
     double bucket_mb = 25;
@@ -23,7 +23,7 @@ struct Settings {
 struct Options : Settings {
     Command command = Command::models;
 
-    // Of every benchmark.
+    // Options of every benchmark.
     int world = 2;
     std::vector<std::string> backends{"auto"};  // as parse_backend reads them; allreduce compares several
     std::string backend_options;

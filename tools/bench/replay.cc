@@ -42,7 +42,7 @@ void sleep_until(double moment_ms) {
     if (left > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(left));
 }
 
-// What a rank writes into a gradient: another value for each rank, parameter and iteration, all exact in f32.
+// The value that a rank writes into a gradient: another one for each rank, parameter and iteration, all exact in f32.
 float value_of(int rank, std::size_t param, std::int64_t iteration) {
     return static_cast<float>(1 + rank + static_cast<int>(param % 64) + static_cast<int>(iteration % 16));
 }
@@ -121,7 +121,7 @@ struct Variant {
         return end - start;
     }
 
-    // Of so many steps, of which only the last is synced, the mean.
+    // The mean time of so many steps, of which only the last is synced.
     double steps_with_one_sync(const Backward& backward, std::int64_t iteration, unsigned count) {
         const double start = now_ms();
         for (unsigned i = 1; i <= count; ++i) {

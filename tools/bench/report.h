@@ -1,4 +1,4 @@
-// What the benchmarks print: rows of named values, as JSON lines or as a table.
+// The output of the benchmarks: rows of named values, as JSON lines or as a table.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// What happened when in steps of training: a file for chrome://tracing and Perfetto, and how much happened at the same time.
+// The course of training steps: a file for chrome://tracing and Perfetto, and how much happened at the same time.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ public:
     // One after another from top to bottom, a row each.
     enum class Track { backward, pack, communicate, unpack };
 
-    // What lasted from `begin` to `end`, in milliseconds on any one clock. Nothing is added if it has no length. lane: those
-    // that may last at the same time have different ones.
+    // Adds a span from `begin` to `end`, in milliseconds on any one clock, unless it has no length. lane: spans that
+    // may overlap in time have different ones.
     void add(Track track, const std::string& name, double begin, double end, int lane = 0);
 
     // For how many milliseconds anything lasted there.

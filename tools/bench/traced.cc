@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kSteps = 3;
 constexpr double kPatienceMs = 1;
-// Of a bucket's moments.
+// The moments of a bucket.
 constexpr std::size_t kBegin = 0, kEnd = 1, kFinal = 2, kMoments = 3;
 
 }  // namespace

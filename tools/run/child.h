@@ -1,5 +1,5 @@
-// What ddprun starts in place of a rank's program: itself, to prepare the process and then become the program. libuv
-// has no hook between fork and exec.
+// The process that ddprun starts in place of a rank's program: ddprun itself, which prepares the process and then
+// becomes the program. libuv has no hook between fork and exec.
 #pragma once
 
 #include <sys/resource.h>

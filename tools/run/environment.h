@@ -33,7 +33,7 @@ inline constexpr const char* kRecordEvents = "DDP_RECORD_EVENTS";
 // Variables whose values the launcher alone decides.
 bool is_reserved_variable(const std::string& name);
 
-// What ddprun sets for a rank: `extra` and the rank's facts.
+// The variables that ddprun sets for a rank: `extra` and the rank's facts.
 Variables launcher_variables(const RankFacts& facts, const Variables& extra);
 
 // The whole environment of a rank, "NAME=value": ddprun's own, with `extra` and then the rank's facts in place of what

@@ -162,7 +162,8 @@ private:
         Connection connection(socket, stopping_);
         bool closed = false;
         process(connection, closed, [](httplib::Request& request) {
-            // What a client may ask the library for, at the cost of this process: parts of the text again and again, compression.
+            // Leaves out requests that cost this process much: ranges, which send parts of the text again and again,
+            // and compression.
             request.ranges.clear();
             request.headers.erase("Accept-Encoding");
             request.headers.erase("Expect");
@@ -225,7 +226,7 @@ private:
     JobNow job_;
     std::string folder_;
     int changes_ = 0;
-    // Of the thread.
+    // Used by the exporter's thread only.
     std::string text_;
     int read_changes_ = 0;
     Clock::time_point read_again_{};

@@ -9,7 +9,7 @@
 
 namespace ddprun {
 
-// What an exit says about the cause, from the least: of several failures the greatest is the cause, and among equals
+// The weight of an exit as the cause, from the least: of several failures the greatest is the cause, and among equals
 // the first.
 enum class Weight {
     kNone,

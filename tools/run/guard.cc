@@ -23,7 +23,7 @@ constexpr char kRemove = '-';
 constexpr char kFolder = '/';  // with which a path begins
 constexpr Milliseconds kGuardEndTime{1000};
 
-// What goes with ddprun.
+// The processes and folders that go with ddprun.
 struct Charges {
     std::set<pid_t> groups;
     std::vector<std::string> folders;

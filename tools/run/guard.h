@@ -19,7 +19,7 @@ public:
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
-    // What add() writes to, for a rank that is being started.
+    // The pipe that add() writes to, for a rank that is being started.
     int pipe() const { return pipe_; }
     // The rank announces its own process group. If ddprun did so after starting the rank, ddprun could be killed in between.
     static void add(int pipe, pid_t group);

@@ -75,7 +75,7 @@ Job::Rank Job::start_rank(int local_rank, int restart) {
     return rank;
 }
 
-// Those of which nothing is left. Not from within a callback of their processes, which end here.
+// Starts ranks again of which nothing is left. Not from within a callback of their processes, which end here.
 void Job::start_again() {
     const auto now = Clock::now();
     for (Rank& rank : ranks_) {

@@ -34,7 +34,7 @@ public:
     struct Plan {
         std::vector<std::string> program;
         int ranks = 1;  // of this node
-        // Of a rank, counted from 0 on this node, that has been started again so many times.
+        // The environment of a rank, counted from 0 on this node, after so many restarts.
         std::function<std::vector<std::string>(int local_rank, int restart)> environment;
         std::vector<Place> places;  // one for each rank, or none: then ranks may run where ddprun may
         int first_rank = 0;

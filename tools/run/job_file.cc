@@ -66,7 +66,7 @@ void write_job_file(const std::string& folder, const JobFacts& facts) {
     // An earlier ddprun may have ended before it gave the file its name.
     unlink(fresh.c_str());
     libddp::write_private_file(fresh, O_EXCL, text);
-    // Whoever reads it sees the old one or the new one.
+    // A reader sees the old file or the new one.
     std::filesystem::rename(fresh, path);
 }
 

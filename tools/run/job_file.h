@@ -1,4 +1,4 @@
-// What ddprun writes about itself into the folder of records, so that `ddprun --status` finds the job and can describe it.
+// The file about ddprun itself in the folder of records, by which `ddprun --status` finds and describes the job.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct JobFacts {
 // Where the records of a generation lie in the folder of a job.
 std::string generation_folder(const std::string& folder, int generation);
 
-// Of this process.
+// The facts of this process.
 JobFacts own_facts(const std::vector<std::string>& program);
 
 // Throws std::runtime_error.

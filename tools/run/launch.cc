@@ -22,7 +22,7 @@ namespace {
 
 // Ranks react within milliseconds to a death, and only a busy machine takes longer to show it.
 constexpr Milliseconds kGatherTime{500};
-// What another node has seen comes with the next exchanges, four times a second on either side.
+// Failures that another node has seen come with the next exchanges, four times a second on either side.
 constexpr Milliseconds kGatherTimeOfNodes{1000};
 // After a second interrupt, output that nobody reads is given up.
 constexpr Milliseconds kLastPatience{200};
@@ -30,7 +30,7 @@ constexpr Milliseconds kLastPatience{200};
 constexpr Milliseconds kLeaveTime{5000};
 // How much longer node 0 waits for each MiB of records that is on its way: the time that libddp's store gives it.
 constexpr Milliseconds kTimeOfMiB{1000};
-// What the nodes of a job send node 0 of their records, all together, and at most: the store holds more, but for the job.
+// The most that the nodes of a job together send node 0 of their records: the store holds more, but for the job.
 constexpr std::uint64_t kBytesOfRecords = std::uint64_t{256} << 20;
 constexpr std::uint64_t kMostBytesOfRecords = std::uint64_t{48} << 20;
 
@@ -442,7 +442,7 @@ std::uint64_t Launch::bytes_of_records() const {
     return std::min(kMostBytesOfRecords, kBytesOfRecords / static_cast<std::uint64_t>(options_.nodes));
 }
 
-// What has happened is told anyway: an error of the store adds nothing to it.
+// The failure is told anyway: an error of the store adds nothing to it.
 void Launch::send_records(bool wanted) {
     try {
         store_->set(records_key(options_.node_rank), wanted ? records_->pack(bytes_of_records()) : "");

@@ -65,7 +65,7 @@ private:
     Job::Plan plan();
     void follow_with_metrics();
     int run_here();
-    // Of an elastic job: until nobody trains any more who needs the store.
+    // Waits in an elastic job until nobody trains any more who needs the store.
     void await_others();
     int run_with_nodes();
     // Waits until there is a generation to take part in.
@@ -77,9 +77,9 @@ private:
     // Nothing more is to come for this node.
     bool is_over(const Nodes& nodes) const;
     void take_leave(Nodes& nodes);
-    // Of the nodes: node 0 gets the records of all, if there is something to explain or to draw.
+    // Whether node 0 gets the records of all nodes: there is something to explain or to draw.
     bool gathers_records(const Nodes& nodes) const;
-    // What this node sends of its records, at most.
+    // The most that this node sends of its records.
     std::uint64_t bytes_of_records() const;
     // wanted: by this node's options; otherwise it says that there are none.
     void send_records(bool wanted);

@@ -45,14 +45,14 @@ struct Order {
     Weight weight = Weight::kNone;
 };
 
-// What travels through the store. beat: a number that is another one in each message. Empty if the text is malformed, as from
-// another version of ddprun.
+// The text of a report in the store. beat: a number that differs in each message. Empty if the text is malformed, as
+// from another version of ddprun.
 std::string encode_report(const Report& report, std::int64_t beat);
 std::optional<Report> decode_report(const std::string& encoded);
 std::string encode_order(const Order& order, std::int64_t beat);
 std::optional<Order> decode_order(const std::string& encoded);
 
-// What node 0 orders next, given the latest report of each node.
+// The next order of node 0, given the latest report of each node.
 Order next_order(const Order& current, const std::vector<std::optional<Report>>& reports, int max_restarts);
 
 class Nodes {
@@ -101,7 +101,7 @@ private:
         std::string last_text;  // with its counter
         Clock::time_point last_change = Clock::now();
     };
-    // What one exchange carries to the pool's thread and back.
+    // The content of one exchange, to the pool's thread and back.
     struct Exchange {
         uv_work_t work{};
         std::string write;

@@ -44,7 +44,7 @@ constexpr const char* kFooter =
     "  ddprun --status\n"
     "Everything after the program belongs to the program.";
 
-// What CLI11 reads, before it has been checked as a whole.
+// The options as CLI11 reads them, before they have been checked as a whole.
 struct Raw {
     std::string rendezvous;
     std::string metrics;
@@ -240,7 +240,7 @@ void refuse_np(int argc, char** argv) {
         require(std::string(argv[i]) != "-np", "-np is an option of mpirun; ddprun has -n");
 }
 
-// What CLI11 left over: the program and its arguments, after "--" if the user wrote that.
+// Checks the rest of the command line: the program and its arguments, after "--" if the user wrote that.
 std::vector<std::string> check_program(const CLI::App& app, std::vector<std::string> rest) {
     const bool separated = !rest.empty() && rest.front() == "--";
     if (separated) rest.erase(rest.begin());

@@ -30,7 +30,7 @@ constexpr std::size_t kMostWords = 200;
 constexpr std::size_t kCongested = std::size_t{1024} * 1024;
 constexpr std::size_t kRelieved = std::size_t{256} * 1024;
 constexpr std::size_t kLargeChunk = std::size_t{256} * 1024;
-// What a pipe that poll calls writable takes without blocking (PIPE_BUF).
+// The bytes that a pipe takes without blocking when poll calls it writable (PIPE_BUF).
 constexpr std::size_t kSafeChunk = 4096;
 constexpr Milliseconds kRetry{1};
 

@@ -22,7 +22,7 @@ struct Place {
     int threads() const;
 };
 
-// What this machine has, as far as ddprun may use it.
+// The parts of this machine that ddprun may use.
 struct Machine {
     std::vector<std::vector<int>> nodes;  // the processors of each NUMA node
     std::vector<std::vector<int>> cores;  // the processors of each core, neighbours beside each other

@@ -20,7 +20,7 @@ namespace {
 
 namespace record = libddp::record;
 
-// What a rank's facts take besides its ring of events.
+// The room for a rank's facts besides its ring of events.
 constexpr std::uint64_t kBytesOfFacts = std::uint64_t{3} << 20;
 // The last events of each rank tell why a job hangs; ddprun's loop does not wait for more to be read.
 constexpr record::Limits kLastEvents{record::kEvents, std::uint64_t{64} << 20};

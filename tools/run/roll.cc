@@ -114,7 +114,7 @@ bool Roll::all_gone(const std::vector<std::string>& members) const try {
     const auto is_in = [](const std::vector<std::string>& all, const std::string& member) {
         return std::find(all.begin(), all.end(), member) != all.end();
     };
-    // Of a member of an older roster the store may have forgotten that it has gone.
+    // The store may have forgotten that a member of an older roster has gone.
     const auto has_gone = [&](const std::string& member) {
         return !is_in(newest, member) || store_.get(member).has_value();
     };

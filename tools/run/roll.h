@@ -1,4 +1,4 @@
-// Who is in an elastic job, as its store knows.
+// The members of an elastic job, as its store knows them.
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +10,7 @@
 
 namespace ddprun {
 
-// Whoever waits until members have gone asks the store so often.
+// The interval at which a wait for the end of members asks the store.
 inline constexpr Milliseconds kBetweenLooksAtStore{100};
 
 class Roll {
@@ -32,7 +32,7 @@ public:
     bool others_take_part() const;
     // Tells every ddprun of the job that these members have finished it.
     void finish(const std::vector<std::string>& members);
-    // Those that have finished it. Empty: it goes on, or the store does not answer.
+    // The members that have finished the job. Empty: it goes on, or the store does not answer.
     std::vector<std::string> finishers() const;
     // Each of these members has died, ended or left, and so has each that has trained with them since. No members: those of the
     // newest roster. False if the store does not answer.

@@ -1,4 +1,4 @@
-// What the records of this node's ranks say at one moment: for --metrics and --status. No rank is asked.
+// The content of the records of this node's ranks at one moment: for --metrics and --status. No rank is asked.
 #pragma once
 
 #include <optional>

@@ -36,7 +36,7 @@ using Row = std::vector<std::string>;
 constexpr Milliseconds kBetweenTables{1000};
 constexpr const char* kNothing = "-";
 
-// What to show: of a job, or of a folder in which ranks of another launcher keep their records.
+// The job to show, or the folder in which ranks of another launcher keep their records.
 struct Target {
     std::optional<JobFacts> job;
     std::string records;

@@ -1,5 +1,5 @@
-// What becomes of a job when one of its ranks has ended. Usually its failure is that of the job. An elastic job goes on with fewer ranks,
-// and starts single ones again.
+// Decides the fate of a job when one of its ranks has ended. Usually the rank's failure is that of the job. An elastic
+// job goes on with fewer ranks, and starts single ones again.
 //
 // A rank that exits with 0 has left, if it said so to the others, or has finished. When one has finished, the job is at its end: nobody is
 // started again, and those that trained with it end in their own time. Then whoever still runs has waited for a place in vain. The ddpruns
@@ -34,16 +34,16 @@ public:
         kEnd,         // the job has failed: the others are ended
     };
 
-    // Of a job that ends when any rank fails.
+    // For a job that ends when any rank fails.
     explicit Survival(int ranks) : rules_{ranks, ranks, 0} {}
-    // Of an elastic job. roll: who is in it.
+    // For an elastic job. roll: its members.
     Survival(const Rules& rules, Roll& roll) : rules_(rules), roll_(&roll) {}
 
     // It has exited with 0.
     void succeeded(pid_t pid);
     // running: the processes that have not ended.
     After failed(bool may_start_again, const std::vector<pid_t>& running);
-    // What happens next, for the sentence that says how the rank failed. "": nothing to say.
+    // The next action, for the sentence that says how the rank failed. "": nothing to say.
     std::string next(After after) const;
 
     // At the end of the job: all who trained have gone, and none of these processes, which still run, is one of them.

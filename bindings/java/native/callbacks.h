@@ -16,7 +16,7 @@ int ddp_java_callback(JNIEnv* env, jobject object, DdpCallback** callback);
  * ddp_java_callback or ddp_java_free. */
 void ddp_java_callback_unused(void* callback);
 
-/* What Callback.run is given: */
+/* The arguments of Callback.run: */
 ddp_status ddp_java_call_ddp_comm_hook_fn(void* user_data, ddp_group* group, ddp_bucket* bucket, ddp_work** work,
                                           ddp_error** error); /* group, bucket */
 ddp_status ddp_java_call_ddp_bucket_fn(void* user_data, ddp_group* group, ddp_bucket* bucket,

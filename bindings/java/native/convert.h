@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What Handle.enter gives instead of an address. Throws IllegalStateException, which names the argument. */
+/* Values of Handle.enter instead of an address. Throws IllegalStateException, which names the argument. */
 enum { DDP_JAVA_CLOSED = -1, DDP_JAVA_EXPIRED = -2 };
 int ddp_java_handle(JNIEnv* env, jlong handle, const char* name);
 int ddp_java_handles(JNIEnv* env, jlongArray handles, const char* name, void** list, size_t* count);

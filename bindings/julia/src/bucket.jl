@@ -1,4 +1,4 @@
-# What communication hooks see (ddp/hook.h).
+# The bucket that communication hooks see (ddp/hook.h).
 
 """
 A bucket of gradients on its way, valid until the step ends. A hook leaves in it what every rank's gradients become: the

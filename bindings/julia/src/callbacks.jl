@@ -1,9 +1,9 @@
 # Julia functions that C calls: hooks, continuations, callbacks. They run only on threads that are inside a call of libddp's:
 # nothing here passes DDP_WORK_ANY_THREAD, and a thread that Julia does not know would crash it.
 #
-# What may come from a thread of libddp's own is the word that a callback is no longer needed. So that is no function of
-# Julia's but `sem_post` of the C library, on a semaphore at the beginning of what C knows as user_data; `sweep` looks
-# for it. Behind the semaphore stands the address of the Callback, which CALLBACKS keeps where it is.
+# A thread of libddp's own may only report that a callback is no longer needed. So the function that it calls is not
+# Julia's but `sem_post` of the C library, on a semaphore at the beginning of user_data; `sweep` looks for it. Behind
+# the semaphore stands the address of the Callback, which CALLBACKS keeps where it is.
 
 mutable struct Callback
     fn::Any           # the function; nothing where the context keeps it
@@ -124,8 +124,9 @@ function name_of(fn)
     return "$(method[1].name) ($(basename(string(method[1].file))), line $(method[1].line))"
 end
 
-# What functions return. A hook or continuation: nothing, or a work that libddp takes over, whose arrays stay alive with `lent`. What
-# stands last in a function is what it returns, so anything else may be an oversight, and what should have been waited for, too.
+# Results of functions. A hook or continuation returns nothing, or a work that libddp takes over, whose arrays stay
+# alive with `lent`. A Julia function returns its last value, so anything else may be an oversight, and may be something
+# that should have been waited for.
 const OF_HOOK = "leave the result in the bucket and return nothing, or return a Work after which it is there"
 const OF_CONTINUATION = "return nothing, or a Work with which the result is to end"
 

@@ -12,7 +12,7 @@
     return result
 end
 
-# What C gets of an argument. The argument itself is preserved by the caller.
+# The form of an argument that C gets. The argument itself is preserved by the caller.
 @inline raw(x::Union{Int32,Int64,UInt32,UInt64,Float64,Ptr,Cstring}) = x
 @inline raw(x::Base.RefValue{T}) where {T} = Base.unsafe_convert(Ptr{T}, x)
 @inline raw(x::Vector{T}) where {T} = pointer(x)

@@ -116,8 +116,8 @@ function discard(handle::Handle)
     return nothing
 end
 
-# What must live as long as an array over its memory. Not in the array's finalizer itself: what only a finalizer refers to is
-# garbage to Julia's collector, as far as its own finalizer is concerned.
+# Handles that must live as long as an array over their memory. Not in the array's finalizer itself: an object that only
+# a finalizer refers to is garbage to Julia's collector, as far as its own finalizer is concerned.
 const OWNERS = Dict{Int,Handle}()
 const OWNERS_LOCK = ReentrantLock()
 const NEXT_OWNER = Threads.Atomic{Int}(0)

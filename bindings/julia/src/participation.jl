@@ -1,4 +1,4 @@
-# Who takes part in a step (ddp/participation.h).
+# Participation in a step (ddp/participation.h).
 
 indices_of(ctx::Context, parameters) = Int32[index_of(ctx, each) for each in parameters]
 

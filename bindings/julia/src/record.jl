@@ -1,4 +1,4 @@
-# What the program adds to the record of this process (ddp/record.h).
+# The program's own entries in the record of this process (ddp/record.h).
 
 """
     DDP.mark(f, name)

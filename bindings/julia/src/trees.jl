@@ -1,7 +1,7 @@
 # Models as trees: named tuples, tuples, dictionaries and vectors, in each other, with arrays at the ends. Lux has its parameters so,
 # and Zygote its gradients.
 
-# What is trained. Other things in a tree stay what they are.
+# The leaves that are trained. Other things in a tree stay as they are.
 const Trained = Union{AbstractFloat,Complex,AbstractArray{<:Union{AbstractFloat,Complex}}}
 const Branch = Union{NamedTuple,Tuple,AbstractDict,AbstractVector}
 
@@ -60,7 +60,7 @@ dense(leaf::AbstractArray) = Array(leaf)
 like(leaf::Number, array) = array[]
 like(leaf::Array, array) = copy(array)
 like(leaf::AbstractArray, array) = copyto!(similar(leaf), array)
-# What has no memory of its own to write to, such as the arrays of StaticArrays, is a value like a number.
+# A leaf without memory of its own to write to, such as an array of StaticArrays, is a value like a number.
 overwritten(leaf::Number, array) = array[]
 overwritten(leaf::AbstractArray, array) = leaf === array ? leaf : isbits(leaf) ? like(leaf, array) : copyto!(leaf, array)
 

@@ -1,4 +1,4 @@
-# What libddp says, in Julia's words: its messages name functions and constants of C. LibDDP knows every such name.
+# libddp's messages in Julia's words: they name functions and constants of C. LibDDP knows every such name.
 
 "The message with Julia's names. Environment variables keep theirs."
 in_julia(message::String) = replace(replace(message, r"\b(options|desc|group)->(flags: )?(\w+)" => s"\3"), r"\b(ddp|DDP)_\w+" => word)

@@ -1,4 +1,4 @@
-# What is made is freed, and a garbage collector may run at any moment.
+# Every object that is made is freed, and a garbage collector may run at any moment.
 group = alone()
 
 function step(ctx, gradient)
@@ -31,7 +31,7 @@ function settle()
     return resident_kib()
 end
 
-# What the package remembers of what is there.
+# The objects that the package remembers.
 count_known() = length.((DDP.CALLBACKS, DDP.GARBAGE, DDP.OPEN, DDP.OWNERS))
 
 # A leak grows in every round: of 100 bytes a context by 976 KiB. Julia's heap itself grows now and then.

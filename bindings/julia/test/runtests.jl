@@ -1,4 +1,4 @@
-# What needs no other ranks: `Pkg.test`, or julia --project=. test/runtests.jl. tests/bindings/julia has the rest.
+# Tests that need no other ranks: `Pkg.test`, or julia --project=. test/runtests.jl. tests/bindings/julia has the rest.
 include("support.jl")
 
 @testset "DDP" begin

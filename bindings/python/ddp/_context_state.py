@@ -68,8 +68,8 @@ class ContextState:
         self._results: Dict[int, Memory] = {}     # of Bucket.set_buffer
         self._in_place: List[Memory] = []  # gradients that are their own views
         self._streams: Dict[Tuple[int, int], Any] = {}  # held while they may be used
-        # What the C library calls knows the context weakly, so that a hook that refers to it makes a circle that the
-        # garbage collector sees.
+        # The functions that the C library calls know the context weakly, so that a hook that refers to it makes a
+        # circle that the garbage collector sees.
         self._callbacks: Dict[str, Callable[..., Any]] = {}
 
     def _end_step(self, function: Callable[..., Any], *arguments: Any) -> None:

@@ -18,7 +18,7 @@ from ._errors import InvalidArgumentError, UnavailableError
 from .group import Group, environment
 from .store import Store
 
-# Of documentation: there is nobody, but the routing table has a way.
+# Addresses of documentation: there is nobody, but the routing table has a way.
 _ADDRESSES_OF_NOBODY = "192.0.2.1", "2001:db8::1"
 _default_group = None
 _groups_of_torch = weakref.WeakKeyDictionary()

@@ -55,8 +55,8 @@ static PyObject* lend(const DdpCallback* callback, const DdpKind* kind, void* po
     return handle;
 }
 
-/* What a callable returned: nothing, or a work that libddp takes over. Its handle stays among the borrowed ones, because
- * it keeps the arrays alive that the operation uses. Returns `result`, or NULL with an exception. */
+/* Passes on the result of a callable: nothing, or a work that libddp takes over. Its handle stays among the borrowed
+ * ones, because it keeps the arrays alive that the operation uses. Returns `result`, or NULL with an exception. */
 static PyObject* pass_on(const DdpCallback* callback, PyObject* result, ddp_work** work) {
     if (!result || result == Py_None) return result;
     void* pointer = ddp_py_give_away(result, &ddp_py_ddp_work);

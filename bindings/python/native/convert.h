@@ -32,7 +32,7 @@ typedef struct DdpPairs {
 int ddp_py_pairs(PyObject* sequence, DdpPairs* pairs);
 void ddp_py_pairs_free(DdpPairs* pairs);
 
-/* What ddp_store_multi_get filled: a list of bytes. */
+/* The result of ddp_store_multi_get: a list of bytes. */
 PyObject* ddp_py_values(void* const* values, const size_t* sizes, size_t count);
 void ddp_py_values_free(void** values, size_t* sizes, size_t count);
 

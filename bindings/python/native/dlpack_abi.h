@@ -8,7 +8,7 @@
 
 enum { DDP_DL_CPU = 1, DDP_DL_CUDA = 2, DDP_DL_CUDA_HOST = 3 };
 enum { DDP_DL_INT = 0, DDP_DL_UINT = 1, DDP_DL_FLOAT = 2, DDP_DL_BFLOAT = 4, DDP_DL_COMPLEX = 5 };
-/* What `stream` may be for memory of CUDA, beside the address of a stream: None is the legacy default stream, too. */
+/* Values of `stream` for memory of CUDA, beside the address of a stream: None is the legacy default stream, too. */
 enum { DDP_DL_NO_ORDER = -1, DDP_DL_LEGACY_STREAM = 1 };
 
 typedef struct DdpDlTensor {

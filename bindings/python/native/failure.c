@@ -25,7 +25,7 @@ static PyObject* take_first(PyObject* list) {
     return first;
 }
 
-/* What a signal handler raised comes first; what libddp made of it is only where that happened. */
+/* The exception of a signal handler comes first; libddp's error only says where that happened. */
 static int raise_interrupt(ddp_error* error) {
     PyObject* interrupt = ddp_py_take_interrupt();
     if (!interrupt) return 0;

@@ -173,7 +173,8 @@ int ddp_py_enter(PyObject* object, const DdpKind* kind, DdpHandle** held, void**
     return 1;
 }
 
-/* What callbacks were lent is void. Works that they passed on stay, and with them the arrays of their operations. */
+/* Ends the validity of handles that callbacks were lent. Works that they passed on stay, and with them the arrays of
+ * their operations. */
 static void void_lent(PyObject* borrows) {
     for (Py_ssize_t i = 0; i < PyList_Size(borrows); ++i) {
         PyObject* each = PyList_GetItem(borrows, i);

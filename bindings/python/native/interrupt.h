@@ -10,7 +10,7 @@ int ddp_py_watch_interrupts(void);
 /* A ddp_interrupt_fn: runs Python's signal handlers if this is the main thread, and keeps what they raise. */
 int32_t ddp_py_interrupted(void* user_data);
 
-/* What a handler raised during the call that ends now: a new reference, or NULL. */
+/* The exception that a handler raised during the call that ends now: a new reference, or NULL. */
 PyObject* ddp_py_take_interrupt(void);
 /* Whether there is something. */
 int ddp_py_was_interrupted(void);

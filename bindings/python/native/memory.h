@@ -11,14 +11,14 @@ typedef struct DdpMemory {
     PyObject_HEAD char* address;
     ddp_dtype dtype;
     ddp_device device;
-    /* Of memory on a GPU that is right in the order of one stream alone: that stream. 0: of any, nothing is under way there. */
+    /* For memory on a GPU: the only stream in whose order it is right. 0: any, because nothing is under way there. */
     unsigned long long stream;
     int readonly;
     int ndim;
     Py_ssize_t shape[DDP_PY_MAX_DIMENSIONS];
     Py_ssize_t strides[DDP_PY_MAX_DIMENSIONS]; /* in bytes */
     Py_ssize_t count;
-    /* Whose memory it is; one of the three. */
+    /* The owner of the memory; one of the three. */
     DdpDlManaged* tensor;
     Py_buffer buffer;
     PyObject* owner;

@@ -51,7 +51,7 @@ int ddp_py_get_buffer(PyObject* self, Py_buffer* view, int flags) {
     return 0;
 }
 
-/* What a consumer is given: the struct, its shape, and a reference to the Memory. */
+/* The struct that a consumer is given, its shape, and a reference to the Memory. */
 typedef struct Shown {
     DdpDlManaged managed;
     int64_t shape[DDP_PY_MAX_DIMENSIONS];

@@ -168,8 +168,8 @@ static int is_on_gpu(PyObject* array) {
     return kind == DDP_DL_CUDA;
 }
 
-/* Of a GPU, asks for an array that is ready in the order of this stream: its library makes the stream wait for what it has
- * under way, wherever that is. */
+/* For a GPU, asks for an array that is ready in the order of this stream: its library makes the stream wait for the
+ * work that it has under way, wherever that is. */
 static PyObject* ask_for_capsule(PyObject* array, unsigned long long number) {
     if (!is_on_gpu(array)) return PyObject_CallMethod(array, "__dlpack__", NULL);
     PyObject* method = PyObject_GetAttrString(array, "__dlpack__");

@@ -121,7 +121,7 @@ void look_up(const ddp_backend_host& host) {
     try {
         Keys(host, "address/").get("none", Deadline::after_ms(kLookMs));  // nobody sets this key
     } catch (const Error& error) {
-        // What has broken the group may be a timeout too, and names a rank.
+        // The group may be broken by a timeout, too, and that error names a rank.
         if (error.info().code != DDP_ERROR_TIMEOUT || error.info().rank >= 0) throw;
     }
 }

@@ -8,7 +8,7 @@
 
 namespace libddp::backend {
 
-// What the options or the environment say about it.
+// The network as the options or the environment name it.
 struct Network {
     std::string iface;  // "": choose an address
     std::string host;   // "": choose an address

@@ -1,4 +1,4 @@
-// What breaks a transport, once: the first failure stands, and every later call gets it.
+// The failure that breaks a transport, once: the first failure stands, and every later call gets it.
 #pragma once
 
 #include <atomic>

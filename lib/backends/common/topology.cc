@@ -21,7 +21,7 @@ std::string host_of_rank(const Keys& keys, int rank, const Deadline& deadline) {
     }
 }
 
-// What rank 0 has told: hosts are numbered in the order of their lowest ranks.
+// Reads rank 0's list: hosts are numbered in the order of their lowest ranks.
 std::vector<int> read_hosts(const std::string& told, int world) {
     TextIn text(told);
     std::vector<int> host_of;

@@ -19,7 +19,7 @@ public:
     // The ranks of a host, in order.
     const std::vector<int>& ranks(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
 
-    // Of this rank: its host, the ranks there, and its place among them.
+    // The place of this rank: its host, the ranks there, and its number among them.
     int host() const { return host_; }
     const std::vector<int>& local_ranks() const { return ranks(host_); }
     int local_rank() const { return local_rank_; }

@@ -56,7 +56,7 @@ void Rail::run(ddp_collective c) const {
     check(backend_->run(transport_, &c, &failure), failure);
 }
 
-// What the backend takes for a rank is a host, in its sentence too.
+// The backend takes a host for a rank, and says so in its sentence.
 void Rail::check(ddp_status status, const ddp_backend_failure& failure) const {
     if (status == DDP_OK) return;
     const bool known = failure.rank >= 0 && failure.rank < topology_.hosts();

@@ -18,7 +18,7 @@
 namespace libddp::hierarchical {
 namespace {
 
-// Of messages that do not lie in shared memory.
+// Staging memory for messages that do not lie in shared memory.
 constexpr std::size_t kStagingBytes = 1 << 20;
 // How much longer a rank without a rail waits for the rails. Ranks with one know which connection failed, and say so within this
 // time.

@@ -20,7 +20,7 @@ void CallerDriver::post(BatchPtr batch) {
         begin(freeing);
     }
     to_free_.clear();
-    // What was given up may have ended since.
+    // An operation that was given up may have ended since.
     std::erase_if(left_to_mpi_, [](const BatchPtr& left) { return left->error.ok() && poll(*left); });
     if (!begin(*batch)) finish(batch);
 }

@@ -1,5 +1,5 @@
-// What a collective needs of its group: who is in it, how to have MPI called, and memory to call it with. How a long
-// message passes through that memory in blocks.
+// The view of a collective on its group: the ranks, a way to have MPI called, and memory to call it with. Long messages
+// pass through that memory in blocks.
 #pragma once
 
 #include <mpi.h>
@@ -77,7 +77,7 @@ struct Block {
 
 class Blocks {
 public:
-    // Of at most `bytes`, for `total` elements that take item_bytes each.
+    // Makes blocks of at most `bytes`, for `total` elements that take item_bytes each.
     Blocks(std::size_t total, std::size_t item_bytes, std::size_t bytes)
         : total_(total), length_(std::max<std::size_t>(1, bytes / item_bytes)) {}
 

@@ -91,7 +91,7 @@ struct Groups {
     }
 };
 
-// Of the program's communicator: an error must come back here and not end the process.
+// The program's communicator returns errors meanwhile: they must come back here and not end the process.
 class ErrorsReturned {
 public:
     explicit ErrorsReturned(MPI_Comm comm) : comm_(comm) {

@@ -13,7 +13,8 @@ namespace {
 // Long enough for MPI's own algorithms, far below the 2^31 - 1 elements that it counts to.
 constexpr std::size_t kMpiBlockBytes = std::size_t{4} << 20;
 
-// What elements are while MPI reduces them. It has no f16 and bf16; in f32 their sum is also rounded but once.
+// The type that carries elements while MPI reduces them. It has no f16 and bf16; in f32 their sum is also rounded but
+// once.
 ddp_dtype carried_as(ddp_dtype dtype) {
     return dtype == DDP_F16 || dtype == DDP_BF16 ? DDP_F32 : dtype;
 }

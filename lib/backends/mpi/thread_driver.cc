@@ -172,7 +172,7 @@ void ThreadDriver::finish(const BatchPtr& batch) {
 // Until there may be something to do. Called and returns with the lock held.
 void ThreadDriver::rest(Lock& lock) {
     if (!new_.empty()) return;
-    // What was given up may still end, but is not worth staying awake for, except at the end.
+    // An operation that was given up may still end, but is not worth staying awake for, except at the end.
     const bool busy = leaving_ ? !active_.empty() : std::any_of(active_.begin(), active_.end(), is_awaited);
     if (busy) {
         lock.unlock();

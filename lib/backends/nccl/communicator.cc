@@ -37,7 +37,7 @@ constexpr milliseconds kInside{50};
 // NCCL mostly needs some ten microseconds. A sleep, however short, takes a hundred.
 constexpr std::chrono::microseconds kLooking{200}, kPause{50};
 
-// What this rank tells the others about its GPU.
+// The facts about its GPU that this rank tells the others.
 RankGpu rank_gpu(int device, int nccl_version) {
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
@@ -254,7 +254,7 @@ void Communicator::settle(ncclResult_t result, const char* name, const Deadline&
 }
 
 void Communicator::check_enqueued() {
-    // Who is inside NCCL just now learns of an error, too.
+    // A thread that is inside NCCL just now learns of an error, too.
     const std::unique_lock inside(shared_->mutex, std::try_to_lock);
     if (!inside || !shared_->comm) return;
     ncclResult_t result = ncclSuccess;

@@ -10,8 +10,8 @@
 namespace libddp::shm {
 namespace {
 
-// What a rank reduces at a time. Small enough that ranks share the work evenly, large enough that asking for the next
-// part costs nothing beside it.
+// The bytes that a rank reduces at a time. Small enough that ranks share the work evenly, large enough that asking for
+// the next part costs nothing beside it.
 constexpr std::size_t kPartBytes = 64 << 10;
 
 bool all_shared(const Team& team) {
@@ -95,7 +95,7 @@ public:
 
     std::size_t chunks() const { return pieces_of(longest_, part_); }
 
-    // What other ranks will sum.
+    // Copies this rank's input to where other ranks sum it.
     void copy_in(std::size_t chunk) {
         for (int owner = 0; owner < owners_; ++owner) {
             const Range range = part(chunk, owner);
@@ -123,7 +123,7 @@ public:
         std::memcpy(staged(team_.rank(), chunk, team_.rank()), own(c_.recv, mine), mine.count() * size_);
     }
 
-    // What other ranks have summed.
+    // Copies results that other ranks have summed.
     void copy_out(std::size_t chunk) {
         for (int owner = 0; owner < owners_; ++owner) {
             const Range range = part(chunk, owner);

@@ -47,8 +47,8 @@ public:
     // Where this memory lies, if all of it is in one of this rank's blocks. Any thread.
     Location locate(const void* memory, std::size_t bytes) const;
 
-    // What another rank has told about, in this process; null if the location does not hold that many bytes, or is not aligned. One
-    // thread at a time, as the next.
+    // The address in this process of a location that another rank has told. Null if the location does not hold that
+    // many bytes, or is not aligned. One thread at a time calls this function and the next.
     std::byte* reach(int rank, const Location& location, std::size_t bytes, std::size_t alignment = 1);
     // Unmaps what that rank has freed meanwhile, which must not be in use here.
     void follow(int rank, const FreedBlocks& freed);

@@ -20,7 +20,7 @@ std::byte* bytes(const void* memory) {
     return const_cast<std::byte*>(static_cast<const std::byte*>(memory));
 }
 
-// What a rank gives, as the others see it: in its post or in its own memory. alignment: as for Team::send_of.
+// A rank's input as the others see it: in its post or in its own memory. alignment: as for Team::send_of.
 const std::byte* given(Team& team, int rank, bool in_post, std::size_t size, std::size_t alignment = 1) {
     return in_post ? team.post_of(rank).data : team.send_of(rank, size, alignment);
 }

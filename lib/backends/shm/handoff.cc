@@ -91,7 +91,7 @@ void send_descriptor(int connection, int fd) {
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof fd);
     std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    // Who has gone meanwhile needs nothing more.
+    // A rank that has gone meanwhile needs nothing more.
     sendmsg(connection, &parcel.message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

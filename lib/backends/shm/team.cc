@@ -229,7 +229,7 @@ void Team::confirm() const {
     if (shared_->broken.load()) fail(DDP_ERROR_RANK_FAILED, kGaveUp);
 }
 
-// Who left did so after its last collective: it is missed only if the counter still is not where it must be.
+// A rank that left did so after its last collective: it is missed only if the counter still is not where it must be.
 void Team::check_others(Counter& counter, std::uint32_t target) const {
     if (shared_->broken.load() && !counter.reached(target)) fail(DDP_ERROR_RANK_FAILED, kGaveUp);
     for (int other = 0; other < options_.size; ++other) {

@@ -55,15 +55,15 @@ struct Shared {
     alignas(kApart) Seats seats;
 };
 
-// Of one rank.
+// One for each rank.
 struct alignas(kApart) RankState {
     std::atomic<std::uint32_t> left;    // it will take part in nothing more
     std::atomic<std::uint32_t> posted;  // number of the last collective that it has come to
     FreedBlocks freed;
 };
 
-// What one rank says about a collective. A rank has two and uses them in turn: by the time it comes to the collective
-// after the next, everyone has come to the next and so is done with this one.
+// The announcement of a collective by one rank. A rank has two and alternates: when it comes to the collective after
+// the next, everyone has come to the next and so is done with this one.
 struct alignas(kApart) Post {
     Location send, recv;
     std::uint64_t signature_bytes;
@@ -102,11 +102,11 @@ private:
     const std::uint64_t ranks_, staging_bytes_, page_;
 };
 
-// Of one host. Staging memory must hold an element for each of them.
+// The most ranks of one host. Staging memory must hold an element for each of them.
 constexpr int kMostRanks = 4096;
 
-// What a team throws where its ranks are concerned. Numbers of ranks, here and below, are those within the team;
-// in messages they are options.names.
+// An error of a team that concerns its ranks. Numbers of ranks, here and below, are those within the team; in messages
+// they are options.names.
 class TeamError : public Error {
     using Error::Error;
 };

@@ -80,7 +80,7 @@ void Exchange::disagree() {
     try {
         mesh_.wait_sent(Deadline::after_ms(std::min(kTellMs, deadline_.remaining_ms())));
     } catch (const Error&) {
-        // What matters is the difference. A rank that has left has seen it, or will hear of it from the others.
+        // The difference is the error to report. A rank that has left has seen it, or will hear of it from the others.
     }
     if (c_->theirs && c_->signature_size > 0)
         std::memcpy(c_->theirs, difference_.opening.signature, c_->signature_size);

@@ -42,7 +42,7 @@ private:
         std::int32_t rank = -1;  // whose it is; -1: none is known
         std::int32_t reserved = 0;
     };
-    // Of the rounds.
+    // The header of a message in a round.
     struct Frame {
         Opening own;  // of the sender
         Difference difference;

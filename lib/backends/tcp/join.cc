@@ -45,7 +45,7 @@ std::string identity_of(const std::string& group, int to, int from, int lane) {
     return str(identity_prefix(group, to), from, ":", lane);
 }
 
-// What rank 0 makes up, and only who may read the store knows.
+// The name and secret that rank 0 makes up. Only ranks that may read the store know them.
 struct GroupName {
     std::string name;  // connections say it in the clear
     std::string secret;
@@ -141,7 +141,7 @@ public:
         }
     }
 
-    // What to wait for; fd -1: nothing.
+    // The event to wait for; fd -1: nothing.
     pollfd waits_for() const {
         if (channel) return {-1, 0, 0};
         if (connecting_) return {connecting_.get(), POLLOUT, 0};
@@ -303,7 +303,7 @@ private:
         try {
             backend::Keys(host_, "tcp/").get("none", Deadline::after_ms(1));  // nobody sets this key
         } catch (const Error& error) {
-            // What has broken the group may be a timeout too, and names a rank.
+            // The group may be broken by a timeout, too, and that error names a rank.
             if (error.info().code != DDP_ERROR_TIMEOUT || error.info().rank >= 0) throw;
         }
     }
@@ -360,7 +360,7 @@ std::vector<int> peers_of(int rank, int world, Algorithm algorithm) {
 
 Connections join(const ddp_backend_host& host, const Settings& settings, const Deadline& deadline) {
     const auto peers = peers_of(host.rank, host.world_size, settings.algorithm).size();
-    // Those of the listener, and one for each connection.
+    // Descriptors of the listener. Each connection takes one more.
     constexpr std::size_t kListener = 6;
     require_descriptors(peers * static_cast<std::size_t>(settings.lanes) + kListener, "backend tcp");
     Connections connections;

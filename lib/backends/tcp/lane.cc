@@ -9,9 +9,9 @@
 namespace libddp::tcp {
 namespace {
 
-// What may be read beyond the message under way: several small messages arrive in one system call.
+// Bytes that may be read beyond the message under way: several small messages arrive in one system call.
 constexpr std::size_t kAheadBytes = std::size_t{32} << 10;
-// What one system call sends at most, so that this thread soon looks at what has come.
+// The most that one system call sends, so that this thread soon looks at what has come.
 constexpr std::size_t kSendBytes = std::size_t{1} << 20;
 constexpr int kSendParts = 16;
 
@@ -25,7 +25,7 @@ void Lane::expect(MessageType type, std::uint64_t operation, void* into, std::si
     expected_.push_back({{type, 0, operation, bytes}, static_cast<char*>(into), missing});
 }
 
-// Whose connection broke first says little about who caused it: survivors close theirs too, to tell the others.
+// The connection that broke first says little about the cause: survivors close theirs too, to tell the others.
 Error Lane::with_peer(const Error& error) const {
     const ErrorInfo& info = error.info();
     if (info.rank >= 0) return error;
@@ -40,7 +40,7 @@ bool Lane::move() {
         try {
             sent = sending() && send_some();
         } catch (const Error&) {
-            // What the peer said before it went says more than the broken connection does.
+            // The peer's last message says more than the broken connection does.
             if (!receiving() || !receive_some()) throw;
             return true;
         }
@@ -127,7 +127,7 @@ std::size_t Lane::receive_once() {
     return came;
 }
 
-// What is there is the beginning of a header, or nothing.
+// Only the beginning of a header can be there, or nothing.
 void Lane::make_room_ahead() {
     if (ahead_.empty()) ahead_.resize(kAheadBytes);
     if (ahead_begin_ == ahead_end_) ahead_begin_ = ahead_end_ = 0;
@@ -141,7 +141,7 @@ void Lane::peer_closed() {
     if (number_ != 0 || ahead_begin_ < ahead_end_) return;  // lane 0 tells why
     make_room_ahead();
     try {
-        // What has come will be expected later, or is a goodbye.
+        // These bytes belong to a message that will be expected later, or to a goodbye.
         iovec part{ahead_.data(), ahead_.size()};
         ahead_end_ = channel_->receive(&part, 1);
     } catch (const Error& error) {

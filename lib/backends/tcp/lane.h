@@ -88,10 +88,10 @@ private:
     std::deque<Outgoing> outgoing_;
     bool unflushed_ = false;
     std::deque<Expected> expected_;
-    // What has come beyond the message under way.
+    // Bytes that have come beyond the message under way.
     std::vector<char> ahead_;
     std::size_t ahead_begin_ = 0, ahead_end_ = 0;
-    // Of the message under way.
+    // The state of the message under way.
     bool have_header_ = false;
     std::size_t received_ = 0;
     Fault fault_ = Fault::kNone;

@@ -17,7 +17,7 @@
 
 namespace libddp::tcp {
 
-// What expects connections: a mesh that is being joined.
+// A mesh that is being joined and expects connections.
 class Expecting {
 public:
     // Both on the listener's thread, and under a lock that Listener::remove takes, too.

@@ -17,7 +17,7 @@ inline constexpr std::size_t kChunk = std::size_t{256} << 10;
 // How many chunks of each peer may be on their way or waiting to be reduced.
 inline constexpr std::size_t kWindow = 8;
 
-// What an operation works with.
+// The tools of an operation.
 struct Bench {
     Mesh& mesh;
     Exchange& exchange;

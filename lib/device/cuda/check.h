@@ -83,7 +83,7 @@ ddp_status guarded_on(int device, ddp_device_failure* failure, Call call) noexce
     return guarded(failure, [&] {
         const OnDevice current(device);
         const BesideCaptures beside;
-        // What a call left whose result nobody wants would be taken for the error of the next kernel.
+        // Clears the error of a call whose result nobody wants: it would be taken for the error of the next kernel.
         cudaGetLastError();
         call();
     });

@@ -68,7 +68,7 @@ ddp_status stream_capturing(std::int32_t device, void* stream, std::int32_t* cap
     return guarded_on(device, failure, [&] {
         cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
         const cudaError_t code = cudaStreamIsCapturing(stream_of(stream), &status);
-        // What is asked of the legacy stream while another stream captures: it takes part in the capture.
+        // A question to the legacy stream while another stream captures takes part in the capture.
         if (code == cudaErrorStreamCaptureImplicit) {
             cudaGetLastError();
             *capturing = 1;

@@ -8,8 +8,8 @@
 namespace libddp::cuda {
 namespace {
 
-// What the pool of a device keeps when buckets are freed: enough that a new bucket plan finds memory without asking the driver,
-// not so much that the program misses it.
+// The memory that the pool of a device keeps when buckets are freed: enough that a new bucket plan finds memory without
+// asking the driver, not so much that the program misses it.
 constexpr std::uint64_t kKeptBytes = std::uint64_t{256} << 20;
 
 using Pools = std::map<int, cudaMemPool_t>;
@@ -123,7 +123,7 @@ ddp_status copy(std::int32_t device, void* stream, void* dst, const void* src, s
 
 namespace {
 
-// What is kept may be used for less, but not for so little that most of it lies idle.
+// A kept block may serve a smaller request, but not one so small that most of the block lies idle.
 constexpr std::size_t kMostTimesLarger = 2;
 
 struct Kept {

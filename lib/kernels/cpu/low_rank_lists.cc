@@ -41,7 +41,7 @@ double sum_of_piece(const T* a, const T* b, std::size_t count) {
     return sum_of_lanes(lanes);
 }
 
-// What threads do together, one after another.
+// The tasks that threads do together, one after another.
 template <class T>
 void dots(const Alone&, Shared&, const T* a, const T* b, std::size_t stride, std::size_t columns, std::size_t count,
           double* out) {

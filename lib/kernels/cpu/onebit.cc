@@ -128,7 +128,7 @@ namespace {
 using codec::Levels;
 using codec::Sums;
 
-// Of a block, whose bits it writes. Chunks are added up as the elements of a chunk are.
+// Sums of a block, whose bits it writes. Chunks are added up as the elements of a chunk are.
 template <class Real>
 Sums take_block(const Real* x, std::size_t count, std::uint8_t* bits) {
     if (count <= codec::kSumChunk) return onebit_chunk(x, count, bits);
@@ -181,7 +181,7 @@ private:
         for (std::size_t k = 0; i + k < n; ++k) to[i + k] += table.values[(*bits >> k) & 1][0];
     }
 
-    // What four bits stand for, so that no element asks for a decision.
+    // The values that four bits stand for, so that no element needs a branch.
     struct Table {
         Table(const Levels<Real>& levels, Real sign) {
             for (unsigned bits = 0; bits < 16; ++bits)

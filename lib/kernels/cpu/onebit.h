@@ -1,4 +1,4 @@
-// What the 1-bit codec does with the elements of a chunk (codec_arithmetic.h).
+// The work of the 1-bit codec on the elements of a chunk (codec_arithmetic.h).
 #pragma once
 
 #include <cstddef>

@@ -46,7 +46,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What a tile starts with, and what it is multiplied by at the end.
+// The initial value of a tile, and its factor at the end.
 template <class T>
 struct Ends {
     bool from_zero;

@@ -10,7 +10,7 @@ namespace {
 
 using codec::Scale;
 
-// Of the elements and 0. In lanes, for which the compiler can use vectors.
+// The bounds of the elements and 0. In lanes, for which the compiler can use vectors.
 template <class Real>
 Scale<Real> scale_of_block(const Real* x, std::size_t count) {
     constexpr std::size_t kLanes = 16;

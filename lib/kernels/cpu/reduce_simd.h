@@ -7,7 +7,7 @@
 
 namespace libddp::cpu {
 
-// What reduce_to() was asked for.
+// The arguments of reduce_to().
 struct Reduction {
     void* const* outs;
     std::size_t out_count;

@@ -38,7 +38,7 @@ struct BlockChunk {
                                                  : static_cast<std::uint32_t>(codec::kSumChunk);
     }
     LIBDDP_EVERYWHERE bool alone() const { return cut.chunks == 1; }
-    // What follows the blocks' scales or levels.
+    // The bytes after the blocks' scales or levels.
     template <class Real>
     LIBDDP_EVERYWHERE unsigned char* body() const {
         return packed + cut.blocks * 2 * sizeof(Real);
@@ -360,7 +360,7 @@ private:
         store_some(input.gradient(begin), results, n);
     }
 
-    // What this rank's bytes lack. The gradient is still its own.
+    // Keeps the part of the gradient that this rank's bytes lack. The gradient is still its own.
     static LIBDDP_COOPERATIVE void keep(const Input<Format>& input, std::uint64_t begin, std::uint32_t n,
                                         const Real (&sent)[kTogether]) {
         Stored gradient[kTogether];

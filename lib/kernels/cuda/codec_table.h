@@ -1,7 +1,7 @@
-// What the kernels of codecs (kernels/codec.h) are told, and what they have in common. Each is the work of cooperating
-// threads (everywhere.h), which take one chunk of work after another: all chunks of all parts are counted through, so
-// that work is divided by bytes whatever the sizes of the parts. Plain C++ can include these files: tests run the
-// kernels on the CPU.
+// The arguments of the kernels of codecs (kernels/codec.h), and their common code. Cooperating threads (everywhere.h)
+// run a kernel and take one chunk of work after another. All chunks of all parts are numbered in one sequence, so that
+// work is divided by bytes whatever the sizes of the parts. Plain C++ can include these files: tests run the kernels on
+// the CPU.
 #pragma once
 
 #include <cstddef>
@@ -95,7 +95,7 @@ private:
     Real* const residual_;
 };
 
-// Of bytes that are aligned to it.
+// For bytes that are aligned to a Word.
 template <class Word>
 LIBDDP_EVERYWHERE Word load_word(const unsigned char* from) {
 #if defined(__CUDA_ARCH__)
@@ -107,7 +107,7 @@ LIBDDP_EVERYWHERE Word load_word(const unsigned char* from) {
 #endif
 }
 
-// What the threads of one block do of a kernel's work on a table: every so many chunks, beginning with one of them.
+// The share of one block in a kernel's work on a table: every n-th chunk from a first one on.
 template <class Kernel, class Threads>
 LIBDDP_COOPERATIVE void work_on_chunks(const Threads& threads, typename Kernel::Shared& shared, const CodecTable& table,
                                        std::uint64_t first, std::uint64_t stride) {

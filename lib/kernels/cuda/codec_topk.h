@@ -11,14 +11,14 @@ namespace libddp::cuda {
 constexpr std::uint64_t kSearchChunk = 16384;  // elements: many more than there are counts to be added up
 constexpr std::uint64_t kScatterChunk = 2048;  // whose sums a block holds
 
-// What is known of a part's bound.
+// The state of the search for a part's bound.
 struct Search {
     std::uint64_t bound;
     std::uint64_t room;  // how many of those at the bound are taken
     std::uint64_t counts[codec::kDigitValues];
 };
 
-// Of a chunk, or of all before it.
+// Counts in a chunk, or in all chunks before it.
 struct Found {
     std::uint64_t above, at;
 };
@@ -210,7 +210,7 @@ struct TopKPlaces {
     }
 };
 
-// What a rank sends of a part.
+// The message of a rank for a part.
 template <class Real>
 struct Sent {
     LIBDDP_EVERYWHERE Sent(const CodecTable& table, const CodecRow& row, std::uint64_t rank)
@@ -317,7 +317,7 @@ struct TopKAddUp {
             scatter(threads, shared, table, place, stretch, first, world - first < kRanks ? world - first : kRanks);
         threads.sync();
         for (std::uint32_t i = threads.index(); i < stretch.count; i += threads.size()) {
-            // What is sent is all of it.
+            // Nothing is left of an element that is sent.
             if (input.residual(0) && !spoilt)
                 *input.residual(stretch.begin + i) = shared.sent[i] ? 0 : input[stretch.begin + i];
             *input.gradient(stretch.begin + i) = Format::store(shared.sums[i] * static_cast<Real>(table.scale));

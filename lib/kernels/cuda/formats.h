@@ -103,7 +103,7 @@ struct Complex {
     T re, im;
 };
 
-// What a value is multiplied by at the end. Integers are divided, truncating toward zero.
+// The factor of a value at the end. Integers are divided, truncating toward zero.
 struct Factor {
     double scale = 1;
     std::int64_t divisor = 1;

@@ -1,4 +1,4 @@
-// What runs on the GPU. Each enqueues on a stream of the current device and returns.
+// The kernels that run on the GPU. Each function enqueues on a stream of the current device and returns.
 #pragma once
 
 #include <cuda_runtime_api.h>

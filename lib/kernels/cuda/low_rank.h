@@ -416,7 +416,7 @@ private:
     }
 };
 
-// What the threads of a block do of a table. The bits do not depend on kTile.
+// The share of a block's threads in a table. The bits do not depend on kTile.
 template <class Product, class Format, std::uint32_t kTile, class Threads>
 LIBDDP_COOPERATIVE void run_block(const Threads& threads,
                                   typename Product::template Shared<typename Format::Compute, kTile>& shared,
@@ -426,7 +426,7 @@ LIBDDP_COOPERATIVE void run_block(const Threads& threads,
     Product::template run<Format, kTile>(threads, shared, row.m, block - row.first_chunk);
 }
 
-// What is done to thin matrices and flags: one block each.
+// Operations on thin matrices and flags: one block each.
 
 constexpr std::uint32_t kThinThreads = 512;
 constexpr int kThinRows = 72;  // parameters of a kernel are 4 KiB at most

@@ -89,7 +89,7 @@ LIBDDP_EVERYWHERE void reduce_singly(const ReduceTable& table, std::uint64_t beg
     }
 }
 
-// What the thread of this number does, of as many as there are chunks of 16 bytes.
+// The share of one thread, of as many as there are chunks of 16 bytes.
 template <class Format>
 LIBDDP_EVERYWHERE void reduce_thread(const ReduceTable& table, std::uint64_t thread) {
     using Stored = typename Format::Stored;

@@ -71,7 +71,7 @@ LIBDDP_EVERYWHERE int find_row(const AnyTable& table, std::uint64_t chunk, int l
     return low;
 }
 
-// What N elements that are loaded or stored together must be aligned to.
+// The alignment of N elements that are loaded or stored together.
 template <class T, std::uint32_t N>
 inline constexpr std::uint64_t kTogetherAligned = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
 
@@ -199,7 +199,7 @@ private:
     Source values_[kElements];
 };
 
-// What one thread of the kernel does.
+// The work of one thread of the kernel.
 template <class From, class To, bool kScale>
 LIBDDP_EVERYWHERE void transfer_thread(const Table& table, std::uint64_t block, std::uint32_t thread) {
     const std::uint64_t first = block * kChunksPerBlock;

@@ -7,8 +7,8 @@ import org.libddp.Group;
 import org.libddp.Parameter;
 
 /**
- * What ddp_grad_ready costs from Java: a JSON line as ddp-bench prints it, with the median over rounds, the loop included. The
- * gradients are views of one element in one bucket, so that nothing is copied and nothing is sent meanwhile.
+ * The cost of ddp_grad_ready from Java: a JSON line as ddp-bench prints it, with the median over rounds, the loop
+ * included. The gradients are views of one element in one bucket, so that nothing is copied and nothing is sent meanwhile.
  *
  * <pre>java -cp libddp.jar GradReady.java [--limit-ns N]      ends with status 1 if the median is more</pre>
  */

@@ -1,5 +1,5 @@
-# What ddp_grad_ready costs from Julia: nanoseconds a call, the loop included, as one line of JSON. The gradients are views of one
-# element in one bucket, so that nothing is copied and nothing is sent meanwhile.
+# The cost of ddp_grad_ready from Julia: nanoseconds a call, the loop included, as one line of JSON. The gradients are
+# views of one element in one bucket, so that nothing is copied and nothing is sent meanwhile.
 #
 #     julia grad_ready.jl [--limit-ns N]      ends with status 1 if the median round took longer
 using DDP

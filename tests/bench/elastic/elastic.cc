@@ -1,4 +1,5 @@
-// What tests/bench/performance/elastic.py starts. A store or one rank, whose state is a model's parameters and as much momentum:
+// The program of tests/bench/performance/elastic.py. A store or one rank, whose state is a model's parameters and as
+// much momentum:
 //
 //     bench_elastic store                             prints its address, and ends with its standard input
 //     bench_elastic train STORE BACKEND MODEL WORLD   trains until it is killed; at most WORLD ranks. A line for each roster

@@ -1,4 +1,5 @@
-/* What TCP can do at best: so many bytes each way at once over a number of connections, without a thread and without libddp.
+/* The best that TCP can do: so many bytes each way at once over several connections, without a thread and without
+ * libddp.
  *
  *     tcp_streams listen ADDRESS PORT BYTES TIMES STREAMS     prints the milliseconds of the slower side, one a line
  *     tcp_streams connect ADDRESS PORT BYTES TIMES STREAMS

@@ -1,4 +1,4 @@
-// What tests/bench/performance/store.py starts. A store, or a part of its clients, each on a thread of its own:
+// The program of tests/bench/performance/store.py. A store, or a part of its clients, each on a thread of its own:
 //
 //     bench_clients serve                        prints the store's address, and ends with its standard input
 //     bench_clients join STORE FIRST COUNT ALL   clients FIRST to FIRST + COUNT - 1 of ALL: waits for a line on standard input, then joins,

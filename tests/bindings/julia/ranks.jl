@@ -2,7 +2,7 @@
 # the same order.
 include(joinpath(DDP_SOURCE, "bindings", "julia", "test", "support.jl"))
 
-# What a rank gives: whole numbers, which add without rounding.
+# The numbers that a rank gives: whole ones, which add without rounding.
 values_of(rank, size=1000) = Float32[(7 * i + 13 * rank) % 32 for i in 0:(size - 1)]
 
 const group = Group(; timeout=30)

@@ -316,7 +316,7 @@ void errors(const ddp::Group& group) {
     meet(group);  // `model` is freed in a step that has begun, which breaks the group: no rank may need that any more
 }
 
-/* Of the weights in two files of the example. */
+/* The distance between the weights in two files of the example. */
 double distance_of_files(const char* one_file, const char* two_file) {
     torch::serialize::InputArchive one, two;
     one.load_from(one_file), two.load_from(two_file);

@@ -47,7 +47,7 @@ def drop_every_other(model, _):
             tensor.grad.zero_()
 
 
-# Of each the function that is called once a step, and how many backward passes add up in a step.
+# For each way: the function that is called once a step, and how many backward passes add up in a step.
 WAYS = {
     "optimizer, to None": (lambda model, optimizer: optimizer.zero_grad(set_to_none=True), 1),
     "optimizer, in place": (lambda model, optimizer: optimizer.zero_grad(set_to_none=False), 1),

@@ -140,7 +140,7 @@ static int compute(int64_t step, int param, int rank, int world) {
     return used;
 }
 
-/* Of this context: parameters from first_of(context) up to first_of(context + 1). */
+/* The first parameter of this context. Its parameters end before first_of(context + 1). */
 static int first_of(int context) {
     return context * PARAMS / (int)want.contexts;
 }

@@ -21,7 +21,7 @@ from ports import free_port  # noqa: E402  (tests/support)
 from slack import SLACK  # noqa: E402
 
 WORKER = os.environ["DDP_FAILURE_WORKER"]
-# What the ranks communicate with. Those of a hierarchical group seem to be on two hosts in turn.
+# The backend of the ranks. The ranks of a hierarchical group seem to be on two hosts, alternately.
 BACKEND = os.environ.get("DDP_FAILURE_BACKEND", "tcp")
 KINDS = ("tcp", "file", "launcher")
 DEATH_S = 2.0 * SLACK  # how soon a death must be known everywhere

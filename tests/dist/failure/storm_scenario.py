@@ -7,8 +7,8 @@ BACKENDS = ("shm", "tcp", "gloo", "hierarchical", "shm x3", "tcp x2")  # "x3": a
 CLASSES = ("kill", "kill at", "stop", "stop at", "stop and continue", "cut", "stall", "kill by bytes", "stop by bytes", "descriptors",
            "memory", "tasks", "file size", "locked memory", "call fails", "options", "two of one rank", "absent")
 TIMEOUT_MS = 3000
-# What a call may take beyond the timeout of its group, to learn who is to blame: the store's answer (1 s), the verdict (1 s), the
-# others' answers (0.5 s), and the grace of the store's client (2 s).
+# The time that a call may take beyond the timeout of its group, to learn who is to blame: the store's answer (1 s), the
+# verdict (1 s), the others' answers (0.5 s), and the grace of the store's client (2 s).
 GRACE_MS = 4500
 # Freeing takes 1 s at most, and half a second more where a rank that was cut off from this one's store still has to read the verdict.
 FREE_MS = 1500

@@ -73,7 +73,7 @@ class Slurm(unittest.TestCase):
     def test_ranks_that_are_left_name_the_one_that_died(self):
         job = self.cluster.run("srun", "-N2", "--ntasks-per-node=2", "--kill-on-bad-exit=0", "--wait=20", RANK, "2", "9", **SECRET)
         self.assertNotEqual(job.returncode, 0)
-        # Those of the victim's node and those of the other one.
+        # The ranks of the victim's node and those of the other one.
         self.assertEqual(len(re.findall(r"rank 2 \(pid \d+ on n2\) died", job.stdout)), 3, job.stdout)
 
     def test_with_kill_on_bad_exit_the_job_ends_at_once(self):

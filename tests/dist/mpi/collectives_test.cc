@@ -37,7 +37,8 @@ struct IsComplex : std::false_type {};
 template <class T>
 struct IsComplex<std::complex<T>> : std::true_type {};
 
-// What every rank gets for element i; the same for i + 3. Quotients are exact where the world is a power of two, and for integers.
+// The result of every rank for element i; the same for i + 3. Quotients are exact where the world is a power of two,
+// and for integers.
 template <class T>
 T expected(ddp_reduce_op op, std::size_t i) {
     if constexpr (IsComplex<T>::value) {

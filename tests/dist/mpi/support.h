@@ -1,4 +1,4 @@
-// What the programs of these tests share. Each of their ranks is a process that mpirun has started.
+// Shared by the programs of these tests. Each of their ranks is a process that mpirun has started.
 #pragma once
 
 #include <gtest/gtest.h>

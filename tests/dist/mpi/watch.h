@@ -36,7 +36,7 @@ public:
 };
 
 std::size_t calls();
-// What was wrong since expect(), "" if nothing.
+// The complaint since expect(), "" if there is none.
 std::string complaint();
 
 }  // namespace watch

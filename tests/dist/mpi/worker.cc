@@ -178,7 +178,7 @@ void threads() {
     other.join();
 }
 
-// Of the processes of a job some may be none of libddp's.
+// Some processes of a job may be none of libddp's.
 bool joins() {
     const std::string only = setting("join_only", "");
     return only.empty() || only.find(std::to_string(my_rank())) != std::string::npos;

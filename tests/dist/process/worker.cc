@@ -366,7 +366,7 @@ void fork_child(Program& program, const std::string& how) {
     ddp::detail::call(ddp_mem_free, memory);
 }
 
-// What the other ranks do beside a rank that forks.
+// The calls of the other ranks beside a rank that forks.
 void beside_fork(Program& program, const std::string&) {
     program.group->barrier();
     program.of_group();

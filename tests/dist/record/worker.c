@@ -125,7 +125,7 @@ static void allreduce(long count) {
     free(data);
 }
 
-/* What the program does between steps. */
+/* The program's own work between steps. */
 static void log_loss(int faulty) {
     if (faulty && has_fault("order")) check(ddp_barrier(me.group, NULL, &me.error));
     if (faulty && has_fault("extra")) allreduce(1);

@@ -295,7 +295,7 @@ class MetricsTest(Case):
             except (ConnectionResetError, BrokenPipeError):
                 pass
         self.assertLess(time.monotonic() - began, 10 * SLACK)
-        # Those that send nothing, and those that ask and do not read: the next one is served.
+        # Two clients ask and do not read, two send nothing: the next one is served.
         silent = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(4)]
         for client in silent[:2]:
             client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")

@@ -1,4 +1,4 @@
-// What node 0's ddprun orders, given what the nodes report.
+// The orders of node 0's ddprun, given the reports of the nodes.
 #include "nodes.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(Messages, AreReadAsTheyWereWritten) {
     EXPECT_EQ(read->code, 7);
 }
 
-// Of another version of ddprun, or of a stranger who knows the secret.
+// Messages of another version of ddprun, or of a stranger who knows the secret.
 TEST(Messages, ThatAreMalformedAreNone) {
     EXPECT_TRUE(decode_order("0 2 0 1 5 1\n"));
     EXPECT_TRUE(decode_report("0 4 0 1 5 1\n"));
@@ -80,7 +80,7 @@ TEST(NextOrder, TheWeightiestFailureIsTheCause) {
     EXPECT_EQ(early.code, 3);
     EXPECT_EQ(next_order(early, {reaction, death}, 0).code, 137);
     EXPECT_EQ(next_order(both, {reaction, reaction, reaction}, 0).code, 137);
-    // Of equal ones the first stays.
+    // The first of several equal failures stays.
     Report equal = make(0, State::kFailed, 4);
     equal.weight = Weight::kStatus;
     EXPECT_EQ(next_order(early, {equal, reaction}, 0).code, 3);

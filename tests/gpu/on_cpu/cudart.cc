@@ -31,7 +31,7 @@ int default_device() {
 }
 thread_local std::vector<int> before;  // the devices of contexts under the current one
 
-// What the module asks the driver for. A context is the number of its device, plus 1.
+// The calls of the driver that the module makes. A context is the number of its device, plus 1.
 CUresult init(unsigned) {
     return CUDA_SUCCESS;
 }

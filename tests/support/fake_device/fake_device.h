@@ -17,7 +17,8 @@ struct Counts {
 
     bool operator==(const Counts&) const = default;
 };
-// What is alive now. Of what is freed in the order of a stream, once that has come to it: see settle().
+// The objects that are alive now. An object that is freed in the order of a stream counts until the stream has come to
+// it: see settle().
 Counts counts();
 // Bytes of the memory that is alive on all devices.
 std::size_t live_bytes();

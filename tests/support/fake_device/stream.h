@@ -39,7 +39,8 @@ class Stream {
 public:
     explicit Stream(int device);
 
-    // Of null: the device's default stream. Anything that is no stream of this device ends the process.
+    // The stream of a handle; for null the device's default stream. Anything that is no stream of this device ends the
+    // process.
     static std::shared_ptr<Stream> of(int device, void* handle);
     static void* make(int device);
     static void free(void* handle);

@@ -213,7 +213,7 @@ TEST_P(Collectives, MatchBetweenCollectives) {
     });
 }
 
-// What a sanitizer must see happens among three ranks too, in a third of the time that five take.
+// A sanitizer sees the same among three ranks, in a third of the time that five take.
 #ifdef DDP_SANITIZED
 const auto kWorlds = testing::Values(1, 3);
 const auto kSeveral = testing::Values(3);

@@ -64,8 +64,8 @@ TEST_P(Backends, ALateRankStillSeesTheDifference) {
     }
 }
 
-// What the last rank still sends goes nowhere: the operation that waited for it has ended, and with it the memory that it used.
-// AddressSanitizer sees it.
+// Bytes that the last rank still sends go nowhere: the operation that waited for them has ended, and with it the memory
+// that it used. AddressSanitizer sees it.
 TEST_P(Backends, AfterADifferenceNothingIsWrittenAnyMore) {
     for (const std::size_t count : {100, 1 << 20}) {
         World world(3, GetParam());
@@ -374,7 +374,7 @@ TEST_P(Backends, TimeoutOfOtherCollectives) {
     }
 }
 
-// What a rank has sent arrives although it leaves at once: a finished collective is finished for everyone.
+// Bytes of a rank arrive although it leaves at once: a finished collective is finished for everyone.
 TEST_P(Backends, DestroyDoesNotTakeBackWhatWasSent) {
     World world(3, GetParam());
     ASSERT_TRUE(world.connected());

@@ -1,4 +1,5 @@
-// What libddp's core gives a backend, for tests: a store in memory or in a folder, and ranks that are threads.
+// The services that libddp's core gives a backend, for tests: a store in memory or in a folder, and ranks that are
+// threads.
 #pragma once
 
 #include <chrono>

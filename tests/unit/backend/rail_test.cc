@@ -1,4 +1,4 @@
-// What a hierarchical group passes on between the core and the backend of its rails.
+// The calls that a hierarchical group passes on between the core and the backend of its rails.
 #include "backends/hierarchical/rail.h"
 
 #include <gtest/gtest.h>

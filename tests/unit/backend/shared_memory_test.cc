@@ -1,4 +1,4 @@
-// What a process takes from another one that shares memory with it, and what it refuses.
+// Messages that a process takes from another one that shares memory with it, and messages that it refuses.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

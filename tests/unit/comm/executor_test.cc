@@ -88,7 +88,7 @@ TEST_P(ExecutorTest, AChainRunsBeforeWhatWasQueuedAfterIt) {
     }
 }
 
-// What an operation uses goes when the executor has stopped, whichever thread runs it.
+// The objects of an operation go when the executor has stopped, whichever thread runs it.
 TEST_P(ExecutorTest, StoppingWaitsForAnOperationThatIsUnderWay) {
     std::atomic<bool> ended{false};
     auto work = submit_function(*executor_, [&] {
@@ -291,7 +291,7 @@ TEST_P(ExecutorTest, AnExpiredWorkLetsPassWhatAnotherWaitLeadsTo) {
     EXPECT_THAT(ran_, ElementsAre("b"));
 }
 
-// What follows the operation of another group stops that group's queue until such a thread runs it; nobody waits there.
+// A continuation of another group's operation stops that group's queue until such a thread runs it; nobody waits there.
 TEST_P(ExecutorTest, AWaitRunsContinuationsInAnotherGroup) {
     const auto other = Executor::start(GetParam());
     const auto chain = [&] {

@@ -18,7 +18,8 @@ struct Shape {
     std::size_t rows, columns, rank;
 };
 
-// Of one block and of several, with rows and columns left over, and some whose columns can be read four at a time.
+// Shapes of one block and of several, with rows and columns left over, and some whose columns can be read four at a
+// time.
 inline const std::vector<Shape> kShapes{{1, 1, 1},    {7, 5, 3},     {9, 64, 1},    {70, 133, 2}, {70, 132, 2},
                                         {131, 33, 4}, {20, 1100, 7}, {9000, 35, 3}, {2000, 36, 5}};
 inline const std::vector<ddp_dtype> kRealTypes{DDP_F16, DDP_BF16, DDP_F32, DDP_F64};
@@ -65,8 +66,8 @@ std::vector<ddp_low_rank> low_rank_items(ddp_dtype dtype, const std::vector<Shap
     return items;
 }
 
-// Of many sizes, so that sums have one piece and several rounds of them; with a column of zeros, and one that depends on
-// another. For each: its elements, what is kept, a flag, a workspace.
+// Makes matrices of many sizes, so that sums have one piece and several rounds of them; with a column of zeros, and one
+// that depends on another. For each: its elements, its error feedback, a flag, a workspace.
 template <class Put>
 std::vector<ddp_thin> thin_items(ddp_dtype dtype, bool qr, Put put) {
     std::vector<ddp_thin> items;

@@ -1,4 +1,4 @@
-// What the backend nccl decides before it calls NCCL.
+// Decisions of the backend nccl before it calls NCCL.
 #include <gmock/gmock.h>
 
 #include "backends/nccl/rank_gpu.h"

@@ -32,7 +32,7 @@ Work transfer_on_cpu(const std::vector<ddp_segment>& segments, ddp_dtype src_dty
     return work;
 }
 
-// What the same is on the CPU: widened, scaled, rounded once.
+// The same on the CPU: widened, scaled, rounded once.
 std::vector<std::byte> expected_of(const std::vector<std::byte>& source, std::size_t count, ddp_dtype src_dtype,
                                    ddp_dtype dst_dtype, double scale) {
     std::vector<std::byte> result(count * dtype_size(dst_dtype));

@@ -1,4 +1,4 @@
-// Who gives the state when ranks meet that have done equally many steps and hold other bits.
+// The choice of donors when ranks meet that have done equally many steps and hold other bits.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -10,7 +10,7 @@
 namespace libddp {
 namespace {
 
-// What each rank has after a roster began in which rank i held values[i].
+// The values of each rank after a roster began in which rank i held values[i].
 std::vector<float> after_meeting(const std::vector<float>& values) {
     const auto service = testing::make_service("tcp");
     const auto world = static_cast<std::int32_t>(values.size());

@@ -21,7 +21,7 @@ constexpr std::size_t kParams = 5, kCount = 300;
 constexpr std::int64_t kSamples = 12;  // of a step
 constexpr std::int64_t kTimeoutMs = 3000;
 
-// Of a sample, the same whoever computes it. Integers, so that their sum does not depend on its order.
+// The gradient of a sample, the same on every rank. Integers, so that their sum does not depend on its order.
 float gradient_of(std::int64_t step, std::int64_t sample, std::size_t param, std::size_t i) {
     return static_cast<float>((step * 31 + sample * 17 + static_cast<std::int64_t>(param * 7 + i)) % 23 - 11);
 }
@@ -60,7 +60,7 @@ struct Setting {
     MembershipOptions membership{};
 };
 
-// What a process is in these tests. It dies when the object goes.
+// A process of these tests. It dies when the object goes.
 class Trainer {
 public:
     Trainer(testing::Service& service, const Setting& setting, const std::string& layers = "layer",

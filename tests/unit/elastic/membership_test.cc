@@ -1,4 +1,4 @@
-// Who is in which roster: joining, dying, being silent, leaving, and waiting for room.
+// Rosters and their members: joining, dying, being silent, leaving, and waiting for room.
 #include "elastic/membership.h"
 
 #include <gmock/gmock.h>
@@ -254,7 +254,7 @@ TEST_P(Elastic, TheStoreDoesNotGrowWithTheNumberOfRosters) {
     for (int step = 4; step < 20; ++step) next_roster(step);
     EXPECT_LE(look->num_keys(), keys);
     EXPECT_EQ(all[0]->roster().number, 21);
-    // What is left is enough for those who come, and for those who are left behind.
+    // The members that are left are enough for ranks that come, and for ranks that are left behind.
     all[0].reset();
     all[1].reset();
     EXPECT_EQ(start(2, {2, 2, kLongMs})[0]->roster().number, 22);

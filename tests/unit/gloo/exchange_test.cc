@@ -1,4 +1,4 @@
-// Who is missing when the wait for one rank ended before the deadline and that for another did not.
+// The missing rank when the wait for one rank ended before the deadline and the wait for another did not.
 #include "backends/gloo/exchange.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Who holds a group up, in each way that there is.
+// The rank that holds a group up, in each way that there is.
 #include "record/cause.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ constexpr std::int64_t kPatience = 1000 * kMs;
 
 class CauseTest : public ::testing::Test {
 protected:
-    // Of three ranks in step 7, of which rank 1 is to have the fault. The others wait for bucket 0 from 20 ms on.
+    // Three ranks in step 7, of which rank 1 is to have the fault. The others wait for bucket 0 from 20 ms on.
     CauseTest() {
         for (Story& story : all) story.begin_step(7, 10);
         for (const std::size_t rank : {0u, 2u}) all[rank].end_backward(7, 15).begin(4, 20, 7, 0);

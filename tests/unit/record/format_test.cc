@@ -63,7 +63,7 @@ ProcessRecord read_one(const std::string& folder) {
     return records.empty() ? ProcessRecord{} : std::move(records.front());
 }
 
-// What a rank with all kinds of facts writes.
+// Writes a record as a rank does that has all kinds of facts.
 void write_everything() {
     const Recorder group = Recorder::of_group(1, 4, "world", "group/7", "tcp");
     AnnouncedStep* announced = nullptr;
@@ -351,7 +351,7 @@ mode_t mode_of(const std::string& path) {
     return facts.st_mode & 07777;
 }
 
-// Of what the launcher writes beside the records.
+// Sights that the launcher writes beside the records.
 TEST(Sights, AreNobodyElsesBusiness) {
     const Folder folder, other;
     const mode_t before = umask(022);

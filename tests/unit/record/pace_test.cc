@@ -1,4 +1,4 @@
-// Who is slow, from the times at which ranks come to collectives.
+// The slow rank, from the times at which ranks come to collectives.
 #include <gmock/gmock.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a reader finds of what this process has recorded, in whole and in part.
+// A reader of the records of this process, whole and in part.
 #include "record/reader.h"
 
 #include <gtest/gtest.h>

@@ -153,5 +153,4 @@ inline std::vector<Story> stories(std::int32_t world) {
     return all;
 }
 
-// Of records whose groups are all of interest.
 }  // namespace libddp::record

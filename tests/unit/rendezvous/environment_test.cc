@@ -558,7 +558,7 @@ TEST(Environment, AJobThatIsSmallerThanTheOneAroundItSaysSo) {
         EXPECT_NE(doubt.find(part), std::string::npos) << doubt;
     variables["WORLD_SIZE"] = "4";
     EXPECT_EQ(discover(variables).doubt, "");
-    // Those of an allocation have not been started.
+    // The variables of an allocation whose ranks have not been started.
     variables = {{"DDP_RANK", "0"},
                  {"DDP_WORLD_SIZE", "2"},
                  {"DDP_STORE", "tcp://h:1"},

@@ -1,4 +1,4 @@
-// What is particular to the store on etcd: servers that die, TLS, users, and what is left in etcd. Skipped without etcd.
+// Particulars of the store on etcd: servers that die, TLS, users, and keys that are left in etcd. Skipped without etcd.
 #include <atomic>
 #include <cstdlib>
 #include <future>

@@ -1,4 +1,4 @@
-// What is particular to the file store: its file.
+// Particulars of the file store: its file.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -117,7 +117,7 @@ TEST(File, OnlyTheOwnerMayReadIt) {
     EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
-// Whoever made the file could read what ranks put there.
+// The maker of the file could read the values that ranks put there.
 TEST(File, AFileThatOthersMayOpenIsRefused) {
     TempPath path;
     std::ofstream(path.file()) << "";
@@ -172,7 +172,7 @@ TEST(File, ADamagedFileIsAnErrorAndNotAHang) {
     EXPECT_EQ(error_of([&] { a->get("other", 5000); }).code, DDP_ERROR_IO);
 }
 
-// Of a header or a record that nobody wrote in good order.
+// Numbers in a header or a record that nobody wrote in good order.
 TEST(File, NumbersThatCannotBeAreDamage) {
     TempPath path;
     const FileLog other(path.file(), Deadline::after_ms(5000));  // so that the file is not begun afresh
@@ -241,7 +241,7 @@ TEST(File, ALimitOfFileSizesIsAnError) {
         sigpending(&pending);
         const bool as_before = action.sa_handler == (ignored ? SIG_IGN : SIG_DFL) && sigismember(&mask, SIGXFSZ) == 0 &&
                                sigismember(&pending, SIGXFSZ) == 0;
-        // What did not fit is not there, and all else goes on.
+        // The value that did not fit is not there, and all else goes on.
         const bool goes_on = !store->check({"large"}) && store->get("small") == "value";
         store.reset();
         std::fprintf(stderr, "%s\n", error.message.c_str());

@@ -47,7 +47,8 @@ TEST_P(StoreTest, AFenceOnlyGrows) {
     EXPECT_EQ(a->raise_fence(0), 39);
 }
 
-// What a member may rely on: it is counted from when an answered request was sent, and an idle store does not move it.
+// A member may rely on this time: it is counted from when an answered request was sent, and an idle store does not move
+// it.
 TEST_P(StoreTest, AProcessKnowsUntilWhenItCountsAsAlive) {
     const std::int64_t before = boot_ms();
     a->set("key", "value");

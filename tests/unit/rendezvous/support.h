@@ -1,4 +1,4 @@
-// What the rendezvous tests share: stores of all kinds, expected errors, raw sockets and child processes.
+// Shared by the rendezvous tests: stores of all kinds, expected errors, raw sockets and child processes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -100,7 +100,7 @@ public:
     explicit RawClient(int port, const std::string& secret = "", const std::string& identity = store_identity());
     std::uint32_t version() const { return version_; }  // that the server says
     bool send(const std::string& bytes);                // false: the peer has closed
-    // What the server takes within this time.
+    // The bytes that the server takes within this time.
     std::size_t send_for(const std::string& bytes, std::int64_t ms);
     std::string receive(std::size_t size);  // less if the peer closes
     std::optional<Frame> receive_frame();   // none if the peer closes
@@ -144,7 +144,7 @@ private:
     std::thread thread_;
 };
 
-// What a client with this secret sends first.
+// The first bytes of a client with this secret.
 std::string client_hello(const std::string& secret);
 
 // The helper program with these arguments.

@@ -1,4 +1,4 @@
-// What strangers and clients can make a store server spend: connections, descriptors, memory, time.
+// The most that strangers and clients can make a store server spend: connections, descriptors, memory, time.
 #include <netinet/in.h>
 #include <sys/resource.h>
 

@@ -1,4 +1,4 @@
-// What options, flags and the environment mean.
+// The meaning of options, flags and the environment.
 #include "backends/tcp/settings.h"
 
 #include <gmock/gmock.h>

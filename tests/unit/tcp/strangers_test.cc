@@ -14,7 +14,7 @@ namespace {
 
 using namespace testing_backend;
 
-// Of the first line, which is rank 0's: "tls 1 127.0.0.1 PORT".
+// The port in the first line, which is rank 0's: "tls 1 127.0.0.1 PORT".
 int port_of_rank0(const std::string& all) {
     return std::stoi(all.substr(all.rfind(' ', all.find('\n')) + 1));
 }

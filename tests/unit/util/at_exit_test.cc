@@ -1,4 +1,4 @@
-// What is said when the process exits.
+// Functions that run when the process exits.
 #include "util/at_exit.h"
 
 #include <gtest/gtest.h>

@@ -48,7 +48,7 @@ private:
     char folder_[32] = "/tmp/ddp-private-XXXXXX";
 };
 
-// What this thread makes belongs to nobody, as that of root does over NFS, while its user is still root.
+// Files of this thread belong to nobody, as those of root do over NFS, while its user is still root.
 class AsOverNfs {
 public:
     AsOverNfs() { setfsuid(kNobody); }

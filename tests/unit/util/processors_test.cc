@@ -47,7 +47,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What processors_of_quota() reads, in a folder of the test.
+// The files that processors_of_quota() reads, in a folder of the test.
 class Groups : public testing::Test {
 protected:
     void SetUp() override {

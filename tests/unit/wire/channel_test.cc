@@ -1,4 +1,4 @@
-// What goes through a channel, and what a relay between the ends can do to it.
+// Bytes that go through a channel, and attacks of a relay between the ends.
 #include <sys/socket.h>
 
 #include <thread>

@@ -12,7 +12,7 @@
 
 #include "support.h"
 
-// What OpenSSL keeps for a thread of the parent belongs to nobody in a forked child, and would count as leaked there.
+// OpenSSL's memory for a thread of the parent belongs to nobody in a forked child, and would count as leaked there.
 static bool in_child = false;
 #ifdef DDP_SANITIZED
 extern "C" __attribute__((used, visibility("default"))) int __lsan_is_turned_off() {

@@ -1,4 +1,4 @@
-// Who gets through the gate while strangers knock.
+// Clients that get through the gate while strangers knock.
 #include "wire/gate.h"
 
 #include <sys/socket.h>
@@ -34,7 +34,7 @@ protected:
     End knock(const char* from = "127.0.0.1") const {
         return End{Handshake::client(connect(from), "me", key_of("s3cret"), Protection::kTls)};
     }
-    // What a client begins a handshake with.
+    // The first bytes of a client's handshake.
     static std::string recording() {
         auto [mine, other] = connected();
         End recorded{Handshake::client(std::move(mine), "me", key_of("s3cret"), Protection::kTls)};
@@ -136,7 +136,7 @@ TEST_F(GateTest, ARecordingIsUsedOnce) {
     }
     EXPECT_EQ(answered, 1);
     EXPECT_EQ(closed, 999);
-    // Of a client that got through as well: it has used its number.
+    // The hello of a client that got through as well: it has used its number.
     End client = knock();
     client.step();
     finish(client);

@@ -1,4 +1,4 @@
-// Who gets a channel, and what the others are told.
+// Clients that get a channel, and the answers to the others.
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>

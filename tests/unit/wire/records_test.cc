@@ -203,7 +203,7 @@ TEST_F(BesideOpenSsl, RecordsWithoutDataHaveABound) {
     EXPECT_EQ(error.message, "the other end sends records without data");
 }
 
-// What a rank that knows the key may send, but libddp never does.
+// A record that a rank with the key may send, but libddp never does.
 TEST_F(BesideOpenSsl, PaddingIsRefused) {
     SSL_set_block_padding(ssl_, 4096);
     SSL_write(ssl_, "padded", 6);

@@ -1,4 +1,4 @@
-// Who has to go when too many strangers come.
+// The strangers that have to go when too many come.
 #include "wire/strangers.h"
 
 #include "support.h"

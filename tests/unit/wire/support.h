@@ -1,4 +1,4 @@
-// What the tests of channels share: connected sockets, a relay between two ends, and both ends of a handshake.
+// Shared by the tests of channels: connected sockets, a relay between two ends, and both ends of a handshake.
 #pragma once
 
 #include <gtest/gtest.h>

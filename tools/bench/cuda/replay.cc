@@ -198,7 +198,7 @@ std::vector<Row> run_replay_on_gpu(ddp_group* group, const Options& options) {
     row["params"] = model.size();
     row["buckets"] = ddp_context_bucket_count(plain.gradients.context());
     row["mode"] = options.copy ? "copy" : "view";
-    // Of the process until everything is enqueued, less what the kernels of the backward pass cost by themselves.
+    // The time of the process until everything is enqueued, less the cost of the backward pass's kernels alone.
     row["cpu_ms"] = median(counted(plain.cpu)) - median(counted(local_cpu));
     row["enqueue_ms"] = median(counted(plain.host));
     row["compute_ms"] = options.compute_ms;

@@ -20,7 +20,7 @@ namespace {
 
 // Passes between two looks at the clock, so that launching hides behind the work.
 constexpr int kPasses = 10;
-// Of work before anything counts, so that the GPU's clocks are those of work.
+// Warm-up before anything counts, so that the GPU's clocks are those of work.
 constexpr double kWarmUpMs = 1000;
 // Columns of P and Q, as in the benchmark of PowerSGD beside PyTorch's.
 constexpr std::size_t kRank = 4;
@@ -74,7 +74,7 @@ public:
     std::size_t buckets() const { return buckets_.size(); }
     const libddp::DeviceStream& stream() const { return *stream_; }
 
-    // What the device itself does with as many bytes: each bucket in one piece.
+    // The device's own copy of as many bytes: each bucket in one piece.
     void copy() const {
         for (const Bucket& bucket : buckets_)
             check_cuda(cudaMemcpyAsync(bucket.other.get(), bucket.memory.get(), bucket.bytes, cudaMemcpyDeviceToDevice,
@@ -210,8 +210,8 @@ private:
         memory_.push_back(random_floats(device_, count));
         return static_cast<float*>(memory_.back().get());
     }
-    // What a pass computes is not what the next one begins with, so that numbers stay of usual size: restoring leaves the sum as it was,
-    // and only what Q = M^T P is added to grows slowly.
+    // The result of a pass is not the input of the next one, so that numbers stay of usual size: restoring leaves the
+    // sum as it was, and only the sum to which Q = M^T P is added grows slowly.
     void add(Bucket& bucket, std::size_t rows, std::size_t columns) {
         const std::size_t count = rows * columns;
         elements_ += static_cast<double>(count);
@@ -276,7 +276,7 @@ std::vector<Row> run_transfer(const Options& options) {
     const auto low_rank = [&](const char* name, ddp_low_rank_op op) {
         return Kind{name, matrices.bytes(op), [&matrices, op] { matrices.run(op); }};
     };
-    // What is unpacked was packed undivided: numbers stay of ordinary size.
+    // The unpacked bytes were packed undivided, so numbers stay of ordinary size.
     const std::vector<Kind> kinds = {{"copy", 8 * elements, [&] { job.copy(); }},
                                      {"pack and divide", 8 * elements, [&] { job.pack(DDP_F32, 1.0 / 3); }},
                                      {"pack", 8 * elements, [&] { job.pack(DDP_F32, 1); }},

@@ -95,7 +95,7 @@ def allreduce(options, folder):
     return [make(size) for size in options.bytes.split(",") for make in makers]
 
 
-# What these return are functions that make a run of a size.
+# Each of these returns functions that make a run of a size.
 
 def gloo_allreduce(options):
     program = options.gloo or os.path.join(HERE, "gloo_allreduce")

@@ -1,5 +1,5 @@
-// What `ddp-bench allreduce` does, through Gloo alone: one rank of it, f32 in place. For each size it prints a row for
-// each of Gloo's own algorithms; the caller takes the best. processes.py starts the ranks.
+// The same as `ddp-bench allreduce`, through Gloo alone: one rank of it, f32 in place. For each size it prints a row
+// for each of Gloo's own algorithms; the caller takes the best. processes.py starts the ranks.
 //
 // "busy" is Gloo's synchronous mode, in which the calling thread polls the sockets itself. Only its older algorithms, which
 // are bound to their memory, have it, and only for sizes that fit into the sockets' buffers: beyond that two ranks that

@@ -1,5 +1,5 @@
-/* What `ddp-bench allreduce` does, through MPI_Allreduce: f32 in place, in memory of MPI_Alloc_mem. For each size rank 0
- * prints a row as ddp-bench does. contenders.py compiles it and runs it under mpirun.
+/* The same as `ddp-bench allreduce`, through MPI_Allreduce: f32 in place, in memory of MPI_Alloc_mem. Rank 0
+ * prints a row for each size as ddp-bench does. contenders.py compiles it and runs it under mpirun.
  *
  * usage: mpi_allreduce SECONDS ITERATIONS SIZE...      ITERATIONS: 0 for as many as fit into SECONDS, at least 10
  */
@@ -42,7 +42,7 @@ static int compare(const void* a, const void* b) {
     return (left > right) - (left < right);
 }
 
-/* Of a sorted series, interpolated between neighbours. */
+/* The percentile of a sorted series, interpolated between neighbours. */
 static double percentile(const double* series, long count, double fraction) {
     const double position = fraction * (double)(count - 1);
     const long below = (long)position, above = below + 1 < count ? below + 1 : below;
@@ -64,7 +64,7 @@ static void measure_size(size_t bytes, double seconds, long iterations) {
     if (series == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
     MPI_Barrier(MPI_COMM_WORLD);
     for (long i = 0; i < times; ++i) series[i] = reduce_ms(data, count);
-    /* Of each iteration the slowest rank's time. */
+    /* The slowest rank's time of each iteration. */
     MPI_Allreduce(MPI_IN_PLACE, series, (int)times, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     qsort(series, (size_t)times, sizeof *series, compare);
     if (rank == 0) {

@@ -252,7 +252,7 @@ std::string what_is_best(const Candidate& best, const Options& options) {
     return text.str();
 }
 
-// Of the bucket sizes and schedules that the options name.
+// Predicts the bucket sizes and schedules that the options name.
 Prediction sweep(const Predictor& predictor, const Options& options) {
     Prediction prediction;
     std::optional<Candidate> best;
@@ -285,7 +285,7 @@ Prediction sweep(const Predictor& predictor, const Options& options) {
     return prediction;
 }
 
-// Of the settings that advise tries.
+// Predicts the settings that --advise tries.
 Prediction search(const Predictor& predictor, const Options& options) {
     Prediction prediction;
     std::vector<Candidate> planned;  // by libddp, with one group

@@ -22,7 +22,7 @@ struct Piece {
     Cost cost;
 };
 
-// What a step sends, and who waits for it. The same in every step.
+// The messages of a step, and who waits for them. The same in every step.
 struct Traffic {
     const std::vector<Collective>& collectives;
     std::vector<Piece> pieces;
@@ -91,8 +91,9 @@ Places as_first_used(const Traffic& traffic) {
     return places_of(pieces);
 }
 
-// What the slowest rank computes: a backward pass, then for each layer, when its bucket has arrived, the update and the next forward pass.
-// While it waits for a bucket it updates what has arrived, as libddp's callback for final gradients does.
+// The work of the slowest rank: a backward pass, then for each layer, when its bucket has arrived, the update and the
+// next forward pass. While the rank waits for a bucket it updates layers that have arrived, as libddp's callback for
+// final gradients does.
 class Rank {
 public:
     // slowest: its time divided by the given one.
@@ -287,7 +288,7 @@ public:
     double computing_speed() const {
         return processors_.of_rank > 0 ? cores_of_pass() / std::min(1.0, processors_.of_rank) : 1;
     }
-    // Of each transfer.
+    // The speed of each transfer.
     double moving_speed() const {
         const bool shares = computing_ && processors_.of_rank > 0 && processors_.communication > 0;
         const double speed =

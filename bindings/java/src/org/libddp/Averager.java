@@ -10,7 +10,7 @@ public final class Averager implements AutoCloseable {
         SGD(ddp.DDP_OUTER_SGD),
         /** SGD with Nesterov's momentum: the one of DiLoCo. */
         NESTEROV(ddp.DDP_OUTER_NESTEROV),
-        /** That of SlowMo. */
+        /** The outer optimizer of SlowMo. */
         SLOWMO(ddp.DDP_OUTER_SLOWMO);
 
         private final int code;

@@ -1,6 +1,6 @@
 package org.libddp;
 
-/** What {@link Context#hookThen} calls for each bucket that has been reduced. */
+/** Called by {@link Context#hookThen} for each bucket that has been reduced. */
 @FunctionalInterface
 public interface BucketFunction {
     /**

@@ -2,7 +2,7 @@ package org.libddp;
 
 import java.util.List;
 
-/** What runs instead of sending rank 0's buffers to everyone: {@link Context#setBufferHook}. */
+/** Runs instead of sending rank 0's buffers to everyone: {@link Context#setBufferHook}. */
 @FunctionalInterface
 public interface BufferHook {
     /**

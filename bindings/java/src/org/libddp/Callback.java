@@ -49,7 +49,7 @@ abstract class Callback {
         return handle;
     }
 
-    /** What C calls. out: the work that the function returned, and an error that tells what it threw. */
+    /** The entry for C. out: the work that the function returned, and an error that tells what it threw. */
     static void run(Callback callback, long first, long second, long[] out) {
         Queue<Throwable> outer = RUNNING.get();
         RUNNING.set(callback.raised);

@@ -61,7 +61,7 @@ public final class ContextOptions {
     }
 
     /**
-     * What gradients become.
+     * Sets the reduction of gradients.
      *
      * @param value {@link Reduction#MEAN} by default
      * @return this

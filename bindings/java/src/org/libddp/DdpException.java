@@ -1,7 +1,7 @@
 package org.libddp;
 
 /**
- * What libddp reports: a sentence, and what it names. There is a class for each status.
+ * An error of libddp: a sentence, and the facts that it names. There is a class for each status.
  *
  * <p>Instead of it, the use of a closed object throws {@link IllegalStateException}, and an argument that Java itself
  * can reject throws {@link IllegalArgumentException}.
@@ -235,7 +235,7 @@ public class DdpException extends RuntimeException {
         }
     }
 
-    /** What an error of libddp's says. */
+    /** The facts of an error of libddp's. */
     static final class Facts {
         private final int status;
         private final String message;
@@ -254,7 +254,7 @@ public class DdpException extends RuntimeException {
         }
     }
 
-    /** What C throws. */
+    /** The exception for C to throw. */
     static DdpException make(int status, byte[] message, int rank, int param, int bucket, long step) {
         Facts facts = new Facts(status, Words.inJava(Text.of(message)), rank, param, bucket, step);
         switch (status) {

@@ -1,7 +1,7 @@
 package org.libddp;
 
 /**
- * What {@link Elastic#begin} says of a step.
+ * The facts of a step from {@link Elastic#begin}.
  *
  * @param step how many steps the job has applied; this is the next one
  * @param roster which roster trains, from 1

@@ -3,7 +3,7 @@ package org.libddp;
 import java.util.Optional;
 
 /**
- * What a launcher told this process.
+ * The facts that a launcher told this process.
  *
  * @param rank this process's rank
  * @param worldSize the number of ranks

@@ -15,7 +15,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
  * call in any thread still uses it, and what it keeps stays alive as long as it does.
  */
 final class Handle<K> {
-    /** What {@link #enter} gives instead of an address: convert.h. */
+    /** The value of {@link #enter} instead of an address: convert.h. */
     static final long CLOSED = -1;
     static final long EXPIRED = -2;
 
@@ -23,10 +23,10 @@ final class Handle<K> {
 
     /** Exceptions that callbacks threw, on their way to the call that they come out of. */
     private Queue<Throwable> raised;
-    /** Who callbacks belong to: found through the handle, which is alive during every call. */
+    /** The object that callbacks belong to: found through the handle, which is alive during every call. */
     Object owner;
 
-    /** Of a part. */
+    /** The handle of which this one is a part. */
     private Handle<?> whole;
 
     private final State state;
@@ -117,7 +117,7 @@ final class Handle<K> {
         }
     }
 
-    /** What to throw for {@code error}. */
+    /** The exception to throw for {@code error}. */
     RuntimeException failure(DdpException error) {
         Queue<Throwable> queue = raisedOrNull();
         Throwable first = queue == null ? null : queue.poll();
@@ -146,7 +146,7 @@ final class Handle<K> {
         if (handle != null && handle.whole == null) handle.state.close();
     }
 
-    /** Of a work: it has ended, so nothing uses what it keeps. */
+    /** For a work: it has ended, so nothing uses the objects that it keeps. */
     void ended() {
         state.ended = true;
     }
@@ -190,10 +190,11 @@ final class Handle<K> {
         if (queue != null) queue.clear();
     }
 
-    /** What callbacks were lent, and works that they have passed on, which keep the arrays of their operations. */
+    /** Handles that callbacks were lent, and works that they have passed on, which keep the arrays of their operations.
+     * */
     static final class Lent {
         private final List<Handle<?>> handles = new ArrayList<>();
-        /** Of the bucket that a callback was lent last. */
+        /** The step of the bucket that a callback was lent last. */
         private long step = -1;
 
         synchronized void add(Handle<?> handle) {
@@ -206,7 +207,7 @@ final class Handle<K> {
             step = now;
         }
 
-        /** What callbacks were lent is void from now on. */
+        /** Makes the handles void that callbacks were lent. */
         synchronized void expire() {
             for (Handle<?> each : handles) {
                 if (each.state.kind == Kind.BORROWED) each.state.close();
@@ -251,7 +252,7 @@ final class Handle<K> {
 
     /** Knows nothing of the handle, and is alive until the pointer is freed: the cleaner holds it. */
     private static final class State implements Runnable {
-        /** Of {@code calls}: to be freed when the last call returns. */
+        /** A value in {@code calls}: the handle is to be freed when the last call returns. */
         private static final int CLOSING = Integer.MIN_VALUE;
         private static final VarHandle CALLS;
         private static final VarHandle POINTER;
@@ -342,7 +343,7 @@ final class Handle<K> {
             lent.drop();
         }
 
-        /** Of a work that nobody else can use any more. */
+        /** For a work that nobody else can use any more. */
         private boolean hasEnded() {
             int[] done = new int[1];
             try {

@@ -1,6 +1,6 @@
 package org.libddp;
 
-/** What a reduction does to the ranks' elements. */
+/** The operation of a reduction on the ranks' elements. */
 public enum Op {
     /** The sum. */
     SUM(1),

@@ -1,6 +1,6 @@
 package org.libddp;
 
-/** What {@link Context#setReducedFunction} calls when a gradient is final. */
+/** Called by {@link Context#setReducedFunction} when a gradient is final. */
 @FunctionalInterface
 public interface ReducedFunction {
     /**

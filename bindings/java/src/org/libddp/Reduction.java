@@ -1,6 +1,6 @@
 package org.libddp;
 
-/** What a context makes of the ranks' gradients. */
+/** The result that a context makes of the ranks' gradients. */
 public enum Reduction {
     /** The sum over ranks divided by the world size. */
     MEAN(0),

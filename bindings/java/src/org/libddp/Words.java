@@ -12,7 +12,8 @@ import java.util.Set;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** What libddp says, in Java's words: its messages name functions and constants of C. SWIG's class {@code ddp} has every such name. */
+/** libddp's messages in Java's words: they name functions and constants of C. SWIG's class {@code ddp} has every such
+ * name. */
 final class Words {
     private static final Pattern NAME = Pattern.compile("\\b(?:ddp|DDP)_\\w+(?:\\(\\))?");
     private static final Pattern FIELD = Pattern.compile("\\b(?:options|desc|group)->(?:flags: )?(\\w+)");

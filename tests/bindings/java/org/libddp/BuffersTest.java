@@ -41,7 +41,7 @@ class BuffersTest {
         assertEquals(0, Memory.of(ByteBuffer.allocateDirect(0)).count());
     }
 
-    /** What collectives leave in a buffer of each kind, seen through the buffer. */
+    /** The result of collectives in a buffer of each kind, seen through the buffer. */
     @Test
     void reducedWhereTheyLie() {
         FloatBuffer f = Support.floats(1.5f, 2);

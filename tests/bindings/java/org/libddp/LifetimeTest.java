@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.Test;
 
-/** What is made is freed, and the garbage collector may run at any moment. */
+/** Every object that is made is freed, and the garbage collector may run at any moment. */
 class LifetimeTest {
     private final Group group = Support.alone();
 
@@ -49,7 +49,7 @@ class LifetimeTest {
         return now;
     }
 
-    /** What leaks grows in every round; the JVM's own memory (its heap, what it compiles) does not. */
+    /** A leak grows in every round; the JVM's own memory (its heap, what it compiles) does not. */
     private static void assertFlat(long kib, String what, Runnable work) throws Exception {
         work.run();
         long grown = kib;

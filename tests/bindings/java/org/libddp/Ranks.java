@@ -18,7 +18,7 @@ final class Ranks {
 
     private Ranks() {}
 
-    /** What a rank gives: whole numbers, which add without rounding. */
+    /** The numbers that a rank gives: whole ones, which add without rounding. */
     static float value(int of, int i) {
         return (i * 7 + of * 13) % 32;
     }
