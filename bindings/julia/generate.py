@@ -111,7 +111,7 @@ def typedefs(top, defined):
 def functions(top):
     for node in top.iter("cdecl"):
         told = attributes(node)
-        if told.get("kind") != "function":
+        if told.get("kind") != "function" or told.get("storage") == "static":  # inline functions are not in the library
             continue
         result = julia_type(re.sub(r"^f\(.*\)\.(?=(?:p\.|q\(const\)\.)*$)", "", told["decl"]) + told["type"])
         given = [each for each in parameters(node) if each["type"] != "void"]

@@ -21,6 +21,8 @@
 %include <stdint.i>
 
 #ifndef SWIGXML
+/* Inline functions are for C. */
+%rename("$ignore", regextarget=1) "^ddp_\\w+_init$";
 %include "roles.i"
 #if defined(SWIGPYTHON)
 %include "python.i"

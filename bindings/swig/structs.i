@@ -89,7 +89,7 @@ static void ddp_param_desc_forget(ddp_param_desc* desc) {
     }
 }
 /* The exported function fills a struct anew, and would lose what it owns. */
-%exception TYPE ## _init {
+%exception TYPE ## _init_sized {
     TYPE ## _forget(arg1);
     $action
 }

@@ -27,7 +27,7 @@ fn main() {
         check(|e| ddp::ddp_group_create(ptr::null(), &mut group, e)); // rank and world size from the launcher
         check(|e| ddp::ddp_context_create(group, ptr::null(), &mut context, e));
         let mut desc = std::mem::zeroed();
-        ddp::ddp_param_desc_init(&mut desc);
+        ddp::ddp_param_desc_init_sized(&mut desc, std::mem::size_of::<ddp::ddp_param_desc>() as _);
         desc.name = name.as_ptr();
         desc.shape = shape.as_ptr();
         desc.ndim = 1;

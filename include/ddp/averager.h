@@ -75,7 +75,10 @@ typedef struct ddp_outer_options {
 } ddp_outer_options;
 
 /* Fills `options` with the defaults. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API void ddp_outer_options_init(ddp_outer_options* options);
+DDP_API void ddp_outer_options_init_sized(ddp_outer_options* options, size_t size);
+static inline void ddp_outer_options_init(ddp_outer_options* options) {
+    ddp_outer_options_init_sized(options, sizeof *options);
+}
 
 /* Sets the outer optimizer of an averager. options NULL: the defaults, which are those of DiLoCo. Every rank must set
  * the same between the same steps. If ranks differ, the next average over all ranks fails with MISMATCH.

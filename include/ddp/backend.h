@@ -12,6 +12,10 @@
  *     ddp_status ddp_backend_usable(ddp_backend_failure* failure);
  *
  * which says whether groups can be created on this machine (a device, another library), and if not, why.
+ *
+ * libddp and a module may know different versions of this header. libddp calls no function of a ddp_backend that it
+ * does not know, or that struct_size does not cover. A module asks struct_size before it reads a field of
+ * ddp_backend_host or ddp_collective that an older libddp lacks.
  */
 #ifndef DDP_BACKEND_H
 #define DDP_BACKEND_H

@@ -94,7 +94,10 @@ typedef struct ddp_powersgd_options {
 } ddp_powersgd_options;
 
 /* Fills `options` with the defaults. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API void ddp_powersgd_options_init(ddp_powersgd_options* options);
+DDP_API void ddp_powersgd_options_init_sized(ddp_powersgd_options* options, size_t size);
+static inline void ddp_powersgd_options_init(ddp_powersgd_options* options) {
+    ddp_powersgd_options_init_sized(options, sizeof *options);
+}
 /* options NULL: the defaults. Errors and facts as ddp_use_hook; UNSUPPORTED for unknown flags. */
 DDP_API ddp_status ddp_use_powersgd(ddp_context* context, const ddp_powersgd_options* options, ddp_error** error);
 
@@ -107,8 +110,11 @@ typedef struct ddp_quantize_options {
     int64_t min_elements; /* (0) */
 } ddp_quantize_options;
 
-/* Fills `options` with the defaults; facts as ddp_powersgd_options_init. */
-DDP_API void ddp_quantize_options_init(ddp_quantize_options* options);
+/* Fills `options` with the defaults; facts as ddp_powersgd_options_init_sized. */
+DDP_API void ddp_quantize_options_init_sized(ddp_quantize_options* options, size_t size);
+static inline void ddp_quantize_options_init(ddp_quantize_options* options) {
+    ddp_quantize_options_init_sized(options, sizeof *options);
+}
 /* options NULL: the defaults. Errors and facts as ddp_use_hook. */
 DDP_API ddp_status ddp_use_quantize(ddp_context* context, const ddp_quantize_options* options, ddp_error** error);
 
@@ -120,8 +126,11 @@ typedef struct ddp_onebit_options {
     int64_t block;        /* elements that share two levels: a multiple of 8; 0: the whole parameter (512) */
 } ddp_onebit_options;
 
-/* Fills `options` with the defaults; facts as ddp_powersgd_options_init. */
-DDP_API void ddp_onebit_options_init(ddp_onebit_options* options);
+/* Fills `options` with the defaults; facts as ddp_powersgd_options_init_sized. */
+DDP_API void ddp_onebit_options_init_sized(ddp_onebit_options* options, size_t size);
+static inline void ddp_onebit_options_init(ddp_onebit_options* options) {
+    ddp_onebit_options_init_sized(options, sizeof *options);
+}
 /* options NULL: the defaults. Errors and facts as ddp_use_hook. */
 DDP_API ddp_status ddp_use_onebit(ddp_context* context, const ddp_onebit_options* options, ddp_error** error);
 
@@ -133,8 +142,11 @@ typedef struct ddp_topk_options {
     int64_t min_elements; /* (1024) */
 } ddp_topk_options;
 
-/* Fills `options` with the defaults; facts as ddp_powersgd_options_init. */
-DDP_API void ddp_topk_options_init(ddp_topk_options* options);
+/* Fills `options` with the defaults; facts as ddp_powersgd_options_init_sized. */
+DDP_API void ddp_topk_options_init_sized(ddp_topk_options* options, size_t size);
+static inline void ddp_topk_options_init(ddp_topk_options* options) {
+    ddp_topk_options_init_sized(options, sizeof *options);
+}
 /* options NULL: the defaults. Errors and facts as ddp_use_hook. */
 DDP_API ddp_status ddp_use_topk(ddp_context* context, const ddp_topk_options* options, ddp_error** error);
 
@@ -146,8 +158,11 @@ typedef struct ddp_local_sgd_options {
     ddp_group* subgroup; /* averages gradients afterwards; kept alive. NULL: none, gradients stay local */
 } ddp_local_sgd_options;
 
-/* Fills `options` with the defaults; facts as ddp_powersgd_options_init. */
-DDP_API void ddp_local_sgd_options_init(ddp_local_sgd_options* options);
+/* Fills `options` with the defaults; facts as ddp_powersgd_options_init_sized. */
+DDP_API void ddp_local_sgd_options_init_sized(ddp_local_sgd_options* options, size_t size);
+static inline void ddp_local_sgd_options_init(ddp_local_sgd_options* options) {
+    ddp_local_sgd_options_init_sized(options, sizeof *options);
+}
 /* options NULL: the defaults. Errors and facts as ddp_use_hook. */
 DDP_API ddp_status ddp_use_local_sgd(ddp_context* context, const ddp_local_sgd_options* options, ddp_error** error);
 

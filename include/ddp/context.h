@@ -107,7 +107,10 @@ typedef struct ddp_param_desc {
 /* SET-UP.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 
-DDP_API void ddp_context_options_init(ddp_context_options* options);
+DDP_API void ddp_context_options_init_sized(ddp_context_options* options, size_t size);
+static inline void ddp_context_options_init(ddp_context_options* options) {
+    ddp_context_options_init_sized(options, sizeof *options);
+}
 
 /* Makes a context on a group, which it keeps alive. options NULL: defaults. All ranks make the contexts of a group in
  * the same order: the group numbers them, and ranks compare the number before each collective of a context.
@@ -121,7 +124,10 @@ DDP_API ddp_status ddp_context_create(ddp_group* group, const ddp_context_option
 DDP_API void ddp_context_free(ddp_context* context);
 
 /* Fills `desc` with zeros, F32 and the CPU. */
-DDP_API void ddp_param_desc_init(ddp_param_desc* desc);
+DDP_API void ddp_param_desc_init_sized(ddp_param_desc* desc, size_t size);
+static inline void ddp_param_desc_init(ddp_param_desc* desc) {
+    ddp_param_desc_init_sized(desc, sizeof *desc);
+}
 
 /* Adds a parameter. Register in forward order: the first plan is the reverse.
  * Errors: ALREADY_EXISTS (name, or memory of another gradient), INVALID_STATE (after ddp_commit), UNSUPPORTED (device).

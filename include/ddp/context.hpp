@@ -18,7 +18,7 @@ public:
     /* A hook: receives the bucket, starts what it needs, returns the work to wait for (or an empty one). */
     using Hook = std::function<Work(ddp_group* group, ddp_bucket* bucket)>;
     using ReducedCallback = std::function<void(ddp_param param, bool used)>;
-    using BufferHook = std::function<void(ddp_group* group, const ddp_tensor* buffers, std::size_t count)>;
+    using BufferHook = std::function<void(ddp_group* group, const ddp_tensor* const* buffers, std::size_t count)>;
 
     explicit Context(const Group& group) : Context(group, defaults()) {}
     Context(const Group& group, const ddp_context_options& options) : Context(group.get(), options) {}
@@ -264,8 +264,8 @@ private:
         return detail::guarded(error, [&] { (*static_cast<ReducedCallback*>(state))(param, used != 0); });
     }
     static void destroy_reduced(void* state) { delete static_cast<ReducedCallback*>(state); }
-    static ddp_status run_buffer_hook(void* state, ddp_group* group, const ddp_tensor* buffers, std::size_t count,
-                                      ddp_error** error) {
+    static ddp_status run_buffer_hook(void* state, ddp_group* group, const ddp_tensor* const* buffers,
+                                      std::size_t count, ddp_error** error) {
         return detail::guarded(error, [&] { (*static_cast<BufferHook*>(state))(group, buffers, count); });
     }
     static void destroy_buffer_hook(void* state) { delete static_cast<BufferHook*>(state); }

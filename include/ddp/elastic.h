@@ -103,7 +103,10 @@ typedef struct ddp_elastic_step {
 } ddp_elastic_step;
 
 /* Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API void ddp_elastic_options_init(ddp_elastic_options* options);
+DDP_API void ddp_elastic_options_init_sized(ddp_elastic_options* options, size_t size);
+static inline void ddp_elastic_options_init(ddp_elastic_options* options) {
+    ddp_elastic_options_init_sized(options, sizeof *options);
+}
 
 /* Owned by the caller. Joins nothing yet: that is the first ddp_elastic_begin.
  * Errors: INVALID_ARGUMENT, UNAVAILABLE (the store).

@@ -66,7 +66,10 @@ typedef struct ddp_environment {
 /* GROUPS.
  * Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
 
-DDP_API void ddp_group_options_init(ddp_group_options* options);
+DDP_API void ddp_group_options_init_sized(ddp_group_options* options, size_t size);
+static inline void ddp_group_options_init(ddp_group_options* options) {
+    ddp_group_options_init_sized(options, sizeof *options);
+}
 
 /* Joins a group and waits until every rank has joined. options NULL: defaults.
  * Errors: ALREADY_EXISTS (another process has this rank), MISMATCH (ranks differ in options or libddp version),

@@ -88,10 +88,10 @@ DDP_API ddp_status ddp_bucket_parameter(const ddp_bucket* bucket, int32_t i, ddp
 DDP_API ddp_status ddp_bucket_set_buffer(ddp_bucket* bucket, void* buffer, ddp_dtype dtype, ddp_error** error);
 
 /* A buffer hook: ddp_step_begin calls it where it would send rank 0's buffers, after a synced step and only if there
- * are buffers. buffers: `count` tensors, valid during the call; tensor.param is -1. group: the context's, borrowed. To
- * fail, return an error status, and to say more set *error (libddp takes ownership). */
-typedef ddp_status (*ddp_buffer_hook_fn)(void* user_data, ddp_group* group, const ddp_tensor* buffers, size_t count,
-                                         ddp_error** error);
+ * are buffers. buffers: pointers to `count` tensors, valid during the call; their `param` is -1. group: the context's,
+ * borrowed. To fail, return an error status, and to say more set *error (libddp takes ownership). */
+typedef ddp_status (*ddp_buffer_hook_fn)(void* user_data, ddp_group* group, const ddp_tensor* const* buffers,
+                                         size_t count, ddp_error** error);
 
 /* Installs a buffer hook. fn NULL: the default. Every rank must use the same. destroy: as in ddp_set_comm_hook.
  * Errors: INVALID_ARGUMENT, INVALID_STATE (during a step).

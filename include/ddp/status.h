@@ -15,8 +15,11 @@
  *   then owns. libddp calls `destroy` (may be NULL) exactly once, when it no longer needs user_data, but not if the
  *   call that takes user_data fails.
  * - Fill an option struct with its ddp_*_init function, then change it. Before a call that fills a struct, set
- *   its struct_size. Structs grow only at the end: older headers work. A program with a newer header must set
- *   to 0 the fields that this library does not know (else UNSUPPORTED).
+ *   its struct_size. Structs grow only at the end, and libddp writes at most struct_size bytes: programs with
+ *   older headers work. With newer headers a call fails (UNSUPPORTED) if a field that this library does not know
+ *   is not 0; where libddp fills a struct, it sets such fields to 0.
+ * - A ddp_*_init function is inline: it tells ddp_*_init_sized the sizeof of its struct. A language that cannot
+ *   call inline functions calls ddp_*_init_sized itself. NULL is allowed.
  * - Sizes are in bytes, times in milliseconds (_ms) or nanoseconds (_ns). A negative timeout_ms is INVALID_ARGUMENT,
  *   except in a wait of store.h.
  * - The comment of each function, or of its section, ends with four facts. A function's fact overrides its section's:

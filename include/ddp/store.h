@@ -43,7 +43,10 @@ typedef struct ddp_store_options {
 } ddp_store_options;
 
 /* Fills `options` with the defaults. Threads: any. Blocks: no. Collective: no. Callbacks: yes. */
-DDP_API void ddp_store_options_init(ddp_store_options* options);
+DDP_API void ddp_store_options_init_sized(ddp_store_options* options, size_t size);
+static inline void ddp_store_options_init(ddp_store_options* options) {
+    ddp_store_options_init_sized(options, sizeof *options);
+}
 
 /* Opens a store. *store: owned by the caller, freed with ddp_store_free. A tcp client retries, with jittered pauses,
  * until the server answers or timeout_ms has passed. A file store uses one file, on a file system that all ranks share

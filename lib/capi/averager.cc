@@ -114,8 +114,8 @@ ddp_status ddp_averager_set_step(ddp_averager* averager, int64_t step, ddp_error
     });
 }
 
-void ddp_outer_options_init(ddp_outer_options* options) {
-    if (options) *options = outer_defaults();
+void ddp_outer_options_init_sized(ddp_outer_options* options, size_t size) {
+    fill_struct(options, size, outer_defaults());
 }
 
 ddp_status ddp_averager_set_outer(ddp_averager* averager, const ddp_outer_options* options, ddp_error** error) {

@@ -42,36 +42,36 @@ ddp_status ddp_use_hook(ddp_context* context, const char* name, const char* opti
     });
 }
 
-void ddp_powersgd_options_init(ddp_powersgd_options* options) {
-    if (options) *options = powersgd_defaults();
+void ddp_powersgd_options_init_sized(ddp_powersgd_options* options, size_t size) {
+    fill_struct(options, size, powersgd_defaults());
 }
 ddp_status ddp_use_powersgd(ddp_context* context, const ddp_powersgd_options* options, ddp_error** error) {
     return guard(error, "ddp_use_powersgd", [&] { use(context, options, powersgd_defaults(), make_powersgd); });
 }
 
-void ddp_quantize_options_init(ddp_quantize_options* options) {
-    if (options) *options = quantize_defaults();
+void ddp_quantize_options_init_sized(ddp_quantize_options* options, size_t size) {
+    fill_struct(options, size, quantize_defaults());
 }
 ddp_status ddp_use_quantize(ddp_context* context, const ddp_quantize_options* options, ddp_error** error) {
     return guard(error, "ddp_use_quantize", [&] { use(context, options, quantize_defaults(), make_quantize); });
 }
 
-void ddp_onebit_options_init(ddp_onebit_options* options) {
-    if (options) *options = onebit_defaults();
+void ddp_onebit_options_init_sized(ddp_onebit_options* options, size_t size) {
+    fill_struct(options, size, onebit_defaults());
 }
 ddp_status ddp_use_onebit(ddp_context* context, const ddp_onebit_options* options, ddp_error** error) {
     return guard(error, "ddp_use_onebit", [&] { use(context, options, onebit_defaults(), make_onebit); });
 }
 
-void ddp_topk_options_init(ddp_topk_options* options) {
-    if (options) *options = topk_defaults();
+void ddp_topk_options_init_sized(ddp_topk_options* options, size_t size) {
+    fill_struct(options, size, topk_defaults());
 }
 ddp_status ddp_use_topk(ddp_context* context, const ddp_topk_options* options, ddp_error** error) {
     return guard(error, "ddp_use_topk", [&] { use(context, options, topk_defaults(), make_topk); });
 }
 
-void ddp_local_sgd_options_init(ddp_local_sgd_options* options) {
-    if (options) *options = local_sgd_defaults();
+void ddp_local_sgd_options_init_sized(ddp_local_sgd_options* options, size_t size) {
+    fill_struct(options, size, local_sgd_defaults());
 }
 ddp_status ddp_use_local_sgd(ddp_context* context, const ddp_local_sgd_options* options, ddp_error** error) {
     const auto make = [](const ddp_local_sgd_options& o) {

@@ -205,10 +205,8 @@ Param libddp::read_param(const ddp_param_desc* desc, std::uint32_t flags) {
     return param;
 }
 
-void ddp_context_options_init(ddp_context_options* options) {
-    if (!options) return;
-    std::memset(options, 0, sizeof *options);
-    options->struct_size = sizeof *options;
+void ddp_context_options_init_sized(ddp_context_options* options, size_t size) {
+    fill_struct(options, size, ddp_context_options{});
 }
 
 ddp_status ddp_context_create(ddp_group* group, const ddp_context_options* options, ddp_context** context,
@@ -229,11 +227,10 @@ ddp_status ddp_context_abort(ddp_context* context, const char* reason, ddp_error
     return guard(error, "ddp_context_abort", [&] { context_of(context).abort(text_or(reason, "")); });
 }
 
-void ddp_param_desc_init(ddp_param_desc* desc) {
-    if (!desc) return;
-    std::memset(desc, 0, sizeof *desc);
-    desc->struct_size = sizeof *desc;
-    desc->dtype = DDP_F32;
+void ddp_param_desc_init_sized(ddp_param_desc* desc, size_t size) {
+    ddp_param_desc defaults{};
+    defaults.dtype = DDP_F32;
+    fill_struct(desc, size, defaults);
 }
 
 ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, ddp_param* param, ddp_error** error) {

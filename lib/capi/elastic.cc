@@ -47,10 +47,8 @@ MembershipOptions read_membership(const ddp_elastic_options& o, const GroupConfi
 
 }  // namespace
 
-void ddp_elastic_options_init(ddp_elastic_options* options) {
-    if (!options) return;
-    std::memset(options, 0, sizeof *options);
-    options->struct_size = sizeof *options;
+void ddp_elastic_options_init_sized(ddp_elastic_options* options, size_t size) {
+    fill_struct(options, size, ddp_elastic_options{});
 }
 
 ddp_status ddp_elastic_create(const ddp_elastic_options* options, ddp_elastic** elastic, ddp_error** error) {
@@ -106,7 +104,6 @@ ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* step, ddp_e
         elastic->group.impl = job.group();
         const Roster& roster = job.roster();
         ddp_elastic_step s{};
-        s.struct_size = size;
         s.step = job.steps();
         s.roster = roster.number;
         s.rank = roster.rank;
@@ -118,7 +115,7 @@ ddp_status ddp_elastic_begin(ddp_elastic* elastic, ddp_elastic_step* step, ddp_e
             s.joined = roster.joined;
             s.left = static_cast<std::int32_t>(roster.left.size());
         }
-        std::memcpy(step, &s, std::min(size, sizeof s));
+        fill_struct(step, size, s);
     });
 }
 

@@ -131,12 +131,11 @@ GroupConfig libddp::read_group_config(const ddp_group_options* options) {
     return config;
 }
 
-void ddp_group_options_init(ddp_group_options* options) {
-    if (!options) return;
-    std::memset(options, 0, sizeof *options);
-    options->struct_size = sizeof *options;
-    options->rank = -1;
-    options->world_size = -1;
+void ddp_group_options_init_sized(ddp_group_options* options, size_t size) {
+    ddp_group_options defaults{};
+    defaults.rank = -1;
+    defaults.world_size = -1;
+    fill_struct(options, size, defaults);
 }
 
 ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) {
@@ -144,9 +143,7 @@ ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) 
         require(environment, "environment");
         const std::size_t size = told_size(environment, "environment", "set it to sizeof(ddp_environment)");
         JobEnvironment job = discover_environment();
-        ddp_environment found;
-        std::memset(&found, 0, sizeof found);
-        found.struct_size = size;
+        ddp_environment found{};
         found.rank = job.rank;
         found.world_size = job.world_size;
         found.local_rank = job.local_rank;
@@ -154,8 +151,9 @@ ddp_status ddp_environment_get(ddp_environment* environment, ddp_error** error) 
         found.restart = job.restart;
         std::strncpy(found.launcher, job.launcher.c_str(), sizeof found.launcher - 1);
         // A part of the launcher's name would lack its end.
-        const bool whole = size >= sizeof found;
-        std::memcpy(environment, &found, whole ? sizeof found : std::min(size, offsetof(ddp_environment, launcher)));
+        const std::size_t named = offsetof(ddp_environment, launcher);
+        fill_struct(environment, size < sizeof found ? std::min(size, named) : size, found);
+        environment->struct_size = size;
     });
 }
 

@@ -2,6 +2,7 @@
 // function, every struct its size checked, and every handle its process. No thread is cancelled inside a function.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -78,7 +79,7 @@ std::size_t told_size(const Struct* source, const char* name, const char* remedy
 template <class Struct>
 void read_struct(const Struct* source, Struct* target, const char* name) {
     const std::size_t size = told_size(source, name, "fill the struct with its _init function");
-    const std::size_t common = size < sizeof(Struct) ? size : sizeof(Struct);
+    const std::size_t common = std::min(size, sizeof(Struct));
     std::memcpy(target, source, common);
     target->struct_size = sizeof(Struct);
     const char* tail = reinterpret_cast<const char*>(source) + common;
@@ -86,6 +87,17 @@ void read_struct(const Struct* source, Struct* target, const char* name) {
         if (tail[i] != 0)
             fail_call(DDP_ERROR_UNSUPPORTED, name, " has fields that libddp ", ddp_version(),
                       " does not know; run with a newer library or leave them zero");
+}
+
+// Writes a caller's versioned struct of `size` bytes, none behind it. A field that only the caller knows becomes zero. The struct keeps
+// the caller's size: that is how libddp reads it afterwards.
+template <class Struct>
+void fill_struct(Struct* target, std::size_t size, Struct values) {
+    if (!target) return;
+    values.struct_size = size;
+    const std::size_t common = std::min(size, sizeof values);
+    std::memcpy(target, &values, common);
+    std::memset(reinterpret_cast<char*>(target) + common, 0, size - common);
 }
 
 inline void require_zero(unsigned long long value, const char* field) {

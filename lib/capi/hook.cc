@@ -18,16 +18,9 @@ void give_tensor(const ddp_bucket* bucket, int32_t i, bool gradient, ddp_tensor*
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "i is ", i, ", but the bucket holds ", count, " parameters");
     const std::size_t size = told_size(out, "tensor", "set it to sizeof(ddp_tensor)");
     const BucketTensor& t = bucket->tensors[static_cast<std::size_t>(i)];
-    ddp_tensor tensor{size,
-                      gradient ? t.gradient : t.value,
-                      t.shape,
-                      t.ndim,
-                      gradient ? bucket->dtype : t.value_dtype,
-                      t.count,
-                      bucket->device,
-                      t.param,
-                      0};
-    std::memcpy(out, &tensor, std::min(size, sizeof tensor));
+    fill_struct(out, size,
+                ddp_tensor{size, gradient ? t.gradient : t.value, t.shape, t.ndim,
+                           gradient ? bucket->dtype : t.value_dtype, t.count, bucket->device, t.param, 0});
 }
 
 bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {

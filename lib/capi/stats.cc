@@ -46,7 +46,6 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
         require(stats, "stats");
         const std::size_t size = told_size(stats, "stats", "set it to sizeof(ddp_stats)");
         ddp_stats s{};
-        s.struct_size = size;
         s.param_count = c.table().size();
         s.last_error = c.last_error();
         if (const Reducer* reducer = c.reducer()) {
@@ -64,7 +63,7 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
             add_params(s, c, *reducer);
             add_times(s, reducer->clock());
         }
-        std::memcpy(stats, &s, std::min(size, sizeof s));
+        fill_struct(stats, size, s);
     });
 }
 

@@ -36,10 +36,8 @@ std::shared_ptr<Store> store_of(ddp_store* store) {
 
 }  // namespace
 
-void ddp_store_options_init(ddp_store_options* options) {
-    if (!options) return;
-    std::memset(options, 0, sizeof *options);
-    options->struct_size = sizeof *options;
+void ddp_store_options_init_sized(ddp_store_options* options, size_t size) {
+    fill_struct(options, size, ddp_store_options{});
 }
 
 ddp_status ddp_store_create(const ddp_store_options* options, ddp_store** store, ddp_error** error) {

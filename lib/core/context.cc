@@ -429,11 +429,14 @@ void Context::call_buffer_hook() {
     for (const auto& b : table_.buffers())
         tensors.push_back({sizeof(ddp_tensor), b.data, b.shape.data(), static_cast<std::int32_t>(b.shape.size()),
                            b.dtype, b.count, b.device, -1, 0});
+    // Pointers: the hook's program may know another size of the struct.
+    std::vector<const ddp_tensor*> pointers;
+    for (const ddp_tensor& tensor : tensors) pointers.push_back(&tensor);
     ddp_group handle{group_};
     ddp_error* error = nullptr;
     const ScopedTag scope(number_->tag());
     const ddp_status status =
-        buffer_hook_.fn(buffer_hook_.user_data.get(), &handle, tensors.data(), tensors.size(), &error);
+        buffer_hook_.fn(buffer_hook_.user_data.get(), &handle, pointers.data(), pointers.size(), &error);
     if (status == DDP_OK) return;
     throw Error(group_->break_everywhere(on_rank(group_->rank(), take_user_error(status, error, "the buffer hook"))));
 }

@@ -144,13 +144,13 @@ TEST_P(ModelState, ABufferHookReplacesThat) {
         std::vector<double> buffer(6);
         model.context.add_buffer<double>("running", {2, 3}, buffer.data());
         int calls = 0;
-        model.context.set_buffer_hook([&](ddp_group* g, const ddp_tensor* buffers, std::size_t count) {
+        model.context.set_buffer_hook([&](ddp_group* g, const ddp_tensor* const* buffers, std::size_t count) {
             ++calls;
             ASSERT_EQ(count, 1u);
-            EXPECT_EQ(buffers[0].count, 6);
-            EXPECT_EQ(buffers[0].param, -1);
-            ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr), buffers[0].data, std::size_t{6},
-                              buffers[0].dtype, DDP_AVG, static_cast<ddp_work**>(nullptr));
+            EXPECT_EQ(buffers[0]->count, 6);
+            EXPECT_EQ(buffers[0]->param, -1);
+            ddp::detail::call(ddp_allreduce, g, static_cast<const void*>(nullptr), buffers[0]->data, std::size_t{6},
+                              buffers[0]->dtype, DDP_AVG, static_cast<ddp_work**>(nullptr));
         });
         model.context.commit();
         for (int step = 0; step < 3; ++step) {

@@ -149,10 +149,10 @@ void Program::set_hook() {
 
 void Program::set_buffer_hook() {
     ddp_context* const context = handle();
-    const auto function = [](void* data, ddp_group*, const ddp_tensor* buffers, std::size_t count,
+    const auto function = [](void* data, ddp_group*, const ddp_tensor* const* buffers, std::size_t count,
                              ddp_error** error) -> ddp_status {
         const std::uint8_t what = static_cast<Behaviour*>(data)->what;
-        for (std::size_t i = 0; i < count; ++i) check(buffers[i].param == -1, "a buffer is a parameter");
+        for (std::size_t i = 0; i < count; ++i) check(buffers[i]->param == -1, "a buffer is a parameter");
         return what >= 240 ? fail_in_program(what, error) : ddp_status{DDP_OK};
     };
     give(behave(bytes_.byte()),

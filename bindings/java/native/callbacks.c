@@ -108,8 +108,8 @@ ddp_status ddp_java_call_ddp_work_fn(void* user_data, ddp_work** next, ddp_error
     return run(user_data, 0, 0, next, error);
 }
 
-ddp_status ddp_java_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, const ddp_tensor* buffers, size_t count,
-                                            ddp_error** error) {
+ddp_status ddp_java_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, const ddp_tensor* const* buffers,
+                                            size_t count, ddp_error** error) {
     (void)buffers;
     (void)count; /* those that were registered, in the same order: Java knows them */
     return run(user_data, (jlong)(uintptr_t)group, 0, NULL, error);

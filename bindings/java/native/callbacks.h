@@ -22,8 +22,8 @@ ddp_status ddp_java_call_ddp_comm_hook_fn(void* user_data, ddp_group* group, ddp
 ddp_status ddp_java_call_ddp_bucket_fn(void* user_data, ddp_group* group, ddp_bucket* bucket,
                                        ddp_error** error);                                 /* group, bucket */
 ddp_status ddp_java_call_ddp_work_fn(void* user_data, ddp_work** next, ddp_error** error); /* 0, 0 */
-ddp_status ddp_java_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, const ddp_tensor* buffers, size_t count,
-                                            ddp_error** error); /* group, 0 */
+ddp_status ddp_java_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, const ddp_tensor* const* buffers,
+                                            size_t count, ddp_error** error); /* group, 0 */
 ddp_status ddp_java_call_ddp_reduced_fn(void* user_data, ddp_param param, int32_t used,
                                         ddp_error** error); /* param, used */
 

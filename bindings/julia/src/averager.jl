@@ -52,7 +52,7 @@ same kind again it changes the rates.
 function set_outer!(averager::Averager, kind::Symbol=:nesterov; learning_rate::Real=0.7, momentum::Real=0.9,
                     inner_learning_rate::Real=0)
     haskey(OUTER_KINDS, kind) || throw(ArgumentError("kind: $kind is none of $(join(keys(OUTER_KINDS), ", "))"))
-    settings = options(LibDDP.ddp_outer_options_init, LibDDP.ddp_outer_options,
+    settings = options(LibDDP.ddp_outer_options_init_sized, LibDDP.ddp_outer_options,
                        (kind=OUTER_KINDS[kind], learning_rate=Float64(learning_rate), momentum=Float64(momentum),
                         inner_learning_rate=Float64(inner_learning_rate)))
     return in_context(() -> call(LibDDP.ddp_averager_set_outer, averager.handle, Ref(settings)), averager)

@@ -204,7 +204,7 @@ function call_work(cell::Ptr{Cvoid}, next::Ptr{Ptr{ddp_work}}, error::Ptr{Ptr{dd
     end
 end
 
-function call_buffers(cell::Ptr{Cvoid}, group::Ptr{ddp_group}, buffers::Ptr{LibDDP.ddp_tensor}, count::Csize_t,
+function call_buffers(cell::Ptr{Cvoid}, group::Ptr{ddp_group}, buffers::Ptr{Ptr{LibDDP.ddp_tensor}}, count::Csize_t,
                       error::Ptr{Ptr{ddp_error}})::Int32
     return guarded(cell, error) do callback
         fn, context = function_of(callback)
@@ -234,7 +234,7 @@ function make_callbacks()
     ENTRY_BUCKET[] = @cfunction(call_bucket, Int32, (Ptr{Cvoid}, Ptr{ddp_group}, Ptr{LibDDP.ddp_bucket},
                                                      Ptr{Ptr{ddp_error}}))
     ENTRY_WORK[] = @cfunction(call_work, Int32, (Ptr{Cvoid}, Ptr{Ptr{ddp_work}}, Ptr{Ptr{ddp_error}}))
-    ENTRY_BUFFERS[] = @cfunction(call_buffers, Int32, (Ptr{Cvoid}, Ptr{ddp_group}, Ptr{LibDDP.ddp_tensor}, Csize_t,
+    ENTRY_BUFFERS[] = @cfunction(call_buffers, Int32, (Ptr{Cvoid}, Ptr{ddp_group}, Ptr{Ptr{LibDDP.ddp_tensor}}, Csize_t,
                                                        Ptr{Ptr{ddp_error}}))
     ENTRY_REDUCED[] = @cfunction(call_reduced, Int32, (Ptr{Cvoid}, Int32, Int32, Ptr{Ptr{ddp_error}}))
     return nothing

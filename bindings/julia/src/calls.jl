@@ -98,7 +98,7 @@ end
 "Options as libddp's own defaults with these fields changed."
 function options(init::F, ::Type{T}, fields::NamedTuple) where {F,T}
     defaults = Ref{T}()
-    init(defaults)
+    init(defaults, sizeof(T))
     return T((haskey(fields, name) ? fields[name] : getfield(defaults[], name) for name in fieldnames(T))...)
 end
 

@@ -71,7 +71,7 @@ function Context(group::Group; bucket_cap::Integer=0, first_bucket_cap::Integer=
     caps = UInt64[bucket_caps...]
     made = Ref{Ptr{ddp_context}}()
     GC.@preserve caps begin
-        settings = options(LibDDP.ddp_context_options_init, LibDDP.ddp_context_options,
+        settings = options(LibDDP.ddp_context_options_init_sized, LibDDP.ddp_context_options,
                            (bucket_cap_bytes=UInt64(bucket_cap), first_bucket_cap_bytes=UInt64(first_bucket_cap),
                             bucket_caps=isempty(caps) ? Ptr{UInt64}(C_NULL) : pointer(caps),
                             bucket_cap_count=UInt64(length(caps)), reduction=reduction_of(reduction),
@@ -190,7 +190,7 @@ function describe(f, ctx::Context, name::String, dims::Dims, dtype::Int32, value
     roots = (held(values === nothing ? nothing : values.root), held(grads === nothing ? nothing : grads.root))
     push!(ctx.handle.kept, roots)
     GC.@preserve name shape roots begin
-        description = options(LibDDP.ddp_param_desc_init, LibDDP.ddp_param_desc,
+        description = options(LibDDP.ddp_param_desc_init_sized, LibDDP.ddp_param_desc,
                               (name=text("name", name), shape=isempty(shape) ? Ptr{Int64}(C_NULL) : pointer(shape),
                                ndim=Int32(length(shape)), dtype=dtype, data=values === nothing ? C_NULL : values.pointer,
                                grad=grads === nothing ? C_NULL : grads.pointer, flags=flags, uses=uses,

@@ -40,7 +40,7 @@ function Elastic(; init_method=nothing, backend=nothing, backend_options=nothing
     return with_group_options(texts, store, timeout, group_flags(deterministic, match_check, insecure)) do group
         held_group = Ref(group)
         GC.@preserve held_group begin
-            settings = options(LibDDP.ddp_elastic_options_init, LibDDP.ddp_elastic_options,
+            settings = options(LibDDP.ddp_elastic_options_init_sized, LibDDP.ddp_elastic_options,
                                (group=raw(held_group), min_world=Int32(min_world), max_world=Int32(max_world),
                                 settle_ms=milliseconds(settle)))
             call(LibDDP.ddp_elastic_create, Ref(settings), made;

@@ -70,7 +70,7 @@ function with_group_options(f, texts, store, timeout, flags; others...)
     store_pointer = store === nothing ? C_NULL : enter(store.handle)
     try
         GC.@preserve texts begin
-            return f(options(LibDDP.ddp_group_options_init, LibDDP.ddp_group_options,
+            return f(options(LibDDP.ddp_group_options_init_sized, LibDDP.ddp_group_options,
                              (init_method=text("init_method", texts[1]), backend=text("backend", texts[2]),
                               backend_options=text("backend_options", texts[3]), group_name=text("name", texts[4]),
                               secret=text("secret", texts[5]), timeout_ms=milliseconds(timeout), store=store_pointer,

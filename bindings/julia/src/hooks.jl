@@ -53,7 +53,7 @@ end
 "Post-local SGD with the caller's own group."
 function use_local_sgd!(ctx::Context; start_step::Integer=1000, subgroup::Union{Group,Nothing}=nothing)
     install(pointer) = call(LibDDP.ddp_use_local_sgd, ctx.handle,
-                            Ref(options(LibDDP.ddp_local_sgd_options_init, LibDDP.ddp_local_sgd_options,
+                            Ref(options(LibDDP.ddp_local_sgd_options_init_sized, LibDDP.ddp_local_sgd_options,
                                         (start_step=Int64(start_step), subgroup=pointer))))
     return subgroup === nothing ? install(Ptr{ddp_group}(C_NULL)) : using_group(install, subgroup)
 end

@@ -23,7 +23,7 @@ function Store(uri::AbstractString; server::Bool=false, timeout=nothing, secret=
     uri, secret = String(uri), secret === nothing ? nothing : String(secret)
     made = Ref{Ptr{ddp_store}}()
     GC.@preserve uri secret begin
-        settings = options(LibDDP.ddp_store_options_init, LibDDP.ddp_store_options,
+        settings = options(LibDDP.ddp_store_options_init_sized, LibDDP.ddp_store_options,
                            (uri=text("uri", uri), is_server=Int32(server), timeout_ms=milliseconds(timeout),
                             secret=text("secret", secret), flags=insecure * LibDDP.DDP_STORE_INSECURE))
         return call(LibDDP.ddp_store_create, Ref(settings), made; keep=() -> Store(Handle(STORE, made[])))

@@ -103,12 +103,12 @@ static PyObject* describe(const ddp_tensor* tensor) {
     return Py_BuildValue("(NNi)", PyLong_FromVoidPtr(tensor->data), shape, (int)tensor->dtype);
 }
 
-ddp_status ddp_py_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, const ddp_tensor* buffers, size_t count,
-                                          ddp_error** error) {
+ddp_status ddp_py_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, const ddp_tensor* const* buffers,
+                                          size_t count, ddp_error** error) {
     const Running running = begin(user_data);
     PyObject* list = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; list && i < count; ++i) {
-        PyObject* item = describe(&buffers[i]);
+        PyObject* item = describe(buffers[i]);
         if (item)
             PyList_SetItem(list, (Py_ssize_t)i, item);
         else

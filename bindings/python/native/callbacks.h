@@ -18,8 +18,8 @@ ddp_status ddp_py_call_ddp_bucket_fn(void* user_data, ddp_group* group, ddp_buck
 /* callable() -> None, or a work. */
 ddp_status ddp_py_call_ddp_work_fn(void* user_data, ddp_work** next, ddp_error** error);
 /* callable(group, [(address, shape, dtype), ...]) */
-ddp_status ddp_py_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, const ddp_tensor* buffers, size_t count,
-                                          ddp_error** error);
+ddp_status ddp_py_call_ddp_buffer_hook_fn(void* user_data, ddp_group* group, const ddp_tensor* const* buffers,
+                                          size_t count, ddp_error** error);
 /* callable(param, used) */
 ddp_status ddp_py_call_ddp_reduced_fn(void* user_data, ddp_param param, int32_t used, ddp_error** error);
 

@@ -61,7 +61,8 @@ final class Words {
         int end = bare.indexOf('_');
         Class<?> owner = end < 0 ? null : CLASSES.get(bare.substring(0, end));
         String rest = end < 0 ? bare : bare.substring(end + 1);
-        if (name.endsWith("_options_init")) return pascal(bare.substring(0, bare.length() - "_init".length()));
+        if (name.endsWith("_options_init_sized"))
+            return pascal(bare.substring(0, bare.length() - "_init_sized".length()));
         if (owner != null && rest.equals("create")) return owner.getSimpleName();
         if (owner != null && rest.equals("free")) return owner.getSimpleName() + ".close";
         if (owner != null && has(owner, camel(rest))) return owner.getSimpleName() + "." + camel(rest);
@@ -149,9 +150,9 @@ final class Words {
                 "store_list_keys", "Store.keys", "store_queue_push", "Store.push", "store_queue_pop", "Store.pop",
                 "work_test", "Work.isDone", "work_wait", "Work.await", "shard_range", "Shard.of", "set_interrupt_check",
                 "Thread.interrupt", "use_local_sgd", "Context.useLocalSgd", "error_create", "the exception",
-                "topk_options_init", "Context.useHook", "onebit_options_init", "Context.useHook",
-                "powersgd_options_init", "Context.useHook", "quantize_options_init", "Context.useHook",
-                "local_sgd_options_init", "Context.useLocalSgd", "outer_options_init", "Averager.setOuter"};
+                "topk_options_init_sized", "Context.useHook", "onebit_options_init_sized", "Context.useHook",
+                "powersgd_options_init_sized", "Context.useHook", "quantize_options_init_sized", "Context.useHook",
+                "local_sgd_options_init_sized", "Context.useLocalSgd", "outer_options_init_sized", "Averager.setOuter"};
         for (int i = 0; i < pairs.length; i += 2) made.put("ddp_" + pairs[i], pairs[i + 1]);
         return Map.copyOf(made);
     }

@@ -55,7 +55,7 @@ class ErrorsTest {
                 Map.entry("ddp_grad_ready()", "Context.gradReady"), Map.entry("ddp_finalize", "Context.finalizeStep"),
                 Map.entry("ddp_use_topk", "Context.useHook(\"topk\")"),
                 Map.entry("ddp_set_comm_hook", "Context.setHook"), Map.entry("ddp_group_create", "Group"),
-                Map.entry("ddp_group_free", "Group.close"), Map.entry("ddp_group_options_init", "GroupOptions"),
+                Map.entry("ddp_group_free", "Group.close"), Map.entry("ddp_group_options_init_sized", "GroupOptions"),
                 Map.entry("ddp_store_wait", "Store.await"), Map.entry("ddp_elastic_begin", "Elastic.begin"),
                 Map.entry("DDP_CONTEXT_JOIN", "join(true)"), Map.entry("DDP_CONTEXT_NO_REBUILD", "rebuild(false)"),
                 Map.entry("DDP_GROUP_DETERMINISTIC", "deterministic(true)"), Map.entry("DDP_PARAM_SPARSE", "sparse()"),
@@ -73,7 +73,7 @@ class ErrorsTest {
     void everyNameOfCHasOneOfJava() throws ReflectiveOperationException {
         Set<String> unused = Set.of("ddp_abi_version", "ddp_bytes_free", "ddp_context_param_count", "ddp_dtype_name",
                 "ddp_dtype_size", "ddp_error_bucket", "ddp_error_code", "ddp_error_free", "ddp_error_message",
-                "ddp_error_param", "ddp_error_rank", "ddp_error_step", "ddp_layout_free", "ddp_param_desc_init",
+                "ddp_error_param", "ddp_error_rank", "ddp_error_step", "ddp_layout_free", "ddp_param_desc_init_sized",
                 "ddp_status_name", "ddp_store_value_free", "ddp_text_free", "ddp_error_create");
         for (String name : Words.names()) {
             String word = Words.inJava(name);
