@@ -1,5 +1,5 @@
-# Install rules: what `cmake --install` puts where, in components: runtime, dev, tools, mpi, cuda, python, java and
-# julia (bindings/*). DdpPackage.cmake makes a .deb of each.
+# Install rules: what `cmake --install` puts where, in components: runtime, dev, tools, gloo, mpi, cuda, python, java
+# and julia (bindings/*). DdpPackage.cmake makes a .deb of each.
 include(CMakePackageConfigHelpers)
 
 if(DDP_SHARED)
@@ -21,18 +21,16 @@ if(PROJECT_IS_TOP_LEVEL)
   set(doc_dir ${CMAKE_INSTALL_DOCDIR})
 endif()
 install(FILES LICENSE DESTINATION ${doc_dir} COMPONENT runtime)
-if(DDP_MPI)
-  # Where lib/util/module.cc looks: beside libddp.so.
-  install(TARGETS ddp_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp COMPONENT mpi)
-  if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")
-    # On a cluster MPI often lies where only its own compiler looks.
-    set_target_properties(ddp_mpi PROPERTIES INSTALL_RPATH_USE_LINK_PATH TRUE)
+foreach(module ${DDP_MODULES})
+  if(TARGET ddp_${module})
+    # Where lib/util/module.cc looks: beside libddp.so.
+    install(TARGETS ddp_${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp COMPONENT ${module})
+    if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+      # On a cluster MPI often lies where only its own compiler looks.
+      set_target_properties(ddp_${module} PROPERTIES INSTALL_RPATH_USE_LINK_PATH TRUE)
+    endif()
   endif()
-endif()
-
-if(DDP_CUDA)
-  install(TARGETS ddp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp COMPONENT cuda)
-endif()
+endforeach()
 
 install(DIRECTORY include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
   FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
@@ -55,12 +53,7 @@ endforeach()
 
 # The libraries that libddp.a needs, and their folders, but for those in which every linker looks.
 set(DDP_LIBRARIES uv ssl crypto hwy)
-set(DDP_LIBRARY_FOLDERS)
-if(DDP_BUILD_GLOO)
-  list(PREPEND DDP_LIBRARIES gloo)
-  get_filename_component(DDP_LIBRARY_FOLDERS ${DDP_GLOO_LIBRARY} DIRECTORY)
-endif()
-list(APPEND DDP_LIBRARY_FOLDERS
+set(DDP_LIBRARY_FOLDERS
   ${DDP_UV_STATIC_LIBRARY_DIRS} ${DDP_SSL_STATIC_LIBRARY_DIRS} ${DDP_CRYPTO_STATIC_LIBRARY_DIRS} ${DDP_HWY_STATIC_LIBRARY_DIRS})
 list(REMOVE_DUPLICATES DDP_LIBRARY_FOLDERS)
 list(REMOVE_ITEM DDP_LIBRARY_FOLDERS ${CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES})

@@ -7,12 +7,11 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_VERBATIM_VARIABLES ON)
 set(CPACK_COMPONENTS_ALL runtime dev tools)
-if(DDP_MPI)
-  list(APPEND CPACK_COMPONENTS_ALL mpi)
-endif()
-if(DDP_CUDA)
-  list(APPEND CPACK_COMPONENTS_ALL cuda)
-endif()
+foreach(module ${DDP_MODULES})
+  if(TARGET ddp_${module})
+    list(APPEND CPACK_COMPONENTS_ALL ${module})
+  endif()
+endforeach()
 if(DDP_BUILD_PYTHON)
   list(APPEND CPACK_COMPONENTS_ALL python)
 endif()
@@ -44,7 +43,7 @@ set(CPACK_COMPONENT_DEV_DESCRIPTION
   "Headers, the static library, documentation, examples, and the files for pkg-config and CMake.")
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "${library_package} ${same_version}")
 # For programs that link libddp.a. The examples need zlib.
-set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS "libgloo-dev, libuv1-dev, libssl-dev, libhwy-dev, zlib1g-dev")
+set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS "libuv1-dev, libssl-dev, libhwy-dev, zlib1g-dev")
 
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME libddp-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
@@ -55,19 +54,18 @@ set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "${library_package} ${same_version}")
 # For reports, and for `ddp-bench peers`, which does without what is missing.
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "python3, python3-plotly, python3-torch, python3-matplotlib, openmpi-bin, libopenmpi-dev")
 
-# Apart from the library, which needs no MPI.
-set(CPACK_DEBIAN_MPI_PACKAGE_NAME libddp-mpi)
-set(CPACK_DEBIAN_MPI_PACKAGE_SECTION libs)
+# Modules, apart from the library, which needs nothing that they need. The driver of a GPU and NCCL are opened at run time, and often
+# come from elsewhere than Debian: no package is named for them.
+set(CPACK_COMPONENT_GLOO_DESCRIPTION "The backend gloo: collectives over TCP by the library Gloo.")
 set(CPACK_COMPONENT_MPI_DESCRIPTION "The backend mpi, for programs that mpirun starts.")
-set(CPACK_DEBIAN_MPI_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "${library_package} ${same_version}")
-
-# The driver and NCCL are opened at run time, and often come from elsewhere than Debian: no package is named for them.
-set(CPACK_DEBIAN_CUDA_PACKAGE_NAME libddp-cuda)
-set(CPACK_DEBIAN_CUDA_PACKAGE_SECTION libs)
 set(CPACK_COMPONENT_CUDA_DESCRIPTION "Gradients on NVIDIA GPUs, and the backend nccl.")
-set(CPACK_DEBIAN_CUDA_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "${library_package} ${same_version}")
+foreach(module ${DDP_MODULES})
+  string(TOUPPER ${module} component)
+  set(CPACK_DEBIAN_${component}_PACKAGE_NAME libddp-${module})
+  set(CPACK_DEBIAN_${component}_PACKAGE_SECTION libs)
+  set(CPACK_DEBIAN_${component}_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_${component}_PACKAGE_DEPENDS "${library_package} ${same_version}")
+endforeach()
 
 set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-ddp)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)

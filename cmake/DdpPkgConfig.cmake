@@ -5,9 +5,6 @@
 # one stays.
 set(needed ${DDP_UV_STATIC_LIBRARIES} ${DDP_SSL_STATIC_LIBRARIES} ${DDP_CRYPTO_STATIC_LIBRARIES} ${DDP_HWY_STATIC_LIBRARIES}
   ${DDP_CXX_RUNTIME} ${CMAKE_DL_LIBS})
-if(DDP_BUILD_GLOO)
-  list(PREPEND needed gloo)
-endif()
 list(REVERSE needed)
 list(REMOVE_DUPLICATES needed)
 list(REVERSE needed)

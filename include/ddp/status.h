@@ -97,7 +97,7 @@ DDP_API void ddp_error_free(ddp_error* error);
 /* The SONAME's number: docs/abi.md. */
 #define DDP_ABI_VERSION 0
 
-/* The loaded library's version ("0.1.0"), its DDP_ABI_VERSION, and what it has built in ("gloo tcp-store ..."). */
+/* The loaded library's version ("0.1.0"), its DDP_ABI_VERSION, and what it has built in ("tcp-store ..."). */
 DDP_API const char* ddp_version(void);
 DDP_API int32_t ddp_abi_version(void);
 DDP_API const char* ddp_features(void);

@@ -1,7 +1,6 @@
 #include "ddp/status.h"
 
 #include "capi/guard.h"
-#include "comm/registry.h"
 #include "util/version.h"
 
 using namespace libddp;
@@ -55,5 +54,5 @@ const char* ddp_features(void) {
 #else
 #define LIBDDP_FEATURES "tcp-store file-store modules"
 #endif
-    return has_gloo() ? "gloo " LIBDDP_FEATURES : LIBDDP_FEATURES;
+    return LIBDDP_FEATURES;
 }

@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "backends/common/topology.h"
-#include "backends/gloo/transport.h"
 #include "backends/hierarchical/transport.h"
 #include "backends/shm/transport.h"
 #include "backends/tcp/transport.h"
@@ -21,10 +20,6 @@ struct Registry {
     std::mutex mutex;
     std::map<std::string, const ddp_backend*> by_name{
         {"hierarchical", hierarchical_backend()}, {"shm", shm_backend()}, {"tcp", tcp_backend()}};
-
-    Registry() {
-        if (has_gloo()) by_name.emplace("gloo", gloo_backend());
-    }
 };
 
 Registry& registry() {
@@ -87,10 +82,6 @@ void require_usable(const std::string& name) {
 
 }  // namespace
 
-bool has_gloo() {
-    return gloo_backend() != nullptr;
-}
-
 void register_backend(const ddp_backend* backend) {
     check(backend);
     auto& r = registry();
@@ -123,13 +114,12 @@ const ddp_backend* find_backend(const std::string& name) {
     }
     std::string known = kAutoBackend;
     for (auto& [known_name, _] : r.by_name) known += ", " + known_name;
-    if (name == "gloo")
-        fail(DDP_ERROR_NOT_FOUND,
-             "this libddp was built without Gloo, as Python wheels are: take the backend 'tcp', which "
-             "also reaches other hosts, or build libddp from its source with DDP_BUILD_GLOO=ON (known: ",
-             known, ")");
+    const std::string module = module_of(name), help = how_to_get_module(module);
+    if (!help.empty())
+        fail(DDP_ERROR_NOT_FOUND, "backend '", name, "' needs the module libddp-", module, ".so: ", searched, help,
+             name == "gloo" ? "; the backend 'tcp' is built in, and reaches other hosts too" : "");
     fail(DDP_ERROR_NOT_FOUND, "backend '", name, "' is unknown (known: ", known, "), and there is no module libddp-",
-         module_of(name), ".so: ", searched);
+         module, ".so: ", searched);
 }
 
 const ddp_backend* choose_backend(const ddp_backend_host& host, std::string& why) {

@@ -10,9 +10,6 @@ namespace libddp {
 // Throws INVALID_ARGUMENT, ALREADY_EXISTS or UNSUPPORTED.
 void register_backend(const ddp_backend* backend);
 
-// Whether the backend gloo is built in (DDP_BUILD_GLOO).
-bool has_gloo();
-
 constexpr const char* kAutoBackend = "auto";
 
 // Null for "auto": what that is depends on where the ranks are. Throws NOT_FOUND with the names that exist and the folders that were searched.

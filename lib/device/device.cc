@@ -32,7 +32,7 @@ std::string fault_of(const ddp_device_module* module, ddp_device_kind kind) {
 
 [[noreturn]] void refuse_module(ddp_device_kind kind, const std::string& why) {
     fail(DDP_ERROR_UNSUPPORTED, "memory of the device kind ", kind_name(kind), " needs the module libddp-",
-         kind_name(kind), ".so: ", why);
+         kind_name(kind), ".so: ", why, how_to_get_module(kind_name(kind)));
 }
 
 const ddp_device_module& load(ddp_device_kind kind) {

@@ -53,12 +53,29 @@ struct Thread {
 };
 thread_local Thread here;
 
+std::atomic<const Source*> source{nullptr};  // null: this copy of the code has the check
+
+const Source* other() {
+    return source.load(std::memory_order_acquire);
+}
+
 }  // namespace
+
+const Source& own_source() {
+    static constexpr Source own{possible, wanted, asking, never_on_this_thread};
+    return own;
+}
+
+void ask(const Source& of) {
+    source.store(&of, std::memory_order_release);
+    detail::installed = true;
+}
 
 std::atomic<bool> detail::installed{false};
 
 bool detail::possible_here() {
     if (here.off > 0) return false;
+    if (const Source* o = other()) return o->possible();
     const Process& p = process();
     return !p.one_thread.load(std::memory_order_relaxed) || here.owns == p.generation.load(std::memory_order_relaxed);
 }
@@ -81,6 +98,7 @@ void install(Check check, void* user_data, void (*destroy)(void*), bool calling_
 
 bool wanted() {
     if (!possible()) return false;
+    if (const Source* o = other()) return o->wanted();
     const auto now = Clock::now();
     if (now - std::exchange(here.last_look, now) > kNewWait) here.last_asked = now;
     if (now - here.last_asked < kBetween) return false;
@@ -109,7 +127,8 @@ bool sleep(std::chrono::milliseconds duration, const Deadline& deadline) {
 }
 
 bool detail::asking_here() {
-    return here.asking;
+    const Source* o = other();
+    return o ? o->asking() : here.asking;
 }
 
 void refuse_inside_check() {
@@ -120,6 +139,7 @@ void refuse_inside_check() {
 
 void never_on_this_thread() {
     ++here.off;
+    if (const Source* o = other()) o->never_on_this_thread();
 }
 
 Off::Off() {

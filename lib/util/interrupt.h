@@ -47,6 +47,18 @@ void refuse_inside_check();
 // This thread is one of libddp's: never asks.
 void never_on_this_thread();
 
+// A module has this code a second time, but the program knows libddp's alone.
+struct Source {
+    bool (*possible)();
+    bool (*wanted)();
+    bool (*asking)();
+    void (*never_on_this_thread)();
+};
+// That of this copy of the code.
+const Source& own_source();
+// From now on this copy asks another one, which stays loaded.
+void ask(const Source& source);
+
 // No wait of the calling thread asks while this object lives.
 class Off {
 public:

@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "util/error.h"
 #include "util/printable.h"
 #include "util/text.h"
+#include "util/version.h"
 
 namespace libddp {
 namespace {
@@ -119,7 +122,27 @@ void* load_from(const std::string& path, std::string* why) {
     return module;
 }
 
+// What of ours the module asks for; several times if it is loaded several times.
+void begin(void* module) {
+    static const ModuleServices services{kVersion, &interrupt::own_source()};
+    using Begin = void(const ModuleServices*);
+    if (auto* given = reinterpret_cast<Begin*>(dlsym(module, "ddp_module_begin"))) given(&services);
+}
+
 }  // namespace
+
+void begin_module(const ModuleServices& services) {
+    if (std::strcmp(services.version, kVersion) == 0) interrupt::ask(*services.interrupts);
+}
+
+std::string how_to_get_module(const std::string& name) {
+    static constexpr std::array<std::string_view, 4> kOurs{"cuda", "etcd", "gloo", "mpi"};
+    if (std::find(kOurs.begin(), kOurs.end(), name) == kOurs.end()) return "";
+    std::string option = "DDP_BUILD_" + name;
+    for (char& c : option)
+        if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+    return str("; install the Debian package libddp-", name, ", or build libddp with ", option, "=ON");
+}
 
 void* load_module_entry(const std::string& name, const char* entry, std::string* searched) {
     if (!is_name(name)) {
@@ -133,7 +156,10 @@ void* load_module_entry(const std::string& name, const char* entry, std::string*
             const bool check = geteuid() == 0 && !ours;
             void* module = check ? load_checked(folder, path, &why) : load_from(path, &why);
             void* function = module ? dlsym(module, entry) : nullptr;
-            if (function) return function;
+            if (function) {
+                begin(module);
+                return function;
+            }
             if (module) why = str("it does not export ", entry);
         }
         *searched += str(searched->empty() ? "" : "; ", path, ": ", why);

@@ -95,7 +95,7 @@ TEST(BadGroup, Create) {
         {"negative timeout", kInvalid, {"timeout_ms is -1"}, with([](auto& o) { o.timeout_ms = -1; })},
         {"unknown flags", DDP_ERROR_UNSUPPORTED, {"flags", "0x80"}, with([](auto& o) { o.flags = 0x81; })},
         {"too many groups", kInvalid, {"round_robin is 65"}, with([](auto& o) { o.round_robin = 65; })},
-        {"unknown backend", DDP_ERROR_NOT_FOUND, {"'carrier-pigeon'", "gloo"}, with([](auto& o) {
+        {"unknown backend", DDP_ERROR_NOT_FOUND, {"'carrier-pigeon'", "tcp"}, with([](auto& o) {
              o.backend = "carrier-pigeon";
          })},
         {"a path as backend", DDP_ERROR_NOT_FOUND, {"../x"}, with([](auto& o) { o.backend = "../x"; })},

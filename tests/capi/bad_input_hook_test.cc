@@ -199,7 +199,7 @@ TEST(BadBackend, Register) {
              b.allocate = [](void*, size_t, ddp_device, void**, ddp_backend_failure*) -> ddp_status { return DDP_OK; };
          })},
         {"deallocate alone", kInvalid, {"allocate"}, with([](auto& b) { b.deallocate = [](void*, void*) {}; })},
-        {"built in", DDP_ERROR_ALREADY_EXISTS, {"'gloo'"}, with([](auto& b) { b.name = "gloo"; })},
+        {"built in", DDP_ERROR_ALREADY_EXISTS, {"'tcp'"}, with([](auto& b) { b.name = "tcp"; })},
     });
     register_thread_backend();
     expect_refused({{"twice", DDP_ERROR_ALREADY_EXISTS, {"'threads'"}, with([](auto& b) { b.name = "threads"; })}});

@@ -1,6 +1,7 @@
 // The program's calls of groups, collectives and works.
 #include <cstring>
 
+#include "backends/gloo/transport.h"
 #include "fuzz/program.h"
 
 namespace fuzz {
@@ -129,6 +130,8 @@ void Program::groups() {
     options.rank = odd() ? bytes_.number<std::int32_t>() : 0;
     options.world_size = odd() ? -static_cast<std::int32_t>(bytes_.byte()) : 1;  // more than one would wait for others
     options.timeout_ms = odd() ? -static_cast<std::int64_t>(bytes_.byte()) : 1000;
+    static const ddp_status gloo = ddp_backend_register(libddp::gloo_backend(), nullptr);
+    check(gloo == DDP_OK, "gloo is no backend");
     const std::string backend = text({"shm", "gloo", "hierarchical", "auto", "none"});
     const std::string settings = text({"", "algorithm=ring", "lanes=2", "nonsense=1", "algorithm=direct,lanes=9"});
     const std::string name(bytes_.piece(10));

@@ -34,4 +34,4 @@ refused() {
 }
 refused "it has no component 'mpi': there are shared and static" -DLIBRARY=mpi
 refused "libddp.a needs libuv, which was not found: install it, or set DDP_UV_LIBRARY" \
-    -DLIBRARY=static -DCMAKE_FIND_ROOT_PATH=/none -DCMAKE_FIND_ROOT_PATH_MODE_LIBRARY=ONLY -DDDP_GLOO_LIBRARY=/gloo
+    -DLIBRARY=static -DCMAKE_FIND_ROOT_PATH=/none -DCMAKE_FIND_ROOT_PATH_MODE_LIBRARY=ONLY

@@ -68,9 +68,11 @@ for backend in none wrong; do
     esac
     [[ $said == *"$expected"* ]] || complain "a static program said '$said', not '$expected'"
 done
+modules=
+eval "modules=$(pkg-config --variable=moduledir ddp)"
+said=$(DDP_MODULE_PATH="$modules" timeout 60 "$prefix/bin/ddprun" -n 2 ./ranks gloo 2>&1) || complain "a static program over Gloo: $said"
+[[ $said == *"over gloo: sum 3"* ]] || complain "a static program over Gloo said: $said"
 if [[ ${#mpi[@]} -gt 0 ]]; then
-    modules=
-    eval "modules=$(pkg-config --variable=moduledir ddp)"
     said=$(DDP_MODULE_PATH="$modules" timeout 60 "${mpi[@]}" ./ranks mpi 2>&1) || complain "a static program over MPI: $said"
     [[ $said == *"over mpi: sum 3"* ]] || complain "a static program over MPI said: $said"
 fi

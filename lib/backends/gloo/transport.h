@@ -62,7 +62,7 @@ private:
 
 namespace libddp {
 
-// The Gloo backend: collectives between hosts over TCP. Null in a build without Gloo.
+// The Gloo backend: collectives between hosts over TCP.
 const ddp_backend* gloo_backend();
 
 }  // namespace libddp

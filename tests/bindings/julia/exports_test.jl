@@ -17,7 +17,7 @@ const C = DDP.LibDDP
     @test all(name -> Libdl.dlsym(library, name; throw_error=false) !== nothing, calls)
     @test C.ddp_abi_version() == C.DDP_ABI_VERSION
     @test version() == VersionNumber(C.DDP_VERSION_MAJOR, C.DDP_VERSION_MINOR, C.DDP_VERSION_PATCH)
-    @test occursin("gloo", features())
+    @test occursin("tcp-store", features())
 end
 
 @testset "constants" begin

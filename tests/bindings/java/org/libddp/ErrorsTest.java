@@ -391,7 +391,7 @@ class ErrorsTest {
     @Test
     void facts() {
         assertEquals(Integer.toString(ddp.DDP_VERSION_MAJOR), Ddp.version().split("\\.")[0]);
-        assertTrue(Ddp.features().contains("gloo"));
+        assertTrue(Ddp.features().contains("tcp-store"));
         assertTrue(Ddp.backendAvailable("shm"));
         assertFalse(Ddp.backendAvailable("nothing"));
         assertTrue(Environment.get().isEmpty());
