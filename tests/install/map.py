@@ -3,6 +3,7 @@
 
 - Every folder of lib/ that holds source files has a row in the section "Map", and every row names such a folder.
 - The arrows of that section are those of layers.py.
+- Each function in the table above the map is called or defined in a file of its row.
 - Every file that the page names exists: as a path from the root, lib/, include/ or include/ddp/, or in a row of the map from the
   folder of that row.
 - The glossary names at most 30 nouns, each once. It is closed: a new noun replaces an old one.
@@ -95,6 +96,21 @@ def examine_glossary(line, body):
         yield line, f"the glossary has '{noun}' more than once"
 
 
+def examine_places(root, text):
+    """The table "Where is", above the first section."""
+    head = SECTION.split(text)[0]
+    found = list(rows(head))
+    if not found:
+        yield 1, "there is no table that says where things are"
+    for _, place in found:
+        names = re.findall(r"`([^`]+)`", place)
+        code = "".join((root / "lib" / name).read_text(encoding="utf-8") for name in names if (root / "lib" / name).is_file())
+        for name in [name for name in names if not FILE.fullmatch(name)]:
+            if not re.search(rf"\b{name}\(", code):
+                line = text[:text.index(place)].count("\n") + 1
+                yield line, f"no file of this row defines or calls {name}"
+
+
 def words(text):
     return len([word for word in text.split() if word.strip("|-")])
 
@@ -111,6 +127,7 @@ def examine(root, text):
     yield from examine_arrows(*found["Map"])
     yield from examine_glossary(*found["Glossary"])
     yield from examine_files(root, text)
+    yield from examine_places(root, text)
 
 
 def main():
