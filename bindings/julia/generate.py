@@ -41,7 +41,7 @@ def attributes(node):
 
 
 def julia_type(swig_type):
-    """Of SWIG's notation, outside in: "p.q(const).char" is a pointer to const char."""
+    """Translates SWIG's notation, outside in: "p.q(const).char" is a pointer to const char."""
     if match := re.fullmatch(r"q\(const\)\.(.*)", swig_type):
         return julia_type(match[1])
     if re.match(r"p\.f\(", swig_type):

@@ -6,7 +6,7 @@
 The first argument says where the processes meet (init_method). Without it the launcher's store is used. SIGTERM makes a
 process leave without losing a step.
 
-What differs from mnist.py: job.begin says which step comes and who takes part. The sampler gives this rank's digits of that
+Unlike in mnist.py, job.begin says which step comes and who takes part. The sampler gives this rank's digits of that
 step, so that no digit of an epoch comes twice or never, whoever comes and goes. The global batch stays the same; the ranks
 divide it, and weigh their mean gradients by the digits that each has taken. A call that fails because a rank is lost ends
 the step, and the loop begins anew.

@@ -4,7 +4,7 @@
     python3 mnist.py                           one process
     ddprun -n 4 python3 mnist.py               four processes, the same training in a fraction of the time
 
-What libddp does here: Trainer.share registers the parameters, ctx.grad_ready says that a gradient is complete, and
+libddp's part: Trainer.share registers the parameters, ctx.grad_ready says that a gradient is complete, and
 Trainer.epoch calls ctx.step_begin before the forward and ctx.finalize after the backward pass. All else is the same as
 without it.
 

@@ -210,7 +210,7 @@ class RulesTest(unittest.TestCase):
         self.assertEqual([figure.at_most(ours, 1, 2, "x")[0] for ours in (1, 2, 2.1)], list(figure.VERDICTS[:3]))
 
     def verdicts(self, judge, *calls):
-        """What a rule says of each call's arguments."""
+        """The verdicts of a rule for each call's arguments."""
         made = figure.Figure("0", "x")
         with contextlib.redirect_stdout(None):
             for arguments in calls:

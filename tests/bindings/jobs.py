@@ -20,7 +20,7 @@ def accuracy(output):
 
 
 class ExamplesCase(unittest.TestCase):
-    """What the examples of every language must do."""
+    """The requirements on the examples of every language."""
 
     timeout_s = 150  # for one job
 

@@ -42,7 +42,7 @@ def rows_of(page):
 
 
 def check_row(folder, cell, named):
-    """What is wrong with a row. Adds the tests that it names to `named`."""
+    """The faults of a row. Adds the tests that it names to `named`."""
     path = None
     tests = 0
     for span in SPAN.findall(cell):

@@ -39,7 +39,7 @@ class Place:
         return torch.cuda.stream(torch.cuda.ExternalStream(bucket.stream, device=self.device))
 
     def late(self):
-        """What follows on the current stream is not there yet."""
+        """Delays the current stream, so that later work on it is not there yet."""
         if self.on_gpu:
             torch.cuda._sleep(LATE)
 

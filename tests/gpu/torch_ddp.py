@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a step costs PyTorch's DistributedDataParallel on one GPU, in a world of one, for the gradients of a model:
+"""The cost of a step of PyTorch's DistributedDataParallel on one GPU, in a world of one, for the gradients of a model:
 
     ddp-bench models --model resnet50 | torch_ddp.py NAME [--view] [--powersgd RANK]
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that no line of a comment begins with a word that stands for a thing instead of naming it: What, Who, Those, Of.
+"""Checks that no line of a comment, and no documentation string, begins with a word that stands for a thing instead of naming
+it: What, Who, Those, Of.
 
 A reader who meets "What earlier steps left out" has to guess the subject. "The error feedback of earlier steps" names it.
 
@@ -13,10 +14,10 @@ FOLDERS = ("bindings", "cmake", "docs/site", "examples", "include", "lib", "test
 SOURCES = {".c", ".cc", ".cmake", ".cu", ".cuh", ".go", ".h", ".hpp", ".i", ".java", ".jl", ".py", ".rs", ".sh", ".txt", ""}
 NOT_YET = ("include/", "lib/backends/gloo/", "lib/capi/", "lib/comm/", "lib/core/", "lib/record/", "lib/rendezvous/", "tests/abi/", "tools/why/")
 FETCHED = ("examples/c/llm.c/source",)
-BEGINNING = re.compile(r"(?:(?:^|\s)(?://+<?|#+|/\*+)|^\s*\*)\s+(What|Who|Whoever|Whose|Those|That of|Of)\b")
+BEGINNING = re.compile(r"(?:(?:^|\s)(?://+<?|#+|/\*+)\s+|^\s*\*\s+|^\s*\"\"\")(What|Who|Whoever|Whose|Those|That of|Of)\b")
 
 WRONG = ("// What is left.", "    int left = 0;  // Of all.", "/* Whose it is. */", " * Those of the group.", "# Who waits.", "/** That of a part. */",
-         "#   Whoever asks.")
+         "#   Whoever asks.", '    """What it does."""')
 FINE = ("// whose bits", "// Offset of a row", "// Of_type", "// The rest, of what is left. Who waits", 'text = "What is left"',
         "WhatIsLeft();  // as above", "a * Of", "http://What")
 

@@ -137,7 +137,7 @@ def faults_of(path, text):
 
 
 def tracked_files(root):
-    """What git tracks or would track; without git (an unpacked source archive), every file outside the build folders."""
+    """The files that git tracks or would track; without git (an unpacked source archive), every file outside the build folders."""
     if shutil.which("git"):
         listed = subprocess.run(
             ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True)

@@ -166,7 +166,7 @@ WRONG = {
 
 
 def self_test():
-    """What is wrong with this script."""
+    """The faults of this script itself."""
     faults, count, files = examine((1, RIGHT), SOURCE.get, True)
     if (faults, count, files) != ([], 5, 2):
         yield f"the right diagram has {count} calls in {files} files and these faults: {faults}"

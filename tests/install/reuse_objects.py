@@ -3,7 +3,7 @@
 
     reuse_objects.py COMPILE_COMMANDS.JSON COMPILER ARGUMENTS...
 
-What may differ are warnings, debugging information and whether common headers were compiled before. A file of that build that is to be
+Warnings, debugging information and whether common headers were compiled before may differ. A file of that build that is to be
 compiled in any other way is an error: then the code of libddp would depend on who builds it. Other files are compiled. CMake's files
 of several sources (CMAKE_UNITY_BUILD) are the same where they include the same sources.
 """
@@ -37,7 +37,7 @@ def parse(arguments):
 
 
 def sources_of(file):
-    """What is compiled with this file."""
+    """The names of files that are compiled with this file."""
     if "/Unity/unity_" not in file:
         return [file]
     return re.findall(r'^#include "(.*)"$', pathlib.Path(file).read_text(), re.MULTILINE)

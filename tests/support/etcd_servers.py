@@ -20,7 +20,7 @@ def what_is_missing():
 
 
 def data_parent():
-    """Of the servers' folders: they wait for their disk at every write, and one that is busy may take seconds for that."""
+    """The parent of the servers' folders: they wait for their disk at every write, and a busy disk may take seconds for that."""
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ENOUGH:
         return MEMORY
     return tempfile.gettempdir()

@@ -1,4 +1,4 @@
-"""What one figure of the paper becomes here: its data, its pictures, and what the paper claims beside what was measured."""
+"""A figure of the paper, measured here: its data, its pictures, and the paper's claims beside the measurements."""
 import pathlib
 import sys
 from dataclasses import asdict, dataclass, field

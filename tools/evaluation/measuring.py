@@ -67,7 +67,7 @@ def binding_of(options):
 
 
 def prepare_environment(options):
-    """Of all programs that are started: where the package ddp is, and connections that are as the paper's and Gloo's, not encrypted."""
+    """Sets the environment of all programs: where the package ddp is, and connections without encryption, as the paper's and Gloo's."""
     os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [binding_of(options), os.environ.get("PYTHONPATH", "")])),
                       PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", DDP_WIRE="plain")
 
@@ -125,7 +125,7 @@ class Bench:
         return self.figure.keep(running.rows_of(self.job(hosts, ranks, words)))
 
     def job(self, hosts, ranks, words):
-        """What a program prints that runs under ddprun, with so many ranks on each host; without hosts all on this one."""
+        """The output of a program under ddprun, with so many ranks on each host; without hosts all on this one."""
         if hosts is None:
             return self.output_of([self.ddprun, "-n", str(2 * ranks), "--no-tag", *words])
         self.figure.command([self.ddprun, "--nnodes", 2, "-n", ranks, *words], "on each host: ")
@@ -197,7 +197,7 @@ class Bench:
         return {name: math.prod(map(int, extents)) for name, *extents in words}
 
     def wire_ms(self, model):
-        """What the gradients of a model need on the link, if nothing else takes time."""
+        """The time that the gradients of a model need on the link, if nothing else takes time."""
         return 1e3 * 32 * sum(self.elements_of(model).values()) / (namespaces.PAYLOAD * bits_a_second(self.options.rate))
 
     def network(self):

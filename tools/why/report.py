@@ -262,7 +262,7 @@ def step_times(page, context, slow):
 
 
 def averages(rank):
-    """Of the steps that begin and end in the record."""
+    """The means over the steps that begin and end in the record."""
     keys = [key for key, _, _ in PARTS] + [OVERLAPPED[0], "step_ns", "gradient_bytes", "sent_bytes"]
     whole = [i for i, ns in enumerate(rank["step_ns"]) if ns is not None]
     return {key: mean([rank[key][i] for i in whole]) for key in keys}

@@ -75,8 +75,8 @@ memory_of(what, other, dtype=nothing; on_gpu::Bool=false) =
     throw(ArgumentError("$what: an array is expected, not a $(typeof(other))"))
 
 """
-What keeps an array's memory where it is as long as it is held. A Vector whose data another array shares cannot be resized,
-which would move them.
+An object that keeps an array's memory where it is as long as it is held. A Vector whose data another array shares cannot be
+resized, which would move them.
 """
 held(array::Vector) = (array, reshape(array, length(array), 1))
 held(array::AbstractArray) = parent(array) === array ? array : (array, held(parent(array)))

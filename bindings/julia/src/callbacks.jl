@@ -169,7 +169,7 @@ void_lent(lent::Vector{Any}) = foreach(each -> each.kind == BORROWED && close(ea
 drop_lent(lent::Vector{Any}) = (void_lent(lent); empty!(lent))
 
 """
-What was lent is void. well: all operations of the step have ended. Otherwise one may go on for a while. Then a later step, or the end
+Ends the validity of lent objects. well: all operations of the step have ended. Otherwise one may go on for a while. Then a later step, or the end
 of the context, drops the arrays that it uses.
 """
 function end_step(handle::Handle, well::Bool)

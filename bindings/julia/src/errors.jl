@@ -3,7 +3,7 @@
 """
     DDPError
 
-What libddp reports. `status`: a DDP.LibDDP.DDP_ERROR_* value; `message`: a sentence; `rank`: which rank caused it;
+An error of libddp. `status`: a DDP.LibDDP.DDP_ERROR_* value; `message`: a sentence; `rank`: which rank caused it;
 `parameter`, `bucket`: what it is about, by index from 0; `step`: in which step. Those that are not known are `nothing`.
 """
 struct DDPError <: Exception

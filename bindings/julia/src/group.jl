@@ -3,7 +3,7 @@
 """
     environment()
 
-What a launcher told this process: a named tuple of rank, world_size, local_rank, local_world_size, restart and launcher; `nothing`
+The facts that a launcher told this process: a named tuple of rank, world_size, local_rank, local_world_size, restart and launcher; `nothing`
 without a launcher.
 """
 function environment()

@@ -51,7 +51,7 @@ __version__ = _ddp.ddp_version()
 
 
 def features() -> str:
-    """What the library was built with: words separated by spaces."""
+    """The features that the library was built with: words separated by spaces."""
     return _ddp.ddp_features()
 
 

@@ -14,7 +14,7 @@ from ._errors import InvalidStateError
 
 
 class _Owner(Protocol):
-    """What a parameter asks of its context."""
+    """The calls of a parameter on its context."""
 
     grad_ready: Callable[[int], None]
 

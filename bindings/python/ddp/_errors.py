@@ -9,7 +9,7 @@ from ._words import in_python
 
 
 class Error(Exception):
-    """What libddp reports: a sentence, and what it names.
+    """An error of libddp: a sentence, and the facts that it names.
 
     status: the DDP_ERROR_* value. rank: which rank caused it. param, bucket: what it is about, by index. step: in which
     step. Those that are not known are None.

@@ -1,4 +1,4 @@
-"""What hooks of ddp.torch see of a bucket, and the optimizers that step in the backward pass."""
+"""The view of ddp.torch's hooks on a bucket, and the optimizers that step in the backward pass."""
 # mypy: ignore-errors
 # PyTorch may not be there, and its types differ between versions.
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .work import name_of
 
 
 class GradBucket:
-    """What a hook of register_comm_hook sees: torch.distributed.GradBucket."""
+    """The argument of a hook of register_comm_hook: torch.distributed.GradBucket."""
 
     def __init__(self, bucket, tensors, orders):
         self._bucket, self._tensors, self._orders = bucket, tensors, orders

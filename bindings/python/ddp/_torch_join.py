@@ -44,7 +44,7 @@ def forward_begins(parallel):
 
 
 class Joined(JoinHook):
-    """What a rank without more inputs does."""
+    """The steps of a rank without more inputs."""
 
     def __init__(self, parallel, divide_by_initial_world_size):
         self._parallel = parallel

@@ -1,4 +1,4 @@
-"""What ddp.torch reads of a module: its tensors, how they lie in memory, and whether they are still those that were registered."""
+"""The view of ddp.torch on a module: its tensors, how they lie in memory, and whether they are still the registered ones."""
 # mypy: ignore-errors
 # PyTorch may not be there, and its types differ between versions.
 from __future__ import annotations

@@ -552,7 +552,7 @@ def _reach(reference, output, _):
 
 
 class Reducer:
-    """What libraries need of PyTorch's reducer."""
+    """The part of PyTorch's reducer that other libraries call."""
 
     def __init__(self, begin):
         self.prepare_for_backward = begin

@@ -1,4 +1,4 @@
-"""What libddp says, in Python's words: its messages name functions and constants of C.
+"""libddp's messages in Python's words: they name functions and constants of C.
 
 SWIG's module knows every such name, and the classes of this package say which of their methods calls which function.
 """

@@ -1,4 +1,4 @@
-"""What communication hooks see (ddp/hook.h)."""
+"""The bucket that communication hooks see (ddp/hook.h)."""
 from __future__ import annotations
 
 import dataclasses
@@ -56,7 +56,7 @@ class Bucket:
 
     @property
     def op(self) -> int:
-        """What to apply over ranks: ddp.AVG or ddp.SUM."""
+        """The operation to apply over ranks: ddp.AVG or ddp.SUM."""
         return _ddp.ddp_bucket_op(self._handle)
 
     @property

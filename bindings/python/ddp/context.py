@@ -313,7 +313,7 @@ class Context(DeviceMethods, HookMethods):
         return [self.parameters[param] for param in found]
 
     def stats(self) -> Stats:
-        """What the context has done, and how long it took."""
+        """The counts and times of the context."""
         values = _ddp.ddp_stats()
         _ddp.ddp_stats_get(self._handle, values)
         return Stats.of(values)

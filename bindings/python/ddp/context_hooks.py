@@ -67,7 +67,7 @@ class HookMethods(ContextState):
 
     def _callback(self, name: str, function: Optional[Function], arguments: Function,
                   checked: Function = checked_nothing) -> Optional[Function]:
-        """What C calls: function(*arguments(context, ...)), and what it returned as `checked` has it."""
+        """The function for C to call: function(*arguments(context, ...)), and its result as `checked` has it."""
         if function is None:
             return None
         if not callable(function):

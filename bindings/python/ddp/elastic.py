@@ -15,7 +15,7 @@ from .store import Store
 
 @dataclasses.dataclass(frozen=True)
 class ElasticStep:
-    """What Elastic.begin says of a step: ddp_elastic_step."""
+    """The facts of a step from Elastic.begin: ddp_elastic_step."""
 
     step: int
     roster: int
@@ -124,7 +124,7 @@ class Elastic:
 
 
 def _bytes_of(what: str, state: Any) -> Memory:
-    """Of elements of any type, if it is a buffer; else what memory_of knows."""
+    """The bytes of a buffer with elements of any type; of anything else, as memory_of takes it."""
     try:
         state = memoryview(state).cast("B")
     except (TypeError, ValueError, NotImplementedError):

@@ -19,7 +19,7 @@ _open: "weakref.WeakSet[Any]" = weakref.WeakSet()  # groups, and elastic jobs
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """What a launcher told this process."""
+    """The facts that a launcher told this process."""
 
     rank: int
     world_size: int
@@ -30,7 +30,7 @@ class Environment:
 
 
 def environment() -> Optional[Environment]:
-    """What a launcher told this process, or None without a launcher."""
+    """The facts that a launcher told this process, or None without a launcher."""
     told = _ddp.ddp_environment()
     try:
         _ddp.ddp_environment_get(told)
@@ -50,7 +50,7 @@ def backend_available(name: str) -> bool:
 def group_options(init_method: Optional[str], *, backend: Optional[str], backend_options: Optional[str],
                   timeout: Optional[float], name: Optional[str], store: Optional[Store], secret: Optional[str],
                   deterministic: bool, match_check: bool, insecure: bool) -> Any:
-    """What groups and elastic jobs are made with."""
+    """The options of groups and elastic jobs."""
     options = _ddp.ddp_group_options()
     options.init_method = init_method
     options.backend = backend

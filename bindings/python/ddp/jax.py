@@ -164,7 +164,7 @@ def _on_one_cpu():
 
 
 def _device_count(axis_context):
-    """Of what JAX compiles for, in any of the ways in which it says so."""
+    """The number of devices that JAX compiles for, in any of the ways in which it says so."""
     for path in ("num_devices", "mesh.size", "axis_env.nreps"):
         try:
             return operator.attrgetter(path)(axis_context)

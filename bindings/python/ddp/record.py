@@ -1,4 +1,4 @@
-"""What the program adds to the record of this process (ddp/record.h), and a signal for a rank that the others wait for."""
+"""The program's own entries in the record of this process (ddp/record.h), and a signal for a rank that the others wait for."""
 from __future__ import annotations
 
 import contextlib

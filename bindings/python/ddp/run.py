@@ -32,7 +32,7 @@ def main(arguments: List[str]) -> NoReturn:
 
 
 def command() -> NoReturn:
-    """What the command ddprun of a wheel calls."""
+    """The entry of the command ddprun of a wheel."""
     main(sys.argv[1:])
 
 

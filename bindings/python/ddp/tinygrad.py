@@ -144,7 +144,7 @@ def _layout(tensor):
 
 
 def _facts(tensor):
-    """What must stay as it was registered."""
+    """The facts of a tensor that must stay as they were registered."""
     return f"{_layout(tensor)}, {'trained' if _is_trained(tensor) else 'not trained'}"
 
 

@@ -219,7 +219,7 @@ class DistributedDataParallel(nn.Module):
 
     @property
     def reducer(self):
-        """What libraries that call PyTorch's reducer need: prepare_for_backward(outputs) begins a step without forward()."""
+        """The part of PyTorch's reducer that other libraries call: prepare_for_backward(outputs) begins a step without forward()."""
         return Reducer(lambda outputs: self._arm(outputs, True))
 
     def will_sync_module_buffers(self):
@@ -321,7 +321,7 @@ class DistributedDataParallel(nn.Module):
         self._steps.after_mean = self._optimizer.step
 
     def _get_ddp_logging_data(self):
-        """What PyTorch's class logs, as far as there is such a thing here. Times are in nanoseconds."""
+        """The facts that PyTorch's class logs, as far as there is such a thing here. Times are in nanoseconds."""
         tensors, context, stats = self._steps.tensors, self._steps.context, self._steps.context.stats()
         data = {
             "world_size": self.process_group.world_size, "rank": self.process_group.rank, "backend_name": self.process_group.backend,

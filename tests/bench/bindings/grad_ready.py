@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ddp_grad_ready costs from Python: nanoseconds a call, the best of several rounds, without and with the call's overhead in
+"""The cost of ddp_grad_ready from Python: nanoseconds a call, the best of several rounds, without and with the call's overhead in
 a loop. The gradients are views of one element in one bucket, so that nothing is copied and nothing is sent meanwhile.
 
     grad_ready.py [--limit-ns N]      ends with status 1 if the best round took longer

@@ -21,7 +21,7 @@ BATCH = 256
 
 
 class Recorder:
-    """What happens in a step, in microseconds of one clock."""
+    """The events of a step, in microseconds of one clock."""
 
     def __init__(self):
         self.events = []

@@ -49,7 +49,7 @@ def next_row(process):
 
 
 def row_of(process, world):
-    """What a rank says of the next roster of so many ranks."""
+    """The line of a rank about the next roster of so many ranks."""
     while True:
         row = next_row(process)
         if row["world"] == world:

@@ -23,7 +23,7 @@ class Logs:
         return path.read_text(encoding="utf-8")
 
     def fact(self, name):
-        """Of all runs that have written here, which must have been of one commit."""
+        """The fact as all runs here have written it, which must have been of one commit."""
         found = re.findall(rf"^{name} +(.*)$", (self.folder / "summary.txt").read_text(encoding="utf-8"), re.MULTILINE)
         if name == "commit" and len(set(found)) > 1:
             raise running.Missing(f"{self.folder} has logs of several commits: {', '.join(sorted(set(found)))}")
@@ -39,7 +39,7 @@ class Logs:
         return [dict(zip(names, re.split(r"  +", line.strip()))) for line in lines[head + 1:] if line.strip()]
 
     def torch(self, step):
-        """What torch_ddp.py has printed."""
+        """The output of torch_ddp.py."""
         return {name: float(value) for name, value in re.findall(r"(\w+_ms) ([\d.]+)", self.text(step))}
 
 

@@ -178,7 +178,7 @@ def crowd(section, options):
 
 
 def join(section, options):
-    """What a rank of a large job holds, and how long all take to join."""
+    """The descriptors and threads of a rank of a large job, and the time for all to join."""
     world, backends, figures = 8 if options.quick else 64, ("tcp", "gloo"), ("median_ms", "descriptors", "threads")
 
     def measure(backend):

@@ -211,7 +211,7 @@ def tcp_ms(hosts, options, size):
 
 
 def gcm_ms(section, size):
-    """What AES-128-GCM alone takes to encrypt and decrypt what a rank sends and receives, on one processor; None without openssl."""
+    """The time of AES-128-GCM alone to encrypt and decrypt the bytes that a rank sends and receives, on one processor; None without openssl."""
     command = ["openssl", "speed", "-elapsed", "-seconds", "1", "-bytes", "16384", "-evp", "aes-128-gcm", "-mr"]
     try:
         status, output = processes.run(command, 60)

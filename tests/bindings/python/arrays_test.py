@@ -13,7 +13,7 @@ import support
 
 
 class Capsule:
-    """What hands out a capsule that it was given."""
+    """An array that hands out a capsule that it was given."""
 
     def __init__(self, capsule):
         self._capsule = capsule

@@ -1,4 +1,4 @@
-"""What is made is freed, and a garbage collector may run at any moment."""
+"""Every object that is made is freed, and a garbage collector may run at any moment."""
 import gc
 import threading
 import unittest
@@ -43,7 +43,7 @@ class Lifetime(unittest.TestCase):
         del kept
 
     def assert_flat(self, what, work):
-        """What leaks grows in every round; the interpreter's own memory and the stacks of threads do not."""
+        """A leak grows in every round; the interpreter's own memory and the stacks of threads do not."""
         for _ in range(4):
             gc.collect()
             before = resident_kib()

@@ -13,7 +13,7 @@ import support
 
 
 def values(rank, size=1000):
-    """What a rank gives: whole numbers, which add without rounding."""
+    """The numbers that a rank gives: whole ones, which add without rounding."""
     return ((np.arange(size) * 7 + rank * 13) % 32).astype("f4")
 
 
@@ -446,7 +446,7 @@ class Ranks(unittest.TestCase):
         self.assertEqual([array() for array in given], [None] * len(given))
 
     def test_join_lets_go_of_past_steps(self):
-        """Of what the hook gave to their operations. The last rank is the one with inputs."""
+        """Arrays that the hook gave to the operations of past steps are freed. The last rank is the one with inputs."""
         alive, most = weakref.WeakSet(), 0
 
         def hook(group, bucket):

@@ -48,7 +48,7 @@ def train(model, group, part, parallel=None):
 
 
 class Trained:
-    """What is trained of a network."""
+    """The trained tensors of a network."""
 
     def __init__(self, network):
         self.first, self.again, self.last = network.first, network.again, network.last
@@ -78,7 +78,7 @@ class Tinygrad(unittest.TestCase):
         self.check_one(weight, lambda weight: weight.cast(dtypes.float32).sum() * (3.0 + self.group.rank), (5, 3), dtypes.bfloat16)
 
     def check_one(self, tensor, loss, shape, dtype):
-        """Of a tensor that is 2 on rank 0, and whose gradient is 3 more than the rank."""
+        """Averages a tensor that is 2 on rank 0, and whose gradient is 3 more than the rank."""
         parallel = DataParallel([tensor], self.group)
         np.testing.assert_array_equal(tensor.numpy(), np.full(shape, 2))
         for _ in range(2):
@@ -187,7 +187,7 @@ class Tinygrad(unittest.TestCase):
             parallel.close()
 
     def test_changed_models(self):
-        """What is no longer what was registered is an error, before any rank waits."""
+        """A tensor that is no longer the registered one is an error, before any rank waits."""
         def replace(model):
             model.first.weight = Tensor(model.first.weight.numpy())
 

@@ -253,7 +253,7 @@ class Adapter(unittest.TestCase):
                 self.assertLess((module.layers["right"].weight.grad - expected).abs().max().item(), 1e-6)
 
     def test_unused_after_a_backward_pass_without_zero_grad(self):
-        """What a .grad has from earlier backward passes counts whole, also on ranks that do not use it now."""
+        """A .grad counts with the whole sum of earlier backward passes, also on ranks that do not use it now."""
         for options in ({"find_unused_parameters": True}, {"find_unused_parameters": True, "gradient_as_bucket_view": True}):
             module = Branches()
             model = DistributedDataParallel(module, **options)
@@ -277,7 +277,7 @@ class Adapter(unittest.TestCase):
                 self.assertLess((weight.grad - expected).abs().max().item(), 1e-5, (options, zero))
 
     def test_branches_of_a_static_graph(self):
-        """What the first step does not use is unused in all."""
+        """A parameter that the first step does not use is unused in all."""
         for find in (False, True):
             alone, module = Branches(), Branches()
             model = DistributedDataParallel(module, static_graph=True, find_unused_parameters=find)

@@ -30,5 +30,5 @@ class OnRanks(unittest.TestCase):
         cls.rank, cls.world = cls.group.rank, cls.group.world_size
 
     def inputs(self, rank=None):
-        """Of this rank, or of another one."""
+        """The inputs of this rank, or of another one."""
         return torch.ones(2, 3) * (1 + (self.rank if rank is None else rank))

@@ -1,4 +1,4 @@
-"""What ddp.torch.DistributedDataParallel does when the module is no longer what was registered, and when gradients come or stay away
+"""ddp.torch.DistributedDataParallel when the module is no longer the registered one, and when gradients come or stay away
 in other ways than it expects.
 
     torch_changes_test.py       on 2 and on 3 ranks
@@ -257,7 +257,7 @@ class Changes(OnRanks):
                             self.assertLess((one.grad - two.grad / self.world).abs().max().item(), 1e-4)
 
     def test_unused_in_a_later_backward_pass(self):
-        """What earlier backward passes left in .grad counts, also on a rank that does not use the parameter in the last one."""
+        """A gradient that earlier backward passes left in .grad counts, also on a rank that does not use it in the last one."""
         for options in ({"find_unused_parameters": True}, {"static_graph": True}):
             for view in (False, True):
                 with self.subTest(view=view, **options):

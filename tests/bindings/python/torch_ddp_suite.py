@@ -155,7 +155,7 @@ def first_error(result):
 # THE TABLE
 
 def names(pattern):
-    """Of the tests that make a DistributedDataParallel, by what their source says."""
+    """The names of the tests that make a DistributedDataParallel, judged by their source."""
     from torch.testing._internal.distributed.distributed_test import DistributedTest
     base = DistributedTest._DistTestBase
     for name in sorted(dir(base)):

@@ -1,4 +1,4 @@
-"""What libraries and programs use of PyTorch's DistributedDataParallel beside forward and backward passes, with ddp.torch's.
+"""The interface of DistributedDataParallel that libraries and programs use beside forward and backward passes, with ddp.torch's.
 
     torch_interface_test.py     on 2 and on 3 ranks
 """
@@ -21,7 +21,7 @@ BOUND = 1e-5
 
 
 class Box:
-    """What a program may return from forward()."""
+    """The kinds of result that a program may return from forward()."""
 
     def __init__(self, tensor):
         self.tensor = tensor
@@ -442,7 +442,7 @@ class Interface(OnRanks):
         self.assertEqual(len(made), 4)
 
     def test_a_view_is_the_only_copy(self):
-        """Of a gradient. Without a view there are two: .grad and its place in the bucket."""
+        """A view is the only copy of a gradient. Without a view there are two: .grad and its place in the bucket."""
         for view in (True, False):
             model = DistributedDataParallel(Network(), gradient_as_bucket_view=view)
             for _ in range(3):

@@ -344,7 +344,7 @@ class Between(unittest.TestCase):
                     self.assertIn("error DDP_ERROR_", rank.output)
 
     def through_each(self, changes):
-        """Those that break a connection wait for the timeout, so several at a time."""
+        """Attacks that break a connection wait for the timeout, so several run at a time."""
         def check(change):
             with self.through(change) as (_, _, ranks):
                 pass
@@ -369,7 +369,7 @@ class Between(unittest.TestCase):
                 self.assertNotRegex(rank.output, r"error \w+ 0 .* rank 0 \(pid")
 
     def test_replay(self):
-        """What rank 1 has sent, sent once more while the job runs: the store takes none of it."""
+        """The bytes that rank 1 has sent, sent once more while the job runs: the store takes none of them."""
         verbs = ["mark=begin", "join", *STEPS, "sleep=1500", "sum=100", "mark=done"]
         with self.through(verbs=verbs) as (relay, port, ranks):
             end = time.monotonic() + PATIENCE_S

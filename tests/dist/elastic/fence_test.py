@@ -147,7 +147,7 @@ def read_checkpoint(file):
 
 
 def all_of(rank):
-    """What it has said, at its end."""
+    """The whole output of a rank, at its end."""
     killer = threading.Timer(BOUND_S, rank.kill)
     killer.start()
     rank.lines += rank.stdout

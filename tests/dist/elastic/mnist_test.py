@@ -49,7 +49,7 @@ class Rank:
         self.leaves = True
 
     def end(self, deadline):
-        """What it has printed; fails if it does not end well."""
+        """The output of the process; fails if it does not end well."""
         try:
             status = self.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -113,7 +113,7 @@ class Job:
 
 
 def events(chance, options):
-    """What happens in which epoch, from 0: so that there are always enough ranks, and never too many. In the last epochs nothing happens,
+    """The events of each epoch, from 0: so that there are always enough ranks, and never too many. In the last epochs nothing happens,
     so that a rank that joins comes before the end."""
     fewer, joins, what, world = ["kill"] * options.kills + ["leave"] * options.leaves, options.joins, [], WORLD
     if WORLD - len(fewer) + joins < FEWEST:

@@ -101,7 +101,7 @@ def happen(job, servers, event):
 
 
 def run(scenario):
-    """What the ranks said, by rank, and what went wrong."""
+    """The output of the ranks, by rank, and the faults in it."""
     with job_of(scenario) as (job, servers):
         for settings in scenario.starters:
             job.start(**settings)

@@ -1,4 +1,4 @@
-"""What happens in one scenario of the storm, made of its seed alone, and whether what the ranks say of it is right."""
+"""The events of one scenario of the storm, made of its seed alone, and a check of the output of its ranks."""
 import dataclasses
 import random
 import re
@@ -59,7 +59,7 @@ class Scenario:
         return event
 
     def reference(self):
-        """What decides the last line of every rank; None where the worlds do."""
+        """The end that decides the last line of every rank; None where the worlds do."""
         if self.settings.get("hook") == "powersgd":
             return None
         return {name: self.settings[name] for name in ("steps", "size", "unused", "accumulate")}
@@ -127,8 +127,8 @@ APPLIED = re.compile(r"applied (\d+) in (\d+)(?: (\w+))?$")
 
 
 class History:
-    """What all processes say of rosters and steps. Every process does one step after the other; who trains together agrees; and nobody
-    begins a roster behind what one of its members had applied. window: of so many steps the last one applies them all."""
+    """The rosters and steps that all processes report. Every process does one step after the other; ranks that train together agree;
+    and nobody begins a roster behind what one of its members had applied. window: of so many steps the last one applies them all."""
 
     def __init__(self, steps, window=1):
         self.steps, self.window = steps, window

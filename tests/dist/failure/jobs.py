@@ -166,7 +166,7 @@ def wait_until(condition, within=PATIENCE_S):
 
 
 def shared_memory():
-    """Of libddp: other tests run ddprun at the same time, which keeps records there."""
+    """libddp's files there, without the records of ddprun, because other tests run it at the same time."""
     return {name for name in os.listdir("/dev/shm") if "ddp" in name and not name.startswith("ddprun-")}
 
 

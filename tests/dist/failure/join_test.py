@@ -1,4 +1,4 @@
-"""What can go wrong before a group exists."""
+"""Failures before a group exists."""
 import signal
 import time
 import unittest
@@ -13,7 +13,7 @@ MOMENTS = [HANDSHAKE["up"] + after for after in range(8, 1300, 75)]
 
 
 class Join(unittest.TestCase):
-    """What can go wrong before a group exists."""
+    """Failures before a group exists."""
 
     def test_joining(self):
         scenarios = [(f"second rank {rank} {kind}", self.second, (kind, rank)) for kind in KINDS for rank in (0, 1)]

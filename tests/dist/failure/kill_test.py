@@ -25,7 +25,7 @@ class Kill(unittest.TestCase):
 
     @staticmethod
     def verbs(phase, role):
-        """What victim, slow and the others do. Everyone marks 'ready' before the kill."""
+        """The work of victim, slow and the others. Everyone marks 'ready' before the kill."""
         if phase == "joining":
             return ["mark=ready", "join"]
         if phase == "commit":

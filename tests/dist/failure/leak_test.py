@@ -1,4 +1,4 @@
-"""What groups and contexts leave behind: nothing."""
+"""Leftovers of groups and contexts: there are none."""
 import unittest
 
 import jobs

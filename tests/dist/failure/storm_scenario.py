@@ -1,4 +1,4 @@
-"""What may go wrong while a group is joined: a scenario for each seed, and what its ranks may say of it."""
+"""Faults while a group is joined: a scenario for each seed, and the errors that its ranks may report."""
 import random
 import re
 
@@ -158,8 +158,8 @@ class Scenario:
         return self.kind == "stop and continue" and self.continue_after < 2
 
     def timeout_ms(self, slack):
-        """That of the groups. A slow build has as much longer where every rank is to succeed, and where all need an answer of ddprun, which
-        is as slow. Elsewhere many wait for the timeout."""
+        """The timeout of the groups. A slow build has as much longer where every rank is to succeed, and where all need an answer of
+        ddprun, which is as slow. Elsewhere many wait for the timeout."""
         return TIMEOUT_MS * max(1, slack if self.must_succeed or self.store == "launcher" else slack / 2)
 
     @property
@@ -198,7 +198,7 @@ def fixed_scenarios(sanitized=""):
 
 
 class Outcome:
-    """What one process of a scenario did."""
+    """The result of one process of a scenario."""
 
     def __init__(self, rank, victim, result, status, output, hung="", freed_ms=None):
         self.rank, self.victim, self.result, self.status, self.output, self.hung = rank, victim, result, status, output, hung
@@ -321,7 +321,7 @@ def judge_name(scenario, o):
 
 
 def expectations(scenario, outcomes, survivors, failed):
-    """What must happen in certain classes."""
+    """The events that must happen in certain classes."""
     kind = scenario.kind
     if kind == "two of one rank":
         refused = [o for o in outcomes if o.victim and o.result and not o.fine]

@@ -41,7 +41,7 @@ class TwoHosts:
             env={**os.environ, **({"DDP_HOST_ID": host_ids[rank]} if host_ids[rank] else {})}) for rank in range(2)]
 
     def output(self):
-        """What both have written, when both have ended."""
+        """The output of both, when both have ended."""
         return [rank.communicate(timeout=60 * SLACK)[0] for rank in self.ranks]
 
     def end(self):

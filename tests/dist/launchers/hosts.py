@@ -1,4 +1,4 @@
-"""What clusters on this machine have in common: a folder, hosts that are network namespaces, and an end that leaves nothing behind."""
+"""Shared by clusters on this machine: a folder, hosts that are network namespaces, and an end that leaves nothing behind."""
 import atexit
 import contextlib
 import os
@@ -64,7 +64,7 @@ class Hosts:
 
     @staticmethod
     def kill_all_in(names, seconds=10):
-        """What is left in these namespaces, also what it starts meanwhile."""
+        """Ends the processes that are left in these namespaces, also those that they start meanwhile."""
         end = time.monotonic() + seconds
         while (pids := [pid for name in names for pid in pids_of(name)]) and time.monotonic() < end:
             for pid in pids:

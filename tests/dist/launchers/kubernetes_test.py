@@ -34,7 +34,7 @@ MET = r"bound .*: met"
 
 
 def set_pods(job, count):
-    """Of an Indexed Job with one rank a pod."""
+    """An Indexed Job with one rank a pod."""
     job["spec"].update(completions=count, parallelism=count)
     variable(job, "WORLD_SIZE")["value"] = str(count)
 
@@ -136,7 +136,7 @@ class IndexedJob(Pods):
             self.assertRegex(process.said, r"rank 2 \(pid \d+ on digits-2\) died")
 
     def test_a_pod_that_is_made_again_before_ranks_have_met(self):
-        """Of rank 1, and of rank 0: its name still has the address of the pod before."""
+        """The pod of rank 1, and of rank 0: its name still has the address of the pod before."""
         for index in (1, 0):
             with self.subTest(index=index):
                 cluster = self.cluster()

@@ -1,4 +1,4 @@
-"""What the controllers of Kubernetes, JobSet and Kubeflow Trainer make of a manifest: the pods, with their names and environments."""
+"""The pods that the controllers of Kubernetes, JobSet and Kubeflow Trainer make of a manifest, with their names and environments."""
 import copy
 import dataclasses
 import re
@@ -11,7 +11,7 @@ TRAINER_PORT = 29500
 
 @dataclasses.dataclass
 class Pod:
-    """What a container of one pod gets."""
+    """The environment and command of a container of one pod."""
     hostname: str
     subdomain: str
     index: int

@@ -81,7 +81,7 @@ class Process:
         return self.log.read_text(errors="replace")
 
     def pids(self):
-        """Those inside, in the numbers of this machine; the container's process 1 first."""
+        """The processes inside, in the numbers of this machine; the container's process 1 first."""
         return sorted((pid for pid in hosts.pids_of(self.namespace) if pid != self.process.pid), key=pid_inside)
 
     def signal(self, number):
@@ -179,7 +179,7 @@ class Cluster(hosts.Hosts):
         return name, address
 
     def make_root(self, folder, pod, address):
-        """What the kubelet and the container runtime put into the file system of a pod."""
+        """The files that the kubelet and the container runtime put into the file system of a pod."""
         for name in ("usr", "etc", "proc", "dev", "tmp"):
             (folder / name).mkdir(parents=True)
         for name in ("bin", "sbin", "lib", "lib32", "lib64"):

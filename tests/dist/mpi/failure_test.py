@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What goes wrong with the backend mpi: ranks that are late, die, disagree, or were not started as it needs. Real mpirun, real
+"""Failures with the backend mpi: ranks that are late, die, disagree, or were not started as it needs. Real mpirun, real
 processes (worker.cc); every wait is bounded, and nothing stays behind. CMake tells where the worker is: DDP_MPI_WORKER.
 
     DDP_MPI_WORKER=build/.../dist_mpi_worker python3 failure_test.py [-v] [CLASS[.TEST]]
@@ -28,7 +28,7 @@ LET_LIVE = ["--enable-recovery"]
 
 
 class Run:
-    """What a job has said and how it ended."""
+    """The output of a job, and its end."""
 
     def __init__(self, status, lines):
         self.status, self.lines = status, lines

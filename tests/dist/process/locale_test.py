@@ -86,7 +86,7 @@ class Locale(ProcessTest):
                     self.assertEqual(values(results[0][1]), values(results[1][1]))
 
     def test_client(self):
-        """What the library says of a store that is not there."""
+        """The message about a store that is not there."""
         port = free_port()
         [(status, text)] = run_job("tcp", [["numpunct", "client"]], uri=f"tcp://127.0.0.1:{port}")
         self.assertEqual(status, 3, text)

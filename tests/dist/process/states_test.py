@@ -12,7 +12,7 @@ VERBS = ["join", "allreduce", "train=3", "allreduce=7"]
 
 
 def without_standard_descriptors():
-    """What the rank writes goes to a descriptor that it does not know, so only its status tells."""
+    """The rank's output goes to a descriptor that it does not know, so only its status tells."""
     for descriptor in range(3):
         os.close(descriptor)
 

@@ -22,7 +22,7 @@ SECRET = "a secret for the nodes of a test"
 
 
 def run_nodes(options=(), ports=None, **settings):
-    """What each node says, and the folder of its own where it ran. ports: at which each node reaches the store."""
+    """The output of each node, and the folder of its own where it ran. ports: at which each node reaches the store."""
     ports = ports or [free_port()] * NODES
     with tempfile.TemporaryDirectory(prefix="ddp-record-test-") as scratch:
         nodes = []

@@ -1,4 +1,4 @@
-"""What `ddp-why --json` and the report tell of a planted job (report_worker.c): rank 1 is late in each step."""
+"""The output of `ddp-why --json` and the report about a planted job (report_worker.c): rank 1 is late in each step."""
 import html.parser
 import json
 import os
@@ -36,7 +36,7 @@ needs_plotly = unittest.skipUnless(any(map(has_plotly, PYTHONS)), "no python3 ha
 
 
 class Page(html.parser.HTMLParser):
-    """What a browser would take from a page: its elements, what it would load, its visible text, and the data of the plots."""
+    """The view of a browser on a page: its elements, the files that it would load, its visible text, and the data of the plots."""
 
     def __init__(self, path):
         super().__init__()

@@ -244,7 +244,7 @@ class MetricsTest(Case):
         self.end_job(process)
 
     def ask(self, port, request, bound=20):
-        """What comes back until the connection ends; b"" too if it is reset."""
+        """The bytes that come back until the connection ends; b"" too if it is reset."""
         answer = b""
         with socket.create_connection(("127.0.0.1", port), timeout=bound * SLACK) as client:
             try:
@@ -310,7 +310,7 @@ class MetricsTest(Case):
         self.assertEqual(process.returncode, 128 + signal.SIGTERM)
 
     def test_scrapes_do_not_add_up(self):
-        """Those that come at once get the same text, which is made once."""
+        """Requests that come at once get the same text, which is made once."""
         process, (url, _) = self.start_job(2, 100_000)
         self.await_scrape(url, lambda now: (now("steps_total", rank=0) or 0) > 0)
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What ddprun prints: tags, streams, logs."""
+"""Output of ddprun: tags, streams, logs."""
 import os
 import pty
 import re
@@ -108,7 +108,7 @@ class OutputTest(Case):
         self.assertIn(b"ddprun: cannot write standard output any more: " + reason + b". The ranks go on.", err)
 
     def test_ranks_go_on_when_the_reader_leaves(self):
-        """What they did is not lost with their log, but ddprun does not say that all is well."""
+        """The ranks' output is not lost with their log, but ddprun does not say that all is well."""
         for option in ([], ["--no-tag"]):
             code = f"seq 200000; echo $? > {self.path('done')}$DDP_RANK; seq 200000"
             process = self.start("-n", 2, *option, "sh", "-c", code)

@@ -27,7 +27,7 @@ class StatusTest(Case):
         self.assertEqual(process.returncode, 0, (out, err))
 
     def rows(self, text, ranks):
-        """What the table says of each rank, by the heads of its columns; None if it is not there yet."""
+        """The row of each rank in the table, by the heads of its columns; None if it is not there yet."""
         lines = text.splitlines()
         heads = [i for i, line in enumerate(lines) if line.split()[:2] == ["rank", "host"]]
         if not heads or len(lines) < heads[0] + 1 + ranks:
@@ -118,7 +118,7 @@ class StatusTest(Case):
         job.communicate(timeout=60)
 
     def test_kept_records(self):
-        """Of a job that runs, and of one that has ended."""
+        """Records of a job that runs, and of one that has ended."""
         kept = self.path("records")
         job = self.start_job(2, 20, options=["--record", kept])
         lines, _ = self.await_table(job.pid, 2, lambda rows: rows[0]["step"] == "19")
@@ -173,7 +173,7 @@ class StatusTest(Case):
             job.communicate(timeout=60)
 
     def offered(self, **variables):
-        """What bash offers as the job of --status."""
+        """The jobs that bash offers for --status."""
         script = 'source "$1"; COMP_WORDS=("$2" --status ""); COMP_CWORD=2; _ddprun; printf "%s\\n" "${COMPREPLY[@]}"'
         source = pathlib.Path(__file__).resolve().parents[3] / "tools/run/completion.bash"
         return subprocess.run(["bash", "-c", script, "bash", source, DDPRUN], check=True, timeout=30, text=True,

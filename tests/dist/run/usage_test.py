@@ -19,7 +19,7 @@ class UsageTest(Case):
         self.assertIn(words.encode(), result.err)
 
     def completed(self, *words):
-        """What bash offers for the last word."""
+        """The words that bash offers for the last one."""
         script = ('source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ddprun; '
                   'for reply in "${COMPREPLY[@]}"; do echo "$reply"; done')
         source = pathlib.Path(__file__).resolve().parents[3] / "tools/run/completion.bash"

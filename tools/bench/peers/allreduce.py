@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `ddp-bench allreduce` does, through torch.distributed.all_reduce over Gloo: one JSON line for each size."""
+"""The same as `ddp-bench allreduce`, through torch.distributed.all_reduce over Gloo: one JSON line for each size."""
 
 import argparse
 import json

@@ -7,7 +7,7 @@ usage: ddp-bench peers allreduce [--world 2] [--backend auto] [--memory group,ow
 allreduce: Gloo alone (each of its algorithms), Open MPI (several settings) and PyTorch's torch.distributed over Gloo.
 replay: PyTorch's DistributedDataParallel, in every mode and with every bucket cap, as libddp.
 
-What counts of each is the median over the rounds, and of each peer the setting that is best at that size. "ratio" is a
+The result of each is the median over the rounds, and for each peer the setting that is best at that size. "ratio" is a
 row's time over that of libddp's first one in the same round, and of those the median: how many times faster libddp is.
 "over local" is what is left of a replay after the loop without any communication is subtracted: PyTorch's loop is in
 Python, which is not what is compared. A peer that is not installed is left out, and a line says so.

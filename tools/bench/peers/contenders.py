@@ -1,4 +1,4 @@
-"""Who is compared: the commands that measure libddp and its peers. A peer that is not there is a line, not an error."""
+"""The contenders: the commands that measure libddp and its peers. A peer that is not there is a line, not an error."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `ddp-bench replay` does, through PyTorch's DistributedDataParallel over Gloo.
+"""The same as `ddp-bench replay`, through PyTorch's DistributedDataParallel over Gloo.
 
 The model is the same list of parameters (a file that `ddp-bench models` wrote). Its autograd graph is a chain of one
 function a parameter, whose backward computes for as long as ddp-bench does and writes that parameter's gradient.
@@ -60,7 +60,7 @@ def compute(milliseconds):
 
 
 class Iteration:
-    """What the backward functions need to know of the iteration that runs."""
+    """The facts of the current iteration that the backward functions need."""
 
     def __init__(self, rank):
         self.rank = rank

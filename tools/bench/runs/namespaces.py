@@ -52,7 +52,7 @@ class Link:
         self.told.close()
 
     def prefix(self, host):
-        """What to put before a command that is to run on this host, 0 or 1."""
+        """The words to put before a command that is to run on this host, 0 or 1."""
         return ["ip", "netns", "exec", self.names[host]]
 
 

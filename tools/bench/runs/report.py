@@ -22,7 +22,7 @@ docs/performance.md`, or with the names of sections after it.
 
 
 class Section:
-    """What one section found."""
+    """The findings of one section."""
 
     def __init__(self, name, title):
         self.name, self.title = name, title
@@ -30,7 +30,7 @@ class Section:
         self.measured = ""  # when and at which commit, if not now and here
 
     def open_with(self, text):
-        """What is measured and against what: before the verdicts."""
+        """Says the subject of the measurement and its peers: before the verdicts."""
         self.opening.append(text)
 
     def say(self, text):
