@@ -54,7 +54,7 @@ struct Source {
     bool (*asking)();
     void (*never_on_this_thread)();
 };
-// That of this copy of the code.
+// The source of this copy of the code.
 const Source& own_source();
 // From now on this copy asks another one, which stays loaded.
 void ask(const Source& source);

@@ -122,7 +122,7 @@ void* load_from(const std::string& path, std::string* why) {
     return module;
 }
 
-// What of ours the module asks for; several times if it is loaded several times.
+// Calls ddp_module_begin of a module that has it, again for each time that the module is loaded.
 void begin(void* module) {
     static const ModuleServices services{kVersion, &interrupt::own_source()};
     using Begin = void(const ModuleServices*);

@@ -7,7 +7,7 @@
 
 namespace libddp {
 
-// What libddp gives to its own modules when it loads them, in the function ddp_module_begin(const ModuleServices*), which a module may
+// libddp gives these to its own modules when it loads them, in the function ddp_module_begin(const ModuleServices*), which a module may
 // export. Both come from one build, which `version` proves.
 struct ModuleServices {
     const char* version;
