@@ -280,12 +280,12 @@ int32_t ddp_context_param_count(const ddp_context* context) {
 }
 int32_t ddp_context_bucket_count(const ddp_context* context) {
     const Reducer* reducer = context ? context->impl.reducer() : nullptr;
-    return reducer ? static_cast<std::int32_t>(reducer->buckets().size()) : -1;
+    return reducer ? static_cast<std::int32_t>(reducer->parts().layout->size()) : -1;
 }
 int32_t ddp_context_param_bucket(const ddp_context* context, ddp_param param) {
     const Reducer* reducer = context ? context->impl.reducer() : nullptr;
     if (!reducer || param < 0 || param >= context->impl.table().size()) return -1;
-    return reducer->buckets().bucket_of(param);
+    return reducer->parts().gradients[param].bucket;
 }
 
 ddp_status ddp_context_find_param(const ddp_context* context, const char* name, ddp_param* param, ddp_error** error) {
@@ -308,15 +308,16 @@ ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error) {
 }
 
 LIBDDP_HOT_PATH ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error) {
-    return guard<Waits::kRarely>(error, "ddp_grad_ready",
-                                 [&] { context_of(context).step_call([&](Reducer& r) { r.grad_ready(param); }); });
+    return guard<Waits::kRarely>(error, "ddp_grad_ready", [&] {
+        context_of(context).step_call([&](Reducer& r) { r.arrivals().grad_ready(param); });
+    });
 }
 
 ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags, ddp_error** error) {
     return guard(error, "ddp_put", [&] {
         Context& c = context_of(context);
         require_flags(flags, DDP_PUT_ADD);
-        c.step_call([&](Reducer& r) { r.put(param, gradient, (flags & DDP_PUT_ADD) != 0); });
+        c.step_call([&](Reducer& r) { r.arrivals().put(param, gradient, (flags & DDP_PUT_ADD) != 0); });
     });
 }
 
@@ -326,7 +327,7 @@ ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const in
         Context& c = context_of(context);
         if (count > 0) require(indices, "indices");
         if (count > 0) require(values, "values");
-        c.step_call([&](Reducer& r) { r.grad_ready_sparse(param, indices, values, count); });
+        c.step_call([&](Reducer& r) { r.arrivals().grad_ready_sparse(param, indices, values, count); });
     });
 }
 
@@ -336,7 +337,7 @@ ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const v
         Context& c = context_of(context);
         if (rows > 0) require(left, "left");
         if (rows > 0) require(right, "right");
-        c.step_call([&](Reducer& r) { r.grad_ready_factors(param, left, right, rows); });
+        c.step_call([&](Reducer& r) { r.arrivals().grad_ready_factors(param, left, right, rows); });
     });
 }
 
@@ -357,7 +358,8 @@ ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int6
 }
 
 ddp_status ddp_finalize(ddp_context* context, ddp_error** error) {
-    return guard(error, "ddp_finalize", [&] { context_of(context).step_call([](Reducer& r) { r.finalize(); }); });
+    return guard(error, "ddp_finalize",
+                 [&] { context_of(context).step_call([](Reducer& r) { r.results().finalize(); }); });
 }
 
 ddp_status ddp_step_discard(ddp_context* context, ddp_error** error) {

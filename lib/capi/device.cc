@@ -33,7 +33,7 @@ ddp_status ddp_set_stream(ddp_context* context, ddp_device_kind kind, int32_t in
 
 ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error) {
     return guard(error, "ddp_grad_ready_on", [&] {
-        require(context, "context")->impl.step_call([&](Reducer& r) { r.grad_ready_on(param, stream); });
+        require(context, "context")->impl.step_call([&](Reducer& r) { r.arrivals().grad_ready_on(param, stream); });
     });
 }
 
@@ -47,7 +47,7 @@ ddp_status ddp_finalize_on(ddp_context* context, void* stream, ddp_error** error
 
 ddp_status ddp_wait_param_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error) {
     return guard(error, "ddp_wait_param_on", [&] {
-        require(context, "context")->impl.step_call([&](Reducer& r) { r.wait_param_on(param, stream); });
+        require(context, "context")->impl.step_call([&](Reducer& r) { r.results().wait_param_on(param, stream); });
     });
 }
 

@@ -9,8 +9,8 @@ using namespace libddp;
 
 int64_t ddp_context_bucket_bytes(const ddp_context* context, int32_t bucket) {
     const Reducer* reducer = context ? context->impl.reducer() : nullptr;
-    if (!reducer || bucket < 0 || static_cast<std::size_t>(bucket) >= reducer->buckets().size()) return -1;
-    return static_cast<std::int64_t>(reducer->buckets().plan().buckets[static_cast<std::size_t>(bucket)].content);
+    if (!reducer || bucket < 0 || static_cast<std::size_t>(bucket) >= reducer->parts().layout->size()) return -1;
+    return static_cast<std::int64_t>(reducer->parts().layout->plan().buckets[static_cast<std::size_t>(bucket)].content);
 }
 
 ddp_status ddp_request_rebuild(ddp_context* context, ddp_error** error) {

@@ -17,68 +17,60 @@ namespace libddp {
 
 std::int32_t Context::register_param(Param param) {
     building();
-    copy_if_checked(param);
-    return table_.add_param(std::move(param));
+    model_.copy_if_checked(param);
+    return model_.table.add_param(std::move(param));
 }
 
 // All or none.
 std::vector<std::int32_t> Context::register_params(std::vector<Param> params) {
     building();
-    ParamTable table = table_;
+    ParamTable table = model_.table;
     std::vector<std::int32_t> ids;
     for (Param& param : params) {
-        copy_if_checked(param);
+        model_.copy_if_checked(param);
         ids.push_back(table.add_param(std::move(param)));
     }
-    table_ = std::move(table);
+    model_.table = std::move(table);
     return ids;
 }
 
 void Context::introduce(ContextNumber& number) const {
-    std::vector<std::string> names;
-    for (const Param& p : table_.params()) names.push_back(p.name);
-    number.set_param_names(names);
+    number.set_param_names(model_.param_names());
     number.set_frozen(first_frozen());
 }
 
 std::int32_t Context::first_frozen() const {
     if (const auto* reducer = this->reducer()) {
-        for (std::int32_t id = 0; id < table_.size(); ++id)
-            if (reducer->participation().frozen(id)) return id;
+        for (std::int32_t id = 0; id < model_.table.size(); ++id)
+            if (reducer->parts().participation.frozen(id)) return id;
         return -1;
     }
     return frozen_.empty() ? -1 : *std::min_element(frozen_.begin(), frozen_.end());
 }
 
-// What is checked is copied, so that what the program writes is never what is reduced.
-void Context::copy_if_checked(Param& param) const {
-    if (options_.reducer.check && param.place) param.grad = std::exchange(param.place, nullptr);
-}
-
 void Context::register_buffer(Param buffer) {
     building();
-    table_.add_buffer(std::move(buffer));
+    model_.table.add_buffer(std::move(buffer));
 }
 
 void Context::commit() {
     building();
     group_->require_unbroken();
     introduce(*number_);
-    std::string header = options_.text();
+    std::string header = model_.options.text();
     if (plan_text_) header += str(", adopted plan ", std::hex, Hash().add(*plan_text_).value());
-    agree_on_model(*group_, number_->tag(), header, table_.lines());
-    check_table();
-    for (const Param* p : state()) streams_.require(p->device);
-    const StreamScope order(streams_);
+    agree_on_model(*group_, number_->tag(), header, model_.table.lines());
+    model_.check();  // after the ranks have compared their tables, so that all of them fail
+    for (const Param* p : model_.all()) model_.streams.require(p->device);
+    const StreamScope order(model_.streams);
     agree_on_ranges(*group_, number_->tag());
-    std::optional<std::vector<std::vector<std::int32_t>>> planned;
+    std::optional<Planner::Buckets> planned;
     if (plan_text_)
-        in_call("ddp_plan_adopt, read by ddp_commit", [&] { planned = plan_from_text(*plan_text_, table_); });
-    if (options_.initial_broadcast) broadcast_state(*group_, number_->tag(), streams_, state(), 0);
-    reducer_ = std::make_unique<Reducer>(group_, *number_, table_, streams_, options_.reducer, hook_, frozen_,
-                                         std::move(planned));
+        in_call("ddp_plan_adopt, read by ddp_commit", [&] { planned = plan_from_text(*plan_text_, model_.table); });
+    if (model_.options.initial_broadcast) broadcast_state(*group_, number_->tag(), model_.streams, model_.all(), 0);
+    reducer_ = std::make_unique<Reducer>(group_, *number_, model_, hook_, frozen_, std::move(planned));
     hook_ = {};
-    reducer_->set_reduced_callback(std::move(reduced_));
+    reducer_->results().set_callback(std::move(reduced_));
     reducer_->set_sync(sync_);
     wait_for_devices();
     committed_.store(reducer_.get(), std::memory_order_release);
@@ -86,68 +78,32 @@ void Context::commit() {
 
 // Of the gradients that are reduced in place: what lies in one range of memory on all ranks of the group.
 void Context::agree_on_ranges(Group& group, const OpTag& of) {
-    if (table_.any_in_place()) table_.set_follows(agree_on_neighbours(group, of, table_.neighbours()));
-}
-
-// After the ranks have compared their tables, so that all of them fail.
-void Context::check_table() const {
-    bool any = false;
-    for (const Param& p : table_.params()) {
-        any = any || !p.ignored;
-        if (const char* check = what_checks(); check && !p.ignored && !is_cpu(p.device))
-            fail_call(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "' is on ", device_name(p.device), ", and ", check,
-                      " looks at memory of the CPU only; train without it, or on the CPU");
-        if (p.ignored || is_floating(p.dtype)) continue;
-        if (options_.weighted || options_.divide_by_present)
-            fail_call(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "' is ", dtype_name(p.dtype), ", and ",
-                      options_.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
-                      " needs floating-point gradients");
-    }
-    for (const Param& b : table_.buffers())
-        if (options_.reducer.verify_buffers && !is_cpu(b.device))
-            fail_call(DDP_ERROR_UNSUPPORTED, "buffer '", b.name, "' is on ", device_name(b.device),
-                      ", and DDP_CONTEXT_VERIFY_BUFFERS looks at memory of the CPU only");
-    if (!any) fail_call(DDP_ERROR_INVALID_STATE, "no parameter was registered that is not ignored");
-}
-
-// The name of what reads gradients or values of parameters; null: nothing does.
-const char* Context::what_checks() const {
-    const ReducerOptions& r = options_.reducer;
-    if (r.check) return "DDP_CONTEXT_CHECK (or DDP_DEBUG=check)";
-    if (r.nonfinite == Nonfinite::kRefuse) return "DDP_CONTEXT_REFUSE_NONFINITE";
-    if (r.nonfinite == Nonfinite::kSkip) return "DDP_CONTEXT_SKIP_NONFINITE";
-    return r.verify_interval > 0 ? "verify_interval" : nullptr;
-}
-
-std::vector<const Param*> Context::state() const {
-    std::vector<const Param*> entries;
-    for (const auto& p : table_.params()) entries.push_back(&p);
-    for (const auto& b : table_.buffers()) entries.push_back(&b);
-    return entries;
+    if (model_.table.any_in_place())
+        model_.table.set_follows(agree_on_neighbours(group, of, model_.table.neighbours()));
 }
 
 // New views are there for every stream of the caller's, not only for those that libddp knows.
 void Context::wait_for_devices() const {
-    streams_.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
+    model_.streams.wait(group_->timeout_ms(), [this] { group_->check_in_wait("a device"); });
 }
 
 void Context::set_stream(const ddp_device& device, void* stream) {
     if (is_cpu(device)) fail_call(DDP_ERROR_INVALID_ARGUMENT, "kind is DDP_DEVICE_CPU, which has no streams");
     require_between_steps();
-    streams_.require(device)->set_caller(stream);
+    model_.streams.require(device)->set_caller(stream);
 }
 
 void Context::finalize_enqueue() {
-    step_call([](Reducer& r) { r.finalize_enqueue(); });
+    step_call([](Reducer& r) { r.results().finalize_enqueue(); });
 }
 
 void Context::finalize_on(void* stream) {
     committed();
-    if (streams_.all().size() > 1)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the parameters lie on ", streams_.all().size(),
+    if (model_.streams.all().size() > 1)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "the parameters lie on ", model_.streams.all().size(),
                   " devices; name each one's stream with ddp_set_stream, and call ddp_finalize_enqueue");
-    const CallerScope scope(streams_.all().empty() ? nullptr : streams_.all().front().get(), stream);
-    step_call([](Reducer& r) { r.finalize_enqueue(); });
+    const CallerScope scope(model_.streams.all().empty() ? nullptr : model_.streams.all().front().get(), stream);
+    step_call([](Reducer& r) { r.results().finalize_enqueue(); });
 }
 
 void Context::set_sync(bool sync) {
@@ -163,7 +119,7 @@ void Context::require_between_steps() const {
 
 const HookPtr& Context::hook() const {
     auto* reducer = this->reducer();
-    return reducer ? reducer->queue().hook() : hook_;
+    return reducer ? reducer->parts().hook.hook() : hook_;
 }
 
 void Context::set_hook(HookPtr hook) {
@@ -177,31 +133,32 @@ void Context::set_hook(HookPtr hook) {
 
 std::vector<std::byte> Context::hook_state() const {
     committed();
-    streams_.gather();
+    model_.streams.gather();
     HookState state;
     hook()->save(state);
-    return write_hook_state(state, {hook_name_, group_->rank(), group_->world()}, table_, group_->timeout_ms());
+    return write_hook_state(state, {hook_name_, group_->rank(), group_->world()}, model_.table, group_->timeout_ms());
 }
 
 void Context::load_hook_state(const std::byte* data, std::size_t size, bool shared_only) {
     committed();
-    HookState state = read_hook_state(data, size, {hook_name_, group_->rank(), group_->world()}, table_, shared_only);
-    streams_.gather();
+    HookState state =
+        read_hook_state(data, size, {hook_name_, group_->rank(), group_->world()}, model_.table, shared_only);
+    model_.streams.gather();
     state.copies = std::make_shared<HostCopies>(group_->timeout_ms());
     for (auto& array : state.arrays)
-        if (array.param >= 0) array.home = streams_.stream(table_[array.param].device);
+        if (array.param >= 0) array.home = model_.streams.stream(model_.table[array.param].device);
     hook()->load(state);
 }
 
 void Context::set_reduced_callback(ReducedCallback callback) {
     if (auto* reducer = this->reducer())
-        reducer->set_reduced_callback(std::move(callback));
+        reducer->results().set_callback(std::move(callback));
     else
         reduced_ = std::move(callback);
 }
 
 void Context::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
-    for (auto id : params) table_.require(id);
+    for (auto id : params) model_.table.require(id);
     if (auto* reducer = this->reducer()) {
         reducer->set_frozen(params, frozen);
         number_->set_frozen(first_frozen());
@@ -216,12 +173,12 @@ void Context::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
 void Context::skip(std::vector<std::int32_t> params, std::int32_t authority) {
     Reducer& reducer = committed();
     reducer.require_idle();
-    if (options_.join)
+    if (model_.options.join)
         fail_call(DDP_ERROR_UNSUPPORTED, "with DDP_CONTEXT_JOIN a rank without inputs could not know the choice");
     if (authority < -1 || authority >= group_->world())
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "authority is ", authority, "; it must be a rank from 0 to ",
                   group_->world() - 1, ", or -1");
-    for (auto id : params) table_.require(id);
+    for (auto id : params) model_.table.require(id);
     if (authority >= 0) {
         const OpTag tag = number_->tag(Purpose::kSkip);
         auto count = static_cast<std::int64_t>(params.size());
@@ -233,7 +190,7 @@ void Context::skip(std::vector<std::int32_t> params, std::int32_t authority) {
         if (count > 0)
             group_->run({DDP_COLLECTIVE_BROADCAST, nullptr, params.data(), params.size(), DDP_I32, DDP_SUM, authority},
                         tag);
-        for (auto id : params) table_.require(id);
+        for (auto id : params) model_.table.require(id);
     }
     reducer.skip(params);
 }
@@ -245,24 +202,24 @@ void Context::set_group(std::shared_ptr<Group> group) {
     reducer.leave_group(*group);
     auto number = std::make_unique<ContextNumber>(group);
     introduce(*number);
-    agree_on_model(*group, number->tag(), options_.text(), table_.lines());
+    agree_on_model(*group, number->tag(), model_.options.text(), model_.table.lines());
     agree_on_ranges(*group, number->tag());
     group_ = group;
     number_ = std::move(number);
-    const StreamScope order(streams_);
+    const StreamScope order(model_.streams);
     reducer.set_group(std::move(group), *number_);
-    buffers_sent_after_ = reducer.synced_steps();
+    buffers_sent_after_ = reducer.parts().totals.synced_steps;
     own_steps_ = 0;  // values are equal again, or the program makes them so
     joined_ = -1;
     last_error_ = DDP_OK;
 }
 
 std::string Context::plan_text() const {
-    return plan_to_text(committed().buckets().plan(), table_);
+    return plan_to_text(committed().parts().layout->plan(), model_.table);
 }
 
 void Context::adopt_plan(const std::string& text) {
-    if (auto* reducer = this->reducer()) return reducer->adopt_plan(plan_from_text(text, table_));
+    if (auto* reducer = this->reducer()) return reducer->adopt_plan(plan_from_text(text, model_.table));
     plan_text_ = text;
 }
 
@@ -274,16 +231,16 @@ void Context::abort(const std::string& reason) {
 }
 
 std::vector<std::shared_ptr<const void>> Context::hold_layout() {
-    return committed().view_memory();
+    return committed().parts().layout->view_memory();
 }
 
 void* Context::grad_view(std::int32_t param) {
     Reducer& reducer = committed();
-    table_.require(param);
-    if (table_[param].sparse || table_[param].ignored)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", table_[param].name, "' is ",
-                  table_[param].sparse ? "sparse" : "ignored", " and has no place in a bucket");
-    return reducer.view(param);
+    model_.table.require(param);
+    if (model_.table[param].sparse || model_.table[param].ignored)
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", model_.table[param].name, "' is ",
+                  model_.table[param].sparse ? "sparse" : "ignored", " and has no place in a bucket");
+    return reducer.parts().layout->view(param);
 }
 
 Reducer& Context::committed() const {
@@ -298,45 +255,13 @@ void Context::building() const {
 }
 
 // The beginning of a step: what ranks exchange there, rebuilds, buffers; and ranks that run out of inputs.
-std::string ContextOptions::text() const {
-    const auto& r = reducer;
-    std::string caps;
-    for (std::size_t i = 0; i < r.caps.size(); ++i) caps += str(i ? " " : "", r.caps[i]);
-    std::string result = str("options bucket caps ", caps, ", reduction ",
-                             weighted ? "weighted mean"
-                             : r.mean ? "mean"
-                                      : "sum");
-    const std::pair<bool, const char*> facts[] = {{!r.rebuild, "no rebuild"},
-                                                  {r.tune_caps, "autotune"},
-                                                  {!initial_broadcast, "no initial broadcast"},
-                                                  {!buffer_broadcast, "no buffer broadcast"},
-                                                  {r.find_unused, "find unused"},
-                                                  {r.static_graph, "static graph"},
-                                                  {r.keep_local_unused, "keep local unused"},
-                                                  {r.accumulate, "accumulate"},
-                                                  {r.votes, "skip unused buckets"},
-                                                  {join, "join"},
-                                                  {divide_by_present, "divide by present"},
-                                                  {stop_at_first_join, "stop at first join"},
-                                                  {r.consensus_order, "consensus order"}};
-    for (const auto& [holds, text] : facts)
-        if (holds) result += str(", ", text);
-    if (r.rebuild_interval > 0) result += str(", rebuild interval ", r.rebuild_interval);
-    if (r.check) result += str(", check with interval ", r.check_interval, " (DDP_CONTEXT_CHECK or DDP_DEBUG)");
-    if (r.verify_interval > 0)
-        result += str(", verify interval ", r.verify_interval, r.verify_buffers ? " with buffers" : "");
-    if (r.nonfinite != Nonfinite::kPass)
-        result += r.nonfinite == Nonfinite::kSkip ? ", skip nonfinite" : ", refuse nonfinite";
-    return result;
-}
-
 void Context::step_begin() {
     Reducer& reducer = committed();
     group_->check();
     reducer.require_idle();
-    const StreamScope order(streams_);
-    if (!exchanges()) {
-        rebuild_if_due(0);
+    const StreamScope order(model_.streams);
+    if (!model_.exchanges()) {
+        reducer_->rebuild_if_due(0);
         send_buffers(0);
         return;
     }
@@ -356,7 +281,7 @@ void Context::discard_step() {
                 DDP_ERROR_UNSUPPORTED, "rank ", joined_,
                 " is in ddp_join, and cannot discard the step with the others; end it with ddp_finalize, and give "
                 "zeros where there is no gradient, or create the context with DDP_CONTEXT_SKIP_NONFINITE");
-        reducer.discard();
+        reducer.results().discard();
     });
 }
 
@@ -364,19 +289,19 @@ void Context::join() {
     Reducer& reducer = committed();
     group_->check();
     reducer.require_idle();
-    if (!options_.join)
+    if (!model_.options.join)
         fail_call(DDP_ERROR_INVALID_STATE,
                   "create the context with DDP_CONTEXT_JOIN, so that the other ranks expect this");
-    const StreamScope order(streams_);
+    const StreamScope order(model_.streams);
     StepOutcome outcome;
     for (outcome = exchange(true); outcome.present > 0; outcome = exchange(true)) {
         if (!has_mean(outcome)) continue;  // the others were told in ddp_step_begin and begin again
         follow(outcome);
-        reducer.shadow();
+        reducer.results().shadow();
     }
     joined_ = -1;
-    broadcast_state(*group_, number_->tag(), streams_, state(), outcome.last_to_join);
-    buffers_sent_after_ = reducer.synced_steps();
+    broadcast_state(*group_, number_->tag(), model_.streams, model_.all(), outcome.last_to_join);
+    buffers_sent_after_ = reducer.parts().totals.synced_steps;
     own_steps_ = 0;
 }
 
@@ -385,17 +310,17 @@ bool Context::has_mean(const StepOutcome& outcome) const {
 }
 
 StepOutcome Context::exchange(bool joined) {
-    return exchange_step(*group_, number_->tag(), {weight_, own_steps_, joined, reducer_->sync()});
+    return exchange_step(*group_, number_->tag(), {weight_, own_steps_, joined, reducer_->parts().sync});
 }
 
 void Context::follow(const StepOutcome& outcome) {
-    if (options_.stop_at_first_join && outcome.first_joined >= 0)
+    if (model_.options.stop_at_first_join && outcome.first_joined >= 0)
         throw CallError({DDP_ERROR_UNEVEN_INPUTS,
                          str("rank ", outcome.first_joined,
                              " has no more inputs, and with DDP_CONTEXT_STOP_AT_FIRST_JOIN all ranks stop then"),
-                         outcome.first_joined, -1, -1, reducer_->steps()});
+                         outcome.first_joined, -1, -1, reducer_->parts().totals.steps});
     joined_ = outcome.first_joined;
-    rebuild_if_due(outcome.first_present);
+    reducer_->rebuild_if_due(outcome.first_present);
     send_buffers(outcome.first_present);
     reducer_->begin(pack_factor(outcome), outcome.sync);
 }
@@ -404,29 +329,23 @@ void Context::follow(const StepOutcome& outcome) {
 // wanted.
 double Context::pack_factor(const StepOutcome& outcome) const {
     const double world = group_->world();
-    if (options_.weighted) return weight_ * world / outcome.total_weight;
-    return options_.divide_by_present ? world / outcome.present : 1.0;
-}
-
-void Context::rebuild_if_due(std::int32_t root) {
-    if (reducer_->wants_rebuild()) reducer_->rebuild(root);
+    if (model_.options.weighted) return weight_ * world / outcome.total_weight;
+    return model_.options.divide_by_present ? world / outcome.present : 1.0;
 }
 
 void Context::send_buffers(std::int32_t root) {
-    if (!options_.buffer_broadcast || buffers_sent_after_ >= reducer_->synced_steps()) return;
+    if (!model_.options.buffer_broadcast || buffers_sent_after_ >= reducer_->parts().totals.synced_steps) return;
     if (buffer_hook_.fn) {
-        if (!table_.buffers().empty()) call_buffer_hook();
+        if (!model_.table.buffers().empty()) call_buffer_hook();
     } else {
-        std::vector<const Param*> entries;
-        for (const auto& b : table_.buffers()) entries.push_back(&b);
-        broadcast_state(*group_, number_->tag(), streams_, entries, root);
+        broadcast_state(*group_, number_->tag(), model_.streams, model_.buffers(), root);
     }
-    buffers_sent_after_ = reducer_->synced_steps();
+    buffers_sent_after_ = reducer_->parts().totals.synced_steps;
 }
 
 void Context::call_buffer_hook() {
     std::vector<ddp_tensor> tensors;
-    for (const auto& b : table_.buffers())
+    for (const auto& b : model_.table.buffers())
         tensors.push_back({sizeof(ddp_tensor), b.data, b.shape.data(), static_cast<std::int32_t>(b.shape.size()),
                            b.dtype, b.count, b.device, -1, 0});
     ddp_group handle{group_};
@@ -440,7 +359,7 @@ void Context::call_buffer_hook() {
 
 void Context::set_weight(double weight) {
     require_between_steps();
-    if (!options_.weighted)
+    if (!model_.options.weighted)
         fail_call(DDP_ERROR_INVALID_STATE, "the context was not created with DDP_REDUCTION_WEIGHTED_MEAN");
     if (!std::isfinite(weight) || weight < 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "weight is ", weight, "; it must be finite and not negative");

@@ -11,28 +11,13 @@
 #include "comm/context_number.h"
 #include "comm/group.h"
 #include "core/agreement.h"
-#include "core/device_streams.h"
-#include "core/launch_queue.h"
-#include "core/param_table.h"
+#include "core/model.h"
 #include "core/reducer.h"
 #include "ddp/hook.h"
 #include "hooks/plain.h"
 #include "util/process.h"
 
 namespace libddp {
-
-struct ContextOptions {
-    ReducerOptions reducer;
-    bool initial_broadcast = true;
-    bool buffer_broadcast = true;
-    bool weighted = false;
-    bool join = false;
-    bool divide_by_present = false;
-    bool stop_at_first_join = false;
-
-    // All that must be the same on every rank, as a person reads it.
-    std::string text() const;
-};
 
 // A user's buffer hook and its state, whose deleter is the user's destroy function.
 struct BufferHook {
@@ -43,7 +28,9 @@ struct BufferHook {
 class Context {
 public:
     Context(std::shared_ptr<Group> group, ContextOptions options)
-        : group_(std::move(group)), number_(std::make_unique<ContextNumber>(group_)), options_(std::move(options)) {}
+        : group_(std::move(group)),
+          number_(std::make_unique<ContextNumber>(group_)),
+          model_{std::move(options), {}, {}} {}
 
     std::int32_t register_param(Param param);
     std::vector<std::int32_t> register_params(std::vector<Param> params);
@@ -66,7 +53,7 @@ public:
     void load_hook_state(const std::byte* data, std::size_t size, bool shared_only);
     const std::shared_ptr<Group>& group() const { return group_; }
     const ContextNumber& number() const { return *number_; }
-    bool skips_nonfinite() const { return options_.reducer.nonfinite == Nonfinite::kSkip; }
+    bool skips_nonfinite() const { return model_.options.reducer.nonfinite == Nonfinite::kSkip; }
     void set_reduced_callback(ReducedCallback callback);
     void set_buffer_hook(BufferHook hook) { buffer_hook_ = std::move(hook); }
     void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
@@ -98,8 +85,8 @@ public:
         const Reducer* reducer = committed_.load(std::memory_order_acquire);
         return reducer ? reducer->layouts() : 0;
     }
-    const ParamTable& table() const { return table_; }
-    const ContextStreams& streams() const { return streams_; }
+    const ParamTable& table() const { return model_.table; }
+    const ContextStreams& streams() const { return model_.streams; }
     // The caller's stream for calls that name none.
     void set_stream(const ddp_device& device, void* stream);
     void finalize_enqueue();
@@ -111,29 +98,21 @@ public:
 
 private:
     void building() const;
-    void copy_if_checked(Param& param) const;
     void agree_on_ranges(Group& group, const OpTag& of);
     void introduce(ContextNumber& number) const;
     std::int32_t first_frozen() const;
-    void check_table() const;
-    const char* what_checks() const;
-    bool exchanges() const { return options_.join || options_.weighted; }
     StepOutcome exchange(bool joined);
     bool has_mean(const StepOutcome& outcome) const;
     void follow(const StepOutcome& outcome);
-    void rebuild_if_due(std::int32_t root);
     void wait_for_devices() const;
     void send_buffers(std::int32_t root);
     void call_buffer_hook();
     double pack_factor(const StepOutcome& outcome) const;
-    std::vector<const Param*> state() const;
 
     const std::shared_ptr<const void> life_ = std::make_shared<char>();
     std::shared_ptr<Group> group_;
     std::unique_ptr<ContextNumber> number_;  // on the group
-    const ContextOptions options_;
-    ParamTable table_;
-    ContextStreams streams_;
+    Model model_;
     BufferHook buffer_hook_;
     double weight_ = 1;
 

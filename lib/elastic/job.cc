@@ -148,7 +148,7 @@ void ElasticJob::open_step() {
     if (averager_goes_back()) return open_.commit();
     if (averager_ && !open_.is_open()) averager_steps_ = averager_->steps();
     const bool early = std::any_of(parts_.contexts.begin(), parts_.contexts.end(),
-                                   [](const Context* context) { return context->committed().gives_results_early(); });
+                                   [](const Context* context) { return context->committed().results().come_early(); });
     open_.begin(parts_, *group_, !has_committed_ || needs_copies_ || early);
 }
 
@@ -415,7 +415,8 @@ ElasticJob::ContextState ElasticJob::send_state(Group& group, Context& context, 
     if (group.rank() == donor) {
         const Reducer& reducer = context.committed();
         state = {context.plan_text(), context.hook_state(),
-                 reducer.wants_rebuild() || reducer.ready_order().recording(), reducer.tunes_caps()};
+                 reducer.parts().planner.due() || reducer.parts().planner.recording(),
+                 reducer.parts().planner.tunes_caps()};
     }
     broadcast_all(group, state.plan, donor);
     broadcast_all(group, state.hook, donor);
@@ -430,7 +431,7 @@ void ElasticJob::take_state(Context& context, const ContextState& state, bool of
     Reducer& reducer = context.committed();
     reducer.rebuild(0);
     state.records_order ? reducer.request_rebuild() : reducer.keep_plan();
-    reducer.set_tunes_caps(state.tunes_caps);
+    reducer.planner().set_tunes_caps(state.tunes_caps);
     if (of_hook) context.load_hook_state(state.hook.data(), state.hook.size(), true);
 }
 
