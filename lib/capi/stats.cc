@@ -47,22 +47,22 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
         const std::size_t size = told_size(stats, "stats", "set it to sizeof(ddp_stats)");
         ddp_stats s{};
         s.struct_size = size;
-        s.param_count = c.table().size();
+        s.param_count = c.model().table.size();
         s.last_error = c.last_error();
         if (const Reducer* reducer = c.reducer()) {
             const ReducerParts& parts = reducer->parts();
             s.steps = parts.totals.steps;
             s.synced_steps = parts.totals.synced_steps;
-            s.rebuilds = reducer->rebuilds();
+            s.rebuilds = parts.totals.rebuilds;
             s.bucket_count = static_cast<std::int32_t>(parts.layout->size());
             s.unsent_buckets = parts.totals.unsent_buckets;
             s.sent_bytes = parts.totals.sent_bytes;
-            s.copied_bytes = reducer->copied_bytes();
+            s.copied_bytes = parts.gradients.copied_bytes() + parts.hook.copied_bytes();
             s.bucket_cap_bytes = parts.planner.cap();
-            s.tuning = reducer->tuning() ? 1 : 0;
+            s.tuning = parts.planner.tuning(*parts.group, *parts.hook.hook()) ? 1 : 0;
             s.hook_bytes_in = parts.hook.bytes_in();
             s.hook_bytes_out = parts.hook.bytes_out();
-            add_params(s, c.table(), parts.totals);
+            add_params(s, c.model().table, parts.totals);
             add_times(s, parts.totals.clock);
         }
         std::memcpy(stats, &s, std::min(size, sizeof s));
@@ -73,7 +73,7 @@ ddp_status ddp_stats_bucket_sizes(ddp_context* context, int32_t initial, uint64_
                                   size_t* count, ddp_error** error) {
     return guard(error, "ddp_stats_bucket_sizes", [&] {
         const Reducer& reducer = require(context, "context")->impl.committed();
-        const BucketPlan& plan = initial != 0 ? reducer.initial_plan() : reducer.parts().layout->plan();
+        const BucketPlan& plan = initial != 0 ? reducer.parts().planner.first() : reducer.parts().layout->plan();
         give_list(
             bytes, capacity, count, plan.buckets, [](const PlanBucket& b) { return b.content; }, "bytes");
     });

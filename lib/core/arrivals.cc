@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/number_check.h"
+#include "core/step_check.h"
+#include "core/unused.h"
 #include "util/hot_path.h"
 #include "util/process.h"
 

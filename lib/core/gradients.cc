@@ -280,6 +280,11 @@ void Gradients::forget_window() {
     }
 }
 
+bool Gradients::any_waits() const {
+    return std::any_of(states_.begin(), states_.end(),
+                       [](const ParamState& s) { return s.waits_for_sync.load(std::memory_order_relaxed); });
+}
+
 void Gradients::forget_given(std::int32_t param) {
     if ((*this)[param].sparse) rows_.discard(param);
     if ((*this)[param].factored) factors_.discard(param);

@@ -215,13 +215,13 @@ public:
     ParamState& operator[](std::int32_t param) { return states_[static_cast<std::size_t>(param)]; }
     const ParamState& operator[](std::int32_t param) const { return states_[static_cast<std::size_t>(param)]; }
     ParamState* data() { return states_.data(); }
-    std::vector<ParamState>& states() { return states_; }
-    const std::vector<ParamState>& states() const { return states_; }
 
     // Not while a step is under way.
     void reset_layout(const Layout& layout);
     void begin_step(const Participation& participation);
     void forget_step();
+    // Gradients of unsynced steps wait for a synced one.
+    bool any_waits() const;
     // What was given since the last synced step is forgotten.
     void forget_window();
     void forget_given(std::int32_t param);
@@ -243,6 +243,7 @@ public:
     HostGradients& on_host() { return on_host_; }
     DeviceGradients& on_devices() { return on_devices_; }
     SparseGradients& rows() { return rows_; }
+    const SparseGradients& rows() const { return rows_; }
     FactorGradients& factors() { return factors_; }
 
     // By which a gradient is multiplied while it is brought into its bucket. Integers have no factor. The link that runs the reduction

@@ -3,12 +3,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "core/layout.h"
 
 namespace libddp {
 
 struct ReducerParts;
+class NumberCheck;
+class StepCheck;
+class Unused;
 
 class Observer {
 public:
@@ -26,6 +31,15 @@ public:
     virtual void on_end(ReducerParts&) {}
     // The step is over, however it ended.
     virtual void on_forget() {}
+};
+
+// Those that somebody asked for; the others are null.
+struct Observers {
+    std::vector<std::unique_ptr<Observer>> all;
+    // Of these, for what a gradient meets on its way into its bucket.
+    Unused* unused = nullptr;
+    StepCheck* check = nullptr;
+    NumberCheck* numbers = nullptr;
 };
 
 }  // namespace libddp

@@ -44,6 +44,9 @@ public:
     // The cap that the next rebuild uses.
     std::size_t cap() const { return caps().back(); }
     const ReadyOrder& order() const { return order_; }
+    // The plan of ddp_commit.
+    void set_first(const BucketPlan& plan) { first_ = plan; }
+    const BucketPlan& first() const { return first_; }
 
     // A synced step has ended, with results that teach something about those to come, or without.
     void step_ended(bool learn, std::int64_t synced_steps, const Group& group, const Hook& hook);
@@ -64,6 +67,7 @@ private:
     const Model& model_;
     const Participation& participation_;
     ReadyOrder order_;
+    BucketPlan first_;
     std::optional<BucketPlan> adopted_;  // not yet in use
     std::optional<CapTuner> tuner_;      // none: caps stay as they are
     bool due_ = false;

@@ -5,6 +5,12 @@
 
 #include "comm/link.h"
 #include "core/agreement.h"
+#include "core/hook_state.h"
+#include "core/number_check.h"
+#include "core/step_check.h"
+#include "core/unused.h"
+#include "core/value_check.h"
+#include "device/host_copy.h"
 #include "util/log.h"
 
 namespace libddp {
@@ -15,18 +21,38 @@ constexpr std::int64_t kDrainMs = 1'000;
 // More than any rank counts.
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 62;
 
+Observers observers_of(const Model& model) {
+    Observers result;
+    const ReducerOptions& o = model.options.reducer;
+    const auto add = [&result](auto observer) {
+        auto* const one = observer.get();
+        result.all.push_back(std::move(observer));
+        return one;
+    };
+    if (o.find_unused || o.static_graph) result.unused = add(std::make_unique<Unused>(model));
+    if (o.check_interval > 0 || o.verify_interval > 0)
+        add(std::make_unique<ValueCheck>(model.table, std::vector{o.check_interval, o.verify_interval},
+                                         o.verify_buffers));
+    if (o.nonfinite != Nonfinite::kPass)
+        result.numbers = add(std::make_unique<NumberCheck>(model.table, o.nonfinite == Nonfinite::kSkip));
+    if (o.check) result.check = add(std::make_unique<StepCheck>(model.table));
+    return result;
+}
+
 }  // namespace
 
 Reducer::Reducer(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model, HookPtr hook,
                  const std::vector<std::int32_t>& frozen, std::optional<Planner::Buckets> planned)
-    : parts_(std::move(group), number, model, std::move(hook)), arrivals_(parts_), results_(parts_, arrivals_) {
+    : parts_(std::move(group), number, model, std::move(hook), observers_of(model)),
+      arrivals_(parts_),
+      results_(parts_, arrivals_) {
     parts_.participation.freeze(frozen, true);
     begin_record();
     Planner& planner = parts_.planner;
     const ReducerOptions& options = model.options.reducer;
     planner.set_tunes_caps(options.tune_caps && !planned);
     change_buckets(planned ? planner.lay_out(*planned) : planner.make());
-    initial_plan_ = parts_.layout->plan();
+    planner.set_first(parts_.layout->plan());
     agree_on_plan(*parts_.group, number.tag(), parts_.layout->plan_hash());
     if (options.rebuild && !planned) planner.record_order();
 }
@@ -114,7 +140,7 @@ void Reducer::rebuild(std::int32_t root) {
     log(LogLevel::kInfo, "rank ", parts_.group->rank(), ": rebuilt ", parts_.layout->size(), " buckets into ",
         plan.buckets.size());
     change_buckets(std::move(plan));
-    ++rebuilds_;
+    ++parts_.totals.rebuilds;
 }
 
 // An unsynced step that is under way stays one: what is set counts from the next step on. So a scope of unsynced steps can end in the
@@ -149,25 +175,54 @@ void Reducer::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
     parts_.next_step(parts_.step->begin);
 }
 
-void Reducer::skip(const std::vector<std::int32_t>& params) {
+void Reducer::skip(std::vector<std::int32_t> params, std::int32_t authority) {
     require_idle();
+    if (parts_.model.options.join)
+        fail_call(DDP_ERROR_UNSUPPORTED, "with DDP_CONTEXT_JOIN a rank without inputs could not know the choice");
+    if (authority < -1 || authority >= parts_.group->world())
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "authority is ", authority, "; it must be a rank from 0 to ",
+                  parts_.group->world() - 1, ", or -1");
+    for (auto id : params) parts_.model.table.require(id);
+    if (authority >= 0) {
+        const OpTag tag = parts_.number->tag(Purpose::kSkip);
+        auto count = static_cast<std::int64_t>(params.size());
+        parts_.group->run({DDP_COLLECTIVE_BROADCAST, nullptr, &count, 1, DDP_I64, DDP_SUM, authority}, tag);
+        if (count < 0)
+            throw Error(
+                {DDP_ERROR_IO, str("rank ", authority, " sent ", count, " as its number of parameters"), authority});
+        params.resize(static_cast<std::size_t>(count));
+        if (count > 0)
+            parts_.group->run(
+                {DDP_COLLECTIVE_BROADCAST, nullptr, params.data(), params.size(), DDP_I32, DDP_SUM, authority}, tag);
+        for (auto id : params) parts_.model.table.require(id);
+    }
     parts_.participation.skip(params);
     parts_.next_step(parts_.step->begin);
 }
 
-void Reducer::request_rebuild() {
+Planner& Reducer::planner() {
     require_idle();
-    parts_.planner.record_order();
+    return parts_.planner;
 }
 
-void Reducer::keep_plan() {
-    require_idle();
-    parts_.planner.keep();
+std::vector<std::byte> Reducer::hook_state() const {
+    const Hook& hook = *parts_.hook.hook();
+    parts_.model.streams.gather();
+    HookState state;
+    hook.save(state);
+    return write_hook_state(state, {hook.name(), parts_.group->rank(), parts_.group->world()}, parts_.model.table,
+                            parts_.group->timeout_ms());
 }
 
-void Reducer::adopt_plan(const Planner::Buckets& buckets) {
-    require_idle();
-    parts_.planner.adopt(buckets);
+void Reducer::load_hook_state(const std::byte* data, std::size_t size, bool shared_only) {
+    Hook& hook = *parts_.hook.hook();
+    HookState state = read_hook_state(data, size, {hook.name(), parts_.group->rank(), parts_.group->world()},
+                                      parts_.model.table, shared_only);
+    parts_.model.streams.gather();
+    state.copies = std::make_shared<HostCopies>(parts_.group->timeout_ms());
+    for (auto& array : state.arrays)
+        if (array.param >= 0) array.home = parts_.model.streams.stream(parts_.model.table[array.param].device);
+    hook.load(state);
 }
 
 // Gradients that are reduced in place do not move out of the way of what may still write into them. Then the new group breaks at
@@ -250,12 +305,6 @@ void Reducer::clear_gradients() {
         if (s.sparse || s.streams || s.now.role == Role::kIgnored || parts_.participation.frozen(id)) continue;
         HostGradients::clear_home({}, s);
     }
-}
-
-bool Reducer::accumulates() const {
-    const auto& states = parts_.gradients.states();
-    return std::any_of(states.begin(), states.end(),
-                       [](const ParamState& s) { return s.waits_for_sync.load(std::memory_order_relaxed); });
 }
 
 void Reducer::require_idle() const {

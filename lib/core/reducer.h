@@ -25,10 +25,7 @@ public:
 
     Arrivals& arrivals() { return arrivals_; }
     Results& results() { return results_; }
-    const Results& results() const { return results_; }
     const ReducerParts& parts() const { return parts_; }
-    // Where a rank of an elastic job may set what ranks agree on elsewhere.
-    Planner& planner() { return parts_.planner; }
 
     // What ranks have agreed on before the first gradient of a step. factor: by which gradients are multiplied before the
     // mean (or sum) over ranks.
@@ -41,11 +38,11 @@ public:
     void require_not_begun() const;
     void set_hook(HookPtr hook);
     void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
-    void skip(const std::vector<std::int32_t>& params);
-    void request_rebuild();
-    // The plan stays: no rebuild is due, nor is an order recorded for one.
-    void keep_plan();
-    void adopt_plan(const Planner::Buckets& buckets);
+    // For one step. authority: the rank whose choice it is; -1: all ranks make the same. Collective if there is one.
+    void skip(std::vector<std::int32_t> params, std::int32_t authority);
+    Planner& planner();
+    std::vector<std::byte> hook_state() const;
+    void load_hook_state(const std::byte* data, std::size_t size, bool shared_only);
     // If one is due, which is the same on every rank, or always. Collective. root: whose order counts. Views may move.
     void rebuild_if_due(std::int32_t root);
     void rebuild(std::int32_t root);
@@ -55,18 +52,9 @@ public:
     void set_group(std::shared_ptr<Group> group, const ContextNumber& number);
     // Where the program finds its dense gradients of the CPU there are zeros.
     void clear_gradients();
-    // Gradients of unsynced steps wait for a synced one.
-    bool accumulates() const;
-
     bool idle() const { return parts_.phase.load(std::memory_order_acquire) == Phase::kIdle; }
     // Throws INVALID_STATE, saying what the call would have to wait for, unless idle.
     void require_idle() const;
-    bool tuning() const { return parts_.planner.tuning(*parts_.group, *parts_.hook.hook()); }
-    // Of gradients that were copied: into buckets and back, and by the transport.
-    std::uint64_t copied_bytes() const { return parts_.gradients.copied_bytes() + parts_.hook.copied_bytes(); }
-    const SparseRows& sparse_result(std::int32_t param) { return parts_.gradients.rows().result(param); }
-    const BucketPlan& initial_plan() const { return initial_plan_; }
-    std::int64_t rebuilds() const { return rebuilds_; }
     // How often buckets have got memory. Any thread.
     std::int64_t layouts() const { return layouts_.load(std::memory_order_acquire); }
 
@@ -81,8 +69,6 @@ private:
     ReducerParts parts_;
     Arrivals arrivals_;
     Results results_;
-    BucketPlan initial_plan_;
-    std::int64_t rebuilds_ = 0;
     std::atomic<std::int64_t> layouts_{0};
 };
 

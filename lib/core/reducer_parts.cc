@@ -3,27 +3,11 @@
 #include <utility>
 
 #include "comm/link.h"
-#include "core/value_check.h"
 
 namespace libddp {
 
-Observers::Observers(const Model& model) {
-    const ReducerOptions& o = model.options.reducer;
-    const auto add = [this](auto observer) {
-        auto* const one = observer.get();
-        all.push_back(std::move(observer));
-        return one;
-    };
-    if (o.find_unused || o.static_graph) unused = add(std::make_unique<Unused>(model));
-    if (o.check_interval > 0 || o.verify_interval > 0)
-        add(std::make_unique<ValueCheck>(model.table, std::vector{o.check_interval, o.verify_interval},
-                                         o.verify_buffers));
-    if (o.nonfinite != Nonfinite::kPass)
-        numbers = add(std::make_unique<NumberCheck>(model.table, o.nonfinite == Nonfinite::kSkip));
-    if (o.check) check = add(std::make_unique<StepCheck>(model.table));
-}
-
-ReducerParts::ReducerParts(std::shared_ptr<Group> of, const ContextNumber& with, const Model& trained, HookPtr first)
+ReducerParts::ReducerParts(std::shared_ptr<Group> of, const ContextNumber& with, const Model& trained, HookPtr first,
+                           Observers asked_for)
     : model(trained),
       group(std::move(of)),
       number(&with),
@@ -32,7 +16,7 @@ ReducerParts::ReducerParts(std::shared_ptr<Group> of, const ContextNumber& with,
       gradients(model),
       hook(group, with, std::move(first)),
       queue(hook, gradients),
-      observers(model) {
+      observers(std::move(asked_for)) {
     totals.used.resize(model.table.params().size());
 }
 

@@ -14,20 +14,18 @@
 #include "core/launch_queue.h"
 #include "core/layout.h"
 #include "core/model.h"
-#include "core/number_check.h"
+#include "core/observer.h"
 #include "core/participation.h"
 #include "core/planner.h"
 #include "core/step.h"
-#include "core/step_check.h"
 #include "core/step_clock.h"
-#include "core/unused.h"
 #include "record/recorder.h"
 
 namespace libddp {
 
 // What steps leave behind.
 struct Totals {
-    std::int64_t steps = 0, synced_steps = 0;
+    std::int64_t steps = 0, synced_steps = 0, rebuilds = 0;
     // How often the program has got means: of a whole step, or of a parameter before the step's end.
     std::int64_t results = 0;
     // The operations of the group when it last got any (Link::operations_if_all_ended).
@@ -39,19 +37,9 @@ struct Totals {
     StepClock clock{};
 };
 
-// Those that somebody asked for; the others are null.
-struct Observers {
-    explicit Observers(const Model& model);
-
-    std::vector<std::unique_ptr<Observer>> all{};
-    // Of these, for what a gradient meets on its way into its bucket.
-    Unused* unused = nullptr;
-    StepCheck* check = nullptr;
-    NumberCheck* numbers = nullptr;
-};
-
 struct ReducerParts {
-    ReducerParts(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model, HookPtr hook);
+    ReducerParts(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model, HookPtr hook,
+                 Observers observers);
 
     // Begins the step, if it has not begun: then the result is kFilling or kFillingLocal. Throws if ranks must exchange before.
     Phase begin_step();

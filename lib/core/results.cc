@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/unused.h"
 #include "util/error.h"
 
 namespace libddp {

@@ -33,7 +33,7 @@ public:
     std::uint64_t collect(std::int32_t param);
     void discard(std::int32_t param) { of(param).mine = {}; }
 
-    const SparseRows& result(std::int32_t param) { return of(param).result; }
+    const SparseRows& result(std::int32_t param) const { return params_.at(param).result; }
     void forget_result(std::int32_t param) { of(param).result = {}; }
     // What this rank gives, before launch(); and the result, when the work is done and before collect().
     const SparseRows& given(std::int32_t param) { return of(param).mine; }

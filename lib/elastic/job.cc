@@ -79,7 +79,7 @@ void ElasticJob::require_not_begun(const char* what) const {
 void ElasticJob::add_context(Context& context) {
     require_not_begun("contexts and states are added before");
     context.committed();
-    for (const auto* list : {&context.table().params(), &context.table().buffers()})
+    for (const auto* list : {&context.model().table.params(), &context.model().table.buffers()})
         for (const Param& param : *list)
             if (param.data && !is_cpu(param.device))
                 fail_call(DDP_ERROR_UNSUPPORTED, "'", param.name, "' is on ", device_name(param.device),
@@ -122,7 +122,7 @@ bool ElasticJob::apart() const {
 
 bool ElasticJob::in_window() const {
     return std::any_of(parts_.contexts.begin(), parts_.contexts.end(),
-                       [](const Context* context) { return context->committed().accumulates(); });
+                       [](const Context* context) { return context->committed().parts().gradients.any_waits(); });
 }
 
 void ElasticJob::go_back() {
@@ -308,7 +308,7 @@ void ElasticJob::find_state() {
     parts_.state.clear();
     parts_.buffers.clear();
     for (const Context* context : parts_.contexts) {
-        const ParamTable& table = context->table();
+        const ParamTable& table = context->model().table;
         for (const auto& [list, blocks] :
              {std::pair(&table.params(), &parts_.state), {&table.buffers(), &parts_.buffers}})
             for (const Param& param : *list)
@@ -414,7 +414,7 @@ ElasticJob::ContextState ElasticJob::send_state(Group& group, Context& context, 
     ContextState state;
     if (group.rank() == donor) {
         const Reducer& reducer = context.committed();
-        state = {context.plan_text(), context.hook_state(),
+        state = {plan_to_text(reducer.parts().layout->plan(), context.model().table), reducer.hook_state(),
                  reducer.parts().planner.due() || reducer.parts().planner.recording(),
                  reducer.parts().planner.tunes_caps()};
     }
@@ -430,9 +430,9 @@ void ElasticJob::take_state(Context& context, const ContextState& state, bool of
     context.adopt_plan(state.plan);
     Reducer& reducer = context.committed();
     reducer.rebuild(0);
-    state.records_order ? reducer.request_rebuild() : reducer.keep_plan();
+    state.records_order ? reducer.planner().record_order() : reducer.planner().keep();
     reducer.planner().set_tunes_caps(state.tunes_caps);
-    if (of_hook) context.load_hook_state(state.hook.data(), state.hook.size(), true);
+    if (of_hook) reducer.load_hook_state(state.hook.data(), state.hook.size(), true);
 }
 
 void ElasticJob::commit() {

@@ -39,7 +39,7 @@ bool OpenStep::in_doubt(const Parts& parts, Group& group) const {
     if (!open_) return false;
     if (marks_.empty()) return group.link(0)->successes() > successes_;
     for (std::size_t i = 0; i < marks_.size(); ++i) {
-        const Reducer& reducer = parts.contexts[i]->committed();
+        Reducer& reducer = parts.contexts[i]->committed();
         if (results_since_begin(parts, i) > 0 || (!reducer.idle() && reducer.results().come_early())) return true;
     }
     return false;
