@@ -59,7 +59,7 @@ private:
     std::size_t used_ = 0;
 };
 
-// What a group of neighbouring ranks, which counts them from 0, says of its ranks.
+// An error of a group of neighbouring ranks, which counts them from 0, with the ranks of the larger group.
 ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own_rank) {
     const std::int32_t first = own_rank - part.rank();
     if (first == 0) return error;
@@ -116,7 +116,7 @@ void Averager::require_same_group() const {
                   "the context has another group since the averager was made; make a new averager");
 }
 
-// Of several periods that end at once the longest counts. PyTorch counts a single period from the end of the warm-up, and
+// If several periods end at once, the longest counts. PyTorch counts a single period from the end of the warm-up, and
 // several from the first step of all.
 const Averager::Level* Averager::due() const {
     if (steps_ < warmup_steps_) return nullptr;

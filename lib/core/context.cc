@@ -11,7 +11,7 @@
 namespace libddp {
 namespace {
 
-// Of the gradients that are reduced in place: what lies in one range of memory on all ranks of the group.
+// Gradients that are reduced in place share a bucket where they lie in one range of memory on all ranks of the group.
 void agree_on_ranges(ParamTable& table, Group& group, const OpTag& of) {
     if (table.any_in_place()) table.set_follows(agree_on_neighbours(group, of, table.neighbours()));
 }

@@ -155,7 +155,7 @@ public:
     void deliver();
     // The same when this bucket is done.
     void deliver(const ddp_bucket& bucket);
-    // What is enqueued to finish buckets becomes true: for the host, or (enqueue) for the callers' streams. Other buckets may
+    // The work that is enqueued to finish buckets takes effect: for the host, or (enqueue) for the callers' streams. Other buckets may
     // travel on. An error breaks the group; step is for its message.
     void finish(Group& group, std::int64_t step, bool enqueue);
     // Gradients of a step that did not sync: what comes next is ordered after them.
@@ -222,7 +222,7 @@ public:
     void forget_step();
     // Gradients of unsynced steps wait for a synced one.
     bool any_waits() const;
-    // What was given since the last synced step is forgotten.
+    // Forgets the gradients that came since the last synced step.
     void forget_window();
     void forget_given(std::int32_t param);
     // Another group: those of the old one may still use what they were given.
@@ -267,7 +267,7 @@ public:
     void complete(const ddp_bucket& bucket, const Hook::Target& target, const Step& step);
     // Reduces a parameter that is alone in its bucket, because it goes a way of its own, without the hook.
     WorkPtr reduce_alone(Group& group, std::int32_t param, const Step& step, const OpTag& tag);
-    // What such a parameter has become. Returns how many bytes this rank gave for it.
+    // Takes the result of such a parameter. Returns how many bytes this rank gave for it.
     std::uint64_t collect(std::int32_t param);
 
     std::uint64_t copied_bytes() const { return on_host_.copied_bytes() + on_devices_.copied_bytes(); }

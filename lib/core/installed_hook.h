@@ -40,10 +40,10 @@ public:
         return traffic_;
     }
 
-    // What the hook was given, and what it gave to collectives, since it was installed.
+    // Bytes that the hook was given, and that it gave to collectives, since it was installed.
     std::uint64_t bytes_in() const { return bytes_in_; }
     std::uint64_t bytes_out() const { return traffic_->sent.load(std::memory_order_relaxed); }
-    // What transports copied of the buckets.
+    // Bytes of the buckets that transports copied.
     std::uint64_t copied_bytes() const { return copied_before_ + traffic_->copied.load(std::memory_order_relaxed); }
 
 private:

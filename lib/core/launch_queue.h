@@ -71,7 +71,7 @@ public:
 
 private:
     struct Entry {
-        // Of the layout. What a hook sees of the step is set in the bucket when the step begins.
+        // These live as long as the layout. The fields of the bucket that belong to the step are set when the step begins.
         ddp_bucket bucket;
         std::uint64_t content = 0;  // bytes of gradients, without gaps
         bool alone = false;

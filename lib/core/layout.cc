@@ -26,7 +26,7 @@ Layout::Layout(Group& group, const Model& model, BucketPlan plan)
       locations_(model.table.params().size()) {
     for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
         const auto& bucket = plan_.buckets[b];
-        // Of the link that will reduce it.
+        // Memory of the link that will reduce the bucket.
         const StreamPtr stream = model_.streams.stream(bucket.device);
         const auto link = group.link(b);
         if (bucket.in_place)

@@ -41,7 +41,7 @@ public:
     // For operations, which may outlast the context and must not outlast the memory.
     std::shared_ptr<const void> memory(std::size_t bucket) const { return memory_[bucket]; }
 
-    // What a hook is shown of a bucket: everything that does not change from step to step.
+    // The bucket as a hook sees it, without all that changes from step to step.
     ddp_bucket describe(std::size_t bucket) const;
 
     // Moves every gradient's bytes from another layout of the same model.

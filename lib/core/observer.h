@@ -1,4 +1,4 @@
-// What looks at steps for somebody who asked for it: unused parameters, bad numbers, checks. An observer that nobody asked for does
+// Observers look at steps for somebody who asked for it: unused parameters, bad numbers, checks. An observer that nobody asked for does
 // not exist. Where nothing else is said, on the thread that ends the step.
 #pragma once
 
@@ -33,10 +33,10 @@ public:
     virtual void on_forget() {}
 };
 
-// Those that somebody asked for; the others are null.
+// The observers that somebody asked for. A pointer to any other is null.
 struct Observers {
     std::vector<std::unique_ptr<Observer>> all;
-    // Of these, for what a gradient meets on its way into its bucket.
+    // Three of them, which a gradient meets on its way into its bucket.
     Unused* unused = nullptr;
     StepCheck* check = nullptr;
     NumberCheck* numbers = nullptr;

@@ -107,7 +107,7 @@ void ParamTable::check(Param& p, const char* kind) const {
                  dtype_name(p.dtype), ")");
 }
 
-// What is not where the program says would be read by the wrong processor.
+// The wrong processor would read memory that is not where the program says.
 void ParamTable::check_device(const Param& p, const char* kind) const {
     require_device(p.device, str(kind, " '", p.name, "'"));
     if (!is_cpu(p.device) && p.alone())

@@ -46,7 +46,7 @@ public:
 
     // For each parameter: the one whose gradient ends where this one's begins, in this process. -1: none, or not in place.
     std::vector<std::int32_t> neighbours() const;
-    // What all ranks have in common of that.
+    // The neighbours that all ranks have in common.
     void set_follows(const std::vector<std::int32_t>& follows);
     bool any_in_place() const;
 

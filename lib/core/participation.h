@@ -32,7 +32,7 @@ public:
     bool frozen(std::int32_t param) const { return frozen_[static_cast<std::size_t>(param)]; }
     bool skipped(std::int32_t param) const { return skipped_[static_cast<std::size_t>(param)]; }
 
-    // Of all that must be the same on every rank. 0: everything takes part.
+    // A hash of all that must be the same on every rank. 0: everything takes part.
     std::uint64_t hash() const;
 
 private:

@@ -21,7 +21,7 @@ public:
 
     Planner(const Model& model, const Participation& participation);
 
-    // What ranks must agree on when they come from elsewhere.
+    // Ranks that come from elsewhere must agree on these.
     bool due() const { return due_; }
     bool recording() const { return order_.recording(); }
     bool tunes_caps() const { return tuner_.has_value(); }
@@ -53,7 +53,7 @@ public:
     // Now, from the order so far.
     BucketPlan make() const { return make(caps()); }
     BucketPlan lay_out(const Buckets& buckets) const { return libddp::lay_out(params(), buckets); }
-    // That of a rebuild that is due. Collective. root: whose order counts.
+    // The plan of a rebuild that is due. Collective. root: whose order counts.
     BucketPlan next(Group& group, const ContextNumber& number, std::int32_t root, const Hook& hook);
     // The plan of rank 0. A rank may have another if a rebuild has failed there. Collective.
     BucketPlan common(Group& group, const ContextNumber& number, const BucketPlan& mine) const;

@@ -27,7 +27,7 @@ public:
     Results& results() { return results_; }
     const ReducerParts& parts() const { return parts_; }
 
-    // What ranks have agreed on before the first gradient of a step. factor: by which gradients are multiplied before the
+    // Ranks have agreed on this before the first gradient of a step. factor: by which gradients are multiplied before the
     // mean (or sum) over ranks.
     void begin(double factor, bool sync);
 

@@ -23,7 +23,7 @@
 
 namespace libddp {
 
-// What steps leave behind.
+// The traces that steps leave.
 struct Totals {
     std::int64_t steps = 0, synced_steps = 0, rebuilds = 0;
     // How often the program has got means: of a whole step, or of a parameter before the step's end.
@@ -31,7 +31,7 @@ struct Totals {
     // The operations of the group when it last got any (Link::operations_if_all_ended).
     std::int64_t operations_at_result = -1;
     std::uint64_t sent_bytes = 0;
-    // Of the last synced step.
+    // In the last synced step.
     std::int32_t unsent_buckets = 0;
     std::vector<std::uint8_t> used{};
     StepClock clock{};
@@ -49,7 +49,7 @@ struct ReducerParts {
     void forget_step();
     // The step is forgotten, and the next one may come.
     void end_step();
-    // What looks for unused gradients, if this step does not know them.
+    // Looks for unused gradients; null if this step knows them.
     Unused* discovering() const;
     void count_result();
 

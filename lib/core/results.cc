@@ -21,7 +21,7 @@ private:
     const StepClock::Point start_;
 };
 
-// Who waits for devices as long as the scope lasts: callers' streams, or the host.
+// As long as the scope lasts, callers' streams wait for devices, or the host does.
 class Enqueueing {
 public:
     Enqueueing(bool& enqueue, bool value) : enqueue_(enqueue), before_(std::exchange(enqueue, value)) {}
@@ -135,7 +135,7 @@ void Results::shadow() {
 }
 
 void Results::start_draining() {
-    // What is not announced in this step comes after the callers' streams as they are now.
+    // Gradients that are not announced in this step come after the callers' streams as they are now.
     parts_.model.streams.follow_callers();
     Phase phase = parts_.phase.load(std::memory_order_acquire);
     if (phase == Phase::kIdle) phase = parts_.begin_step();
@@ -282,7 +282,7 @@ void Results::end_local_step() {
     parts_.end_step();
 }
 
-// What the step has shown about the steps to come. A step that all ranks discard shows nothing; one that this rank only
+// Plans and roles learn from the step. A step that all ranks discard teaches nothing; one that this rank only
 // shadows is as good as the others'.
 void Results::end_synced_step() {
     const Step& step = *parts_.step;

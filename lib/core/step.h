@@ -37,7 +37,7 @@ struct Announcement {
 struct Launch {
     WorkPtr work;     // null: the hook finished at once
     ErrorInfo error;  // of the hook call itself
-    // Of a bucket that is sent. finished: where there is no work that knows.
+    // Times of a bucket that is sent. finished: where there is no work that knows.
     StepClock::Point launched_at, finished_at;
     bool launched = false;
     bool live = false;        // some rank uses it, as far as is known before the step
@@ -48,9 +48,9 @@ struct Launch {
 };
 
 struct Step {
-    // What becomes of it: results, on this rank none because it has no inputs, or none on any rank.
+    // The end of the step: results, on this rank none because it has no inputs, or none on any rank.
     enum class End : std::uint8_t { kResults, kShadowed, kDiscarded };
-    // What ranks have agreed on before its first gradient. factor: by which gradients are multiplied before the mean (or sum).
+    // The facts on which ranks have agreed before its first gradient. factor: by which gradients are multiplied before the mean (or sum).
     struct Begin {
         bool told = false, sync = true;
         double factor = 1;
@@ -62,7 +62,7 @@ struct Step {
     const std::int64_t number, synced_number;  // steps before it
     const bool votes;                          // ranks vote before each bucket whether any of them uses it
     Begin begin;
-    // What else must be the same on all ranks; compared with each operation.
+    // A hash of all else that must be the same on all ranks; compared with each operation.
     std::uint64_t agreement = 0;
     // Launching.
     std::atomic<std::uint32_t> requests{0};

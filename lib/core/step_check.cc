@@ -111,7 +111,7 @@ std::optional<ErrorInfo> StepCheck::examine(std::int32_t param, const void* grad
     return std::nullopt;
 }
 
-// What correct programs may do, too, is an error of nobody's.
+// Correct programs may do this, too, so it is no error.
 void StepCheck::warn_of_doubt(const Param& param, Seen& g, std::int32_t rank, std::int64_t step) const {
     if (g.warned) return;
     const char* doubt = g.repeated_values >= kProof  ? " is the result of the step before, bit for bit"

@@ -1,4 +1,4 @@
-// What DDP_CONTEXT_CHECK looks for, besides values that differ (value_check.h): gradients that change after they were announced, and
+// DDP_CONTEXT_CHECK looks for two mistakes here, besides values that differ (value_check.h): gradients that change after they were announced, and
 // gradients that nobody wrote.
 //
 // Gradients that would live in buckets lie in memory of the layout's own instead (Layout::place_checked_views), and are copied like
@@ -45,7 +45,7 @@ private:
         std::int32_t zero_steps = 0;
     };
 
-    // What is wrong with the gradient, if anything.
+    // The mistake in the gradient, if there is one.
     std::optional<ErrorInfo> examine(std::int32_t param, const void* gradient, std::int32_t rank, std::int64_t step);
     Seen& at(std::int32_t param) { return gradients_[static_cast<std::size_t>(param)]; }
     void warn_of_doubt(const Param& param, Seen& gradient, std::int32_t rank, std::int64_t step) const;

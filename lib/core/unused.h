@@ -25,13 +25,13 @@ public:
     // The answer of the other ranks is there afterwards. Throws what went wrong.
     void wait();
 
-    // What becomes of it depends on the other ranks.
+    // Whether the result of the gradient depends on the other ranks.
     bool waits_for_answer(std::int32_t param, Role role) const {
         return role == Role::kExpected && here_[static_cast<std::size_t>(param)] == 0;
     }
     void postpone(const BucketTensor& tensor) { undecided_.push_back(tensor); }
     bool postponed(std::int32_t param) const;
-    // Those that were postponed, which wait no longer.
+    // The gradients that were postponed, which wait no longer.
     std::vector<BucketTensor> take_postponed() { return std::exchange(undecided_, {}); }
 
     // Zeros are about to stand for this gradient. Perhaps the program adds to its gradients, and has not said so.

@@ -21,12 +21,12 @@ public:
     // Starts a comparison, behind the buckets, and before any of their results can have changed a value. A rank without inputs trails
     // behind.
     void on_close(ReducerParts& parts) override;
-    // What values are, all find alike.
+    // All ranks find the same.
     void on_end(ReducerParts& parts) override;
     void on_forget() override { comparison_ = nullptr; }
 
 private:
-    // What a rank says of its values. It travels as bytes.
+    // The claim of a rank about its values. It travels as bytes.
     struct Claim {
         std::uint64_t counts = 0, hash = 0;
     };
