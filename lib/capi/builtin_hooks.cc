@@ -93,7 +93,7 @@ ddp_status ddp_hook_then(ddp_context* context, ddp_bucket_fn fn, void* user_data
         Context& c = between_steps(context);
         require(fn, "fn");
         require_flags(flags, DDP_WORK_ANY_THREAD);
-        if (c.skips_nonfinite())
+        if (c.model().options.reducer.nonfinite == Nonfinite::kSkip)
             fail_call(DDP_ERROR_UNSUPPORTED,
                       "with DDP_CONTEXT_SKIP_NONFINITE ranks agree to skip a step after its last bucket, and the "
                       "function would "
@@ -112,7 +112,7 @@ ddp_status ddp_hook_state_save(ddp_context* context, void** data, size_t* size, 
         Context& c = between_steps(context);
         require(data, "data");
         require(size, "size");
-        give_bytes(c.hook_state(), data, size);
+        give_bytes(c.committed().hook_state(), data, size);
     });
 }
 
@@ -125,6 +125,7 @@ ddp_status ddp_hook_state_load(ddp_context* context, const void* data, size_t si
         Context& c = between_steps(context);
         require(data, "data");
         require_flags(flags, DDP_HOOK_STATE_SHARED_ONLY);
-        c.load_hook_state(static_cast<const std::byte*>(data), size, (flags & DDP_HOOK_STATE_SHARED_ONLY) != 0);
+        c.committed().load_hook_state(static_cast<const std::byte*>(data), size,
+                                      (flags & DDP_HOOK_STATE_SHARED_ONLY) != 0);
     });
 }

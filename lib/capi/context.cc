@@ -224,7 +224,13 @@ void ddp_context_free(ddp_context* context) {
 }
 
 ddp_status ddp_context_abort(ddp_context* context, const char* reason, ddp_error** error) {
-    return guard(error, "ddp_context_abort", [&] { context_of(context).abort(text_or(reason, "")); });
+    return guard(error, "ddp_context_abort", [&] {
+        Group& group = *context_of(context).group();
+        const std::string why = text_or(reason, "");
+        group.break_everywhere({DDP_ERROR_ABORTED,
+                                str("rank ", group.rank(), " called ddp_context_abort", why.empty() ? "" : ": ", why),
+                                group.rank()});
+    });
 }
 
 void ddp_param_desc_init_sized(ddp_param_desc* desc, size_t size) {
@@ -237,7 +243,9 @@ ddp_status ddp_register_param(ddp_context* context, const ddp_param_desc* desc, 
     return guard(error, "ddp_register_param", [&] {
         Context& c = context_of(context);
         require(param, "param");
-        *param = c.register_param(read_param(desc, kParamFlags));
+        std::vector<Param> params;
+        params.push_back(read_param(desc, kParamFlags));
+        *param = c.register_params(std::move(params)).front();
     });
 }
 
@@ -253,7 +261,13 @@ ddp_status ddp_grad_view(ddp_context* context, ddp_param param, void** view, ddp
     return guard(error, "ddp_grad_view", [&] {
         Context& c = context_of(context);
         require(view, "view");
-        *view = c.grad_view(param);
+        Reducer& reducer = c.committed();
+        c.model().table.require(param);
+        const Param& p = c.model().table[param];
+        if (p.sparse || p.ignored)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", p.name, "' is ", p.sparse ? "sparse" : "ignored",
+                      " and has no place in a bucket");
+        *view = reducer.parts().layout->view(param);
     });
 }
 
@@ -261,7 +275,7 @@ ddp_status ddp_layout_hold(ddp_context* context, ddp_layout** layout, ddp_error*
     return guard(error, "ddp_layout_hold", [&] {
         Context& c = context_of(context);
         require(layout, "layout");
-        *layout = new ddp_layout{c.hold_layout()};
+        *layout = new ddp_layout{c.committed().parts().layout->view_memory()};
     });
 }
 
@@ -270,19 +284,21 @@ void ddp_layout_free(ddp_layout* layout) {
 }
 
 int64_t ddp_layout_generation(const ddp_context* context) {
-    return context ? context->impl.layout_generation() : -1;
+    if (!context) return -1;
+    const Reducer* reducer = context->impl.reducer();
+    return reducer ? reducer->layouts() : 0;
 }
 int32_t ddp_context_param_count(const ddp_context* context) {
-    return context ? context->impl.table().size() : -1;
+    return context ? context->impl.model().table.size() : -1;
 }
 int32_t ddp_context_bucket_count(const ddp_context* context) {
     const Reducer* reducer = context ? context->impl.reducer() : nullptr;
-    return reducer ? static_cast<std::int32_t>(reducer->buckets().size()) : -1;
+    return reducer ? static_cast<std::int32_t>(reducer->parts().layout->size()) : -1;
 }
 int32_t ddp_context_param_bucket(const ddp_context* context, ddp_param param) {
     const Reducer* reducer = context ? context->impl.reducer() : nullptr;
-    if (!reducer || param < 0 || param >= context->impl.table().size()) return -1;
-    return reducer->buckets().bucket_of(param);
+    if (!reducer || param < 0 || param >= context->impl.model().table.size()) return -1;
+    return reducer->parts().gradients[param].bucket;
 }
 
 ddp_status ddp_context_find_param(const ddp_context* context, const char* name, ddp_param* param, ddp_error** error) {
@@ -290,7 +306,7 @@ ddp_status ddp_context_find_param(const ddp_context* context, const char* name, 
         require(context, "context");
         require(name, "name");
         require(param, "param");
-        auto found = context->impl.table().find(name);
+        auto found = context->impl.model().table.find(name);
         if (found < 0) fail_call(DDP_ERROR_NOT_FOUND, "no parameter is named '", name, "'");
         *param = found;
     });
@@ -305,15 +321,16 @@ ddp_status ddp_set_sync(ddp_context* context, int32_t sync, ddp_error** error) {
 }
 
 LIBDDP_HOT_PATH ddp_status ddp_grad_ready(ddp_context* context, ddp_param param, ddp_error** error) {
-    return guard<Waits::kRarely>(error, "ddp_grad_ready",
-                                 [&] { context_of(context).step_call([&](Reducer& r) { r.grad_ready(param); }); });
+    return guard<Waits::kRarely>(error, "ddp_grad_ready", [&] {
+        context_of(context).step_call([&](Reducer& r) { r.arrivals().grad_ready(param); });
+    });
 }
 
 ddp_status ddp_put(ddp_context* context, ddp_param param, const void* gradient, uint32_t flags, ddp_error** error) {
     return guard(error, "ddp_put", [&] {
         Context& c = context_of(context);
         require_flags(flags, DDP_PUT_ADD);
-        c.step_call([&](Reducer& r) { r.put(param, gradient, (flags & DDP_PUT_ADD) != 0); });
+        c.step_call([&](Reducer& r) { r.arrivals().put(param, gradient, (flags & DDP_PUT_ADD) != 0); });
     });
 }
 
@@ -323,7 +340,7 @@ ddp_status ddp_grad_ready_sparse(ddp_context* context, ddp_param param, const in
         Context& c = context_of(context);
         if (count > 0) require(indices, "indices");
         if (count > 0) require(values, "values");
-        c.step_call([&](Reducer& r) { r.grad_ready_sparse(param, indices, values, count); });
+        c.step_call([&](Reducer& r) { r.arrivals().grad_ready_sparse(param, indices, values, count); });
     });
 }
 
@@ -333,7 +350,7 @@ ddp_status ddp_grad_ready_factors(ddp_context* context, ddp_param param, const v
         Context& c = context_of(context);
         if (rows > 0) require(left, "left");
         if (rows > 0) require(right, "right");
-        c.step_call([&](Reducer& r) { r.grad_ready_factors(param, left, right, rows); });
+        c.step_call([&](Reducer& r) { r.arrivals().grad_ready_factors(param, left, right, rows); });
     });
 }
 
@@ -342,11 +359,11 @@ ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int6
     return guard(error, "ddp_sparse_gradient", [&] {
         Context& c = context_of(context);
         Reducer& reducer = c.committed();
-        c.table().require(param);
-        if (!c.table()[param].sparse)
-            fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", c.table()[param].name,
+        c.model().table.require(param);
+        if (!c.model().table[param].sparse)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", c.model().table[param].name,
                       "' was not registered with DDP_PARAM_SPARSE");
-        const SparseRows& rows = reducer.sparse_result(param);
+        const SparseRows& rows = reducer.parts().gradients.rows().result(param);
         if (indices) *indices = rows.indices.data();
         if (values) *values = rows.values.data();
         if (count) *count = rows.indices.size();
@@ -354,7 +371,8 @@ ddp_status ddp_sparse_gradient(ddp_context* context, ddp_param param, const int6
 }
 
 ddp_status ddp_finalize(ddp_context* context, ddp_error** error) {
-    return guard(error, "ddp_finalize", [&] { context_of(context).step_call([](Reducer& r) { r.finalize(); }); });
+    return guard(error, "ddp_finalize",
+                 [&] { context_of(context).step_call([](Reducer& r) { r.results().finalize(); }); });
 }
 
 ddp_status ddp_step_discard(ddp_context* context, ddp_error** error) {

@@ -33,21 +33,32 @@ ddp_status ddp_set_stream(ddp_context* context, ddp_device_kind kind, int32_t in
 
 ddp_status ddp_grad_ready_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error) {
     return guard(error, "ddp_grad_ready_on", [&] {
-        require(context, "context")->impl.step_call([&](Reducer& r) { r.grad_ready_on(param, stream); });
+        require(context, "context")->impl.step_call([&](Reducer& r) { r.arrivals().grad_ready_on(param, stream); });
     });
 }
 
 ddp_status ddp_finalize_enqueue(ddp_context* context, ddp_error** error) {
-    return guard(error, "ddp_finalize_enqueue", [&] { require(context, "context")->impl.finalize_enqueue(); });
+    return guard(error, "ddp_finalize_enqueue", [&] {
+        require(context, "context")->impl.step_call([](Reducer& r) { r.results().finalize_enqueue(); });
+    });
 }
 
 ddp_status ddp_finalize_on(ddp_context* context, void* stream, ddp_error** error) {
-    return guard(error, "ddp_finalize_on", [&] { require(context, "context")->impl.finalize_on(stream); });
+    return guard(error, "ddp_finalize_on", [&] {
+        Context& c = require(context, "context")->impl;
+        c.committed();
+        const auto& devices = c.model().streams.all();
+        if (devices.size() > 1)
+            fail_call(DDP_ERROR_INVALID_ARGUMENT, "the parameters lie on ", devices.size(),
+                      " devices; name each one's stream with ddp_set_stream, and call ddp_finalize_enqueue");
+        const CallerScope scope(devices.empty() ? nullptr : devices.front().get(), stream);
+        c.step_call([](Reducer& r) { r.results().finalize_enqueue(); });
+    });
 }
 
 ddp_status ddp_wait_param_on(ddp_context* context, ddp_param param, void* stream, ddp_error** error) {
     return guard(error, "ddp_wait_param_on", [&] {
-        require(context, "context")->impl.step_call([&](Reducer& r) { r.wait_param_on(param, stream); });
+        require(context, "context")->impl.step_call([&](Reducer& r) { r.results().wait_param_on(param, stream); });
     });
 }
 

@@ -45,7 +45,7 @@ ddp_status ddp_set_buffer_hook(ddp_context* context, ddp_buffer_hook_fn fn, void
     return guard(error, "ddp_set_buffer_hook", [&] {
         Context& c = require(context, "context")->impl;
         c.require_between_steps();
-        c.set_buffer_hook({fn, owned(user_data, destroy)});
+        c.buffers().set_hook({fn, owned(user_data, destroy)});
     });
 }
 

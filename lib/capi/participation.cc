@@ -22,7 +22,7 @@ ddp_status ddp_mark_unused(ddp_context* context, const ddp_param* params, size_t
     return guard(error, "ddp_mark_unused", [&] {
         Context& c = require(context, "context")->impl;
         const auto ids = read_params(params, count);
-        c.step_call([&](Reducer& r) { r.mark_unused(ids); });
+        c.step_call([&](Reducer& r) { r.arrivals().mark_unused(ids); });
     });
 }
 
@@ -31,10 +31,11 @@ ddp_status ddp_param_used(ddp_context* context, ddp_param param, int32_t* used, 
         Context& c = require(context, "context")->impl;
         require(used, "used");
         Reducer& reducer = c.committed();
-        c.table().require(param);
+        c.model().table.require(param);
         reducer.require_idle();
-        if (reducer.synced_steps() == 0) fail_call(DDP_ERROR_INVALID_STATE, "no synced step has ended yet");
-        *used = reducer.used(param) ? 1 : 0;
+        if (reducer.parts().totals.synced_steps == 0)
+            fail_call(DDP_ERROR_INVALID_STATE, "no synced step has ended yet");
+        *used = reducer.parts().totals.used[static_cast<std::size_t>(param)] != 0 ? 1 : 0;
     });
 }
 
@@ -50,15 +51,15 @@ ddp_status ddp_skip_params(ddp_context* context, const ddp_param* params, size_t
                            ddp_error** error) {
     return guard(error, "ddp_skip_params", [&] {
         Context& c = require(context, "context")->impl;
-        const bool counts = authority < 0 || authority == c.rank();
-        c.skip(counts ? read_params(params, count) : std::vector<std::int32_t>(), authority);
+        const bool counts = authority < 0 || authority == c.group()->rank();
+        c.committed().skip(counts ? read_params(params, count) : std::vector<std::int32_t>(), authority);
     });
 }
 
 int32_t ddp_skipped(const ddp_context* context, ddp_param param) {
-    if (!context || param < 0 || param >= context->impl.table().size()) return -1;
+    if (!context || param < 0 || param >= context->impl.model().table.size()) return -1;
     const Reducer* reducer = context->impl.reducer();
-    return reducer && reducer->participation().skipped(param) ? 1 : 0;
+    return reducer && reducer->parts().participation.skipped(param) ? 1 : 0;
 }
 
 ddp_status ddp_set_weight(ddp_context* context, double weight, ddp_error** error) {

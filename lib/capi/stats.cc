@@ -18,12 +18,12 @@ void add_times(ddp_stats& s, const StepClock& clock) {
     s.total_wait_ns = clock.total().wait_ns;
 }
 
-void add_params(ddp_stats& s, const Context& context, const Reducer& reducer) {
-    for (std::int32_t id = 0; id < context.table().size(); ++id) {
-        const Param& p = context.table()[id];
+void add_params(ddp_stats& s, const ParamTable& table, const Totals& totals) {
+    for (std::int32_t id = 0; id < table.size(); ++id) {
+        const Param& p = table[id];
         if (p.ignored) continue;
         if (!p.sparse) s.param_bytes += p.bytes;
-        if (reducer.synced_steps() == 0 || reducer.used(id)) continue;
+        if (totals.synced_steps == 0 || totals.used[static_cast<std::size_t>(id)] != 0) continue;
         ++s.unused_params;
         if (!p.sparse) s.unused_bytes += p.bytes;
     }
@@ -46,22 +46,23 @@ ddp_status ddp_stats_get(ddp_context* context, ddp_stats* stats, ddp_error** err
         require(stats, "stats");
         const std::size_t size = told_size(stats, "stats", "set it to sizeof(ddp_stats)");
         ddp_stats s{};
-        s.param_count = c.table().size();
+        s.param_count = c.model().table.size();
         s.last_error = c.last_error();
         if (const Reducer* reducer = c.reducer()) {
-            s.steps = reducer->steps();
-            s.synced_steps = reducer->synced_steps();
-            s.rebuilds = reducer->rebuilds();
-            s.bucket_count = static_cast<std::int32_t>(reducer->buckets().size());
-            s.unsent_buckets = reducer->unsent_buckets();
-            s.sent_bytes = reducer->sent_bytes();
-            s.copied_bytes = reducer->copied_bytes();
-            s.bucket_cap_bytes = reducer->cap();
-            s.tuning = reducer->tuning() ? 1 : 0;
-            s.hook_bytes_in = reducer->queue().hook_bytes_in();
-            s.hook_bytes_out = reducer->queue().hook_bytes_out();
-            add_params(s, c, *reducer);
-            add_times(s, reducer->clock());
+            const ReducerParts& parts = reducer->parts();
+            s.steps = parts.totals.steps;
+            s.synced_steps = parts.totals.synced_steps;
+            s.rebuilds = parts.totals.rebuilds;
+            s.bucket_count = static_cast<std::int32_t>(parts.layout->size());
+            s.unsent_buckets = parts.totals.unsent_buckets;
+            s.sent_bytes = parts.totals.sent_bytes;
+            s.copied_bytes = parts.gradients.copied_bytes() + parts.hook.copied_bytes();
+            s.bucket_cap_bytes = parts.planner.cap();
+            s.tuning = parts.planner.tuning(*parts.group, *parts.hook.hook()) ? 1 : 0;
+            s.hook_bytes_in = parts.hook.bytes_in();
+            s.hook_bytes_out = parts.hook.bytes_out();
+            add_params(s, c.model().table, parts.totals);
+            add_times(s, parts.totals.clock);
         }
         fill_struct(stats, size, s);
     });
@@ -71,7 +72,7 @@ ddp_status ddp_stats_bucket_sizes(ddp_context* context, int32_t initial, uint64_
                                   size_t* count, ddp_error** error) {
     return guard(error, "ddp_stats_bucket_sizes", [&] {
         const Reducer& reducer = require(context, "context")->impl.committed();
-        const BucketPlan& plan = initial != 0 ? reducer.initial_plan() : reducer.buckets().plan();
+        const BucketPlan& plan = initial != 0 ? reducer.parts().planner.first() : reducer.parts().layout->plan();
         give_list(
             bytes, capacity, count, plan.buckets, [](const PlanBucket& b) { return b.content; }, "bytes");
     });
@@ -82,6 +83,7 @@ ddp_status ddp_stats_ready_order(ddp_context* context, ddp_param* params, size_t
     return guard(error, "ddp_stats_ready_order", [&] {
         const Reducer& reducer = require(context, "context")->impl.committed();
         give_list(
-            params, capacity, count, reducer.ready_order().own(), [](std::int32_t id) { return id; }, "params");
+            params, capacity, count, reducer.parts().planner.order().own(), [](std::int32_t id) { return id; },
+            "params");
     });
 }

@@ -59,7 +59,7 @@ private:
     std::size_t used_ = 0;
 };
 
-// What a group of neighbouring ranks, which counts them from 0, says of its ranks.
+// An error of a group of neighbouring ranks, which counts them from 0, with the ranks of the larger group.
 ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own_rank) {
     const std::int32_t first = own_rank - part.rank();
     if (first == 0) return error;
@@ -74,10 +74,10 @@ ErrorInfo in_numbers_of_all(ErrorInfo error, const Group& part, std::int32_t own
 void average_parameters(const Context& context, Group& group, std::int64_t step, std::uint64_t outer) {
     group.check();
     if (group.world() == 1) return;
-    const ContextStreams& streams = context.streams();
+    const ContextStreams& streams = context.model().streams;
     // Devices in the order in which they come first, as their numbers may differ between ranks.
     std::map<ddp_dtype, std::vector<std::pair<StreamPtr, std::vector<Piece>>>> by_dtype;
-    for (const Param& p : context.table().params()) {
+    for (const Param& p : context.model().table.params()) {
         if (!p.data || p.bytes == 0 || p.ignored || !is_floating(p.dtype)) continue;
         auto& devices = by_dtype[p.dtype];
         const StreamPtr stream = streams.stream(p.device);
@@ -116,7 +116,7 @@ void Averager::require_same_group() const {
                   "the context has another group since the averager was made; make a new averager");
 }
 
-// Of several periods that end at once the longest counts. PyTorch counts a single period from the end of the warm-up, and
+// If several periods end at once, the longest counts. PyTorch counts a single period from the end of the warm-up, and
 // several from the first step of all.
 const Averager::Level* Averager::due() const {
     if (steps_ < warmup_steps_) return nullptr;
@@ -133,7 +133,7 @@ std::int64_t Averager::shared_steps() const {
 
 void Averager::go_back() {
     require_context();
-    if (outer_) outer_->restore(context_.streams(), context_.group()->timeout_ms());
+    if (outer_) outer_->restore(context_.model().streams, context_.group()->timeout_ms());
     steps_ = shared_steps();
 }
 
@@ -160,7 +160,7 @@ std::int32_t Averager::step() {
     if (level) context_.group()->check();
     const bool outer = outer_ && level == &levels_.back();
     const std::int32_t ranks = level ? average(*level, outer ? outer_->hash() : 0) : 0;
-    if (outer) outer_->step(context_.streams(), context_.group()->timeout_ms());
+    if (outer) outer_->step(context_.model().streams, context_.group()->timeout_ms());
     ++steps_;
     return ranks;
 }
@@ -172,7 +172,7 @@ void Averager::set_outer(const ddp_outer_options& options) {
     else if (outer_ && outer_->kind() == options.kind)
         outer_->set_rates(options);
     else
-        outer_.emplace(context_.table(), options);
+        outer_.emplace(context_.model().table, options);
 }
 
 std::vector<std::byte> Averager::state() const {
@@ -180,12 +180,12 @@ std::vector<std::byte> Averager::state() const {
     HookState state;
     state.numbers = {{kSteps, steps_}, {kKind, outer_ ? outer_->kind() : DDP_OUTER_NONE}};
     if (outer_) outer_->save(state);
-    return write_hook_state(state, kOwner, context_.table(), context_.group()->timeout_ms());
+    return write_hook_state(state, kOwner, context_.model().table, context_.group()->timeout_ms());
 }
 
 void Averager::load_state(const std::byte* data, std::size_t size) {
     require_context_between_steps();
-    const HookState state = read_hook_state(data, size, kOwner, context_.table(), /*shared_only=*/true);
+    const HookState state = read_hook_state(data, size, kOwner, context_.model().table, /*shared_only=*/true);
     const auto steps = state.numbers.find(kSteps), kind = state.numbers.find(kKind);
     if (steps == state.numbers.end() || kind == state.numbers.end() || steps->second < 0)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "the state is damaged (numbers); nothing was loaded");

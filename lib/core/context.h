@@ -1,4 +1,4 @@
-// A context: registration, commit, and the steps of a model's training. Semantics: include/ddp/context.h.
+// A context: registration, commit, and the beginning of each step. Semantics: include/ddp/context.h.
 #pragma once
 
 #include <atomic>
@@ -10,42 +10,23 @@
 
 #include "comm/context_number.h"
 #include "comm/group.h"
-#include "core/agreement.h"
-#include "core/device_streams.h"
-#include "core/launch_queue.h"
-#include "core/param_table.h"
+#include "core/attendance.h"
+#include "core/buffers.h"
+#include "core/model.h"
 #include "core/reducer.h"
-#include "ddp/hook.h"
 #include "hooks/plain.h"
 #include "util/process.h"
 
 namespace libddp {
 
-struct ContextOptions {
-    ReducerOptions reducer;
-    bool initial_broadcast = true;
-    bool buffer_broadcast = true;
-    bool weighted = false;
-    bool join = false;
-    bool divide_by_present = false;
-    bool stop_at_first_join = false;
-
-    // All that must be the same on every rank, as a person reads it.
-    std::string text() const;
-};
-
-// A user's buffer hook and its state, whose deleter is the user's destroy function.
-struct BufferHook {
-    ddp_buffer_hook_fn fn = nullptr;
-    std::shared_ptr<void> user_data;
-};
-
 class Context {
 public:
     Context(std::shared_ptr<Group> group, ContextOptions options)
-        : group_(std::move(group)), number_(std::make_unique<ContextNumber>(group_)), options_(std::move(options)) {}
+        : group_(std::move(group)),
+          number_(std::make_unique<ContextNumber>(group_)),
+          model_{std::move(options), {}, {}} {}
 
-    std::int32_t register_param(Param param);
+    // All or none.
     std::vector<std::int32_t> register_params(std::vector<Param> params);
     void register_buffer(Param buffer);
     void commit();
@@ -53,29 +34,7 @@ public:
     void step_begin();
     // A rank without inputs takes part until all have none.
     void join();
-    void set_sync(bool sync);
-    void set_weight(double weight);
-    // Throws INVALID_STATE in the middle of a step.
-    void require_between_steps() const;
-    // Null: the default.
-    void set_hook(HookPtr hook);
-    // The hook installed now.
-    const HookPtr& hook() const;
-    const std::string& hook_name() const { return hook_name_; }
-    std::vector<std::byte> hook_state() const;
-    void load_hook_state(const std::byte* data, std::size_t size, bool shared_only);
-    const std::shared_ptr<Group>& group() const { return group_; }
-    const ContextNumber& number() const { return *number_; }
-    bool skips_nonfinite() const { return options_.reducer.nonfinite == Nonfinite::kSkip; }
-    void set_reduced_callback(ReducedCallback callback);
-    void set_buffer_hook(BufferHook hook) { buffer_hook_ = std::move(hook); }
-    void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
-    void skip(std::vector<std::int32_t> params, std::int32_t authority);
-    void set_group(std::shared_ptr<Group> group);
-    std::string plan_text() const;
-    void adopt_plan(const std::string& text);
-    void abort(const std::string& reason);
-
+    void discard_step();
     // Runs `body` on the reducer and remembers the error it ends with.
     template <class Body>
     auto step_call(Body&& body) {
@@ -86,71 +45,59 @@ public:
             throw;
         }
     }
-    void discard_step();
+    ddp_status last_error() const { return last_error_.load(std::memory_order_relaxed); }
+
     Reducer& committed() const;
     // Null before commit.
     Reducer* reducer() const { return committed_.load(std::memory_order_acquire); }
-
-    void* grad_view(std::int32_t param);
-    // Whoever has it keeps the memory of today's views.
-    std::vector<std::shared_ptr<const void>> hold_layout();
-    std::int64_t layout_generation() const {
-        const Reducer* reducer = committed_.load(std::memory_order_acquire);
-        return reducer ? reducer->layouts() : 0;
-    }
-    const ParamTable& table() const { return table_; }
-    const ContextStreams& streams() const { return streams_; }
-    // The caller's stream for calls that name none.
-    void set_stream(const ddp_device& device, void* stream);
-    void finalize_enqueue();
-    void finalize_on(void* stream);
-    std::int32_t rank() const { return group_->rank(); }
+    // Throws INVALID_STATE in the middle of a step.
+    void require_between_steps() const;
+    const Model& model() const { return model_; }
+    const std::shared_ptr<Group>& group() const { return group_; }
+    const ContextNumber& number() const { return *number_; }
     // Ends with the context.
     std::weak_ptr<const void> life() const { return life_; }
-    ddp_status last_error() const { return last_error_.load(std::memory_order_relaxed); }
+
+    // Null: the default.
+    void set_hook(HookPtr hook);
+    // The hook installed now.
+    const HookPtr& hook() const;
+    const std::string& hook_name() const { return hook_name_; }
+    void set_reduced_callback(ReducedCallback callback);
+    Buffers& buffers() { return buffers_; }
+    void set_sync(bool sync);
+    void set_weight(double weight);
+    void set_frozen(const std::vector<std::int32_t>& params, bool frozen);
+    void adopt_plan(const std::string& text);
+    // The caller's stream for calls that name none.
+    void set_stream(const ddp_device& device, void* stream);
+    void set_group(std::shared_ptr<Group> group);
 
 private:
-    void building() const;
-    void copy_if_checked(Param& param) const;
-    void agree_on_ranges(Group& group, const OpTag& of);
+    // Until commit.
+    struct Building {
+        HookPtr hook = std::make_shared<AllreduceHook>();
+        ReducedCallback reduced;
+        bool sync = true;
+        std::vector<std::int32_t> frozen;
+        std::optional<std::string> plan_text;
+    };
+
+    void require_building() const;
     void introduce(ContextNumber& number) const;
-    std::int32_t first_frozen() const;
-    void check_table() const;
-    const char* what_checks() const;
-    bool exchanges() const { return options_.join || options_.weighted; }
-    StepOutcome exchange(bool joined);
-    bool has_mean(const StepOutcome& outcome) const;
-    void follow(const StepOutcome& outcome);
-    void rebuild_if_due(std::int32_t root);
-    void wait_for_devices() const;
-    void send_buffers(std::int32_t root);
-    void call_buffer_hook();
-    double pack_factor(const StepOutcome& outcome) const;
-    std::vector<const Param*> state() const;
+    void follow(const StepOutcome& outcome, bool inputs);
 
     const std::shared_ptr<const void> life_ = std::make_shared<char>();
     std::shared_ptr<Group> group_;
     std::unique_ptr<ContextNumber> number_;  // on the group
-    const ContextOptions options_;
-    ParamTable table_;
-    ContextStreams streams_;
-    BufferHook buffer_hook_;
-    double weight_ = 1;
-
-    // Until commit.
-    HookPtr hook_ = std::make_shared<AllreduceHook>();
-    ReducedCallback reduced_;
-    bool sync_ = true;
-    std::vector<std::int32_t> frozen_;
-    std::optional<std::string> plan_text_;
-
-    std::string hook_name_ = hook_->name();
+    Model model_;
+    Building building_;
+    std::string hook_name_ = building_.hook->name();
+    Attendance attendance_{model_};
+    Buffers buffers_{model_};
     std::unique_ptr<Reducer> reducer_;
     std::atomic<Reducer*> committed_{nullptr};  // reducer_, once it may be used
     std::atomic<ddp_status> last_error_{DDP_OK};
-    std::int64_t buffers_sent_after_ = 0;  // number of synced steps when buffers were last equal on all ranks
-    std::int32_t joined_ = -1;             // the lowest rank that has no inputs in this step; -1: all have
-    std::int64_t own_steps_ = 0;           // steps begun with inputs since the last join, in this group
 };
 
 }  // namespace libddp

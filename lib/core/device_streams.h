@@ -30,12 +30,12 @@ public:
     void* caller() const { return caller_; }
     void set_caller(void* stream) { caller_ = stream; }
 
-    // What is enqueued from now on comes after what is on the caller's stream, or the other way round.
+    // Work that is enqueued from now on comes after the work on the caller's stream, or the other way round.
     void enter() const {
         follow_caller();
         gather();
     }
-    // What comes here is after what is on the caller's stream now; buckets may be on their way.
+    // Work that comes here is after the work on the caller's stream now; buckets may be on their way.
     void follow_caller() const {
         stream_->refuse_capture(caller_);
         stream_->follow(caller_);
@@ -59,7 +59,7 @@ private:
     std::vector<void*> noted_;
 };
 
-// Those of all devices.
+// The streams of all devices.
 class ContextStreams {
 public:
     // Null for the CPU, and for a device that was never required.

@@ -77,10 +77,10 @@ void HostGradients::give_back(const ddp_bucket&, const BucketTensor& tensor, con
         std::memcpy(gradient.place, found->second.data(), found->second.size());
 }
 
-void DeviceGradients::reset_layout(const BucketStore& store) {
+void DeviceGradients::reset_layout(const Layout& layout) {
     if (streams_.empty()) return;
     buckets_.clear();
-    for (const PlanBucket& planned : store.plan().buckets) {
+    for (const PlanBucket& planned : layout.plan().buckets) {
         auto& bucket = buckets_.emplace_back();
         if (is_cpu(planned.device)) continue;
         bucket = std::make_unique<Bucket>();
@@ -97,7 +97,7 @@ void DeviceGradients::require_copyable(std::int32_t param, const Gradient& gradi
         "ddp_grad_ready_on");
 }
 
-void DeviceGradients::arm(const Participation& participation) {
+void DeviceGradients::begin_step(const Participation& participation) {
     for (auto& bucket : buckets_) {
         if (!bucket) continue;
         std::int32_t expected = 0;
@@ -242,6 +242,75 @@ void DeviceGradients::forget_step() {
     kept_.clear();
     results_.clear();
     streams_.forget_noted();
+}
+
+Gradients::Gradients(const Model& model)
+    : model_(model),
+      states_(model.table.params().size()),
+      on_host_(model.table),
+      on_devices_(model.table, model.streams),
+      rows_(model.table),
+      factors_(model.table) {
+    rows_.prepare();
+    factors_.prepare();
+}
+
+void Gradients::reset_layout(const Layout& layout) {
+    for (std::int32_t id = 0; id < model_.table.size(); ++id) static_cast<Gradient&>((*this)[id]) = layout.gradient(id);
+    on_devices_.reset_layout(layout);
+}
+
+void Gradients::begin_step(const Participation& participation) {
+    for (std::int32_t id = 0; id < model_.table.size(); ++id) {
+        renew((*this)[id].now);
+        (*this)[id].now.role = participation.role(id);
+    }
+    on_devices_.begin_step(participation);
+}
+
+void Gradients::forget_step() {
+    on_host_.forget_step();
+    on_devices_.forget_step();
+}
+
+void Gradients::forget_window() {
+    for (std::int32_t id = 0; id < model_.table.size(); ++id) {
+        (*this)[id].waits_for_sync.store(false, std::memory_order_relaxed);
+        forget_given(id);
+    }
+}
+
+bool Gradients::any_waits() const {
+    return std::any_of(states_.begin(), states_.end(),
+                       [](const ParamState& s) { return s.waits_for_sync.load(std::memory_order_relaxed); });
+}
+
+void Gradients::forget_given(std::int32_t param) {
+    if ((*this)[param].sparse) rows_.discard(param);
+    if ((*this)[param].factored) factors_.discard(param);
+}
+
+void Gradients::complete(const ddp_bucket& bucket, const Hook::Target& target, const Step& step) {
+    at(bucket, [&](auto& side) {
+        for (const auto& tensor : bucket.tensors) {
+            const ParamState& s = (*this)[tensor.param];
+            if (s.now.role == Role::kExpected || s.sparse) continue;
+            const bool counts = s.now.role == Role::kAbsentHere && counts_unused(s, step);
+            side.fill_absent(tensor.param, s, counts, scale(s, step));
+        }
+        side.pack(bucket, target, is_floating(bucket.dtype) ? step.begin.factor : 1);
+    });
+}
+
+WorkPtr Gradients::reduce_alone(Group& group, std::int32_t param, const Step& step, const OpTag& tag) {
+    const ParamState& s = (*this)[param];
+    const bool mean = model_.options.reducer.mean;
+    if (s.sparse) return rows_.launch(group, param, scale(s, step), mean, tag);
+    return factors_.launch(group, param, s.place, scale(s, step), mean, tag);
+}
+
+std::uint64_t Gradients::collect(std::int32_t param) {
+    return (*this)[param].sparse ? rows_.collect(param) : factors_.collect(param);
 }
 
 }  // namespace libddp

@@ -1,5 +1,5 @@
 // How dense gradients get into their buckets and out again: HostGradients for those in the CPU's memory, DeviceGradients for
-// those on devices. Both have the same functions, and the reducer chooses between them in one place (Reducer::at).
+// those on devices. Both have the same functions, and Gradients chooses between them in one place.
 //
 // A gradient of the CPU is in its bucket when ddp_grad_ready returns. One of a device need not even be computed then: what
 // is known is the stream on which it will be. When all of a bucket are announced, events are recorded on their streams; when
@@ -19,26 +19,16 @@
 #include <utility>
 #include <vector>
 
-#include "core/bucket_store.h"
-#include "core/device_streams.h"
-#include "core/param_table.h"
+#include "core/layout.h"
 #include "core/participation.h"
+#include "core/rows_and_factors.h"
+#include "core/step.h"
 #include "hooks/bucket.h"
 #include "hooks/hook.h"
 #include "kernels/arithmetic.h"
+#include "kernels/dtype.h"
 
 namespace libddp {
-
-// Where a gradient is: in its bucket, and with the program.
-struct Gradient {
-    std::byte* place = nullptr;        // in the bucket; null: sparse
-    void* grad = nullptr;              // null: view. With a check never null: then it is memory of the check's
-    DeviceStreams* streams = nullptr;  // null: the CPU
-    std::size_t count = 0;
-    std::size_t bytes = 0;
-    ddp_dtype dtype = DDP_F32;
-    std::int32_t bucket = -1;
-};
 
 class HostGradients {
 public:
@@ -131,9 +121,9 @@ public:
     DeviceGradients(const ParamTable& table, const ContextStreams& streams) : table_(table), streams_(streams) {}
 
     // New buckets. Not while a step is under way.
-    void reset_layout(const BucketStore& store);
+    void reset_layout(const Layout& layout);
     // All wait for their gradients again.
-    void arm(const Participation& participation);
+    void begin_step(const Participation& participation);
 
     // The program's stream for calls that name none.
     static void* caller(const Gradient& gradient) { return gradient.streams->caller(); }
@@ -153,7 +143,7 @@ public:
     }
     static void keep(std::int32_t, const Gradient&) {}  // pack() does
     void fill_unused(std::int32_t param, const Gradient& gradient, double) { decide(param, gradient, Fill::kUnused); }
-    // On the launching thread. arm() has asked for zeros.
+    // On the launching thread. begin_step() has asked for zeros.
     void fill_absent(std::int32_t param, const Gradient& gradient, bool counts, double);
     // On the launching thread. scale: of the gradients; those that are absent become zeros.
     void pack(const ddp_bucket& bucket, const Hook::Target& target, double scale);
@@ -165,7 +155,7 @@ public:
     void deliver();
     // The same when this bucket is done.
     void deliver(const ddp_bucket& bucket);
-    // What is enqueued to finish buckets becomes true: for the host, or (enqueue) for the callers' streams. Other buckets may
+    // The work that is enqueued to finish buckets takes effect: for the host, or (enqueue) for the callers' streams. Other buckets may
     // travel on. An error breaks the group; step is for its message.
     void finish(Group& group, std::int64_t step, bool enqueue);
     // Gradients of a step that did not sync: what comes next is ordered after them.
@@ -208,6 +198,87 @@ private:
     std::map<std::int32_t, std::shared_ptr<std::byte>> kept_;
     std::map<Route, std::vector<ddp_segment>> results_;
     std::atomic<std::uint64_t> copied_bytes_{0};
+};
+
+// All that ddp_grad_ready touches of a parameter, in one cache line. Its parts have different lives.
+struct alignas(64) ParamState : Gradient {    // of the layout
+    std::atomic<bool> waits_for_sync{false};  // until a synced step: announced in a local step, not yet reduced
+    std::atomic<bool> given{false};           // until another comes: ddp_put gave it, and nothing adds up there
+    Announcement now;                         // of the step
+};
+
+// The gradients of all parameters.
+class Gradients {
+public:
+    explicit Gradients(const Model& model);
+
+    ParamState& operator[](std::int32_t param) { return states_[static_cast<std::size_t>(param)]; }
+    const ParamState& operator[](std::int32_t param) const { return states_[static_cast<std::size_t>(param)]; }
+    ParamState* data() { return states_.data(); }
+
+    // Not while a step is under way.
+    void reset_layout(const Layout& layout);
+    void begin_step(const Participation& participation);
+    void forget_step();
+    // Gradients of unsynced steps wait for a synced one.
+    bool any_waits() const;
+    // Forgets the gradients that came since the last synced step.
+    void forget_window();
+    void forget_given(std::int32_t param);
+    // Another group: those of the old one may still use what they were given.
+    void leave_group() { factors_.prepare(); }
+
+    // The only place that tells the CPU from devices. body: called with the gradients of one of them.
+    template <class Body>
+    void at(const Gradient& gradient, Body body) {
+        if (gradient.streams) [[unlikely]]
+            body(on_devices_);
+        else
+            body(on_host_);
+    }
+    template <class Body>
+    void at(const ddp_bucket& bucket, Body body) {
+        bucket.stream ? body(on_devices_) : body(on_host_);
+    }
+    HostGradients& on_host() { return on_host_; }
+    DeviceGradients& on_devices() { return on_devices_; }
+    SparseGradients& rows() { return rows_; }
+    const SparseGradients& rows() const { return rows_; }
+    FactorGradients& factors() { return factors_; }
+
+    // By which a gradient is multiplied while it is brought into its bucket. Integers have no factor. The link that runs the reduction
+    // divides a mean.
+    static double scale(const Gradient& gradient, const Step& step) {
+        return is_floating(gradient.dtype) ? step.begin.factor : 1;
+    }
+    // A part of it, or all, is a dense gradient.
+    bool dense(std::int32_t param, const Gradient& gradient) {
+        return !gradient.sparse && (!gradient.factored || factors_.whole(param));
+    }
+    // A program that adds to gradients, and does not zero them before this step, has the mean of earlier steps there. The mean of the
+    // sums has it whole only if ranks without a new gradient count with it, too.
+    bool counts_unused(const ParamState& state, const Step& step) const {
+        return model_.options.reducer.accumulate && !state.sparse && !state.factored && step.has_results() &&
+               !state.given.load(std::memory_order_relaxed);
+    }
+
+    // The last thing before a bucket is sent, on the thread that launches: puts zeros where this rank has no gradient and knew so
+    // before the step, and brings gradients of devices to `target`.
+    void complete(const ddp_bucket& bucket, const Hook::Target& target, const Step& step);
+    // Reduces a parameter that is alone in its bucket, because it goes a way of its own, without the hook.
+    WorkPtr reduce_alone(Group& group, std::int32_t param, const Step& step, const OpTag& tag);
+    // Takes the result of such a parameter. Returns how many bytes this rank gave for it.
+    std::uint64_t collect(std::int32_t param);
+
+    std::uint64_t copied_bytes() const { return on_host_.copied_bytes() + on_devices_.copied_bytes(); }
+
+private:
+    const Model& model_;
+    std::vector<ParamState> states_;
+    HostGradients on_host_;
+    DeviceGradients on_devices_;
+    SparseGradients rows_;
+    FactorGradients factors_;
 };
 
 }  // namespace libddp

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "comm/monitor.h"
+#include "core/reducer_parts.h"
 #include "kernels/arithmetic.h"
 #include "kernels/dtype.h"
 
@@ -64,7 +65,7 @@ std::optional<BadNumber> NumberCheck::in_factors(std::int32_t param, FactorGradi
     return bad;
 }
 
-std::optional<BadNumber> NumberCheck::in_result(const ddp_bucket& bucket, const BucketTensor& tensor) const {
+std::optional<BadNumber> NumberCheck::in_tensor(const ddp_bucket& bucket, const BucketTensor& tensor) const {
     const auto count = static_cast<std::size_t>(tensor.count);
     if (!bucket.result) return look(tensor.param, BadNumber::kResult, tensor.gradient, count, bucket.dtype);
     const auto* result =
@@ -94,11 +95,11 @@ void NumberCheck::note(const BadNumber& bad) {
 }
 
 // One byte in every step. Only if a rank has found something they tell each other what.
-void NumberCheck::agree(Group& group, std::int64_t step, const OpTag& tag) {
+std::optional<ErrorInfo> NumberCheck::agree(Group& group, std::int64_t step, const OpTag& tag) {
     std::uint8_t bad = any() ? 1 : 0;
     if (group.world() > 1) group.run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &bad, 1, DDP_U8, DDP_MAX}, tag);
     agreed_ = true;
-    if (bad == 0) return;
+    if (bad == 0) return std::nullopt;
     std::vector<BadNumber> all(static_cast<std::size_t>(group.world()));
     all[static_cast<std::size_t>(group.rank())] = first_;
     if (group.world() > 1) group.run({DDP_COLLECTIVE_ALLGATHER, nullptr, all.data(), sizeof(BadNumber), DDP_U8}, tag);
@@ -122,19 +123,62 @@ void NumberCheck::agree(Group& group, std::int64_t step, const OpTag& tag) {
             {DDP_ERROR_IO, "a rank has found a number that is not finite, and none says which; its memory is damaged",
              -1, -1, -1, step}));
     const std::int32_t rank = ranks.empty() ? of_result : ranks.front();
-    verdict_ = error(all[static_cast<std::size_t>(rank)], rank, step);
+    ErrorInfo verdict = error(all[static_cast<std::size_t>(rank)], rank, step);
     if (ranks.size() > 1) {
         ranks.erase(ranks.begin());
-        verdict_->message += str("; ", ranks_text(ranks), ranks.size() == 1 ? " has" : " have", " such gradients too");
+        verdict.message += str("; ", ranks_text(ranks), ranks.size() == 1 ? " has" : " have", " such gradients too");
     }
-    verdict_->message += ". All ranks skip the step (DDP_CONTEXT_SKIP_NONFINITE)";
+    verdict.message += ". All ranks skip the step (DDP_CONTEXT_SKIP_NONFINITE)";
+    return verdict;
 }
 
-void NumberCheck::forget_step() {
+bool NumberCheck::fill(Gradients& gradients, std::int32_t param, bool dense, const Step& step, Group& group) {
+    const ParamState& s = gradients[param];
+    const double scale = gradients.scale(s, step);
+    std::optional<BadNumber> bad;
+    if (dense) bad = of_gradient(param, s.place, gradients.on_host().fill_checked(s, scale));
+    if (s.sparse) bad = in_rows(param, gradients.rows().given(param), BadNumber::kGradient);
+    if (s.factored && !bad) bad = in_factors(param, gradients.factors());
+    if (!bad || (step.begin.factor == 0 && is_floating(s.dtype))) return true;
+    if (!skips_) throw Error(group.break_everywhere(error(*bad, group.rank(), step.number)));
+    note(*bad);
+    return false;
+}
+
+void NumberCheck::before_results(ReducerParts& parts) {
+    Step& step = *parts.step;
+    if (!skips_ || step.discarded() || agreed_) return;
+    for (std::size_t b = 0; b < parts.layout->size(); ++b) {
+        const ddp_bucket& bucket = parts.queue.wait(b);
+        if (any()) continue;
+        if (const auto bad = in_result(parts, bucket)) note(*bad);
+    }
+    step.skipped = agree(*parts.group, step.number, parts.queue.step_tag(Purpose::kNumbers));
+}
+
+void NumberCheck::on_bucket(ReducerParts& parts, const ddp_bucket& bucket) {
+    if (skips_) return;
+    if (const auto bad = in_result(parts, bucket))
+        throw Error(parts.group->break_everywhere(error(*bad, -1, parts.step->number)));
+}
+
+std::optional<BadNumber> NumberCheck::in_result(ReducerParts& parts, const ddp_bucket& bucket) const {
+    if (!parts.queue.sent(static_cast<std::size_t>(bucket.index))) return std::nullopt;
+    for (const auto& tensor : bucket.tensors) {
+        std::optional<BadNumber> bad;
+        if (table_[tensor.param].sparse)
+            bad = in_rows(tensor.param, parts.gradients.rows().reduced(tensor.param), BadNumber::kResult);
+        else
+            bad = in_tensor(bucket, tensor);
+        if (bad) return bad;
+    }
+    return std::nullopt;
+}
+
+void NumberCheck::on_forget() {
     first_ = {};
     any_.store(false, std::memory_order_relaxed);
     agreed_ = false;
-    verdict_.reset();
 }
 
 }  // namespace libddp

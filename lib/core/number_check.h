@@ -10,14 +10,12 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "core/gradients.h"
+#include "core/observer.h"
 #include "core/param_table.h"
-#include "core/rows_and_factors.h"
 #include "hooks/bucket.h"
 
 namespace libddp {
-
-// What becomes of such numbers.
-enum class Nonfinite : std::uint8_t { kPass, kRefuse, kSkip };
 
 // It travels as bytes.
 struct BadNumber {
@@ -29,32 +27,34 @@ struct BadNumber {
     double value = 0;
 };
 
-class NumberCheck {
+class NumberCheck final : public Observer {
 public:
     // skips: a step with such a number is skipped; otherwise it breaks the context.
     NumberCheck(const ParamTable& table, bool skips) : table_(table), skips_(skips) {}
 
-    bool skips() const { return skips_; }
-    // Looks. Any thread, several at once for different parameters. element: what cpu::first_nonfinite() has found.
+    // Brings a dense gradient into its bucket, times `scale`, and looks at it, or at rows or factors, before the others can get any of
+    // it. False: all ranks will skip the step, and may not get it. Any thread, several at once for different parameters.
+    bool fill(Gradients& gradients, std::int32_t param, bool dense, const Step& step, Group& group);
+
+    // No gradient gets its result before all ranks have found nothing bad: in their own gradients, and in all results.
+    void before_results(ReducerParts& parts) override;
+    void on_bucket(ReducerParts& parts, const ddp_bucket& bucket) override;
+    void on_forget() override;
+
+private:
+    // element: what cpu::first_nonfinite() has found.
     std::optional<BadNumber> of_gradient(std::int32_t param, const void* gradient, std::size_t element) const;
     std::optional<BadNumber> in_rows(std::int32_t param, const SparseRows& rows, BadNumber::Where where) const;
     std::optional<BadNumber> in_factors(std::int32_t param, FactorGradients& factors) const;
-    std::optional<BadNumber> in_result(const ddp_bucket& bucket, const BucketTensor& tensor) const;
+    std::optional<BadNumber> in_tensor(const ddp_bucket& bucket, const BucketTensor& tensor) const;
+    std::optional<BadNumber> in_result(ReducerParts& parts, const ddp_bucket& bucket) const;
     // rank: whose gradient it is in; -1: it is in a result.
     ErrorInfo error(const BadNumber& bad, std::int32_t rank, std::int64_t step) const;
-
     // This rank wants to skip the step. Any thread.
     void note(const BadNumber& bad);
     bool any() const { return any_.load(std::memory_order_acquire); }
-    // Whether any rank does. Collective. tag: the step's.
-    void agree(Group& group, std::int64_t step, const OpTag& tag);
-    bool agreed() const { return agreed_; }
-    bool skipping() const { return verdict_.has_value(); }
-    // Why all ranks skip the step, in the same words.
-    const std::optional<ErrorInfo>& verdict() const { return verdict_; }
-    void forget_step();
-
-private:
+    // Why all ranks skip the step, in the same words; nothing if no rank wants to. Collective. tag: the step's.
+    std::optional<ErrorInfo> agree(Group& group, std::int64_t step, const OpTag& tag);
     std::optional<BadNumber> look(std::int32_t param, BadNumber::Where where, const void* data, std::size_t count,
                                   ddp_dtype dtype) const;
     std::optional<BadNumber> found(std::int32_t param, BadNumber::Where where, const void* data, std::size_t element,
@@ -66,7 +66,6 @@ private:
     BadNumber first_;  // of this rank: the one of the lowest parameter
     std::atomic<bool> any_{false};
     bool agreed_ = false;
-    std::optional<ErrorInfo> verdict_;
 };
 
 }  // namespace libddp

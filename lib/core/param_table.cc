@@ -49,6 +49,15 @@ std::int32_t ParamTable::add_param(Param param) {
     return size() - 1;
 }
 
+std::vector<std::int32_t> ParamTable::add_params(std::vector<Param> params) {
+    if (params.size() == 1) return {add_param(std::move(params.front()))};
+    ParamTable table = *this;
+    std::vector<std::int32_t> ids;
+    for (Param& param : params) ids.push_back(table.add_param(std::move(param)));
+    *this = std::move(table);
+    return ids;
+}
+
 void ParamTable::add_buffer(Param buffer) {
     check(buffer, "buffer");
     if (buffer.grad)
@@ -98,7 +107,7 @@ void ParamTable::check(Param& p, const char* kind) const {
                  dtype_name(p.dtype), ")");
 }
 
-// What is not where the program says would be read by the wrong processor.
+// The wrong processor would read memory that is not where the program says.
 void ParamTable::check_device(const Param& p, const char* kind) const {
     require_device(p.device, str(kind, " '", p.name, "'"));
     if (!is_cpu(p.device) && p.alone())

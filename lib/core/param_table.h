@@ -40,11 +40,13 @@ class ParamTable {
 public:
     // Checks and adds; the result is the index. Throws INVALID_ARGUMENT, ALREADY_EXISTS or UNSUPPORTED.
     std::int32_t add_param(Param param);
+    // All or none.
+    std::vector<std::int32_t> add_params(std::vector<Param> params);
     void add_buffer(Param buffer);
 
     // For each parameter: the one whose gradient ends where this one's begins, in this process. -1: none, or not in place.
     std::vector<std::int32_t> neighbours() const;
-    // What all ranks have in common of that.
+    // The neighbours that all ranks have in common.
     void set_follows(const std::vector<std::int32_t>& follows);
     bool any_in_place() const;
 

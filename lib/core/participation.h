@@ -1,13 +1,9 @@
-// Which parameters take part in steps: what is frozen, skipped for one step, or known to be unused (static graph); and which were
-// used in a step, here and on any rank (Li et al. 2020, section 3.2.3).
+// Which parameters take part in steps: what is frozen, skipped for one step, or known to be unused (static graph).
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <vector>
 
-#include "comm/group.h"
 #include "core/param_table.h"
 
 namespace libddp {
@@ -36,7 +32,7 @@ public:
     bool frozen(std::int32_t param) const { return frozen_[static_cast<std::size_t>(param)]; }
     bool skipped(std::int32_t param) const { return skipped_[static_cast<std::size_t>(param)]; }
 
-    // Of all that must be the same on every rank. 0: everything takes part.
+    // A hash of all that must be the same on every rank. 0: everything takes part.
     std::uint64_t hash() const;
 
 private:
@@ -45,29 +41,6 @@ private:
     bool any_skipped_ = false;
     bool recorded_ = false;
     std::vector<std::uint8_t> here_, anywhere_;
-};
-
-// Which parameters were used in a step.
-class UsedMap {
-public:
-    explicit UsedMap(std::size_t count);
-
-    void clear();
-    void mark(std::int32_t param) { here_[static_cast<std::size_t>(param)] = 1; }
-    // Asks the other ranks. The answer is there after wait(). tag: the step's.
-    void exchange(Group& group, const OpTag& tag);
-    // Throws what went wrong.
-    void wait();
-    // Instead of an exchange: what is used here is what counts.
-    void assume_local() { anywhere_ = here_; }
-
-    const std::vector<std::uint8_t>& here() const { return here_; }
-    const std::vector<std::uint8_t>& anywhere() const { return anywhere_; }
-
-private:
-    std::vector<std::uint8_t> here_, anywhere_;
-    std::shared_ptr<std::vector<std::uint8_t>> travelling_;  // an operation may outlast this object
-    WorkPtr work_;
 };
 
 }  // namespace libddp

@@ -1,303 +1,317 @@
 #include "core/reducer.h"
 
 #include <algorithm>
-#include <optional>
+#include <utility>
 
-#include "kernels/dtype.h"
-#include "util/hot_path.h"
+#include "comm/link.h"
+#include "core/agreement.h"
+#include "core/hook_state.h"
+#include "core/number_check.h"
+#include "core/step_check.h"
+#include "core/unused.h"
+#include "core/value_check.h"
+#include "device/host_copy.h"
 #include "util/log.h"
-#include "util/process.h"
 
 namespace libddp {
+namespace {
+
+// How long the destructor waits for reductions that are under way on a healthy group.
+constexpr std::int64_t kDrainMs = 1'000;
+// More than any rank counts.
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 62;
+
+Observers observers_of(const Model& model) {
+    Observers result;
+    const ReducerOptions& o = model.options.reducer;
+    const auto add = [&result](auto observer) {
+        auto* const one = observer.get();
+        result.all.push_back(std::move(observer));
+        return one;
+    };
+    if (o.find_unused || o.static_graph) result.unused = add(std::make_unique<Unused>(model));
+    if (o.check_interval > 0 || o.verify_interval > 0)
+        add(std::make_unique<ValueCheck>(model.table, std::vector{o.check_interval, o.verify_interval},
+                                         o.verify_buffers));
+    if (o.nonfinite != Nonfinite::kPass)
+        result.numbers = add(std::make_unique<NumberCheck>(model.table, o.nonfinite == Nonfinite::kSkip));
+    if (o.check) result.check = add(std::make_unique<StepCheck>(model.table));
+    return result;
+}
+
+}  // namespace
+
+Reducer::Reducer(std::shared_ptr<Group> group, const ContextNumber& number, const Model& model, HookPtr hook,
+                 const std::vector<std::int32_t>& frozen, std::optional<Planner::Buckets> planned)
+    : parts_(std::move(group), number, model, std::move(hook), observers_of(model)),
+      arrivals_(parts_),
+      results_(parts_, arrivals_) {
+    parts_.participation.freeze(frozen, true);
+    begin_record();
+    Planner& planner = parts_.planner;
+    const ReducerOptions& options = model.options.reducer;
+    planner.set_tunes_caps(options.tune_caps && !planned);
+    change_buckets(planned ? planner.lay_out(*planned) : planner.make());
+    planner.set_first(parts_.layout->plan());
+    agree_on_plan(*parts_.group, number.tag(), parts_.layout->plan_hash());
+    if (options.rebuild && !planned) planner.record_order();
+}
+
+void Reducer::begin_record() {
+    record::AnnouncedStep* announced = nullptr;
+    parts_.recorder = parts_.group->link(0)->recorder().of_context(parts_.model.param_names(), announced);
+    arrivals_.record_in(announced);
+    parts_.queue.set_recorder(parts_.recorder);
+}
+
+Reducer::~Reducer() {
+    end_work();
+    try {
+        parts_.model.streams.gather();  // buckets are freed in the order of the context's streams
+    } catch (const Error& error) {
+        log(LogLevel::kWarn, "a context is freed on a device that has failed: ", error.what());
+    }
+}
+
+void Reducer::end_work() {
+    LaunchQueue& queue = parts_.queue;
+    Group& group = *parts_.group;
+    // The others wait for gradients that this rank will never announce, unless there are no others.
+    const bool missed = parts_.phase.load(std::memory_order_acquire) == Phase::kFilling && !queue.all_launched();
+    if (!missed || group.world() == 1) {
+        if (queue.in_flight() && !group.broken()) queue.drain(Deadline::after_ms(kDrainMs));
+        if (!queue.in_flight()) return;
+    }
+    // Buckets are about to go: no operation may still write into them.
+    const std::int64_t step = parts_.totals.steps;
+    group.break_everywhere({DDP_ERROR_ABORTED,
+                            str("rank ", group.rank(), " freed its context in the middle of step ", step), group.rank(),
+                            -1, -1, step});
+    queue.drain(Deadline::after_ms(kDrainMs));
+}
+
+void Reducer::record_plan() const {
+    Planner::Buckets buckets;
+    for (const PlanBucket& bucket : parts_.layout->plan().buckets) buckets.push_back(bucket.params);
+    parts_.recorder.plan(buckets);
+}
+
+// The other ranks go on with the new buckets: this one may not stay behind.
+void Reducer::change_buckets(BucketPlan plan) {
+    Group& group = *parts_.group;
+    try {
+        adopt(std::make_unique<Layout>(group, parts_.model, std::move(plan)));
+    } catch (...) {
+        if (group.broken()) throw;
+        ErrorInfo info = caught();
+        info.rank = group.rank();
+        info.message = str("rank ", info.rank, " cannot get its buckets: ", info.message);
+        throw Error(group.break_everywhere(info));
+    }
+}
+
+void Reducer::adopt(std::unique_ptr<Layout> layout) {
+    if (parts_.layout) {
+        layout->copy_from(*parts_.layout);
+        // Views are there for every stream then. And registered memory is given back when its device is done with it, which each
+        // bucket would wait for by itself.
+        parts_.model.streams.wait(parts_.group->timeout_ms(), [this] { parts_.group->check_in_wait("a device"); });
+    }
+    parts_.layout = std::move(layout);
+    layouts_.fetch_add(1, std::memory_order_acq_rel);
+    record_plan();
+    parts_.gradients.reset_layout(*parts_.layout);
+    parts_.queue.reset_layout(*parts_.layout, parts_.model.table);
+    parts_.next_step(parts_.step ? parts_.step->begin : Step::Begin{});
+    parts_.hook.tell_buckets(parts_.queue.homes());
+}
 
 void Reducer::begin(double factor, bool sync) {
-    begun_sync_ = sync;
-    factor_ = factor;
-    begun_ = options_.needs_begin;
+    parts_.step->begin = {true, sync, factor};
 }
 
-// Where a step stands for a gradient that comes now: idle, or filling, synced or not. Otherwise it throws.
-Reducer::Phase Reducer::look() const {
-    if (group_->broken()) group_->check();
-    const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase != Phase::kIdle) require_filling(phase);
-    return phase;
+void Reducer::rebuild_if_due(std::int32_t root) {
+    if (parts_.planner.due()) rebuild(root);
 }
 
-// Begins the step if this is its first gradient. What is wrong with the gradient itself is found out between look() and
-// this: a gradient that is refused begins no step.
-Reducer::Phase Reducer::enter(Phase phase) {
-    if (phase != Phase::kIdle) return phase;
-    phase = begin_phase();
-    require_filling(phase);
-    return phase;
+void Reducer::rebuild(std::int32_t root) {
+    BucketPlan plan = parts_.planner.next(*parts_.group, *parts_.number, root, *parts_.hook.hook());
+    if (plan == parts_.layout->plan()) return;
+    log(LogLevel::kInfo, "rank ", parts_.group->rank(), ": rebuilt ", parts_.layout->size(), " buckets into ",
+        plan.buckets.size());
+    change_buckets(std::move(plan));
+    ++parts_.totals.rebuilds;
 }
 
-void Reducer::require_filling(Phase phase) const {
-    if (phase == Phase::kFilling || phase == Phase::kFillingLocal) return;
-    fail_call(DDP_ERROR_INVALID_STATE, "ddp_finalize of step ", steps_,
-              phase == Phase::kDraining ? " is running" : " must follow ddp_finalize_async",
-              "; announce every gradient before the end of the backward pass");
-}
-
-// The first gradient of a step decides whether the step communicates.
-Reducer::Phase Reducer::begin_phase() {
-    if (options_.needs_begin && !begun_)
-        fail_call(DDP_ERROR_INVALID_STATE, "step ", steps_,
-                  " has not begun; with DDP_CONTEXT_JOIN or DDP_REDUCTION_WEIGHTED_MEAN every step starts with "
-                  "ddp_step_begin");
-    Phase expected = Phase::kIdle;
-    const Phase wanted = (begun_ ? begun_sync_ : sync_) ? Phase::kFilling : Phase::kFillingLocal;
-    if (!phase_.compare_exchange_strong(expected, wanted, std::memory_order_acq_rel)) return expected;
-    clock_.first_gradient();
-    recorder_.write({record::EventKind::kStepBegin, steps_, -1, 0, 0, wanted == Phase::kFilling});
-    return wanted;
-}
-
-LIBDDP_HOT_PATH void Reducer::grad_ready(std::int32_t param) {
-    if (param < 0 || param >= table_.size()) table_.require(param);
-    ParamState& s = states_.data()[param];      // operator[] would compare it once more
-    std::optional<NoCancellation> uncancelled;  // a device may make its callers wait
-    if (s.streams) uncancelled.emplace();
-    at(s, [&](auto& side) { announce(side, param, s, side.caller(s)); });
-}
-
-void Reducer::grad_ready_on(std::int32_t param, void* stream) {
-    table_.require(param);
-    ParamState& s = state(param);
-    if (!s.streams) return in_call("ddp_grad_ready", [&] { grad_ready(param); });  // the CPU has no streams
-    announce(on_devices_, param, s, stream);
-}
-
-// from: the stream that the program works on, for gradients on a device.
-template <class Side>
-void Reducer::announce(Side& side, std::int32_t param, ParamState& s, void* from) {
-    const Phase phase = look();
-    if (!expects(param, s)) return;
-    if (s.sparse)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' is sparse; give its rows to ddp_grad_ready_sparse");
-    side.refuse_capture(s, from);
-    const Phase entered = enter(phase);
-    if (s.factored && s.calls.load(std::memory_order_acquire) < s.uses) factors_.add_whole(param);
-    s.given.store(false, std::memory_order_relaxed);
-    // Noted before it is counted: the last gradient of a bucket records events for all.
-    side.come(s, from, entered == Phase::kFillingLocal);
-    take(param, s, entered);
-}
-
-void Reducer::put(std::int32_t param, const void* gradient, bool add) {
-    table_.require(param);
-    ParamState& s = state(param);
-    const Phase phase = look();
-    if (!expects(param, s)) return;
-    if (s.sparse)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' is sparse; give its rows to ddp_grad_ready_sparse");
-    at(s, [&](auto& side) { side.require_copyable(param, s, gradient, add); });
-    const Phase entered = enter(phase);
-    const std::int32_t calls = s.calls.load(std::memory_order_acquire);
-    if (calls >= s.uses) refuse(param, s, calls);  // its bucket may be on its way
-    const bool begun =
-        s.factored ? factors_.whole(param) : calls > 0 || s.waits_for_sync.load(std::memory_order_relaxed);
-    s.given.store(true, std::memory_order_relaxed);
-    on_host_.copy_given(s, gradient, add && begun);
-    if (s.factored && !add) factors_.discard(param);
-    if (s.factored) factors_.add_whole(param);
-    take(param, s, entered);
-}
-
-void Reducer::grad_ready_sparse(std::int32_t param, const std::int64_t* indices, const void* values,
-                                std::size_t count) {
-    table_.require(param);
-    if (!state(param).sparse)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_SPARSE");
-    Phase phase = look();
-    ParamState& s = state(param);
-    if (!expects(param, s)) return;
-    sparse_.require_rows(param, indices, count);
-    phase = enter(phase);
-    if (s.calls.load(std::memory_order_acquire) == 0) sparse_.add(param, indices, values, count);
-    take(param, s, phase);
-}
-
-void Reducer::grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows) {
-    table_.require(param);
-    if (!state(param).factored)
-        fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_FACTORED");
-    Phase phase = look();
-    ParamState& s = state(param);
-    if (!expects(param, s)) return;
-    factors_.require_rows(param, rows);
-    phase = enter(phase);
-    if (s.calls.load(std::memory_order_acquire) < s.uses) factors_.add(param, left, right, rows);
-    take(param, s, phase);
-}
-
-// False: there is nothing to do. A gradient that must not come throws.
-bool Reducer::expects(std::int32_t param, const ParamState& s) const {
-    if (s.role != Role::kExpected && s.role != Role::kIgnored) refuse(param, s, 0);
-    return s.role == Role::kExpected;
-}
-
-LIBDDP_HOT_PATH void Reducer::take(std::int32_t param, ParamState& s, Phase phase) {
-    const std::int32_t before = s.calls.fetch_add(1, std::memory_order_acq_rel);
-    if (before >= s.uses) refuse(param, s, before);
-    if (before + 1 == s.uses) note_announced(param);
-    if (phase == Phase::kFillingLocal) {
-        s.waits_for_sync.store(true, std::memory_order_relaxed);
-        return;
+// An unsynced step that is under way stays one: what is set counts from the next step on. So a scope of unsynced steps can end in the
+// middle of one, as an exception ends it.
+void Reducer::set_sync(bool sync) {
+    const Phase phase = parts_.phase.load(std::memory_order_acquire);
+    const Step::Begin& begin = parts_.step->begin;
+    const bool unsynced = phase == Phase::kFillingLocal || phase == Phase::kClosingLocal || (begin.told && !begin.sync);
+    if (!parts_.group->broken() && !unsynced) {
+        require_idle();
+        require_not_begun();
     }
-    if (before + 1 < s.uses) return;
-    put_in_place(param, s);
-    group_->run_callbacks();
+    parts_.sync = sync;
 }
 
-void Reducer::refuse(std::int32_t param, const ParamState& s, std::int32_t calls) const {
+void Reducer::require_not_begun() const {
+    if (parts_.step->begin.told)
+        fail_call(DDP_ERROR_INVALID_STATE, "step ", parts_.totals.steps,
+                  " has begun; where ranks exchange what they do, call it before ddp_step_begin");
+}
+
+void Reducer::set_hook(HookPtr hook) {
+    parts_.model.streams.gather();  // what the hook before has kept is freed in the order of the context's streams
+    parts_.hook.set(std::move(hook), parts_.queue.homes());
+    parts_.planner.restart_tuning();
+}
+
+void Reducer::set_frozen(const std::vector<std::int32_t>& params, bool frozen) {
+    require_idle();
+    parts_.participation.freeze(params, frozen);
+    parts_.planner.set_due(true);
+    parts_.next_step(parts_.step->begin);
+}
+
+void Reducer::skip(std::vector<std::int32_t> params, std::int32_t authority) {
+    require_idle();
+    if (parts_.model.options.join)
+        fail_call(DDP_ERROR_UNSUPPORTED, "with DDP_CONTEXT_JOIN a rank without inputs could not know the choice");
+    if (authority < -1 || authority >= parts_.group->world())
+        fail_call(DDP_ERROR_INVALID_ARGUMENT, "authority is ", authority, "; it must be a rank from 0 to ",
+                  parts_.group->world() - 1, ", or -1");
+    for (auto id : params) parts_.model.table.require(id);
+    if (authority >= 0) {
+        const OpTag tag = parts_.number->tag(Purpose::kSkip);
+        auto count = static_cast<std::int64_t>(params.size());
+        parts_.group->run({DDP_COLLECTIVE_BROADCAST, nullptr, &count, 1, DDP_I64, DDP_SUM, authority}, tag);
+        if (count < 0)
+            throw Error(
+                {DDP_ERROR_IO, str("rank ", authority, " sent ", count, " as its number of parameters"), authority});
+        params.resize(static_cast<std::size_t>(count));
+        if (count > 0)
+            parts_.group->run(
+                {DDP_COLLECTIVE_BROADCAST, nullptr, params.data(), params.size(), DDP_I32, DDP_SUM, authority}, tag);
+        for (auto id : params) parts_.model.table.require(id);
+    }
+    parts_.participation.skip(params);
+    parts_.next_step(parts_.step->begin);
+}
+
+Planner& Reducer::planner() {
+    require_idle();
+    return parts_.planner;
+}
+
+std::vector<std::byte> Reducer::hook_state() const {
+    const Hook& hook = *parts_.hook.hook();
+    parts_.model.streams.gather();
+    HookState state;
+    hook.save(state);
+    return write_hook_state(state, {hook.name(), parts_.group->rank(), parts_.group->world()}, parts_.model.table,
+                            parts_.group->timeout_ms());
+}
+
+void Reducer::load_hook_state(const std::byte* data, std::size_t size, bool shared_only) {
+    Hook& hook = *parts_.hook.hook();
+    HookState state = read_hook_state(data, size, {hook.name(), parts_.group->rank(), parts_.group->world()},
+                                      parts_.model.table, shared_only);
+    parts_.model.streams.gather();
+    state.copies = std::make_shared<HostCopies>(parts_.group->timeout_ms());
+    for (auto& array : state.arrays)
+        if (array.param >= 0) array.home = parts_.model.streams.stream(parts_.model.table[array.param].device);
+    hook.load(state);
+}
+
+// Gradients that are reduced in place do not move out of the way of what may still write into them. Then the new group breaks at
+// once: its other ranks would wait.
+void Reducer::leave_group(Group& next) {
+    parts_.queue.drain(Deadline::after_ms(kDrainMs));
+    parts_.model.streams.gather();
     std::string why;
-    if (participation_.frozen(param))
-        why = "is frozen; thaw it with ddp_set_frozen before the step";
-    else if (participation_.skipped(param))
-        why = "is skipped in this step (ddp_skip_params)";
-    else if (s.role != Role::kExpected)
-        why =
-            "was not used in the first synced step, and with DDP_CONTEXT_STATIC_GRAPH the graph may not change; use "
-            "DDP_CONTEXT_FIND_UNUSED";
-    else if (calls >= kClosed)
-        why = "was given to ddp_mark_unused before";
-    else if (s.uses > 1)
-        why = str("was announced more than ", s.uses, " times, which is its `uses`");
+    if (parts_.queue.in_flight(/*in_place_only=*/true)) {
+        why = "a reduction of the old group has not ended";
+    } else if (parts_.group->broken() && parts_.group->shares_memory()) {
+        const auto& params = parts_.model.table.params();
+        const auto shared = std::find_if(params.begin(), params.end(),
+                                         [](const Param& p) { return p.place && p.shared && !p.ignored; });
+        if (shared != params.end())
+            why = str("a rank of the old group may have stopped in the middle of a reduction, and go on later; '",
+                      shared->name, "' lies in memory of ddp_mem_alloc");
+    }
+    if (why.empty()) return;
+    throw Error(next.break_everywhere({DDP_ERROR_ABORTED,
+                                       str("rank ", next.rank(),
+                                           " cannot take its context to another group, because something may still "
+                                           "write into gradients that are reduced in place: ",
+                                           why, "; free the context, and make another with gradients in other memory"),
+                                       next.rank()}));
+}
+
+void Reducer::set_group(std::shared_ptr<Group> group, const ContextNumber& number) {
+    if (!parts_.group->broken()) require_idle();
+    // An operation of the old group may still write, or another rank of it: then that memory is left to them. The new group
+    // may reach only memory of its own.
+    const bool move = parts_.queue.in_flight() || parts_.group->shares_memory() || group->shares_memory() ||
+                      !parts_.model.streams.empty();
+    parts_.group = std::move(group);
+    parts_.number = &number;
+    parts_.hook.set_group(parts_.group, number);
+    begin_record();
+    record_plan();
+    parts_.gradients.forget_window();
+    parts_.gradients.leave_group();
+    agree_on_counts();
+    parts_.forget_step();
+    parts_.participation.forget_record();  // other ranks use other parameters, and one may have no record yet
+    BucketPlan plan = parts_.planner.common(*parts_.group, number, parts_.layout->plan());
+    parts_.step->begin = {};
+    if (move || plan != parts_.layout->plan())
+        change_buckets(std::move(plan));
     else
-        why =
-            "was announced twice; announce it once it is complete, and call ddp_finalize at the end of the backward "
-            "pass";
-    throw CallError({s.role == Role::kExpected ? DDP_ERROR_INVALID_STATE : DDP_ERROR_MISMATCH,
-                     str("step ", steps_, ": the gradient of '", name(param), "' ", why), -1, param, s.bucket, steps_});
+        parts_.next_step();
+    parts_.phase.store(Phase::kIdle, std::memory_order_release);
 }
 
-// All or none: what is wrong with one of them is found out first.
-void Reducer::mark_unused(const std::vector<std::int32_t>& params) {
-    for (auto id : params) table_.require(id);
-    if (!discovering())
-        fail_call(DDP_ERROR_INVALID_STATE,
-                  "the context does not look for unused parameters; create it with DDP_CONTEXT_FIND_UNUSED");
-    Phase phase = look();
-    if (phase == Phase::kFilling)
-        for (auto id : params) require_unannounced(id, state(id).calls.load(std::memory_order_acquire));
-    if (params.empty()) return;
-    phase = enter(phase);
-    if (phase == Phase::kFillingLocal) return;
-    for (auto id : params) mark_unused(id);
-    group_->run_callbacks();
+// Ranks that come from elsewhere have counted differently. Those on which the last step or a rebuild failed are behind the others.
+void Reducer::agree_on_counts() {
+    Totals& totals = parts_.totals;
+    Planner& planner = parts_.planner;
+    Hook& hook = *parts_.hook.hook();
+    hook.forget_step(totals.synced_steps);
+    std::int64_t counts[] = {totals.steps,        totals.synced_steps,  planner.due(),
+                             planner.recording(), planner.tunes_caps(), hook.steps()};
+    parts_.group->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, counts, std::size(counts), DDP_I64, DDP_MAX},
+                      parts_.number->tag(Purpose::kSetGroup));
+    if (counts[0] < totals.steps || counts[1] < totals.synced_steps || counts[0] > kMostSteps ||
+        counts[1] > counts[0] || counts[5] < hook.steps() || counts[5] > kMostSteps)
+        throw Error(parts_.group->break_everywhere(
+            {DDP_ERROR_IO, str("a rank has sent ", counts[0], ", ", counts[1], " and ", counts[5],
+                               " as its numbers of steps; its memory is damaged")}));
+    totals.steps = counts[0];
+    totals.synced_steps = counts[1];
+    planner.set_due(counts[2] != 0);
+    if (counts[3] != 0) planner.record_order();
+    planner.set_tunes_caps(counts[4] != 0);
+    if (hook.steps() != counts[5]) hook.resume(counts[5]);
 }
 
-void Reducer::require_unannounced(std::int32_t param, std::int32_t calls) const {
-    if (calls == 0 || calls >= kClosed) return;
-    throw CallError({DDP_ERROR_INVALID_STATE,
-                     str("the gradient of '", name(param), "' was announced already in step ", steps_), -1, param,
-                     states_[static_cast<std::size_t>(param)].bucket, steps_});
-}
-
-// A second time changes nothing.
-void Reducer::mark_unused(std::int32_t param) {
-    ParamState& s = state(param);
-    if (s.role != Role::kExpected) return;
-    std::int32_t none = 0;
-    if (!s.calls.compare_exchange_strong(none, kClosed, std::memory_order_acq_rel))
-        return require_unannounced(param, none);
-    note_announced(param);
-    at(s, [&](auto& side) { side.come(s, side.caller(s), false); });
-    if (s.waits_for_sync.load(std::memory_order_relaxed))
-        put_in_place(param, s);  // earlier local steps used it
-    else
-        put_unused(param, s);
-}
-
-void Reducer::put_in_place(std::int32_t param, ParamState& s) {
-    if (order_.recording()) order_.note(param);
-    const bool dense = !s.sparse && (!s.factored || factors_.whole(param));
-    if (dense && check_) check_->announce(param, s.grad);
-    if (numbers_) [[unlikely]] {
-        if (!put_finite(param, s, dense)) return put_zeros(param, s, false);
-    } else if (dense) {
-        at(s, [&](auto& side) { side.fill(param, s, fill_scale(s)); });
+void Reducer::clear_gradients() {
+    require_idle();
+    for (std::int32_t id = 0; id < parts_.model.table.size(); ++id) {
+        const ParamState& s = parts_.gradients[id];
+        if (s.sparse || s.streams || s.now.role == Role::kIgnored || parts_.participation.frozen(id)) continue;
+        HostGradients::clear_home({}, s);
     }
-    queue_.gradient_in_place(s.bucket);
 }
 
-// Integers have no factor. The link divides the sum of all ranks.
-double Reducer::fill_scale(const ParamState& s) const {
-    return is_floating(s.dtype) ? factor_ : 1;
-}
-
-// Before the others can get any of it. False: all ranks will skip the step, and may not get it.
-bool Reducer::put_finite(std::int32_t param, const ParamState& s, bool dense) {
-    std::optional<BadNumber> bad;
-    if (dense) bad = numbers_->of_gradient(param, s.place, on_host_.fill_checked(s, fill_scale(s)));
-    if (s.sparse) bad = numbers_->in_rows(param, sparse_.given(param), BadNumber::kGradient);
-    if (s.factored && !bad) bad = numbers_->in_factors(param, factors_);
-    if (!bad || (factor_ == 0 && is_floating(s.dtype))) return true;
-    if (!numbers_->skips()) throw Error(group_->break_everywhere(numbers_->error(*bad, group_->rank(), steps_)));
-    numbers_->note(*bad);
-    return false;
-}
-
-// keep: a view's contents may have to come back, if no rank used it.
-void Reducer::put_zeros(std::int32_t param, ParamState& s, bool keep) {
-    if (!s.sparse) at(s, [&](auto& side) { side.fill_with_zeros(param, s, keep); });
-    forget_given(param);
-    queue_.gradient_absent(s.bucket, param);
-}
-
-// A program that adds to gradients, and does not zero them before this step, has the mean of earlier steps there. The mean
-// of the sums has it whole only if ranks without a new gradient count with it, too.
-bool Reducer::counts_unused(const ParamState& s) const {
-    return options_.accumulate && !s.sparse && !s.factored && !discarding_ && !s.given.load(std::memory_order_relaxed);
-}
-
-// Perhaps the program adds to its gradients, and has not said so.
-void Reducer::warn_of_leftover(std::int32_t param, const ParamState& s) {
-    if (warned_of_leftover_ || options_.accumulate || !options_.mean || !s.has_result || s.streams || s.factored ||
-        s.given.load(std::memory_order_relaxed))
-        return;
-    const auto* memory = static_cast<const std::byte*>(s.grad ? s.grad : s.place);
-    if (std::all_of(memory, memory + s.bytes, [](std::byte b) { return b == std::byte{0}; })) return;
-    warned_of_leftover_ = true;
-    log(LogLevel::kWarn, "rank ", group_->rank(), ", step ", steps_, ": the gradient of '", name(param),
-        "' is unused on this rank, so it counts as zero, although it holds the mean of an earlier step. If the program "
-        "adds to gradients over several synced steps, create the context with the option accumulate "
-        "(DDP_CONTEXT_ACCUMULATE in C); otherwise set them to zero to silence this");
-}
-
-// For a gradient that this rank does not use in this step: zeros, or what the program has accumulated there.
-void Reducer::put_unused(std::int32_t param, ParamState& s) {
-    if (!counts_unused(s)) {
-        if (!s.sparse) warn_of_leftover(param, s);
-        return put_zeros(param, s, true);
-    }
-    at(s, [&](auto& side) { side.keep(param, s); });
-    if (numbers_) [[unlikely]] {
-        if (!put_finite(param, s, true)) return put_zeros(param, s, false);
-    } else {
-        at(s, [&](auto& side) { side.fill_unused(param, s, fill_scale(s)); });
-    }
-    queue_.gradient_absent(s.bucket, param);
-}
-
-void Reducer::complete_bucket(const ddp_bucket& bucket, const Hook::Target& target) {
-    at(bucket, [&](auto& side) {
-        for (const auto& tensor : bucket.tensors) {
-            const ParamState& s = state(tensor.param);
-            if (s.role == Role::kExpected || s.sparse) continue;
-            const bool counts = s.role == Role::kAbsentHere && counts_unused(s);
-            side.fill_absent(tensor.param, s, counts, fill_scale(s));
-        }
-        side.pack(bucket, target, is_floating(bucket.dtype) ? factor_ : 1);
-    });
-}
-
-WorkPtr Reducer::reduce_alone(Group& group, std::int32_t param, const OpTag& tag) {
-    const double factor = is_floating(table_[param].dtype) ? factor_ : 1.0;
-    if (table_[param].sparse) return sparse_.launch(group, param, factor, options_.mean, tag);
-    return factors_.launch(group, param, state(param).place, factor, options_.mean, tag);
+void Reducer::require_idle() const {
+    if (idle()) return;
+    parts_.group->check();  // a broken step does not end
+    fail_call(DDP_ERROR_INVALID_STATE, "step ", parts_.totals.steps,
+              " is under way; call it before the first ddp_grad_ready of a step or after ddp_finalize");
 }
 
 }  // namespace libddp

@@ -33,9 +33,9 @@ public:
     std::uint64_t collect(std::int32_t param);
     void discard(std::int32_t param) { of(param).mine = {}; }
 
-    const SparseRows& result(std::int32_t param) { return of(param).result; }
+    const SparseRows& result(std::int32_t param) const { return params_.at(param).result; }
     void forget_result(std::int32_t param) { of(param).result = {}; }
-    // What this rank gives, before launch(); and the result, when the work is done and before collect().
+    // The rows that this rank gives, before launch(); and the result, when the work is done and before collect().
     const SparseRows& given(std::int32_t param) { return of(param).mine; }
     const SparseRows& reduced(std::int32_t param);
     // Makes room for every sparse parameter, so that threads never change the map.
@@ -74,7 +74,7 @@ public:
     // The work, if there was one, is done. Returns how many bytes this rank gave.
     std::uint64_t collect(std::int32_t param);
     void discard(std::int32_t param) { of(param).given.clear(); }
-    // What this rank gives besides its gradient, before launch(): factors, and the products of earlier ones.
+    // This rank gives these besides its gradient, before launch(): factors, and the products of earlier ones.
     const std::vector<std::byte>& left(std::int32_t param) { return of(param).given.left; }
     const std::vector<std::byte>& right(std::int32_t param) { return of(param).given.right; }
     const std::vector<std::byte>& products(std::int32_t param) { return of(param).given.sum; }
@@ -86,7 +86,7 @@ public:
 private:
     struct Matrix;
     struct Reduction;
-    // Of one rank: rows of both factors, their products so far where rows became too many to keep, and whether there
+    // One rank gives these: rows of both factors, their products so far where rows became too many to keep, and whether there
     // is a gradient besides.
     struct Given {
         std::size_t rows = 0;

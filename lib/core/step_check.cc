@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "device/memory.h"
+#include "core/reducer_parts.h"
 #include "kernels/dtype.h"
 #include "util/hash.h"
 #include "util/log.h"
@@ -59,33 +59,12 @@ bool has_gradient(const Param& param) {
 
 }  // namespace
 
-StepCheck::StepCheck(const ParamTable& table)
-    : table_(table), views_(table.params().size()), gradients_(table.params().size()) {
-    move_views();
-}
-
-void StepCheck::move_views() {
-    const auto lives_here = [](const Param& param) { return !param.grad && !param.ignored && !param.sparse; };
-    std::size_t total = kAlignment;  // a parameter without elements has a place, too
-    for (const Param& param : table_.params())
-        if (lives_here(param)) total += align_up(param.bytes);
-    auto memory = allocate_zeroed(total);
-    std::byte* next = memory.get();
-    for (std::int32_t id = 0; id < table_.size(); ++id) {
-        const Param& param = table_[id];
-        if (!lives_here(param)) continue;
-        std::byte*& view = views_[static_cast<std::size_t>(id)];
-        if (view && param.bytes > 0) std::memcpy(next, view, param.bytes);
-        view = next;
-        next += align_up(param.bytes);
-    }
-    memory_ = std::move(memory);
-}
+StepCheck::StepCheck(const ParamTable& table) : table_(table), gradients_(table.params().size()) {}
 
 void StepCheck::announce(std::int32_t param, const void* gradient) {
     const Param& p = table_[param];
     if (!has_gradient(p)) return;
-    Gradient& g = at(param);
+    Seen& g = at(param);
     g.announced = true;
     g.announced_hash = hash_of(gradient, p.bytes);
     const std::int32_t values = different_values(p, gradient, true);
@@ -102,7 +81,7 @@ void StepCheck::announce(std::int32_t param, const void* gradient) {
 
 std::optional<ErrorInfo> StepCheck::examine(std::int32_t param, const void* gradient, std::int32_t rank,
                                             std::int64_t step) {
-    Gradient& g = at(param);
+    Seen& g = at(param);
     if (!g.announced) return std::nullopt;
     const Param& p = table_[param];
     if (hash_of(gradient, p.bytes) != g.announced_hash)
@@ -132,8 +111,8 @@ std::optional<ErrorInfo> StepCheck::examine(std::int32_t param, const void* grad
     return std::nullopt;
 }
 
-// What correct programs may do, too, is an error of nobody's.
-void StepCheck::warn_of_doubt(const Param& param, Gradient& g, std::int32_t rank, std::int64_t step) const {
+// Correct programs may do this, too, so it is no error.
+void StepCheck::warn_of_doubt(const Param& param, Seen& g, std::int32_t rank, std::int64_t step) const {
     if (g.warned) return;
     const char* doubt = g.repeated_values >= kProof  ? " is the result of the step before, bit for bit"
                         : g.zero_steps >= kZeroSteps ? " has been zero in every step since ddp_commit"
@@ -144,16 +123,27 @@ void StepCheck::warn_of_doubt(const Param& param, Gradient& g, std::int32_t rank
         "; does the program write it where libddp reads it (DDP_CONTEXT_CHECK)?");
 }
 
-void StepCheck::remember(std::int32_t param, const void* gradient) {
-    Gradient& g = at(param);
+void StepCheck::on_bucket(ReducerParts& parts, const ddp_bucket& bucket) {
+    for (const auto& tensor : bucket.tensors)
+        if (auto error =
+                examine(tensor.param, parts.gradients[tensor.param].grad, parts.group->rank(), parts.step->number))
+            throw Error(parts.queue.break_with(std::move(*error), static_cast<std::size_t>(bucket.index)));
+}
+
+void StepCheck::on_result(std::int32_t param, const Gradient& gradient, bool) {
+    Seen& g = at(param);
     g.has_result = g.announced;
     if (!g.announced) return;
-    g.result_hash = hash_of(gradient, table_[param].bytes);
+    g.result_hash = hash_of(gradient.grad, table_[param].bytes);
     g.result_was_new = g.result_hash != g.announced_hash;
 }
 
-void StepCheck::forget_step() {
-    for (Gradient& g : gradients_) g.announced = false;
+void StepCheck::on_end(ReducerParts& parts) {
+    if (parts.group->world() > 1) parts.group->run({}, parts.queue.step_tag(Purpose::kEndOfCheck));
+}
+
+void StepCheck::on_forget() {
+    for (Seen& g : gradients_) g.announced = false;
 }
 
 }  // namespace libddp

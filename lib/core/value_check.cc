@@ -4,6 +4,7 @@
 #include <map>
 
 #include "comm/monitor.h"
+#include "core/reducer_parts.h"
 #include "util/hash.h"
 
 namespace libddp {
@@ -14,6 +15,19 @@ ValueCheck::ValueCheck(const ParamTable& table, std::vector<std::int64_t> interv
 bool ValueCheck::compares_in(std::int64_t synced_step) const {
     return std::any_of(intervals_.begin(), intervals_.end(),
                        [synced_step](std::int64_t interval) { return interval > 0 && synced_step % interval == 0; });
+}
+
+void ValueCheck::on_close(ReducerParts& parts) {
+    const Step& step = *parts.step;
+    if (step.discarded() || parts.group->world() == 1 || !compares_in(step.synced_number)) return;
+    if (parts.model.options.reducer.keep_local_unused || !parts.hook.hook()->keeps_models_alike()) return;
+    start(*parts.group, step.has_results(), parts.queue.step_tag(Purpose::kValues));
+}
+
+void ValueCheck::on_end(ReducerParts& parts) {
+    if (parts.group->world() == 1) return;
+    if (const auto error = end(*parts.group, parts.step->number, parts.queue.step_tag(Purpose::kEndOfCheck)))
+        throw Error(parts.group->break_everywhere(*error));
 }
 
 void ValueCheck::start(Group& group, bool counts, const OpTag& tag) {

@@ -79,7 +79,7 @@ void ElasticJob::require_not_begun(const char* what) const {
 void ElasticJob::add_context(Context& context) {
     require_not_begun("contexts and states are added before");
     context.committed();
-    for (const auto* list : {&context.table().params(), &context.table().buffers()})
+    for (const auto* list : {&context.model().table.params(), &context.model().table.buffers()})
         for (const Param& param : *list)
             if (param.data && !is_cpu(param.device))
                 fail_call(DDP_ERROR_UNSUPPORTED, "'", param.name, "' is on ", device_name(param.device),
@@ -122,7 +122,7 @@ bool ElasticJob::apart() const {
 
 bool ElasticJob::in_window() const {
     return std::any_of(parts_.contexts.begin(), parts_.contexts.end(),
-                       [](const Context* context) { return context->committed().accumulates(); });
+                       [](const Context* context) { return context->committed().parts().gradients.any_waits(); });
 }
 
 void ElasticJob::go_back() {
@@ -148,7 +148,7 @@ void ElasticJob::open_step() {
     if (averager_goes_back()) return open_.commit();
     if (averager_ && !open_.is_open()) averager_steps_ = averager_->steps();
     const bool early = std::any_of(parts_.contexts.begin(), parts_.contexts.end(),
-                                   [](const Context* context) { return context->committed().gives_results_early(); });
+                                   [](const Context* context) { return context->committed().results().come_early(); });
     open_.begin(parts_, *group_, !has_committed_ || needs_copies_ || early);
 }
 
@@ -308,7 +308,7 @@ void ElasticJob::find_state() {
     parts_.state.clear();
     parts_.buffers.clear();
     for (const Context* context : parts_.contexts) {
-        const ParamTable& table = context->table();
+        const ParamTable& table = context->model().table;
         for (const auto& [list, blocks] :
              {std::pair(&table.params(), &parts_.state), {&table.buffers(), &parts_.buffers}})
             for (const Param& param : *list)
@@ -414,8 +414,9 @@ ElasticJob::ContextState ElasticJob::send_state(Group& group, Context& context, 
     ContextState state;
     if (group.rank() == donor) {
         const Reducer& reducer = context.committed();
-        state = {context.plan_text(), context.hook_state(),
-                 reducer.wants_rebuild() || reducer.ready_order().recording(), reducer.tunes_caps()};
+        state = {plan_to_text(reducer.parts().layout->plan(), context.model().table), reducer.hook_state(),
+                 reducer.parts().planner.due() || reducer.parts().planner.recording(),
+                 reducer.parts().planner.tunes_caps()};
     }
     broadcast_all(group, state.plan, donor);
     broadcast_all(group, state.hook, donor);
@@ -429,9 +430,9 @@ void ElasticJob::take_state(Context& context, const ContextState& state, bool of
     context.adopt_plan(state.plan);
     Reducer& reducer = context.committed();
     reducer.rebuild(0);
-    state.records_order ? reducer.request_rebuild() : reducer.keep_plan();
-    reducer.set_tunes_caps(state.tunes_caps);
-    if (of_hook) context.load_hook_state(state.hook.data(), state.hook.size(), true);
+    state.records_order ? reducer.planner().record_order() : reducer.planner().keep();
+    reducer.planner().set_tunes_caps(state.tunes_caps);
+    if (of_hook) reducer.load_hook_state(state.hook.data(), state.hook.size(), true);
 }
 
 void ElasticJob::commit() {

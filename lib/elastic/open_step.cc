@@ -6,7 +6,7 @@ namespace libddp {
 
 OpenStep::Marks OpenStep::marks_of(const Context& context) {
     const Reducer& reducer = context.committed();
-    return {reducer.steps(), reducer.results(), context.hook()->steps()};
+    return {reducer.parts().totals.steps, reducer.parts().totals.results, context.hook()->steps()};
 }
 
 void OpenStep::begin(const Parts& parts, Group& group, bool copies) {
@@ -23,13 +23,13 @@ void OpenStep::begin(const Parts& parts, Group& group, bool copies) {
 }
 
 std::int64_t OpenStep::results_since_begin(const Parts& parts, std::size_t context) const {
-    return parts.contexts[context]->committed().results() - marks_[context].results;
+    return parts.contexts[context]->committed().parts().totals.results - marks_[context].results;
 }
 
 bool OpenStep::uses_contexts(const Parts& parts) const {
     for (std::size_t i = 0; i < marks_.size(); ++i) {
         const Reducer& reducer = parts.contexts[i]->committed();
-        if (!reducer.idle() || reducer.steps() != marks_[i].steps) return true;
+        if (!reducer.idle() || reducer.parts().totals.steps != marks_[i].steps) return true;
     }
     return false;
 }
@@ -39,8 +39,8 @@ bool OpenStep::in_doubt(const Parts& parts, Group& group) const {
     if (!open_) return false;
     if (marks_.empty()) return group.link(0)->successes() > successes_;
     for (std::size_t i = 0; i < marks_.size(); ++i) {
-        const Reducer& reducer = parts.contexts[i]->committed();
-        if (results_since_begin(parts, i) > 0 || (!reducer.idle() && reducer.gives_results_early())) return true;
+        Reducer& reducer = parts.contexts[i]->committed();
+        if (results_since_begin(parts, i) > 0 || (!reducer.idle() && reducer.results().come_early())) return true;
     }
     return false;
 }
@@ -57,7 +57,8 @@ bool OpenStep::is_plain(const Parts& parts, Group& group) const {
     std::int64_t results = 0;
     for (std::size_t i = 0; i < marks_.size(); ++i) {
         const std::int64_t here = results_since_begin(parts, i);
-        if (here > 0 && parts.contexts[i]->committed().operations_at_result() != link.operations()) return false;
+        if (here > 0 && parts.contexts[i]->committed().parts().totals.operations_at_result != link.operations())
+            return false;
         results += here;
     }
     return results <= 1;

@@ -38,8 +38,8 @@ private:
 
 WorkPtr LocalSgdHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
     steps_.note(bucket.step);
-    if (steps_.begun() <= start_step_) return allreduce(group, bucket, tag);
-    return subgroup_.impl ? allreduce(subgroup_, bucket, tag) : nullptr;
+    if (steps_.begun() <= start_step_) return group.impl->submit(allreduce_of(bucket), tag);
+    return subgroup_.impl ? subgroup_.impl->submit(allreduce_of(bucket), tag) : nullptr;
 }
 
 void LocalSgdHook::save(HookState& state) const {

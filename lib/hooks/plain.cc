@@ -4,14 +4,13 @@
 
 namespace libddp {
 
-WorkPtr allreduce(ddp_group& group, const ddp_bucket& bucket, const OpTag& tag) {
-    return group.impl->submit(
-        {DDP_COLLECTIVE_ALLREDUCE, nullptr, bucket.buffer, bucket.count, bucket.dtype, bucket.op(), 0, bucket.device},
-        tag);
+Collective allreduce_of(const ddp_bucket& bucket) {
+    return {
+        DDP_COLLECTIVE_ALLREDUCE, nullptr, bucket.buffer, bucket.count, bucket.dtype, bucket.op(), 0, bucket.device};
 }
 
 WorkPtr AllreduceHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {
-    return allreduce(group, bucket, tag);
+    return group.impl->submit(allreduce_of(bucket), tag);
 }
 
 WorkPtr UserHook::reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) {

@@ -14,7 +14,7 @@ public:
 };
 
 // The mean (or sum), as the context asks, of a bucket's buffer.
-WorkPtr allreduce(ddp_group& group, const ddp_bucket& bucket, const OpTag& tag);
+Collective allreduce_of(const ddp_bucket& bucket);
 
 // Communicates nothing: every rank keeps its own gradients. For measuring how much time communication costs at all.
 class NoopHook final : public Hook {

@@ -1,0 +1,70 @@
+// The buckets of one plan in memory: the place of each gradient. A layout never changes; a rebuild replaces the whole.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "comm/group.h"
+#include "core/model.h"
+#include "core/plan.h"
+#include "hooks/bucket.h"
+
+namespace libddp {
+
+// The place of a gradient: in its bucket, and with the program.
+struct Gradient {
+    std::byte* place = nullptr;        // in the bucket; null: sparse
+    void* grad = nullptr;              // null: view. With a check never null: then it is memory of the layout's own
+    DeviceStreams* streams = nullptr;  // null: the CPU
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+    ddp_dtype dtype = DDP_F32;
+    std::int32_t bucket = -1;
+    std::int32_t uses = 1;  // announcements that complete the gradient
+    bool sparse = false, factored = false;
+};
+
+class Layout {
+public:
+    // Allocates zeroed memory for the plan, without what is reduced in place. Throws OUT_OF_MEMORY.
+    Layout(Group& group, const Model& model, BucketPlan plan);
+
+    const BucketPlan& plan() const { return plan_; }
+    std::uint64_t plan_hash() const { return plan_hash_; }
+    std::size_t size() const { return plan_.buckets.size(); }
+    Gradient gradient(std::int32_t param) const;
+    // The memory in which the program finds the gradient of a parameter that has a place in a bucket.
+    std::byte* view(std::int32_t param) const;
+    // The memory of all views: it lasts as long as anybody holds it.
+    std::vector<std::shared_ptr<const void>> view_memory() const;
+    // For operations, which may outlast the context and must not outlast the memory.
+    std::shared_ptr<const void> memory(std::size_t bucket) const { return memory_[bucket]; }
+
+    // The bucket as a hook sees it, without all that changes from step to step.
+    ddp_bucket describe(std::size_t bucket) const;
+
+    // Moves every gradient's bytes from another layout of the same model.
+    void copy_from(const Layout& other);
+
+private:
+    struct Location {
+        std::byte* place = nullptr;    // in its bucket; null: sparse or ignored
+        std::byte* checked = nullptr;  // in memory that a check compares; null: nothing is checked
+        std::int32_t bucket = -1;      // -1: ignored
+    };
+
+    Location& at(std::int32_t param) { return locations_[static_cast<std::size_t>(param)]; }
+    const Location& at(std::int32_t param) const { return locations_[static_cast<std::size_t>(param)]; }
+    void place_checked_views();
+
+    const Model& model_;
+    std::size_t link_count_;
+    BucketPlan plan_;
+    std::uint64_t plan_hash_;
+    std::vector<std::shared_ptr<std::byte>> memory_;
+    std::shared_ptr<std::byte> checked_memory_;
+    std::vector<Location> locations_;
+};
+
+}  // namespace libddp

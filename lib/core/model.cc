@@ -1,0 +1,97 @@
+#include "core/model.h"
+
+#include <utility>
+
+#include "device/device.h"
+#include "kernels/dtype.h"
+#include "util/error.h"
+
+namespace libddp {
+namespace {
+
+// The name of what reads gradients or values of parameters; null: nothing does.
+const char* what_checks(const ReducerOptions& r) {
+    if (r.check) return "DDP_CONTEXT_CHECK (or DDP_DEBUG=check)";
+    if (r.nonfinite == Nonfinite::kRefuse) return "DDP_CONTEXT_REFUSE_NONFINITE";
+    if (r.nonfinite == Nonfinite::kSkip) return "DDP_CONTEXT_SKIP_NONFINITE";
+    return r.verify_interval > 0 ? "verify_interval" : nullptr;
+}
+
+}  // namespace
+
+std::string ContextOptions::text() const {
+    const auto& r = reducer;
+    std::string caps;
+    for (std::size_t i = 0; i < r.caps.size(); ++i) caps += str(i ? " " : "", r.caps[i]);
+    std::string result = str("options bucket caps ", caps, ", reduction ",
+                             weighted ? "weighted mean"
+                             : r.mean ? "mean"
+                                      : "sum");
+    const std::pair<bool, const char*> facts[] = {{!r.rebuild, "no rebuild"},
+                                                  {r.tune_caps, "autotune"},
+                                                  {!initial_broadcast, "no initial broadcast"},
+                                                  {!buffer_broadcast, "no buffer broadcast"},
+                                                  {r.find_unused, "find unused"},
+                                                  {r.static_graph, "static graph"},
+                                                  {r.keep_local_unused, "keep local unused"},
+                                                  {r.accumulate, "accumulate"},
+                                                  {r.votes, "skip unused buckets"},
+                                                  {join, "join"},
+                                                  {divide_by_present, "divide by present"},
+                                                  {stop_at_first_join, "stop at first join"},
+                                                  {r.consensus_order, "consensus order"}};
+    for (const auto& [holds, text] : facts)
+        if (holds) result += str(", ", text);
+    if (r.rebuild_interval > 0) result += str(", rebuild interval ", r.rebuild_interval);
+    if (r.check) result += str(", check with interval ", r.check_interval, " (DDP_CONTEXT_CHECK or DDP_DEBUG)");
+    if (r.verify_interval > 0)
+        result += str(", verify interval ", r.verify_interval, r.verify_buffers ? " with buffers" : "");
+    if (r.nonfinite != Nonfinite::kPass)
+        result += r.nonfinite == Nonfinite::kSkip ? ", skip nonfinite" : ", refuse nonfinite";
+    return result;
+}
+
+void Model::copy_if_checked(Param& param) const {
+    if (options.reducer.check && param.place) param.grad = std::exchange(param.place, nullptr);
+}
+
+void Model::check() const {
+    bool any = false;
+    for (const Param& p : table.params()) {
+        any = any || !p.ignored;
+        if (const char* check = what_checks(options.reducer); check && !p.ignored && !is_cpu(p.device))
+            fail_call(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "' is on ", device_name(p.device), ", and ", check,
+                      " looks at memory of the CPU only; train without it, or on the CPU");
+        if (p.ignored || is_floating(p.dtype)) continue;
+        if (options.weighted || options.divide_by_present)
+            fail_call(DDP_ERROR_UNSUPPORTED, "parameter '", p.name, "' is ", dtype_name(p.dtype), ", and ",
+                      options.weighted ? "DDP_REDUCTION_WEIGHTED_MEAN" : "DDP_CONTEXT_DIVIDE_BY_PRESENT",
+                      " needs floating-point gradients");
+    }
+    for (const Param& b : table.buffers())
+        if (options.reducer.verify_buffers && !is_cpu(b.device))
+            fail_call(DDP_ERROR_UNSUPPORTED, "buffer '", b.name, "' is on ", device_name(b.device),
+                      ", and DDP_CONTEXT_VERIFY_BUFFERS looks at memory of the CPU only");
+    if (!any) fail_call(DDP_ERROR_INVALID_STATE, "no parameter was registered that is not ignored");
+}
+
+std::vector<const Param*> Model::all() const {
+    std::vector<const Param*> entries;
+    for (const Param& p : table.params()) entries.push_back(&p);
+    for (const Param& b : table.buffers()) entries.push_back(&b);
+    return entries;
+}
+
+std::vector<const Param*> Model::buffers() const {
+    std::vector<const Param*> entries;
+    for (const Param& b : table.buffers()) entries.push_back(&b);
+    return entries;
+}
+
+std::vector<std::string> Model::param_names() const {
+    std::vector<std::string> names;
+    for (const Param& p : table.params()) names.push_back(p.name);
+    return names;
+}
+
+}  // namespace libddp

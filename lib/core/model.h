@@ -1,0 +1,72 @@
+// A model as the program registered it, and how the program wants it trained. ddp_commit makes it immutable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/device_streams.h"
+#include "core/param_table.h"
+#include "core/plan.h"
+
+namespace libddp {
+
+// The fate of a number that is NaN or infinite.
+enum class Nonfinite : std::uint8_t { kPass, kRefuse, kSkip };
+
+struct ReducerOptions {
+    static constexpr std::size_t kUsualCap = std::size_t{25} << 20;
+    // Where buckets are reduced by the thread that fills them: few enough bytes that they are still in its cache.
+    static constexpr std::size_t kCachedCap = std::size_t{1} << 20;
+    std::vector<std::size_t> caps = make_caps(0, kUsualCap);
+    bool tune_caps = false;     // search for the cap, from caps.back() on
+    std::size_t first_cap = 0;  // with tune_caps: the first argument of make_caps for every cap
+    bool mean = true;
+    bool rebuild = true;
+    bool consensus_order = false;
+    std::int64_t rebuild_interval = 0;
+    bool find_unused = false;
+    bool static_graph = false;
+    bool keep_local_unused = false;
+    bool accumulate = false;   // what an unused gradient holds counts
+    bool votes = false;        // agree bucket by bucket whether it is used at all
+    bool needs_begin = false;  // every step starts with begin_step()
+    bool check = false;        // look for mistakes of the program: StepCheck
+    // Synced steps between comparisons of values: ValueCheck.
+    std::int64_t check_interval = 0, verify_interval = 0;
+    bool verify_buffers = false;
+    Nonfinite nonfinite = Nonfinite::kPass;
+};
+
+struct ContextOptions {
+    ReducerOptions reducer;
+    bool initial_broadcast = true;
+    bool buffer_broadcast = true;
+    bool weighted = false;
+    bool join = false;
+    bool divide_by_present = false;
+    bool stop_at_first_join = false;
+
+    // All that must be the same on every rank, as a person reads it.
+    std::string text() const;
+};
+
+struct Model {
+    const ContextOptions options;
+    ParamTable table;
+    ContextStreams streams;  // of all devices in the table
+
+    // The program may write a gradient that is checked at any time, so that gradient is copied and never reduced in place.
+    void copy_if_checked(Param& param) const;
+    // Throws what is wrong with the whole of it.
+    void check() const;
+    // Parameters and buffers.
+    std::vector<const Param*> all() const;
+    std::vector<const Param*> buffers() const;
+    std::vector<std::string> param_names() const;
+    // Whether ranks exchange at the beginning of each step.
+    bool exchanges() const { return options.join || options.weighted; }
+};
+
+}  // namespace libddp

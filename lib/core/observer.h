@@ -1,0 +1,45 @@
+// Observers look at steps for somebody who asked for it: unused parameters, bad numbers, checks. An observer that nobody asked for does
+// not exist. Where nothing else is said, on the thread that ends the step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/layout.h"
+
+namespace libddp {
+
+struct ReducerParts;
+class NumberCheck;
+class StepCheck;
+class Unused;
+
+class Observer {
+public:
+    virtual ~Observer() = default;
+
+    // Every gradient of this rank is accounted for, every bucket is on its way, and no result is there.
+    virtual void on_close(ReducerParts&) {}
+    // Before any gradient of the step gets a result.
+    virtual void before_results(ReducerParts&) {}
+    // This bucket has its result, and no gradient has got it. Not in a step without results.
+    virtual void on_bucket(ReducerParts&, const ddp_bucket&) {}
+    // A gradient is final. wanted: it is the result, and not the gradient as it was.
+    virtual void on_result(std::int32_t /*param*/, const Gradient&, bool /*wanted*/) {}
+    // All gradients are final. It may wait for the other ranks.
+    virtual void on_end(ReducerParts&) {}
+    // The step is over, however it ended.
+    virtual void on_forget() {}
+};
+
+// The observers that somebody asked for. A pointer to any other is null.
+struct Observers {
+    std::vector<std::unique_ptr<Observer>> all;
+    // Three of them, which a gradient meets on its way into its bucket.
+    Unused* unused = nullptr;
+    StepCheck* check = nullptr;
+    NumberCheck* numbers = nullptr;
+};
+
+}  // namespace libddp

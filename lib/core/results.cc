@@ -1,0 +1,314 @@
+#include "core/results.h"
+
+#include <utility>
+
+#include "core/unused.h"
+#include "util/error.h"
+
+namespace libddp {
+namespace {
+
+// Counts the time from its making to its end as waiting.
+class Waiting {
+public:
+    explicit Waiting(StepClock& clock) : clock_(clock), start_(Deadline::Clock::now()) {}
+    ~Waiting() { clock_.waited_since(start_); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+private:
+    StepClock& clock_;
+    const StepClock::Point start_;
+};
+
+// As long as the scope lasts, callers' streams wait for devices, or the host does.
+class Enqueueing {
+public:
+    Enqueueing(bool& enqueue, bool value) : enqueue_(enqueue), before_(std::exchange(enqueue, value)) {}
+    ~Enqueueing() { enqueue_ = before_; }
+    Enqueueing(const Enqueueing&) = delete;
+    Enqueueing& operator=(const Enqueueing&) = delete;
+
+private:
+    bool& enqueue_;
+    const bool before_;
+};
+
+}  // namespace
+
+void Results::finalize() {
+    parts_.group->check();
+    const Phase phase = parts_.phase.load(std::memory_order_acquire);
+    if (phase != Phase::kClosing && phase != Phase::kClosingLocal)
+        in_call("ddp_finalize", [this] { start_draining(); });
+    if (parts_.phase.load(std::memory_order_acquire) == Phase::kClosingLocal) return end_local_step();
+    parts_.phase.store(Phase::kDraining, std::memory_order_release);
+    {
+        const Waiting waiting(parts_.totals.clock);
+        drain_until(parts_.layout->size());
+        finish_unused();
+        parts_.model.streams.gather();
+        finish_devices();
+        for (const auto& observer : parts_.observers.all) observer->on_end(parts_);
+    }
+    std::optional<ErrorInfo> skipped;
+    if (parts_.step->has_results()) skipped = parts_.step->skipped;
+    end_synced_step();
+    if (skipped) throw CallError(*skipped);
+}
+
+void Results::finalize_enqueue() {
+    parts_.model.streams.refuse_capture();
+    const Enqueueing scope(enqueue_, true);
+    finalize();
+}
+
+void Results::finalize_async() {
+    parts_.group->check();
+    start_draining();
+}
+
+// Wherever it is called, the host waits.
+void Results::wait_param(std::int32_t param) {
+    const Enqueueing scope(enqueue_, false);
+    wait_until_final(param);
+}
+
+void Results::wait_param_on(std::int32_t param, void* stream) {
+    parts_.model.table.require(param);
+    DeviceStreams* streams = parts_.gradients[param].streams;
+    if (!streams) return wait_param(param);
+    const CallerScope caller(streams, stream);
+    parts_.model.streams.refuse_capture();
+    const Enqueueing scope(enqueue_, true);
+    wait_until_final(param);
+}
+
+void Results::wait_until_final(std::int32_t param) {
+    parts_.model.table.require(param);
+    parts_.group->check();
+    const Phase phase = parts_.phase.load(std::memory_order_acquire);
+    if (phase == Phase::kClosingLocal) return;
+    if (phase != Phase::kClosing)
+        fail_call(DDP_ERROR_INVALID_STATE, "call it between ddp_finalize_async and ddp_finalize");
+    const ParamState& s = parts_.gradients[param];
+    if (s.bucket < 0) return;
+    const Waiting waiting(parts_.totals.clock);
+    const auto finish = [&](auto& side) { side.finish(*parts_.group, parts_.step->number, enqueue_); };
+    drain_until(static_cast<std::size_t>(s.bucket) + 1);
+    if (parts_.step->skipped) throw CallError(*parts_.step->skipped);
+    parts_.gradients.at(s, finish);
+    // The answer who used it comes after the last bucket.
+    const Unused* const unused = parts_.discovering();
+    if (unused && unused->postponed(param)) {
+        drain_until(parts_.layout->size());
+        finish_unused();
+        parts_.gradients.at(s, finish);
+    }
+    parts_.count_result();
+}
+
+void Results::discard() {
+    parts_.group->check();
+    const Phase phase = parts_.phase.load(std::memory_order_acquire);
+    if (phase == Phase::kClosing || phase == Phase::kClosingLocal)
+        fail_call(DDP_ERROR_INVALID_STATE, "ddp_finalize must follow ddp_finalize_async of step ", parts_.step->number);
+    if (phase == Phase::kIdle) parts_.begin_step();  // where it throws nothing is discarded
+    parts_.step->end = Step::End::kDiscarded;
+    start_draining();
+    parts_.gradients.forget_window();
+    if (parts_.phase.load(std::memory_order_acquire) == Phase::kClosingLocal) return end_local_step();
+    parts_.phase.store(Phase::kDraining, std::memory_order_release);
+    drain_until(parts_.layout->size());
+    parts_.model.streams.gather();
+    finish_devices();
+    // A rank that finalized meets this message in its next step.
+    std::uint8_t agreed = 0;
+    parts_.group->run({DDP_COLLECTIVE_ALLREDUCE, nullptr, &agreed, 1, DDP_U8, DDP_MAX},
+                      parts_.queue.step_tag(Purpose::kDiscard));
+    end_synced_step();
+}
+
+void Results::shadow() {
+    parts_.step->end = Step::End::kShadowed;
+    finalize();
+}
+
+void Results::start_draining() {
+    // Gradients that are not announced in this step come after the callers' streams as they are now.
+    parts_.model.streams.follow_callers();
+    Phase phase = parts_.phase.load(std::memory_order_acquire);
+    if (phase == Phase::kIdle) phase = parts_.begin_step();
+    const bool local = phase == Phase::kFillingLocal;
+    if ((!local && phase != Phase::kFilling) ||
+        !parts_.phase.compare_exchange_strong(phase, local ? Phase::kClosingLocal : Phase::kClosing,
+                                              std::memory_order_acq_rel))
+        fail_call(DDP_ERROR_INVALID_STATE, "the end of step ", parts_.totals.steps, " has been called before");
+    const Waiting waiting(parts_.totals.clock);
+    parts_.totals.clock.draining();
+    parts_.recorder.write({record::EventKind::kBackwardEnd, parts_.step->number});
+    if (local) return;
+    arrivals_.close();
+    parts_.queue.launch_ready();
+    for (const auto& observer : parts_.observers.all) observer->on_close(parts_);
+}
+
+void Results::drain_until(std::size_t bucket_count) {
+    Step& step = *parts_.step;
+    for (const auto& observer : parts_.observers.all) observer->before_results(parts_);
+    while (step.drained < bucket_count) {
+        const ddp_bucket& bucket = parts_.queue.wait(step.drained);
+        ++step.drained;  // before callbacks, which may wait for parameters themselves
+        finish_bucket(bucket);
+    }
+}
+
+void Results::finish_bucket(const ddp_bucket& bucket) {
+    const auto index = static_cast<std::size_t>(bucket.index);
+    const auto& planned = parts_.layout->plan().buckets[index];
+    const Step& step = *parts_.step;
+    if (step.has_results())
+        for (const auto& observer : parts_.observers.all) observer->on_bucket(parts_, bucket);
+    if (planned.alone)
+        parts_.totals.sent_bytes += parts_.gradients.collect(planned.params.front());
+    else if (parts_.queue.sent(index))
+        parts_.totals.sent_bytes += planned.content;
+    if (step.skipped) return drop(bucket);
+    if (step.discarded())
+        clear_results(bucket);
+    else if (step.has_results())
+        give_results(bucket);
+    parts_.gradients.at(bucket, [&bucket](auto& side) { side.deliver(bucket); });
+    if (callback_.fn) report(bucket);
+}
+
+// A gradient that this rank used gets the result. What happens to one that it did not use depends on the others.
+void Results::give_results(const ddp_bucket& bucket) {
+    const bool keeps_unused = parts_.model.options.reducer.keep_local_unused;
+    for (const auto& tensor : bucket.tensors) {
+        const Role role = parts_.gradients[tensor.param].now.role;
+        if (waits_for_answer(tensor.param))
+            parts_.observers.unused->postpone(tensor);
+        else
+            settle(bucket, tensor, role == Role::kExpected || (role == Role::kAbsentHere && !keeps_unused));
+    }
+}
+
+void Results::clear_results(const ddp_bucket& bucket) {
+    for (const auto& tensor : bucket.tensors) {
+        const ParamState& s = parts_.gradients[tensor.param];
+        if (s.now.role == Role::kAbsent)
+            parts_.gradients.at(s, [&](auto& side) { side.give_back(bucket, tensor, s); });
+        else
+            clear(bucket, s, tensor.param);
+    }
+}
+
+// All ranks skip the step. What this rank did not use becomes again what it was.
+void Results::drop(const ddp_bucket& bucket) {
+    for (const auto& tensor : bucket.tensors) {
+        const ParamState& s = parts_.gradients[tensor.param];
+        if (s.sparse)
+            parts_.gradients.rows().forget_result(tensor.param);
+        else if (s.now.role != Role::kExpected || waits_for_answer(tensor.param))
+            parts_.gradients.on_host().give_back(bucket, tensor, s);
+        else
+            clear(bucket, s, tensor.param);
+    }
+}
+
+// Zeros for what was reduced where the program sees it. Others have put infinities there, perhaps.
+void Results::clear(const ddp_bucket& bucket, const ParamState& s, std::int32_t param) {
+    const Param& p = parts_.model.table[param];
+    const bool seen = !s.sparse && (!p.grad || p.in_place);
+    if (seen && s.now.role != Role::kAbsent && s.now.role != Role::kIgnored)
+        parts_.gradients.at(s, [&](auto& side) { side.clear_home(bucket, s); });
+}
+
+bool Results::waits_for_answer(std::int32_t param) const {
+    const Unused* const unused = parts_.discovering();
+    return unused && unused->waits_for_answer(param, parts_.gradients[param].now.role);
+}
+
+void Results::settle(const ddp_bucket& bucket, const BucketTensor& tensor, bool wanted) {
+    const ParamState& s = parts_.gradients[tensor.param];
+    if (s.sparse) return;  // ddp_sparse_gradient has the result
+    parts_.gradients.at(
+        s, [&](auto& side) { wanted ? side.take_result(bucket, tensor, s) : side.give_back(bucket, tensor, s); });
+    for (const auto& observer : parts_.observers.all) observer->on_result(tensor.param, s, wanted);
+}
+
+void Results::finish_unused() {
+    Unused* const unused = parts_.discovering();
+    if (!unused) return;
+    unused->wait();
+    const auto decided = unused->take_postponed();
+    const bool keeps = parts_.model.options.reducer.keep_local_unused;
+    for (const auto& tensor : decided)
+        settle(parts_.queue.wait(static_cast<std::size_t>(parts_.gradients[tensor.param].bucket)), tensor,
+               unused->used_anywhere(tensor.param) && !keeps);
+    if (callback_.fn) finish_devices();
+    for (const auto& tensor : decided) call_back(tensor.param, unused->used_anywhere(tensor.param));
+}
+
+// The gradients of this bucket that are final.
+void Results::report(const ddp_bucket& bucket) {
+    parts_.gradients.at(bucket, [this](auto& side) { side.finish(*parts_.group, parts_.step->number, enqueue_); });
+    if (!parts_.step->has_results()) return;
+    for (const auto& tensor : bucket.tensors) {
+        const Role role = parts_.gradients[tensor.param].now.role;
+        if (!waits_for_answer(tensor.param))
+            call_back(tensor.param, role == Role::kExpected || role == Role::kAbsentHere);
+    }
+}
+
+void Results::call_back(std::int32_t param, bool used) {
+    if (!callback_.fn) return;
+    parts_.count_result();
+    ddp_error* error = nullptr;
+    const ddp_status status = callback_.fn(callback_.user_data.get(), param, used ? 1 : 0, &error);
+    if (status == DDP_OK) return;
+    ErrorInfo info = take_user_error(status, error, "the reduced callback");
+    if (info.param < 0) info.param = param;
+    throw Error(parts_.queue.break_with(std::move(info), static_cast<std::size_t>(parts_.gradients[param].bucket)));
+}
+
+void Results::end_local_step() {
+    parts_.recorder.write({record::EventKind::kStepEnd, parts_.step->number});
+    ++parts_.totals.steps;
+    parts_.totals.clock.reset();
+    parts_.gradients.on_devices().end_local_step();
+    parts_.participation.end_skipping();
+    parts_.end_step();
+}
+
+// Plans and roles learn from the step. A step that all ranks discard teaches nothing; one that this rank only
+// shadows is as good as the others'.
+void Results::end_synced_step() {
+    const Step& step = *parts_.step;
+    Totals& totals = parts_.totals;
+    const Unused* const unused = parts_.discovering();
+    if (!step.discarded() && !step.skipped) parts_.count_result();
+    totals.unsent_buckets = 0;
+    for (std::size_t b = 0; b < parts_.layout->size(); ++b) totals.unsent_buckets += parts_.queue.sent(b) ? 0 : 1;
+    for (std::int32_t id = 0; id < parts_.model.table.size(); ++id) {
+        ParamState& s = parts_.gradients[id];
+        const bool expected = s.now.role == Role::kExpected;
+        totals.used[static_cast<std::size_t>(id)] =
+            expected && unused ? unused->used_anywhere(id) : expected || s.now.role == Role::kAbsentHere;
+        s.waits_for_sync.store(false, std::memory_order_relaxed);
+    }
+    parts_.queue.tell_travel(totals.clock);
+    totals.clock.end();
+    const bool learns = !step.discarded();
+    if (unused && learns && parts_.model.options.reducer.static_graph && !parts_.participation.recorded())
+        parts_.participation.record(step.has_results() ? unused->here() : unused->anywhere(), unused->anywhere());
+    parts_.recorder.write({record::EventKind::kStepEnd, step.number, -1, 0, 0, 1});
+    ++totals.steps;
+    ++totals.synced_steps;
+    parts_.planner.step_ended(learns, totals.synced_steps, *parts_.group, *parts_.hook.hook());
+    parts_.participation.end_skipping();
+    parts_.end_step();
+}
+
+}  // namespace libddp

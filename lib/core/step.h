@@ -1,0 +1,87 @@
+// One step: everything that lives no longer than it does.
+//
+//     idle --first gradient--> filling --finalize(_async)--> closing --finalize--> draining --> idle
+//                              filling and closing (no_sync) --finalize--> idle
+//
+// A step is made when the one before ends, so the first gradient, on whichever thread, needs no lock to begin it. Nothing of a step
+// is reset. A new object takes the place of the old one: Step in ReducerParts, Announcement beside each gradient, Launch beside each
+// bucket. So a step allocates nothing.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "comm/work.h"
+#include "core/participation.h"
+#include "core/step_clock.h"
+#include "util/error.h"
+
+namespace libddp {
+
+// Closing: no gradient may come any more. Draining: results are on their way back.
+enum class Phase : std::uint8_t { kIdle, kFilling, kFillingLocal, kClosing, kClosingLocal, kDraining };
+
+// A parameter in one step. Any thread.
+struct Announcement {
+    // Added to `calls` where no announcement may follow any more.
+    static constexpr std::int32_t kClosed = 1 << 24;
+
+    std::atomic<std::int32_t> calls{0};
+    Role role = Role::kExpected;
+};
+
+// A bucket in one step.
+struct Launch {
+    WorkPtr work;     // null: the hook finished at once
+    ErrorInfo error;  // of the hook call itself
+    // Times of a bucket that is sent. finished: where there is no work that knows.
+    StepClock::Point launched_at, finished_at;
+    bool launched = false;
+    bool live = false;        // some rank uses it, as far as is known before the step
+    bool has_absent = false;  // zeros must stand in for a gradient
+    bool voted_out = false;
+    std::atomic<bool> used{false};  // this rank has a gradient for it; only for votes
+    std::shared_ptr<std::uint8_t> ballot;
+};
+
+struct Step {
+    // The end of the step: results, on this rank none because it has no inputs, or none on any rank.
+    enum class End : std::uint8_t { kResults, kShadowed, kDiscarded };
+    // The facts on which ranks have agreed before its first gradient. factor: by which gradients are multiplied before the mean (or sum).
+    struct Begin {
+        bool told = false, sync = true;
+        double factor = 1;
+    };
+
+    Step(std::int64_t steps, std::int64_t synced_steps, bool with_votes, const Begin& agreed)
+        : number(steps), synced_number(synced_steps), votes(with_votes), begin(agreed) {}
+
+    const std::int64_t number, synced_number;  // steps before it
+    const bool votes;                          // ranks vote before each bucket whether any of them uses it
+    Begin begin;
+    // A hash of all else that must be the same on all ranks; compared with each operation.
+    std::uint64_t agreement = 0;
+    // Launching.
+    std::atomic<std::uint32_t> requests{0};
+    std::size_t next = 0;  // touched only by the launching thread
+    WorkPtr last_called;   // likewise. With votes on several links: done when the hook was called for the last bucket
+    // Draining: buckets before this one are finished.
+    std::size_t drained = 0;
+    End end = End::kResults;
+    std::optional<ErrorInfo> skipped;  // why all ranks give no result
+
+    bool discarded() const { return end == End::kDiscarded; }
+    bool has_results() const { return end == End::kResults; }
+};
+
+// Destroys a part of the step before, and makes that of the next in its place.
+template <class Part>
+void renew(Part& part) {
+    std::destroy_at(&part);
+    std::construct_at(&part);
+}
+
+}  // namespace libddp
