@@ -459,7 +459,7 @@ class Steps:
             raise UnsupportedError(f"{self.names[index]} belongs to an embedding with sparse=True, and has got a dense gradient: the model "
                                    "uses it elsewhere, too. Make the embedding with sparse=False")
         grad = grad.detach().coalesce()
-        values = grad.values().reshape(grad._nnz(), *tensor.shape[1:])  # of one that was zeroed PyTorch 1.13 gives another shape
+        values = grad.values().reshape(grad._nnz(), *tensor.shape[1:])  # PyTorch 1.13 has another shape of none, after zero_()
         self.context.grad_ready_sparse(index, grad.indices()[0].contiguous(), values.contiguous())
 
     def view(self, index):

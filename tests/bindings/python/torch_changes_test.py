@@ -18,7 +18,7 @@ MODES = ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}
 
 class Changes(OnRanks):
     def loss(self, model, rank):
-        """Of the inputs of one rank."""
+        """The loss over the inputs of one rank."""
         x = torch.ones(2, 3, dtype=next(model.parameters()).dtype) * (1 + rank)
         return model(x).square().sum()
 
