@@ -18,7 +18,7 @@ from .context import Context
 _MIB = 1 << 20
 # libddp's rows are right. PyTorch of 2026 warns where nobody says whether it is to check them; PyTorch 1.13 does not know the word.
 _UNCHECKED = {"check_invariants": False} if hasattr(torch.sparse, "check_sparse_tensor_invariants") else {}
-_pass_under_way = getattr(torch._C, "_current_graph_task_id", lambda: -1)  # -1: none. PyTorch 1.13 does not tell
+_engine = torch.autograd.Variable._execution_engine
 
 #: What the last forward pass with gradients was.
 NONE, SYNCED, LOCAL = range(3)
@@ -291,7 +291,7 @@ class Steps:
     def _enter(self):
         self.in_pass = True
         self._reached = set()
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_of_pass)
+        _engine.queue_callback(self._end_of_pass)
 
     def _reach(self, output):
         """A backward pass has come to a tensor that a synced forward pass returned. It is the outermost one."""
@@ -459,7 +459,8 @@ class Steps:
             raise UnsupportedError(f"{self.names[index]} belongs to an embedding with sparse=True, and has got a dense gradient: the model "
                                    "uses it elsewhere, too. Make the embedding with sparse=False")
         grad = grad.detach().coalesce()
-        self.context.grad_ready_sparse(index, grad.indices()[0].contiguous(), grad.values().contiguous())
+        values = grad.values().reshape(grad._nnz(), *tensor.shape[1:])  # PyTorch 1.13 has another shape of none, after zero_()
+        self.context.grad_ready_sparse(index, grad.indices()[0].contiguous(), values.contiguous())
 
     def view(self, index):
         """A gradient's place in its bucket, with the strides of its parameter."""
@@ -575,7 +576,15 @@ def abandon(module, group):
 
 def in_backward_pass():
     """Whether autograd is at work on this thread: a forward pass is then a repetition of one before."""
-    return _pass_under_way() != -1
+    try:
+        _engine.queue_callback(_nothing)  # which autograd takes in a backward pass only
+    except RuntimeError:
+        return False
+    return True
+
+
+def _nothing():
+    pass
 
 
 def _refuse_open_step(optimizer, *_):
@@ -586,9 +595,23 @@ def _refuse_open_step(optimizer, *_):
                 steps.report_missing("An optimizer steps, and the backward pass before")
 
 
+def _watch_steps(kind):
+    """Has step() of a class of optimizers, and of those derived from it now or later, call _refuse_open_step first."""
+    step = vars(kind).get("step")
+    if step is not None:
+        @functools.wraps(step)
+        def checked(optimizer, *arguments, **options):
+            _refuse_open_step(optimizer)
+            return step(optimizer, *arguments, **options)
+        kind.step = checked
+    for derived in kind.__subclasses__():
+        _watch_steps(derived)
+
+
 try:
     from torch.optim.optimizer import register_optimizer_step_pre_hook
-except ImportError:  # PyTorch 1.13: the next forward pass says it
-    pass
+except ImportError:  # PyTorch 1.13 has no hooks of optimizers
+    torch.optim.Optimizer.__init_subclass__ = classmethod(_watch_steps)
+    _watch_steps(torch.optim.Optimizer)
 else:
     register_optimizer_step_pre_hook(getattr(torch, "_disable_dynamo", lambda function: function)(_refuse_open_step))

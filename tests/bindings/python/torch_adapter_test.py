@@ -90,6 +90,13 @@ class Nested(Network):
         return torch.tanh(self.last(torch.tanh(self.twice(torch.tanh(self.twice(torch.tanh(x))))))) @ self.turned
 
 
+class Own(torch.optim.Optimizer):
+    """An optimizer of the program."""
+
+    def step(self, closure=None):
+        raise AssertionError("it takes gradients of this rank only")
+
+
 def loss_of(output, y):
     if isinstance(output, dict):
         output = output["out"][0]
@@ -392,9 +399,9 @@ class Adapter(unittest.TestCase):
             loss_of(model(torch.ones(PART, 5)), torch.zeros(PART, 4)).backward()
         with support.raises(self, RuntimeError, *missing):
             model(torch.ones(PART, 5))
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-        with support.raises(self, RuntimeError, "optimizer", *missing):
-            optimizer.step()
+        for optimizer in (torch.optim.SGD(module.parameters(), lr=0.1), Own(module.parameters(), {})):
+            with support.raises(self, RuntimeError, "optimizer", *missing):
+                optimizer.step()
         self.group.barrier()  # no rank lets its model go before the others have begun their step
 
     def test_buffers(self):

@@ -119,8 +119,11 @@ class Torchrun(Launched, unittest.TestCase):
     loopback = {}
 
     def start(self, ranks):
-        return [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(ranks), "--master-addr", "127.0.0.1",
-                "--master-port", str(free_port()), "--no-python"]
+        # PyTorch 1.13 knows the names with underscores only. With Python 3.11 it starts nothing unless --tee and --redirects are 1 or 2.
+        folder = tempfile.TemporaryDirectory(prefix="ddp-torchrun-")
+        self.addCleanup(folder.cleanup)
+        return [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", str(ranks), "--master_addr", "127.0.0.1",
+                "--master_port", str(free_port()), "--log_dir", folder.name, "--redirects", "1", "--tee", "1", "--no_python"]
 
 
 def missing():
