@@ -190,7 +190,7 @@ constexpr std::size_t kCoalesceBytes = std::size_t{4} << 20;
 // One broadcast of a large tensor sends at most this much, so that a timeout stays meaningful.
 constexpr std::size_t kChunkBytes = std::size_t{250} << 20;
 
-// What is sent of one device.
+// Sends the values of one device.
 class Sender {
 public:
     Sender(Group& group, const OpTag& of, StreamPtr stream, std::int32_t root)

@@ -22,7 +22,7 @@ void agree_on_plan(Group& group, const OpTag& of, std::uint64_t hash);
 // Collective. `mine` without what another rank has otherwise: -1 stands there.
 std::vector<std::int32_t> agree_on_neighbours(Group& group, const OpTag& of, std::vector<std::int32_t> mine);
 
-// What ranks tell each other at the beginning of a step, where the step depends on it: weights, and who has inputs.
+// The exchange of ranks at the beginning of a step, where the step depends on it: weights, and which ranks have inputs.
 struct StepReport {
     double weight = 1;
     std::int64_t own_steps = 0;  // steps that this rank had inputs for

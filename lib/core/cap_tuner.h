@@ -14,9 +14,9 @@
 namespace libddp {
 
 // A sweep visits the caps one after another, the usual one first. A visit is a rebuild, one step that does not count, and some that do.
-// What counts is the time from the end of one synced step to that of the next, so the program's own work counts too. Each time is divided
-// by that of the usual cap in the same sweep: what slows the machine for a while slows both. Sweeps drop the caps that are slow, and the
-// fastest of the last ones is kept if it saves more than kLeastGain.
+// The tuner measures the time from the end of one synced step to that of the next, so the program's own work counts
+// too. It divides each time by that of the usual cap in the same sweep: a machine that is slow for a while slows both.
+// Sweeps drop the caps that are slow, and the fastest of the last ones is kept if it saves more than kLeastGain.
 //
 // All ranks must make the same calls between the same steps. Then they visit the same caps at the same steps.
 class CapTuner {
@@ -29,7 +29,7 @@ public:
     CapTuner(std::size_t first_cap, std::size_t usual_cap)
         : first_cap_(first_cap), trials_{{make_caps(first_cap, usual_cap), {}, false}} {}
 
-    // What the next plan is to be made with.
+    // The caps for the next plan.
     const Caps& caps() const { return trials_[current_].caps; }
     // A choice has been made.
     bool done() const { return done_; }

@@ -1,6 +1,6 @@
 // A context's own streams on each device that holds its parameters, and the caller's stream that they are ordered with.
 //
-// One stream fills buckets and empties them. What happens to a bucket in between is in the order of another one, of which
+// One stream fills buckets and empties them. The work on a bucket in between is in the order of another one, of which
 // there is one for each link of the group: so buckets are filled while others travel, and those of different links travel at
 // the same time.
 #pragma once
@@ -30,12 +30,12 @@ public:
     void* caller() const { return caller_; }
     void set_caller(void* stream) { caller_ = stream; }
 
-    // What is enqueued from now on comes after what is on the caller's stream, or the other way round.
+    // Orders operations that are enqueued from now on after the caller's stream, or the other way round.
     void enter() const {
         follow_caller();
         gather();
     }
-    // What comes here is after what is on the caller's stream now; buckets may be on their way.
+    // Orders this stream after the present end of the caller's stream; buckets may be on their way.
     void follow_caller() const {
         stream_->refuse_capture(caller_);
         stream_->follow(caller_);
@@ -59,7 +59,7 @@ private:
     std::vector<void*> noted_;
 };
 
-// Those of all devices.
+// The streams of all devices.
 class ContextStreams {
 public:
     // Null for the CPU, and for a device that was never required.

@@ -132,7 +132,7 @@ private:
         }
     }
 
-    // Of 1e30 the JSON library would make an integer, too, but which one is undefined.
+    // The JSON library would make an integer of 1e30, too, but which one is undefined.
     template <class Number>
     std::vector<Number> whole_numbers(const Json& entry, const char* key) const {
         std::vector<Number> numbers;

@@ -10,7 +10,7 @@
 
 namespace libddp {
 
-// Whose states files hold, as messages say it.
+// The owners whose states files hold, as messages name them.
 struct StateKind {
     const char* format;
     const char* owner;
@@ -19,14 +19,14 @@ struct StateKind {
 inline constexpr StateKind kStateOfHook{"libddp-hook-state", "a hook", "ddp_hook_state_save"};
 inline constexpr StateKind kStateOfAverager{"libddp-averager-state", "an averager", "ddp_averager_state_save"};
 
-// What a state belongs to.
+// The owner of a state.
 struct HookStateOwner {
     std::string hook;
     std::int32_t rank = 0, world = 1;
     StateKind kind = kStateOfHook;
 };
 
-// What is on a device is fetched, which may take so long. Throws TIMEOUT.
+// Fetches arrays from devices, which may take so long. Throws TIMEOUT.
 std::vector<std::byte> write_hook_state(const HookState& state, const HookStateOwner& owner, const ParamTable& table,
                                         std::int64_t timeout_ms);
 

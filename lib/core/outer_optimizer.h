@@ -21,7 +21,7 @@ public:
     bool has_parameters() const { return started_; }
     // Other rates, of the same kind.
     void set_rates(const ddp_outer_options& options);
-    // What has to be the same on every rank.
+    // A hash of the settings that must be the same on every rank.
     std::uint64_t hash() const;
 
     // The parameters hold the average over all ranks. The first time they become the outer parameters.
@@ -35,7 +35,7 @@ public:
     void load(const HookState& state);
 
 private:
-    // Of one parameter, as f32 or f64.
+    // The values of one parameter, as f32 or f64.
     struct Values {
         std::int32_t param;
         ddp_dtype dtype;

@@ -19,7 +19,7 @@ class Group;
 // Parameters of different classes never share a bucket; buckets are launched class by class.
 enum class BucketClass : std::uint8_t { kNormal, kDelayed, kFrozen };
 
-// What planning needs to know of a parameter.
+// The facts about a parameter that planning needs.
 struct PlanParam {
     std::size_t bytes = 0;
     ddp_dtype dtype = DDP_F32;
@@ -94,7 +94,7 @@ public:
 
     // This rank's own, as last recorded. Empty before.
     const std::vector<std::int32_t>& own() const { return own_; }
-    // What all ranks last agreed on.
+    // The order on which all ranks last agreed.
     const std::vector<std::int32_t>& agreed() const { return agreed_; }
     // Collective: that of rank `root`, or (consensus) by the mean place that a parameter has on the ranks (section
     // 6.2.1 of the paper asks for such a consensus).

@@ -44,7 +44,7 @@ void append(std::vector<std::byte>& target, const void* source, std::size_t byte
     target.insert(target.end(), begin, begin + bytes);
 }
 
-// What a rank says instead of its number of rows when it has more to give than factors.
+// Stands for the number of rows of a rank that has more to give than factors.
 constexpr std::int64_t kWhole = -1;
 
 // Rank `rank` says something that no rank of this libddp says.
@@ -211,7 +211,7 @@ struct FactorGradients::Matrix {
           m(static_cast<std::size_t>(p.row_count())) {}
 
     std::size_t bytes() const { return n * m * item; }
-    // Of one row of both factors.
+    // The bytes of one row of both factors.
     std::size_t row_bytes() const { return (n + m) * item; }
     // Whether `rows` rows of factors are less than the gradient.
     bool larger_than(std::size_t rows) const { return n * m > 0 && rows <= (n * m - 1) / (n + m); }
