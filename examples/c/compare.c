@@ -28,7 +28,7 @@ difference compare_weights(const mlp* a, const mlp* b) {
  * add up.
  *
  * G = 0.1: an image's gradient of one weight is an activation times a derivative of the softmax, mostly below 0.01, and
- * errors of single additions mostly cancel. What that leaves, a factor of about a hundred by measurement, is room for
+ * errors of single additions mostly cancel. The rest, a factor of about a hundred by measurement, is room for
  * growth: an early difference changes later gradients. It is not room for mistakes: when one rank's gradient of one
  * layer is dropped in a single one of 1,250 steps, the difference is seventeen times the bound. (A learning rate at
  * which training is unstable makes the growth exponential, and breaks the bound without any mistake.) */

@@ -29,7 +29,7 @@ enum { SEQUENCES = 4, TOKENS = 64, STEPS = 10, FIRST_OF_LAYERS = 2, END_OF_LAYER
 static const double bound = 1e-4;
 
 static ddp_context* context;
-/* The parameter of each of llm.c's tensors. Of a tensor with all layers: the parameter of layer 0. */
+/* The parameter of each of llm.c's tensors. For a tensor with all layers: the parameter of layer 0. */
 static ddp_param params[NUM_PARAMETER_TENSORS];
 
 /* Registers llm.c's tensors, in llm.c's order. Every rank's values become those of rank 0. */

@@ -14,7 +14,7 @@
 
 namespace ddp {
 
-/* What a C function reported. */
+/* An error that a C function reported. */
 class Error : public std::runtime_error {
 public:
     explicit Error(ddp_status status, const std::string& message = {})

@@ -41,14 +41,14 @@ class SiblingExecutors;
 
 class Executor : public std::enable_shared_from_this<Executor> {
 public:
-    // Who may run operations.
+    // The threads that may run operations.
     enum class Runner {
         kAnyone,
         kProgressThread,
         kWaitingThread,  // only threads that wait inside a libddp call; there is no progress thread
     };
 
-    // What a wait does that the program ends: breaks the group, and returns the verdict.
+    // Called by a wait that the program ends: breaks the group, and returns the verdict.
     using OnInterrupt = std::function<ErrorInfo(const WaitTarget& waited_for)>;
 
     // answers: operations ask whether the program wants their wait to end, where they run on threads of the program.
@@ -68,7 +68,7 @@ public:
     // Holds up the queue, from this place in it, until `work` (a new one if null) is done and what continues it has
     // run.
     WorkPtr add_gate(WorkPtr work = nullptr);
-    // The work of a gate at the head of the queue, or null. What waits behind the gate does not lead to that work.
+    // The work of a gate at the head of the queue, or null. A work behind the gate does not lead to that work.
     WorkPtr gate_in_front();
 
     // Waits until `work` is done; false if the deadline passed first. If `lend`, the calling thread lends itself, unless
@@ -78,8 +78,8 @@ public:
 
     // Runs continuations that wait for a thread inside a libddp call. False if there were none. Cheap then.
     bool run_callbacks();
-    // Those of all siblings; and if `lend` and nobody else runs operations those too, until `work` is done or must wait for
-    // something else.
+    // Runs the callbacks of all siblings. If `lend` and nobody else runs operations, runs those too, until `work` is
+    // done or must wait for something else.
     void advance(Work& work, bool lend);
     // How many there are.
     const std::atomic<std::int64_t>& waiting_callbacks() const { return callback_count_; }
@@ -92,7 +92,7 @@ public:
 
     Runner runner() const { return runner_; }
 
-    // True if no operation runs and nothing is queued. What follows an operation may still be under way.
+    // True if no operation runs and nothing is queued. Continuations of an operation may still be under way.
     bool idle();
 
     // The program ends a wait for an operation. Returns the verdict.
@@ -102,7 +102,7 @@ public:
     void check();
     bool poisoned();
 
-    // From now on check() throws `reason`. What is queued stays.
+    // From now on check() throws `reason`. Queued operations stay.
     void refuse(const ErrorInfo& reason);
     // Fails everything that is queued, and continuations not yet begun, with `reason`; what is submitted later too.
     void poison(const ErrorInfo& reason);
@@ -158,7 +158,7 @@ private:
     std::thread thread_;
 };
 
-// The executors of links that are one group: siblings. Whoever waits for a work of one runs the callbacks of all, and never lends
+// The executors of links that are one group: siblings. A thread that waits for a work of one runs the callbacks of all, and never lends
 // itself to an operation: from inside one it could not, and two ranks, each inside an operation of another link, would
 // wait for each other's callbacks. Operations run on the progress threads.
 class SiblingExecutors {

@@ -11,7 +11,8 @@ namespace {
 // How long an interrupted wait gives the device to let go of the memory.
 constexpr std::int64_t kLetGoMs = 400;
 
-// What a work of the program's own uses until the program finishes it, whatever becomes of the group meanwhile.
+// The memory that a work of the program's own uses until the program finishes it, whatever becomes of the group
+// meanwhile.
 struct Borrowed {
     explicit Borrowed(const OpTag& tag) : memory(tag.memory), borrowers(tag.borrowers) { ++*borrowers; }
     ~Borrowed() {
@@ -106,7 +107,7 @@ bool Work::wait(const std::optional<Deadline>& deadline, bool lend) {
 WorkPtr Work::then(ContinuationFn fn, bool any_thread, OpTag tag) {
     auto executor = executor_ ? executor_ : Executor::in_order(tag);
     if (!executor_ && executor && !done()) {
-        // The program finishes this work whenever it likes, on each rank at another time. What follows may start
+        // The program finishes this work whenever it likes, on each rank at another time. Its continuations may start
         // collectives, so it gets its place in the queue now.
         auto gate = executor->add_gate();
         gate->follow(*this, tag);
@@ -182,7 +183,7 @@ void Work::enqueued_on(StreamPtr stream, std::int64_t timeout_ms) {
     settle_ms_ = timeout_ms;
 }
 
-// What is aborted ends as well: whether the group is broken is asked after the event.
+// An aborted operation ends as well, so the group is asked after the event.
 bool Work::settled() {
     if (!stream_) return true;
     {
@@ -216,7 +217,7 @@ void Work::interrupted() {
         fail(DDP_ERROR_INTERRUPTED, "a wait for a work that the program completes (ddp_work_create) was interrupted");
     const ErrorInfo verdict = executor_->interrupted(target_);
     try {
-        // What is aborted ends soon, and uses the caller's memory until then.
+        // An aborted operation ends soon, and uses the caller's memory until then.
         if (settled_) wait_for(*settled_, Deadline::after_ms(kLetGoMs), [] {});
     } catch (const Error&) {
         // A device that has failed uses no memory.
@@ -240,9 +241,9 @@ void Work::expire_if_due() {
         next->expire_if_due();
 }
 
-// What a waiter can do for the works that this one waits for, and for those that hold up a queue in front of one of them:
-// notices deadlines that have passed, and runs continuations that wait for such a thread, and operations if `lend` and nobody
-// else runs them. True if the queue of another group is among them.
+// Helps the works that this one waits for, and those that hold up a queue in front of one of them: notices deadlines
+// that have passed, and runs continuations that wait for such a thread, and operations if `lend` and nobody else runs
+// them. True if the queue of another group is among them.
 bool Work::help(bool lend) {
     std::vector<const Executor*> helped;
     help(lend, helped);

@@ -28,8 +28,8 @@ inline constexpr std::chrono::milliseconds kGlance{100}, kGlanceSoon{1};
 // When a waiter with this deadline looks up next.
 Deadline::Clock::time_point next_glance(const std::optional<Deadline>& deadline, bool soon);
 
-// What runs after a work. tag: for what it submits. Returns the work to wait for next, which may be null. Throws Error to
-// fail.
+// Runs after a work. tag: for the operations that it submits. Returns the work to wait for next, which may be null.
+// Throws Error to fail.
 using ContinuationFn = std::function<WorkPtr(const OpTag& tag)>;
 
 class Work : public std::enable_shared_from_this<Work> {
@@ -59,7 +59,7 @@ public:
     // operations have only such threads to run on.
     void poll();
 
-    // What it is, for messages. Before anybody else has the work.
+    // Names the work, for messages. Before anybody else has the work.
     void set_target(const WaitTarget& target) { target_ = target; }
 
     // Waits, helping the executor (Executor::help_until). False if the deadline passed first. Throws INTERRUPTED if the

@@ -10,7 +10,7 @@ namespace {
 
 // Each cap is so many times the next smaller one.
 constexpr double kFactor = 4;
-// So many times up from the usual cap, and as many down. Of caps with equal plans the first one counts.
+// So many times up from the usual cap, and as many down. The first of several caps with equal plans counts.
 constexpr int kPowers[] = {1, 2, 3, -1, -2, -3};
 constexpr double kLeastCap = 65536, kMostCap = 1e15;
 

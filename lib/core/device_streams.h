@@ -1,6 +1,6 @@
 // A context's own streams on each device that holds its parameters, and the caller's stream that they are ordered with.
 //
-// One stream fills buckets and empties them. What happens to a bucket in between is in the order of another one, of which
+// One stream fills buckets and empties them. The work on a bucket in between is in the order of another one, of which
 // there is one for each link of the group: so buckets are filled while others travel, and those of different links travel at
 // the same time.
 #pragma once

@@ -1,4 +1,4 @@
-// Devices other than the CPU: which there are, and what kind of memory a pointer names. What is done on one: stream.h.
+// Devices other than the CPU: which there are, and what kind of memory a pointer names. stream.h has the operations on one.
 //
 // Nothing here is on the way of a gradient in CPU memory.
 #pragma once

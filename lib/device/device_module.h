@@ -12,7 +12,7 @@
  * - `device` is the index of a device, 0 to count - 1. `stream` is a stream of that device: one of stream_create, or the
  *   caller's own (for CUDA a cudaStream_t; NULL is the legacy default stream).
  * - "Enqueues" means: returns without waiting for the device, never waits for other streams, and never synchronises the
- *   device. What is enqueued on one stream runs in order. Arrays of arguments (segments, inputs, parts) are read before the call
+ *   device. Operations that are enqueued on one stream run in order. Arrays of arguments (segments, inputs, parts) are read before the call
  *   returns; the memory that they name when the stream comes to it.
  * - An error is a status and a sentence in *failure, which libddp has emptied before. An error that an earlier operation left
  *   behind asynchronously is reported by whichever function sees it. UNSUPPORTED: this device cannot do it.

@@ -15,7 +15,7 @@ public:
     // The memory by itself, if a device has it: there whoever uses it next comes later in the order of the stream, so that an
     // operation that is enqueued needs no more than this to last.
     std::shared_ptr<const void> on_device() const { return stream_ ? memory_ : nullptr; }
-    // Aligned to 64 bytes. What was in it is lost if it has to grow.
+    // Aligned to 64 bytes. Its content is lost if it has to grow.
     std::byte* require(std::size_t bytes) {
         if (bytes > capacity_) {
             memory_ = allocate_zeroed(bytes);

@@ -32,7 +32,7 @@ public:
 
     // The group of this roster. Before the first roster: this rank alone, for a context to be made of.
     const std::shared_ptr<Group>& group() const { return group_; }
-    // Before the first roster. What is added must stay as long as the job.
+    // Before the first roster. Added objects must stay as long as the job.
     void add_context(Context& context);
     // Ranks then train apart. A rank that joins begins at the last outer step, and after a loss all do.
     void add_averager(Averager& averager);

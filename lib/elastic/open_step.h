@@ -25,7 +25,7 @@ public:
         std::vector<Context*> contexts;
     };
 
-    // Begins one, unless it is open already. copies: also of the state. Of buffers there always is one.
+    // Begins one, unless it is open already. copies: copies the state, too. Buffers are always copied.
     void begin(const Parts& parts, Group& group, bool copies);
     bool is_open() const { return open_; }
     // Whether the state may be another than at the begin.

@@ -27,8 +27,8 @@ public:
     virtual Target target(ddp_bucket& bucket) { return {bucket.buffer, bucket.dtype}; }
 
     // Starts what turns this rank's gradients into those of all ranks. Returns the work to wait for; null: done
-    // already. Throws Error. Buckets come in the same order on every rank, from one thread at a time. What is read and written of
-    // a device's bucket is in the order of ddp_bucket::stream. tag: of what it submits.
+    // already. Throws Error. Buckets come in the same order on every rank, from one thread at a time. A device's
+    // bucket is read and written in the order of ddp_bucket::stream. tag: of the operations that it submits.
     virtual WorkPtr reduce(ddp_group& group, ddp_bucket& bucket, const OpTag& tag) = 0;
 
     // The buckets from now on. Between steps, when nothing that was enqueued before is ahead of the homes any more.

@@ -197,7 +197,7 @@ void BatchedPowerSgdHook::lay_out(const ddp_bucket& bucket, std::size_t side, st
 }
 
 // A row of P says that something in a row of M is not finite, but not in which parameter. That parameter's gradient is
-// left out, and all ranks are told. What was kept of it takes part: nothing of the result reaches it, on any rank.
+// left out, and all ranks are told. Its error takes part: nothing of the result reaches it, on any rank.
 void BatchedPowerSgdHook::project(const Job& job) {
     const powersgd::Site& site = job.site;
     site.follow_home();

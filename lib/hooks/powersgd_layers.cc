@@ -129,8 +129,8 @@ void LayeredPowerSgdHook::project(const Job& job) {
     job.site.low_rank(DDP_LOW_RANK_PROJECT, job.layers);
 }
 
-// P now has the same bits on every rank, and so every rank comes to the same decisions. What a rank sent before P has
-// arrived too.
+// P now has the same bits on every rank, and so every rank comes to the same decisions. All that
+// a rank sent before P has arrived too.
 void LayeredPowerSgdHook::project_back(const Job& job) {
     const DefaultArithmeticScope arithmetic;
     job.plain.give_back();

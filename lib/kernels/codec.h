@@ -1,5 +1,5 @@
-// Gradients in fewer bytes, for hooks that gather: what each codec is, and the CPU's functions. Those of a device are in
-// device_kernels.h; all write the same bytes, and come from the same bytes to the same numbers.
+// Gradients in fewer bytes, for hooks that gather: what each codec is, and the CPU's functions. The functions of a device are
+// in device_kernels.h; all write the same bytes, and come from the same bytes to the same numbers.
 //
 // Gradients of f64 are computed in f64, all others in f32 ("Real" here). What a rank sends begins with a byte for each part, not 0
 // if the part holds a NaN or an infinity on this rank. The parts follow, each at a place that is aligned to 8:

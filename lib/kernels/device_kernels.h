@@ -81,7 +81,7 @@ enum {
     DDP_LOW_RANK_RESTORE = 3
 };
 
-/* A matrix with few columns, no more than rows, one right after the other. Of f32 or f64. */
+/* A matrix with few columns, no more than rows, one right after the other, in f32 or f64. */
 typedef struct ddp_thin {
     void* data;
     size_t rows, columns;

@@ -24,7 +24,7 @@ enum class Fallback {
     kNodeList,  // Slurm's node list
 };
 
-// A launcher and the variables that it sets. Of each list the first variable that is set counts.
+// A launcher and the variables that it sets. The first variable of each list that is set counts.
 struct Launcher {
     const char* name;
     Names marks;  // one of these set: this launcher started the process

@@ -31,7 +31,7 @@ std::optional<std::string> process_env(const std::string& name);
 // number of milliseconds from 1.
 std::int64_t default_timeout_ms(const GetEnv& get = process_env);
 
-// What the launcher says of an elastic job. 0: nothing.
+// The launcher's settings of an elastic job. 0: nothing.
 struct ElasticEnvironment {
     std::int32_t min_world = 0;    // DDP_ELASTIC_MIN_WORLD
     std::int32_t max_world = 0;    // DDP_ELASTIC_MAX_WORLD

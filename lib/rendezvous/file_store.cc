@@ -26,7 +26,7 @@ constexpr milliseconds kLivenessPeriod{40};
 constexpr int kNeighbours = 8;
 constexpr std::int64_t kMonitorBoundMs = 20;
 constexpr std::int64_t kLeaveBoundMs = 500;
-// What a waiting call may take beyond its time for the file's lock.
+// The time that a waiting call may take beyond its timeout, for the file's lock.
 constexpr std::int64_t kGraceMs = 1000;
 // The server of a shared file system keeps the locks of a host that it does not hear for longer than this. A local one keeps them as
 // long as the process lives.

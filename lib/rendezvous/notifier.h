@@ -13,7 +13,7 @@ namespace libddp {
 class Notifier {
 public:
     using Id = std::uint64_t;
-    // What happened (a value, or the reason of a loss) and whether it was intended.
+    // Gets the event (a value, or the reason of a loss) and whether it was intended.
     using Callback = std::function<void(const std::string& text, bool flag)>;
 
     Notifier();

@@ -11,7 +11,7 @@
 
 namespace libddp {
 
-// A part of messages that may be in several outboxes. Whoever makes it counts its bytes.
+// A part of messages that may be in several outboxes. Its maker counts its bytes.
 using SharedBytes = std::shared_ptr<const std::string>;
 
 // Not thread-safe.
@@ -27,7 +27,7 @@ public:
     void add(SharedBytes bytes);
     // Gives the channel what it takes, a few MiB at a time. True: nothing is left here or in the channel. Throws as Channel::send.
     bool send(wire::Channel& channel);
-    // What it holds, SharedBytes among it.
+    // The bytes that it holds, SharedBytes included.
     std::size_t bytes() const { return bytes_; }
     void clear();
 

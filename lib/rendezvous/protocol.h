@@ -45,7 +45,7 @@ inline constexpr std::size_t kValue = std::size_t{64} << 20;
 inline constexpr std::size_t kKeysPerRequest = 65'536;
 // A request or reply as a whole. Larger than any single value so that multi_set and compare_set have room.
 inline constexpr std::size_t kFrame = std::size_t{256} << 20;
-// What a store holds. Waits count.
+// The most that a store holds. Waits count.
 inline constexpr std::size_t kTotal = std::size_t{1} << 30;
 // Waits and watches that one client may have open at once.
 inline constexpr std::size_t kWaitsPerOwner = 65'536;
@@ -73,7 +73,7 @@ struct Outcome {
 
 Outcome failed(ddp_status code, std::string message);
 
-// Who asked: a connection (or a participant of a file store) and its own number for the request.
+// The source of a request: a connection (or a participant of a file store) and its own number for the request.
 struct Caller {
     std::uint64_t owner = 0;
     std::uint64_t request = 0;
@@ -89,7 +89,7 @@ bool may_wait(Op op);
 // Whether it leaves a trace in a store, so that all who keep one must know of it.
 bool changes_state(Op op);
 
-// What a request waits for: "key 'x'", "barrier 'b'".
+// The object of a request's wait: "key 'x'", "barrier 'b'".
 std::string describe_wait(const Request& request);
 
 // The store's binary format. Everything is little endian.
@@ -107,7 +107,7 @@ std::string describe_wait(const Request& request);
 inline constexpr std::uint32_t kProtocolVersion = 3;
 inline constexpr std::size_t kVersionSize = 4;
 
-// What a client calls itself in the handshake, and the version that it then speaks; nullopt: it wants no store.
+// The name of a client in the handshake, and the version that it then speaks; nullopt: it wants no store.
 std::string store_identity();
 std::optional<std::uint32_t> version_of(std::string_view identity);
 // The label of the key in wire::derive_key.

@@ -36,8 +36,8 @@ bool environment_permits(const GetEnv& get) {
     return said == "1";
 }
 
-// What keeps `host` from being taken for this machine alone; "" if all its addresses are loopback addresses. A name
-// that nobody knows yet may become any address.
+// The reason why `host` is not this machine alone; "" if all its addresses are loopback addresses. A name that nobody
+// knows yet may become any address.
 std::string beyond_loopback(const HostAndPort& at, const std::string& store, const Deadline& deadline) {
     std::vector<SocketAddress> addresses;
     try {

@@ -1,4 +1,4 @@
-// What a kind of store provides: a way to perform one request. EngineStore makes the Store interface of it.
+// The interface of a kind of store: a way to perform one request. EngineStore makes the Store interface of it.
 #pragma once
 
 #include <functional>

@@ -9,7 +9,7 @@
 namespace libddp {
 namespace {
 
-// What an entry costs beside its bytes, roughly: without it, a billion empty values would be free.
+// The cost of an entry beside its bytes, roughly: without it, a billion empty values would be free.
 constexpr std::size_t kOverhead = 64;
 
 std::size_t cost(const std::string& key, const std::string& value) {

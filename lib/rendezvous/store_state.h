@@ -1,6 +1,6 @@
-// What a store holds: keys, queues, barriers and last wills, within a memory limit. Pure and deterministic: no clock,
-// no sockets, no threads. The tcp server has one behind its wait lists; each participant of a file store replays the
-// same log into its own.
+// The content of a store: keys, queues, barriers and last wills, within a memory limit. Pure and deterministic: no
+// clock, no sockets, no threads. The tcp server has one behind its wait lists; each participant of a file store replays
+// the same log into its own.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +63,7 @@ private:
     Outcome remove(const Request& request);
     Outcome list_keys(const Request& request) const;
     Outcome queue_push(const Request& request);
-    // What happens to a key when its author is gone; with a condition only if that key then has that value.
+    // The change of a key when its author is gone; with a condition only if that key then has that value.
     struct Will {
         std::string value;
         std::string holder_key;  // empty: no condition

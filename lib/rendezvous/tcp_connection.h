@@ -57,7 +57,7 @@ public:
     void begin();
     void send(std::string bytes);
     void send(std::string header, SharedBytes rest);
-    // Sends last bytes, then closes when the peer has closed its side. What still comes in is ignored.
+    // Sends last bytes, then closes when the peer has closed its side. Bytes that still come in are ignored.
     void finish(std::string last);
     void close();
     void turn() { on_event(0, UV_READABLE | UV_WRITABLE); }

@@ -19,7 +19,7 @@ struct ServerLimits {
     std::size_t hopeless = limits::kFrame + (std::size_t{64} << 20);
     // Answers that no client has read. Above this, the client with the most is disconnected.
     std::size_t answers = std::size_t{1} << 30;
-    // Long requests of which only the beginning has come. Those for which there is no room wait in the socket.
+    // Long requests of which only the beginning has come. Requests for which there is no room wait in the socket.
     std::size_t requests = std::size_t{512} << 20;
     // A client whose request does not become complete keeps others waiting so long, and a second more for each 4 MiB.
     std::chrono::milliseconds incomplete{10'000};

@@ -20,7 +20,7 @@ inline void init_loop(uv_loop_t* loop, const char* owner) {
     if (int status = uv_loop_init(loop); status != 0) cannot_start(owner, -status);
 }
 
-// What the server and the client read with one call, into a buffer that all connections of one loop share.
+// The bytes that the server and the client read with one call, into a buffer that all connections of one loop share.
 inline constexpr std::size_t kReadBuffer = std::size_t{64} << 10;
 
 // Closes a handle unless that has been done. The handle must stay in memory until `closed` has run.

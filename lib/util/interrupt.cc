@@ -34,7 +34,7 @@ struct Installed {
 struct Process {
     std::mutex mutex;
     std::shared_ptr<const Installed> installed;
-    // For a look without the lock. What counts is what stands in `installed`.
+    // For a look without the lock. Only `installed` counts.
     std::atomic<std::uint64_t> generation{0};  // grows with every check
     std::atomic<bool> one_thread{false};
 };

@@ -339,7 +339,7 @@ private:
         }
     }
 
-    // Before OpenSSL computes anything. Of a second hello on the same connection the number is the same.
+    // Before OpenSSL computes anything. A second hello on the same connection has the same number.
     static int look_at_hello(SSL* ssl, int*, void*) {
         TlsHandshake* at = self(ssl);
         const unsigned char* random = nullptr;

@@ -278,7 +278,7 @@ TEST_F(DeviceFailureTest, AConnectionThatFailsLaterBreaksTheGroup) {
     });
 }
 
-// Another group takes over, with new buckets. What a hook has on its way meanwhile is freed, or used again, after that.
+// Another group takes over, with new buckets. The memory of a hook that travels meanwhile is freed, or used again, after that.
 TEST_P(DeviceFailureTest, AContextGoesOnInAnotherGroup) {
     const auto steps = [](int rank, ddp_group* group, const char* hook, const char* options) {
         ddp_group* spare = nullptr;

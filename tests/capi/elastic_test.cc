@@ -1,4 +1,4 @@
-// ddp::Elastic, with a rank alone. What several ranks do is in tests/unit/elastic and tests/dist/elastic.
+// ddp::Elastic, with a rank alone. Several ranks are tested in tests/unit/elastic and tests/dist/elastic.
 #include <algorithm>
 #include <limits>
 #include <string>

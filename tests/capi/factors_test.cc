@@ -223,7 +223,7 @@ TEST_P(FactorsTest, WeightedMeans) {
         [&](Rank& r) {
             for (std::size_t rows : {2u, 8u})
                 for (int whole = 0; whole < 2; ++whole) {
-                    // Weights 0, 1, 2, 3; alone: 1. What a rank of weight 0 gives is not even looked at.
+                    // Weights 0, 1, 2, 3; alone: 1. The gradient of a rank of weight 0 is not even looked at.
                     const auto weight = [this](int rank) { return world() == 1 ? 1 : rank; };
                     r.context.set_weight(weight(r.rank));
                     r.step([&] {

@@ -99,7 +99,7 @@ TEST_P(RecoveryTest, ADiscardedStepLeavesNoInfinityInAView) {
     });
 }
 
-// As a scope of unsynced steps does that an exception ends. What is set counts from the next step on.
+// As a scope of unsynced steps does that an exception ends. The new setting counts from the next step on.
 TEST_P(RecoveryTest, AnUnsyncedStepMayBeginTheSyncedOnes) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         Model model(group, {20, 20}, view(), small_buckets());

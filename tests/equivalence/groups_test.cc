@@ -54,8 +54,8 @@ protected:
 };
 INSTANTIATE_TEST_SUITE_P(All, Groups, testing::ValuesIn(all_cases()), name_of);
 
-// Between steps, to a group of fewer ranks and back: the mean is that of the group of the moment. What a parameter that
-// nobody uses holds stays.
+// Between steps, to a group of fewer ranks and back: the mean is that of the group of the moment. The content of a parameter that
+// nobody uses stays.
 TEST_P(Groups, TheMeanIsThatOfTheNewGroup) {
     on_ranks(ranks(), [&](int rank, ddp_group* group) {
         // Even ranks and odd ranks.

@@ -54,7 +54,7 @@ ddp_device device_of_rank(int rank) {
     return {DDP_DEVICE_CUDA, rank % device_count(DDP_DEVICE_CUDA)};
 }
 
-// Ranks on one GPU wait for each other in kernels. What each needs of the GPU is allocated before the first of them is enqueued:
+// Ranks on one GPU wait for each other in kernels. The memory that each needs on the GPU is allocated before the first of them is enqueued:
 // an allocation may wait for kernels.
 struct Ranks {
     explicit Ranks(int size, const std::string& options = "", std::uint32_t flags = 0)

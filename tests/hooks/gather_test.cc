@@ -102,7 +102,7 @@ TEST_P(Gather, BucketsMakeNoDifference) {
     });
 }
 
-// One element on one rank spoils the whole parameter on all, and nothing else. What is kept for it stays as it was: from
+// One element on one rank spoils the whole parameter on all, and nothing else. Its state stays as it was: from
 // then on it goes on as in a model that did not have this step.
 TEST_P(Gather, NotFiniteIsNaNEverywhereAndChangesNoMemory) {
     for (const double value : {kNaN, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()})

@@ -132,7 +132,7 @@ TEST(PowerSgd, NothingIsLostOverManySteps) {
         for (const ddp_reduction reduction : {DDP_REDUCTION_MEAN, DDP_REDUCTION_SUM}) expect_feedback(hook, reduction);
 }
 
-// Rank 1 has a gradient in every second step only. What it keeps waits, and nobody keeps anything in its place.
+// Rank 1 has a gradient in every second step only. Its error feedback waits, and nobody keeps anything in its place.
 TEST(PowerSgd, NothingIsLostWhereARankHasNoGradient) {
     on_ranks({2}, [&](int rank, ddp_group* group) {
         auto options = ddp::Context::defaults();

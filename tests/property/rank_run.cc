@@ -126,7 +126,7 @@ void RankRun::freeze_and_skip(const Step& step) {
         if (context_.skipped(id) != has(step.skipped, id)) differ(name_of(id) + ": ddp_skipped");
 }
 
-// A gradient that several layers share is complete only before its last announcement. What does not come is written
+// A gradient that several layers share is complete only before its last announcement. A gradient that does not come is written
 // first, as nobody may touch it once the step has begun.
 void RankRun::backward(const Part& part, const Gradients& written) {
     const std::vector<int> order = announcements(part);

@@ -6,7 +6,7 @@
 
 namespace libddp {
 
-// While this lives. What is open stays open.
+// Few descriptors are free while this lives. Open files stay open.
 class FewDescriptors {
 public:
     explicit FewDescriptors(int left) {

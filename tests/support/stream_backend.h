@@ -1,4 +1,4 @@
-// A backend that takes memory of the fake devices only, and enqueues: "streams". Ranks are threads of one process. What it
+// A backend that takes memory of the fake devices only, and enqueues: "streams". Ranks are threads of one process. An operation that it
 // enqueues meets the other ranks on the stream itself, as NCCL's kernels do.
 #pragma once
 

@@ -11,8 +11,8 @@
 namespace ddprun {
 namespace {
 
-// Ranks learn of a death at once and say whose it was. What has neither computed nor printed for this long is not about to
-// say anything: a rank of libddp waits up to a second before it looks for the cause itself.
+// Ranks learn of a death at once and say whose it was. A rank that has neither computed nor printed for this long is not
+// about to say anything: a rank of libddp waits up to a second before it looks for the cause itself.
 constexpr Milliseconds kQuietTime{2000};
 // A killed process goes away when the kernel gets to it; one that is stuck in the kernel never does.
 constexpr Milliseconds kKillTime{10'000};

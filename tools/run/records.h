@@ -26,7 +26,7 @@ public:
     void begin_generation(int generation);
     // The reason why --status may not find the job in this generation. "": it does.
     const std::string& why_unseen() const { return why_unseen_; }
-    // A rank is about to be started again. Of records that go with the job, those of its last process stay, which was
+    // A rank is about to be started again. If records go with the job, those of its last process stay, which was
     // started at since_ns.
     void begin_again(int rank, std::int64_t since_ns) const;
     // The value of DDP_RECORD in this generation. "": there is none.

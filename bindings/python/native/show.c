@@ -134,7 +134,7 @@ static int refuse_stream(const DdpMemory* memory, PyObject* stream) {
 /* Whether to show a copy: 1, 0, or -1 with an exception. copy: what the consumer says, None for nothing.
  *
  * JAX says nothing, not even when it was asked for a copy, and computes on what it is given as if that never changed, perhaps
- * long after the call that gave it returned. What libddp shows does change, so JAX gets a copy. */
+ * long after the call that gave it returned. Memory that libddp shows does change, so JAX gets a copy. */
 static int wants_copy(const DdpMemory* memory, PyObject* copy) {
     const int by_jax = ddp_py_called_by_jax();
     const int wanted = copy == Py_None ? by_jax : PyObject_IsTrue(copy);

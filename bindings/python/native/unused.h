@@ -12,8 +12,8 @@ typedef struct DdpCallback {
     struct DdpCallback* next; /* among the unused */
 } DdpCallback;
 
-/* The `destroy` of libddp's functions: on any thread, without the lock. What it held is dropped by the next call that
- * holds the lock, ddp_py_drop_unused_callbacks. */
+/* The `destroy` of libddp's functions: on any thread, without the lock. The next call that holds the lock drops the
+ * objects that it held: ddp_py_drop_unused_callbacks. */
 void ddp_py_callback_unused(void* callback);
 void ddp_py_drop_unused_callbacks(void);
 

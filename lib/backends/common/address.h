@@ -20,7 +20,7 @@ struct Network {
 };
 
 // The numeric address to listen on, which every rank can reach. Agrees with the other ranks through the store, which
-// also means that all of them have arrived when it returns. What `network` says stands: INVALID_ARGUMENT if it is not an
+// also means that all of them have arrived when it returns. The choice of `network` stands: INVALID_ARGUMENT if it is not an
 // address of this machine. Otherwise: 127.0.0.1 when all ranks are in one network namespace of one machine; else the
 // address this machine uses to reach rank 0; for rank 0, the address of its host name if that is one of its own, else
 // that of its first interface that is up and not a loopback.

@@ -114,8 +114,8 @@ void HierarchicalTransport::agree(const ddp_collective& c) {
     if (rail_) rail_->match(c);
 }
 
-// The host's sum is rounded to the message's type before it goes on the wire. That of f16 is halved as often as keeps it
-// finite, which loses nothing, and the rest of the scale comes with the sum over hosts.
+// The host's sum is rounded to the message's type before it goes on the wire. A sum of f16 is halved as often as keeps
+// it finite, which loses nothing, and the rest of the scale comes with the sum over hosts.
 void HierarchicalTransport::allreduce(const ddp_collective& c) {
     if (c.count == 0) return;
     ddp_collective local = c;

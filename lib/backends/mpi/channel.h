@@ -19,7 +19,7 @@
 
 namespace libddp::mpi {
 
-// Memory between the caller's buffers and MPI. What MPI was given can never be taken back, so it gets this memory and
+// Memory between the caller's buffers and MPI. Memory that MPI was given can never be taken back, so it gets this memory and
 // not the caller's: an operation that is given up leaves it to MPI.
 class MpiBuffers {
 public:

@@ -14,7 +14,7 @@ struct pollfd;
 
 namespace libddp::shm {
 
-// Gives a descriptor to every process of the same user that knows the token, until it is destroyed. Who else connects costs one
+// Gives a descriptor to every process of the same user that knows the token, until it is destroyed. Any other client costs one
 // descriptor until kPatience, or until kMostCallers came after it.
 class HandoffServer {
 public:

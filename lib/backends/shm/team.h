@@ -18,8 +18,8 @@
 
 namespace libddp::shm {
 
-// A message of at most this many bytes travels with the announcement of its collective. Of a longer one it pays that
-// each rank sums only a part.
+// A message of at most this many bytes travels with the announcement of its collective. For a longer one it pays
+// that each rank sums only a part.
 constexpr std::size_t kInlineBytes = 1 << 10;
 constexpr std::size_t kSignatureBytes = 128;
 

@@ -196,7 +196,7 @@ private:
     std::string last_reason_ = "it was not tried";
 };
 
-// The joining of one group. Of two ranks the higher one connects.
+// The joining of one group. The higher one of two ranks connects.
 class Joining final : public Expecting {
 public:
     Joining(const ddp_backend_host& host, const Settings& settings, const Deadline& deadline, Connections& connections)

@@ -118,7 +118,7 @@ ddp_status copy(std::int32_t device, void* stream, void* dst, const void* src, s
     });
 }
 
-// Pinned memory. What is freed is kept for the next who needs it: cudaFreeHost waits for whatever runs on the devices, and an operation
+// Pinned memory. Freed memory is kept for the next request: cudaFreeHost waits for whatever runs on the devices, and an operation
 // of NCCL may be running that waits for another rank of this process.
 
 namespace {

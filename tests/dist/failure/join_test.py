@@ -188,7 +188,7 @@ class Scarce(unittest.TestCase):
             job.files_may_stay = kind == "file"
             job.start(0, ["join"] + MORE)
             late = job.start(2, ["join"] + MORE)
-            # When rank 0 has failed its store ends. Who comes later finds none, and can name nobody.
+            # When rank 0 has failed its store ends. A rank that comes later finds none, and can name nobody.
             if kind == "tcp":
                 jobs.wait_until(lambda: jobs.reaches(late, job.port))
             job.start(1, [limit, "join"] + MORE)

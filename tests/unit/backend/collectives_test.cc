@@ -245,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(GloosOwn, Collectives,
                          });
 #endif
 
-// Only the ranks of host 1 have their messages in shared memory. What crosses between hosts must be cut alike on both.
+// Only the ranks of host 1 have their messages in shared memory. Messages between hosts must be cut alike on both.
 TEST(Hierarchical, HostsMayUseDifferentKindsOfMemory) {
     constexpr std::size_t kCount = 300'000;
     for (int size : {4, 5}) {

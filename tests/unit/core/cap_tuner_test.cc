@@ -83,7 +83,7 @@ TEST(CapTuner, LeavesASlowCapAfterTwoVisits) {
     EXPECT_LE(slow, 12);
 }
 
-// The machine becomes half as fast for a while, steps vary by 3 %, and one in 20 takes three times as long. What is chosen is never
+// The machine becomes half as fast for a while, steps vary by 3 %, and one in 20 takes three times as long. The chosen cap is never
 // worse than the usual cap by more than 2 %, and close to the best.
 TEST(CapTuner, NoiseDoesNotMislead) {
     for (unsigned seed = 0; seed < 200; ++seed) {

@@ -175,7 +175,7 @@ TEST_P(Elastic, ASpareWaitsUntilThereIsRoom) {
     EXPECT_EQ(joins.get().rank, 1);
 }
 
-// It has waited for a place for longer than a meeting takes to settle. Who comes from a checkpoint is still in time.
+// It has waited for a place for longer than a meeting takes to settle. A rank that comes from a checkpoint is still in time.
 TEST_P(Elastic, WhoWaitedForAPlaceInAJobThatHasEndedWaitsForOthers) {
     const std::int64_t settle_ms = with_slack(1000);
     const MembershipOptions options{1, 3, settle_ms};

@@ -183,7 +183,7 @@ TEST_P(EachChannel, ACutConnectionGivesWhatCame) {
     }
 }
 
-// A relay that does `change` to the bytes after the handshake. What arrives is a prefix of what was sent, and then an error.
+// A relay that does `change` to the bytes after the handshake. The receiver gets a prefix of the sent bytes, and then an error.
 void expect_detected(Protection protection, const std::function<std::string(std::string)>& change) {
     const std::string bytes = random_bytes(300'000, 6);
     Relay relay;

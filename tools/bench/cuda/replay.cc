@@ -30,8 +30,8 @@ constexpr std::size_t kWork = std::size_t{16} << 20;
 // Kernels that are timed together, to know what one takes.
 constexpr int kTimed = 20;
 
-// Writes each gradient by one kernel, as a backward pass does: from a source that is at least as long as the longest. What else
-// it computes is played by such kernels too, which write elsewhere.
+// Writes each gradient by one kernel, as a backward pass does: from a source that is at least as long as the longest. Its other
+// work is played by such kernels too, which write elsewhere.
 class Backward {
 public:
     Backward(const Model& model, const ddp_device& device, int rank)

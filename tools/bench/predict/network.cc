@@ -11,7 +11,7 @@
 namespace bench {
 namespace {
 
-// Latencies of Ethernet are those of TCP through the kernel. Of a nominal rate, frames and headers leave 94 %.
+// Latencies of Ethernet are those of TCP through the kernel. Frames and headers leave 94 % of a nominal rate.
 const Network kNetworks[] = {
     {"1gbit", 40, 6, 0.117, 12, 4},  {"10gbit", 25, 6, 1.17, 12, 4},  {"25gbit", 20, 6, 2.9, 12, 4},
     {"100gbit", 15, 6, 11.5, 12, 8}, {"infiniband", 3, 1, 23, 12, 8}, {"nvlink-ib", 4, 1, 180, 10, 120},

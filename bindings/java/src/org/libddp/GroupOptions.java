@@ -2,7 +2,7 @@ package org.libddp;
 
 import java.time.Duration;
 
-/** How to join a {@link Group} (ddp/group.h). What is not set comes from the launcher's environment. */
+/** How to join a {@link Group} (ddp/group.h). Options that are not set come from the launcher's environment. */
 public final class GroupOptions {
     private Integer rank;
     private Integer worldSize;

@@ -85,7 +85,7 @@ final class Handle<K> {
         CLEANER.register(of, new State(Kind.MEMORY, memory));
     }
 
-    // CALLS. Of every one: at = enter(handle); try { ... at ... } finally { leave(handle, at); }
+    // CALLS. Each is: at = enter(handle); try { ... at ... } finally { leave(handle, at); }
 
     /** The address, or 0 for null, CLOSED or EXPIRED. Never throws, so that leave can always follow. */
     static long enter(Handle<?> handle) {

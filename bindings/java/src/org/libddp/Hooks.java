@@ -16,7 +16,7 @@ public abstract class Hooks {
 
     private final List<Memory> buffers = new ArrayList<>();
     /**
-     * The user's functions, as long as C knows the callbacks. Those know the context weakly, so that a hook that refers to its
+     * The user's functions, as long as C knows the callbacks. The callbacks know the context weakly, so that a hook that refers to its
      * context makes a circle that the garbage collector sees.
      */
     private final Map<Callback, Adapter> functions = Collections.synchronizedMap(new WeakHashMap<>());

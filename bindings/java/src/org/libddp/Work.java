@@ -40,7 +40,7 @@ public final class Work implements AutoCloseable {
     }
 
     /**
-     * Starts an operation. What it uses is kept before it begins, so that no exception in between can take it away. about: the object
+     * Starts an operation. The objects that it uses are kept before it begins, so that no exception in between can take it away. about: the object
      * that the call is about, out of whose calls exceptions of callbacks come.
      */
     static Work start(Handle<?> about, Start start, Object... kept) {
