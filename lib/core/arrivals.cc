@@ -25,13 +25,25 @@ Phase Arrivals::look() const {
     return phase;
 }
 
-// Begins the step if this is its first gradient. What is wrong with the gradient itself is found out between look() and
-// this: a gradient that is refused begins no step.
-Phase Arrivals::enter(Phase phase) {
+// Begins the step if it has not begun.
+Phase Arrivals::begin(Phase phase) {
     if (phase != Phase::kIdle) return phase;
     phase = parts_.begin_step();
     require_filling(phase);
     return phase;
+}
+
+// The step that this gradient belongs to: kFilling or kFillingLocal. Nothing: the gradient is none of the library's business. A
+// gradient that must not come throws, and begins no step. check: throws for mistakes in the gradient itself.
+template <class Check>
+std::optional<Phase> Arrivals::enter(std::int32_t param, const ParamState& s, Check check) {
+    const Phase phase = look();
+    if (s.now.role != Role::kExpected) [[unlikely]] {
+        if (s.now.role != Role::kIgnored) refuse(param, s, 0);
+        return std::nullopt;
+    }
+    check();
+    return begin(phase);
 }
 
 void Arrivals::require_filling(Phase phase) const {
@@ -59,26 +71,26 @@ void Arrivals::grad_ready_on(std::int32_t param, void* stream) {
 // from: the stream that the program works on, for gradients on a device.
 template <class Side>
 void Arrivals::announce(Side& side, std::int32_t param, ParamState& s, void* from) {
-    const Phase phase = look();
-    if (!expects(param, s)) return;
-    refuse_dense(param, s);
-    side.refuse_capture(s, from);
-    const Phase entered = enter(phase);
+    const auto phase = enter(param, s, [&] {
+        refuse_dense(param, s);
+        side.refuse_capture(s, from);
+    });
+    if (!phase) return;
     if (s.factored && s.now.calls.load(std::memory_order_acquire) < s.uses) parts_.gradients.factors().add_whole(param);
     s.given.store(false, std::memory_order_relaxed);
     // Noted before it is counted: the last gradient of a bucket records events for all.
-    side.come(s, from, entered == Phase::kFillingLocal);
-    take(param, s, entered);
+    side.come(s, from, *phase == Phase::kFillingLocal);
+    take(param, s, *phase);
 }
 
 void Arrivals::put(std::int32_t param, const void* gradient, bool add) {
     parts_.model.table.require(param);
     ParamState& s = states_[param];
-    const Phase phase = look();
-    if (!expects(param, s)) return;
-    refuse_dense(param, s);
-    parts_.gradients.at(s, [&](auto& side) { side.require_copyable(param, s, gradient, add); });
-    const Phase entered = enter(phase);
+    const auto phase = enter(param, s, [&] {
+        refuse_dense(param, s);
+        parts_.gradients.at(s, [&](auto& side) { side.require_copyable(param, s, gradient, add); });
+    });
+    if (!phase) return;
     const std::int32_t calls = s.now.calls.load(std::memory_order_acquire);
     if (calls >= s.uses) refuse(param, s, calls);  // its bucket may be on its way
     FactorGradients& factors = parts_.gradients.factors();
@@ -88,7 +100,7 @@ void Arrivals::put(std::int32_t param, const void* gradient, bool add) {
     parts_.gradients.on_host().copy_given(s, gradient, add && begun);
     if (s.factored && !add) factors.discard(param);
     if (s.factored) factors.add_whole(param);
-    take(param, s, entered);
+    take(param, s, *phase);
 }
 
 void Arrivals::refuse_dense(std::int32_t param, const ParamState& s) const {
@@ -102,13 +114,11 @@ void Arrivals::grad_ready_sparse(std::int32_t param, const std::int64_t* indices
     ParamState& s = states_[param];
     if (!s.sparse)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_SPARSE");
-    Phase phase = look();
-    if (!expects(param, s)) return;
     SparseGradients& rows = parts_.gradients.rows();
-    rows.require_rows(param, indices, count);
-    phase = enter(phase);
+    const auto phase = enter(param, s, [&] { rows.require_rows(param, indices, count); });
+    if (!phase) return;
     if (s.now.calls.load(std::memory_order_acquire) == 0) rows.add(param, indices, values, count);
-    take(param, s, phase);
+    take(param, s, *phase);
 }
 
 void Arrivals::grad_ready_factors(std::int32_t param, const void* left, const void* right, std::size_t rows) {
@@ -116,19 +126,11 @@ void Arrivals::grad_ready_factors(std::int32_t param, const void* left, const vo
     ParamState& s = states_[param];
     if (!s.factored)
         fail_call(DDP_ERROR_INVALID_ARGUMENT, "'", name(param), "' was not registered with DDP_PARAM_FACTORED");
-    Phase phase = look();
-    if (!expects(param, s)) return;
     FactorGradients& factors = parts_.gradients.factors();
-    factors.require_rows(param, rows);
-    phase = enter(phase);
+    const auto phase = enter(param, s, [&] { factors.require_rows(param, rows); });
+    if (!phase) return;
     if (s.now.calls.load(std::memory_order_acquire) < s.uses) factors.add(param, left, right, rows);
-    take(param, s, phase);
-}
-
-// False: there is nothing to do. A gradient that must not come throws.
-bool Arrivals::expects(std::int32_t param, const ParamState& s) const {
-    if (s.now.role != Role::kExpected && s.now.role != Role::kIgnored) refuse(param, s, 0);
-    return s.now.role == Role::kExpected;
+    take(param, s, *phase);
 }
 
 LIBDDP_HOT_PATH void Arrivals::take(std::int32_t param, ParamState& s, Phase phase) {
@@ -178,7 +180,7 @@ void Arrivals::mark_unused(const std::vector<std::int32_t>& params) {
     if (phase == Phase::kFilling)
         for (auto id : params) require_unannounced(id, states_[id].now.calls.load(std::memory_order_acquire));
     if (params.empty()) return;
-    phase = enter(phase);
+    phase = begin(phase);
     if (phase == Phase::kFillingLocal) return;
     for (auto id : params) mark_unused(id);
     parts_.group->run_callbacks();

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/reducer_parts.h"
@@ -36,10 +37,11 @@ public:
 private:
     template <class Side>
     void announce(Side& side, std::int32_t param, ParamState& s, void* from);
+    template <class Check>
+    std::optional<Phase> enter(std::int32_t param, const ParamState& s, Check check);
     Phase look() const;
-    Phase enter(Phase phase);
+    Phase begin(Phase phase);
     void require_filling(Phase phase) const;
-    bool expects(std::int32_t param, const ParamState& s) const;
     void require_unannounced(std::int32_t param, std::int32_t calls) const;
     void refuse_dense(std::int32_t param, const ParamState& s) const;
     void mark_unused(std::int32_t param);

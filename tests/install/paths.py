@@ -3,8 +3,8 @@
 
 - "The path of a gradient", "The path of an error" and "Devices": every function is defined in the file of its line. A line
   without a file is in the file of its caller. Words between functions are prose: a name with `::` in it is a function.
-- "The path of a gradient": every line names one function, and the body of its caller calls it. The path has at most 45 calls in
-  at most 20 files.
+- "The path of a gradient": every line names one function, and the body of its caller calls it. The path has at most 43 calls in
+  at most 18 files.
 
 C++ is read as text: comments and strings are left out, and a body ends with its brace. The script tests itself first.
 
@@ -19,7 +19,7 @@ import map as page
 
 GRADIENT = "The path of a gradient"
 OTHERS = ("The path of an error", "Devices")
-MOST_CALLS, MOST_FILES = 45, 20
+MOST_CALLS, MOST_FILES = 43, 18
 
 LINE = re.compile(r"    ( *)(\S+(?: \S+)*)(?:  +([\w./-]+\.(?:c|cc|cu|h))(?: .*)?|  .*)?$")
 NAME = re.compile(r"[A-Za-z_]\w*(?:::\w+)*$")
