@@ -71,8 +71,8 @@ elseif(NOT DDP_BUILD_CUDA STREQUAL "OFF")
   endif()
 endif()
 
-# The headers of libcurl, for the store on etcd; AUTO, ON and OFF as above. libddp opens the library when it is needed.
-set(DDP_BUILD_ETCD AUTO CACHE STRING "Build the store on etcd: AUTO, ON or OFF")
+# For the module libddp-etcd.so alone, the headers of libcurl; AUTO, ON and OFF as above. The module opens the library when it is needed.
+set(DDP_BUILD_ETCD ${modules_default} CACHE STRING "Build the store on etcd: AUTO, ON or OFF")
 set_property(CACHE DDP_BUILD_ETCD PROPERTY STRINGS AUTO ON OFF)
 set(DDP_ETCD FALSE)
 if(NOT DDP_BUILD_ETCD MATCHES "^(AUTO|ON|OFF)$")

@@ -1,5 +1,5 @@
-# Install rules: what `cmake --install` puts where, in components: runtime, dev, tools, gloo, mpi, cuda, python, java
-# and julia (bindings/*). DdpPackage.cmake makes a .deb of each.
+# Install rules: what `cmake --install` puts where, in components: runtime, dev, tools, gloo, etcd, mpi, cuda, python,
+# java and julia (bindings/*). DdpPackage.cmake makes a .deb of each.
 include(CMakePackageConfigHelpers)
 
 if(DDP_SHARED)

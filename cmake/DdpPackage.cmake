@@ -57,6 +57,7 @@ set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "python3, python3-plotly, python3-torch,
 # Modules, apart from the library, which needs nothing that they need. The driver of a GPU and NCCL are opened at run time, and often
 # come from elsewhere than Debian: no package is named for them.
 set(CPACK_COMPONENT_GLOO_DESCRIPTION "The backend gloo: collectives over TCP by the library Gloo.")
+set(CPACK_COMPONENT_ETCD_DESCRIPTION "The store on etcd, for ranks that meet at an address etcd://.")
 set(CPACK_COMPONENT_MPI_DESCRIPTION "The backend mpi, for programs that mpirun starts.")
 set(CPACK_COMPONENT_CUDA_DESCRIPTION "Gradients on NVIDIA GPUs, and the backend nccl.")
 foreach(module ${DDP_MODULES})
@@ -66,6 +67,7 @@ foreach(module ${DDP_MODULES})
   set(CPACK_DEBIAN_${component}_PACKAGE_SHLIBDEPS ON)
   set(CPACK_DEBIAN_${component}_PACKAGE_DEPENDS "${library_package} ${same_version}")
 endforeach()
+string(APPEND CPACK_DEBIAN_ETCD_PACKAGE_DEPENDS ", libcurl4")
 
 set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-ddp)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)

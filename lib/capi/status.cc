@@ -49,10 +49,5 @@ int32_t ddp_abi_version(void) {
     return DDP_ABI_VERSION;
 }
 const char* ddp_features(void) {
-#ifdef LIBDDP_ETCD
-#define LIBDDP_FEATURES "tcp-store file-store etcd-store modules"
-#else
-#define LIBDDP_FEATURES "tcp-store file-store modules"
-#endif
-    return LIBDDP_FEATURES;
+    return "tcp-store file-store modules";
 }

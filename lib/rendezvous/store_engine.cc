@@ -31,8 +31,6 @@ Request with_timeout(Request made, std::int64_t timeout_ms) {
     return made;
 }
 
-constexpr const char* kFenceKey = "ddp/fence";
-
 std::string only_value(Outcome outcome) {
     if (outcome.values.size() != 1)
         fail(DDP_ERROR_INTERNAL, "the store answered with ", outcome.values.size(), " values instead of one");
@@ -40,27 +38,6 @@ std::string only_value(Outcome outcome) {
 }
 
 }  // namespace
-
-std::int64_t StoreEngine::raise_fence(std::int64_t at_least) {
-    std::string expected;
-    for (;;) {
-        const std::string desired = std::to_string(at_least);
-        const Outcome outcome = perform(request(Op::kCompareSet, {kFenceKey}, {expected, desired}), 0);
-        if (outcome.code != DDP_OK) fail(outcome.code, outcome.message);
-        std::string now = only_value(outcome);
-        const std::int64_t kept = read_fence(now);
-        if (kept >= at_least) return kept;
-        expected = std::move(now);
-    }
-}
-
-std::int64_t read_fence(std::string_view text) {
-    std::int64_t fence = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fence);
-    if (error != std::errc() || end != text.data() + text.size() || fence < 0 || fence > kLastFence)
-        fail(DDP_ERROR_IO, "the store has ", in_quotes(text), " where the number of the last roster should be");
-    return fence;
-}
 
 void prepare_stores() {
     wire::prepare_cryptography();

@@ -6,11 +6,11 @@
 #include <string_view>
 #include <utility>
 
-#include "rendezvous/etcd_store.h"
 #include "rendezvous/file_store.h"
 #include "rendezvous/secret.h"
 #include "rendezvous/store.h"
 #include "rendezvous/store_engine.h"
+#include "rendezvous/store_module.h"
 #include "rendezvous/tcp_client.h"
 #include "rendezvous/tcp_server.h"
 #include "util/deadline.h"
@@ -231,7 +231,7 @@ std::shared_ptr<Store> open_etcd(const EtcdAddress& address, StoreConfig config)
     interrupt::refuse_inside_check();
     const auto deadline = Deadline::after_ms(config.timeout_ms);
     require_protection(config, address, deadline);
-    auto engine = std::make_shared<EtcdStore>(address, config.uri, call_bound(config), deadline);
+    auto engine = etcd_module(config.uri).open(address, config.uri, call_bound(config), deadline);
     std::string name = config.uri;
     return std::make_shared<EngineStore>(std::move(engine), std::move(config), std::move(name));
 }

@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kSecretBytes = 32;
 constexpr const char* kSource = "the secret of this user";
 
-std::string reason(int error) {
+std::string why_of(int error) {
     return std::generic_category().message(error);
 }
 
@@ -40,9 +40,9 @@ std::vector<std::string> candidates(const GetEnv& get) {
 // what stands there may be theirs, or a link of theirs.
 std::string folder_fault(const std::string& path) {
     constexpr mode_t kOfItsUser = 0700;
-    if (mkdir(path.c_str(), kOfItsUser) != 0 && errno != EEXIST) return reason(errno);
+    if (mkdir(path.c_str(), kOfItsUser) != 0 && errno != EEXIST) return why_of(errno);
     struct stat facts {};
-    if (lstat(path.c_str(), &facts) != 0) return reason(errno);
+    if (lstat(path.c_str(), &facts) != 0) return why_of(errno);
     if (!S_ISDIR(facts.st_mode)) return "is not a folder";
     return private_file_fault(geteuid(), facts.st_uid, facts.st_mode);
 }
@@ -50,7 +50,7 @@ std::string folder_fault(const std::string& path) {
 std::string random_text() {
     std::array<unsigned char, kSecretBytes> bytes{};
     while (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-        if (errno != EINTR) fail(DDP_ERROR_IO, kSource, ": the system gives no random bytes: ", reason(errno));
+        if (errno != EINTR) fail(DDP_ERROR_IO, kSource, ": the system gives no random bytes: ", why_of(errno));
     constexpr std::string_view kDigits = "0123456789abcdef";
     std::string text;
     for (const unsigned char byte : bytes) {
@@ -79,7 +79,7 @@ std::string user_secret(const GetEnv& get) {
         std::string fault = folder_fault(folder);
         const std::string path = folder + "/secret";
         if (fault.empty() && access(path.c_str(), F_OK) != 0)
-            if (const int error = make_secret(path); error != 0) fault = str("cannot hold a file: ", reason(error));
+            if (const int error = make_secret(path); error != 0) fault = str("cannot hold a file: ", why_of(error));
         if (fault.empty()) return read_secret_file(path, kSource);
         faults += str(faults.empty() ? "" : "; ", folder, " ", fault);
     }

@@ -1,6 +1,6 @@
 // Answers of etcd, or of something in its place: the JSON of its gateway, and the base64 within.
 #include "fuzz/target.h"
-#include "rendezvous/etcd_client.h"
+#include "rendezvous/etcd/client.h"
 
 DDP_FUZZ_TARGET(etcd_json, input) {
     using namespace libddp;

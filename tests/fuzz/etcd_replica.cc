@@ -1,6 +1,6 @@
 // Keys and values below a store's prefix on etcd, as a damaged etcd or another program left them. A replica that loads the snapshot of
 // another makes the same snapshot of it.
-#include "rendezvous/etcd_replica.h"
+#include "rendezvous/etcd/replica.h"
 
 #include <string>
 

@@ -47,7 +47,7 @@ CIRCLES = [
     "comm/executor comm/work".split(),
     "comm/monitor comm/signature".split(),
     "record/clocks record/reader".split(),
-    "rendezvous/environment rendezvous/etcd_client rendezvous/etcd_store rendezvous/secret rendezvous/tcp_client rendezvous/tcp_connection rendezvous/tcp_server rendezvous/uri rendezvous/user_secret".split(),
+    "rendezvous/environment rendezvous/secret rendezvous/tcp_client rendezvous/tcp_connection rendezvous/tcp_server rendezvous/uri rendezvous/user_secret".split(),
     "util/at_exit util/process".split(),
     "wire/channel wire/channels wire/ciphers wire/crypto".split(),
 ]

@@ -34,6 +34,9 @@ SHARED_BY_BACKENDS = "backends/common"
 MADE_OF = {"backends/hierarchical": {"backends/shm", "backends/tcp"}}
 # comm sees the interfaces of rendezvous; which stores and launchers exist is no business of a group.
 ONLY_HEADERS = {("comm", "rendezvous"): {"rendezvous/store.h", "rendezvous/environment.h"}}
+# The folders of each module: no code outside it includes them.
+MODULES = {"backends/gloo": "gloo", "rendezvous/etcd": "etcd", "backends/mpi": "mpi", "backends/nccl": "cuda", "device/cuda": "cuda",
+           "kernels/cuda": "cuda"}
 # The files of a binding, in an order in which each includes or imports only those before it. A file is named without its suffix.
 ORDERS = {
     "bindings/python/native": "base dlpack_abi xla_ffi_abi unused interrupt failure handle callbacks convert jax memory take show memory_type",
@@ -47,8 +50,8 @@ THIRD_PARTY = {
     r"uv\.h": {"lib/rendezvous", "tools"},
     r"httplib\.h": {"tools/run"},
     r"openssl/": {"lib/wire", "tests/unit/wire", "tools"},
-    r"curl/": {"lib/rendezvous"},
-    r"nlohmann/": {"lib/core", "lib/rendezvous", "tests/hooks", "tools"},
+    r"curl/": {"lib/rendezvous/etcd"},
+    r"nlohmann/": {"lib/core", "lib/rendezvous/etcd", "tests/hooks", "tools"},
     r"hwy/": {"lib/kernels/cpu", "tests/unit/device"},
     r"Random123/": {"lib/kernels"},
     r"(cuda|cublas|nccl)[a-z0-9_]*\.h": {"lib/device/cuda", "lib/kernels/cuda", "lib/backends/nccl", "tests/gpu", "examples/cuda", "tools/bench/cuda"},
@@ -90,6 +93,9 @@ def include_fault(folder, header):
         return f"{backend} may include of the backends only {', '.join(homes)}"
     if target != room and target not in ROOMS[room]:
         return f"{room} may not include {target}"
+    module = MODULES.get("/".join(header.split("/")[:2]))
+    if module and MODULES.get(backend) != module:
+        return f"only the module {module} may include {header}"
     allowed = ONLY_HEADERS.get((room, target))
     if allowed and header not in allowed:
         return f"{room} may include of {target} only {', '.join(sorted(allowed))}"

@@ -13,7 +13,7 @@ source "$here/programs.sh"
 rm -rf "$scratch"
 mkdir -p "$scratch"
 "$cmake" -S "$source" -B "$scratch/build" -DBUILD_SHARED_LIBS=OFF -DDDP_BUILD_TOOLS=OFF -DDDP_BUILD_EXAMPLES=OFF \
-    -DDDP_BUILD_GLOO=OFF -DDDP_BUILD_MPI=OFF -DDDP_BUILD_CUDA=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_INSTALL_PREFIX=/opt/ddp -DCMAKE_INSTALL_LIBDIR=lib64 \
+    -DDDP_BUILD_{GLOO,ETCD,MPI,CUDA}=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_INSTALL_PREFIX=/opt/ddp -DCMAKE_INSTALL_LIBDIR=lib64 \
     "-DCMAKE_CXX_COMPILER_LAUNCHER=$python;-BS;$here/reuse_objects.py;$build/compile_commands.json" "${settings[@]}"
 "$cmake" --build "$scratch/build"
 DESTDIR="$scratch/stage" "$cmake" --install "$scratch/build"

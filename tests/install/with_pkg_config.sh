@@ -68,6 +68,10 @@ for backend in none wrong; do
     esac
     [[ $said == *"$expected"* ]] || complain "a static program said '$said', not '$expected'"
 done
+said=$(DDP_STORE=etcd://127.0.0.1:9/x DDP_RANK=0 DDP_WORLD_SIZE=2 ./ranks 2>&1) && complain "a static program without the module etcd: $said"
+[[ $said == *"'etcd://127.0.0.1:9/x' needs the module libddp-etcd.so: $scratch/ddp/libddp-etcd.so: not there"* &&
+    $said == *"install the Debian package libddp-etcd, or build libddp with DDP_BUILD_ETCD=ON"* ]] ||
+    complain "a static program without the module etcd said: $said"
 modules=
 eval "modules=$(pkg-config --variable=moduledir ddp)"
 said=$(DDP_MODULE_PATH="$modules" timeout 60 "$prefix/bin/ddprun" -n 2 ./ranks gloo 2>&1) || complain "a static program over Gloo: $said"

@@ -2,7 +2,7 @@
 
     wheel_test.py PREFIX SCRATCH
 
-PREFIX is an installed libddp. Of its modules the wheel has that for GPUs, and not Gloo's.
+PREFIX is an installed libddp. Of its modules the wheel has those for GPUs and etcd, and not Gloo's.
 """
 import os
 import pathlib
@@ -46,6 +46,15 @@ except ddp.NotFoundError as error:
     assert "libddp-gloo.so: not there" in str(error) and "'tcp'" in str(error), error
 else:
     raise AssertionError("backend gloo")
+"""
+
+
+WITH_ETCD = """
+import ddp
+try:
+    ddp.Store("etcd://127.0.0.1:9/x", timeout=1)
+except ddp.DDPError as error:  # nobody answers there, or this system has no libcurl
+    assert "libddp-etcd" not in str(error), error
 """
 
 
@@ -94,6 +103,8 @@ def main():
         assert inside and (inside == libraries or name == "libcrypto"), (name, libraries)
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in names if re.search("lib(gloo|ibverbs|nl-|udev)", name)], names
+    assert "ddp/ddp/libddp-etcd.so" in names, names
+    run_or_exit(python, "-c", WITH_ETCD, env=clean, cwd="/")
     modules = check_cuda(wheel, python, clean)
     audited = check_stable_abi(wheel, pip, clean)
     print(f"{wheel.name}: built, installed, used{modules}{audited}")

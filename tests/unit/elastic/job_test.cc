@@ -11,8 +11,6 @@
 #include <random>
 #include <thread>
 
-#include "backends/gloo/transport.h"
-#include "comm/registry.h"
 #include "hooks/options.h"
 #include "support.h"
 
@@ -126,8 +124,6 @@ public:
 
 class ElasticTraining : public ::testing::TestWithParam<const char*> {
 protected:
-    static void SetUpTestSuite() { register_backend(gloo_backend()); }  // this program has no folder of modules
-
     std::unique_ptr<testing::Service> service_ = testing::make_service("tcp");
 };
 

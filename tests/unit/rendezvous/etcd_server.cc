@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "rendezvous/http_client.h"
+#include "rendezvous/etcd/http_client.h"
 #include "util/deadline.h"
 
 namespace libddp::testing {

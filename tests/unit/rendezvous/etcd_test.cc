@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "etcd_server.h"
-#include "rendezvous/etcd_client.h"
+#include "rendezvous/etcd/client.h"
 #include "support.h"
 #include "support/slack.h"
 #include "util/deadline.h"

@@ -1,4 +1,4 @@
-#include "rendezvous/etcd_store.h"
+#include "rendezvous/etcd/store.h"
 
 #include <algorithm>
 #include <random>

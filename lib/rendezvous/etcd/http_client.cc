@@ -1,8 +1,4 @@
-#include "rendezvous/http_client.h"
-
-#include "util/error.h"
-
-#ifdef LIBDDP_CURL
+#include "rendezvous/etcd/http_client.h"
 
 #include <curl/curl.h>
 #include <dlfcn.h>
@@ -11,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "util/error.h"
 #include "util/interrupt.h"
 #include "wire/crypto.h"
 
@@ -242,30 +239,3 @@ void HttpClient::perform(Call& call, const std::string& url, const std::string& 
 }
 
 }  // namespace libddp
-
-#else
-
-namespace libddp {
-
-struct HttpClient::Handles {};
-
-HttpClient::HttpClient(Tls) {
-    fail(DDP_ERROR_UNSUPPORTED,
-         "this libddp was built without the store on etcd: CMake found no libcurl, or DDP_BUILD_ETCD "
-         "is OFF");
-}
-HttpClient::~HttpClient() = default;
-HttpClient::Answer HttpClient::post(const std::string&, const std::string&, std::string_view, const Deadline&) {
-    return {};
-}
-HttpClient::Answer HttpClient::stream(const std::string&, const std::string&, std::string_view,
-                                      const std::function<void(std::string_view)>&) {
-    return {};
-}
-void HttpClient::end() {}
-void HttpClient::cut() {}
-void HttpClient::pause(std::int64_t, const Deadline&) {}
-
-}  // namespace libddp
-
-#endif

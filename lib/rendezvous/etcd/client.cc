@@ -1,17 +1,22 @@
-#include "rendezvous/etcd_client.h"
+#include "rendezvous/etcd/client.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "rendezvous/environment.h"
 #include "util/error.h"
 
 namespace libddp {
 namespace {
+
+std::string from_environment(const char* name) {
+    const char* value = std::getenv(name);
+    return value ? value : "";
+}
 
 using Json = nlohmann::json;
 
@@ -237,8 +242,8 @@ EtcdNews decode_news(std::string_view line) {
 EtcdClient::EtcdClient(const EtcdAddress& address, std::string name, std::shared_ptr<EtcdEndpoint> endpoint)
     : address_(address),
       name_(std::move(name)),
-      user_(process_env("DDP_ETCD_USER").value_or("")),
-      password_(process_env("DDP_ETCD_PASSWORD").value_or("")),
+      user_(from_environment("DDP_ETCD_USER")),
+      password_(from_environment("DDP_ETCD_PASSWORD")),
       endpoint_(std::move(endpoint)),
       http_({address.cacert, address.cert, address.key}) {}
 

@@ -1,5 +1,5 @@
 // The store on etcd: participants write what they ask for as batches below one prefix, and each applies all batches, in etcd's order, to
-// a replica of its own (etcd_replica.h). So every operation has the semantics of the other stores, and etcd does what it is good at: one
+// a replica of its own (replica.h). So every operation has the semantics of the other stores, and etcd does what it is good at: one
 // order, durable, that survives the loss of servers.
 //
 // Threads of a participant: one writes, one reads the watch, and one keeps the lease alive, buries the dead and makes snapshots. Those that
@@ -20,8 +20,8 @@
 #include <string>
 #include <thread>
 
-#include "rendezvous/etcd_client.h"
-#include "rendezvous/etcd_replica.h"
+#include "rendezvous/etcd/client.h"
+#include "rendezvous/etcd/replica.h"
 #include "rendezvous/notifier.h"
 #include "rendezvous/store_engine.h"
 #include "util/error.h"

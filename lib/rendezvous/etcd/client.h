@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/http_client.h"
+#include "rendezvous/etcd/http_client.h"
 #include "rendezvous/uri.h"
 #include "util/deadline.h"
 

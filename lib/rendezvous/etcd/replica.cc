@@ -1,4 +1,4 @@
-#include "rendezvous/etcd_replica.h"
+#include "rendezvous/etcd/replica.h"
 
 #include <algorithm>
 #include <charconv>

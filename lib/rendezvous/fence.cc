@@ -1,0 +1,36 @@
+// Fences of stores that keep them among their keys.
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include "rendezvous/store_engine.h"
+#include "util/error.h"
+#include "util/printable.h"
+
+namespace libddp {
+
+std::int64_t StoreEngine::raise_fence(std::int64_t at_least) {
+    Request request;
+    request.op = Op::kCompareSet;
+    request.keys = {"ddp/fence"};
+    for (std::string expected;;) {
+        request.values = {expected, std::to_string(at_least)};
+        Outcome outcome = perform(request, 0);
+        if (outcome.code != DDP_OK) fail(outcome.code, outcome.message);
+        if (outcome.values.size() != 1)
+            fail(DDP_ERROR_INTERNAL, "the store answered with ", outcome.values.size(), " values instead of one");
+        const std::int64_t kept = read_fence(outcome.values.front());
+        if (kept >= at_least) return kept;
+        expected = std::move(outcome.values.front());
+    }
+}
+
+std::int64_t read_fence(std::string_view text) {
+    std::int64_t fence = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fence);
+    if (error != std::errc() || end != text.data() + text.size() || fence < 0 || fence > kLastFence)
+        fail(DDP_ERROR_IO, "the store has ", in_quotes(text), " where the number of the last roster should be");
+    return fence;
+}
+
+}  // namespace libddp
