@@ -34,7 +34,7 @@
 
 namespace ddp {
 
-/* Those of PyTorch's class, with its defaults. */
+/* The options of PyTorch's class, with its defaults. */
 struct DistributedDataParallelOptions {
     double bucket_cap_mb = 25;           /* MiB; the first bucket holds at most 1 MiB */
     bool broadcast_buffers = true;       /* before each forward pass, buffers become rank 0's */
@@ -225,7 +225,7 @@ private:
         return result;
     }
 
-    /* Of a tensor that is not contiguous, a copy is registered. */
+    /* A tensor that is not contiguous is registered as a copy. */
     ddp_param_desc describe(const std::string& name, const torch::Tensor& tensor) {
         if (!tensor.device().is_cpu() || tensor.layout() != torch::kStrided)
             throw Error(DDP_ERROR_UNSUPPORTED, name + ": DistributedDataParallel takes dense tensors on the CPU only");
@@ -372,7 +372,8 @@ private:
         context_.mark_unused(unused);
     }
 
-    /* What this step does not use counts with what its grad() holds: the mean of backward passes since zero_grad(). */
+    /* A gradient that this step does not use counts with the content of its grad(): the mean of backward passes since
+     * zero_grad(). */
     void lay_down(std::size_t index) {
         torch::NoGradGuard no_grad;
         const torch::Tensor& grad = parameters_[index].grad();

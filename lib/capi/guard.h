@@ -1,4 +1,4 @@
-// What every function of the C ABI goes through: no exception gets out, every error gets its object and the name of the
+// The guard of every function of the C ABI: no exception gets out, every error gets its object and the name of the
 // function, every struct its size checked, and every handle its process. No thread is cancelled inside a function.
 #pragma once
 
@@ -32,7 +32,7 @@ ddp_status run_guarded(ddp_error** error, const char* call, Body&& body) noexcep
     }
 }
 
-// kRarely: a function of some ten nanoseconds, for which a NoCancellation would double the time. What may wait below holds one.
+// kRarely: a function of some ten nanoseconds, for which a NoCancellation would double the time. A function that may wait holds one.
 enum class Waits { kPerhaps, kRarely };
 
 // call: the name of the public function.
@@ -63,8 +63,8 @@ void free_handle(Handle* handle) {
     delete handle;
 }
 
-// What a caller's versioned struct says of its size. In every header that is a multiple of the alignment, so no field is cut. What
-// nobody has set is seldom one, and seldom so small.
+// The size that a caller's versioned struct states. In every header it is a multiple of the alignment, so no field is
+// cut. A size that nobody has set is seldom a multiple, and seldom so small.
 template <class Struct>
 std::size_t told_size(const Struct* source, const char* name, const char* remedy) {
     constexpr std::size_t kLargest = 4096;
@@ -74,7 +74,7 @@ std::size_t told_size(const Struct* source, const char* name, const char* remedy
     return size;
 }
 
-// Copies a caller's versioned struct: as many bytes as both sides know. `target` holds the defaults. What a newer
+// Copies a caller's versioned struct: as many bytes as both sides know. `target` holds the defaults. Fields that a newer
 // caller has more must be zero.
 template <class Struct>
 void read_struct(const Struct* source, Struct* target, const char* name) {

@@ -19,8 +19,8 @@ namespace {
 // How long a rank that cannot join may take to tell the others.
 constexpr std::int64_t kTellMs = 2'000;
 
-// What this process has opened and joined. Ranks that create their groups in the same order agree on the numbers, ranks
-// that are threads of one process too.
+// The stores and groups that this process has opened and joined. Ranks that create their groups in the same order agree
+// on the numbers, ranks that are threads of one process too.
 struct Process {
     Process() { prepare_stores(); }
 
@@ -114,7 +114,7 @@ void check_ranks(std::int32_t rank, std::int32_t world) {
 void check_names(const GroupConfig& config) {
     if (config.rank < -1)
         fail(DDP_ERROR_INVALID_ARGUMENT, "rank is ", config.rank, "; it is -1 (environment) or at least 0");
-    // What the caller gave must fit together, whatever the environment says.
+    // The caller's arguments must fit together, whatever the environment says.
     if (config.world != -1 && (config.world < 1 || config.rank >= 0)) check_ranks(config.rank, config.world);
     if (config.name.empty() || config.name.size() > 256)
         fail(DDP_ERROR_INVALID_ARGUMENT, "group_name has ", config.name.size(), " bytes; 1 to 256 are allowed");

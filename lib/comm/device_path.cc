@@ -191,7 +191,7 @@ void StreamWatch::Shared::ask(std::unique_lock<std::mutex>& lock) {
     if (!error.ok()) report(lock, error, what);
 }
 
-// What the backend says comes first: it knows more than that time has passed.
+// The backend's error comes first: it knows more than that time has passed.
 ErrorInfo StreamWatch::Shared::look(const std::vector<std::shared_ptr<Entry>>& running, std::string& what) const {
     what = running.front()->what;
     try {
@@ -380,7 +380,7 @@ void DevicePath::HostRelay::reduce(const Cut& cut, std::size_t chunk) {
     host_.run(part);
 }
 
-// What an allgather brings of this rank itself is there already, unless it came from elsewhere.
+// The part of an allgather from this rank itself is there already, unless it came from elsewhere.
 void DevicePath::HostRelay::give_back(const Cut& cut, std::size_t chunk) {
     Pinned& buffer = pinned(chunk);
     for (std::size_t piece = 0; piece < cut.out; ++piece)

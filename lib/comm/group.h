@@ -111,7 +111,8 @@ private:
 // The handles of the C ABI. Defined here because built-in hooks use groups and works through them too.
 struct ddp_group {
     std::shared_ptr<libddp::Group> impl;
-    // Of the launcher's job, if the program's options made this a group of one rank in a larger one; otherwise 1.
+    // The world of the launcher's job, if the program's options made this a group of one rank in a larger one;
+    // otherwise 1.
     std::int32_t job_world = 1;
     libddp::Origin origin{};
 };

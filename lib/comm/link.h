@@ -35,7 +35,7 @@ public:
     using Links = std::vector<std::shared_ptr<Link>>;
 
     // earlier: links of the same ranks that were created just before, in this order, and that will be one group with this
-    // one. What breaks one of them ends the join of this one.
+    // one. A failure of one of them ends the join of this one.
     static std::shared_ptr<Link> create(const GroupConfig& config, const Links& earlier = {});
     ~Link() override;
 
@@ -58,7 +58,7 @@ public:
     std::shared_ptr<Link> divide(std::int32_t color, std::int32_t key, const OpTag& tag, const Links& earlier = {});
 
     const std::string& name() const { return config_.name; }
-    // What distinguishes it from other links of its store. The same on every rank.
+    // The prefix that distinguishes it from other links of its store. The same on every rank.
     const std::string& key_prefix() const { return place_.prefix; }
     const std::shared_ptr<Executor>& executor() const { return executor_; }
     const record::Recorder& recorder() const { return recorder_; }
@@ -151,7 +151,7 @@ private:
     std::map<std::int32_t, std::vector<std::string>> param_names_;  // of the contexts that exist
     std::weak_ptr<Arbiter> arbiter_;
     std::shared_ptr<Store> lone_store_;
-    // Of devices; made when they are needed.
+    // For devices; made when they are needed.
     std::unique_ptr<StreamWatch> watch_;
     std::map<std::pair<ddp_device_kind, std::int32_t>, std::unique_ptr<DevicePath>> paths_;
 };

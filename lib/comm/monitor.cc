@@ -28,7 +28,7 @@ constexpr std::int64_t kStoreMs = 1'000;
 // How long after a death the store stays for the rank that is said to have died: it may only have been cut off from the store.
 constexpr std::int64_t kCutOffMs = 1'000;
 
-// Of what ranks write about themselves, "PROGRESS TEXT".
+// Reads the progress that ranks write about themselves, "PROGRESS TEXT".
 std::int64_t progress_in(const std::string& value, const std::string& name) {
     return parse_int(value.substr(0, value.find(' ')), 0, INT64_MAX, name);
 }
@@ -245,7 +245,7 @@ ErrorInfo Monitor::agree_on(const ErrorInfo& error) {
             note_silence();
             return error;
         }
-        // The store may have ended with a rank that has agreed already. What it said last counts.
+        // The store may have ended with a rank that has agreed already. Its last message counts.
         if (!on_own_thread() && wait_for_verdict(kVerdictMs)) return verdict();
         log(LogLevel::kInfo, "could not tell the other ranks (", failure.what(), "): ", error.message);
         return error;
@@ -497,7 +497,7 @@ ErrorInfo Monitor::verdict_on_lost_connection(Store& again, const std::string& r
     return verdict;
 }
 
-// What the store is told by the end of the lost connection, or by this.
+// Waits for the verdict that the end of the lost connection writes into the store; without one, writes this rank's.
 ErrorInfo Monitor::stored_verdict(Store& store, const ErrorInfo& mine) const {
     try {
         return decode_verdict(store.get(key(kVerdictKey), kVerdictMs));
@@ -561,8 +561,8 @@ std::vector<std::int32_t> Monitor::ranks_that_left() const {
     return left;
 }
 
-// Asks every rank for its progress. Those that do not answer are stopped or cut off; those that answer with a smaller
-// number have not come to this operation yet. Those that left do not answer, but wrote how far they had come.
+// Asks every rank for its progress. Ranks that do not answer are stopped or cut off; those that answer with a smaller
+// number have not come to this operation yet. Ranks that left do not answer, but wrote how far they had come.
 Monitor::Answers Monitor::ask_everyone() {
     const std::int64_t mine = progress_.load();
     Answers found;
@@ -649,7 +649,7 @@ ErrorInfo Monitor::blame_for_loss(const ErrorInfo& local, const std::string& ope
     return verdict;
 }
 
-// What broke another group of a rank that left; empty: nothing.
+// The error that broke another group of a rank that left; empty: nothing.
 std::string Monitor::why_they_left(const std::vector<std::int32_t>& ranks) const {
     try {
         for (const std::int32_t rank : ranks) {

@@ -46,7 +46,7 @@ inline constexpr const char* kKeysOfParts = "split/";
 // Malformed text gives an INTERNAL error that quotes it.
 ErrorInfo decode_verdict(std::string_view text);
 
-// What to do where a rank may have ended its loop before the others. Stands behind another sentence.
+// The advice where a rank may have ended its loop before the others. Stands behind another sentence.
 inline constexpr const char* kUnevenInputs =
     "; if it ran out of inputs before the others, create the contexts with DDP_CONTEXT_JOIN and call ddp_join after "
     "the loop";
@@ -63,7 +63,7 @@ std::string ranks_text(const std::vector<std::int32_t>& ranks);
 // This process, for messages: "pid 7 on host".
 std::string process_text();
 
-// What kept this process from joining a group as a rank.
+// The error that kept this process from joining a group as a rank.
 ErrorInfo could_not_join(std::int32_t rank, const std::string& group, ErrorInfo error);
 
 // An error that a rank has with itself, so that it reads right on the others: it names the rank, unless it names one already.

@@ -1,4 +1,4 @@
-// Groups of this process beside each other. What happens to a rank in one of them explains what the ranks of another one see.
+// Groups of this process beside each other. The state of a rank in one of them explains what the ranks of another one see.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace libddp {
 // A group that this process has joined and not freed. Every function is called with a lock that all groups share.
 class OneOfGroups {
 public:
-    // Of groups of one name, such as the links of a round robin group, one says nothing about another.
+    // Groups of one name, such as the links of a round robin group, say nothing about each other.
     virtual const std::string& group_name() const = 0;
     // The same on every rank of the group, and of no other group.
     virtual const std::string& group_keys() const = 0;
@@ -31,8 +31,8 @@ public:
     AmongGroups(const AmongGroups&) = delete;
     AmongGroups& operator=(const AmongGroups&) = delete;
 
-    // What this rank is in with other groups: "allreduce of 4 f32 (sum) in group 'b'"; empty: nothing, or it is not known because
-    // several ranks are threads of this process.
+    // The operation of this rank in other groups: "allreduce of 4 f32 (sum) in group 'b'". Empty: there is none, or it
+    // is not known because several ranks are threads of this process.
     std::string under_way_elsewhere() const;
     // Tells the others that this group has broken. Called without locks of a group.
     void tell_others(const ErrorInfo& verdict) const;

@@ -12,13 +12,13 @@ namespace {
 using Links = RoundRobin::Links;
 using Groups = std::vector<std::shared_ptr<Group>>;
 
-// What a rank says of the groups that it gives. It travels as bytes.
+// The claim of a rank about the groups that it gives. It travels as bytes.
 struct Claim {
     std::uint64_t groups = 0;  // hash of all of them, in their order
     std::uint64_t count = 0;
 };
 
-// What is wrong with one group among those before it, if anything.
+// Collects the links of the groups. Refuses a group that does not fit the groups before it.
 Links links_of(const Groups& groups) {
     Links links;
     for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -102,8 +102,8 @@ SiblingExecutors::Members executors_of(const Links& links) {
 
 }  // namespace
 
-// What the links know of the group. It outlives the group, and lets nobody in any more when that goes: a link's own thread
-// may not be the one that ends a group, as it would wait for itself.
+// The links' view of the group. It outlives the group, and lets nobody in any more when the group goes: a link's own
+// thread may not be the one that ends a group, as it would wait for itself.
 class RoundRobin::Bond final : public Arbiter {
 public:
     explicit Bond(RoundRobin& group) : group_(&group) {}
@@ -163,7 +163,7 @@ std::shared_ptr<RoundRobin> RoundRobin::of(Links links) {
     for (const auto& link : group->links_)
         if (!link->set_arbiter(group->bond_))
             fail(DDP_ERROR_INVALID_ARGUMENT, "group '", link->name(), "' is part of a round robin group already");
-    // What broke before nobody has decided about.
+    // Decides about errors that happened before there was a verdict.
     for (const auto& link : group->links_)
         if (auto verdict = link->verdict(); !verdict.ok()) throw Error(group->decide(*link, verdict));
     for (const auto& link : group->links_) link->executor()->join(group->executors_);
@@ -194,7 +194,7 @@ WorkPtr RoundRobin::submit(const Collective& collective, OpTag tag) {
     return work;
 }
 
-// That of the hook or continuation that runs, or null.
+// The link of the running hook or continuation; null outside of one.
 Link* RoundRobin::link_in_order(const OpTag& tag) const {
     for (const auto& executor : {tag.executor, Executor::in_order(tag)})
         for (const auto& link : links_)
@@ -212,7 +212,7 @@ WorkPtr RoundRobin::barrier(const OpTag& tag) {
     return all;
 }
 
-// What breaks one link breaks all, on every rank with the same verdict: that of the first link.
+// A failure of one link breaks all, on every rank with the same verdict: the one of the first link.
 ErrorInfo RoundRobin::decide(const Link& broken, const ErrorInfo& verdict) {
     Link& first = *links_.front();
     if (&broken != &first)

@@ -1,8 +1,8 @@
 // Links of the same ranks as one group. Each collective takes the next link, so that several run at once (Li et al. 2020,
 // section 5.4).
 //
-// What must stay in order stays on one link: a continuation's collectives run on the link of what it continues. Which
-// link is next depends only on the calls so far, and these are the same on every rank.
+// Operations that must stay in order stay on one link: a continuation's collectives run on the link of the work that
+// they continue. Which link is next depends only on the calls so far, and these are the same on every rank.
 #pragma once
 
 #include <mutex>
@@ -19,7 +19,8 @@ public:
     static constexpr std::size_t kMostLinks = 64;
     using Links = Link::Links;
 
-    // Of links of which every rank has the same, in the same order. Throws if one is part of another such group.
+    // Makes a group of links. Every rank has the same ones, in the same order. Throws if one is part of another such
+    // group.
     static std::shared_ptr<RoundRobin> of(Links links);
     ~RoundRobin() override;
 

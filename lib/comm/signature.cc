@@ -30,7 +30,7 @@ bool is_programs_own(const Signature& s) {
     return s.purpose == Purpose::kProgram && s.step < 0;
 }
 
-// What a rank does again and again in its training loop.
+// An operation that a rank repeats in its training loop.
 bool is_of_training(const Signature& s) {
     return s.step >= 0 || s.purpose == Purpose::kPlan || s.purpose == Purpose::kState ||
            s.purpose == Purpose::kStepBegin || s.purpose == Purpose::kReadyOrder;

@@ -1,4 +1,4 @@
-// What ranks compare before each collective, so that a disagreement is a sentence and not a hang.
+// The facts that ranks compare before each collective, so that a disagreement is a sentence and not a hang.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ static_assert(sizeof(Signature) == 80, "it travels as bytes: no padding");
 // "allreduce of 1000 f32 (sum), bucket 2 of step 7"; "allreduce of 4 f32 (sum), called by the program itself".
 std::string describe(const Signature& signature);
 
-// What a rank waits for, shorter: "bucket 2 of step 7", "an allreduce".
+// The short name of an operation for which a rank waits: "bucket 2 of step 7", "an allreduce".
 struct WaitTarget {
     std::int64_t step = -1;
     std::int32_t bucket = -1;
@@ -48,7 +48,7 @@ using ParamName = std::function<std::string(std::int32_t context, std::int32_t p
 std::string describe_mismatch(const Signature& mine, std::int32_t my_rank, const Signature& theirs,
                               std::int32_t their_rank, std::string_view label, const ParamName& param_name);
 
-// What may help where another rank did not come to this operation; empty, or to stand behind another sentence.
+// The advice where another rank did not come to this operation; empty, or to stand behind another sentence.
 std::string advice_for(const Signature& signature);
 
 }  // namespace libddp

@@ -1,5 +1,5 @@
-// What an operation is for. It travels in the signature that ranks compare and in messages. Every call that submits an
-// operation takes it as an argument, and hooks and continuations are given the one for what they submit.
+// The purpose of an operation. It travels in the signature that ranks compare and in messages. Every call that submits
+// an operation takes it as an argument, and hooks and continuations get the tag for the operations that they submit.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace libddp {
 
 class Executor;
 
-// What operations did, counted by whoever wants to know.
+// Counts of operations, for callers that ask for them.
 struct Traffic {
     std::atomic<std::uint64_t> sent{0};    // bytes given to collectives
     std::atomic<std::uint64_t> copied{0};  // bytes that a transport copied from and to memory of its own
@@ -30,20 +30,20 @@ struct OpTag {
     std::uint32_t hook = 0;                      // a hash of the communication hook and its options; 0: none
     std::shared_ptr<const std::string> label{};  // "parameters 'a' to 'f'"; not compared
     std::shared_ptr<const void> memory{};        // what the operation reads and writes: kept as long as it runs
-    // Whose order must be kept to: in a hook and its continuations the bucket's, in other continuations that of the work
-    // they continue, wherever they run. Null elsewhere.
+    // The executor whose order counts: in a hook and its continuations the bucket's, in other continuations that of the
+    // work that they continue, wherever they run. Null elsewhere.
     std::shared_ptr<Executor> executor{};
     std::shared_ptr<Traffic> traffic{};  // of a hook; may be null
     // With whose order operations on device memory, and their continuations, keep in step. Null: there are none.
     StreamPtr stream{};
     // Counts the program's own works that may still use what their continuations were given; null: nobody wants to know.
     std::shared_ptr<std::atomic<std::int32_t>> borrowers{};
-    // Of `memory`, what a device goes on using after the operation was enqueued; null: all of it.
+    // The part of `memory` that a device goes on using after the operation was enqueued; null: all of it.
     std::shared_ptr<const void> enqueued{};
     std::int64_t synced_steps = -1;  // of the context before this step
     Purpose purpose = Purpose::kProgram;
 
-    // Of an operation of libddp's own that belongs to nothing else.
+    // The tag of an operation of libddp's own that belongs to nothing else.
     static OpTag of(Purpose purpose) { return OpTag{}.with(purpose); }
     OpTag with(Purpose other) const {
         OpTag tag = *this;

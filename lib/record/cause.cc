@@ -122,7 +122,8 @@ Cause ended_cause(const Group& group, const Position& position) {
     return cause;
 }
 
-// Of the ranks that have a record: who has come least far, and who waits at the last operation that anyone has begun.
+// The order of the ranks that have a record: which has come least far, and which waits at the last operation that
+// anyone has begun.
 struct Order {
     const Position* behind = nullptr;
     const Position* ahead = nullptr;

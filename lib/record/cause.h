@@ -1,4 +1,4 @@
-// Who holds a group up and why, in one sentence.
+// The rank that holds a group up and the reason, in one sentence.
 #pragma once
 
 #include <cstdint>

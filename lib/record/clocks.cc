@@ -52,7 +52,7 @@ std::vector<Collective> find_collectives(const std::vector<ProcessRecord>& recor
     return collectives;
 }
 
-// What must be added to times of machine b to compare them with those of a: no less than `least`, no more than `most`.
+// The time to add to those of machine b to compare them with those of a: no less than `least`, no more than `most`.
 struct Bounds {
     std::int64_t least = -kFarAway, most = kFarAway;
 
@@ -78,7 +78,7 @@ struct Clock {
 };
 using Clocks = std::map<std::string, Clock>;  // by machine
 
-// What is known of this machine's clock by what is known of others.
+// The clock of this machine, from the clocks of other machines.
 std::optional<Clock> find_clock(const std::string& machine, const Clocks& known,
                                 const std::vector<Collective>& collectives) {
     std::optional<Clock> best;

@@ -11,9 +11,9 @@
 namespace libddp::record {
 namespace {
 
-// What is stuck for less may be on its way still, or was sent again once.
+// A message that is stuck for less may be on its way still, or was sent again once.
 constexpr std::int64_t kStuckNs = 800'000'000;
-// Of fewer bytes the time says nothing: acknowledgments may come 40 ms late.
+// The time of fewer bytes says nothing: acknowledgments may come 40 ms late.
 constexpr std::uint64_t kTellingBytes = 1 << 20;
 
 // One direction.
@@ -50,7 +50,7 @@ std::vector<ConnectionState> connection_states(const Group& group) {
     return states;
 }
 
-// Of what is stuck, what is stuck longest.
+// The connection that is stuck longest.
 const ConnectionState* find_stuck(const std::vector<ConnectionState>& states) {
     const ConnectionState* longest = nullptr;
     for (const ConnectionState& state : states) {

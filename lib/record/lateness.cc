@@ -35,7 +35,7 @@ struct Operation : Span {
     std::uint64_t bytes = 0;
 };
 
-// What one rank has recorded, by the number of the operation.
+// The record of one rank, by the number of the operation.
 struct Run {
     std::map<std::int64_t, Operation> operations;
     std::vector<Span> hooks;
@@ -112,7 +112,7 @@ void add_operation(StepLateness& step, const std::vector<Run>& runs, std::int64_
         const Operation& operation = runs[rank].operations.at(sequence);
         const Span transfer{came[last], std::max(came[last], operation.end)};
         step.transfer[rank] += length(transfer);
-        // What belongs to no bucket the program waits for at once.
+        // The program waits at once for an operation that belongs to no bucket.
         step.exposed[rank] += operation.bucket < 0 ? length(transfer) : overlap(runs[rank].finalizes, transfer);
     }
     ++step.operations;

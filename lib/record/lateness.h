@@ -1,5 +1,5 @@
-// Who is late, step by step: from the times at which ranks come to collectives. The last one to come makes all others wait; what the
-// others wait is not their fault.
+// The rank that is late, step by step: from the times at which ranks come to collectives. The last one to come makes
+// all others wait; the wait of the others is not their fault.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace libddp::record {
 
-// Of one rank, in nanoseconds of an average step.
+// The times of one rank, in nanoseconds of an average step.
 struct Lateness {
     std::int32_t rank = 0;
     double late = 0;      // how long the others would not have waited if it had come with the last but one

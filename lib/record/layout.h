@@ -13,30 +13,30 @@ inline constexpr std::size_t kPage = 4096;
 inline constexpr std::uint64_t kEvents = 16384;  // unless DDP_RECORD_EVENTS says otherwise
 inline constexpr const char* kSuffix = ".record";
 inline constexpr std::chrono::milliseconds kHeartbeat{250};
-// Of several heartbeats one comes in time, even where the machine has much to do.
+// One of several heartbeats comes in time, even where the machine has much to do.
 inline constexpr std::int64_t kStandstillNs = 4 * std::chrono::nanoseconds(kHeartbeat).count();
 
-// Times are in nanoseconds of CLOCK_MONOTONIC. What a kind does not mention is 0, or -1 for bucket, step and param.
+// Times are in nanoseconds of CLOCK_MONOTONIC. A field that a kind does not mention is 0, or -1 for bucket, step and param.
 enum class EventKind : std::uint16_t {
     kNone,
-    // Of a group.
+    // Events of a group.
     kJoined,          // all ranks are connected
     kOperationBegin,  // sequence, bucket, step, bytes, detail: collective, purpose
     kOperationEnd,    // the same, since its begin; param: the status
     kBroken,          // detail: the status; the fact kVerdict says more
     kLeft,            // this rank has freed the group
-    // Of a context.
+    // Events of a context.
     kStepBegin,    // its first gradient; step, detail: 1 if the step is synced
     kLaunch,       // bucket, step, bytes
     kHookEnd,      // the hook has returned, since its call; bucket, step
     kBackwardEnd,  // the program has called ddp_finalize or ddp_finalize_async; step
     kStepEnd,      // step, detail as for kStepBegin
-    // Of the process.
+    // Events of the process.
     kMarkBegin,   // sequence: of the fact kMark; param: the thread
     kMarkEnd,     // param: the thread
     kStoodStill,  // no thread has run since
     kExit,        // it exits; detail: its status
-    // Of a context.
+    // Events of a context.
     kHookBegin,  // the hook is called; bucket, step
 };
 
@@ -51,7 +51,7 @@ struct Event {
 };
 static_assert(sizeof(Event) == 64);
 
-// What detail holds of an operation.
+// The detail of an operation.
 constexpr std::int32_t operation_detail(std::int32_t collective, std::int32_t purpose) {
     return collective << 16 | purpose;
 }
@@ -96,7 +96,8 @@ struct FactHead {
     std::uint32_t owner;
 };
 
-// What a rank has done in a group since it joined. They only grow: events are lost when the ring has gone round. All are atomic.
+// The counts of a rank in a group since it joined. They only grow: events are lost when the ring has gone round. All
+// are atomic.
 struct Totals {
     std::int64_t joined_ns;             // when it joined; 0: it has not
     std::int64_t left_ns;               // when it freed the group; 0: it has not

@@ -1,12 +1,12 @@
-// What an operation is and what it is for: in signatures, in messages and in records.
+// The kind of an operation and its purpose: in signatures, in messages and in records.
 #pragma once
 
 #include <cstdint>
 
 namespace libddp {
 
-// What an operation of libddp's own is for, where it belongs to no bucket. Ranks compare it, and records keep it: a new one comes
-// at the end.
+// The purpose of an operation of libddp's own that belongs to no bucket. Ranks compare it, and records keep it: a new
+// one comes at the end.
 enum class Purpose : std::int32_t {
     kProgram,  // the program's own, or a bucket's
     kSplit,

@@ -206,7 +206,7 @@ bool is_older(const Part& a, const Part& b) {
     return a.process->opened_realtime_ns < b.process->opened_realtime_ns;
 }
 
-// Of a folder that several jobs have used: the newest record of each rank, in the world of the newest of all. An
+// The newest record of each rank, in the world of the newest of all, in a folder that several jobs have used. An
 // earlier job may have had more ranks.
 Parts newest(const Parts& all) {
     const std::int32_t world = std::max_element(all.begin(), all.end(), is_older)->group->world;
@@ -236,7 +236,7 @@ Group find_group(const Parts& all, const std::vector<Sight>& sights) {
     }
     std::stable_sort(group.recorded.begin(), group.recorded.end(),
                      [](const Position& a, const Position& b) { return a.rank < b.rank; });
-    // Of two records of one rank that are equally old the last counts.
+    // The last of two records of one rank that are equally old counts.
     const auto last = std::unique(group.recorded.rbegin(), group.recorded.rend(),
                                   [](const Position& a, const Position& b) { return a.rank == b.rank; });
     group.recorded.erase(group.recorded.begin(), last.base());
@@ -335,7 +335,7 @@ std::string describe(const Underway& operation) {
 }
 
 std::string describe(const Group& group, const Position& position) {
-    // Of a process that has ended nobody knows when, unless the group broke for that.
+    // Nobody knows when a process has ended, unless the group broke for that.
     const bool known = group.verdict || position.life != Life::kEnded;
     const std::string time =
         known ? str(" for ", duration_text(static_cast<double>(group.now_ns - position.since_ns))) : "";

@@ -417,7 +417,8 @@ std::string pack_records(const std::string& folder, std::uint64_t bytes_each) {
 
 namespace {
 
-// Those that the file does not have: another launcher of this host, or of a folder that hosts share, may have written it.
+// Adds the lines that the file does not have: another launcher of this host, or of a folder that hosts share, may have
+// written it.
 void add_lines(const std::filesystem::path& path, const std::string& text) {
     std::set<std::string> there;
     FileIn file(path);

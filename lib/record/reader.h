@@ -1,4 +1,4 @@
-// Reads records: of processes that run, and of those that have ended. What a process was writing at that moment is left out.
+// Reads records: of processes that run, and of those that have ended. An event that a process was writing at that moment is left out.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ struct Failure : Verdict {
     std::int64_t time_ns = 0;
 };
 
-// What one rank has sent to another over all connections with it. stuck_since_ns: of the one that is stuck longest.
+// The bytes that one rank has sent to another over all connections with it. stuck_since_ns: of the one that is stuck
+// longest.
 using Peer = PeerFact;
 
 // One rank's part in a group.
@@ -53,8 +54,8 @@ struct ProcessRecord {
     std::uint64_t started = 0;
     std::int64_t opened_monotonic_ns = 0, opened_realtime_ns = 0;
     std::int64_t alive_ns = 0, samples = 0, steps = 0;  // as in Head
-    // What was added to its times, so that those of all processes are on one clock, which counts from 1970; and how far that may be
-    // wrong (record/clocks.h).
+    // The offset that was added to its times, so that those of all processes are on one clock, which counts from 1970;
+    // and how far that may be wrong (record/clocks.h).
     std::int64_t offset_ns = 0, uncertainty_ns = 0;
     std::uint64_t lost = 0;     // events that newer ones have taken the place of
     std::vector<Event> events;  // in order
@@ -77,7 +78,7 @@ private:
     std::unordered_map<std::uint16_t, const ContextRecord*> contexts_;
 };
 
-// What the launcher saw of the process of a rank.
+// The launcher's view of the process of a rank.
 struct Sight {
     enum class Kind { kExited, kKilled, kStopped };
 
@@ -90,7 +91,7 @@ struct Sight {
 
 // Adds to what was seen. Returns why it could not; "": it has. The records are there without it.
 std::string add_sight(const std::string& folder, const Sight& sight);
-// Those of one host in the order in which they were seen.
+// The sights of one host in the order in which they were seen.
 std::vector<Sight> read_sights(const std::string& folder);
 // Removes what an earlier job of this host has left in the folder.
 void forget_earlier(const std::string& folder);

@@ -18,7 +18,7 @@ namespace libddp::record {
 
 class Record;
 
-// What to write. The recorder fills in the rest.
+// The part of an event that the caller gives. The recorder fills in the rest.
 struct Entry {
     EventKind kind;
     std::int64_t step = -1;
@@ -38,7 +38,7 @@ inline std::int64_t now_ns() {
     return to_ns(std::chrono::steady_clock::now());
 }
 
-// What a group or a context writes with. A default one writes nothing. A copy writes for the same group or context.
+// Writes events of a group or a context. A default one writes nothing. A copy writes for the same group or context.
 class Recorder {
 public:
     Recorder() = default;
@@ -52,7 +52,7 @@ public:
     void write(const Entry& entry) const noexcept;
     // The buckets of a context, each with the ids of its parameters.
     void plan(const std::vector<std::vector<std::int32_t>>& buckets) const;
-    // What broke a group.
+    // Writes the verdict that broke a group.
     void broken(const ErrorInfo& verdict) const;
     // All ranks are connected. An exit of the process is recorded from now on.
     void joined() const noexcept;

@@ -58,7 +58,7 @@ TcpClient::TcpClient(std::unique_ptr<wire::Channel> channel, std::string name, i
             fail(DDP_ERROR_IO, "the store client cannot start: ", std::generic_category().message(-status));
         watch(false);
         thread_ = quiet_thread([this] {
-            // What the server has sent with the end of the handshake is in the channel, not in the socket.
+            // Bytes that the server has sent with the end of the handshake are in the channel, not in the socket.
             turn();
             uv_run(&loop_, UV_RUN_DEFAULT);
             wire::release_thread_state();

@@ -97,7 +97,7 @@ private:
     uv_poll_t socket_{};
     uv_async_t wake_{};
     uv_timer_t farewell_{};
-    // Of the loop's thread:
+    // Used by the loop's thread:
     Outbox outbox_;
     FrameReader frames_;
     bool expects_long_answer_ = false;

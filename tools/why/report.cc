@@ -64,7 +64,7 @@ int run(std::initializer_list<const char*> words, int input) {
     return status;
 }
 
-// The one of PATH may be that of a virtual environment. What Debian's packages bring belongs to the other.
+// The one of PATH may be that of a virtual environment. Debian's packages belong to the other.
 const char* find_python(int input) {
     constexpr const char* kAsk = "import importlib.util, sys; sys.exit(importlib.util.find_spec('plotly') is None)";
     for (const char* python : {"python3", "/usr/bin/python3"})

@@ -18,7 +18,7 @@ except ImportError as missing:
     sys.exit(f"report.py: {sys.executable} has no plotly ({missing}): run `apt-get install python3-plotly`, or "
              f"`{sys.executable} -m pip install plotly`; `ddp-why DIR --json FILE` works without it")
 
-# Of a large job: what is drawn one by one, and what is summed up.
+# Limits for a large job: the items that are drawn one by one, and those that are summed up.
 MOST_LINES = 12     # ranks
 MOST_POINTS = 1500  # steps of a line
 MOST_COLUMNS = 400  # steps of the heat map

@@ -40,7 +40,7 @@ struct Bucket {
     std::vector<Operation> operations;
 };
 
-// What one rank did in one step of a context, in nanoseconds.
+// The times of one rank in one step of a context, in nanoseconds.
 struct Step {
     std::int64_t number = -1;
     bool synced = false;
@@ -60,7 +60,7 @@ struct Traffic {
     std::uint64_t bytes = 0;
 };
 
-// What one rank did for its group.
+// The times of one rank in its group.
 struct Rank {
     std::vector<std::vector<Step>> contexts;  // in the order in which they were made: the same on all ranks
     std::map<std::string, Traffic> traffic;

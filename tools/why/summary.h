@@ -1,4 +1,5 @@
-// What the records of a job say, as JSON: for the report, and for programs of the user. docs/record.md lists its fields.
+// The content of a job's records, as JSON: for the report, and for programs of the user. docs/record.md lists its
+// fields.
 #pragma once
 
 #include <cstdint>

@@ -86,7 +86,7 @@ std::optional<Exchange::Difference> Exchange::compare(const void* bytes, std::si
 
 void Exchange::run_round(std::vector<Partner>& round, const Deadline& deadline) {
     Buffer& send = *send_[static_cast<std::size_t>(&round - rounds_.data())];
-    // A peer that disagreed may have left already. What the others (and it) sent before is here or on its way, and says
+    // A peer that disagreed may have left already. The message that the others (and it) sent before is here or on its way, and says
     // more than the broken connection does.
     std::exception_ptr broken;
     for (Partner& partner : round) {

@@ -1,4 +1,4 @@
-// What the options string, the group's flags and the world decide.
+// Settings from the options string, the group's flags and the world.
 #pragma once
 
 #include "backends/common/address.h"
