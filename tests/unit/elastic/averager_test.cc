@@ -81,7 +81,7 @@ public:
         param.shape = {kCount};
         param.data = values.data();
         param.grad = gradient.data();
-        context->register_param(param);
+        context->register_params({param});
         context->set_hook(std::make_shared<NoopHook>());
         context->commit();
         averager = std::make_unique<Averager>(*context, std::vector<Averager::Level>{{period, 1, nullptr}}, 0);
@@ -104,8 +104,8 @@ public:
             try {
                 context->step_begin();
                 happens();
-                context->step_call([](Reducer& reducer) { reducer.grad_ready(0); });
-                context->step_call([](Reducer& reducer) { reducer.finalize(); });
+                context->step_call([](Reducer& reducer) { reducer.arrivals().grad_ready(0); });
+                context->step_call([](Reducer& reducer) { reducer.results().finalize(); });
                 const bool averaged = averager->step() > 0;
                 job->commit();
                 if (averaged) rounds.applied(job->steps(), job->group()->world());

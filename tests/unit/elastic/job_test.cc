@@ -81,7 +81,7 @@ public:
             param.shape = {kCount};
             param.data = model.values[p].data();
             param.grad = model.gradients[p].data();
-            context->register_param(param);
+            context->register_params({param});
         }
         context->commit();
         job->add_context(*context);
@@ -109,9 +109,9 @@ public:
         for (std::size_t p = kParams; p-- > 0;) {
             model.compute(job->steps(), job->group()->rank(), job->group()->world(), p);
             happens();
-            context->step_call([&](Reducer& reducer) { reducer.grad_ready(static_cast<std::int32_t>(p)); });
+            context->step_call([&](Reducer& reducer) { reducer.arrivals().grad_ready(static_cast<std::int32_t>(p)); });
         }
-        context->step_call([](Reducer& reducer) { reducer.finalize(); });
+        context->step_call([](Reducer& reducer) { reducer.results().finalize(); });
         model.apply();
         job->commit();
         happens();
